@@ -60,7 +60,7 @@ const nameIn = (block: Uint8Array, from: number, to: number): string => textDeco
 // Made once, and kept with what was made of them: each range of a file and each path through a folder asks for the same ones.
 const mostKept = 8192
 // With its CID as objects, besides the bytes that they are views of.
-const linkBytes = 400
+const linkBytes = 800
 
 class Links implements PbLinks {
   private readonly block: Uint8Array

@@ -17,6 +17,8 @@ export interface NodeMemory {
 
 const mostBytes = 8 * 1024 * 1024
 const leastBlockBytes = 1024
+// Of a size that the library reads.
+const numberBytes = 40
 
 export function createNodeMemory(): NodeMemory {
   const nodes = new LRUCache<string, { readonly node: Node; readonly bytes: number }>({
@@ -26,6 +28,16 @@ export function createNodeMemory(): NodeMemory {
   // A file in one block is mostly bytes, which are decoded at no cost.
   const isWorthIt = (node: Node, { byteLength }: Uint8Array): boolean =>
     node.links.length > 0 && byteLength + besides(node) <= mostBytes
+  /** Thousands may wait for one block, and go on in the moment it comes. */
+  const preparing = new Map<string, Promise<void>>()
+
+  async function decode(key: string, cid: CID, block: Uint8Array, giveWay: GiveWay): Promise<void> {
+    try {
+      const node = await readNodeInTurns(cid, isWhole(block) ? block : new Uint8Array(block), giveWay)
+      if (isWorthIt(node, block)) nodes.set(key, { node, bytes: block.byteLength })
+    } catch {}
+  }
+
   return {
     readNode(cid, block) {
       if (block.byteLength < leastBlockBytes) return readNode(cid, block)
@@ -38,15 +50,15 @@ export function createNodeMemory(): NodeMemory {
       nodes.set(key, { node: kept, bytes: block.byteLength })
       return kept
     },
-    async prepare(cid, block, giveWay) {
+    prepare(cid, block, giveWay) {
       const key = blockKey(cid)
-      if (nodes.has(key)) return
-      try {
-        const node = await readNodeInTurns(cid, block, giveWay)
-        if (!isWorthIt(node, block)) return
-        const kept = isWhole(block) ? node : await readNodeInTurns(cid, new Uint8Array(block), giveWay)
-        nodes.set(key, { node: kept, bytes: block.byteLength })
-      } catch {}
+      if (nodes.has(key)) return Promise.resolve()
+      let decoding = preparing.get(key)
+      if (!decoding) {
+        decoding = decode(key, cid, block, giveWay).finally(() => preparing.delete(key))
+        preparing.set(key, decoding)
+      }
+      return decoding
     },
   }
 }
@@ -55,4 +67,9 @@ export function createNodeMemory(): NodeMemory {
 const isWhole = (block: Uint8Array): boolean => block.byteLength === block.buffer.byteLength
 
 /** What it takes besides its block. */
-const besides = ({ links, sizes }: Node): number => links.heldBytes + (sizes?.byteLength ?? 0)
+const besides = ({ links, sizes, unixfs }: Node): number => {
+  const ofSizes = sizes
+    ? sizes.byteLength + (unixfs?.data?.byteLength ?? 0)
+    : (unixfs?.blockSizes.length ?? 0) * numberBytes
+  return links.heldBytes + ofSizes
+}

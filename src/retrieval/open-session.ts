@@ -110,6 +110,12 @@ export function openSession(
     throw error
   }
 
+  /** Decoded in pieces, where it takes long. */
+  async function prepared(cid: CID, bytes: Uint8Array): Promise<Uint8Array> {
+    if (cid.code === codec.dagPb && bytes.byteLength >= largeNodeBytes) await nodes.prepare(cid, bytes, turns.giveWay)
+    return bytes
+  }
+
   const fromElsewhere = (cid: CID, around: DagWant | undefined): Promise<Uint8Array> =>
     !onlyIfCached && stack.slowLack(cid) ? withoutLook(cid, around) : fromSlowTiers(cid, around)
 
@@ -124,13 +130,11 @@ export function openSession(
       if (!isProvable(cid)) throw unprovable(cid)
       if (isIdentity(cid)) return cid.multihash.digest
       const here = ahead?.take(cid) ?? atHand(cid)?.bytes
-      if (here) return here
+      if (here) return prepared(cid, await here)
       const fetched = await fetch(cid, around).catch(afterOthers)
       // All that waited for it go on in the moment it comes: each decodes it in a turn that has time for that.
       if (cid.code !== codec.raw && fetched.byteLength >= largeNodeBytes) await turns.inLine()
-      if (cid.code === codec.dagPb && fetched.byteLength >= largeNodeBytes)
-        await nodes.prepare(cid, fetched, turns.giveWay)
-      return fetched
+      return prepared(cid, fetched)
     },
     atHand(cid, options) {
       check(cid)

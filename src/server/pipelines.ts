@@ -27,6 +27,17 @@ export interface Pipelines {
   readonly size: number
 }
 
+/**
+ * Before 24, Node says nothing of answers that wait when their connection closes: what counts requests would count them for ever, and
+ * what works for them would go on.
+ */
+function sayClosed(open: ReadonlySet<ServerResponse>): void {
+  for (const response of open) {
+    response.destroy()
+    response.emit('close')
+  }
+}
+
 /** On an answer that waits behind another one of its connection: that one. */
 const behind = Symbol('behind')
 type Behind = ServerResponse & { [behind]?: ServerResponse | undefined }
@@ -40,7 +51,13 @@ export function isCutOff({ socket }: IncomingMessage, response: Behind): boolean
   return isCut
 }
 
-type Line = { count: number; isFull: boolean; last: ServerResponse | undefined }
+type Line = {
+  count: number
+  isFull: boolean
+  last: ServerResponse | undefined
+  /** Of which nothing was heard yet. */
+  readonly open: Set<ServerResponse>
+}
 
 export function createPipelines({ perSocket, inAll, free } = usual): Pipelines {
   const waiting = new WeakMap<Socket, Line>()
@@ -49,14 +66,14 @@ export function createPipelines({ perSocket, inAll, free } = usual): Pipelines {
   function lineOf(socket: Socket): Line {
     let line = waiting.get(socket)
     if (!line) {
-      line = { count: 0, isFull: false, last: undefined }
+      line = { count: 0, isFull: false, last: undefined, open: new Set() }
       waiting.set(socket, line)
       const ended = line
-      // Node says nothing of answers that wait when the connection closes.
       socket.once('close', () => {
         total -= ended.count
         ended.count = 0
         ended.last = undefined
+        setImmediate(sayClosed, ended.open)
       })
     }
     return line
@@ -80,6 +97,9 @@ export function createPipelines({ perSocket, inAll, free } = usual): Pipelines {
       if (total > inAll && line.count > free) socket.destroy()
       if (line.isFull || socket.destroyed) return refuse(socket)
       line.last = response
+      const { open } = line
+      open.add(response)
+      response.once('close', () => open.delete(response))
       response.once('finish', () => {
         response[behind] = undefined
         if (line.last === response) line.last = undefined

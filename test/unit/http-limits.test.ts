@@ -190,7 +190,11 @@ describe('answers that wait behind others', () => {
     })
   type Line = ReturnType<typeof socket>
   const asked = (on: Line, first = false) => {
-    const response = Object.assign(new EventEmitter(), { socket: first ? on : null, shouldKeepAlive: true })
+    const response = Object.assign(new EventEmitter(), {
+      socket: first ? on : null,
+      shouldKeepAlive: true,
+      destroy() {},
+    })
     return { request: { socket: on } as unknown as IncomingMessage, response: response as unknown as ServerResponse }
   }
   const enter = (pipelines: Pipelines, on: Line, first = false) => {
@@ -244,6 +248,25 @@ describe('answers that wait behind others', () => {
     for (let count = 0; count < 3; count++) {
       const got = await fetch(`http://127.0.0.1:${port}`, { method: 'POST', body: `${count}` })
       assert.equal(await got.text(), `${count} back`)
+    }
+  })
+
+  test('those that wait when their connection closes are closed once each, whether Node says so itself or not', async () => {
+    for (const says of [true, false]) {
+      const on = socket()
+      const pipelines = createPipelines(bounds)
+      const closed: number[] = []
+      const told = [0, 1, 2].map((index) => {
+        const { response } = enter(pipelines, on, index === 0)
+        return response.on('close', () => closed.push(index))
+      })
+      told[1]?.emit('finish')
+      told[1]?.emit('close')
+      on.emit('close')
+      if (says) told[2]?.emit('close')
+      await nextTurn()
+      await nextTurn()
+      assert.deepEqual(closed, [1, 2])
     }
   })
 

@@ -58,7 +58,7 @@ export async function findInShards(
   let { cid, bytes } = root
   let at = 0
   for (let depth = 0; depth < mostDepth; depth++) {
-    const node = readNode(cid, bytes)
+    const node = session.readNode(cid, bytes)
     const { bits, digits } = shape(cid, node)
     const position = takeBits(hash, at, bits)
     if (position === undefined) throw wrongContent(cid, 'it goes deeper than its hash reaches')
