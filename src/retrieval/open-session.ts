@@ -110,12 +110,6 @@ export function openSession(
     throw error
   }
 
-  /** Decoded in pieces, where it takes long. */
-  async function prepared(cid: CID, bytes: Uint8Array): Promise<Uint8Array> {
-    if (cid.code === codec.dagPb && bytes.byteLength >= largeNodeBytes) await nodes.prepare(cid, bytes, turns.giveWay)
-    return bytes
-  }
-
   const fromElsewhere = (cid: CID, around: DagWant | undefined): Promise<Uint8Array> =>
     !onlyIfCached && stack.slowLack(cid) ? withoutLook(cid, around) : fromSlowTiers(cid, around)
 
@@ -130,11 +124,11 @@ export function openSession(
       if (!isProvable(cid)) throw unprovable(cid)
       if (isIdentity(cid)) return cid.multihash.digest
       const here = ahead?.take(cid) ?? atHand(cid)?.bytes
-      if (here) return prepared(cid, await here)
+      if (here) return prepared(cid, await here, shared)
       const fetched = await fetch(cid, around).catch(afterOthers)
       // All that waited for it go on in the moment it comes: each decodes it in a turn that has time for that.
       if (cid.code !== codec.raw && fetched.byteLength >= largeNodeBytes) await turns.inLine()
-      return prepared(cid, fetched)
+      return prepared(cid, fetched, shared)
     },
     atHand(cid, options) {
       check(cid)
@@ -155,4 +149,10 @@ export function openSession(
       upstreams.end()
     },
   }
+}
+
+/** Decoded in pieces, where that takes long. */
+async function prepared(cid: CID, bytes: Uint8Array, { nodes, turns }: SessionParts): Promise<Uint8Array> {
+  if (cid.code === codec.dagPb && bytes.byteLength >= largeNodeBytes) await nodes.prepare(cid, bytes, turns.giveWay)
+  return bytes
 }
