@@ -33,8 +33,11 @@ export function createNodeMemory(): NodeMemory {
 
   async function decode(key: string, cid: CID, block: Uint8Array, giveWay: GiveWay): Promise<void> {
     try {
-      const node = await readNodeInTurns(cid, isWhole(block) ? block : new Uint8Array(block), giveWay)
-      if (isWorthIt(node, block)) nodes.set(key, { node, bytes: block.byteLength })
+      const node = await readNodeInTurns(cid, block, giveWay)
+      // Not before it is known to be kept: a leaf of a file would be copied for nothing.
+      if (!isWorthIt(node, block)) return
+      const kept = isWhole(block) ? node : await readNodeInTurns(cid, new Uint8Array(block), giveWay)
+      nodes.set(key, { node: kept, bytes: block.byteLength })
     } catch {}
   }
 
