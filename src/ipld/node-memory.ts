@@ -15,6 +15,9 @@ export interface NodeMemory {
   prepare(cid: CID, block: Uint8Array, giveWay: GiveWay): Promise<void>
 }
 
+/** To decode one that is full of links takes milliseconds. */
+export const largeNodeBytes = 256 * 1024
+
 const mostBytes = 8 * 1024 * 1024
 const leastBlockBytes = 1024
 // Of a size that the library reads.

@@ -6,7 +6,7 @@ import { codec } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import { cancelled } from '../core/failure.ts'
-import type { NodeMemory } from '../ipld/node-memory.ts'
+import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
 import type { LastFrom } from './followed-answer.ts'
 import type { LoopTurns } from './loop-turns.ts'
 import { createGuard } from './policy.ts'
@@ -29,9 +29,6 @@ export type SessionParts = Flying & {
   /** There is no upstream. */
   readonly isArchive: boolean
 }
-
-// To decode one that is full of links takes milliseconds.
-const largeNodeBytes = 256 * 1024
 
 /** Opens the session of one request, until its `end`. */
 export function openSession(

@@ -19,7 +19,7 @@ afterEach(async () => {
 type Entries = readonly Record<string, unknown>[]
 
 /** Name, and the provider that it reads. */
-function membersOf(providers: Entries, upstreams: Entries = []) {
+function readBacksOf(providers: Entries, upstreams: Entries = []) {
   const config = parseConfig({ data: '/nonexistent', retrieval: { upstreams }, pinning: { providers } })
   const lease = createKept().lease()
   leases.push(lease)
@@ -41,7 +41,7 @@ const gateway = 'https://gateway.example.org'
 
 describe('upstreams made of providers', () => {
   test('stand beside those that are configured, under the names of the providers', () => {
-    assert.deepEqual(membersOf([{ use: 'embedded' }, kubo], [{ name: 'other', url: gateway }]), [
+    assert.deepEqual(readBacksOf([{ use: 'embedded' }, kubo], [{ name: 'other', url: gateway }]), [
       ['other', undefined, undefined],
       ['kubo', 'kubo', undefined],
     ])
@@ -52,21 +52,21 @@ describe('upstreams made of providers', () => {
       { name: 'kubo', url: gateway },
       { name: 'provider-kubo', url: `${gateway}/two` },
     ]
-    assert.deepEqual(membersOf([kubo], upstreams).at(-1), ['provider-provider-kubo', 'kubo', undefined])
+    assert.deepEqual(readBacksOf([kubo], upstreams).at(-1), ['provider-provider-kubo', 'kubo', undefined])
   })
 
   test('are none where the same place is an upstream already, or another provider’s', () => {
     const forward = { name: 'main', use: 'forward', url: `${gateway}/add` }
-    assert.deepEqual(membersOf([forward], [{ name: 'main', url: gateway }]), [['main', undefined, undefined]])
+    assert.deepEqual(readBacksOf([forward], [{ name: 'main', url: gateway }]), [['main', undefined, undefined]])
     const node = { name: 'node', use: 'kubo', url: 'http://127.0.0.1:5001/' }
-    assert.deepEqual(membersOf([kubo], [node]), [['node', undefined, undefined]])
-    assert.equal(membersOf([kubo, { ...kubo, name: 'again' }]).length, 1)
+    assert.deepEqual(readBacksOf([kubo], [node]), [['node', undefined, undefined]])
+    assert.equal(readBacksOf([kubo, { ...kubo, name: 'again' }]).length, 1)
   })
 
   test('are made where the same place is asked with another key, or in another way', () => {
     const own = { ...kubo, auth: { bearer: 'token' } }
-    assert.equal(membersOf([own], [{ name: 'node', use: 'kubo', url: kubo.url }]).length, 2)
-    assert.equal(membersOf([kubo], [{ name: 'node', url: kubo.url }]).length, 2)
+    assert.equal(readBacksOf([own], [{ name: 'node', use: 'kubo', url: kubo.url }]).length, 2)
+    assert.equal(readBacksOf([kubo], [{ name: 'node', url: kubo.url }]).length, 2)
   })
 
   test('are not made where the operator wants none, or no place is known', () => {
@@ -77,7 +77,7 @@ describe('upstreams made of providers', () => {
       { use: 'filebase', endpoint: 'http://127.0.0.1:1', ...keys },
       { use: 'pinata', token: 't', apiUrl: 'http://127.0.0.1:1' },
     ]
-    assert.deepEqual(membersOf(none), [])
+    assert.deepEqual(readBacksOf(none), [])
   })
 
   test('keep to what their public gateways allow', () => {
@@ -87,7 +87,7 @@ describe('upstreams made of providers', () => {
       { name: 'filebase', use: 'filebase', ...keys },
       { name: '4everland', use: 'filebase', variant: '4everland', ...keys },
     ]
-    assert.deepEqual(membersOf(hosted), [
+    assert.deepEqual(readBacksOf(hosted), [
       ['pinata', 'pinata', 200],
       ['filebase', 'filebase', 200],
       ['4everland', '4everland', 300],

@@ -135,21 +135,27 @@ const isWhole = (span: Span | undefined, range: Span | undefined): boolean =>
 
 async function everything(session: Session, block: Block, part: PendingBlock): Promise<Children<PendingBlock>> {
   const depth = part.depth + 1
-  if (part.way && block.cid.code === codec.dagPb) return named(session, block, part.way, depth)
+  if (block.cid.code === codec.dagPb) return named(session, block, part.way, depth)
   return madeOf(await lazyLinksInOrder(block, session.giveWay), (link) => whole(link, depth))
 }
 
 const whole = (link: LazyLink, depth: number): PendingBlock => ({ link, span: undefined, depth, isPart: true })
 
 /**
- * The children of a directory with their names. A shard keeps the name of its directory; parts of a file have no name.
+ * The children of a node, those of a directory with their names where its own is known. A shard keeps the name of its
+ * directory; parts of a file have no name.
  */
-function named({ readNode }: Session, { cid, bytes }: Block, way: Way, depth: number): Children<PendingBlock> {
+function named(
+  { readNode }: Session,
+  { cid, bytes }: Block,
+  way: Way | undefined,
+  depth: number,
+): Children<PendingBlock> {
   const node = readNode(cid, bytes)
-  const nameOf = namesIn(cid, node)
+  const nameOf = way && namesIn(cid, node)
   return madeOf(node.links, (link) => {
     const name = nameOf?.(link.Name ?? '')
-    if (name === undefined) return whole(link, depth)
+    if (!way || name === undefined) return whole(link, depth)
     return { ...whole(link, depth), way: name === '' ? way : { cid: link.Hash, names: [name], above: way } }
   })
 }

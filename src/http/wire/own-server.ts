@@ -3,22 +3,24 @@
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 
-const mark = Symbol('of a server of cidgate')
+/** How many requests came with a connection of a server of cidgate. */
+const came = Symbol('requests of this connection')
+/** Which one of them a request is. */
+const place = Symbol('place in its connection')
 
-/** How many requests came with a connection, and which one of them a request is. */
-type Own = Socket & { [mark]?: number }
-type Counted = { readonly socket: Own; [mark]?: number }
+type Own = Socket & { [came]?: number }
+type Counted = { readonly socket: Own; [place]?: number }
 
 export function markOwn(socket: Own): void {
-  socket[mark] = 0
+  socket[came] = 0
 }
 
 export function countAtOwnServer(request: Counted): void {
   const { socket } = request
-  if (socket[mark] !== undefined) request[mark] = ++socket[mark]
+  if (socket[came] !== undefined) request[place] = ++socket[came]
 }
 
 /** Which request of its connection it is, from 1 on. Undefined: it came to another server. */
-export const ordinalOf = (request: Counted): number | undefined => request[mark]
+export const ordinalOf = (request: Counted): number | undefined => request[place]
 
-export const isAtOwnServer = ({ socket }: IncomingMessage): boolean => mark in socket
+export const isAtOwnServer = ({ socket }: IncomingMessage): boolean => came in socket
