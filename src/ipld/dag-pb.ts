@@ -173,6 +173,21 @@ export function eachHashEnd(block: Uint8Array, each: (end: number) => void): voi
   while (scan.next()) each(scan.hashEnd)
 }
 
+/** The same in pieces, between which others are served. */
+export async function eachHashEndInTurns(
+  block: Uint8Array,
+  each: (end: number) => void,
+  giveWay: GiveWay,
+): Promise<void> {
+  const scan = new Scan(block)
+  for (let left = linksATurn; scan.next(); left--) {
+    each(scan.hashEnd)
+    if (left > 0) continue
+    await giveWay()
+    left = linksATurn
+  }
+}
+
 /** A pass over a block that stops behind each link. */
 class Scan {
   data: Uint8Array | undefined

@@ -69,6 +69,13 @@ export function createNodeMemory(): NodeMemory {
   }
 }
 
+/**
+ * For who passes each node once. A large one was prepared when it came; the others are not worth to be remembered, since the
+ * links of those that are have to be moved by the collector of garbage.
+ */
+export const readInPassing = (remembered: ReadNode, cid: CID, block: Uint8Array): Node =>
+  block.byteLength >= largeNodeBytes ? remembered(cid, block) : readNode(cid, block)
+
 /** Links are views of the block, and a block may be a view of a larger buffer. */
 const isWhole = (block: Uint8Array): boolean => block.byteLength === block.buffer.byteLength
 

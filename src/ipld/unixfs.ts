@@ -34,8 +34,11 @@ export async function readNodeInTurns(cid: CID, block: Uint8Array, giveWay: Give
   if (block.byteLength > maxBlockBytes) throw tooLarge(cid)
   try {
     const decoded = await decodePbInTurns(block, giveWay)
-    if (decoded.Data && decoded.Data.byteLength >= 2 * freeSizes) await giveWay()
-    return nodeOf(decoded)
+    const isLarge = decoded.Data !== undefined && decoded.Data.byteLength >= 2 * freeSizes
+    if (isLarge) await giveWay()
+    const node = nodeOf(decoded)
+    if (isLarge) await giveWay()
+    return node
   } catch (cause) {
     throw notPb(cid, cause)
   }

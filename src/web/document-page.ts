@@ -19,6 +19,8 @@ const codecs: ReadonlyMap<number, string> = new Map([
   [codec.dagJson, 'dag-json'],
 ])
 const mostChars = 512 * 1024
+// A string that grew out of hundreds of thousands of pieces is all of them until somebody reads it.
+const pieceChars = 16 * 1024
 const mostDepth = 64
 const mostStringChars = 4096
 
@@ -32,7 +34,7 @@ export async function documentPage(
   const codec = codecs.get(cid.code) ?? ''
   const page = new Markup(at, cid, block, top(cid.toString(), codec))
   await readable(cid, visitDocument({ cid, bytes: block }, page, giveWay))
-  return Buffer.from(page.text + bottom(block.byteLength, page.isWhole))
+  return page.endingWith(bottom(block.byteLength, page.isWhole))
 }
 
 const top = (cid: string, codec: string): string => `${pageTop(`${codec} ${cid}`)}<h1>A ${codec} document</h1>
@@ -45,12 +47,14 @@ const bottom = (bytes: number, isWhole: boolean): string =>
 
 /** As JSON is written, with links that can be followed and bytes in base64. */
 class Markup implements DocumentVisitor, DocumentStructure {
-  text: string
   isWhole = true
   readonly structure = this
   private readonly at: Whereabouts
   private readonly isJson: boolean
   private readonly block: Uint8Array
+  private readonly pieces: Uint8Array[] = []
+  private text: string
+  private chars: number
   /** Of each open list or map: whether it is a list, and how many items of it came. */
   private readonly within: { readonly isList: boolean; count: number }[] = []
   private depth = 0
@@ -60,9 +64,15 @@ class Markup implements DocumentVisitor, DocumentStructure {
     this.isJson = cid.code === codec.dagJson
     this.block = block
     this.text = begin
+    this.chars = begin.length
+  }
+
+  endingWith(end: string): Uint8Array {
+    return Buffer.concat([...this.pieces, Buffer.from(this.text + end)])
   }
 
   open(isList: boolean): void {
+    if (!this.isWhole) return
     this.item()
     this.depth++
     if (this.depth > mostDepth) {
@@ -74,7 +84,7 @@ class Markup implements DocumentVisitor, DocumentStructure {
   }
 
   close(): void {
-    if (this.depth-- > mostDepth) return
+    if (!this.isWhole || this.depth-- > mostDepth) return
     const { isList = false, count = 0 } = this.within.pop() ?? {}
     this.write(`${count === 0 ? '' : `\n${this.indent}`}${isList ? ']' : '}'}`)
   }
@@ -113,8 +123,13 @@ class Markup implements DocumentVisitor, DocumentStructure {
   }
 
   private write(piece: string): void {
-    this.isWhole &&= this.text.length + piece.length <= mostChars
-    if (this.isWhole) this.text += piece
+    this.isWhole &&= this.chars + piece.length <= mostChars
+    if (!this.isWhole) return
+    this.chars += piece.length
+    this.text += piece
+    if (this.text.length < pieceChars) return
+    this.pieces.push(Buffer.from(this.text))
+    this.text = ''
   }
 
   private shownScalar(kind: ScalarKind, from: number, to: number): string {

@@ -78,7 +78,7 @@ export async function startGateway(
   })
   const [line] = (await Promise.race([once(createInterface({ input: child.stdout }), 'line'), stopping])) as [string]
   const url = /http:\/\/[^\s/]+/.exec(String(line))?.[0]
-  if (url === undefined) throw new Error('the gateway did not start: its words are above')
+  if (url === undefined) throw new Error(`the gateway did not start, its words are above: ${line}`)
   const workers = (): number[] => {
     const children = readFileSync(`/proc/${child.pid}/task/${child.pid}/children`, 'utf8')
     return children.split(' ').filter(Boolean).map(Number)

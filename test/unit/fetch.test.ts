@@ -7,6 +7,7 @@ import { CID } from 'multiformats/cid'
 import { blockKey, isProvable, proves } from '../../src/core/block.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
 import { carSection } from '../../src/ipld/car.ts'
+import { createDagBlocks } from '../../src/retrieval/fetch/dag/blocks.ts'
 import { isSlow, leastStallMs, stallAfterMs } from '../../src/retrieval/fetch/hedging.ts'
 import { createProgress } from '../../src/retrieval/fetch/progress.ts'
 import { createReaders } from '../../src/retrieval/fetch/readers.ts'
@@ -16,7 +17,7 @@ import type { DagWant, Expected } from '../../src/retrieval/session.ts'
 import { createAttempts } from '../../src/retrieval/upstreams/attempts.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
-import { addBlock, type BlockMap } from '../support/fixtures.ts'
+import { addBlock, addNode, type BlockMap } from '../support/fixtures.ts'
 import { membersOf } from '../support/members.ts'
 import { scriptedUpstream } from '../support/scripted-upstream.ts'
 
@@ -88,6 +89,23 @@ describe('readers of an answer', () => {
     for (const cid of others) readers.arrived(cid, { bytes: new Uint8Array(10), upstream: 'a' })
     assert.equal(await waiting, 'not-here')
   })
+})
+
+test('the links of a large node are noted in pieces, of which each is a turn of the loop', async () => {
+  const { blocks, cids } = leaves(20_000)
+  const root = addNode(blocks, { Data: new Uint8Array(), Links: cids.map((Hash) => ({ Name: '', Hash, Tsize: 1 })) })
+  let turns = 0
+  const giveWay = (): Promise<void> => {
+    turns++
+    return nextTurn()
+  }
+  const noted = createDagBlocks(giveWay)
+  noted.add({ cid: root, bytes: blocks.get(blockKey(root)) as Uint8Array })
+  assert.ok(!noted.isExpected(cids.at(-1) as CID))
+  await noted.reading
+  assert.equal(noted.reading, undefined)
+  assert.ok(turns >= 2)
+  assert.ok(cids.every((cid) => noted.isExpected(cid)))
 })
 
 describe('reading ahead', () => {

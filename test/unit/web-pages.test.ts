@@ -225,6 +225,12 @@ describe('a document', () => {
     const list = ['  "l": [', `    ${file},`, '    {},', '    []', '  ],']
     assert.deepEqual(lines, ['{', '  "a": "é\\n",', '  "b": bytes(AQI),', ...list, '  "n": -1.5', '}'])
   })
+  test('of many pieces is shown with every character of it', async () => {
+    const words = Array.from({ length: 6000 }, (_, index) => `é𝄞${index}`)
+    const html = String(await documentPage(at, entity(words)))
+    const shown = html.slice(html.indexOf('<pre translate="no">') + 20, html.indexOf('</pre>'))
+    assert.deepEqual(JSON.parse(shown.replaceAll('&quot;', '"')), words)
+  })
   test('that is large or deep is shown in part', async () => {
     const wide = await documentPage(at, entity(Array.from({ length: 200_000 }, (_, index) => index)))
     assert.ok(wide.byteLength < 600_000)

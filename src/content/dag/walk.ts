@@ -5,6 +5,7 @@ import { type Block, isIdentity } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
+import { readInPassing } from '../../ipld/node-memory.ts'
 import { declaredSize, type Node, startsOf, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { mostFileBytes } from '../file.ts'
@@ -151,7 +152,7 @@ function named(
   way: Way | undefined,
   depth: number,
 ): Children<PendingBlock> {
-  const node = readNode(cid, bytes)
+  const node = readInPassing(readNode, cid, bytes)
   const nameOf = way && namesIn(cid, node)
   return madeOf(node.links, (link) => {
     const name = nameOf?.(link.Name ?? '')

@@ -4,8 +4,9 @@ import { type Block, isIdentity } from '../../../core/block.ts'
 import { codec } from '../../../core/cid.ts'
 import { eachLinkInTurns } from '../../../ipld/block-links.ts'
 import { type CidSet, createCidSet } from '../../../ipld/cid-set.ts'
-import { eachHashEnd } from '../../../ipld/dag-pb.ts'
-import type { GiveWay } from '../../../ipld/documents/read.ts'
+import { eachHashEnd, eachHashEndInTurns } from '../../../ipld/dag-pb.ts'
+import { type GiveWay, inOwnTurns } from '../../../ipld/documents/read.ts'
+import { largeNodeBytes } from '../../../ipld/node-memory.ts'
 
 export interface DagBlocks {
   /** This block belongs to what is wanted, although nothing that came links to it. */
@@ -13,7 +14,7 @@ export interface DagBlocks {
   isExpected(cid: CID): boolean
   /** Notes a proved block and what it links to; false when it came by before. */
   add(block: Block): boolean
-  /** Until the links of a document are known, which is read in pieces. */
+  /** Until the links of a document or a large node are known, which is read in pieces. */
   readonly reading: Promise<void> | undefined
   has(cid: CID): boolean
   /** How many came by, and how many bytes they are. */
@@ -40,8 +41,9 @@ export function createDagBlocks(giveWay: GiveWay | undefined): DagBlocks {
       if (delivered.has(block.cid)) return false
       delivered.add(block.cid)
       bytes += block.bytes.byteLength
-      if (block.cid.code === codec.dagPb) expectLinksOf(block, expected)
-      else if (block.cid.code !== codec.raw) read(block)
+      const { cid, bytes: content } = block
+      if (cid.code === codec.dagPb && content.byteLength < largeNodeBytes) expectLinksOf(block, expected)
+      else if (cid.code !== codec.raw) read(block)
       return true
     },
     has: (cid) => delivered.has(cid),
@@ -66,7 +68,12 @@ function expectLinksOf(block: Block, expected: CidSet): void {
   }
 }
 
-async function expectLinksIn(block: Block, expected: CidSet, giveWay: GiveWay | undefined): Promise<void> {
+async function expectLinksIn(block: Block, expected: CidSet, giveWay: GiveWay = inOwnTurns): Promise<void> {
+  if (block.cid.code === codec.dagPb) {
+    const expectEnding = (end: number): void => expected.addEnding(block.bytes, end)
+    // The reader of the block reports that it does not decode.
+    return eachHashEndInTurns(block.bytes, expectEnding, giveWay).catch(() => {})
+  }
   const expect = (link: CID): void => {
     if (!isIdentity(link)) expected.add(link)
   }
