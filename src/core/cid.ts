@@ -19,7 +19,7 @@ import { base36, base36upper } from 'multiformats/bases/base36'
 import { base58btc, base58flickr } from 'multiformats/bases/base58'
 import { base64, base64pad, base64url, base64urlpad } from 'multiformats/bases/base64'
 import { CID } from 'multiformats/cid'
-import { decode as decodeDigest } from 'multiformats/hashes/digest'
+import { Digest, decode as decodeDigest } from 'multiformats/hashes/digest'
 
 /** What a block is written in (multicodec table). */
 export const codec = {
@@ -183,6 +183,23 @@ export function parseLeaf(text: string): CID | undefined {
   const bytes = text.startsWith('bafkrei') ? parseUsual(text) : undefined
   if (bytes?.[1] !== codec.raw) return undefined
   return notes.spelled(new CID(1, codec.raw, decodeDigest(bytes.subarray(2)), bytes), text)
+}
+
+/**
+ * The CID that stands there, as `CID.decode` reads it. It is a view of these bytes: with memory of its own each link of a large folder
+ * is one more thing to be freed, and the collector of garbage waits for that.
+ */
+export function cidAt(bytes: Uint8Array, from: number, to: number): CID {
+  const { buffer, byteOffset } = bytes
+  const isV0 = to - from === 34
+  const start = isV0 ? from : from + 2
+  const code = isV0 ? codec.dagPb : (bytes[from + 1] as number)
+  const isUsual = isV0 || (to - from === usualBytes && bytes[from] === 1 && code < 0x80)
+  const isSha256 = bytes[start] === hash.sha256 && bytes[start + 1] === 32
+  if (!isUsual || !isSha256 || !(buffer instanceof ArrayBuffer)) return CID.decode(bytes.subarray(from, to))
+  const view = (at: number) => new Uint8Array(buffer, byteOffset + at, to - at)
+  const multihash = new Digest(hash.sha256, 32, view(start + 2), view(start))
+  return isV0 ? new CID(0, code, multihash, multihash.bytes) : new CID(1, code, multihash, view(from))
 }
 
 /** The key of an IPNS name: a CID in any base, or a peer ID (a bare multihash). Undefined for a domain. */

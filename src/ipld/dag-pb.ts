@@ -1,7 +1,8 @@
 // Decodes dag-pb in one pass that makes nothing but an offset for each link: a block may hold a quarter of a million of them, and their
 // names and CIDs, made all at once, held up the event loop for longer than any request may. Accepts what `@ipld/dag-pb`
 // accepts, where the numbers in a CID are numbers that JavaScript can hold.
-import { CID } from 'multiformats/cid'
+import type { CID } from 'multiformats/cid'
+import { cidAt } from '../core/cid.ts'
 import { isCidAt } from './cid-bytes.ts'
 import type { GiveWay } from './documents/read.ts'
 
@@ -46,7 +47,7 @@ class Link implements PbLink {
   }
 
   get Hash(): CID {
-    this.made ??= CID.decode(this.block.subarray(this.hashAt, this.hashEnd))
+    this.made ??= cidAt(this.block, this.hashAt, this.hashEnd)
     return this.made
   }
 

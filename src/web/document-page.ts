@@ -4,9 +4,9 @@
 import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
 import { base64 } from 'multiformats/bases/base64'
-import { CID } from 'multiformats/cid'
+import type { CID } from 'multiformats/cid'
 import type { Entity } from '../content/entity.ts'
-import { codec } from '../core/cid.ts'
+import { cidAt, codec, spell } from '../core/cid.ts'
 import { readable } from '../ipld/dag-links.ts'
 import { textOf } from '../ipld/documents/json-text.ts'
 import { type GiveWay, inOwnTurns, visitDocument } from '../ipld/documents/read.ts'
@@ -98,7 +98,7 @@ class Markup implements DocumentVisitor, DocumentStructure {
   link(bytes: Uint8Array, from: number, to: number): void {
     this.item()
     if (this.isHidden) return
-    const link = CID.decode(bytes.subarray(from, to)).toString()
+    const link = spell(cidAt(bytes, from, to))
     this.write(`<a class="ipfs-hash" ${cidLink(this.at, link)}>${link}</a>`)
   }
 

@@ -7,7 +7,7 @@ import { base32 } from 'multiformats/bases/base32'
 import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
 import { blockKey } from '../../src/core/block.ts'
-import { parseCid, parseLeaf } from '../../src/core/cid.ts'
+import { cidAt, parseCid, parseLeaf } from '../../src/core/cid.ts'
 import { createNodeMemory } from '../../src/ipld/node-memory.ts'
 import { addDirectory, addNode, type BlockMap, noise, text } from '../support/fixtures.ts'
 
@@ -60,6 +60,30 @@ test('the quick way to read the CID of a leaf knows what the other one knows, an
   }
   for (const cid of [CID.createV1(0x70, create(0x12, noise(32, 1))), CID.createV1(0x55, create(0x13, noise(64, 1)))])
     assert.equal(parseLeaf(cid.toString()), undefined)
+})
+
+test('a CID in a block is the one that the library reads there, and the usual ones have no memory of their own', () => {
+  const sha256 = create(0x12, noise(32, 1))
+  const usual = [CID.createV0(sha256), ...[0x55, 0x70, 0x71].map((code) => CID.createV1(code, sha256))]
+  const others = [
+    CID.createV1(0x0129, sha256),
+    CID.createV1(0x55, create(0x12, noise(31, 1))),
+    CID.createV1(0x55, create(0x1b, noise(32, 1))),
+    CID.createV1(0x55, create(0x13, noise(64, 1))),
+    ...[0, 1, 31, 32, 33, 34, 35].map((length) => CID.createV1(0x55, create(0, noise(length, 1)))),
+  ]
+  for (const [index, cid] of [...usual, ...others].entries()) {
+    const block = Buffer.concat([noise(7, 2), cid.bytes, noise(9, 3)])
+    const read = cidAt(block, 7, 7 + cid.bytes.byteLength)
+    assert.deepEqual(read, cid)
+    if (index >= usual.length) continue
+    for (const { buffer } of [read.bytes, read.multihash.bytes, read.multihash.digest])
+      assert.equal(buffer, block.buffer)
+  }
+  for (const { bytes } of [...usual, ...others]) {
+    assert.throws(() => cidAt(bytes, 0, bytes.byteLength - 1))
+    assert.throws(() => cidAt(Buffer.concat([bytes, bytes]), 0, bytes.byteLength + 1))
+  }
 })
 
 test('a node with many links is decoded once, what is none is refused each time, and no larger buffer is kept', async () => {

@@ -3,6 +3,7 @@
 import { decode as decodeCbor } from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
 import { type Block, maxBlockBytes } from '../block.ts'
+import { cidAt } from '../cid.ts'
 import { Failure } from '../failure.ts'
 
 const maxHeaderBytes = 1024 * 1024
@@ -90,7 +91,7 @@ function measured(head: Uint8Array, broken: Fault): number {
 
 function cidIn(bytes: Uint8Array, broken: Fault): CID {
   try {
-    return CID.decode(new Uint8Array(bytes))
+    return cidAt(new Uint8Array(bytes), 0, bytes.byteLength)
   } catch (cause) {
     throw broken('has a section without a CID', cause)
   }

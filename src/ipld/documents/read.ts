@@ -1,8 +1,8 @@
 // What this gateway wants of a document: its links, or what a path in it leads to. Both are read in pieces, between which
 // other clients are served.
-import { CID } from 'multiformats/cid'
+import type { CID } from 'multiformats/cid'
 import type { Block } from '../../core/block.ts'
-import { codec } from '../../core/cid.ts'
+import { cidAt, codec } from '../../core/cid.ts'
 import { CborScan } from './cbor.ts'
 import { JsonScan } from './json.ts'
 import type { DocumentScan, DocumentStructure, DocumentVisitor } from './scan.ts'
@@ -43,7 +43,7 @@ export class DocumentLink {
   }
 
   get Hash(): CID {
-    this.made ??= CID.decode(this.bytes.subarray(this.from, this.to))
+    this.made ??= cidAt(this.bytes, this.from, this.to)
     return this.made
   }
 }
