@@ -69,7 +69,7 @@ async function typeOf(session: Session, cid: CID, mayLook: boolean): Promise<Dir
   if (cid.code === codec.raw) return 'file'
   try {
     if (!isIdentity(cid) && (!mayLook || !(await session.has(cid)))) return 'unknown'
-    const { kind } = entityOf(cid, await session.get(cid), session.readNode)
+    const { kind } = entityOf(cid, await session.get(cid), session.readOnce)
     return kind === 'data' ? 'unknown' : kind
   } catch {
     return 'unknown'

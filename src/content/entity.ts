@@ -31,6 +31,10 @@ export type Entity = {
   readonly size: number | undefined
   /** UnixFS 1.5 modification time in seconds, where the content carries one. */
   readonly mtime?: number | undefined
+  /** Of UnixFS, where the content carries one or its kind has a usual one. */
+  readonly mode?: number | undefined
+  /** Of a symlink: where it points, as it is stored. */
+  readonly target?: Uint8Array | undefined
 }
 
 export type Resolution = {

@@ -153,16 +153,17 @@ export function entityOf(cid: CID, block: Uint8Array, read: ReadNode = readNode)
   if (cid.code === codec.raw) return { cid, kind: 'file', block, size: block.byteLength }
   if (cid.code !== codec.dagPb) return opaqueEntity(cid, block)
   const node = read(cid, block)
-  const mtime = node.unixfs?.mtime && Number(node.unixfs.mtime.secs)
-  switch (node.unixfs?.type) {
+  const { unixfs } = node
+  const stored = { mtime: unixfs?.mtime && Number(unixfs.mtime.secs), mode: unixfs?.mode }
+  switch (unixfs?.type) {
     case 'file':
     case 'raw':
-      return { cid, kind: 'file', block, node, size: declaredSize(cid, node), mtime }
+      return { cid, kind: 'file', block, node, size: declaredSize(cid, node), ...stored }
     case 'directory':
     case 'hamt-sharded-directory':
-      return { cid, kind: 'directory', block, size: undefined, mtime }
+      return { cid, kind: 'directory', block, size: undefined, ...stored }
     case 'symlink':
-      return { cid, kind: 'symlink', block, size: node.unixfs.data?.byteLength ?? 0, mtime }
+      return { cid, kind: 'symlink', block, size: unixfs.data?.byteLength ?? 0, target: unixfs.data, ...stored }
     default:
       return opaqueEntity(cid, block)
   }
@@ -171,9 +172,7 @@ export function entityOf(cid: CID, block: Uint8Array, read: ReadNode = readNode)
 const opaqueEntity = (cid: CID, block: Uint8Array): Entity => ({ cid, kind: 'data', block, size: block.byteLength })
 
 /** Where a symlink points, as it is stored. */
-export function symlinkTarget({ cid, block }: Entity): Uint8Array {
-  return readNode(cid, block).unixfs?.data ?? new Uint8Array()
-}
+export const symlinkTarget = ({ target }: Entity): Uint8Array => target ?? new Uint8Array()
 
 function noLink({ cid, segments }: ContentPath, at: number): Failure {
   const parent = ['', 'ipfs', cid.toString(), ...segments.slice(0, at)].join('/')

@@ -194,7 +194,7 @@ export function cidAt(bytes: Uint8Array, from: number, to: number): CID {
   const isV0 = to - from === 34
   const start = isV0 ? from : from + 2
   const code = isV0 ? codec.dagPb : (bytes[from + 1] as number)
-  const isUsual = isV0 || (to - from === usualBytes && bytes[from] === 1 && code < 0x80)
+  const isUsual = to <= bytes.byteLength && (isV0 || (to - from === usualBytes && bytes[from] === 1 && code < 0x80))
   const isSha256 = bytes[start] === hash.sha256 && bytes[start + 1] === 32
   if (!isUsual || !isSha256 || !(buffer instanceof ArrayBuffer)) return CID.decode(bytes.subarray(from, to))
   const view = (at: number) => new Uint8Array(buffer, byteOffset + at, to - at)

@@ -11,6 +11,11 @@ export type ReadNode = (cid: CID, block: Uint8Array) => Node
 
 export interface NodeMemory {
   readonly readNode: ReadNode
+  /**
+   * The same for who passes a node once: it is not remembered, so that what is asked for again and again stays, and the
+   * collector of garbage has no links to move.
+   */
+  readonly readOnce: ReadNode
   /** Decodes a block in pieces, so that `readNode` finds it. What is none, `readNode` refuses. */
   prepare(cid: CID, block: Uint8Array, giveWay: GiveWay): Promise<void>
 }
@@ -56,6 +61,10 @@ export function createNodeMemory(): NodeMemory {
       nodes.set(key, { node: kept, bytes: block.byteLength })
       return kept
     },
+    readOnce(cid, block) {
+      const known = block.byteLength < leastBlockBytes ? undefined : nodes.get(blockKey(cid))
+      return known ? known.node : readNode(cid, block)
+    },
     prepare(cid, block, giveWay) {
       const key = blockKey(cid)
       if (nodes.has(key)) return Promise.resolve()
@@ -68,13 +77,6 @@ export function createNodeMemory(): NodeMemory {
     },
   }
 }
-
-/**
- * For who passes each node once. A large one was prepared when it came; the others are not worth to be remembered, since the
- * links of those that are have to be moved by the collector of garbage.
- */
-export const readInPassing = (remembered: ReadNode, cid: CID, block: Uint8Array): Node =>
-  block.byteLength >= largeNodeBytes ? remembered(cid, block) : readNode(cid, block)
 
 /** Links are views of the block, and a block may be a view of a larger buffer. */
 const isWhole = (block: Uint8Array): boolean => block.byteLength === block.buffer.byteLength

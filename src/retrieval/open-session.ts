@@ -113,6 +113,7 @@ export function openSession(
   return {
     ...guard,
     readNode: nodes.readNode,
+    readOnce: nodes.readOnce,
     async get(cid, around) {
       const turn = turns.giveWay()
       if (turn !== undefined) await turn

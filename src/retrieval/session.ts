@@ -43,6 +43,8 @@ export interface Session extends Omit<Guard, 'check'> {
   atHand(cid: CID, options?: AtHandOptions): AtHand | undefined
   /** Decodes a dag-pb block that this session gave, or finds what it was decoded to. Throws for what is none. */
   readonly readNode: ReadNode
+  /** The same for who passes a node once: it is not remembered. */
+  readonly readOnce: ReadNode
   /** The next blocks, in order: some are fetched ahead. Blocks of an earlier call that are not in it are dropped. */
   expect(next: Iterable<Expected>): void
   /**

@@ -24,6 +24,7 @@ export function memorySession(blocks: BlockMap): Session & { readonly asked: Ask
     },
     atHand: () => undefined,
     readNode,
+    readOnce: readNode,
     has: async (cid) => blocks.has(blockKey(cid)),
     expect() {},
     giveWay: () => undefined,

@@ -83,6 +83,7 @@ test('a CID in a block is the one that the library reads there, and the usual on
   for (const { bytes } of [...usual, ...others]) {
     assert.throws(() => cidAt(bytes, 0, bytes.byteLength - 1))
     assert.throws(() => cidAt(Buffer.concat([bytes, bytes]), 0, bytes.byteLength + 1))
+    assert.throws(() => cidAt(Buffer.from(bytes).subarray(0, 3), 0, bytes.byteLength))
   }
 })
 
@@ -106,6 +107,22 @@ test('a node with many links is decoded once, what is none is refused each time,
   assert.equal(readNode(wide, wideBytes), readNode(wide, wideBytes))
   const other = cidOf(noise(32, 1))
   for (let turn = 0; turn < 2; turn++) assert.throws(() => readNode(other, noise(2000, 1)), /not a dag-pb block/)
+})
+
+test('nodes that are passed once leave in the memory what was prepared, and find it', async () => {
+  const blocks: BlockMap = new Map()
+  const linked = (count: number, seed: number): CID =>
+    addNode(blocks, { Links: Array.from({ length: count }, (_, at) => ({ Hash: cidOf(noise(32, seed + at)) })) })
+  const bytesOf = (cid: CID): Uint8Array => blocks.get(blockKey(cid)) ?? assert.fail()
+  const { readNode, readOnce, prepare } = createNodeMemory()
+  const large = linked(20_000, 1)
+  await prepare(large, bytesOf(large), () => undefined)
+  const prepared = readNode(large, bytesOf(large))
+  for (let seed = 0; seed < 80; seed++) {
+    const small = linked(174, 1000 * seed)
+    assert.notEqual(readOnce(small, bytesOf(small)), readOnce(small, bytesOf(small)))
+  }
+  assert.equal(readOnce(large, bytesOf(large)), prepared)
 })
 
 test('a large node is decoded in turns before it is asked for, and is the same; what is none is refused as it was', async () => {

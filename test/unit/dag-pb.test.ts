@@ -95,6 +95,7 @@ test('a directory of many links costs no CID until one is asked for, and each is
   const found = links.named('2999')
   assert.ok(found?.Hash.equals(Hash) && found.Hash.equals(Hash))
   assert.equal(made.mock.callCount(), 1)
+  assert.equal(found?.Hash, found?.Hash)
 })
 
 test('a block with far more sizes than links is no UnixFS, and no number is made of each size', (t) => {

@@ -8,6 +8,7 @@ import { blockKey, isProvable, proves } from '../../src/core/block.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
 import { carSection } from '../../src/ipld/car.ts'
 import { createDagBlocks } from '../../src/retrieval/fetch/dag/blocks.ts'
+import { flyForDag } from '../../src/retrieval/fetch/dag.ts'
 import { isSlow, leastStallMs, stallAfterMs } from '../../src/retrieval/fetch/hedging.ts'
 import { createProgress } from '../../src/retrieval/fetch/progress.ts'
 import { createReaders } from '../../src/retrieval/fetch/readers.ts'
@@ -89,6 +90,32 @@ describe('readers of an answer', () => {
     for (const cid of others) readers.arrived(cid, { bytes: new Uint8Array(10), upstream: 'a' })
     assert.equal(await waiting, 'not-here')
   })
+})
+
+test('who asks for a block that came, and is in no tier yet, gets it as the others do', async () => {
+  const { blocks, cids } = leaves(1)
+  const cid = cids[0] as CID
+  const clock = createFakeClock()
+  const pool = createPool({
+    members: membersOf([scriptedUpstream('one', blocks)], clock),
+    hedge: 'auto',
+    clock,
+    patienceMs: 4000,
+  })
+  const { signal } = new AbortController()
+  const [came, kept] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
+  const keep = (): Promise<void> => {
+    came.resolve()
+    return kept.promise
+  }
+  const flight = flyForDag(around(cid), signal, { pool, clock, keep, onOver: () => {} })
+  const first = flight.wait(cid, around(cid), signal)
+  await came.promise
+  assert.ok(flight.expects(cid))
+  const second = flight.wait(cid, around(cid), signal)
+  kept.resolve()
+  assert.deepEqual(await second, await first)
+  assert.equal(await flight.wait(cid, around(cid), signal), 'went-by')
 })
 
 test('the links of a large node are noted in pieces, of which each is a turn of the loop', async () => {

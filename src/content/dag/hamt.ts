@@ -5,7 +5,6 @@ import type { CID } from 'multiformats/cid'
 import { type Block, blockKey, isIdentity } from '../../core/block.ts'
 import { codec, hash } from '../../core/cid.ts'
 import type { PbLink } from '../../ipld/dag-pb.ts'
-import { readInPassing } from '../../ipld/node-memory.ts'
 import { hashTypeOf, type Node, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { createMemoryBound } from './pending.ts'
@@ -87,7 +86,7 @@ export async function* listShards(
   const seen = new Set<string>()
   type Level = { readonly node: Node; readonly digits: number; readonly bytes: number; next: number }
   const level = ({ cid, bytes }: Block): Level => {
-    const node = readInPassing(session.readNode, cid, bytes)
+    const node = session.readOnce(cid, bytes)
     memory.take(bytes.byteLength)
     return { node, digits: shape(cid, node).digits, bytes: bytes.byteLength, next: 0 }
   }

@@ -5,7 +5,6 @@ import { type Block, isIdentity } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
-import { readInPassing } from '../../ipld/node-memory.ts'
 import { declaredSize, type Node, startsOf, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { mostFileBytes } from '../file.ts'
@@ -147,12 +146,12 @@ const whole = (link: LazyLink, depth: number): PendingBlock => ({ link, span: un
  * directory; parts of a file have no name.
  */
 function named(
-  { readNode }: Session,
+  { readOnce }: Session,
   { cid, bytes }: Block,
   way: Way | undefined,
   depth: number,
 ): Children<PendingBlock> {
-  const node = readInPassing(readNode, cid, bytes)
+  const node = readOnce(cid, bytes)
   const nameOf = way && namesIn(cid, node)
   return madeOf(node.links, (link) => {
     const name = nameOf?.(link.Name ?? '')

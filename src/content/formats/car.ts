@@ -34,7 +34,7 @@ export const car: Format = {
   async render(session, resolution, request) {
     const params = carParams(request)
     const { path, entity, way } = resolution
-    const part = partOf(resolution, params)
+    const part = partOf(session, resolution, params)
     return {
       type: `${mediaType}; version=1; order=${params.order}; dups=${params.dups ? 'y' : 'n'}`,
       etag: weakTag(entity.cid, `.car.${fingerprint(resolution, params)}`, request),
@@ -67,10 +67,10 @@ function carParams({ query, parameters }: FormatRequest): CarParams {
 type PartOfDag = { readonly scope: DagWant['scope']; readonly range?: Span | undefined }
 
 /** The part of the entity to send, once its kind and size are known. */
-function partOf({ entity, remainder }: Resolution, { scope, bytes }: CarParams): PartOfDag {
+function partOf({ readNode }: Session, { entity, remainder }: Resolution, { scope, bytes }: CarParams): PartOfDag {
   if (remainder.length > 0) return { scope: 'block' }
   if (!bytes) return { scope }
-  const { kind, size } = entityOf(entity.cid, entity.block)
+  const { kind, size } = entityOf(entity.cid, entity.block, readNode)
   if (kind !== 'file' || size === undefined) return { scope }
   const range = placeEntityBytes(bytes, size)
   return range ? { scope, range } : { scope: 'block' }

@@ -1,8 +1,7 @@
 // application/x-tar: an entity and everything below it, packed under its CID while it is read.
 
-import { codec } from '../../core/cid.ts'
 import { Failure } from '../../core/failure.ts'
-import { readNode, wrongContent } from '../../ipld/unixfs.ts'
+import { wrongContent } from '../../ipld/unixfs.ts'
 import type { Session } from '../../retrieval/session.ts'
 import type { Entity } from '../entity.ts'
 import { mostFileBytes, readFile } from '../file.ts'
@@ -63,8 +62,7 @@ export async function* archiveOf(
 }
 
 function describe({ path, entity }: ArchiveMember): TarMember {
-  const { cid, block, kind, size = 0, mtime = 0 } = entity
-  const stored = cid.code === codec.dagPb ? readNode(cid, block).unixfs?.mode : undefined
+  const { cid, kind, size = 0, mtime = 0, mode: stored } = entity
   // Never setuid, setgid or sticky: the user who unpacks it did not choose to trust its author that far.
   const mode = (stored ?? 0o644) & 0o777
   switch (kind) {

@@ -56,7 +56,7 @@ export async function* membersOf(
     if (symlinks.reaches(path)) throw outside(root, path, 'is reached through a symlink of the archive')
     const way = { cid: link.cid, names: [link.name], above: inner.way }
     visitBelow(session, way)
-    yield enter({ path, entity: entityOf(link.cid, await session.get(link.cid, around), session.readNode) }, way)
+    yield enter({ path, entity: entityOf(link.cid, await session.get(link.cid, around), session.readOnce) }, way)
   }
 }
 

@@ -5,7 +5,7 @@ import { refuseRemainder } from '../../content/formats/format.ts'
 import { archiveOf } from '../../content/formats/tar.ts'
 import { resolve } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
-import { readNode } from '../../ipld/unixfs.ts'
+import type { Session } from '../../retrieval/session.ts'
 import { argOf, badCall, isOn, type KuboCall, optionsIn, pathOf } from './call.ts'
 import { gzipped } from './gzipped.ts'
 import { numberOf } from './options.ts'
@@ -30,14 +30,18 @@ export async function getArchive(call: KuboCall): Promise<void> {
   const pieces = isAlone ? readFile(session, entity) : archiveOf(session, entity, { top: name, way, isBare: true })
   response.setHeader('Content-Type', isCompressed ? 'application/gzip' : 'application/x-tar')
   response.setHeader('X-Stream-Output', '1')
-  response.setHeader('X-Content-Length', sizeOf(entity))
+  response.setHeader('X-Content-Length', await sizeOf(session, entity))
   await sendTold(call, isCompressed ? gzipped(pieces, level) : pieces)
 }
 
 /** Of a directory as its links say it, for the progress that clients show. */
-function sizeOf({ cid, block, kind, size }: Entity): number {
+async function sizeOf({ readNode, giveWay }: Session, { cid, block, kind, size }: Entity): Promise<number> {
   if (kind !== 'directory' || cid.code !== codec.dagPb) return size ?? 0
   let sum = block.byteLength
-  for (const { Tsize } of readNode(cid, block).links) sum += Tsize ?? 0
+  for (const { Tsize } of readNode(cid, block).links) {
+    sum += Tsize ?? 0
+    const turn = giveWay()
+    if (turn !== undefined) await turn
+  }
   return sum
 }

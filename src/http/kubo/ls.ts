@@ -8,7 +8,7 @@ import { visitBelow, type Way } from '../../content/way.ts'
 import { codec } from '../../core/cid.ts'
 import { isFailure } from '../../core/failure.ts'
 import { lazyLinksInOrder } from '../../ipld/dag-links.ts'
-import { modeOf, readNode } from '../../ipld/unixfs.ts'
+import { modeOf, type Node } from '../../ipld/unixfs.ts'
 import type { DagWant, Session } from '../../retrieval/session.ts'
 import { argsOf, badCall, isOn, type KuboCall, optionsIn, pathOf, sendJson, spellingIn } from './call.ts'
 import { sendLines } from './stream.ts'
@@ -110,13 +110,14 @@ async function linkOf({ name, cid, size }: Named, above: Entity, way: Way, listi
     above.kind === 'directory' ? { cid, names: [name], above: way } : undefined,
   )
   if (!block) return plain
-  const entity = entityOf(cid, block)
+  const node = listing.session.readOnce(cid, block)
+  const entity = entityOf(cid, block, () => node)
   return {
     ...plain,
     Size: entity.size ?? 0,
     Type: kinds[entity.kind],
     Target: entity.kind === 'symlink' ? Buffer.from(symlinkTarget(entity)).toString() : '',
-    ...stored(cid, entity),
+    ...stored(node, entity),
   }
 }
 
@@ -135,8 +136,7 @@ const ofDirectory = 0x8000_0000
 const ofSymlink = 0x0800_0000
 
 /** Mode and time where they are stored, as Go writes them. */
-function stored(cid: CID, { block, kind }: Entity): Pick<Link, 'Mode' | 'ModTime'> | undefined {
-  const { data, unixfs } = readNode(cid, block)
+function stored({ data, unixfs }: Node, { kind }: Entity): Pick<Link, 'Mode' | 'ModTime'> | undefined {
   if (!data || !unixfs) return undefined
   const mode = modeOf(data)
   const special = kind === 'directory' ? ofDirectory : kind === 'symlink' ? ofSymlink : 0

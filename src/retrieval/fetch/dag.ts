@@ -38,7 +38,7 @@ export type DagFlightDeps = {
   readonly asker?: Asker | undefined
   readonly trace?: Trace | undefined
   readonly keep: (cid: CID, bytes: Uint8Array) => Promise<void>
-  /** Between blocks, and between the pieces of a large document. */
+  /** Between blocks, and between the pieces of a document or of a large node. */
   readonly giveWay?: GiveWay
   /** Called when nothing more will come from this flight. */
   readonly onOver: () => void
@@ -96,6 +96,7 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     progress.came(bytes.byteLength)
     isStuck = false
     await demand.during(() => keep(cid, bytes))
+    blocks.kept(cid)
     readers.arrived(cid, { bytes, upstream: upstream.name })
     if (readers.size === 0 && blocks.bytes > mostDrainedBytes) finish()
     return true
@@ -145,9 +146,9 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     get over() {
       return demand.isOver
     },
-    expects: (cid) => !demand.isOver && blocks.isExpected(cid) && !blocks.has(cid),
+    expects: (cid) => !demand.isOver && blocks.isExpected(cid) && !blocks.wentBy(cid),
     async wait(cid, around, own) {
-      if (blocks.has(cid)) return 'went-by'
+      if (blocks.wentBy(cid)) return 'went-by'
       if (demand.isOver) {
         if (failure === undefined || blocks.size > 0) return 'not-here'
         throw failure

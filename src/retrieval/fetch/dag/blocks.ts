@@ -1,6 +1,6 @@
 // Which blocks of a DAG are known to belong to it, because one that came links to them, and which of them came by.
 import type { CID } from 'multiformats/cid'
-import { type Block, isIdentity } from '../../../core/block.ts'
+import { type Block, blockKey, isIdentity } from '../../../core/block.ts'
 import { codec } from '../../../core/cid.ts'
 import { eachLinkInTurns } from '../../../ipld/block-links.ts'
 import { type CidSet, createCidSet } from '../../../ipld/cid-set.ts'
@@ -17,6 +17,10 @@ export interface DagBlocks {
   /** Until the links of a document or a large node are known, which is read in pieces. */
   readonly reading: Promise<void> | undefined
   has(cid: CID): boolean
+  /** The tiers have it now. */
+  kept(cid: CID): void
+  /** It came, and the tiers have it: who asks for it now finds it there. */
+  wentBy(cid: CID): boolean
   /** How many came by, and how many bytes they are. */
   readonly size: number
   readonly bytes: number
@@ -25,6 +29,8 @@ export interface DagBlocks {
 export function createDagBlocks(giveWay: GiveWay | undefined): DagBlocks {
   const expected = createCidSet()
   const delivered = createCidSet()
+  /** They came, and no tier has them yet. */
+  const onTheirWay = new Set<string>()
   let bytes = 0
   let reading: Promise<void> | undefined
   function read(block: Block): void {
@@ -40,6 +46,7 @@ export function createDagBlocks(giveWay: GiveWay | undefined): DagBlocks {
     add(block) {
       if (delivered.has(block.cid)) return false
       delivered.add(block.cid)
+      onTheirWay.add(blockKey(block.cid))
       bytes += block.bytes.byteLength
       const { cid, bytes: content } = block
       if (cid.code === codec.dagPb && content.byteLength < largeNodeBytes) expectLinksOf(block, expected)
@@ -47,6 +54,8 @@ export function createDagBlocks(giveWay: GiveWay | undefined): DagBlocks {
       return true
     },
     has: (cid) => delivered.has(cid),
+    kept: (cid) => void onTheirWay.delete(blockKey(cid)),
+    wentBy: (cid) => delivered.has(cid) && !onTheirWay.has(blockKey(cid)),
     get reading() {
       return reading
     },
