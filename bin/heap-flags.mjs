@@ -7,7 +7,7 @@ import { availableParallelism } from 'node:os'
 // V8 has four helpers by default, which mark the heap while the loop goes on: on a core of its own it would have a fifth of the time.
 const mostHelpers = 4
 const flagsFor = (cores) => ({
-  '--max-semi-space-size': 16,
+  '--max-semi-space-size': 8,
   '--initial-heap-size': 96,
   '--v8-pool-size': Math.min(mostHelpers, Math.max(1, cores - 1)),
 })

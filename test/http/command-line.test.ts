@@ -259,7 +259,7 @@ limits: { grace: 2s }
   it('gives a gateway, and nothing else, what V8 takes at a start, unless the operator did', () => {
     const given = (argv: string[], more: object = {}, cores = 2): string[] | undefined =>
       withHeapFlags({ platform: 'linux', execArgv: [], argv: ['node', 'bin', ...argv], env: {}, ...more }, cores)
-    const [young, heap, helpers] = ['--max-semi-space-size=16', '--initial-heap-size=96', '--v8-pool-size=1']
+    const [young, heap, helpers] = ['--max-semi-space-size=8', '--initial-heap-size=96', '--v8-pool-size=1']
     assert.deepEqual(given(['serve', '-c', 'a']), ['node', young, heap, helpers, 'bin', 'serve', '-c', 'a'])
     assert.deepEqual(given([]), ['node', young, heap, helpers, 'bin'])
     for (const [cores, count] of [
@@ -416,7 +416,7 @@ upload: { auth: { tokens: ["$\${hush-hush-hush-hush}"] } }
     assert.equal((await fetch(`${url}/ipfs/nonsense`)).status, 400)
     if (process.platform === 'linux' && process.env['NODE_OPTIONS'] === undefined) {
       const line = readFileSync(`/proc/${child.pid}/cmdline`, 'utf8')
-      assert.match(line, /--max-semi-space-size=16\0--initial-heap-size=96\0--v8-pool-size=[1-4]\0/)
+      assert.match(line, /--max-semi-space-size=8\0--initial-heap-size=96\0--v8-pool-size=[1-4]\0/)
       const environment = readFileSync(`/proc/${child.pid}/environ`, 'utf8').split('\0')
       assert.ok(environment.includes('MALLOC_ARENA_MAX=2') && environment.includes('MALLOC_TRIM_THRESHOLD_=1048576'))
     }

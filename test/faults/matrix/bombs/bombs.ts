@@ -80,6 +80,12 @@ export const bombs: readonly Bomb[] = [
     attack: reading({ query: '?format=car', right: ['whole', 'left'], lastsMs: 15_000 }),
   },
   {
+    name: 'the same as TAR',
+    content: 'manyLinks',
+    promised: 'whole',
+    attack: reading({ query: '?format=tar', right: ['whole', 'left'], lastsMs: 15_000 }),
+  },
+  {
     name: 'the same, a name that it does not have',
     content: 'manyLinks',
     promised: '404',
@@ -90,6 +96,12 @@ export const bombs: readonly Bomb[] = [
     content: 'inlineLeaves',
     promised: '422, since its blocks are too many for its bytes',
     attack: reading({ right: [422, 'left'] }),
+  },
+  {
+    name: 'ten bytes of the same as CAR',
+    content: 'inlineLeaves',
+    promised: 'whole',
+    attack: reading({ query: '?format=car&dag-scope=entity&entity-bytes=0:9', right: ['whole', 'left'] }),
   },
   {
     name: 'a page of 4,900 names of 380 characters',
