@@ -9,7 +9,7 @@ import type { LazyLink } from '../ipld/dag-links.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
 import { declaredSize, type Node, startsOf, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../retrieval/session.ts'
-import { type Children, createPending, madeOf } from './dag/pending.ts'
+import { between, type Children, createPending, madeOf } from './dag/pending.ts'
 import type { Entity } from './entity.ts'
 import { symlinkTarget } from './resolve.ts'
 
@@ -156,20 +156,7 @@ const noParts: Parts = { of: [], starts: new Float64Array(1) }
 
 /** Those that have bytes between the two: all from the first to the last of them. */
 function wantedOf({ of, starts }: Parts, from: number, end: number): Children<FilePart> {
-  const first = firstAt(of.length, (index) => (starts[index + 1] as number) > from)
-  const last = firstAt(of.length, (index) => (starts[index] as number) >= end)
-  return madeOf(of, (part) => part, first, last)
-}
-
-/** The first index from which on it holds. */
-function firstAt(length: number, holds: (index: number) => boolean): number {
-  let [low, high] = [0, length]
-  while (low < high) {
-    const middle = (low + high) >> 1
-    if (holds(middle)) high = middle
-    else low = middle + 1
-  }
-  return low
+  return madeOf(of, (part) => part, ...between(starts, from, end))
 }
 
 /** The part's own bytes and its children, with their positions; throws when its parent declared something else. */

@@ -1,6 +1,7 @@
 // CARs: what a client that trusts nothing gets to check. Read back by the ecosystem's own reader, and by its exporter over
 // nothing but the blocks of the CAR.
 import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
 import { before, describe, test } from 'node:test'
 import { CarReader } from '@ipld/car'
 import * as dagCbor from '@ipld/dag-cbor'
@@ -10,6 +11,7 @@ import { UnixFS } from 'ipfs-unixfs'
 import { exporter } from 'ipfs-unixfs-exporter'
 import { createUnsafe } from 'multiformats/block'
 import { CID } from 'multiformats/cid'
+import { create as createDigest } from 'multiformats/hashes/digest'
 import { car } from '../../src/content/formats/car.ts'
 import { hintOf, parseEntityBytes, placeEntityBytes } from '../../src/content/formats/entity-bytes.ts'
 import { parsePath } from '../../src/content/path.ts'
@@ -232,6 +234,26 @@ describe('duplicates', () => {
 })
 
 describe('entity-bytes', () => {
+  test('makes the links alone that lead to the range', async (t) => {
+    const blocks: BlockMap = new Map()
+    // Of a hash that the library reads, so that its calls can be counted.
+    const Links = Array.from({ length: 5000 }, (_, at) => {
+      const bytes = Uint8Array.of(at >> 8, at & 255)
+      const Hash = CID.createV1(0x55, createDigest(0x13, createHash('sha512').update(bytes).digest()))
+      blocks.set(blockKey(Hash), bytes)
+      return { Name: '', Hash, Tsize: 2 }
+    })
+    const Data = new UnixFS({ type: 'file', blockSizes: Links.map(() => 2n) }).marshal()
+    const root = addNode(blocks, { Data, Links })
+    const made = t.mock.method(CID, 'decode')
+    const { rendering } = await render(root.toString(), 'dag-scope=entity&entity-bytes=7001:7004', blocks)
+    await Array.fromAsync(rendering.read(0, 0))
+    const calls = made.mock.callCount()
+    assert.ok(calls >= 3 && calls < 10, `${calls} links`)
+    made.mock.restore()
+    const { cids } = await carOf(root.toString(), 'dag-scope=entity&entity-bytes=7001:7004', blocks)
+    assert.deepEqual(cids, [root, ...Links.slice(3500, 3503).map(({ Hash }) => Hash)].map(String))
+  })
   const size = 1026
   const placed: [text: string, from: number, to: number][] = [
     ['0:*', 0, 1026],

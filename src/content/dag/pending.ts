@@ -43,6 +43,24 @@ export const madeOf = <Of, Item>(
   },
 })
 
+/** Of parts that begin at these places, the last of which is the end: those with bytes between the two, by the first index and the one behind them. */
+export function between(starts: Float64Array, from: number, to: number): [first: number, end: number] {
+  const count = starts.length - 1
+  const first = firstAt(count, (index) => (starts[index + 1] as number) > from)
+  return [first, firstAt(count, (index) => (starts[index] as number) >= to)]
+}
+
+/** The first index from which on it holds. */
+function firstAt(length: number, holds: (index: number) => boolean): number {
+  let [low, high] = [0, length]
+  while (low < high) {
+    const middle = (low + high) >> 1
+    if (holds(middle)) high = middle
+    else low = middle + 1
+  }
+  return low
+}
+
 // A look ahead is for what may be needed soon. Where most of what comes next is known, or stands there again and again, a look at all of
 // it took as long as a walk, and once for each block.
 const mostLookedAt = 256

@@ -10,7 +10,7 @@ import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { mostFileBytes } from '../file.ts'
 import { visitBelow, type Way } from '../way.ts'
 import { isShardLink, namesInShard } from './hamt.ts'
-import { type Children, createPending, madeOf } from './pending.ts'
+import { between, type Children, createPending, madeOf } from './pending.ts'
 
 /** Bytes of the file, `to` excluded. */
 export type Span = { readonly from: number; readonly to: number }
@@ -195,10 +195,14 @@ function ofEntity(
         throw wrongContent(cid, 'its size is not the one declared above it')
       }
       const starts = startsOf(node, part.span.from)
-      return madeOf(node.links, (link, index) => {
-        const span = { from: starts[index] as number, to: starts[index + 1] as number }
-        return { link, span, depth, isPart: span.to > span.from && span.from < range.to && span.to > range.from }
-      })
+      return madeOf(
+        node.links,
+        (link, index) => {
+          const span = { from: starts[index] as number, to: starts[index + 1] as number }
+          return { link, span, depth, isPart: span.to > span.from }
+        },
+        ...between(starts, range.from, range.to),
+      )
     }
     default:
       return []
