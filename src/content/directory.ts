@@ -57,7 +57,7 @@ export async function* linksOfDirectory(
   // Who comes here has decoded it already, and it may be large.
   const turn = session.giveWay()
   if (turn !== undefined) await turn
-  const { links, unixfs } = session.readNode(root.cid, root.bytes)
+  const { links, unixfs } = session.readOnce(root.cid, root.bytes)
   if (unixfs?.type === 'hamt-sharded-directory') return yield* listShards(session, root, around, memory)
   memory.take(root.bytes.byteLength)
   for (const { Name, Hash, Tsize } of links) yield { name: Name ?? '', cid: Hash, size: Tsize }

@@ -61,6 +61,14 @@ const wires: Readonly<Record<number, number>> = { 1: 0, 2: 2, 3: 0, 4: 0, 5: 0, 
 
 /** Where there are many sizes they are read here, and the library gets the message without them. */
 function readLarge(message: Uint8Array, links: number): Pick<Node, 'unixfs' | 'sizes'> {
+  try {
+    return readSizesApart(message, links)
+  } catch {
+    return { unixfs: undefined }
+  }
+}
+
+function readSizesApart(message: Uint8Array, links: number): Pick<Node, 'unixfs' | 'sizes'> {
   let count = 0
   let others = 0
   let isUsual = true
@@ -95,7 +103,8 @@ export function declaredSize(cid: CID, node: Node): number {
   const { unixfs, links, sizes } = node
   if (!unixfs) return 0
   const size = sizeIn(node)
-  if (size > Number.MAX_SAFE_INTEGER) throw wrongContent(cid, 'it declares more bytes than there can be')
+  // Also what is no number at all.
+  if (!(size <= Number.MAX_SAFE_INTEGER)) throw wrongContent(cid, 'it declares more bytes than there can be')
   if (links.length !== (sizes ?? unixfs.blockSizes).length)
     throw wrongContent(cid, 'its links and their sizes do not match')
   return size
@@ -131,11 +140,18 @@ export const modeOf = (message: Uint8Array): number | undefined => numberIn(mess
 
 function numberIn(message: Uint8Array, wanted: number): number | undefined {
   let found: number | undefined
-  eachField(message, (field, value) => {
-    if (field === wanted) found = value
-  })
+  try {
+    eachField(message, (field, value) => {
+      if (field === wanted) found = value
+    })
+  } catch {
+    // What stands behind a field that is broken is not read: the library takes some that are not known to it.
+  }
   return found
 }
+
+// Of ten bytes.
+const longestNumber = 128 ** 9
 
 /** A walk over the fields of a message, each from its key to its end; `value` is that of a number. */
 function eachField(
@@ -146,6 +162,7 @@ function eachField(
   const varint = (): number => {
     let value = 0
     for (let factor = 1; at < message.length; factor *= 128) {
+      if (factor > longestNumber) throw new Error('a number is too long')
       const byte = message[at++] as number
       value += (byte & 127) * factor
       if (byte < 128) break

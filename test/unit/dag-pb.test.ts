@@ -138,3 +138,17 @@ test('a message of thousands of fields that are no sizes is no UnixFS', (t) => {
   )
   assert.equal(big.mock.callCount(), 0)
 })
+
+test('a size whose number never ends is no size, among few and among many', () => {
+  const Hash = CID.parse('bafkqaaa')
+  const endless = Buffer.concat([Buffer.of(0x20), Buffer.alloc(160, 0x80), Buffer.of(0)])
+  for (const count of [2, 5000]) {
+    const Data = Buffer.concat([Buffer.of(8, 2), ...Array<Buffer>(count - 1).fill(Buffer.of(0x20, 1)), endless])
+    const node = readNode(
+      Hash,
+      dagPb.encode({ Data, Links: Array.from({ length: count }, () => ({ Name: '', Hash, Tsize: 0 })) }),
+    )
+    assert.equal(node.unixfs, undefined)
+    assert.equal(declaredSize(Hash, node), 0)
+  }
+})

@@ -156,7 +156,7 @@ export function fileBytesOf({ cid, bytes }: Block): number | undefined {
 export function declaresMore({ cid, bytes }: Block, most: number): boolean {
   if (cid.code !== codec.dagPb) return false
   try {
-    return sizeIn(readNode(cid, bytes)) > Math.min(most, Number.MAX_SAFE_INTEGER)
+    return !(sizeIn(readNode(cid, bytes)) <= Math.min(most, Number.MAX_SAFE_INTEGER))
   } catch (error) {
     if (isFailure(error, 'malformed')) return false
     throw error

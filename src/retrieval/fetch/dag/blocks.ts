@@ -16,7 +16,6 @@ export interface DagBlocks {
   add(block: Block): boolean
   /** Until the links of a document or a large node are known, which is read in pieces. */
   readonly reading: Promise<void> | undefined
-  has(cid: CID): boolean
   /** The tiers have it now. */
   kept(cid: CID): void
   /** It came, and the tiers have it: who asks for it now finds it there. */
@@ -53,7 +52,6 @@ export function createDagBlocks(giveWay: GiveWay | undefined): DagBlocks {
       else if (cid.code !== codec.raw) read(block)
       return true
     },
-    has: (cid) => delivered.has(cid),
     kept: (cid) => void onTheirWay.delete(blockKey(cid)),
     wentBy: (cid) => delivered.has(cid) && !onTheirWay.has(blockKey(cid)),
     get reading() {
