@@ -113,7 +113,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
 
   return {
     session: (request) => openSession(request, shared),
-    giveWay,
+    begin: turns.begin,
     stats: () => ({
       notFoundRoots: notFound.size,
       searches: searches.size,

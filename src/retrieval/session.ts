@@ -62,8 +62,8 @@ export interface Session extends Omit<Guard, 'check'> {
 
 export interface Retrieval {
   session(options: SessionOptions): Session
-  /** The same as that of a session, for work before there is one. */
-  giveWay(): Promise<void> | undefined
+  /** For a request, before it does anything else: undefined if it may begin, otherwise resolves when it may. Few begin in each turn of the event loop. */
+  begin(): Promise<void> | undefined
   /**
    * Puts a proved block of our own (an upload) into every tier. Resolves when the shared ones have it too, with those that
    * failed or take longer than is worth waiting for.

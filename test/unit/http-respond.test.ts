@@ -53,7 +53,7 @@ async function start(more: Partial<AppDeps> = {}) {
   })
   const deps: AppDeps = {
     retrieval: {
-      giveWay: () => undefined,
+      begin: () => undefined,
       session() {
         throw new TypeError('a bug of ours')
       },

@@ -1,7 +1,7 @@
 // The event loop is shared: walks over blocks in memory give way to other requests, by the clock and not by their length.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createLoopTurns, sliceMs } from '../../src/retrieval/loop-turns.ts'
+import { createLoopTurns, mostBegun, shortSliceMs, sliceMs } from '../../src/retrieval/loop-turns.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 /** Turns of a loop that a test moves on by hand. */
@@ -64,4 +64,48 @@ test('the first turn after an idle loop has all of its slice', async () => {
   await next()
   clock.spend(1000)
   assert.equal(turns.giveWay(), undefined)
+})
+
+test('of many requests a few begin in each turn, in their order', async () => {
+  const { turns, next, due } = madeTurns()
+  const began: number[] = []
+  const ask = (request: number) => {
+    const turn = turns.begin()
+    if (turn === undefined) began.push(request)
+    else void turn.then(() => began.push(request))
+  }
+  for (let request = 0; request < 4 * mostBegun; request++) ask(request)
+  assert.equal(began.length, mostBegun)
+  await next()
+  ask(4 * mostBegun)
+  for (let turn = 1; turn <= 5; turn++) {
+    assert.equal(began.length, Math.min(turn * mostBegun, 4 * mostBegun + 1))
+    await next()
+  }
+  assert.deepEqual(began, Array.from(began.keys()))
+  await next()
+  assert.equal(due(), 0, 'where none waits, nothing runs in each turn')
+  assert.equal(turns.begin(), undefined)
+})
+
+test('a walk gives way earlier while requests wait to begin, and goes on in each turn', async () => {
+  const { clock, turns, next } = madeTurns()
+  let steps = 0
+  async function walk(): Promise<void> {
+    for (;;) {
+      const turn = turns.giveWay()
+      if (turn !== undefined) await turn
+      clock.spend(1)
+      steps++
+    }
+  }
+  for (let request = 0; request < 5 * mostBegun; request++) void turns.begin()
+  void walk()
+  const before = []
+  for (let turn = 0; turn < 5; turn++) {
+    await next()
+    before.push(steps)
+    steps = 0
+  }
+  assert.deepEqual(before, [shortSliceMs, shortSliceMs, shortSliceMs, sliceMs, sliceMs])
 })

@@ -68,8 +68,7 @@ export async function answerContent(context: RequestContext, place: ContentPlace
   if (exchange) exchange.account = account
   let session: Session | undefined
   try {
-    // Thousands of requests may come in one turn of the loop, and what follows is most of the work for each.
-    const turn = deps.retrieval.giveWay()
+    const turn = deps.retrieval.begin()
     if (turn !== undefined) await turn
     const wishes = { signal, account, client: deps.clientOf(request), ...cacheWishes(request.headers['cache-control']) }
     const about = await aboutOf(context, place, deps, wishes)
