@@ -12,7 +12,7 @@ type Bound = {
   readonly least: number
 }
 
-const scale = { seconds: 1, rounds: 3, isQuick: true }
+const scale = { seconds: 1, rounds: 5, isQuick: true }
 
 const rowOf = (id: string): Row => {
   const row = rows.find((one) => one.id === id)
@@ -29,7 +29,7 @@ async function ratioOf({ id, peer }: Bound): Promise<number> {
 
 const bounds: readonly Bound[] = [
   { id: 'hot', peer: 'bare', least: 0.8 },
-  { id: 'miss', peer: 'pass-through', least: 0.5 },
+  { id: 'miss', peer: 'pass-through', least: 0.33 },
   { id: 'big', peer: 'hasher', least: 0.6 },
 ]
 
