@@ -1,24 +1,26 @@
-// Shares the event loop among what needs no waiting: walks whose blocks are all in memory, requests that come by the hundred in one
-// turn, readers that an upstream turns away. All of a gateway together get one short slice of each turn of the loop, in one line, the
-// first first: a walk stands behind the thousands that came before it. Requests that begin have a line of their own before it.
+// Shares the event loop. Requests that begin are counted: so many in each turn of the loop. Behind them walks whose blocks are all in
+// memory, and what comes due by the thousand in one turn, have one short slice of it together, in one line, the first first.
 import type { Clock } from '../core/clock.ts'
+import { createClientQueue } from './client-queue.ts'
 
 export interface LoopTurns {
   /**
-   * For a request: undefined if it may begin in this turn, otherwise resolves in the turn in which it may. What a request does after
-   * that comes in later turns, and each of those lasts as long as all that began before want of it: so few begin in each turn.
+   * Undefined: the request may begin now. Otherwise resolves when it may; clients take turns. Each request works in several later
+   * turns: the more of them are under way, the longer each turn is.
    */
-  begin(): Promise<void> | undefined
+  begin(client: string): Promise<void> | undefined
+  /** Requests that wait to begin. */
+  readonly toBegin: number
   /** Undefined while this turn of the loop has time left; otherwise resolves in a later one. */
   giveWay(): Promise<void> | undefined
   /** Resolves in a later turn that has time left, for work that may come due thousands of times in one turn. */
   inLine(): Promise<void>
 }
 
+export const beginsEachTurn = 8
 export const sliceMs = 5
-/** While requests wait to begin: a walk is long, and they are most likely short. */
+/** While requests wait to begin: most of them are shorter than a walk. */
 export const shortSliceMs = 2
-export const mostBegun = 8
 
 // Those that are let go on in one turn, one behind the other while its slice lasts.
 const mostReleased = 64
@@ -26,32 +28,42 @@ const mostReleased = 64
 /** `later` runs an action in the next turn of the loop, behind what the sockets brought. */
 export function createLoopTurns(clock: Clock, later: (action: () => void) => void = setImmediate): LoopTurns {
   const waiting: (() => void)[] = []
-  const toBegin: (() => void)[] = []
+  const toBegin = createClientQueue<() => void>()
   let isOpen = false
-  let beganAt = 0
+  let sliceAt = 0
   let begun = 0
 
-  const isOver = (): boolean => clock.monotonic() - beganAt >= (toBegin.length > 0 ? shortSliceMs : sliceMs)
+  const isOver = (): boolean => clock.monotonic() - sliceAt >= (toBegin.size > 0 ? shortSliceMs : sliceMs)
+
+  function startSlice(): void {
+    sliceAt = clock.monotonic()
+  }
 
   function release(): void {
     if (!isOver()) waiting.shift()?.()
   }
 
   function nextTurn(): void {
-    beganAt = clock.monotonic()
-    isOpen = waiting.length > 0 || toBegin.length > 0
-    begun = Math.min(mostBegun, toBegin.length)
+    startSlice()
+    isOpen = waiting.length > 0 || toBegin.size > 0
+    begun = 0
     if (!isOpen) return
     // The first action of the next turn, so that the slice of each turn begins before anyone goes on in it.
     later(nextTurn)
-    for (const begin of toBegin.splice(0, begun)) later(begin)
+    if (toBegin.size > 0) {
+      for (let goOn = toBegin.take(); goOn; goOn = ++begun < beginsEachTurn ? toBegin.take() : undefined) later(goOn)
+      // Who comes before they go on stands behind them.
+      begun = beginsEachTurn
+      // However long it takes them to begin, those who gave way go on in each turn.
+      later(startSlice)
+    }
     for (let count = Math.min(waiting.length, mostReleased); count > 0; count--) later(release)
   }
 
   function open(): void {
     if (isOpen) return
     isOpen = true
-    beganAt = clock.monotonic()
+    startSlice()
     later(nextTurn)
   }
 
@@ -61,11 +73,14 @@ export function createLoopTurns(clock: Clock, later: (action: () => void) => voi
   }
 
   return {
-    begin() {
+    begin(client) {
       open()
-      if (begun >= mostBegun || toBegin.length > 0) return new Promise((resolve) => void toBegin.push(resolve))
+      if (begun >= beginsEachTurn) return new Promise((resolve) => toBegin.add(resolve, client))
       begun++
       return undefined
+    },
+    get toBegin() {
+      return toBegin.size
     },
     inLine,
     giveWay() {

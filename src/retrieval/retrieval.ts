@@ -115,6 +115,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     session: (request) => openSession(request, shared),
     begin: turns.begin,
     stats: () => ({
+      toBegin: turns.toBegin,
       notFoundRoots: notFound.size,
       searches: searches.size,
       blockFlights: blockFlights.size,

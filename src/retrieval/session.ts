@@ -62,8 +62,8 @@ export interface Session extends Omit<Guard, 'check'> {
 
 export interface Retrieval {
   session(options: SessionOptions): Session
-  /** For a request, before it does anything else: undefined if it may begin, otherwise resolves when it may. Few begin in each turn of the event loop. */
-  begin(): Promise<void> | undefined
+  /** For a request, before it reads anything: undefined if it may begin now, otherwise resolves when it may. Few begin in each turn of the event loop. */
+  begin(client: string): Promise<void> | undefined
   /**
    * Puts a proved block of our own (an upload) into every tier. Resolves when the shared ones have it too, with those that
    * failed or take longer than is worth waiting for.
@@ -76,6 +76,6 @@ export interface Retrieval {
   /** Forgets a remembered absence: after an upload, a find, or an operator's request. */
   forget(cid: CID): void
   /** Counts of running flights and searches, and of remembered absences. */
-  stats(): Readonly<Record<'notFoundRoots' | 'searches' | 'blockFlights' | 'dagFlights', number>>
+  stats(): Readonly<Record<'toBegin' | 'notFoundRoots' | 'searches' | 'blockFlights' | 'dagFlights', number>>
   close(): Promise<void>
 }

@@ -1,7 +1,13 @@
 // The event loop is shared: walks over blocks in memory give way to other requests, by the clock and not by their length.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createLoopTurns, mostBegun, shortSliceMs, sliceMs } from '../../src/retrieval/loop-turns.ts'
+import {
+  beginsEachTurn,
+  createLoopTurns,
+  type LoopTurns,
+  shortSliceMs,
+  sliceMs,
+} from '../../src/retrieval/loop-turns.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 /** Turns of a loop that a test moves on by hand. */
@@ -66,26 +72,51 @@ test('the first turn after an idle loop has all of its slice', async () => {
   assert.equal(turns.giveWay(), undefined)
 })
 
-test('of many requests a few begin in each turn, in their order', async () => {
+/** Notes the requests in the order in which they begin. */
+function noting(turns: LoopTurns) {
+  const began: string[] = []
+  const ask = (client: string, request: number) => {
+    const turn = turns.begin(client)
+    const note = () => began.push(`${client}${request}`)
+    if (turn === undefined) note()
+    else void turn.then(note)
+  }
+  return { began, ask }
+}
+
+test('of many requests eight begin in each turn, in their order', async () => {
   const { turns, next, due } = madeTurns()
-  const began: number[] = []
-  const ask = (request: number) => {
-    const turn = turns.begin()
-    if (turn === undefined) began.push(request)
-    else void turn.then(() => began.push(request))
-  }
-  for (let request = 0; request < 4 * mostBegun; request++) ask(request)
-  assert.equal(began.length, mostBegun)
+  const { began, ask } = noting(turns)
+  for (let request = 0; request < 2 * beginsEachTurn + 5; request++) ask('a', request)
+  const counts = [began.length]
   await next()
-  ask(4 * mostBegun)
-  for (let turn = 1; turn <= 5; turn++) {
-    assert.equal(began.length, Math.min(turn * mostBegun, 4 * mostBegun + 1))
+  assert.equal(turns.toBegin, 5)
+  await next()
+  counts.push(began.length)
+  // The last five are let go on, and have not begun: who comes now stands behind them.
+  for (let request = 0; request < 3; request++) ask('a', 2 * beginsEachTurn + 5 + request)
+  for (let turn = 0; turn < 2; turn++) {
     await next()
+    counts.push(began.length)
   }
-  assert.deepEqual(began, Array.from(began.keys()))
-  await next()
+  assert.deepEqual(counts, [8, 16, 21, 24])
+  assert.deepEqual(
+    began,
+    Array.from({ length: 24 }, (_, request) => `a${request}`),
+  )
+  for (let turn = 0; turn < 2; turn++) await next()
   assert.equal(due(), 0, 'where none waits, nothing runs in each turn')
-  assert.equal(turns.begin(), undefined)
+  assert.equal(turns.begin('a'), undefined)
+})
+
+test('clients take turns to begin', async () => {
+  const { turns, next } = madeTurns()
+  const { began, ask } = noting(turns)
+  for (let request = 0; request < 10 * beginsEachTurn; request++) ask('many', request)
+  ask('one', 0)
+  await next()
+  await next()
+  assert.ok(began.includes('one0'), `${began}`)
 })
 
 test('a walk gives way earlier while requests wait to begin, and goes on in each turn', async () => {
@@ -99,7 +130,7 @@ test('a walk gives way earlier while requests wait to begin, and goes on in each
       steps++
     }
   }
-  for (let request = 0; request < 5 * mostBegun; request++) void turns.begin()
+  for (let request = 0; request < 5 * beginsEachTurn; request++) void turns.begin('a')?.then(() => clock.spend(1))
   void walk()
   const before = []
   for (let turn = 0; turn < 5; turn++) {

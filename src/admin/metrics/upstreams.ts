@@ -82,6 +82,13 @@ export function upstreamMetrics({ pool, retrieval, names }: UpstreamParts): read
         ),
     },
     {
+      name: 'cidgate_retrieval_to_begin',
+      kind: 'gauge',
+      isSum: true,
+      help: 'Requests for content that wait to begin: eight begin in each turn of the event loop.',
+      read: () => retrieval.stats().toBegin,
+    },
+    {
       name: 'cidgate_retrieval_flights',
       labels: ['kind'],
       kind: 'gauge',

@@ -68,9 +68,10 @@ export async function answerContent(context: RequestContext, place: ContentPlace
   if (exchange) exchange.account = account
   let session: Session | undefined
   try {
-    const turn = deps.retrieval.begin()
+    const client = deps.clientOf(request)
+    const turn = deps.retrieval.begin(client)
     if (turn !== undefined) await turn
-    const wishes = { signal, account, client: deps.clientOf(request), ...cacheWishes(request.headers['cache-control']) }
+    const wishes = { signal, account, client, ...cacheWishes(request.headers['cache-control']) }
     const about = await aboutOf(context, place, deps, wishes)
     // The deadline of the content begins here: resolving the name does not use it up.
     const visitNames = about.what.kind === 'content' ? about.what.visitNames : undefined

@@ -68,8 +68,6 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
   const account = createAccount(deps.tiers)
   const exchange = exchangeOf(response)
   if (exchange) exchange.account = account
-  const turn = deps.retrieval.begin()
-  if (turn !== undefined) await turn
   const beforeMiss = () => {
     const refused = deps.limits.charge('misses', request)
     if (refused) throw refused

@@ -1,6 +1,7 @@
 // The queue at an upstream. Begun files go first, so that a burst does not end with many beginnings and no whole file; then
 // first questions, then second ones, whose CID may be nowhere. Clients take turns: one with many requests does not hold up
 // another one with few.
+import { createClientQueue } from '../client-queue.ts'
 
 /** `begun`: its client has a part of it. `again`: another upstream has it, and answers others meanwhile. */
 export type Rank = 'begun' | 'first' | 'again' | 'search'
@@ -74,39 +75,5 @@ export function createFairQueue<Waiter>(): FairQueue<Waiter> {
       return searches.size
     },
     all: () => [...waiting.keys()],
-  }
-}
-
-/** Each client's in the order in which they came; one of each client after the other. */
-function createClientQueue<Waiter>() {
-  const clients = new Map<string, Set<Waiter>>()
-  let size = 0
-  return {
-    get size() {
-      return size
-    },
-    get next(): Waiter | undefined {
-      const [waiting] = clients.values()
-      return waiting?.values().next().value
-    },
-    add(waiter: Waiter, client: string): void {
-      const waiting = clients.get(client)
-      if (waiting) waiting.add(waiter)
-      else clients.set(client, new Set([waiter]))
-      size++
-    },
-    delete(waiter: Waiter, client: string): void {
-      const waiting = clients.get(client)
-      if (!waiting?.delete(waiter)) return
-      size--
-      if (waiting.size === 0) clients.delete(client)
-    },
-    /** The others go before this client's next. */
-    turn(client: string): void {
-      const waiting = clients.get(client)
-      if (!waiting || clients.size === 1) return
-      clients.delete(client)
-      clients.set(client, waiting)
-    },
   }
 }
