@@ -16,6 +16,8 @@ export type StoreFault<One extends Store> = {
   readonly name: string
   readonly make: (store: One) => unknown
   readonly alone: 'whole' | '404' | '503'
+  /** Where the gateway takes a new connection in time. */
+  readonly orWhole?: boolean
   /** It is so before the gateway starts. */
   readonly isFirst?: boolean
   readonly isQuick?: true
@@ -47,7 +49,11 @@ const silentFirst = {
   make: (store: Store) => store.silence(),
   isFirst: true,
 } as const
-const stranded = { name: 'connections that are open are dead, without a word', make: (store: Store) => store.strand() }
+const stranded = {
+  name: 'connections that are open are dead, without a word',
+  make: (store: Store) => store.strand(),
+  orWhole: true,
+} as const
 
 const faulty = (faults: S3Server['faults']) => (store: S3Server) => {
   store.faults = faults
@@ -141,7 +147,7 @@ export const redisRow = (fault: StoreFault<RedisServer>, form: Form): Promise<Ro
 
 async function rowOf<One extends Store>(
   { start, tierOf, count }: StoreKind<One>,
-  { name, make, alone, isFirst = false }: StoreFault<One>,
+  { name, make, alone, orWhole = false, isFirst = false }: StoreFault<One>,
   form: Form,
 ): Promise<Row> {
   const isRot = name.startsWith('other bytes')
@@ -163,7 +169,8 @@ async function rowOf<One extends Store>(
   try {
     if (!isFirst) await make(store)
     const cells = [await aloneCell(), await besideCell(), await afterCell()]
-    const words = alone === 'whole' ? 'whole' : `${alone} or cut within ${inMs(form.deadlineMs)}`
+    const words =
+      alone === 'whole' ? 'whole' : `${alone} or cut${orWhole ? ', or whole,' : ''} within ${inMs(form.deadlineMs)}`
     return { fault: name, promised: `${words}; used again within ${inMs(form.mendedWithinMs)}`, cells }
   } finally {
     await mend()
@@ -186,7 +193,8 @@ async function rowOf<One extends Store>(
 
   async function aloneCell(): Promise<Cell> {
     const { outcome, ms } = await read(single.url, files.pop() as FileFixture)
-    const isRight = alone === 'whole' ? outcome === 'whole' : [Number(alone), 'cut'].includes(outcome)
+    const isWhole = outcome === 'whole'
+    const isRight = alone === 'whole' ? isWhole : [Number(alone), 'cut'].includes(outcome) || (orWhole && isWhole)
     const isLate = form.mostMs !== Number.POSITIVE_INFINITY && ms > form.deadlineMs + form.mostMs
     const broken = [...(isRight ? [] : [`alone: ${outcome}`]), ...(isLate ? [`alone: after ${inMs(ms)}`] : [])]
     return { measured: `${outcome}, ${inMs(ms)}`, broken }
