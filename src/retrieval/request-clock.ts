@@ -2,8 +2,8 @@
 import type { CID } from 'multiformats/cid'
 import type { Clock } from '../core/clock.ts'
 import { cancelled, type Failure, isFailure } from '../core/failure.ts'
-import type { LoopTurns } from './loop-turns.ts'
 import { noTimeLeft, outOfTime } from './session-failures.ts'
+import type { LoopTurns } from './turns/loop-turns.ts'
 
 // With less than this share of the time left, an upstream is not really asked, so the answer is no proof of absence.
 const leastShare = 1 / 8

@@ -9,7 +9,7 @@ import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolders } from '../data-folder/folders.ts'
 import type { SpanExporter } from '../observe/tracing/exporter.ts'
-import { createLoopTurns, type LoopTurns } from '../retrieval/loop-turns.ts'
+import { createLoopTurns, type LoopTurns } from '../retrieval/turns/loop-turns.ts'
 import type { Team } from '../team/team.ts'
 import type { Lease } from './kept.ts'
 

@@ -7,7 +7,7 @@ import {
   type LoopTurns,
   shortSliceMs,
   sliceMs,
-} from '../../src/retrieval/loop-turns.ts'
+} from '../../src/retrieval/turns/loop-turns.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 /** Turns of a loop that a test moves on by hand. */

@@ -4,7 +4,7 @@ import { test } from 'node:test'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createUpstreamHealth, type UpstreamHealth } from '../../src/retrieval/health/upstream-health.ts'
-import { createLoopTurns } from '../../src/retrieval/loop-turns.ts'
+import { createLoopTurns } from '../../src/retrieval/turns/loop-turns.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const kib = 1024

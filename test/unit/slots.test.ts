@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { Failure, isFailure } from '../../src/core/failure.ts'
-import { createLoopTurns, type LoopTurns, sliceMs } from '../../src/retrieval/loop-turns.ts'
+import { createLoopTurns, type LoopTurns, sliceMs } from '../../src/retrieval/turns/loop-turns.ts'
 import type { Rank } from '../../src/retrieval/upstreams/fair-queue.ts'
 import { createSlots, type Slot } from '../../src/retrieval/upstreams/slots.ts'
 import { createWindow } from '../../src/retrieval/upstreams/window.ts'

@@ -3,7 +3,7 @@
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
-import type { LoopTurns } from '../loop-turns.ts'
+import type { LoopTurns } from '../turns/loop-turns.ts'
 import { createUpstreamAdmission, type UpstreamAdmission } from '../upstreams/admission.ts'
 import type { Rank } from '../upstreams/fair-queue.ts'
 import { createWindow } from '../upstreams/window.ts'

@@ -1,7 +1,7 @@
 // The queue at an upstream. Begun files go first, so that a burst does not end with many beginnings and no whole file; then
 // first questions, then second ones, whose CID may be nowhere. Clients take turns: one with many requests does not hold up
 // another one with few.
-import { createClientQueue } from '../client-queue.ts'
+import { createClientQueue } from '../turns/client-queue.ts'
 
 /** `begun`: its client has a part of it. `again`: another upstream has it, and answers others meanwhile. */
 export type Rank = 'begun' | 'first' | 'again' | 'search'

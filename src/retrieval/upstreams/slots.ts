@@ -2,7 +2,7 @@
 // held against the upstream. Readers go first, in the order of fair-queue.ts; which questions are open is known by open-questions.ts.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
-import type { LoopTurns } from '../loop-turns.ts'
+import type { LoopTurns } from '../turns/loop-turns.ts'
 import { createFairQueue, type Rank } from './fair-queue.ts'
 import { createOpenQuestions } from './open-questions.ts'
 import type { Stop } from './stop.ts'

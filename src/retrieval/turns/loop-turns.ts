@@ -1,6 +1,6 @@
 // Shares the event loop. Requests that begin are counted: so many in each turn of the loop. Behind them walks whose blocks are all in
 // memory, and what comes due by the thousand in one turn, have one short slice of it together, in one line, the first first.
-import type { Clock } from '../core/clock.ts'
+import type { Clock } from '../../core/clock.ts'
 import { createClientQueue } from './client-queue.ts'
 
 export interface LoopTurns {
