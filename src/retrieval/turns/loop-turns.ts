@@ -51,7 +51,7 @@ export function createLoopTurns(clock: Clock, later: (action: () => void) => voi
     // The first action of the next turn, so that the slice of each turn begins before anyone goes on in it.
     later(nextTurn)
     if (toBegin.size > 0) {
-      for (let goOn = toBegin.take(); goOn; goOn = ++begun < beginsEachTurn ? toBegin.take() : undefined) later(goOn)
+      for (let count = Math.min(toBegin.size, beginsEachTurn); count > 0; count--) later(toBegin.take() as () => void)
       // Who comes before they go on stands behind them.
       begun = beginsEachTurn
       // However long it takes them to begin, those who gave way go on in each turn.
