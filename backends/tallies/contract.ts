@@ -1,4 +1,4 @@
-// What a place offers in which several instances count together. See docs/architecture.md.
+// What a place offers in which several instances count together.
 import type { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
 

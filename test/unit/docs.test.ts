@@ -1,9 +1,7 @@
 // What the pages show as a configuration is one, and what they point at is there.
 import assert from 'node:assert/strict'
 import { existsSync, readdirSync, readFileSync } from 'node:fs'
-import { join, relative } from 'node:path'
 import { describe, test } from 'node:test'
-import { fileURLToPath } from 'node:url'
 import { parse } from 'yaml'
 import { providerKinds } from '../../backends/pinning/index.ts'
 import { parseConfig } from '../../src/config/load.ts'
@@ -54,20 +52,6 @@ test('every provider is shown with its configuration', () => {
     return providers.map(({ use }) => use)
   })
   assert.deepEqual(new Set(shown.flat()), new Set(Object.keys(providerKinds)))
-})
-
-test('the tree of docs/architecture.md shows every folder of src, and no other', () => {
-  const [, tree = ''] = /^src\/ .*\n([\s\S]*?)^backends\//m.exec(textOf('docs/architecture.md')) ?? []
-  const above: string[] = []
-  const shown = [...tree.matchAll(/^( +)([\w-]+)\/ /gm)].map(([, indent = '', name = '']) => {
-    above.length = indent.length / 2 - 1
-    above.push(name)
-    return above.join('/')
-  })
-  const folders = readdirSync(new URL('src/', root), { recursive: true, withFileTypes: true })
-    .filter((entry) => entry.isDirectory())
-    .map((entry) => relative(fileURLToPath(new URL('src/', root)), join(entry.parentPath, entry.name)))
-  assert.deepEqual(shown.toSorted(), folders.toSorted())
 })
 
 test('the questions of docs/troubleshoot.md name events that the log has, and commands that there are', () => {

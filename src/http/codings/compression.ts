@@ -48,7 +48,7 @@ export type CompressionOptions = {
 const { BROTLI_PARAM_QUALITY, BROTLI_PARAM_SIZE_HINT, BROTLI_PARAM_LGWIN } = constants
 const { ZSTD_c_compressionLevel, ZSTD_c_windowLog } = constants
 
-// By measurement (docs/decisions.md): the next step up costs more than it saves.
+// By measurement: the next step up costs more than it saves.
 const quality = { br: 5, zstd: 3, gzip: 6 } as const
 // An answer that is sent meanwhile holds this much of itself.
 const windowBits = 18
