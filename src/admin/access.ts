@@ -15,7 +15,7 @@ export type AdminAccess = {
   readonly tokens: readonly string[]
 }
 
-type Refusal = { readonly status: 400 | 401 | 403 | 417; readonly detail: string }
+type Refusal = { readonly status: 400 | 401 | 403 | 417 | 505; readonly detail: string }
 
 /** Lets a client that still sends a body read its answer. Without this the gateway would reset it. */
 export type LeaveBody = (request: IncomingMessage, response: ServerResponse) => void
@@ -43,6 +43,8 @@ export function createAdminAccess({ hosts, tokens }: AdminAccess, leaveBody: Lea
   function refusalOf(request: Request): Refusal | undefined {
     const host = request.headers.host ?? ''
     if (!isHost(host)) return { status: 400, detail: 'the Host header is not a host[:port]' }
+    if (request.httpVersionMajor !== 1) return { status: 505, detail: 'the only version of HTTP here is 1.1' }
+    if (!isOfHost(request.url, host)) return { status: 400, detail: 'the request target must be a path on this host' }
     const { expect } = request.headers
     if (expect !== undefined && !/(?:^|\W)100-continue(?:$|\W)/i.test(expect))
       return { status: 417, detail: 'the only Expect that is supported is 100-continue' }
@@ -74,6 +76,13 @@ export function createAdminAccess({ hosts, tokens }: AdminAccess, leaveBody: Lea
 }
 
 const digest = (token: string): Buffer => createHash('sha256').update(token).digest()
+
+/** A whole URL in the request line stands above the Host header (RFC 9112 §3.2.2), which is the one that is checked. */
+function isOfHost(target: string, host: string): boolean {
+  if (target.startsWith('/')) return true
+  const [, authority] = /^https?:\/\/([^/?#\\]*)/i.exec(target) ?? []
+  return authority !== undefined && authority.toLowerCase() === host.toLowerCase()
+}
 
 /** Without its port, the brackets of IPv6, and the dot of a full name. */
 const nameIn = (host: string): string =>

@@ -10,13 +10,9 @@ import type { Connections } from './connections.ts'
 import { createPipelines } from './pipelines.ts'
 import { problemText } from './problem-text.ts'
 
-// A client can pipeline thousands of requests into one socket; this bounds their cost.
-const requestsPerSocket = 1000
 const headerCheckMs = 1000
 const headerBytes = 16 * 1024
 const lingerMs = 1000
-
-type Numbered = ServerResponse & { readonly maxRequestsOnConnectionReached?: boolean }
 
 export type HttpServerOptions = {
   /** The hosts that a client may CONNECT to. Tunnels end here: the gateway never connects anywhere for a client. */
@@ -33,10 +29,7 @@ export function createHttpServer(handle: RequestListener, options: HttpServerOpt
   const pipelines = createPipelines()
   const handler: RequestListener = (request, response) => {
     countAtOwnServer(request)
-    if (!pipelines.enter(request, response)) return
-    // Node sends `Connection: close` with the last answer, and leaves closing to the client.
-    if ((response as Numbered).maxRequestsOnConnectionReached) response.shouldKeepAlive = false
-    handle(request, response)
+    if (pipelines.enter(request, response)) handle(request, response)
   }
   const server = createServer(
     {
@@ -81,7 +74,6 @@ export function createHttpServer(handle: RequestListener, options: HttpServerOpt
     if (head.byteLength > 0) socket.unshift(head)
     server.emit('connection', socket)
   })
-  server.maxRequestsPerSocket = requestsPerSocket
   // Uploads have their own deadlines: a request may take as long as it moves.
   server.requestTimeout = 0
   return server

@@ -55,6 +55,8 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   let refused = (_refusal: ParserRefusal) => {}
   let config = first
   let closing = false
+  /** Those that a reload left, while clients read from them. */
+  const left = new Set<Server>()
   let lettingGo: LettingGo | undefined
 
   const front = (which: 'listen' | 'admin'): RequestListener =>
@@ -118,7 +120,11 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         setClocks(sockets, next)
         setModes(next, log)
         connections.set(connectionLimits(next, descriptors))
-        void stopOthers(old, sockets)
+        const moved = all(old).filter((server) => !all(sockets).includes(server))
+        for (const server of moved) {
+          left.add(server)
+          void stop(server).then(() => left.delete(server))
+        }
         return running
       }, config.limits.grace)
       // This process answers by the new configuration in any case.
@@ -148,7 +154,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       processes?.close()
       // The admin address is closed last: until then /readyz says that the gateway is stopping. A reload under way has opened others.
       closed.push(...all(sockets).flatMap((server) => (server === listen ? [] : [stop(server)])))
-      for (const server of all(sockets)) server.closeAllConnections()
+      for (const server of [...all(sockets), ...left]) server.closeAllConnections()
       await Promise.all(closed)
       log('info', 'server.stopped', { ms: Math.round(clock.monotonic() - began) })
     },

@@ -183,6 +183,21 @@ describe('reload of the configuration', () => {
     assert.equal(await slow, 'slow')
   })
 
+  it('moved away and stopped at once: ends a slow reader after grace', async () => {
+    const stage = createStage()
+    const limits = { grace: '300ms' }
+    const own = await serve({ config: configOf({ limits }), ...stage })
+    const request = get(`http://${own.listen}/large`)
+    const [response] = (await once(request, 'response')) as [IncomingMessage]
+    const cut = once(response, 'error')
+    const listen = `127.0.0.1:${await freePort()}`
+    assert.equal(await own.reload(() => configOf({ listen, limits })), true)
+    await own.close()
+    response.resume()
+    const late = sleep(5000, 'it is still served', { ref: false })
+    assert.notEqual(await Promise.race([cut, late]), 'it is still served')
+  })
+
   it('stays at its listen address when the new one is in use', async () => {
     const stage = createStage()
     serving = await serve({ config: configOf(), ...stage })

@@ -49,6 +49,23 @@ describe('which clients the admin address answers', () => {
       Object.defineProperty(request.socket, 'remoteAddress', { value: '192.0.2.7', configurable: true })
       gateway.gateway.admin(request, response)
     }
+  for (const [name, line, host, status] of [
+    ['a whole URL of another host', 'GET http://evil.example/uploads HTTP/1.1', 'localhost', '400'],
+    ['a probe by a whole URL of another host', 'GET http://evil.example/readyz HTTP/1.1', 'localhost', '400'],
+    ['a whole URL of its own host', 'GET http://localhost:8081/healthz HTTP/1.1', 'localhost:8081', '200'],
+    ['HTTP/0.9', 'GET /healthz HTTP/0.9', 'localhost', '505'],
+    ['HTTP/2.0', 'GET /healthz HTTP/2.0', 'localhost', '505'],
+  ] as const)
+    test(`${name}: ${status}`, async () => {
+      const server = createServer(at.gateway.admin).listen(0, '127.0.0.1')
+      await once(server, 'listening')
+      const socket = connect((server.address() as AddressInfo).port, '127.0.0.1')
+      socket.write(`${line}\r\nHost: ${host}\r\nConnection: close\r\n\r\n`)
+      let text = ''
+      for await (const chunk of socket) text += chunk
+      server.close()
+      assert.equal(text.slice(9, 12), status)
+    })
   test('a client that sends a large body first reads its refusal, and no reset', async () => {
     const server = createServer(at.gateway.admin).listen(0, '127.0.0.1')
     await once(server, 'listening')

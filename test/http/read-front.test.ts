@@ -8,6 +8,7 @@ import type { CID } from 'multiformats/cid'
 import { codec } from '../../src/core/cid.ts'
 import { addBlock, addFile, addNode, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
 import { fetchAll, inParallel, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
+import { openLine } from '../support/several-processes.ts'
 import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 let all: Fixtures
@@ -89,6 +90,9 @@ describe('a request line', () => {
     ['a Host that is none, in 1.0', (path) => `GET ${path} HTTP/1.0\r\nHost: a/b\r\n`, 400],
     ['a fragment, elsewhere', () => 'GET /elsewhere#x HTTP/1.1\r\nHost: a\r\n', 400],
     ['a backslash, elsewhere', () => 'GET /else\\where HTTP/1.1\r\nHost: a\r\n', 400],
+    ['HTTP/0.9', (path) => `GET ${path} HTTP/0.9\r\nHost: a\r\n`, 505],
+    ['HTTP/2.0', (path) => `GET ${path} HTTP/2.0\r\nHost: a\r\n`, 505],
+    ['HTTP/2.0, elsewhere', () => 'GET /elsewhere HTTP/2.0\r\nHost: a\r\n', 505],
     ['TRACE', (path) => `TRACE ${path} HTTP/1.1\r\nHost: a\r\n`, 405],
   ]
   for (const [name, lines, status] of rows) {
@@ -102,6 +106,15 @@ describe('a request line', () => {
       }
     })
   }
+
+  test('a kept connection takes more than a thousand requests', async () => {
+    const line = openLine(at.url)
+    const path = `/ipfs/${all.files.hello.cid}`
+    const before = at.opened()
+    for (let times = 0; times < 1010; times++) assert.equal((await line.get(path)).status, 200)
+    line.close()
+    assert.equal(at.opened(), before + 1)
+  })
 
   test('a GET with a body closes the connection: the body cannot become a request', async () => {
     const inner = `GET /ipfs/${nobodyHas} HTTP/1.1\r\nHost: a\r\n\r\n`

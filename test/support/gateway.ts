@@ -22,6 +22,8 @@ export type TestGateway = {
   readonly log: readonly LogLine[]
   /** Sockets of clients that are open now. */
   connections(): number
+  /** All that there were. */
+  opened(): number
   close(): Promise<void>
 }
 
@@ -61,8 +63,10 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
   let connections = 0
+  let opened = 0
   server.on('connection', (socket) => {
     connections++
+    opened++
     socket.once('close', () => connections--)
   })
   return {
@@ -71,6 +75,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
     gateway,
     log: lines,
     connections: () => connections,
+    opened: () => opened,
     async close() {
       const closed = new Promise<void>((resolve) => server.close(() => resolve()))
       server.closeAllConnections()

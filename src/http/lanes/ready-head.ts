@@ -27,7 +27,6 @@ type Inside = ServerResponse & {
   _hasBody?: boolean
   readonly _expect_continue?: boolean
   readonly useChunkedEncodingByDefault?: boolean
-  readonly maxRequestsOnConnectionReached?: boolean
 }
 
 /** Writes such heads; where anything about the answer is unusual, or Node is unlike what is known here, by `writeHead`. */
@@ -64,9 +63,8 @@ export function createUsualHeads(clock: Clock): UsualHeads {
 
   return (request, response: Inside, { status, lines }, requestId) => {
     if (!isUsual(request, response)) return false
-    const { keepAliveTimeout = 0, maxRequestsPerSocket = 0 } = serverOf(request) ?? {}
-    const most = maxRequestsPerSocket && maxRequestsPerSocket > 0 ? `, max=${maxRequestsPerSocket}` : ''
-    const kept = keepAliveTimeout > 0 ? `Keep-Alive: timeout=${Math.floor(keepAliveTimeout / 1000)}${most}\r\n` : ''
+    const keepAliveTimeout = serverOf(request)?.keepAliveTimeout ?? 0
+    const kept = keepAliveTimeout > 0 ? `Keep-Alive: timeout=${Math.floor(keepAliveTimeout / 1000)}\r\n` : ''
     response.statusCode = status
     if (status === 304) response._hasBody = false
     response._header = `${lines}${requestIdHeader}: ${requestId}\r\n${dateLine()}Connection: keep-alive\r\n${kept}\r\n`
@@ -82,12 +80,11 @@ const isUsual = (request: IncomingMessage, response: Inside): boolean =>
   response._hasBody !== undefined &&
   response.shouldKeepAlive &&
   response.useChunkedEncodingByDefault === true &&
-  response.maxRequestsOnConnectionReached !== true &&
   response._expect_continue !== true &&
   response.getHeaderNames().length === 0 &&
   isAtOwnServer(request)
 
-type Limits = { readonly keepAliveTimeout?: number; readonly maxRequestsPerSocket?: number | null }
+type Limits = { readonly keepAliveTimeout?: number }
 
 /** Node's own server sets it on each of its sockets. */
 const serverOf = ({ socket }: IncomingMessage): Limits | undefined =>

@@ -2,6 +2,7 @@
 import type { IncomingMessage } from 'node:http'
 import { Failure } from '../../core/failure.ts'
 import { isHost } from '../../core/wire/host.ts'
+import { HttpRefusal } from './refusal.ts'
 
 export type RequestTarget = {
   /** As sent, still encoded. */
@@ -12,10 +13,17 @@ export type RequestTarget = {
 
 const longestTold = 100
 
+const noSuchVersion = ({ httpVersion }: IncomingMessage): Failure =>
+  new HttpRefusal('unsupported', `HTTP/${httpVersion} is not supported here; use HTTP/1.1`, {
+    source: 'client',
+    status: 505,
+  })
+
 const malformed = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
 
-/** Throws a Failure `malformed`. */
+/** Throws a Failure: `malformed`, or `unsupported` for a version that is not HTTP/1. */
 export function readTarget(request: IncomingMessage): RequestTarget {
+  if (request.httpVersionMajor !== 1) throw noSuchVersion(request)
   const { rawHeaders } = request
   let hosts = 0
   for (let index = 0; index < rawHeaders.length; index += 2) if (rawHeaders[index]?.toLowerCase() === 'host') hosts++

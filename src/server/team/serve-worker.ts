@@ -53,6 +53,8 @@ export async function serveWorker<Running extends Replaceable>({
     gateways.handler(request, response)
   }
   const sockets: Shared[] = []
+  /** Those that a reload left. */
+  const left: Shared[] = []
   const over = Promise.withResolvers<void>()
 
   function open(): Server {
@@ -70,7 +72,11 @@ export async function serveWorker<Running extends Replaceable>({
     const { isFirst, isUnix } = said as { readonly isFirst: boolean; readonly isUnix: boolean }
     if (!(handle instanceof NetServer)) return
     if (closing) return void handle.close()
-    if (isFirst) for (const old of sockets.splice(0)) old.close()
+    if (isFirst)
+      for (const old of sockets.splice(0)) {
+        old.close()
+        left.push(old)
+      }
     sockets.push(shareListening(handle, open(), isUnix))
   })
   member.follow('reload', async (said) => {
@@ -97,10 +103,10 @@ export async function serveWorker<Running extends Replaceable>({
     const closed = gateways.close(graceMs).then(() => (isClosed = true))
     let isClosed = false
     while (!isClosed) {
-      for (const { server } of ending) server.closeIdleConnections()
+      for (const { server } of [...ending, ...left]) server.closeIdleConnections()
       await Promise.race([closed, clock.sleep(idleLookMs)])
     }
-    for (const { server } of ending) server.closeAllConnections()
+    for (const { server } of [...ending, ...left]) server.closeAllConnections()
     over.resolve()
   })
 

@@ -131,7 +131,9 @@ export function wireFront(
   return {
     router,
     handler: (request: IncomingMessage, response: ServerResponse) => {
-      if (fastPath.take(request, response) || leafLane.take(request, response)) return
+      // `readTarget` refuses every other version.
+      const isPlain = request.httpVersionMajor === 1
+      if (isPlain && (fastPath.take(request, response) || leafLane.take(request, response))) return
       if (!elsewhere?.take(request, response)) handler(request, response)
     },
     serves: hosts.serves,
