@@ -1,5 +1,5 @@
 // `node bench/bill.ts`: how many requests S3 and an upstream get for a thousand reads and uploads, counted at stand-ins that speak their
-// protocols. `bench/model` turns the counts into money.
+// protocols.
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { multipart, post } from '../test/support/adding.ts'

@@ -1,4 +1,4 @@
-// What a run says: a text for the terminal, and the section of docs/performance.md between its two marks, with a plot.
+// What a run says: a text for the terminal, and the section of docs/measured.md between its two marks, with a plot.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { cpus, loadavg, release, totalmem } from 'node:os'
 import { fileURLToPath } from 'node:url'
@@ -35,7 +35,7 @@ export function print({ row, figures, missing }: Measured): string {
   return [`${row.id}: ${row.work} (${row.unit} per processor second of the server)`, ...lines, ...absent].join('\n')
 }
 
-const page = fileURLToPath(new URL('../docs/performance.md', import.meta.url))
+const page = fileURLToPath(new URL('../docs/measured.md', import.meta.url))
 const plot = fileURLToPath(new URL('../docs/images/bench.svg', import.meta.url))
 const [begin, end] = ['<!-- written by npm run bench -->', '<!-- end of what npm run bench wrote -->']
 
@@ -43,38 +43,34 @@ const [begin, end] = ['<!-- written by npm run bench -->', '<!-- end of what npm
 export function writeReport(run: Run): readonly string[] {
   const text = readFileSync(page, 'utf8')
   const [from, to] = [text.indexOf(begin), text.indexOf(end)]
-  if (from < 0 || to < from) throw new Error(`docs/performance.md needs the lines ${begin} and ${end}, in this order`)
+  if (from < 0 || to < from) throw new Error(`docs/measured.md needs the lines ${begin} and ${end}, in this order`)
   writeFileSync(page, `${text.slice(0, from + begin.length)}\n${section(run)}${text.slice(to)}`)
   writeFileSync(plot, bars(barsOf(run)))
-  return ['docs/performance.md', 'docs/images/bench.svg']
+  return ['docs/measured.md', 'docs/images/bench.svg']
 }
 
 export function section({ before, after, scale, measured, tried }: Run): string {
   const how = `${scale.rounds} rounds of ${scale.seconds} s${scale.isQuick ? ' (`--quick`)' : ''}`
   return `
-${before.text}; load ${before.load.toFixed(1)} when it began and ${after.load.toFixed(1)} when it ended; ${how}, the median of each, and in brackets the lowest and the highest.
+${before.text}; load ${before.load.toFixed(1)} when it began and ${after.load.toFixed(1)} when it ended; ${how}, the median of each.
 
 ![The gateway's work per processor second as a share of each peer's, with the aims](images/bench.svg)
 
-| row | work | unit | of | per processor second | by the clock | resident, at most (MiB) | the gateway's share | aim |
-|---|---|---|---|---|---|---|---|---|
+| row | of | per processor second | the gateway's share | aim |
+|---|---|---|---|---|
 ${measured.flatMap(rowsOf).join('\n')}
 ${tried.map(({ trial, lines }) => `\n\`${trial.id}\`, ${trial.what}:\n\n\`\`\`text\n${lines.map((line) => line.trimEnd()).join('\n')}\n\`\`\`\n`).join('')}
 `
 }
 
 function rowsOf({ row, figures, missing }: Measured): string[] {
-  const line = ({ name, perCpuSecond, rounds, perSecond, residentBytes, peakBytes, ratio }: Figure): string => {
+  const line = ({ name, perCpuSecond, ratio }: Figure): string => {
     const aim = row.aims[name]
     const wanted = aim === undefined ? '' : `${aim}${isMissed(ratio, aim) ? ', not met' : ', met'}`
-    const cells = [`\`${row.id}\``, row.work, row.unit, name, `${number(perCpuSecond)} (${spread(rounds)})`]
-    const memory = `${mib(residentBytes)}, ${mib(peakBytes)}`
-    return `| ${[...cells, number(perSecond), memory, ratio === undefined ? '' : ratio.toFixed(2), wanted].join(' | ')} |`
+    const cells = [`\`${row.id}\``, name, number(perCpuSecond), ratio === undefined ? '' : ratio.toFixed(2), wanted]
+    return `| ${cells.join(' | ')} |`
   }
-  const absent = missing.map(
-    (name) => `| \`${row.id}\` | ${row.work} | ${row.unit} | ${name} | not installed | | | | |`,
-  )
-  return [...figures.map(line), ...absent]
+  return [...figures.map(line), ...missing.map((name) => `| \`${row.id}\` | ${name} | not installed | | |`)]
 }
 
 const barsOf = ({ measured }: Run) =>

@@ -1,6 +1,6 @@
 // `npm run bench:guard`: fails when the gateway became much slower than what it is measured against in the same run, per second
 // of processor time, in turns, by the median of the rounds. A bound that is missed is measured once more from the start, with
-// new processes: what a machine does once is no regression. docs/performance.md says why the bounds are what they are.
+// new processes: what a machine does once is no regression.
 import { measure } from './measure.ts'
 import { type Row, rows } from './rows.ts'
 

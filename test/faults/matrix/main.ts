@@ -1,5 +1,5 @@
 // `npm run faults`: the whole fault matrix, each row a real run through HTTP, one behind the other. It writes what it measured into
-// docs/reliability.md, and ends with 1 when a promise was broken. `--only upstreams` runs one section and writes its table alone;
+// docs/measured.md, and ends with 1 when a promise was broken. `--only upstreams` runs one section and writes its table alone;
 // `--histories 10000` runs so many random histories of the model test instead, `--at-once 8` in so many processes, since they mostly wait;
 // `--seed` those of a run before, `--kill` with a gateway that is a process of its own; `--path` and `--replay` run the one that failed.
 import { readFile, writeFile } from 'node:fs/promises'
@@ -145,12 +145,12 @@ const [begin, end] = ['<!-- npm run faults: begin -->', '<!-- npm run faults: en
 
 /** Tables of sections that did not run stay as they are. */
 async function writeTables(sections: ReadonlyMap<string, Section>, loads: readonly number[]): Promise<void> {
-  const file = fileURLToPath(new URL('../../../docs/reliability.md', import.meta.url))
+  const file = fileURLToPath(new URL('../../../docs/measured.md', import.meta.url))
   const page = await readFile(file, 'utf8')
   const [from, to] = [page.indexOf(begin), page.indexOf(end)]
-  if (from < 0 || to < from) throw new Error(`docs/reliability.md has lost the lines ${begin} and ${end}`)
+  if (from < 0 || to < from) throw new Error(`docs/measured.md has lost the lines ${begin} and ${end}`)
   const load = `${Math.min(...loads).toFixed(1)} to ${Math.max(...loads).toFixed(1)}`
-  const about = `Node ${process.versions.node}, ${availableParallelism()} processors, at a load of ${load} (the run itself and what ran beside it).`
+  const about = `Node ${process.versions.node}, ${availableParallelism()} processors, load ${load}.`
   const before = page.slice(from, to).split(/^(?=### )/m)
   const tables = plans.flatMap(({ name, title }) => {
     const section = sections.get(name)

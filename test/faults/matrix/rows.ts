@@ -57,13 +57,21 @@ export const skippedRows = ({ rows }: Section): string[] =>
 
 const escaped = (text: string): string => text.replaceAll('|', '\\|')
 
+/** Shortens the phrases that most cells share, so that a table is read at a glance. */
+const shortened = (text: string): string =>
+  text
+    .replaceAll(/(\d+) of \1 whole, at most/g, '≤')
+    .replaceAll(/whole after (\d)/g, '$1')
+    .replaceAll('left alone for', 'not asked in')
+
 export function tableOf({ title, columns, rows }: Section): string {
-  const heads = ['fault', 'promised', ...columns]
-  const lines = rows.map(({ fault, promised, cells, skipped }) => {
-    if (skipped !== undefined)
-      return `| ${[fault, `**skipped:** ${skipped}`, ...cells.map(() => '')].map(escaped).join(' | ')} |`
-    const shown = cells.map(({ measured, broken }) => (broken.length > 0 ? `**broken:** ${measured}` : measured))
-    return `| ${[fault, promised, ...shown].map(escaped).join(' | ')} |`
+  const heads = ['fault', ...columns]
+  const lines = rows.map(({ fault, cells, skipped }) => {
+    const shown =
+      skipped === undefined
+        ? cells.map(({ measured, broken }) => `${broken.length > 0 ? '**broken:** ' : ''}${shortened(measured)}`)
+        : [`**skipped:** ${skipped}`, ...cells.slice(1).map(() => '')]
+    return `| ${[fault, ...shown].map(escaped).join(' | ')} |`
   })
   return [`### ${title}`, '', `| ${heads.join(' | ')} |`, `|${'---|'.repeat(heads.length)}`, ...lines].join('\n')
 }

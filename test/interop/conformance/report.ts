@@ -67,7 +67,7 @@ export function judged(
   return { missed, shared }
 }
 
-/** In Markdown, for docs/conformance.md. */
+/** In Markdown, for docs/measured.md. */
 export function table(columns: readonly Column[], cases: Cases): string {
   const row = (head: string, cells: readonly string[]) => `| ${head} | ${cells.join(' | ')} |`
   const cell = (names: ReadonlySet<string>, { passed, failed }: Counts) => {

@@ -1,21 +1,7 @@
-// The page about scaling is as its model makes it, the model is right where that is known, and so are the caches that it is compared with.
+// The caches that `bench/eviction.ts` compares do what their names say.
 import assert from 'node:assert/strict'
-import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
-import { fileURLToPath } from 'node:url'
 import { type Cache, lru, numbers, orders, zipf } from '../../bench/eviction.ts'
-import { hitRatio } from '../../bench/model/model.ts'
-import { made } from '../../bench/model/page.ts'
-
-const root = new URL('../../', import.meta.url)
-
-test('docs/scaling.md and its plots are as bench/model makes them', () => {
-  for (const [path, text] of Object.entries(made()))
-    assert.ok(
-      readFileSync(fileURLToPath(new URL(path, root)), 'utf8') === text,
-      `${path} is another: node bench/model/main.ts makes it`,
-    )
-})
 
 const readsOf = (cache: Cache, keys: readonly number[]): boolean[] => keys.map((key) => cache.read(key))
 
@@ -42,10 +28,3 @@ for (const [name, make] of Object.entries(orders)) {
     assert.ok(hits.length > 0.65 * 20_000, `${hits.length} of 20000`)
   })
 }
-
-test('the approximation of the model is what an LRU cache does', () => {
-  const [cache, next] = [lru(500), zipf(5000, 0.9, numbers(3))]
-  let hits = 0
-  for (let at = 0; at < 60_000; at++) if (cache.read(next()) && at >= 10_000) hits++
-  assert.ok(Math.abs(hits / 50_000 - hitRatio(500, 5000, 0.9)) < 0.02, `${hits / 50_000}, ${hitRatio(500, 5000, 0.9)}`)
-})
