@@ -18,18 +18,24 @@ function innerNetworks(): BlockList {
     ['169.254.0.0', 16],
     ['172.16.0.0', 12],
     ['192.0.0.0', 24],
+    ['192.0.2.0', 24],
+    ['192.88.99.0', 24],
     ['192.168.0.0', 16],
     ['198.18.0.0', 15],
+    ['198.51.100.0', 24],
+    ['203.0.113.0', 24],
     ['224.0.0.0', 4],
     ['240.0.0.0', 4],
   ] as const) {
     networks.addSubnet(net, prefix, 'ipv4')
   }
   for (const [net, prefix] of [
-    // With IPv4 addresses in them, which a gateway of the network would reach: compatible ones, NAT64 and 6to4.
+    // With IPv4 addresses in them, which a gateway of the network would reach: compatible ones, NAT64, Teredo and 6to4.
     ['::', 96],
     ['64:ff9b::', 96],
     ['64:ff9b:1::', 48],
+    ['2001::', 32],
+    ['2001:db8::', 32],
     ['2002::', 16],
     ['fc00::', 7],
     ['fe80::', 10],
@@ -71,14 +77,27 @@ export type PoolOptions = {
   readonly connectMs: number
   readonly connections: number
   readonly allowPrivate: boolean
+  /** The url comes from a stranger: a literal address in it is checked as a resolved one is. */
+  readonly isFound?: boolean | undefined
   readonly trace?: Trace | undefined
 }
 
-export function createAgent({ url, connectMs, connections, allowPrivate, trace }: PoolOptions): Dispatcher {
+export function createAgent({
+  url,
+  connectMs,
+  connections,
+  allowPrivate,
+  isFound = false,
+  trace,
+}: PoolOptions): Dispatcher {
   const { hostname } = new URL(url)
+  const literal = hostname.replace(/^\[|\]$/g, '')
+  const isLiteral = isIP(literal) !== 0
+  // No look-up is made for a literal address.
+  if (isFound && !allowPrivate && isLiteral && isInside(literal))
+    throw new Failure('refused', `${literal} is inside this network`, { source: 'upstream' })
   // An address or localhost in the operator's own words is the operator's wish.
-  const isNamed =
-    isIP(hostname.replace(/^\[|\]$/g, '')) !== 0 || hostname === 'localhost' || hostname.endsWith('.localhost')
+  const isNamed = !isFound && (isLiteral || hostname === 'localhost' || hostname.endsWith('.localhost'))
   const connect = buildConnector({
     timeout: connectMs,
     allowH2: false,

@@ -63,6 +63,8 @@ export interface Upstream {
 
 export type UpstreamContext = {
   readonly name: string
+  /** A router named it, and not the operator: no address in its url is taken on trust, and no redirect is followed. */
+  readonly isFound?: boolean
   readonly userAgent: string
   /** Of the request that is being answered; what is asked for it carries its `traceparent`. */
   readonly trace?: Trace | undefined

@@ -2,17 +2,18 @@
 // which the path gateway specification defines for the same content.
 import { parseCid } from '../../src/core/cid.ts'
 
-export type Redirects = 'site' | 'subdomains'
+/** `none`: of a gateway that a router named. */
+export type Redirects = 'site' | 'subdomains' | 'none'
 
 /** How often one question is sent on: from http to https, and from a path to a subdomain. */
-export const mostHops: Readonly<Record<Redirects, number>> = { site: 1, subdomains: 2 }
+export const mostHops: Readonly<Record<Redirects, number>> = { none: 0, site: 1, subdomains: 2 }
 
 /** `site`: what was asked for, at the place that the operator named. `from`: where the answer came from. */
 export function followed(
   location: string | undefined,
   { site, from, redirects }: { readonly site: URL; readonly from: URL; readonly redirects: Redirects },
 ): URL | undefined {
-  if (location === undefined || !URL.canParse(location, from.href)) return undefined
+  if (redirects === 'none' || location === undefined || !URL.canParse(location, from.href)) return undefined
   const to = new URL(location, from)
   const isSafe = to.protocol === from.protocol || to.protocol === 'https:'
   // Another port is another service, which may belong to somebody else or be for this network alone.

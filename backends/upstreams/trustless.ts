@@ -44,10 +44,11 @@ export const trustless: UpstreamKind<typeof options> = {
 
 function createTrustless(
   settings: z.output<typeof options>,
-  { name, userAgent, clock, trace }: UpstreamContext,
+  { name, userAgent, isFound, clock, trace }: UpstreamContext,
 ): Upstream {
-  const { url, headers, firstByte, idle, redirects } = settings
-  const agent = createAgent({ ...settings, connectMs: settings.connect, trace })
+  const { url, headers, firstByte, idle } = settings
+  const redirects = isFound ? 'none' : settings.redirects
+  const agent = createAgent({ ...settings, connectMs: settings.connect, isFound, trace })
   const rawUrl = contentUrls(url, { format: 'raw' })
   const rawHeaders = asPlain({ ...headers, accept: rawType, 'user-agent': userAgent })
   let dag = true

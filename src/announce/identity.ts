@@ -1,0 +1,71 @@
+// The key that signs what this gateway publishes, and the peer ID that names it: ed25519 alone.
+import { createPrivateKey, createPublicKey, type KeyObject, sign, verify } from 'node:crypto'
+import { base36 } from 'multiformats/bases/base36'
+import { base58btc } from 'multiformats/bases/base58'
+import { CID } from 'multiformats/cid'
+import { decode as decodeDigest } from 'multiformats/hashes/digest'
+import { codec, hash, parseKey } from '../core/cid.ts'
+
+const seedBytes = 32
+const privatePrefix = Buffer.from('302e020100300506032b657004220420', 'hex')
+const publicPrefix = Buffer.from('302a300506032b6570032100', 'hex')
+/** A protobuf of libp2p: the type, Ed25519, and the length of the key. */
+const keyPrefix = Buffer.from('08011220', 'hex')
+const multihashPrefix = Buffer.from([0x00, keyPrefix.length + seedBytes])
+
+export type Identity = {
+  /** In base58btc, the spelling that every reader of records knows: `12D3Koo…`. */
+  readonly peerId: string
+  readonly publicKey: PublicKey
+  sign(bytes: Uint8Array): Uint8Array
+}
+
+export type PublicKey = {
+  readonly peerId: string
+  /** As libp2p writes it. */
+  readonly message: Uint8Array
+  /** The multihash that the peer ID spells. */
+  readonly multihash: Uint8Array
+  verifies(bytes: Uint8Array, signature: Uint8Array): boolean
+}
+
+/** Throws a TypeError for a seed of another length. */
+export function identityOf(seed: Uint8Array): Identity {
+  if (seed.byteLength !== seedBytes) throw new TypeError(`the seed of a key has ${seedBytes} bytes`)
+  const key = createPrivateKey({ key: Buffer.concat([privatePrefix, seed]), format: 'der', type: 'pkcs8' })
+  const bare = createPublicKey(key).export({ format: 'der', type: 'spki' }).subarray(publicPrefix.length)
+  const publicKey = publicKeyOf(Buffer.concat([keyPrefix, bare])) as PublicKey
+  return { peerId: publicKey.peerId, publicKey, sign: (bytes) => sign(null, bytes, key) }
+}
+
+/** From the protobuf of libp2p. Undefined for a key of another kind. */
+export function publicKeyOf(message: Uint8Array): PublicKey | undefined {
+  const bytes = Buffer.from(message)
+  const isEd25519 = bytes.length === keyPrefix.length + seedBytes && bytes.subarray(0, keyPrefix.length).equals(keyPrefix)
+  if (!isEd25519) return undefined
+  let key: KeyObject | undefined
+  const multihash = Buffer.concat([multihashPrefix, bytes])
+  return {
+    peerId: base58btc.baseEncode(multihash),
+    message: bytes,
+    multihash,
+    verifies(signed, signature) {
+      key ??= createPublicKey({
+        key: Buffer.concat([publicPrefix, bytes.subarray(keyPrefix.length)]),
+        format: 'der',
+        type: 'spki',
+      })
+      return verify(null, signed, key, signature)
+    },
+  }
+}
+
+/** The public key in an ed25519 peer ID, however that is spelled. Undefined for what is none. */
+export function publicKeyIn(peerId: string): PublicKey | undefined {
+  const multihash = parseKey(peerId)?.multihash
+  return multihash?.code === hash.identity ? publicKeyOf(multihash.digest) : undefined
+}
+
+/** `k51…`: the peer ID as a CID. */
+export const peerCid = ({ multihash }: Pick<PublicKey, 'multihash'>): string =>
+  CID.createV1(codec.libp2pKey, decodeDigest(multihash)).toString(base36)
