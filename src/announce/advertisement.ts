@@ -50,7 +50,8 @@ export function encodeEntries(multihashes: readonly Uint8Array[], next?: CID): E
 
 export function encodeAdvertisement(advertisement: Advertisement, { publicKey, sign }: Identity): Encoded {
   const { PreviousID, ...rest } = advertisement
-  if (rest.ContextID.byteLength > maxContextBytes) throw new TypeError(`a ContextID has at most ${maxContextBytes} bytes`)
+  if (rest.ContextID.byteLength > maxContextBytes)
+    throw new TypeError(`a ContextID has at most ${maxContextBytes} bytes`)
   const payload = payloadOf(advertisement)
   const signature = sign(signedBytes(payload))
   return asBlock({

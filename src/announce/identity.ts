@@ -41,7 +41,8 @@ export function identityOf(seed: Uint8Array): Identity {
 /** From the protobuf of libp2p. Undefined for a key of another kind. */
 export function publicKeyOf(message: Uint8Array): PublicKey | undefined {
   const bytes = Buffer.from(message)
-  const isEd25519 = bytes.length === keyPrefix.length + seedBytes && bytes.subarray(0, keyPrefix.length).equals(keyPrefix)
+  const isEd25519 =
+    bytes.length === keyPrefix.length + seedBytes && bytes.subarray(0, keyPrefix.length).equals(keyPrefix)
   if (!isEd25519) return undefined
   let key: KeyObject | undefined
   const multihash = Buffer.concat([multihashPrefix, bytes])

@@ -1,6 +1,6 @@
 // Multiaddrs of HTTP servers in bytes, as an announcement carries them.
 import { isIPv4 } from 'node:net'
-import { CID } from 'multiformats/cid'
+import type { CID } from 'multiformats/cid'
 import { parseKey } from '../core/cid.ts'
 
 const withText = { dns: 0x35, dns4: 0x36, dns6: 0x37, sni: 0x01c1, 'http-path': 0x01e1 } as const

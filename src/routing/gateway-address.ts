@@ -26,7 +26,7 @@ export function gatewayAddress(text: string, rules: AddressRules): GatewayAddres
   const url = URL.parse(
     `${isTls ? 'https' : 'http'}://${isBare ? `[${host}]` : host}${port === undefined ? '' : `:${port}`}`,
   )
-  if (!url || url.pathname !== '/' || url.username !== '' || url.hostname === '') return refused('no host name')
+  if (url?.pathname !== '/' || url.username !== '' || url.hostname === '') return refused('no host name')
   // The parser of URLs reads 0x7f000001 and 127.1 as addresses: what it made of the name counts.
   const literal = url.hostname.replace(/^\[|\]$/g, '')
   const isPrivate = isIP(literal) !== 0 && rules.isInside(literal)

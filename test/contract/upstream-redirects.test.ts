@@ -186,8 +186,8 @@ describe('redirects: subdomains', () => {
       for (const host of ['gateway.example', 'a.ipfs.gateway.example'])
         for (const told of [
           ['127.0.0.1'],
-          ['192.0.2.7', '127.0.0.1'],
-          ['127.0.0.1', '192.0.2.7'],
+          ['93.184.216.34', '127.0.0.1'],
+          ['127.0.0.1', '93.184.216.34'],
           ['::ffff:127.0.0.1'],
         ]) {
           addresses = told
@@ -206,6 +206,29 @@ describe('redirects: subdomains', () => {
       context.mock.restoreAll()
       syncBuiltinESMExports()
     }
+  })
+
+  test('a gateway that a router named: private literals and localhost → refused before a connection', async () => {
+    const { url, hosts } = await front(behind)
+    const { port } = new URL(url)
+    for (const host of ['127.0.0.1', '[::1]', '[::ffff:127.0.0.1]'])
+      assert.throws(() => found({ url: `http://${host}:${port}` }), /inside this network/)
+    const near = found({ url: `http://localhost:${port}` })
+    await assert.rejects(near.block(all.files.hello.cid, AbortSignal.timeout(5000)), /inside this network/)
+    assert.deepEqual(hosts, [])
+    const allowed = found({ url: `http://127.0.0.1:${port}`, allowPrivate: true })
+    await assert.rejects(allowed.block(all.files.hello.cid, AbortSignal.timeout(5000)))
+    assert.equal(hosts.length, 1)
+  })
+
+  test('a gateway that a router named: no redirect is followed, not even on its host', async () => {
+    const source = await startUpstream({ blocks: all.blocks })
+    const { cid } = all.files.hello
+    source.fault = ({ url }) => (url.startsWith('/ipfs/') ? { kind: 'moved', to: '/elsewhere' } : undefined)
+    const upstream = found({ url: source.url, allowPrivate: true })
+    await assert.rejects(upstream.block(cid, AbortSignal.timeout(5000)), /redirects/)
+    assert.equal(source.seen.length, 1)
+    await source.close()
   })
 })
 
@@ -265,3 +288,12 @@ describe('which redirects are followed', () => {
     assert.ok(to('https://gw.example:8080/', 'http://gw.example:8080/'))
   })
 })
+
+function found(options: Readonly<Record<string, unknown>>): Upstream {
+  const { trustless } = upstreamKinds
+  const settings = trustless?.options.parse(options)
+  const context = { name: 'found', userAgent: 'test', isFound: true, log: silentLog, clock: systemClock }
+  const upstream = trustless?.create(settings, context) ?? assert.fail()
+  made.push(upstream)
+  return upstream
+}

@@ -78,10 +78,7 @@ describe('announcement records: golden vectors', () => {
   it('head → its signature', () => {
     const head = encodeHead(ad1.cid, identity)
     const { sig } = dagJson.decode<{ sig: Uint8Array }>(head)
-    assert.equal(
-      base64(sig),
-      'iDb6q48NcQTs44CSf3oDe6PSbIWWfkHJzys/DhzjZwYVApj2xJ9WdRiso+0IjCgP7hThTahJU1KUeSi6hVRmDg',
-    )
+    assert.equal(base64(sig), 'iDb6q48NcQTs44CSf3oDe6PSbIWWfkHJzys/DhzjZwYVApj2xJ9WdRiso+0IjCgP7hThTahJU1KUeSi6hVRmDg')
     assert.equal(readHead(head, peerId).toString(), ad1.cid.toString())
   })
 
@@ -125,7 +122,12 @@ describe('announcement records: one wrong field', () => {
   })
 
   it('list, an entry that is no multihash, or too many → refused', () => {
-    const wrong = [[new Uint8Array([9])], ['text'], 'text', Array.from({ length: 16_385 }, () => Uint8Array.from(hello))]
+    const wrong = [
+      [new Uint8Array([9])],
+      ['text'],
+      'text',
+      Array.from({ length: 16_385 }, () => Uint8Array.from(hello)),
+    ]
     for (const Entries of wrong) assert.throws(() => readEntries(dagJson.encode({ Entries })), /Entries is wrong/)
     assert.throws(() => readEntries(changed(chunk.bytes, { Next: 'text' })), /Next is wrong/)
   })
@@ -156,6 +158,9 @@ describe('addresses of an HTTP server', () => {
   })
 
   it('IPv6 → sixteen bytes', () => {
-    assert.equal(Buffer.from(multiaddrBytes('/ip6/2001:db8::7/tcp/81/http')).toString('hex'), '2920010db8000000000000000000000007060051e003')
+    assert.equal(
+      Buffer.from(multiaddrBytes('/ip6/2001:db8::7/tcp/81/http')).toString('hex'),
+      '2920010db8000000000000000000000007060051e003',
+    )
   })
 })

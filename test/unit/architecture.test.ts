@@ -43,6 +43,8 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   observe: [],
   config: [],
   deny: [],
+  announce: [],
+  routing: ['observe'],
   'data-folder': [],
   ipld: [],
   retrieval: ['ipld', 'observe'],
@@ -51,12 +53,12 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   web: ['content', 'ipld', 'retrieval'],
   upload: ['content', 'data-folder', 'ipld', 'retrieval'],
   schemas: ['content', 'upload'],
-  http: ['content', 'ipld', 'names', 'observe', 'retrieval', 'schemas', 'upload', 'web'],
+  http: ['announce', 'content', 'ipld', 'names', 'observe', 'retrieval', 'schemas', 'upload', 'web'],
   admin: ['names', 'observe', 'retrieval', 'upload'],
   team: ['http'],
   wiring: [
-    ...['admin', 'config', 'data-folder', 'deny', 'http', 'ipld', 'names', 'observe'],
-    ...['retrieval', 'schemas', 'team', 'upload'],
+    ...['admin', 'announce', 'config', 'data-folder', 'deny', 'http', 'ipld', 'names', 'observe'],
+    ...['retrieval', 'routing', 'schemas', 'team', 'upload'],
   ],
   library: [
     ...['config', 'content', 'data-folder', 'http', 'names', 'observe', 'retrieval'],
@@ -64,7 +66,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   ],
   testing: ['ipld', 'upload'],
   server: ['config', 'http', 'team', 'wiring'],
-  cli: ['admin', 'config', 'data-folder', 'deny', 'server', 'team', 'upload', 'wiring'],
+  cli: ['admin', 'announce', 'config', 'data-folder', 'deny', 'routing', 'server', 'team', 'upload', 'wiring'],
 }
 
 const broken = (rule: (one: Import) => boolean): string[] =>

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
 import { isInside } from '../../backends/upstreams/connect.ts'
 import { maxLineBytes, type PeerRecord, readPeers } from '../../src/routing/answer.ts'
-import { gatewayAddress } from '../../src/routing/gateway-address.ts'
+import { type AddressRules, gatewayAddress } from '../../src/routing/gateway-address.ts'
 
 const ndjson = 'application/x-ndjson'
 const json = 'application/json'
@@ -30,14 +30,26 @@ describe('answers of routers', () => {
   })
 
   it('JSON though lines were asked for → its list', async () => {
-    assert.deepEqual(ids(await all(`${json}; charset=utf-8`, `{"Providers":[${record('a')},${record('b')}]}`)), ['a', 'b'])
+    assert.deepEqual(ids(await all(`${json}; charset=utf-8`, `{"Providers":[${record('a')},${record('b')}]}`)), [
+      'a',
+      'b',
+    ])
     for (const text of ['{}', '{"Providers":null}']) assert.deepEqual(await all(json, text), [])
   })
 
   it('malformed record → left out, the others stay', async () => {
     const bad = [
-      '{', 'null', '7', '"x"', '[]', '{}', '{"Schema":"other"}', '{"Schema":"bitswap","Protocol":"x"}',
-      '{"Schema":"peer","ID":7}', '{"Schema":"peer","Addrs":"x"}', '{"Schema":"peer","Protocols":{}}',
+      '{',
+      'null',
+      '7',
+      '"x"',
+      '[]',
+      '{}',
+      '{"Schema":"other"}',
+      '{"Schema":"bitswap","Protocol":"x"}',
+      '{"Schema":"peer","ID":7}',
+      '{"Schema":"peer","Addrs":"x"}',
+      '{"Schema":"peer","Protocols":{}}',
     ]
     assert.deepEqual(ids(await all(ndjson, `${record('a')}\n${bad.join('\n')}\n${record('b')}\n`)), ['a', 'b'])
     const list = bad.slice(1).join()
@@ -45,7 +57,10 @@ describe('answers of routers', () => {
   })
 
   it('missing lists, unknown keys → a record without them', async () => {
-    for (const text of ['{"Schema":"peer","ID":"a"}', '{"Schema":"peer","ID":"a","Addrs":null,"Protocols":null,"x":"oBIA"}'])
+    for (const text of [
+      '{"Schema":"peer","ID":"a"}',
+      '{"Schema":"peer","ID":"a","Addrs":null,"Protocols":null,"x":"oBIA"}',
+    ])
       assert.deepEqual(await all(ndjson, text), [{ id: 'a', addresses: [], protocols: [] }])
   })
 
@@ -64,8 +79,19 @@ describe('answers of routers', () => {
   })
 
   it('thousands of records and addresses → bounded', async () => {
-    const many = Array.from({ length: 1000 }, (_, index) => record(`${index}`, Array.from({ length: 100 }, () => '/dns/h/https')))
-    const read = await all(ndjson, many.map((line) => `${line}\n`).join('').slice(0, 900_000))
+    const many = Array.from({ length: 1000 }, (_, index) =>
+      record(
+        `${index}`,
+        Array.from({ length: 100 }, () => '/dns/h/https'),
+      ),
+    )
+    const read = await all(
+      ndjson,
+      many
+        .map((line) => `${line}\n`)
+        .join('')
+        .slice(0, 900_000),
+    )
     assert.ok(read.length <= 200)
     assert.equal(read[0]?.addresses.length, 16)
   })
@@ -82,16 +108,21 @@ describe('answers of routers', () => {
 
 describe('addresses that routers name', () => {
   const rules = { allowPrivate: false, allowHttp: false, ports: [443], isInside }
-  const of = (text: string, more: Partial<typeof rules & { ports: 'any' }> = {}) => {
+  const of = (text: string, more: Partial<AddressRules> = {}) => {
     const found = gatewayAddress(text, { ...rules, ...more })
     return 'origin' in found ? found.origin : `refused: ${found.refused}`
   }
 
   it('every form of an HTTPS gateway → its origin', () => {
     for (const text of [
-      '/dns/gw.example/tcp/443/https', '/dns4/gw.example/tcp/443/https', '/dns6/gw.example/tcp/443/https',
-      '/dns/gw.example/tcp/443/tls/http', '/dns/gw.example/https', '/dns/gw.example/tls/http',
-      '/dns/gw.example/tcp/443/http', '/dns/GW.example/tcp/443/https/http-path/a%2Fb',
+      '/dns/gw.example/tcp/443/https',
+      '/dns4/gw.example/tcp/443/https',
+      '/dns6/gw.example/tcp/443/https',
+      '/dns/gw.example/tcp/443/tls/http',
+      '/dns/gw.example/https',
+      '/dns/gw.example/tls/http',
+      '/dns/gw.example/tcp/443/http',
+      '/dns/GW.example/tcp/443/https/http-path/a%2Fb',
       '/dns/gw.example/https/p2p/12D3KooWRawPbxPtP1eZaJpumGnyWX2DcUyd3RQnydr3eAto4Az7',
       '/ip4/93.184.216.34/tcp/443/tls/sni/gw.example/http',
     ])
@@ -102,12 +133,30 @@ describe('addresses that routers name', () => {
 
   it('no HTTP, or malformed → refused', () => {
     for (const text of [
-      '', '/', 'dns/gw.example/https', '/dns/gw.example', '/dns/gw.example/tcp/443', '/dns/gw.example/tcp/443/ws',
-      '/dns/gw.example/udp/443/quic-v1', '/dns/user@gw.example/https', '/dns/user:pw@gw.example/https',
-      '/dns/gw.example:8080/https', '/dns/gw.example?x/https', '/dns/gw.example#x/https', '/dns//https',
-      '/dns/gw.example/tcp/0/https', '/dns/gw.example/tcp/65536/https', '/dns/gw.example/tcp/x/https',
-      '/dnsaddr/gw.example/https', '/ip4/gw.example/https', '/ip4/1.2.3/https', '/ip6/fe80::1%eth0/https',
-      '/ip6zone/x/ip6/::1/https', '/unix/x', '/dns/gw.example/https/ws', `/dns/${'a'.repeat(254)}/https`,
+      '',
+      '/',
+      'dns/gw.example/https',
+      '/dns/gw.example',
+      '/dns/gw.example/tcp/443',
+      '/dns/gw.example/tcp/443/ws',
+      '/dns/gw.example/udp/443/quic-v1',
+      '/dns/user@gw.example/https',
+      '/dns/user:pw@gw.example/https',
+      '/dns/gw.example:8080/https',
+      '/dns/gw.example?x/https',
+      '/dns/gw.example#x/https',
+      '/dns//https',
+      '/dns/gw.example/tcp/0/https',
+      '/dns/gw.example/tcp/65536/https',
+      '/dns/gw.example/tcp/x/https',
+      '/dnsaddr/gw.example/https',
+      '/ip4/gw.example/https',
+      '/ip4/1.2.3/https',
+      '/ip6/fe80::1%eth0/https',
+      '/ip6zone/x/ip6/::1/https',
+      '/unix/x',
+      '/dns/gw.example/https/ws',
+      `/dns/${'a'.repeat(254)}/https`,
       '/ip4/93.184.216.34/tcp/443/tls/sni/user@x/http',
     ])
       assert.match(of(text), /^refused: /, text)
@@ -115,12 +164,29 @@ describe('addresses that routers name', () => {
 
   it('private literals, however they are spelled → refused', () => {
     for (const text of [
-      '/ip4/127.0.0.1/tcp/443/https', '/ip4/10.1.2.3/tcp/443/https', '/ip4/169.254.169.254/tcp/443/https',
-      '/ip4/100.64.0.1/https', '/ip4/0.0.0.0/https', '/ip4/192.88.99.1/https', '/ip4/203.0.113.9/https',
-      '/ip6/::1/https', '/ip6/::ffff:127.0.0.1/https', '/ip6/::7f00:1/https', '/ip6/fd00::1/https', '/ip6/fe80::1/https',
-      '/ip6/64:ff9b::7f00:1/https', '/ip6/64:ff9b:1::1/https', '/ip6/2002:7f00:1::/https', '/ip6/2001::1/https',
-      '/ip6/fec0::1/https', '/ip6/2001:db8::1/https',
-      '/dns/127.0.0.1/https', '/dns/127.1/https', '/dns/0x7f000001/https', '/dns/2130706433/https', '/dns/017700000001/https',
+      '/ip4/127.0.0.1/tcp/443/https',
+      '/ip4/10.1.2.3/tcp/443/https',
+      '/ip4/169.254.169.254/tcp/443/https',
+      '/ip4/100.64.0.1/https',
+      '/ip4/0.0.0.0/https',
+      '/ip4/192.88.99.1/https',
+      '/ip4/203.0.113.9/https',
+      '/ip6/::1/https',
+      '/ip6/::ffff:127.0.0.1/https',
+      '/ip6/::7f00:1/https',
+      '/ip6/fd00::1/https',
+      '/ip6/fe80::1/https',
+      '/ip6/64:ff9b::7f00:1/https',
+      '/ip6/64:ff9b:1::1/https',
+      '/ip6/2002:7f00:1::/https',
+      '/ip6/2001::1/https',
+      '/ip6/fec0::1/https',
+      '/ip6/2001:db8::1/https',
+      '/dns/127.0.0.1/https',
+      '/dns/127.1/https',
+      '/dns/0x7f000001/https',
+      '/dns/2130706433/https',
+      '/dns/017700000001/https',
     ])
       assert.equal(of(text), 'refused: private address', text)
   })
