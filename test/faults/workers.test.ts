@@ -288,10 +288,13 @@ ${more}`
   })
 
   it('follow the data folder and the address to other places while answers are under way', async () => {
-    const { answer, bytes } = await ask(owner, 60_001, 1500)
+    const { answer, bytes } = await ask(worker, 60_001, 1500)
     const before = all.workerPid(1)
+    const upload = owner.beginAdd(noise(3000, 6))
     await all.reload(settings({ more: 'trustedProxies: [unix]' }), { data: 'moved', socket: 'public.sock' })
     await replaced(before)
+    const { status: added, body: why } = await upload.finish()
+    assert.equal(added, 200, why.toString())
     const { status, body } = await answer
     assert.deepEqual([status, body.equals(bytes)], [200, true])
     upstream.delayMs = 0

@@ -19,6 +19,8 @@ export interface Line {
   send(path: string, body: Uint8Array | string, headers?: Record<string, string>, method?: string): Promise<Told>
   /** Uploads a file. Resolves to its path. */
   add(bytes: Uint8Array | string): Promise<string>
+  /** An upload that is under way until it is finished. */
+  beginAdd(bytes: Uint8Array | string): { finish(): Promise<Told> }
   close(): void
 }
 
@@ -203,9 +205,10 @@ const placeOf = (url: string): { readonly socketPath?: string; readonly host?: s
 
 export function openLine(url: string): Line {
   const agent = new Agent({ keepAlive: true, maxSockets: 1 })
-  const ask = (path: string, method: string, headers: Record<string, string>, body?: Uint8Array | string) =>
-    new Promise<Told>((resolve, reject) => {
-      const asked = request({ ...placeOf(url), path, agent, method, headers }, (answer) => {
+  const begin = (path: string, method: string, headers: Record<string, string>) => {
+    const asked = request({ ...placeOf(url), path, agent, method, headers })
+    const answer = new Promise<Told>((resolve, reject) => {
+      asked.once('response', (answer) => {
         const pieces: Buffer[] = []
         answer.on('data', (piece) => pieces.push(piece))
         answer.once('error', reject)
@@ -214,8 +217,14 @@ export function openLine(url: string): Line {
         )
       })
       asked.once('error', reject)
-      asked.end(body)
     })
+    return { asked, answer }
+  }
+  const ask = (path: string, method: string, headers: Record<string, string>, body?: Uint8Array | string) => {
+    const { asked, answer } = begin(path, method, headers)
+    asked.end(body)
+    return answer
+  }
   return {
     get: (path, headers = {}) => ask(path, 'GET', headers),
     send: (path, body, headers = {}, method = 'POST') => ask(path, method, headers, body),
@@ -223,6 +232,19 @@ export function openLine(url: string): Line {
       const { status, body } = await ask('/add', 'POST', formType, formOf(bytes))
       assert.equal(status, 200, body.toString())
       return (JSON.parse(body.toString()) as { cids: string[] }).cids[0] as string
+    },
+    beginAdd(bytes) {
+      const form = formOf(bytes)
+      const { asked, answer } = begin('/add', 'POST', { ...formType, 'Content-Length': String(form.length) })
+      // A reset before the last bytes are sent is seen by `finish`.
+      answer.catch(() => {})
+      asked.write(form.subarray(0, -100))
+      return {
+        finish() {
+          asked.end(form.subarray(-100))
+          return answer
+        },
+      }
     },
     close: () => agent.destroy(),
   }

@@ -20,6 +20,7 @@ import { createCrewMember, createWroteNotes } from '../../src/team/crew-member.t
 import { createHandOn, type HandOn } from '../../src/team/hand-on.ts'
 import { isInner, peerHeader, throughInnerDoor } from '../../src/team/inner-door.ts'
 import { createPulse } from '../../src/team/pulse.ts'
+import { createArrivals } from '../../src/team/shared/arrivals.ts'
 import { doorOf, inPlace, openShared, removeOtherPlaces, type SharedFiles } from '../../src/team/shared/place.ts'
 import type { Team } from '../../src/team/team.ts'
 import { createWorkerProcess, type Orders } from '../../src/team/worker-process.ts'
@@ -54,13 +55,10 @@ describe('what the processes of a gateway share', () => {
     assert.equal(of(2).team.arrivals.of(one), 2)
   })
 
-  it('an upload of which the others cannot be told is not acknowledged, and all else goes on', () => {
-    const shared = openShared(mkdtempSync(join(folder, 'broken-')), { index: 0, isNew: true })
-    shared.close()
-    assert.throws(() => shared.team.arrivals.note('a'), /cannot be told of an upload/)
-    shared.team.underWay.hold('/ipfs/a')?.()
-    assert.equal(shared.team.budgets({ size: 1, perSecond: 1 })('a').take(), true)
-    assert.equal(shared.team.crowd.beyondShare(100, 2), 0)
+  it('disk refuses the note of an upload → not acknowledged', () => {
+    const view = new DataView(new ArrayBuffer(4))
+    const arrivals = createArrivals({ count: 8, read: () => view, write: () => false, close() {} })
+    assert.throws(() => arrivals.note('a'), /cannot be told of an upload/)
   })
 
   it('the others know who fetches a path, until the last answer of it is over', () => {
@@ -82,6 +80,8 @@ describe('what the processes of a gateway share', () => {
     const letGo = shared.team.underWay.hold('/ipfs/a')
     shared.close()
     letGo?.()
+    shared.team.arrivals.note('a')
+    assert.equal(shared.team.crowd.beyondShare(100, 2), 0)
     assert.equal(shared.team.underWay.holderOf('/ipfs/a'), undefined)
     shared.team.budgets({ size: 1, perSecond: 1 })('a').take()
     shared.close()

@@ -9,7 +9,10 @@ export interface Slots {
   /** Of what `read` gave, once it was changed. False: the disk did not take it. */
   write(place: number): boolean
   readonly count: number
-  /** From now on all places are zeros, and stay so: what is still under way may ask after the end of its team. */
+  /**
+   * Of a team whose other processes have all ended. A gateway that a reload replaced may still answer what it began: it reads
+   * zeros, and a write succeeds because nobody is left who would read it.
+   */
   close(): void
 }
 
@@ -40,7 +43,7 @@ export function openSlots(
       if (tried((at) => readSync(handle, own, 0, bytes, at), place) < bytes) own.fill(0)
       return view
     },
-    write: (place) => tried((at) => writeSync(handle, own, 0, bytes, at), place) === bytes,
+    write: (place) => !isOpen || tried((at) => writeSync(handle, own, 0, bytes, at), place) === bytes,
     close() {
       if (isOpen) closeSync(handle)
       isOpen = false
