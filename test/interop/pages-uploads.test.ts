@@ -1,4 +1,4 @@
-// What docs/uploads.md, docs/pins.md, docs/reload.md and docs/dashboard.md show in a shell, run as it is printed beside a gateway, a
+// What docs/uploads.md, docs/pinning.md, docs/reload.md and docs/dashboard.md show in a shell, run as it is printed beside a gateway, a
 // real Kubo and a provider that is gone.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
@@ -72,8 +72,8 @@ test('uploads.md: files, a field, a folder, a CAR, a token, a document that is c
   await until(async () => !(await isWaiting()), told)
 })
 
-test('pins.md: listed, verified, brought to a provider that was added later, deleted and taken down', async () => {
-  const [commands, byHttp, takedown] = await commandsOf('docs/pins.md')
+test('pinning.md: pins are listed, verified, synced, deleted and taken down', async () => {
+  const [commands, byHttp, takedown] = await commandsOf('docs/pinning.md')
   const CID = (await upload(served, randomBytes(700_000))).replace('/ipfs/', '')
   assert.ok(await served.reload(said({ name: 'kubo', use: 'kubo', url: kubo.rpc })))
   // Line by line: the fourth deletes what the others speak of.

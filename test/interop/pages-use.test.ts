@@ -1,4 +1,4 @@
-// What docs/public-gateways.md, docs/switch-providers.md and docs/read-after-upload.md show in a shell, run as it is printed.
+// What docs/upstreams.md, docs/pinning.md and docs/read-after-upload.md show in a shell, run as it is printed.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { readFile, writeFile } from 'node:fs/promises'
@@ -22,8 +22,8 @@ after(() => shell?.remove())
 
 const file = (name: string, text: string) => writeFile(join(shell.path, name), text)
 
-test('public-gateways.md: upstreams are tried, asked, warmed from and told of', async () => {
-  const [commands] = await commandsOf('docs/public-gateways.md')
+test('upstreams.md: its commands try, ask and warm upstreams', async () => {
+  const [commands] = await commandsOf('docs/upstreams.md')
   const source = await startUpstream({ blocks: all.blocks })
   const upstreams = [{ name: 'own', url: source.url, allowPrivate: true }]
   const served = await startServed({ retrieval: { upstreams } })
@@ -44,8 +44,8 @@ test('public-gateways.md: upstreams are tried, asked, warmed from and told of', 
   }
 })
 
-test('switch-providers.md: everything goes from one to another, and the first one is not needed any more', async () => {
-  const [bring, look, takeOut] = await commandsOf('docs/switch-providers.md')
+test('pinning.md: uploads switch providers, the old one stops → all readable', async () => {
+  const [bring, look, takeOut] = (await commandsOf('docs/pinning.md')).slice(3)
   const [old, fresh] = [await startKubo(), await startKubo()]
   const configuration = (...providers: object[]) =>
     JSON.stringify({

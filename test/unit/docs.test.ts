@@ -47,7 +47,7 @@ for (const page of pages) {
 }
 
 test('every provider is shown with its configuration', () => {
-  const shown = blocksOf('docs/providers.md').map((block) => {
+  const shown = blocksOf('docs/pinning.md').map((block) => {
     const { providers } = parseConfig(parse(block), withSecrets(block)).pinning
     return providers.map(({ use }) => use)
   })

@@ -75,7 +75,7 @@ export function upstreamMetrics({ pool, retrieval, names }: UpstreamParts): read
       name: 'cidgate_upstream_state',
       labels: ['upstream', 'state'],
       kind: 'gauge',
-      help: 'A state set: 1 for the state that an upstream is in, 0 for the others (docs/upstream-health.md).',
+      help: 'A state set: 1 for the state that an upstream is in, 0 for the others (docs/upstreams.md).',
       read: () =>
         members.flatMap(({ upstream, health }) =>
           stateset('state', upstreamStates, health.state('').state, { upstream: upstream.name }),

@@ -5,7 +5,7 @@ import { read, untilWhole } from '../reading.ts'
 import { type Cell, inMs } from '../rows.ts'
 import { askedBy, type Out, type Parts } from './cells.ts'
 
-/** For the first lie, and where a 429 does not say for how long (docs/upstream-health.md). */
+/** For the first lie, and where a 429 does not say for how long (docs/upstreams.md). */
 export const keptAwayMs = { again: 0, quarantined: 5000, 'left alone': 60_000 } as const
 
 const fewReads = 2
