@@ -180,11 +180,22 @@ const hosts = z
           .boolean()
           .default(false)
           .describe('Only what a client proves by itself: raw, car and ipns-record. No pages, no uploads.'),
+        provider: z
+          .boolean()
+          .optional()
+          .describe(
+            'Only blocks and CARs that the tiers hold, at once, and 404 for others: other nodes fetch from here, and nobody is asked for what they want. Absent: as `provider` says.',
+          ),
       })
       .refine(({ subdomains, trustless }) => !(subdomains && trustless), {
         path: ['trustless'],
         error:
           'expected a host that is either for subdomains or trustless: sites on subdomains need deserialised answers',
+      })
+      .refine(({ subdomains, provider }) => !(subdomains && provider), {
+        path: ['provider'],
+        error:
+          'expected a host that is either for subdomains or a provider: sites on subdomains need deserialised answers',
       }),
   )
   .default({})
@@ -241,6 +252,12 @@ const everything = (beside: Beside) =>
     retrieval: retrieval.prefault({}).describe('How content is found that is not here.'),
     cache: cache.prefault({}).describe('How content is kept that was found.'),
     hosts: hosts.describe('What some hosts do otherwise than the rest. Every other host answers paths.'),
+    provider: z
+      .boolean()
+      .default(false)
+      .describe(
+        'Every host answers only blocks and CARs that the tiers hold, as `hosts.<name>.provider` says. Hosts with subdomains do not.',
+      ),
     trustedProxies: ranges()
       .default([])
       .describe(

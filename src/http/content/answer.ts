@@ -10,7 +10,7 @@ import { etagOf, type Representation } from '../../content/representation.ts'
 import { resolve } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
-import { Failure } from '../../core/failure.ts'
+import { Failure, isFailure } from '../../core/failure.ts'
 import { oneOf } from '../../core/header.ts'
 import type { LookupRequest, Names } from '../../names/names.ts'
 import { type Account, createAccount } from '../../observe/account.ts'
@@ -71,14 +71,16 @@ export async function answerContent(context: RequestContext, place: ContentPlace
     const client = deps.clientOf(request)
     const turn = deps.retrieval.begin(client)
     if (turn !== undefined) await turn
-    const wishes = { signal, account, client, ...cacheWishes(request.headers['cache-control']) }
+    const asked = cacheWishes(request.headers['cache-control'])
+    const wishes = { signal, account, client, ...asked, ...(place.provider && { onlyIfCached: true }) }
     const about = await aboutOf(context, place, deps, wishes)
     // The deadline of the content begins here: resolving the name does not use it up.
     const visitNames = about.what.kind === 'content' ? about.what.visitNames : undefined
     session = deps.retrieval.session({ ...wishes, visitNames, beforeMiss: () => charge('misses', request, deps) })
     await answer({ ...context, deps, place, session, account, epoch }, about)
   } catch (error) {
-    deps.respond.failed(request, response, error, { account, headers: rangeHeaders(error) })
+    const told = place.provider ? notHeld(error, request) : error
+    deps.respond.failed(request, response, told, { account, headers: rangeHeaders(error) })
   } finally {
     session?.end()
   }
@@ -122,6 +124,7 @@ async function aboutOf(
 ): Promise<About> {
   const path = place.namespace === 'ipfs' ? parsePath(place.path.slice('/ipfs/'.length)) : undefined
   const negotiated = negotiate(target.query, request.headers.accept)
+  if (place.provider && !(path && (negotiated.as === 'raw' || negotiated.as === 'car'))) throw notProvided()
   if (place.trustless && !provable.has(negotiated.as)) throw notProvable()
   if (path) return { negotiated, what: { kind: 'path', path } }
   return { negotiated, what: await named(place, target, negotiated, deps, wishes) }
@@ -171,6 +174,18 @@ const notProvable = (): Failure =>
   new Failure('unsupported', 'this host gives trustless answers only: ask for ?format=raw, car or ipns-record', {
     source: 'client',
   })
+
+const notProvided = (): Failure =>
+  new Failure('unsupported', 'this host gives blocks and CARs of /ipfs/<cid> only: ask for ?format=raw or car', {
+    source: 'client',
+  })
+
+/** Another node does not ask for a cached copy: it asks whether this one has it. */
+function notHeld(error: unknown, { headers }: IncomingMessage): unknown {
+  if (!isFailure(error, 'not-found') || !error.facts.onlyIfCached) return error
+  if (cacheWishes(headers['cache-control']).onlyIfCached) return error
+  return new Failure('not-found', 'this host does not hold it, and asks nobody else for it', { source: 'tier' })
+}
 
 /**
  * The ETag is known from the CID alone. Not for a dag-pb root, which may be a listing, nor for a document in `web`

@@ -14,6 +14,8 @@ export type ContentPlace = {
   readonly gateway?: string | undefined
   /** This host gives no deserialised answers. */
   readonly trustless: boolean
+  /** This host answers blocks and CARs that a tier holds, at once, and asks nobody for others. */
+  readonly provider?: boolean
   /** The key in the response cache; undefined: never kept there. */
   readonly cacheKey: string | undefined
 }

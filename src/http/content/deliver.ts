@@ -287,8 +287,21 @@ function headersOf(
   if (location !== undefined) headers.push('Content-Location', location)
   if (deps.mode === 'web') for (const [name, value] of corsRequests) headers.push(name, value)
   headers.push('Cache-Status', cacheStatus(account))
-  return headers
+  return place.provider ? headers.filter((_, at) => !forBrowsers.has(headers[at - (at % 2)] as string)) : headers
 }
+
+/** Other nodes take 2 KiB of headers at most, and read none of these. Some are as long as the path that was asked for. */
+const forBrowsers: ReadonlySet<string> = new Set([
+  'Access-Control-Allow-Headers',
+  'Access-Control-Allow-Methods',
+  'Access-Control-Expose-Headers',
+  'Content-Disposition',
+  'Content-Location',
+  'Content-Security-Policy',
+  'Referrer-Policy',
+  'X-Ipfs-Path',
+  'X-Ipfs-Roots',
+])
 
 /**
  * The client's `filename` and `download` win over what the format says; without either there is no Content-Disposition.

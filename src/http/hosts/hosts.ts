@@ -14,6 +14,8 @@ export type HostOptions = {
   readonly subdomains: boolean
   /** Only answers that a client can verify by itself. */
   readonly trustless: boolean
+  /** Blocks and CARs that the tiers hold, and nothing else. Undefined: as the gateway as a whole. */
+  readonly provider?: boolean | undefined
 }
 
 export type HostMatch = { readonly place: ContentPlace } | { readonly location: string } | undefined
@@ -43,13 +45,15 @@ const labelMost = 63
 
 export function createHosts(options: {
   readonly table: Readonly<Record<string, HostOptions>>
+  /** Every host that does not say otherwise answers only what the tiers hold. */
+  readonly provider?: boolean
   /** Whether a domain has a DNSLink, where hosts outside the configuration are served by theirs. */
   readonly hasLink?: ((domain: string, signal: AbortSignal) => Promise<boolean>) | undefined
   readonly forwarded: Forwarded
 }): Hosts {
   const table = new Map(Object.entries(options.table).map(([name, one]) => [name.toLowerCase(), one]))
-  const { hasLink, forwarded } = options
-  if (table.size === 0 && !hasLink) return inert
+  const { hasLink, forwarded, provider = false } = options
+  if (table.size === 0 && !hasLink && !provider) return inert
 
   function hostOf(request: IncomingMessage): { host: string; name: string; port: string } {
     const said = forwarded.hostOf(request)
@@ -61,6 +65,11 @@ export function createHosts(options: {
   const mayBeSite = (name: string): boolean =>
     hasLink !== undefined && !table.has(name) && isIP(name) === 0 && name.includes('.')
 
+  function isProvider(name: string): boolean {
+    const known = table.get(name)
+    return known?.provider ?? (provider && !known?.subdomains && !under(name))
+  }
+
   /**
    * The key is "url host" for a host with its own origin. A URL holds no space, so the keys of two hosts never collide.
    */
@@ -68,7 +77,7 @@ export function createHosts(options: {
     const part = under(name)
     if (part) return part.namespace === 'ipfs' ? `${url} ${name}` : undefined
     const { subdomains, trustless } = table.get(name) ?? {}
-    return subdomains || trustless || mayBeSite(name) ? undefined : url
+    return subdomains || trustless || isProvider(name) || mayBeSite(name) ? undefined : url
   }
 
   /** The label, namespace and gateway of a host such as `bafy….ipfs.example.org`. */
@@ -100,6 +109,7 @@ export function createHosts(options: {
     claims(request, target) {
       const { host, name } = hostOf(request)
       const known = table.get(name)
+      if (isProvider(name) && (namespaceOf(target.path) || (known?.provider && !isAbout(target.path)))) return 'surely'
       if (known?.trustless) return 'surely'
       // A site on its own origin begins at the root.
       if (baseOf(request) !== '') return 'no'
@@ -112,6 +122,8 @@ export function createHosts(options: {
       const { host, name, port } = hostOf(request)
       const known = table.get(name)
       const base = baseOf(request)
+      if (isProvider(name) && (namespaceOf(target.path) || known?.provider))
+        return { place: { ...trustlessPlace(target, base), provider: true } }
       if (known?.trustless) return { place: trustlessPlace(target, base) }
       if (base !== '') return undefined
       if (known?.subdomains) {
@@ -152,6 +164,9 @@ export function createHosts(options: {
   }
 }
 
+/** What tells others which content is here: at every host. */
+const isAbout = (path: string): boolean => path.startsWith('/routing/v1/') || path.startsWith('/ipni/v1/')
+
 const asNamespace = (text: string): ContentPlace['namespace'] => (text.toLowerCase() === 'ipns' ? 'ipns' : 'ipfs')
 
 /** Without its port and the dot at the end of a fully qualified name. */
@@ -162,7 +177,7 @@ function trustlessPlace(target: RequestTarget, base: string): ContentPlace {
   if (place) return { ...place, trustless: true }
   throw new Failure(
     'no-link',
-    'no such path: this trustless host has only /ipfs/<cid> and /ipns/<key>, as raw, car or ipns-record',
+    'no such path: this host has only /ipfs/<cid> and /ipns/<key>, as raw, car or ipns-record',
     {
       source: 'client',
     },

@@ -61,6 +61,7 @@ export function wireFront(
   const unread = lease.take('unread', [config.limits.unread], () => createUnread(config.limits.unread))
   const hosts = createHosts({
     table: config.hosts,
+    provider: config.provider,
     hasLink: config.names.sites ? names.hasLink : undefined,
     forwarded,
   })
