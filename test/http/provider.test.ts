@@ -126,7 +126,9 @@ describe('provider mode', () => {
   })
 
   test('a client over its limit → 429', async () => {
-    const limited = await startGateway({ config: { provider: true, limits: { perClient: { perMinute: 3, burst: 3 } } } })
+    const limited = await startGateway({
+      config: { provider: true, limits: { perClient: { perMinute: 3, burst: 3 } } },
+    })
     try {
       const statuses: unknown[] = []
       for (let turn = 0; turn < 5; turn++)
