@@ -72,6 +72,10 @@ const mostInLine = 1_000
 // Questions wait for their places, not for sockets: probes, and sockets that are being closed, have some of their own.
 const spareConnections = 8
 
+// A stream fills 20 MB/s at 50 ms of round trip; a paused one holds at most its window in memory, and delays no other stream.
+const streamWindowBytes = 1024 * 1024
+const connectionWindowBytes = 8 * streamWindowBytes
+
 export type PoolOptions = {
   readonly url: string
   readonly connectMs: number
@@ -98,12 +102,15 @@ export function createAgent({
     throw new Failure('refused', `${literal} is inside this network`, { source: 'upstream' })
   // An address or localhost in the operator's own words is the operator's wish.
   const isNamed = !isFound && (isLiteral || hostname === 'localhost' || hostname.endsWith('.localhost'))
-  const connect = buildConnector({
-    timeout: connectMs,
-    allowH2: false,
-    autoSelectFamily: true,
-    ...(isNamed || allowPrivate ? { lookup: local } : { lookup: refusing }),
-  })
+  const connect = watchingH2(
+    connectMs,
+    buildConnector({
+      timeout: connectMs,
+      allowH2: true,
+      autoSelectFamily: true,
+      ...(isNamed || allowPrivate ? { lookup: local } : { lookup: refusing }),
+    }),
+  )
   const elsewhere = boundedBy(connections + spareConnections, connect)
   const agent = new Agent({
     connections: connections + spareConnections,
@@ -111,7 +118,7 @@ export function createAgent({
     factory: (origin, options) =>
       new URL(origin).hostname === hostname
         ? new Pool(origin, { ...options, connect })
-        : new Pool(origin, { ...options, connect: elsewhere, pipelining: 0 }),
+        : new Pool(origin, { ...options, connect: elsewhere, pipelining: 0, keepAliveTimeout: 1 }),
     pipelining: 1,
     // Clocks of ours bound these; undici's own are coarse.
     headersTimeout: 0,
@@ -119,10 +126,34 @@ export function createAgent({
     keepAliveTimeout: 30_000,
     keepAliveMaxTimeout: 60_000,
     maxHeaderSize: 16 * 1024,
-    allowH2: false,
+    allowH2: true,
+    // undici 8 checks `h2Options.settings.initialWindowSize` and heeds this one alone.
+    initialWindowSize: streamWindowBytes,
+    h2Options: { connectionWindowSize: connectionWindowBytes, pingInterval: connectMs },
   })
   return agent.compose(withTrace(trace))
 }
+
+/**
+ * Ends an HTTP/2 connection that a ping in each `pingMs` got no byte from. The timeouts of questions end their streams alone,
+ * so a connection that a firewall dropped would fail every question for the minutes that TCP needs.
+ */
+const watchingH2 =
+  (pingMs: number, connect: buildConnector.connector): buildConnector.connector =>
+  (options, callback) =>
+    connect(options, (...outcome) => {
+      const [, socket] = outcome
+      if (socket && 'alpnProtocol' in socket && socket.alpnProtocol === 'h2') {
+        let received = -1
+        const timer = setInterval(() => {
+          if (socket.bytesRead === received)
+            socket.destroy(Object.assign(new Error('no answer to a ping'), { code: 'ETIMEDOUT' }))
+          received = socket.bytesRead
+        }, 2 * pingMs).unref()
+        socket.once('close', () => clearInterval(timer))
+      }
+      callback(...outcome)
+    })
 
 /** Names below localhost are this machine (RFC 6761), whether or not a resolver knows it. */
 const local: LookupFunction = (hostname, options, callback) =>

@@ -14,7 +14,11 @@ export const httpOptions = {
   connect: duration().prefault('3s').describe('Until a connection is there.'),
   firstByte: duration().prefault('5s').describe('Until the answer begins.'),
   idle: duration().prefault('5s').describe('The longest silence in the middle of an answer.'),
-  connections: z.int().min(1).default(32).describe('Connections at once.'),
+  connections: z
+    .int()
+    .min(1)
+    .default(32)
+    .describe('Requests at once: on a connection each, or on one that speaks HTTP/2.'),
   allowPrivate: z
     .boolean()
     .default(false)

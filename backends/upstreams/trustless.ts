@@ -28,8 +28,14 @@ const refusalsToBelieve = 3
 /** Requests that run side by side: what is torn down for more of them counts for the newest ones. */
 const mostTorn = 64
 
-/** What a connection is told by that the other side, or something on the way, tore down. */
-const tornDown: ReadonlySet<unknown> = new Set(['ECONNRESET', 'EPIPE', 'UND_ERR_SOCKET'])
+/** The codes of a connection, or of an HTTP/2 stream, that the other side or something on the way ended. */
+const tornDown: ReadonlySet<unknown> = new Set([
+  'ECONNRESET',
+  'EPIPE',
+  'ERR_HTTP2_STREAM_ERROR',
+  'UND_ERR_INFO',
+  'UND_ERR_SOCKET',
+])
 
 const carQuestion = 'CAR'
 

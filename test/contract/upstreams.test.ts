@@ -4,6 +4,7 @@ import assert from 'node:assert/strict'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, afterEach, before, describe, test } from 'node:test'
+import { getCACertificates, setDefaultCACertificates } from 'node:tls'
 import { CID } from 'multiformats/cid'
 import { Agent } from 'undici'
 import { ask } from '../../backends/upstreams/ask.ts'
@@ -15,6 +16,7 @@ import { systemClock } from '../../src/core/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { upstreamContract } from '../../src/testing/upstream.ts'
+import { selfSigned } from '../support/certificate.ts'
 import { addCbor, addFile, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { createKey } from '../support/ipns.ts'
 import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
@@ -38,13 +40,25 @@ afterEach(async () => {
   await server.close()
 })
 
-async function make(
-  use: string,
-  options: { plain?: boolean; settings?: Record<string, unknown> } = {},
-): Promise<Upstream> {
-  server = await startUpstream({ blocks: all.blocks, ...(options.plain && { plain: true }) })
-  return connect(use, { url: server.url, ...options.settings })
-}
+const certificate = selfSigned('localhost', new Date(Date.now() - 86_400_000), new Date(Date.now() + 86_400_000))
+const trusted = getCACertificates('default')
+before(() => setDefaultCACertificates([...trusted, certificate.cert]))
+after(() => setDefaultCACertificates(trusted))
+
+/** Makes an upstream whose server speaks this protocol alone. */
+const over =
+  (protocol: 'http/1.1' | 'h2') =>
+  async (
+    use: string,
+    { plain = false, settings = {} }: { plain?: boolean; settings?: Record<string, unknown> } = {},
+  ): Promise<Upstream> => {
+    server = await startUpstream({
+      ...{ blocks: all.blocks, plain },
+      ...(protocol === 'h2' && { tls: { ...certificate, protocol } }),
+    })
+    return connect(use, { url: server.url, ...settings })
+  }
+const make = over('http/1.1')
 
 function connect(use: string, settings: Record<string, unknown>): Upstream {
   const kind = upstreamKinds[use]
@@ -69,8 +83,8 @@ const pull = (upstream: Upstream, want: DagWant, own = signal()) => Array.fromAs
 /** Sockets in use: kept ones may stay, those of a failed question may not. */
 async function idle(most: number): Promise<void> {
   const until = Date.now() + 2000
-  while (server.sockets > most) {
-    assert.ok(Date.now() < until, `${server.sockets} sockets are still open`)
+  while (server.inUse > most) {
+    assert.ok(Date.now() < until, `${server.inUse} sockets or streams are still open`)
     await new Promise((resolve) => setImmediate(resolve))
   }
 }
@@ -110,232 +124,236 @@ const faults: [fault: Fault, block: FailureKind | 'ok', dag: FailureKind | 'ok']
 
 const nowhere = { url: 'http://127.0.0.1:1' }
 
-upstreamContract(
-  'trustless',
-  async () => {
-    const upstream = await make('trustless')
-    const key = createKey()
-    const record = await key.record('/ipfs/bafkqaaa')
-    server.records.set(key.name, record)
-    return { upstream, gone: connect('trustless', nowhere), published: { key, record }, stop: async () => {} }
-  },
-  { content: () => all },
-)
-
-describe('trustless', () => {
-  for (const [fault, onBlock, onDag] of faults) {
-    const name = Object.values(fault).join(' ')
-    test(`block: ${name} is ${onBlock}`, async () => {
-      const upstream = await make('trustless', { settings: settingsFor(fault) })
-      server.fault = fault
-      const { cid, bytes } = all.files.smallV0
-      if (onBlock === 'ok') assert.ok(proves(cid, await upstream.block(cid, signal())))
-      else assert.equal((await failure(upstream.block(cid, signal()))).kind, onBlock)
-      assert.ok(bytes)
-      await idle(1)
-    })
-    test(`DAG: ${name} is ${onDag}`, async () => {
-      const upstream = await make('trustless', { settings: settingsFor(fault) })
-      server.fault = fault
-      const want = entity(all.files.chunkedV0.cid)
-      if (onDag === 'ok')
-        await pull(upstream, want).catch((error) => fault.kind === 'wrongLength' || assert.fail(error))
-      else assert.equal((await failure(pull(upstream, want))).kind, onDag)
-      await idle(1)
-    })
-  }
-
-  test('a block is requested as raw bytes, as the specification says', async () => {
-    const upstream = await make('trustless')
-    const { cid, bytes } = all.files.hello
-    assert.deepEqual(new Uint8Array(await upstream.block(cid, signal())), bytes)
-    const [{ url, headers } = assert.fail()] = server.seen
-    assert.equal(url, `/ipfs/${cid}?format=raw`)
-    assert.equal(headers.accept, 'application/vnd.ipld.raw')
-    assert.equal(headers['accept-encoding'], 'identity')
-    assert.equal(headers['user-agent'], 'cidgate/test')
-  })
-
-  test('a path and a range, with every name encoded again', async () => {
-    const upstream = await make('trustless')
-    const want = entity(all.directory, { segments: ['über', 'ß.txt'], range: { from: 2, to: 4 } })
-    const blocks = await pull(upstream, want)
-    assert.equal(blocks.length, 3)
-    assert.ok(blocks.every(({ cid, bytes }) => proves(cid, bytes)))
-    const url = new URL(server.seen[0]?.url ?? '', server.url)
-    assert.equal(url.pathname, `/ipfs/${all.directory}/%C3%BCber/%C3%9F.txt`)
-    assert.deepEqual(Object.fromEntries(url.searchParams), {
-      format: 'car',
-      'dag-scope': 'entity',
-      'entity-bytes': '2:4',
-      'car-version': '1',
-      'car-order': 'dfs',
-      'car-dups': 'n',
-    })
-  })
-
-  test('every entity comes whole', async () => {
-    const upstream = await make('trustless')
-    for (const cid of [all.files.chunkedV1.cid, all.files.deepV0.cid, all.hamt]) {
-      assert.ok((await pull(upstream, entity(cid))).every((block) => proves(block.cid, block.bytes)))
-    }
-  })
-
-  const inAMinute = () => new Date(Date.now() + 60_000).toUTCString()
-  const retryAfter: [what: string, value: () => string, least: number, most: number][] = [
-    ['900 seconds', () => '900', 900_000, 900_000],
-    ['0 seconds', () => '0', 0, 0],
-    ['a date', inAMinute, 40_000, 61_000],
-    ['no sane number', () => '1000000000000', 86_400_000, 86_400_000],
-  ]
-  for (const [what, value, least, most] of retryAfter) {
-    test(`Retry-After: ${what} is told in full`, async () => {
+for (const protocol of ['http/1.1', 'h2'] as const) {
+  const make = over(protocol)
+  upstreamContract(
+    `trustless ${protocol}`,
+    async () => {
       const upstream = await make('trustless')
-      server.fault = { kind: 'throttle', retryAfter: value() }
-      const { retryAfterMs = -1 } = await failure(upstream.block(all.files.hello.cid, signal()))
-      assert.ok(retryAfterMs >= least && retryAfterMs <= most, String(retryAfterMs))
+      const key = createKey()
+      const record = await key.record('/ipfs/bafkqaaa')
+      server.records.set(key.name, record)
+      return { upstream, gone: connect('trustless', nowhere), published: { key, record }, stop: async () => {} }
+    },
+    { content: () => all },
+  )
+
+  describe(`trustless ${protocol}`, () => {
+    for (const [fault, onBlock, onDag] of faults) {
+      const name = Object.values(fault).join(' ')
+      test(`block: ${name} is ${onBlock}`, async () => {
+        const upstream = await make('trustless', { settings: settingsFor(fault) })
+        server.fault = fault
+        const { cid, bytes } = all.files.smallV0
+        if (onBlock === 'ok') assert.ok(proves(cid, await upstream.block(cid, signal())))
+        else assert.equal((await failure(upstream.block(cid, signal()))).kind, onBlock)
+        assert.ok(bytes)
+        await idle(1)
+      })
+      test(`DAG: ${name} is ${onDag}`, async () => {
+        const upstream = await make('trustless', { settings: settingsFor(fault) })
+        server.fault = fault
+        const want = entity(all.files.chunkedV0.cid)
+        if (onDag === 'ok')
+          await pull(upstream, want).catch((error) => fault.kind === 'wrongLength' || assert.fail(error))
+        else assert.equal((await failure(pull(upstream, want))).kind, onDag)
+        await idle(1)
+      })
+    }
+
+    test('a block is requested as raw bytes, as the specification says', async () => {
+      const upstream = await make('trustless')
+      const { cid, bytes } = all.files.hello
+      assert.deepEqual(new Uint8Array(await upstream.block(cid, signal())), bytes)
+      const [{ url, headers } = assert.fail()] = server.seen
+      assert.equal(url, `/ipfs/${cid}?format=raw`)
+      assert.equal(headers.accept, 'application/vnd.ipld.raw')
+      assert.equal(headers['accept-encoding'], 'identity')
+      assert.equal(headers['user-agent'], 'cidgate/test')
     })
-  }
 
-  test('an abort stops at once and frees the socket, before and in the middle of an answer', async () => {
-    const upstream = await make('trustless')
-    for (const fault of [{ kind: 'silent' }, { kind: 'stall', after: 1000 }] as const) {
-      server.fault = fault
-      const controller = new AbortController()
-      const reason = new Failure('cancelled', 'enough', { source: 'client' })
-      const work = failure(pull(upstream, entity(all.files.chunkedV1.cid), controller.signal))
-      const began = performance.now()
-      setTimeout(() => controller.abort(reason), 20)
-      assert.equal(await work, reason)
-      assert.ok(performance.now() - began < 3000)
+    test('a path and a range, with every name encoded again', async () => {
+      const upstream = await make('trustless')
+      const want = entity(all.directory, { segments: ['über', 'ß.txt'], range: { from: 2, to: 4 } })
+      const blocks = await pull(upstream, want)
+      assert.equal(blocks.length, 3)
+      assert.ok(blocks.every(({ cid, bytes }) => proves(cid, bytes)))
+      const url = new URL(server.seen[0]?.url ?? '', server.url)
+      assert.equal(url.pathname, `/ipfs/${all.directory}/%C3%BCber/%C3%9F.txt`)
+      assert.deepEqual(Object.fromEntries(url.searchParams), {
+        format: 'car',
+        'dag-scope': 'entity',
+        'entity-bytes': '2:4',
+        'car-version': '1',
+        'car-order': 'dfs',
+        'car-dups': 'n',
+      })
+    })
+
+    test('every entity comes whole', async () => {
+      const upstream = await make('trustless')
+      for (const cid of [all.files.chunkedV1.cid, all.files.deepV0.cid, all.hamt]) {
+        assert.ok((await pull(upstream, entity(cid))).every((block) => proves(block.cid, block.bytes)))
+      }
+    })
+
+    const inAMinute = () => new Date(Date.now() + 60_000).toUTCString()
+    const retryAfter: [what: string, value: () => string, least: number, most: number][] = [
+      ['900 seconds', () => '900', 900_000, 900_000],
+      ['0 seconds', () => '0', 0, 0],
+      ['a date', inAMinute, 40_000, 61_000],
+      ['no sane number', () => '1000000000000', 86_400_000, 86_400_000],
+    ]
+    for (const [what, value, least, most] of retryAfter) {
+      test(`Retry-After: ${what} is told in full`, async () => {
+        const upstream = await make('trustless')
+        server.fault = { kind: 'throttle', retryAfter: value() }
+        const { retryAfterMs = -1 } = await failure(upstream.block(all.files.hello.cid, signal()))
+        assert.ok(retryAfterMs >= least && retryAfterMs <= most, String(retryAfterMs))
+      })
+    }
+
+    test('an abort stops at once and frees the socket, before and in the middle of an answer', async () => {
+      const upstream = await make('trustless')
+      for (const fault of [{ kind: 'silent' }, { kind: 'stall', after: 1000 }] as const) {
+        server.fault = fault
+        const controller = new AbortController()
+        const reason = new Failure('cancelled', 'enough', { source: 'client' })
+        const work = failure(pull(upstream, entity(all.files.chunkedV1.cid), controller.signal))
+        const began = performance.now()
+        setTimeout(() => controller.abort(reason), 20)
+        assert.equal(await work, reason)
+        assert.ok(performance.now() - began < 3000)
+        await idle(0)
+      }
+    })
+
+    test('dag: a reader that stops pulling stops the socket, and return() frees it', async () => {
+      const upstream = await make('trustless', { settings: impatient })
+      const large = await addFile(all.blocks, noise(50_000_000, 6))
+      const iterator = upstream.dag(entity(large.cid), signal())[Symbol.asyncIterator]()
+      await iterator.next()
+      await new Promise((resolve) => setTimeout(resolve, 400)) // longer than the idle clock: it runs only while we pull
+      assert.ok(server.sentBytes < 20_000_000, `${server.sentBytes} bytes were sent to a reader that stopped`)
+      assert.equal((await iterator.next()).done, false)
+      await iterator.return?.()
       await idle(0)
-    }
-  })
+    })
 
-  test('dag: a reader that stops pulling stops the socket, and return() frees it', async () => {
-    const upstream = await make('trustless', { settings: impatient })
-    const large = await addFile(all.blocks, noise(50_000_000, 6))
-    const iterator = upstream.dag(entity(large.cid), signal())[Symbol.asyncIterator]()
-    await iterator.next()
-    await new Promise((resolve) => setTimeout(resolve, 400)) // longer than the idle clock: it runs only while we pull
-    assert.ok(server.sentBytes < 20_000_000, `${server.sentBytes} bytes were sent to a reader that stopped`)
-    assert.equal((await iterator.next()).done, false)
-    await iterator.return?.()
-    await idle(0)
-  })
+    test('a redirect on the same site is followed, once', async () => {
+      const upstream = await make('trustless')
+      server.fault = ({ url }) =>
+        url.includes('moved')
+          ? undefined
+          : { kind: 'redirect', to: `${server.url}/ipfs/${all.files.hello.cid}?format=raw&moved` }
+      assert.deepEqual(new Uint8Array(await upstream.block(all.files.hello.cid, signal())), all.files.hello.bytes)
+      server.fault = { kind: 'redirect', to: '/again' }
+      assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
+    })
 
-  test('a redirect on the same site is followed, once', async () => {
-    const upstream = await make('trustless')
-    server.fault = ({ url }) =>
-      url.includes('moved')
-        ? undefined
-        : { kind: 'redirect', to: `${server.url}/ipfs/${all.files.hello.cid}?format=raw&moved` }
-    assert.deepEqual(new Uint8Array(await upstream.block(all.files.hello.cid, signal())), all.files.hello.bytes)
-    server.fault = { kind: 'redirect', to: '/again' }
-    assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
-  })
+    test('a block without a length that ends early is broken, not false bytes', async () => {
+      const upstream = await make('trustless')
+      server.fault = { kind: 'endsEarly', after: 5 }
+      assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
+      server.fault = { kind: 'endsEarly', after: all.files.hello.bytes.byteLength }
+      assert.deepEqual(new Uint8Array(await upstream.block(all.files.hello.cid, signal())), all.files.hello.bytes)
+    })
 
-  test('a block without a length that ends early is broken, not false bytes', async () => {
-    const upstream = await make('trustless')
-    server.fault = { kind: 'endsEarly', after: 5 }
-    assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
-    server.fault = { kind: 'endsEarly', after: all.files.hello.bytes.byteLength }
-    assert.deepEqual(new Uint8Array(await upstream.block(all.files.hello.cid, signal())), all.files.hello.bytes)
-  })
+    test('connections are kept', async () => {
+      const upstream = await make('trustless')
+      for (let count = 0; count < 20; count++) await upstream.block(all.files.hello.cid, signal())
+      assert.ok(server.sockets <= 2, `${server.sockets} connections`)
+    })
 
-  test('connections are kept', async () => {
-    const upstream = await make('trustless')
-    for (let count = 0; count < 20; count++) await upstream.block(all.files.hello.cid, signal())
-    assert.ok(server.sockets <= 2, `${server.sockets} connections`)
-  })
+    test('a kept connection that was closed meanwhile is no failure', async () => {
+      const upstream = await make('trustless')
+      await upstream.block(all.files.hello.cid, signal())
+      server.kill()
+      await upstream.block(all.files.hello.cid, signal())
+    })
 
-  test('a kept connection that was closed meanwhile is no failure', async () => {
-    const upstream = await make('trustless')
-    await upstream.block(all.files.hello.cid, signal())
-    server.kill()
-    await upstream.block(all.files.hello.cid, signal())
-  })
+    test('CARs that are torn down count by their own block: those of requests beside them neither add to it nor hide it', async () => {
+      const upstream = await make('trustless')
+      server.fault = ({ url }) => (url.includes('format=car') ? { kind: 'refuse' } : undefined)
+      const { hello, smallV0, json, chunkedV0 } = all.files
+      const files = [smallV0, json, chunkedV0].map(({ cid }) => cid)
+      const torn = async (cid: CID) =>
+        assert.equal((await failure(pull(upstream, entity(cid)))).facts.refuses, 'format')
+      for (const cid of files) {
+        await torn(cid)
+        await upstream.block(hello.cid, signal())
+      }
+      assert.equal(upstream.traits.dag, true, 'the blocks of another request say nothing of these CARs')
+      for (const cid of files) await torn(cid)
+      for (const cid of files) await upstream.block(cid, signal())
+      assert.equal(upstream.traits.dag, false)
+    })
 
-  test('CARs that are torn down count by their own block: those of requests beside them neither add to it nor hide it', async () => {
-    const upstream = await make('trustless')
-    server.fault = ({ url }) => (url.includes('format=car') ? { kind: 'refuse' } : undefined)
-    const { hello, smallV0, json, chunkedV0 } = all.files
-    const files = [smallV0, json, chunkedV0].map(({ cid }) => cid)
-    const torn = async (cid: CID) => assert.equal((await failure(pull(upstream, entity(cid)))).facts.refuses, 'format')
-    for (const cid of files) {
-      await torn(cid)
-      await upstream.block(hello.cid, signal())
-    }
-    assert.equal(upstream.traits.dag, true, 'the blocks of another request say nothing of these CARs')
-    for (const cid of files) await torn(cid)
-    for (const cid of files) await upstream.block(cid, signal())
-    assert.equal(upstream.traits.dag, false)
-  })
+    test('its probe: what it can do, and what it does instead', async () => {
+      const upstream = await make('trustless')
+      assert.deepEqual(
+        { ...(await upstream.probe(signal())), ms: 0 },
+        { usable: true, raw: true, car: true, findings: [], ms: 0 },
+      )
+      server.fault = ({ url }) => (url.includes('format=car') ? { kind: 'html' } : undefined)
+      const half = await upstream.probe(signal())
+      assert.deepEqual([half.usable, half.car, upstream.traits.dag], [true, false, false])
+      server.fault = { kind: 'html' }
+      assert.equal((await upstream.probe(signal())).usable, false)
+      server.fault = { kind: 'throttle' }
+      assert.equal((await failure(upstream.probe(signal()))).kind, 'throttled')
+      server.fault = { kind: 'status', status: 500 }
+      assert.equal((await failure(upstream.probe(signal()))).kind, 'broken')
+    })
 
-  test('its probe: what it can do, and what it does instead', async () => {
-    const upstream = await make('trustless')
-    assert.deepEqual(
-      { ...(await upstream.probe(signal())), ms: 0 },
-      { usable: true, raw: true, car: true, findings: [], ms: 0 },
-    )
-    server.fault = ({ url }) => (url.includes('format=car') ? { kind: 'html' } : undefined)
-    const half = await upstream.probe(signal())
-    assert.deepEqual([half.usable, half.car, upstream.traits.dag], [true, false, false])
-    server.fault = { kind: 'html' }
-    assert.equal((await upstream.probe(signal())).usable, false)
-    server.fault = { kind: 'throttle' }
-    assert.equal((await failure(upstream.probe(signal()))).kind, 'throttled')
-    server.fault = { kind: 'status', status: 500 }
-    assert.equal((await failure(upstream.probe(signal()))).kind, 'broken')
-  })
+    test('where this process has no file left for a socket, the gateway is overloaded and the upstream is not blamed', async () => {
+      server = await startUpstream({ blocks: all.blocks })
+      for (const code of ['EMFILE', 'ENFILE']) {
+        const agent = new Agent({
+          connect: (_options, done) => done(Object.assign(new Error('connect'), { code }), null),
+        })
+        const asked = ask({
+          ...{ name: 'one', url: new URL('http://one.example'), headers: {}, expects: undefined, agent },
+          ...{ signal: signal(), clock: systemClock, firstByteMs: 10_000, idleMs: 10_000 },
+        })
+        const { kind, source, message } = await failure(asked)
+        assert.deepEqual([kind, source], ['overloaded', 'ours'])
+        assert.match(message, new RegExp(`${code}.*ulimit`))
+        await agent.destroy()
+      }
+    })
 
-  test('where this process has no file left for a socket, the gateway is overloaded and the upstream is not blamed', async () => {
-    server = await startUpstream({ blocks: all.blocks })
-    for (const code of ['EMFILE', 'ENFILE']) {
-      const agent = new Agent({
-        connect: (_options, done) => done(Object.assign(new Error('connect'), { code }), null),
-      })
-      const asked = ask({
-        ...{ name: 'one', url: new URL('http://one.example'), headers: {}, expects: undefined, agent },
-        ...{ signal: signal(), clock: systemClock, firstByteMs: 10_000, idleMs: 10_000 },
-      })
-      const { kind, source, message } = await failure(asked)
-      assert.deepEqual([kind, source], ['overloaded', 'ours'])
-      assert.match(message, new RegExp(`${code}.*ulimit`))
-      await agent.destroy()
-    }
+    test('a name that resolves into this network is refused, unless it is meant', async () => {
+      server = await startUpstream({ blocks: all.blocks })
+      const { port } = new URL(server.url)
+      const named = connect('trustless', { url: `http://localhost:${port}` })
+      await named.block(all.files.hello.cid, signal())
+      for (const address of [
+        '127.0.0.1',
+        '10.1.2.3',
+        '169.254.169.254',
+        '192.168.0.1',
+        '100.64.0.1',
+        '::1',
+        'fe80::1',
+        'fd00::1',
+        '::ffff:127.0.0.1',
+        '0.0.0.0',
+        '::',
+        '::1',
+        '::7f00:1',
+        '64:ff9b::7f00:1',
+        '64:ff9b:1::a00:1',
+        '2002:7f00:1::1',
+        'fec0::1',
+        '::ffff:7f00:1',
+      ]) {
+        assert.ok(isInside(address), address)
+      }
+      for (const address of ['1.1.1.1', '2606:4700::1111', '::ffff:8.8.8.8']) assert.ok(!isInside(address), address)
+    })
   })
-
-  test('a name that resolves into this network is refused, unless it is meant', async () => {
-    server = await startUpstream({ blocks: all.blocks })
-    const { port } = new URL(server.url)
-    const named = connect('trustless', { url: `http://localhost:${port}` })
-    await named.block(all.files.hello.cid, signal())
-    for (const address of [
-      '127.0.0.1',
-      '10.1.2.3',
-      '169.254.169.254',
-      '192.168.0.1',
-      '100.64.0.1',
-      '::1',
-      'fe80::1',
-      'fd00::1',
-      '::ffff:127.0.0.1',
-      '0.0.0.0',
-      '::',
-      '::1',
-      '::7f00:1',
-      '64:ff9b::7f00:1',
-      '64:ff9b:1::a00:1',
-      '2002:7f00:1::1',
-      'fec0::1',
-      '::ffff:7f00:1',
-    ]) {
-      assert.ok(isInside(address), address)
-    }
-    for (const address of ['1.1.1.1', '2606:4700::1111', '::ffff:8.8.8.8']) assert.ok(!isInside(address), address)
-  })
-})
+}
 
 describe('trustless: IPNS records', () => {
   const key = createKey()

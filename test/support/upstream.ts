@@ -1,7 +1,9 @@
 // The programmable upstream: a correct trustless gateway over blocks in memory that misbehaves on command. It writes down
 // what it was asked, and how many sockets it holds.
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
-import type { AddressInfo, Socket } from 'node:net'
+import { createSecureServer, type Http2Stream } from 'node:http2'
+import { createServer as createTlsServer } from 'node:https'
+import type { AddressInfo, Server, Socket } from 'node:net'
 import { promisify } from 'node:util'
 import { gzip } from 'node:zlib'
 import type { CID } from 'multiformats/cid'
@@ -14,6 +16,7 @@ import { isFailure } from '../../src/core/failure.ts'
 import { linksOf } from '../../src/ipld/block-links.ts'
 import { readNode } from '../../src/ipld/unixfs.ts'
 import { carOf, spoiled } from './car-faults.ts'
+import type { Certificate } from './certificate.ts'
 import type { BlockMap } from './fixtures.ts'
 import { memorySession } from './memory-session.ts'
 
@@ -60,6 +63,8 @@ export type UpstreamOptions = {
   readonly searchMs?: number
   /** Serves finished files only, and knows no formats. */
   readonly plain?: boolean
+  /** For localhost. Without `protocol` it speaks HTTP/1.1 over TLS alone. */
+  readonly tls?: Certificate & { readonly protocol?: 'h2' | 'both' }
 }
 
 export interface ProgrammableUpstream {
@@ -73,6 +78,8 @@ export interface ProgrammableUpstream {
   delayMs: number
   searchMs: number
   readonly sockets: number
+  /** Sockets, or the streams in them where it speaks HTTP/2. */
+  readonly inUse: number
   /** Sockets that were ever opened. */
   readonly opened: number
   /** The most requests that waited for the end of their answer at one time. */
@@ -96,7 +103,8 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
   let timers: NodeJS.Timeout[] = []
   const later = (ms: number, action: () => void) => timers.push(setTimeout(action, ms))
 
-  const server = createServer((request, response) => {
+  const streams = new Set<Http2Stream>()
+  const listener = (request: IncomingMessage, response: ServerResponse) => {
     const entry = { method: request.method ?? '', url: request.url ?? '', headers: request.headers }
     seen.push(entry)
     mostAtOnce = Math.max(mostAtOnce, ++atOnce)
@@ -112,7 +120,16 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     }
     if (fault?.kind === 'queues') work(fault.ms, fault.atOnce, begin)
     else work(upstream.delayMs + (fault?.kind === 'slowFirstByte' ? fault.ms : 0), options.atOnce, begin)
+  }
+  const server = serverFor(options.tls, listener)
+  server.on('stream', (stream: Http2Stream) => {
+    streams.add(stream)
+    stream.once('close', () => streams.delete(stream))
+    stream.on('error', () => {})
+    // A reset without an error leaves a stream open while it has bytes to send.
+    stream.once('aborted', () => stream.destroy())
   })
+  server.on('sessionError', () => {})
 
   const line: (() => void)[] = []
   let atWork = 0
@@ -308,7 +325,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
   await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
   const upstream: ProgrammableUpstream = {
-    url: `http://127.0.0.1:${port}`,
+    url: options.tls ? `https://localhost:${port}` : `http://127.0.0.1:${port}`,
     blocks,
     records,
     seen,
@@ -320,6 +337,9 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     searchMs: options.searchMs ?? 0,
     get sockets() {
       return sockets.size
+    },
+    get inUse() {
+      return options.tls?.protocol === undefined ? sockets.size : streams.size
     },
     get mostAtOnce() {
       return mostAtOnce
@@ -342,6 +362,16 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     },
   }
   return upstream
+}
+
+type Listener = (request: IncomingMessage, response: ServerResponse) => void
+
+function serverFor(tls: UpstreamOptions['tls'], listener: Listener): Server {
+  if (!tls) return createServer(listener)
+  if (tls.protocol === undefined) return createTlsServer(tls, listener)
+  // Its requests and responses do what those of HTTP/1.1 do, as far as they are used here.
+  const server = createSecureServer({ ...tls, allowHTTP1: tls.protocol === 'both' }, listener as never)
+  return server as unknown as Server
 }
 
 /** Once its first piece is there: what is absent is said with a status. */
