@@ -1,5 +1,5 @@
-// The subjects of http-tests/cache-tests through real caches: nginx and Varnish with the configurations of docs/behind-nginx.md and
-// docs/behind-varnish.md. What the gateway is asked is observed, so that each answer is known to be kept, or not.
+// The subjects of http-tests/cache-tests through real caches: nginx and Varnish with the configurations of deploy/nginx and
+// deploy/varnish. What the gateway is asked is observed, so that each answer is known to be kept, or not.
 import assert from 'node:assert/strict'
 import { subscribe, unsubscribe } from 'node:diagnostics_channel'
 import { type IncomingHttpHeaders, type IncomingMessage, request } from 'node:http'

@@ -1,4 +1,4 @@
-// Caddy in front, with the very configurations that docs/behind-caddy.md shows: only addresses and its authority are put in.
+// Caddy in front, with the very configurations that deploy/caddy ships: only addresses and its authority are put in.
 import assert from 'node:assert/strict'
 import type { IncomingHttpHeaders } from 'node:http'
 import { connect } from 'node:http2'
@@ -55,7 +55,7 @@ before(async () => {
   front = await startFront(at.url)
   web = await startServed(said({ hosts: { 'gw.example.org': { subdomains: true } } }))
   closing.push(() => web.close())
-  sites = await startFront(web.url, 1)
+  sites = await startFront(web.url, 'Caddyfile.subdomains')
 })
 after(async () => {
   for (const close of closing.toReversed()) await close()

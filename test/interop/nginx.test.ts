@@ -1,4 +1,4 @@
-// nginx in front, with the very configuration that docs/behind-nginx.md shows: only addresses and folders are put in.
+// nginx in front, with the very configuration that deploy/nginx ships: only addresses and folders are put in.
 import assert from 'node:assert/strict'
 import { connect } from 'node:net'
 import { join } from 'node:path'

@@ -1,4 +1,4 @@
-// What docs/uploads.md, docs/pinning.md, docs/reload.md and docs/dashboard.md show in a shell, run as it is printed beside a gateway, a
+// What docs/uploads.md, docs/pinning.md, docs/deploy.md and docs/dashboard.md show in a shell, run as it is printed beside a gateway, a
 // real Kubo and a provider that is gone.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
@@ -112,8 +112,8 @@ test('pinning.md: pins are listed, verified, synced, deleted and taken down', as
   }
 })
 
-test('reload.md: a configuration is checked, and loaded by the signal', async () => {
-  const [commands] = await commandsOf('docs/reload.md')
+test('deploy.md: a configuration is checked, then SIGHUP loads it', async () => {
+  const [commands] = (await commandsOf('docs/deploy.md')).slice(2)
   const configuration = (types: string) =>
     [
       'listen: 127.0.0.1:0',

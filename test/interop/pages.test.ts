@@ -22,25 +22,17 @@ after(async () => {
 const run = (commands: string | undefined, variables?: Record<string, string>) => shell.run(served, commands, variables)
 const upload = (bytes: Uint8Array<ArrayBuffer>) => uploadTo(served, bytes)
 
-test('README.md: its first commands, in an empty folder with what they name', async () => {
-  for (const name of ['package.json', 'LICENSE-MIT', 'docs'])
+test('README.md: its first commands work in an empty folder', async () => {
+  for (const name of ['package.json', 'docs'])
     await cp(join(root, name), join(shell.path, name), { recursive: true })
   const [first] = await commandsOf('README.md')
   const said = await run(first)
   assert.match(said, /^\{"cids":\["\/ipfs\/\w+"\]\}/)
   assert.match(said, /HTTP\/1\.1 200 OK[\s\S]*"name": "cidgate"/)
-  assert.match(said, /# Architecture|architecture/)
-  assert.match(said, /<h1>Hello<\/h1>/)
+  assert.match(said, /# Architecture/)
   assert.match(said, /HTTP\/1\.1 304 Not Modified/)
-  assert.match(said, /"cids":\[("\/ipfs\/\w+",?){3}\]/, 'a directory of two files')
-  assert.match(said, /"status":400[\s\S]*"name"/)
-  assert.match(said, /"ready":true[\s\S]*cidgate_http_requests_total/)
-  const written = await readdir(shell.path)
-  for (const ending of ['.bin', '.car', '.tar'])
-    assert.ok(
-      written.some((name) => name.endsWith(ending)),
-      ending,
-    )
+  assert.match(said, /"ready":true/)
+  assert.ok((await readdir(shell.path)).some((name) => name.endsWith('.car')))
 })
 
 test('backup.md: a copy made while uploads go on, restored, has every upload from before', async () => {
@@ -81,14 +73,14 @@ test('troubleshoot.md: the commands say where an upload is', async () => {
   assert.match(await run(state, { CID }), /ready[\s\S]*"open"/)
 })
 
-test('from-kubo.md: every pin of a Kubo comes over, and is read from here', async () => {
+test('comparison.md: every pin of a Kubo moves over and is readable', async () => {
   const kubo = await startKubo()
   try {
     const files = new Map<string, Uint8Array>()
     for (const bytes of [randomBytes(10), randomBytes(600_000), randomBytes(3_000_000)]) {
       files.set(kubo.ipfs(['add', '--quiet'], bytes).trim(), bytes)
     }
-    const [bring, warm] = await commandsOf('docs/from-kubo.md')
+    const [bring, warm] = await commandsOf('docs/comparison.md')
     await run(bring, { IPFS_PATH: kubo.repo })
     for (const [cid, bytes] of files) assert.ok(Buffer.from(bytes).equals((await served.get(`/ipfs/${cid}`)).body), cid)
     await run(warm, { IPFS_PATH: kubo.repo })

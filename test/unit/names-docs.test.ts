@@ -1,4 +1,4 @@
-// What docs/names.md shows as a configuration is one, and says the defaults as they are.
+// The `names:` example of docs/websites.md is valid and shows the defaults.
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
@@ -6,8 +6,8 @@ import { parse } from 'yaml'
 import { parseConfig } from '../../src/config/load.ts'
 
 test('the example is accepted, and the defaults in it are those of the schema', () => {
-  const page = readFileSync(new URL('../../docs/names.md', import.meta.url), 'utf8')
-  const [, example = ''] = /```yaml\n([\s\S]*?)```/.exec(page) ?? []
+  const page = readFileSync(new URL('../../docs/websites.md', import.meta.url), 'utf8')
+  const [, example = ''] = /```yaml\n(names:[\s\S]*?)```/.exec(page) ?? []
   const { names } = parseConfig(parse(example))
   const { dns, links, ...rest } = names
   const { dns: _system, links: _none, ...defaults } = parseConfig({}).names

@@ -135,7 +135,7 @@ test('what is wrong with a file is said', () => {
 })
 
 test('the example in the documentation is one', () => {
-  const page = readFileSync(new URL('../../docs/web.md', import.meta.url), 'utf8')
+  const page = readFileSync(new URL('../../docs/websites.md', import.meta.url), 'utf8')
   const example = /```\n(\/old [^`]+)```/.exec(page)?.[1] ?? ''
   const found = redirect(parseRedirects(example), '/posts/2026/a/b', 'q=1')
   assert.deepEqual(found, { kind: 'redirect', location: '/archive/2026/a/b?q=1', status: 302 })

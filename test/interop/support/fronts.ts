@@ -1,4 +1,4 @@
-// nginx, Varnish and Caddy before a gateway, with the very configurations that the documentation shows: only addresses and folders are put in.
+// nginx, Varnish and Caddy before a gateway, with the configurations that deploy/ ships: only addresses and folders are put in.
 import assert from 'node:assert/strict'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { connect } from 'node:net'
@@ -7,25 +7,19 @@ import { freePort, run, tempFolder } from './processes.ts'
 
 export type Front = { readonly url: string; stop(): Promise<void> }
 
-/** Of a page that says it once, so that a page that was rewritten fails the test and not its meaning. */
+/** Replaces a text that stands there exactly once, so that an edited file fails the test loudly. */
 export function replaced(text: string, from: string, to: string): string {
-  assert.equal(text.split(from).length, 2, `the page does not say ${from} once`)
+  assert.equal(text.split(from).length, 2, `the configuration does not say ${from} once`)
   return text.replace(from, to)
 }
 
-async function shownBy(page: string, language: string): Promise<string[]> {
-  const text = await readFile(new URL(`../../../docs/${page}`, import.meta.url), 'utf8')
-  return [...text.matchAll(new RegExp(`\`\`\`${language}\\n([\\s\\S]*?)\`\`\``, 'g'))].map(([, part = '']) => part)
-}
+const shipped = (file: string): Promise<string> => readFile(new URL(`../../../deploy/${file}`, import.meta.url), 'utf8')
 
-/** What surrounds the part of the page: as any nginx.conf has it, all of it in one folder. */
+/** The shipped file inside an nginx.conf that keeps everything in one folder. */
 async function nginxConfiguration(behind: string, port: number, folder: string): Promise<string> {
-  let [shown = '', ofUnix = ''] = await shownBy('behind-nginx.md', 'nginx')
-  const isUnix = behind.startsWith('unix:')
-  if (isUnix) shown = shown.replace(/upstream cidgate \{[^}]*\}\n/, ofUnix)
-  shown = replaced(shown, '/var/cache/nginx/cidgate', join(folder, 'cache'))
-  const written = isUnix ? 'unix:/run/cidgate/public.sock' : '127.0.0.1:8080'
-  shown = replaced(shown, `server ${written};`, `server ${isUnix ? behind : new URL(behind).host};`)
+  let shown = replaced(await shipped('nginx/cidgate.conf'), '/var/cache/nginx/cidgate', join(folder, 'cache'))
+  const server = behind.startsWith('unix:') ? behind : new URL(behind).host
+  shown = replaced(shown, 'server 127.0.0.1:8080;', `server ${server};`)
   shown = replaced(shown, 'listen 80;', `listen 127.0.0.1:${port};`)
   const temp = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi']
     .map((kind) => `${kind}_temp_path ${join(folder, kind)};`)
@@ -43,7 +37,7 @@ const answers = (port: number): Promise<boolean> =>
     socket.once('connect', () => socket.destroy())
   })
 
-/** `change`: for a test that shows what the page's configuration is there for. */
+/** `change`: for a test that shows what the shipped configuration is there for. */
 export async function startNginx(behind: string, change = (shown: string) => shown): Promise<Front> {
   const folder = await tempFolder()
   await mkdir(join(folder.path, 'cache'))
@@ -57,8 +51,11 @@ export async function startNginx(behind: string, change = (shown: string) => sho
 export async function startVarnish(behind: string): Promise<Front> {
   const folder = await tempFolder()
   const port = await freePort()
-  const [shown = ''] = await shownBy('behind-varnish.md', 'vcl')
-  const host = replaced(shown, '.host = "127.0.0.1"', `.host = "${new URL(behind).hostname}"`)
+  const host = replaced(
+    await shipped('varnish/cidgate.vcl'),
+    '.host = "127.0.0.1"',
+    `.host = "${new URL(behind).hostname}"`,
+  )
   const file = join(folder.path, 'default.vcl')
   await writeFile(file, replaced(host, '.port = "8080"', `.port = "${new URL(behind).port}"`))
   // Without its jail: as root it would become a user who may not read this folder.
@@ -81,20 +78,17 @@ export type CaddyFront = Front & {
   readonly authority: Buffer
 }
 
-/** The page's block of that number, before an address of cidgate or its socket. */
-export async function startCaddy(behind: string, block: 0 | 1 = 0): Promise<CaddyFront> {
+/** The shipped Caddyfile before an address of cidgate or its socket. */
+export async function startCaddy(behind: string, name = 'Caddyfile'): Promise<CaddyFront> {
   const folder = await tempFolder()
   const port = await freePort()
-  const shown = await shownBy('behind-caddy.md', 'caddyfile')
   let site = replaced(
-    shown[block] ?? '',
+    await shipped(`caddy/${name}`),
     'reverse_proxy 127.0.0.1:8080 {',
     'tls internal\n\treverse_proxy 127.0.0.1:8080 {',
   )
-  if (behind.startsWith('unix:')) {
-    const bySocket = replaced((shown[2] ?? '').trim(), 'unix//run/cidgate/public.sock', behind.replace(':', '/'))
-    site = replaced(site, 'reverse_proxy 127.0.0.1:8080 {', bySocket)
-  } else site = replaced(site, '127.0.0.1:8080', new URL(behind).host)
+  const address = behind.startsWith('unix:') ? behind.replace(':', '/') : new URL(behind).host
+  site = replaced(site, '127.0.0.1:8080', address)
   const file = join(folder.path, 'Caddyfile')
   const ours = `admin off\nskip_install_trust\nauto_https disable_redirects\nhttps_port ${port}\ndefault_bind 127.0.0.1`
   await writeFile(file, `{\n${ours}\nstorage file_system ${folder.path}\n}\n${site}`)

@@ -1,9 +1,4 @@
-# Behind Varnish
-
-Varnish keeps in memory what cidgate answered, names too for as long as their records allow; a program before it (hitch, HAProxy) takes the TLS connections. For ranges of files
-that are larger than its memory, [nginx](behind-nginx.md) is the better cache: it keeps parts, where Varnish fetches the whole file for the first part.
-
-```vcl
+# docs/reverse-proxies.md explains it.
 vcl 4.1;
 
 import std;
@@ -74,13 +69,3 @@ sub vcl_deliver {
     # Otherwise a hit would have the id of the request that it was stored by.
     set resp.http.X-Request-Id = req.http.X-Request-Id;
 }
-```
-
-- With `trustedProxies: [127.0.0.1]`, the address that Varnish calls from, cidgate reads the `X-Forwarded-…` above and the client's address, which Varnish adds to `X-Forwarded-For` by itself. Without it cidgate sees one client, Varnish.
-- `pass` goes to cidgate each time: uploads, and whatever changes something. A body that is uploaded is sent on while it comes.
-- What Varnish has it serves, whatever a denylist says from then on: `varnishadm ban 'req.url ~ <cid>'` when a rule is added, and `req.http.host ~ <cid>` where content has its own host.
-- What Varnish compresses has a weak tag (`W/"<cid>"`), which cidgate and browsers take for their own. `If-Range` by a weak tag gets the whole file, and so does the first client that asks for a part of it.
-- Leave `sub vcl_backend_error` as it is: what Varnish answers itself (503) is kept by nobody.
-- The admin address stays where only the operator can reach it.
-
-This configuration is the one that `test/interop/caches.test.ts` runs, and the cases of [behind-nginx.md](behind-nginx.md#what-any-cache-in-front-relies-on) hold through both.
