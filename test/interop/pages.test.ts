@@ -23,8 +23,7 @@ const run = (commands: string | undefined, variables?: Record<string, string>) =
 const upload = (bytes: Uint8Array<ArrayBuffer>) => uploadTo(served, bytes)
 
 test('README.md: its first commands work in an empty folder', async () => {
-  for (const name of ['package.json', 'docs'])
-    await cp(join(root, name), join(shell.path, name), { recursive: true })
+  for (const name of ['package.json', 'docs']) await cp(join(root, name), join(shell.path, name), { recursive: true })
   const [first] = await commandsOf('README.md')
   const said = await run(first)
   assert.match(said, /^\{"cids":\["\/ipfs\/\w+"\]\}/)
