@@ -8,12 +8,12 @@ import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { blockKey, maxBlockBytes } from '../../src/core/block.ts'
 import { codec } from '../../src/core/cid.ts'
-import { Failure, isFailure } from '../../src/core/failure.ts'
+import { Failure, isFailure, isUnreachable } from '../../src/core/failure.ts'
 import { ask } from './ask.ts'
 import { createAgent } from './connect.ts'
 import type { Upstream, UpstreamContext, UpstreamKind } from './contract.ts'
 import { contentUrl, gatewayOptions } from './options.ts'
-import { isUnreachable, readBlock, readOne } from './trustless.ts'
+import { readBlock, readOne } from './trustless.ts'
 
 const options = z.strictObject(gatewayOptions)
 

@@ -3,7 +3,7 @@
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { type Block, blockKey, isIdentity, maxBlockBytes, proves } from '../../src/core/block.ts'
-import { Failure, isFailure } from '../../src/core/failure.ts'
+import { Failure, isFailure, isUnreachable } from '../../src/core/failure.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
 import { ask, type UpstreamResponse } from './ask.ts'
 import { askWhole, asPlain, tooLarge } from './ask-whole.ts'
@@ -173,11 +173,6 @@ const isTearing = (error: unknown): error is Failure =>
 /** The block may be had by itself: some gateways, and what stands before them, end each CAR in this way. */
 const withoutCar = ({ message, source, cause, retryAfterMs }: Failure): Failure =>
   new Failure('broken', message, { source, cause, retryAfterMs, facts: { refuses: 'format' } })
-
-/** The upstream could not be reached: the failure has the code of a connection error, or a proxy said so. */
-export const isUnreachable = ({ kind, cause, facts }: Failure): boolean =>
-  kind === 'broken' &&
-  (facts.unreachable === true || typeof (cause as { code?: unknown } | undefined)?.code === 'string')
 
 /**
  * Runs one question of a probe. Throttling, silence and a failure of its own (5xx) are no finding about what the upstream can

@@ -34,6 +34,8 @@ export type Facts = {
   readonly sure: boolean
   /** An upstream answered later questions first: it searches for this one. */
   readonly isSearching: boolean
+  /** An upstream that may have it could not be asked, and may be back at any moment: no absence to be remembered. */
+  readonly unasked: boolean
   /** There is no upstream: what the tiers say is all there is to know. */
   readonly alone: boolean
   /** The request asked for nothing but what is here. */
@@ -76,8 +78,8 @@ export type Outcome = {
 type OfProviders = 'class' | 'outcomes' | 'service'
 
 type FactNames = {
-  readonly 'not-found': 'sure' | 'alone' | 'onlyIfCached'
-  readonly timeout: 'sure' | 'isSearching'
+  readonly 'not-found': 'sure' | 'unasked' | 'alone' | 'onlyIfCached'
+  readonly timeout: 'sure' | 'unasked' | 'isSearching'
   readonly unavailable: 'sure' | 'alone'
   readonly overloaded: 'sure'
   readonly throttled: 'quota'
@@ -129,6 +131,11 @@ export const isFailure = <Kind extends FailureKind = FailureKind>(
   error: unknown,
   kind?: Kind,
 ): error is Failure<Kind> => error instanceof Failure && (kind === undefined || error.kind === kind)
+
+/** The upstream could not be reached: the failure has the code of a connection error, or a proxy said so. */
+export const isUnreachable = ({ kind, cause, facts }: Failure): boolean =>
+  kind === 'broken' &&
+  (facts.unreachable === true || typeof (cause as { code?: unknown } | undefined)?.code === 'string')
 
 /** The reason to abort with when the caller is gone. */
 export const cancelled = (what = 'the client left'): Failure => new Failure('cancelled', what, { source: 'client' })

@@ -32,11 +32,20 @@ export type SessionParts = Flying & {
 
 /** Opens the session of one request, until its `end`. */
 export function openSession(
-  { signal, account, onlyIfCached = false, noCache = false, client = '', beforeMiss, ...policy }: SessionOptions,
+  {
+    signal,
+    account,
+    onlyIfCached = false,
+    noCache = false,
+    client = '',
+    waitedMs = 0,
+    beforeMiss,
+    ...policy
+  }: SessionOptions,
   shared: SessionParts,
 ): Session {
   const { stack, notFound, turns, nodes, isArchive } = shared
-  const clock = createRequestClock({ ...shared, signal })
+  const clock = createRequestClock({ ...shared, signal, waitedMs })
   const { inTime } = clock
   const upstreams = createUpstreamReader({ clock, account, signal, noCache, client }, shared)
   const { fromSlowTiers, withoutLook, fetchHeld } = createTierReader({
@@ -67,6 +76,7 @@ export function openSession(
     const found = stack.findFast(cid, signal)
     const left: TierHit | undefined = found instanceof Promise ? await found : found
     if (left) return fromTier(left)
+    clock.refuseLate(cid)
     miss()
     const bytes = await upstreams.get(cid, around, lastFrom)
     lastFrom = 'upstream'

@@ -11,6 +11,7 @@ import type { DagWant } from './session.ts'
 import { internal, withRetry } from './session-failures.ts'
 import type { Attempts } from './upstreams/attempts.ts'
 import { outcomeOf, overloaded } from './upstreams/outcome.ts'
+import type { Plan } from './upstreams/pool.ts'
 
 /** The attempts of a flight, and whether too little time was left when the request joined it. */
 export type FlightAttempts = { readonly attempts: Attempts; readonly wasLate: boolean }
@@ -41,12 +42,14 @@ export type RequestAbsencesOptions = {
   readonly client: string
   readonly notFound: NotFoundMemory
   readonly searches: Searches
+  /** The upstreams that cannot be asked now. */
+  readonly whoIsLeft: (cid: CID) => Omit<Plan, 'steps'>
   /** One round of a background search: no client waits. */
   readonly lookFor: (cid: CID, around: DagWant | undefined, client: string) => (signal: AbortSignal) => SearchRound
 }
 
 export function createRequestAbsences(options: RequestAbsencesOptions): RequestAbsences {
-  const { clock, account, noCache, client, notFound, searches, lookFor } = options
+  const { clock, account, noCache, client, notFound, searches, whoIsLeft, lookFor } = options
   const noted = new WeakSet<Attempts>()
 
   function note(attempts: Attempts): void {
@@ -61,7 +64,8 @@ export function createRequestAbsences(options: RequestAbsencesOptions): RequestA
       const path = around && sameBytes(cid, around.cid) ? pathOf(around) : ''
       if (noCache) return notFound.forget(cid)
       const memory = notFound.look(cid, path) ?? notFound.look(cid, '')
-      if (!memory) return
+      // Who could not be asked then may have it now.
+      if (!memory || memory.absence.facts.unasked) return
       for (const attempt of memory.attempts) account.attempt(attempt)
       throw withRetry(memory.absence, memory.forMs)
     },
@@ -69,7 +73,7 @@ export function createRequestAbsences(options: RequestAbsencesOptions): RequestA
     missed(error, cid, around, { attempts, wasLate }, running) {
       const isCrowded = isFailure(error, 'timeout') && (wasLate || attempts.hasBeenCrowded())
       // It waited for an upstream to be well again until its time was over.
-      const none = attempts.wasRefused() ? outcomeOf(cid, attempts.failures, 0) : overloaded(cid)
+      const none = attempts.wasRefused() ? outcomeOf(cid, attempts.failures, whoIsLeft(cid)) : overloaded(cid)
       const failure = isCrowded ? none : isFailure(error) ? error : internal(error)
       if (failure.kind !== 'cancelled') note(attempts)
       if (isCrowded && running) {
@@ -83,7 +87,7 @@ export function createRequestAbsences(options: RequestAbsencesOptions): RequestA
       const path = pathOf(around)
       const { forMs } = notFound.look(cid, path) ?? notFound.remember(cid, path, failure, attempts.list())
       searches.begin(cid, path, lookFor(cid, around, client), { client, running })
-      return withRetry(failure, forMs)
+      return failure.facts.unasked ? failure : withRetry(failure, forMs)
     },
   }
 }

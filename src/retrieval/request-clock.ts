@@ -17,6 +17,8 @@ export interface RequestClock {
   /** Less than half of the time is left: a 404 from here on is no proof of absence. */
   isLate(): boolean
   hasBegun(): boolean
+  /** Throws where no time is left to ask an upstream. */
+  refuseLate(cid: CID): void
   /** It was out of time, and is told so in a turn of the loop that had time for it. */
   hadItsTurn(): boolean
 }
@@ -25,11 +27,12 @@ export function createRequestClock(options: {
   readonly clock: Clock
   readonly turns: LoopTurns
   readonly signal: AbortSignal
+  readonly waitedMs: number
   readonly deadlineMs: number
   readonly blockDeadlineMs: number
 }): RequestClock {
   const { clock, turns, signal } = options
-  const deadlineAt = clock.monotonic() + options.deadlineMs
+  const deadlineAt = clock.monotonic() + options.deadlineMs - options.waitedMs
   let hasBegun = false
   let hadItsTurn = false
 
@@ -55,6 +58,12 @@ export function createRequestClock(options: {
 
   return {
     hasBegun: () => hasBegun,
+    refuseLate(cid) {
+      if (hasBegun || clock.monotonic() < deadlineAt) return
+      // It has stood in a line already.
+      hadItsTurn = true
+      throw noTimeLeft(cid)
+    },
     hadItsTurn: () => hadItsTurn,
     begun() {
       hasBegun = true

@@ -108,6 +108,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     onItsWay,
     knowsDags: (cid) =>
       pool.members.some(({ upstream, health }) => upstream.traits.dag && health.state(blockKey(cid)).state === 'ready'),
+    whoIsLeft: (cid) => pool.plan('block', cid),
     lookFor,
   }
 

@@ -12,11 +12,15 @@ export const outOfTime = (cid: CID, ms: number): Failure =>
     facts: { sure: false },
   })
 
-/** Earlier blocks used up the time. */
+/** Earlier blocks, or the line of requests that begin, used up the time. */
 export const noTimeLeft = (cid: CID): Failure =>
-  new Failure('overloaded', `no time left to look for ${cid}: the blocks before it took all of it; retry`, {
-    source: 'ours',
-  })
+  new Failure(
+    'overloaded',
+    `no time left to look for ${cid}: the line and the blocks before it took all of it; retry`,
+    {
+      source: 'ours',
+    },
+  )
 
 /** An archive (no upstreams) whose tiers were all asked: there is nothing else to ask, so 404. */
 export const notHere = ({ message, facts }: Failure): Failure =>

@@ -15,6 +15,8 @@ export type SessionOptions = Policy & {
   readonly account: Account
   /** The address of the client: at a busy upstream clients take turns. */
   readonly client?: string
+  /** How much of its time went by in the line of requests that begin. Default: none. */
+  readonly waitedMs?: number
   /** Called once, before the session first asks for what no tier has. Throws a Failure where that is refused. */
   readonly beforeMiss?: (() => void) | undefined
   /** Ask no upstream: a block that no tier has rejects with `not-found` (facts: { onlyIfCached: true }). */

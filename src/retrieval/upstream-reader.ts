@@ -15,6 +15,7 @@ import type { RequestClock } from './request-clock.ts'
 import type { DagWant } from './session.ts'
 import type { TierStack } from './tiers/stack.ts'
 import type { Asker } from './upstreams/attempts.ts'
+import type { Plan } from './upstreams/pool.ts'
 
 /** The parts that all requests share. */
 export type Flying = {
@@ -27,6 +28,8 @@ export type Flying = {
   onItsWay(cid: CID): string | undefined
   /** Whether an upstream may be asked for more than single blocks now. */
   knowsDags(cid: CID): boolean
+  /** The upstreams that cannot be asked for it now. */
+  whoIsLeft(cid: CID): Omit<Plan, 'steps'>
   /** One round of a background search, which this client began: no client waits. */
   lookFor(cid: CID, around: DagWant | undefined, client: string): (signal: AbortSignal) => SearchRound
 }
@@ -52,9 +55,9 @@ export function createUpstreamReader(
   shared: Flying,
 ): UpstreamReader {
   const { clock, account, signal, noCache, client } = options
-  const { stack, notFound, searches, joinBlock, joinDag, onItsWay, knowsDags, lookFor } = shared
+  const { stack, notFound, searches, joinBlock, joinDag, onItsWay, knowsDags, whoIsLeft, lookFor } = shared
   const askerOf = (lastFrom: LastFrom): Asker => ({ client, hasBegun: clock.hasBegun() || lastFrom === 'upstream' })
-  const absences = createRequestAbsences({ clock, account, noCache, client, notFound, searches, lookFor })
+  const absences = createRequestAbsences({ clock, account, noCache, client, notFound, searches, whoIsLeft, lookFor })
   const followed = createFollowedAnswer({ joinDag, onItsWay, knowsDags, askerOf })
 
   async function fromDag(cid: CID, around: DagWant, flight: Flight<DagFlight>): Promise<Uint8Array | undefined> {

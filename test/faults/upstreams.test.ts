@@ -142,6 +142,69 @@ describe('a failure after the first byte', () => {
 })
 
 describe('an upstream that throttles', () => {
+  const once = async (blocks: BlockMap, retryAfter?: string) => {
+    let isFirst = true
+    const one = await upstream(blocks)
+    one.fault = () => {
+      const fault: Fault | undefined = isFirst
+        ? { kind: 'throttle', ...(retryAfter !== undefined && { retryAfter }) }
+        : undefined
+      isFirst = false
+      return fault
+    }
+    return one
+  }
+
+  test('one 429 each without Retry-After → no read is 404', async () => {
+    const [one, two] = [await once(all.blocks), await once(all.blocks)]
+    const at = await gateway({ one, two })
+    for (const { cid } of Object.values(all.files)) {
+      const { status, body } = await fetchAll(`${at.url}/ipfs/${cid}`)
+      assert.equal(status, 200, body.toString())
+    }
+  })
+
+  test('nothing but 429 without Retry-After → one question a second, and the 404 says so', async () => {
+    const fault: Fault = { kind: 'throttle' }
+    const [one, two] = [await upstream(all.blocks, fault), await upstream(all.blocks, fault)]
+    const at = await gateway({ one, two }, { retrieval: { deadline: '2s' } })
+    const url = `${at.url}/ipfs/${all.files.hello.cid}`
+    const beganAt = performance.now()
+    const retries = new Set<unknown>()
+    // The guess is 16 s by then.
+    while (performance.now() - beganAt < 8000) {
+      const { status, headers } = await fetchAll(url)
+      if (status === 404) retries.add(headers['retry-after'])
+      await sleep(50)
+    }
+    const seconds = (performance.now() - beganAt) / 1000
+    for (const { asked } of [one, two]) {
+      assert.ok(asked.length <= seconds + 2, `asked ${asked.length} times in ${seconds} s`)
+      assert.ok(asked.length >= seconds / 3, `asked ${asked.length} times in ${seconds} s`)
+    }
+    assert.deepEqual([...retries], ['1'])
+    one.fault = two.fault = undefined
+    const backAt = performance.now()
+    while ((await fetchAll(url)).status !== 200) await sleep(50)
+    assert.ok(performance.now() - backAt < 3000, `back after ${performance.now() - backAt} ms`)
+  })
+
+  test('the holder cools down, another says 404 → the 404 is not stored or remembered', async () => {
+    const holder = await upstream(all.blocks, { kind: 'throttle', retryAfter: '2' })
+    const empty = await upstream(new Map())
+    const at = await gateway({ holder, empty }, { retrieval: { notFound: { first: '30s', most: '60s' } } })
+    const url = `${at.url}/ipfs/${all.files.hello.cid}`
+    const answers = [await fetchAll(url), await fetchAll(url)]
+    for (const { status, headers } of answers) {
+      assert.equal(status, 404)
+      assert.equal(headers['cache-control'], 'no-store')
+      assert.ok(Number(headers['retry-after']) <= 2, `retry-after ${headers['retry-after']}`)
+    }
+    holder.fault = undefined
+    await sleep(2100)
+    assert.equal((await fetchAll(url)).status, 200)
+  })
+
   test('Retry-After: 900 is obeyed: it gets no more requests, and the others serve', async () => {
     const busy = await upstream(all.blocks, { kind: 'throttle', retryAfter: '900' })
     const free = await upstream(all.blocks)
@@ -149,6 +212,30 @@ describe('an upstream that throttles', () => {
     for (const { cid } of Object.values(all.files)) assert.equal((await fetchAll(`${at.url}/ipfs/${cid}`)).status, 200)
     assert.ok(busy.asked.length <= 1, `${busy.asked.length} requests`)
   })
+})
+
+test('time in line belongs to the deadline', async () => {
+  const silent = await upstream(new Map(), { kind: 'silent' })
+  const files = await distinctFiles(new Map(), 320, 100)
+  const deadlineMs = 1000
+  const at = await gateway({ silent }, { retrieval: { deadline: `${deadlineMs}ms`, keepLooking: 0 } })
+  const run = (headers: Record<string, string> = {}) =>
+    inParallel(files, files.length, ({ cid }) => fetchAll(`${at.url}/ipfs/${cid}`, headers))
+  // New sockets come one in each turn of the loop: those that are there bring all requests at once.
+  await run({ 'cache-control': 'only-if-cached' })
+  // Each turn is long, as on a machine that has too much to do.
+  let isBusy = true
+  const keepBusy = (): void => {
+    for (const until = performance.now() + 25; performance.now() < until; );
+    if (isBusy) setImmediate(keepBusy)
+  }
+  keepBusy()
+  const answers = await run()
+  isBusy = false
+  const hadMs = ({ body }: (typeof answers)[number]): number =>
+    /no time left/.test(body.toString()) ? 0 : Number(/within (\d+) ms/.exec(body.toString())?.[1] ?? deadlineMs)
+  const least = Math.min(...answers.map(hadMs))
+  assert.ok(least < deadlineMs / 2, `each had ${least} ms left behind the line`)
 })
 
 test('an upstream that answered 500 for a second: its files are 200 within two seconds', async () => {

@@ -215,8 +215,10 @@ describe('a request whose time is over while it waits for an upstream', () => {
     const searches = createSearches({ keepLookingMs: 0, notFound, clock, log: silentLog })
     const account = createAccount()
     const lookFor = () => assert.fail('nothing is looked for')
+    const whoIsLeft = (of: typeof cid) => pool.plan('block', of)
+    const own = { client: '', clock: { hasBegun: () => false }, noCache: false, account }
     const absences = createRequestAbsences({
-      ...{ client: '', clock: { hasBegun: () => false }, noCache: false, account, notFound, searches, lookFor },
+      ...{ ...own, notFound, searches, whoIsLeft, lookFor },
     })
     return absences.missed(timeout, cid, undefined, { attempts, wasLate: true }).kind
   }

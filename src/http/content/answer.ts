@@ -69,14 +69,21 @@ export async function answerContent(context: RequestContext, place: ContentPlace
   let session: Session | undefined
   try {
     const client = deps.clientOf(request)
+    const cameAt = deps.clock.monotonic()
     const turn = deps.retrieval.begin(client)
     if (turn !== undefined) await turn
+    const waitedMs = turn === undefined ? 0 : deps.clock.monotonic() - cameAt
     const asked = cacheWishes(request.headers['cache-control'])
     const wishes = { signal, account, client, ...asked, ...(place.provider && { onlyIfCached: true }) }
     const about = await aboutOf(context, place, deps, wishes)
-    // The deadline of the content begins here: resolving the name does not use it up.
+    // The deadline of the content has begun with the line: resolving the name does not use it up.
     const visitNames = about.what.kind === 'content' ? about.what.visitNames : undefined
-    session = deps.retrieval.session({ ...wishes, visitNames, beforeMiss: () => charge('misses', request, deps) })
+    session = deps.retrieval.session({
+      ...wishes,
+      waitedMs,
+      visitNames,
+      beforeMiss: () => charge('misses', request, deps),
+    })
     await answer({ ...context, deps, place, session, account, epoch }, about)
   } catch (error) {
     const told = place.provider ? notHeld(error, request) : error

@@ -199,8 +199,8 @@ function formFor(mode: Mode, accept: string | undefined): ProblemForm {
 const seconds = (ms: number): number => Math.max(1, Math.ceil(ms / 1000))
 
 /** Caches downstream may keep a 404 for as long as this gateway remembers it; every other error is not stored. */
-function cacheControl({ kind, retryAfterMs }: Failure, status: number): string {
-  if (status !== 404 || kind === 'unavailable') return 'no-store'
+function cacheControl({ kind, facts, retryAfterMs }: Failure, status: number): string {
+  if (status !== 404 || kind === 'unavailable' || facts.unasked) return 'no-store'
   if (kind === 'no-link') return 'public, max-age=60'
   return retryAfterMs === undefined || retryAfterMs < 1000
     ? 'no-store'

@@ -80,9 +80,9 @@ export function flyForBlock(cid: CID, signal: AbortSignal, deps: BlockFlightDeps
     pool.began()
     const asked = new Set<Member>()
     for (let isFirst = true; ; isFirst = false) {
-      const { steps, skipped, soonestMs } = pool.plan('block', cid, asked)
-      if (isFirst) attempts.skip(skipped)
-      if (steps.length === 0) throw outcomeOf(cid, attempts.failures, skipped.length, soonestMs)
+      const { steps, ...left } = pool.plan('block', cid, asked)
+      if (isFirst) attempts.skip(left.skipped)
+      if (steps.length === 0) throw outcomeOf(cid, attempts.failures, left)
       try {
         const won = await raceFor(steps)
         await keep(cid, won.bytes)

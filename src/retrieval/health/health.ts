@@ -13,6 +13,8 @@ export interface Health {
   readonly state: HealthState
   /** When that may end by itself; undefined: not before a probe. */
   readonly untilMs: number | undefined
+  /** The upstream cools down, and said nothing of how long: that it may not be asked is a guess. */
+  readonly isGuess: boolean
   /** The upstream brought proved bytes just now, and has not failed since: that says more than a probe. */
   readonly isProven: boolean
   /** For how long the upstream has rested, all in all. */
@@ -21,10 +23,11 @@ export interface Health {
   readonly lookAgainMs: number
   readonly told: Told
   /** The upstream answered a question that began then. */
-  answered(): void
+  answered(beganAt: number): void
   /** The upstream failed at a question that began then. */
   failed(error: unknown, beganAt: number): void
-  throttled(error: Failure): void
+  /** The upstream throttled a question that began then. */
+  throttled(error: Failure, beganAt: number): void
   lied(): void
   /** A probe found the upstream usable, or not. */
   looked(usable: boolean, findings: readonly string[]): void
@@ -44,7 +47,9 @@ const calmMs = 10_000
 const quarantineMs = 5_000
 const mostQuarantineMs = 3_600_000
 const forgiveLiesMs = 600_000
-const throttleDefaultMs = 60_000
+// Most upstreams say 429 without a Retry-After: the cool-down is a guess then, and doubles with each that follows.
+const firstGuessMs = 1_000
+const maxGuessMs = 60_000
 const trustedMs = 600_000
 const provenMs = 30_000
 // A Retry-After above this is taken for a mistake and cut to it.
@@ -66,6 +71,9 @@ export function createHealth(options: {
   let outSince = 0
   let wellAt = Number.NEGATIVE_INFINITY // when a look found it well
   let coolUntil = 0
+  let cooledAt = Number.NEGATIVE_INFINITY
+  let guesses = 0 // of cool-downs, since it last answered
+  let guessUntil = 0
   let quarantineUntil = 0
   let lies = 0
   let isUnusable = false
@@ -91,8 +99,9 @@ export function createHealth(options: {
     log('warn', 'upstream.resting', { upstream: name, why: wordsOf(error) })
   }
 
-  function answered(): void {
+  function answered(beganAt: number): void {
     moments = rests = restUntil = quarantineUntil = 0
+    if (beganAt >= cooledAt) guesses = guessUntil = 0
     isUnusable = false
     broughtAt = clock.monotonic()
     // One that comes and goes is told of once.
@@ -104,7 +113,8 @@ export function createHealth(options: {
   const until = (now: number): { state: HealthState; at: number } | undefined => {
     if (quarantineUntil > now) return { state: 'quarantined', at: quarantineUntil }
     if (isUnusable) return { state: 'unusable', at: Number.POSITIVE_INFINITY }
-    if (coolUntil > now) return { state: 'cooling-down', at: coolUntil }
+    const cooledBy = Math.max(coolUntil, guessUntil)
+    if (cooledBy > now) return { state: 'cooling-down', at: cooledBy }
     return restUntil > now ? { state: 'resting', at: restUntil } : undefined
   }
 
@@ -116,6 +126,9 @@ export function createHealth(options: {
       const now = clock.monotonic()
       const at = until(now)?.at ?? now
       return Number.isFinite(at) ? at - now : undefined
+    },
+    get isGuess() {
+      return coolUntil <= clock.monotonic()
     },
     get isProven() {
       return moments === 0 && clock.monotonic() - broughtAt < provenMs
@@ -138,12 +151,20 @@ export function createHealth(options: {
       moments++
       if (moments >= momentsToRest) rest(error)
     },
-    throttled(error) {
+    throttled(error, beganAt) {
       telling.out(error)
-      const ms = Math.min(mostThrottleMs, error.retryAfterMs ?? throttleDefaultMs)
       const now = clock.monotonic()
-      const isNew = coolUntil <= now
-      coolUntil = Math.max(coolUntil, now + ms)
+      const isNew = Math.max(coolUntil, guessUntil) <= now
+      const { retryAfterMs } = error
+      // Several refusals of one moment are one.
+      if (retryAfterMs === undefined && beganAt < cooledAt) return
+      const ms =
+        retryAfterMs === undefined
+          ? Math.min(maxGuessMs, firstGuessMs * 2 ** guesses++)
+          : Math.min(mostThrottleMs, retryAfterMs)
+      cooledAt = now
+      if (retryAfterMs === undefined) guessUntil = Math.max(guessUntil, now + ms)
+      else coolUntil = Math.max(coolUntil, now + ms)
       if (isNew) log('warn', 'upstream.cooling-down', { upstream: name, forMs: ms })
     },
     lied() {

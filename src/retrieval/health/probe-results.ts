@@ -73,7 +73,7 @@ export function createProbeResults(options: {
       failsProbes = isAnswer
       if (isThrottled) {
         count('throttled')
-        return judged(() => health.throttled(error))
+        return judged(() => health.throttled(error, beganAt))
       }
       judged(() => health.unreachable(error))
       probeSchedule.rested()

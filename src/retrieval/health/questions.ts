@@ -93,11 +93,11 @@ function blame(
 ): Blame {
   return {
     count: (what) => counts[what]++,
-    answered: () => judged(health.answered),
+    answered: () => judged(() => health.answered(at)),
     lacks,
     throttled(failure) {
       window.failed(at)
-      judged(() => health.throttled(failure))
+      judged(() => health.throttled(failure, at))
     },
     lied: () => judged(health.lied),
     failed(error) {
@@ -160,7 +160,7 @@ export function createQuestions(deps: Deps): Questions {
         measured.firstByte.observe(ms / 1000)
         measured.recent.add(ms)
         window.answered(ms, at, slot.wasFull)
-        judged(health.answered)
+        judged(() => health.answered(at))
         hits.has()
         doubts.delete(key)
       },

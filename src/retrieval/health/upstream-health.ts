@@ -46,6 +46,10 @@ export interface UpstreamHealth {
   isBackSince(at: number): boolean
   /** The upstream is throttling, and for less time than a client waits. */
   readonly coolsInTime: boolean
+  /** How long until the upstream is tried although it cools down, which it does by a guess; undefined otherwise. */
+  readonly triesInMs: number | undefined
+  /** The upstream is out, and may be back so soon that what it lacks is not known: an outage of a minute is no absence of a moment. */
+  readonly isOutBriefly: boolean
   /** The upstream is well, or began to rest a moment ago and is probed. */
   readonly mayComeBack: boolean
   /** A request that failed at the upstream waits until it is well: for a moment, it is looked at often. */
@@ -123,6 +127,7 @@ const defaultConnections = 32
 const defaultPatienceMs = 4_000
 const connectionsThatSlow = 32
 const lateLeastMs = 250
+const longOutMs = 60_000
 const lateUnknownMs = 1_000
 
 export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHealth {
@@ -206,6 +211,12 @@ export function createUpstreamHealth(options: UpstreamHealthOptions): UpstreamHe
     isBackSince: (at) => health.state === 'ready' && Math.max(questions.answeredAt, results.foundWellAt) > at,
     get coolsInTime() {
       return coolsInTime()
+    },
+    get triesInMs() {
+      return admission.triesInMs
+    },
+    get isOutBriefly() {
+      return health.state === 'cooling-down' || (health.state === 'resting' && health.outMs < longOutMs)
     },
     get mayComeBack() {
       return coolsInTime() || (probeSchedule.areOn && (health.state === 'ready' || isRestingBriefly()))

@@ -21,6 +21,8 @@ export type AdmissionRequest = {
 export interface UpstreamAdmission {
   /** How long the budgets make a question for this key wait. */
   budgetMs(key: string): number
+  /** How long until it is tried although it cools down, which it does by a guess; undefined otherwise. */
+  readonly triesInMs: number | undefined
   /** How long a question would wait for its slot now. */
   readonly waitMs: number
   readonly queued: number
@@ -92,7 +94,7 @@ export function createUpstreamAdmission(options: UpstreamAdmissionOptions): Upst
         return options.isProbed() ? untilMs : Math.min(untilMs, Math.max(0, tryAt - clock.monotonic()))
       }
       case 'cooling-down':
-        return health.untilMs ?? 0
+        return Math.min(health.untilMs ?? 0, triesInMs() ?? Number.POSITIVE_INFINITY)
       case 'unusable':
       case 'quarantined':
         return Math.max(0, tryAt - clock.monotonic())
@@ -101,8 +103,11 @@ export function createUpstreamAdmission(options: UpstreamAdmissionOptions): Upst
     }
   }
 
-  /** One that rests without probes, that no probe found usable, or that sent a false block, is tried now and then: all it sends
-   * is proved. */
+  const triesInMs = (): number | undefined =>
+    health.state === 'cooling-down' && health.isGuess ? Math.max(0, tryAt - clock.monotonic()) : undefined
+
+  /** One that rests without probes, that no probe found usable, that sent a false block, or that cools down by a guess, is tried now
+   * and then: all it sends is proved. */
   function mayEnter(): boolean {
     const isTried = tryAt > clock.monotonic()
     switch (health.state) {
@@ -113,6 +118,8 @@ export function createUpstreamAdmission(options: UpstreamAdmissionOptions): Upst
       case 'unusable':
       case 'quarantined':
         return !isTried
+      case 'cooling-down':
+        return !isTried && health.isGuess
       default:
         return false
     }
@@ -128,12 +135,12 @@ export function createUpstreamAdmission(options: UpstreamAdmissionOptions): Upst
   const out = () =>
     new Failure('unavailable', `${name} cannot be asked now (${health.state})`, {
       source: 'upstream',
-      retryAfterMs: health.untilMs,
+      retryAfterMs: triesInMs() ?? health.untilMs,
     })
 
   /** One that said when it can be asked again is waited for, where that is in time. */
   async function cooled(giveUpAt: number, signal: AbortSignal): Promise<void> {
-    while (health.state === 'cooling-down') {
+    while (health.state === 'cooling-down' && !mayEnter()) {
       const ms = health.untilMs ?? 0
       if (clock.monotonic() + ms > giveUpAt) throw out()
       await clock.sleep(Math.max(1, ms), signal)
@@ -154,6 +161,9 @@ export function createUpstreamAdmission(options: UpstreamAdmissionOptions): Upst
 
   return {
     budgetMs: (key) => Math.max(minute?.waitMs ?? 0, ofCid(key)?.waitMs ?? 0),
+    get triesInMs() {
+      return triesInMs()
+    },
     get waitMs() {
       return slots.expectedWaitMs
     },

@@ -14,7 +14,9 @@ export type Plan = {
   readonly steps: readonly Step<Member>[]
   /** The upstreams that may not be asked now, in the words of an account of attempts. */
   readonly skipped: readonly Attempt[]
-  /** When the first of the skipped may be asked again. */
+  /** One of them may have the content, and be asked again before long. */
+  readonly isUnasked: boolean
+  /** When the first of those that are out may be asked again. */
   readonly soonestMs: number | undefined
 }
 
@@ -73,6 +75,8 @@ export function createPool(options: {
   const loadOf = ({ upstream, health }: Member, kind: AskKind): number =>
     kind === 'dag' && !upstream.traits.dag ? health.load('block') * blockOnlyHandicap : health.load(kind)
 
+  const isTriedSoon = (health: UpstreamHealth): boolean => health.coolsInTime || health.triesInMs !== undefined
+
   const isReady = ({ health }: Member): boolean => health.state('').state === 'ready'
 
   const isGone = ({ health }: Member): boolean => {
@@ -92,19 +96,25 @@ export function createPool(options: {
       // A resting upstream is asked, and waited for, when no other can be, and when it has only just begun to rest; so is one
       // that will take questions again in time. One that is unusable or in quarantine gets a question now and then when there
       // is no other: bytes are proved, whoever sends them.
+      const isAlone = !able.some(isReady)
       if (ready.length === 0) {
-        const isAlone = !able.some(isReady)
         ready.push(...inState('resting').filter(({ health }) => isAlone || health.isRestingBriefly))
-        if (isAlone) ready.push(...inState('cooling-down').filter(({ health }) => health.coolsInTime))
+        if (isAlone) ready.push(...inState('cooling-down').filter(({ health }) => isTriedSoon(health)))
         if (ready.length === 0 && isAlone)
           ready.push(...inState('unusable'), ...fresh.filter(({ health }) => health.state('').state === 'quarantined'))
       }
       const skipped: Attempt[] = []
+      let isUnasked = false
       let soonestMs: number | undefined
-      for (const { upstream, health } of fresh.filter((member) => !ready.includes(member))) {
+      for (const member of able.filter((member) => !ready.includes(member))) {
+        const { upstream, health } = member
         const { state, untilMs } = health.state(key)
+        if (state === 'ready') continue
+        const ms = (isAlone ? health.triesInMs : undefined) ?? untilMs
+        if (ms !== undefined) soonestMs = Math.min(soonestMs ?? ms, ms)
+        if (except?.has(member)) continue
         skipped.push({ upstream: upstream.name, outcome: `skipped: ${state}`, ms: 0 })
-        if (untilMs !== undefined) soonestMs = Math.min(soonestMs ?? untilMs, untilMs)
+        isUnasked ||= state === 'over-budget' || health.isOutBriefly
       }
       const steps = order(
         ready.map((who) => ({
@@ -115,7 +125,7 @@ export function createPool(options: {
         })),
         hedge,
       )
-      return { steps, skipped, soonestMs }
+      return { steps, skipped, isUnasked, soonestMs }
     },
     began: () => hedges.earn(hedgeShare),
     mayHedge: () => hedge === 0 || members.some(isGone) || hedges.take(),

@@ -66,7 +66,7 @@ export const upstreamFaults: readonly UpstreamFault[] = [
   { name: '404', fault: { kind: 'notFound' }, ...failing, ...quick },
   { name: '410', fault: { kind: 'status', status: 410 }, ...failing },
   { name: '451', fault: { kind: 'status', status: 451 }, ...failing, ...quick },
-  { name: '429 without Retry-After', fault: { kind: 'throttle' }, ...throttling, ...quick },
+  { name: '429 without Retry-After', fault: { kind: 'throttle' }, ...failing, ...quick },
   {
     name: '429, Retry-After of 10^12 s',
     fault: { kind: 'throttle', retryAfter: '1000000000000' },

@@ -55,14 +55,14 @@ export function createAsking(options: AskingOptions): Asking {
     start,
     goOn() {
       if (isFirst) pool.began()
-      const { steps, soonestMs, skipped } = candidates()
-      if (isFirst) attempts.skip(skipped)
+      const { steps, ...left } = candidates()
+      if (isFirst) attempts.skip(left.skipped)
       isFirst = false
       const [step] = steps
       if (step) start(step)
       if (step || runners.size > 0) return 'asked'
       if (blocks.size > 0) return 'over'
-      return tries.hopes() ? 'later' : outcomeOf(want.cid, attempts.failures, skipped.length, soonestMs)
+      return tries.hopes() ? 'later' : outcomeOf(want.cid, attempts.failures, left)
     },
     hasOtherForBlocks: () => pool.plan('block', want.cid, runners.members).steps.length > 0,
   }
