@@ -32,6 +32,12 @@ export const trials: readonly Trial[] = [
     quick: { BENCH_ROUNDS: '1' },
   },
   {
+    id: 'parts',
+    what: 'our files and functions, and what waits, of one cold block, one upload, one hot answer',
+    script: 'parts.ts',
+    quick: { BENCH_COUNTED: '300', BENCH_WARM: '300' },
+  },
+  {
     id: 'cores',
     what: 'two processes of one gateway (`workers: 2`) against one',
     script: 'cores.ts',
