@@ -3,9 +3,9 @@ import { addFile, type BlockMap, type FileFixture, noise } from '../../support/f
 import { startGateway } from '../../support/gateway.ts'
 import { type Fault, startUpstream } from '../../support/upstream.ts'
 import { type Form, inMs, type Row } from './rows.ts'
-import { againCell, aloneCell, asker, besideCell, type UpstreamFault } from './upstream/cells.ts'
+import { againCell, aloneCell, asker, besideCell, keptAwayMs, type UpstreamFault } from './upstream/cells.ts'
 import { watchConnects } from './upstream/connects.ts'
-import { awayCell, keptAwayMs } from './upstream/left-alone.ts'
+import { awayCell } from './upstream/left-alone.ts'
 
 const quick = { isQuick: true } as const
 const failing = { alone: 'no file', after: 'again' } as const
@@ -66,7 +66,7 @@ export const upstreamFaults: readonly UpstreamFault[] = [
   { name: '404', fault: { kind: 'notFound' }, ...failing, ...quick },
   { name: '410', fault: { kind: 'status', status: 410 }, ...failing },
   { name: '451', fault: { kind: 'status', status: 451 }, ...failing, ...quick },
-  { name: '429 without Retry-After', fault: { kind: 'throttle' }, ...failing, ...quick },
+  { name: '429 without Retry-After', fault: { kind: 'throttle' }, alone: 'no file', after: 'soon', ...quick },
   {
     name: '429, Retry-After of 10^12 s',
     fault: { kind: 'throttle', retryAfter: '1000000000000' },
@@ -125,7 +125,7 @@ export async function upstreamRow(fault: UpstreamFault, form: Form): Promise<Row
 function promised({ alone, after }: UpstreamFault, { deadlineMs, mendedWithinMs }: Form): string {
   const words = alone === 'whole' ? 'whole' : `404 or cut within ${inMs(deadlineMs)}`
   const again = `asked again within ${inMs(mendedWithinMs)}`
-  if (after === 'again') return `${words}; ${again}`
+  if (after === 'again' || after === 'soon') return `${words}; ${again}`
   const away = inMs(keptAwayMs[after])
   if (after === 'left alone') return `${words}; not asked at all for ${away} or more`
   return `${words}; not asked for ${away} where another one is well; alone, ${again}`

@@ -8,6 +8,9 @@ import { type Got, read, untilWhole } from '../reading.ts'
 import { type Cell, type Form, inMs } from '../rows.ts'
 import type { Strangers } from './connects.ts'
 
+/** For the first lie, and for an hour of Retry-After, which is watched for a minute (docs/upstreams.md). */
+export const keptAwayMs = { again: 0, soon: 0, quarantined: 5000, 'left alone': 60_000 } as const
+
 export type UpstreamFault = {
   readonly name: string
   /** `elsewhere`: the address of another host, which has the same. */
@@ -15,7 +18,7 @@ export type UpstreamFault = {
   /** What a client gets where this upstream is the only one. */
   readonly alone: 'whole' | 'no file'
   /** Whether it is asked again as soon as it is well, or kept away from for what it did: for lies while another one is well, and as asked for. */
-  readonly after: 'again' | 'quarantined' | 'left alone'
+  readonly after: 'again' | 'soon' | 'quarantined' | 'left alone'
   /** So many clients read at once, each a file of its own. */
   readonly clients?: number
   /** It comes and goes, and is read from for so long. */
@@ -96,11 +99,12 @@ export async function besideCell(parts: Parts): Promise<{ readonly cell: Cell; r
   const { fault, form, both } = parts
   const got: Got[] = []
   let out: Out | undefined
-  const isKnown = () => fault.after === 'again' || out !== undefined
+  const isKeptAway = keptAwayMs[fault.after] > 0
+  const isKnown = () => !isKeptAway || out !== undefined
   for (let round = 0; round < form.files || !(isKnown() || round >= readsToFindOut); round++) {
     const began = performance.now()
     got.push(...(await reads(parts, both.url)))
-    if (fault.after !== 'again' && isOut(both)) out ??= { since: began, asked: askedBy(parts, 'beside') }
+    if (isKeptAway && isOut(both)) out ??= { since: began, asked: askedBy(parts, 'beside') }
     if (fault.clients || fault.forMs) break
   }
   const broken = got.flatMap(({ outcome, ms }) => [

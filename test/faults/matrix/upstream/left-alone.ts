@@ -3,10 +3,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { read, untilWhole } from '../reading.ts'
 import { type Cell, inMs } from '../rows.ts'
-import { askedBy, type Out, type Parts } from './cells.ts'
-
-/** For the first lie, and where a 429 does not say for how long (docs/upstreams.md). */
-export const keptAwayMs = { again: 0, quarantined: 5000, 'left alone': 60_000 } as const
+import { askedBy, keptAwayMs, type Out, type Parts } from './cells.ts'
 
 const fewReads = 2
 const pauseMs = 50
