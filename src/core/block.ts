@@ -1,7 +1,8 @@
 // A block: bytes and the CID that they hash to. `proves` verifies every block of the gateway.
-import { hash as digestOf } from 'node:crypto'
+import { createHash, hash as digestOf } from 'node:crypto'
 import { blake2b } from '@noble/hashes/blake2.js'
 import { blake3 } from '@noble/hashes/blake3.js'
+import { keccak_256, keccak_512 } from '@noble/hashes/sha3.js'
 import { base32 } from 'multiformats/bases/base32'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
@@ -15,15 +16,48 @@ export const maxBlockBytes = 2 * 1024 * 1024
 /** The largest content an identity CID may carry in itself (IPIP-512). */
 export const maxIdentityBytes = 128
 
-type HashFunction = { readonly length: number; readonly digest: (bytes: Uint8Array) => Uint8Array }
+type HashFunction = {
+  readonly name: string
+  readonly length: number
+  readonly digest: (bytes: Uint8Array) => Uint8Array
+}
 
-// Only cryptographic hashes, and only at full length: a short digest can be forged.
+const sha256 = (bytes: Uint8Array): Uint8Array => digestOf('sha256', bytes, 'buffer')
+
+const shake256 = (bytes: Uint8Array): Uint8Array => createHash('shake256', { outputLength: 64 }).update(bytes).digest()
+
+const native = (name: string, length: number, algorithm = name): HashFunction => ({
+  ...{ name, length },
+  digest: (bytes) => digestOf(algorithm, bytes, 'buffer'),
+})
+
+/** From 160 bits on each length has a code of its own. */
+const blake2bs = Array.from({ length: 45 }, (_, at): [number, HashFunction] => {
+  const length = 20 + at
+  const digest = (bytes: Uint8Array) => blake2b(bytes, { dkLen: length })
+  return [0xb200 + length, { name: `blake2b-${8 * length}`, length, digest }]
+})
+
+// Those that Kubo takes but SHA-1, and only at full length: a short digest can be forged, and SHA-1 has collisions.
 const functions: ReadonlyMap<number, HashFunction> = new Map<number, HashFunction>([
-  [hash.sha256, { length: 32, digest: (bytes) => digestOf('sha256', bytes, 'buffer') }],
-  [hash.sha512, { length: 64, digest: (bytes) => digestOf('sha512', bytes, 'buffer') }],
-  [hash.blake2b256, { length: 32, digest: (bytes) => blake2b(bytes, { dkLen: 32 }) }],
-  [hash.blake3, { length: 32, digest: (bytes) => blake3(bytes) }],
+  [hash.sha256, { name: 'sha2-256', length: 32, digest: sha256 }],
+  [0x13, native('sha2-512', 64, 'sha512')],
+  [0x14, native('sha3-512', 64)],
+  [0x15, native('sha3-384', 48)],
+  [0x16, native('sha3-256', 32)],
+  [0x17, native('sha3-224', 28)],
+  [0x19, { name: 'shake-256', length: 64, digest: shake256 }],
+  [0x1b, { name: 'keccak-256', length: 32, digest: (bytes) => keccak_256(bytes) }],
+  [0x1d, { name: 'keccak-512', length: 64, digest: (bytes) => keccak_512(bytes) }],
+  [0x1e, { name: 'blake3', length: 32, digest: (bytes) => blake3(bytes) }],
+  [0x56, { name: 'dbl-sha2-256', length: 32, digest: (bytes) => sha256(sha256(bytes)) }],
+  ...blake2bs,
+  [0xb260, native('blake2s-256', 32, 'blake2s256')],
 ])
+
+/** The code of a hash function that proves blocks, by its name in the multicodec table. */
+export const hashCode = (name: string): number | undefined =>
+  functions.entries().find(([, { name: own }]) => own === name)?.[0]
 
 export const isIdentity = (cid: CID): boolean => cid.multihash.code === hash.identity
 

@@ -18,6 +18,7 @@ import {
 import { base36, base36upper } from 'multiformats/bases/base36'
 import { base58btc, base58flickr } from 'multiformats/bases/base58'
 import { base64, base64pad, base64url, base64urlpad } from 'multiformats/bases/base64'
+import { base256emoji } from 'multiformats/bases/base256emoji'
 import { CID } from 'multiformats/cid'
 import { Digest, decode as decodeDigest } from 'multiformats/hashes/digest'
 
@@ -32,14 +33,11 @@ export const codec = {
   json: 0x0200,
 } as const
 
-/** What a CID's digest is made with. */
+/** Hash functions that are named here; `block.ts` has all that prove a block. */
 export const hash = {
   identity: 0x00,
   sha256: 0x12,
-  sha512: 0x13,
-  blake3: 0x1e,
   murmur3x64: 0x22,
-  blake2b256: 0xb220,
 } as const
 
 const decoder = [
@@ -136,10 +134,15 @@ export const textOf = (cid: CID): string => notes.textOf(cid)
 /** What `make` made of it the first time. There is one such key: that of its block. */
 export const keptKey = (cid: CID, make: (cid: CID) => string): string => notes.keyOf(cid, make)
 
-/** The CID, or undefined. Checks the length before it decodes anything. */
+const emojiInUrl = /^%f0%9f%9a%80/i
+
+/** The CID, or undefined: base256emoji also percent-encoded, as URLs have it. Checks the length before it decodes anything. */
 export function parseCid(text: string): CID | undefined {
   if (text.length > mostCidChars) return undefined
   try {
+    if (emojiInUrl.test(text)) return parseCid(decodeURIComponent(text))
+    // `or` tells bases apart by one UTF-16 unit, of which an emoji has two.
+    if (text.startsWith(base256emoji.prefix)) return CID.parse(text, base256emoji)
     return CID.parse(text, text.startsWith('Qm') ? undefined : decoder)
   } catch {
     return undefined

@@ -2,7 +2,10 @@
 import assert from 'node:assert/strict'
 import { connect } from 'node:net'
 import { after, before, describe, test } from 'node:test'
+import { base256emoji } from 'multiformats/bases/base256emoji'
+import { CID } from 'multiformats/cid'
 import supertest from 'supertest'
+import { blockKey } from '../../src/core/block.ts'
 import { addBlock, addFile, type BlockMap, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
@@ -95,6 +98,15 @@ describe('bytes', () => {
     assert.deepEqual(answer.body, Buffer.from(bytes))
     assert.deepEqual(await (await fetch(`${at.url}${ipfs(cid)}`)).json(), { a: 1 })
   })
+  test('SHA3 and base256emoji CIDs → 200', async () => {
+    const sha3 = CID.parse('bafkrmigog4cuzym3ysf3lrjnnvqk43tkvdzl4a53qzscfwzwp4midg2gjq')
+    all.blocks.set(blockKey(sha3), text('text\n'))
+    for (const spelled of [sha3.toString(), encodeURIComponent(sha3.toString(base256emoji))]) {
+      const { status, body, headers } = await get(ipfs(spelled))
+      assert.deepEqual([status, String(body), headers['x-ipfs-roots']], [200, 'text\n', String(sha3)])
+    }
+  })
+
   test('names with spaces, umlauts and percent signs', async () => {
     for (const [name, bytes] of Object.entries(all.names)) {
       const answer = await get(ipfs(all.directory, `/${name.split('/').map(encodeURIComponent).join('/')}`))

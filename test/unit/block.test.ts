@@ -6,7 +6,7 @@ import { runInNewContext } from 'node:vm'
 import { base32 } from 'multiformats/bases/base32'
 import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
-import { blockKey } from '../../src/core/block.ts'
+import { blockKey, hashCode, isProvable, proves } from '../../src/core/block.ts'
 import { cidAt, parseCid, parseLeaf } from '../../src/core/cid.ts'
 import { createNodeMemory } from '../../src/ipld/node-memory.ts'
 import { addDirectory, addNode, type BlockMap, noise, text } from '../support/fixtures.ts'
@@ -18,6 +18,53 @@ test('the multihash in base32, whatever its length', () => {
     const cid = cidOf(noise(length, length + 1))
     assert.equal(blockKey(cid), base32.encode(cid.multihash.bytes))
   }
+})
+
+// As `ipfs block put --mhtype=NAME` of Kubo 0.42 names the block `text\n`.
+const ofText = {
+  'sha2-256': 'bafkreifz42hbx2r6lmm4u2zptc3tuvfxhwvpvisqjbeqfyezqlqhuexhgm',
+  'sha2-512':
+    'bafkrgqafftzkljqiz2ig2cgq2woyluz3juzez4hrjark55zh44ao3wo4z7townqt4drs6bd6l43m7ufgoy2deust23dcn23nh47xjmup4oid2',
+  'sha3-512':
+    'bafkriqa23avfslspgxoka26hbf3aysq5xz4vp2smo4pq7nzv5nsp5uuquvfojez2l2fpkikapso6sk4vy7svcgxpg5g6rh6v6kghhottvnbf4',
+  'sha3-384': 'bafkrkmggs5hpz6du3veg55qax26j33lempeqeot5ntyyoshj7jj6rvhk724lsjs6q5sfq6y5torwos3pyiga',
+  'sha3-256': 'bafkrmigog4cuzym3ysf3lrjnnvqk43tkvdzl4a53qzscfwzwp4midg2gjq',
+  'sha3-224': 'bafkrohb6qhf2z6h6ipjt2qqht5jai5bs6vf6s4zivvsuez4i7g4q',
+  'shake-256':
+    'bafkrsqg2v7dvjjgmoswpzeub6zsmhxnxlxigox43ivhjs7ovm5g4qcumv77rlgmckrddv7lbj6kteiayotpkrsbn6gfq4wgvithvpxy7iwdwk',
+  'keccak-256': 'bafkrwicdpzabwpmzm5y3uoqru6ulazcnl4jy7x7s7lt4bfcuv2zmazsknu',
+  'keccak-512':
+    'bafkr2qe46zgfhzlrjzdtip4e23mqaduvir5ufja2pfiuy2wylom4qwi4o7iwwlqqagrwburmyjcuyk6upudset7y2khqycqpcdvysolyoich6',
+  blake3: 'bafkr4iccc45k7fi3cdnxelgebq542vonws424febcsu6cfolotiy465yym',
+  'dbl-sha2-256': 'bafkvmidxs4ca3balwk5xt7vclougybtfr5pb2e7uljvw6lhzk5togncnta',
+  'blake2b-160': 'bafkzjzacctjjb7q73qoegpagh2son4bsd4bsbif6wy',
+  'blake2b-256': 'bafk2bzaced63wlstcuqhh3vyfzneqporibccj2ypsxhtsz3wglsor3mimjtw6',
+  'blake2b-512':
+    'bafk4bzaciagorcgml3voa346nhw5z2l6b6m4h5gfzino5ku67ymg3addz4p4xthg4mdbcwcchge247zeu3lzvgez7b5hzi7wcd7pexyn5qkocas5',
+  'blake2s-256': 'bafk6bzaced5macq6mfraxyh2uzb4kx53gpxitkzwyygjwtwxvowuc2b5lk36o',
+}
+
+test('hash functions of Kubo → a block is proved', () => {
+  for (const [name, spelled] of Object.entries(ofText)) {
+    const cid = CID.parse(spelled)
+    assert.equal(hashCode(name), cid.multihash.code, name)
+    assert.ok(proves(cid, text('text\n')), name)
+    assert.ok(!proves(cid, text('text')), name)
+  }
+})
+
+test('SHA-1, cut digests, codes without a function → proved by nothing', () => {
+  const sha1 = CID.parse('bafkrcffkpbnnzi7437qyqsxiidqty3jjjisbj2a')
+  const shake128 = CID.createV1(0x55, create(0x18, new Uint8Array(32)))
+  for (const cid of [sha1, shake128, CID.createV1(0x55, create(0x16, new Uint8Array(20)))]) assert.ok(!isProvable(cid))
+})
+
+test('base256emoji, as text and as URLs have it → the CID', () => {
+  const emoji = '🚀🪐👀💻😅🍺🍑🤞🙏🐸🌸😩🤣😷🙃👌🤫✈✨💋✈😌😰🍎🧡😒😄😀☄💧👈🎂💧💐💻❄😎'
+  for (const spelled of [emoji, encodeURIComponent(emoji), encodeURIComponent(emoji).toLowerCase()])
+    assert.equal(parseCid(spelled)?.toString(), ofText['sha2-256'])
+  for (const bad of ['🚀', `${emoji}a`, '%F0%9F%9A%80%F0', encodeURIComponent(encodeURIComponent(emoji))])
+    assert.equal(parseCid(bad), undefined)
 })
 
 test('a key takes hardly more memory than its letters', () => {

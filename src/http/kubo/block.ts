@@ -3,7 +3,7 @@ import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
 import { walkDag } from '../../content/dag/walk.ts'
 import { wayFrom } from '../../content/way.ts'
-import { type Block, digestBy } from '../../core/block.ts'
+import { type Block, digestBy, hashCode } from '../../core/block.ts'
 import { codec, hash } from '../../core/cid.ts'
 import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
 import { lazyLinksInOrder } from '../../ipld/dag-links.ts'
@@ -32,13 +32,6 @@ const codecs: Readonly<Record<string, number>> = {
 
 /** What `format` means, where that is not what the name says. */
 const legacy: Readonly<Record<string, string>> = { v0: 'dag-pb', protobuf: 'dag-pb', cbor: 'dag-cbor' }
-
-const hashes: Readonly<Record<string, number>> = {
-  'sha2-256': hash.sha256,
-  'sha2-512': hash.sha512,
-  'blake2b-256': hash.blake2b256,
-  blake3: hash.blake3,
-}
 
 export async function putBlocks(call: KuboCall): Promise<void> {
   const { query, response, session } = call
@@ -76,10 +69,11 @@ function cidMaker(given: GivenOptions): (bytes: Uint8Array) => CID {
       `it is ${Object.keys(codecs).join(', ')}, since the links of others cannot be known`,
     )
   const hashName = given.get('mhtype') || 'sha2-256'
-  const hashCode = Object.hasOwn(hashes, hashName) ? hashes[hashName] : undefined
-  if (hashCode === undefined) throw notDone(`mhtype=${hashName}`, `it is ${Object.keys(hashes).join(', ')}`)
-  if (format === 'v0' && hashCode !== hash.sha256) throw badCall('format=v0 goes with mhtype=sha2-256 alone')
-  const digest = (bytes: Uint8Array) => createDigest(hashCode, digestBy(hashCode, bytes) as Uint8Array)
+  const function_ = hashCode(hashName)
+  if (function_ === undefined)
+    throw notDone(`mhtype=${hashName}`, 'it is one that Kubo takes, such as sha2-256, sha3-256 or blake3, but not sha1')
+  if (format === 'v0' && function_ !== hash.sha256) throw badCall('format=v0 goes with mhtype=sha2-256 alone')
+  const digest = (bytes: Uint8Array) => createDigest(function_, digestBy(function_, bytes) as Uint8Array)
   const length = numberOf(given, 'mhlen') ?? -1
   if (length !== -1 && length !== digest(new Uint8Array()).size)
     throw notDone(`mhlen=${length}`, 'a digest that was cut proves nothing')
