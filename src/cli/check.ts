@@ -1,7 +1,7 @@
 // `cidgate check`: everything that can be checked in a configuration without contacting other machines.
 import { accessSync, constants } from 'node:fs'
 import { ConfigError } from '../config/complaints.ts'
-import { type Config, configFile, loadWithPositions, located } from '../config/load.ts'
+import { type Config, configFile, loadWithPositions, type Rule } from '../config/load.ts'
 import { codeOf } from '../config/substitute.ts'
 import { systemClock } from '../core/clock.ts'
 import { silentLog } from '../core/log.ts'
@@ -27,7 +27,7 @@ export async function checkCommand(
     io.stdout.write(`${typeof line === 'string' ? line : JSON.stringify(line)}\n`)
   }
   try {
-    const config = checked(file)
+    const { config } = loadWithPositions(file, process.env, [thrownBy(schemasOf), unreadableLists])
     if (isEffective) {
       if (asJson) for (const { key, shown, from } of effectiveValues(file)) print({ key, value: shown, from })
       else io.stdout.write(effective(file))
@@ -44,18 +44,27 @@ export async function checkCommand(
   }
 }
 
-function checked(file: string): Config {
-  const { config, positionOf } = loadWithPositions(file)
-  located(() => schemasOf(config), positionOf)
-  const missing = config.denylists.flatMap((list, index) => {
+const unreadableLists: Rule = ({ denylists }) =>
+  denylists.flatMap((list, index) => {
     const file = typeof list === 'object' ? list.copy : /^https?:/.test(list) ? undefined : list
     const why = file === undefined ? undefined : whyUnreadable(file)
-    const what = `${file} cannot be read: ${why} (expected a file or a URL)`
-    return why === undefined ? [] : [{ path: ['denylists', index], what }]
+    return why === undefined
+      ? []
+      : [{ path: ['denylists', index], what: `cannot be read: ${why} (expected a file or a URL)` }]
   })
-  if (missing.length > 0) throw new ConfigError(missing, positionOf)
-  return config
-}
+
+/** Of a rule that throws its mistakes. */
+const thrownBy =
+  (rule: (config: Config) => unknown): Rule =>
+  (config) => {
+    try {
+      rule(config)
+      return []
+    } catch (error) {
+      if (error instanceof ConfigError) return error.complaints
+      throw error
+    }
+  }
 
 /** Notes on a valid configuration that may not be what the operator meant. */
 async function notes(config: Config): Promise<string[]> {

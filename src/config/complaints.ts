@@ -1,5 +1,5 @@
 // The mistakes of a configuration, one line each: `config: <key.path>: <what> (expected …)`. A value is shown as the
-// file has it, never with ${…} filled in, and not at all where it may be a secret.
+// file has it, never with ${…} filled in, and only where it cannot be a secret.
 import { z } from 'zod'
 import { nearest } from './nearest.ts'
 
@@ -92,7 +92,7 @@ function complain(issue: Issue, above: Path, tree: unknown): Complaint[] {
   if (issue.code === 'invalid_key') return [{ path, what: `is not a key that can be here (${expectation(issue)})` }]
   const what = issue.message.includes('(expected ')
     ? issue.message
-    : `${describeValue(tree, path)} (${expectation(issue)})`
+    : `${describeValue(valueAt(tree, path), path, issue)} (${expectation(issue)})`
   return [{ path, what }]
 }
 
@@ -138,17 +138,24 @@ const unitOf = (origin: string): string =>
 const oneOf = (words: readonly string[]): string =>
   words.length < 2 ? words.join('') : `${words.slice(0, -1).join(', ')} or ${words.at(-1)}`
 
-function describeValue(tree: unknown, path: Path): string {
-  const value = valueAt(tree, path)
+function describeValue(value: unknown, path: Path, issue: Issue): string {
   if (value === undefined) return 'is missing'
   if (value === null) return 'is empty'
   if (Array.isArray(value)) return 'is a list'
   if (typeof value === 'object') return 'is a mapping'
-  return isSecret(path, value) || hasQuery(value) ? 'is not valid' : `${JSON.stringify(value)} is not valid`
+  return isShown(value, path, issue) ? `${JSON.stringify(value)} is not valid` : 'is not valid'
 }
 
-/** What looks like an address with a query, which may hold a key. */
-const hasQuery = (value: unknown): boolean => /[?&][^\s=]+=/.test(String(value))
+const sizeOrTime = /^\d+(?:\.\d+)? ?(?:ms|[smhd]|seconds?|minutes?|hours?|days?|[KMGT]?i?B)$/i
+const variable = /^\$\{[^}]*\}$/
+
+/** A text is shown where a few words are allowed, or where it is no secret by its form: at any other key it may be one. */
+function isShown(value: unknown, path: Path, issue: Issue): boolean {
+  if (isSecret(path, value)) return false
+  if (typeof value !== 'string') return issue.code !== 'invalid_type' || issue.expected !== 'string'
+  const isChoice = issue.code === 'invalid_value' || ('discriminator' in issue && issue.discriminator !== undefined)
+  return isChoice || sizeOrTime.test(value) || variable.test(value)
+}
 
 /** `limits.headers` is a time; the `headers` of an upstream may hold a token. */
 const isTime = (path: Path, value: unknown): boolean => typeof value === 'number' && keyPath(path) === 'limits.headers'
@@ -171,13 +178,13 @@ export function valueAt(tree: unknown, path: Path): unknown {
   return here
 }
 
-/** `cache.tiers[1].path`. A key that would not be seen, or that would break the line, is quoted. */
+/** `cache.tiers[1].path`. A key with spaces, or a long one, is likely to be a value. */
 export function keyPath(path: Path): string {
   const text = path.map((key) => (typeof key === 'number' ? `[${key}]` : `.${shown(String(key))}`)).join('')
   return text.replace(/^\./, '') || 'the file'
 }
 
-const shown = (key: string): string => (/^[^\s\p{C}](?:[^\p{C}]*[^\s\p{C}])?$/u.test(key) ? key : JSON.stringify(key))
+const shown = (key: string): string => (/^[^\s\p{C}]{1,64}$/u.test(key) ? key : '"…"')
 
 function suggestion(key: string, known: readonly string[]): string {
   const meant = nearest(key, known, Math.max(1, key.length / 3))

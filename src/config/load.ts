@@ -2,7 +2,7 @@
 // reads only the files named in it; whether addresses and stores answer is checked later.
 import { resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { ConfigError, complaints, knownKeys, type PositionOf } from './complaints.ts'
+import { type Complaint, ConfigError, complaints, knownKeys, type Path, type PositionOf } from './complaints.ts'
 import { shipped } from './package.ts'
 import { type Beside, type Config, configSchema, configSchemaBeside } from './schema.ts'
 import { openUploads } from './sections/open-uploads.ts'
@@ -20,40 +20,24 @@ export const loadConfig = (file: string | undefined, environment: Environment = 
 export const configFile = (file: string | undefined, environment: Environment = process.env): string =>
   file ?? (environment.CIDGATE_CONFIG || fileURLToPath(shipped('config/default.yaml')))
 
-/** The same, with what the file says, and the positions of its values. */
+/** A check of what the schema accepts. */
+export type Rule = (config: Config) => readonly Complaint[]
+
+/** The same, with what the file says, and the positions of its values. `rules`: checks beyond those of every load. */
 export function loadWithPositions(
   file: string | undefined,
   environment: Environment = process.env,
+  rules: readonly Rule[] = [],
 ): { readonly config: Config; readonly positionOf: PositionOf; readonly said: unknown } {
-  const read = readYaml(configFile(file, environment))
-  const positionOf: PositionOf = (path) => {
-    return variableOf(path, environment) ?? read.positionOf(path)
-  }
-  return {
-    config: located(() => guarded(parseConfig(read.tree, environment)), positionOf),
-    positionOf,
-    said: read.tree,
-  }
-}
-
-function guarded(config: Config): Config {
-  const found = openUploads(config)
-  if (found.length > 0) throw new ConfigError(found)
-  return config
+  const { tree: said, positionOf: inFile } = readYaml(configFile(file, environment))
+  const positionOf: PositionOf = (path) => variableOf(path, environment) ?? inFile(path)
+  const parsed = parse(configSchema, said, environment, [openUploads, ...rules])
+  return { config: valid(parsed, positionOf), positionOf, said }
 }
 
 /** The variable of the environment that gave a value. */
 export const variableOf = (path: readonly PropertyKey[], environment: Environment = process.env): string | undefined =>
   fromOutside.find(({ key, name }) => environment[name] && key.every((part, at) => part === path[at]))?.name
-
-/** Adds positions to the mistakes that `work` reports. */
-export function located<T>(work: () => T, positionOf: PositionOf): T {
-  try {
-    return work()
-  } catch (error) {
-    throw error instanceof ConfigError ? new ConfigError(error.complaints, positionOf) : error
-  }
-}
 
 /**
  * For programs that have the configuration as an object: the content of the YAML file, `5s` and `10MiB` included.
@@ -66,30 +50,55 @@ export const parseConfig = (said: unknown, environment: Environment = {}): Confi
 export const parseConfigBeside = (beside: Beside, said: unknown): Config =>
   beside.providers === 0 ? parseConfig(said) : parseWith(configSchemaBeside(beside), said, {})
 
-function parseWith(schema: typeof configSchema, said: unknown, environment: Environment): Config {
-  const { tree: own, parsed } = withoutParsed(said ?? {})
-  const endless = tooMuch(own)
-  if (endless) throw new ConfigError([endless])
-  const tree = withPublicUpstreams(withEnvironment(own, environment), parsed)
-  const filled = substitute(tree, environment)
-  if (filled.complaints.length > 0) throw new ConfigError(filled.complaints)
-  const whole = isMapping(filled.tree) ? { ...filled.tree, ...parsed } : filled.tree
-  return checked(schema, whole, isMapping(tree) ? { ...tree, ...parsed } : tree)
+const parseWith = (schema: typeof configSchema, said: unknown, environment: Environment): Config =>
+  valid(parse(schema, said, environment))
+
+/** `config`: absent where the schema refuses it. */
+type Parse = { readonly config?: Config; readonly mistakes: readonly Complaint[] }
+
+function valid({ config, mistakes }: Parse, positionOf?: PositionOf): Config {
+  if (!config || mistakes.length > 0) throw new ConfigError(mistakes, positionOf)
+  return config
 }
 
+/** A secret that is missing is one mistake: a stand-in takes its place, and mistakes that the stand-in causes are left out. */
+function parse(
+  schema: typeof configSchema,
+  said: unknown,
+  environment: Environment,
+  rules: readonly Rule[] = [],
+): Parse {
+  const { tree: own, parsed } = withoutParsed(said ?? {})
+  const endless = tooMuch(own)
+  if (endless) return { mistakes: [endless] }
+  const tree = withPublicUpstreams(withEnvironment(own, environment), parsed)
+  const { tree: filled, missing } = substitute(tree, environment)
+  const withSections = (value: unknown) => (isMapping(value) ? { ...value, ...parsed } : value)
+  const { config, mistakes } = checked(schema, withSections(filled), withSections(tree))
+  const found = config ? rules.flatMap((rule) => rule(config)) : mistakes
+  const others = found.filter((mistake) => !missing.some(({ path }) => isAbout(mistake, path)))
+  return { ...(config && { config }), mistakes: [...missing, ...others] }
+}
+
+/** This place, one around it, or one within it. */
+const isAbout = (mistake: Complaint, place: Path): boolean =>
+  typeof mistake === 'object' &&
+  'path' in mistake &&
+  mistake.path.every((part, at) => at >= place.length || part === place[at])
+
 /** `said`: as it was before secrets were filled in, for the words about mistakes. */
-function checked(schema: typeof configSchema, whole: unknown, said: unknown): Config {
+function checked(schema: typeof configSchema, whole: unknown, said: unknown): Parse {
   const result = schema.safeParse(whole, { error: knownKeys, reportInput: false })
-  if (!result.success) throw new ConfigError(complaints(result.error.issues, said))
+  if (!result.success) return { mistakes: complaints(result.error.issues, said) }
   const config = { ...result.data, data: resolve(result.data.data) } as Config
-  return freeze(madeFrom(config, whole))
+  return { config: freeze(madeFrom(config, whole)), mistakes: [] }
 }
 
 /** What a configuration was made from, with everything filled in: for another process, by `configOf`. */
 export const inputOf = (config: Config): unknown => Reflect.get(config, source)
 
 /** The configuration of the process that `inputOf` was called in. */
-export const configOf = (input: unknown): Config => checked(configSchema, input, input)
+export const configOf = (input: unknown): Config => valid(checked(configSchema, input, input))
 
 /** Whether this object came from parseConfig, and is not a copy. */
 export const isConfig = (value: object): value is Config => Object.hasOwn(value, source)

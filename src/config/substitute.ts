@@ -1,15 +1,20 @@
 // `${NAME}` from the environment and `${file:/run/secrets/x}` from a file, in the text values of a configuration. It is
 // done after YAML was read, so that what a secret contains can never become a key. `$${` stands for a plain `${`.
 import { closeSync, openSync, readSync } from 'node:fs'
-import type { Complaint, Path } from './complaints.ts'
+import type { Path } from './complaints.ts'
 
 export type Environment = Readonly<Record<string, string | undefined>>
 
 const mostSecretBytes = 64 * 1024
 
-/** The tree with everything filled in, and a complaint for each failure. Never shows a secret. */
-export function substitute(tree: unknown, environment: Environment): { tree: unknown; complaints: Complaint[] } {
-  const complaints: Complaint[] = []
+export type Missing = { readonly path: Path; readonly what: string }
+
+/**
+ * The tree with everything filled in. A value that is missing is replaced by a stand-in of its own, which passes for a token or an
+ * address. Never shows a secret.
+ */
+export function substitute(tree: unknown, environment: Environment): { tree: unknown; missing: Missing[] } {
+  const missing: Missing[] = []
 
   function walk(value: unknown, path: Path): unknown {
     if (typeof value === 'string') return fill(value, path)
@@ -23,19 +28,19 @@ export function substitute(tree: unknown, environment: Environment): { tree: unk
       if (whole.startsWith('$$')) return whole.slice(1)
       const found = name.startsWith('file:') ? fromFile(name.slice('file:'.length)) : fromEnvironment(name, environment)
       if ('value' in found) return found.value
-      complaints.push({ path, what: found.missing })
-      return ''
+      missing.push({ path, what: found.missing })
+      return whole === text ? `https://missing-${missing.length}.invalid` : `missing-${missing.length}`
     })
   }
 
-  return { tree: walk(tree, []), complaints }
+  return { tree: walk(tree, []), missing }
 }
 
 type Substituted = { readonly value: string } | { readonly missing: string }
 
 function fromEnvironment(name: string, environment: Environment): Substituted {
   if (!/^[A-Za-z_][A-Za-z0-9_]*$/.test(name)) {
-    return { missing: `\${${name}} names nothing (expected \${NAME}, \${file:/path}, or $\${ for a plain \${)` }
+    return { missing: `\${…} names nothing (expected \${NAME}, \${file:/path}, or $\${ for a plain \${)` }
   }
   const value = environment[name]
   if (value) return { value }

@@ -1,6 +1,16 @@
 // Reads a YAML file as plain values, with the position of each.
 import { readFileSync } from 'node:fs'
-import { type Document, isCollection, isMap, isNode, isPair, isScalar, LineCounter, parseDocument } from 'yaml'
+import {
+  type Document,
+  isCollection,
+  isMap,
+  isNode,
+  isPair,
+  isScalar,
+  LineCounter,
+  parseDocument,
+  type YAMLError,
+} from 'yaml'
 import { plainValues } from '../core/plain-yaml.ts'
 import { ConfigError, type Path, type PositionOf } from './complaints.ts'
 import { codeOf } from './substitute.ts'
@@ -11,9 +21,9 @@ export type Read = { readonly tree: unknown; readonly positionOf: PositionOf }
 export function readYaml(file: string | URL): Read {
   const lines = new LineCounter()
   const document = parseDocument(readText(file), { lineCounter: lines, prettyErrors: false })
-  const wrong = [...document.errors, ...document.warnings].map(({ message, pos: [at] }) => ({
-    message,
-    ...lines.linePos(at),
+  const wrong = [...document.errors, ...document.warnings].map((error) => ({
+    message: wordsOf(error),
+    ...lines.linePos(error.pos[0]),
   }))
   // One mistake often causes several errors on its line: only the first is shown.
   const firsts = wrong.filter(({ line }, index) => wrong.findIndex((other) => other.line === line) === index)
@@ -21,7 +31,7 @@ export function readYaml(file: string | URL): Read {
     throw new ConfigError(
       firsts.map(({ line, col, message }) => ({
         position: `${file}:${line}:${col}`,
-        what: `line ${line}, column ${col}: ${message.replaceAll('\n', ' ')} (expected YAML)`,
+        what: `line ${line}, column ${col}: ${message} (expected YAML)`,
       })),
     )
   }
@@ -34,12 +44,18 @@ export function readYaml(file: string | URL): Read {
   return { tree: plain(document), positionOf }
 }
 
+/** Without what the file has there: it may be a secret that was to be quoted. */
+function wordsOf({ code, message }: YAMLError): string {
+  if (code === 'BAD_ALIAS' || code === 'TAG_RESOLVE_FAILED') return 'a text that begins with * or ! must be quoted'
+  return message.replaceAll('\n', ' ').replace(/: .*$/, '')
+}
+
 function plain(document: Document): unknown {
   try {
     return plainValues(document)
   } catch (error) {
     throw new ConfigError([
-      `the file: ${error instanceof Error ? error.message.split('\n')[0] : 'unknown reason'} (expected plain YAML)`,
+      `the file: ${error instanceof Error ? error.message.split(/\n|: /)[0] : 'unknown reason'} (expected plain YAML)`,
     ])
   }
 }

@@ -17,6 +17,7 @@ import { withHeapFlags } from '../../bin/heap-flags.mjs'
 import { lookAtAll } from '../../src/cli/doctor-looks.ts'
 import { run as dispatch } from '../../src/cli/run.ts'
 import { loadConfig } from '../../src/config/load.ts'
+import { shipped } from '../../src/config/package.ts'
 
 const program = fileURLToPath(new URL('../../bin/cidgate.mjs', import.meta.url))
 
@@ -347,6 +348,70 @@ upload: { auth: { tokens: ["$\${hush-hush-hush-hush}"] } }
     assert.deepEqual(limit, { key: 'limits.headers', value: '9s', from: `${good}:1:11` })
   })
 
+  it('check, a variable is missing → every other mistake is told too', async () => {
+    const file = await configFile(
+      'variable.yaml',
+      `listen: nowhere
+upload: { auth: { tokens: ["\${NOT_SET}", short] }, schemas: { own: { type: nothing } } }
+retrieval: { deadline: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, { url: "https://\${NOT_SET}/", cat: 1 }] }
+`,
+    )
+    const { code, err } = await runHere('check', file)
+    const keys = err
+      .trimEnd()
+      .split('\n')
+      .map((line) => /^config: (\S+): /.exec(line)?.[1])
+    assert.deepEqual(
+      [code, ...keys],
+      [
+        ...[2, 'upload.auth.tokens[0]', 'retrieval.upstreams[0].url', 'retrieval.upstreams[1].url'],
+        ...['listen', 'upload.auth.tokens[1]', 'retrieval.deadline', 'retrieval.upstreams[1].cat'],
+      ],
+    )
+    const rest = `upload: { auth: { tokens: ["\${NOT_SET}"] }, schemas: { own: { type: nothing } } }\ndenylists: [gone.deny, "\${NOT_SET}"]`
+    const second = await runHere('check', await configFile('rules.yaml', `listen: ":0"\n${rest}`))
+    assert.match(
+      second.err,
+      /tokens\[0\].*\n.*denylists\[1\].*\n.*upload\.schemas.*\n.*denylists\[0\]: cannot be read: ENOENT/,
+    )
+    assert.equal(second.err.split('\n').length, 5, second.err)
+  })
+
+  for (const said of [
+    'hunter2',
+    'https://user:hunter2@there.example/hunter2?key=hunter2',
+    'sk-hunter2 ü',
+    '17 hunter2',
+  ])
+    it(`check, ${said} at every option → it is not repeated`, async () => {
+      const texts = optionsWith(JSON.parse(readFileSync(shipped('config/schema.json'), 'utf8')), said)
+      const outcomes = await Promise.all(
+        Object.entries(texts as object).flatMap(([key, value]) =>
+          [value, said, [said], [[said]], { [`${said} `]: said }].map(async (one, index) =>
+            runHere('check', await configFile(`${key}-${index}.yaml`, JSON.stringify({ [key]: one }))),
+          ),
+        ),
+      )
+      assert.ok(outcomes.filter(({ code }) => code === 2).length > 60)
+      for (const { out, err } of outcomes) assert.doesNotMatch(out.replaceAll(folder, '') + err, /hunter2/)
+    })
+
+  for (const line of [
+    '*hunter2',
+    '!hunter2',
+    '!hunter2! x',
+    '[hunter2',
+    '"hunter2',
+    '{ hunter2: 1, hunter2: 2 }',
+    '@hunter2',
+    '- hunter2: : x',
+  ])
+    it(`check, the YAML is broken by ${line} → it is not repeated`, async () => {
+      const { code, err } = await runHere('check', await configFile('unquoted.yaml', `data: x\nupload: ${line}\n`))
+      assert.equal(code, 2)
+      assert.doesNotMatch(err, /hunter2/)
+    })
+
   it('checks a configuration: one line for each mistake and 2, or one line and 0', async () => {
     const bad = await configFile('bad.yaml', 'retreival: {}\nlisten: 80\n')
     const outcome = await run('check', bad)
@@ -370,7 +435,7 @@ upload: { auth: { tokens: ["$\${hush-hush-hush-hush}"] } }
         'retrieval: { probeEvery: 30d }\n',
         /^config: retrieval\.probeEvery: "30d" is not valid \(expected at most 24d\)/,
       ],
-      ['denylists: [/nowhere.deny]\n', /^config: denylists\[0\]: \/nowhere\.deny cannot be read: ENOENT \(expected /],
+      ['denylists: [/nowhere.deny]\n', /^config: denylists\[0\]: cannot be read: ENOENT \(expected /],
       [
         'upload: { schemas: { own: { type: nonsense } } }\n',
         /^config: upload\.schemas: the schema own is not a JSON Schema/,
@@ -423,7 +488,7 @@ upload: { auth: { tokens: ["$\${hush-hush-hush-hush}"] } }
 
     await writeFile(file, 'listen: nowhere\n')
     await untilItSays(child, said, () => child.kill('SIGHUP'), 'config.refused')
-    assert.match(said.err, /config: listen: \\"nowhere\\" is not valid/)
+    assert.match(said.err, /config: listen: is not valid/)
     assert.equal((await fetch(`${url}/ipfs/nonsense`)).status, 400)
 
     await writeFile(file, `${offline()}log: { level: info }\n`)
@@ -489,4 +554,32 @@ async function untilItSays(
 ) {
   act()
   while (!said.err.includes(text)) await once(child.stderr, 'data')
+}
+
+type Option = {
+  readonly type?: string
+  readonly enum?: unknown
+  readonly const?: unknown
+  readonly anyOf?: readonly Option[]
+  readonly oneOf?: readonly Option[]
+  readonly properties?: Record<string, Option>
+  readonly items?: Option
+  readonly additionalProperties?: Option | boolean
+}
+
+const branchesOf = (option: Option): readonly Option[] => [option, ...(option.anyOf ?? []), ...(option.oneOf ?? [])]
+
+/** A configuration with this text at every option. Undefined: the option takes one of a few words, which are no secrets. */
+function optionsWith(option: Option, said: string): unknown {
+  const branches = branchesOf(option)
+  const list = branches.find(({ items }) => items)?.items
+  if (list) return branchesOf(list).flatMap((one) => optionsWith(one, said) ?? [])
+  const mapping = branches.find(({ properties }) => properties)?.properties
+  if (mapping)
+    return Object.fromEntries(
+      Object.entries(mapping).map(([key, one]) => [key, key === 'use' ? one.const : optionsWith(one, said)]),
+    )
+  const { additionalProperties: any } = option
+  if (typeof any === 'object') return { one: optionsWith(any, said) }
+  return branches.some((one) => one.enum ?? one.const) ? undefined : said
 }
