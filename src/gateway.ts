@@ -168,7 +168,7 @@ export function createGateway(input: ConfigInput | Parsed = {}, options: Gateway
 const onlyServed =
   'workers: a program has one process of its own; start more of them, or use `cidgate serve` (expected 1)'
 
-const doorsOf = ({ responses, limits, hosts, names, trustedProxies, upload, proxy }: Config): Doors =>
+const doorsOf = ({ responses, limits, hosts, names, trustedProxies, upload, proxy, public: address }: Config): Doors =>
   createDoors({
     mode: responses.types,
     stalledMs: limits.stalled,
@@ -176,6 +176,9 @@ const doorsOf = ({ responses, limits, hosts, names, trustedProxies, upload, prox
     hosts,
     sites: names.sites,
     trustedProxies,
-    paths: ['/add', '/openapi.json', ...(upload.rpc ? ['/api/v0'] : []), ...proxy.map(({ path }) => path)],
+    paths: [
+      ...['/add', '/openapi.json', ...(upload.rpc ? ['/api/v0'] : []), ...(address ? ['/routing/v1', '/ipni/v1'] : [])],
+      ...proxy.map(({ path }) => path),
+    ],
     why: notStarted(),
   })

@@ -1,10 +1,13 @@
 // The key that signs what this gateway publishes, and the peer ID that names it: ed25519 alone.
-import { createPrivateKey, createPublicKey, type KeyObject, sign, verify } from 'node:crypto'
+import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject, sign, verify } from 'node:crypto'
+import { closeSync, fsyncSync, mkdirSync, openSync, readFileSync, writeSync } from 'node:fs'
+import { dirname } from 'node:path'
 import { base36 } from 'multiformats/bases/base36'
 import { base58btc } from 'multiformats/bases/base58'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
 import { codec, hash, parseKey } from '../core/cid.ts'
+import { Failure } from '../core/failure.ts'
 
 const seedBytes = 32
 const privatePrefix = Buffer.from('302e020100300506032b657004220420', 'hex')
@@ -32,7 +35,34 @@ export type PublicKey = {
 /** Throws a TypeError for a seed of another length. */
 export function identityOf(seed: Uint8Array): Identity {
   if (seed.byteLength !== seedBytes) throw new TypeError(`the seed of a key has ${seedBytes} bytes`)
-  const key = createPrivateKey({ key: Buffer.concat([privatePrefix, seed]), format: 'der', type: 'pkcs8' })
+  return identityWith(createPrivateKey({ key: Buffer.concat([privatePrefix, seed]), format: 'der', type: 'pkcs8' }))
+}
+
+/**
+ * The identity in this file (PEM, PKCS 8), which is made where it is missing, for its owner alone. A lost key is a new identity.
+ * Throws a Failure that names the file, and nothing of what is in it.
+ */
+export function identityIn(file: string): Identity {
+  try {
+    return identityWith(createPrivateKey(readFileSync(file)))
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code !== 'ENOENT')
+      throw new Failure('disk', `${file} is no ed25519 key in PEM that can be read`, { source: 'ours' })
+  }
+  const { privateKey } = generateKeyPairSync('ed25519')
+  mkdirSync(dirname(file), { recursive: true })
+  const handle = openSync(file, 'wx', 0o600)
+  try {
+    writeSync(handle, privateKey.export({ format: 'pem', type: 'pkcs8' }) as string)
+    fsyncSync(handle)
+  } finally {
+    closeSync(handle)
+  }
+  return identityWith(privateKey)
+}
+
+function identityWith(key: KeyObject): Identity {
+  if (key.asymmetricKeyType !== 'ed25519') throw new TypeError('the key is no ed25519 key')
   const bare = createPublicKey(key).export({ format: 'der', type: 'spki' }).subarray(publicPrefix.length)
   const publicKey = publicKeyOf(Buffer.concat([keyPrefix, bare])) as PublicKey
   return { peerId: publicKey.peerId, publicKey, sign: (bytes) => sign(null, bytes, key) }

@@ -10,7 +10,7 @@ import { duration, size } from '../core/units.ts'
 import { entries, entriesWith, entry } from './entries.ts'
 import { version } from './package.ts'
 import { denylists } from './sections/denylists.ts'
-import { contact, root } from './sections/front.ts'
+import { contact, publicAddress, root } from './sections/front.ts'
 import { limits, refuseNothingToShare } from './sections/limits.ts'
 import { names } from './sections/names.ts'
 import { proxy } from './sections/proxy.ts'
@@ -245,6 +245,7 @@ const everything = (beside: Beside) =>
       .describe(
         'The folder of the embedded stores; relative to where it is started. One process to a folder: a second one is refused.',
       ),
+    public: publicAddress,
     root,
     contact,
     upload: upload.prefault({}).describe('POST /add.'),

@@ -22,6 +22,7 @@ import { tellLeft } from '../wiring/left.ts'
 import { type Front, wireFront } from '../wiring/public/front.ts'
 import { type Public, wirePublic } from '../wiring/public/public.ts'
 import { type ReadSide, wireReading } from '../wiring/reading.ts'
+import { wireRouting } from '../wiring/routing.ts'
 import { companyOf } from '../wiring/team/company.ts'
 import { wireWorker } from '../wiring/team/worker.ts'
 import { type Tiers, wireTiers } from '../wiring/tiers.ts'
@@ -177,7 +178,8 @@ async function putTogether(whole: Whole): Promise<Together> {
   const shared = wirePublic(whole)
   const tierNames = tiers.stack.stats().map(({ tier }) => tier)
   const writing = wireUploads(whole, { folder, providers, left, reading, tiers: tierNames, ...shared })
-  const { routes, offered } = writing
+  const { offered } = writing
+  const routes = [...writing.routes, ...wireRouting(whole, { providers, left, reading, ...shared })]
   const front = wireFront(whole, reading, { ...shared, routes, uploads: offered, tiers: tierNames, stack: tiers.stack })
   const why = createWhy(lookOf(whole, { reading, tiers, front }))
   const side = { providers, tiers, reading, writing, front, failures: shared.failures, why }

@@ -18,6 +18,16 @@ export const root = z
     'What GET / answers. page: a small page, or JSON for programs. none: 404. A content path or an http(s) address: a redirect to it.',
   )
 
+export const publicAddress = z
+  .url({ protocol: /^https?$/, error: 'expected an address such as https://gw.example' })
+  .refine((url) => URL.parse(url)?.href === `${URL.parse(url)?.origin}/`, {
+    error: 'expected a scheme and a host alone: other nodes look for content at its root',
+  })
+  .optional()
+  .describe(
+    'How others reach this gateway, such as https://gw.example. With it, /routing/v1 tells other nodes that what is pinned here is had there. Absent: nothing is told.',
+  )
+
 export const contact = z
   .union([z.email(), z.url({ protocol: /^(https?|mailto)$/ })], {
     error: 'expected an e-mail address, or an address of a page such as https://gw.example/abuse',

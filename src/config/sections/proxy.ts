@@ -3,7 +3,7 @@ import { z } from 'zod'
 import { duration, size } from '../../core/units.ts'
 import { serviceUrl } from '../values/service-url.ts'
 
-const ours: readonly string[] = ['/ipfs', '/ipns', '/add', '/openapi.json', '/api/v0']
+const ours: readonly string[] = ['/ipfs', '/ipns', '/add', '/openapi.json', '/api/v0', '/routing/v1', '/ipni/v1']
 const methods = ['GET', 'HEAD', 'POST', 'PUT', 'PATCH', 'DELETE', 'OPTIONS'] as const
 const isWithin = (path: string, outer: string): boolean => path === outer || path.startsWith(`${outer}/`)
 

@@ -8,7 +8,7 @@ import { requestIdHeader } from './request-id.ts'
 import { hasBody } from './request-target.ts'
 
 /** What answered a request; `none`: nothing of this gateway's. */
-export type RouteName = 'ipfs' | 'ipns' | 'add' | 'rpc' | 'openapi' | 'proxy' | 'front' | 'none'
+export type RouteName = 'ipfs' | 'ipns' | 'add' | 'rpc' | 'openapi' | 'routing' | 'proxy' | 'front' | 'none'
 
 export type Exchange = {
   readonly request: IncomingMessage

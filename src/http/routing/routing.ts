@@ -1,0 +1,183 @@
+// /routing/v1 (Delegated Routing V1) of ourselves: other nodes ask who has a CID, and are told of this gateway where it is held
+// for good. Nothing is looked for elsewhere.
+import { createHash } from 'node:crypto'
+import type { CID } from 'multiformats/cid'
+import { publicKeyIn } from '../../announce/identity.ts'
+import { parseCid, parseKey } from '../../core/cid.ts'
+import type { Clock } from '../../core/clock.ts'
+import { Failure, isFailure } from '../../core/failure.ts'
+import type { Names } from '../../names/names.ts'
+import type { Route } from '../add/add.ts'
+import { qualityOf } from '../content/negotiate.ts'
+import { closeAfter } from '../wire/close-after-answer.ts'
+import { corsHeaders, preflight } from '../wire/cors.ts'
+import { HttpRefusal } from '../wire/refusal.ts'
+import type { RequestContext } from '../wire/request-context.ts'
+import { hasBody } from '../wire/request-target.ts'
+import type { Respond } from '../wire/respond.ts'
+import { cutWhenStalled } from '../wire/write.ts'
+
+/** What other nodes are told of this gateway. */
+export type Self = {
+  readonly peerId: string
+  /** As multiaddrs, the best first: some clients read no other. */
+  readonly addresses: readonly string[]
+}
+
+export type RoutingOptions = {
+  readonly self: Self
+  /** Whether this gateway holds it for good, and may give it. Rejects where its disk cannot say. */
+  readonly holds: (cid: CID) => Promise<boolean>
+  readonly names: Pick<Names, 'record'>
+  readonly respond: Respond
+  readonly clock: Clock
+}
+
+const methods = 'GET, HEAD, OPTIONS'
+const gatewayProtocol = 'transport-ipfs-gateway-http'
+const recordType = 'application/vnd.ipfs.ipns-record'
+const ndjson = 'application/x-ndjson'
+const json = 'application/json'
+
+// As caches of this protocol keep it elsewhere; with nothing to tell, a little while.
+const foundSeconds = 300
+const emptySeconds = 15
+const staleSeconds = 172_800
+
+export function createRoutingRoute(options: RoutingOptions): Route {
+  const { self, holds, names, respond, clock } = options
+
+  async function give(context: RequestContext): Promise<void> {
+    const { request, target, signal } = context
+    const [, , , kind = '', name = '', ...rest] = target.path.split('/')
+    if (rest.length > 0 || name === '') throw noSuchPath()
+    if (kind === 'ipns') return giveRecord(context, name)
+    const type = typeFor(request.headers.accept)
+    if (kind === 'peers') {
+      const peerId = parseKey(name) ? publicKeyIn(name)?.peerId : undefined
+      if (!parseKey(name)) throw malformed(`${JSON.stringify(name.slice(0, longestTold))} is no peer ID`)
+      return givePeers(context, type, 'Peers', peerId === self.peerId)
+    }
+    if (kind !== 'providers') throw noSuchPath()
+    const cid = parseCid(name)
+    if (!cid) throw malformed(`${JSON.stringify(name.slice(0, longestTold))} is no CID`)
+    const isHere = await holds(cid)
+    signal.throwIfAborted()
+    givePeers(context, type, 'Providers', isHere)
+  }
+
+  function givePeers(context: RequestContext, type: string, list: 'Providers' | 'Peers', isHere: boolean): void {
+    const { query } = context.target
+    const record = isHere ? filtered(self, query.get('filter-addrs'), query.get('filter-protocols')) : undefined
+    const records = record ? [record] : []
+    const text =
+      type === json ? JSON.stringify({ [list]: records }) : records.map((one) => `${JSON.stringify(one)}\n`).join('')
+    send(context, Buffer.from(text), {
+      'Content-Type': type,
+      Vary: 'Accept',
+      'Last-Modified': new Date(clock.now()).toUTCString(),
+      'Cache-Control': `public, max-age=${records.length > 0 ? foundSeconds : emptySeconds}, stale-while-revalidate=${staleSeconds}, stale-if-error=${staleSeconds}`,
+    })
+  }
+
+  /** A record that was proved here before; no upstream is asked. */
+  async function giveRecord(context: RequestContext, name: string): Promise<void> {
+    const { request, signal } = context
+    const { accept } = request.headers
+    if (
+      accept !== undefined &&
+      accept !== '*/*' &&
+      qualityOf(accept, recordType) === 0 &&
+      qualityOf(accept, '*/*') === 0
+    )
+      throw new HttpRefusal('unsupported', `a name is told as ${recordType}`, { source: 'client', status: 406 })
+    if (!parseKey(name)) throw malformed(`${JSON.stringify(name.slice(0, longestTold))} is no key of a name`)
+    const found = await names.record(name, { signal, onlyIfCached: true, noCache: false }).catch((error: unknown) => {
+      if (isFailure(error, 'not-found'))
+        throw new Failure('not-found', 'no record of it is kept here', { source: 'tier' })
+      throw error
+    })
+    const leftMs = Math.max(0, found.endsAt - clock.now())
+    const seconds = Math.floor(Math.min(found.ttlMs, leftMs) / 1000)
+    send(context, found.bytes, {
+      'Content-Type': recordType,
+      Vary: 'Accept',
+      ETag: `"${createHash('sha256').update(found.bytes).digest('base64url')}"`,
+      Expires: new Date(found.endsAt).toUTCString(),
+      'Cache-Control': `public, max-age=${seconds}`,
+    })
+  }
+
+  function send(
+    { request, response }: RequestContext,
+    body: Uint8Array,
+    headers: Readonly<Record<string, string>>,
+  ): void {
+    for (const [name, value] of corsHeaders) response.setHeader(name, value)
+    response.setHeader('X-Content-Type-Options', 'nosniff')
+    response.setHeader('Content-Length', body.byteLength)
+    response.writeHead(200, headers).end(request.method === 'HEAD' ? undefined : body)
+    cutWhenStalled(response, respond.stalledMs)
+  }
+
+  return {
+    name: 'routing',
+    at: /^\/routing\/v1\//,
+    answer(context) {
+      const { request, response } = context
+      const { method = '' } = request
+      if (method === 'OPTIONS') return preflight(request, response, methods)
+      const before = () => {
+        if (hasBody(request)) closeAfter(request, response)
+      }
+      if (method === 'GET' || method === 'HEAD')
+        return void give(context).catch((error: unknown) => respond.failed(request, response, error, { before }))
+      // Nobody is told what others have.
+      const refusal = new HttpRefusal('unsupported', 'this router tells of itself alone, and takes no records', {
+        source: 'client',
+        status: method === 'PUT' ? 501 : 405,
+      })
+      respond.failed(request, response, refusal, { before, headers: { Allow: methods } })
+    },
+  }
+}
+
+const longestTold = 100
+
+/** The record of this gateway as the client's filters (IPIP-484) leave it; undefined: they leave none. */
+export function filtered(self: Self, addresses: string | null, protocols: string | null): object | undefined {
+  const wanted = words(protocols)
+  if (wanted.length > 0 && !wanted.includes(gatewayProtocol)) return undefined
+  const left = words(addresses)
+  const included = left.filter((word) => !word.startsWith('!') && word !== 'unknown')
+  const excluded = left.flatMap((word) => (word.startsWith('!') ? [word.slice(1)] : []))
+  const isOnlyUnknown = included.length === 0 && left.includes('unknown')
+  const kept = self.addresses.filter((address) => {
+    const parts = address.split('/')
+    if (excluded.some((word) => parts.includes(word)) || isOnlyUnknown) return false
+    return included.length === 0 || included.some((word) => parts.includes(word))
+  })
+  return kept.length === 0 ? undefined : { Schema: 'peer', ID: self.peerId, Addrs: kept, Protocols: [gatewayProtocol] }
+}
+
+const words = (list: string | null): readonly string[] =>
+  (list ?? '').split(',').flatMap((word) => (word.trim() === '' ? [] : [word.trim().toLowerCase()]))
+
+function typeFor(accept: string | undefined): typeof ndjson | typeof json {
+  if (accept === undefined) return json
+  const [lines, whole] = [qualityOf(accept, ndjson), qualityOf(accept, json)]
+  if (lines > 0 && lines >= whole) return ndjson
+  if (whole > 0 || qualityOf(accept, '*/*') > 0 || qualityOf(accept, 'application/*') > 0) return json
+  throw malformed(`providers are told as ${ndjson} or ${json}`)
+}
+
+const malformed = (why: string): Failure => new Failure('malformed', why, { source: 'client' })
+
+const noSuchPath = (): Failure =>
+  new Failure(
+    'no-link',
+    'no such path: there are /routing/v1/providers/{cid}, /routing/v1/ipns/{name} and /routing/v1/peers/{id}',
+    {
+      source: 'client',
+    },
+  )
