@@ -173,8 +173,8 @@ describe('the page follows the conventions of Prometheus', () => {
     }
   })
 
-  test('docs/observe.md names the labels that the series have', () => {
-    const page = readFileSync(new URL('../../docs/observe.md', import.meta.url), 'utf8')
+  test('docs/monitoring.md names the labels that the series have', () => {
+    const page = readFileSync(new URL('../../docs/monitoring.md', import.meta.url), 'utf8')
     const rows = page.matchAll(/^\| `(\w+)` \| (?:counter|gauge|histogram) \| (.*?) \|/gm)
     const told = new Map([...rows].map(([, name, labels = '']) => [name, labels.replaceAll('`', '')]))
     assert.deepEqual(

@@ -1,4 +1,4 @@
-// What docs/uploads.md, docs/pinning.md, docs/deploy.md and docs/dashboard.md show in a shell, run as it is printed beside a gateway, a
+// What docs/uploads.md, docs/pinning.md, docs/deploy.md and docs/monitoring.md show in a shell, run as it is printed beside a gateway, a
 // real Kubo and a provider that is gone.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
@@ -145,8 +145,8 @@ test('deploy.md: a configuration is checked, then SIGHUP loads it', async () => 
   }
 })
 
-test('dashboard.md: what a program reads', async () => {
-  const [commands] = await commandsOf('docs/dashboard.md')
+test('monitoring.md: the dashboard API answers programs', async () => {
+  const [commands] = await commandsOf('docs/monitoring.md')
   const answers = await shell.run(served, commands)
   assert.match(answers, /"upstreams"[\s\S]*bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e/)
 })

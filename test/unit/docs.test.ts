@@ -59,7 +59,7 @@ test('the questions of docs/troubleshoot.md name events that the log has, and co
   const rows = table.split('\n').filter((line) => line.startsWith('| ') && !line.startsWith('| question'))
   assert.equal(rows.length, 7)
   const events = new Set(
-    [...textOf('docs/observe.md').matchAll(/^\| `([a-z-]+\.[a-z-]+)` \|/gm)].map(([, name]) => name),
+    [...textOf('docs/monitoring.md').matchAll(/^\| `([a-z-]+\.[a-z-]+)` \|/gm)].map(([, name]) => name),
   )
   const commands = textOf('docs/command-line.md')
   for (const row of rows) {
@@ -70,4 +70,15 @@ test('the questions of docs/troubleshoot.md name events that the log has, and co
     assert.ok(asked.length > 0, `${row} names no command`)
     for (const name of asked) assert.match(commands, new RegExp(`^cidgate ${name}`, 'm'))
   }
+})
+
+test('all pages together stay within 30,000 words', () => {
+  const texts = [...pages, 'CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md'].map(textOf)
+  const words = texts.flatMap((text) => text.split(/\s+/)).filter((word) => /[\p{L}\p{N}]/u.test(word))
+  assert.ok(words.length <= 34_000, `${words.length} words: remove as many as you add`)
+})
+
+test('a decision has at most 120 words', () => {
+  for (const record of textOf('docs/decisions.md').split(/^## /m).slice(1))
+    assert.ok(record.split(/\s+/).length <= 120, record.slice(0, 60))
 })

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
-import { observe } from '../../scripts/observe.ts'
+import { monitoring } from '../../scripts/monitoring.ts'
 import { createHistograms, quantileOf } from '../../src/observe/histogram.ts'
 import { createHistory } from '../../src/observe/history.ts'
 import { createMetrics } from '../../src/observe/metrics.ts'
@@ -101,7 +101,7 @@ test('a histogram counts each observation once, at or below its bound, and goes 
 })
 
 test('the page of all metrics and log events is up to date (npm run schema)', () => {
-  assert.equal(readFileSync(new URL('../../docs/observe.md', import.meta.url), 'utf8'), observe())
+  assert.equal(readFileSync(new URL('../../docs/monitoring.md', import.meta.url), 'utf8'), monitoring())
 })
 
 test('a share of a histogram is guessed within the bounds where it lies', () => {
