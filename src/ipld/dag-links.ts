@@ -11,11 +11,18 @@ export type LazyLink = { readonly Hash: CID }
 /** As an array has them, or made when they are asked for. */
 export type LazyLinks = Iterable<LazyLink> & { readonly length: number; at(index: number): LazyLink | undefined }
 
-/** The CIDs are made when they are asked for: a block may have a quarter of a million links. */
-export async function lazyLinksInOrder(block: Block, giveWay: GiveWay = inOwnTurns): Promise<LazyLinks> {
+/**
+ * The CIDs are made when they are asked for: a block may have a quarter of a million links. `names` lead to a value in a document:
+ * its links alone are listed.
+ */
+export async function lazyLinksInOrder(
+  block: Block,
+  giveWay: GiveWay = inOwnTurns,
+  names: readonly string[] = [],
+): Promise<LazyLinks> {
   const { cid, bytes } = block
   if (cid.code === codec.dagPb) return (await readNodeInTurns(cid, bytes, giveWay)).links
-  return readable(cid, documentLinks(block, giveWay))
+  return readable(cid, documentLinks(block, giveWay, names))
 }
 
 /** What the names lead to in a document. */

@@ -2,11 +2,12 @@
 import assert from 'node:assert/strict'
 import { connect } from 'node:net'
 import { after, before, describe, test } from 'node:test'
+import { CarReader } from '@ipld/car'
 import { base256emoji } from 'multiformats/bases/base256emoji'
 import { CID } from 'multiformats/cid'
 import supertest from 'supertest'
 import { blockKey } from '../../src/core/block.ts'
-import { addBlock, addFile, type BlockMap, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
+import { addBlock, addCbor, addFile, type BlockMap, type Fixtures, fixtures, noise, text } from '../support/fixtures.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
@@ -107,6 +108,23 @@ describe('bytes', () => {
     }
   })
 
+  test('CAR of a path inside a document → all below that value', async () => {
+    const [below, beside] = await Promise.all(['below', 'beside'].map((name) => addFile(all.blocks, text(name))))
+    const root = addCbor(all.blocks, { in: { here: [below?.cid] }, out: beside?.cid })
+    const { status, body } = await get(ipfs(root, '/in?format=car'))
+    assert.equal(status, 200)
+    const cids = await Array.fromAsync((await CarReader.fromBytes(body as Buffer)).cids())
+    assert.deepEqual(cids.map(String), [root, below?.cid].map(String))
+  })
+  test('CAR of a block that does not decode → 200 with the block', async () => {
+    const cid = addBlock(all.blocks, 0x71, text('garbage'))
+    for (const scope of ['block', 'entity', 'all']) {
+      const { status, body } = await get(ipfs(cid, `?format=car&dag-scope=${scope}`))
+      assert.equal(status, 200)
+      const cids = await Array.fromAsync((await CarReader.fromBytes(body as Buffer)).cids())
+      assert.deepEqual(cids.map(String), [String(cid)])
+    }
+  })
   test('names with spaces, umlauts and percent signs', async () => {
     for (const [name, bytes] of Object.entries(all.names)) {
       const answer = await get(ipfs(all.directory, `/${name.split('/').map(encodeURIComponent).join('/')}`))

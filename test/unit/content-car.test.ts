@@ -156,21 +156,38 @@ describe('what a CAR holds', () => {
     const root = addCbor(blocks, { inside: all.identity })
     assert.deepEqual((await carOf(root.toString(), '', blocks)).cids, [root.toString()])
   })
-  test('a block that is no good dag-pb is still a block', async () => {
+  for (const code of [0x70, 0x71, 0x129])
+    test(`block of codec 0x${code.toString(16)} that does not decode → sent, in every scope`, async () => {
+      const blocks: BlockMap = new Map()
+      const cid = addBlock(blocks, code, text('{garbage'))
+      for (const scope of ['block', 'entity', 'all'])
+        assert.deepEqual((await carOf(cid.toString(), `dag-scope=${scope}`, blocks)).cids, [cid.toString()])
+    })
+  test('child that does not decode → sent, and its siblings too', async () => {
     const blocks: BlockMap = new Map()
-    const cid = addBlock(blocks, 0x70, text('not dag-pb'))
-    assert.deepEqual((await carOf(cid.toString(), 'dag-scope=block', blocks)).cids, [cid.toString()])
-    const pieces: Uint8Array[] = []
-    const { rendering } = await render(cid.toString(), '', blocks)
-    await rejects(
-      (async () => {
-        for await (const piece of rendering.read(0, 0)) pieces.push(piece)
-      })(),
-      'malformed',
-    )
-    const begun = await CarReader.fromBytes(Buffer.concat(pieces))
-    assert.deepEqual((await Array.fromAsync(begun.cids())).map(String), [cid.toString()])
+    const [bad, good] = [addBlock(blocks, 0x71, text('garbage')), addBlock(blocks, 0x55, text('good'))]
+    const root = addCbor(blocks, [bad, good])
+    assert.deepEqual((await carOf(root.toString(), '', blocks)).cids, [root, bad, good].map(String))
   })
+  for (const codec of [dagCbor, dagJson])
+    test(`path to a value in ${codec.name} → all below that value and nothing beside it`, async () => {
+      const blocks: BlockMap = new Map()
+      const leaves = ['before', 'one', 'two', 'three', 'after'].map((name) => addBlock(blocks, 0x55, text(name)))
+      const [before, one, two, three, after] = leaves
+      const below = addCbor(blocks, { two })
+      const value = { before, x: { list: [1, { one }, below], scalar: 5, y: three }, z: after }
+      const root = addBlock(blocks, codec.code, codec.encode(value))
+      const cidsAt = async (path: string, query?: string) => (await carOf(`${root}${path}`, query, blocks)).cids
+      assert.deepEqual(await cidsAt('/x/list'), [root, one, below, two].map(String))
+      assert.deepEqual(new Set(await cidsAt('/x')), new Set([root, one, below, two, three].map(String)))
+      assert.deepEqual(await cidsAt('/x/list/1'), [root, one].map(String))
+      for (const [path, query] of [
+        ['/x/scalar', ''],
+        ['/x', 'dag-scope=entity'],
+        ['/x', 'dag-scope=block'],
+      ] as const)
+        assert.deepEqual(await cidsAt(path, query), [String(root)])
+    })
   test('the links of a document in their order, and all of them however long it is', async () => {
     const blocks: BlockMap = new Map()
     const [one, two, three] = ['1', '2', '3'].map((name) => addBlock(blocks, 0x55, text(name)))

@@ -23,6 +23,10 @@ export type WalkOptions = {
   readonly dups: boolean
   /** How the root was reached. Entries of a directory are checked against the denylists by their whole path. */
   readonly way?: Way | undefined
+  /** Names in the root, a document: the walk goes below the value that they lead to. */
+  readonly names?: readonly string[]
+  /** A block that does not decode is yielded as one without links. Otherwise it ends the walk with a failure. */
+  readonly isLenient?: boolean
 }
 
 const mostDepth = 1024
@@ -43,7 +47,7 @@ type PendingBlock = {
 
 /** Yields identity blocks, too: the caller decides whether to send them. */
 export async function* walkDag(session: Session, root: Block, options: WalkOptions): AsyncGenerator<Block> {
-  const { scope, range, dups, way } = options
+  const { scope, range, dups, way, names = [], isLenient = false } = options
   const seen = createSeen()
   const pending = createPending<PendingBlock>()
   const span = range && { from: 0, to: Number.MAX_SAFE_INTEGER }
@@ -52,7 +56,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
 
   const wantOf = ({ span }: PendingBlock): DagWant => ({
     cid: root.cid,
-    segments: [],
+    segments: names,
     scope,
     range: range && span && { from: Math.max(range.from, span.from), to: range.to - 1 },
   })
@@ -99,7 +103,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
       throw new Failure('too-large', `${root.cid} is too large to be sent`, { source: 'content' })
     yield { cid, bytes }
     // The malformed block is yielded first, so that the client sees why the answer ends here.
-    if (isFailure(below)) throw below
+    if (isFailure(below) && !(isLenient && (scope === 'all' || depth === 0))) throw below
   }
 }
 
@@ -107,10 +111,12 @@ async function childrenOf(
   session: Session,
   block: Block,
   part: PendingBlock,
-  { scope, range }: WalkOptions,
+  { scope, range, names }: WalkOptions,
 ): Promise<Children<PendingBlock> | Failure> {
   try {
-    return scope === 'all' ? await everything(session, block, part) : ofEntity(session, block, part, range)
+    return scope === 'all'
+      ? await everything(session, block, part, part.depth === 0 ? names : undefined)
+      : ofEntity(session, block, part, range)
   } catch (error) {
     if (isFailure(error, 'malformed')) return error
     throw error
@@ -133,10 +139,15 @@ function createSeen() {
 const isWhole = (span: Span | undefined, range: Span | undefined): boolean =>
   !range || !span || (span.from >= range.from && span.to <= range.to)
 
-async function everything(session: Session, block: Block, part: PendingBlock): Promise<Children<PendingBlock>> {
+async function everything(
+  session: Session,
+  block: Block,
+  part: PendingBlock,
+  names: readonly string[] | undefined,
+): Promise<Children<PendingBlock>> {
   const depth = part.depth + 1
   if (block.cid.code === codec.dagPb) return named(session, block, part.way, depth)
-  return madeOf(await lazyLinksInOrder(block, session.giveWay), (link) => whole(link, depth))
+  return madeOf(await lazyLinksInOrder(block, session.giveWay, names), (link) => whole(link, depth))
 }
 
 const whole = (link: LazyLink, depth: number): PendingBlock => ({ link, span: undefined, depth, isPart: true })

@@ -68,7 +68,7 @@ type PartOfDag = { readonly scope: DagWant['scope']; readonly range?: Span | und
 
 /** The part of the entity to send, once its kind and size are known. */
 function partOf({ readNode }: Session, { entity, remainder }: Resolution, { scope, bytes }: CarParams): PartOfDag {
-  if (remainder.length > 0) return { scope: 'block' }
+  if (remainder.length > 0) return { scope: scope === 'all' ? 'all' : 'block' }
   if (!bytes) return { scope }
   const { kind, size } = entityOf(entity.cid, entity.block, readNode)
   if (kind !== 'file' || size === undefined) return { scope }
@@ -78,7 +78,7 @@ function partOf({ readNode }: Session, { entity, remainder }: Resolution, { scop
 
 async function* blocksOf(
   session: Session,
-  { path, entity }: Resolution,
+  { path, entity, remainder }: Resolution,
   { scope, range }: PartOfDag,
   { dups, way }: Pick<CarParams, 'dups'> & { readonly way: Way },
 ): AsyncGenerator<Block> {
@@ -90,7 +90,7 @@ async function* blocksOf(
     }
   }
   if (scope === 'block') yield root
-  else yield* walkDag(session, root, { scope, range, dups, way })
+  else yield* walkDag(session, root, { scope, range, dups, way, names: remainder, isLenient: true })
 }
 
 const lastIncluded = ({ from, to }: Span) => ({ from, to: to - 1 })

@@ -48,10 +48,15 @@ export class DocumentLink {
   }
 }
 
-/** The links of a document in the order in which they are encoded. */
-export async function documentLinks(block: Block, giveWay: GiveWay): Promise<DocumentLink[]> {
+/** The links of a document, or of the value in it that the names lead to, in the order in which they are encoded. */
+export async function documentLinks(
+  block: Block,
+  giveWay: GiveWay,
+  names: readonly string[] = [],
+): Promise<DocumentLink[]> {
   const links: DocumentLink[] = []
-  await visitDocument(block, noteIn(links), giveWay)
+  const visitor = names.length === 0 ? noteIn(links) : new PathVisitor(names, (link) => links.push(link))
+  await visitDocument(block, visitor, giveWay)
   return links
 }
 
@@ -92,12 +97,18 @@ class PathVisitor implements DocumentVisitor, DocumentStructure {
   private isOver = false
   /** Of the list that is on the way: how many of its values come before the one that is named. */
   private before: number | undefined
+  private readonly inside: ((link: DocumentLink) => void) | undefined
+  /** How many lists and maps are open around the named value, while it is open. */
+  private insideDepth: number | undefined
 
-  constructor(names: readonly string[]) {
+  /** `inside` gets the links in the named value. */
+  constructor(names: readonly string[], inside?: (link: DocumentLink) => void) {
     this.names = names
+    this.inside = inside
   }
 
   link(bytes: Uint8Array, from: number, to: number): void {
+    if (this.insideDepth !== undefined) this.inside?.(new DocumentLink(bytes, from, to))
     if (!this.isOnWay()) return
     if (this.met > 0) this.found = { link: new DocumentLink(bytes, from, to), used: this.met }
     this.isOver = true
@@ -112,7 +123,10 @@ class PathVisitor implements DocumentVisitor, DocumentStructure {
   open(isList: boolean): void {
     if (this.isOnWay()) {
       const name = this.names[this.met]
-      if (name === undefined) this.found = 'value'
+      if (name === undefined) {
+        this.found = 'value'
+        this.insideDepth = this.depth
+      }
       this.isOver = name === undefined
       this.before = isList && name !== undefined && isIndex.test(name) ? Number(name) : undefined
     }
@@ -121,6 +135,7 @@ class PathVisitor implements DocumentVisitor, DocumentStructure {
 
   close(): void {
     this.depth--
+    if (this.depth === this.insideDepth) this.insideDepth = undefined
     if (this.depth === this.met) this.isOver = true
   }
 
