@@ -1,0 +1,166 @@
+// The store: what must not be forgotten, in one transactional database and one CAR file for each large request.
+// An upload counts from the commit of `accept` on; everything before that leaves no row.
+import type { CID } from 'multiformats/cid'
+import type { LocalStore, Profile } from '../../backends/pinning/contract.ts'
+import type { FailureClass } from './standing.ts'
+
+export interface Store extends StoreReader {
+  /** For one request: in memory up to 64 KiB, in one CAR file beyond that. Its DAGs share the blocks. */
+  begin(): Intake
+  /**
+   * One transaction for all of them: on the platter when it resolves, files first. Rejects with a Failure: none of them
+   * counts, and each intake is still there to be dropped. An upload that is there already keeps its holders but for those
+   * named here; its blocks are replaced by the new ones.
+   */
+  accept(uploads: readonly Accepted[], quota?: readonly QuotaUse[]): Promise<void>
+  /** Sets these holders (undefined: forgets one), in one commit. Blocks that no holder needs any more go. False: no such upload. */
+  update(cid: CID, holders: Readonly<Record<string, Standing | undefined>>): Promise<boolean>
+  /** Rows first, then files. False: no such upload. */
+  remove(cid: CID): Promise<boolean>
+  /** Statements of one transaction, in order; for the owner of a table in schema.ts. Durable when it resolves. */
+  write(statements: readonly Statement[]): Promise<void>
+  /** Rejects with a Failure where nothing can be accepted now: the disk is full, read-only or failing. */
+  probe(): Promise<void>
+  /** A whole copy that can be started from, while uploads go on. `folder` must be missing or empty. */
+  backup(folder: string, signal: AbortSignal): Promise<void>
+}
+
+/** The part of a store that each process of a gateway has. */
+export interface StoreReader {
+  /** Resolves when the database is open. Every call waits for it by itself. */
+  readonly ready: Promise<void>
+  readonly blocks: Blocks
+  readonly ledger: Ledger
+  read(sql: string, args?: readonly Value[]): Promise<readonly Row[]>
+  /** Damage that was found, in words for the operator; undefined: none. */
+  damage(): string | undefined
+  close(): Promise<void>
+}
+
+/** Unproved bytes, since a disk rots. A key covers all codecs and CID versions of the same bytes. */
+export interface Blocks extends LocalStore {
+  lacks(cid: CID): boolean
+  holds(cid: CID): boolean
+  /** Bytes of a block that was written or read lately, at once. Undefined says nothing. */
+  atHand(cid: CID): Uint8Array | undefined
+}
+
+export interface Intake {
+  /** Begins a DAG. */
+  dag(): Filling
+  /** Forgets what was not accepted, in memory and on the disk. Does not reject. Call it once, after `accept` too. */
+  drop(): Promise<void>
+}
+
+export interface Filling {
+  /** Taken over when it returns or resolves: the caller may change the bytes. Waits where the disk is late. */
+  put(cid: CID, bytes: Uint8Array): void | Promise<void>
+  has(cid: CID): boolean
+  /** The bytes of a block that any DAG of the intake has. */
+  read(cid: CID): Uint8Array | Promise<Uint8Array>
+  /** Takes a block that another DAG of the intake has; returns its size. */
+  adopt(cid: CID): number
+  /** Every block is here. `bytes`: of the file; of the blocks, where the root is none. */
+  finish(root: CID, profile: Profile, bytes: number): Kept
+}
+
+/** A DAG that is whole. Its blocks can be read until its intake is dropped, and from the store once it is accepted. */
+export interface Kept {
+  readonly cid: CID
+  readonly profile: Profile
+  readonly bytes: number
+  /** Bytes of a CARv1 of it. */
+  readonly carBytes: number
+  /** Its blocks, each once. */
+  readonly cids: readonly CID[]
+  get(cid: CID): Promise<Uint8Array | undefined>
+  /** Lets `blocks` serve it before it is accepted, for a provider that fetches by CID; until the intake is dropped. */
+  offer(): void
+}
+
+export type Accepted = {
+  readonly kept: Kept
+  /** Milliseconds since the epoch. */
+  readonly at: number
+  readonly holders: Readonly<Record<string, Standing>>
+}
+
+/**
+ * `here`: the store itself is the provider. `tier`: a shared tier that lacks it. Blocks stay as long as a holder of kind `here`
+ * holds them, or any holder is wanted.
+ */
+export type HolderKind = 'here' | 'provider' | 'tier'
+/** `given-up`: an operator decided it. `leaving`: a deletion has begun. */
+export type HolderState = 'wanted' | 'held' | 'given-up' | 'leaving'
+
+export type Standing = {
+  readonly kind: HolderKind
+  readonly state: HolderState
+  readonly tries: number
+  /** Milliseconds since the epoch; the holder is not asked before. */
+  readonly notBefore?: number
+  readonly class?: FailureClass
+  readonly why?: string
+}
+
+/** An accepted upload. */
+export type Entry = {
+  /** Rises with each new upload: the place in a page. */
+  readonly id: number
+  readonly cid: CID
+  readonly profile: Profile
+  readonly bytes: number
+  readonly carBytes: number
+  readonly at: number
+  /** Its blocks are in this store. */
+  readonly isHere: boolean
+  readonly holders: Readonly<Record<string, Standing>>
+}
+
+export interface Ledger {
+  /** v0 and v1 of a CID are one. */
+  find(cid: CID): Promise<Entry | undefined>
+  page(asked: Asked): Promise<Page>
+  /** Wanted holders whose time has come, the oldest first; by an index. */
+  due(now: number, limit: number): Promise<readonly Due[]>
+  /** The time at which the next wanted holder is due; undefined: there is none. */
+  nextDue(): Promise<number | undefined>
+  /** Takes a second or so per million uploads, off the loop. */
+  counts(): Promise<Counts>
+}
+
+export type Asked = {
+  readonly limit: number
+  /** `next` of the page before. */
+  readonly after?: number | undefined
+  /** With `holder`: at that one. `absent`: no row of that holder. */
+  readonly state?: HolderState | 'absent' | undefined
+  readonly holder?: string | undefined
+  readonly since?: number | undefined
+  readonly until?: number | undefined
+  readonly minBytes?: number | undefined
+  readonly maxBytes?: number | undefined
+}
+
+/** `next`: undefined on the last page. */
+export type Page = { readonly entries: readonly Entry[]; readonly next: number | undefined }
+export type Due = { readonly entry: Entry; readonly holder: string }
+
+export type Counts = {
+  readonly uploads: number
+  readonly bytes: number
+  /** By holder and state. */
+  readonly holders: readonly { readonly holder: string; readonly state: HolderState; readonly uploads: number }[]
+}
+
+/** Added to what the token used on that day (days since the epoch, UTC). */
+export type QuotaUse = {
+  readonly token: string
+  readonly day: number
+  readonly uploads: number
+  readonly bytes: number
+}
+
+export type Value = null | number | bigint | string | Uint8Array
+export type Row = Readonly<Record<string, Value>>
+export type Statement = { readonly sql: string; readonly args: readonly Value[] }
