@@ -10,13 +10,20 @@ export interface Store extends StoreReader {
   /**
    * One transaction for all of them: on the platter when it resolves, files first. Rejects with a Failure: none of them
    * counts, and each intake is still there to be dropped. An upload that is there already keeps its holders but for those
-   * named here; its blocks are replaced by the new ones.
+   * named here; its blocks are replaced by the new ones. A holder of kind `here` takes the place of every other of that kind.
    */
   accept(uploads: readonly Accepted[], quota?: readonly QuotaUse[]): Promise<void>
   /** Sets these holders (undefined: forgets one), in one commit. Blocks that no holder needs any more go. False: no such upload. */
   update(cid: CID, holders: Readonly<Record<string, Standing | undefined>>): Promise<boolean>
   /** Rows first, then files. False: no such upload. */
   remove(cid: CID): Promise<boolean>
+  /** Deletes every wanted row of this holder, releasing blocks as `update` does. */
+  forget(holder: string): Promise<number>
+  /**
+   * The same for its oldest wanted rows: beyond `limit` of them, or beyond `bytes` of uploads whose blocks lie here for this
+   * holder alone. Returns how many.
+   */
+  trim(holder: string, limit: number, bytes: number): Promise<number>
   /** Statements of one transaction, in order; for the owner of a table in schema.ts. Durable when it resolves. */
   write(statements: readonly Statement[]): Promise<void>
   /** Rejects with a Failure where nothing can be accepted now: the disk is full, read-only or failing. */
@@ -121,10 +128,14 @@ export interface Ledger {
   /** v0 and v1 of a CID are one. */
   find(cid: CID): Promise<Entry | undefined>
   page(asked: Asked): Promise<Page>
-  /** Wanted holders whose time has come, the oldest first; by an index. */
-  due(now: number, limit: number): Promise<readonly Due[]>
-  /** The time at which the next wanted holder is due; undefined: there is none. */
-  nextDue(): Promise<number | undefined>
+  /** Uploads that this holder is to get, by the time at which it may be asked, also in the future. By an index. */
+  due(holder: string, limit: number): Promise<readonly Entry[]>
+  /** Uploads that some holder is to get. By an index. */
+  waiting(): Promise<Waiting>
+  /** The same, the oldest first. */
+  waitingPage(limit: number): Promise<readonly Entry[]>
+  /** By each holder that is not one of these: what only it holds, and what it is still to get. */
+  others(configured: readonly string[]): Promise<readonly OtherHolder[]>
   /** Takes a second or so per million uploads, off the loop. */
   counts(): Promise<Counts>
 }
@@ -144,7 +155,21 @@ export type Asked = {
 
 /** `next`: undefined on the last page. */
 export type Page = { readonly entries: readonly Entry[]; readonly next: number | undefined }
-export type Due = { readonly entry: Entry; readonly holder: string }
+
+export type Waiting = {
+  readonly uploads: number
+  readonly bytes: number
+  /** When the oldest was accepted. */
+  readonly oldestAt: number | undefined
+  readonly holders: readonly { readonly holder: string; readonly kind: HolderKind; readonly uploads: number }[]
+}
+
+export type OtherHolder = {
+  readonly holder: string
+  /** It holds them, no configured holder does, and their blocks are not here. */
+  readonly alone: number
+  readonly waiting: number
+}
 
 export type Counts = {
   readonly uploads: number
