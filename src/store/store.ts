@@ -28,8 +28,6 @@ export interface Store extends StoreReader {
   write(statements: readonly Statement[]): Promise<void>
   /** Rejects with a Failure where nothing can be accepted now: the disk is full, read-only or failing. */
   probe(): Promise<void>
-  /** A whole copy that can be started from, while uploads go on. `folder` must be missing or empty. */
-  backup(folder: string, signal: AbortSignal): Promise<void>
 }
 
 /** The part of a store that each process of a gateway has. */
@@ -97,8 +95,8 @@ export type Accepted = {
  * holds them, or any holder is wanted.
  */
 export type HolderKind = 'here' | 'provider' | 'tier'
-/** `given-up`: an operator decided it. `leaving`: a deletion has begun. */
-export type HolderState = 'wanted' | 'held' | 'given-up' | 'leaving'
+/** `given-up`: an operator decided it. */
+export type HolderState = 'wanted' | 'held' | 'given-up'
 
 export type Standing = {
   readonly kind: HolderKind
@@ -175,7 +173,12 @@ export type Counts = {
   readonly uploads: number
   readonly bytes: number
   /** By holder and state. */
-  readonly holders: readonly { readonly holder: string; readonly state: HolderState; readonly uploads: number }[]
+  readonly holders: readonly {
+    readonly holder: string
+    readonly kind: HolderKind
+    readonly state: HolderState
+    readonly uploads: number
+  }[]
 }
 
 /** Added to what the token used on that day (days since the epoch, UTC). */

@@ -1,0 +1,14 @@
+// Where a store keeps what, in its folder.
+import { join } from 'node:path'
+
+export const placesIn = (folder: string) => ({
+  file: join(folder, 'cidgate.sqlite'),
+  /** Of the first page. */
+  head: join(folder, 'cidgate.sqlite-head'),
+  /** Made daily, without the bytes of blocks. */
+  copy: join(folder, 'cidgate-ledger.sqlite'),
+  /** Space for deletions on a full disk. */
+  reserve: join(folder, 'cidgate.reserve'),
+  /** A CAR file for each large request. */
+  cars: join(folder, 'uploads'),
+})
