@@ -3,9 +3,9 @@
 import { userInfo } from 'node:os'
 import { codeOf, isNoRoom, tryToWrite } from '../core/disk/files.ts'
 import { Failure } from '../core/failure.ts'
+import { lockTroubleOf } from '../store/lock.ts'
+import { createOwnership, type Leave, type OwnerOptions, type OwnerRecord, recordIn } from '../store/owner.ts'
 import type { DataFolder } from './folders.ts'
-import { troubleOf } from './lock.ts'
-import { createOwnership, type Leave, type OwnerOptions, type OwnerRecord, recordIn } from './owner.ts'
 
 export type DataFolderOptions = Omit<OwnerOptions, 'isFull'> & {
   /** The gateway keeps data that must not be lost. Otherwise a folder that is not writable does not stop the start. */
@@ -27,7 +27,7 @@ async function own(folder: DataFolder, options: OwnerOptions): Promise<Leave> {
     return await folder.part(createOwnership).join(options)
   } catch (error) {
     const { path } = folder
-    throw troubleOf(error) === 'taken' ? taken(path, await recordIn(path, options.clock)) : error
+    throw lockTroubleOf(error) === 'taken' ? taken(path, await recordIn(path, options.clock)) : error
   }
 }
 

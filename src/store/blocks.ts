@@ -3,7 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/block.ts'
 import { type Connection, failureOf } from './engine.ts'
-import { addKey, type Filter, mayHave } from './filter.ts'
+import { addKey, emptyFilter, type Filter, mayHave } from './filter.ts'
 import { keysIn, type PackedBlocks } from './operations.ts'
 import type { Reader } from './reader.ts'
 import type { Blocks } from './store.ts'
@@ -140,11 +140,13 @@ export function createBlocks({ reader, slow, ready, isFollower, onError }: Block
       return pending === undefined && filter !== undefined && filter.count > filter.capacity
     },
     async makeFilter() {
+      await ready
       pending ??= []
-      const made = await slow.ask({ kind: 'filter' })
+      const isEmpty = !filter && !connection?.get('select 1 from block limit 1')
+      const made = isEmpty ? { filter: emptyFilter(0), last: 0 } : await slow.ask({ kind: 'filter' })
       filter = made.filter
       last = made.last
-      for (const keys of pending) for (const key of keysIn(keys)) addKey(filter, key)
+      for (const keys of pending ?? []) for (const key of keysIn(keys)) addKey(filter, key)
       pending = undefined
     },
     added({ keys, bytes }, cids) {

@@ -29,6 +29,8 @@ export type StoreOptions = {
   readonly owned?: Promise<unknown>
 }
 
+/** A start has other work at first. */
+const checkAfterMs = 5000
 const slowIdleMs = 10_000
 const dayMs = 86_400_000
 const minuteMs = 60_000
@@ -175,6 +177,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
   async function look(): Promise<void> {
     await ready
     await blocks.makeFilter()
+    await clock.sleep(checkAfterMs, closing.signal)
     for (;;) {
       for (const line of await reading.slow.ask({ kind: 'check' })) reading.note(line)
       await copyLedger()

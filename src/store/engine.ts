@@ -88,7 +88,7 @@ function sqlite(): typeof import('node:sqlite') {
   }
 }
 
-export type Trouble = 'taken' | 'full' | 'damaged' | 'read-only' | 'no-locks' | 'failing'
+export type Trouble = 'taken' | 'full' | 'damaged' | 'read-only' | 'no-locks' | 'failing' | 'unopenable'
 
 // Primary result codes of SQLite.
 const troubles: Readonly<Record<number, Trouble>> = {
@@ -98,7 +98,7 @@ const troubles: Readonly<Record<number, Trouble>> = {
   10: 'failing',
   11: 'damaged',
   13: 'full',
-  14: 'failing',
+  14: 'unopenable',
   22: 'no-locks',
   26: 'damaged',
 }

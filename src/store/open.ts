@@ -1,7 +1,7 @@
 // A store is shared by the gateways of this process over one folder, and closed with the last of them.
 import type { SharedFolders } from '../core/disk/shared-folders.ts'
-import { createOwnership, type OwnerOptions } from '../data-folder/owner.ts'
 import { createStore, createStoreReader } from './create.ts'
+import { createOwnership, type OwnerOptions } from './owner.ts'
 import { placesIn } from './places.ts'
 import type { Store, StoreReader } from './store.ts'
 

@@ -58,7 +58,7 @@ function open(): { readonly db: Connection; readonly isMended: boolean } {
     return openDatabase(file, head)
   } catch (error) {
     // A full disk refuses the files that the engine works with.
-    if (!['full', 'failing'].includes(troubleOf(error) ?? '')) throw error
+    if (!['full', 'failing', 'unopenable'].includes(troubleOf(error) ?? '')) throw error
     dropReserve()
     return openDatabase(file, head)
   }

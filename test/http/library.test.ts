@@ -9,8 +9,8 @@ import { after, afterEach, before, beforeEach, describe, it } from 'node:test'
 import { pathToFileURL } from 'node:url'
 import express from 'express'
 import { silentLog } from '../../src/core/log.ts'
-import { lockFile } from '../../src/data-folder/lock.ts'
 import { ConfigError, type ConfigInput, createGateway, Failure, type Gateway, parseConfig } from '../../src/gateway.ts'
+import { lockFile } from '../../src/store/lock.ts'
 import { fetchAll, startedGateway, tempFolder } from '../support/gateway.ts'
 
 describe('a gateway in a program of yours', () => {

@@ -43,22 +43,23 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   observe: [],
   config: [],
   deny: [],
-  announce: [],
+  announce: ['store'],
   routing: ['observe'],
-  'data-folder': [],
+  'data-folder': ['store'],
+  store: ['ipld'],
   ipld: [],
   retrieval: ['ipld', 'observe'],
   content: ['ipld', 'retrieval'],
-  names: ['content', 'observe', 'retrieval'],
+  names: ['content', 'observe', 'retrieval', 'store'],
   web: ['content', 'ipld', 'retrieval'],
-  upload: ['content', 'data-folder', 'ipld', 'retrieval'],
+  upload: ['content', 'data-folder', 'ipld', 'retrieval', 'store'],
   schemas: ['content', 'upload'],
   http: ['announce', 'content', 'ipld', 'names', 'observe', 'retrieval', 'schemas', 'upload', 'web'],
   admin: ['names', 'observe', 'retrieval', 'upload'],
   team: ['http'],
   wiring: [
     ...['admin', 'announce', 'config', 'data-folder', 'deny', 'http', 'ipld', 'names', 'observe'],
-    ...['retrieval', 'routing', 'schemas', 'team', 'upload'],
+    ...['retrieval', 'routing', 'schemas', 'store', 'team', 'upload'],
   ],
   library: [
     ...['config', 'content', 'data-folder', 'http', 'names', 'observe', 'retrieval'],
@@ -66,7 +67,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   ],
   testing: ['ipld', 'upload'],
   server: ['config', 'http', 'team', 'wiring'],
-  cli: ['admin', 'announce', 'config', 'data-folder', 'deny', 'routing', 'server', 'team', 'upload', 'wiring'],
+  cli: ['admin', 'announce', 'config', 'data-folder', 'deny', 'routing', 'server', 'store', 'team', 'upload', 'wiring'],
 }
 
 const broken = (rule: (one: Import) => boolean): string[] =>

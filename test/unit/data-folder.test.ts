@@ -10,7 +10,7 @@ import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { openDataFolder } from '../../src/data-folder/folder.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
-import { lockFile, troubleOf } from '../../src/data-folder/lock.ts'
+import { lockFile, lockTroubleOf } from '../../src/store/lock.ts'
 import { diskFailure } from '../../src/upload/failures.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { startedGateway, tempFolder } from '../support/gateway.ts'
@@ -31,7 +31,7 @@ describe('the data folder', () => {
         return false
       },
       (error: unknown) => {
-        assert.equal(troubleOf(error), 'taken')
+        assert.equal(lockTroubleOf(error), 'taken')
         return true
       },
     )

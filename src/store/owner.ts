@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import type { Clock } from '../core/clock.ts'
 import { makeFolders } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
-import { type Lock, lockFile, troubleOf } from './lock.ts'
+import { type Lock, lockFile, lockTroubleOf } from './lock.ts'
 
 export interface Owner {
   release(): void
@@ -108,7 +108,7 @@ async function own(folder: string, { clock, log, isFull }: OwnerOptions): Promis
   }
 
   await take().catch((error: unknown) => {
-    const trouble = troubleOf(error)
+    const trouble = lockTroubleOf(error)
     if (trouble !== 'no-locks' && !(isFull && trouble === 'unwritable')) throw error
     complain(error)
   })

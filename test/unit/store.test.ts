@@ -1,0 +1,266 @@
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { type TestContext, test } from 'node:test'
+import { CarReader } from '@ipld/car'
+import { proves } from '../../src/core/block.ts'
+import { systemClock } from '../../src/core/clock.ts'
+import { silentLog } from '../../src/core/log.ts'
+import { createStoreReader } from '../../src/store/create.ts'
+import type { Kept, Standing, Store } from '../../src/store/store.ts'
+import { cidOfBytes, here, keep, keepLeaf, leavesOf, openStore, putFile, putLeaf } from '../support/stores.ts'
+
+async function folderFor(t: TestContext): Promise<string> {
+  const folder = await mkdtemp(join(tmpdir(), 'cidgate-store-'))
+  t.after(() => rm(folder, { recursive: true, force: true }))
+  return folder
+}
+
+async function storeFor(t: TestContext): Promise<{ store: Store; folder: string }> {
+  const folder = await folderFor(t)
+  const store = openStore(folder)
+  t.after(() => store.close())
+  return { store, folder }
+}
+
+const files = (folder: string): Promise<string[]> => readdir(join(folder, 'uploads'))
+
+async function assertWhole(store: Pick<Store, 'blocks'>, kept: Kept): Promise<void> {
+  for (const cid of kept.cids) {
+    const bytes = await store.blocks.get(cid)
+    assert.ok(bytes && proves(cid, bytes), String(cid))
+  }
+}
+
+const wanted: Standing = { kind: 'provider', state: 'wanted', tries: 0 }
+
+/** Work behind a commit: files are removed once it is over. */
+async function until(check: () => Promise<boolean>): Promise<void> {
+  for (let left = 200; !(await check()); left--) {
+    assert.ok(left > 0, 'not in time')
+    await systemClock.sleep(10)
+  }
+}
+
+test('accepted small and large uploads are there after a restart', async (t) => {
+  const folder = await folderFor(t)
+  const first = openStore(folder)
+  const small = await keepLeaf(first, randomBytes(1000))
+  const large = await keep(first, (dag) => putFile(dag, leavesOf(3, 50_000)))
+  const folderOfMany = await keep(first, (dag) => putFile(dag, leavesOf(500, 500)))
+  assert.equal((await files(folder)).length, 2)
+  await first.close()
+  const second = openStore(folder)
+  t.after(() => second.close())
+  for (const kept of [small, large, folderOfMany]) {
+    await assertWhole(second, kept)
+    const entry = await second.ledger.find(kept.cid)
+    assert.deepEqual(entry?.holders, { local: here })
+    assert.equal(entry?.bytes, kept.bytes)
+    assert.equal(entry?.carBytes, kept.carBytes)
+  }
+})
+
+test('the file of an upload is a CAR that names its root', async (t) => {
+  const { store, folder } = await storeFor(t)
+  const kept = await keep(store, (dag) => putFile(dag, leavesOf(5, 40_000)))
+  const [name = ''] = await files(folder)
+  const car = await CarReader.fromBytes(await readFile(join(folder, 'uploads', name)))
+  assert.deepEqual((await car.getRoots()).map(String), [String(kept.cid)])
+  for (const cid of kept.cids) assert.ok(proves(cid, (await car.get(cid))?.bytes ?? new Uint8Array()))
+})
+
+test('an upload that is dropped leaves no row and no file', async (t) => {
+  const { store, folder } = await storeFor(t)
+  const intake = store.begin()
+  const kept = await putFile(intake.dag(), leavesOf(3, 50_000))
+  assert.ok(await kept.get(kept.cid))
+  assert.equal(await store.blocks.get(kept.cid), undefined)
+  kept.offer()
+  assert.ok(await store.blocks.get(kept.cid))
+  await intake.drop()
+  assert.equal(await store.blocks.get(kept.cid), undefined)
+  assert.equal(await store.ledger.find(kept.cid), undefined)
+  assert.deepEqual(await files(folder), [])
+})
+
+test('a file without a row is swept at the start', async (t) => {
+  const folder = await folderFor(t)
+  const first = openStore(folder)
+  await keep(first, (dag) => putFile(dag, leavesOf(2, 50_000)))
+  // As a killed process leaves it.
+  const intake = first.begin()
+  await putFile(intake.dag(), leavesOf(2, 50_000))
+  await until(async () => (await files(folder)).length === 2)
+  await first.close()
+  const second = openStore(folder)
+  t.after(() => second.close())
+  await second.ready
+  await until(async () => (await files(folder)).length === 1)
+})
+
+test('several uploads of one request share one file and go one by one', async (t) => {
+  const { store, folder } = await storeFor(t)
+  const leaves = leavesOf(3, 40_000)
+  const intake = store.begin()
+  const one = await putFile(intake.dag(), leaves)
+  const dag = intake.dag()
+  for (const leaf of leaves) dag.adopt(cidOfBytes(leaf))
+  const two = await putFile(dag, [...leaves, randomBytes(100)])
+  await store.accept([one, two].map((kept) => ({ kept, at: 1, holders: { local: here } })))
+  await intake.drop()
+  assert.equal((await files(folder)).length, 1)
+  assert.equal(await store.remove(one.cid), true)
+  assert.equal(await store.remove(one.cid), false)
+  await assertWhole(store, two)
+  assert.equal(await store.blocks.get(one.cid), undefined)
+  await store.remove(two.cid)
+  await until(async () => (await files(folder)).length === 0)
+  assert.equal(await store.blocks.has(cidOfBytes(leaves[0] as Uint8Array)), false)
+})
+
+test('blocks that another upload needs outlive the file that they lie in', async (t) => {
+  const { store, folder } = await storeFor(t)
+  const shared = randomBytes(20_000)
+  const one = await keep(store, (dag) => putFile(dag, [shared, randomBytes(60_000)]))
+  const two = await keep(store, (dag) => putFile(dag, [shared, ...leavesOf(4, 60_000)]))
+  await store.remove(two.cid)
+  await until(async () => (await files(folder)).length === 1)
+  await assertWhole(store, one)
+})
+
+test('the same upload again takes the place of the first', async (t) => {
+  const { store, folder } = await storeFor(t)
+  const leaves = leavesOf(3, 50_000)
+  const one = await keep(store, (dag) => putFile(dag, leaves))
+  await keep(store, (dag) => putFile(dag, leaves), { local: here })
+  await until(async () => (await files(folder)).length === 1)
+  await assertWhole(store, one)
+  assert.equal((await store.ledger.counts()).uploads, 1)
+  await store.remove(one.cid)
+  await until(async () => (await files(folder)).length === 0)
+})
+
+test('blocks go with the last holder that needs them, and the row stays', async (t) => {
+  const { store } = await storeFor(t)
+  const intake = store.begin()
+  const kept = await putLeaf(intake.dag(), randomBytes(100))
+  await store.accept([{ kept, at: 5, holders: { kubo: { ...wanted, state: 'held' }, pinata: wanted } }])
+  await intake.drop()
+  assert.deepEqual(
+    (await store.ledger.due('pinata', 10)).map(({ cid }) => String(cid)),
+    [String(kept.cid)],
+  )
+  const { uploads, bytes, oldestAt } = await store.ledger.waiting()
+  assert.deepEqual([uploads, bytes, oldestAt], [1, 100, 5])
+  await assertWhole(store, kept)
+  assert.equal(await store.update(kept.cid, { pinata: { ...wanted, state: 'held', tries: 2 } }), true)
+  assert.equal(await store.blocks.get(kept.cid), undefined)
+  const entry = await store.ledger.find(kept.cid)
+  assert.equal(entry?.isHere, false)
+  assert.equal(entry?.holders.pinata?.tries, 2)
+  assert.deepEqual(await store.ledger.others(['kubo']), [{ holder: 'pinata', alone: 0, waiting: 0 }])
+  assert.deepEqual(await store.ledger.others([]), [
+    { holder: 'kubo', alone: 1, waiting: 0 },
+    { holder: 'pinata', alone: 1, waiting: 0 },
+  ])
+})
+
+test('wanted rows beyond a limit are trimmed, the oldest first', async (t) => {
+  const { store } = await storeFor(t)
+  for (let at = 0; at < 5; at++) {
+    const intake = store.begin()
+    const kept = await putLeaf(intake.dag(), Buffer.from(`file ${at}`))
+    await store.accept([{ kept, at, holders: { redis: { ...wanted, kind: 'tier' } } }])
+    await intake.drop()
+  }
+  assert.equal(await store.trim('redis', 3, 1000), 2)
+  assert.equal(await store.trim('redis', 3, 12), 1)
+  assert.deepEqual(
+    (await store.ledger.waitingPage(9)).map(({ at }) => at),
+    [3, 4],
+  )
+  assert.equal(await store.forget('redis'), 2)
+  assert.equal((await store.ledger.waiting()).uploads, 0)
+})
+
+test('pages of uploads follow each other, with conditions', async (t) => {
+  const { store } = await storeFor(t)
+  for (let at = 0; at < 25; at++) {
+    const intake = store.begin()
+    const kept = await putLeaf(intake.dag(), Buffer.from(`file ${at}`))
+    await store.accept([{ kept, at, holders: at % 2 ? { local: here } : { kubo: wanted } }])
+    await intake.drop()
+  }
+  const seen: number[] = []
+  for (let after: number | undefined, isFirst = true; isFirst || after !== undefined; isFirst = false) {
+    const page = await store.ledger.page({ limit: 10, after })
+    seen.push(...page.entries.map(({ at }) => at))
+    after = page.next
+  }
+  assert.deepEqual(
+    seen,
+    Array.from({ length: 25 }, (_, at) => at),
+  )
+  const some = async (asked: object) => (await store.ledger.page({ limit: 100, ...asked })).entries.length
+  assert.equal(await some({ holder: 'local' }), 12)
+  assert.equal(await some({ holder: 'local', state: 'absent' }), 13)
+  assert.equal(await some({ state: 'wanted' }), 13)
+  assert.equal(await some({ since: 10, until: 14 }), 5)
+  assert.equal(await some({ maxBytes: 6 }), 10)
+})
+
+test('another process sees a commit before it says that a block is missing', async (t) => {
+  const { store, folder } = await storeFor(t)
+  await store.ready
+  const reader = createStoreReader(folder, { clock: systemClock, log: silentLog })
+  t.after(() => reader.close())
+  await reader.ready
+  const first = await keepLeaf(store, randomBytes(100))
+  await assertWhole(reader, first)
+  await until(async () => reader.blocks.lacks(cidOfBytes(randomBytes(9))))
+  for (let count = 0; count < 50; count++) {
+    const kept = await keepLeaf(store, randomBytes(100))
+    assert.equal(reader.blocks.lacks(kept.cid), false)
+  }
+  const large = await keep(store, (dag) => putFile(dag, leavesOf(3, 50_000)))
+  await assertWhole(reader, large)
+})
+
+test('a read of what was just written needs no wait, and nothing else is at hand', async (t) => {
+  const { store } = await storeFor(t)
+  const kept = await keepLeaf(store, randomBytes(100))
+  assert.ok(store.blocks.holds(kept.cid))
+  assert.ok(proves(kept.cid, store.blocks.atHand(kept.cid) ?? new Uint8Array()))
+  await store.remove(kept.cid)
+  assert.equal(store.blocks.atHand(kept.cid), undefined)
+  assert.equal(store.blocks.holds(kept.cid), false)
+})
+
+test('quotas are added in the commit of their uploads', async (t) => {
+  const { store } = await storeFor(t)
+  const use = { token: 'a', day: 7, uploads: 1, bytes: 10 }
+  await store.accept([], [use])
+  await store.accept([], [use, { ...use, token: 'b' }])
+  const rows = await store.read('select token, uploads, bytes from quota where day = ? order by token', [7])
+  assert.deepEqual(
+    rows.map((row) => ({ ...row })),
+    [
+      { token: 'a', uploads: 2, bytes: 20 },
+      { token: 'b', uploads: 1, bytes: 10 },
+    ],
+  )
+})
+
+test('statements of one write count together or not at all', async (t) => {
+  const { store } = await storeFor(t)
+  const put = (name: string) => ({
+    sql: 'insert into record (name, bytes, at) values (?, ?, ?)',
+    args: [name, null, 1],
+  })
+  await store.write([put('a'), put('b')])
+  await assert.rejects(store.write([put('c'), put('a')]))
+  assert.equal((await store.read('select 1 from record')).length, 2)
+})
