@@ -13,12 +13,12 @@ import type { Log } from '../core/log.ts'
 import { createBlocks } from './blocks.ts'
 import { type CarFile, createCarFile } from './car-file.ts'
 import { type Connection, failureOf, openForReading, troubleOf } from './engine.ts'
-import { createBlockPile, createIntake, type OwnIntake, ownIntakes } from './intake.ts'
+import { createBlockPile, createIntake, type KeptIn, type OwnIntake } from './intake.ts'
 import { createLedger, guarded } from './ledger.ts'
 import type { Operation, Outcome } from './operations.ts'
 import { placesIn } from './places.ts'
 import { createReader } from './reader.ts'
-import type { Accepted, Store, StoreReader } from './store.ts'
+import type { Accepted, Kept, Store, StoreReader } from './store.ts'
 import { createWriter } from './writer.ts'
 import type { Opened } from './writer-thread.ts'
 
@@ -118,6 +118,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
   const places = placesIn(folder)
   const closing = new AbortController()
   const behind = new Set<Promise<unknown>>()
+  const kept = new WeakMap<Kept, KeptIn>()
   /** Files that this process began before those of others were swept. */
   const begun = new Set<string>()
   let isSwept = false
@@ -248,7 +249,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
   async function pack(uploads: readonly Accepted[]) {
     const byIntake = new Map<OwnIntake, Accepted[]>()
     for (const upload of uploads) {
-      const own = ownIntakes.get(upload.kept)
+      const own = kept.get(upload.kept)
       if (!own) throw new Error('an upload of another store cannot be accepted')
       byIntake.set(own.intake, [...(byIntake.get(own.intake) ?? []), upload])
     }
@@ -286,7 +287,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
   const store: Store = {
     ...{ ready, blocks, ledger, read },
     damage: reading.damage,
-    begin: () => createIntake({ newFile, dropped, offer: blocks.offer, stored: blocks.get }),
+    begin: () => createIntake({ kept, newFile, dropped, offer: blocks.offer, stored: blocks.get }),
     accept,
     update: async (cid, holders) =>
       (await released({ kind: 'update', cid: cid.toV1().bytes, holders }, 'change an upload')) === true,

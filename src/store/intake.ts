@@ -97,6 +97,7 @@ export type IntakePlaces = {
   readonly dropped: (file: CarFile) => Promise<void>
   /** Blocks may serve this one: until the answer is called. */
   readonly offer: (key: string, read: () => Uint8Array | Promise<Uint8Array>) => () => void
+  readonly kept: WeakMap<Kept, KeptIn>
   /** A block that was accepted. */
   readonly stored: (cid: CID) => Promise<Uint8Array | undefined>
 }
@@ -109,7 +110,8 @@ export interface OwnIntake extends Intake {
   readonly file: CarFile | undefined
 }
 
-export const ownIntakes: WeakMap<Kept, { readonly intake: OwnIntake; readonly list: readonly number[] }> = new WeakMap()
+/** Where each DAG that is whole has its blocks. */
+export type KeptIn = { readonly intake: OwnIntake; readonly list: readonly number[] }
 
 export function createIntake(places: IntakePlaces): OwnIntake {
   const pile = createBlockPile(places.newFile)
@@ -173,7 +175,7 @@ export function createIntake(places: IntakePlaces): OwnIntake {
             }
           },
         }
-        ownIntakes.set(kept, { intake, list })
+        places.kept.set(kept, { intake, list })
         return kept
       },
     }
@@ -185,7 +187,7 @@ export function createIntake(places: IntakePlaces): OwnIntake {
       const blocks = await pile.seal(uploads.map(({ kept }) => kept.cid))
       const rows = uploads.map(({ kept, at, holders }): AcceptedRow => {
         const { cid, profile, bytes, carBytes } = kept
-        const list = Uint32Array.from(ownIntakes.get(kept)?.list ?? [])
+        const list = Uint32Array.from(places.kept.get(kept)?.list ?? [])
         return { cid: cid.toV1().bytes, profile, bytes, carBytes, at, holders, list }
       })
       return { blocks, uploads: rows }

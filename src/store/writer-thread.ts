@@ -97,29 +97,31 @@ const isFull = (answer: Answer | undefined): boolean =>
   (answer.error.code === 'ENOSPC' || (answer.error.errcode ?? 0) % 256 === 13)
 
 /** Room for deletions is taken from the reserve, which is made again when they have made some. */
-function commitWithRoom(db: Connection, operations: readonly Operation[]): readonly Answer[] {
-  const { free, kept } = keptFree()
-  const taken = free < kept ? operations.filter(makesRoom) : operations
-  let answers = taken.length === 0 ? [] : commit(db, taken)
-  const due = new Map(taken.map((operation, index) => [operation, answers[index] as Answer]))
-  const stuck = taken.filter((operation) => makesRoom(operation) && isFull(due.get(operation)))
-  if (stuck.length > 0) {
-    dropReserve()
-    answers = commit(db, stuck)
-    for (const [index, operation] of stuck.entries()) due.set(operation, answers[index] as Answer)
-    try {
-      db.exec('pragma wal_checkpoint(truncate)')
-    } catch {}
+function createCommits(db: Connection): (operations: readonly Operation[]) => readonly Answer[] {
+  let isReserveDue = false
+  return (operations) => {
+    const { free, kept } = keptFree()
+    const taken = free < kept ? operations.filter(makesRoom) : operations
+    let answers = taken.length === 0 ? [] : commit(db, taken)
+    const due = new Map(taken.map((operation, index) => [operation, answers[index] as Answer]))
+    const stuck = taken.filter((operation) => makesRoom(operation) && isFull(due.get(operation)))
+    if (stuck.length > 0) {
+      dropReserve()
+      answers = commit(db, stuck)
+      for (const [index, operation] of stuck.entries()) due.set(operation, answers[index] as Answer)
+      try {
+        db.exec('pragma wal_checkpoint(truncate)')
+      } catch {}
+    }
+    if (stuck.length > 0 || isReserveDue) makeReserve()
+    isReserveDue = stuck.length > 0
+    return operations.map((operation) => due.get(operation) ?? { error: noRoom() })
   }
-  if (stuck.length > 0 || isReserveDue) makeReserve()
-  isReserveDue = stuck.length > 0
-  return operations.map((operation) => due.get(operation) ?? { error: noRoom() })
 }
-
-let isReserveDue = false
 
 try {
   const { db, isMended } = open()
+  const commitAll = createCommits(db)
   makeReserve()
   const cars = db.all('select name from car').map(({ name }) => name as string)
   const left = db
@@ -127,7 +129,7 @@ try {
     .map(({ name }) => name as string)
   say({ opened: { isMended, cars, left } })
   parentPort?.on('message', (operations: readonly Operation[] | 'close') => {
-    if (operations !== 'close') return say({ answers: commitWithRoom(db, operations) })
+    if (operations !== 'close') return say({ answers: commitAll(operations) })
     db.close()
     parentPort?.close()
   })
