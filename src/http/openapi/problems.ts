@@ -35,6 +35,7 @@ const meanings: Readonly<Record<number, string>> = {
   502: 'Upstreams or providers failed: `attempts` or `outcomes` names each of them. Nothing of an upload was kept.',
   503: 'Overloaded; retry after `Retry-After`.',
   504: 'No upstream answered in time (`responses.types: web` only).',
+  505: 'A version of HTTP that is not HTTP/1.',
   507: 'No room on the disk for the upload.',
   508: 'The upload was forwarded from here and has come back.',
 }
@@ -43,7 +44,7 @@ export const failures = (statuses: readonly number[]): Json =>
   Object.fromEntries(statuses.map((status) => [String(status), ref('responses', `Problem${status}`)]))
 
 /** Statuses that any route may answer. */
-export const anyStatuses = [400, 405, 408, 413, 417, 429, 431, 500, 503] as const
+export const anyStatuses = [400, 405, 408, 413, 417, 429, 431, 500, 503, 505] as const
 export const readStatuses = [...anyStatuses, 404, 406, 410, 412, 416, 422, 451, 501, 502, 504] as const
 export const addStatuses = [...anyStatuses, 401, 403, 410, 451, 502, 507, 508] as const
 

@@ -13,6 +13,10 @@ export type RequestTarget = {
 
 const longestTold = 100
 
+/** A request line may name a version that is not the one in which it is written; HTTP/2 itself has streams. */
+export const isHttp1 = (request: IncomingMessage): boolean =>
+  request.httpVersion.startsWith('1.') || 'stream' in request
+
 const noSuchVersion = ({ httpVersion }: IncomingMessage): Failure =>
   new HttpRefusal('unsupported', `HTTP/${httpVersion} is not supported here; use HTTP/1.1`, {
     source: 'client',
@@ -23,7 +27,7 @@ const malformed = (what: string): Failure => new Failure('malformed', what, { so
 
 /** Throws a Failure: `malformed`, or `unsupported` for a version that is not HTTP/1. */
 export function readTarget(request: IncomingMessage): RequestTarget {
-  if (request.httpVersionMajor !== 1) throw noSuchVersion(request)
+  if (!isHttp1(request)) throw noSuchVersion(request)
   const { rawHeaders } = request
   let hosts = 0
   for (let index = 0; index < rawHeaders.length; index += 2) if (rawHeaders[index]?.toLowerCase() === 'host') hosts++

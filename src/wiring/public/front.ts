@@ -15,6 +15,7 @@ import type { Limits } from '../../http/limits/limits.ts'
 import { createProxyRoute } from '../../http/proxy/proxy.ts'
 import { createUnread, type Unread } from '../../http/unread.ts'
 import { createRequestIds } from '../../http/wire/request-id.ts'
+import { isHttp1 } from '../../http/wire/request-target.ts'
 import type { RequestCounts } from '../../observe/requests.ts'
 import type { TierStack } from '../../retrieval/tiers/stack.ts'
 import type { ReadSide } from '../reading.ts'
@@ -133,7 +134,7 @@ export function wireFront(
     router,
     handler: (request: IncomingMessage, response: ServerResponse) => {
       // `readTarget` refuses every other version.
-      const isPlain = request.httpVersionMajor === 1
+      const isPlain = isHttp1(request)
       if (isPlain && (fastPath.take(request, response) || leafLane.take(request, response))) return
       if (!elsewhere?.take(request, response)) handler(request, response)
     },
