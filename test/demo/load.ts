@@ -22,6 +22,7 @@ export interface Load {
 const perSecond = 25
 const popular = 30
 
+/** `paths` may change meanwhile; the last ones are the popular ones. */
 export function startLoad(url: string, paths: readonly string[]): Load {
   const agent = new Agent({ headersTimeout: 30_000, bodyTimeout: 30_000 })
   const stopping = new AbortController()
@@ -29,7 +30,7 @@ export function startLoad(url: string, paths: readonly string[]): Load {
   let tally = emptyTally()
   let number = 0
 
-  const someOf = (most: number): string => paths[Math.floor(Math.random() * most)] ?? ''
+  const someOf = (newest: number): string => paths.at(-1 - Math.floor(Math.random() * newest)) ?? ''
 
   async function read(path: string): Promise<void> {
     const began = performance.now()

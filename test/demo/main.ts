@@ -34,7 +34,7 @@ const folder = await mkdtemp(join(tmpdir(), 'cidgate-demo-'))
 const world = await startWorld()
 type Gateway = { readonly url: string; readonly admin: string; stop(): Promise<void>; readonly ended: Promise<unknown> }
 
-async function startGateway({ upstreams, service }: DemoWorld): Promise<Gateway> {
+async function startGateway({ upstreams, service }: DemoWorld): Promise<Gateway | undefined> {
   const config = {
     listen: values.listen,
     admin: values.admin,
@@ -42,12 +42,15 @@ async function startGateway({ upstreams, service }: DemoWorld): Promise<Gateway>
     log: { level: 'error' },
     // Small, so that some reads always have to go further.
     cache: {
+      hot: { maxBytes: '2MiB' },
       tiers: [
         { use: 'memory', maxBytes: '4MiB' },
         { use: 'disk', maxBytes: '16MiB' },
       ],
     },
     retrieval: { upstreams },
+    responses: { types: 'web' },
+    hosts: { localhost: { subdomains: true } },
     pinning: {
       queue: true,
       providers: [
@@ -59,12 +62,22 @@ async function startGateway({ upstreams, service }: DemoWorld): Promise<Gateway>
   }
   const file = join(folder, 'cidgate.json')
   await writeFile(file, JSON.stringify(config))
-  const child = spawn(process.execPath, [cli, 'serve', '--config', file], { stdio: ['ignore', 'pipe', 'inherit'] })
+  const child = spawn(process.execPath, [cli, 'serve', '--config', file], { stdio: ['ignore', 'pipe', 'pipe'] })
   const ended = once(child, 'exit')
+  let hasStarted = false
+  let said = ''
+  child.stderr.setEncoding('utf8').on('data', (text: string) => {
+    if (hasStarted) process.stderr.write(text)
+    else said += text
+  })
   const [line] = (await Promise.race([once(createInterface({ input: child.stdout }), 'line'), ended])) as [string]
   const [url, admin] = String(line).match(/http:\/\/[^\s/)]+/g) ?? []
-  if (url === undefined || admin === undefined)
-    throw new Error('the gateway did not start: see above, or name other ports (npm run demo -- --listen … --admin …)')
+  if (url === undefined || admin === undefined) {
+    console.error(`${said.trim()}; name other ports: npm run demo -- --listen 127.0.0.1:9000 --admin 127.0.0.1:9001`)
+    return undefined
+  }
+  hasStarted = true
+  process.stderr.write(said)
   return {
     url,
     admin,
@@ -80,7 +93,7 @@ async function show(gateway: Gateway): Promise<void> {
   console.log(`
   gateway     ${gateway.url}
   dashboard   ${gateway.admin}
-  a site      ${gateway.url}${world.site}
+  a website   http://${world.site}.ipfs.localhost:${new URL(gateway.url).port}/
   a file      curl ${gateway.url}${world.paths[0]}
   upload one  curl -F data=@README.md ${gateway.url}/add
 
@@ -103,6 +116,7 @@ async function play(gateway: Gateway, load: ReturnType<typeof startLoad>): Promi
       run()
       console.log(`${clockOf(second)} ── ${say}`)
     }
+    await world.publish()
     if (second > 0 && second % lineSeconds === 0)
       console.log(`${clockOf(second)}    ${lineOf(load.take(), await owedBy(gateway))}`)
     await sleep(1000, undefined, { signal: stopping.signal }).catch(() => {})
@@ -136,7 +150,9 @@ function lineOf({ statuses, sources, millis, uploads }: Tally, owed: number | un
 }
 
 try {
-  await show(await startGateway(world))
+  const gateway = await startGateway(world)
+  if (gateway) await show(gateway)
+  else process.exitCode = 2
 } finally {
   await world.close()
   await rm(folder, { recursive: true, force: true })
