@@ -31,6 +31,7 @@ export interface UpstreamResponse {
   readonly chunks: AsyncIterable<Uint8Array>
   readonly trailers: () => Readonly<Record<string, string | string[] | undefined>>
   readonly contentLength: number | undefined
+  readonly contentType: string | undefined
   /** Lets go of the socket; the rest of the body is not read. */
   readonly stop: () => void
 }
@@ -97,6 +98,7 @@ async function askOnce(question: HttpQuestion, site = question.url, hops = 0): P
       chunks: chunksOf(question, response.body, own, end),
       trailers: () => response.trailers,
       contentLength: length === undefined ? undefined : Number(length),
+      contentType: oneOf(headers['content-type']),
       stop,
     }
   } catch (error) {
@@ -234,7 +236,8 @@ export function refusal(
   const isThrottled = status === 429 || (status === 503 && retryAfterMs !== undefined)
   if (isThrottled)
     return new Failure('throttled', `rate limited by ${name} (${status})`, { source: 'upstream', retryAfterMs })
-  if (status === 404) return failure('not-found', `${name} does not have it`)
+  // 412: a gateway that a router named is asked for what it holds (only-if-cached).
+  if (status === 404 || status === 412) return failure('not-found', `${name} does not have it`)
   if (noFormat.has(status))
     return new Failure('refused', `${name} refused (${status})`, { source: 'upstream', facts: refusesFormat })
   if (status === 401 || status === 403 || status === 410 || status === 451)

@@ -1,8 +1,13 @@
 // Every kind of upstream that can be named in the configuration.
+
+import { isInside } from './connect.ts'
 import type { UpstreamKind } from './contract.ts'
 import { kubo } from './kubo.ts'
 import { plain } from './plain.ts'
+import { openRouter, type RouterClient, type RouterOptions, routerOptions } from './router.ts'
 import { trustless } from './trustless.ts'
+
+export { isInside, openRouter, type RouterClient, type RouterOptions, routerOptions }
 
 const kinds = { trustless, plain, kubo } as const
 

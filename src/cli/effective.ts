@@ -27,8 +27,9 @@ export function effectiveValues(file: string): EffectiveValue[] {
     const variable = variableOf(path)
     if (variable !== undefined) return variable
     if (own !== undefined) return positionOf(written) ?? file
-    if (path[0] === 'retrieval' && path[1] === 'upstreams' && valueAt(said, ['retrieval', 'upstreams']) === undefined)
-      return 'config/upstreams.yaml'
+    const [section, list] = path
+    const isShipped = section === 'retrieval' && valueAt(said, ['retrieval', 'upstreams']) === undefined
+    if (isShipped && (list === 'upstreams' || list === 'routers')) return `config/${list}.yaml`
     return 'default'
   }
 }

@@ -167,7 +167,8 @@ function withPublicUpstreams(tree: unknown, parsed: Readonly<Record<string, unkn
   if (!isMapping(tree) || parsed.retrieval !== undefined) return tree
   const retrieval = tree.retrieval === undefined ? {} : tree.retrieval
   if (!isMapping(retrieval) || retrieval.upstreams !== undefined) return tree
-  return { ...tree, retrieval: { ...retrieval, upstreams: readYaml(shipped('config/upstreams.yaml')).tree } }
+  const { routers = readYaml(shipped('config/routers.yaml')).tree } = retrieval
+  return { ...tree, retrieval: { ...retrieval, upstreams: readYaml(shipped('config/upstreams.yaml')).tree, routers } }
 }
 
 function freeze<T>(value: T): T {

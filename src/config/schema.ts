@@ -4,7 +4,7 @@ import { z } from 'zod'
 import { type ProviderKinds, providerKinds } from '../../backends/pinning/index.ts'
 import { type TallyKinds, tallyKinds } from '../../backends/tallies/index.ts'
 import { type TierKinds, tierKinds } from '../../backends/tiers/index.ts'
-import { type UpstreamKinds, upstreamKinds } from '../../backends/upstreams/index.ts'
+import { routerOptions, type UpstreamKinds, upstreamKinds } from '../../backends/upstreams/index.ts'
 import { accessModes } from '../core/log.ts'
 import { duration, size } from '../core/units.ts'
 import { entries, entriesWith, entry } from './entries.ts'
@@ -111,6 +111,20 @@ const retrieval = z.strictObject({
     .transform((list) => list ?? [])
     .describe(
       'Who is asked for blocks that no tier has, beside the providers that hold some. Absent: config/upstreams.yaml. Empty: no upstream (an archive).',
+    ),
+  routers: z
+    .array(routerOptions)
+    .max(4)
+    .optional()
+    .transform((list) => list ?? [])
+    .superRefine((list, context) => {
+      const names = list.map(({ name, url }) => name ?? new URL(url).host)
+      for (const [index, name] of names.entries())
+        if (names.indexOf(name) < index)
+          context.addIssue({ code: 'custom', path: [index, 'name'], message: 'expected each name once' })
+    })
+    .describe(
+      'Servers that say who has a CID (Delegated Routing V1), 4 at most: asked where the upstreams are late or have it not, and at once where there are none. The HTTP gateways that they name are asked too. Absent: none, or config/routers.yaml where `upstreams` is absent, too.',
     ),
   notFound: z
     .strictObject({

@@ -14,7 +14,7 @@ import { createDnsLinks } from './dnslink.ts'
 import { createIpnsNames, type RecordMemory } from './ipns.ts'
 import { canonicalKey, keyText } from './ipns-record.ts'
 import type { LookupAnswer, LookupMemory, LookupRequest } from './lookups.ts'
-import { recordSources } from './record-sources.ts'
+import { type RecordRouter, recordSources } from './record-sources.ts'
 import type { RecordStore } from './record-store.ts'
 import type { SharedRecords } from './shared-records.ts'
 import { createSites, type HasLink, type NoLinkMemory } from './sites.ts'
@@ -86,6 +86,8 @@ const mostSteps = 32
 export function createNames(options: {
   readonly settings: NamesSettings
   readonly pool: Pool
+  /** Routers keep records too. */
+  readonly routers?: readonly RecordRouter[]
   readonly memory: NamesMemory
   /** Throws a Failure `denied`. Called for each name on the way. */
   readonly visit: (name: string, rest: readonly string[]) => void
@@ -93,7 +95,7 @@ export function createNames(options: {
   readonly clock: Clock
   readonly log: Log
 }): Names {
-  const { settings, pool, memory, visit, userAgent, clock, log } = options
+  const { settings, pool, routers, memory, visit, userAgent, clock, log } = options
   const { deadline: deadlineMs, notFound: notFoundMs, most } = settings
   const bounds = {
     deadlineMs,
@@ -108,7 +110,7 @@ export function createNames(options: {
     store,
     shared,
     memory: records,
-    sources: recordSources({ pool, clock, log }),
+    sources: recordSources({ pool, routers, clock, log }),
   })
   const servers = txtServers(settings.dns, { userAgent, clock })
   const links = createDnsLinks({ ...bounds, servers, memory: known, fixed: settings.links })

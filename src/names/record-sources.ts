@@ -1,6 +1,7 @@
 // The upstreams that may be asked for an IPNS record now. Names respect the health of an upstream (cool-downs, budgets,
 // quarantine) and hardly change it: a missing or slow name says nothing about how an upstream serves blocks.
 import { LRUCache } from 'lru-cache'
+import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
@@ -13,8 +14,19 @@ import type { RecordSource, Sources } from './ipns.ts'
 const lieMs = 600_000
 const unjudged = new Failure('cancelled', 'a record was asked for, no block', { source: 'ours' })
 
-export function recordSources(options: { readonly pool: Pool; readonly clock: Clock; readonly log: Log }): Sources {
-  const { pool, clock, log } = options
+/** A router that keeps records. It has no standing of its own here: what it says of a name tells nothing of its other answers. */
+export type RecordRouter = {
+  readonly name: string
+  record(key: CID, signal: AbortSignal): Promise<Uint8Array>
+}
+
+export function recordSources(options: {
+  readonly pool: Pool
+  readonly routers?: readonly RecordRouter[] | undefined
+  readonly clock: Clock
+  readonly log: Log
+}): Sources {
+  const { pool, routers = [], clock, log } = options
   // By key: one record that this gateway cannot read must not cost the upstream all other names.
   const liars = new LRUCache<string, number>(upTo(10_000))
 
@@ -32,11 +44,22 @@ export function recordSources(options: { readonly pool: Pool; readonly clock: Cl
         ask.failed(unjudged)
       }
     },
-    lied(failure) {
-      liars.set(`${upstream.name} ${spentOn}`, clock.monotonic() + lieMs)
-      log('warn', 'names.false-record', { upstream: upstream.name, forMs: lieMs, why: failure.message })
-    },
+    lied: (failure) => noteLie(upstream.name, spentOn, failure),
   })
+
+  function noteLie(name: string, spentOn: string, failure: Failure): void {
+    liars.set(`${name} ${spentOn}`, clock.monotonic() + lieMs)
+    log('warn', 'names.false-record', { upstream: name, forMs: lieMs, why: failure.message })
+  }
+
+  const hasLied = (name: string, spentOn: string): boolean => (liars.get(`${name} ${spentOn}`) ?? 0) > clock.monotonic()
+
+  const routed = (spentOn: string): RecordSource[] =>
+    routers.flatMap(({ name, record }) => {
+      const as = `router ${name}`
+      if (hasLied(as, spentOn)) return []
+      return [{ name: as, record, lied: (failure) => noteLie(as, spentOn, failure) }]
+    })
 
   return (key) => {
     const spentOn = blockKey(key)
@@ -46,8 +69,7 @@ export function recordSources(options: { readonly pool: Pool; readonly clock: Cl
     for (const member of pool.members) {
       const { upstream, health } = member
       if (!upstream.record) continue
-      const hasLied = (liars.get(`${upstream.name} ${spentOn}`) ?? 0) > clock.monotonic()
-      const state = hasLied ? 'sent-a-false-record' : health.state(spentOn).state
+      const state = hasLied(upstream.name, spentOn) ? 'sent-a-false-record' : health.state(spentOn).state
       if (state === 'ready') ready.push(member)
       else if (state === 'resting') resting.push(member)
       else skipped.push({ upstream: upstream.name, outcome: `skipped: ${state}`, ms: 0 })
@@ -55,6 +77,6 @@ export function recordSources(options: { readonly pool: Pool; readonly clock: Cl
     if (ready.length === 0) ready.push(...resting)
     else
       for (const { upstream } of resting) skipped.push({ upstream: upstream.name, outcome: 'skipped: resting', ms: 0 })
-    return { ready: ready.map((member) => sourceOf(member, spentOn)), skipped }
+    return { ready: [...ready.map((member) => sourceOf(member, spentOn)), ...routed(spentOn)], skipped }
   }
 }

@@ -47,7 +47,7 @@ export function openSession(
   const { stack, notFound, turns, nodes, isArchive } = shared
   const clock = createRequestClock({ ...shared, signal, waitedMs })
   const { inTime } = clock
-  const upstreams = createUpstreamReader({ clock, account, signal, noCache, client }, shared)
+  const upstreams = createUpstreamReader({ clock, account, signal, noCache, client, root: () => root }, shared)
   const { fromSlowTiers, withoutLook, fetchHeld } = createTierReader({
     ...{ clock: shared.clock, stack, notFound, inTime, signal, onlyIfCached, isArchive, fromTier, fromUpstreams },
     onHeld: () => (wasHeld = true),
@@ -57,6 +57,7 @@ export function openSession(
   // Made when the reader first says what comes next: a file of one block has nothing ahead.
   let ahead: ReadAhead | undefined
   let ended = false
+  let root: CID | undefined
   /** Whether a slow tier had a block of this request. */
   let wasHeld = false
   let hasMissed = false
@@ -129,6 +130,7 @@ export function openSession(
       if (turn !== undefined) await turn
       if (ended) throw cancelled('the request is over')
       check(cid)
+      root ??= cid
       if (!isProvable(cid)) throw unprovable(cid)
       if (isIdentity(cid)) return cid.multihash.digest
       const here = ahead?.take(cid) ?? atHand(cid)?.bytes
@@ -140,6 +142,7 @@ export function openSession(
     },
     atHand(cid, options) {
       check(cid)
+      root ??= cid
       const isElsewhere = ended || isIdentity(cid) || !isProvable(cid) || ahead?.has(cid)
       return isElsewhere ? undefined : atHand(cid, options)
     },

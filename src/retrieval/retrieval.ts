@@ -81,7 +81,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
 
   /** One round of a background search: asks like a request, but its client does not wait. */
   function lookFor(cid: CID, around: DagWant | undefined, client: string): (signal: AbortSignal) => SearchRound {
-    const asker = { client, hasBegun: false }
+    const asker = { client, hasBegun: false, root: around?.cid ?? cid }
     return (signal) => {
       if (!around) {
         const { found, attempts } = flyForBlock(cid, signal, { pool, clock, keep, asker, trace })
@@ -102,12 +102,14 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     nodes: createNodeMemory(),
     deadlineMs: options.deadlineMs,
     blockDeadlineMs: options.blockDeadlineMs,
-    isArchive: pool.members.length === 0,
+    isArchive: pool.members.length === 0 && !pool.find,
     joinBlock,
     joinDag,
     onItsWay,
-    knowsDags: (cid) =>
-      pool.members.some(({ upstream, health }) => upstream.traits.dag && health.state(blockKey(cid)).state === 'ready'),
+    knowsDags: (cid, root) =>
+      pool
+        .of(root)
+        .some(({ upstream, health }) => upstream.traits.dag && health.state(blockKey(cid)).state === 'ready'),
     whoIsLeft: (cid) => pool.plan('block', cid),
     lookFor,
   }

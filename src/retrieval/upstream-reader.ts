@@ -27,7 +27,7 @@ export type Flying = {
   /** The key of another reader's flight that will still bring this block. */
   onItsWay(cid: CID): string | undefined
   /** Whether an upstream may be asked for more than single blocks now. */
-  knowsDags(cid: CID): boolean
+  knowsDags(cid: CID, root: CID): boolean
   /** The upstreams that cannot be asked for it now. */
   whoIsLeft(cid: CID): Omit<Plan, 'steps'>
   /** One round of a background search, which this client began: no client waits. */
@@ -51,14 +51,23 @@ export function createUpstreamReader(
     readonly signal: AbortSignal
     readonly noCache: boolean
     readonly client: string
+    /** The first CID that the request asked for. */
+    readonly root: () => CID | undefined
   },
   shared: Flying,
 ): UpstreamReader {
   const { clock, account, signal, noCache, client } = options
   const { stack, notFound, searches, joinBlock, joinDag, onItsWay, knowsDags, whoIsLeft, lookFor } = shared
-  const askerOf = (lastFrom: LastFrom): Asker => ({ client, hasBegun: clock.hasBegun() || lastFrom === 'upstream' })
+  const askerOf = (lastFrom: LastFrom): Asker => ({
+    client,
+    hasBegun: clock.hasBegun() || lastFrom === 'upstream',
+    root: options.root(),
+  })
   const absences = createRequestAbsences({ clock, account, noCache, client, notFound, searches, whoIsLeft, lookFor })
-  const followed = createFollowedAnswer({ joinDag, onItsWay, knowsDags, askerOf })
+  const followed = createFollowedAnswer({
+    ...{ joinDag, onItsWay, askerOf },
+    knowsDags: (cid) => knowsDags(cid, options.root() ?? cid),
+  })
 
   async function fromDag(cid: CID, around: DagWant, flight: Flight<DagFlight>): Promise<Uint8Array | undefined> {
     const wasLate = clock.isLate()

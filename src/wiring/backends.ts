@@ -7,12 +7,14 @@ import { tallyKinds } from '../../backends/tallies/index.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
-import { upstreamKinds } from '../../backends/upstreams/index.ts'
+import { isInside, openRouter, type RouterClient, upstreamKinds } from '../../backends/upstreams/index.ts'
 import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
 import { blocksBelow } from '../ipld/block-links.ts'
 import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/health/upstream-health.ts'
 import type { Whole } from './whole.ts'
+
+export { isInside, openRouter, type RouterClient }
 
 export type WiredUpstream = {
   readonly upstream: Upstream
@@ -90,6 +92,31 @@ function takeUpstream(whole: Whole, entry: UpstreamEntry & { readonly of: string
     ({ upstream }) => upstream.close(),
   )
 }
+
+/** A gateway that a router named. No probe asks it anything: its first proved block is the probe. */
+export function joinFound(
+  whole: Whole,
+  origin: string,
+  { allowPrivate }: { readonly allowPrivate: boolean },
+): WiredUpstream & { readonly isFound: true } {
+  const { config, clock, log, trace } = whole
+  const { userAgent, deadline } = config.retrieval
+  const kind = kindOf(upstreamKinds, 'trustless')
+  // It is asked for what it holds: one that looked elsewhere could come back to this gateway.
+  const options = kind.options.parse({
+    url: origin,
+    headers: { 'cache-control': 'only-if-cached' },
+    connections: foundConnections,
+    allowPrivate,
+  })
+  const name = new URL(origin).host
+  const upstream = kind.create(options, { name, isFound: true, userAgent, log, clock, trace })
+  const wired = wireUpstream(whole, upstream, { perMinute: undefined, perCidPerMinute: undefined, of: undefined })
+  wired.health.join({ hasOthers: () => true, patienceMs: deadline })
+  return { ...wired, isFound: true }
+}
+
+const foundConnections = 8
 
 const takeOwnUpstream = (whole: Whole, upstream: Upstream): WiredUpstream =>
   whole.lease.take('upstream', [upstream], () =>

@@ -16,10 +16,13 @@ import { startProbes } from '../retrieval/upstreams/probes.ts'
 import { isWorker } from '../team/team.ts'
 import type { WiredUpstream } from './backends.ts'
 import { type Denials, wireDenials } from './denials.ts'
+import { type Finding, takeFinding } from './finding.ts'
 import type { Whole } from './whole.ts'
 
 export type ReadSide = {
   readonly pool: Pool
+  /** Absent: no router is configured. */
+  readonly finding: Finding | undefined
   readonly retrieval: Retrieval
   readonly hot: ResponseCache
   readonly denials: Denials
@@ -42,21 +45,22 @@ export async function wireReading(
   const patienceMs = deadline * shareOfUpstreams
   // It may be refused, and so comes before what begins to work.
   const denials = await wireDenials(whole)
+  const finding = takeFinding(whole, upstreams)
   const pool = lease.take(
     'pool',
-    [upstreams, hedge, patienceMs],
-    () => createPool({ members: upstreams, hedge, clock, patienceMs }),
+    [upstreams, hedge, patienceMs, finding],
+    () => createPool({ members: upstreams, hedge, clock, patienceMs, more: finding?.finder }),
     (one) => one.close(),
   )
-  const retrieval = takeRetrieval(whole, { stack, pool, upstreams })
-  const names = takeNames(whole, { pool, shelves, denials })
+  const retrieval = takeRetrieval(whole, { stack, pool, upstreams, finding })
+  const names = takeNames(whole, { pool, shelves, denials, finding })
   lease.take(
     'probes',
     [pool, probeEvery],
     () => startProbes({ pool, everyMs: probeEvery, clock, log }),
     (probes) => probes.close(),
   )
-  return { pool, retrieval: takeReaders(whole, retrieval, denials), hot: takeHot(whole), denials, names }
+  return { pool, finding, retrieval: takeReaders(whole, retrieval, denials), hot: takeHot(whole), denials, names }
 }
 
 /** Every session of this gateway asks its denylists. The retrieval itself may go over to a gateway that has others. */
@@ -69,13 +73,18 @@ function takeReaders({ lease }: Whole, retrieval: Retrieval, { lists, visit }: D
 
 function takeRetrieval(
   { config, clock, turns, log, lease, trace, team }: Whole,
-  parts: { readonly stack: TierStack; readonly pool: Pool; readonly upstreams: readonly WiredUpstream[] },
+  parts: {
+    readonly stack: TierStack
+    readonly pool: Pool
+    readonly upstreams: readonly WiredUpstream[]
+    readonly finding: Finding | undefined
+  },
 ): Retrieval {
-  const { stack, pool, upstreams } = parts
+  const { stack, pool, upstreams, finding } = parts
   const { deadline, blockDeadline, keepLooking, readAhead } = config.retrieval
   const { first, most } = config.retrieval.notFound
   // A remembered absence holds only for the same upstreams: a new one may have the content.
-  const notFound = lease.take('not found', [upstreams, first, most], () =>
+  const notFound = lease.take('not found', [upstreams, finding, first, most], () =>
     createNotFoundMemory({
       firstMs: first,
       mostMs: most,
@@ -106,16 +115,23 @@ function takeRetrieval(
 
 function takeNames(
   whole: Whole,
-  parts: { readonly pool: Pool; readonly shelves: readonly Shelf[]; readonly denials: Denials },
+  parts: {
+    readonly pool: Pool
+    readonly shelves: readonly Shelf[]
+    readonly denials: Denials
+    readonly finding: Finding | undefined
+  },
 ): Names {
-  const { pool, shelves, denials } = parts
+  const { pool, shelves, denials, finding } = parts
+  const routers = finding?.routers ?? []
   const { config, clock, log, lease } = whole
   const { userAgent } = config.retrieval
   const memory = takeNamesMemory(whole, shelves)
   return lease.take(
     'names',
-    [Object.values(memory), pool, denials.lists, config.names, userAgent],
-    () => createNames({ settings: config.names, pool, memory, visit: denials.visitName, userAgent, clock, log }),
+    [Object.values(memory), pool, routers, denials.lists, config.names, userAgent],
+    () =>
+      createNames({ settings: config.names, pool, routers, memory, visit: denials.visitName, userAgent, clock, log }),
     (names) => names.close(),
   )
 }

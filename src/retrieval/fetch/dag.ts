@@ -79,7 +79,11 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     },
   })
 
-  const asking = createAsking({ want, pool, attempts, tries, blocks, readers, runners })
+  const asking = createAsking({
+    ...{ want, pool, attempts, tries, blocks, readers, runners },
+    root: deps.asker?.root ?? want.cid,
+    onNews: wake,
+  })
   const hedgeTimer = createHedgeTimer({
     ...{ clock, pool, progress, readers, runners, asking, blocks, demand },
     onIdle: wake,

@@ -12,8 +12,10 @@ export type RaceOptions<Who, T> = {
    * the attempt failed and may be tried again, so the next one starts as if it had ended.
    */
   readonly attempt: (who: Who, signal: AbortSignal, giveWay: () => void) => Promise<T>
-  /** Whether another upstream may be started although none has failed. */
-  readonly mayHedge: () => boolean
+  /** Whether this one may be started although none has failed. */
+  readonly mayHedge: (who: Who) => boolean
+  /** Called when one failed, or took longer than it may. */
+  readonly onLate?: () => void
   readonly signal: AbortSignal
   readonly clock: Clock
 }
@@ -35,21 +37,24 @@ async function together<Who, T>(options: RaceOptions<Who, T>): Promise<T> {
   if (steps.length === 0)
     throw new Failure('unavailable', 'no upstream is configured, or none can be asked', { source: 'ours' })
   const gates = steps.map(() => Promise.withResolvers<void>())
-  let started = 0
+  const waiting = steps.map((_, index) => index)
   let over = false
   let stopTimer = () => {}
 
-  const startNext = () => {
+  const start = (index: number | undefined) => {
     stopTimer()
-    const step = steps[started]
-    if (over || !step) return
-    gates[started]?.resolve()
-    started++
+    const step = index === undefined ? undefined : steps[index]
+    if (over || index === undefined || !step) return
+    waiting.splice(waiting.indexOf(index), 1)
+    gates[index]?.resolve()
     stopTimer = clock.after(step.patienceMs, hedge)
   }
   const hedge = () => {
-    if (started >= steps.length) return
-    if (options.mayHedge()) startNext()
+    if (over) return
+    options.onLate?.()
+    if (waiting.length === 0) return
+    const next = waiting.find((index) => options.mayHedge((steps[index] as Step<Who>).who))
+    if (next !== undefined) start(next)
     else stopTimer = clock.after(retryHedgeMs, hedge)
   }
 
@@ -57,7 +62,10 @@ async function together<Who, T>(options: RaceOptions<Who, T>): Promise<T> {
     const controller = new AbortController()
     let hasGivenWay = false
     const giveWay = () => {
-      if (!hasGivenWay) startNext()
+      if (!hasGivenWay && !over) {
+        options.onLate?.()
+        start(waiting[0])
+      }
       hasGivenWay = true
     }
     const run = async (): Promise<T> => {
@@ -82,7 +90,7 @@ async function together<Who, T>(options: RaceOptions<Who, T>): Promise<T> {
     for (const attempt of attempts) attempt.cancel(reason)
   }
   signal.addEventListener('abort', abandon, { once: true })
-  startNext()
+  start(waiting[0])
   try {
     return await pAny(attempts)
   } catch (error) {

@@ -41,6 +41,8 @@ export interface Attempts {
   /** An upstream was asked so late, or was so crowded, that a missing answer says nothing. */
   hasBeenCrowded(): boolean
   skip(skipped: readonly Attempt[]): void
+  /** Adds the routers that were asked, and why they named nobody. */
+  looked(attempts: readonly Attempt[], failure: unknown): void
   /** What can be said now; those still running are `no answer yet`. */
   list(): Attempt[]
   /** What the questions failed with, in the order in which they did. */
@@ -60,6 +62,8 @@ export type Asker = {
   readonly client: string
   /** The client has a part of the file already. */
   readonly hasBegun: boolean
+  /** The CID at the root of the path that the client asked for: who holds that may hold what is below it. */
+  readonly root?: CID | undefined
 }
 
 type AttemptRecord = {
@@ -191,6 +195,10 @@ export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybo
     },
     skip(skipped) {
       skippedOnes.push(...skipped.slice(0, mostKept - skippedOnes.length))
+    },
+    looked(attempts, failure) {
+      skippedOnes.push(...attempts.slice(0, mostKept - skippedOnes.length))
+      if (failure !== undefined) fail(failure)
     },
     list() {
       const now = clock.monotonic()

@@ -4,11 +4,34 @@ import type { Upstream } from '../../../backends/upstreams/contract.ts'
 import { blockKey } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import { createBudget } from '../../core/counting/budget.ts'
+import type { Failure } from '../../core/failure.ts'
 import type { Attempt } from '../../observe/account.ts'
 import type { AskKind, UpstreamHealth, UpstreamState } from '../health/upstream-health.ts'
 import { type Hedge, order, type Step } from './order.ts'
 
-export type Member = { readonly upstream: Upstream; readonly health: UpstreamHealth }
+export type Member = {
+  readonly upstream: Upstream
+  readonly health: UpstreamHealth
+  /** A router named it: it is asked beside others within a budget of its own. */
+  readonly isFound?: boolean
+}
+
+/** One look-up at the routers, for a root. */
+export interface Finding {
+  readonly isOver: boolean
+  readonly attempts: readonly Attempt[]
+  /** Why it brought nobody, where it did not. */
+  readonly failure: Failure | undefined
+  /** The next member that is not among these; undefined when no other comes. */
+  next(except: ReadonlySet<Member>, signal: AbortSignal): Promise<Member | undefined>
+  onNews(tell: () => void): () => void
+}
+
+/** Who else may have it: gateways that routers name. */
+export type MoreMembers = {
+  find(root: CID): Finding
+  known(root: CID): readonly Member[]
+}
 
 export type Plan = {
   readonly steps: readonly Step<Member>[]
@@ -26,16 +49,20 @@ export interface Pool {
   readonly patienceMs: number
   /**
    * The upstreams that may be asked now, the best first. Has no side effect, and may be called again in the middle of
-   * an answer.
+   * an answer. `root`: what it is part of, for gateways that routers named.
    */
-  plan(kind: AskKind, cid: CID, except?: ReadonlySet<Member>): Plan
+  plan(kind: AskKind, cid: CID, except?: ReadonlySet<Member>, root?: CID): Plan
+  /** The members, and those that routers named for this root. */
+  of(root: CID): readonly Member[]
+  /** Asks the routers for gateways that hold this root. Undefined: there are no routers. */
+  find: ((root: CID) => Finding) | undefined
   /** Once for each flight: it earns a share of a second question. */
   began(): void
   /**
    * Whether one more upstream may be asked although none has failed: from the budget, or because one gives no answers
-   * at all.
+   * at all. `next`: the one to be asked.
    */
-  mayHedge(): boolean
+  mayHedge(next?: Member): boolean
   /**
    * Detaches its members, which may go on in another pool, so that they no longer count this pool's other upstreams.
    */
@@ -46,6 +73,9 @@ export interface Pool {
 const hedgeShare = 0.05
 const hedgesPerSecond = 0.2
 const hedgeBurst = 5
+// Strangers are quick to be slow: asking one of them too takes nothing from the budget of the configured ones.
+const foundHedgeBurst = 20
+const foundHedgesPerSecond = 5
 // An upstream that is silent to all clients for so long is down, not slow: asking another one then is no hedge.
 const silentLeastMs = 500
 const silentTimes = 2
@@ -58,8 +88,10 @@ export function createPool(options: {
   readonly hedge: Hedge
   readonly clock: Clock
   readonly patienceMs?: number
+  readonly more?: MoreMembers | undefined
 }): Pool {
-  const { members, hedge, clock, patienceMs = defaultPatienceMs } = options
+  const { members, hedge, clock, patienceMs = defaultPatienceMs, more } = options
+  const hedgesOfFound = createBudget({ size: foundHedgeBurst, perSecond: foundHedgesPerSecond, clock })
   const hedges = createBudget({ size: hedgeBurst, perSecond: hedgesPerSecond, clock })
   const leaves = members.map(({ upstream, health }) =>
     health.join({
@@ -67,6 +99,8 @@ export function createPool(options: {
       patienceMs,
     }),
   )
+
+  const of = (root: CID): readonly Member[] => (more ? [...members, ...more.known(root)] : members)
 
   const canAnswer = (member: Member, kind: AskKind, cid: CID): boolean =>
     (kind === 'dag' && member.upstream.traits.dag) || member.upstream.traits.canBlock(cid)
@@ -87,9 +121,11 @@ export function createPool(options: {
   return {
     members,
     patienceMs,
-    plan(kind, cid, except) {
+    of,
+    find: more && ((root) => more.find(root)),
+    plan(kind, cid, except, root = cid) {
       const key = blockKey(cid)
-      const able = members.filter((member) => canAnswer(member, kind, cid))
+      const able = of(root).filter((member) => canAnswer(member, kind, cid))
       const fresh = able.filter((member) => !except?.has(member))
       const ready = fresh.filter(({ health }) => health.state(key).state === 'ready')
       const inState = (state: UpstreamState) => fresh.filter(({ health }) => health.state(key).state === state)
@@ -128,7 +164,7 @@ export function createPool(options: {
       return { steps, skipped, isUnasked, soonestMs }
     },
     began: () => hedges.earn(hedgeShare),
-    mayHedge: () => hedge === 0 || members.some(isGone) || hedges.take(),
+    mayHedge: (next) => hedge === 0 || (next?.isFound ? hedgesOfFound.take() : members.some(isGone) || hedges.take()),
     close() {
       for (const leave of leaves.splice(0)) leave()
     },

@@ -81,6 +81,7 @@ export function createHedgeTimer(options: HedgeTimerOptions): HedgeTimer {
     if (runners.isQueued) return lookAtQueue(other)
     const leftMs = patienceLeft(other)
     if (leftMs > 0) return lookIn(leftMs)
+    asking.findMore()
     if (!other) {
       options.onStuck()
       return lookIn(retryMs)
@@ -88,7 +89,7 @@ export function createHedgeTimer(options: HedgeTimerOptions): HedgeTimer {
     // An answer that stalled for so long has failed: asking another one is no hedge.
     const hasFailed = progress.silentMs(runners.newest?.startedAt ?? 0) >= failedMs
     const isFull = blocks.size > 0 && runners.size >= mostRunners
-    if ((isFull && !hasFailed) || !(hasFailed || pool.mayHedge())) return lookIn(retryMs)
+    if ((isFull && !hasFailed) || !(hasFailed || pool.mayHedge(other.who))) return lookIn(retryMs)
     if (isFull) runners.dropTheWorst()
     asking.start(other)
     lookIn(firstLookMs())

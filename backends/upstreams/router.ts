@@ -1,0 +1,97 @@
+// A router (Delegated Routing V1): a server that says who has a CID, and keeps records of names. It only speaks the protocol; what it
+// says is read, and checked, by src/routing.
+import type { CID } from 'multiformats/cid'
+import { z } from 'zod'
+import type { Clock } from '../../src/core/clock.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
+import { duration } from '../../src/core/units.ts'
+import type { Trace } from '../../src/core/wire/trace.ts'
+import { ask } from './ask.ts'
+import { createAgent } from './connect.ts'
+import { maxRecordBytes } from './contract.ts'
+import { httpOptions, keyText } from './options.ts'
+import { readBlock } from './trustless.ts'
+
+const port = z.int().min(1).max(65_535)
+
+export const routerOptions = z.strictObject({
+  name: z.string().min(1).optional().describe('How it is called in the log and in answers. By default its host.'),
+  url: httpOptions.url.describe('Where it is; /routing/v1/providers/<cid> is added to it.'),
+  headers: httpOptions.headers,
+  timeout: duration().prefault('10s').describe('For one look-up, with all that it streams.'),
+  allowPrivate: z
+    .boolean()
+    .default(false)
+    .describe('Whether it, and the gateways that it names, may be at private and loopback addresses.'),
+  allowHttp: z
+    .boolean()
+    .default(false)
+    .describe('Whether gateways that it names may be asked without TLS, on port 80.'),
+  ports: z
+    .union([z.literal('any'), z.array(port).min(1)], { error: 'expected any, or a list of ports' })
+    .default([443])
+    .describe('The ports at which gateways that it names may be asked.'),
+})
+
+export type RouterOptions = z.output<typeof routerOptions>
+
+export interface RouterClient {
+  readonly name: string
+  /** What it answers, as it comes. Rejects with `not-found` where it says that it knows nobody. */
+  providers(
+    cid: CID,
+    signal: AbortSignal,
+  ): Promise<{ contentType: string | undefined; chunks: AsyncIterable<Uint8Array> }>
+  /** At most 10 KiB that claim to be the record of this key. */
+  record(key: CID, signal: AbortSignal): Promise<Uint8Array>
+  close(): Promise<void>
+}
+
+const recordType = 'application/vnd.ipfs.ipns-record'
+const connectMs = 3_000
+const connections = 16
+const idleMs = 5_000
+
+export function openRouter(
+  { url, headers, timeout, allowPrivate, ...rest }: RouterOptions,
+  {
+    userAgent,
+    clock,
+    trace,
+  }: { readonly userAgent: string; readonly clock: Clock; readonly trace?: Trace | undefined },
+): RouterClient {
+  const name = rest.name ?? new URL(url).host
+  const agent = createAgent({ url, connectMs, connections, allowPrivate, trace })
+  const base = url.replace(/\/+$/, '').replace(/\/routing\/v1(\/providers)?$/, '')
+
+  const get = (path: string, accept: string, expects: string | undefined, signal: AbortSignal) =>
+    ask({
+      name,
+      url: new URL(`${base}/routing/v1/${path}`),
+      headers: { ...headers, accept, 'user-agent': userAgent },
+      ...{ expects, agent, signal, clock, redirects: 'none', firstByteMs: timeout, idleMs },
+    })
+
+  return {
+    name,
+    // Both names are parts of every address that this gateway could ask, also where a record names no protocol.
+    providers: (cid, signal) =>
+      get(
+        `providers/${cid.toV1()}?filter-addrs=http,https`,
+        'application/x-ndjson, application/json;q=0.9',
+        undefined,
+        signal,
+      ),
+    async record(key, signal) {
+      try {
+        const answer = await get(`ipns/${keyText(key)}`, recordType, recordType, signal)
+        return await readBlock(name, answer, maxRecordBytes)
+      } catch (error) {
+        // In another type than it was asked for, a router says that it has none.
+        if (!isFailure(error) || error.facts.refuses !== 'format') throw error
+        throw new Failure('not-found', `${name} keeps no record of it`, { source: 'upstream', cause: error })
+      }
+    },
+    close: () => agent.destroy(),
+  }
+}

@@ -1,0 +1,300 @@
+// Finds gateways that hold a CID by asking routers: one look-up for each root, shared by all who want something below it. The gateways
+// that it names join the race as upstreams do, each with its own standing.
+import { LRUCache } from 'lru-cache'
+import type { CID } from 'multiformats/cid'
+import { blockKey } from '../core/block.ts'
+import type { Clock } from '../core/clock.ts'
+import { onceLate } from '../core/deadline.ts'
+import { cancelled, Failure, isFailure, wordsOf } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
+import type { Attempt } from '../observe/account.ts'
+import { readPeers } from './answer.ts'
+import { type AddressRules, gatewayAddress } from './gateway-address.ts'
+
+export type Router = {
+  readonly name: string
+  readonly timeoutMs: number
+  readonly rules: AddressRules
+  providers(
+    cid: CID,
+    signal: AbortSignal,
+  ): Promise<{ readonly contentType: string | undefined; readonly chunks: AsyncIterable<Uint8Array> }>
+}
+
+/** One look-up for a root. Members come while it goes on. */
+export interface Lookup<Member> {
+  readonly members: readonly Member[]
+  readonly isOver: boolean
+  /** The routers, and what each of them said. */
+  readonly attempts: readonly Attempt[]
+  /** Why it found nobody: a router's failure, or that no router names anybody. Undefined while it goes on. */
+  readonly failure: Failure | undefined
+  /** The next member that is not among these, as soon as there is one; undefined when no other comes. */
+  next(except: ReadonlySet<Member>, signal: AbortSignal): Promise<Member | undefined>
+  /** Calls at each new member, and at the end, until the returned function is called. */
+  onNews(tell: () => void): () => void
+}
+
+export type RouterState = {
+  readonly name: string
+  readonly lookups: number
+  /** Look-ups that named somebody who may be asked. */
+  readonly named: number
+  readonly failures: number
+  readonly lastFailure: string | undefined
+  /** How long it is left alone after failures; 0: it may be asked. */
+  readonly restsMs: number
+}
+
+export interface Finder<Member> {
+  /** The look-up for this root: one that goes on, one that is remembered, or a new one. */
+  find(root: CID): Lookup<Member>
+  /** The members that a remembered look-up named. Asks nobody. */
+  known(root: CID): readonly Member[]
+  /** Every gateway that is remembered, with the router that named it first. */
+  found(): readonly { readonly member: Member; readonly router: string }[]
+  routers(): readonly RouterState[]
+  close(): Promise<void>
+}
+
+export type FinderOptions<Member> = {
+  readonly routers: readonly Router[]
+  /** Throws a Failure for an origin that may not be asked. */
+  readonly join: (origin: string, router: string) => Member
+  readonly leave: (member: Member) => Promise<void>
+  /** Origins that are asked anyway, or are this gateway. */
+  readonly isKnown: (origin: string) => boolean
+  readonly clock: Clock
+  readonly log: Log
+}
+
+const maxMembers = 8
+const maxOrigins = 256
+const maxRemembered = 4096
+const maxLookups = 64
+/** As routers themselves are cached. */
+const foundMs = 300_000
+const emptyMs = 15_000
+const firstRestMs = 1_000
+const maxRestMs = 60_000
+const maxNamesTold = 3
+
+type Standing = {
+  lookups: number
+  named: number
+  failures: number
+  inARow: number
+  restsUntil: number
+  last: string | undefined
+}
+
+export function createFinder<Member extends object>(options: FinderOptions<Member>): Finder<Member> {
+  const { routers, join, leave, isKnown, clock, log } = options
+  const standings = new Map<Router, Standing>(
+    routers.map((router) => [router, { lookups: 0, named: 0, failures: 0, inARow: 0, restsUntil: 0, last: undefined }]),
+  )
+  const closing = new AbortController()
+  const leaving = new Set<Promise<void>>()
+  const origins = new LRUCache<string, { readonly member: Member; readonly router: string }>({
+    max: maxOrigins,
+    dispose({ member }) {
+      const left = leave(member).catch((error: unknown) => log('debug', 'router.leave', { why: wordsOf(error) }))
+      leaving.add(left)
+      void left.finally(() => leaving.delete(left))
+    },
+  })
+  const lookups = new LRUCache<string, RunningLookup<Member> & { untilMs: number }>({ max: maxRemembered })
+  let running = 0
+
+  function memberAt(origin: string, router: string): Member | undefined {
+    const known = origins.get(origin)
+    if (known) return known.member
+    try {
+      const member = join(origin, router)
+      origins.set(origin, { member, router })
+      return member
+    } catch {
+      return undefined
+    }
+  }
+
+  async function askRouter(router: Router, root: CID, lookup: RunningLookup<Member>): Promise<void> {
+    const standing = standings.get(router) as Standing
+    const began = clock.monotonic()
+    const own = new AbortController()
+    const stop = onceLate(clock, router.timeoutMs, () =>
+      own.abort(new Failure('timeout', `${router.name} did not answer in time`, { source: 'upstream' })),
+    )
+    const end = () => own.abort(closing.signal.reason)
+    closing.signal.addEventListener('abort', end, { once: true })
+    const named: string[] = []
+    let outcome = 'nobody'
+    standing.lookups++
+    try {
+      const { contentType, chunks } = await router.providers(root, own.signal)
+      for await (const { addresses } of readPeers(contentType, chunks)) {
+        const origin = originOf(addresses, router.rules)
+        if (origin === undefined || isKnown(origin)) continue
+        const member = memberAt(origin, router.name)
+        if (member && lookup.add(member)) named.push(new URL(origin).host)
+        if (lookup.members.length >= maxMembers) break
+      }
+      standing.inARow = 0
+    } catch (error) {
+      if (isFailure(error, 'not-found')) standing.inARow = 0
+      else {
+        outcome = isFailure(error) ? error.kind : 'broken'
+        lookup.failed(error)
+        rest(standing, error)
+        log('debug', 'router.failed', { router: router.name, why: wordsOf(error) })
+      }
+    } finally {
+      stop()
+      closing.signal.removeEventListener('abort', end)
+      own.abort(cancelled('the look-up is over'))
+    }
+    if (named.length > 0) standing.named++
+    lookup.note({
+      upstream: `router ${router.name}`,
+      outcome: named.length > 0 ? `named ${listed(named)}` : outcome,
+      ms: Math.round(clock.monotonic() - began),
+    })
+  }
+
+  function rest(standing: Standing, error: unknown): void {
+    const retryMs = isFailure(error) ? error.retryAfterMs : undefined
+    const guessMs = Math.min(maxRestMs, firstRestMs * 2 ** standing.inARow)
+    standing.failures++
+    standing.inARow++
+    standing.last = wordsOf(error)
+    standing.restsUntil = clock.monotonic() + Math.min(maxRestMs, retryMs ?? guessMs)
+  }
+
+  async function look(key: string, root: CID, lookup: RunningLookup<Member> & { untilMs: number }): Promise<void> {
+    const ready = routers.filter((router) => (standings.get(router) as Standing).restsUntil <= clock.monotonic())
+    for (const router of routers)
+      if (!ready.includes(router)) {
+        const { last = '' } = standings.get(router) as Standing
+        lookup.note({ upstream: `router ${router.name}`, outcome: 'skipped: resting', ms: 0 })
+        lookup.failed(
+          new Failure('unavailable', `${router.name} rests after a failure: ${last}`, { source: 'upstream' }),
+        )
+      }
+    running++
+    await Promise.all(ready.map((router) => askRouter(router, root, lookup)))
+    running--
+    lookup.end()
+    const { members, failure } = lookup
+    // What a router could not say is asked again.
+    if (members.length === 0 && failure?.kind !== 'not-found') lookups.delete(key)
+    else lookup.untilMs = clock.monotonic() + (members.length > 0 ? foundMs : emptyMs)
+  }
+
+  return {
+    find(root) {
+      const key = blockKey(root)
+      const known = lookups.get(key)
+      if (known && clock.monotonic() < known.untilMs) return known
+      const lookup = Object.assign(new RunningLookup<Member>(), { untilMs: Number.POSITIVE_INFINITY })
+      if (running >= maxLookups || closing.signal.aborted) {
+        lookup.failed(new Failure('overloaded', 'too many look-ups are under way', { source: 'ours' }))
+        lookup.end()
+        return lookup
+      }
+      lookups.set(key, lookup)
+      void look(key, root, lookup)
+      return lookup
+    },
+    known(root) {
+      const lookup = lookups.peek(blockKey(root))
+      return lookup && clock.monotonic() < lookup.untilMs ? lookup.members : []
+    },
+    found: () => [...origins.values()],
+    routers: () =>
+      routers.map((router) => {
+        const { lookups: count, named, failures, last, restsUntil } = standings.get(router) as Standing
+        const restsMs = Math.max(0, Math.round(restsUntil - clock.monotonic()))
+        return { name: router.name, lookups: count, named, failures, lastFailure: last, restsMs }
+      }),
+    async close() {
+      closing.abort(cancelled('the gateway is closing'))
+      origins.clear()
+      await Promise.all(leaving)
+    },
+  }
+}
+
+class RunningLookup<Member> implements Lookup<Member> {
+  readonly members: Member[] = []
+  readonly attempts: Attempt[] = []
+  isOver = false
+  #failure: Failure | undefined
+  readonly #listeners = new Set<() => void>()
+
+  get failure(): Failure | undefined {
+    return this.#failure
+  }
+
+  /** False: it is there already, or there are enough. */
+  add(member: Member): boolean {
+    if (this.members.includes(member) || this.members.length >= maxMembers) return false
+    this.members.push(member)
+    this.#tell()
+    return true
+  }
+
+  note(attempt: Attempt): void {
+    this.attempts.push(attempt)
+  }
+
+  failed(error: unknown): void {
+    this.#failure ??= isFailure(error) ? error : new Failure('broken', wordsOf(error), { source: 'upstream' })
+  }
+
+  end(): void {
+    this.isOver = true
+    this.#failure ??= new Failure('not-found', 'no router names anybody who has it', { source: 'upstream' })
+    this.#tell()
+  }
+
+  async next(except: ReadonlySet<Member>, signal: AbortSignal): Promise<Member | undefined> {
+    for (;;) {
+      signal.throwIfAborted()
+      const member = this.members.find((one) => !except.has(one))
+      if (member || this.isOver) return member
+      await new Promise<void>((resolve, reject) => {
+        const leave = () => end(() => reject(signal.reason))
+        const forget = this.onNews(() => end(resolve))
+        const end = (then: () => void) => {
+          forget()
+          signal.removeEventListener('abort', leave)
+          then()
+        }
+        signal.addEventListener('abort', leave, { once: true })
+      })
+    }
+  }
+
+  onNews(tell: () => void): () => void {
+    this.#listeners.add(tell)
+    return () => this.#listeners.delete(tell)
+  }
+
+  #tell(): void {
+    for (const tell of [...this.#listeners]) tell()
+  }
+}
+
+/** The first address of a record that may be asked. */
+function originOf(addresses: readonly string[], rules: AddressRules): string | undefined {
+  for (const address of addresses) {
+    const found = gatewayAddress(address, rules)
+    if ('origin' in found) return found.origin
+  }
+  return undefined
+}
+
+function listed(names: readonly string[]): string {
+  const more = names.length - maxNamesTold
+  return `${names.slice(0, maxNamesTold).join(', ')}${more > 0 ? ` and ${more} more` : ''}`
+}
