@@ -3,10 +3,11 @@
 // gateway. It stops: tell it at /readyz, wait until load balancers have seen it, take no new connections, answer open
 // requests, close the gateway.
 import type { RequestListener, Server } from 'node:http'
+import { ConfigError } from '../config/complaints.ts'
 import type { Config } from '../config/load.ts'
 import { type Address, addressText, isSameAddress, isUnix } from '../config/values/address.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
-import { Failure, wordsOf } from '../core/failure.ts'
+import { wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { createStarting } from '../http/starting.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
@@ -200,17 +201,18 @@ async function listenOn(
   key: ListenerKind,
   options: HttpServerOptions = {},
 ): Promise<Server> {
-  const refused = (why: unknown, cause: unknown) => {
-    const message = `${key}: ${addressText(address)} cannot be listened on: ${why}`
-    return new Failure('broken', message, { source: 'ours', cause })
-  }
+  const refused = (why: unknown) =>
+    new ConfigError([{ path: [key], what: `${addressText(address)} cannot be listened on: ${why}` }])
   if (isUnix(address))
     await makeWay(address).catch((error: Error) => {
-      throw refused(error.message, error)
+      throw refused(error.message)
     })
   const server = createHttpServer(handler, options)
   return new Promise((resolve, reject) => {
-    server.once('error', (error: NodeJS.ErrnoException) => reject(refused(error.code, error)))
+    server.once('error', (error: NodeJS.ErrnoException) => {
+      const next = error.code === 'EADDRINUSE' ? ' (expected an address that is free)' : ''
+      reject(refused(`${error.code}${next}`))
+    })
     server.once('listening', () => resolve(server))
     if (isUnix(address)) listenOnUnix(server, address, key, backlog)
     else server.listen({ ...address, backlog })

@@ -497,10 +497,10 @@ retrieval: { deadline: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, {
 
     const second = await configFile('second.yaml', offline().replace('127.0.0.1:0', new URL(url).host))
     const taken = await run('serve', '--config', second)
-    assert.equal(taken.code, 1)
+    assert.equal(taken.code, 2)
     assert.equal(
       taken.err.trimEnd().split('\n').at(-1),
-      `cidgate: listen: ${new URL(url).host} cannot be listened on: EADDRINUSE`,
+      `config: listen: ${new URL(url).host} cannot be listened on: EADDRINUSE (expected an address that is free)`,
     )
 
     // From here on nobody reads what it says.

@@ -82,3 +82,24 @@ test('a decision has at most 120 words', () => {
   for (const record of textOf('docs/decisions.md').split(/^## /m).slice(1))
     assert.ok(record.split(/\s+/).length <= 120, record.slice(0, 60))
 })
+
+test('each message that a page quotes is one of the product', () => {
+  const sources = ['src', 'backends'].flatMap((folder) =>
+    readdirSync(new URL(`${folder}/`, root), { recursive: true, encoding: 'utf8' })
+      .filter((name) => name.endsWith('.ts'))
+      .map((name) => textOf(`${folder}/${name}`)),
+  )
+  const quoted = pages.flatMap((page) => {
+    const prose = textOf(page).replace(/^```[\s\S]*?^```$|`[^`\n]*`/gm, '')
+    const outcomes = page === 'docs/troubleshoot.md' ? textOf(page).matchAll(/^\| ((?:`[^`]+`(?:, )?)+) \|/gm) : []
+    return [
+      ...[...prose.matchAll(/["“]([A-Z][^"”\n]* [^"”\n]*)["”]/g)].map(([, text = '']) => text),
+      ...[...outcomes].flatMap(([, cell = '']) => cell.replaceAll('`', '').split(/, |: /)),
+    ]
+  })
+  assert.ok(quoted.includes('No upstream could be reached') && quoted.includes('throttled'))
+  assert.deepEqual(
+    quoted.filter((text) => !sources.some((source) => source.includes(`'${text}`) || source.includes(`${text}'`))),
+    [],
+  )
+})
