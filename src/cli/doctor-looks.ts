@@ -20,11 +20,19 @@ import { notesOn } from '../wiring/left.ts'
 import { nothingOfItsOwn, takeTurns, type Whole } from '../wiring/whole.ts'
 import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './sockets.ts'
 
-type Telling = { readonly asJson?: boolean; readonly print?: (line: string) => void }
+type Telling = {
+  readonly asJson?: boolean
+  /** Notes that were made before. */
+  readonly noted?: readonly string[]
+  readonly print?: (line: string) => void
+}
 const printed = (line: string): void => void process.stdout.write(`${line}\n`)
 
 /** 0: the gateway can work. 1: a provider, a tier, the data folder or every upstream fails. */
-export async function lookAtAll(config: Config, { asJson = false, print = printed }: Telling = {}): Promise<number> {
+export async function lookAtAll(
+  config: Config,
+  { asJson = false, noted = [], print = printed }: Telling = {},
+): Promise<number> {
   const clock = systemClock
   const { through } = config.upload
   const lease = createKept().lease()
@@ -82,7 +90,7 @@ export async function lookAtAll(config: Config, { asJson = false, print = printe
     print(asJson ? JSON.stringify({ ...check, at }) : lineOf(check, at))
   try {
     const [needed, asked] = await Promise.all([lookAll(must, tell), lookAll(upstreams, tell)])
-    const said = [...notesOnTrust(config), ...(await notes(whole))]
+    const said = [...noted, ...notesOnTrust(config), ...(await notes(whole))]
     for (const note of said) print(asJson ? JSON.stringify({ note }) : `note ${note}`)
     // Upstreams that only read back from providers do not count: they have little of what is not here.
     const others = asked.filter((_, index) => wired[index]?.of === undefined)

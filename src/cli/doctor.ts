@@ -3,7 +3,7 @@
 import { fork } from 'node:child_process'
 import { extname } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { type Config, loadConfig } from '../config/load.ts'
+import { type Config, loadConfig, notesOnPublicList } from '../config/load.ts'
 import { systemClock } from '../core/clock.ts'
 
 /** Tells the child process that it runs the checks. */
@@ -13,10 +13,13 @@ const program = fileURLToPath(new URL(`./main${extname(import.meta.url)}`, impor
 const wholeMs = 60_000
 
 export function doctorCommand(file: string | undefined, asJson: boolean): Promise<number> {
-  return process.env[marker] === 'looks' && process.send ? looks(asJson) : ask(loadConfig(file), asJson)
+  return process.env[marker] === 'looks' && process.send ? looks(asJson) : ask(file, asJson)
 }
 
-function ask(config: Config, asJson: boolean): Promise<number> {
+type Asked = { readonly config: Config; readonly noted: readonly string[] }
+
+function ask(file: string | undefined, asJson: boolean): Promise<number> {
+  const asked: Asked = { config: loadConfig(file), noted: notesOnPublicList(file, systemClock.now()) }
   const child = fork(program, ['doctor', ...(asJson ? ['--json'] : [])], {
     env: { ...process.env, [marker]: 'looks' },
     serialization: 'advanced',
@@ -35,18 +38,18 @@ function ask(config: Config, asJson: boolean): Promise<number> {
     child.once('error', reject)
     child.once('exit', (code) => end(code ?? 1))
     child.once('message', (code) => end(Number(code)))
-    child.send(config)
+    child.send(asked)
   })
 }
 
 async function looks(asJson: boolean): Promise<number> {
   process.once('disconnect', () => process.kill(process.pid, 'SIGKILL'))
-  const config = await new Promise<Config>((resolve) =>
-    process.once('message', (message) => resolve(message as Config)),
+  const { config, noted } = await new Promise<Asked>((resolve) =>
+    process.once('message', (message) => resolve(message as Asked)),
   )
   // A child that cannot check anything ends by itself.
   process.channel?.unref()
-  const code = await (await import('./doctor-looks.ts')).lookAtAll(config, { asJson })
+  const code = await (await import('./doctor-looks.ts')).lookAtAll(config, { asJson, noted })
   // Flushes standard output before the process is killed.
   await new Promise<void>((resolve) => process.stdout.write('', () => resolve()))
   await new Promise<void>((resolve) => process.send?.(code, () => resolve()))

@@ -2,7 +2,15 @@
 // reads only the files named in it; whether addresses and stores answer is checked later.
 import { resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
-import { type Complaint, ConfigError, complaints, knownKeys, type Path, type PositionOf } from './complaints.ts'
+import {
+  type Complaint,
+  ConfigError,
+  complaints,
+  knownKeys,
+  type Path,
+  type PositionOf,
+  valueAt,
+} from './complaints.ts'
 import { shipped } from './package.ts'
 import { type Beside, type Config, configSchema, configSchemaBeside } from './schema.ts'
 import { openUploads } from './sections/open-uploads.ts'
@@ -167,8 +175,25 @@ function withPublicUpstreams(tree: unknown, parsed: Readonly<Record<string, unkn
   if (!isMapping(tree) || parsed.retrieval !== undefined) return tree
   const retrieval = tree.retrieval === undefined ? {} : tree.retrieval
   if (!isMapping(retrieval) || retrieval.upstreams !== undefined) return tree
-  const { routers = readYaml(shipped('config/routers.yaml')).tree } = retrieval
-  return { ...tree, retrieval: { ...retrieval, upstreams: readYaml(shipped('config/upstreams.yaml')).tree, routers } }
+  const { upstreams, routers } = publicList()
+  return { ...tree, retrieval: { routers, ...retrieval, upstreams } }
+}
+
+type PublicList = { readonly reviewed: string; readonly upstreams: unknown; readonly routers: unknown }
+
+const publicList = (): PublicList => readYaml(shipped('config/upstreams.yaml')).tree as PublicList
+
+const maxReviewDays = 90
+
+/** A note for the operator where this file leaves the upstreams to a list that was reviewed long ago. */
+export function notesOnPublicList(file: string | undefined, now: number): string[] {
+  if (valueAt(readYaml(configFile(file)).tree, ['retrieval', 'upstreams']) !== undefined) return []
+  const { reviewed } = publicList()
+  const days = Math.floor((now - Date.parse(reviewed)) / 86_400_000)
+  if (days <= maxReviewDays) return []
+  return [
+    `the public upstreams of config/upstreams.yaml were reviewed ${days} days ago (${reviewed}); update cidgate, or name your own in retrieval.upstreams`,
+  ]
 }
 
 function freeze<T>(value: T): T {

@@ -124,7 +124,7 @@ const retrieval = z.strictObject({
           context.addIssue({ code: 'custom', path: [index, 'name'], message: 'expected each name once' })
     })
     .describe(
-      'Servers that say who has a CID (Delegated Routing V1), 4 at most: asked where the upstreams are late or have it not, and at once where there are none. The HTTP gateways that they name are asked too. Absent: none, or config/routers.yaml where `upstreams` is absent, too.',
+      'Servers that say who has a CID (Delegated Routing V1), 4 at most: asked where the upstreams are late or have it not, and at once where there are none. The HTTP gateways that they name are asked too. Absent: none, or those of config/upstreams.yaml where `upstreams` is absent, too.',
     ),
   notFound: z
     .strictObject({

@@ -100,7 +100,10 @@ for (const major of [5, 4]) {
       await execute('npm', ['install', '--prefer-offline', '--no-audit', '--no-fund', ...wanted], { cwd: folder })
       // No host outside this machine is asked.
       const upstreams = join(folder, 'node_modules/cidgate/config/upstreams.yaml')
-      await writeFile(upstreams, '- { name: nowhere, url: "http://127.0.0.1:1" }\n')
+      await writeFile(
+        upstreams,
+        '{ reviewed: 2026-01-01, upstreams: [{ name: nowhere, url: "http://127.0.0.1:1" }], routers: [] }\n',
+      )
       await writeFile(join(folder, 'ports.mjs'), ports)
       assert.ok(examples.length >= 6)
     })

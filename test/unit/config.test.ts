@@ -5,12 +5,13 @@ import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'n
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { describe, it } from 'node:test'
+import { fileURLToPath } from 'node:url'
 import { z } from 'zod'
 import { jsonSchema } from '../../scripts/json-schema.ts'
 import { reference } from '../../scripts/reference.ts'
 import { ConfigError, keyPath, valueAt } from '../../src/config/complaints.ts'
 import { entries, entriesWith } from '../../src/config/entries.ts'
-import { isConfig, loadConfig, parseConfig } from '../../src/config/load.ts'
+import { isConfig, loadConfig, notesOnPublicList, parseConfig } from '../../src/config/load.ts'
 import { shipped } from '../../src/config/package.ts'
 
 const casesFolder = new URL('../config/', import.meta.url)
@@ -184,6 +185,27 @@ describe('configuration', () => {
     }
     walk(JSON.parse(jsonSchema()), '')
     assert.deepEqual(undescribed, [])
+  })
+
+  it('public upstreams reviewed more than 90 days ago → a note', async () => {
+    const { retrieval } = parseConfig({})
+    const places = retrieval.upstreams.map(({ options }) => String(Object(options).url))
+    assert.ok(places.length >= 8)
+    const isClosing = (url: string) => /(?:ipfs\.io|dweb\.link|trustless-gateway\.link)$/.test(url)
+    assert.deepEqual(
+      places.filter(isClosing),
+      places.slice(-1).filter(isClosing),
+      'a backend that closes is asked before others',
+    )
+    const [, date = ''] = /^reviewed: (\S+)$/m.exec(readFileSync(shipped('config/upstreams.yaml'), 'utf8')) ?? []
+    const days = (count: number) => Date.parse(date) + count * 86_400_000
+    assert.deepEqual(notesOnPublicList(undefined, days(90)), [])
+    const [note = ''] = notesOnPublicList(undefined, days(91))
+    assert.match(
+      note,
+      new RegExp(`reviewed 91 days ago \\(${date}\\); update cidgate, or name your own in retrieval\\.upstreams$`),
+    )
+    assert.deepEqual(notesOnPublicList(fileURLToPath(shipped('config/examples/archive.yaml')), days(1000)), [])
   })
 
   const examples = readdirSync(shipped('config/examples/'))
