@@ -3,7 +3,7 @@
 import { Readable } from 'node:stream'
 import { Agent, type Dispatcher, request } from 'undici'
 import type { Clock } from '../../src/core/clock.ts'
-import { Failure, isFailure } from '../../src/core/failure.ts'
+import { causeCode, Failure, isFailure } from '../../src/core/failure.ts'
 import { oneOf, parseRetryAfter } from '../../src/core/header.ts'
 import { withTrace } from '../../src/core/wire/trace.ts'
 import type { ProviderContext } from './contract.ts'
@@ -120,8 +120,7 @@ async function call(options: ServiceCall): Promise<Reply> {
     if (signal.aborted) throw signal.reason
     if (isFailure(error)) throw error
     if (isFailure(own.signal.reason, 'timeout')) throw own.signal.reason
-    const { code } = (error ?? {}) as { code?: unknown }
-    throw failed(name, `connection failed (${typeof code === 'string' ? code : 'no reason given'})`, 'transient', {
+    throw failed(name, `connection failed (${causeCode(error) ?? 'no reason given'})`, 'transient', {
       cause: error,
     })
   } finally {

@@ -5,7 +5,7 @@ import type { S3Client } from '@aws-sdk/client-s3'
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { Failure } from '../../src/core/failure.ts'
+import { causeCode, Failure } from '../../src/core/failure.ts'
 import { isMissingPackage, packageOf } from '../../src/core/packages.ts'
 import { duration } from '../../src/core/units.ts'
 import { failed } from './call.ts'
@@ -235,8 +235,9 @@ function translate(name: string, what: string, error: unknown): Failure {
   if (isMissingPackage(error)) return failed(name, error.message, 'auth', { cause: error })
   if (error instanceof Failure) return error
   const status = statusOf(error)
-  const { name: code } = (error ?? {}) as { name?: string }
-  const why = `it could not ${what}: ${code ?? 'unknown reason'} (${status ?? 'no answer'})`
+  const { name: kind } = (error ?? {}) as { name?: string }
+  const code = status === undefined ? causeCode(error) : undefined
+  const why = `it could not ${what}: ${code ? `connection failed (${code})` : `${kind ?? 'unknown reason'} (${status ?? 'no answer'})`}`
   if (status === 401 || status === 403)
     return failed(name, `${why}; check accessKeyId and secretAccessKey`, 'auth', { cause: error })
   if (status === 402) return failed(name, why, 'quota', { cause: error })

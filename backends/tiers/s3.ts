@@ -1,7 +1,7 @@
 // Blocks as objects of a bucket: AWS and everything that speaks its protocol. Instances that share a bucket share what
 // they have. How long objects stay is the bucket's own rule (lifecycle), not ours.
 import { z } from 'zod'
-import { Failure } from '../../src/core/failure.ts'
+import { causeCode, Failure } from '../../src/core/failure.ts'
 import { isMissingPackage } from '../../src/core/packages.ts'
 import { duration } from '../../src/core/units.ts'
 import type { TierKind } from './contract.ts'
@@ -88,7 +88,8 @@ function explain(name: string, bucket: string, cause: unknown): Failure {
     return new Failure('unsupported', `tier ${name}: ${cause.message}`, { source: 'tier', cause })
   const status = statusOf(cause)
   const what = cause instanceof Error ? cause.name : 'an error'
-  const said = `tier ${name}: bucket ${bucket} answered ${status ?? 'nothing'} (${what})`
+  const code = status === undefined ? causeCode(cause) : undefined
+  const said = `tier ${name}: bucket ${bucket}${code ? `: connection failed (${code})` : ` answered ${status ?? 'nothing'} (${what})`}`
   const because = { source: 'tier', cause } as const
   // The words are our own: the bucket answered, and not as a bucket has to.
   if (cause instanceof RangeError)

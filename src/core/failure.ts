@@ -142,3 +142,16 @@ export const cancelled = (what = 'the client left'): Failure => new Failure('can
 
 /** What an error says, for a log or an operator. */
 export const wordsOf = (error: unknown): string => (error instanceof Error ? error.message : String(error))
+
+/** The code of an error, or of what caused it: ENOTFOUND, ECONNREFUSED, CERT_HAS_EXPIRED. Undefined: there is none. */
+export function causeCode(error: unknown): string | undefined {
+  for (
+    let at = error as { code?: unknown; cause?: unknown } | null | undefined, levels = 0;
+    at && levels < 8;
+    levels++
+  ) {
+    if (typeof at.code === 'string') return at.code
+    at = at.cause as typeof at
+  }
+  return undefined
+}

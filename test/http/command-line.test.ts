@@ -5,6 +5,7 @@ import { once } from 'node:events'
 import { readFileSync } from 'node:fs'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'
+import { createServer as createSecureServer } from 'node:https'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -18,6 +19,7 @@ import { lookAtAll } from '../../src/cli/doctor-looks.ts'
 import { run as dispatch } from '../../src/cli/run.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { shipped } from '../../src/config/package.ts'
+import { selfSigned } from '../support/certificate.ts'
 
 const program = fileURLToPath(new URL('../../bin/cidgate.mjs', import.meta.url))
 
@@ -182,6 +184,48 @@ limits: { grace: 2s }
     assert.match(refused.out, /^bad {2}provider kubo http:\/\/127\.0\.0\.1:1 \(\d+ ms\): .+ECONNREFUSED/m)
     assert.match(refused.out, /^bad {2}denylists\[0\] \/nowhere\.deny .+: .*ENOENT/m)
     assert.match(refused.out, /then run doctor again\n$/)
+  })
+
+  it('doctor, a store cannot be reached → the cause is named', async () => {
+    const { cert, key } = selfSigned('localhost', new Date(Date.now() - 1000), new Date(Date.now() + 600_000))
+    const untrusted = createSecureServer({ cert, key })
+    await once(untrusted.listen(0, '127.0.0.1'), 'listening')
+    const { port } = untrusted.address() as AddressInfo
+    const keys = 'bucket: b, accessKeyId: a, secretAccessKey: b'
+    try {
+      for (const [endpoint, code] of [
+        ['http://nowhere.invalid', /ENOTFOUND|EAI_AGAIN/],
+        ['http://127.0.0.1:1', /ECONNREFUSED/],
+        [`https://localhost:${port}`, /DEPTH_ZERO_SELF_SIGNED_CERT/],
+      ] as const) {
+        const file = await configFile(
+          'unreachable.yaml',
+          `${offline()}pinning: { providers: [{ use: filebase, endpoint: "${endpoint}", ${keys} }] }
+cache: { tiers: [{ use: s3, endpoint: "${endpoint}", region: r, forcePathStyle: true, ${keys} }] }
+`,
+        )
+        const { out } = await doctorHere(file)
+        for (const what of [/^bad {2}provider filebase.*$/m, /^bad {2}tier s3.*$/m])
+          assert.match(what.exec(out)?.[0] ?? '', new RegExp(`connection failed \\((?:${code.source})\\)`), out)
+      }
+    } finally {
+      untrusted.close()
+    }
+  })
+
+  it('a warning comes before the gateway answers → a line before it names the process', async () => {
+    const upstreams = '[{ url: "http://127.0.0.1:1", allowPrivate: true }]'
+    const file = await configFile('warns.yaml', offline().replace('upstreams: []', `upstreams: ${upstreams}`))
+    // One pipe for both, so that the order is that of a terminal.
+    const child = spawn('sh', ['-c', 'exec "$0" "$@" 2>&1', process.execPath, program, 'serve', '--config', file])
+    children.push(child)
+    let out = ''
+    for await (const piece of child.stdout) {
+      out += piece
+      if (/^cidgate \(pid/m.test(out)) break
+    }
+    assert.match(out, /"level":"warn"/)
+    assert.match(out.split('\n')[0] ?? '', new RegExp(`"event":"server.starting","pid":${child.pid}`))
   })
 
   const questions: { args: string[]; code: number; out?: RegExp; err?: RegExp; as?: typeof runHere }[] = [
@@ -476,7 +520,10 @@ retrieval: { deadline: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, {
   it('serves within two seconds of its start, reloads, loses the reader of its log, and ends with 0 on SIGTERM', async () => {
     const file = await configFile('serve.yaml', offline())
     const { child, said, startMs, url } = await start(file)
-    assert.match(said.out, /^cidgate \(pid \d+\): http:\/\/127\.0\.0\.1:\d+ \(admin: http:\/\/127\.0\.0\.1:\d+\)\n$/)
+    assert.match(
+      said.out,
+      /^cidgate \(pid \d+\): http:\/\/127\.0\.0\.1:\d+ \(admin: http:\/\/127\.0\.0\.1:\d+\)\n$/,
+    )
     assert.ok(startMs < 2000, `it took ${Math.round(startMs)} ms`)
     assert.equal((await fetch(`${url}/ipfs/nonsense`)).status, 400)
     if (process.platform === 'linux' && process.env['NODE_OPTIONS'] === undefined) {

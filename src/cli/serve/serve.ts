@@ -1,10 +1,10 @@
 // `cidgate serve`: prints one line when it answers, tells a service manager, then waits for signals.
 import { flushCompileCache } from 'node:module'
 import { type Config, configFile, loadConfig } from '../../config/load.ts'
+import { version } from '../../config/package.ts'
 import { addressShown } from '../../config/values/address.ts'
 import { systemClock } from '../../core/clock.ts'
-import type { Log } from '../../core/log.ts'
-import { createLog, createLogSink, formatFor, survive } from '../../core/log.ts'
+import { createLog, createLogSink, formatFor, type Log, type LogFormat, type LogSink, survive } from '../../core/log.ts'
 import { createGateway, type Gateway, type GatewayOptions } from '../../gateway.ts'
 import { createNotifier, type Notifier } from '../../server/notify.ts'
 import { type Serving, serve } from '../../server/serve.ts'
@@ -17,7 +17,7 @@ import { startWorker } from './start-worker.ts'
 export async function serveCommand(file: string | undefined): Promise<number> {
   const config = loadConfig(file)
   putHelpersBehindTheLoop()
-  const sink = createLogSink()
+  const { sink, name } = namedFirst(createLogSink(), formatFor(config.log.format))
   survive(process.stdout)
   const logs = { newest: createLog(config.log.level, sink, formatFor(config.log.format)) }
   const log: Log = (...line) => logs.newest(...line)
@@ -36,6 +36,7 @@ export async function serveCommand(file: string | undefined): Promise<number> {
   flushCompileCache()
   const answers = () =>
     `${addressShown(serving.listen)}${serving.admin ? ` (admin: ${addressShown(serving.admin)})` : ''}`
+  name()
   process.stdout.write(`cidgate (pid ${process.pid}): ${answers()}\n`)
   if (process.stdout.isTTY) process.stdout.write(banner(configFile(file), config))
   const notifier = createNotifier({ environment: process.env, log, clock: systemClock })
@@ -48,6 +49,25 @@ export async function serveCommand(file: string | undefined): Promise<number> {
     )
   })
   return 0
+}
+
+/** Lines that come before the gateway answers follow one that names its process. `name`: it was named elsewhere. */
+function namedFirst(sink: LogSink, format: LogFormat): { readonly sink: LogSink; name(): void } {
+  const log = createLog('info', sink, format)
+  let isNamed = false
+  return {
+    sink: {
+      ...sink,
+      write(line, form) {
+        if (!isNamed) log('info', 'server.starting', { pid: process.pid, version })
+        isNamed = true
+        sink.write(line, form)
+      },
+    },
+    name() {
+      isNamed = true
+    },
+  }
 }
 
 /** A terminal and npm both pass on the same Ctrl-C: signals within this time count once. */
