@@ -344,13 +344,16 @@ describe("kubo's door", () => {
     assert.match(await ask('1.1'), /^HTTP\/1.1 100 /)
   })
 
-  it('wants a token where there are some', async () => {
-    const guarded = await startKuboDoor(['one'])
+  it('wants a token where there are some, as Bearer or as HTTP Basic', async () => {
+    const guarded = await startKuboDoor(['one', 'project:two'])
+    const basic = (pair: string) => ({ Authorization: `Basic ${Buffer.from(pair).toString('base64')}` })
     try {
       const ask = (headers: Record<string, string>) =>
         fetch(`${guarded.url}/api/v0/version`, { method: 'POST', headers })
       assert.equal((await ask({})).status, 403)
       assert.equal((await ask({ Authorization: 'Bearer one' })).status, 200)
+      for (const pair of ['any:one', ':one', 'project:two']) assert.equal((await ask(basic(pair))).status, 200, pair)
+      for (const pair of ['one:', 'any:two', 'any:one ', '']) assert.equal((await ask(basic(pair))).status, 403, pair)
     } finally {
       await guarded.close()
     }

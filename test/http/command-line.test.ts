@@ -520,10 +520,7 @@ retrieval: { deadline: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, {
   it('serves within two seconds of its start, reloads, loses the reader of its log, and ends with 0 on SIGTERM', async () => {
     const file = await configFile('serve.yaml', offline())
     const { child, said, startMs, url } = await start(file)
-    assert.match(
-      said.out,
-      /^cidgate \(pid \d+\): http:\/\/127\.0\.0\.1:\d+ \(admin: http:\/\/127\.0\.0\.1:\d+\)\n$/,
-    )
+    assert.match(said.out, /^cidgate \(pid \d+\): http:\/\/127\.0\.0\.1:\d+ \(admin: http:\/\/127\.0\.0\.1:\d+\)\n$/)
     assert.ok(startMs < 2000, `it took ${Math.round(startMs)} ms`)
     assert.equal((await fetch(`${url}/ipfs/nonsense`)).status, 400)
     if (process.platform === 'linux' && process.env['NODE_OPTIONS'] === undefined) {

@@ -50,8 +50,7 @@ export function createTokens(auth: UploadAuth, now: () => number = Date.now): To
   const known = auth.tokens.map(knownOf)
   const hasQuotas = known.some(({ quota }) => quota !== undefined)
   const tokenIn = (headers: IncomingHttpHeaders): Known => {
-    const shown = shownBy(headers)
-    const token = shown === undefined ? undefined : find(known, digest(shown))
+    const token = find(known, shownBy(headers).map(digest))
     if (!token) throw refused('uploads need a token here: send it as Authorization: Bearer …')
     if (token.expires <= now())
       throw refused(`this token ended at ${new Date(token.expires).toISOString()}: ask the operator for another one`)
@@ -83,16 +82,20 @@ function knownOf(token: Token): Known {
 }
 
 /** Compares with every token, so that the time does not tell which one matched. */
-function find(known: readonly Known[], shown: Buffer): Known | undefined {
+function find(known: readonly Known[], shown: readonly Buffer[]): Known | undefined {
   let found: Known | undefined
-  for (const token of known) if (timingSafeEqual(token.digest, shown)) found = token
+  for (const one of shown) for (const token of known) if (timingSafeEqual(token.digest, one)) found = token
   return found
 }
 
-function shownBy(headers: IncomingHttpHeaders): string | undefined {
-  const bearer = /^Bearer +(\S+) *$/i.exec(headers.authorization ?? '')?.[1]
+/** Clients of Kubo's RPC send HTTP Basic: the token is the password, or the user and the password. */
+function shownBy(headers: IncomingHttpHeaders): string[] {
+  const [, scheme = '', value = ''] = /^(Bearer|Basic) +(\S+) *$/i.exec(headers.authorization ?? '') ?? []
+  if (scheme.toLowerCase() === 'bearer') return [value]
   const own = headers['x-auth-token']
-  return bearer ?? (typeof own === 'string' ? own : undefined)
+  if (scheme === '') return typeof own === 'string' ? [own] : []
+  const pair = Buffer.from(value, 'base64').toString()
+  return [pair, pair.slice(pair.indexOf(':') + 1)]
 }
 
 const digest = (token: string): Buffer => createHash('sha256').update(token).digest()
