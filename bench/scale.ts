@@ -1,17 +1,17 @@
 // `node bench/scale.ts`: a disk tier with many blocks against the same one with few: the time to start, memory, hits, and eviction while it answers. The
-// blocks are written as the tier lays them out, `<shard>/<key>`. `--blocks 10000,100000,1000000`, `--quick` leaves out the
+// blocks are written by the tier itself. `--blocks 10000,100000,1000000`, `--quick` leaves out the
 // million and takes fewer rounds, `--only start,hits,eviction` some parts.
 import { hash as digestOf, randomInt } from 'node:crypto'
-import { mkdirSync, writeFileSync } from 'node:fs'
-import { readdir, rm } from 'node:fs/promises'
+import { readdir, rm, stat } from 'node:fs/promises'
 import { Agent, get, type IncomingMessage } from 'node:http'
 import { cpus, loadavg } from 'node:os'
 import { join } from 'node:path'
 import { parseArgs } from 'node:util'
 import { CID } from 'multiformats/cid'
-import { shardOf } from '../backends/tiers/disk-room.ts'
-import { blockKey } from '../src/core/block.ts'
+import { disk } from '../backends/tiers/disk.ts'
 import { codec, hash } from '../src/core/cid.ts'
+import { systemClock } from '../src/core/clock.ts'
+import { silentLog } from '../src/core/log.ts'
 import { made } from './work/content.ts'
 import { median } from './work/measure.ts'
 import { type Server, startCidgate, startOrigin, tempFolder } from './work/servers.ts'
@@ -25,7 +25,7 @@ const rounds = values.quick ? 3 : 5
 const hitsPerRound = values.quick ? 4000 : 20_000
 const connections = 8
 const mib = 2 ** 20
-const fileBytes = 4096 // what a small file takes
+const blockBytes = 208 // what a small block takes
 const aims = { startMs: 1000, addedMib: 64, p50: 1.2 }
 
 const say = (line: string): void => void process.stdout.write(`${line}\n`)
@@ -33,22 +33,24 @@ const bytesOf = (index: number): Buffer => Buffer.from(`block ${index} of the be
 const cidOf = (bytes: Uint8Array): CID =>
   CID.decode(Buffer.concat([Uint8Array.of(1, codec.raw, hash.sha256, 32), digestOf('sha256', bytes, 'buffer')]))
 
-function writeBlocks(folder: string, count: number): void {
-  const known = new Set<string>()
-  for (let index = 0; index < count; index++) {
-    const bytes = bytesOf(index)
-    const key = blockKey(cidOf(bytes))
-    const shard = join(folder, shardOf(key))
-    if (!known.has(shard)) mkdirSync(shard, { recursive: true })
-    known.add(shard)
-    writeFileSync(join(shard, key), bytes)
-  }
+async function writeBlocks(folder: string, count: number): Promise<void> {
+  const own = { name: 'disk', userAgent: 'cidgate/bench', data: folder, log: silentLog, clock: systemClock }
+  const tier = disk.create(disk.options.parse({ path: folder, maxBytes: '40GiB' }), own)
+  const batch = 64
+  for (let from = 0; from < count; from += batch)
+    await Promise.all(
+      Array.from({ length: Math.min(batch, count - from) }, (_, index) => {
+        const bytes = bytesOf(from + index)
+        return tier.put(cidOf(bytes), bytes)
+      }),
+    )
+  await tier.close()
 }
 
 type Store = { readonly count: number; readonly folder: string }
 
 const origin = await startOrigin([])
-/** Without memory and hot answers: every hit is a file. What is not there the origin of most parts does not have either. */
+/** Without memory and hot answers: every hit is read from the disk. What is not there the origin of most parts does not have either. */
 const open = ({ folder }: Store, maxBytes: number, from: Server = origin): Promise<Server> =>
   startCidgate({
     retrieval: { probeEvery: 0, upstreams: [{ name: 'origin', url: from.url }] },
@@ -158,13 +160,9 @@ async function eviction(store: Store): Promise<void> {
   const all = await made(fresh)
   for (const isEvicting of [false, true]) {
     const files = isEvicting ? all.slice(perPass) : all.slice(0, perPass)
-    const room = isEvicting ? Math.max(64 * mib, store.count * fileBytes * 0.6) : 40 * 1024 * mib
-    if (isEvicting && room > store.count * fileBytes) {
-      say(`  ${store.count} blocks: they are fewer than the least room for them, so nothing is evicted`)
-      continue
-    }
+    const room = isEvicting ? store.count * blockBytes * 0.6 : 40 * 1024 * mib
     const server = await open(store, room, source)
-    const before = await filesIn(store)
+    const before = await bytesIn(store)
     let [answers, wrong, longest, last] = [0, 0, 0, performance.now()]
     const times: number[] = []
     const began = performance.now()
@@ -196,24 +194,27 @@ async function eviction(store: Store): Promise<void> {
     }
     const readers = Array.from({ length: connections - 1 }, reader)
     await writer()
-    let left = await filesIn(store)
-    while (isEvicting && left * fileBytes > room && performance.now() - began < 120_000) left = await filesIn(store)
+    let left = await bytesIn(store)
+    while (isEvicting && left > room && performance.now() - began < 120_000) left = await bytesIn(store)
     isOver = true
     await Promise.all(readers)
-    const evicted = before + files.length - left
+    const evicted = (before + files.length * fresh.bytes - left) / mib
     times.sort((one, other) => one - other)
     say(
-      `  ${store.count} blocks, ${isEvicting ? `${evicted} evicted` : 'nothing evicted'}: ${answers} answers in ${((performance.now() - began) / 1000).toFixed(1)} s, ${wrong} wrong; p50 ${median(times).toFixed(1)}, p99 ${(times[Math.floor(times.length * 0.99)] ?? 0).toFixed(1)} ms; the longest time without any answer ${longest.toFixed(0)} ms`,
+      `  ${store.count} blocks, ${isEvicting ? `${evicted.toFixed(0)} MiB evicted` : 'nothing evicted'}: ${answers} answers in ${((performance.now() - began) / 1000).toFixed(1)} s, ${wrong} wrong; p50 ${median(times).toFixed(1)}, p99 ${(times[Math.floor(times.length * 0.99)] ?? 0).toFixed(1)} ms; the longest time without any answer ${longest.toFixed(0)} ms`,
     )
     await server.stop()
   }
   await source.stop()
 }
 
-async function filesIn({ folder }: Store): Promise<number> {
-  let count = 0
-  for (const shard of await readdir(folder)) count += (await readdir(join(folder, shard)).catch(() => [])).length
-  return count
+async function bytesIn({ folder }: Store): Promise<number> {
+  const sizes = (await readdir(folder)).map((name) =>
+    stat(join(folder, name))
+      .then(({ size }) => size)
+      .catch(() => 0),
+  )
+  return (await Promise.all(sizes)).reduce((sum, bytes) => sum + bytes, 0)
 }
 
 const spread = (all: readonly number[], digits: number): string =>
@@ -226,7 +227,7 @@ try {
   for (const count of counts) {
     const began = performance.now()
     const store = { count, folder: join(root, String(count)) }
-    writeBlocks(store.folder, count)
+    await writeBlocks(store.folder, count)
     stores.push(store)
     say(`${count} blocks written in ${((performance.now() - began) / 1000).toFixed(1)} s`)
   }

@@ -5,7 +5,6 @@ import type { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
 import type { AtHand, AtHandOptions } from '../../src/core/disk/at-hand.ts'
 import type { FolderCompany } from '../../src/core/disk/company.ts'
-import type { SharedFolders } from '../../src/core/disk/shared-folders.ts'
 import type { Log } from '../../src/core/log.ts'
 
 /** What kind of place a tier is. */
@@ -109,8 +108,6 @@ export type TierContext = {
   readonly userAgent: string
   /** The gateway's data folder (absolute); an embedded store lives below it. */
   readonly data: string
-  /** For a tier that keeps bytes on this machine. */
-  readonly folders: SharedFolders
   /** Other processes use the same folders. Absent: there are none. */
   readonly company?: FolderCompany | undefined
   readonly log: Log

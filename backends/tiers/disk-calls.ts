@@ -8,8 +8,8 @@ import type { Call } from './contract.ts'
 export interface DiskCalls {
   readonly read: DiskCall
   readonly write: DiskCall
-  /** Waits a moment for what was given up and goes on: afterwards nothing of ours touches the folder. */
-  end(): Promise<void>
+  /** Closes, behind what was given up and goes on; waits a moment for it. Afterwards nothing of ours touches the folder. */
+  end(close: () => Promise<void>): Promise<void>
 }
 
 type DiskCall = <T>(
@@ -27,7 +27,7 @@ export type DiskCallsOptions = {
 }
 
 export const diskReadMs = 3000
-const writeMs = 10_000
+export const diskWriteMs = 10_000
 const closeMs = 2000
 // More would only stand in a line of the runtime's, before its few threads.
 const filesAtOnce = { reads: 16, writes: 16 } as const
@@ -72,16 +72,19 @@ export function createDiskCalls({ name, clock, began, outage }: DiskCallsOptions
 
   return {
     read: callsOf(filesAtOnce.reads, diskReadMs),
-    write: callsOf(filesAtOnce.writes, writeMs),
-    async end() {
-      const rest = async () => void (await Promise.allSettled(underWay))
+    write: callsOf(filesAtOnce.writes, diskWriteMs),
+    async end(close) {
+      const rest = async () => {
+        await Promise.allSettled(underWay)
+        await close()
+      }
       await withDeadline({ ms: closeMs, clock, late: () => silent(name, closeMs) }, rest).catch(() => {})
     },
   }
 }
 
-const silent = (name: string, ms: number): Failure =>
+export const silent = (name: string, ms: number): Failure =>
   new Failure('timeout', `tier ${name}: the disk did not answer within ${ms} ms`, { source: 'tier' })
 
-const tooMany = (name: string): Failure =>
+export const tooMany = (name: string): Failure =>
   new Failure('overloaded', `tier ${name}: too many file operations wait for the disk`, { source: 'tier' })

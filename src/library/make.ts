@@ -23,7 +23,6 @@ import { type Front, wireFront } from '../wiring/public/front.ts'
 import { type Public, wirePublic } from '../wiring/public/public.ts'
 import { type ReadSide, wireReading } from '../wiring/reading.ts'
 import { wireRouting } from '../wiring/routing.ts'
-import { companyOf } from '../wiring/team/company.ts'
 import { wireWorker } from '../wiring/team/worker.ts'
 import { type Tiers, wireTiers } from '../wiring/tiers.ts'
 import { wireUploads } from '../wiring/uploads.ts'
@@ -67,7 +66,7 @@ export async function makeGateway({
   try {
     const spans = await takeSpans(tracing, { lease, clock, log: logs.log })
     const trace = lease.take('trace', [], () => createTrace({ recorder: spans, clock }))
-    const company = team && lease.take('company', [team], () => companyOf(team, clock))
+    const company = team && lease.take('company', [team], () => ({ isOwner: !isWorker(team) }))
     const turns = takeTurns(lease, clock)
     const of = { folders: processFolders, log: logs.log, trace, spans }
     const whole = { config, clock, lease, turns, own, team, company, ...of }

@@ -20,8 +20,6 @@ export interface CrewMember {
   failed(error: unknown): void
 }
 
-const wroteEveryMs = 200
-
 export function createCrewMember(line: Line, clock: Clock): CrewMember {
   const channel = createChannel(line, clock)
   const orders = Promise.withResolvers<Orders>()
@@ -69,24 +67,3 @@ export function createCrewMember(line: Line, clock: Clock): CrewMember {
     },
   }
 }
-
-/** Bytes that this worker wrote, by folder and shard, told now and then. */
-export function createWroteNotes(
-  tell: (topic: 'wrote', said: readonly Wrote[]) => void,
-  clock: Clock,
-): (wrote: Wrote) => void {
-  let notes = new Map<string, Wrote>()
-  return (wrote) => {
-    const key = `${wrote.folder}\n${wrote.shard}`
-    const before = notes.get(key)?.bytes ?? 0
-    if (notes.size === 0)
-      clock.after(wroteEveryMs, () => {
-        const told = [...notes.values()]
-        notes = new Map()
-        tell('wrote', told)
-      })
-    notes.set(key, { ...wrote, bytes: before + wrote.bytes })
-  }
-}
-
-export type Wrote = { readonly folder: string; readonly shard: string; readonly bytes: number }

@@ -63,16 +63,13 @@ function takeProvider(
   )
 }
 
-function takeTier(
-  { config, clock, log, lease, folders, company }: Whole,
-  { use, name, options }: ConfiguredBackend,
-): Tier {
+function takeTier({ config, clock, log, lease, company }: Whole, { use, name, options }: ConfiguredBackend): Tier {
   const { data, retrieval } = config
   const { userAgent } = retrieval
   return lease.take(
     'tier',
     [use, name, options, data, userAgent, company],
-    () => kindOf(tierKinds, use).create(options, { name, userAgent, data, folders, company, log, clock }),
+    () => kindOf(tierKinds, use).create(options, { name, userAgent, data, company, log, clock }),
     (tier) => tier.close(),
   )
 }

@@ -112,7 +112,7 @@ async function callsOfUpstream(use: string, options: object): Promise<void> {
 async function callsOfBucket(options: object): Promise<void> {
   const kind = tierKinds['s3']
   assert.ok(kind)
-  const tier = kind.create(kind.options.parse(options), { ...common, data: '', folders: processFolders })
+  const tier = kind.create(kind.options.parse(options), { ...common, data: '' })
   await tier.put(upload.cid, noise(10, 1)).catch(() => {})
   await tier.get(upload.cid).catch(() => {})
   await tier.probe?.().catch(() => {})

@@ -16,7 +16,6 @@ import { blockKey } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
 import { proved } from '../../src/retrieval/tiers/proof/proved.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
@@ -34,9 +33,8 @@ import { type S3Faults, startS3Server } from '../support/s3-server.ts'
 
 const clock = systemClock
 const log = silentLog
-const folders = createDataFolders()
 const context = (name: string, data = ''): TierContext => ({
-  ...{ name, userAgent: 'cidgate/test', data, folders, log, clock },
+  ...{ name, userAgent: 'cidgate/test', data, log, clock },
 })
 const nothing = async () => {}
 

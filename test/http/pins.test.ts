@@ -306,7 +306,9 @@ describe('POST /deny/<cid>', () => {
         taken().map(({ facts: { requestId, method, path } }) => [requestId, method, path]),
         [[requestId, 'POST', `/deny/${cid}?status=451&reason=court-order`]],
       )
-      const left = [...(await below(join(data, 'pins', 'blocks'))), ...(await below(join(data, 'cache')))]
+      for (const name of await below(join(data, 'cache')))
+        assert.equal((await readFile(join(data, 'cache', name))).includes(body.subarray(0, 64)), false, name)
+      const left = await below(join(data, 'pins', 'blocks'))
       assert.deepEqual(new Set(left.filter((name) => name.length > 20)), new Set([blockKey(CID.parse(other))]))
       assert.equal((await post(`${at.url}/add`, multipart([{ fileName: 'a', body }]))).status, 451)
       const again = await deny(`/deny/${cid}?status=451&reason=court-order`)

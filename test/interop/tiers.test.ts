@@ -7,7 +7,6 @@ import type { Tier, TierContext } from '../../backends/tiers/contract.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
 import { proved } from '../../src/retrieval/tiers/proof/proved.ts'
 import { bytesOf, cidOf, type TierUnderTest as Store, tierContract } from '../../src/testing/tier.ts'
@@ -20,7 +19,7 @@ function create(use: string, settings: Record<string, unknown>): Tier {
   const kind = tierKinds[use]
   assert.ok(kind)
   const own = { name: use, userAgent: 'cidgate/test', data: '/nonexistent' }
-  const context: TierContext = { ...own, folders: createDataFolders(), log, clock }
+  const context: TierContext = { ...own, log, clock }
   return kind.create(kind.options.parse(settings), context)
 }
 

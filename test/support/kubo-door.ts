@@ -7,7 +7,6 @@ import type { LocalStore } from '../../backends/pinning/contract.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { createTokens, type Token } from '../../src/http/add/tokens.ts'
 import { createKuboRoute } from '../../src/http/kubo/rpc.ts'
 import { readContext } from '../../src/http/wire/request-context.ts'
@@ -37,7 +36,6 @@ export async function startKuboDoor(tokens?: readonly Token[], options: AddingOp
     name: 'memory',
     userAgent: 'cidgate/test',
     data: '',
-    folders: createDataFolders(),
     log,
     clock,
   })

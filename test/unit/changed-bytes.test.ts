@@ -1,14 +1,13 @@
 // Bytes that were changed on their way from an upstream or on the disk: each single change to a CAR, to a raw block and to a file of
 // the disk tier goes through what reads it in the gateway, and gives the true bytes or none.
 import assert from 'node:assert/strict'
-import { rmSync, writeFileSync } from 'node:fs'
+import { readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import type { CID } from 'multiformats/cid'
 import { disk } from '../../backends/tiers/disk.ts'
-import { shardOf } from '../../backends/tiers/disk-room.ts'
 import { memory } from '../../backends/tiers/memory.ts'
 import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
 import { trustless } from '../../backends/upstreams/trustless.ts'
@@ -16,7 +15,6 @@ import { type Block, blockKey } from '../../src/core/block.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
-import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { linksOf } from '../../src/ipld/block-links.ts'
 import { carHeader, carSection } from '../../src/ipld/car.ts'
 import { createAccount } from '../../src/observe/account.ts'
@@ -48,7 +46,6 @@ const sections = file.map((block) => Buffer.concat([...carSection(block)]))
 const carOf = (all: readonly Uint8Array[]) => Buffer.concat([carHeader(root), ...all])
 const car = carOf(sections)
 
-const folders = createDataFolders()
 // However busy the machine is, nothing is given up.
 const clock = patientClock
 const context = { name: 'one', userAgent: 'cidgate/test', log: silentLog, clock }
@@ -67,7 +64,7 @@ function refused(error: unknown): undefined {
 
 /** What a request gets of each of these blocks; undefined: it was refused. What the tier then holds has to be true as well. */
 async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(Uint8Array | undefined)[]> {
-  const stack = createTierStack([memory.create({ maxBytes: 2 ** 20 }, { ...context, data: '', folders })])
+  const stack = createTierStack([memory.create({ maxBytes: 2 ** 20 }, { ...context, data: '' })])
   const pool = createPool({ members: membersOf([upstream], clock), hedge: 'auto', clock, patienceMs: 0 })
   const retrieval = createRetrieval({
     ...{ stack, pool, clock, turns: createLoopTurns(clock), log: silentLog },
@@ -187,34 +184,44 @@ describe('every single change', () => {
     assert.equal(await tryEach([leaf], 'raw', all), all.length)
   })
 
-  test('to a file of the disk tier is an absence, and the file is gone', async () => {
+  test('to a file of the disk tier gives true bytes or none, counts what is false, and deletes it', async () => {
     const path = await tempFolder()
     const lease = createKept().lease()
-    const bare = disk.create(disk.options.parse({ path }), { ...context, data: path, folders })
+    const open = () => disk.create(disk.options.parse({ path }), { ...context, data: path })
+    const first = open()
+    await first.put(leaf.cid, leaf.bytes)
+    await first.close()
+    const files = readdirSync(path).map((name) => ({ name: join(path, name), bytes: readFileSync(join(path, name)) }))
     const whole = { clock, log: silentLog, lease, config: { cache: { fillBytes: 0 } } } as unknown as Whole
     const nothing = { store: { get: async () => undefined, has: async () => false } } as never
-    const { stack, corrupt } = wireTiers(whole, [bare], { providers: [], left: [], waiting: nothing })
-    const where = join(path, shardOf(blockKey(leaf.cid)), blockKey(leaf.cid))
-    let changes = 0
+    const count = { corrupt: 0, missed: 0 }
     try {
-      await bare.put(leaf.cid, leaf.bytes)
-      assert.deepEqual(Buffer.from((await stack.get(leaf.cid)) ?? []), Buffer.from(leaf.bytes))
-      for (const bytes of singleChanges(leaf.bytes)) {
-        writeFileSync(where, bytes)
-        // As it was read a moment ago, whole or in part.
-        const part = { from: 1, to: 5 }
-        assert.ok(isTrue(leaf, stack.atHand(leaf.cid)?.bytes), 'other bytes at hand')
-        const held = stack.atHand(leaf.cid, { part })
-        assert.ok(!held || Buffer.compare(held.bytes, leaf.bytes.subarray(1, 5)) === 0, 'other bytes of a part')
-        assert.equal(await stack.get(leaf.cid), undefined)
-        assert.equal(await bare.has(leaf.cid), false)
-        changes++
-        await bare.put(leaf.cid, leaf.bytes)
-      }
-      assert.equal(corrupt.get('one'), changes)
+      for (const { name, bytes } of files)
+        for (const changed of singleChanges(bytes)) {
+          for (const file of files) writeFileSync(file.name, file.bytes)
+          writeFileSync(name, changed)
+          const bare = open()
+          const { stack, corrupt } = wireTiers(whole, [bare], { providers: [], left: [], waiting: nothing })
+          const before = corrupt.get('one') ?? 0
+          const read = await stack.get(leaf.cid)
+          assert.ok(isTrue(leaf, read), 'other bytes')
+          const held = stack.atHand(leaf.cid, { part: { from: 1, to: 5 } })
+          assert.ok(!held || Buffer.compare(held.bytes, leaf.bytes.subarray(1, 5)) === 0, 'other bytes of a part')
+          count.corrupt += (corrupt.get('one') ?? 0) - before
+          if (read === undefined) {
+            count.missed++
+            assert.equal(await bare.has(leaf.cid), false)
+            await bare.put(leaf.cid, leaf.bytes)
+            assert.ok(isTrue(leaf, await bare.get(leaf.cid)))
+          }
+          await bare.close()
+          for (const one of readdirSync(path))
+            if (!files.some((file) => file.name === join(path, one))) rmSync(join(path, one))
+        }
+      // Each bit of the block itself.
+      assert.ok(count.corrupt >= leaf.bytes.byteLength * 8, `${count.corrupt} of ${count.missed}`)
     } finally {
       await lease.end()
-      await bare.close()
       rmSync(path, { recursive: true, force: true })
     }
   })

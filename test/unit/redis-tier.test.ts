@@ -7,7 +7,6 @@ import { blockKey } from '../../src/core/block.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { bytesOf, cidOf, eventually } from '../../src/testing/tier.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { type RedisFaults, type RedisServer, startRedisServer } from '../support/redis-server.ts'
@@ -32,7 +31,6 @@ async function make(
     name: 'redis',
     userAgent: 'cidgate/test',
     data: '',
-    folders: createDataFolders(),
     log: silentLog,
     clock,
   })

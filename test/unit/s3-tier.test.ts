@@ -6,7 +6,6 @@ import { s3 } from '../../backends/tiers/s3.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { bytesOf, cidOf, eventually } from '../../src/testing/tier.ts'
 import { type S3Faults, type S3Server, startS3Server } from '../support/s3-server.ts'
 
@@ -27,7 +26,6 @@ async function make(faults: S3Faults = {}, more: object = {}): Promise<{ tier: T
     name: 's3',
     userAgent: 'cidgate/test',
     data: '',
-    folders: createDataFolders(),
     log: silentLog,
     clock: systemClock,
   })

@@ -2,7 +2,6 @@
 import assert from 'node:assert/strict'
 import { EventEmitter, once } from 'node:events'
 import { existsSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
-import { mkdir, readdir, rename, stat, utimes, writeFile } from 'node:fs/promises'
 import { createServer, get, type IncomingMessage, type RequestListener, request, type Server } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -10,13 +9,12 @@ import { join } from 'node:path'
 import { after, before, describe, it, test } from 'node:test'
 import { CID } from 'multiformats/cid'
 import { parse } from 'yaml'
-import { costOf, createGuestRoom, createRoom } from '../../backends/tiers/disk-room.ts'
 import { configOf, inputOf, parseConfig } from '../../src/config/load.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createLettingGo } from '../../src/server/team/letting-go.ts'
 import { createChannel, type Line } from '../../src/team/channel.ts'
-import { createCrewMember, createWroteNotes } from '../../src/team/crew-member.ts'
+import { createCrewMember } from '../../src/team/crew-member.ts'
 import { createHandOn, type HandOn } from '../../src/team/hand-on.ts'
 import { isInner, peerHeader, throughInnerDoor } from '../../src/team/inner-door.ts'
 import { createPulse } from '../../src/team/pulse.ts'
@@ -24,7 +22,6 @@ import { createArrivals } from '../../src/team/shared/arrivals.ts'
 import { doorOf, inPlace, openShared, removeOtherPlaces, type SharedFiles } from '../../src/team/shared/place.ts'
 import type { Team } from '../../src/team/team.ts'
 import { createWorkerProcess, type Orders } from '../../src/team/worker-process.ts'
-import { companyOf } from '../../src/wiring/team/company.ts'
 import { createElsewhere } from '../../src/wiring/team/elsewhere.ts'
 import { shareOf } from '../../src/wiring/team/shares.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
@@ -233,30 +230,6 @@ describe('messages between two processes', () => {
     assert.equal(silent > 0, true)
     ends[0]?.()
   })
-
-  it('what a worker wrote is told in sums', async () => {
-    const clock = createFakeClock()
-    const told: unknown[] = []
-    const note = createWroteNotes((_topic, said) => void told.push(said), clock)
-    for (const [shard, bytes] of [
-      ['aa', 10],
-      ['bb', 1],
-      ['aa', 20],
-    ] as const)
-      note({ folder: '/cache', shard, bytes })
-    await clock.advance(199)
-    assert.deepEqual(told, [])
-    await clock.advance(1)
-    note({ folder: '/cache', shard: 'aa', bytes: 5 })
-    await clock.advance(200)
-    assert.deepEqual(told, [
-      [
-        { folder: '/cache', shard: 'aa', bytes: 30 },
-        { folder: '/cache', shard: 'bb', bytes: 1 },
-      ],
-      [{ folder: '/cache', shard: 'aa', bytes: 5 }],
-    ])
-  })
 })
 
 describe('a worker', () => {
@@ -314,51 +287,6 @@ describe('a worker', () => {
     member.begun()
     await new Promise((resolve) => setImmediate(resolve))
     assert.deepEqual(done, [{ size: 3 }])
-  })
-})
-
-describe('the disk tier of several processes', () => {
-  it('is kept within its bytes by the owner, whoever wrote', async () => {
-    const path = join(folder, 'cache')
-    const clock = createFakeClock()
-    const evicted: string[] = []
-    const maxBytes = 40 * 4096
-    const owner = createRoom({ path, maxBytes, clock, onEvicted: (shards) => void evicted.push(...shards) })
-    const heard = new Map<string, (said: unknown) => unknown>()
-    const team = { index: 0, on: (topic: string, listen: (said: unknown) => unknown) => heard.set(topic, listen) }
-    const company = companyOf(team as never, clock)
-    company.onWrote(path, owner)
-    const guest = createGuestRoom((shard, bytes) => heard.get('wrote')?.([{ folder: path, shard, bytes }]))
-    await mkdir(join(path, 'aa'), { recursive: true })
-    const first = await owner.reserve('aa', 1)
-    first?.landed(false)
-    const lying = () => readdir(join(path, 'aa'))
-    for (let at = 0; at < 60; at++) {
-      const landing = await guest.reserve('aa', 4096)
-      // It lies there with its time at once, because the owner may look in any moment.
-      const file = join(folder, `file-${at}`)
-      await writeFile(file, Buffer.alloc(4096))
-      await utimes(file, 500 + at, 500 + at)
-      await rename(file, join(path, 'aa', `file-${at}`))
-      landing?.landed(true)
-    }
-    for (let tries = 0; (await lying()).length > 40; tries++) {
-      assert.ok(tries < 500, `${(await lying()).length} files of 40`)
-      await new Promise((resolve) => setTimeout(resolve, 10))
-    }
-    const left = await lying()
-    assert.ok(left.includes('file-59') && !left.includes('file-0'), left.join())
-    assert.equal((await stat(join(path, 'aa', 'file-59'))).size, 4096)
-    assert.ok(evicted.includes('aa'))
-    // Of one that was killed nobody hears what it wrote last.
-    for (let at = 60; at < 90; at++) await writeFile(join(path, 'aa', `file-${at}`), Buffer.alloc(4096))
-    heard.get('ended')?.(1)
-    for (let tries = 0; (await lying()).length > 40; tries++) {
-      assert.ok(tries < 500, `${(await lying()).length} files of 40`)
-      await new Promise((resolve) => setTimeout(resolve, 10))
-    }
-    assert.equal(costOf(1), 4096)
-    await owner.close()
   })
 })
 

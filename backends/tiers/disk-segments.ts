@@ -1,0 +1,849 @@
+// Blocks in segments: files that are only appended to. `<name>.data` has the blocks, `<name>.keys` a line of 16 bytes for each,
+// written behind it: a start reads the lines, and a running process reads the lines that others append. Each process appends to a
+// segment of its own. Nothing is synced: what a power cut spoils does not hash to its key.
+import { randomBytes } from 'node:crypto'
+import { close, constants, fstat, fstatSync, open, read, readSync, readv, statSync, write, writev } from 'node:fs'
+import { readdir, stat, unlink, utimes } from 'node:fs/promises'
+import { join } from 'node:path'
+import { promisify } from 'node:util'
+import type { CID } from 'multiformats/cid'
+import { maxBlockBytes } from '../../src/core/block.ts'
+import type { Clock } from '../../src/core/clock.ts'
+import type { AtHand, AtHandOptions } from '../../src/core/disk/at-hand.ts'
+import type { AtOnce } from '../../src/core/disk/at-once.ts'
+import { createBuffers } from '../../src/core/disk/buffers.ts'
+import { codeOf, isGone, isNoRoom, makeFolders, orIfGone } from '../../src/core/disk/files.ts'
+import { asRegular } from '../../src/core/disk/regular.ts'
+import type { Failure } from '../../src/core/failure.ts'
+import {
+  createBlockIndex,
+  type Hash,
+  hashOf,
+  idOf,
+  maxRecords,
+  maxSegments,
+  ordinalOf,
+  type RecordId,
+  recordWords,
+  slotOf,
+} from './disk-index.ts'
+
+export interface Segments {
+  /** Reads by a thread. Undefined: no process has put it. */
+  get(cid: CID): Promise<Buffer | undefined>
+  /** Reads at once from the page cache. Undefined says nothing. */
+  atHand(cid: CID, options?: AtHandOptions): AtHand | undefined
+  has(cid: CID): Promise<boolean>
+  /** False where that cannot be known at once. */
+  lacks(cid: CID): boolean
+  holds(cid: CID): boolean
+  /** Resolves when the block is written. A block larger than the tier is not kept. */
+  put(cid: CID, bytes: Uint8Array): Promise<void>
+  /** Overwrites the block with zeros wherever it lies. */
+  delete(cid: CID): Promise<void>
+  readonly bytes: number
+  readonly blocks: number
+  /** Resolves when nothing of this process touches the folder any more. */
+  close(): Promise<void>
+}
+
+export type SegmentsOptions = {
+  readonly path: string
+  readonly maxBytes: number
+  readonly clock: Clock
+  readonly atOnce: AtOnce
+  /** How long writes may take together, and the Failure of those that take longer. */
+  readonly writeMs: number
+  readonly late: () => Failure
+  readonly full: () => Failure
+  readonly closing: () => Failure
+}
+
+type Segment = {
+  /** `<number>-<writer>`: the lowest is the oldest. */
+  readonly name: string
+  readonly slot: number
+  readonly data: number
+  /** Open as long as its writer has no later segment. */
+  keys: number | undefined
+  records: Uint32Array
+  /** Lines that were read or written. */
+  count: number
+  /** Length of the data. */
+  bytes: number
+  grownAt: number
+  /** Reads under way: the last one closes the files of a segment that is gone. */
+  readers: number
+  isGone: boolean
+  /** Its files are unlinked: its bytes count no more. */
+  isFreed: boolean
+}
+
+type Put = {
+  readonly hash: Hash
+  readonly head: Uint8Array
+  readonly bytes: Uint8Array
+  readonly resolve: () => void
+  readonly reject: (why: unknown) => void
+}
+
+const lineBytes = recordWords * 4
+// Before each block: a mark, its length, its multihash. A deleted block has zeros in their place.
+const headBytes = 64
+const mark = 0x31646763
+const unit = 64
+const lengthMask = 0x3fffff
+/** Read since it was written: appended again when its segment is dropped. */
+const usedMark = 0x400000
+const stampShift = 24
+const stamps = 0x7f
+
+const minSegmentBytes = 256 * 1024
+const maxSegmentBytes = 1024 ** 3
+const maxBatchBytes = 4 * 1024 * 1024
+const maxWaiting = 8192
+const pollMs = 1000
+// A writer that was quiet for `quietMs` touches the folder, so others need to look only at the lines of those who wrote lately.
+const quietMs = 60_000
+const livelyMs = 2 * quietMs
+// A file system may give two changes of a folder that are so near the same time.
+const sameTimeMs = 50
+const maxTailBytes = 64 * 1024
+const orphanMs = 60_000
+const slice = 4096
+const rescuedAtOnce = 32
+// Other programs need the page cache too.
+const shareOfMemory = 1 / 4
+const maxAgeMs = 300_000
+const maxIdleBytes = 8 * 1024 * 1024
+
+const openFile = promisify(open)
+const closeFile = promisify(close)
+const statFile = promisify(fstat)
+const readFile = promisify(read)
+const readParts = promisify(readv)
+const writeFile = promisify(write)
+const writeParts = promisify(writev)
+
+const turn = () => new Promise<void>((resolve) => setImmediate(resolve))
+const aligned = (bytes: number): number => Math.ceil(bytes / unit) * unit
+const costOf = (bytes: number): number => aligned(headBytes + bytes) + lineBytes
+const nameOfKeys = /^([0-9a-f]{8}-[0-9a-f]{8})\.keys$/
+const nameOfData = /^([0-9a-f]{8}-[0-9a-f]{8})\.data$/
+const writerOf = (name: string): string => name.slice(9)
+
+/** About a hundred of them in the tier, and no fewer than 16. */
+const segmentBytesFor = (maxBytes: number): number =>
+  Math.min(maxBytes / 16, Math.max(minSegmentBytes, maxBytes / 2048, Math.min(maxBytes / 128, maxSegmentBytes)))
+
+export function createSegments(options: SegmentsOptions): Segments {
+  const { path, maxBytes, clock, atOnce, writeMs, late, full, closing } = options
+  const segmentBytes = segmentBytesFor(maxBytes)
+  // Beyond it the oldest is dropped, while there is room yet to append what is wanted of it.
+  const softLimit = maxBytes - segmentBytes
+  const writer = randomBytes(4).toString('hex')
+  const segments = new Map<string, Segment>()
+  const slots: (Segment | undefined)[] = []
+  const index = createBlockIndex((slot) => (slots[slot] as Segment).records)
+  const buffers = createBuffers(maxIdleBytes)
+  let total = 0
+  let isClosed = false
+  let stopPolling = () => {}
+
+  const fileOf = (name: string, of: 'keys' | 'data'): string => join(path, `${name}.${of}`)
+  const weigh = (segment: Segment): number => segment.bytes + segment.count * lineBytes
+  const segmentOf = (id: RecordId): Segment => slots[slotOf(id)] as Segment
+
+  // --- What is in the page cache ---
+
+  // Two generations of what was written or read lately; the stamp of a record names one.
+  let [young, old, youngBytes, maxYoungBytes, bornAt] = [1, 0, 0, 0, Number.NEGATIVE_INFINITY]
+
+  function age(now: number, bytes: number): void {
+    if (youngBytes + bytes <= maxYoungBytes && now - bornAt <= maxAgeMs) return
+    old = now - bornAt > 2 * maxAgeMs ? 0 : young
+    young = (young % stamps) + 1
+    youngBytes = 0
+    bornAt = now
+    maxYoungBytes = (process.availableMemory() * shareOfMemory) / 2
+  }
+
+  /** The length of a record with the stamp of now. */
+  function stamped(word: number, now: number): number {
+    if (word >>> stampShift === young) return word
+    age(now, word & lengthMask)
+    youngBytes += word & lengthMask
+    return (word & ((1 << stampShift) - 1)) | (young << stampShift)
+  }
+
+  function noteUse({ records }: Segment, ordinal: number, now: number): void {
+    const at = ordinal * recordWords + 3
+    records[at] = stamped((records[at] as number) | usedMark, now)
+  }
+
+  // --- The segments of all processes ---
+
+  let isLoaded = false
+  let seenMs: number | undefined
+  let isSettled = false
+  /** The last segment of each other writer. */
+  let tails: Segment[] = []
+  /** Of this process, not yet in `segments`. */
+  let beginning: string | undefined
+
+  function enter(name: string, data: number, keys: number, bytes: number, records: Uint32Array): Segment | undefined {
+    let slot = slots.indexOf(undefined)
+    if (slot < 0) slot = slots.length
+    if (slot >= maxSegments) return undefined
+    const segment: Segment = {
+      ...{ name, slot, data, keys, records, bytes, count: 0, grownAt: clock.monotonic() },
+      ...{ readers: 0, isGone: false, isFreed: false },
+    }
+    slots[slot] = segment
+    segments.set(name, segment)
+    total += bytes
+    return segment
+  }
+
+  function leave(segment: Segment): void {
+    segment.readers--
+    closeUnread(segment)
+  }
+
+  function closeUnread({ readers, isGone, data, keys }: Segment): void {
+    if (readers > 0 || !isGone) return
+    for (const file of [data, keys]) if (file !== undefined) close(file, () => {})
+  }
+
+  /** Takes in the lines that are in `records` up to `to`. Anything may be written there. */
+  function takeIn(segment: Segment, to: number, isRecent: boolean): void {
+    const { records } = segment
+    const now = clock.monotonic()
+    for (let ordinal = segment.count; ordinal < to; ordinal++) {
+      const at = ordinal * recordWords
+      const low = records[at] as number
+      const high = records[at + 1] as number
+      const place = records[at + 2] as number
+      const length = records[at + 3] as number
+      const isWhole = length <= maxBlockBytes && place * unit + headBytes + length <= segment.bytes
+      if (isWhole && (low | high | place | length) !== 0) {
+        if (isRecent) records[at + 3] = stamped(length, now)
+        index.add({ low, high }, idOf(segment.slot, ordinal))
+      } else records.fill(0, at, at + recordWords)
+    }
+    if (!segment.isFreed) total += (to - segment.count) * lineBytes
+    segment.count = to
+  }
+
+  function makePlace(segment: Segment, lines: number): void {
+    const words = lines * recordWords
+    if (words <= segment.records.length) return
+    const records = new Uint32Array(Math.min(Math.max(words, segment.records.length * 2), maxRecords * recordWords))
+    records.set(segment.records)
+    segment.records = records
+  }
+
+  const linesIn = (bytes: number): number => Math.min(maxRecords, Math.floor(bytes / lineBytes))
+  const placeOf = ({ records }: Segment, from: number, lines: number): Uint8Array =>
+    new Uint8Array(records.buffer, from * lineBytes, lines * lineBytes)
+
+  function takeInTail(tail: Segment, lines: Uint8Array, dataBytes: number): void {
+    const to = tail.count + lines.byteLength / lineBytes
+    makePlace(tail, to)
+    placeOf(tail, tail.count, to - tail.count).set(lines)
+    if (!tail.isFreed) total += dataBytes - tail.bytes
+    tail.bytes = dataBytes
+    tail.grownAt = clock.monotonic()
+    takeIn(tail, to, true)
+  }
+
+  /** False: it has grown by more than can be read at once. */
+  function readTailNow(tail: Segment): boolean {
+    if (tail.keys === undefined || tail.isGone) return true
+    const bytes = (linesIn(fstatSync(tail.keys).size) - tail.count) * lineBytes
+    if (bytes <= 0) return true
+    if (bytes > maxTailBytes) return false
+    const lines = Buffer.allocUnsafe(bytes)
+    if (readSync(tail.keys, lines, 0, bytes, tail.count * lineBytes) < bytes) return true
+    takeInTail(tail, lines, fstatSync(tail.data).size)
+    return true
+  }
+
+  async function readTail(tail: Segment): Promise<void> {
+    if (tail.keys === undefined || tail.isGone) return
+    const from = tail.count
+    tail.readers++
+    try {
+      const bytes = (linesIn((await statFile(tail.keys)).size) - from) * lineBytes
+      if (bytes <= 0) return
+      const { buffer, bytesRead } = await readFile(tail.keys, Buffer.allocUnsafe(bytes), 0, bytes, from * lineBytes)
+      const { size } = await statFile(tail.data)
+      // Meanwhile it may have been read at once, or dropped.
+      if (bytesRead === bytes && tail.count === from && !tail.isGone) takeInTail(tail, buffer, size)
+    } finally {
+      leave(tail)
+    }
+  }
+
+  /** Learns what others did. False: it takes a thread to know. */
+  function followNow(): boolean {
+    const began = clock.monotonic()
+    if (!isLoaded || !isSettled || isClosed || !atOnce.may(began)) return false
+    return atOnce.run(began, () => {
+      try {
+        if (statSync(path, { throwIfNoEntry: false })?.mtimeMs !== seenMs) return false
+        for (const tail of tails) if (began - tail.grownAt < livelyMs && !readTailNow(tail)) return false
+        return true
+      } catch {
+        return false
+      }
+    })
+  }
+
+  let following: Promise<void> | undefined
+  let next: Promise<void> | undefined
+
+  /** A look that began before this call may not see all that came before it. */
+  function followByThread(): Promise<void> {
+    if (isClosed) return Promise.reject(closing())
+    if (!following) {
+      const ended = atOnce.began()
+      following = readFolder().finally(() => {
+        following = undefined
+        ended()
+      })
+      return following
+    }
+    next ??= following
+      .catch(() => {})
+      .then(() => {
+        next = undefined
+        return followByThread()
+      })
+    return next
+  }
+
+  const follow = (): Promise<void> | undefined => (followNow() ? undefined : followByThread())
+
+  async function readFolder(): Promise<void> {
+    const before = [...segments.values()]
+    const askedAt = clock.now()
+    const found = await orIfGone(stat(path), undefined)
+    if (found && !found.isDirectory()) throw Object.assign(new Error('not a folder'), { code: 'ENOTDIR' })
+    const isChanged = !isLoaded || !isSettled || found?.mtimeMs !== seenMs
+    if (isChanged) await readNames(found ? await orIfGone(readdir(path), []) : [], before)
+    for (const tail of tails) if (isChanged || clock.monotonic() - tail.grownAt < livelyMs) await readTail(tail)
+    seenMs = found?.mtimeMs
+    isSettled = !found || Math.abs(askedAt - found.mtimeMs) > sameTimeMs
+    if (isLoaded) return
+    isLoaded = true
+    poll()
+    evict()
+  }
+
+  async function readNames(all: readonly string[], before: readonly Segment[]): Promise<void> {
+    const there = new Set(all.flatMap((name) => nameOfKeys.exec(name)?.[1] ?? []))
+    for (const segment of before) if (!there.has(segment.name) && segment !== victim) await drop(segment)
+    for (const name of there) if (!segments.has(name) && name !== beginning) await load(name)
+    if (!isLoaded)
+      for (const name of all) {
+        const of = nameOfData.exec(name)?.[1]
+        if (of !== undefined && !there.has(of)) await removeOrphan(fileOf(of, 'data'))
+      }
+    const last = new Map<string, Segment>()
+    for (const segment of [...segments.values()].sort(byAge))
+      if (segment !== own) last.set(writerOf(segment.name), segment)
+    tails = [...last.values()].filter(({ name }) => name.slice(9) !== writer)
+    for (const segment of segments.values())
+      if (segment.keys !== undefined && segment !== own && last.get(writerOf(segment.name)) !== segment) {
+        close(segment.keys, () => {})
+        segment.keys = undefined
+      }
+  }
+
+  /** Of a process that was killed: one that is being made is young. */
+  async function removeOrphan(file: string): Promise<void> {
+    const found = await stat(file).catch(() => undefined)
+    if (found?.isFile() && clock.now() - found.mtimeMs > orphanMs) await unlink(file).catch(() => {})
+  }
+
+  // Without a line in the file's inode for each read. Refused for files that another user made.
+  let reading = constants.O_RDONLY | asRegular | (constants.O_NOATIME ?? 0)
+
+  async function openToRead(file: string): Promise<number> {
+    try {
+      return await openFile(file, reading)
+    } catch (error) {
+      if (codeOf(error) !== 'EPERM') throw error
+      reading = constants.O_RDONLY | asRegular
+      return openFile(file, reading)
+    }
+  }
+
+  /** A file that is not ours, or is gone again, is passed over. */
+  async function load(name: string): Promise<void> {
+    const opened: number[] = []
+    try {
+      const keys = await openToRead(fileOf(name, 'keys'))
+      opened.push(keys)
+      const data = await openToRead(fileOf(name, 'data'))
+      opened.push(data)
+      const [ofKeys, ofData] = [await statFile(keys), await statFile(data)]
+      const count = linesIn(ofKeys.size)
+      if (!ofKeys.isFile() || !ofData.isFile()) return
+      const records = new Uint32Array(count * recordWords)
+      const { bytesRead } = await readFile(keys, new Uint8Array(records.buffer), 0, count * lineBytes, 0)
+      const segment = enter(name, data, keys, ofData.size, records)
+      if (!segment) return
+      opened.length = 0
+      for (let to = 0; to < linesIn(bytesRead); await turn()) {
+        to = Math.min(to + slice, linesIn(bytesRead))
+        takeIn(segment, to, isLoaded)
+      }
+    } catch (error) {
+      if (tooManyOpen.has(codeOf(error) ?? '')) throw error
+    } finally {
+      for (const file of opened) close(file, () => {})
+    }
+  }
+
+  function poll(): void {
+    stopPolling = clock.after(pollMs, () => {
+      const again = () => {
+        if (!isClosed) poll()
+      }
+      Promise.resolve(follow()).then(again, again)
+    })
+  }
+
+  // --- Reading ---
+
+  /** Undefined: it was deleted, or cut off. */
+  async function readRecord(segment: Segment, ordinal: number, head: Buffer): Promise<Buffer | undefined> {
+    const at = ordinal * recordWords
+    const place = (segment.records[at + 2] as number) * unit
+    const bytes = Buffer.allocUnsafeSlow((segment.records[at + 3] as number) & lengthMask)
+    segment.readers++
+    try {
+      const { bytesRead } = await readParts(segment.data, bytes.byteLength > 0 ? [head, bytes] : [head], place)
+      return bytesRead === headBytes + bytes.byteLength && head.readUInt32LE(0) !== 0 ? bytes : undefined
+    } finally {
+      leave(segment)
+    }
+  }
+
+  async function get(cid: CID): Promise<Buffer | undefined> {
+    await follow()
+    const hash = hashOf(cid)
+    const head = Buffer.allocUnsafe(headBytes)
+    for (let id = index.find(hash); id >= 0; id = index.find(hash)) {
+      const segment = segmentOf(id)
+      const bytes = await readRecord(segment, ordinalOf(id), head)
+      if (index.find(hash) !== id) {
+        if (bytes) return bytes
+      } else if (bytes) {
+        noteUse(segment, ordinalOf(id), clock.monotonic())
+        return bytes
+      } else forget(hash, id)
+    }
+    return undefined
+  }
+
+  function forget(hash: Hash, id: RecordId): void {
+    index.remove(hash, id)
+    const at = ordinalOf(id) * recordWords
+    segmentOf(id).records.fill(0, at, at + recordWords)
+  }
+
+  function findNear(hash: Hash): RecordId {
+    const id = index.find(hash)
+    return id < 0 && tails.length > 0 && followNow() ? index.find(hash) : id
+  }
+
+  function readNow(hash: Hash, { part, lends }: AtHandOptions): AtHand | undefined {
+    const id = findNear(hash)
+    if (id < 0 || isClosed) return undefined
+    const segment = segmentOf(id)
+    const ordinal = ordinalOf(id)
+    const word = segment.records[ordinal * recordWords + 3] as number
+    const began = clock.monotonic()
+    age(began, 0)
+    const stamp = word >>> stampShift
+    if (stamp === 0 || (stamp !== young && stamp !== old) || !atOnce.may(began)) return undefined
+    const size = word & lengthMask
+    const from = part?.from ?? 0
+    const length = Math.min(part?.to ?? size, size) - from
+    if (length < 0) return undefined
+    const lent = lends ? buffers.lend(length) : undefined
+    const bytes = lent?.bytes ?? Buffer.allocUnsafeSlow(length)
+    const place = (segment.records[ordinal * recordWords + 2] as number) * unit + headBytes + from
+    if (atOnce.run(began, () => readWholly(segment.data, bytes, place))) {
+      noteUse(segment, ordinal, began)
+      return { bytes, size, release: lent?.release }
+    }
+    lent?.release()
+    return undefined
+  }
+
+  // --- Writing ---
+
+  let own: Segment | undefined
+  let wroteAt = Number.NEGATIVE_INFINITY
+  const waiting: Put[] = []
+  const writing = new Map<string, Promise<void>>()
+  let pumping: Promise<void> | undefined
+  let isStuck = false
+
+  async function put(cid: CID, bytes: Uint8Array): Promise<void> {
+    const hash = hashOf(cid)
+    if (costOf(bytes.byteLength) > softLimit) return
+    await follow()
+    const before = writing.get(textOf(hash))
+    if (before !== undefined) return before
+    if (index.find(hash) >= 0 && (await isThere(cid, hash, bytes))) return
+    return writing.get(textOf(hash)) ?? append(hash, headOf(cid, bytes), bytes)
+  }
+
+  /** What rotted there may not have been read since, so it is looked at, and replaced. */
+  async function isThere(cid: CID, hash: Hash, bytes: Uint8Array): Promise<boolean> {
+    const there = await get(cid)
+    if (!there || there.equals(bytes)) return there !== undefined
+    const id = index.find(hash)
+    if (id >= 0) await erase(hash, id)
+    return false
+  }
+
+  function append(hash: Hash, head: Uint8Array, bytes: Uint8Array): Promise<void> {
+    if (isStuck) return Promise.reject(late())
+    if (waiting.length >= maxWaiting) return Promise.reject(full())
+    const { promise, resolve, reject } = Promise.withResolvers<void>()
+    const text = textOf(hash)
+    const done = promise.finally(() => writing.delete(text))
+    writing.set(text, done)
+    waiting.push({ hash, head, bytes, resolve, reject })
+    pumping ??= turn().then(pump)
+    return done
+  }
+
+  /** One append for all that came meanwhile, then the next one. */
+  async function pump(): Promise<void> {
+    while (waiting.length > 0) {
+      const batch = takeBatch()
+      const ended = atOnce.began()
+      const stop = clock.after(writeMs, () => {
+        isStuck = true
+        for (const { reject } of [...batch, ...waiting.splice(0)]) reject(late())
+      })
+      try {
+        await writeTogether(batch)
+        for (const { resolve } of batch) resolve()
+      } catch (error) {
+        for (const { reject } of batch) reject(error)
+      } finally {
+        stop()
+        ended()
+        isStuck = false
+      }
+    }
+    pumping = undefined
+    evict()
+  }
+
+  /** As many as fit into the segment, and one at least. */
+  function takeBatch(): readonly Put[] {
+    const max = Math.min(maxBatchBytes, own ? segmentBytes - own.bytes : segmentBytes)
+    let bytes = 0
+    let count = 0
+    for (const put of waiting) {
+      bytes += costOf(put.bytes.byteLength)
+      if (count > 0 && bytes > max) break
+      count++
+    }
+    return waiting.splice(0, count)
+  }
+
+  async function writeTogether(batch: readonly Put[]): Promise<void> {
+    const cost = batch.reduce((sum, { bytes }) => sum + costOf(bytes.byteLength), 0)
+    // The blocks that are wanted went with it, or are gone: there was no time.
+    for (let first = oldest(); first && total + cost > maxBytes; first = oldest()) {
+      await free(first)
+      await drop(first)
+    }
+    const isFull = own && (own.bytes + cost > segmentBytes || own.count + batch.length > maxRecords)
+    const segment = own && !isFull ? own : await begin()
+    segment.readers++
+    let isHalf = false
+    try {
+      const lines = new Uint32Array(batch.length * recordWords)
+      const parts: Uint8Array[] = []
+      const start = aligned(segment.bytes)
+      let end = start
+      for (const [at, { hash, head, bytes }] of batch.entries()) {
+        lines.set([hash.low, hash.high, aligned(end) / unit, bytes.byteLength], at * recordWords)
+        if (aligned(end) > end) parts.push(zeros.subarray(0, aligned(end) - end))
+        parts.push(head, bytes)
+        end = aligned(end) + headBytes + bytes.byteLength
+      }
+      await writeWholly(segment.data, parts, start)
+      isHalf = true
+      await writeWholly(segment.keys as number, [new Uint8Array(lines.buffer)], segment.count * lineBytes)
+      if (segment.isGone) return
+      total += end - segment.bytes
+      segment.bytes = end
+      const to = segment.count + batch.length
+      makePlace(segment, to)
+      segment.records.set(lines, segment.count * recordWords)
+      takeIn(segment, to, true)
+      await tellOthers()
+    } catch (error) {
+      // Where there is no room now there may be some later. Lines that others may have read are not written over.
+      if ((isHalf || !isNoRoom(error)) && own === segment) await endOwn(segment)
+      throw error
+    } finally {
+      leave(segment)
+    }
+  }
+
+  async function tellOthers(): Promise<void> {
+    const now = clock.monotonic()
+    const wasQuiet = now - wroteAt > quietMs
+    wroteAt = now
+    if (wasQuiet) await utimes(path, new Date(), new Date()).catch(() => {})
+  }
+
+  async function begin(): Promise<Segment> {
+    if (own) await endOwn(own)
+    const last = [...segments.keys()].reduce((max, name) => Math.max(max, Number.parseInt(name.slice(0, 8), 16)), 0)
+    const name = `${(last + 1).toString(16).padStart(8, '0')}-${writer}`
+    const flags = constants.O_RDWR | constants.O_CREAT | constants.O_EXCL
+    const make = () => openFile(fileOf(name, 'data'), flags)
+    beginning = name
+    try {
+      const data = await make().catch(async (error: unknown) => {
+        if (!isGone(error)) throw error
+        await makeFolders(path)
+        return make()
+      })
+      const keys = await openFile(fileOf(name, 'keys'), flags).catch(async (error: unknown) => {
+        await unlink(fileOf(name, 'data')).catch(() => {})
+        await closeFile(data)
+        throw error
+      })
+      own = enter(name, data, keys, 0, new Uint32Array(slice))
+      if (own) return own
+      await Promise.all([closeFile(data), closeFile(keys)])
+      throw full()
+    } finally {
+      beginning = undefined
+    }
+  }
+
+  async function endOwn(segment: Segment): Promise<void> {
+    own = undefined
+    segment.records = segment.records.slice(0, segment.count * recordWords)
+    if (segment.count > 0) return
+    await free(segment).catch(() => {})
+    await drop(segment)
+  }
+
+  // --- Dropping ---
+
+  const byAge = (one: Segment, other: Segment): number => (one.name < other.name ? -1 : 1)
+  const isOver = (): boolean => total > softLimit || segments.size > maxSegments - maxOthers
+
+  function oldest(): Segment | undefined {
+    let found: Segment | undefined
+    for (const segment of segments.values())
+      if (segment !== own && (!found || byAge(segment, found) < 0)) found = segment
+    return found
+  }
+
+  let evicting: Promise<void> | undefined
+  /** The segment that is being dropped: it has left the folder already. */
+  let victim: Segment | undefined
+
+  function evict(): void {
+    if (isOver() && !isClosed)
+      evicting ??= dropOldest()
+        .catch(() => {})
+        .finally(() => (evicting = undefined))
+  }
+
+  async function dropOldest(): Promise<void> {
+    try {
+      for (victim = oldest(); victim && isOver() && !isClosed; victim = oldest()) {
+        // Of several processes the one whose call takes it away appends what is wanted of it.
+        if (await takeAway(fileOf(victim.name, 'keys'))) await rescue(victim)
+        await free(victim)
+        await drop(victim)
+      }
+    } finally {
+      victim = undefined
+    }
+  }
+
+  /** At most half of it: where all of it is wanted, dropping it must make room all the same. */
+  async function rescue(segment: Segment): Promise<void> {
+    let left = segment.bytes / 2
+    let puts: Promise<void>[] = []
+    for (let ordinal = 0; ordinal < segment.count && left > 0 && !segment.isFreed && !isClosed; ordinal++) {
+      const at = ordinal * recordWords
+      const word = segment.records[at + 3] as number
+      if (!(word & usedMark)) continue
+      const hash = { low: segment.records[at] as number, high: segment.records[at + 1] as number }
+      const head = Buffer.allocUnsafe(headBytes)
+      const bytes = await readRecord(segment, ordinal, head)
+      // Meanwhile it may have been deleted, or appended by somebody else.
+      if (!bytes || segment.records[at + 3] === 0 || writing.has(textOf(hash))) continue
+      left -= costOf(bytes.byteLength)
+      puts.push(append(hash, head, bytes))
+      if (puts.length < rescuedAtOnce) continue
+      await Promise.allSettled(puts)
+      puts = []
+    }
+    await Promise.allSettled(puts)
+  }
+
+  async function free(segment: Segment): Promise<void> {
+    if (segment.isFreed) return
+    await takeAway(fileOf(segment.name, 'keys'))
+    await takeAway(fileOf(segment.name, 'data'))
+    markFreed(segment)
+  }
+
+  function markFreed(segment: Segment): void {
+    if (!segment.isFreed) total -= weigh(segment)
+    segment.isFreed = true
+  }
+
+  async function drop(segment: Segment): Promise<void> {
+    if (segment.isGone) return
+    segment.isGone = true
+    segment.readers++
+    markFreed(segment)
+    if (segment === own) own = undefined
+    segments.delete(segment.name)
+    for (let ordinal = 0; ordinal < segment.count; ordinal++) {
+      const at = ordinal * recordWords
+      const [low, high] = [segment.records[at] as number, segment.records[at + 1] as number]
+      index.remove({ low, high }, idOf(segment.slot, ordinal))
+      if (ordinal % slice === slice - 1) await turn()
+    }
+    slots[segment.slot] = undefined
+    leave(segment)
+  }
+
+  // --- Deleting ---
+
+  async function remove(cid: CID): Promise<void> {
+    await follow()
+    const hash = hashOf(cid)
+    await writing.get(textOf(hash))?.catch(() => {})
+    for (let id = index.find(hash); id >= 0; id = index.find(hash)) await erase(hash, id)
+  }
+
+  async function erase(hash: Hash, id: RecordId): Promise<void> {
+    const segment = segmentOf(id)
+    const ordinal = ordinalOf(id)
+    const place = (segment.records[ordinal * recordWords + 2] as number) * unit
+    const length = (segment.records[ordinal * recordWords + 3] as number) & lengthMask
+    forget(hash, id)
+    segment.readers++
+    try {
+      const head = Buffer.alloc(headBytes)
+      await readFile(segment.data, head, 0, headBytes, place)
+      // A line that rotted must not overwrite other blocks.
+      const isIts = head.readUInt32LE(0) === mark && head.readUInt32LE(4) === length
+      if (isIts) await overwrite(fileOf(segment.name, 'data'), headBytes + length, place)
+      await overwrite(fileOf(segment.name, 'keys'), lineBytes, ordinal * lineBytes)
+    } finally {
+      leave(segment)
+    }
+  }
+
+  return {
+    get,
+    atHand: (cid, how = {}) => readNow(hashOf(cid), how),
+    async has(cid) {
+      await follow()
+      return index.find(hashOf(cid)) >= 0
+    },
+    lacks: (cid) => followNow() && index.find(hashOf(cid)) < 0,
+    holds: (cid) => findNear(hashOf(cid)) >= 0,
+    put,
+    delete: remove,
+    get bytes() {
+      return total
+    },
+    get blocks() {
+      return index.size
+    },
+    async close() {
+      isClosed = true
+      stopPolling()
+      await Promise.allSettled([pumping, evicting, following])
+      stopPolling()
+      for (const segment of [...segments.values()]) {
+        segment.isGone = true
+        closeUnread(segment)
+      }
+    },
+  }
+}
+
+// A few segments of other processes may come on top.
+const maxOthers = 64
+const zeros = Buffer.alloc(unit)
+const tooManyOpen: ReadonlySet<string> = new Set(['EMFILE', 'ENFILE'])
+const textOf = ({ low, high }: Hash): string => `${low}-${high}`
+
+function headOf(cid: CID, bytes: Uint8Array): Uint8Array {
+  const head = Buffer.alloc(headBytes)
+  const multihash = cid.multihash.bytes
+  head.writeUInt32LE(mark, 0)
+  head.writeUInt32LE(bytes.byteLength, 4)
+  head[8] = multihash.byteLength
+  head.set(multihash.subarray(0, headBytes - 9), 9)
+  return head
+}
+
+/** False: there is less. */
+function readWholly(file: number, bytes: Buffer, from: number): boolean {
+  try {
+    for (let at = 0; at < bytes.byteLength; ) {
+      const count = readSync(file, bytes, at, bytes.byteLength - at, from + at)
+      if (count === 0) return false
+      at += count
+    }
+    return true
+  } catch {
+    return false
+  }
+}
+
+async function writeWholly(file: number, parts: Uint8Array[], at: number): Promise<void> {
+  const length = parts.reduce((sum, { byteLength }) => sum + byteLength, 0)
+  let { bytesWritten: done } = await writeParts(file, parts, at)
+  // What stopped it says the next call.
+  if (done < length)
+    for (const rest = Buffer.concat(parts); done < length; )
+      done += (await writeFile(file, rest, done, length - done, at + done)).bytesWritten
+}
+
+/** True: this call took it away. */
+async function takeAway(file: string): Promise<boolean> {
+  return orIfGone(
+    unlink(file).then(() => true),
+    false,
+  )
+}
+
+async function overwrite(file: string, length: number, at: number): Promise<void> {
+  const opened = await orIfGone(openFile(file, constants.O_WRONLY | asRegular), undefined)
+  if (opened === undefined) return
+  try {
+    await writeWholly(opened, [Buffer.alloc(length)], at)
+  } finally {
+    await closeFile(opened)
+  }
+}
