@@ -5,6 +5,7 @@ import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { isIP } from 'node:net'
 import type { NextFunction, Request, Response } from 'express'
+import { isFromAnotherSite } from '../core/wire/cross-site.ts'
 import { isHost } from '../core/wire/host.ts'
 import { isLoopback, isUnixPeer } from '../core/wire/loopback.ts'
 import { isOfThePage } from './dashboard/dashboard.ts'
@@ -107,8 +108,7 @@ const isOfThisMachine = ({ headers, socket }: IncomingMessage): boolean =>
 
 /** A browser tells it in both headers; other clients send neither. */
 function isFromElsewhere({ headers }: IncomingMessage, host: string): boolean {
-  const site = headers['sec-fetch-site']
-  if (site === 'cross-site' || site === 'same-site') return true
+  if (isFromAnotherSite(headers)) return true
   const { origin } = headers
   return origin !== undefined && origin.replace(/^https?:\/\//, '').toLowerCase() !== host.toLowerCase()
 }

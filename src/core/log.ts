@@ -71,7 +71,7 @@ const nothing = (): void => {}
 type Line = (level: LogLevel, event: string, facts?: Readonly<Record<string, unknown>>) => string
 
 const asJson: Line = (level, event, facts) =>
-  `${JSON.stringify({ time: new Date().toISOString(), level, event, ...facts })}\n`
+  `${escaped(JSON.stringify({ time: new Date().toISOString(), level, event, ...facts }))}\n`
 
 const asText: Line = (level, event, facts) => {
   const said = Object.entries(facts ?? {}).flatMap(([name, value]) =>
@@ -82,14 +82,17 @@ const asText: Line = (level, event, facts) => {
 
 const lines: Readonly<Record<LogFormat, Line>> = { json: asJson, text: asText }
 
-/** A client's words must not write to the operator's terminal: what is not plain is quoted, and what a terminal obeys is escaped. */
 function worded(value: unknown): string {
   if (typeof value === 'string' && /^[\w./:@%+,*~-]+$/.test(value)) return value
-  return (JSON.stringify(value) ?? String(value)).replace(
+  return escaped(JSON.stringify(value) ?? String(value))
+}
+
+/** JSON without the characters that a terminal obeys: the words of a client must not write to the terminal of the operator. */
+const escaped = (json: string): string =>
+  json.replace(
     /[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g,
     (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, '0')}`,
   )
-}
 
 /** `auto`: for people on a terminal, and JSON for programs elsewhere. */
 export const formatFor = (

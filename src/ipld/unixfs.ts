@@ -116,6 +116,20 @@ export function sizeIn({ unixfs, sizes }: Node): number {
   return sizes === undefined || unixfs?.isDirectory() ? size : sizes.reduce((sum, one) => sum + one, size)
 }
 
+/** The larger of what its parts declare and of the size of the whole, which readers do not look at. */
+export function claimedSize(node: Node): number {
+  let claimed = sizeIn(node)
+  if (!node.unixfs || !node.data) return claimed
+  try {
+    eachField(node.data, (field, value) => {
+      if (field === fileSizeField) claimed = Math.max(claimed, value ?? 0)
+    })
+    return claimed
+  } catch {
+    return Number.POSITIVE_INFINITY
+  }
+}
+
 /** Where the bytes of each part of a file begin, behind those of the node itself; and where the last one ends. */
 export function startsOf({ unixfs, links, sizes }: Node, from: number): Float64Array {
   const starts = new Float64Array(links.length + 1)
@@ -128,6 +142,7 @@ export function startsOf({ unixfs, links, sizes }: Node, from: number): Float64A
   return starts
 }
 
+const fileSizeField = 3
 const blockSizesField = 4
 const hashTypeField = 5
 const modeField = 7

@@ -265,6 +265,22 @@ describe('a CAR that is uploaded', () => {
     assert.equal((await below(adding.data)).length, before)
   })
 
+  it('a file says that it has 2^60 bytes, and its parts do not → 413', async () => {
+    const leaf = await raw(Buffer.alloc(5))
+    const size = Buffer.from([0x18, ...varint.encodeTo(2 ** 60, new Uint8Array(9))])
+    for (const [Data, Links] of [
+      [Buffer.concat([Buffer.from([0x08, 2]), size]), []],
+      [Buffer.concat([Buffer.from([0x08, 2, 0x12, 1, 65]), size]), []],
+      [Buffer.concat([Buffer.from([0x08, 2]), size, Buffer.from([0x20, 5])]), [{ Name: '', Hash: leaf.cid, Tsize: 5 }]],
+      [Buffer.concat([Buffer.from([0x08, 2]), size]), [{ Name: '', Hash: leaf.cid, Tsize: 5 }]],
+    ] as const) {
+      const bytes = dagPb.encode({ Data, Links: [...Links] })
+      const root = { cid: CID.createV1(0x70, await sha256.digest(bytes)), bytes }
+      const { status, body } = await send(car([root.cid], [root, leaf]))
+      assert.equal(status, 413, body)
+    }
+  })
+
   it('with only-hash is proved and told, and nothing of it is kept', async () => {
     const blocks = await file(70_000)
     const before = (await below(adding.data)).length

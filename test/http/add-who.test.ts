@@ -45,6 +45,23 @@ describe('a page that uploads without a token', () => {
         assert.match(String(answer.json['detail']), /may not upload here without a token.*upload\.auth/)
     })
 
+  for (const [site, status] of [
+    ['cross-site', 403],
+    ['same-site', 403],
+    ['same-origin', 200],
+    ['none', 200],
+  ] as const)
+    test(`without Origin, Sec-Fetch-Site is ${site} → ${status}`, async () => {
+      const answer = await upload(own, { 'sec-fetch-site': site })
+      assert.equal(answer.status, status, answer.body)
+      if (status === 403) assert.match(String(answer.json['detail']), /^a page of another site may not upload here/)
+    })
+
+  test('names an origin of this machine → 200 whatever Sec-Fetch-Site says', async () => {
+    const headers = { origin: 'http://localhost:3000', 'sec-fetch-site': 'cross-site' }
+    assert.equal((await upload(own, headers)).status, 200)
+  })
+
   test('of a stranger may, where the operator says that uploads are open', async () => {
     assert.equal((await upload(open, { origin: 'https://evil.example' })).status, 200)
   })

@@ -61,6 +61,18 @@ describe('one client', () => {
     assert.equal(await status(`/ipfs/${cid}?format=raw`), 200)
   })
 
+  test('an address is spelled in eight ways → one client', async () => {
+    const config = { trustedProxies: ['127.0.0.1'], limits: { perClient: { perMinute: 1, burst: 2 } } }
+    const { url } = await closing(startGateway({ config }))
+    const statuses: number[] = []
+    for (const client of [
+      ...['192.0.2.1', '192.0.2.1:80', '::ffff:192.0.2.1', '::FFFF:c000:201', '[::ffff:192.0.2.1]:80'],
+      ...['0:0:0:0:0:ffff:c000:201', '0000:0000:0000:0000:0000:ffff:192.0.2.1', '::ffff:192.0.2.1%eth0', '192.0.2.2'],
+    ])
+      statuses.push((await fetchAll(`${url}/ipfs/bafkqaaa`, { 'x-forwarded-for': client })).status)
+    assert.deepEqual(statuses, [200, 200, ...Array.from({ length: 6 }, () => 429), 200])
+  })
+
   test('uploads so much', async () => {
     const { url } = await start({ perClient: { uploads: 8 } })
     assert.deepEqual([await upload(url), await upload(url), await upload(url)], [200, 200, 429])

@@ -80,6 +80,15 @@ describe('the log', () => {
   })
 })
 
+it('control characters in a fact → escaped in JSON as well, and read back the same', () => {
+  const reader = createReader()
+  const agent = 'a\u009b31m\u007f\u0085\u202e\u2028 ü'
+  createLog('info', createLogSink(reader.stream))('info', 'http.request', { agent })
+  const [line = ''] = reader.lines
+  assert.doesNotMatch(line, /[\u007f-\u009f\u2028-\u202e]/)
+  assert.equal(JSON.parse(line).agent, agent)
+})
+
 describe('a line for people', () => {
   it('has the facts in words, and nothing that a terminal obeys', () => {
     const reader = createReader()

@@ -1,6 +1,7 @@
 // Where uploads need no token they are for this machine: a client that a proxy tells to be elsewhere is refused. So is a page of a
 // stranger, open in a browser here, since it reaches addresses that the stranger does not; Kubo's door refuses it as well.
 import type { IncomingMessage } from 'node:http'
+import { isFromAnotherSite } from '../../core/wire/cross-site.ts'
 import { isLoopback } from '../../core/wire/loopback.ts'
 import { isAtOwnServer } from '../wire/own-server.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
@@ -24,7 +25,7 @@ export function refuseStranger(request: IncomingMessage, reach: Reach): void {
 export function refuseForeignPage(request: IncomingMessage, reach: Reach): void {
   const { origin } = request.headers
   if (!isForeignPage(request, origin, reach)) return
-  const said = `a page of ${JSON.stringify(origin)} may not upload here without a token; the operator can set upload.auth to open, or to tokens`
+  const said = `a page of ${origin === undefined ? 'another site' : JSON.stringify(origin)} may not upload here without a token; the operator can set upload.auth to open, or to tokens`
   throw new HttpRefusal('refused', said, { source: 'client', status: 403 })
 }
 
@@ -33,7 +34,9 @@ export const mayUpload = (request: IncomingMessage, origin: string | undefined, 
   !isStranger(request, reach) && !isForeignPage(request, origin, reach)
 
 const isForeignPage = (request: IncomingMessage, origin: string | undefined, reach: Reach): boolean =>
-  reach.isForThisMachine && origin !== undefined && !isOfThisMachine(origin) && isLoopback(reach.addressOf(request))
+  reach.isForThisMachine &&
+  (origin === undefined ? isFromAnotherSite(request.headers) : !isOfThisMachine(origin)) &&
+  isLoopback(reach.addressOf(request))
 
 /** A socket without an address is one of this machine. */
 function isStranger(request: IncomingMessage, { isForThisMachine, addressOf }: Reach): boolean {

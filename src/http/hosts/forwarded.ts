@@ -4,7 +4,7 @@ import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { BlockList, isIP, isIPv6 } from 'node:net'
 import type { TLSSocket } from 'node:tls'
 import { createHostCheck } from '../../core/wire/host.ts'
-import { isUnixPeer } from '../../core/wire/loopback.ts'
+import { isUnixPeer, plainAddress } from '../../core/wire/loopback.ts'
 
 export interface Forwarded {
   /** With the port, as the header has it. What a proxy passes on that is no host is passed over. */
@@ -64,12 +64,12 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
       saysProxy.some((name) => request.headers[name] !== undefined) || isUnixPeer(request.socket) || isOfProxy(request),
     requestIdOf: (request) => forwardedHeader(request, 'x-request-id'),
     addressOf(request) {
-      const { remoteAddress = '' } = request.socket
+      const remoteAddress = plainAddress(request.socket.remoteAddress ?? '')
       if (proxies.length === 0 || !isOfProxy(request)) return remoteAddress
       // Each proxy appends the address that asked it; the client may have written everything before.
       const chain = String(request.headers['x-forwarded-for'] ?? '')
         .split(',')
-        .map((one) => withoutPort(one.trim()))
+        .map((one) => oneSpelling(withoutPort(one.trim())))
       const client = chain.findLast((one) => isIP(one) === 0 || !isKnown(one))
       return client !== undefined && isIP(client) !== 0 ? client : remoteAddress
     },
@@ -82,3 +82,10 @@ const saysProxy = ['x-forwarded-for', 'forwarded', 'via'] as const
 /** Some proxies add it: 1.2.3.4:5678, [2001:db8::1]:5678. */
 const withoutPort = (address: string): string =>
   address.replace(/^\[([^\]]+)\](:\d+)?$/, '$1').replace(/^(\d+\.\d+\.\d+\.\d+):\d+$/, '$1')
+
+/** The spelling of an address that its system would use. */
+function oneSpelling(address: string): string {
+  if (!isIPv6(address)) return address
+  const [bare = ''] = address.split('%')
+  return plainAddress(URL.parse(`http://[${bare}]`)?.hostname.slice(1, -1) ?? address)
+}

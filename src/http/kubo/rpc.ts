@@ -1,6 +1,7 @@
 // The small part of Kubo's RPC that tools use to add and read files: off unless the operator turns it on. Shapes and
 // statuses are Kubo's, so that its clients work unchanged; POST /add and the content routes do the work.
 import { type Failure, isFailure } from '../../core/failure.ts'
+import { isFromAnotherSite } from '../../core/wire/cross-site.ts'
 import { createAccount } from '../../observe/account.ts'
 import type { Route } from '../add/add.ts'
 import { refuseStranger } from '../add/this-machine.ts'
@@ -81,7 +82,8 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
     if (!command) return sendText(to, 404, '404 page not found')
     if (request.method !== 'POST') return sendText(to, 405, '405 - Method Not Allowed')
     // A page of another origin could post here with the browser's network position.
-    if (request.headers.origin !== undefined || request.headers.referer !== undefined)
+    const { origin, referer } = request.headers
+    if (origin !== undefined || referer !== undefined || isFromAnotherSite(request.headers))
       return sendText(to, 403, '403 - Forbidden')
     refuseStranger(request, deps.reach)
     noteToken(response, deps.tokens.check(request.headers))

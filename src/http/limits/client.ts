@@ -1,10 +1,11 @@
 // Whose request it is, as far as limits go.
+import { plainAddress } from '../../core/wire/loopback.ts'
 
 /** An IPv4 address, or the /64 of an IPv6 one, since a client usually has all of it. */
 export function clientOf(address: string): string {
-  const mapped = /^::ffff:(\d+\.\d+\.\d+\.\d+)$/i.exec(address)?.[1]
-  if (mapped || !address.includes(':')) return mapped ?? address
-  const [head = '', tail] = address.split('%')[0]?.split('::') ?? []
+  const plain = plainAddress(address)
+  if (!plain.includes(':')) return plain
+  const [head = '', tail] = plain.split('%')[0]?.split('::') ?? []
   const groups = head.split(':').filter(Boolean)
   if (tail === undefined) return groups.slice(0, 4).join(':')
   const behind = tail.split(':').filter(Boolean)

@@ -16,7 +16,7 @@ import { Failure, isFailure } from '../../core/failure.ts'
 import { blocksBelow } from '../../ipld/block-links.ts'
 import { writeCar } from '../../ipld/car.ts'
 import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
-import { readNode, sizeIn } from '../../ipld/unixfs.ts'
+import { claimedSize, readNode } from '../../ipld/unixfs.ts'
 
 export type StoredUpload = {
   readonly cid: CID
@@ -156,7 +156,7 @@ export function fileBytesOf({ cid, bytes }: Block): number | undefined {
 export function declaresMore({ cid, bytes }: Block, most: number): boolean {
   if (cid.code !== codec.dagPb) return false
   try {
-    return !(sizeIn(readNode(cid, bytes)) <= Math.min(most, Number.MAX_SAFE_INTEGER))
+    return !(claimedSize(readNode(cid, bytes)) <= Math.min(most, Number.MAX_SAFE_INTEGER))
   } catch (error) {
     if (isFailure(error, 'malformed')) return false
     throw error
