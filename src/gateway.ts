@@ -28,7 +28,6 @@ import { createKept, type Kept } from './wiring/kept.ts'
 import { processesOf, shareOf } from './wiring/team/shares.ts'
 
 export type {
-  BlockFile,
   LocalStore,
   PinState,
   Profile,

@@ -1,5 +1,5 @@
 // A provider is where uploads are kept for good. It stores one upload and says which CID it holds; whether it is the
-// first or the third, and what follows from a failure, is upload/confirm/confirm.ts's business.
+// first or the third, and what follows from a failure, is upload/confirm.ts's business.
 // Every provider passes src/testing/provider.ts.
 import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
@@ -61,20 +61,9 @@ export interface Upload {
   /** CARv1, one root, depth first, each block once. */
   car(signal: AbortSignal): AsyncIterable<Uint8Array>
   blocks(signal: AbortSignal): AsyncIterable<Block>
-  /**
-   * Where every block already lies as a file of this machine, whole and on the platter, by block key: a local provider links
-   * them instead of writing them again. Absent or undefined: nowhere. The files go when the upload does; a link to one stays.
-   */
-  files?(): Promise<readonly BlockFile[] | undefined>
   /** Its blocks, each once, where that is known without reading it. */
   readonly cids?: readonly CID[] | undefined
 }
-
-/** A block that lies as a file of this machine. */
-export type BlockFile = { readonly key: string; readonly file: string; readonly written?: WrittenFile | undefined }
-
-/** How this process left a file into which it wrote a block that it had hashed: as long as the file is like this, it is whole. */
-export type WrittenFile = { readonly bytes: number; readonly mtimeMs: number; readonly atMs: number }
 
 /** What kind of place a provider is. */
 export type ProviderTraits = {
@@ -103,6 +92,8 @@ export interface Provider {
   probe(signal: AbortSignal): Promise<void>
   /** What this instance reads back from a local provider; unproved bytes, since a disk rots. */
   readonly store?: LocalStore
+  /** The store that it keeps uploads in, where it is one of ours: what is accepted in that store is pinned by that commit. */
+  readonly home?: object
   close(): Promise<void>
 }
 

@@ -1,7 +1,7 @@
 // Every kind of provider that can be named in the configuration.
 import { cluster } from './cluster.ts'
 import type { ProviderKind } from './contract.ts'
-import { embedded } from './embedded/embedded.ts'
+import { embedded } from './embedded.ts'
 import { filebase } from './filebase.ts'
 import { forward } from './forward.ts'
 import { kubo } from './kubo.ts'

@@ -7,10 +7,9 @@ import express, {
   type Response,
   type Router,
 } from 'express'
-import { CID } from 'multiformats/cid'
+import { parseCid } from '../core/cid.ts'
 import type { Log } from '../core/log.ts'
 import type { Metrics } from '../observe/metrics.ts'
-import type { Confirmation } from '../upload/confirm/confirm.ts'
 import type { Pins } from '../upload/pins/pins.ts'
 import { type AdminAccess, createAdminAccess, type LeaveBody } from './access.ts'
 import { createPinRoutes } from './pins.ts'
@@ -26,8 +25,6 @@ export type AdminDeps = {
   readonly metrics: Metrics
   readonly ready: () => Readiness
   readonly dashboard: Router
-  /** None in thin mode. */
-  readonly uploads?: Pick<Confirmation, 'open' | 'giveUp'> | undefined
   readonly takedown: Takedown
   /** POST /add. None where uploads go nowhere. */
   readonly add?: RequestHandler | undefined
@@ -47,7 +44,6 @@ export function createAdmin({
   dashboard,
   takedown,
   add,
-  uploads,
   pins,
 }: AdminDeps): Express {
   const app = express()
@@ -79,7 +75,7 @@ export function createAdmin({
   if (add) app.all('/add', add)
   app.use(createTakedownRoute(takedown))
   if (pins) app.use(createPinRoutes(pins))
-  if (uploads) addUploadRoutes(app, uploads)
+  if (pins) addUploadRoutes(app, pins)
   app.use((_request, response) => {
     response.status(404).json({ status: 404, detail: 'there is nothing here; the dashboard is at /' })
   })
@@ -121,16 +117,16 @@ const failing =
     response.status(status).json({ status, detail })
   }
 
-function addUploadRoutes(app: Express, uploads: NonNullable<AdminDeps['uploads']>): void {
-  app.get('/uploads', (_request, response) => {
-    const open = uploads.open()
-    response.json({ open: open.length, uploads: open.slice(0, mostListed) })
+function addUploadRoutes(app: Express, pins: Pins): void {
+  app.get('/uploads', async (_request, response) => {
+    const [{ uploads: open }, uploads] = await Promise.all([pins.waiting(), pins.waitingPage(mostListed)])
+    response.json({ open, uploads })
   })
   // DELETE and not POST: a page of another origin needs a preflight for it, which is never allowed.
   app.delete('/uploads/:cid/:provider', async (request, response) => {
     const { cid, provider } = request.params
-    const asked = uploads.open().find((one) => one.cid === cid)
-    const outcome = asked && (await uploads.giveUp(CID.parse(asked.cid), provider, request.query['losing'] === 'true'))
+    const parsed = parseCid(cid)
+    const outcome = parsed && (await pins.giveUp(parsed, provider, request.query['losing'] === 'true'))
     if (outcome === 'given-up') return void response.status(204).end()
     if (outcome === 'only-copy') {
       const detail = `only this gateway holds ${cid}, which would be lost; add ?losing=true to give it up anyway`

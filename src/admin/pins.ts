@@ -1,8 +1,7 @@
 // Pins on the admin address: listed page by page, deleted, verified, and brought to providers that lack them.
 import { type Request, type Response, Router } from 'express'
-import { parseCid } from '../core/cid.ts'
 import { size } from '../core/units.ts'
-import type { Asked } from '../upload/pins/list.ts'
+import type { Asked } from '../store/store.ts'
 import type { Pins } from '../upload/pins/pins.ts'
 import type { Standing } from '../upload/pins/told.ts'
 import { answerFailures, cidIn, refuse, untilLeft, Wrong } from './requests.ts'
@@ -15,8 +14,7 @@ export function createPinRoutes(pins: Pins): Router {
   const router = Router()
 
   router.get('/pins', async (request, response) => {
-    const page = await pins.list(askedBy(request), untilLeft(response))
-    response.json(page)
+    response.json(await pins.list(askedBy(request)))
   })
   router.get('/pins/:cid', async (request, response) => {
     const pin = await pins.find(cidIn(request))
@@ -69,13 +67,13 @@ function askedBy({ query }: Request): Asked {
   const time = (value: string) => (Number.isNaN(Date.parse(value)) ? undefined : Date.parse(value))
   const count = (value: string) =>
     /^[1-9]\d{0,3}$/.test(value) && Number(value) <= mostOnPage ? Number(value) : undefined
-  const after = (value: string) => parseCid(value)?.toV1().toString()
+  const after = (value: string) => (/^\d{1,15}$/.test(value) ? Number(value) : undefined)
   const odd = Object.keys(query).find((name) => !asked.has(name))
   if (odd !== undefined) throw new Wrong(`${odd.slice(0, 100)} is not one of ${[...asked].join(', ')}`)
   return {
     limit: read('limit', `a number from 1 to ${mostOnPage}`, count) ?? usualPage,
     after: read('after', 'the `next` of a page', after),
-    provider: text('provider'),
+    holder: text('provider'),
     state: read('state', `one of ${[...standings].join(', ')}`, (one) =>
       standings.has(one) ? (one as Standing) : undefined,
     ),

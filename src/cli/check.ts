@@ -5,12 +5,10 @@ import { type Config, configFile, loadWithPositions, type Rule } from '../config
 import { codeOf } from '../config/substitute.ts'
 import { systemClock } from '../core/clock.ts'
 import { silentLog } from '../core/log.ts'
-import { createTrace } from '../core/wire/trace.ts'
 import { processFolders } from '../data-folder/process.ts'
-import { createKept } from '../wiring/kept.ts'
 import { notesOn } from '../wiring/left.ts'
 import { schemasOf } from '../wiring/schemas.ts'
-import { nothingOfItsOwn, takeTurns } from '../wiring/whole.ts'
+import { nothingOfItsOwn } from '../wiring/whole.ts'
 import type { Io } from './command.ts'
 import { effective, effectiveValues } from './effective.ts'
 import { notesOnTrust, unusableSockets } from './sockets.ts'
@@ -68,21 +66,7 @@ const thrownBy =
 
 /** Notes on a valid configuration that may not be what the operator meant. */
 async function notes(config: Config): Promise<string[]> {
-  const lease = createKept().lease()
-  try {
-    return await notesOn({
-      config,
-      clock: systemClock,
-      log: silentLog,
-      lease,
-      turns: takeTurns(lease, systemClock),
-      folders: processFolders,
-      own: nothingOfItsOwn,
-      trace: createTrace(),
-    })
-  } finally {
-    await lease.end()
-  }
+  return notesOn({ config, own: nothingOfItsOwn, folders: processFolders, clock: systemClock, log: silentLog })
 }
 
 function whyUnreadable(path: string): string | undefined {

@@ -12,8 +12,7 @@ import { asFailure } from '../http/wire/problem.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
 import type { SpanExporter } from '../observe/tracing/exporter.ts'
 import { readTraceSettings, type TraceEnvironment } from '../observe/tracing/settings.ts'
-import { isOwner, isWorker, type OwnerTeam, type Team, type WorkerTeam } from '../team/team.ts'
-import { createSpools, type Spools } from '../upload/spool/spool.ts'
+import { isOwner, isWorker, type Team, type WorkerTeam } from '../team/team.ts'
 import { type Admin, wireAdmin } from '../wiring/admin.ts'
 import { openLeft, wireBackends } from '../wiring/backends.ts'
 import { ownDataFolder } from '../wiring/data-folder.ts'
@@ -140,51 +139,29 @@ async function putWorkerTogether(whole: Whole, team: WorkerTeam): Promise<Togeth
   }
 }
 
-/** What workers ask of this process: blocks of uploads that lie nowhere else yet, or in its memory alone. */
-function answerWorkers({ team, lease, log }: Whole, { stack }: Tiers, waiting: Spools): void {
+/** What workers ask of this process: blocks of uploads that lie in its memory alone. */
+function answerWorkers({ team }: Whole, { stack }: Tiers): void {
   if (!isOwner(team)) return
-  lease.take(
-    'told of what waits',
-    [waiting, team],
-    () => tellWorkers(team, waiting, log),
-    ({ stop }) => stop(),
-  )
-  team.on('block', async (said) => {
-    const cid = CID.parse(String(said))
-    return (await waiting.store.get(cid)) ?? (await stack.findFast(cid))?.bytes
-  })
-}
-
-/** Also of what the last process accepted, which this one offers once it has read the journal. */
-function tellWorkers({ arrivals }: OwnerTeam, waiting: Spools, log: Log): { readonly stop: () => void } {
-  const stop = waiting.onOffer((key) => {
-    try {
-      arrivals.note(key)
-    } catch (error) {
-      log('error', 'workers.untold', { why: wordsOf(error) })
-    }
-  })
-  return { stop }
+  team.on('block', async (said) => (await stack.findFast(CID.parse(String(said))))?.bytes)
 }
 
 async function putTogether(whole: Whole): Promise<Together> {
-  const folder = await ownDataFolder(whole)
+  const { folder, store } = await ownDataFolder(whole)
   const { providers, tiers: bare, upstreams } = wireBackends(whole)
   const left = await openLeft(whole)
-  const waiting = folder.part(createSpools)
-  const tiers = wireTiers(whole, bare, { providers, left, waiting })
+  const tiers = wireTiers(whole, bare, { providers, left, store })
   const reading = await wireReading(whole, { ...tiers, upstreams })
   const shared = wirePublic(whole)
   const tierNames = tiers.stack.stats().map(({ tier }) => tier)
-  const writing = wireUploads(whole, { folder, providers, left, reading, tiers: tierNames, ...shared })
+  const writing = wireUploads(whole, { folder, store, providers, left, reading, tiers: tierNames, ...shared })
   const { offered } = writing
   const routes = [...writing.routes, ...wireRouting(whole, { providers, left, reading, ...shared })]
   const front = wireFront(whole, reading, { ...shared, routes, uploads: offered, tiers: tierNames, stack: tiers.stack })
   const why = createWhy(lookOf(whole, { reading, tiers, front }))
-  const side = { providers, tiers, reading, writing, front, failures: shared.failures, why }
+  const side = { providers, store, tiers, reading, writing, front, failures: shared.failures, why }
   const { handler: admin, drain, begin } = wireAdmin(whole, side)
   // An acknowledged upload is never 404, not even for the first client after a start.
-  await writing.open
+  await store.ready.catch((error: unknown) => whole.log('error', 'store.unusable', { why: wordsOf(error) }))
   const { router, handler } = front
   const { through } = whole.config.upload
   const failed = failureOf(whole, shared)
@@ -198,9 +175,9 @@ async function putTogether(whole: Whole): Promise<Together> {
     drain,
     begin() {
       begin()
-      answerWorkers(whole, tiers, waiting)
+      answerWorkers(whole, tiers)
       reading.denials.begin()
-      tellLeft(whole, providers, left)
+      tellLeft(whole, store, providers, left)
     },
   }
 }

@@ -9,6 +9,7 @@ import { type Address, addressText, isSameAddress, isUnix } from '../config/valu
 import { type Clock, systemClock } from '../core/clock.ts'
 import { wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
+import { processFolders } from '../data-folder/process.ts'
 import { createStarting } from '../http/starting.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
 import { noteConnections } from '../wiring/admin.ts'
@@ -114,7 +115,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
           await stopOthers(opened, sockets)
           throw error
         })
-        void tellMoved(config, next, log)
+        void tellMoved(config, next, { clock, log })
         const old = sockets
         sockets = opened
         config = next
@@ -162,9 +163,14 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   }
 }
 
-async function tellMoved(before: Config, next: Config, log: Log): Promise<void> {
+async function tellMoved(
+  before: Config,
+  next: Config,
+  { clock, log }: { readonly clock: Clock; readonly log: Log },
+): Promise<void> {
   try {
-    for (const why of await leftWith(before, next)) log('warn', 'data.left-behind', { why })
+    const looking = { folders: processFolders, clock, log }
+    for (const why of await leftWith(before, next, looking)) log('warn', 'data.left-behind', { why })
   } catch (error) {
     log('warn', 'data.left-behind', { error: String(error) })
   }

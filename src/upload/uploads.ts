@@ -5,31 +5,28 @@ import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Provider } from '../../backends/pinning/contract.ts'
 import type { Block } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
-import { tryToWrite } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolder } from '../data-folder/folders.ts'
-import { createClaims } from './claims.ts'
-import type { ProviderAttempt } from './confirm/attempt.ts'
-import { type Confirmation, createConfirmation } from './confirm/confirm.ts'
-import { type Everywhere, fillTiers } from './confirm/fill-tiers.ts'
-import { busy, diskFailure, nobodyKeeps } from './failures.ts'
-import { createGenerations } from './generations.ts'
+import type { Intake, Store } from '../store/store.ts'
+import { createAsks, createStandingAfter } from './asks.ts'
+import type { ProviderAttempt } from './attempt.ts'
+import { createBehind } from './behind.ts'
+import { createConfirm } from './confirm.ts'
+import { busy, nobodyKeeps } from './failures.ts'
+import type { Everywhere } from './fill-tiers.ts'
 import { createUploadAdmission, type UploadAdmission, type UploadSlot } from './intake/admission.ts'
 import { type IncomingOptions, receiveIncoming, type UploadKind } from './intake/incoming.ts'
 import type { ReceiveLimits } from './intake/receive.ts'
 import { bounded } from './intake/source.ts'
-import { createSpooling, type SpooledFile, type SpooledUpload } from './intake/spooling.ts'
-import { waitingListOfFolder } from './pins/ask-again.ts'
-import { createOnTheirWay } from './pins/on-their-way.ts'
+import { type Added, createTaking, type Received } from './intake/taking.ts'
 import { createPins, type Pins } from './pins/pins.ts'
-import { createCopies } from './spool/copies.ts'
-import { createJournal, type Journal, journalFolder } from './spool/journal.ts'
-import { createMending } from './spool/mend.ts'
-import { createSpools, spoolFolder } from './spool/spool.ts'
+import { createQuorum } from './quorum.ts'
+import { createSharedUploads } from './shared.ts'
 
 export type UploadsOptions = {
   readonly folder: DataFolder
+  readonly store: Store
   readonly profile: Profile
   readonly limits: ReceiveLimits
   /** Uploads received at once, and how many of their bytes may lie here unanswered. */
@@ -38,8 +35,8 @@ export type UploadsOptions = {
   /** Uploads of one client received at once. */
   readonly perClient?: number | 'auto'
   readonly providers: readonly Provider[]
-  /** Local stores that may hold uploads of providers that are no longer configured. Default: the providers' own stores. */
-  readonly stores?: readonly LocalStore[]
+  /** Other places on this machine where blocks of uploads may lie. Default: the stores of the providers. */
+  readonly places?: readonly LocalStore[]
   readonly confirm: number | 'all'
   readonly queue: boolean
   readonly pinMs: number
@@ -54,7 +51,7 @@ export type UploadsOptions = {
   readonly trace?: Trace
 }
 
-export type { SpooledUpload } from './intake/spooling.ts'
+export type { Added } from './intake/taking.ts'
 
 export type AddOptions = IncomingOptions & {
   /** Only computes the CID: it keeps nothing and asks no provider. */
@@ -70,100 +67,69 @@ export interface Uploads {
   /** The kinds of uploads that `receive` takes. */
   readonly kinds: readonly UploadKind[]
   /** One result for each `data` part, in order, and one for the directory that they make; all held by enough providers. */
-  receive(request: IncomingMessage, options?: AddOptions): Promise<SpooledUpload[]>
+  receive(request: IncomingMessage, options?: AddOptions): Promise<Added[]>
   /** The same for bytes that do not come from a request. */
-  add(bytes: AsyncIterable<Uint8Array>, options?: AddOptions): Promise<SpooledUpload>
+  add(bytes: AsyncIterable<Uint8Array>, options?: AddOptions): Promise<Added>
   /** The same for a DAG that exists already: every proved block of it, in any order. */
   keep(root: CID, blocks: AsyncIterable<Block>, slot?: UploadSlot): Promise<void>
-  readonly confirmation: Pick<Confirmation, 'open' | 'giveUp'>
-  readonly journal: Pick<Journal, 'record' | 'records'>
-  /** What was accepted: listed, deleted, verified, brought to other providers. */
+  /** What was accepted: listed, deleted, verified, brought to other providers, given up on. */
   readonly pins: Pins
   readonly admission: Pick<UploadAdmission, 'uploads' | 'waiting' | 'bytes'>
-  /** Resumes the uploads that the last process left. In the first gateway over its folder, new uploads wait for that. */
-  ready(): Promise<void>
-  /** Resolves when every accepted upload can be read. Does not reject. */
-  readonly open: Promise<void>
   /** Rejects with a Failure when this disk can take no uploads now. */
   probe(): Promise<void>
-  /** What became of damaged entries of the journal, for the operator; undefined: there are none. */
-  damage(): string | undefined
   close(): Promise<void>
 }
 
-/** Each costs a small file and a little memory. */
-const mostOwed = 100_000
-const mostLookMs = 2000
+const maxForTier = 100_000
+const maxWaitMs = 2000
 
 export function createUploads(options: UploadsOptions): Uploads {
-  const { folder, profile, limits, providers, confirm, queue, pinMs, retrieval, clock, log, admit = () => {} } = options
-  const { path: data } = folder
-  const [spools, claims, copies] = [folder.part(createSpools), folder.part(createClaims), folder.part(createCopies)]
-  const disk = createDiskLook(data, clock)
-  const journal = createJournal(journalFolder(data), log, copies)
-  const stores = options.stores ?? providers.flatMap(({ store }) => store ?? [])
-  const mending = createMending({ data, journal, spools, stores, claims, profile, retrieval, clock, log })
-  const confirmation = createConfirmation({
-    providers,
-    stores,
-    retrieval,
-    mostOwed,
-    mostOwedBytes: options.mostBytes,
-    confirm,
-    queue,
-    pinMs,
-    admit,
-    journal,
-    spools,
-    claims,
-    mending,
-    clock,
-    log,
-    ...(options.random && { random: options.random }),
-    onAttempt: options.onAttempt,
-    trace: options.trace,
-    onConfirmed: (upload, signal, isKept) => fillTiers(upload, { retrieval, log, clock, isKept }, signal),
-  })
-  const closing = new AbortController()
+  const { folder, store, profile, limits, providers, retrieval, clock, log, admit = () => {} } = options
+  const { random = Math.random } = options
+  const own = providers.find(({ home }) => home === store)
+  const shared = folder.part(createSharedUploads)
+  const ending = new AbortController()
+  const closing = ending.signal
+  const working = createWorking(clock)
+  const { track } = working
+  const asks = createAsks({ ...options, admit, shared, closing })
+  const standingAfter = createStandingAfter(clock, random)
+  const places = [store.blocks, ...(options.places ?? providers.flatMap((one) => one.store ?? []))]
+  const common = { own, store, shared, clock, log, closing, track }
+  const asking = { asks, standingAfter, retrieval }
+  const waits = { uploads: maxForTier, bytes: options.mostBytes }
+  const { wake } = createBehind({ ...common, ...asking, providers, places, random, maxForTier: waits })
+  const quorum = createQuorum({ ...options, own })
+  const confirm = createConfirm({ ...common, ...asking, quorum, wake })
+  const pins = createPins({ ...common, providers, wake, admit })
   const admission = createUploadAdmission({
     clock,
     most: options.concurrency,
     mostBytes: options.mostBytes,
     perClient: options.perClient ?? 'auto',
     minRate: limits.minRate,
-    closing: closing.signal,
+    closing,
   })
-  const spooling = createSpooling({
-    ...{ spools, admission, admit, log, limits, profile, closing: closing.signal },
-  })
-  const generation = folder.part(createGenerations).join(confirmation)
-  let isTakenUp = false
-  const onTheirWay = createOnTheirWay({
-    ...{ journal, spools, claims, all: generation.all },
-    mayBeLeft: () => !isTakenUp || generation.all().length > 1,
-  })
-  const pins = createPins({
-    ...{ providers, stores, journal, confirmation, onTheirWay, admit, claims, clock, log, closing: closing.signal },
-    waitingList: folder.part(waitingListOfFolder),
-  })
-  const working = createWorking(clock)
-  const resumed = takeUp()
-  /** New uploads wait until the leftovers of a crash are resumed, but not for an older gateway that is closing. */
-  const open = generation.isFirst ? resumed : Promise.resolve()
-  resumed.catch((error: unknown) => log('error', 'journal.load', { error: String(error) }))
+  const taking = createTaking({ store, admission, admit, limits, profile, closing })
+  store.ready.then(wake, () => {})
 
-  async function takeUp(): Promise<void> {
-    if (!(await generation.turn(closing.signal))) return
-    await confirmation.resume()
-    isTakenUp = true
+  /** What is not accepted when this is over is gone. */
+  async function withIntake<T>(work: (intake: Intake) => Promise<T>): Promise<T> {
+    closing.throwIfAborted()
+    const intake = store.begin()
+    try {
+      return await work(intake)
+    } finally {
+      await intake.drop()
+    }
   }
 
-  /** Confirms all of them, or none. */
-  async function confirmed(spooled: readonly SpooledFile[]): Promise<void> {
+  /** All of them, or none. */
+  async function confirmed(received: readonly Received[]): Promise<void> {
     try {
-      await confirmation.confirm(spooled)
+      await confirm(received)
     } finally {
-      for (const { counter } of spooled) counter.release()
+      for (const { counter } of received) counter.release()
     }
   }
 
@@ -174,88 +140,55 @@ export function createUploads(options: UploadsOptions): Uploads {
       if (providers.length === 0) throw nobodyKeeps()
       return admission.enter(client, signal)
     },
-    receive: working.on(async (request, own = {}) => {
-      await open
-      const receiving = { ...limits, clock, isCopied: true, signal: closing.signal, slot: own.slot }
-      // No provider gets anything before the whole body has arrived and is well formed.
-      const { added, spooled } = await receiveIncoming(request, receiving, own, spooling)
-      if (own.isOnlyHashed) await Promise.all(spooled.map(spooling.drop))
-      else await confirmed(spooled)
-      return [...added]
-    }),
-    add: working.on(async (bytes, own = {}) => {
-      await open
-      const signals = [closing.signal, ...(own.signal ? [own.signal] : [])]
-      const source = bounded(bytes, { ...limits, clock, signals, slot: own.slot })
-      const spooled = await spooling.spoolFile(source, own)
-      await confirmed([spooled])
-      return spooled.added
-    }),
-    keep: working.on(async (root, blocks, slot) => {
-      await open
-      const spooled = await spooling.spoolDag(root, blocks, slot)
-      await confirmed([spooled])
-    }),
-    confirmation,
-    journal,
+    receive: (request, given = {}) =>
+      track(
+        withIntake(async (intake) => {
+          const receiving = { ...limits, clock, isCopied: true, signal: closing, slot: given.slot }
+          // No provider gets anything before the whole body has arrived and is well formed.
+          const { added, received } = await receiveIncoming(request, receiving, given, { intake, taking })
+          if (given.isOnlyHashed) for (const { counter } of received) counter.release()
+          else await confirmed(received)
+          return [...added]
+        }),
+      ),
+    add: (bytes, given = {}) =>
+      track(
+        withIntake(async (intake) => {
+          const signals = [closing, ...(given.signal ? [given.signal] : [])]
+          const source = bounded(bytes, { ...limits, clock, signals, slot: given.slot })
+          const received = await taking.file(intake, source, given)
+          await confirmed([received])
+          return received.added
+        }),
+      ),
+    keep: (root, blocks, slot) =>
+      track(withIntake(async (intake) => confirmed([await taking.dag(intake, root, blocks, slot)]))),
     pins,
     admission,
-    ready: () => resumed,
-    open: open.catch(() => {}),
-    probe: () => mending.look().then(disk.look),
-    damage: mending.words,
+    probe: store.probe,
     async close() {
-      closing.abort(busy('this gateway shut down before the upload was complete; send it again'))
-      await pins.ended()
-      await confirmation.close()
+      ending.abort(busy('this gateway shut down before the upload was complete; send it again'))
       await working.ended()
-      await resumed.catch(() => {})
-      await disk.ended()
-      generation.leave()
     },
   }
 }
 
-/** Uploads that are received, or wait for their answer. */
+/** Uploads that are received, or wait for their answer, and work that goes on behind an answer. */
 function createWorking(clock: Clock) {
   const all = new Set<Promise<unknown>>()
   return {
-    on:
-      <Given extends unknown[], Result>(work: (...given: Given) => Promise<Result>) =>
-      (...given: Given): Promise<Result> => {
-        const result = work(...given)
-        const settled = result.catch(() => {}).finally(() => all.delete(settled))
-        all.add(settled)
-        return result
-      },
-    /** One that was cut writes no more in its spool, and the spool is gone. A disk that hangs is not waited for. */
+    track<T>(work: Promise<T>): Promise<T> {
+      const settled = work.catch(() => {}).finally(() => all.delete(settled))
+      all.add(settled)
+      return work
+    },
+    /** Work that ends may begin other work. A disk or a client that hangs is not waited for. */
     async ended(): Promise<void> {
       const waited = new AbortController()
-      await Promise.race([Promise.all(all), clock.sleep(mostLookMs, waited.signal)])
-      waited.abort()
-    },
-  }
-}
-
-/** Looks whether this disk takes uploads, by writing into its folders. */
-function createDiskLook(data: string, clock: Clock) {
-  let last: Promise<unknown> = Promise.resolve()
-  const write = async () => {
-    for (const folder of [spoolFolder(data), journalFolder(data)])
-      await tryToWrite(folder).catch((error: unknown) => {
-        throw diskFailure(error, `write to ${folder}`)
-      })
-  }
-  return {
-    look() {
-      const looking = write()
-      last = looking.catch(() => {})
-      return looking
-    },
-    /** Nothing of the last look is left. A disk that hangs is not waited for. */
-    async ended() {
-      const waited = new AbortController()
-      await Promise.race([last, clock.sleep(mostLookMs, waited.signal)])
+      const none = async () => {
+        while (all.size > 0) await Promise.all(all)
+      }
+      await Promise.race([none(), clock.sleep(maxWaitMs, waited.signal)])
       waited.abort()
     },
   }

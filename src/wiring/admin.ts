@@ -26,6 +26,7 @@ import type { RecentFailures } from '../observe/recent-failures.ts'
 import type { RequestCounts } from '../observe/requests.ts'
 import { findPlaces } from '../retrieval/places.ts'
 import { belowIn, purge } from '../retrieval/tiers/purge.ts'
+import type { StoreReader } from '../store/store.ts'
 import { isOwner } from '../team/team.ts'
 import type { Target } from '../upload/thin/forward.ts'
 import { probeTarget } from '../upload/thin/probe.ts'
@@ -48,6 +49,7 @@ export function wireAdmin(
   whole: Whole,
   parts: {
     readonly providers: readonly Provider[]
+    readonly store: Pick<StoreReader, 'damage'>
     readonly tiers: Tiers
     readonly reading: ReadSide
     readonly writing: WriteSide
@@ -57,7 +59,7 @@ export function wireAdmin(
   },
 ): Admin {
   const { config } = whole
-  const { providers, tiers, reading, writing, front, failures, why } = parts
+  const { providers, store, tiers, reading, writing, front, failures, why } = parts
   const { pool, hot, retrieval, names, denials } = reading
   const { requests, limits, unread, compression } = front
   const { guards } = tiers
@@ -75,7 +77,8 @@ export function wireAdmin(
   const uploads = {
     uploads: writing.counts,
     quotas: writing.quotas,
-    open: () => writing.confirmation?.open() ?? [],
+    waiting: writing.pins?.waiting,
+    waitingPage: writing.pins?.waitingPage,
     pins: () => writing.pins?.count(),
     checks: list,
     disk: () => roomAt(config.data, clock),
@@ -105,7 +108,7 @@ export function wireAdmin(
       tiers: guards,
       upstreams: pool.members.map(({ upstream: { name }, health }) => ({ name, state: health.state('').state })),
       damage: [
-        { name: 'journal', why: through ? undefined : writing.uploads.damage() },
+        { name: 'store', why: through ? undefined : store.damage() },
         { name: 'takedowns', why: denials.lists.takedownDamage },
       ],
     })
@@ -132,7 +135,6 @@ export function wireAdmin(
         if (hasBody(request)) closeAfter(request, response)
       },
       metrics,
-      uploads: writing.confirmation,
       pins: writing.pins,
       takedown: takedownOf(whole, tiers, reading, writing),
       ready,

@@ -3,10 +3,14 @@ import { ConfigError } from '../config/complaints.ts'
 import { isFailure } from '../core/failure.ts'
 import { openDataFolder } from '../data-folder/folder.ts'
 import type { DataFolder } from '../data-folder/folders.ts'
+import { joinStore } from '../store/open.ts'
+import type { Store } from '../store/store.ts'
 import type { Whole } from './whole.ts'
 
+export type OwnFolder = { readonly folder: DataFolder; readonly store: Store }
+
 /** Until the last gateway over it has ended. Throws a ConfigError where it cannot be had. */
-export async function ownDataFolder({ config, clock, log, lease, folders, own }: Whole): Promise<DataFolder> {
+export async function ownDataFolder({ config, clock, log, lease, folders, own }: Whole): Promise<OwnFolder> {
   const { data, pinning, upload } = config
   const isNeeded = pinning.providers.length + own.providers.length > 0 && !upload.through
   const { folder, opened } = lease.take(
@@ -25,5 +29,11 @@ export async function ownDataFolder({ config, clock, log, lease, folders, own }:
   await opened.catch((error: unknown) => {
     throw isFailure(error, 'refused') ? new ConfigError([`data: ${error.message}`]) : error
   })
-  return folder
+  const joined = lease.take(
+    'store',
+    [data],
+    () => joinStore(folder, { clock, log }),
+    ({ leave }) => leave(),
+  )
+  return { folder, store: joined.store }
 }

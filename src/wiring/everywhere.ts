@@ -4,7 +4,7 @@ import { blockKey } from '../core/block.ts'
 import { Failure } from '../core/failure.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import { isOwner } from '../team/team.ts'
-import type { Everywhere } from '../upload/confirm/fill-tiers.ts'
+import type { Everywhere } from '../upload/fill-tiers.ts'
 import type { Whole } from './whole.ts'
 
 /**

@@ -1,32 +1,56 @@
 // Tells the operator about uploads that this configuration does not read from where they are: in the log at a start and after
 // a reload, and in `check` and `doctor`.
-import type { CID } from 'multiformats/cid'
+import { stat } from 'node:fs/promises'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Config } from '../config/load.ts'
-import { Failure } from '../core/failure.ts'
-import { countWaiting, type LookBehind, lookBehind, lookBehindAndNote, wordsOf } from '../upload/left-behind.ts'
-import { readDamaged, wordsOfDamaged } from '../upload/spool/damaged.ts'
-import { leftStores, openLeft, readBackOf, wireBackends } from './backends.ts'
+import type { Clock } from '../core/clock.ts'
+import { orIfGone } from '../core/disk/files.ts'
+import type { SharedFolders } from '../core/disk/shared-folders.ts'
+import type { Log } from '../core/log.ts'
+import { databaseIn, joinReader } from '../store/open.ts'
+import type { OtherHolder, StoreReader } from '../store/store.ts'
+import { leftStores, readBackOf } from './backends.ts'
 import type { Whole } from './whole.ts'
 
+type Looking = { readonly folders: SharedFolders; readonly clock: Clock; readonly log: Log }
+
 /** All of it, for who asks: nothing in the data folder is touched. */
-export async function notesOn(whole: Whole): Promise<string[]> {
-  const { config } = whole
+export async function notesOn({ config, own, ...looking }: Pick<Whole, 'config' | 'own'> & Looking): Promise<string[]> {
   const stores = await leftStores(config)
-  const { providers } = wireBackends(whole)
-  const behind = await lookBehind(lookFrom(config, providers, await openLeft(whole)))
-  const damaged = wordsOfDamaged(await readDamaged(config.data))
+  const names = [...config.pinning.providers, ...own.providers].map(({ name }) => name)
+  const found = await readStore(config.data, looking, async ({ ledger, damage, ready }) => {
+    await ready
+    return { others: await ledger.others(names), damage: damage() }
+  })
   return [
     ...notReadBack(config),
     ...stores.map(({ place }) => readAnyway(place)),
-    ...behind.flatMap(wordsOf),
-    ...(damaged === undefined ? [] : [damaged]),
+    ...(found?.others.flatMap(wordsOf) ?? []),
+    ...(found?.damage === undefined ? [] : [found.damage]),
   ]
 }
 
-/** What a change left behind, once for each configuration of providers; the rest is for who asks. */
+/** Undefined where there is no store in the folder. */
+async function readStore<T>(
+  data: string,
+  { folders, ...looking }: Looking,
+  read: (store: StoreReader) => Promise<T>,
+): Promise<T | undefined> {
+  if (!(await orIfGone(stat(databaseIn(data)), undefined))) return undefined
+  const folder = folders.enter(data)
+  const { store, leave } = joinReader(folder, looking)
+  try {
+    return await read(store)
+  } finally {
+    await leave()
+    folder.leave()
+  }
+}
+
+/** What a change of the configuration left behind, once for each configuration of providers. */
 export function tellLeft(
   { config, log, lease }: Whole,
+  { ledger }: Pick<StoreReader, 'ledger'>,
   providers: readonly Provider[],
   left: readonly Provider[],
 ): void {
@@ -35,34 +59,54 @@ export function tellLeft(
     'left behind',
     [config.data, names, left],
     () => {
-      const closing = new AbortController()
+      let isOver = false
       const tell = async (): Promise<void> => {
         for (const { place } of await leftStores(config)) log('warn', 'uploads.left', { why: readAnyway(place) })
-        const look = lookFrom(config, providers, left, closing.signal)
-        for (const one of await lookBehindAndNote(look))
-          for (const why of wordsOf(one)) log('warn', 'uploads.left-behind', { ...one, why })
+        for (const one of await ledger.others(names))
+          for (const why of wordsOf(one)) if (!isOver) log('warn', 'uploads.left-behind', { ...one, why })
       }
       const told = tell().catch((error: unknown) => {
-        if (!closing.signal.aborted) log('warn', 'uploads.left-behind', { error: String(error) })
+        if (!isOver) log('warn', 'uploads.left-behind', { error: String(error) })
       })
-      return { closing, told }
+      const end = () => {
+        isOver = true
+        return told
+      }
+      return { end }
     },
-    async ({ closing, told }) => {
-      closing.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
-      await told
-    },
+    ({ end }) => end(),
   )
 }
 
+const wordsOf = ({ holder, alone, waiting }: OtherHolder): string[] => [
+  ...(alone === 0
+    ? []
+    : [
+        `${uploads(alone)} held by ${holder} alone, and no provider of that name is configured: they are read only where an upstream has them`,
+      ]),
+  ...(waiting === 0
+    ? []
+    : [
+        `${uploads(waiting)} to be brought to ${holder}, and no provider of that name is configured: configure it, or give up on it (DELETE /uploads/<cid>/${holder})`,
+      ]),
+]
+
+const uploads = (count: number): string => (count === 1 ? '1 upload is' : `${count} uploads are`)
+
 /** Of a data folder that is not the one any more. */
-export async function leftWith(old: Config, { data, pinning }: Config): Promise<string[]> {
+export async function leftWith(old: Config, { data, pinning }: Config, looking: Looking): Promise<string[]> {
   if (old.data === data) return []
   // Without a path of its own a provider keeps in the new folder.
   const providers = pinning.providers.filter(({ options }) => (options as { path?: string }).path !== undefined)
   const stores = await leftStores({ ...old, pinning: { ...old.pinning, providers } })
-  const waiting = await countWaiting(old.data)
+  const counted = await readStore(old.data, looking, async ({ ledger }) => ({
+    ...{ all: await ledger.counts(), waiting: await ledger.waiting() },
+  }))
+  const here = counted?.all.holders.find(({ kind, state }) => kind === 'here' && state === 'held')?.uploads ?? 0
+  const waiting = counted?.waiting.uploads ?? 0
   const moved = `data was ${old.data} and is ${data}`
   return [
+    ...(here === 0 ? [] : [`${moved}: ${old.data} holds ${here} uploads, and cidgate no longer reads them`]),
     ...stores.map(({ place }) => `${moved}: ${place} holds uploads, and cidgate no longer reads them`),
     ...(waiting === 0 ? [] : [`${moved}: ${waiting} uploads that wait there are no longer brought to their providers`]),
   ]
@@ -84,16 +128,3 @@ function notReadBack({ pinning }: Config): string[] {
 
 const readAnyway = (place: string): string =>
   `${place} holds uploads of an earlier configuration, and no provider writes there now: cidgate reads from it until it is removed`
-
-function lookFrom(
-  { data }: Config,
-  providers: readonly Provider[],
-  left: readonly Provider[],
-  signal?: AbortSignal,
-): LookBehind {
-  const isHere = async (cid: CID): Promise<boolean> => {
-    for (const { store } of [...providers, ...left]) if (await store?.has(cid)) return true
-    return false
-  }
-  return { data, providers: providers.map(({ name }) => name), isHere, ...(signal && { signal }) }
-}

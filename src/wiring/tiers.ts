@@ -9,6 +9,7 @@ import { createLayer, type Layer } from '../retrieval/tiers/layer.ts'
 import { createPinsTier } from '../retrieval/tiers/pins.ts'
 import { proved } from '../retrieval/tiers/proof/proved.ts'
 import { createTierStack, type TierStack } from '../retrieval/tiers/stack.ts'
+import type { StoreReader } from '../store/store.ts'
 import type { Lease } from './kept.ts'
 import type { Whole } from './whole.ts'
 
@@ -35,12 +36,15 @@ export function wireTiers(
   {
     providers,
     left,
+    store,
     waiting,
   }: {
     readonly providers: readonly Provider[]
     readonly left: readonly Provider[]
-    /** What was accepted and is not everywhere yet. */
-    readonly waiting: { readonly store: LocalStore }
+    /** Of the data folder. */
+    readonly store: Pick<StoreReader, 'blocks'>
+    /** Blocks that only the owner of the data folder has at this moment. */
+    readonly waiting?: { readonly store: LocalStore }
   },
 ): Tiers {
   const { clock, log, lease } = whole
@@ -61,9 +65,10 @@ export function wireTiers(
   const pins = [...providers, ...left].flatMap((provider) =>
     provider.store ? [pinsOf(provider, provider.name, provider.store, true)] : [],
   )
-  // What is acknowledged and not yet everywhere: also what a gateway before this one acknowledged, with other providers. Its
-  // keys are in memory, so that a block that is not there costs no look at the disk.
-  pins.push(pinsOf(waiting, 'uploads', waiting.store, false))
+  // What is acknowledged and not yet everywhere: also what a gateway before this one acknowledged, with other providers.
+  if (![...providers, ...left].some((one) => one.store === store.blocks))
+    pins.push(pinsOf(store, 'uploads', store.blocks, false))
+  if (waiting) pins.push(pinsOf(waiting, 'owner', waiting.store, false))
   // What is pinned here is looked for before any cache but memory: it is as near, and it is surely whole.
   const isMemory = ({ traits }: Tier) => !traits.persistent
   const order = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]

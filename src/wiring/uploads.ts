@@ -15,7 +15,8 @@ import { createOpenApiRoute } from '../http/openapi/route.ts'
 import type { Respond } from '../http/wire/respond.ts'
 import { createUploadCounts, type UploadCounts } from '../observe/uploads.ts'
 import type { SchemaChecks } from '../schemas/checks.ts'
-import type { Everywhere } from '../upload/confirm/fill-tiers.ts'
+import type { Store } from '../store/store.ts'
+import type { Everywhere } from '../upload/fill-tiers.ts'
 import type { ReceiveLimits } from '../upload/intake/receive.ts'
 import { createQuotaBook } from '../upload/quota/book.ts'
 import { keepWithin, type UploadDoor, type Uploader, withQuotas } from '../upload/quota/door.ts'
@@ -46,12 +47,9 @@ export type WriteSide = {
     readonly isSameForAll: boolean
     readonly mostBytes: number
   }
-  /** What is on its way to providers; in thin mode nothing is. */
-  readonly confirmation: Uploads['confirmation'] | undefined
+  /** None in thin mode. */
   readonly pins: Uploads['pins'] | undefined
   readonly probe: Uploads['probe']
-  /** What was accepted and waits for a provider can be read. */
-  readonly open: Uploads['open']
   /** For what a program adds itself; in thin mode there is nothing for it. */
   readonly uploads: Uploads
   readonly schemas: SchemaChecks
@@ -59,6 +57,7 @@ export type WriteSide = {
 
 type Parts = {
   readonly folder: DataFolder
+  readonly store: Store
   readonly providers: readonly Provider[]
   /** Of earlier configurations. */
   readonly left: readonly Provider[]
@@ -72,7 +71,7 @@ type Parts = {
   readonly tiers: readonly string[]
 }
 
-type Stores = Pick<Parts, 'folder' | 'providers' | 'left'> & {
+type Stores = Pick<Parts, 'folder' | 'store' | 'providers' | 'left'> & {
   readonly everywhere: Everywhere
   readonly admit: (cid: CID) => void
 }
@@ -123,8 +122,7 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
         }),
       ]
     : []
-  const { probe, open } = uploads
-  const confirmation = through ? undefined : uploads.confirmation
+  const { probe } = uploads
   const pins = through ? undefined : uploads.pins
   const isTaken = through !== undefined || parts.providers.length > 0
   const adminAdd = isTaken ? createAdminAdd({ ...parts, uploads: through ?? uploads, schemas }) : undefined
@@ -140,7 +138,7 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   } as const
   const routes = [description, add, ...kubo]
   const states = () => quotasOf(upload, quotas)
-  return { counts, quotas: states, routes, adminAdd, offered, confirmation, pins, probe, open, uploads, schemas }
+  return { counts, quotas: states, routes, adminAdd, offered, pins, probe, uploads, schemas }
 }
 
 /** What was used up outlives this gateway, as the file does that it is kept in. */
@@ -218,8 +216,8 @@ const limitsOf = ({ maxBytes, idle, minRate }: Config['upload']): ReceiveLimits 
 
 /** With what is being received, and what goes on to providers behind an answer. */
 function takeUploads({ config, clock, log, lease, trace }: Whole, parts: Stores): Uploads {
-  const { folder, providers, left, everywhere, admit } = parts
-  const stores = [...providers, ...left].flatMap(({ store }) => store ?? [])
+  const { folder, store, providers, left, everywhere, admit } = parts
+  const places = [...providers, ...left].flatMap(({ store }) => store ?? [])
   const { data, pinning, upload } = config
   const { confirm, queue, timeout: pinMs } = pinning
   const { profile, concurrency, perClient, mostBytes } = upload
@@ -231,13 +229,14 @@ function takeUploads({ config, clock, log, lease, trace }: Whole, parts: Stores)
     () =>
       createUploads({
         folder,
+        store,
         profile,
         limits,
         concurrency,
         perClient,
         mostBytes,
         providers,
-        stores,
+        places,
         confirm,
         queue,
         pinMs,

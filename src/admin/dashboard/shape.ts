@@ -4,7 +4,7 @@
 import type { Attempt } from '../../observe/account.ts'
 import type { Placed } from '../../observe/placed.ts'
 import type { FailedRequest } from '../../observe/recent-failures.ts'
-import type { ProviderState } from '../../upload/spool/provider-state.ts'
+import type { ProviderState } from '../../upload/pins/told.ts'
 
 /** Milliseconds; undefined where nothing was measured. */
 export type Times = { readonly p50Ms?: number; readonly p95Ms?: number }

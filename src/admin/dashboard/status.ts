@@ -5,9 +5,10 @@ import type { History } from '../../observe/history.ts'
 import type { Labels, Sample } from '../../observe/metrics.ts'
 import type { RecentFailures } from '../../observe/recent-failures.ts'
 import type { UpstreamHealth } from '../../retrieval/health/upstream-health.ts'
+import type { Waiting } from '../../store/store.ts'
 import type { HttpParts } from '../metrics/http.ts'
 import type { TierParts } from '../metrics/tiers.ts'
-import type { UploadParts } from '../metrics/uploads.ts'
+import { nothingWaits, type UploadParts } from '../metrics/uploads.ts'
 import type { Readiness } from '../readiness.ts'
 import type { Journal, Provider, Requests, Status, Tier, Times, Upstream } from './shape.ts'
 
@@ -45,6 +46,7 @@ export async function readStatus(parts: StatusParts): Promise<Status> {
   const { ready, draining, uploads: taken, checks } = parts.ready()
   const { hot } = http
   const disk = await uploads.disk()
+  const waiting = (await uploads.waiting?.()) ?? nothingWaits
   return {
     version: parts.version,
     startedAt: Math.round(parts.startedAt),
@@ -59,8 +61,8 @@ export async function readStatus(parts: StatusParts): Promise<Status> {
     upstreams: parts.pool.members.map((member) => upstreamOf(member, clock)),
     tiers: tiersOf(tiers),
     hot: { bytes: hot.bytes, limitBytes: hot.maxBytes, items: hot.items },
-    providers: providersOf(parts.providers, uploads),
-    journal: journalOf(uploads),
+    providers: providersOf(parts.providers, uploads, waiting),
+    journal: await journalOf(uploads, waiting),
     pins: parts.hasPins ? pinsOf(uploads) : undefined,
     disk: disk && { ...disk, freeBytes: disk.freeBytes - (disk.freeBytes % roundBytes) },
     failures: parts.failures.list(),
@@ -118,7 +120,7 @@ function tiersOf({ stack, guards, usage, corrupt }: TierParts): Tier[] {
   })
 }
 
-function providersOf(names: readonly string[], { uploads, open, checks }: UploadParts): Provider[] {
+function providersOf(names: readonly string[], { uploads, checks }: UploadParts, waiting: Waiting): Provider[] {
   const seen = checks()
   const attempts = [...uploads.attempts()]
   const took = [...uploads.took.read()]
@@ -134,7 +136,7 @@ function providersOf(names: readonly string[], { uploads, open, checks }: Upload
       why: check?.why,
       held: sum(own.filter(({ labels }) => outcomeOf(labels) === 'held')),
       failed,
-      waiting: open().filter(({ providers }) => providers[name]?.state === 'wanted').length,
+      waiting: waiting.holders.find(({ holder }) => holder === name)?.uploads ?? 0,
       took: times ? timesOf(times.histogram) : {},
     }
   })
@@ -145,20 +147,9 @@ function pinsOf({ pins }: UploadParts): Status['pins'] {
   return { pins: count?.pins, bytes: count?.bytes }
 }
 
-function journalOf({ open }: UploadParts): Journal {
-  const entries = open()
-  const oldest = entries.reduce<number | undefined>(
-    (at, entry) => Math.min(at ?? Infinity, Date.parse(entry.at)),
-    undefined,
-  )
-  return {
-    open: entries.length,
-    bytes: entries.reduce((all, { bytes }) => all + bytes, 0),
-    oldestAt: oldest,
-    uploads: entries
-      .slice(0, mostUploads)
-      .map(({ cid, at, bytes, providers, owed }) => ({ cid, at, bytes, providers, ...(owed && { owed }) })),
-  }
+async function journalOf({ waitingPage }: UploadParts, { uploads: open, bytes, oldestAt }: Waiting): Promise<Journal> {
+  const uploads = open > 0 ? ((await waitingPage?.(mostUploads)) ?? []) : []
+  return { open, bytes, oldestAt, uploads }
 }
 
 function timesOf({ bounds, counts }: Histogram): Times {

@@ -2,9 +2,10 @@
 import type { Clock } from '../../core/clock.ts'
 import type { Reading } from '../../observe/metrics.ts'
 import type { UploadCounts } from '../../observe/uploads.ts'
-import type { PinCount } from '../../upload/pins/count.ts'
+import type { Waiting } from '../../store/store.ts'
+import type { PinCount } from '../../upload/pins/pins.ts'
+import type { WaitingUpload } from '../../upload/pins/told.ts'
 import type { Quota } from '../../upload/quota/quotas.ts'
-import type { JournalEntry } from '../../upload/spool/journal.ts'
 import type { Check } from '../checks.ts'
 
 /** What a token may upload in a day (UTC), and what it has uploaded today. */
@@ -18,15 +19,28 @@ export type QuotaState = {
 export type UploadParts = {
   readonly uploads: UploadCounts
   readonly quotas: () => readonly QuotaState[]
-  /** What is in the journal. */
-  readonly open: () => readonly JournalEntry[]
+  /** What some provider or shared tier is still to get; absent where nothing is kept. */
+  readonly waiting?: (() => Promise<Waiting>) | undefined
+  /** The same, the oldest first. */
+  readonly waitingPage?: ((limit: number) => Promise<readonly WaitingUpload[]>) | undefined
   readonly pins: () => PinCount | undefined
   readonly checks: () => readonly Check[]
   readonly disk: () => Promise<{ readonly freeBytes: number; readonly bytes: number } | undefined>
   readonly clock: Clock
 }
 
-export function uploadMetrics({ uploads, quotas, open, pins, checks, disk, clock }: UploadParts): readonly Reading[] {
+export const nothingWaits: Waiting = { uploads: 0, bytes: 0, oldestAt: undefined, holders: [] }
+
+export function uploadMetrics(parts: UploadParts): readonly Reading[] {
+  const { uploads, quotas, pins, checks, disk, clock } = parts
+  let asked: Promise<Waiting> | undefined
+  /** Asked once for the series of one scrape. */
+  const waiting = (): Promise<Waiting> => {
+    asked ??= (parts.waiting?.() ?? Promise.resolve(nothingWaits)).finally(() => {
+      asked = undefined
+    })
+    return asked
+  }
   return [
     {
       name: 'cidgate_uploads_total',
@@ -77,32 +91,34 @@ export function uploadMetrics({ uploads, quotas, open, pins, checks, disk, clock
       name: 'cidgate_journal_uploads',
       kind: 'gauge',
       help: 'Uploads that some provider or shared tier lacks.',
-      read: () => open().length,
+      read: async () => [{ value: (await waiting()).uploads }],
     },
     {
       name: 'cidgate_journal_bytes',
       kind: 'gauge',
       help: 'Their bytes.',
-      read: () => open().reduce((sum, { bytes }) => sum + bytes, 0),
+      read: async () => [{ value: (await waiting()).bytes }],
     },
     {
       name: 'cidgate_journal_waiting_uploads',
       labels: ['provider'],
       kind: 'gauge',
       help: 'Uploads that a provider is still to get.',
-      read: () => {
-        const waiting = new Map<string, number>()
-        for (const { providers } of open())
-          for (const [name, { state }] of Object.entries(providers))
-            waiting.set(name, (waiting.get(name) ?? 0) + (state === 'wanted' ? 1 : 0))
-        return [...waiting].map(([provider, value]) => ({ labels: { provider }, value }))
+      read: async () => {
+        const { holders } = await waiting()
+        return holders.flatMap(({ holder: provider, kind, uploads: value }) =>
+          kind === 'tier' ? [] : [{ labels: { provider }, value }],
+        )
       },
     },
     {
       name: 'cidgate_journal_oldest_seconds',
       kind: 'gauge',
       help: 'The age of the oldest upload in the journal; 0: it is empty.',
-      read: () => open().reduce((oldest, { at }) => Math.max(oldest, (clock.now() - Date.parse(at)) / 1000), 0),
+      read: async () => {
+        const now = clock.now()
+        return [{ value: Math.max(0, now - ((await waiting()).oldestAt ?? now)) / 1000 }]
+      },
     },
     {
       name: 'cidgate_pins',

@@ -5,7 +5,6 @@ import { parseRoot } from '../../content/path.ts'
 import { wayFrom } from '../../content/way.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Pins } from '../../upload/pins/pins.ts'
-import { cidOf, nameOf } from '../../upload/spool/journal.ts'
 import { argOf, argsOf, badCall, isOn, type KuboCall, notDone, optionsIn, sendJson, spellingIn } from './call.ts'
 import { sendLines } from './stream.ts'
 
@@ -56,16 +55,20 @@ const mostListed = 100_000
 
 async function* pinned({ deps }: KuboCall, cids: readonly CID[]): AsyncGenerator<string> {
   for (const cid of cids) {
-    const isOpen = deps.uploads.confirmation.open().some((entry) => entry.accepted && entry.cid === nameOf(cid))
-    if (!isOpen && !(await deps.uploads.journal.record(cid)))
+    if (!(await deps.uploads.pins.find(cid)))
       throw new Failure('not-found', `path '${cid}' is not pinned`, { source: 'client' })
     yield cid.toString()
   }
 }
 
+const pageOfPins = 1000
+
 async function* everything({ deps }: KuboCall): AsyncGenerator<string> {
-  for (const entry of deps.uploads.confirmation.open()) if (entry.accepted) yield cidOf(entry).toString()
-  for await (const record of deps.uploads.journal.records()) yield cidOf(record).toString()
+  for (let after: number | undefined, isFirst = true; isFirst || after !== undefined; isFirst = false) {
+    const page = await deps.uploads.pins.list({ limit: pageOfPins, after })
+    for (const { cid } of page.pins) yield cid
+    after = page.next === undefined ? undefined : Number(page.next)
+  }
 }
 
 /** For tokens that the operator lets delete, and not for other clients: they would delete what others uploaded. */

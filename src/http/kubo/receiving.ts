@@ -4,7 +4,7 @@ import { mostPartsOf } from '../../upload/intake/incoming.ts'
 import { boundaryOf } from '../../upload/intake/part-watch.ts'
 import { aroundBytes, type PartName } from '../../upload/intake/receive.ts'
 import { withoutQuota } from '../../upload/quota/door.ts'
-import type { AddOptions, SpooledUpload } from '../../upload/uploads.ts'
+import type { Added, AddOptions } from '../../upload/uploads.ts'
 import { badCall, type KuboCall } from './call.ts'
 
 /** For commands whose parts are files and nothing else. */
@@ -18,7 +18,7 @@ export function checkFile({ type }: PartName): void {
 export async function receiveFiles(
   { request, response, signal, deps }: KuboCall,
   options: Omit<AddOptions, 'parts' | 'slot'>,
-): Promise<SpooledUpload[]> {
+): Promise<Added[]> {
   const { uploads } = deps
   boundaryOf(request.headers['content-type'])
   const least = Number(request.headers['content-length'] ?? 0) - aroundBytes(mostPartsOf(options.kind))

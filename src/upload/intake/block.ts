@@ -2,7 +2,7 @@
 import type { CID } from 'multiformats/cid'
 import { type Block, maxBlockBytes } from '../../core/block.ts'
 import { malformed } from '../failures.ts'
-import type { FileOptions, SpooledFile, Spooling } from './spooling.ts'
+import type { FileOptions, Received } from './taking.ts'
 
 /** What the block is called, and all that is below it, with itself. Throws a Failure for bytes that are no such block. */
 export type BlockRules = {
@@ -10,12 +10,12 @@ export type BlockRules = {
   readonly dagOf: (root: Block) => AsyncIterable<Block>
 }
 
-export async function spoolBlock(
+export async function takeBlock(
   source: AsyncIterable<Uint8Array>,
   { cidOf, dagOf }: BlockRules,
   { slot }: FileOptions,
-  { spoolDag }: Pick<Spooling, 'spoolDag'>,
-): Promise<SpooledFile> {
+  take: (root: CID, blocks: AsyncIterable<Block>) => Promise<Received>,
+): Promise<Received> {
   const pieces: Uint8Array[] = []
   let length = 0
   for await (const piece of source) {
@@ -26,7 +26,7 @@ export async function spoolBlock(
   }
   const bytes = Buffer.concat(pieces)
   const cid = await cidOf(bytes)
-  return spoolDag(cid, withinQuota(cid, dagOf({ cid, bytes }), slot), slot)
+  return take(cid, withinQuota(cid, dagOf({ cid, bytes }), slot))
 }
 
 /** The root counted as it came; what is found below it is kept for the same client. */

@@ -8,14 +8,13 @@ import { type Failure, isFailure } from '../../core/failure.ts'
 import { readCar } from '../../core/wire/car-stream.ts'
 import { type LazyLink, type LazyLinks, lazyLinksInOrder } from '../../ipld/dag-links.ts'
 import { inOwnTurns } from '../../ipld/documents/read.ts'
-import { putBlocks } from '../confirm/fill-tiers.ts'
+import type { Filling, Intake, Kept } from '../../store/store.ts'
 import { malformed, tooLarge } from '../failures.ts'
-import type { Spool } from '../spool/spool.ts'
-import { blockName, declaresMore, fileBytesOf } from '../spool/stored-upload.ts'
-import type { FileOptions, SpooledFile, SpoolingOptions } from './spooling.ts'
+import { blockName, declaresMore, fileBytesOf } from '../stored-upload.ts'
+import type { Counter } from './admission.ts'
+import type { Added, FileOptions, TakingOptions } from './taking.ts'
 
 const mostRoots = 128
-/** Each block is a file while the upload is received: so many, and more where uploads may be larger. */
 const mostBlocks = (maxBytes: number): number => 65_536 + Math.floor(maxBytes / 16_384)
 
 /** Missing blocks that a refusal names. */
@@ -36,41 +35,35 @@ export function carBudget(maxBytes: number): CarBudget {
   return { left: most, most }
 }
 
-export type CarSpooling = Pick<SpoolingOptions, 'spools' | 'admission' | 'admit' | 'limits' | 'closing'> & {
-  readonly drop: (spooled: Pick<SpooledFile, 'id' | 'counter'>) => Promise<void>
+export type CarTaking = Pick<TakingOptions, 'admit' | 'limits' | 'closing'> & {
+  readonly intake: Intake
+  readonly count: () => Counter
 }
 
+export type TakenRoot = { readonly kept: Kept; readonly counter: Counter; readonly added: Added }
+
 /** An upload for each root, in the order of the header. */
-export async function spoolCar(
+export async function takeCar(
   source: AsyncIterable<Uint8Array>,
   own: FileOptions,
   budget: CarBudget,
-  spooling: CarSpooling,
-): Promise<SpooledFile[]> {
-  const { spools, admission, drop, closing } = spooling
-  const counter = admission.count(own.slot)
-  const spooled: SpooledFile[] = []
-  const all = await spools.begin()
-  try {
-    let roots: readonly CID[] = []
-    const onRoots = (named: readonly CID[]) => {
-      roots = rootsOf(named)
-    }
-    const blocks = () => provedBlocks(counter.over(source), { onRoots, onBlock: own.onCarBlock }, budget.most)
-    await putBlocks(blocks, all.put, closing)
-    for (const root of roots) {
-      // The blocks of all roots are those of the CAR, which count once.
-      const counted = spooled.length === 0 ? counter : admission.count(own.slot)
-      spooled.push({ ...(await takeRoot(root, all, { own, budget, spooling })), counter: counted })
-    }
-    return spooled
-  } catch (error) {
-    counter.release()
-    await Promise.all(spooled.map(drop))
-    throw error
-  } finally {
-    await drop({ id: all.id, counter: admission.count() })
+  taking: CarTaking,
+): Promise<TakenRoot[]> {
+  const counter = taking.count()
+  const all = taking.intake.dag()
+  let roots: readonly CID[] = []
+  const onRoots = (named: readonly CID[]) => {
+    roots = rootsOf(named)
   }
+  const blocks = provedBlocks(counter.over(source), { onRoots, onBlock: own.onCarBlock }, budget.most)
+  for await (const { cid, bytes } of blocks) await all.put(cid, bytes)
+  const taken: TakenRoot[] = []
+  for (const root of roots) {
+    // The blocks of all roots are those of the CAR, which count once.
+    const counted = taken.length === 0 ? counter : taking.count()
+    taken.push({ ...(await takeRoot(root, all, { own, budget, taking })), counter: counted })
+  }
+  return taken
 }
 
 function rootsOf(named: readonly CID[]): CID[] {
@@ -101,37 +94,31 @@ const broken = (what: string, cause?: unknown): Failure => malformed(`the CAR ${
 
 async function takeRoot(
   root: CID,
-  all: Spool,
-  { own: { via, slot }, budget, spooling }: { own: FileOptions; budget: CarBudget; spooling: CarSpooling },
-): Promise<Omit<SpooledFile, 'counter'>> {
-  const { spools, admit, limits, closing } = spooling
+  all: Filling,
+  { own: { slot }, budget, taking }: { own: FileOptions; budget: CarBudget; taking: CarTaking },
+): Promise<Omit<TakenRoot, 'counter'>> {
+  const { intake, admit, limits, closing } = taking
   if (isIdentity(root)) throw malformed(`the root ${root} holds its content in itself: there is nothing to keep`)
-  const spool = await spools.begin()
-  try {
-    let dagBytes = 0
-    for await (const cid of wholeDag(root, all, limits.maxBytes)) {
-      closing.throwIfAborted()
-      slot?.signal.throwIfAborted()
-      if (--budget.left < 0)
-        throw malformed(`the roots of the upload are made of more than ${budget.most} blocks together`)
-      admit(cid)
-      dagBytes += await spool.adopt(cid, all)
-    }
-    const fileBytes = fileBytesOf({ cid: root, bytes: await all.read(root) })
-    const upload = await spool.finish(root, spelledBy(root), fileBytes ?? dagBytes)
-    const added = { cid: root, dagBytes, fileName: undefined }
-    return { upload: via === undefined ? upload : { ...upload, via }, id: spool.id, added }
-  } catch (error) {
-    await spools.drop(spool.id)
-    throw error
+  const filling = intake.dag()
+  let dagBytes = 0
+  for await (const cid of wholeDag(root, all, limits.maxBytes)) {
+    closing.throwIfAborted()
+    slot?.signal.throwIfAborted()
+    if (--budget.left < 0)
+      throw malformed(`the roots of the upload are made of more than ${budget.most} blocks together`)
+    admit(cid)
+    dagBytes += filling.adopt(cid)
   }
+  const fileBytes = fileBytesOf({ cid: root, bytes: await all.read(root) })
+  const kept = filling.finish(root, spelledBy(root), fileBytes ?? dagBytes)
+  return { kept, added: { cid: root, dagBytes, fileName: undefined } }
 }
 
 /**
  * Every block below a root, each once, parents first. Throws a Failure that names what is missing, and for a file of more than
  * `maxBytes` anywhere in it.
  */
-async function* wholeDag(root: CID, all: Spool, maxBytes: number): AsyncGenerator<CID> {
+async function* wholeDag(root: CID, all: Pick<Filling, 'has' | 'read'>, maxBytes: number): AsyncGenerator<CID> {
   const seen = new Set<string>()
   const missing: CID[] = []
   const pending = createPending<LazyLink>()

@@ -13,11 +13,40 @@ import { balancedLayout } from './layout.ts'
 /** `dagBytes`: bytes of all its blocks; a block that occurs twice counts twice. */
 export type Imported = { readonly cid: CID; readonly dagBytes: number }
 
-type Put = (cid: CID, bytes: Uint8Array) => Promise<void>
+/** `bytes` may be reused once it returns or resolves. */
+type Put = (cid: CID, bytes: Uint8Array) => void | Promise<void>
 
-/** The importer awaits `put`, so a slow disk slows the client down; `bytes` may be reused once it resolves. */
+/** Waits for `put`, so a slow disk slows the client down. A file of one leaf is that leaf: it needs no importer. */
 export async function importFile(source: AsyncIterable<Uint8Array>, shape: Shape, put: Put): Promise<Imported> {
   const room: FreeBuffers = []
+  const pieces = chunks(source, shape.chunkBytes, room)
+  const first = (await pieces.next()).value as Uint8Array
+  const second = await pieces.next()
+  if (!second.done) return importLeaves(after(first, second.value, pieces), { shape, put, room })
+  const { cid, block } = leafOf(first, shape)
+  await put(cid, block)
+  return { cid, dagBytes: block.byteLength }
+}
+
+async function* after(
+  first: Uint8Array,
+  second: Uint8Array,
+  rest: AsyncIterable<Uint8Array>,
+): AsyncGenerator<Uint8Array> {
+  yield first
+  yield second
+  yield* rest
+}
+
+function leafOf(chunk: Uint8Array, { isRaw, cidVersion }: Shape): { readonly cid: CID; readonly block: Uint8Array } {
+  const block = isRaw ? chunk : encodePb({ Data: new UnixFS({ type: 'file', data: chunk }).marshal(), Links: [] })
+  const digest = createDigest(hash.sha256, digestOf('sha256', block, 'buffer'))
+  return { cid: isRaw ? CID.createV1(codec.raw, digest) : CID.create(cidVersion, codec.dagPb, digest), block }
+}
+
+type Importing = { readonly shape: Shape; readonly put: Put; readonly room: FreeBuffers }
+
+async function importLeaves(content: AsyncIterable<Uint8Array>, { shape, put, room }: Importing): Promise<Imported> {
   const blockstore = {
     async put(cid: CID, bytes: Uint8Array) {
       await put(cid, bytes)
@@ -25,17 +54,16 @@ export async function importFile(source: AsyncIterable<Uint8Array>, shape: Shape
     },
   }
   const options = {
-    chunker: (bytes: AsyncIterable<Uint8Array>) => chunks(bytes, shape.chunkBytes, room),
-    bufferImporter: leafImporter(shape, room, put),
-    layout: balancedLayout({ ...shape, put }),
+    chunker: (bytes: AsyncIterable<Uint8Array>) => bytes,
+    bufferImporter: leafImporter({ shape, room, put }),
+    layout: balancedLayout({ ...shape, put: async (cid, bytes) => put(cid, bytes) }),
     blockWriteConcurrency: writesAtOnce(shape),
     fileImportConcurrency: 1,
     wrapWithDirectory: false,
     reduceSingleLeafToSelf: true,
   }
   let root: Imported | undefined
-  for await (const { cid, size } of importer([{ content: source }], blockstore, options))
-    root = { cid, dagBytes: Number(size) }
+  for await (const { cid, size } of importer([{ content }], blockstore, options)) root = { cid, dagBytes: Number(size) }
   if (!root) throw new Error('the importer made nothing of a file')
   return root
 }
@@ -45,18 +73,16 @@ const writesAtOnce = ({ chunkBytes }: Shape): number =>
   Math.min(8, Math.max(2, Math.floor((2 * 1024 * 1024) / chunkBytes)))
 
 /** The importer's own keeps the bytes of up to 174 leaves until their parent is made; this one keeps their sizes. */
-function leafImporter({ isRaw, cidVersion }: Shape, room: FreeBuffers, put: Put): BufferImporter {
+function leafImporter({ shape, room, put }: Importing): BufferImporter {
   return async function* leaf(file) {
     for await (const chunk of file.content as AsyncIterable<Uint8Array>) {
       yield async () => {
-        const size = BigInt(chunk.byteLength)
-        const block = isRaw ? chunk : encodePb({ Data: new UnixFS({ type: 'file', data: chunk }).marshal(), Links: [] })
-        const digest = createDigest(hash.sha256, digestOf('sha256', block, 'buffer'))
-        const cid = isRaw ? CID.createV1(codec.raw, digest) : CID.create(cidVersion, codec.dagPb, digest)
+        const { cid, block } = leafOf(chunk, shape)
         await put(cid, block)
         room.push(chunk.buffer as ArrayBuffer)
         const result = { cid, size: BigInt(block.byteLength), block: noBytes }
-        return isRaw ? result : { ...result, unixfs: new UnixFS({ type: 'file', blockSizes: [size] }) }
+        if (shape.isRaw) return result
+        return { ...result, unixfs: new UnixFS({ type: 'file', blockSizes: [BigInt(chunk.byteLength)] }) }
       }
     }
   }

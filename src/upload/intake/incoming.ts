@@ -1,12 +1,13 @@
-// What a request brings, spooled: files one by one, all of them as one directory, or CARs. Nothing of a body that fails is left.
+// What a request brings: files one by one, all of them as one directory, or CARs.
 import type { IncomingMessage } from 'node:http'
 import { createGate } from '../../core/gate.ts'
+import type { Intake } from '../../store/store.ts'
 import { mostEntries } from '../directory/paths.ts'
 import { malformed } from '../failures.ts'
-import { type BlockRules, spoolBlock } from './block.ts'
+import { type BlockRules, takeBlock } from './block.ts'
 import type { KeptParts } from './part-watch.ts'
 import { type PartName, type ReceiveOptions, receive } from './receive.ts'
-import type { FileOptions, SpooledFile, SpooledUpload, Spooling } from './spooling.ts'
+import type { Added, FileOptions, Received, Taking } from './taking.ts'
 
 /** What the parts of a request are: a file each, the files of one directory, or a CAR each. */
 export type UploadKind = 'files' | 'directory' | 'cars'
@@ -31,55 +32,53 @@ export type DirectoryRules = {
 
 export type Incoming = {
   /** What the client is told, in order. */
-  readonly added: readonly SpooledUpload[]
+  readonly added: readonly Added[]
   /** What providers are given. */
-  readonly spooled: readonly SpooledFile[]
+  readonly received: readonly Received[]
 }
 
 /** Parts that one request of this kind may have. */
 export const mostPartsOf = (kind: UploadKind | undefined): number | undefined =>
   kind === 'directory' ? mostEntries : undefined
 
+type Into = { readonly intake: Intake; readonly taking: Taking }
+
+/** Everything is in `intake`, also what came before a failure. */
 export function receiveIncoming(
   request: IncomingMessage,
   receiving: ReceiveOptions,
   own: IncomingOptions,
-  spooling: Spooling,
+  { intake, taking }: Into,
 ): Promise<Incoming> {
-  if (own.kind === 'directory') return receiveDirectory(request, receiving, own, spooling)
-  const { parts } = own
-  const options = { ...receiving, ...(parts && { parts }), ...(own.look && { look: own.look }) }
+  if (own.kind === 'directory') return receiveDirectory(request, receiving, own, { intake, taking })
+  const { parts, look, blocks } = own
+  const options = { ...receiving, ...(parts && { parts }), ...(look && { look }) }
   if (own.kind === 'cars') {
-    const budget = spooling.carBudget()
-    return receiveParts(request, options, (bytes) => spooling.spoolCar(bytes, own, budget), spooling)
+    const budget = taking.carBudget()
+    return receiveParts(request, options, (bytes) => taking.car(intake, bytes, own, budget))
   }
-  if (own.blocks) {
-    const { blocks } = own
+  if (blocks) {
     // A block is in memory until all below it is found: one at a time.
     const gate = createGate({ most: 1, inLine: mostEntries, full: () => malformed('too many blocks at once') })
-    const take: TakePart = async (bytes, _part, signal) => [
-      await gate.run(() => spoolBlock(bytes, blocks, own, spooling), signal),
-    ]
-    return receiveParts(request, options, take, spooling)
+    return receiveParts(request, options, async (bytes, _part, signal) => [
+      await gate.run(
+        () => takeBlock(bytes, blocks, own, (root, dag) => taking.dag(intake, root, dag, own.slot)),
+        signal,
+      ),
+    ])
   }
-  const take: TakePart = async (bytes, part) => [await spooling.spoolFile(bytes, own, part.fileName)]
-  return receiveParts(request, options, take, spooling)
+  return receiveParts(request, options, async (bytes, part) => [await taking.file(intake, bytes, own, part.fileName)])
 }
 
 /** Makes uploads of one part. */
-type TakePart = (
-  bytes: AsyncIterable<Uint8Array>,
-  part: PartName,
-  signal: AbortSignal,
-) => Promise<readonly SpooledFile[]>
+type TakePart = (bytes: AsyncIterable<Uint8Array>, part: PartName, signal: AbortSignal) => Promise<readonly Received[]>
 
 async function receiveParts(
   request: IncomingMessage,
   { look, ...receiving }: ReceiveOptions & Pick<IncomingOptions, 'look'>,
   take: TakePart,
-  { drop }: Pick<Spooling, 'drop'>,
 ): Promise<Incoming> {
-  const begun: SpooledFile[] = []
+  const begun: Received[] = []
   try {
     const taken = await receive(request, receiving, async (bytes, signal, part) => {
       look?.(part)
@@ -87,10 +86,10 @@ async function receiveParts(
       begun.push(...uploads)
       return uploads
     })
-    const spooled = taken.flat()
-    return { added: spooled.map(({ added }) => added), spooled }
+    const received = taken.flat()
+    return { added: received.map(({ added }) => added), received }
   } catch (error) {
-    await Promise.all(begun.map(drop))
+    for (const { counter } of begun) counter.release()
     throw error
   }
 }
@@ -99,25 +98,25 @@ async function receiveDirectory(
   request: IncomingMessage,
   receiving: ReceiveOptions,
   own: IncomingOptions,
-  { spoolDirectory }: Spooling,
+  { intake, taking }: Into,
 ): Promise<Incoming> {
   const { directory, ...file } = own
   const pathOf = directory?.pathOf ?? (({ path }: PartName) => path as string)
   const parts = directory ? 'every' : 'paths'
   const options: ReceiveOptions = { ...receiving, parts, mostParts: mostEntries }
-  const spooled = await spoolDirectory({ ...file, isBare: directory?.isBare ?? false }, async (intake) => {
+  const taken = await taking.directory(intake, { ...file, isBare: directory?.isBare ?? false }, async (into) => {
     const files = await receive(request, options, async (bytes, _signal, part) => {
       own.look?.(part)
       const path = pathOf(part)
-      if (!isFolder(part)) return intake.file(path, bytes)
+      if (!isFolder(part)) return into.file(path, bytes)
       for await (const _ of bytes) throw malformed(`the directory ${JSON.stringify(path)} has content`)
-      return void intake.folder(path)
+      return void into.folder(path)
     })
     return files.filter((file) => file !== undefined)
   })
   // The rules of another door are those of a client that wants to know each directory.
-  const folders = directory ? spooled.folders : [spooled.added]
-  return { added: [...spooled.files, ...folders], spooled: [spooled] }
+  const folders = directory ? taken.folders : [taken.added]
+  return { added: [...taken.files, ...folders], received: [taken] }
 }
 
 /** As clients of Kubo say it. */

@@ -1,24 +1,29 @@
-// The life of a pin after its upload: listed, deleted, looked after, and brought to providers that came later. A pin is an
-// accepted upload: its record in the journal, or its open entry while some provider is still to get it.
+// The life of a pin after its upload: listed, deleted, looked after, and brought to providers that came later.
 import { CID } from 'multiformats/cid'
-import type { LocalStore, Provider } from '../../../backends/pinning/contract.ts'
+import type { Provider } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
-import type { Claims } from '../claims.ts'
-import type { Confirmation } from '../confirm/confirm.ts'
-import { cidOf, type Journal, type JournalEntry, nameOf } from '../spool/journal.ts'
-import { createAskAgain, type WaitingList } from './ask-again.ts'
-import { createPinCount, type PinCount } from './count.ts'
-import { type Asked, listPins, pinOf } from './list.ts'
-import type { UploadsOnTheirWay } from './on-their-way.ts'
+import type { Asked, Entry, Standing, Store, Waiting } from '../../store/store.ts'
+import { wantedNow } from '../asks.ts'
+import type { SharedUploads } from '../shared.ts'
+import { nameOf } from '../stored-upload.ts'
+import { createAskAgain } from './ask-again.ts'
 import { createInTime } from './provider-calls.ts'
 import { createRemove } from './remove.ts'
-import type { Brought, Page, Pin, Removal, Verification } from './told.ts'
+import type { Brought, Page, Pin, Removal, Verification, WaitingUpload } from './told.ts'
 import { createVerify } from './verify.ts'
+import { createView } from './view.ts'
+
+export type PinCount = {
+  readonly pins: number
+  readonly bytes: number
+  /** Those that each provider holds. */
+  readonly held: ReadonlyMap<string, number>
+}
 
 export interface Pins {
-  list(asked: Asked, signal: AbortSignal): Promise<Page>
+  list(asked: Asked): Promise<Page>
   find(cid: CID): Promise<Pin | undefined>
   /** Deletes it at every provider that has it, also one that no record names. `busy`: it is being uploaded now. */
   remove(cid: CID): Promise<Removal | 'busy' | 'unknown'>
@@ -26,124 +31,160 @@ export interface Pins {
   verify(cid: CID, signal: AbortSignal): Promise<Verification | 'unknown'>
   /** Brings it to configured providers that lack it. `not-here`: its blocks are not on this machine. */
   bring(cid: CID): Promise<Brought | 'unknown' | 'not-here'>
-  /** The last count; undefined before the first one is over. */
+  /** The last count; undefined before the first one is over. Begins the next one when it is time for that. */
   count(): PinCount | undefined
+  /** What some provider or shared tier is still to get. */
+  waiting(): Promise<Waiting>
+  /** The same, the oldest first. */
+  waitingPage(limit: number): Promise<readonly WaitingUpload[]>
+  /**
+   * An operator gives up: this provider, or this shared tier, need not get the upload any more. The last copy of an accepted
+   * upload goes only with `losing`.
+   */
+  giveUp(cid: CID, holder: string, losing?: boolean): Promise<'given-up' | 'unknown' | 'only-copy'>
 }
 
 export type PinsOptions = {
   readonly providers: readonly Provider[]
-  readonly stores: readonly LocalStore[]
-  readonly journal: Journal
-  readonly confirmation: Pick<Confirmation, 'open' | 'bring'>
-  readonly onTheirWay: UploadsOnTheirWay
+  /** The provider that keeps uploads in the store of this gateway. */
+  readonly own: Provider | undefined
+  readonly store: Pick<Store, 'ledger' | 'blocks' | 'update' | 'remove'>
+  readonly shared: SharedUploads
+  /** Some holder is still to get an upload. */
+  readonly wake: () => void
   /** Throws a Failure for a CID that this gateway must not keep. */
   readonly admit: (cid: CID) => void
-  readonly claims: Claims
-  /** Providers that are asked again, of every gateway over the folder. */
-  readonly waitingList?: WaitingList
   readonly clock: Clock
   readonly log: Log
   readonly closing: AbortSignal
+  /** Registers work that writes; `close` awaits it. */
+  readonly track: <T>(work: Promise<T>) => Promise<T>
 }
 
-/** What is brought behind waits in memory. */
-const mostBrought = 1000
+/** A count never takes more than a fiftieth of a core. */
+const restOfCount = 50
+const minRestMs = 5000
 
-const later = (why: string): Failure => new Failure('overloaded', why, { source: 'ours', retryAfterMs: 1000 })
-
-/** `ended` resolves when nothing is written any more; call it once `closing` is aborted. */
-export function createPins(options: PinsOptions): Pins & { ended(): Promise<unknown> } {
-  const { providers, stores, journal, confirmation, onTheirWay, admit, claims, clock, log, closing } = options
-  const names = providers.map(({ name }) => name)
-  const working = new Set<Promise<unknown>>()
-
-  function track<T>(work: Promise<T>): Promise<T> {
-    const settled = work.catch(() => {}).finally(() => working.delete(settled))
-    working.add(settled)
-    return work
-  }
-
-  const isOpen = (cid: CID): boolean => onTheirWay.openOf(cid) !== undefined
-  const find = async (cid: CID): Promise<JournalEntry | undefined> =>
-    (await onTheirWay.find(cid)) ?? (await journal.record(cid))
+export function createPins(options: PinsOptions): Pins {
+  const { providers, own, store, shared, wake, admit, clock, log, closing, track } = options
+  const { ledger } = store
+  const view = createView(providers, own)
   const inTime = createInTime(clock)
-  const removeNow = createRemove({ providers, journal, onTheirWay, inTime, find, closing })
-  const verifyNow = createVerify({ providers, journal, inTime, isOpen, log, alone })
-
+  const removeNow = createRemove({ providers, own, store, view, shared, inTime, closing })
+  const alone = <T>(cid: CID, work: () => Promise<T>) => track(shared.alone(nameOf(cid), work))
+  const verifyNow = createVerify({ providers, own, store, view, inTime, log, alone })
   const askAgain = createAskAgain({
-    ...{ providers, inTime, clock, log, closing },
-    ...(options.waitingList && { list: options.waitingList }),
-    isWanted: async (cid) => (await find(cid)) !== undefined,
-    alone: (cid, work) => track(alone(cid, work)),
+    ...{ providers, inTime, clock, log, closing, alone },
+    list: shared.waitingList,
+    isWanted: async (cid) => (await ledger.find(cid)) !== undefined,
   })
+  const count = createCount(options)
 
-  async function removeAndAskAgain(cid: CID): Promise<Removal | 'busy' | 'unknown'> {
+  async function removeAndAskAgain(cid: CID): Promise<Removal | 'unknown'> {
     const removal = await removeNow(cid)
-    if (typeof removal === 'string') return removal
+    if (removal === 'unknown') return removal
     const names = removal.providers.flatMap(({ provider, outcome }) => (outcome === 'not-known' ? [provider] : []))
     if (names.length > 0) askAgain.later(CID.parse(removal.cid), names)
     return removal
   }
 
-  /** For an upload of the same file that comes meanwhile, and must not undo what was here before. */
-  async function heldLocally(cid: CID): Promise<string[]> {
-    const locals = providers.filter(({ traits }) => traits.local)
-    const states = await Promise.all(locals.map((one) => one.status(cid, closing).catch(() => 'pinned')))
-    return locals.filter((_, index) => states[index] === 'pinned').map(({ name }) => name)
-  }
-
-  /**
-   * Not run where an upload of the same file counts on what lies here; then `busy`. No upload of it begins meanwhile, and no other
-   * work of this kind.
-   */
-  async function alone<T>(cid: CID, work: () => Promise<T>): Promise<T | 'busy'> {
-    const claim = await claims.claim(nameOf(cid), () => heldLocally(cid))
-    let done: T | 'busy' = 'busy'
-    await claim.leave(async () => {
-      done = await work()
-    })
-    return done
-  }
-
   async function bringNow(cid: CID): Promise<Brought | 'unknown' | 'not-here'> {
-    const open = await onTheirWay.find(cid)
-    const entry = open ?? (await journal.record(cid))
+    const entry = await ledger.find(cid)
     if (!entry) return 'unknown'
     admit(cid)
-    // Which may have other providers, and none brings it to those of this one until it is taken over.
-    if (open && !confirmation.open().some(({ id }) => id === open.id))
-      throw later(`${cid} is still with the gateway before the last reload; try again soon`)
-    const to = names.filter((name) => (entry.providers[name]?.state ?? 'wanted') === 'wanted')
-    if (to.length === 0 || open) return { cid: cidOf(entry).toString(), to }
-    if (confirmation.open().length >= mostBrought)
-      throw later(`${mostBrought} uploads are on their way to providers; try again soon`)
-    const here = await Promise.all(stores.map((store) => store.has(cidOf(entry)).catch(() => false)))
-    if (!here.includes(true)) return 'not-here'
-    await confirmation.bring(entry)
-    return { cid: cidOf(entry).toString(), to }
+    const states = view.pinOf(entry).providers
+    const to = providers.filter(({ name }) => states[name]?.state === 'absent' || states[name]?.state === 'wanted')
+    const now = to.filter(({ name }) => states[name]?.state === 'absent' || states[name]?.notBefore === undefined)
+    if (to.length > 0 && !entry.isHere && !(await isElsewhereHere(entry))) return 'not-here'
+    const wanted = now.map((one) => [one.name, one === own ? { ...wantedNow, kind: 'here' } : wantedNow] as const)
+    if (wanted.length > 0) await store.update(cid, Object.fromEntries(wanted) as Record<string, Standing>)
+    wake()
+    return { cid: entry.cid.toString(), to: to.map(({ name }) => name) }
   }
 
-  async function bring(cid: CID): Promise<Brought | 'unknown' | 'not-here'> {
-    const brought = await alone(cid, () => bringNow(cid))
-    if (brought === 'busy') throw later(`${cid} is being uploaded or deleted now; try again soon`)
-    return brought
+  /** An embedded provider in a folder of its own has the bytes. */
+  async function isElsewhereHere({ cid }: Entry): Promise<boolean> {
+    const found = await Promise.all(providers.map(({ store }) => store?.has(cid).catch(() => false)))
+    return found.includes(true)
   }
 
-  const list: Pins['list'] = (asked, signal) => listPins(asked, { journal, open: onTheirWay.open, names, signal })
+  async function giveUpNow(cid: CID, name: string, losing: boolean): Promise<'given-up' | 'unknown' | 'only-copy'> {
+    const entry = await ledger.find(cid)
+    const standing = entry?.holders[name]
+    if (!entry || standing?.state !== 'wanted') return 'unknown'
+    shared.changed()
+    if (standing.kind === 'tier') await store.update(cid, { [name]: undefined })
+    else if (isLast(entry, name)) {
+      if (!losing) return 'only-copy'
+      await shared.stop(nameOf(cid), new Failure('cancelled', 'an operator gave up on it', { source: 'ours' }))
+      await store.remove(cid)
+    } else await store.update(cid, { [name]: { ...standing, state: 'given-up' } })
+    shared.changed()
+    return 'given-up'
+  }
+
+  /** No provider holds it, and no other one that is configured is to get it. */
+  const isLast = ({ holders }: Entry, name: string): boolean =>
+    !Object.entries(holders).some(
+      ([other, { kind, state }]) =>
+        kind !== 'tier' &&
+        other !== name &&
+        (state === 'held' || (state === 'wanted' && providers.some((one) => one.name === other))),
+    )
 
   return {
-    list,
-    count: createPinCount({ list, clock, closing, track }),
-    async find(cid) {
-      const entry = await find(cid)
-      return entry && pinOf(entry, names, isOpen(cid))
+    async list(asked) {
+      const { entries, next } = await ledger.page(asked)
+      return { pins: entries.map(view.pinOf), next: next === undefined ? undefined : String(next) }
     },
-    remove: (cid) => track(alone(cid, () => removeAndAskAgain(cid))),
+    count,
+    async find(cid) {
+      const entry = await ledger.find(cid)
+      return entry && view.pinOf(entry)
+    },
+    remove: (cid) => alone(cid, () => removeAndAskAgain(cid)),
     async verify(cid, signal) {
-      const entry = await find(cid)
+      const entry = await ledger.find(cid)
       return entry ? track(verifyNow(entry, AbortSignal.any([signal, closing]))) : 'unknown'
     },
-    bring: (cid) => track(bring(cid)),
-    ended: () => Promise.all(working),
+    async bring(cid) {
+      const brought = await alone(cid, () => bringNow(cid))
+      if (brought !== 'busy') return brought
+      const why = `${cid} is being uploaded now; try again soon`
+      throw new Failure('overloaded', why, { source: 'ours', retryAfterMs: 1000 })
+    },
+    waiting: ledger.waiting,
+    waitingPage: async (limit) => (await ledger.waitingPage(limit)).map(view.waitingOf),
+    giveUp: (cid, name, losing = false) => track(giveUpNow(cid, name, losing)),
+  }
+}
+
+function createCount({ store, own, clock, closing, track }: PinsOptions): Pins['count'] {
+  let last: PinCount | undefined
+  let isCounting = false
+  let dueAt = Number.NEGATIVE_INFINITY
+
+  async function countOnce(): Promise<void> {
+    const began = clock.monotonic()
+    isCounting = true
+    try {
+      const { uploads: pins, bytes, holders } = await store.ledger.counts()
+      const held = new Map<string, number>()
+      for (const { holder, kind, state, uploads } of holders) {
+        const name = kind === 'here' && own ? own.name : holder
+        if (state === 'held') held.set(name, (held.get(name) ?? 0) + uploads)
+      }
+      last = { pins, bytes, held }
+    } finally {
+      isCounting = false
+      const now = clock.monotonic()
+      dueAt = now + Math.max(minRestMs, (now - began) * restOfCount)
+    }
+  }
+
+  return () => {
+    // What cannot be read is not counted, and tried again.
+    if (!isCounting && !closing.aborted && clock.monotonic() >= dueAt) track(countOnce()).catch(() => {})
+    return last
   }
 }

@@ -1,6 +1,17 @@
-// What an operator is told of pins, by the admin address and by the commands. Nothing of Node is imported here, so that the scripts of the
-// dashboard can be checked against it.
-import type { ProviderState } from '../spool/provider-state.ts'
+// The answers about pins that an operator gets, by the admin address and by the commands. Nothing of Node is imported here, so that
+// the scripts of the dashboard can be checked against it.
+import type { FailureClass } from '../../store/standing.ts'
+
+/** Where one provider stands with an upload. */
+export type ProviderState = {
+  /** `given-up`: an operator decided it. */
+  readonly state: 'wanted' | 'held' | 'given-up'
+  readonly tries: number
+  readonly class?: FailureClass
+  readonly why?: string
+  /** Milliseconds since the epoch; the provider is not asked before. */
+  readonly notBefore?: number
+}
 
 export type Standing = ProviderState['state'] | 'absent'
 
@@ -13,7 +24,17 @@ export type Pin = {
   readonly providers: Readonly<Record<string, Omit<ProviderState, 'state'> & { readonly state: Standing }>>
 }
 
-/** `next`: where the following page begins; undefined: there is none. A page may have fewer pins than asked for, and even none. */
+/** An upload that some provider or shared tier is still to get. */
+export type WaitingUpload = {
+  readonly cid: string
+  readonly bytes: number
+  readonly at: string
+  readonly providers: Readonly<Record<string, ProviderState>>
+  /** Shared tiers that lack blocks of it. */
+  readonly owed: readonly string[]
+}
+
+/** `next`: where the following page begins; undefined: there is none. */
 export type Page = { readonly pins: readonly Pin[]; readonly next: string | undefined }
 
 export type Verified = {

@@ -3,7 +3,7 @@
 import type { IncomingMessage } from 'node:http'
 import type { Block } from '../../core/block.ts'
 import type { UploadSlot } from '../intake/admission.ts'
-import type { AddOptions, SpooledUpload, Uploads } from '../uploads.ts'
+import type { Added, AddOptions, Uploads } from '../uploads.ts'
 import type { NamedQuota, Quotas } from './quotas.ts'
 
 /** A client, as far as limits go, with the quota of the token that it sent. */
@@ -15,7 +15,7 @@ export const withoutQuota = (who: Uploader): Uploader => (typeof who === 'string
 type Receiving = {
   /** `least`: bytes that it will bring at any rate, by its Content-Length. */
   enter(who: Uploader, signal?: AbortSignal, least?: number): Promise<UploadSlot>
-  receive(request: IncomingMessage, options?: AddOptions): Promise<SpooledUpload[]>
+  receive(request: IncomingMessage, options?: AddOptions): Promise<Added[]>
 }
 
 export type UploadDoor = Omit<Uploads, keyof Receiving> & Receiving

@@ -3,8 +3,8 @@ import type { IncomingMessage } from 'node:http'
 import { CID } from 'multiformats/cid'
 import type { Failure, FailureKind } from '../../core/failure.ts'
 import { parseRetryAfter } from '../../core/header.ts'
-import { nameOf } from '../spool/journal.ts'
-import type { FailureClass } from '../spool/provider-state.ts'
+import type { FailureClass } from '../../store/standing.ts'
+import { nameOf } from '../stored-upload.ts'
 
 export type TargetFailure = (
   kind: FailureClass,

@@ -17,8 +17,8 @@ import { importFile } from '../intake/import.ts'
 import { isFolder } from '../intake/incoming.ts'
 import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from '../intake/receive.ts'
 import { keepText } from '../intake/text-check.ts'
-import { nameOf } from '../spool/journal.ts'
-import type { AddOptions, SpooledUpload, Uploads } from '../uploads.ts'
+import { nameOf } from '../stored-upload.ts'
+import type { Added, AddOptions, Uploads } from '../uploads.ts'
 import type { ForwardedKind } from './answer.ts'
 import { createForwarding, type Forward, type Target } from './forward.ts'
 
@@ -99,7 +99,7 @@ export function createThrough(options: ThroughOptions): Through {
 }
 
 /** Makes blocks of what arrives, and hands its bytes on. */
-type ReceiveWith = (request: IncomingMessage, own: AddOptions, destination: Destination) => Promise<SpooledUpload[]>
+type ReceiveWith = (request: IncomingMessage, own: AddOptions, destination: Destination) => Promise<Added[]>
 
 function receiving(options: ThroughOptions): ReceiveWith {
   const { limits, retrieval, clock } = options
@@ -119,11 +119,7 @@ function receiving(options: ThroughOptions): ReceiveWith {
     if (!own.isOnlyHashed) await keep(cid, block, signal)
   }
 
-  async function importPart(
-    source: AsyncIterable<Uint8Array>,
-    own: AddOptions,
-    signal: AbortSignal,
-  ): Promise<SpooledUpload> {
+  async function importPart(source: AsyncIterable<Uint8Array>, own: AddOptions, signal: AbortSignal): Promise<Added> {
     const text = own.check && keepText(own.check)
     const bytes = text ? text.over(source) : source
     const { cid, dagBytes } = await importFile(bytes, shapeOf(own), putWith(signal, own))
@@ -131,7 +127,7 @@ function receiving(options: ThroughOptions): ReceiveWith {
     return { cid, dagBytes, fileName: undefined }
   }
 
-  async function receiveFiles(receiving: Receiving): Promise<SpooledUpload[]> {
+  async function receiveFiles(receiving: Receiving): Promise<Added[]> {
     const { request, own, destination } = receiving
     return receive(
       request,
@@ -141,7 +137,7 @@ function receiving(options: ThroughOptions): ReceiveWith {
   }
 
   /** The files, and the directory that they make last, whose nodes are made here: the service makes its own of the names. */
-  async function receiveFolder({ request, own, destination, options }: Receiving): Promise<SpooledUpload[]> {
+  async function receiveFolder({ request, own, destination, options }: Receiving): Promise<Added[]> {
     const tree = createTree()
     const take = async (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => {
       // The part watch lets none pass without.
@@ -209,7 +205,7 @@ function inTurn<T>(take: Take<T>): Take<T> {
 /** `became`: what the service holds now, or why it does not. */
 function endSpan(span: OpenSpan | undefined, provider: string, became: unknown): void {
   if (!span) return
-  const held = Array.isArray(became) ? (became as readonly SpooledUpload[]) : undefined
+  const held = Array.isArray(became) ? (became as readonly Added[]) : undefined
   const failure = isFailure(became) ? became : undefined
   const facts = {
     'cidgate.provider': provider,

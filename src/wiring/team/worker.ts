@@ -11,6 +11,8 @@ import { createMetrics, type Metrics } from '../../observe/metrics.ts'
 import { watchProcess } from '../../observe/process.ts'
 import { createUploadCounts } from '../../observe/uploads.ts'
 import { purge } from '../../retrieval/tiers/purge.ts'
+import { joinReader } from '../../store/open.ts'
+import type { StoreReader } from '../../store/store.ts'
 import type { DeniedRule, WorkerCounts, WorkerTeam } from '../../team/team.ts'
 import { openLeft, wireBackends } from '../backends.ts'
 import { type Front, wireFront } from '../public/front.ts'
@@ -37,7 +39,7 @@ export async function wireWorker(whole: Whole, team: WorkerTeam): Promise<Worker
   const { providers, tiers: bare, upstreams } = wireBackends(whole)
   const left = await openLeft(whole)
   const waiting = whole.lease.take('waiting at the owner', [], () => ({ store: storeOfOwner(team) }))
-  const tiers = wireTiers(whole, bare, { providers, left, waiting })
+  const tiers = wireTiers(whole, bare, { providers, left, store: takeReader(whole), waiting })
   const reading = await wireReading(whole, { ...tiers, upstreams })
   const shared = wirePublic(whole)
   const tierNames = tiers.stack.stats().map(({ tier }) => tier)
@@ -75,6 +77,22 @@ export async function wireWorker(whole: Whole, team: WorkerTeam): Promise<Worker
 const hold = (denials: ReadSide['denials'], { cid, legal, reason }: DeniedRule): void =>
   denials.lists.hold(CID.parse(cid), { legal, reason })
 
+function takeReader({ config: { data }, folders, lease, clock, log }: Whole): StoreReader {
+  const { reader } = lease.take(
+    'store of the owner',
+    [data],
+    () => {
+      const folder = folders.enter(data)
+      return { folder, reader: joinReader(folder, { clock, log }) }
+    },
+    async ({ folder, reader }) => {
+      await reader.leave()
+      folder.leave()
+    },
+  )
+  return reader.store
+}
+
 const storeOfOwner = (team: WorkerTeam): LocalStore => ({
   async get(cid) {
     if (team.arrivals.of(cid) === 0) return undefined
@@ -106,7 +124,6 @@ function metricsOf(whole: Whole, { reading, tiers, front }: Pick<Worker, 'readin
       uploads: {
         uploads: counts,
         quotas: () => [],
-        open: () => [],
         pins: () => undefined,
         checks: () => [],
         disk: () => roomAt(config.data, clock),

@@ -1,12 +1,12 @@
 // Asks one provider once, and classes its answer. A provider that names another CID than ours has failed.
 import type { CID } from 'multiformats/cid'
-import type { Provider, Upload } from '../../../backends/pinning/contract.ts'
-import type { Clock } from '../../core/clock.ts'
-import { withDeadline } from '../../core/deadline.ts'
-import { Failure, isFailure } from '../../core/failure.ts'
-import type { Trace } from '../../core/wire/trace.ts'
-import { nameOf } from '../spool/journal.ts'
-import type { FailureClass } from '../spool/provider-state.ts'
+import type { Provider, Upload } from '../../backends/pinning/contract.ts'
+import type { Clock } from '../core/clock.ts'
+import { withDeadline } from '../core/deadline.ts'
+import { Failure, isFailure } from '../core/failure.ts'
+import type { Trace } from '../core/wire/trace.ts'
+import type { FailureClass } from '../store/standing.ts'
+import { nameOf } from './stored-upload.ts'
 
 export type ProviderAttempt =
   | { readonly provider: string; readonly isHeld: true; readonly ms: number }

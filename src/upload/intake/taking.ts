@@ -1,21 +1,21 @@
-// Writes a file, a directory or a DAG into a spool of its own, counted and checked as it arrives. A failed upload leaves nothing behind.
+// Takes a file, a directory or a DAG of a request, counted and checked as it arrives, into the one intake of that request.
 import type { CID } from 'multiformats/cid'
 import { type Profile, type Shape, shapes, type Upload } from '../../../backends/pinning/contract.ts'
 import { type Block, isIdentity, proves } from '../../core/block.ts'
 import { isFailure } from '../../core/failure.ts'
 import { createGate } from '../../core/gate.ts'
-import type { Log } from '../../core/log.ts'
+import type { Intake, Kept, Store } from '../../store/store.ts'
 import { createTree, mostEntries, onlyEntry } from '../directory/paths.ts'
 import { putTree } from '../directory/write.ts'
 import { busy, malformed, tooLarge } from '../failures.ts'
-import type { Spool, Spools } from '../spool/spool.ts'
-import { declaresMore, fileBytesOf } from '../spool/stored-upload.ts'
+import { declaresMore, fileBytesOf, storedUpload } from '../stored-upload.ts'
 import type { Counter, UploadAdmission, UploadSlot } from './admission.ts'
-import { type CarBudget, carBudget, spelledBy, spoolCar } from './car.ts'
+import { type CarBudget, carBudget, spelledBy, takeCar } from './car.ts'
 import { importFile } from './import.ts'
 import { keepText, type TextCheck } from './text-check.ts'
 
-export type SpooledUpload = {
+/** What a client is told of one file, directory or root. */
+export type Added = {
   readonly cid: CID
   /** Bytes of all its blocks; a block that occurs twice counts twice. */
   readonly dagBytes: number
@@ -23,18 +23,21 @@ export type SpooledUpload = {
   readonly fileName: string | undefined
 }
 
-export type SpooledFile = {
+/** An upload that is whole here, and that no provider has been asked to hold yet. */
+export type Received = {
   readonly upload: Upload
-  readonly id: string
+  readonly kept: Kept
   readonly counter: Counter
-  readonly added: SpooledUpload
+  readonly added: Added
 }
 
-export type SpoolingOptions = {
-  readonly spools: Spools
+/** `bytes` may be reused once it returns or resolves. */
+export type Put = (cid: CID, bytes: Uint8Array) => void | Promise<void>
+
+export type TakingOptions = {
+  readonly store: Pick<Store, 'blocks'>
   readonly admission: Pick<UploadAdmission, 'count'>
   readonly admit: (cid: CID) => void
-  readonly log: Log
   readonly limits: { readonly maxBytes: number }
   readonly profile: Profile
   readonly closing: AbortSignal
@@ -53,16 +56,16 @@ export type FileOptions = {
 }
 
 /** A directory of files, which is one upload. */
-export type SpooledDirectory = SpooledFile & {
+export type ReceivedDirectory = Received & {
   /** In the order in which they came. */
-  readonly files: readonly SpooledUpload[]
+  readonly files: readonly Added[]
   /** Those below first; the last is the whole. */
-  readonly folders: readonly SpooledUpload[]
+  readonly folders: readonly Added[]
 }
 
 /** Takes the entries of a directory. Throws a Failure for a path that cannot be in it. */
 export type DirectoryIntake = {
-  file(path: string, source: AsyncIterable<Uint8Array>): Promise<SpooledUpload>
+  file(path: string, source: AsyncIterable<Uint8Array>): Promise<Added>
   /** A directory below, which may stay empty. */
   folder(path: string): void
 }
@@ -72,90 +75,79 @@ export type DirectoryOptions = Pick<FileOptions, 'shape' | 'slot'> & {
   readonly isBare?: boolean
 }
 
-export interface Spooling {
-  spoolFile(source: AsyncIterable<Uint8Array>, own: FileOptions, fileName?: string): Promise<SpooledFile>
+/** Everything that it takes is in `intake` until that is dropped, also where it fails. */
+export interface Taking {
+  file(intake: Intake, source: AsyncIterable<Uint8Array>, own: FileOptions, fileName?: string): Promise<Received>
   /** `bring` adds the files of the directory. */
-  spoolDirectory(
+  directory(
+    intake: Intake,
     own: DirectoryOptions,
-    bring: (intake: DirectoryIntake) => Promise<SpooledUpload[]>,
-  ): Promise<SpooledDirectory>
+    bring: (directory: DirectoryIntake) => Promise<Added[]>,
+  ): Promise<ReceivedDirectory>
   /** Takes every proved block of the DAG, in any order. */
-  spoolDag(root: CID, blocks: AsyncIterable<Block>, slot: UploadSlot | undefined): Promise<SpooledFile>
+  dag(intake: Intake, root: CID, blocks: AsyncIterable<Block>, slot: UploadSlot | undefined): Promise<Received>
   /** An upload for each root of a CAR, each of them whole. */
-  spoolCar(source: AsyncIterable<Uint8Array>, own: FileOptions, budget: CarBudget): Promise<SpooledFile[]>
+  car(intake: Intake, source: AsyncIterable<Uint8Array>, own: FileOptions, budget: CarBudget): Promise<Received[]>
   /** For one request. */
   carBudget(): CarBudget
-  /** Does not reject. */
-  drop(spooled: Pick<SpooledFile, 'id' | 'counter'>): Promise<void>
 }
 
 const importsAtOnce = 8
 
-export function createSpooling(options: SpoolingOptions): Spooling {
-  const { spools, admission, admit, log, limits, profile: ownProfile, closing } = options
+export function createTaking(options: TakingOptions): Taking {
+  const { store, admission, admit, limits, profile: ownProfile, closing } = options
 
-  /** Writes into a new spool and drops it if anything fails. Without a profile, the version of the root decides it. */
-  async function spool(
-    profile: Profile | undefined,
-    slot: UploadSlot | undefined,
-    fill: (put: Spool['put'], counter: Counter) => Promise<SpooledUpload & { readonly fileBytes?: number | undefined }>,
-  ): Promise<SpooledFile> {
-    const spooling = await spools.begin()
+  const received = (kept: Kept, via?: string): Pick<Received, 'upload' | 'kept'> => {
+    const upload = storedUpload(kept, [kept, store.blocks])
+    return { kept, upload: via === undefined ? upload : { ...upload, via } }
+  }
+
+  type Filled = Added & { readonly fileBytes?: number | undefined }
+
+  /** Without a profile, the version of the root decides it. */
+  async function take(
+    intake: Intake,
+    { profile, slot, via }: { profile: Profile | undefined; slot: UploadSlot | undefined; via?: string | undefined },
+    fill: (put: Put, counter: Counter) => Promise<Filled>,
+  ): Promise<Received> {
+    const filling = intake.dag()
     const counter = admission.count(slot)
-    const writes = new Set<Promise<void>>()
     // A denied block is not kept as part of another file either.
-    async function put(cid: CID, bytes: Uint8Array): Promise<void> {
+    const put: Put = (cid, bytes) => {
       admit(cid)
-      const writing = spooling.put(cid, bytes)
-      writes.add(writing)
-      await writing
-      writes.delete(writing)
+      return filling.put(cid, bytes)
     }
     try {
       const { fileBytes = counter.bytes, ...added } = await fill(put, counter)
       admit(added.cid)
-      const upload = await spooling.finish(added.cid, profile ?? spelledBy(added.cid), fileBytes)
-      return { upload, id: spooling.id, counter, added }
+      const kept = filling.finish(added.cid, profile ?? spelledBy(added.cid), fileBytes)
+      return { ...received(kept, via), counter, added }
     } catch (error) {
-      await Promise.allSettled(writes) // a folder that is still written to would not go
-      await drop({ id: spooling.id, counter })
+      counter.release()
       throw error
     }
   }
 
-  async function drop({ id, counter }: Pick<SpooledFile, 'id' | 'counter'>): Promise<void> {
-    counter.release()
-    await spools.drop(id).catch((error: unknown) => log('error', 'upload.drop', { id, error: String(error) }))
-  }
-
-  async function spoolFile(
-    source: AsyncIterable<Uint8Array>,
-    own: FileOptions,
-    fileName?: string,
-  ): Promise<SpooledFile> {
+  const file: Taking['file'] = (intake, source, own, fileName) => {
     const profile = own.shape === undefined ? ownProfile : undefined
     const shape = own.shape ?? shapes[ownProfile]
-    const spooled = await spool(profile, own.slot, async (put, counter) => {
+    return take(intake, { profile, slot: own.slot, via: own.via }, async (put, counter) => {
       const text = own.check && keepText(own.check)
       const imported = await importFile(counter.over(text ? text.over(source) : source), shape, put)
       text?.check()
       return { ...imported, fileName }
     })
-    return own.via === undefined ? spooled : { ...spooled, upload: { ...spooled.upload, via: own.via } }
   }
 
-  async function spoolDirectory(
-    own: DirectoryOptions,
-    bring: (intake: DirectoryIntake) => Promise<SpooledUpload[]>,
-  ): Promise<SpooledDirectory> {
+  const directory: Taking['directory'] = async (intake, own, bring) => {
     const profile = own.shape === undefined ? ownProfile : undefined
     const shape = own.shape ?? shapes[ownProfile]
     const tree = createTree()
     // Each import holds a chunk in memory, and many small files arrive at once.
     const gate = createGate({ most: importsAtOnce, inLine: mostEntries, full: () => busy('too many files at once') })
-    let files: SpooledUpload[] = []
-    let folders: SpooledUpload[] = []
-    const spooled = await spool(profile, own.slot, async (put, counter) => {
+    let files: Added[] = []
+    let folders: Added[] = []
+    const taken = await take(intake, { profile, slot: own.slot }, async (put, counter) => {
       files = await bring({
         folder: tree.folder,
         async file(path, source) {
@@ -167,22 +159,22 @@ export function createSpooling(options: SpoolingOptions): Spooling {
       })
       const root = own.isBare ? onlyEntry(tree.root) : tree.root
       if (!root) throw malformed('an upload of several files and directories needs a directory around them')
-      if (!('entries' in root)) return files[0] as SpooledUpload
+      if (!('entries' in root)) return files[0] as Added
       const written = await putTree(root, {
         ...shape,
-        put(cid, bytes) {
+        async put(cid, bytes) {
           counter.add(bytes.byteLength)
-          return put(cid, bytes)
+          await put(cid, bytes)
         },
       })
       folders = written.map(({ path, ...node }) => ({ ...node, fileName: path }))
-      return folders.at(-1) as SpooledUpload
+      return folders.at(-1) as Added
     })
-    return { ...spooled, files, folders }
+    return { ...taken, files, folders }
   }
 
-  async function spoolDag(root: CID, blocks: AsyncIterable<Block>, slot: UploadSlot | undefined): Promise<SpooledFile> {
-    const spooled = await spool(undefined, slot, async (put, counter) => {
+  const dag: Taking['dag'] = async (intake, root, blocks, slot) => {
+    const taken = await take(intake, { profile: undefined, slot }, async (put, counter) => {
       let fileBytes: number | undefined
       for await (const { cid, bytes } of blocks) {
         if (cid.equals(root)) fileBytes = fileBytesOf({ cid, bytes })
@@ -197,16 +189,29 @@ export function createSpooling(options: SpoolingOptions): Spooling {
     })
     try {
       // Every linked block must be here: a provider would search for the missing ones, or hold half of the DAG.
-      for await (const _ of spooled.upload.blocks(closing));
+      for await (const _ of storedUpload(taken.kept, [taken.kept]).blocks(closing));
     } catch (error) {
-      await drop(spooled)
+      taken.counter.release()
       throw isFailure(error, 'broken') ? malformed(`blocks below ${root} are missing`, error) : error
     }
-    return spooled
+    return taken
   }
 
-  return {
-    ...{ spoolFile, spoolDirectory, spoolDag, drop, carBudget: () => carBudget(limits.maxBytes) },
-    spoolCar: (source, own, budget) => spoolCar(source, own, budget, { ...options, drop }),
+  const car: Taking['car'] = async (intake, source, own, budget) => {
+    const counters: Counter[] = []
+    const count = () => {
+      const counter = admission.count(own.slot)
+      counters.push(counter)
+      return counter
+    }
+    try {
+      const taken = await takeCar(source, own, budget, { intake, count, admit, limits, closing })
+      return taken.map(({ kept, ...rest }) => ({ ...rest, ...received(kept, own.via) }))
+    } catch (error) {
+      for (const counter of counters) counter.release()
+      throw error
+    }
   }
+
+  return { file, directory, dag, car, carBudget: () => carBudget(limits.maxBytes) }
 }

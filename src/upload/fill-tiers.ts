@@ -1,12 +1,12 @@
 // Read your write: puts the blocks of an upload into the local and the shared tiers before its 200. The gateway does not wait
 // for a shared tier that does not take them; it notes the blocks as owed to that tier.
 import type { CID } from 'multiformats/cid'
-import type { Upload } from '../../../backends/pinning/contract.ts'
-import type { Clock } from '../../core/clock.ts'
-import { withDeadline } from '../../core/deadline.ts'
-import { Failure } from '../../core/failure.ts'
-import type { Log } from '../../core/log.ts'
-import type { Retrieval } from '../../retrieval/session.ts'
+import type { Upload } from '../../backends/pinning/contract.ts'
+import type { Clock } from '../core/clock.ts'
+import { withDeadline } from '../core/deadline.ts'
+import { Failure } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
+import type { Retrieval } from '../retrieval/session.ts'
 
 export type Everywhere = Pick<Retrieval, 'store' | 'forget' | 'sharedTiers' | 'bring'> & {
   /** Rises when new tiers come, which lack the blocks stored before. */

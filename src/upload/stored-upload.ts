@@ -1,64 +1,44 @@
-// A stored upload, read from its block files as a file, a CAR or blocks, as often as needed. Every block read from the disk
-// is hashed again: a provider must never get damaged bytes.
-import { readdir } from 'node:fs/promises'
-import { join } from 'node:path'
+// An upload that is kept here, read as a file, a CAR or blocks, as often as needed. Every block is hashed as it is read: a
+// provider must never get damaged bytes.
 import { decode as decodePb } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
 import type { CID } from 'multiformats/cid'
-import type { BlockFile, LocalStore, Profile, Upload, WrittenFile } from '../../../backends/pinning/contract.ts'
-import { createPending } from '../../content/dag/pending.ts'
-import { entityOf } from '../../content/resolve.ts'
-import { type Block, blockKey, isIdentity, maxBlockBytes, proves } from '../../core/block.ts'
-import { codec } from '../../core/cid.ts'
-import { orIfGone } from '../../core/disk/files.ts'
-import { readRegular } from '../../core/disk/regular.ts'
-import { Failure, isFailure } from '../../core/failure.ts'
-import { blocksBelow } from '../../ipld/block-links.ts'
-import { writeCar } from '../../ipld/car.ts'
-import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
-import { claimedSize, readNode } from '../../ipld/unixfs.ts'
+import type { LocalStore, Profile, Upload } from '../../backends/pinning/contract.ts'
+import { createPending } from '../content/dag/pending.ts'
+import { entityOf } from '../content/resolve.ts'
+import { type Block, blockKey, isIdentity, proves } from '../core/block.ts'
+import { codec } from '../core/cid.ts'
+import { Failure, isFailure } from '../core/failure.ts'
+import { blocksBelow } from '../ipld/block-links.ts'
+import { writeCar } from '../ipld/car.ts'
+import { type LazyLink, lazyLinksInOrder } from '../ipld/dag-links.ts'
+import { claimedSize, readNode } from '../ipld/unixfs.ts'
 
-export type StoredUpload = {
+type Stored = {
   readonly cid: CID
   readonly profile: Profile
   readonly bytes: number
   readonly carBytes: number
-  /** Holds one file per block, named by the block's key. */
-  readonly folder: string
-  /** Other places to look for a block that is missing or damaged in the folder. */
-  readonly stores?: readonly LocalStore[] | undefined
-  /** What this process wrote into the folder, by block key. */
-  readonly written?: ReadonlyMap<string, WrittenFile>
+  /** Its blocks, each once, where that is known without reading it. */
   readonly cids?: readonly CID[]
-  /** Its only block while that is in memory and in no folder. */
-  readonly inMemory?: () => Block | undefined
 }
 
-export function storedUpload({
-  cid: root,
-  profile,
-  bytes,
-  carBytes,
-  folder,
-  stores = [],
-  ...stored
-}: StoredUpload): Upload {
-  const { written, cids, inMemory } = stored
-
+/** `places`: where a block may be, asked in this order. */
+export function storedUpload(
+  { cid: root, profile, bytes, carBytes, cids }: Stored,
+  places: readonly Pick<LocalStore, 'get'>[],
+): Upload {
   async function read(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
     signal.throwIfAborted()
     if (isIdentity(cid)) return cid.multihash.digest
-    const only = inMemory?.()
-    if (only && blockKey(only.cid) === blockKey(cid)) return only.bytes
     let cause: unknown
-    const block = await readRegular(join(folder, blockKey(cid)), maxBlockBytes).catch((error: unknown) => {
-      cause = error
-    })
-    signal.throwIfAborted()
-    if (block && proves(cid, block)) return block
-    for (const store of stores) {
-      const kept = await store.get(cid).catch(() => undefined)
-      if (kept && proves(cid, kept)) return kept
+    for (const place of places) {
+      const block = await place.get(cid).catch((error: unknown) => {
+        cause = error
+        return undefined
+      })
+      signal.throwIfAborted()
+      if (block && proves(cid, block)) return block
     }
     throw lost(cid, cause)
   }
@@ -94,20 +74,11 @@ export function storedUpload({
     }
   }
 
-  async function files(): Promise<BlockFile[] | undefined> {
-    const keys = await orIfGone(readdir(folder), [])
-    // A crash may have left the folder without its block.
-    if (keys.length === 0) return undefined
-    return keys.map((key) => ({ key, file: join(folder, key), written: written?.get(key) }))
-  }
-
   return {
     cid: root,
     profile,
     bytes,
     carBytes,
-    // What another process left may be cut: linked, it would take the place of a good copy.
-    ...(!inMemory && written && { files }),
     cids,
     async *file(signal) {
       if (fileBytesOf({ cid: root, bytes: await read(root, signal) }) === undefined)
@@ -169,16 +140,15 @@ const noFile = (cid: CID, why: string): Failure =>
     facts: { class: 'content' },
   })
 
+/** The name of an upload: v0 and v1 of a CID are one. */
+export const nameOf = (cid: CID): string => cid.toV1().toString()
+
 /** The name of a block in a CAR: the same bytes under another codec are another block. */
 export const blockName = (cid: CID): string => `${cid.code}:${blockKey(cid)}`
 
 const lost = (cid: CID, cause?: unknown): Failure =>
-  new Failure(
-    'broken',
-    `the block ${cid} of an unfinished upload is lost or damaged on this disk; upload the file again`,
-    {
-      source: 'ours',
-      cause,
-      facts: { class: 'content' },
-    },
-  )
+  new Failure('broken', `the block ${cid} of this upload is lost or damaged on this disk; upload the file again`, {
+    source: 'ours',
+    cause,
+    facts: { class: 'content' },
+  })

@@ -1,49 +1,46 @@
-// The quorum: how many providers have to hold an upload, and whether a running one has reached it or still can.
-import type { Provider } from '../../../backends/pinning/contract.ts'
-import { Failure, type Outcome } from '../../core/failure.ts'
-import type { JournalEntry } from '../spool/journal.ts'
-import type { ProviderState } from '../spool/provider-state.ts'
+// The quorum: how many providers have to hold an upload before its client gets a 200. The store of this gateway holds what is
+// accepted, so its own provider counts without being asked.
+import type { Provider } from '../../backends/pinning/contract.ts'
+import { Failure, type Outcome } from '../core/failure.ts'
 import type { ProviderAttempt } from './attempt.ts'
 
 export type QuorumOptions = {
   readonly providers: readonly Provider[]
+  /** The provider that keeps uploads in the store of this gateway. */
+  readonly own: Provider | undefined
   readonly confirm: number | 'all'
   /** Accept an upload that too few providers hold if the failures may pass: keep it here and retry. */
   readonly queue: boolean
 }
 
 export interface Quorum {
-  holders(entry: JournalEntry): Provider[]
-  /** Whether a provider of this machine that is read like a tier holds it. */
-  isKeptHere(entry: JournalEntry): boolean
-  /** Whether a provider holds the bytes, so that one that fetches by CID can get them. */
-  hasBytes(entry: JournalEntry): boolean
-  isEnough(entry: JournalEntry): boolean
+  /** Providers that are asked: all but the own one. */
+  readonly asked: readonly Provider[]
+  /** Whether a provider has the bytes, so that one that fetches by CID can get them. */
+  hasBytes(held: ReadonlySet<string>): boolean
+  isEnough(held: ReadonlySet<string>): boolean
   /** Whether `more` further holders would be enough. */
-  canBeEnough(entry: JournalEntry, more: number): boolean
+  canBeEnough(held: ReadonlySet<string>, more: number): boolean
   /** True if every missing provider may still succeed and every local provider holds it. */
   canQueue(attempts: readonly ProviderAttempt[]): boolean
   unconfirmed(attempts: readonly ProviderAttempt[]): Failure
 }
 
-export const providerState = (entry: JournalEntry, name: string): ProviderState =>
-  entry.providers[name] ?? { state: 'wanted', tries: 0 }
-
-export function createQuorum({ providers, confirm, queue }: QuorumOptions): Quorum {
+export function createQuorum({ providers, own, confirm, queue }: QuorumOptions): Quorum {
   const needed = confirm === 'all' ? providers.length : confirm
-  const locals = new Set(providers.filter(({ traits }) => traits.local).map(({ name }) => name))
+  const asked = providers.filter((one) => one !== own)
+  const locals = new Set(asked.filter(({ traits }) => traits.local).map(({ name }) => name))
+  const takers = asked.filter(({ traits }) => traits.takesBytes).map(({ name }) => name)
+  const ours = own ? 1 : 0
 
-  const holders = (entry: JournalEntry): Provider[] =>
-    providers.filter(({ name }) => providerState(entry, name).state === 'held')
-  const hasBytes = (entry: JournalEntry): boolean => holders(entry).some(({ traits }) => traits.takesBytes)
-  const canBeEnough = (entry: JournalEntry, more: number): boolean => holders(entry).length + more >= needed
+  const hasBytes = (held: ReadonlySet<string>): boolean => ours > 0 || takers.some((name) => held.has(name))
+  const canBeEnough = (held: ReadonlySet<string>, more: number): boolean => held.size + ours + more >= needed
 
   return {
-    holders,
-    isKeptHere: (entry) => holders(entry).some(({ traits, store }) => traits.local && store !== undefined),
+    asked,
     hasBytes,
     canBeEnough,
-    isEnough: (entry) => canBeEnough(entry, 0) && hasBytes(entry),
+    isEnough: (held) => canBeEnough(held, 0) && hasBytes(held),
     canQueue(attempts) {
       if (!queue) return false
       const failed = attempts.filter((attempt) => !attempt.isHeld)

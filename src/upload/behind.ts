@@ -1,0 +1,260 @@
+// The write-behind queue: brings accepted uploads to the providers and shared tiers that lack them, for as long as it takes.
+// What is due is in the ledger, by holder; nothing of it is only in memory, so a crash loses none of it.
+import type { CID } from 'multiformats/cid'
+import type { LocalStore, Provider, Upload } from '../../backends/pinning/contract.ts'
+import type { Clock } from '../core/clock.ts'
+import { isFailure } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
+import type { Entry, Standing, Store } from '../store/store.ts'
+import { type Asks, asksAtOnce, type StandingAfter } from './asks.ts'
+import { type Everywhere, putBlocks } from './fill-tiers.ts'
+import type { SharedUploads } from './shared.ts'
+import { nameOf, storedUpload } from './stored-upload.ts'
+
+export type BehindOptions = {
+  readonly providers: readonly Provider[]
+  /** The provider that keeps uploads in the store of this gateway. */
+  readonly own: Provider | undefined
+  readonly retrieval: Everywhere
+  readonly store: Pick<Store, 'ledger' | 'update' | 'forget' | 'trim'>
+  /** Where blocks may lie on this machine, the store of this gateway first. */
+  readonly places: readonly LocalStore[]
+  readonly shared: SharedUploads
+  readonly asks: Asks
+  readonly standingAfter: StandingAfter
+  /** Uploads that may wait for one shared tier, and their bytes that lie here for it alone. Beyond that the oldest are dropped. */
+  readonly maxForTier: { readonly uploads: number; readonly bytes: number }
+  readonly clock: Clock
+  readonly log: Log
+  readonly random: () => number
+  readonly closing: AbortSignal
+  readonly track: <T>(work: Promise<T>) => Promise<T>
+}
+
+export interface Behind {
+  /** Looks for what is due at each holder. */
+  wake(): void
+}
+
+type Line = {
+  readonly holder: string
+  readonly atOnce: number
+  /** Resolves when this is over, with where the holder stands now; undefined forgets it, `later` changes nothing. */
+  readonly bring: (entry: Entry, upload: Upload) => Promise<Standing | undefined | 'later'>
+  /** Read from the ledger when `changes` had this count. */
+  rows: Entry[]
+  changes: number
+  running: number
+  isLooking: boolean
+  isWoken: boolean
+  /** Failures of a tier since it last took an upload. */
+  failures: number
+  isResting: boolean
+  cancel: () => void
+}
+
+const tierAtOnce = 4
+const firstRestMs = 1000
+const maxRestMs = 15_000
+const rowsAtOnce = 64
+/** A time beyond that was written under a clock that was set back since. */
+const maxWaitMs = 24 * 3_600_000
+const retryMs = 1000
+
+/** The blocks are missing or damaged here. */
+class Lost extends Error {}
+
+export function createBehind(options: BehindOptions): Behind {
+  const { providers, own, retrieval, store, shared, asks, standingAfter, maxForTier } = options
+  const { places, clock, log, random, closing, track } = options
+  const lines = new Map<string, Line>()
+  let tiers = ''
+
+  closing.addEventListener('abort', () => {
+    for (const { cancel } of lines.values()) cancel()
+  })
+
+  function lineOf(holder: string, atOnce: number, bring: (line: Line) => Line['bring']): Line {
+    const known = lines.get(holder)
+    if (known) return known
+    const line: Line = {
+      ...{ holder, atOnce, rows: [], changes: -1, running: 0, failures: 0 },
+      ...{ isLooking: false, isWoken: false, isResting: false, cancel: () => {} },
+      bring: (entry, upload) => bring(line)(entry, upload),
+    }
+    lines.set(holder, line)
+    return line
+  }
+
+  const toProvider =
+    (provider: Provider): Line['bring'] =>
+    async (entry, upload) => {
+      const { name } = provider
+      const tries = (entry.holders[name]?.tries ?? 0) + 1
+      const attempt = await asks.ask(provider, upload)
+      const standing = standingAfter(attempt, tries)
+      return provider === own ? { ...standing, kind: 'here' } : standing
+    }
+
+  async function bringBlocks(tier: string, upload: Upload): Promise<void> {
+    const read = async function* (signal: AbortSignal) {
+      try {
+        yield* upload.blocks(signal)
+      } catch (cause) {
+        throw signal.aborted ? cause : new Lost(cause instanceof Error ? cause.message : String(cause), { cause })
+      }
+    }
+    const stop = new AbortController()
+    const signal = AbortSignal.any([closing, stop.signal])
+    const done = putBlocks(read, (cid, bytes, own) => retrieval.bring(tier, cid, bytes, own), signal)
+    shared.asking(nameOf(upload.cid), tier, { stop, done })
+    await done
+  }
+
+  const toTier =
+    (tier: string) =>
+    (line: Line): Line['bring'] =>
+    async ({ cid }, upload) => {
+      try {
+        await bringBlocks(tier, upload)
+        line.failures = 0
+        return undefined
+      } catch (error) {
+        closing.throwIfAborted()
+        if (error instanceof Lost) {
+          log('error', 'upload.tier-lost', { tier, cid: nameOf(cid), why: error.message })
+          return undefined
+        }
+        rest(line, isFailure(error) ? (error.retryAfterMs ?? 0) : 0)
+        return 'later'
+      }
+    }
+
+  /** Those that were under way at once fail at once: that is one outage, and one rest. */
+  function rest(line: Line, askedMs: number): void {
+    if (line.isResting) return
+    line.failures++
+    const ms = Math.max(askedMs, firstRestMs * 2 ** Math.min(10, line.failures - 1)) * (0.8 + 0.4 * random())
+    const { uploads, bytes } = maxForTier
+    const trimmed = store.trim(line.holder, uploads, bytes).then((count) => {
+      if (count > 0) log('warn', 'upload.tier-given-up', { tier: line.holder, uploads: count })
+    })
+    void track(trimmed).catch(() => {})
+    pause(line, Math.min(maxRestMs, ms))
+  }
+
+  function pause(line: Line, ms: number): void {
+    line.isResting = true
+    plan(line, ms)
+  }
+
+  function plan(line: Line, ms: number): void {
+    line.cancel()
+    line.cancel = clock.after(ms, () => {
+      line.isResting = false
+      void look(line)
+    })
+  }
+
+  /** What waits for a tier that is configured no more waits for nothing. */
+  async function forgetGone(): Promise<void> {
+    const now = [...retrieval.sharedTiers].sort().join()
+    if (now === tiers) return
+    tiers = now
+    const { holders } = await store.ledger.waiting()
+    for (const { holder, kind, uploads } of holders) {
+      if (kind !== 'tier' || retrieval.sharedTiers.includes(holder)) continue
+      log('warn', 'upload.tier-gone', { tier: holder, uploads })
+      await store.forget(holder)
+    }
+  }
+
+  async function look(line: Line): Promise<void> {
+    line.isWoken = true
+    if (line.isLooking) return
+    line.isLooking = true
+    try {
+      while (line.isWoken && !closing.aborted && !line.isResting) {
+        line.isWoken = false
+        await startDue(line)
+      }
+    } catch (error) {
+      if (!closing.aborted) {
+        log('error', 'upload.queue', { holder: line.holder, error: String(error) })
+        plan(line, retryMs)
+      }
+    } finally {
+      line.isLooking = false
+    }
+  }
+
+  async function startDue(line: Line): Promise<void> {
+    const { holder } = line
+    // After a failure one upload goes alone, as a test.
+    const atOnce = line.failures > 0 ? 1 : line.atOnce
+    let someAreAsked = false
+    for (let isRead = false; line.running < atOnce && !line.isResting && !closing.aborted; ) {
+      const row = line.changes === shared.changes ? line.rows[0] : undefined
+      const waitMs = row ? waitOf(row, holder) : 0
+      if (row && waitMs <= 0) {
+        line.rows.shift()
+        const name = nameOf(row.cid)
+        if (!shared.isAsking(name, holder) && !shared.isAlone(name)) start(line, row)
+        continue
+      }
+      if (isRead) {
+        if (row || someAreAsked) plan(line, row ? waitMs : retryMs)
+        return
+      }
+      isRead = true
+      line.changes = shared.changes
+      const due = await store.ledger.due(holder, rowsAtOnce)
+      line.rows = due.filter(({ cid }) => !shared.isAsking(nameOf(cid), holder))
+      someAreAsked = due.length === rowsAtOnce
+    }
+  }
+
+  function waitOf({ holders }: Entry, holder: string): number {
+    const ms = (holders[holder]?.notBefore ?? 0) - clock.now()
+    return ms > maxWaitMs ? 0 : ms
+  }
+
+  function start(line: Line, entry: Entry): void {
+    line.running++
+    const changes = shared.changes
+    const upload = storedUpload(entry, places)
+    const work = line.bring(entry, upload).then((standing) => write(line, entry.cid, standing, changes))
+    const over = work
+      .catch((error: unknown) => {
+        // Deleted meanwhile, or the ledger could not be written: it is due as before.
+        if (closing.aborted) return
+        log('warn', 'upload.behind', { cid: nameOf(entry.cid), holder: line.holder, why: String(error) })
+        pause(line, retryMs)
+      })
+      .finally(() => {
+        line.running--
+        void look(line)
+      })
+    void track(over)
+  }
+
+  async function write(line: Line, cid: CID, standing: Standing | undefined | 'later', changes: number): Promise<void> {
+    if (standing === 'later') return
+    const { holder } = line
+    if (standing && standing.state !== 'held' && shared.changes !== changes) {
+      // An operator may have given up on it; one that holds it all the same says so.
+      const now = await store.ledger.find(cid)
+      if (now?.holders[holder]?.state !== 'wanted') return
+    }
+    await store.update(cid, { [holder]: standing })
+  }
+
+  return {
+    wake() {
+      if (closing.aborted) return
+      void track(forgetGone().catch(() => {}))
+      for (const provider of providers) void look(lineOf(provider.name, asksAtOnce, () => toProvider(provider)))
+      for (const tier of retrieval.sharedTiers) void look(lineOf(tier, tierAtOnce, toTier(tier)))
+    },
+  }
+}

@@ -1,0 +1,245 @@
+// Confirms the uploads of a request before its 200: asks providers side by side until enough hold each of them, fills the tiers,
+// and accepts all of them in one commit. Before that commit nothing counts, and so nothing is undone.
+import type { Provider } from '../../backends/pinning/contract.ts'
+import type { Clock } from '../core/clock.ts'
+import { Failure } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
+import type { QuotaUse, Standing, Store } from '../store/store.ts'
+import { type Asks, type StandingAfter, wantedNow } from './asks.ts'
+import type { ProviderAttempt } from './attempt.ts'
+import { type Everywhere, fillTiers } from './fill-tiers.ts'
+import type { Received } from './intake/taking.ts'
+import type { Quorum } from './quorum.ts'
+import type { SharedUploads } from './shared.ts'
+import { nameOf } from './stored-upload.ts'
+
+export type ConfirmOptions = {
+  readonly quorum: Quorum
+  /** The provider that keeps uploads in the store of this gateway. */
+  readonly own: Provider | undefined
+  readonly store: Pick<Store, 'accept' | 'update' | 'ledger'>
+  readonly shared: SharedUploads
+  readonly asks: Asks
+  readonly standingAfter: StandingAfter
+  readonly retrieval: Everywhere
+  /** Some holder is still to get an upload. */
+  readonly wake: () => void
+  readonly clock: Clock
+  readonly log: Log
+  readonly closing: AbortSignal
+  /** Registers work that goes on after the answer; `close` awaits it. */
+  readonly track: <T>(work: Promise<T>) => Promise<T>
+}
+
+/**
+ * Resolves when all of them are accepted. Rejects with a Failure (facts: `outcomes`) when one cannot be; then none is, except
+ * what was here before. A file that another request is bringing at the same moment is confirmed once for both.
+ */
+export type Confirm = (received: readonly Received[], quota?: readonly QuotaUse[]) => Promise<void>
+
+/** An upload whose client waits. */
+type Asking = Received & {
+  readonly name: string
+  readonly attempts: ProviderAttempt[]
+  readonly held: Set<string>
+  readonly holders: Map<string, Standing>
+  readonly stop: AbortController
+  readonly questions: Set<Promise<unknown>>
+  readonly outcome: PromiseWithResolvers<void>
+  isAccepted: boolean
+  /** Its own failure, not that of one that came with it. */
+  failure: unknown
+}
+
+/** The upload failed only because another one of the same request did. */
+class CompanionFailed extends Error {}
+
+export function createConfirm(options: ConfirmOptions): Confirm {
+  const { quorum, own: here, store, shared, asks, standingAfter, retrieval, wake, clock, log, closing, track } = options
+  const askings = new Map<string, Asking>()
+
+  function begin(received: Received): Asking {
+    const outcome = Promise.withResolvers<void>()
+    outcome.promise.catch(() => {})
+    const name = nameOf(received.upload.cid)
+    const fresh = { attempts: [], held: new Set<string>(), stop: new AbortController(), questions: new Set<never>() }
+    const holders = new Map<string, Standing>(quorum.asked.map((one) => [one.name, wantedNow]))
+    if (here) holders.set(here.name, { kind: 'here', state: 'held', tries: 1 })
+    const asking = { ...received, ...fresh, name, holders, outcome, isAccepted: false, failure: undefined }
+    if (!askings.has(name)) askings.set(name, asking)
+    return asking
+  }
+
+  /** An answer after the 200 goes to the ledger, unless an operator has deleted the upload. */
+  function note(asking: Asking, attempt: ProviderAttempt): void {
+    const { provider: holder } = attempt
+    const { cid } = asking.upload
+    asking.attempts.push(attempt)
+    if (attempt.isHeld) asking.held.add(holder)
+    else {
+      const { class: kind, why } = attempt
+      log('warn', 'upload.provider', { cid: asking.name, provider: holder, class: kind, why })
+    }
+    asking.holders.set(holder, standingAfter(attempt, 1))
+    if (asking.isAccepted) writeLate(cid, { [holder]: standingAfter(attempt, 1) })
+  }
+
+  function writeLate(cid: Received['upload']['cid'], holders: Record<string, Standing>): void {
+    const written = store.update(cid, holders).then(wake, (error: unknown) => {
+      // It is asked again, since the ledger still says that it lacks the upload.
+      if (!closing.aborted) log('error', 'upload.holder', { cid: nameOf(cid), error: String(error) })
+    })
+    void track(written)
+  }
+
+  /** Asks providers until enough hold it, or enough cannot be reached any more. */
+  async function ask(asking: Asking): Promise<void> {
+    const { held, attempts, stop, questions } = asking
+    if (quorum.isEnough(held)) return
+    const waiting = new Set(quorum.asked)
+    const { promise: over, resolve: end, reject: fail } = Promise.withResolvers<void>()
+    let under = 0
+
+    // A local provider is asked once the remote ones have answered, so that a remote failure leaves nothing here. One that
+    // fetches by CID is asked once another one has the bytes.
+    const mayAsk = ({ traits }: Provider): boolean => {
+      if (!traits.local) return traits.takesBytes || quorum.hasBytes(held)
+      const locals = [...waiting].filter((one) => one.traits.local).length
+      const isUpToUs = under === 0 && [...waiting].every((one) => one.traits.local || !one.traits.takesBytes)
+      return quorum.canBeEnough(held, isUpToUs ? waiting.size : locals)
+    }
+    const start = (which: (provider: Provider) => boolean): Promise<void>[] =>
+      [...waiting].filter(which).map((provider) => {
+        waiting.delete(provider)
+        under++
+        // It fetches from here what is not accepted yet.
+        if (!provider.traits.takesBytes) asking.kept.offer()
+        const work = asks.ask(provider, asking.upload, stop.signal).then((attempt) => {
+          under--
+          note(asking, attempt)
+          look()
+        })
+        work.catch(fail)
+        const question = track(work.catch(() => {})).finally(() => questions.delete(question))
+        questions.add(question)
+        return work
+      })
+    const look = (): void => {
+      if (quorum.isEnough(held)) return end()
+      void start(mayAsk)
+      if (under === 0 || !quorum.canBeEnough(held, under + waiting.size)) end()
+    }
+    look()
+    await over
+    if (quorum.isEnough(held)) return
+    if (!quorum.canQueue(attempts)) throw quorum.unconfirmed(attempts)
+    await Promise.all(start(({ traits }) => traits.local))
+    if (!quorum.canQueue(attempts)) throw quorum.unconfirmed(attempts)
+  }
+
+  async function askOf(asking: Asking): Promise<void> {
+    try {
+      await ask(asking)
+    } catch (error) {
+      asking.failure = error
+      throw error
+    }
+  }
+
+  /** Waits for the same file of another request. Where that fails for the sake of a third file, this one goes on by itself. */
+  async function join(running: Asking, received: Received, own: Asking[]): Promise<void> {
+    try {
+      await running.outcome.promise
+    } catch (error) {
+      if (!(error instanceof CompanionFailed)) throw error
+      const again = begin(received)
+      own.push(again)
+      await askOf(again)
+    }
+  }
+
+  async function fill(asking: Asking): Promise<void> {
+    const { upload, holders } = asking
+    const lacking = await fillTiers(upload, { retrieval, log, clock, isKept: here !== undefined }, closing)
+    for (const tier of lacking) holders.set(tier, { kind: 'tier', state: 'wanted', tries: 0 })
+  }
+
+  async function accept(own: readonly Asking[], quota: readonly QuotaUse[] | undefined): Promise<void> {
+    const at = clock.now()
+    const written = own.map(({ holders }) => new Map(holders))
+    const uploads = own.map(({ kept }, index) => ({ kept, at, holders: Object.fromEntries(written[index] ?? []) }))
+    try {
+      await store.accept(uploads, quota)
+    } catch (error) {
+      for (const asking of own) asking.failure = error
+      throw error
+    }
+    let isWanted = false
+    for (const [index, asking] of own.entries()) {
+      asking.isAccepted = true
+      asking.outcome.resolve()
+      // An answer may have come during the commit.
+      const late = [...asking.holders].filter(([name, standing]) => written[index]?.get(name) !== standing)
+      if (late.length > 0) writeLate(asking.upload.cid, Object.fromEntries(late))
+      isWanted ||= [...asking.holders.values()].some(({ state }) => state === 'wanted')
+    }
+    if (isWanted) wake()
+  }
+
+  /** Another folder on this machine may hold it already, and is no home for what no ledger names. */
+  async function letGo({ upload, held }: Asking): Promise<void> {
+    const locals = quorum.asked.filter(({ name, traits }) => traits.local && held.has(name))
+    if (locals.length === 0) return
+    const entry = await store.ledger.find(upload.cid)
+    for (const { name, unpin } of locals)
+      if (entry?.holders[name]?.state !== 'held') await unpin(upload.cid, AbortSignal.timeout(unpinMs))
+  }
+
+  async function fail(own: readonly Asking[], error: unknown): Promise<void> {
+    const why = new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' })
+    for (const { stop } of own) stop.abort(why)
+    for (const asking of own) {
+      await Promise.all(asking.questions)
+      await letGo(asking).catch((cause: unknown) => {
+        log('error', 'upload.left', { cid: asking.name, error: String(cause) })
+      })
+      const cause = closing.aborted ? closing.reason : asking.failure
+      asking.outcome.reject(cause ?? new CompanionFailed('one that it came with cannot be confirmed', { cause: error }))
+    }
+  }
+
+  async function confirmAll(received: readonly Received[], quota: readonly QuotaUse[] | undefined): Promise<void> {
+    const different = new Map(received.map((one) => [nameOf(one.upload.cid), one]))
+    const own: Asking[] = []
+    const leave = await Promise.all([...different.keys()].map(shared.share))
+    try {
+      closing.throwIfAborted()
+      // In one go, so that of two requests with the same files one waits for the other, and never both.
+      const work: Promise<void>[] = []
+      const joined: (() => Promise<void>)[] = []
+      for (const [name, one] of different) {
+        const running = askings.get(name)
+        if (running) joined.push(() => join(running, one, own))
+        else own.push(begin(one))
+      }
+      work.push(...own.map(askOf), ...joined.map((one) => one()))
+      try {
+        await Promise.all(work)
+        closing.throwIfAborted()
+        await Promise.all(own.map(fill))
+        if (own.length > 0 || quota) await accept(own, quota)
+      } catch (error) {
+        await fail(own, error)
+        await Promise.allSettled(work)
+        throw closing.aborted ? closing.reason : error
+      }
+    } finally {
+      for (const one of own) if (askings.get(one.name) === one) askings.delete(one.name)
+      for (const one of leave) one()
+    }
+  }
+
+  return (received, quota) => track(confirmAll(received, quota))
+}
+
+const unpinMs = 10_000
