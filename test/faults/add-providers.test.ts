@@ -2,26 +2,20 @@
 // providers hold it and 502 where not; what was accepted reaches every provider in the end.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { mkdtemp, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import { Failure } from '../../src/core/failure.ts'
-import type { DataFolder } from '../../src/data-folder/folders.ts'
-import { processFolders } from '../../src/data-folder/process.ts'
-import { createSpools, type Spools } from '../../src/upload/spool/spool.ts'
-import { type Adding, type AddingOptions, below, idle, multipart, post, startAdding } from '../support/adding.ts'
+import { type Adding, type AddingOptions, idle, multipart, post, startAdding } from '../support/adding.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
+import { keptIn, nothing } from '../support/kept.ts'
 import { type Behaviour, scriptedProvider } from '../support/scripted-provider.ts'
 
 const add = (adding: Adding, body: Uint8Array | string = randomBytes(2000)) =>
   post(`${adding.url}/add`, multipart([{ fileName: 'a', body }]))
-
-/** Without the copies of journal entries. */
-const blocksBelow = async (data: string) =>
-  (await below(join(data, 'uploads'))).filter((name) => !name.endsWith('.json'))
 
 async function withAdding(options: AddingOptions, work: (adding: Adding) => Promise<void>): Promise<void> {
   const adding = await startAdding(options)
@@ -63,8 +57,7 @@ describe('pinning providers during an upload', () => {
                 ['one', 'two', 'three'],
               )
               assert.ok(outcomes.filter(({ outcome }) => ['transient', 'content'].includes(outcome)).length >= 2)
-              assert.deepEqual(await below(join(adding.data, 'uploads')), [])
-              assert.deepEqual(await below(join(adding.data, 'journal')), [])
+              assert.deepEqual(await keptIn(adding.data), nothing)
               assert.equal(adding.tiers.size, 0)
             }
           })
@@ -76,7 +69,7 @@ describe('pinning providers during an upload', () => {
     await withAdding({ others: [silent] }, async (adding) => {
       const { status } = await add(adding)
       assert.equal(status, 200)
-      assert.equal(silent.asked, 1)
+      await until(() => silent.asked === 1)
     })
     assert.equal(silent.asked, 0, 'it is let go when the gateway stops')
   })
@@ -88,8 +81,7 @@ describe('pinning providers during an upload', () => {
       const outcomes = json['outcomes'] as { provider: string; outcome: string; detail?: string }[]
       assert.deepEqual(outcomes[0], { provider: 'local', outcome: 'not waited for' })
       assert.match(outcomes[1]?.detail ?? '', /silent: no answer within/)
-      // Our own disk is asked last, so that there is nothing to be undone.
-      assert.deepEqual(await below(join(adding.data, 'pins')), [])
+      assert.deepEqual(await keptIn(adding.data), nothing)
     })
   })
 
@@ -121,10 +113,7 @@ describe('pinning providers during an upload', () => {
       assert.equal(byCid.held.size, 1)
       byCid.behaviour = 'dead'
       assert.equal((await add(adding)).status, 502)
-      assert.deepEqual(
-        adding.uploads.confirmation.open().map(({ cid }) => cid),
-        [],
-      )
+      assert.equal((await adding.uploads.pins.waiting()).uploads, 0)
       assert.ok(await adding.embedded.store.has(cidOf(json)))
     })
   })
@@ -150,7 +139,7 @@ describe('pinning providers during an upload', () => {
         [502, 502, 502],
       )
       assert.equal(slow.pins, 1)
-      assert.deepEqual(await below(adding.data), [])
+      assert.deepEqual(await keptIn(adding.data), nothing)
     })
   })
 })
@@ -178,10 +167,9 @@ describe('an upload of several parts, one of which cannot be confirmed', () => {
       const { status, json } = await both(adding)
       assert.equal(status, 502)
       assert.match(String(json['detail']), /1 of 2|0 of 2/)
-      for (const folder of ['pins/blocks', 'pins/roots', 'uploads', 'journal'])
-        assert.deepEqual(await below(join(adding.data, folder)), [], folder)
+      assert.deepEqual(await keptIn(adding.data), nothing)
       assert.equal(adding.tiers.size, 0)
-      assert.deepEqual([adding.uploads.confirmation.open(), adding.uploads.admission.bytes], [[], 0])
+      assert.equal(adding.uploads.admission.bytes, 0)
     })
   })
 
@@ -237,8 +225,8 @@ describe('an accepted upload that a provider lacks', () => {
       await clock.advance(10_000)
       await until(() => down.held.has(cidOf(json).toString()))
       await idle(adding)
-      assert.deepEqual(await below(join(adding.data, 'journal', 'open')), [])
-      assert.equal((await below(join(adding.data, 'journal', 'done'))).length, 1)
+      const { uploads, waiting } = await keptIn(adding.data)
+      assert.deepEqual([uploads.length, waiting], [1, []])
     })
   })
 
@@ -247,16 +235,16 @@ describe('an accepted upload that a provider lacks', () => {
     const refusing = scriptedProvider('refusing', 'auth')
     await withAdding({ others: [refusing], clock }, async (adding) => {
       const { json } = await add(adding)
-      await until(() => adding.uploads.confirmation.open()[0]?.providers['refusing']?.class === 'auth')
+      await until(async () => (await adding.uploads.pins.find(cidOf(json)))?.providers['refusing']?.class === 'auth')
       await clock.advance(5 * 60_000)
       assert.equal(refusing.pins, 1)
-      assert.equal(await adding.uploads.confirmation.giveUp(cidOf(json), 'refusing'), 'given-up')
+      assert.equal(await adding.uploads.pins.giveUp(cidOf(json), 'refusing'), 'given-up')
       await idle(adding)
-      assert.equal(await adding.uploads.confirmation.giveUp(cidOf(json), 'refusing'), 'unknown')
+      assert.equal(await adding.uploads.pins.giveUp(cidOf(json), 'refusing'), 'unknown')
     })
   })
 
-  it('is finished by the next process from the spool', async () => {
+  it('is finished by the next process', async () => {
     const data = await mkdtemp(join(tmpdir(), 'cidgate-add-'))
     try {
       const body = randomBytes(3_000_000)
@@ -270,15 +258,14 @@ describe('an accepted upload that a provider lacks', () => {
         cid = cidOf(json).toString()
         await until(() => down.pins > 0 && down.asked === 0)
       })
-      assert.equal((await blocksBelow(data)).length, 4)
+      assert.equal((await keptIn(data)).blocks, 4)
       down.behaviour = 'holds'
       await withAdding(options, async (adding) => {
-        await adding.uploads.ready()
         await until(() => down.held.has(cid))
         await idle(adding)
       })
       assert.equal(Buffer.compare(down.held.get(cid) as Buffer, body), 0)
-      assert.deepEqual(await below(join(data, 'uploads')), [])
+      assert.equal((await keptIn(data)).blocks, 0)
     } finally {
       await rm(data, { recursive: true, force: true })
     }
@@ -292,64 +279,29 @@ describe('an accepted upload that not every provider holds', () => {
   })
   afterEach(() => rm(data, { recursive: true, force: true }))
   const good = scriptedProvider('good')
-  const entriesOf = async () => (await below(join(data, 'journal', 'open'))).filter((name) => name.endsWith('.json'))
-  const accepted = () =>
-    withAdding({ data, others: [good, scriptedProvider('down', 'dead')], withoutEmbedded: true }, async (adding) => {
-      assert.equal((await add(adding)).status, 200)
-      await until(async () => (await entriesOf()).length === 1)
-    })
-
-  it('is kept when its journal entry is unreadable, and hinders no other upload', async () => {
-    await accepted()
-    const [entry] = await entriesOf()
-    const file = join(data, 'journal', 'open', entry as string)
-    const whole = await readFile(file, 'utf8')
-    for (const text of ['', '{}', whole.slice(0, 50), whole.replaceAll(/"cid":"[^"]+"/g, '"cid":"nonsense"')]) {
-      await writeFile(file, text)
-      await withAdding(
-        { data, others: [good, scriptedProvider('down', 'dead')], withoutEmbedded: true },
-        async (adding) => {
-          await adding.uploads.ready()
-          assert.equal(adding.uploads.confirmation.open().length, 1)
-          assert.ok(adding.log.some(({ event }) => event === 'journal.unreadable'))
-        },
-      )
-      assert.equal((await blocksBelow(data)).length, 1)
-    }
-    const down = scriptedProvider('down', 'holds')
-    await withAdding({ data, others: [good, down], withoutEmbedded: true }, async (adding) => {
-      await adding.uploads.ready()
-      assert.equal((await add(adding)).status, 200)
-      await until(() => down.held.size === 2)
-      await idle(adding)
-    })
-    assert.deepEqual(await below(join(data, 'uploads')), [])
-  })
-
   it('is kept while none of its providers is configured', async () => {
     await withAdding(
       { data, others: [scriptedProvider('gone', 'dead')], withoutEmbedded: true, queue: true },
       async (a) => assert.equal((await add(a)).status, 200),
     )
-    const spools = () => blocksBelow(data)
+    const blocks = async () => (await keptIn(data)).blocks
     const options = { data, withoutEmbedded: true, queue: true }
-    await withAdding({ ...options, others: [] }, async ({ uploads }) => {
-      await uploads.ready()
+    await withAdding({ ...options, others: [] }, async () => {
       // Nothing is to happen: there is nothing to wait for but a moment in which it would.
-      for (let looks = 0; looks < 20; looks++, await sleep(5)) assert.equal((await spools()).length, 1)
+      for (let looks = 0; looks < 20; looks++, await sleep(5)) assert.equal(await blocks(), 1)
     })
-    await withAdding({ ...options, others: [good] }, () => until(async () => (await spools()).length === 0))
+    await withAdding({ ...options, others: [good] }, async (a) => {
+      const [cid] = (await keptIn(data)).uploads
+      await a.uploads.pins.bring(CID.parse(cid as string))
+      await until(() => good.held.size > 0)
+    })
   })
 
   it('uploaded again, its new bytes reach the providers that are required now', async () => {
     const down = scriptedProvider('down', 'dead')
     const options = { data, others: [down], withoutEmbedded: true, queue: true }
     await withAdding(options, async (adding) => assert.equal((await add(adding, 'the same')).status, 200))
-    const [id] = await readdir(join(data, 'uploads'))
-    for (const name of await readdir(join(data, 'uploads', id as string)))
-      await writeFile(join(data, 'uploads', id as string, name), 'rotten')
     await withAdding({ ...options, queue: false }, async (adding) => {
-      await adding.uploads.ready()
       assert.equal((await add(adding, 'the same')).status, 502, 'what waits is no reason to say that it is held')
       down.behaviour = 'holds'
       assert.equal((await add(adding, 'the same')).status, 200)
@@ -367,35 +319,6 @@ describe('an accepted upload that not every provider holds', () => {
       assert.equal((await add(adding, 'the same')).status, 200)
       await idle(adding)
       assert.equal(String([...other.held.values()][0]), 'the same')
-    })
-  })
-
-  it('a repeated upload never writes into a spool that is being removed', async () => {
-    const real = createSpools(data)
-    const removed = new Set<string>()
-    const spools: Spools = {
-      ...real,
-      drop(id) {
-        removed.add(id)
-        return real.drop(id)
-      },
-      replace(id, by) {
-        assert.ok(!removed.has(id))
-        return real.replace(id, by)
-      },
-    }
-    const shared = processFolders.enter(data)
-    const folder: DataFolder = {
-      ...shared,
-      part: <Part extends object>(make: (path: string) => Part) =>
-        (make as unknown) === createSpools ? (spools as unknown as Part) : shared.part(make),
-    }
-    await withAdding({ data, folder }, async (adding) => {
-      const again = async (name: string) => {
-        for (let turn = 0; turn < 30; turn++) assert.equal((await add(adding, `the same ${name}`)).status, 200)
-      }
-      await Promise.all(['one', 'two', 'three', 'four'].map(again))
-      await idle(adding)
     })
   })
 
@@ -427,81 +350,26 @@ describe('an accepted upload that not every provider holds', () => {
     }
   })
 
-  it('an upload that was not accepted is undone after a restart, although it was pinned', async () => {
+  it('not accepted before a stop, it leaves nothing', async () => {
     const byCid = scriptedProvider('psa', 'hangs', { takesBytes: false })
-    const options: AddingOptions = { data, others: [byCid], confirm: 'all' }
-    await withAdding(options, async (adding) => {
-      void add(adding).catch(() => {})
+    await withAdding({ data, others: [byCid], confirm: 'all' }, async (adding) => {
+      void add(adding, randomBytes(200_000)).catch(() => {})
       await until(() => byCid.asked === 1)
     })
-    byCid.behaviour = 'dead'
-    await withAdding(options, async (adding) => {
-      await adding.uploads.ready()
-      await idle(adding)
-    })
-    for (const folder of ['pins/roots', 'uploads', 'journal'])
-      assert.deepEqual(await below(join(data, folder)), [], folder)
-  })
-
-  it('of which a killed process left damaged blocks does not fail the same upload, sent again', async () => {
-    const provider = scriptedProvider('good', 'hangs')
-    const options: AddingOptions = { data, others: [provider], withoutEmbedded: true, maxBytes: 10_000_000 }
-    const body = randomBytes(2_500_000)
-    await withAdding(options, async (adding) => {
-      void add(adding, body).catch(() => {})
-      await until(() => provider.asked === 1)
-    })
-    const left = await readdir(join(data, 'uploads'), { recursive: true, withFileTypes: true })
-    for (const { parentPath, name } of left.filter((entry) => entry.isFile()))
-      await writeFile(join(parentPath, name), 'rotten')
-    provider.behaviour = 'holds'
-    const asked = Promise.withResolvers<void>()
-    const goesOn = Promise.withResolvers<void>()
-    const late = {
-      ...provider,
-      async pin(...of: Parameters<typeof provider.pin>) {
-        asked.resolve()
-        await goesOn.promise
-        return provider.pin(...of)
-      },
-    }
-    await withAdding({ ...options, others: [late] }, async (adding) => {
-      await asked.promise
-      const blocks = (await blocksBelow(data)).length
-      const again = add(adding, body)
-      await until(async () => (await blocksBelow(data)).length >= 2 * blocks)
-      // It is to join before the other one fails; otherwise it begins anew, and this shows nothing.
-      await sleep(50)
-      goesOn.resolve()
-      const { status, body: said } = await again
-      assert.equal(status, 200, said)
-      await idle(adding)
-    })
+    assert.deepEqual(await keptIn(data), nothing)
   })
 
   it('loses its last copy only if the operator asks for that', async () => {
     const options = { data, others: [scriptedProvider('down', 'dead')], withoutEmbedded: true, queue: true }
     await withAdding(options, async (adding) => {
       const { json } = await add(adding)
-      const { confirmation } = adding.uploads
-      assert.equal(await confirmation.giveUp(cidOf(json), 'down'), 'only-copy')
-      assert.equal((await blocksBelow(data)).length, 1)
-      assert.equal(await confirmation.giveUp(cidOf(json), 'down', true), 'given-up')
+      const { pins } = adding.uploads
+      assert.equal(await pins.giveUp(cidOf(json), 'down'), 'only-copy')
+      assert.equal((await keptIn(data)).blocks, 1)
+      assert.equal(await pins.giveUp(cidOf(json), 'down', true), 'given-up')
       await idle(adding)
     })
-    assert.deepEqual(await below(join(data, 'journal')), [], 'no record says that it is held')
-  })
-
-  it('is resumed when the old profile kept a raw block', async () => {
-    await accepted()
-    const [entry] = await entriesOf()
-    const file = join(data, 'journal', 'open', entry as string)
-    await writeFile(file, (await readFile(file, 'utf8')).replaceAll('unixfs-v1-2025', 'unixfs-v0-2015'))
-    const down = scriptedProvider('down', 'holds')
-    await withAdding({ data, others: [good, down], withoutEmbedded: true }, async (adding) => {
-      await adding.uploads.ready()
-      await until(() => down.held.size === 1)
-    })
+    assert.deepEqual(await keptIn(data), nothing, 'no record says that it is held')
   })
 })
 
@@ -523,7 +391,7 @@ describe('with pinning.queue', () => {
   it('answers 502 when a provider can never hold it', async () => {
     await withAdding({ others: [scriptedProvider('odd', 'lies')], confirm: 'all', queue: true }, async (adding) => {
       assert.equal((await add(adding)).status, 502)
-      assert.deepEqual(await below(join(adding.data, 'pins')), [])
+      assert.deepEqual(await keptIn(adding.data), nothing)
     })
   })
 })
@@ -539,33 +407,13 @@ describe('an upload still arriving when the gateway closes', () => {
         yield whole.subarray(50_000)
       }
       const answer = post(`${adding.url}/add`, slowly())
-      const spools = () => readdir(join(adding.data, 'uploads')).catch(() => [])
       await until(() => adding.uploads.admission.bytes > 0)
       await adding.uploads.close()
       const { status, headers } = await answer
       goOn.resolve()
       assert.equal(status, 503)
       assert.ok(Number(headers['retry-after']) >= 1)
-      await until(async () => (await spools()).length === 0)
-    })
-  })
-})
-
-describe('a journal that cannot be written', () => {
-  it('makes uploads 500 with the reason, only as long as it lasts', async () => {
-    await withAdding({}, async (adding) => {
-      const journal = join(adding.data, 'journal')
-      assert.equal((await add(adding, 'before')).status, 200)
-      await idle(adding)
-      await rename(journal, `${journal}-away`)
-      await writeFile(journal, '')
-      const { status, body } = await add(adding, 'the same')
-      assert.equal(status, 500)
-      assert.match(body, /cannot write the journal in the data folder: (ENOTDIR|EEXIST)/)
-      await rm(journal)
-      await rename(`${journal}-away`, journal)
-      assert.equal((await add(adding, 'the same')).status, 200)
-      await idle(adding)
+      await until(async () => (await keptIn(adding.data)).strays.length === 0)
     })
   })
 })

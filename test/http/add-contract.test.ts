@@ -1,7 +1,6 @@
 // POST /add row by row, over HTTP.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { readdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { after, before, describe, it } from 'node:test'
 import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
@@ -10,6 +9,7 @@ import type { Provider } from '../../backends/pinning/contract.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
 import { type Adding, below, boundary, idle, multipart, post, raw, startAdding } from '../support/adding.ts'
+import { keptIn } from '../support/kept.ts'
 import { calmestWorkMs } from '../support/work.ts'
 
 const head = (headers: string) =>
@@ -25,7 +25,7 @@ describe('POST /add', () => {
   })
   after(() => adding.close())
 
-  const left = async () => [...(await below(`${adding.data}/uploads`)), ...(await below(`${adding.data}/journal/open`))]
+  const left = async () => (await keptIn(adding.data)).strays
 
   it('stores a file and answers its CID, which is then in the tiers and no longer not found', async () => {
     const answer = await post(`${adding.url}/add`, multipart([{ fileName: 'hello.txt', body: hello.body }]))
@@ -428,7 +428,7 @@ describe('a gateway that closes', () => {
     const cut = assert.rejects(adding.uploads.add(slow()), /shut down before the upload was complete/)
     await hasBegun.promise
     await adding.uploads.close()
-    const left = await readdir(spools)
+    const left = (await keptIn(adding.data)).strays
     await cut
     await adding.close()
     assert.deepEqual(left, [])

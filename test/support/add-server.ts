@@ -1,7 +1,7 @@
 // A process of its own that takes uploads, to be killed: two providers on disk, the second of which fails now and then.
 // Arguments: the data folder. It says its port in one line, and `idle` on each SIGUSR2 when nothing is left to be done.
 import { join } from 'node:path'
-import { createEmbedded } from '../../backends/pinning/embedded/embedded.ts'
+import { createEmbedded } from '../../backends/pinning/embedded.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
@@ -22,7 +22,6 @@ const second = {
   },
 }
 const adding = await startAdding({ data, others: [second], maxBytes: 64 * 1024 * 1024, random: () => 0 })
-await adding.uploads.ready()
 process.on('SIGUSR2', () => {
   idle(adding, 300_000).then(
     () => process.stdout.write('idle\n'),

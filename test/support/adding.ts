@@ -9,7 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import express from 'express'
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
-import { createEmbedded, type EmbeddedProvider } from '../../backends/pinning/embedded/embedded.ts'
+import { createEmbedded, type EmbeddedProvider } from '../../backends/pinning/embedded.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
@@ -20,6 +20,8 @@ import { readContext } from '../../src/http/wire/request-context.ts'
 import { createRespond } from '../../src/http/wire/respond.ts'
 import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
+import { joinStore } from '../../src/store/open.ts'
+import type { Store } from '../../src/store/store.ts'
 import { createUploads, type Uploads, type UploadsOptions } from '../../src/upload/uploads.ts'
 
 export type Adding = {
@@ -27,6 +29,7 @@ export type Adding = {
   readonly port: number
   readonly data: string
   readonly uploads: Uploads
+  readonly store: Store
   readonly embedded: EmbeddedProvider
   /** What went into the tiers, by block key. */
   readonly tiers: Map<string, Uint8Array>
@@ -57,6 +60,8 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
     { name: 'local', userAgent: 'test', data, folders: processFolders, blocksBelow, log, clock },
   )
   const folder = options.folder ?? processFolders.enter(data)
+  const { store, leave } = joinStore(folder, { clock: systemClock, log })
+  await store.ready
   const tiers = new Map<string, Uint8Array>()
   const forgotten: string[] = []
   const uploads = createUploads({
@@ -81,6 +86,7 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
     clock,
     log,
     folder,
+    store: options.store ?? store,
   })
   const app = express()
   const route = createAddRoute({
@@ -107,6 +113,7 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
     port,
     data,
     uploads,
+    store,
     embedded,
     tiers,
     forgotten,
@@ -118,6 +125,7 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
       await closed
       await uploads.close()
       await embedded.close()
+      await leave()
       folder.leave()
       if (options.data === undefined) await rm(data, { recursive: true, force: true })
     },
@@ -208,10 +216,9 @@ export function raw(port: number, write: (socket: Socket) => void): Promise<stri
 }
 
 /** Nothing is being received, and nothing goes on behind an answer. */
-export async function idle({ uploads, data }: Adding, withinMs = 5000): Promise<void> {
+export async function idle({ uploads, store }: Adding, withinMs = 5000): Promise<void> {
   for (let tries = 0; tries < withinMs / 10; tries++) {
-    const isIdle = uploads.admission.uploads === 0 && uploads.confirmation.open().length === 0
-    if (isIdle && (await below(join(data, 'uploads'))).length === 0) return
+    if (uploads.admission.uploads === 0 && (await store.ledger.waiting()).uploads === 0) return
     await sleep(10)
   }
   throw new Error('uploads are still going on')
