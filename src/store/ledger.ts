@@ -120,7 +120,7 @@ const holdersOf = (rows: readonly HolderRow[]): Record<string, Standing> =>
     ]),
   )
 
-function conditionsOf({ state, holder, since, until, minBytes, maxBytes }: Asked): {
+function conditionsOf({ state, holder, configured = [], since, until, minBytes, maxBytes }: Asked): {
   readonly where: string
   readonly args: readonly Value[]
 } {
@@ -137,7 +137,9 @@ function conditionsOf({ state, holder, since, until, minBytes, maxBytes }: Asked
   const some = 'exists (select 1 from holder h where h.upload = u.id'
   if (holder !== undefined && state === 'absent') need(`not ${some} and h.name = ?)`, holder)
   else if (holder !== undefined) need(`${some} and h.name = ? and h.state = ?)`, holder, state ?? 'held')
-  else if (state !== undefined && state !== 'absent') need(`${some} and h.state = ?)`, state)
+  else if (state === 'absent')
+    need(`(${['false', ...configured.map(() => `not ${some} and h.name = ?)`)].join(' or ')})`, ...configured)
+  else if (state !== undefined) need(`${some} and h.state = ?)`, state)
   return { where: where.join(' and '), args }
 }
 

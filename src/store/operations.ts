@@ -310,4 +310,5 @@ on conflict (day, token) do update set uploads = uploads + excluded.uploads, byt
 
 function addQuota(db: Connection, { day, token, uploads, bytes }: QuotaUse): void {
   db.run(quotaSql, day, token, uploads, bytes)
+  db.run('delete from quota where day < ?', day - 1)
 }

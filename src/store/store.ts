@@ -145,6 +145,8 @@ export type Asked = {
   /** With `holder`: at that one. `absent`: no row of that holder. */
   readonly state?: HolderState | 'absent' | undefined
   readonly holder?: string | undefined
+  /** With `absent` and without `holder`: at some of these. */
+  readonly configured?: readonly string[] | undefined
   readonly since?: number | undefined
   readonly until?: number | undefined
   readonly minBytes?: number | undefined

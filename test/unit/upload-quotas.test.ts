@@ -1,33 +1,32 @@
 // Quotas of tokens: what is used up, given back, kept over a restart, and begun anew with the next day.
 import assert from 'node:assert/strict'
-import { readFile, rm, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
-import { after, afterEach, before, describe, test } from 'node:test'
+import { describe, test } from 'node:test'
 import { createTelling } from '../../src/core/counting/telling.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
+import type { Row } from '../../src/store/store.ts'
 import { createQuotaBook } from '../../src/upload/quota/book.ts'
 import { createQuotas, type Quota } from '../../src/upload/quota/quotas.ts'
 import { shareBook } from '../../src/upload/quota/shared-book.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
-import { tempFolder } from '../support/gateway.ts'
 import { createMemoryTally } from '../support/memory-tally.ts'
 
 const dayMs = 86_400_000
-let root: string
-let folders = 0
-before(async () => {
-  root = await tempFolder()
-})
-after(() => rm(root, { recursive: true, force: true }))
+/** The uses that uploads committed. */
+type Stored = Row[]
+
+/** Reads the last day, as the store does. */
+const bookOf = (stored: Stored) => {
+  const last = Math.max(...stored.map(({ day }) => Number(day)))
+  return createQuotaBook({ read: async () => stored.filter(({ day }) => day === last) })
+}
 
 /** Some minutes before the first midnight. */
-function stage(folder = join(root, String(folders++))) {
+function stage(book = bookOf([])) {
   const clock = createFakeClock()
   const events: string[] = []
   const log: Log = (_level, event) => void events.push(event)
-  const book = createQuotaBook(folder)
-  return { folder, clock, events, book, quotas: createQuotas({ book, clock, log }) }
+  return { clock, events, quotas: createQuotas({ book, clock, log }) }
 }
 
 const named = (quota: Quota, token = 'ci') => ({ token, quota })
@@ -99,67 +98,23 @@ describe('a quota', () => {
     assert.equal(refusal(() => quotas.begin(quota)).retryAfterMs, dayMs + 1000)
   })
 
-  test('is counted on by the next process, also after a kill: all but the last second', async () => {
-    const { folder, quotas, book, clock } = stage()
-    const quota = named({ bytes: 100 })
-    const upload = (bytes: number) => {
-      const use = quotas.begin(quota)
-      use.add(bytes)
-      use.accept()
-    }
-    upload(30)
-    upload(20)
-    assert.deepEqual(stage(folder).quotas.used('ci'), { uploads: 0, bytes: 0 })
-    await clock.advance(1000)
-    await book.save()
-    assert.deepEqual(stage(folder).quotas.used('ci'), { uploads: 2, bytes: 50 })
-    upload(10)
-    await quotas.close()
-    const next = stage(folder)
+  test('commits what it used, and the next process counts on', async () => {
+    const { quotas } = stage()
+    const use = quotas.begin(named({ bytes: 100 }))
+    use.add(30)
+    assert.deepEqual(use.use(), { token: 'ci', day: 0, uploads: 1, bytes: 30 })
+    const next = stage(bookOf([{ day: 0, token: 'ci', uploads: 3, bytes: 60 }]))
+    await next.quotas.ready
     assert.deepEqual(next.quotas.used('ci'), { uploads: 3, bytes: 60 })
-    assert.deepEqual(refusal(() => next.quotas.begin(quota, 41)).bytes, { most: 100, left: 40 })
-    assert.deepEqual(JSON.parse(await readFile(book.file, 'utf8')), {
-      day: '1970-01-01',
-      tokens: { ci: { uploads: 3, bytes: 60 } },
-    })
+    assert.deepEqual(refusal(() => next.quotas.begin(named({ bytes: 100 }), 41)).bytes, { most: 100, left: 40 })
   })
 
-  test('a thousand uploads in a second are one write', async () => {
-    const { quotas, clock, book } = stage()
-    let saves = 0
-    const counted = createQuotas({ clock, log: () => {}, book: { ...book, save: async () => void saves++ } })
-    for (let count = 0; count < 1000; count++) counted.begin(named({ bytes: 1 })).accept()
-    await clock.advance(1000)
-    assert.equal(saves, 1)
-    await quotas.close()
-  })
-
-  test('a file that is none is told and counted from nothing, and a disk that fails stops no upload', async () => {
-    const { folder, quotas } = stage()
+  test('counts from nothing, with a warning, where the store cannot be read', async () => {
+    const { quotas, events } = stage(createQuotaBook({ read: () => Promise.reject(new Error('damaged')) }))
+    await quotas.ready
+    assert.deepEqual(events, ['quotas.unreadable'])
     quotas.begin(named({ uploads: 5 })).accept()
-    await quotas.close()
-    for (const text of [
-      '',
-      '{"day":"never","tokens":{}}',
-      '{"day":"2026-01-01","tokens":{"ci":{"uploads":"5"}}}',
-      '{"day":"1970-01-01","tokens":{"ci":null}}',
-    ]) {
-      await writeFile(join(folder, 'quotas.json'), text)
-      const { quotas, events } = stage(folder)
-      assert.deepEqual(quotas.used('ci'), { uploads: 0, bytes: 0 })
-      assert.deepEqual(events, ['quotas.unreadable'])
-    }
-    await rm(folder, { recursive: true })
-    await writeFile(folder, 'a file in the place of the folder')
-    const { quotas: without, clock, events } = stage(folder)
-    events.length = 0
-    for (let count = 0; count < 3; count++) {
-      without.begin(named({ uploads: 5 })).accept()
-      await clock.advance(1000)
-      await without.close()
-    }
-    assert.equal(without.used('ci').uploads, 3)
-    assert.deepEqual(events, ['quotas.write'])
+    assert.deepEqual(quotas.used('ci'), { uploads: 1, bytes: 0 })
   })
 })
 
@@ -167,18 +122,12 @@ describe('a quota that two instances count together', () => {
   function pair() {
     const clock = createFakeClock()
     const tally = createMemoryTally(clock)
-    const open = (folder = join(root, String(folders++))) => {
+    const open = (stored: Stored = []) => {
       const telling = createTelling({ add: tally.add, clock, log: () => {} })
-      const quotas = createQuotas({ book: shareBook(createQuotaBook(folder), telling), clock, log: () => {} })
-      opened.push(quotas)
-      return { folder, quotas }
+      return { quotas: createQuotas({ book: shareBook(bookOf(stored), telling), clock, log: () => {} }) }
     }
     return { clock, tally, open, one: open(), other: open() }
   }
-  const opened: ReturnType<typeof createQuotas>[] = []
-  afterEach(async () => {
-    for (const quotas of opened.splice(0)) await quotas.close()
-  })
   const quota = named({ uploads: 10, bytes: 1000 })
   const upload = ({ quotas }: { quotas: ReturnType<typeof createQuotas> }, bytes: number) => {
     const use = quotas.begin(quota)
@@ -210,8 +159,8 @@ describe('a quota that two instances count together', () => {
     upload(one, 100)
     await clock.advance(2000)
     assert.deepEqual(one.quotas.used('ci'), { uploads: 2, bytes: 200 })
-    await one.quotas.close()
-    const again = open(one.folder)
+    const again = open([{ day: 0, token: 'ci', uploads: 2, bytes: 200 }])
+    await again.quotas.ready
     upload(again, 100)
     await clock.advance(2000)
     assert.deepEqual(again.quotas.used('ci'), { uploads: 3, bytes: 300 })

@@ -4,7 +4,7 @@ import type { IncomingMessage } from 'node:http'
 import type { Block } from '../../core/block.ts'
 import type { UploadSlot } from '../intake/admission.ts'
 import type { Added, AddOptions, Uploads } from '../uploads.ts'
-import type { NamedQuota, Quotas } from './quotas.ts'
+import type { NamedQuota, Quotas, QuotaUse } from './quotas.ts'
 
 /** A client, as far as limits go, with the quota of the token that it sent. */
 export type Uploader = string | { readonly client: string; readonly quota: NamedQuota }
@@ -20,9 +20,15 @@ type Receiving = {
 
 export type UploadDoor = Omit<Uploads, keyof Receiving> & Receiving
 
-export const withQuotas = (side: Pick<Uploads, keyof Receiving>, quotas: Quotas): Receiving => ({
+/** `keep`: commits what was used, where the upload itself is not committed here. */
+export const withQuotas = (
+  side: Pick<Uploads, keyof Receiving>,
+  quotas: Quotas,
+  keep?: (use: ReturnType<QuotaUse['use']>) => Promise<void>,
+): Receiving => ({
   async enter(who, signal, least) {
     if (typeof who === 'string') return side.enter(who, signal)
+    await quotas.ready
     const quota = quotas.begin(who.quota, least)
     try {
       const slot = await side.enter(who.client, signal)
@@ -40,7 +46,9 @@ export const withQuotas = (side: Pick<Uploads, keyof Receiving>, quotas: Quotas)
     const { slot } = own
     if (!slot?.quota) return side.receive(request, own)
     const added = await side.receive(request, own)
+    const use = slot.quota.use()
     slot.quota.accept()
+    await keep?.(use)
     return added
   },
 })

@@ -1,8 +1,9 @@
 // What the clients with one token may upload in a day (UTC). What an upload brings is taken from the day's rest as it arrives, is
 // used up when the upload is accepted, and given back where it fails.
 import type { Clock } from '../../core/clock.ts'
-import { Failure } from '../../core/failure.ts'
+import { Failure, wordsOf } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
+import type { QuotaUse as StoredUse } from '../../store/store.ts'
 import { dayOf, type QuotaBook, type Used } from './book.ts'
 
 export type Quota = { readonly uploads?: number | undefined; readonly bytes?: number | undefined }
@@ -13,6 +14,8 @@ export type NamedQuota = { readonly token: string; readonly quota: Quota }
 export interface QuotaUse {
   /** Throws a Failure where the day has no room for these bytes. */
   add(bytes: number): void
+  /** For the commit that accepts it. */
+  use(): StoredUse
   /** It was accepted. */
   accept(): void
   /** It is over. What was not accepted is free again. */
@@ -20,24 +23,16 @@ export interface QuotaUse {
 }
 
 export interface Quotas {
+  /** What earlier processes counted is known; no upload may come before. Does not reject. */
+  readonly ready: Promise<void>
   /** `least`: bytes that it will bring at any rate. Throws a Failure where the day has no room for it. */
   begin(one: NamedQuota, least?: number): QuotaUse
   used(token: string): Readonly<Used>
   refused(token: string): number
-  /** What was used is on the disk. */
-  close(): Promise<void>
 }
-
-const saveMs = 1000
-const minuteMs = 60_000
 
 export function createQuotas({ book, clock, log }: { book: QuotaBook; clock: Clock; log: Log }): Quotas {
   const refusals = new Map<string, number>()
-  let cancelSave: (() => void) | undefined
-  let wasWarnedAt = Number.NEGATIVE_INFINITY
-  if (book.unreadable !== undefined)
-    log('warn', 'quotas.unreadable', { file: book.file, error: String(book.unreadable) })
-
   const today = () => dayOf(clock.now())
   const used = (token: string) => book.used(token, today())
 
@@ -63,18 +58,8 @@ export function createQuotas({ book, clock, log }: { book: QuotaBook; clock: Clo
     else book.underWay.set(token, underWay)
   }
 
-  async function save(): Promise<void> {
-    try {
-      await book.save()
-    } catch (error) {
-      // It is tried again with the next upload; until then what is in memory holds.
-      if (clock.monotonic() - wasWarnedAt < minuteMs) return
-      wasWarnedAt = clock.monotonic()
-      log('warn', 'quotas.write', { file: book.file, error: String(error) })
-    }
-  }
-
   return {
+    ready: book.ready.catch((error: unknown) => log('warn', 'quotas.unreadable', { error: wordsOf(error) })),
     used,
     refused: (token) => refusals.get(token) ?? 0,
     begin(one, least = 0) {
@@ -94,21 +79,14 @@ export function createQuotas({ book, clock, log }: { book: QuotaBook; clock: Clo
           own.bytes += bytes
           take(token, { uploads: 0, bytes })
         },
+        use: () => ({ token, day: today(), ...own }),
         accept() {
           if (isOver) return
           end()
           book.add(token, today(), own)
-          cancelSave ??= clock.after(saveMs, () => {
-            cancelSave = undefined
-            void save()
-          })
         },
         end,
       }
-    },
-    async close() {
-      cancelSave = void cancelSave?.()
-      await save()
     },
   }
 }
