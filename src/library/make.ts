@@ -10,8 +10,10 @@ import { processFolders } from '../data-folder/process.ts'
 import type { Inside } from '../http/doors.ts'
 import { asFailure } from '../http/wire/problem.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
+import { type KeptRecord, writeRecords } from '../names/record-store.ts'
 import type { SpanExporter } from '../observe/tracing/exporter.ts'
 import { readTraceSettings, type TraceEnvironment } from '../observe/tracing/settings.ts'
+import type { Store } from '../store/store.ts'
 import { isOwner, isWorker, type Team, type WorkerTeam } from '../team/team.ts'
 import { type Admin, wireAdmin } from '../wiring/admin.ts'
 import { openLeft, wireBackends } from '../wiring/backends.ts'
@@ -20,7 +22,7 @@ import type { Kept } from '../wiring/kept.ts'
 import { tellLeft } from '../wiring/left.ts'
 import { type Front, wireFront } from '../wiring/public/front.ts'
 import { type Public, wirePublic } from '../wiring/public/public.ts'
-import { type ReadSide, wireReading } from '../wiring/reading.ts'
+import { type ReadSide, type RecordPlace, wireReading } from '../wiring/reading.ts'
 import { wireRouting } from '../wiring/routing.ts'
 import { wireWorker } from '../wiring/team/worker.ts'
 import { type Tiers, wireTiers } from '../wiring/tiers.ts'
@@ -139,9 +141,19 @@ async function putWorkerTogether(whole: Whole, team: WorkerTeam): Promise<Togeth
   }
 }
 
-/** What workers ask of this process: blocks of uploads that lie in its memory alone. */
-function answerWorkers({ team }: Whole, { stack }: Tiers): void {
+const recordsIn = (store: Store): RecordPlace => ({
+  store,
+  write: (records, max) => writeRecords(store, max, records),
+})
+
+/** What workers ask of this process: blocks of uploads that lie in its memory alone; and IPNS records that they found. */
+function answerWorkers({ team, config, log }: Whole, { stack }: Tiers, store: Store): void {
   if (!isOwner(team)) return
+  team.on('records', (said) =>
+    writeRecords(store, config.names.most, said as readonly KeptRecord[]).catch((error: unknown) =>
+      log('warn', 'names.store', { error: wordsOf(error) }),
+    ),
+  )
   team.on('block', async (said) => (await stack.findFast(CID.parse(String(said))))?.bytes)
 }
 
@@ -150,7 +162,7 @@ async function putTogether(whole: Whole): Promise<Together> {
   const { providers, tiers: bare, upstreams } = wireBackends(whole)
   const left = await openLeft(whole)
   const tiers = wireTiers(whole, bare, { providers, left, store })
-  const reading = await wireReading(whole, { ...tiers, upstreams })
+  const reading = await wireReading(whole, { ...tiers, upstreams, records: recordsIn(store) })
   const shared = wirePublic(whole)
   const tierNames = tiers.stack.stats().map(({ tier }) => tier)
   const writing = wireUploads(whole, { folder, store, providers, left, reading, tiers: tierNames, ...shared })
@@ -175,7 +187,7 @@ async function putTogether(whole: Whole): Promise<Together> {
     drain,
     begin() {
       begin()
-      answerWorkers(whole, tiers)
+      answerWorkers(whole, tiers, store)
       reading.denials.begin()
       tellLeft(whole, store, providers, left)
     },

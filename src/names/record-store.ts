@@ -1,11 +1,8 @@
-// Stores the last record of each key in a folder, so that names resolve after a restart with every upstream down.
-// Readers verify it again.
-import { readdir, readFile, rm, stat } from 'node:fs/promises'
-import { join } from 'node:path'
+// Keeps the last record of each key in the store, so that names resolve after a restart with every upstream down. Readers
+// verify it again.
 import type { CID } from 'multiformats/cid'
-import { maxRecordBytes } from '../../backends/upstreams/contract.ts'
-import { isLeftOver, makeFolders, orIfGone, writeDurably } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
+import type { Statement, Store, StoreReader } from '../store/store.ts'
 import { keyText } from './ipns-record.ts'
 
 export interface RecordStore {
@@ -18,23 +15,35 @@ export interface RecordStore {
   close(): Promise<void>
 }
 
-const suffix = '.ipns-record'
-const mostWaiting = 1000
+/** `bytes` undefined: to be removed. */
+export type KeptRecord = { readonly name: string; readonly bytes: Uint8Array | undefined }
 
-/** At most `most` records; the one that was written longest ago goes first. */
-export function createRecordStore(options: {
-  readonly folder: string
-  readonly most: number
+export type RecordStoreOptions = {
+  readonly store: Pick<StoreReader, 'read'>
+  readonly write: (records: readonly KeptRecord[]) => Promise<void>
   readonly log: Log
-}): RecordStore {
-  const { folder, most, log } = options
-  const waiting = new Map<string, Uint8Array | undefined>() // undefined: to be removed
-  let underWay: { readonly name: string; readonly bytes: Uint8Array | undefined } | undefined
-  let writer: Promise<void> | undefined
-  let listing: Promise<Set<string>> | undefined
-  let complained = false
+}
 
-  const file = (name: string): string => join(folder, `${name}${suffix}`)
+const maxWaiting = 1000
+
+const putSql = `insert into record (name, bytes, at) values (?, ?, (select coalesce(max(at), 0) + 1 from record))
+on conflict (name) do update set bytes = excluded.bytes, at = excluded.at`
+const removeSql = 'delete from record where name = ?'
+const trimSql = 'delete from record where at <= (select at from record order by at desc limit 1 offset ?)'
+
+/** At most `max` records; the one that was written longest ago goes first. */
+export function writeRecords(store: Pick<Store, 'write'>, max: number, records: readonly KeptRecord[]): Promise<void> {
+  const statements = records.map(
+    ({ name, bytes }): Statement => (bytes ? { sql: putSql, args: [name, bytes] } : { sql: removeSql, args: [name] }),
+  )
+  return store.write([...statements, { sql: trimSql, args: [max] }])
+}
+
+export function createRecordStore({ store, write, log }: RecordStoreOptions): RecordStore {
+  let waiting = new Map<string, Uint8Array | undefined>()
+  let underWay: ReadonlyMap<string, Uint8Array | undefined> = new Map()
+  let writer: Promise<void> | undefined
+  let complained = false
 
   function complain(what: string, error: unknown): void {
     if (complained) return
@@ -42,62 +51,26 @@ export function createRecordStore(options: {
     log('warn', 'names.store', { what, error: error instanceof Error ? error.message : String(error) })
   }
 
-  /** The names in the folder, the oldest first. A failed look is forgotten, so that the next one looks again. */
-  function names(): Promise<Set<string>> {
-    listing ??= list().catch((error) => {
-      listing = undefined
-      throw error
-    })
-    return listing
-  }
-
-  async function list(): Promise<Set<string>> {
-    await makeFolders(folder)
-    const found: { name: string; at: number }[] = []
-    for (const entry of await readdir(folder)) {
-      const path = join(folder, entry)
-      if (isLeftOver(entry)) await rm(path, { force: true })
-      else if (entry.endsWith(suffix)) {
-        const { mtimeMs } = await stat(path)
-        found.push({ name: entry.slice(0, -suffix.length), at: mtimeMs })
-      }
-    }
-    return new Set(found.sort((one, other) => one.at - other.at).map(({ name }) => name))
-  }
-
-  async function put(name: string, bytes: Uint8Array | undefined): Promise<void> {
-    const all = await names()
-    // What was there counts until the new one is: a write may fail.
-    if (bytes) await writeDurably(file(name), bytes)
-    else await rm(file(name), { force: true })
-    all.delete(name)
-    if (!bytes) return
-    all.add(name)
-    for (const oldest of all) {
-      if (all.size <= most) return
-      all.delete(oldest)
-      await rm(file(oldest), { force: true })
-    }
-  }
-
+  /** Records that come while others are written are one commit. */
   async function drain(): Promise<void> {
-    for (const [name, bytes] of waiting) {
-      waiting.delete(name)
-      underWay = { name, bytes }
-      await put(name, bytes).then(
+    while (waiting.size > 0) {
+      const records = [...waiting].map(([name, bytes]) => ({ name, bytes }))
+      underWay = waiting
+      waiting = new Map()
+      await write(records).then(
         () => {
           complained = false
         },
-        (error) => complain(`the record of ${name} could not be kept`, error),
+        (error) => complain(`${records.length} records could not be kept`, error),
       )
     }
-    underWay = undefined
+    underWay = new Map()
     writer = undefined
   }
 
   function enqueue(key: CID, bytes: Uint8Array | undefined): void {
     const name = keyText(key)
-    if (!waiting.has(name) && waiting.size >= mostWaiting) return
+    if (!waiting.has(name) && waiting.size >= maxWaiting) return
     waiting.set(name, bytes)
     writer ??= Promise.resolve().then(drain)
   }
@@ -105,16 +78,10 @@ export function createRecordStore(options: {
   return {
     async read(key) {
       const name = keyText(key)
-      if (waiting.has(name)) return waiting.get(name)
-      if (underWay?.name === name) return underWay.bytes
+      for (const some of [waiting, underWay]) if (some.has(name)) return some.get(name)
       try {
-        if (!(await names()).has(name)) return undefined
-        const size = await orIfGone(
-          stat(file(name)).then((found) => found.size),
-          undefined,
-        )
-        if (size === undefined || size > maxRecordBytes) return undefined
-        return await orIfGone(readFile(file(name)), undefined)
+        const [row] = await store.read('select bytes from record where name = ?', [name])
+        return row?.bytes as Uint8Array | undefined
       } catch (error) {
         complain(`the record of ${name} could not be read`, error)
         throw error

@@ -72,8 +72,8 @@ export type Team = OwnerTeam | WorkerTeam
 
 export type DeniedRule = { readonly cid: string; readonly legal: boolean; readonly reason: string | undefined }
 
-/** `block`, `failed`, `counts`: from a worker. `deny`, `purge`: to all of them. `ended`: a worker did. */
-export type Topic = 'block' | 'failed' | 'counts' | 'deny' | 'purge' | 'ended'
+/** `block`, `records`, `failed`, `counts`: from a worker. `deny`, `purge`: to all of them. `ended`: a worker did. */
+export type Topic = 'block' | 'records' | 'failed' | 'counts' | 'deny' | 'purge' | 'ended'
 
 export const isWorker = (team: Team | undefined): team is WorkerTeam => team !== undefined && team.index > 0
 export const isOwner = (team: Team | undefined): team is OwnerTeam => team !== undefined && team.index === 0

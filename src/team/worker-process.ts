@@ -86,7 +86,7 @@ export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
   channel.on('counts', (said) => {
     counts = said as WorkerCounts
   })
-  for (const topic of ['block', 'failed'] as const) channel.on(topic, (said) => heard(topic, said))
+  for (const topic of ['block', 'records', 'failed'] as const) channel.on(topic, (said) => heard(topic, said))
 
   function kill(event: string, error: unknown): void {
     log('error', event, { ...about, why: wordsOf(error) })

@@ -1,10 +1,9 @@
 // The read side put together: where blocks come from, what names mean, what is denied, and the complete answers in memory.
-import { join } from 'node:path'
 import { createResponseCache, type ResponseCache } from '../http/content/response-cache.ts'
 import { createRecordMemory } from '../names/ipns.ts'
 import { createLookupMemory } from '../names/lookups.ts'
 import { createNames, type Names, type NamesMemory } from '../names/names.ts'
-import { createRecordStore } from '../names/record-store.ts'
+import { createRecordStore, type KeptRecord } from '../names/record-store.ts'
 import { createSharedRecords, type Shelf } from '../names/shared-records.ts'
 import { createNoLinkMemory } from '../names/sites.ts'
 import { createNotFoundMemory } from '../retrieval/absence/not-found.ts'
@@ -13,11 +12,18 @@ import type { Retrieval } from '../retrieval/session.ts'
 import type { TierStack } from '../retrieval/tiers/stack.ts'
 import { createPool, type Pool } from '../retrieval/upstreams/pool.ts'
 import { startProbes } from '../retrieval/upstreams/probes.ts'
+import type { StoreReader } from '../store/store.ts'
 import { isWorker } from '../team/team.ts'
 import type { WiredUpstream } from './backends.ts'
 import { type Denials, wireDenials } from './denials.ts'
 import { type Finding, takeFinding } from './finding.ts'
 import type { Whole } from './whole.ts'
+
+/** Where IPNS records are kept: a worker has its owner write them. */
+export type RecordPlace = {
+  readonly store: Pick<StoreReader, 'read'>
+  readonly write: (records: readonly KeptRecord[], max: number) => Promise<void>
+}
 
 export type ReadSide = {
   readonly pool: Pool
@@ -38,7 +44,13 @@ export async function wireReading(
     stack,
     shelves,
     upstreams,
-  }: { readonly stack: TierStack; readonly shelves: readonly Shelf[]; readonly upstreams: readonly WiredUpstream[] },
+    records,
+  }: {
+    readonly stack: TierStack
+    readonly shelves: readonly Shelf[]
+    readonly upstreams: readonly WiredUpstream[]
+    readonly records: RecordPlace
+  },
 ): Promise<ReadSide> {
   const { config, clock, log, lease } = whole
   const { deadline, hedge, probeEvery } = config.retrieval
@@ -53,7 +65,7 @@ export async function wireReading(
     (one) => one.close(),
   )
   const retrieval = takeRetrieval(whole, { stack, pool, upstreams, finding })
-  const names = takeNames(whole, { pool, shelves, denials, finding })
+  const names = takeNames(whole, { pool, shelves, records, denials, finding })
   lease.take(
     'probes',
     [pool, probeEvery],
@@ -118,15 +130,16 @@ function takeNames(
   parts: {
     readonly pool: Pool
     readonly shelves: readonly Shelf[]
+    readonly records: RecordPlace
     readonly denials: Denials
     readonly finding: Finding | undefined
   },
 ): Names {
-  const { pool, shelves, denials, finding } = parts
+  const { pool, shelves, records, denials, finding } = parts
   const routers = finding?.routers ?? []
   const { config, clock, log, lease } = whole
   const { userAgent } = config.retrieval
-  const memory = takeNamesMemory(whole, shelves)
+  const memory = takeNamesMemory(whole, shelves, records)
   return lease.take(
     'names',
     [Object.values(memory), pool, routers, denials.lists, config.names, userAgent],
@@ -137,15 +150,18 @@ function takeNames(
 }
 
 /** DNS answers are forgotten when the DNS servers or their options change; IPNS records prove themselves and stay. */
-function takeNamesMemory({ config, clock, log, lease }: Whole, shelves: readonly Shelf[]): NamesMemory {
+function takeNamesMemory(
+  { config, clock, log, lease }: Whole,
+  shelves: readonly Shelf[],
+  { store, write }: RecordPlace,
+): NamesMemory {
   const { dns, links, ttl, notFound, most } = config.names
-  const folder = join(config.data, 'names')
   return {
     store: lease.take(
       'records on the disk',
-      [folder, most],
-      () => createRecordStore({ folder, most, log }),
-      (store) => store.close(),
+      [store, most],
+      () => createRecordStore({ store, write: (records) => write(records, most), log }),
+      (records) => records.close(),
     ),
     shared: lease.take(
       'records in shared tiers',
@@ -153,7 +169,7 @@ function takeNamesMemory({ config, clock, log, lease }: Whole, shelves: readonly
       () => createSharedRecords({ shelves, clock, log }),
       (shared) => shared.close(),
     ),
-    records: lease.take('records', [folder, ttl, notFound, most], () => createRecordMemory(most)),
+    records: lease.take('records', [store, ttl, notFound, most], () => createRecordMemory(most)),
     links: lease.take('links', [dns, links, ttl, notFound, most], () => createLookupMemory<string>(most)),
     without: lease.take('without link', [dns, links, most], () => createNoLinkMemory(most)),
   }

@@ -40,8 +40,13 @@ export function createQuotaBook(store: Pick<StoreReader, 'read'>): QuotaBook {
     tokens.clear()
   }
 
+  let loading: Promise<void> | undefined
+
   return {
-    ready: load(),
+    get ready() {
+      loading ??= load()
+      return loading
+    },
     underWay: new Map(),
     used(token, today) {
       turnTo(today)

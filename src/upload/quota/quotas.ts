@@ -33,6 +33,8 @@ export interface Quotas {
 
 export function createQuotas({ book, clock, log }: { book: QuotaBook; clock: Clock; log: Log }): Quotas {
   const refusals = new Map<string, number>()
+  let ready: Promise<void> | undefined
+
   const today = () => dayOf(clock.now())
   const used = (token: string) => book.used(token, today())
 
@@ -59,7 +61,10 @@ export function createQuotas({ book, clock, log }: { book: QuotaBook; clock: Clo
   }
 
   return {
-    ready: book.ready.catch((error: unknown) => log('warn', 'quotas.unreadable', { error: wordsOf(error) })),
+    get ready() {
+      ready ??= book.ready.catch((error: unknown) => log('warn', 'quotas.unreadable', { error: wordsOf(error) }))
+      return ready
+    },
     used,
     refused: (token) => refusals.get(token) ?? 0,
     begin(one, least = 0) {

@@ -7,6 +7,7 @@ import { readingsOf } from '../../admin/readings.ts'
 import { version } from '../../config/package.ts'
 import { Failure } from '../../core/failure.ts'
 import { roomAt } from '../../data-folder/room.ts'
+import type { KeptRecord } from '../../names/record-store.ts'
 import { createMetrics, type Metrics } from '../../observe/metrics.ts'
 import { watchProcess } from '../../observe/process.ts'
 import { createUploadCounts } from '../../observe/uploads.ts'
@@ -39,8 +40,10 @@ export async function wireWorker(whole: Whole, team: WorkerTeam): Promise<Worker
   const { providers, tiers: bare, upstreams } = wireBackends(whole)
   const left = await openLeft(whole)
   const waiting = whole.lease.take('waiting at the owner', [], () => ({ store: storeOfOwner(team) }))
-  const tiers = wireTiers(whole, bare, { providers, left, store: takeReader(whole), waiting })
-  const reading = await wireReading(whole, { ...tiers, upstreams })
+  const store = takeReader(whole)
+  const tiers = wireTiers(whole, bare, { providers, left, store, waiting })
+  const records = { store, write: async (found: readonly KeptRecord[]) => team.tell('records', found) }
+  const reading = await wireReading(whole, { ...tiers, upstreams, records })
   const shared = wirePublic(whole)
   const tierNames = tiers.stack.stats().map(({ tier }) => tier)
   const front = wireFront(whole, reading, {
