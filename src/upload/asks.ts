@@ -1,4 +1,4 @@
-// Questions to providers: a few at once for each provider, each noted while it is under way, so that none is asked twice.
+// Questions to providers, a few at once for each provider.
 import type { CID } from 'multiformats/cid'
 import type { Provider, Upload } from '../../backends/pinning/contract.ts'
 import type { Clock } from '../core/clock.ts'
@@ -7,8 +7,6 @@ import { createGate, type Gate } from '../core/gate.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { Standing } from '../store/store.ts'
 import { attemptPin, nextTryMs, type ProviderAttempt } from './attempt.ts'
-import type { SharedUploads } from './shared.ts'
-import { nameOf } from './stored-upload.ts'
 
 export type AsksOptions = {
   readonly clock: Clock
@@ -16,16 +14,14 @@ export type AsksOptions = {
   readonly pinMs: number
   /** Throws a Failure for a CID that this gateway must not keep now: an upload on its way may be denied later. */
   readonly admit: (cid: CID) => void
-  readonly shared: SharedUploads
-  readonly closing: AbortSignal
   /** Called with each answer of a provider. */
   readonly onAttempt?: ((attempt: ProviderAttempt) => void) | undefined
   readonly trace?: Trace | undefined
 }
 
 export interface Asks {
-  /** One attempt. Rejects only when `signal` aborts, the gateway stops, or an operator deletes the upload. */
-  ask(provider: Provider, upload: Upload, signal?: AbortSignal): Promise<ProviderAttempt>
+  /** One attempt. Rejects only when `signal` aborts. */
+  ask(provider: Provider, upload: Upload, signal: AbortSignal): Promise<ProviderAttempt>
 }
 
 export const asksAtOnce = 16
@@ -38,23 +34,20 @@ const gateOf = (name: string): Gate =>
     full: () => new Failure('overloaded', `provider ${name} is asked too much at once`, { source: 'ours' }),
   })
 
-export function createAsks({ clock, pinMs, admit, shared, closing, onAttempt, trace }: AsksOptions): Asks {
+export function createAsks({ clock, pinMs, admit, onAttempt, trace }: AsksOptions): Asks {
   const gates = new Map<string, Gate>()
 
   return {
-    ask(provider, upload, signal) {
+    async ask(provider, upload, signal) {
       const { name } = provider
       const gate = gates.get(name) ?? gateOf(name)
       gates.set(name, gate)
-      const stop = new AbortController()
-      const any = AbortSignal.any([closing, stop.signal, ...(signal ? [signal] : [])])
-      const done = gate.run(() => attemptPin(provider, upload, { ms: pinMs, clock, signal: any, admit, trace }), any)
-      shared.asking(nameOf(upload.cid), name, { stop, done })
-      if (!onAttempt) return done
-      return done.then((attempt) => {
-        onAttempt(attempt)
-        return attempt
-      })
+      const attempt = await gate.run(
+        () => attemptPin(provider, upload, { ms: pinMs, clock, signal, admit, trace }),
+        signal,
+      )
+      onAttempt?.(attempt)
+      return attempt
     },
   }
 }

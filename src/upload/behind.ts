@@ -40,7 +40,7 @@ type Line = {
   readonly holder: string
   readonly atOnce: number
   /** Resolves when this is over, with where the holder stands now; undefined forgets it, `later` changes nothing. */
-  readonly bring: (entry: Entry, upload: Upload) => Promise<Standing | undefined | 'later'>
+  readonly bring: (entry: Entry, upload: Upload, signal: AbortSignal) => Promise<Standing | undefined | 'later'>
   /** Read from the ledger when `changes` had this count. */
   rows: Entry[]
   changes: number
@@ -80,7 +80,7 @@ export function createBehind(options: BehindOptions): Behind {
     const line: Line = {
       ...{ holder, atOnce, rows: [], changes: -1, running: 0, failures: 0 },
       ...{ isLooking: false, isWoken: false, isResting: false, cancel: () => {} },
-      bring: (entry, upload) => bring(line)(entry, upload),
+      bring: (...of) => bring(line)(...of),
     }
     lines.set(holder, line)
     return line
@@ -88,39 +88,35 @@ export function createBehind(options: BehindOptions): Behind {
 
   const toProvider =
     (provider: Provider): Line['bring'] =>
-    async (entry, upload) => {
+    async (entry, upload, signal) => {
       const { name } = provider
       const tries = (entry.holders[name]?.tries ?? 0) + 1
-      const attempt = await asks.ask(provider, upload)
+      const attempt = await asks.ask(provider, upload, signal)
       const standing = standingAfter(attempt, tries)
       return provider === own ? { ...standing, kind: 'here' } : standing
     }
 
-  async function bringBlocks(tier: string, upload: Upload): Promise<void> {
-    const read = async function* (signal: AbortSignal) {
+  async function bringBlocks(tier: string, upload: Upload, signal: AbortSignal): Promise<void> {
+    const read = async function* () {
       try {
         yield* upload.blocks(signal)
       } catch (cause) {
         throw signal.aborted ? cause : new Lost(cause instanceof Error ? cause.message : String(cause), { cause })
       }
     }
-    const stop = new AbortController()
-    const signal = AbortSignal.any([closing, stop.signal])
-    const done = putBlocks(read, (cid, bytes, own) => retrieval.bring(tier, cid, bytes, own), signal)
-    shared.asking(nameOf(upload.cid), tier, { stop, done })
-    await done
+    await putBlocks(read, (cid, bytes) => retrieval.bring(tier, cid, bytes, signal), signal)
   }
 
   const toTier =
     (tier: string) =>
     (line: Line): Line['bring'] =>
-    async ({ cid }, upload) => {
+    async ({ cid }, upload, signal) => {
       try {
-        await bringBlocks(tier, upload)
+        await bringBlocks(tier, upload, signal)
         line.failures = 0
         return undefined
       } catch (error) {
-        closing.throwIfAborted()
+        signal.throwIfAborted()
         if (error instanceof Lost) {
           log('error', 'upload.tier-lost', { tier, cid: nameOf(cid), why: error.message })
           return undefined
@@ -208,9 +204,11 @@ export function createBehind(options: BehindOptions): Behind {
       }
       isRead = true
       line.changes = shared.changes
-      const due = await store.ledger.due(holder, rowsAtOnce)
-      line.rows = due.filter(({ cid }) => !shared.isAsking(nameOf(cid), holder))
-      someAreAsked = due.length === rowsAtOnce
+      line.rows = await shared.unasked(holder, async () => {
+        const due = await store.ledger.due(holder, rowsAtOnce)
+        someAreAsked = due.length === rowsAtOnce
+        return due
+      })
     }
   }
 
@@ -223,8 +221,12 @@ export function createBehind(options: BehindOptions): Behind {
     line.running++
     const changes = shared.changes
     const upload = storedUpload(entry, places)
-    const work = line.bring(entry, upload).then((standing) => write(line, entry.cid, standing, changes))
-    const over = work
+    const stop = new AbortController()
+    const done = line
+      .bring(entry, upload, AbortSignal.any([closing, stop.signal]))
+      .then((standing) => write(line, entry.cid, standing, changes))
+    shared.asking(nameOf(entry.cid), line.holder, { stop, done })
+    const over = done
       .catch((error: unknown) => {
         // Deleted meanwhile, or the ledger could not be written: it is due as before.
         if (closing.aborted) return

@@ -70,26 +70,27 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     return asking
   }
 
-  /** An answer after the 200 goes to the ledger, unless an operator has deleted the upload. */
+  /** An answer after the 200 goes to the ledger. */
   function note(asking: Asking, attempt: ProviderAttempt): void {
     const { provider: holder } = attempt
-    const { cid } = asking.upload
     asking.attempts.push(attempt)
     if (attempt.isHeld) asking.held.add(holder)
     else {
       const { class: kind, why } = attempt
       log('warn', 'upload.provider', { cid: asking.name, provider: holder, class: kind, why })
     }
-    asking.holders.set(holder, standingAfter(attempt, 1))
-    if (asking.isAccepted) writeLate(cid, { [holder]: standingAfter(attempt, 1) })
+    const standing = standingAfter(attempt, 1)
+    asking.holders.set(holder, standing)
+    if (asking.isAccepted) writeLate(asking, holder, standing)
   }
 
-  function writeLate(cid: Received['upload']['cid'], holders: Record<string, Standing>): void {
-    const written = store.update(cid, holders).then(wake, (error: unknown) => {
+  function writeLate({ name, stop, upload }: Asking, holder: string, standing: Standing): void {
+    const done = store.update(upload.cid, { [holder]: standing }).catch((error: unknown) => {
       // It is asked again, since the ledger still says that it lacks the upload.
-      if (!closing.aborted) log('error', 'upload.holder', { cid: nameOf(cid), error: String(error) })
+      if (!closing.aborted) log('error', 'upload.holder', { cid: name, error: String(error) })
     })
-    void track(written)
+    shared.asking(name, holder, { stop, done })
+    void track(done.then(wake))
   }
 
   /** Asks providers until enough hold it, or enough cannot be reached any more. */
@@ -114,11 +115,13 @@ export function createConfirm(options: ConfirmOptions): Confirm {
         under++
         // It fetches from here what is not accepted yet.
         if (!provider.traits.takesBytes) asking.kept.offer()
-        const work = asks.ask(provider, asking.upload, stop.signal).then((attempt) => {
+        const signal = AbortSignal.any([closing, stop.signal])
+        const work = asks.ask(provider, asking.upload, signal).then((attempt) => {
           under--
           note(asking, attempt)
           look()
         })
+        shared.asking(asking.name, provider.name, { stop, done: work })
         work.catch(fail)
         const question = track(work.catch(() => {})).finally(() => questions.delete(question))
         questions.add(question)
@@ -179,8 +182,8 @@ export function createConfirm(options: ConfirmOptions): Confirm {
       asking.isAccepted = true
       asking.outcome.resolve()
       // An answer may have come during the commit.
-      const late = [...asking.holders].filter(([name, standing]) => written[index]?.get(name) !== standing)
-      if (late.length > 0) writeLate(asking.upload.cid, Object.fromEntries(late))
+      for (const [holder, standing] of asking.holders)
+        if (written[index]?.get(holder) !== standing) writeLate(asking, holder, standing)
       isWanted ||= [...asking.holders.values()].some(({ state }) => state === 'wanted')
     }
     if (isWanted) wake()

@@ -92,7 +92,7 @@ export function createUploads(options: UploadsOptions): Uploads {
   const closing = ending.signal
   const working = createWorking(clock)
   const { track } = working
-  const asks = createAsks({ ...options, admit, shared, closing })
+  const asks = createAsks({ ...options, admit })
   const standingAfter = createStandingAfter(clock, random)
   const places = [store.blocks, ...(options.places ?? providers.flatMap((one) => one.store ?? []))]
   const common = { own, store, shared, clock, log, closing, track }
@@ -125,9 +125,9 @@ export function createUploads(options: UploadsOptions): Uploads {
   }
 
   /** All of them, or none. */
-  async function confirmed(received: readonly Received[]): Promise<void> {
+  async function confirmed(received: readonly Received[], slot: UploadSlot | undefined): Promise<void> {
     try {
-      await confirm(received)
+      await confirm(received, slot?.quota && [slot.quota.use()])
     } finally {
       for (const { counter } of received) counter.release()
     }
@@ -147,7 +147,7 @@ export function createUploads(options: UploadsOptions): Uploads {
           // No provider gets anything before the whole body has arrived and is well formed.
           const { added, received } = await receiveIncoming(request, receiving, given, { intake, taking })
           if (given.isOnlyHashed) for (const { counter } of received) counter.release()
-          else await confirmed(received)
+          else await confirmed(received, given.slot)
           return [...added]
         }),
       ),
@@ -157,12 +157,12 @@ export function createUploads(options: UploadsOptions): Uploads {
           const signals = [closing, ...(given.signal ? [given.signal] : [])]
           const source = bounded(bytes, { ...limits, clock, signals, slot: given.slot })
           const received = await taking.file(intake, source, given)
-          await confirmed([received])
+          await confirmed([received], given.slot)
           return received.added
         }),
       ),
     keep: (root, blocks, slot) =>
-      track(withIntake(async (intake) => confirmed([await taking.dag(intake, root, blocks, slot)]))),
+      track(withIntake(async (intake) => confirmed([await taking.dag(intake, root, blocks, slot)], slot))),
     pins,
     admission,
     probe: store.probe,

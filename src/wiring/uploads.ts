@@ -5,6 +5,8 @@ import type { Provider } from '../../backends/pinning/contract.ts'
 import type { QuotaState } from '../admin/metrics/uploads.ts'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
+import { wordsOf } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
 import type { DataFolder } from '../data-folder/folders.ts'
 import { createAddRoute, type Route } from '../http/add/add.ts'
 import { type AdminAdd, createAdminAdd } from '../http/add/admin-add.ts'
@@ -87,10 +89,14 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
   const stores = { ...parts, everywhere: takeEverywhere(whole, retrieval), admit: denials.admit }
   const counts = lease.take('upload counts', [], createUploadCounts)
-  const quotas = takeQuotas(whole, parts.folder)
+  const quotas = takeQuotas(whole, parts.store)
   const uploads = counted(bounded(takeUploads(whole, stores), quotas), counts)
   const through =
-    upload.through && countedThrough(boundedThrough(takeThrough(whole, upload.through, stores), quotas), counts)
+    upload.through &&
+    countedThrough(
+      boundedThrough(takeThrough(whole, upload.through, stores), quotas, { store: parts.store, log }),
+      counts,
+    )
   const clientOf = (request: IncomingMessage): Uploader => {
     const client = parts.clientOf(request)
     const quota = tokens.quotaOf(request.headers)
@@ -141,18 +147,13 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   return { counts, quotas: states, routes, adminAdd, offered, pins, probe, uploads, schemas }
 }
 
-/** What was used up outlives this gateway, as the file does that it is kept in. */
-function takeQuotas(whole: Whole, folder: DataFolder): Quotas {
-  const { config, clock, log, lease } = whole
+/** Counts outlive this gateway, as the store does that they are kept in. */
+function takeQuotas(whole: Whole, store: Store): Quotas {
+  const { clock, log, lease } = whole
   const telling = takeTelling(whole)
-  return lease.take(
-    'quotas',
-    [config.data, telling],
-    () => {
-      const book = folder.part(createQuotaBook)
-      return createQuotas({ book: telling ? shareBook(book, telling) : book, clock, log })
-    },
-    (quotas) => quotas.close(),
+  const book = lease.take('quota book', [store], () => createQuotaBook(store))
+  return lease.take('quotas', [book, telling], () =>
+    createQuotas({ book: telling ? shareBook(book, telling) : book, clock, log }),
   )
 }
 
@@ -162,7 +163,13 @@ const bounded = (uploads: Uploads, quotas: Quotas): UploadDoor => ({
   keep: keepWithin(uploads.keep),
 })
 
-const boundedThrough = (through: Through, quotas: Quotas) => ({ ...through, ...withQuotas(through, quotas) })
+/** A count that cannot be kept holds until the end of the process, and fails no upload. */
+const boundedThrough = (through: Through, quotas: Quotas, { store, log }: { store: Store; log: Log }) => ({
+  ...through,
+  ...withQuotas(through, quotas, (use) =>
+    store.accept([], [use]).catch((error: unknown) => log('warn', 'quotas.write-failed', { error: wordsOf(error) })),
+  ),
+})
 
 /** Tokens of one name use up the same; what is told is the quota of the first. */
 function quotasOf({ auth }: Config['upload'], quotas: Quotas): readonly QuotaState[] {

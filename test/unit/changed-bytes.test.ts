@@ -193,7 +193,7 @@ describe('every single change', () => {
     await first.close()
     const files = readdirSync(path).map((name) => ({ name: join(path, name), bytes: readFileSync(join(path, name)) }))
     const whole = { clock, log: silentLog, lease, config: { cache: { fillBytes: 0 } } } as unknown as Whole
-    const nothing = { store: { get: async () => undefined, has: async () => false } } as never
+    const nothing = { blocks: { get: async () => undefined, has: async () => false } } as never
     const count = { corrupt: 0, missed: 0 }
     try {
       for (const { name, bytes } of files)
@@ -201,7 +201,7 @@ describe('every single change', () => {
           for (const file of files) writeFileSync(file.name, file.bytes)
           writeFileSync(name, changed)
           const bare = open()
-          const { stack, corrupt } = wireTiers(whole, [bare], { providers: [], left: [], waiting: nothing })
+          const { stack, corrupt } = wireTiers(whole, [bare], { providers: [], left: [], store: nothing })
           const before = corrupt.get('one') ?? 0
           const read = await stack.get(leaf.cid)
           assert.ok(isTrue(leaf, read), 'other bytes')

@@ -1,6 +1,6 @@
 // A CAR whose roots share their blocks, and an upload of very many links, without HTTP: what they may cost beside their size.
 import assert from 'node:assert/strict'
-import { mkdtemp, readdir, rm } from 'node:fs/promises'
+import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
@@ -9,12 +9,16 @@ import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
 import { sha256 } from 'multiformats/hashes/sha2'
 import { type Block, blockKey } from '../../src/core/block.ts'
+import { systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
+import { silentLog } from '../../src/core/log.ts'
+import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { carSection } from '../../src/ipld/car.ts'
-import { type CarSpooling, linksAhead, spoolCar } from '../../src/upload/intake/car.ts'
+import { joinStore } from '../../src/store/open.ts'
+import { linksAhead, takeCar } from '../../src/upload/intake/car.ts'
 import { rehash } from '../../src/upload/pins/rehash.ts'
-import { createSpools, spoolFolder } from '../../src/upload/spool/spool.ts'
-import { blockName, storedUpload } from '../../src/upload/spool/stored-upload.ts'
+import { blockName, storedUpload } from '../../src/upload/stored-upload.ts'
+import { keptIn, nothing } from '../support/kept.ts'
 
 async function node(value: unknown): Promise<Block> {
   const bytes = dagCbor.encode(value)
@@ -33,32 +37,30 @@ test('a block below many roots counts for each of them; beyond the bound the upl
       header,
       ...[...roots, ...leaves].flatMap((one) => [...carSection(one)]),
     ])
-    const spools = createSpools(data)
+    const folder = createDataFolders().enter(data)
+    const { store, leave } = joinStore(folder, { clock: systemClock, log: silentLog })
+    await store.ready
     const counter = { over: (source: AsyncIterable<Uint8Array>) => source, release() {}, add() {}, bytes: 0 }
-    const spooling = {
-      spools,
-      admission: { count: () => counter },
-      admit() {},
-      limits: { maxBytes: 1_000_000 },
-      closing: new AbortController().signal,
-      drop: ({ id }: { id: string }) => spools.drop(id),
-    } as unknown as CarSpooling
-    const take = (left: number) =>
-      spoolCar(
-        (async function* () {
+    async function take(left: number) {
+      const intake = store.begin()
+      try {
+        const source = (async function* () {
           yield body
-        })(),
-        { shape: undefined, slot: undefined } as never,
-        { left, most: 24 },
-        spooling,
-      )
+        })()
+        const taking = { intake, count: () => counter, admit() {}, limits: { maxBytes: 1_000_000 } }
+        return await takeCar(source, {}, { left, most: 24 }, { ...taking, closing: new AbortController().signal })
+      } finally {
+        await intake.drop()
+      }
+    }
 
     await assert.rejects(
       take(23),
       (error) => isFailure(error, 'malformed') && /more than 24 blocks together/.test(error.message),
     )
-    assert.deepEqual(await readdir(spoolFolder(data)).catch(() => []), [])
+    assert.deepEqual(await keptIn(data), nothing)
     assert.equal((await take(24)).length, 4)
+    await leave()
   } finally {
     await rm(data, { recursive: true, force: true })
   }
@@ -90,8 +92,8 @@ test('a walk over an upload goes to its blocks and to none of its thousands of i
   let steps = 0
   // Each step of a walk asks it.
   const signal = Object.assign(new AbortController().signal, { throwIfAborted: () => void steps++ })
-  const kept = { cid, profile: {} as never, bytes: 0, carBytes: 0, folder: join(tmpdir(), 'cidgate-none') }
-  const walked = await Array.fromAsync(storedUpload({ ...kept, stores: [store] }).blocks(signal))
+  const kept = { cid, profile: {} as never, bytes: 0, carBytes: 0 }
+  const walked = await Array.fromAsync(storedUpload(kept, [store]).blocks(signal))
   assert.deepEqual(
     walked.map((one) => blockKey(one.cid)),
     blocks.toReversed().map((one) => blockKey(one.cid)),

@@ -2,7 +2,7 @@
 // bytes back through a reader that is not ours.
 import assert from 'node:assert/strict'
 import { createHash, randomBytes } from 'node:crypto'
-import { mkdir, mkdtemp, readdir, rm, writeFile } from 'node:fs/promises'
+import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, describe, it } from 'node:test'
@@ -12,8 +12,13 @@ import { importBytes } from 'ipfs-unixfs-importer'
 import { CID } from 'multiformats/cid'
 import { profiles, shapes, type Upload } from '../../backends/pinning/contract.ts'
 import { blockKey, proves } from '../../src/core/block.ts'
+import { systemClock } from '../../src/core/clock.ts'
+import { silentLog } from '../../src/core/log.ts'
+import { processFolders } from '../../src/data-folder/process.ts'
+import { type Joined, joinStore } from '../../src/store/open.ts'
 import { chunks, importFile } from '../../src/upload/intake/import.ts'
-import { createSpools, type Spools, spoolFolder } from '../../src/upload/spool/spool.ts'
+import { storedUpload } from '../../src/upload/stored-upload.ts'
+import { rot } from '../support/kept.ts'
 
 const never = new AbortController().signal
 const MiB = 1024 * 1024
@@ -46,20 +51,28 @@ describe('chunks', () => {
 
 describe('an upload', () => {
   let folder: string
-  let spools: Spools
+  let joined: Joined
+  const open = () => joinStore(processFolders.enter(folder), { clock: systemClock, log: silentLog })
   before(async () => {
     folder = await mkdtemp(join(tmpdir(), 'cidgate-import-'))
-    spools = createSpools(folder)
+    joined = open()
+    await joined.store.ready
   })
-  after(() => rm(folder, { recursive: true, force: true }))
+  after(async () => {
+    await joined.leave()
+    await rm(folder, { recursive: true, force: true })
+  })
 
-  async function upload(
-    bytes: Uint8Array,
-    profile: (typeof profiles)[number],
-  ): Promise<{ upload: Upload; id: string }> {
-    const spool = await spools.begin()
-    const { cid: root } = await importFile(pieces(bytes), shapes[profile], spool.put)
-    return { upload: await spool.finish(root, profile, bytes.byteLength), id: spool.id }
+  /** Accepted, so that it is read from the store. */
+  async function upload(bytes: Uint8Array, profile: (typeof profiles)[number]): Promise<Upload> {
+    const { store } = joined
+    const intake = store.begin()
+    const dag = intake.dag()
+    const { cid: root } = await importFile(pieces(bytes), shapes[profile], dag.put)
+    const kept = dag.finish(root, profile, bytes.byteLength)
+    await store.accept([{ kept, at: 0, holders: { here: { kind: 'here', state: 'held', tries: 1 } } }])
+    await intake.drop()
+    return storedUpload(kept, [store.blocks])
   }
 
   const chunk = { 'unixfs-v1-2025': MiB, 'unixfs-v0-2015': MiB / 4 }
@@ -78,7 +91,7 @@ describe('an upload', () => {
       it(`${profile}: ${length} bytes have the CID that others give them, and are read back`, async () => {
         const bytes = randomBytes(length)
         const stock = await importBytes(bytes, { put: async (cid: CID) => cid }, { profile })
-        const { upload: made, id } = await upload(bytes, profile)
+        const made = await upload(bytes, profile)
         assert.equal(made.cid.toString(), stock.cid.toString())
         assert.equal(sha(await whole(made.file(never))), sha(bytes))
 
@@ -103,7 +116,6 @@ describe('an upload', () => {
         const entry = await exporter(made.cid, blockstore as never)
         assert.ok(entry.type === 'file' || entry.type === 'raw')
         assert.equal(sha(await whole(entry.content())), sha(bytes))
-        await spools.drop(id)
       })
     }
   }
@@ -115,46 +127,45 @@ describe('an upload', () => {
       ['unixfs-v0-2015', 'hello world', 'Qmf412jQZiuVUtdgnB36FXFX7xg5V6KEbSJ4dpQuhkLyfD'],
     ]
     for (const [profile, text, cid] of known) {
-      assert.equal((await upload(Buffer.from(text), profile)).upload.cid.toString(), cid)
+      assert.equal((await upload(Buffer.from(text), profile)).cid.toString(), cid)
     }
   })
 
   it('writes and sends the same bytes once, however often they are in it', async () => {
     const bytes = Buffer.alloc(5 * MiB)
-    const { upload: made, id } = await upload(bytes, 'unixfs-v1-2025')
-    assert.equal((await readdir(join(spoolFolder(folder), id))).length, 2)
+    const made = await upload(bytes, 'unixfs-v1-2025')
+    assert.equal(made.cids?.length, 2)
     assert.equal((await whole(made.car(never))).byteLength, made.carBytes)
     assert.equal(sha(await whole(made.file(never))), sha(bytes))
   })
 
   it('is read again after a restart', async () => {
     const bytes = randomBytes(3 * MiB)
-    const { upload: made, id } = await upload(bytes, 'unixfs-v0-2015')
-    const { cid, profile, carBytes } = made
-    const again = createSpools(folder).open({ id, cid, profile, bytes: bytes.byteLength, carBytes })
-    assert.equal(sha(await whole(again.car(never))), sha(await whole(made.car(never))))
+    const made = await upload(bytes, 'unixfs-v0-2015')
+    const car = sha(await whole(made.car(never)))
+    await joined.leave()
+    joined = open()
+    const entry = await joined.store.ledger.find(made.cid)
+    assert.ok(entry)
+    const again = storedUpload(entry, [joined.store.blocks])
+    assert.equal(sha(await whole(again.car(never))), car)
+    assert.equal(sha(await whole(again.file(never))), sha(bytes))
   })
 
   it('never gives a provider what rotted on the disk', async () => {
-    const { upload: made, id } = await upload(randomBytes(1000), 'unixfs-v1-2025')
-    await spools.persist(id)
-    await writeFile(join(spoolFolder(folder), id, blockKey(made.cid)), randomBytes(1000))
-    await assert.rejects(whole(made.car(never)), /lost or damaged/)
-    await rm(join(spoolFolder(folder), id, blockKey(made.cid)))
-    await assert.rejects(whole(made.file(never)), /lost or damaged/)
-  })
-
-  it('lies in no file where a crash left its folder without a block', async () => {
-    const { upload: made, id } = await upload(randomBytes(1000), 'unixfs-v1-2025')
-    await mkdir(join(spoolFolder(folder), id), { recursive: true })
-    const { cid, profile, bytes, carBytes } = made
-    const opened = createSpools(folder).open({ id, cid, profile, bytes, carBytes })
-    assert.equal(await opened.files?.(), undefined)
-    await spools.drop(id)
+    for (const length of [1000, 100_000]) {
+      const made = await upload(randomBytes(length), 'unixfs-v1-2025')
+      await joined.leave()
+      assert.equal(await rot(folder, made.cid), 1)
+      joined = open()
+      const again = storedUpload({ ...made, cids: [] }, [joined.store.blocks])
+      for (const read of [() => again.car(never), () => again.file(never)])
+        await assert.rejects(whole(read()), /lost or damaged/)
+    }
   })
 
   it('stops being read when its reader is told to', async () => {
-    const { upload: made } = await upload(randomBytes(3 * MiB), 'unixfs-v1-2025')
+    const made = await upload(randomBytes(3 * MiB), 'unixfs-v1-2025')
     const stop = new AbortController()
     await assert.rejects(async () => {
       for await (const _ of made.blocks(stop.signal)) stop.abort(new Error('enough'))
@@ -162,10 +173,10 @@ describe('an upload', () => {
   })
 
   it('gives a file whose bytes are a root block a CID of its own', async () => {
-    const { upload: large } = await upload(randomBytes(2 * MiB), 'unixfs-v1-2025')
+    const large = await upload(randomBytes(2 * MiB), 'unixfs-v1-2025')
     let root: Uint8Array | undefined
     for await (const { bytes } of large.blocks(never)) root ??= bytes
-    const { upload: small } = await upload(root as Uint8Array, 'unixfs-v1-2025')
+    const small = await upload(root as Uint8Array, 'unixfs-v1-2025')
     assert.equal(blockKey(small.cid), blockKey(large.cid))
     assert.notEqual(small.cid.toString(), large.cid.toString())
     assert.ok(CID.parse(small.cid.toString()))

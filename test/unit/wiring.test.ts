@@ -8,8 +8,8 @@ import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createTrace } from '../../src/core/wire/trace.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
+import { joinStore } from '../../src/store/open.ts'
 import { bytesOf, cidOf } from '../../src/testing/tier.ts'
-import { createSpools } from '../../src/upload/spool/spool.ts'
 import { wireBackends } from '../../src/wiring/backends.ts'
 import type { Denials } from '../../src/wiring/denials.ts'
 import { createKept, type Kept, type Lease } from '../../src/wiring/kept.ts'
@@ -52,10 +52,16 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
     trace: createTrace(),
   }
   const folder = folders.enter(data)
+  const { store } = lease.take(
+    'store',
+    [data],
+    () => joinStore(folder, { clock: systemClock, log: silentLog }),
+    (one) => one.leave(),
+  )
   const { providers, tiers: bare, upstreams } = wireBackends(whole)
-  const tiers = wireTiers(whole, bare, { providers, left: [], waiting: folder.part(createSpools) })
-  const reading = await wireReading(whole, { ...tiers, upstreams })
-  const uploads = wireUploads(whole, { folder, providers, left: [], reading, tiers: [], ...wirePublic(whole) })
+  const tiers = wireTiers(whole, bare, { providers, left: [], store })
+  const reading = await wireReading(whole, { ...tiers, upstreams, records: { store, write: async () => {} } })
+  const uploads = wireUploads(whole, { folder, store, providers, left: [], reading, tiers: [], ...wirePublic(whole) })
   const named = <Part extends { readonly name: string }>(kind: string, parts: readonly Part[]) =>
     parts.map((part) => [`${kind} ${part.name}`, part] as const)
   const all = new Map<string, unknown>([
@@ -71,7 +77,7 @@ async function partsOf(kept: Kept, more: Record<string, unknown>) {
     ['hot', reading.hot],
     ['denylists', reading.denials.lists],
     ['names', reading.names],
-    ['uploads', uploads.probe],
+    ['uploads', uploads.pins],
   ])
   return all
 }

@@ -134,7 +134,7 @@ export function createPins(options: PinsOptions): Pins {
 
   return {
     async list(asked) {
-      const { entries, next } = await ledger.page(asked)
+      const { entries, next } = await ledger.page({ ...asked, configured: providers.map(({ name }) => name) })
       return { pins: entries.map(view.pinOf), next: next === undefined ? undefined : String(next) }
     },
     count,
