@@ -2,7 +2,7 @@
 // and accepts all of them in one commit. Before that commit nothing counts, and so nothing is undone.
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Clock } from '../core/clock.ts'
-import { Failure } from '../core/failure.ts'
+import { Failure, isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { QuotaUse, Standing, Store } from '../store/store.ts'
 import { type Asks, type StandingAfter, wantedNow } from './asks.ts'
@@ -24,6 +24,8 @@ export type ConfirmOptions = {
   readonly retrieval: Everywhere
   /** Some holder is still to get an upload. */
   readonly wake: () => void
+  /** Called with the answer of the own provider, which is the commit. */
+  readonly onAttempt?: ((attempt: ProviderAttempt) => void) | undefined
   readonly clock: Clock
   readonly log: Log
   readonly closing: AbortSignal
@@ -171,12 +173,19 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     const at = clock.now()
     const written = own.map(({ holders }) => new Map(holders))
     const uploads = own.map(({ kept }, index) => ({ kept, at, holders: Object.fromEntries(written[index] ?? []) }))
+    const began = clock.monotonic()
+    const commit = { provider: here?.name ?? '', ms: 0 }
     try {
       await store.accept(uploads, quota)
     } catch (error) {
-      for (const asking of own) asking.failure = error
+      for (const asking of own) {
+        asking.failure = error
+        if (here) options.onAttempt?.({ ...commit, ...failedWith(error), ms: Math.round(clock.monotonic() - began) })
+      }
       throw error
     }
+    commit.ms = Math.round(clock.monotonic() - began)
+    if (here) for (const _ of own) options.onAttempt?.({ ...commit, isHeld: true })
     let isWanted = false
     for (const [index, asking] of own.entries()) {
       asking.isAccepted = true
@@ -246,3 +255,9 @@ export function createConfirm(options: ConfirmOptions): Confirm {
 }
 
 const unpinMs = 10_000
+
+function failedWith(error: unknown) {
+  const isNoRoom = isFailure(error, 'no-room')
+  const why = error instanceof Error ? error.message : String(error)
+  return { isHeld: false, class: isNoRoom ? 'quota' : 'transient', why, retryAfterMs: undefined, isNoRoom } as const
+}

@@ -9,6 +9,7 @@ import { blockKey } from '../../src/core/block.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { type Adding, below, boundary, idle, multipart, type Part, post, startAdding } from '../support/adding.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { keptIn, nothing } from '../support/kept.ts'
 import { scriptedProvider } from '../support/scripted-provider.ts'
 
 const file = (fileName: string, body: Uint8Array | string = fileName): Part => ({ fileName, body })
@@ -216,7 +217,7 @@ describe('the upload of a directory', () => {
       assert.equal(status, 502)
       assert.equal((json['outcomes'] as unknown[]).length, 2)
       await idle(adding)
-      assert.deepEqual(await below(adding.data), [])
+      assert.deepEqual(await keptIn(adding.data), nothing)
     } finally {
       await adding.close()
     }

@@ -8,6 +8,7 @@ import { after, before, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { below, multipart, post } from '../support/adding.ts'
 import { fetchAll, type StartOptions, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
+import { keptIn } from '../support/kept.ts'
 import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
 
 const add = (at: TestGateway, body: Uint8Array | string, headers = {}) =>
@@ -98,7 +99,7 @@ describe('with the embedded provider', () => {
       const path = pathOf(await add(at, bytes))
       assert.ok((await fetchAll(at.url + path)).body.equals(bytes))
       await at.gateway.close()
-      assert.equal((await below(join(at.data, 'pins', 'blocks'))).length, 4)
+      assert.equal((await keptIn(at.data)).blocks, 4)
       for (const name of await below(join(at.data, 'cache')))
         assert.equal((await readFile(join(at.data, 'cache', name))).includes(bytes.subarray(0, 64)), false, name)
     })

@@ -154,7 +154,7 @@ describe('/status', () => {
     assert.deepEqual(upstream.budget, { perMinute: 600, used: upstream.asked })
     assert.deepEqual(
       tiers.map(({ name }) => name),
-      ['memory', 'local', 'uploads'],
+      ['memory', 'local'],
     )
     assert.ok((tiers[0]?.bytes ?? 0) >= 3000)
     assert.equal(tiers[0]?.limitBytes, 64 * 1024 * 1024)
@@ -382,7 +382,7 @@ describe('/blocks', () => {
   test('each block below a path is told once, with what leads to it and the tiers that have it', async () => {
     const { why, placed } = await blocksOf(await add(3))
     assert.equal(why.status, 200)
-    assert.deepEqual(placed?.tiers, ['memory', 'local', 'uploads'])
+    assert.deepEqual(placed?.tiers, ['memory', 'local'])
     assert.deepEqual(
       placed.blocks.map(({ parent, isAway }) => ({ parent, isAway })),
       [undefined, 0, 1, 1, 1].map((parent) => ({ parent, isAway: false })),

@@ -1,0 +1,42 @@
+// A process that accepts uploads as fast as it can, and says the CID of each that was acknowledged: node store-process.ts FOLDER.
+// `-CID`: it was deleted, or is about to be.
+import { randomBytes, randomInt } from 'node:crypto'
+import { writeSync } from 'node:fs'
+import { createDataFolders } from '../../src/data-folder/folders.ts'
+import { systemClock } from '../../src/core/clock.ts'
+import { silentLog } from '../../src/core/log.ts'
+import { joinStore } from '../../src/store/open.ts'
+import type { Kept, Store } from '../../src/store/store.ts'
+import { keep, leavesOf, putFile, putLeaf } from './stores.ts'
+
+const [folder = ''] = process.argv.slice(2)
+const most = Number(process.env.STORE_UPLOADS ?? Number.POSITIVE_INFINITY)
+const say = (line: string): void => void writeSync(1, `${line}\n`)
+
+const { store } = joinStore(createDataFolders().enter(folder), { clock: systemClock, log: silentLog })
+let left = most
+
+function one(into: Store): Promise<Kept> {
+  const kind = randomInt(10)
+  if (kind === 0) return keep(into, (dag) => putFile(dag, leavesOf(1 + randomInt(4), 60_000)))
+  if (kind === 1) return keep(into, (dag) => putFile(dag, leavesOf(200, 500)))
+  return keep(into, (dag) => putLeaf(dag, randomBytes(20 + randomInt(3000))))
+}
+
+async function work(): Promise<void> {
+  const own: Kept[] = []
+  while (left-- > 0) {
+    const kept = await one(store)
+    say(String(kept.cid))
+    own.push(kept)
+    const old = randomInt(4) === 0 ? own.shift() : undefined
+    if (!old) continue
+    say(`-${old.cid}`)
+    await store.remove(old.cid)
+  }
+}
+
+await store.ready
+say('ready')
+await Promise.all([work(), work(), work(), work()])
+say('done')
