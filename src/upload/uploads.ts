@@ -1,10 +1,12 @@
 // The write side put together: it admits uploads, turns bytes into blocks, brings the blocks to providers, and fills the
 // tiers before the client gets its 200. The only HTTP it knows is the multipart body that it parses.
 import type { IncomingMessage } from 'node:http'
+import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Provider } from '../../backends/pinning/contract.ts'
 import type { Block } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
+import { tryToWrite } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolder } from '../data-folder/folders.ts'
@@ -13,7 +15,7 @@ import { createAsks, createStandingAfter } from './asks.ts'
 import type { ProviderAttempt } from './attempt.ts'
 import { createBehind } from './behind.ts'
 import { createConfirm } from './confirm.ts'
-import { busy, nobodyKeeps } from './failures.ts'
+import { busy, diskFailure, nobodyKeeps } from './failures.ts'
 import type { Everywhere } from './fill-tiers.ts'
 import { createUploadAdmission, type UploadAdmission, type UploadSlot } from './intake/admission.ts'
 import { type IncomingOptions, receiveIncoming, type UploadKind } from './intake/incoming.ts'
@@ -165,7 +167,13 @@ export function createUploads(options: UploadsOptions): Uploads {
       track(withIntake(async (intake) => confirmed([await taking.dag(intake, root, blocks, slot)], slot))),
     pins,
     admission,
-    probe: store.probe,
+    async probe() {
+      await store.probe()
+      const large = join(folder.path, 'uploads')
+      await tryToWrite(large).catch((error: unknown) => {
+        throw diskFailure(error, `write to ${large}`)
+      })
+    },
     async close() {
       ending.abort(busy('this gateway shut down before the upload was complete; send it again'))
       await working.ended()

@@ -1,5 +1,6 @@
 // Fault: the configuration is reloaded while uploads come in. Uploads in progress are received to the end, acknowledged ones
 // reach their providers once, and nothing is left over.
+
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { rm } from 'node:fs/promises'
@@ -11,6 +12,7 @@ import { silentLog } from '../../src/core/log.ts'
 import { serve } from '../../src/server/serve.ts'
 import { below, multipart, post } from '../support/adding.ts'
 import { fetchAll, startedGateway, tempFolder } from '../support/gateway.ts'
+import { keptIn } from '../support/kept.ts'
 import { kuboApi, startStandIn, token } from '../support/providers.ts'
 
 test('uploads under way survive a reload of the configuration', async () => {
@@ -67,11 +69,10 @@ test('uploads under way survive a reload of the configuration', async () => {
 
     kubo.script = undefined
     for (const until = Date.now() + 20_000; Date.now() < until; await sleep(50))
-      if ((await below(join(data, 'uploads'))).length === 0) break
+      if ((await keptIn(data)).waiting.length === 0) break
     assert.equal(kubo.pins.size, 3)
-    assert.deepEqual(await below(join(data, 'uploads')), [])
-    assert.deepEqual(await below(join(data, 'journal', 'open')), [])
-    assert.equal((await below(join(data, 'journal', 'done'))).length, 3)
+    const { uploads, waiting, strays } = await keptIn(data)
+    assert.deepEqual([uploads.length, waiting, strays], [3, [], []])
   } finally {
     await serving.close()
     await kubo.close()

@@ -1,13 +1,14 @@
 // Fault: a shared store is down while uploads come in. Uploads take hardly longer, and the store gets all of them when it is
 // back, also after a crash, so that an instance with nothing but that store reads each one.
+
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { cp, rm } from 'node:fs/promises'
-import { join } from 'node:path'
 import { describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { below, multipart, post } from '../support/adding.ts'
+import { multipart, post } from '../support/adding.ts'
 import { fetchAll, inParallel, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
+import { keptIn } from '../support/kept.ts'
 import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
 import { type S3Server, startS3Server } from '../support/s3-server.ts'
 import { takesLess } from '../support/work.ts'
@@ -88,14 +89,9 @@ async function readsAll(start: Start, added: readonly Added[]): Promise<void> {
   }
 }
 
-/** `uploads/*`: the spools, without the copies of journal entries beside them. */
-const leftIn = async (data: string, folder: string): Promise<string[]> =>
-  folder === 'uploads/*'
-    ? (await below(join(data, 'uploads'))).filter((name) => !name.endsWith('.json'))
-    : below(join(data, folder))
-
-async function becomesEmpty(data: string, ...folders: readonly string[]): Promise<void> {
-  const left = async () => (await Promise.all(folders.map((folder) => leftIn(data, folder)))).flat()
+/** Nothing waits for the tier any more. */
+async function isBrought(data: string): Promise<void> {
+  const left = async () => (await keptIn(data)).waiting
   for (const until = Date.now() + 30_000; Date.now() < until; await sleep(20)) if ((await left()).length === 0) return
   assert.deepEqual(await left(), [])
 }
@@ -105,36 +101,37 @@ describe('a shared tier (S3) that is down during uploads', { concurrency: 3 }, (
     ['silent', (s3: S3Server) => s3.silence()],
     ['refusing', (s3: S3Server) => s3.refuse()],
   ] as const)
-    check(`${how}: gets every upload soon after it is back, and no spool is left over`, async ({ data, s3, start }) => {
-      const gateway = await start(data)
-      await add(gateway)
-      await begin(s3)
-      const added = [...(await addMany(gateway, 25)), await add(gateway, 5_500_000)]
-      // Pins are on this disk, and are what is brought to it: nothing lies here twice but the entries of the journal.
-      await becomesEmpty(data, 'uploads/*')
-      assert.ok((await below(join(data, 'journal', 'open'))).length >= 25)
-      await s3.heal()
-      await readsAll(start, added)
-      await becomesEmpty(data, 'journal/open', 'uploads')
-    })
+    check(
+      `${how}: gets every upload soon after it is back, and waits for it no longer`,
+      async ({ data, s3, start }) => {
+        const gateway = await start(data)
+        await add(gateway)
+        await begin(s3)
+        const added = [...(await addMany(gateway, 25)), await add(gateway, 5_500_000)]
+        assert.ok((await keptIn(data)).waiting.length >= 25)
+        await s3.heal()
+        await readsAll(start, added)
+        await isBrought(data)
+      },
+    )
 
   check('slow in every call: gets every upload, too', async ({ data, s3, start }) => {
     const gateway = await start(data)
     s3.faults = { slowMs: 400 }
     const added = await addMany(gateway, 20)
     await readsAll(start, added)
-    await becomesEmpty(data, 'journal/open')
+    await isBrought(data)
   })
 
-  check('gets an upload that only a remote provider holds from the spool', async ({ data, s3, kubo, start }) => {
+  check('gets an upload that only a remote provider holds alone', async ({ data, s3, kubo, start }) => {
     const gateway = await start(data, [{ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } }])
     s3.silence()
     const added = [...(await addMany(gateway, 10)), await add(gateway, 2_500_000)]
     assert.equal(kubo.pins.size, 11)
-    assert.ok((await below(join(data, 'uploads'))).length >= 11)
+    assert.ok((await keptIn(data)).blocks >= 11)
     await s3.heal()
     await readsAll(start, added)
-    await becomesEmpty(data, 'journal/open', 'uploads')
+    await isBrought(data)
   })
 
   check('gets the uploads it lacks after a crash and a restart of the gateway', async ({ data, s3, start }) => {
@@ -189,7 +186,7 @@ describe('a shared tier (S3) that is down during uploads', { concurrency: 3 }, (
       [[cid, ['s3']]],
     )
     assert.equal((await admin.delete(`/uploads/${cid}/s3`)).status, 204)
-    await becomesEmpty(data, 'journal/open')
+    await isBrought(data)
   })
 })
 

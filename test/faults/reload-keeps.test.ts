@@ -1,8 +1,9 @@
 // Fault: a reload that makes the gateway forget its caches and counters. What did not change goes over as it is; only what
 // changed is made anew.
+
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { appendFile, readdir, rm, writeFile } from 'node:fs/promises'
+import { appendFile, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
 import { join } from 'node:path'
@@ -14,6 +15,7 @@ import { type DnsServer, startDnsServer } from '../support/dns-server.ts'
 import { type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { tempFolder } from '../support/gateway.ts'
 import { createKey } from '../support/ipns.ts'
+import { keptIn } from '../support/kept.ts'
 import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
 import { type Said, type Served, startServed } from '../support/served.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
@@ -433,14 +435,15 @@ describe('a reload: uploads', () => {
   })
   const local = { name: 'local', use: 'embedded' }
   const remote = () => ({ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } })
-  const spooled = () => readdir(join(served?.data ?? '', 'uploads')).catch(() => [])
+  const begun = async () => (await keptIn(served?.data ?? '')).strays
+  const blocks = async () => (await keptIn(served?.data ?? '')).blocks
   const body = (length: number, seed: number) => multipart([{ fileName: 'a', body: noise(length, seed) }])
   /** The service takes uploads, and no client can read from it. */
   const takesOnly = () => {
     kubo.script = ({ path }) => (/block\/get|dag\/export/.test(path) ? { status: 500 } : undefined)
   }
 
-  /** It has come as far as the spool, and waits there for its end. */
+  /** It has come as far as the disk, and waits there for its end. */
   // The first blocks are written together, when ten of 256 KiB are here.
   const upload = { profile: 'unixfs-v0-2015' }
   const [begunBytes, wholeBytes] = [3_000_000, 3_200_000]
@@ -453,7 +456,7 @@ describe('a reload: uploads', () => {
       yield whole.subarray(begunBytes)
     }
     const underWay = post(`${url}/add`, slowly())
-    while ((await spooled()).length === 0) await sleep(5)
+    while ((await begun()).length === 0) await sleep(5)
     return { underWay, goOn: () => end.resolve() }
   }
 
@@ -484,7 +487,7 @@ describe('a reload: uploads', () => {
       const { status, json, body: said } = await underWay
       assert.equal(status, 200, said)
       // The service holds it: what it was received into is let go, and the tiers are all there is.
-      while ((await spooled()).length > 0) await sleep(5)
+      while ((await blocks()) > 0) await sleep(5)
       const [path] = json['cids'] as [string]
       const answer = await get(path)
       assert.equal(answer.status, 200, answer.body.toString(undefined, 0, 300))

@@ -1,5 +1,6 @@
 // Fault: a second process is started over the data folder of a running one: by mistake, by two supervisors, or because the first one
 // seems dead. The second one says so and touches nothing; where the first one is really dead, it takes over.
+
 import assert from 'node:assert/strict'
 import { type ChildProcess, spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
@@ -12,6 +13,7 @@ import { fileURLToPath } from 'node:url'
 import { silentLog } from '../../src/core/log.ts'
 import { below, multipart, post } from '../support/adding.ts'
 import { fetchAll, startedGateway, startGateway, tempFolder } from '../support/gateway.ts'
+import { keptIn } from '../support/kept.ts'
 import { kuboApi, type StandIn, startStandIn, token } from '../support/providers.ts'
 
 const program = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
@@ -132,8 +134,7 @@ describe('a second process over a data folder in use', { timeout: 120_000 }, () 
     await Promise.all(clients)
     assert.ok(added.size > 10)
     await answersAll()
-    const entries = (await below(join(data, 'journal', 'open'))).filter((name) => name.endsWith('.json'))
-    assert.equal(entries.length, added.size)
+    assert.equal((await keptIn(data)).waiting.length, added.size)
   })
 
   it('is refused while the first process is only paused (SIGSTOP)', async () => {
