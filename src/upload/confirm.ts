@@ -4,6 +4,7 @@ import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
+import type { Trace } from '../core/wire/trace.ts'
 import type { QuotaUse, Standing, Store } from '../store/store.ts'
 import { type Asks, type StandingAfter, wantedNow } from './asks.ts'
 import type { ProviderAttempt } from './attempt.ts'
@@ -26,6 +27,7 @@ export type ConfirmOptions = {
   readonly wake: () => void
   /** Called with the answer of the own provider, which is the commit. */
   readonly onAttempt?: ((attempt: ProviderAttempt) => void) | undefined
+  readonly trace?: Trace | undefined
   readonly clock: Clock
   readonly log: Log
   readonly closing: AbortSignal
@@ -174,18 +176,25 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     const written = own.map(({ holders }) => new Map(holders))
     const uploads = own.map(({ kept }, index) => ({ kept, at, holders: Object.fromEntries(written[index] ?? []) }))
     const began = clock.monotonic()
-    const commit = { provider: here?.name ?? '', ms: 0 }
+    const span = here && options.trace?.ask('provider pin')
+    const note = (failure: { readonly isHeld: true } | ReturnType<typeof failedWith>): void => {
+      if (!here) return
+      const attempt = { provider: here.name, ms: Math.round(clock.monotonic() - began), ...failure }
+      for (const _ of own) options.onAttempt?.(attempt)
+      const outcome = attempt.isHeld ? 'held' : attempt.class
+      const bytes = own.reduce((sum, { kept }) => sum + kept.carBytes, 0)
+      const facts = { 'cidgate.provider': here.name, 'cidgate.bytes': bytes, 'cidgate.outcome': outcome }
+      span?.end(facts, !attempt.isHeld)
+    }
+    const commit = () => store.accept(uploads, quota)
     try {
-      await store.accept(uploads, quota)
+      await (span ? span.run(commit) : commit())
     } catch (error) {
-      for (const asking of own) {
-        asking.failure = error
-        if (here) options.onAttempt?.({ ...commit, ...failedWith(error), ms: Math.round(clock.monotonic() - began) })
-      }
+      for (const asking of own) asking.failure = error
+      note(failedWith(error))
       throw error
     }
-    commit.ms = Math.round(clock.monotonic() - began)
-    if (here) for (const _ of own) options.onAttempt?.({ ...commit, isHeld: true })
+    note({ isHeld: true })
     let isWanted = false
     for (const [index, asking] of own.entries()) {
       asking.isAccepted = true

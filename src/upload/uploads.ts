@@ -102,7 +102,14 @@ export function createUploads(options: UploadsOptions): Uploads {
   const waits = { uploads: maxForTier, bytes: options.mostBytes }
   const { wake } = createBehind({ ...common, ...asking, providers, places, random, maxForTier: waits })
   const quorum = createQuorum({ ...options, own })
-  const confirm = createConfirm({ ...common, ...asking, quorum, wake, onAttempt: options.onAttempt })
+  const confirm = createConfirm({
+    ...common,
+    ...asking,
+    quorum,
+    wake,
+    onAttempt: options.onAttempt,
+    trace: options.trace,
+  })
   const pins = createPins({ ...common, providers, wake, admit })
   const admission = createUploadAdmission({
     clock,

@@ -5,8 +5,9 @@ import { after, before, describe, it } from 'node:test'
 import { setFlagsFromString } from 'node:v8'
 import { runInNewContext } from 'node:vm'
 import fc from 'fast-check'
-import { type Adding, below, boundary, idle, post, startAdding } from '../support/adding.ts'
+import { type Adding, boundary, idle, post, startAdding } from '../support/adding.ts'
 import { inParallel } from '../support/gateway.ts'
+import { type Kept, keptIn } from '../support/kept.ts'
 import { runs } from '../support/property.ts'
 
 const crlf = '\r\n'
@@ -28,12 +29,12 @@ function dataParts(bytes: Buffer): number {
 
 describe('a body that is wrong', () => {
   let adding: Adding
-  let left: number
+  let left: Kept
   before(async () => {
     adding = await startAdding({ maxBytes: 200_000 })
     assert.equal((await post(`${adding.url}/add`, body(part('good')))).status, 200)
     await idle(adding)
-    left = (await below(adding.data)).length
+    left = await keptIn(adding.data)
   })
   after(() => adding.close())
 
@@ -41,8 +42,7 @@ describe('a body that is wrong', () => {
 
   async function nothingIsLeft(): Promise<void> {
     await idle(adding)
-    assert.deepEqual(await below(`${adding.data}/uploads`), [])
-    assert.deepEqual(await below(`${adding.data}/journal/open`), [])
+    assert.deepEqual((await keptIn(adding.data)).strays, [])
     assert.deepEqual([adding.uploads.admission.uploads, adding.uploads.admission.bytes], [0, 0])
     assert.deepEqual(
       adding.log.filter(({ event }) => event === 'internal'),
@@ -115,7 +115,7 @@ describe('a body that is wrong', () => {
       const { status, body: said } = await answer(bytes, headers)
       assert.ok(status === 400 || status === 413, `${status} ${said}`)
       await nothingIsLeft()
-      assert.equal((await below(adding.data)).length, left)
+      assert.deepEqual(await keptIn(adding.data), left)
     })
 
   it('cut at each byte, sent whole or in chunks', async () => {
@@ -136,7 +136,7 @@ describe('a body that is wrong', () => {
       })
     }
     await nothingIsLeft()
-    assert.equal((await below(adding.data)).length, left)
+    assert.deepEqual(await keptIn(adding.data), left)
   })
 
   it('with bytes changed, lost and put in, anywhere: an answer that is ours', async () => {
