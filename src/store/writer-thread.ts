@@ -1,5 +1,5 @@
 // The thread of writer.ts: the one connection that writes. The operations of a message are one transaction.
-import { rmSync, statfsSync, writeFileSync } from 'node:fs'
+import { existsSync, rmSync, statfsSync, writeFileSync } from 'node:fs'
 import { parentPort, workerData } from 'node:worker_threads'
 import { asText, type Connection, type ErrorText, troubleOf } from './engine.ts'
 import { makesRoom, type Operation, type Outcome, perform } from './operations.ts'
@@ -28,11 +28,13 @@ export type FromWriter =
   | { readonly answers: readonly Answer[] }
 
 const mib = 1024 * 1024
+const reserveAfterMs = 5000
+const scarce = 16
 const { folder, file, head, reserve } = workerData as WriterData
 
 const say = (message: FromWriter): void => parentPort?.postMessage(message)
 
-/** What is left to deletions, and as much again in the reserve: a hundredth of the disk, at most 32 MiB. */
+/** Space for deletions: so much is left free, and as much again is in the reserve. A hundredth of the disk, at most 32 MiB. */
 function keptFree(): { readonly free: number; readonly kept: number } {
   const { bavail, blocks, bsize } = statfsSync(folder)
   const kept = Math.min(32 * mib, Math.max(mib, Math.floor((blocks * bsize) / 100)))
@@ -43,9 +45,9 @@ function keptFree(): { readonly free: number; readonly kept: number } {
 function makeReserve(): void {
   try {
     const { free, kept } = keptFree()
-    if (free > 2 * kept) writeFileSync(reserve, Buffer.alloc(kept), { flag: 'wx', flush: true })
+    if (free > 2 * kept && !existsSync(reserve)) writeFileSync(reserve, Buffer.alloc(kept), { flush: true })
   } catch {
-    // It is there, or there is no room for it yet.
+    dropReserve()
   }
 }
 
@@ -98,9 +100,15 @@ const isFull = (answer: Answer | undefined): boolean =>
 
 /** Room for deletions is taken from the reserve, which is made again when they have made some. */
 function createCommits(db: Connection): (operations: readonly Operation[]) => readonly Answer[] {
-  let isReserveDue = false
+  let isReserveDue = true
+  // A start has other work, and most disks are roomy.
+  setTimeout(makeReserve, reserveAfterMs).unref()
   return (operations) => {
     const { free, kept } = keptFree()
+    if (isReserveDue && free < scarce * kept) {
+      makeReserve()
+      isReserveDue = !existsSync(reserve)
+    }
     const taken = free < kept ? operations.filter(makesRoom) : operations
     let answers = taken.length === 0 ? [] : commit(db, taken)
     const due = new Map(taken.map((operation, index) => [operation, answers[index] as Answer]))
@@ -113,8 +121,7 @@ function createCommits(db: Connection): (operations: readonly Operation[]) => re
         db.exec('pragma wal_checkpoint(truncate)')
       } catch {}
     }
-    if (stuck.length > 0 || isReserveDue) makeReserve()
-    isReserveDue = stuck.length > 0
+    if (stuck.length > 0) isReserveDue = true
     return operations.map((operation) => due.get(operation) ?? { error: noRoom() })
   }
 }
@@ -122,7 +129,6 @@ function createCommits(db: Connection): (operations: readonly Operation[]) => re
 try {
   const { db, isMended } = open()
   const commitAll = createCommits(db)
-  makeReserve()
   const cars = db.all('select name from car').map(({ name }) => name as string)
   const left = db
     .all('select name from car where not exists (select 1 from upload where upload.car = car.id)')

@@ -2,13 +2,13 @@
 // answer, or are all down; and a restart in the middle. Only a record that the key signed is believed, the newest that was ever
 // seen, and not past its validity.
 import assert from 'node:assert/strict'
-import { readdir, readFile, rm, writeFile } from 'node:fs/promises'
-import { join } from 'node:path'
+import { rm } from 'node:fs/promises'
 import { afterEach, before, beforeEach, describe, test } from 'node:test'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
 import { type Fetched, fetchAll, inParallel, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 import { createKey, type TestKey } from '../support/ipns.ts'
 import { createShiftedClock, type ShiftedClock } from '../support/shifted-clock.ts'
+import { openStore } from '../support/stores.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 import { takesLess } from '../support/work.ts'
 
@@ -58,6 +58,13 @@ const restart = async () => {
   await gateway.close()
   await start()
 }
+/** While no gateway is over the folder. */
+const keptRecords = async () => {
+  const store = openStore(data)
+  const rows = await store.read('select name from record')
+  await store.close()
+  return rows
+}
 const get = (path = `/ipns/${key.name}`, headers: Record<string, string> = {}): Promise<Fetched> =>
   fetchAll(`${gateway.url}${path}`, headers)
 const silence = () => {
@@ -104,7 +111,7 @@ describe('IPNS names when upstreams lie or fail', () => {
       ['false-bytes', 'false-bytes', 'false-bytes'],
     )
     await gateway.close()
-    assert.deepEqual(await readdir(join(data, 'names')).catch(() => []), [])
+    assert.deepEqual(await keptRecords(), [])
     await start()
   })
 
@@ -161,16 +168,17 @@ describe('IPNS names when upstreams lie or fail', () => {
     await restart()
     assert.ok(isHello(await get()))
     await gateway.close()
-    const folder = join(data, 'names')
-    const [file = ''] = await readdir(folder)
-    assert.equal(file, `${key.name}.ipns-record`)
-    const bytes = await readFile(join(folder, file))
+    const changed = openStore(data)
+    const [row] = await changed.read('select name, bytes from record')
+    assert.equal(row?.name, key.name)
+    const bytes = Buffer.from(row?.bytes as Uint8Array)
     bytes[bytes.byteLength - 10] = (bytes[bytes.byteLength - 10] as number) ^ 1
-    await writeFile(join(folder, file), bytes)
+    await changed.write([{ sql: 'update record set bytes = ?', args: [bytes] }])
+    await changed.close()
     await start()
     assert.equal((await get()).status, 404)
     await gateway.close()
-    assert.deepEqual(await readdir(folder), [])
+    assert.deepEqual(await keptRecords(), [])
     await start()
   })
 

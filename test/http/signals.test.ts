@@ -148,7 +148,7 @@ log: { level: info }
       assert.equal(code, 1, err)
       assert.match(
         err,
-        /^cidgate: Node 20\.1\.0 is too old \(expected 22\.19 or later; install one with npm i node\)$/m,
+        /^cidgate: Node 20\.1\.0 is too old \(expected 22\.23 or later; install one with npm i node\)$/m,
       )
     }
   })

@@ -63,7 +63,7 @@ describe('the package', { timeout: 180_000 }, () => {
     for (const file of ['old.mjs', 'old.cjs'])
       await assert.rejects(
         inFolder(process.execPath, '--import', asOldNode, file),
-        /Error: cidgate: Node 20\.1\.0 is too old \(expected 22\.19 or later\)/,
+        /Error: cidgate: Node 20\.1\.0 is too old \(expected 22\.23 or later\)/,
       )
   })
 
