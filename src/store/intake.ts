@@ -3,6 +3,7 @@ import type { CID } from 'multiformats/cid'
 import { blockKey, isIdentity } from '../core/block.ts'
 import { carHeader, carSectionBytes } from '../ipld/car.ts'
 import type { CarFile } from './car-file.ts'
+import { failureOf } from './engine.ts'
 import type { AcceptedIntake, AcceptedRow, PackedBlocks } from './operations.ts'
 import type { Accepted, Filling, Intake, Kept } from './store.ts'
 
@@ -150,7 +151,9 @@ export function createIntake(places: IntakePlaces): OwnIntake {
         if (known !== undefined) return note(cid, known)
         const { index, written } = pile.add(cid, bytes)
         note(cid, index)
-        return written
+        return written?.catch((error: unknown) => {
+          throw failureOf(error, 'take an upload')
+        })
       },
       has: (cid) => listed.has(pile.find(blockKey(cid)) ?? -1),
       read: (cid) => pile.read(indexIn(cid)),

@@ -2,9 +2,9 @@
 // `-CID`: it was deleted, or is about to be.
 import { randomBytes, randomInt } from 'node:crypto'
 import { writeSync } from 'node:fs'
-import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { joinStore } from '../../src/store/open.ts'
 import type { Kept, Store } from '../../src/store/store.ts'
 import { keep, leavesOf, putFile, putLeaf } from './stores.ts'
