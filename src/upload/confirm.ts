@@ -165,9 +165,11 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     }
   }
 
-  async function fill(asking: Asking): Promise<void> {
-    const { upload, holders } = asking
-    const lacking = await fillTiers(upload, { retrieval, log, clock, isKept: here !== undefined }, closing)
+  /** The store of this gateway is read like a tier, so that another one on this machine need not have it too. */
+  const isRead = (): boolean => here !== undefined && retrieval.sharedTiers.length === 0
+
+  async function fill({ upload, holders }: Asking): Promise<void> {
+    const lacking = await fillTiers(upload, { retrieval, log, clock }, closing)
     for (const tier of lacking) holders.set(tier, { kind: 'tier', state: 'wanted', tries: 0 })
   }
 
@@ -198,6 +200,8 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     let isWanted = false
     for (const [index, asking] of own.entries()) {
       asking.isAccepted = true
+      // From the commit on it is found, and before its client is told, no absence of it is remembered.
+      for (const cid of asking.kept.cids) retrieval.forget(cid)
       asking.outcome.resolve()
       // An answer may have come during the commit.
       for (const [holder, standing] of asking.holders)
@@ -247,7 +251,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
       try {
         await Promise.all(work)
         closing.throwIfAborted()
-        await Promise.all(own.map(fill))
+        if (!isRead()) await Promise.all(own.map(fill))
         if (own.length > 0 || quota) await accept(own, quota)
       } catch (error) {
         await fail(own, error)

@@ -17,26 +17,18 @@ export type FillOptions = {
   readonly retrieval: Everywhere
   readonly clock: Clock
   readonly log: Log
-  /** A store of this machine keeps it, and is read like a tier. */
-  readonly isKept?: boolean
 }
 
 const storesAtOnce = 4
-/** What is kept and larger is not read back only to be put into memory: the store answers for it. */
-const mostReadBack = 1024 * 1024
 const leastMs = 3000
 const slowestBytes = 4 * 1024 * 1024
 
 /** Resolves with the shared tiers that lack some of it. Does not reject. */
 export async function fillTiers(
   upload: Upload,
-  { retrieval, clock, log, isKept = false }: FillOptions,
+  { retrieval, clock, log }: FillOptions,
   signal: AbortSignal,
 ): Promise<readonly string[]> {
-  if (isKept && upload.cids && upload.bytes > mostReadBack && retrieval.sharedTiers.length === 0) {
-    for (const cid of upload.cids) retrieval.forget(cid)
-    return []
-  }
   const ms = leastMs + Math.ceil((upload.bytes / slowestBytes) * 1000)
   const late = () => new Failure('timeout', `the tiers did not take it within ${ms} ms`, { source: 'tier' })
   const lacking = new Set<string>()
@@ -55,7 +47,6 @@ export async function fillTiers(
     if (!signal.aborted) log('warn', 'upload.tiers', { cid: upload.cid.toString(), why: String(error) })
     for (const tier of retrieval.sharedTiers) lacking.add(tier)
   }
-  retrieval.forget(upload.cid)
   if (lacking.size > 0 && !signal.aborted)
     log('warn', 'upload.owed', { cid: upload.cid.toString(), tiers: [...lacking] })
   return [...lacking]

@@ -381,7 +381,6 @@ describe('with pinning.queue', () => {
       const { status, json } = await add(adding)
       assert.equal(status, 200)
       assert.ok(await adding.embedded.store.has(cidOf(json)))
-      assert.ok(adding.tiers.size > 0)
       down.behaviour = 'holds'
       await clock.advance(2000)
       await until(() => down.held.size === 1)

@@ -6,10 +6,9 @@ import { after, before, describe, it } from 'node:test'
 import { setImmediate, setTimeout as sleep } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
-import { blockKey } from '../../src/core/block.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
 import { type Adding, below, boundary, idle, multipart, post, raw, startAdding } from '../support/adding.ts'
-import { keptIn } from '../support/kept.ts'
+import { keptIn, nothing } from '../support/kept.ts'
 import { calmestWorkMs } from '../support/work.ts'
 
 const head = (headers: string) =>
@@ -27,13 +26,12 @@ describe('POST /add', () => {
 
   const left = async () => (await keptIn(adding.data)).strays
 
-  it('stores a file and answers its CID, which is then in the tiers and no longer not found', async () => {
+  it('stores a file and answers its CID, which is kept and no longer not found', async () => {
     const answer = await post(`${adding.url}/add`, multipart([{ fileName: 'hello.txt', body: hello.body }]))
     assert.equal(answer.status, 200, answer.body)
     assert.deepEqual(answer.json, { cids: [`/ipfs/${hello.cid}`] })
     assert.equal(answer.headers['access-control-allow-origin'], '*')
     const cid = CID.parse(hello.cid)
-    assert.equal(Buffer.from(adding.tiers.get(blockKey(cid)) ?? []).toString(), hello.body)
     assert.ok(adding.forgotten.includes(hello.cid))
     assert.equal(Buffer.from((await adding.embedded.store.get(cid)) ?? []).toString(), hello.body)
   })
@@ -273,12 +271,12 @@ describe('POST /add', () => {
     const whole = multipart([{ fileName: 'a', body: 'some bytes' }, { body: 'text' }])
     const end = whole.byteLength - '\r\n'.length
     await idle(adding)
-    const before = (await below(adding.data)).length
+    const before = await keptIn(adding.data)
     for (let cut = 0; cut < end; cut++) {
       const answer = await post(`${adding.url}/add`, whole.subarray(0, cut))
       assert.equal(answer.status, 400, `${cut}: ${answer.body}`)
     }
-    assert.equal((await below(adding.data)).length, before)
+    assert.deepEqual(await keptIn(adding.data), before)
     assert.equal((await post(`${adding.url}/add`, whole.subarray(0, end))).status, 200)
   })
 
@@ -395,7 +393,7 @@ describe('POST /add', () => {
       assert.deepEqual([told.status, told.json['detail']], [400, 'only-hash=yes is not true or false'])
       const large = multipart([{ fileName: 'a', body: randomBytes(3_000_001) }])
       assert.equal((await post(`${hashing.url}/add?only-hash=true`, large)).status, 413)
-      assert.deepEqual(await below(hashing.data), [])
+      assert.deepEqual(await keptIn(hashing.data), nothing)
       assert.deepEqual([asked, hashing.tiers.size, hashing.forgotten], [[], 0, []])
       // Said to be off, it is an upload, which here has to be held by a provider that refuses.
       assert.equal((await post(`${hashing.url}/add?only-hash=false`, multipart(parts))).status, 502)

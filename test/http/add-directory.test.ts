@@ -5,7 +5,6 @@ import { after, before, describe, it } from 'node:test'
 import { CarReader } from '@ipld/car'
 import { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
-import { blockKey } from '../../src/core/block.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { type Adding, below, boundary, idle, multipart, type Part, post, startAdding } from '../support/adding.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
@@ -144,7 +143,7 @@ describe('the upload of a directory', () => {
     assert.equal(sent?.length, 4)
     for (const cid of cids) {
       assert.ok(await adding.embedded.store.get(cid), `${cid} is in the store`)
-      assert.ok(adding.tiers.has(blockKey(cid)), `${cid} is in the tiers`)
+      assert.ok(await adding.store.blocks.has(cid), `${cid} is kept`)
     }
     const signal = new AbortController().signal
     assert.equal(await adding.embedded.status(root, signal), 'pinned')

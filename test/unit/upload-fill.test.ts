@@ -46,35 +46,6 @@ test('tiers that come in the middle get what went before them, too', async () =>
   for (const tier of tiers) assert.equal(tier.size, blocks.length)
 })
 
-test('a large upload that a store of this machine keeps is not read back for memory, but where a shared tier needs it', async () => {
-  const stored: string[] = []
-  const forgotten: string[] = []
-  const cids = blocks.map(({ cid }) => cid)
-  const fillLarge = (isKept: boolean, sharedTiers: readonly string[]) => {
-    stored.length = 0
-    forgotten.length = 0
-    const retrieval: Everywhere = {
-      ...rest,
-      sharedTiers,
-      forget: (cid) => void forgotten.push(blockKey(cid)),
-      async store(cid) {
-        stored.push(blockKey(cid))
-        return []
-      },
-    }
-    const large = { ...upload, bytes: 2 ** 21, cids }
-    const options = { retrieval, clock: createFakeClock(), log: silentLog, isKept }
-    return fillTiers(large, options, new AbortController().signal)
-  }
-  assert.deepEqual(await fillLarge(true, []), [])
-  assert.deepEqual(stored, [])
-  assert.deepEqual(forgotten, cids.map(blockKey), 'a 404 for any of its blocks is not remembered')
-  await fillLarge(false, [])
-  assert.equal(stored.length, blocks.length)
-  await fillLarge(true, ['redis'])
-  assert.equal(stored.length, blocks.length)
-})
-
 test('tiers that stay are filled once', async () => {
   let stored = 0
   await fill({
