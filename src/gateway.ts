@@ -6,9 +6,9 @@
 // into the answer and the tiers. A failure is a Failure, which http/wire/problem turns into a status. The request's Account
 // records once what happened.
 //
-// A POST: http/add checks size and token, upload/intake parses the body as it streams and writes its blocks into a spool,
-// upload/confirm asks the providers side by side and notes the state of each in the journal; a held upload fills the tiers
-// (upload/confirm/fill-tiers) before the client gets its answer.
+// A POST: http/add checks size and token, upload/intake parses the body as it streams into blocks, upload/confirm asks the
+// providers side by side, and one commit of the store accepts the upload before the client gets its answer; upload/behind brings
+// it to the holders that lack it.
 import './config/node-version.ts'
 import type { RequestListener } from 'node:http'
 import { ConfigError } from './config/complaints.ts'

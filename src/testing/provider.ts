@@ -144,7 +144,7 @@ export function providerContract(name: string, make: () => Promise<ProviderUnder
         if (!provider.traits.takesBytes) return
         const upload = await memoryUpload(noise(2_500_000, 11))
         const broken = readUntil(upload, 500_000, () => {
-          throw new Error('the spool broke')
+          throw new Error('the upload broke')
         })
         await assert.rejects(provider.pin(broken, signal()))
         assert.equal(await provider.status(upload.cid, signal()), 'absent')
