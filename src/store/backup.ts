@@ -1,0 +1,87 @@
+// A copy of a store while a gateway goes on in it. An open read keeps the write-ahead log from starting over, so that the database
+// file and the log, copied in this order, are one state. Commits wait for the last step alone: the log, and files that came since.
+import { constants } from 'node:fs'
+import { copyFile, link, open, readdir, stat, utimes } from 'node:fs/promises'
+import { join } from 'node:path'
+import { codeOf, isGone, makeFolder, orIfGone, syncFolder } from '../core/disk/files.ts'
+import { Failure } from '../core/failure.ts'
+import { openForReading, openForWriting } from './engine.ts'
+import { placesIn } from './places.ts'
+
+export type BackedUp = { readonly uploads: number; readonly files: number }
+
+/** Every upload that was acknowledged before it resolves is in the copy. `to`: missing or empty. */
+export async function backUpStore(from: string, to: string, signal: AbortSignal): Promise<BackedUp> {
+  const [source, target] = [placesIn(from), placesIn(to)]
+  await stat(source.file).catch((cause: unknown) => {
+    throw refused(`${from} holds no store: name the folder of \`data\` in the configuration`, cause)
+  })
+  if ((await orIfGone(readdir(to), [])).length > 0) throw refused(`${to} is not empty: name a new folder`)
+  await makeFolder(target.cars)
+  const reader = openForReading(source.file)
+  try {
+    reader.exec('begin')
+    reader.get('select 1 from upload limit 1')
+    await copyCars(source.cars, target.cars, signal)
+    await copy(source.file, target.file)
+    await copy(source.head, target.head).catch(unlessGone)
+    const writer = openForWriting(source.file)
+    try {
+      writer.exec('begin immediate')
+      const { n } = writer.get('select count(*) n from upload') as { readonly n: number }
+      await copy(`${source.file}-wal`, `${target.file}-wal`).catch(unlessGone)
+      const files = await copyCars(source.cars, target.cars, signal)
+      for (const folder of [target.cars, to]) await syncFolder(folder)
+      return { uploads: n, files }
+    } finally {
+      writer.exec('rollback')
+      writer.close()
+    }
+  } finally {
+    reader.close()
+  }
+}
+
+/** A file that has its time already was copied when it was whole. */
+async function copyCars(from: string, to: string, signal: AbortSignal): Promise<number> {
+  const names = await orIfGone(readdir(from), [])
+  for (const name of names) {
+    signal.throwIfAborted()
+    await copyCar(join(from, name), join(to, name)).catch(unlessGone)
+  }
+  return names.length
+}
+
+async function copyCar(from: string, to: string): Promise<void> {
+  const [source, target] = await Promise.all([stat(from), orIfGone(stat(to), undefined)])
+  if (
+    target &&
+    (target.ino === source.ino || (target.size === source.size && Math.abs(target.mtimeMs - source.mtimeMs) < 1))
+  )
+    return
+  // Names of one file need no bytes of their own: it is not written to any more, or was not accepted yet.
+  if (!target) {
+    try {
+      return await link(from, to)
+    } catch (error) {
+      if (!cannotLink.has(codeOf(error) ?? '')) throw error
+    }
+  }
+  await copy(from, to)
+  await utimes(to, source.atime, source.mtime)
+}
+
+const cannotLink: ReadonlySet<string> = new Set(['EXDEV', 'EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK'])
+
+async function copy(from: string, to: string): Promise<void> {
+  await copyFile(from, to, constants.COPYFILE_FICLONE)
+  const handle = await open(to, 'r+')
+  await handle.sync().finally(() => handle.close())
+}
+
+function unlessGone(error: unknown): void {
+  if (!isGone(error)) throw error
+}
+
+const refused = (message: string, cause?: unknown): Failure =>
+  new Failure('refused', message, { source: 'ours', cause })
