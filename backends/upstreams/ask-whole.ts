@@ -16,13 +16,17 @@ import {
 } from './ask.ts'
 import { followed, mostHops } from './redirects.ts'
 
-export type WholeAnswer = { readonly bytes: Uint8Array; readonly contentLength: number | undefined }
-
-export type WholeQuestion = Omit<HttpQuestion, 'url' | 'method'> & {
+export type WholeQuestion = Omit<HttpQuestion, 'url' | 'method' | 'signal'> & {
   readonly url: string
-  readonly mostBytes: number
+  readonly maxBytes: number
   /** Of `asPlain`: made once for each upstream, and not for each question. */
   readonly headers: Readonly<Record<string, string>>
+}
+
+/** Called once, unless the question is stopped before. `contentLength`: what the upstream said; undefined: nothing. */
+export interface WholeAnswer {
+  came(bytes: Uint8Array, contentLength: number | undefined): void
+  failed(error: unknown): void
 }
 
 /** With the wish that the body comes as it is. */
@@ -34,195 +38,164 @@ export const asPlain = (headers: Readonly<Record<string, string>>): Readonly<Rec
 const maxErrorBytes = 4096
 const nothing = Buffer.alloc(0)
 
-/** Rejects with a Failure, or with the reason of the signal. */
-export async function askWhole(question: WholeQuestion): Promise<WholeAnswer> {
-  try {
-    return await follow(question)
-  } catch (error) {
-    if (!isStaleSocket(error)) throw error
-    return await follow(question)
-  }
-}
-
-async function follow(question: WholeQuestion): Promise<WholeAnswer> {
-  const { name, redirects = 'site' } = question
-  let { url } = question
-  for (let hops = 0; ; hops++) {
-    const answer = await askOnce(question, url)
-    if (!('location' in answer)) return answer
-    const { location, status } = answer
-    const site = new URL(question.url)
-    const target = followed(location, { site, from: new URL(url), redirects })
-    if (!target || hops === mostHops[redirects]) throw elsewhere(name, status, location, site)
-    url = target.href
-  }
-}
-
-type RedirectAnswer = { readonly location: string | undefined; readonly status: number }
-
-function askOnce(question: WholeQuestion, url: string): Promise<WholeAnswer | RedirectAnswer> {
-  const { signal, agent, headers } = question
-  signal.throwIfAborted()
-  return new Promise((resolve, reject) => {
-    const collector = createCollector(question, resolve, reject)
-    const from = url.indexOf('/', url.indexOf('//') + 2)
-    try {
-      agent.dispatch(
-        {
-          origin: url.slice(0, from),
-          path: url.slice(from),
-          method: 'GET',
-          headers,
-        },
-        collector,
-      )
-    } catch (error) {
-      collector.onResponseError(undefined, error as Error)
-    }
-  })
-}
-
 type Headers = Parameters<NonNullable<Dispatcher.DispatchHandler['onResponseStart']>>[2]
 
-function createCollector(
-  question: WholeQuestion,
-  resolve: (answer: WholeAnswer | RedirectAnswer) => void,
-  reject: (error: unknown) => void,
-) {
-  const { name, signal, clock, mostBytes } = question
-  let controller: Dispatcher.DispatchController | undefined
-  let isOver = false
-  let body: Buffer = nothing
-  let taken = 0
-  let length: number | undefined
-  let said: { readonly status: number; readonly retryAfter: string | undefined } | undefined
-  const silence = watchSilence(question, fail)
-  const leave = () => fail(signal.reason)
-  signal.addEventListener('abort', leave, { once: true })
+/** The question is the handler of its own answer, which may come after a redirect, or on a second socket where the first was stale. */
+export class WholeAsk implements Dispatcher.DispatchHandler {
+  readonly #question: WholeQuestion
+  readonly #answer: WholeAnswer
+  #url: string
+  #hops = 0
+  #controller: Dispatcher.DispatchController | undefined
+  #isOver = false
+  #isMoving = false
+  #wasStale = false
+  #body: Buffer = nothing
+  #taken = 0
+  #length: number | undefined
+  /** What it says with a refusal, as far as it is read. */
+  #said: { readonly status: number; readonly retryAfter: string | undefined } | undefined
+  /** When its bytes moved last; undefined: it has not begun. */
+  #movedAt: number | undefined
+  #dueAt = 0
+  #stopTimer: (() => void) | undefined
 
-  function end(): boolean {
-    if (isOver) return false
-    isOver = true
-    silence.stop()
-    signal.removeEventListener('abort', leave)
+  constructor(question: WholeQuestion, answer: WholeAnswer) {
+    this.#question = question
+    this.#answer = answer
+    this.#url = question.url
+    this.#dispatch()
+  }
+
+  /** Lets go of the socket; the answer is not told of anything any more. */
+  stop(): void {
+    if (this.#end()) this.#controller?.abort(enough)
+  }
+
+  #dispatch(): void {
+    const { agent, headers, firstByteMs } = this.#question
+    this.#controller = undefined
+    this.#movedAt = undefined
+    this.#wait(firstByteMs)
+    const from = this.#url.indexOf('/', this.#url.indexOf('//') + 2)
+    try {
+      agent.dispatch({ origin: this.#url.slice(0, from), path: this.#url.slice(from), method: 'GET', headers }, this)
+    } catch (error) {
+      this.onResponseError(undefined, error as Error)
+    }
+  }
+
+  onRequestStart(controller: Dispatcher.DispatchController): void {
+    this.#controller = controller
+    if (this.#isOver) controller.abort(enough)
+  }
+
+  onResponseStart(_controller: unknown, status: number, headers: Headers): void {
+    if (this.#isOver || status < 200) return
+    if (redirections.has(status)) return this.#follow(status, oneOf(headers['location']))
+    const { name, clock, idleMs, maxBytes } = this.#question
+    this.#movedAt = clock.monotonic()
+    if (this.#movedAt + idleMs < this.#dueAt) this.#wait(idleMs)
+    if (status !== 200) {
+      this.#said = { status, retryAfter: oneOf(headers['retry-after']) }
+      return
+    }
+    const wrong = unlikeAsked(this.#question, headers)
+    if (wrong) return this.#fail(wrong)
+    const told = oneOf(headers['content-length'])
+    if (told === undefined) return
+    this.#length = Number(told)
+    if (this.#length > maxBytes) this.#fail(tooLarge(name, maxBytes))
+    // A memory of its own, of just this size: what keeps the block keeps nothing else alive.
+    else this.#body = Buffer.allocUnsafeSlow(this.#length)
+  }
+
+  onResponseData(_controller: unknown, chunk: Uint8Array): void {
+    if (this.#isOver) return
+    const { name, clock, maxBytes } = this.#question
+    this.#movedAt = clock.monotonic()
+    const taken = this.#taken + chunk.byteLength
+    if (!this.#said && taken > maxBytes) return this.#fail(tooLarge(name, maxBytes))
+    if (taken > this.#body.byteLength) {
+      const larger = Buffer.allocUnsafeSlow(Math.max(taken, this.#body.byteLength * 2))
+      this.#body.copy(larger, 0, 0, this.#taken)
+      this.#body = larger
+    }
+    this.#body.set(chunk, this.#taken)
+    this.#taken = taken
+    if (this.#said && taken >= maxErrorBytes) this.#refuse()
+  }
+
+  onResponseEnd(): void {
+    if (this.#isOver) return
+    if (this.#said) return this.#refuse()
+    if (this.#length !== undefined && this.#taken !== this.#length) {
+      const what = `${this.#question.name} sent ${this.#taken} of ${this.#length} bytes`
+      return this.#fail(new Failure('broken', what, { source: 'upstream' }))
+    }
+    this.#end()
+    const isWhole = this.#taken === this.#body.byteLength
+    const bytes = isWhole ? this.#body : Buffer.from(Uint8Array.prototype.slice.call(this.#body, 0, this.#taken).buffer)
+    this.#answer.came(bytes, this.#length)
+  }
+
+  onResponseError(_controller: unknown, error: Error): void {
+    if (this.#isOver || this.#isMoving) return
+    if (this.#said) return this.#refuse()
+    const failure = translate(this.#question.name, error)
+    if (this.#wasStale || this.#movedAt !== undefined || !isStaleSocket(failure)) return this.#fail(failure)
+    // A reused connection that the server had just closed says nothing about the upstream: try once more on a new one.
+    this.#wasStale = true
+    this.#dispatch()
+  }
+
+  #follow(status: number, location: string | undefined): void {
+    const { name, redirects = 'site', url } = this.#question
+    const site = new URL(url)
+    const target = followed(location, { site, from: new URL(this.#url), redirects })
+    if (!target || this.#hops++ === mostHops[redirects]) return this.#fail(elsewhere(name, status, location, site))
+    this.#isMoving = true
+    this.#controller?.abort(enough)
+    this.#isMoving = false
+    this.#url = target.href
+    this.#dispatch()
+  }
+
+  #refuse(): void {
+    if (!this.#said) return
+    const { status, retryAfter } = this.#said
+    const text = this.#body.toString('utf8', 0, Math.min(this.#taken, maxErrorBytes))
+    this.#fail(refusal(this.#question.name, status, retryAfter, text, this.#question.clock.now()))
+  }
+
+  #fail(error: unknown): void {
+    if (!this.#end()) return
+    this.#controller?.abort(enough)
+    this.#answer.failed(error)
+  }
+
+  #end(): boolean {
+    if (this.#isOver) return false
+    this.#isOver = true
+    this.#stopTimer?.()
     return true
   }
 
-  /** Lets go of the socket; the rest of the body is not read. */
-  function fail(error: unknown): void {
-    if (!end()) return
-    controller?.abort(enough)
-    reject(translate(name, error, undefined, signal))
-  }
-
-  /** What it says with a refusal, as far as it is read. */
-  function refuse(): void {
-    if (said)
-      fail(
-        refusal(
-          name,
-          said.status,
-          said.retryAfter,
-          body.toString('utf8', 0, Math.min(taken, maxErrorBytes)),
-          clock.now(),
-        ),
-      )
-  }
-
-  function add(chunk: Uint8Array): void {
-    if (taken + chunk.byteLength > body.byteLength) {
-      const larger = Buffer.allocUnsafeSlow(Math.max(taken + chunk.byteLength, body.byteLength * 2))
-      body.copy(larger, 0, 0, taken)
-      body = larger
-    }
-    body.set(chunk, taken)
-    taken += chunk.byteLength
-  }
-
-  return {
-    onRequestStart(own: Dispatcher.DispatchController) {
-      controller = own
-      if (isOver) own.abort(enough)
-    },
-    onResponseStart(_own: unknown, status: number, headers: Headers) {
-      if (isOver || status < 200) return
-      if (redirections.has(status)) {
-        if (end()) resolve({ status, location: oneOf(headers['location']) })
-        return controller?.abort(enough)
-      }
-      silence.begun()
-      if (status !== 200) {
-        said = { status, retryAfter: oneOf(headers['retry-after']) }
-        return
-      }
-      const wrong = unlikeAsked(question, headers)
-      if (wrong) return fail(wrong)
-      const told = oneOf(headers['content-length'])
-      length = told === undefined ? undefined : Number(told)
-      if (length === undefined) return
-      if (length > mostBytes) fail(tooLarge(name, mostBytes))
-      // A memory of its own, of just this size: what keeps the block keeps nothing else alive.
-      else body = Buffer.allocUnsafeSlow(length)
-    },
-    onResponseData(_own: unknown, chunk: Uint8Array) {
-      if (isOver) return
-      silence.moved()
-      if (!said && taken + chunk.byteLength > mostBytes) return fail(tooLarge(name, mostBytes))
-      add(chunk)
-      if (said && taken >= maxErrorBytes) refuse()
-    },
-    onResponseEnd() {
-      if (isOver) return
-      if (said) return refuse()
-      if (length !== undefined && taken !== length) {
-        const what = `${name} sent ${taken} of ${length} bytes`
-        return fail(new Failure('broken', what, { source: 'upstream' }))
-      }
-      if (!end()) return
-      const whole =
-        taken === body.byteLength ? body : Buffer.from(Uint8Array.prototype.slice.call(body, 0, taken).buffer)
-      resolve({ bytes: whole, contentLength: length })
-    },
-    onResponseError(_own: unknown, error: Error) {
-      if (said && !isOver) return refuse()
-      fail(error)
-    },
-  }
-}
-
-/** One timer for the first byte and for silence behind it: most answers end before it rings. */
-function watchSilence({ name, clock, firstByteMs, idleMs }: WholeQuestion, fail: (error: Failure) => void) {
-  /** When its bytes moved last; undefined: it has not begun. */
-  let movedAt: number | undefined
-  let dueAt = 0
-  let stop = () => {}
-
-  function wait(ms: number): void {
-    dueAt = clock.monotonic() + ms
-    stop = onceLate(clock, ms, () => {
-      if (movedAt === undefined) return fail(late(name, 'begin to answer', firstByteMs))
-      const left = movedAt + idleMs - clock.monotonic()
-      if (left > 0) wait(left)
-      else fail(late(name, 'go on', idleMs))
+  /** One timer for the first byte and for silence behind it: most answers end before it rings. */
+  #wait(ms: number): void {
+    const { name, clock, firstByteMs, idleMs } = this.#question
+    this.#stopTimer?.()
+    this.#dueAt = clock.monotonic() + ms
+    this.#stopTimer = onceLate(clock, ms, () => {
+      if (this.#movedAt === undefined) return this.#fail(late(name, 'begin to answer', firstByteMs))
+      const left = this.#movedAt + idleMs - clock.monotonic()
+      if (left > 0) this.#wait(left)
+      else this.#fail(late(name, 'go on', idleMs))
     })
-  }
-
-  wait(firstByteMs)
-  return {
-    stop: () => stop(),
-    begun() {
-      movedAt = clock.monotonic()
-      if (movedAt + idleMs >= dueAt) return
-      stop()
-      wait(idleMs)
-    },
-    moved() {
-      movedAt = clock.monotonic()
-    },
   }
 }
 
 const enough = new Failure('cancelled', 'the answer is not needed any more', { source: 'ours' })
 
-export const tooLarge = (name: string, mostBytes: number): Failure =>
-  new Failure('too-large', `${name} sent more than ${mostBytes} bytes`, { source: 'upstream' })
+export const tooLarge = (name: string, maxBytes: number): Failure =>
+  new Failure('too-large', `${name} sent more than ${maxBytes} bytes`, { source: 'upstream' })

@@ -163,8 +163,8 @@ const failure = (kind: FailureKind, message: string, cause?: unknown) =>
 export const late = (name: string, what: string, ms: number) =>
   failure('timeout', `${name} timed out: it did not ${what} within ${ms} ms`)
 
-export function translate(name: string, error: unknown, own: AbortSignal | undefined, outer: AbortSignal): unknown {
-  if (outer.aborted) return outer.reason
+export function translate(name: string, error: unknown, own?: AbortSignal, outer?: AbortSignal): unknown {
+  if (outer?.aborted) return outer.reason
   if (own?.aborted && isFailure(own.reason) && own.reason.kind === 'timeout') return own.reason
   if (isFailure(error)) return error
   const code = codeOf(error)

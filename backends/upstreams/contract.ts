@@ -53,12 +53,24 @@ export interface Upstream {
   readonly traits: UpstreamTraits
   /** At most 2 MiB of bytes that claim to be this block. */
   block(cid: CID, signal: AbortSignal): Promise<Uint8Array>
+  /**
+   * The same without a promise and a signal, which cost more than a small block. The returned function stops it. Absent: `block` is
+   * asked.
+   */
+  ask?(cid: CID, answer: BlockAnswer): () => void
   /** Blocks in the order sent; pulling is what drives the socket. Ends normally only at a clean end of the answer. */
   dag(want: DagWant, signal: AbortSignal): AsyncIterable<Block>
   /** At most 10 KiB that claim to be the IPNS record of this key. Absent: it is never asked for one. */
   record?(key: CID, signal: AbortSignal): Promise<Uint8Array>
   probe(signal: AbortSignal): Promise<ProbeReport>
   close(): Promise<void>
+}
+
+/** What a block is asked for: one of these is called, once, unless the question is stopped before. */
+export interface BlockAnswer {
+  /** At most 2 MiB of bytes that claim to be the block. */
+  came(bytes: Uint8Array): void
+  failed(error: unknown): void
 }
 
 export type UpstreamContext = {

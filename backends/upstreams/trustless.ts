@@ -6,9 +6,10 @@ import { type Block, blockKey, isIdentity, maxBlockBytes, proves } from '../../s
 import { Failure, isFailure, isUnreachable } from '../../src/core/failure.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
 import { ask, type UpstreamResponse } from './ask.ts'
-import { askWhole, asPlain, tooLarge } from './ask-whole.ts'
+import { asPlain, tooLarge, WholeAsk, type WholeQuestion } from './ask-whole.ts'
 import { createAgent } from './connect.ts'
 import {
+  type BlockAnswer,
   type DagWant,
   maxRecordBytes,
   type ProbeReport,
@@ -83,23 +84,48 @@ function createTrustless(
     for (const oldest of torn) if (torn.size > mostTorn) torn.delete(oldest)
   }
 
-  async function block(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
-    const { bytes, contentLength } = await askWhole({
-      name,
-      url: rawUrl(cid),
-      headers: rawHeaders,
-      expects: rawType,
-      mostBytes: maxBlockBytes,
-      agent,
-      redirects,
-      signal,
-      clock,
-      firstByteMs: firstByte,
-      idleMs: idle,
+  /** What all questions for a block have in common. */
+  const whole: Omit<WholeQuestion, 'url'> = {
+    ...{ name, headers: rawHeaders, expects: rawType, maxBytes: maxBlockBytes, agent, clock },
+    ...{ redirects, firstByteMs: firstByte, idleMs: idle },
+  }
+
+  function askBlock(cid: CID, answer: BlockAnswer): () => void {
+    const asked = new WholeAsk(
+      { ...whole, url: rawUrl(cid) },
+      {
+        came(bytes, contentLength) {
+          if (contentLength === undefined && !isIdentity(cid) && !proves(cid, bytes))
+            return answer.failed(notAll(name, cid, bytes))
+          if (torn.size > 0 && torn.delete(blockKey(cid)) && ++tears >= refusalsToBelieve) dag = false
+          answer.came(bytes)
+        },
+        failed: (error) => answer.failed(error),
+      },
+    )
+    return () => asked.stop()
+  }
+
+  function block(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
+    return new Promise((resolve, reject) => {
+      if (signal.aborted) return reject(signal.reason)
+      const leave = () => {
+        stop()
+        reject(signal.reason)
+      }
+      const over = () => signal.removeEventListener('abort', leave)
+      const stop = askBlock(cid, {
+        came(bytes) {
+          over()
+          resolve(bytes)
+        },
+        failed(error) {
+          over()
+          reject(error)
+        },
+      })
+      signal.addEventListener('abort', leave, { once: true })
     })
-    if (contentLength === undefined && !isIdentity(cid) && !proves(cid, bytes)) throw notAll(name, cid, bytes)
-    if (torn.size > 0 && torn.delete(blockKey(cid)) && ++tears >= refusalsToBelieve) dag = false
-    return bytes
   }
 
   async function* dagBlocks(want: DagWant, signal: AbortSignal): AsyncGenerator<Block> {
@@ -140,6 +166,7 @@ function createTrustless(
       connections: settings.connections,
     },
     block,
+    ask: askBlock,
     dag: dagBlocks,
     async record(key, signal) {
       return readBlock(name, await get(recordUrl(url, key), recordType, recordType, signal), maxRecordBytes)

@@ -8,6 +8,7 @@ import { Failure, isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { upTo } from '../core/lru.ts'
 import type { Attempt } from '../observe/account.ts'
+import { Attempts } from '../retrieval/upstreams/attempts.ts'
 import type { Member, Pool } from '../retrieval/upstreams/pool.ts'
 import type { RecordSource, Sources } from './ipns.ts'
 
@@ -30,21 +31,28 @@ export function recordSources(options: {
   // By key: one record that this gateway cannot read must not cost the upstream all other names.
   const liars = new LRUCache<string, number>(upTo(10_000))
 
-  const sourceOf = ({ upstream, health }: Member, spentOn: string): RecordSource => ({
-    name: upstream.name,
+  const sourceOf = (member: Member, spentOn: string): RecordSource => ({
+    name: member.upstream.name,
     async record(key, signal) {
+      const { upstream, health } = member
       if (!upstream.record) throw new Failure('not-found', `${upstream.name} has no records`, { source: 'upstream' })
-      const ask = await health.enter({ kind: 'block', key: spentOn }, signal)
+      signal.throwIfAborted()
+      const own = new AbortController()
+      const { question, slot } = new Attempts(clock).enter(member, 'block', key, own, spentOn)
+      const leave = () => own.abort(signal.reason)
+      signal.addEventListener('abort', leave, { once: true })
       try {
-        return await upstream.record(key, AbortSignal.any([signal, ask.letGoBy.signal]))
+        await slot
+        return await upstream.record(key, own.signal)
       } catch (error) {
         if (isFailure(error, 'throttled')) health.brokeOff(error)
         throw error
       } finally {
-        ask.failed(unjudged)
+        signal.removeEventListener('abort', leave)
+        question.failed(unjudged, clock.monotonic())
       }
     },
-    lied: (failure) => noteLie(upstream.name, spentOn, failure),
+    lied: (failure) => noteLie(member.upstream.name, spentOn, failure),
   })
 
   function noteLie(name: string, spentOn: string, failure: Failure): void {

@@ -6,7 +6,7 @@ import type { Flight } from '../core/flights.ts'
 import type { DagFlight } from './fetch/dag.ts'
 import { sameBytes } from './fetch/key.ts'
 import type { DagWant } from './session.ts'
-import type { Asker } from './upstreams/attempts.ts'
+import type { Wanting as Asker } from './upstreams/attempts.ts'
 
 export type LastFrom = 'nowhere' | 'tier' | 'upstream'
 

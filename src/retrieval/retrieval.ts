@@ -3,21 +3,22 @@
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
+import { cancelled } from '../core/failure.ts'
 import { createFlights, type Flight } from '../core/flights.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import { createNodeMemory } from '../ipld/node-memory.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'
 import { createSearches, type SearchRound } from './absence/searches.ts'
-import { type BlockFlight, flyForBlock } from './fetch/block.ts'
 import { type DagFlight, flyForDag } from './fetch/dag.ts'
 import { dagKey } from './fetch/key.ts'
+import { BlockFlight, type BlockReader } from './flight/block-flight.ts'
 import { openSession, type SessionParts } from './open-session.ts'
 import { createRoom } from './read-ahead.ts'
 import type { DagWant, Retrieval } from './session.ts'
 import type { TierStack } from './tiers/stack.ts'
 import type { LoopTurns } from './turns/loop-turns.ts'
-import type { Asker } from './upstreams/attempts.ts'
+import type { Wanting as Asker } from './upstreams/attempts.ts'
 import type { Pool } from './upstreams/pool.ts'
 
 export type RetrievalOptions = {
@@ -41,7 +42,7 @@ export type RetrievalOptions = {
 export function createRetrieval(options: RetrievalOptions): Retrieval {
   const { stack, pool, notFound, clock, turns, log, trace } = options
   const searches = createSearches({ keepLookingMs: options.keepLookingMs, notFound, clock, log })
-  const blockFlights = createFlights<BlockFlight>()
+  const blockFlights = new Map<string, BlockFlight>()
   const dagFlights = createFlights<DagFlight>()
   const airborne = new Map<string, DagFlight>()
   const { giveWay } = turns
@@ -51,14 +52,15 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     await stack.put(cid, bytes).catch((error: unknown) => log('warn', 'tiers.put', { error: String(error) }))
   }
 
-  function joinBlock(cid: CID, asker: Asker): Flight<BlockFlight> {
+  function blockFlight(cid: CID, asker: Asker): BlockFlight {
     const key = blockKey(cid)
-    return blockFlights.join(key, (signal) => {
-      const work = flyForBlock(cid, signal, { pool, clock, keep, asker, trace })
-      const land = () => blockFlights.land(key, work, true)
-      work.found.then(land, land)
-      return work
+    const running = blockFlights.get(key)
+    if (running) return running
+    const flight = new BlockFlight(cid, { pool, clock, keep, trace }, asker, () => {
+      if (blockFlights.get(key) === flight) blockFlights.delete(key)
     })
+    blockFlights.set(key, flight)
+    return flight
   }
 
   function joinDag(want: DagWant, asker: Asker, key = dagKey(want)): Flight<DagFlight> {
@@ -83,13 +85,20 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   function lookFor(cid: CID, around: DagWant | undefined, client: string): (signal: AbortSignal) => SearchRound {
     const asker = { client, hasBegun: false, root: around?.cid ?? cid }
     return (signal) => {
-      if (!around) {
-        const { found, attempts } = flyForBlock(cid, signal, { pool, clock, keep, asker, trace })
-        return { done: found.then(() => {}), attempts, stop: () => {} }
-      }
+      if (!around) return searchBlock(cid, signal, asker)
       const flight = flyForDag(around, signal, { pool, clock, keep, asker, trace, giveWay, onOver: () => {} })
       return { done: flight.drain(), attempts: flight.attempts, stop: () => {} }
     }
+  }
+
+  function searchBlock(cid: CID, signal: AbortSignal, asker: Asker): SearchRound {
+    const flight = new BlockFlight(cid, { pool, clock, keep, trace }, asker, () => {})
+    const { promise: done, resolve, reject } = Promise.withResolvers<void>()
+    const reader: BlockReader = { settle: () => resolve(), fail: reject }
+    done.catch(() => {})
+    flight.join(reader)
+    signal.addEventListener('abort', () => flight.abort(signal.reason), { once: true })
+    return { done, attempts: flight.attempts, stop: () => {} }
   }
 
   const shared: SessionParts = {
@@ -103,7 +112,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     deadlineMs: options.deadlineMs,
     blockDeadlineMs: options.blockDeadlineMs,
     isArchive: pool.members.length === 0 && !pool.find,
-    joinBlock,
+    blockFlight,
     joinDag,
     onItsWay,
     knowsDags: (cid, root) =>
@@ -137,7 +146,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     forget: (cid) => notFound.forget(cid),
     async close() {
       searches.close()
-      blockFlights.close()
+      for (const flight of blockFlights.values()) flight.abort(cancelled('the gateway is closing'))
       dagFlights.close()
     },
   }

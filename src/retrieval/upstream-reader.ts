@@ -6,15 +6,15 @@ import type { Flight } from '../core/flights.ts'
 import type { Account } from '../observe/account.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'
 import type { Searches, SearchRound } from './absence/searches.ts'
-import type { BlockFlight } from './fetch/block.ts'
 import type { DagFlight } from './fetch/dag.ts'
 import { sameBytes } from './fetch/key.ts'
+import type { BlockFlight } from './flight/block-flight.ts'
 import { createFollowedAnswer, type LastFrom } from './followed-answer.ts'
 import { createRequestAbsences, type RequestAbsences } from './request-absences.ts'
 import type { RequestClock } from './request-clock.ts'
 import type { DagWant } from './session.ts'
 import type { TierStack } from './tiers/stack.ts'
-import type { Asker } from './upstreams/attempts.ts'
+import type { Wanting as Asker } from './upstreams/attempts.ts'
 import type { Plan } from './upstreams/pool.ts'
 
 /** The parts that all requests share. */
@@ -22,7 +22,8 @@ export type Flying = {
   readonly stack: TierStack
   readonly notFound: NotFoundMemory
   readonly searches: Searches
-  joinBlock(cid: CID, asker: Asker): Flight<BlockFlight>
+  /** The flight that brings this block: one for all. */
+  blockFlight(cid: CID, asker: Asker): BlockFlight
   joinDag(want: DagWant, asker: Asker, key?: string): Flight<DagFlight>
   /** The key of another reader's flight that will still bring this block. */
   onItsWay(cid: CID): string | undefined
@@ -57,7 +58,7 @@ export function createUpstreamReader(
   shared: Flying,
 ): UpstreamReader {
   const { clock, account, signal, noCache, client } = options
-  const { stack, notFound, searches, joinBlock, joinDag, onItsWay, knowsDags, whoIsLeft, lookFor } = shared
+  const { stack, notFound, searches, blockFlight, joinDag, onItsWay, knowsDags, whoIsLeft, lookFor } = shared
   const askerOf = (lastFrom: LastFrom): Asker => ({
     client,
     hasBegun: clock.hasBegun() || lastFrom === 'upstream',
@@ -102,21 +103,27 @@ export function createUpstreamReader(
   }
 
   async function fromBlock(cid: CID, lastFrom: LastFrom): Promise<Uint8Array> {
-    const flight = joinBlock(cid, askerOf(lastFrom))
-    const { work } = flight
-    const { attempts } = work
+    const flight = blockFlight(cid, askerOf(lastFrom))
+    const { attempts } = flight
     const wasLate = clock.isLate()
+    const { promise: found, resolve, reject } = Promise.withResolvers<Uint8Array>()
+    const reader = {
+      settle(bytes: Uint8Array, upstream: string) {
+        account.fetched(upstream)
+        resolve(bytes)
+      },
+      fail: reject,
+    }
+    flight.join(reader)
     let isKept = false
     try {
-      const { bytes, upstream } = await clock.within(cid, work.found)
-      account.fetched(upstream)
-      return bytes
+      return await clock.within(cid, found)
     } catch (error) {
       isKept = isFailure(error, 'timeout') && !clock.hasBegun()
-      const running = () => ({ done: work.found.then(() => {}), attempts, stop: flight.leave })
+      const running = () => ({ done: found.then(() => {}), attempts, stop: () => flight.leave(reader) })
       throw absences.missed(error, cid, undefined, { attempts, wasLate }, isKept ? running() : undefined)
     } finally {
-      if (!isKept) flight.leave()
+      if (!isKept) flight.leave(reader)
     }
   }
 

@@ -29,8 +29,6 @@ export interface Lookup<Member> {
   readonly attempts: readonly Attempt[]
   /** Why it found nobody: a router's failure, or that no router names anybody. Undefined while it goes on. */
   readonly failure: Failure | undefined
-  /** The next member that is not among these, as soon as there is one; undefined when no other comes. */
-  next(except: ReadonlySet<Member>, signal: AbortSignal): Promise<Member | undefined>
   /** Calls at each new member, and at the end, until the returned function is called. */
   onNews(tell: () => void): () => void
 }
@@ -255,24 +253,6 @@ class RunningLookup<Member> implements Lookup<Member> {
     this.isOver = true
     this.#failure ??= new Failure('not-found', 'no router names anybody who has it', { source: 'upstream' })
     this.#tell()
-  }
-
-  async next(except: ReadonlySet<Member>, signal: AbortSignal): Promise<Member | undefined> {
-    for (;;) {
-      signal.throwIfAborted()
-      const member = this.members.find((one) => !except.has(one))
-      if (member || this.isOver) return member
-      await new Promise<void>((resolve, reject) => {
-        const leave = () => end(() => reject(signal.reason))
-        const forget = this.onNews(() => end(resolve))
-        const end = (then: () => void) => {
-          forget()
-          signal.removeEventListener('abort', leave)
-          then()
-        }
-        signal.addEventListener('abort', leave, { once: true })
-      })
-    }
   }
 
   onNews(tell: () => void): () => void {

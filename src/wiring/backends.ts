@@ -11,7 +11,7 @@ import { isInside, openRouter, type RouterClient, upstreamKinds } from '../../ba
 import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
 import { blocksBelow } from '../ipld/block-links.ts'
-import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/health/upstream-health.ts'
+import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/upstreams/upstream-health.ts'
 import type { Whole } from './whole.ts'
 
 export { isInside, openRouter, type RouterClient }

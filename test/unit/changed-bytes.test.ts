@@ -12,6 +12,7 @@ import { memory } from '../../backends/tiers/memory.ts'
 import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
 import { trustless } from '../../backends/upstreams/trustless.ts'
 import { type Block, blockKey } from '../../src/core/block.ts'
+import { systemClock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
@@ -108,7 +109,7 @@ async function broughtBy(sent: Uint8Array<ArrayBuffer>): Promise<number> {
   const source = openSource({
     member: { upstream } as unknown as Member,
     part: want(0),
-    attempts: { ask: async () => question } as unknown as Attempts,
+    attempts: { enter: () => ({ question, slot: Promise.resolve() }), clock: systemClock } as unknown as Attempts,
     isExpected: ({ cid }) => known.isExpected(cid),
     signal: new AbortController().signal,
   })

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createDoubts } from '../../src/retrieval/health/doubts.ts'
+import { createDoubts } from '../../src/retrieval/upstreams/record.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const keptMs = 1000

@@ -15,7 +15,7 @@ import { createReaders } from '../../src/retrieval/fetch/readers.ts'
 import { openSource } from '../../src/retrieval/fetch/source.ts'
 import { createReadAhead, createRoom } from '../../src/retrieval/read-ahead.ts'
 import type { DagWant, Expected } from '../../src/retrieval/session.ts'
-import { createAttempts } from '../../src/retrieval/upstreams/attempts.ts'
+import { Attempts } from '../../src/retrieval/upstreams/attempts.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addBlock, addNode, type BlockMap } from '../support/fixtures.ts'
@@ -328,7 +328,7 @@ describe('what an answer may waste', () => {
     return openSource({
       member,
       part: around(cids[0] as CID),
-      attempts: createAttempts(clock),
+      attempts: new Attempts(clock),
       isExpected: ({ cid }) => isExpected(cid),
       signal: new AbortController().signal,
     })

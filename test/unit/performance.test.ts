@@ -3,8 +3,9 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createUpstreamHealth, type UpstreamHealth } from '../../src/retrieval/health/upstream-health.ts'
 import { createLoopTurns } from '../../src/retrieval/turns/loop-turns.ts'
+import { createUpstreamHealth, type UpstreamHealth } from '../../src/retrieval/upstreams/upstream-health.ts'
+import { enter } from '../support/asked.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const kib = 1024
@@ -17,7 +18,7 @@ function make() {
   const health = () => createUpstreamHealth({ name: 'one', clock, turns: createLoopTurns(clock), log: silentLog })
   /** A whole file of 1 MiB: its first byte after `firstMs`, the rest at `rate` bytes a millisecond. */
   const serve = async (who: UpstreamHealth, firstMs: number, rate: number) => {
-    const ask = await enter(who, 'dag', 'a')
+    const ask = await enter(clock, who, { kind: 'dag' })
     await clock.advance(firstMs)
     ask.brought(150, firstMs)
     for (let sent = 0; sent < mib; sent += 256 * kib) {
@@ -29,7 +30,7 @@ function make() {
   }
   /** The root at once, and then so little that another one is asked. */
   const drip = async (who: UpstreamHealth, rate: number) => {
-    const ask = await enter(who, 'dag', 'a')
+    const ask = await enter(clock, who, { kind: 'dag' })
     await clock.advance(1)
     ask.brought(150, 1)
     for (let waited = 0; waited < 500; waited += 100) {
@@ -40,9 +41,6 @@ function make() {
   }
   return { clock, health, serve, drip }
 }
-
-const enter = (who: UpstreamHealth, kind: 'dag' | 'block', key: string) =>
-  who.enter({ kind, key }, new AbortController().signal)
 
 const perMs = (bytesPerSecond: number) => bytesPerSecond / 1000
 
@@ -63,10 +61,10 @@ for (const [what, rate] of [
 }
 
 test('an unknown upstream is tried, by one question at a time', async () => {
-  const { health, serve } = make()
+  const { clock, health, serve } = make()
   const one = health()
   assert.equal(one.isUntried('dag'), true)
-  const ask = await enter(one, 'dag', 'a')
+  const ask = await enter(clock, one, { kind: 'dag', key: 'a' })
   assert.equal(one.isUntried('dag'), false)
   ask.letGo('enough')
   assert.equal(one.isUntried('dag'), false)
@@ -107,7 +105,7 @@ test('an upstream that stalls mid-answer is not redeemed by a quick beginning', 
   const [bad, honest] = [health(), health()]
   await serve(honest, 60, perMs(50 * mib))
   for (let count = 0; count < 2; count++) {
-    const ask = await enter(bad, 'dag', 'a')
+    const ask = await enter(clock, bad, { kind: 'dag', key: 'a' })
     await clock.advance(1)
     ask.brought(150, 1)
     ask.failed(new Failure('timeout', 'stalled', { source: 'upstream' }))
@@ -139,9 +137,9 @@ test('an upstream that is silent to all costs at least the time of its silence',
   const { clock, health, serve } = make()
   const one = health()
   await serve(one, 20, perMs(50 * mib))
-  const early = await enter(one, 'dag', 'a')
+  const early = await enter(clock, one, { kind: 'dag', key: 'a' })
   await clock.advance(10)
-  const later = await enter(one, 'dag', 'b')
+  const later = await enter(clock, one, { kind: 'dag', key: 'b' })
   await clock.advance(2000)
   assert.equal(one.silentMs, 2010)
   assert.ok(one.load('dag') >= 2010)
@@ -154,7 +152,7 @@ test('an upstream that is silent to all costs at least the time of its silence',
 test('a slow client counts against no upstream', async () => {
   const { clock, health } = make()
   const one = health()
-  const ask = await enter(one, 'dag', 'a')
+  const ask = await enter(clock, one, { kind: 'dag', key: 'a' })
   await clock.advance(10)
   ask.brought(150, 10)
   for (let count = 0; count < 8; count++) {

@@ -5,7 +5,7 @@ import { Failure, type FailureKind } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
 import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
 import { createSearches, isAbsence, type SearchRound } from '../../src/retrieval/absence/searches.ts'
-import { createAttempts } from '../../src/retrieval/upstreams/attempts.ts'
+import { Attempts } from '../../src/retrieval/upstreams/attempts.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addBlock, text } from '../support/fixtures.ts'
 
@@ -32,7 +32,7 @@ function make({ keepLookingMs = 60 * second } = {}) {
       signal,
     }
     rounds.push(one)
-    return { done: promise, attempts: createAttempts(clock), stop: () => void (one.isStopped = true) }
+    return { done: promise, attempts: new Attempts(clock), stop: () => void (one.isStopped = true) }
   }
   const missed = () => notFound.remember(cid, '', failure('not-found'), [])
   const settle = () => clock.advance(0)

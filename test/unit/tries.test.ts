@@ -6,13 +6,13 @@ import { silentLog } from '../../src/core/log.ts'
 import { createAccount } from '../../src/observe/account.ts'
 import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
 import { createSearches } from '../../src/retrieval/absence/searches.ts'
-import { flyForBlock } from '../../src/retrieval/fetch/block.ts'
 import { flyForDag } from '../../src/retrieval/fetch/dag.ts'
-import { createTries } from '../../src/retrieval/fetch/tries.ts'
+import { BlockFlight } from '../../src/retrieval/flight/block-flight.ts'
 import { createRequestAbsences } from '../../src/retrieval/request-absences.ts'
-import { createAttempts } from '../../src/retrieval/upstreams/attempts.ts'
+import { Attempts } from '../../src/retrieval/upstreams/attempts.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { startProbes } from '../../src/retrieval/upstreams/probes.ts'
+import { Tries } from '../../src/retrieval/upstreams/tries.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addBlock, type BlockMap, noise } from '../support/fixtures.ts'
 import { membersOf } from '../support/members.ts'
@@ -68,8 +68,9 @@ function make(...names: string[]) {
   const probes = startProbes({ pool, everyMs: 0, clock, log: silentLog, random: () => 0 })
   stops.push(probes.close)
   const deps = { pool, clock, keep: async () => {} }
+  const blockDeps = { ...deps, keep: () => {} }
   const kinds = {
-    block: (signal = new AbortController().signal) => flyForBlock(cid, signal, deps).found,
+    block: (signal = new AbortController().signal) => found(new BlockFlight(cid, blockDeps, anybody, () => {}), signal),
     async answer(signal = new AbortController().signal) {
       const want = { cid, segments: [], scope: 'entity' } as const
       const flight = flyForDag(want, signal, { ...deps, onOver: () => {} })
@@ -78,6 +79,19 @@ function make(...names: string[]) {
     },
   }
   return { clock, ill, absent, asked, pool, kinds }
+}
+
+const anybody = { client: '', hasBegun: false }
+
+function found(flight: BlockFlight, signal: AbortSignal): Promise<{ bytes: Uint8Array; upstream: string }> {
+  return new Promise((resolve, reject) => {
+    const reader = { settle: (bytes: Uint8Array, upstream: string) => resolve({ bytes, upstream }), fail: reject }
+    flight.join(reader)
+    signal.addEventListener('abort', () => {
+      flight.leave(reader)
+      reject(signal.reason)
+    })
+  })
 }
 
 for (const kind of ['block', 'answer'] as const) {
@@ -184,7 +198,7 @@ describe('upstreams that may be asked again', () => {
       const { clock, pool } = make('one')
       const [member] = pool.members
       assert.ok(member)
-      const tries = createTries({ clock, giveUpAt: clock.monotonic() + second })
+      const tries = new Tries(clock, clock.monotonic() + second)
       tries.failed(member, failure(kind))
       assert.equal(tries.hopes(), isHope)
       // One that said when to come back is asked again at once: its own queue waits until then.
@@ -196,7 +210,7 @@ describe('upstreams that may be asked again', () => {
     const { clock, pool } = make('one')
     const [member] = pool.members
     assert.ok(member)
-    const tries = createTries({ clock, giveUpAt: clock.monotonic() + second })
+    const tries = new Tries(clock, clock.monotonic() + second)
     tries.failed(member, new Failure('timeout', 'it searches', { source: 'upstream', facts: { isSearching: true } }))
     assert.equal(tries.hopes(), false)
   })
@@ -208,9 +222,9 @@ describe('a request whose time is over while it waits for an upstream', () => {
     const { clock, pool } = make('one')
     const [member] = pool.members
     assert.ok(member)
-    const attempts = createAttempts(clock)
+    const attempts = new Attempts(clock)
     for (const kind of outcomes)
-      (await attempts.ask(member, 'block', cid, new AbortController().signal)).failed(failure(kind))
+      attempts.enter(member, 'block', cid, new AbortController()).question.failed(failure(kind), clock.monotonic())
     const notFound = createNotFoundMemory({ firstMs: second, mostMs: second, clock })
     const searches = createSearches({ keepLookingMs: 0, notFound, clock, log: silentLog })
     const account = createAccount()

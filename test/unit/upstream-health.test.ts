@@ -3,9 +3,10 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Failure, type FailureKind } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
-import { createUpstreamHealth, type UpstreamHealthOptions } from '../../src/retrieval/health/upstream-health.ts'
 import { createLoopTurns } from '../../src/retrieval/turns/loop-turns.ts'
 import { createPool, type Member } from '../../src/retrieval/upstreams/pool.ts'
+import { createUpstreamHealth, type UpstreamHealthOptions } from '../../src/retrieval/upstreams/upstream-health.ts'
+import { enter as enterAt } from '../support/asked.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { membersOf } from '../support/members.ts'
 import { scriptedUpstream } from '../support/scripted-upstream.ts'
@@ -28,7 +29,7 @@ function make(options: Partial<UpstreamHealthOptions> = {}) {
     random: () => 0,
     ...options,
   })
-  const enter = (key = 'a', signal = new AbortController().signal) => health.enter({ kind: 'block', key }, signal)
+  const enter = (key = 'a', signal = new AbortController().signal) => enterAt(clock, health, { key, signal })
   const fail = async (kind: FailureKind, retryAfterMs?: number) => (await enter()).failed(failure(kind, retryAfterMs))
   const win = async () => {
     const ask = await enter()

@@ -1,7 +1,7 @@
 // How many questions an upstream bears at once, and who gets the places.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createWindow } from '../../src/retrieval/upstreams/window.ts'
+import { createWindow } from '../../src/retrieval/upstreams/record.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 function make(most = 32) {

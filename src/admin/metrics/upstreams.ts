@@ -3,8 +3,8 @@
 import type { Names } from '../../names/names.ts'
 import type { Histogram } from '../../observe/histogram.ts'
 import { type Reading, type Sample, stateset } from '../../observe/metrics.ts'
-import { type UpstreamState, upstreamStates } from '../../retrieval/health/upstream-health.ts'
 import type { Retrieval } from '../../retrieval/session.ts'
+import { type UpstreamState, upstreamStates } from '../../retrieval/upstreams/upstream-health.ts'
 
 export type UpstreamParts = {
   readonly pool: {

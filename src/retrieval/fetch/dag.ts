@@ -10,8 +10,9 @@ import type { Block } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Trace } from '../../core/wire/trace.ts'
 import type { GiveWay } from '../../ipld/documents/read.ts'
-import { type Asker, type Attempts, createAttempts } from '../upstreams/attempts.ts'
+import { Attempts, type Wanting } from '../upstreams/attempts.ts'
 import type { Pool } from '../upstreams/pool.ts'
+import { lookAgainMs, Tries } from '../upstreams/tries.ts'
 import { createAsking } from './dag/asking.ts'
 import { createDagBlocks } from './dag/blocks.ts'
 import { createDemand } from './dag/demand.ts'
@@ -19,7 +20,6 @@ import { createHedgeTimer } from './dag/hedge-timer.ts'
 import { createProgress } from './progress.ts'
 import { type Arrival, createReaders } from './readers.ts'
 import { createRunners } from './runners.ts'
-import { createTries, lookAgainMs } from './tries.ts'
 
 export interface DagFlight {
   /** Waits until this block comes by. Rejects with that outcome when no upstream could even begin. */
@@ -35,9 +35,9 @@ export interface DagFlight {
 export type DagFlightDeps = {
   readonly pool: Pool
   readonly clock: Clock
-  readonly asker?: Asker | undefined
+  readonly asker?: Wanting | undefined
   readonly trace?: Trace | undefined
-  readonly keep: (cid: CID, bytes: Uint8Array) => Promise<void>
+  readonly keep: (cid: CID, bytes: Uint8Array) => void | Promise<void>
   /** Between blocks, and between the pieces of a document or of a large node. */
   readonly giveWay?: GiveWay
   /** Called when nothing more will come from this flight. */
@@ -49,9 +49,9 @@ const mostDrainedBytes = 256 * 1024 * 1024
 
 export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDeps): DagFlight {
   const { pool, clock, keep } = deps
-  const attempts = createAttempts(clock, deps.asker, deps.trace)
+  const attempts = new Attempts(clock, deps.asker, deps.trace)
   const progress = createProgress(clock)
-  const tries = createTries({ clock, giveUpAt: clock.monotonic() + pool.patienceMs })
+  const tries = new Tries(clock, clock.monotonic() + pool.patienceMs)
   const blocks = createDagBlocks(deps.giveWay)
   const ended = Promise.withResolvers<void>()
   ended.promise.catch(() => {})
@@ -99,7 +99,8 @@ export function flyForDag(want: DagWant, signal: AbortSignal, deps: DagFlightDep
     if (!isNew) return false
     progress.came(bytes.byteLength)
     isStuck = false
-    await demand.during(() => keep(cid, bytes))
+    const kept = keep(cid, bytes)
+    if (kept !== undefined) await demand.during(() => kept)
     blocks.kept(cid)
     readers.arrived(cid, { bytes, upstream: upstream.name })
     if (readers.size === 0 && blocks.bytes > mostDrainedBytes) finish()

@@ -3,14 +3,14 @@
 import type { DagWant } from '../../../backends/upstreams/contract.ts'
 import type { Block } from '../../core/block.ts'
 import { Failure } from '../../core/failure.ts'
+import { lost } from '../flight/block-flight.ts'
 import type { Attempts } from '../upstreams/attempts.ts'
 import type { Step } from '../upstreams/order.ts'
 import type { Member } from '../upstreams/pool.ts'
+import type { Tries } from '../upstreams/tries.ts'
 import { failedMs } from './hedging.ts'
 import type { Progress } from './progress.ts'
-import { lost } from './race.ts'
 import { openSource, type Source } from './source.ts'
-import type { Tries } from './tries.ts'
 
 export type Runner = {
   readonly source: Source

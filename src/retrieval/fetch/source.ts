@@ -4,9 +4,10 @@ import type { DagWant } from '../../../backends/upstreams/contract.ts'
 import { type Block, isIdentity, proves } from '../../core/block.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { createCidSet } from '../../ipld/cid-set.ts'
-import type { Attempts, LetGo, Question } from '../upstreams/attempts.ts'
+import { falseBytes } from '../flight/block-flight.ts'
+import type { Attempts } from '../upstreams/attempts.ts'
 import type { Member } from '../upstreams/pool.ts'
-import { falseBytes } from './block.ts'
+import type { LetGo, Question } from '../upstreams/question.ts'
 
 export interface Source {
   readonly member: Member
@@ -39,13 +40,13 @@ const mostUselessBytes = 4 * 1024 * 1024
 
 export function openSource({ member, part, attempts, isExpected, signal, onAsked }: SourceOptions): Source {
   const { upstream } = member
+  const { clock } = attempts
   const own = new AbortController()
   const leave = () => own.abort(signal.reason)
   signal.addEventListener('abort', leave, { once: true })
   if (signal.aborted) leave()
   const seen = createCidSet()
   let question: Question | undefined
-  let isQueued = false
   let blocks: AsyncIterator<Block> | undefined
   let useless = 0
   let uselessBytes = 0
@@ -55,16 +56,13 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
     own.abort(reason)
   }
 
-  async function ask(): Promise<Question> {
-    isQueued = true
-    try {
-      const asked = await attempts.ask(member, 'dag', part.cid, own.signal)
-      asked.onLetGo((reason) => own.abort(reason))
-      onAsked?.()
-      return asked
-    } finally {
-      isQueued = false
-    }
+  /** Resolves when it has its slot. */
+  async function ask(): Promise<void> {
+    own.signal.throwIfAborted()
+    const entered = attempts.enter(member, 'dag', part.cid, own)
+    question = entered.question
+    await entered.slot
+    onAsked?.()
   }
 
   /** Of an upstream that gives no CAR, or one without the root in it, or with too much before it, the root comes alone. */
@@ -106,8 +104,8 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
     throw new Failure('broken', `${upstream.name} keeps sending the same blocks`, { source: 'upstream' })
   }
 
-  async function nextProved(from: AsyncIterator<Block>, within: Question['within']): Promise<Block | undefined> {
-    const { value: block, done } = await within(() => from.next())
+  async function nextProved(from: AsyncIterator<Block>, asked: Question): Promise<Block | undefined> {
+    const { value: block, done } = await asked.within(() => from.next())
     if (done) return undefined
     if (!proves(block.cid, block.bytes)) throw falseBytes(upstream.name, block.cid)
     seen.add(block.cid)
@@ -117,13 +115,13 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
   return {
     member,
     get isQueued() {
-      return isQueued
+      return question?.isQueued === true
     },
     async next() {
       try {
-        question ??= await ask()
+        if (!question) await ask()
         blocks ??= answer()
-        const block = await nextProved(blocks, question.within)
+        const block = await nextProved(blocks, question as unknown as Question)
         if (block) return block
         this.done()
         return undefined
@@ -132,17 +130,17 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
         throw error
       }
     },
-    brought: (bytes, waitedMs) => question?.brought(bytes, waitedMs),
+    brought: (bytes, waitedMs) => question?.brought(bytes, waitedMs, clock.monotonic()),
     done() {
-      question?.done()
+      question?.done(clock.monotonic())
       close(over)
     },
     failed(reason) {
-      question?.failed(reason)
+      question?.failed(reason, clock.monotonic())
       close(reason)
     },
     letGo(why, reason) {
-      question?.letGo(why)
+      question?.letGo(why, clock.monotonic())
       close(reason)
     },
   }

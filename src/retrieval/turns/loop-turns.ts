@@ -1,7 +1,7 @@
 // Shares the event loop. Requests that begin are counted: so many in each turn of the loop. Behind them walks whose blocks are all in
 // memory, and what comes due by the thousand in one turn, have one short slice of it together, in one line, the first first.
 import type { Clock } from '../../core/clock.ts'
-import { createClientQueue } from './client-queue.ts'
+import { ClientLine } from '../line.ts'
 
 export interface LoopTurns {
   /**
@@ -28,7 +28,7 @@ const mostReleased = 64
 /** `later` runs an action in the next turn of the loop, behind what the sockets brought. */
 export function createLoopTurns(clock: Clock, later: (action: () => void) => void = setImmediate): LoopTurns {
   const waiting: (() => void)[] = []
-  const toBegin = createClientQueue<() => void>()
+  const toBegin = new ClientLine<() => void>()
   let isOpen = false
   let sliceAt = 0
   let begun = 0

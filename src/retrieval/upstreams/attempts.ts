@@ -1,63 +1,20 @@
-// The account of one race while it runs: who was asked, what became of it, and who has not answered yet.
+// The account of one flight while it runs: who was asked, what became of it, and who has not answered yet.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
-import { isFailure } from '../../core/failure.ts'
-import type { OpenSpan, Trace } from '../../core/wire/trace.ts'
+import type { FailureKind } from '../../core/failure.ts'
+import type { Trace, TracePoint } from '../../core/wire/trace.ts'
 import type { Attempt } from '../../observe/account.ts'
-import type { Ask, AskKind } from '../health/upstream-health.ts'
-import type { Rank } from './fair-queue.ts'
+import type { Rank } from '../line.ts'
 import type { Member } from './pool.ts'
+import { type Asker, type AskKind, Question } from './question.ts'
 
-/** Why a question is given up although it did not fail: others brought what was wanted, or it fell behind them. */
-export type LetGo = 'enough' | 'behind'
-
-/**
- * One question to one upstream, from the moment it is sent. The first ending counts; what comes after it is ignored.
- */
-export interface Question {
-  /** What `work` sends belongs to this question, where it is recorded in a trace. */
-  within<Result>(work: () => Result): Result
-  /** Calls when readers need its slot, because it has looked for long already. To be passed on to the upstream. */
-  onLetGo(tell: (reason: unknown) => void): void
-  /** A proved block that was wanted came from here. `waitedMs`: how long readers waited for it since the one before. */
-  brought(bytes: number, waitedMs: number): void
-  /** The upstream gave all that it was asked for. */
-  done(): void
-  letGo(why: LetGo): void
-  failed(error: unknown): void
-}
-
-export interface Attempts {
-  /**
-   * Begins a question once this upstream has a slot for it. Rejects when `signal` aborts, and with a Failure that is
-   * among the `failures` when there is none in time (`overloaded`) or the upstream went out meanwhile (`unavailable`).
-   */
-  ask(member: Member, kind: AskKind, cid: CID, signal: AbortSignal): Promise<Question>
-  /** Every open question still waits in its upstream's queue: no upstream is working on it. */
-  isQueued(): boolean
-  /** Every upstream that was to be asked broke off before its first byte, or sent this gateway away. */
-  wasRefused(): boolean
-  /** An upstream was asked so late, or was so crowded, that a missing answer says nothing. */
-  hasBeenCrowded(): boolean
-  skip(skipped: readonly Attempt[]): void
-  /** Adds the routers that were asked, and why they named nobody. */
-  looked(attempts: readonly Attempt[], failure: unknown): void
-  /** What can be said now; those still running are `no answer yet`. */
-  list(): Attempt[]
-  /** What the questions failed with, in the order in which they did. */
-  readonly failures: readonly unknown[]
-}
-
-const mostKept = 32
-// An upstream that sent nothing of use for so long is called stalled in the account.
-const stalledMs = 1000
+const maxKept = 32
 // An upstream that was asked so early in a race, and said nothing, had its full time.
 const fullShare = 3 / 4
-const waitsForSlot = 'waiting for its turn'
 
 /** The client that wants it. */
-export type Asker = {
+export type Wanting = {
   /** The address of the first client that asked. */
   readonly client: string
   /** The client has a part of the file already. */
@@ -66,18 +23,10 @@ export type Asker = {
   readonly root?: CID | undefined
 }
 
-type AttemptRecord = {
-  asked: Ask | undefined
-  readonly member: Member
-  outcome: string | undefined
-  ms: number
-  /** When it was asked, or began to wait for that. */
-  at: number
-  bytes: number
-  broughtAt: number
-  /** The upstream gave all that it was asked for. */
-  isWhole: boolean
-}
+/** Outcomes of an upstream that could not be asked. */
+const refusals: ReadonlySet<string> = new Set(['broken', 'throttled', 'unavailable'])
+
+const anybody: Wanting = { client: '', hasBegun: false }
 
 /**
  * Outcomes that say whether the upstream has the CID, or that it had its time: one that begins was not kept from it.
@@ -85,178 +34,177 @@ type AttemptRecord = {
 const isAnswer = (outcome: string): boolean =>
   ['not-found', 'refused', 'timeout', 'won'].includes(outcome) || outcome.startsWith('began, ')
 
-/** Outcomes of an upstream that could not be asked. */
-const refusals: ReadonlySet<string> = new Set(['broken', 'throttled', 'unavailable'])
-
-const anybody: Asker = { client: '', hasBegun: false }
-
-/** `trace`: questions are recorded below the request that began the race, and not below one that joined it later. */
-export function createAttempts(clock: Clock, { client, hasBegun }: Asker = anybody, trace?: Trace): Attempts {
-  const parent = trace?.here()
-  const made: AttemptRecord[] = []
-  const skippedOnes: Attempt[] = []
-  const failures: unknown[] = []
-  // What is held against an upstream only if another one has it.
-  let heldBack: (() => void)[] = []
-  const beganAt = clock.monotonic()
-  let isThere = false
-  // An upstream looked for it and brought nothing: it may be nowhere.
-  let isDoubted = false
-  let queued = 0
-  let asking = 0
-
-  /** How much the next question matters. */
-  function rankOf(member: Member, key: string): Rank {
-    if (isThere) return 'begun'
-    if (isDoubted || member.health.isDoubted(key)) return 'search'
-    if (hasBegun) return 'begun'
-    return made.some(({ outcome, asked }) => outcome === undefined && asked?.isOvertaken()) ? 'again' : 'first'
-  }
-
-  function fail(error: unknown): void {
-    if (failures.length < mostKept) failures.push(error)
-  }
-
-  return {
-    failures,
-    isQueued: () => queued > 0 && asking === 0,
-    wasRefused: () => made.length > 0 && made.every(({ outcome }) => outcome !== undefined && refusals.has(outcome)),
-    hasBeenCrowded: () => wasCrowded(made, clock.monotonic(), beganAt),
-    async ask(member, kind, cid, signal) {
-      signal.throwIfAborted()
-      const key = blockKey(cid)
-      const record = newRecord(member, clock.monotonic())
-      if (made.length < mostKept) made.push(record)
-      const span = trace?.ask(`upstream ${kind}`, parent)
-      const asked = await enter().catch((error: unknown) => {
-        record.ms = Math.round(clock.monotonic() - record.at)
-        record.outcome = signal.aborted ? 'lost' : isFailure(error) ? error.kind : 'internal'
-        if (!signal.aborted) fail(error)
-        endSpan(span, record, cid)
-        throw error
-      })
-      const waitedMs = Math.round(clock.monotonic() - record.at)
-      record.asked = asked
-      record.outcome = undefined
-      record.at = clock.monotonic()
-      asking++
-
-      async function enter() {
-        queued++
-        try {
-          // What has begun has time again.
-          const waitedMs = isThere ? 0 : clock.monotonic() - beganAt
-          return await member.health.enter({ kind, key, rank: rankOf(member, key), client, waitedMs }, signal)
-        } finally {
-          queued--
-        }
-      }
-      const end = (outcome: string): boolean => {
-        if (record.outcome !== undefined) return false
-        record.ms = Math.round(clock.monotonic() - record.at)
-        record.outcome = outcome
-        asking--
-        endSpan(span, record, cid, waitedMs)
-        return true
-      }
-      return {
-        within: (work) => (span ? span.run(work) : work()),
-        onLetGo: (tell) => asked.letGoBy.onStop(tell),
-        brought(bytes, waitedMs) {
-          if (record.outcome !== undefined) return
-          record.bytes += bytes
-          if (bytes > 0) record.broughtAt = clock.monotonic()
-          asked.brought(bytes, waitedMs)
-          if (isThere || bytes === 0) return
-          isThere = true
-          for (const hold of heldBack) hold()
-          heldBack = []
-        },
-        done() {
-          if (!end('won')) return
-          record.isWhole = true
-          asked.done()
-        },
-        letGo(why) {
-          const lost = why === 'behind' ? 'began, then fell behind' : 'won'
-          if (end(record.bytes === 0 ? 'lost' : lost)) asked.letGo(why)
-        },
-        failed(error) {
-          const kind = isFailure(error) ? error.kind : 'internal'
-          const word = kind === 'timeout' ? 'stalled' : kind
-          if (!end(record.bytes === 0 ? kind : `began, then ${word}`)) return
-          if (kind === 'not-found' || kind === 'timeout' || asked.letGoBy.isStopped) isDoubted = true
-          const hold = asked.failed(error)
-          if (isThere) hold?.()
-          else if (hold && heldBack.length < mostKept) heldBack.push(hold)
-          fail(error)
-        },
-      }
-    },
-    skip(skipped) {
-      skippedOnes.push(...skipped.slice(0, mostKept - skippedOnes.length))
-    },
-    looked(attempts, failure) {
-      skippedOnes.push(...attempts.slice(0, mostKept - skippedOnes.length))
-      if (failure !== undefined) fail(failure)
-    },
-    list() {
-      const now = clock.monotonic()
-      return [...made.map((record) => attemptOf(record, now)), ...skippedOnes]
-    },
-  }
-}
-
-const newRecord = (member: Member, at: number): AttemptRecord => ({
-  asked: undefined,
-  member,
-  outcome: waitsForSlot,
-  ms: 0,
-  at,
-  bytes: 0,
-  broughtAt: 0,
-  isWhole: false,
-})
-
-/** Names and numbers alone: messages of failures may repeat what a service said. */
-function endSpan(
-  span: OpenSpan | undefined,
-  { member, outcome = '', bytes }: AttemptRecord,
-  cid: CID,
-  waitedMs?: number,
-) {
-  if (!span) return
-  const facts = {
-    'cidgate.upstream': member.upstream.name,
-    'cidgate.outcome': outcome,
-    'cidgate.bytes': bytes,
-    'cidgate.cid': cid.toString(),
-    'cidgate.waited_ms': waitedMs,
-  }
-  span.end(facts, !harmless.has(outcome))
-}
-
 /** Outcomes that are no fault: somebody has to lose a race, and most upstreams lack most things. */
 const harmless: ReadonlySet<string> = new Set([
   ...['won', 'lost', 'not-found', 'cancelled'],
   ...['began, then fell behind', 'began, then cancelled'],
 ])
 
-/** What can be said of a question now. */
-function attemptOf({ member, outcome, ms, at, bytes, broughtAt }: AttemptRecord, now: number): Attempt {
-  const upstream = member.upstream.name
-  if (outcome === waitsForSlot) return { upstream, outcome, ms: Math.round(now - at) }
-  if (outcome !== undefined) return { upstream, outcome, ms }
-  const sending = now - broughtAt < stalledMs ? 'sending' : 'began, then stalled'
-  return { upstream, outcome: bytes === 0 ? 'no answer yet' : sending, ms: Math.round(now - at) }
-}
+export class Attempts {
+  /** What the questions failed with, in the order in which they did. */
+  readonly failures: unknown[] = []
+  readonly client: string
+  readonly #hasBegun: boolean
+  readonly clock: Clock
+  readonly #trace: Trace | undefined
+  readonly #parent: TracePoint | undefined
+  readonly #beganAt: number
+  readonly #made: Question[] = []
+  #skipped: Attempt[] | undefined
+  /** What is held against an upstream only if another one has it. */
+  #heldBack: (() => void)[] | undefined
+  #isThere = false
+  /** An upstream looked for it and brought nothing: it may be nowhere. */
+  #isDoubted = false
+  /** Those that wait for their slots. */
+  #waiting: Set<Question> | undefined
+  #asking = 0
 
-/** Whether a missing answer says nothing: no slot was found, what was asked is there, or no upstream had its time. */
-function wasCrowded(made: readonly AttemptRecord[], now: number, beganAt: number): boolean {
-  const hadTime = ({ outcome, at, member }: AttemptRecord) =>
-    outcome === undefined ? now - at > (now - beganAt) * fullShare && !member.health.isCrowded : isAnswer(outcome)
-  const foundNoSlot = made.some(({ outcome }) => outcome === 'overloaded' || outcome === waitsForSlot)
-  // What brought its part is there: the time went by in front of something else.
-  const isThere = made.some(({ isWhole }) => isWhole)
-  return foundNoSlot || isThere || (made.length > 0 && !made.some(hadTime))
+  /** `trace`: questions are recorded below the request that began the race, and not below one that joined it later. */
+  constructor(clock: Clock, { client, hasBegun }: Wanting = anybody, trace?: Trace) {
+    this.client = client
+    this.#hasBegun = hasBegun
+    this.clock = clock
+    this.#trace = trace
+    this.#parent = trace?.here()
+    this.#beganAt = clock.monotonic()
+  }
+
+  /** Asks, now or when the upstream has a slot for it. */
+  ask(member: Member, kind: AskKind, cid: CID, asker: Asker, key = blockKey(cid)): Question {
+    const now = this.clock.monotonic()
+    const question = new Question(this, member, kind, cid, key, asker)
+    question.at = now
+    if (this.#made.length < maxKept) this.#made.push(question)
+    question.span = this.#trace?.ask(`upstream ${kind}`, this.#parent)
+    question.rank = this.#rankOf(member, key)
+    // What has begun has time again.
+    member.health.ask(question, this.#isThere ? 0 : now - this.#beganAt, now)
+    if (question.isQueued) (this.#waiting ??= new Set()).add(question)
+    return question
+  }
+
+  /** The same for who pulls the answer on a signal of its own, which also aborts when the slot is taken for others. */
+  enter(
+    member: Member,
+    kind: AskKind,
+    cid: CID,
+    own: AbortController,
+    key?: string,
+  ): { readonly question: Question; readonly slot: Promise<void> } {
+    const { promise: slot, resolve, reject } = Promise.withResolvers<void>()
+    const asker: Asker = {
+      begun: () => resolve(),
+      refused: (_question, error) => reject(error),
+      evicted: (_question, reason) => own.abort(reason),
+    }
+    const question = this.ask(member, kind, cid, asker, key)
+    const leave = () => {
+      question.leave(this.clock.monotonic())
+      reject(own.signal.reason)
+    }
+    own.signal.addEventListener('abort', leave, { once: true })
+    return { question, slot: slot.finally(() => own.signal.removeEventListener('abort', leave)) }
+  }
+
+  /** How much the next question matters. */
+  #rankOf(member: Member, key: string): Rank {
+    if (this.#isThere) return 'begun'
+    if (this.#isDoubted || member.health.isDoubted(key)) return 'search'
+    if (this.#hasBegun) return 'begun'
+    const isOvertaken = this.#made.some((one) => one.outcome === undefined && one.member.health.isOvertaken(one))
+    return isOvertaken ? 'again' : 'first'
+  }
+
+  begun(question: Question): void {
+    this.#waiting?.delete(question)
+    this.#asking++
+  }
+
+  leftLine(question: Question): void {
+    this.#waiting?.delete(question)
+  }
+
+  /** The flight is over. */
+  leaveLines(): void {
+    for (const question of this.#waiting ?? []) question.leave(this.clock.monotonic())
+  }
+
+  ended(): void {
+    this.#asking--
+  }
+
+  isThereNow(): void {
+    if (this.#isThere) return
+    this.#isThere = true
+    for (const hold of this.#heldBack ?? []) hold()
+    this.#heldBack = undefined
+  }
+
+  /** `hold`: what to hold against its upstream if another one has it. */
+  failed({ eviction }: Question, kind: FailureKind, hold: (() => void) | undefined): void {
+    if (kind === 'not-found' || kind === 'timeout' || eviction) this.#isDoubted = true
+    if (this.#isThere) hold?.()
+    else if (hold) {
+      this.#heldBack ??= []
+      if (this.#heldBack.length < maxKept) this.#heldBack.push(hold)
+    }
+  }
+
+  fail(error: unknown): void {
+    if (this.failures.length < maxKept) this.failures.push(error)
+  }
+
+  /** Every open question still waits in its upstream's queue: no upstream is working on it. */
+  isQueued(): boolean {
+    return this.#asking === 0 && this.#waiting !== undefined && this.#waiting.size > 0
+  }
+
+  /** Every upstream that was to be asked broke off before its first byte, or sent this gateway away. */
+  wasRefused(): boolean {
+    return this.#made.length > 0 && this.#made.every(({ outcome }) => outcome !== undefined && refusals.has(outcome))
+  }
+
+  /**
+   * A missing answer says nothing: no slot was found, what was asked is there, or no upstream had its time, since it was asked late or
+   * was crowded.
+   */
+  hasBeenCrowded(): boolean {
+    const made = this.#made
+    const now = this.clock.monotonic()
+    const fullMs = (now - this.#beganAt) * fullShare
+    const hadTime = ({ outcome, at, member }: Question) =>
+      outcome === undefined ? now - at > fullMs && !member.health.isCrowded : isAnswer(outcome)
+    // What brought its part is there: the time went by in front of something else.
+    const isThere = made.some(({ isWhole }) => isWhole)
+    return made.some(({ foundNoSlot }) => foundNoSlot) || isThere || (made.length > 0 && !made.some(hadTime))
+  }
+
+  skip(skipped: readonly Attempt[]): void {
+    if (skipped.length > 0) this.#skipped = [...(this.#skipped ?? []), ...skipped].slice(0, maxKept)
+  }
+
+  /** Adds the routers that were asked, and why they named nobody. */
+  looked(attempts: readonly Attempt[], failure: unknown): void {
+    this.skip(attempts)
+    if (failure !== undefined) this.fail(failure)
+  }
+
+  /** What can be said now; those still running are `no answer yet`. */
+  list(): Attempt[] {
+    const now = this.clock.monotonic()
+    return [...this.#made.map((question) => question.attempt(now)), ...(this.#skipped ?? [])]
+  }
+
+  /** Names and numbers alone: messages of failures may repeat what a service said. */
+  endSpan({ span, member, outcome = '', bytes, cid, waitedMs }: Question): void {
+    const facts = {
+      'cidgate.upstream': member.upstream.name,
+      'cidgate.outcome': outcome,
+      'cidgate.bytes': bytes,
+      'cidgate.cid': cid.toString(),
+      'cidgate.waited_ms': Math.round(waitedMs),
+    }
+    span?.end(facts, !harmless.has(outcome))
+  }
 }

@@ -6,8 +6,9 @@ import type { Clock } from '../../core/clock.ts'
 import { createBudget } from '../../core/counting/budget.ts'
 import type { Failure } from '../../core/failure.ts'
 import type { Attempt } from '../../observe/account.ts'
-import type { AskKind, UpstreamHealth, UpstreamState } from '../health/upstream-health.ts'
 import { type Hedge, order, type Step } from './order.ts'
+import type { AskKind } from './question.ts'
+import type { UpstreamHealth, UpstreamState } from './upstream-health.ts'
 
 export type Member = {
   readonly upstream: Upstream
@@ -22,8 +23,6 @@ export interface Finding {
   readonly attempts: readonly Attempt[]
   /** Why it brought nobody, where it did not. */
   readonly failure: Failure | undefined
-  /** The next member that is not among these; undefined when no other comes. */
-  next(except: ReadonlySet<Member>, signal: AbortSignal): Promise<Member | undefined>
   onNews(tell: () => void): () => void
 }
 
@@ -147,7 +146,7 @@ export function createPool(options: {
         const { state, untilMs } = health.state(key)
         if (state === 'ready') continue
         const ms = (isAlone ? health.triesInMs : undefined) ?? untilMs
-        if (ms !== undefined) soonestMs = Math.min(soonestMs ?? ms, ms)
+        if (ms !== undefined) soonestMs = Math.max(1, Math.min(soonestMs ?? ms, ms))
         if (except?.has(member)) continue
         skipped.push({ upstream: upstream.name, outcome: `skipped: ${state}`, ms: 0 })
         isUnasked ||= state === 'over-budget' || health.isOutBriefly

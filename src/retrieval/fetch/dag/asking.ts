@@ -6,9 +6,9 @@ import type { Attempts } from '../../upstreams/attempts.ts'
 import type { Step } from '../../upstreams/order.ts'
 import { outcomeOf } from '../../upstreams/outcome.ts'
 import type { Finding, Member, Plan, Pool } from '../../upstreams/pool.ts'
+import type { Tries } from '../../upstreams/tries.ts'
 import type { Readers } from '../readers.ts'
 import type { Runners } from '../runners.ts'
-import type { Tries } from '../tries.ts'
 import type { DagBlocks } from './blocks.ts'
 
 export interface Asking {

@@ -1,0 +1,62 @@
+// One question at an upstream, in the hand of a test: its promise resolves when the question has its slot.
+import type { CID } from 'multiformats/cid'
+import type { Clock } from '../../src/core/clock.ts'
+import type { Rank } from '../../src/retrieval/line.ts'
+import { Attempts } from '../../src/retrieval/upstreams/attempts.ts'
+import type { Member } from '../../src/retrieval/upstreams/pool.ts'
+import { type AskKind, type LetGo, Question } from '../../src/retrieval/upstreams/question.ts'
+import type { UpstreamHealth } from '../../src/retrieval/upstreams/upstream-health.ts'
+
+export type Wish = {
+  readonly kind?: AskKind
+  readonly key?: string
+  readonly rank?: Rank
+  readonly client?: string
+  readonly waitedMs?: number
+  readonly signal?: AbortSignal
+}
+
+export type Asked = {
+  readonly question: Question
+  /** Why its slot was taken for others. */
+  evicted(): unknown
+  isOvertaken(): boolean
+  brought(bytes: number, waitedMs: number): void
+  done(): void
+  letGo(why: LetGo): void
+  /** The answer says what to hold against the upstream if another one has it. */
+  failed(error: unknown): (() => void) | undefined
+}
+
+export function enter(clock: Clock, health: UpstreamHealth, wish: Wish = {}): Promise<Asked> {
+  const { kind = 'block', key = 'a', rank = 'first', client = '', waitedMs = 0, signal } = wish
+  if (signal?.aborted) return Promise.reject(signal.reason)
+  const { promise, resolve, reject } = Promise.withResolvers<Asked>()
+  const member = { upstream: { name: 'one' }, health } as unknown as Member
+  const attempts = new Attempts(clock, { client, hasBegun: false })
+  const asker = {
+    begun(question: Question) {
+      const now = () => clock.monotonic()
+      resolve({
+        question,
+        evicted: () => question.eviction,
+        isOvertaken: () => health.isOvertaken(question),
+        brought: (bytes, ms) => question.brought(bytes, ms, now()),
+        done: () => question.done(now()),
+        letGo: (why) => question.letGo(why, now()),
+        failed: (error) => health.failed(question, error, now()),
+      })
+    },
+    refused: (_question: Question, error: unknown) => reject(error),
+    evicted() {},
+  }
+  const question = new Question(attempts, member, kind, undefined as unknown as CID, key, asker)
+  question.rank = rank
+  question.at = clock.monotonic()
+  health.ask(question, waitedMs, clock.monotonic())
+  signal?.addEventListener('abort', () => {
+    question.leave(clock.monotonic())
+    reject(signal.reason)
+  })
+  return promise
+}

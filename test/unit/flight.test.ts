@@ -1,0 +1,129 @@
+// One block for all who want it: who is asked when, and who decides a race.
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import type { BlockAnswer, Upstream } from '../../backends/upstreams/contract.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
+import { BlockFlight, type FlightDeps } from '../../src/retrieval/flight/block-flight.ts'
+import { createPool } from '../../src/retrieval/upstreams/pool.ts'
+import { createFakeClock } from '../support/fake-clock.ts'
+import { addBlock, noise } from '../support/fixtures.ts'
+import { membersOf } from '../support/members.ts'
+
+const blocks = new Map<string, Uint8Array>()
+const cid = addBlock(blocks, 0x55, noise(100, 1))
+const [bytes] = [...blocks.values()] as [Uint8Array]
+const gone = () => new Failure('not-found', 'not here', { source: 'upstream' })
+const anybody = { client: '', hasBegun: false }
+
+type Script = { readonly afterMs?: number; readonly how?: 'right' | 'false' | 'absent' }
+
+/** A flight over scripted upstreams; each answers so long after it was asked, or never. */
+function fly(scripts: Record<string, Script>, more: Partial<FlightDeps> = {}) {
+  const clock = createFakeClock()
+  const began = clock.monotonic()
+  const askedAt: Record<string, number> = {}
+  const stopped: string[] = []
+  const upstreams = Object.entries(scripts).map(([name, { afterMs, how = 'right' }]) => ({
+    name,
+    traits: { dag: false, canBlock: () => true },
+    ask(_cid: unknown, answer: BlockAnswer) {
+      askedAt[name] = clock.monotonic() - began
+      const stop =
+        afterMs === undefined
+          ? () => {}
+          : clock.after(afterMs, () => {
+              if (how === 'absent') answer.failed(gone())
+              else answer.came(how === 'false' ? Uint8Array.of(1) : bytes)
+            })
+      return () => {
+        stop()
+        stopped.push(name)
+      }
+    },
+  })) as unknown as Upstream[]
+  const pool = createPool({ members: membersOf(upstreams, clock), hedge: 100, clock, patienceMs: 4000 })
+  const told: { bytes?: Uint8Array; upstream?: string; error?: unknown }[] = []
+  const readerOf = () => ({
+    settle: (bytes: Uint8Array, upstream: string) => void told.push({ bytes, upstream }),
+    fail: (error: unknown) => void told.push({ error }),
+  })
+  let landed = 0
+  const flight = new BlockFlight(cid, { pool, clock, keep() {}, ...more }, anybody, () => landed++)
+  const reader = readerOf()
+  flight.join(reader)
+  return { clock, flight, reader, readerOf, askedAt, stopped, told, landed: () => landed }
+}
+
+test('a quick upstream is asked alone', async () => {
+  const { clock, askedAt, told } = fly({ one: { afterMs: 80 }, two: { afterMs: 1 } })
+  await clock.advance(500)
+  assert.equal(told[0]?.upstream, 'one')
+  assert.deepEqual(askedAt, { one: 0 })
+})
+
+test('a late upstream is joined by the next, and the loser is stopped', async () => {
+  const { clock, askedAt, stopped, told, flight } = fly({ one: {}, two: { afterMs: 30 }, three: {} })
+  await clock.advance(500)
+  assert.equal(told[0]?.upstream, 'two')
+  assert.deepEqual(askedAt, { one: 0, two: 100 })
+  assert.deepEqual(stopped, ['one'])
+  assert.deepEqual(
+    flight.attempts.list().map(({ outcome }) => outcome),
+    ['lost', 'won'],
+  )
+})
+
+test('a failure begins the next question at once', async () => {
+  const { clock, askedAt, told } = fly({ one: { afterMs: 10, how: 'absent' }, two: { afterMs: 5 } })
+  await clock.advance(500)
+  assert.equal(told[0]?.upstream, 'two')
+  assert.equal(askedAt['two'], 10)
+})
+
+test('false bytes never reach a reader', async () => {
+  const { clock, told } = fly({ one: { afterMs: 10, how: 'false' }, two: { afterMs: 5 } })
+  await clock.advance(500)
+  assert.deepEqual(told, [{ bytes, upstream: 'two' }])
+})
+
+test('no upstream has it → not-found, once', async () => {
+  const absent = { afterMs: 10, how: 'absent' } as const
+  const { clock, told, landed } = fly({ one: absent, two: absent })
+  await clock.advance(500)
+  assert.equal(told.length, 1)
+  assert.ok(isFailure(told[0]?.error, 'not-found'))
+  assert.equal(landed(), 1)
+})
+
+test('the last reader that leaves stops the questions', async () => {
+  const { clock, flight, reader, readerOf, stopped, told } = fly({ one: {}, two: {} })
+  const other = readerOf()
+  flight.join(other)
+  await clock.advance(150)
+  flight.leave(reader)
+  assert.deepEqual(stopped, [])
+  flight.leave(other)
+  assert.deepEqual(stopped, ['one', 'two'])
+  await clock.advance(5000)
+  assert.equal(clock.timers, 0)
+  assert.deepEqual(told, [])
+})
+
+test('p-any decides a race: a judge that never does lets the read hang', async () => {
+  const judge = (() => Object.assign(new Promise(() => {}), { cancel() {} })) as unknown as NonNullable<
+    FlightDeps['judge']
+  >
+  const alone = fly({ one: { afterMs: 5 }, two: {} }, { judge })
+  await alone.clock.advance(50)
+  assert.equal(alone.told.length, 1)
+  const raced = fly({ one: { afterMs: 150 }, two: { afterMs: 5 } }, { judge })
+  await raced.clock.advance(1000)
+  assert.equal(raced.told.length, 0)
+})
+
+test('a third question joins the race of the first two', async () => {
+  const { clock, told, stopped } = fly({ one: {}, two: {}, three: { afterMs: 5 } })
+  await clock.advance(500)
+  assert.equal(told[0]?.upstream, 'three')
+  assert.deepEqual(stopped.sort(), ['one', 'two'])
+})
