@@ -12,8 +12,7 @@ import type { Clock } from '../../src/core/clock.ts'
 import type { AtHand, AtHandOptions } from '../../src/core/disk/at-hand.ts'
 import type { AtOnce } from '../../src/core/disk/at-once.ts'
 import { createBuffers } from '../../src/core/disk/buffers.ts'
-import { codeOf, isGone, isNoRoom, makeFolders, orIfGone } from '../../src/core/disk/files.ts'
-import { asRegular } from '../../src/core/disk/regular.ts'
+import { asRegular, codeOf, isGone, isNoRoom, makeFolders, orIfGone } from '../../src/core/disk/files.ts'
 import type { Failure } from '../../src/core/failure.ts'
 import {
   createBlockIndex,
@@ -353,7 +352,7 @@ export function createSegments(options: SegmentsOptions): Segments {
     const last = new Map<string, Segment>()
     for (const segment of [...segments.values()].sort(byAge))
       if (segment !== own) last.set(writerOf(segment.name), segment)
-    tails = [...last.values()].filter(({ name }) => name.slice(9) !== writer)
+    tails = [...last.values()].filter(({ name }) => writerOf(name) !== writer)
     for (const segment of segments.values())
       if (segment.keys !== undefined && segment !== own && last.get(writerOf(segment.name)) !== segment) {
         close(segment.keys, () => {})
