@@ -415,11 +415,11 @@ describe('POST /add', () => {
 describe('a gateway that closes', () => {
   it('leaves nothing of an upload that it cut, and nothing is written after that', async () => {
     const adding = await startAdding({ maxBytes: 16 * 1024 * 1024 })
-    const spools = join(adding.data, 'uploads')
+    const folder = join(adding.data, 'uploads')
     const hasBegun = Promise.withResolvers<void>()
     async function* slow() {
       for (let count = 0; count < 4; count++) yield randomBytes(1024 * 1024)
-      while ((await below(spools)).length === 0) await setImmediate()
+      while ((await below(folder)).length === 0) await setImmediate()
       hasBegun.resolve()
       await new Promise(() => {})
     }

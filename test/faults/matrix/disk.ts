@@ -1,5 +1,6 @@
 // Rows of the fault matrix: what happens to the disk under a gateway that runs. It is a process of its own; where a fault needs a
 // file system of its own, that is one in memory which only this process sees, and nobody has to be root for it. Linux alone.
+
 import { execFile } from 'node:child_process'
 import { appendFile, mkdir, mkdtemp, readdir, readFile, rename, rm, truncate, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -7,9 +8,10 @@ import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { promisify } from 'node:util'
 import { type GatewayProcess, startGateway } from '../../soak/gateway-process.ts'
-import { type Answer, below, multipart, post } from '../../support/adding.ts'
+import { type Answer, multipart, post } from '../../support/adding.ts'
 import { addFile, type BlockMap, type FileFixture, noise } from '../../support/fixtures.ts'
 import { fetchAll } from '../../support/gateway.ts'
+import { keptIn } from '../../support/kept.ts'
 import { startUpstream } from '../../support/upstream.ts'
 import type { Need } from './needs.ts'
 import { read } from './reading.ts'
@@ -158,22 +160,21 @@ export const diskFaults: readonly DiskFault[] = [
   { name: 'the folder of the tier is removed', make: away('cache'), mend: nothing, upload: [200], kept: [200] },
   { name: 'a file where the folder of the tier was', ...inTheWay('cache'), upload: [200], kept: [200] },
   {
-    name: 'a byte of each file that is pinned is another',
-    make: eachFile('pins/blocks', flip),
-    mend: eachFile('pins/blocks', flip),
+    name: 'a byte of each CAR file is another',
+    make: eachFile('uploads', flip),
+    mend: eachFile('uploads', flip),
     upload: [200],
     kept: [404, 503],
   },
   {
-    name: 'each file that is pinned is cut in half',
-    make: eachFile('pins/blocks', halve),
+    name: 'each CAR file is cut in half',
+    make: eachFile('uploads', halve),
     mend: nothing,
     upload: [200],
     kept: [404, 503],
     keptAfter: [404, 503],
   },
-  { name: 'a file where the folder of pins was', ...inTheWay('pins'), upload: [502], kept: [404, 503] },
-  { name: 'a file where the folder of uploads was', ...inTheWay('uploads'), upload: [500, 503], kept: [200] },
+  { name: 'a file where the folder of uploads was', ...inTheWay('uploads'), upload: [500, 503], kept: [200, 404, 503] },
   {
     name: 'an empty folder where the data folder was',
     make: async ({ data }) => {
@@ -248,8 +249,6 @@ export async function diskRow(fault: DiskFault, form: Form, start = asProcess): 
     const body = noise(300_000, 999)
     const { json } = await send(body)
     const kept = { path: (json['cids'] as [string])[0], body }
-    // What is under way is over: a folder that is put away has nothing of it.
-    while ((await below(join(ill.data, 'uploads'))).length > 0) await sleep(20)
     const cells = [await illCell(kept), await besideCell(), await afterCell(kept)]
     const within = fault.keptAfter ? '' : ', and what was there before'
     const promised = `upload ${fault.upload.join(' or ')}; ${fault.kept.join(' or ')}; as good as new${within} within ${inMs(form.mendedWithinMs)}`
@@ -325,8 +324,9 @@ export async function diskRow(fault: DiskFault, form: Form, start = asProcess): 
       if (sent === 200 && after.includes(here) && tier.isUsed) break
     }
     const ms = performance.now() - began
-    while (!isLate() && (await below(join(ill.data, 'uploads'))).length > 0) await sleep(20)
-    const left = (await below(join(ill.data, 'uploads'))).length
+    const strays = async () => (await keptIn(ill.data)).strays.length
+    while (!isLate() && (await strays()) > 0) await sleep(20)
+    const left = await strays()
     const broken = [
       ...(sent === 200 ? [] : [`an upload is ${sent}`]),
       ...(after.includes(here) ? [] : [`what was uploaded before is ${here}`]),
