@@ -69,12 +69,27 @@ at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (no
     name: 'doctor',
     takes: '[FILE]',
     what: 'check its folder, providers, tiers and upstreams, and say what to fix',
-    more: 'Each line is printed when its check has ended. The exit code is 1 where the gateway could not work.',
-    options: { json },
-    examples: ['cidgate doctor -c my.yaml', 'cidgate doctor my.yaml --json'],
-    async run({ values, positionals }) {
+    more: `Each line is printed when its check has ended. The exit code is 1 where the gateway could not work. --salvage makes a new
+database of what can be read of a damaged one, while no gateway runs over the folder; the damaged files are moved aside.`,
+    options: { json, salvage: { type: 'boolean', what: 'make a new database where the old one is damaged' } },
+    examples: ['cidgate doctor -c my.yaml', 'cidgate doctor my.yaml --json', 'cidgate doctor --salvage'],
+    async run({ values, positionals, io }) {
       const file = oneFile('doctor', positionals, textOf(values['config']))
+      if (values['salvage'] === true) return (await import('./stores.ts')).salvageCommand(file, io)
       return (await import('./doctor.ts')).doctorCommand(file, values['json'] === true)
+    },
+  },
+  {
+    name: 'backup',
+    takes: 'FOLDER',
+    what: 'copy what must not be lost into a new folder, also while the gateway runs',
+    more: `The copy is a data folder to start from. It has every upload that was acknowledged before the command ended. Files of large
+uploads are hard links where FOLDER is on the same disk.`,
+    options: {},
+    examples: ['cidgate backup /backups/monday', 'cidgate backup /backups/monday -c my.yaml'],
+    async run({ values, positionals, io }) {
+      const folder = onlyOne('backup', 'folder', positionals)
+      return (await import('./stores.ts')).backupCommand(textOf(values['config']), folder, io)
     },
   },
   {

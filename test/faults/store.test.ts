@@ -15,7 +15,9 @@ import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { blocksBelow } from '../../src/ipld/block-links.ts'
+import { backUpStore } from '../../src/store/backup.ts'
 import { joinStore } from '../../src/store/open.ts'
+import { salvageStore } from '../../src/store/salvage.ts'
 import type { Kept, Store } from '../../src/store/store.ts'
 import { tempFolder } from '../support/gateway.ts'
 import { keep, keepLeaf, leavesOf, openStore, putFile } from '../support/stores.ts'
@@ -319,5 +321,44 @@ describe('the store', () => {
     )
     await store.close()
     assert.ok(existsSync(folder))
+  })
+
+  test('backup under load → every upload acknowledged before its end is in it', async () => {
+    const [folder, copy] = [newFolder(), newFolder()]
+    await mkdir(folder)
+    const writer = await startWriter(folder, new Set(), { STORE_KEEPS: '1' })
+    await systemClock.sleep(500)
+    const before = writer.kept.size
+    await backUpStore(folder, copy, new AbortController().signal)
+    const acknowledged = new Set(writer.kept)
+    assert.ok(acknowledged.size >= before && before > 0)
+    await kill(writer)
+    await assertSound(copy, acknowledged)
+    await assert.rejects(backUpStore(folder, copy, new AbortController().signal), /is not empty/)
+  })
+
+  test('salvage of a database that lost pages → what its files hold is back', async () => {
+    const folder = newFolder()
+    await mkdir(folder)
+    const first = openStore(folder)
+    const large: string[] = []
+    for (let count = 0; count < 5; count++)
+      large.push(String((await keep(first, (dag) => putFile(dag, leavesOf(3, 40_000)))).cid))
+    const small: string[] = []
+    for (let count = 0; count < 100; count++) small.push(String((await keepLeaf(first, randomBytes(1000))).cid))
+    await first.close()
+    const file = join(folder, 'cidgate.sqlite')
+    const bytes = await readFile(file)
+    // The last pages hold blocks of small uploads.
+    for (const page of [2, 5, 9]) bytes.fill(0, bytes.byteLength - 4096 * page, bytes.byteLength - 4096 * (page - 1))
+    await writeFile(file, bytes)
+    const { uploads } = await salvageStore(folder, 'local', Date.now())
+    assert.ok(uploads >= 80, `${uploads}`)
+    const store = openStore(folder)
+    assert.deepEqual(await lostOf(store, large), [])
+    assert.ok((await lostOf(store, small)).length <= 25)
+    assert.equal((await store.ledger.find(CID.parse(large[0] as string)))?.holders['local']?.state, 'held')
+    await keepLeaf(store, randomBytes(10))
+    await store.close()
   })
 })

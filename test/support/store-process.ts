@@ -11,6 +11,8 @@ import { keep, leavesOf, putFile, putLeaf } from './stores.ts'
 
 const [folder = ''] = process.argv.slice(2)
 const most = Number(process.env.STORE_UPLOADS ?? Number.POSITIVE_INFINITY)
+/** `1`: nothing is deleted. */
+const deletes = process.env['STORE_KEEPS'] !== '1'
 const say = (line: string): void => void writeSync(1, `${line}\n`)
 
 const { store } = joinStore(createDataFolders().enter(folder), { clock: systemClock, log: silentLog })
@@ -29,7 +31,7 @@ async function work(): Promise<void> {
     const kept = await one(store)
     say(String(kept.cid))
     own.push(kept)
-    const old = randomInt(4) === 0 ? own.shift() : undefined
+    const old = deletes && randomInt(4) === 0 ? own.shift() : undefined
     if (!old) continue
     say(`-${old.cid}`)
     await store.remove(old.cid)

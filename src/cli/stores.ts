@@ -1,0 +1,69 @@
+// `cidgate backup` and `cidgate doctor --salvage`: the stores of a configuration, of the data folder and of embedded providers
+// with folders of their own.
+import { cp, stat } from 'node:fs/promises'
+import { join, resolve } from 'node:path'
+import { type Config, configFile, loadConfig } from '../config/load.ts'
+import { systemClock } from '../core/clock.ts'
+import { isGone, orIfGone } from '../core/disk/files.ts'
+import { silentLog } from '../core/log.ts'
+import { openDataFolder } from '../data-folder/folder.ts'
+import { processFolders } from '../data-folder/process.ts'
+import { backUpStore } from '../store/backup.ts'
+import { databaseIn } from '../store/open.ts'
+import { salvageStore } from '../store/salvage.ts'
+import type { Io } from './command.ts'
+
+type Out = Pick<Io, 'stdout'>
+
+/** The data folder first. */
+async function storeFolders({ data, pinning }: Config): Promise<string[]> {
+  const own = pinning.providers.flatMap(({ use, options }) => {
+    const { path } = options as { readonly path?: string }
+    return use === 'embedded' && path !== undefined ? [resolve(path)] : []
+  })
+  const folders = [...new Set([resolve(data), ...own])]
+  const there = await Promise.all(folders.map((folder) => orIfGone(stat(databaseIn(folder)), undefined)))
+  return folders.filter((_, index) => index === 0 || there[index])
+}
+
+export async function backupCommand(file: string | undefined, to: string, { stdout }: Out): Promise<number> {
+  const config = loadConfig(configFile(file))
+  const stopped = new AbortController()
+  for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => stopped.abort())
+  const [data = '', ...others] = await storeFolders(config)
+  // The last one is the data folder, whose ledger may name what lies in the others.
+  for (const [index, folder] of others.entries()) {
+    const copy = join(`${to}-folders`, String(index + 1))
+    await backUpStore(folder, copy, stopped.signal)
+    stdout.write(`${folder} → ${copy}\n`)
+  }
+  const { uploads, files } = await backUpStore(data, to, stopped.signal)
+  for (const name of ['denylists', 'pins.folders'])
+    await cp(join(data, name), join(to, name), { recursive: true }).catch((error: unknown) => {
+      if (!isGone(error)) throw error
+    })
+  stdout.write(`${data} → ${to}: ${uploads} uploads, ${files} files of large ones\n`)
+  return 0
+}
+
+export async function salvageCommand(file: string | undefined, { stdout }: Out): Promise<number> {
+  const config = loadConfig(configFile(file))
+  const name = config.pinning.providers.find(({ use }) => use === 'embedded')?.name ?? 'local'
+  let isWhole = true
+  for (const path of await storeFolders(config)) {
+    const folder = processFolders.enter(path)
+    const leave = await openDataFolder(folder, { clock: systemClock, log: silentLog, isNeeded: true })
+    try {
+      const { uploads, byRoots, incomplete, aside } = await salvageStore(path, name, systemClock.now())
+      stdout.write(`${path}: ${uploads} uploads in a new database; the damaged files are in ${aside}\n`)
+      for (const cid of byRoots) stdout.write(`${cid}: found by its file alone; delete it if it was deleted before\n`)
+      for (const cid of incomplete)
+        stdout.write(`${cid}: blocks are missing here; upload it again, or bring it from a provider\n`)
+      isWhole &&= incomplete.length === 0
+    } finally {
+      leave()
+      folder.leave()
+    }
+  }
+  return isWhole ? 0 : 1
+}
