@@ -1,0 +1,275 @@
+// The chain of advertisements in the store: what is kept here and not announced yet becomes a batch, what is gone is removed. The
+// head is the newest advertisement, so that it commits together with what it names.
+import { randomBytes } from 'node:crypto'
+import { CID } from 'multiformats/cid'
+import type { Statement, Store, Value } from '../store/store.ts'
+import {
+  type Advertisement,
+  encodeAdvertisement,
+  encodeEntries,
+  gatewayMetadata,
+  maxChunkEntries,
+  noEntries,
+  readAdvertisement,
+} from './advertisement.ts'
+import type { Identity } from './identity.ts'
+
+export interface Chain {
+  /** The newest advertisement; undefined: there is none yet. */
+  head(): Promise<CID | undefined>
+  /** The bytes of an advertisement or a list. Rejects where the disk cannot say. */
+  block(cid: string): Promise<Uint8Array | undefined>
+  /** Adds what came and removes what went since, in one commit. Resolves with the head. One call at a time. */
+  publish(): Promise<CID | undefined>
+  /** Looks at everything again with the next `publish`, and removes what is denied by now. */
+  reconsider(): void
+  counts(): Promise<{ readonly advertisements: number; readonly contexts: number; readonly roots: number }>
+}
+
+export type ChainOptions = {
+  readonly store: Pick<Store, 'read' | 'write'>
+  readonly identity: Identity
+  /** Of this gateway, as multiaddrs. */
+  readonly addresses: readonly string[]
+  /** Every block, and not the roots alone. */
+  readonly blocks: boolean
+  readonly isDenied: (cid: CID) => boolean
+}
+
+/** Uploads of one batch: with their roots alone, these fill one list. */
+const maxBatch = maxChunkEntries
+const maxChunks = 400
+const pageOf = 10_000
+
+type Announced = { readonly upload: number; readonly cid: CID }
+type Gone = {
+  readonly contexts: readonly number[]
+  readonly uploads: ReadonlySet<number>
+  readonly heldAgain: readonly number[]
+}
+type New = { readonly statements: Statement[]; head: CID | undefined }
+
+const isHeld = "exists (select 1 from holder h where h.upload = u.id and h.kind = 'here' and h.state = 'held')"
+
+export function createChain({ store, identity, addresses, blocks, isDenied }: ChainOptions): Chain {
+  /** Every upload with a smaller id was looked at. */
+  let looked = 0
+  let isToReconsider = false
+
+  const one = async (sql: string, ...args: readonly Value[]) => (await store.read(sql, args))[0]
+
+  async function head(): Promise<CID | undefined> {
+    const row = await one('select cid from announce_ad order by seq desc limit 1')
+    return row && CID.parse(row['cid'] as string)
+  }
+
+  /** What is announced and must not be any more goes into the table of what is gone. */
+  async function noteDenied(): Promise<void> {
+    for (let after = 0; ; ) {
+      const rows = await store.read('select upload, cid from announced where upload > ? order by upload limit ?', [
+        after,
+        pageOf,
+      ])
+      const denied = rows.filter((row) => isDenied(cidOf(row)))
+      if (denied.length > 0)
+        await store.write(
+          denied.map((row) => ({
+            sql: 'insert or ignore into announce_gone values (?)',
+            args: [row['upload'] ?? null],
+          })),
+        )
+      if (rows.length < pageOf) return
+      after = rows.at(-1)?.['upload'] as number
+    }
+  }
+
+  /** Of what was noted as gone: those that are held again are none. */
+  async function gone(): Promise<Gone> {
+    const rows = await store.read(
+      `select g.upload, a.context, a.cid, ${isHeld} held from announce_gone g join announced a on a.upload = g.upload left join upload u on u.id = g.upload limit ?`,
+      [pageOf],
+    )
+    const really = rows.filter((row) => row['held'] !== 1 || isDenied(cidOf(row)))
+    return {
+      contexts: [...new Set(really.map((row) => row['context'] as number))],
+      uploads: new Set(really.map((row) => row['upload'] as number)),
+      heldAgain: rows.flatMap((row) => (really.includes(row) ? [] : [row['upload'] as number])),
+    }
+  }
+
+  /** The batches that lost something are removed; what is left of them comes into the next batch. */
+  async function restOf(contexts: readonly number[], without: ReadonlySet<number>): Promise<Announced[]> {
+    const rest: Announced[] = []
+    for (const context of contexts)
+      for (const row of await store.read('select upload, cid from announced where context = ?', [context])) {
+        const upload = row['upload'] as number
+        if (!without.has(upload) && row['cid']) rest.push({ upload, cid: cidOf(row) })
+      }
+    return rest
+  }
+
+  async function fresh(most: number): Promise<Announced[]> {
+    for (;;) {
+      const { found, isLast } = await freshPage(most)
+      if (found.length > 0 || isLast) return found
+    }
+  }
+
+  async function freshPage(most: number): Promise<{ readonly found: Announced[]; readonly isLast: boolean }> {
+    const rows = await store.read(
+      `select u.id upload, u.cid from upload u left join announced a on a.upload = u.id where u.id > ? and a.upload is null and ${isHeld} order by u.id limit ?`,
+      [looked, most],
+    )
+    const last = rows.at(-1)?.['upload'] as number | undefined
+    if (last !== undefined) looked = last
+    const found = rows.flatMap((row) => {
+      const cid = cidOf(row)
+      return isDenied(cid) ? [] : [{ upload: row['upload'] as number, cid }]
+    })
+    return { found, isLast: rows.length < most || most === 0 }
+  }
+
+  /** What one batch announces: its roots, or every block below them. */
+  async function multihashesOf(all: readonly Announced[]): Promise<Uint8Array[]> {
+    const found = new Map<string, Uint8Array>()
+    const add = (bytes: Uint8Array) => found.set(Buffer.from(bytes).toString('base64'), bytes)
+    for (const { upload, cid } of all) {
+      add(cid.multihash.bytes)
+      if (!blocks || found.size >= maxChunks * maxChunkEntries) continue
+      const row = await one('select blocks from upload where id = ?', upload)
+      if (!row?.['blocks']) continue
+      const ids = JSON.stringify(idsIn(row['blocks'] as Uint8Array))
+      const keys = await store.read('select key from block where id in (select value from json_each(?))', [ids])
+      for (const { key } of keys) add(key as Uint8Array)
+    }
+    return [...found.values()]
+  }
+
+  function advertise(to: New, about: Pick<Advertisement, 'ContextID' | 'Entries' | 'IsRm'>, context: number): void {
+    const ad = encodeAdvertisement(
+      {
+        ...about,
+        PreviousID: to.head,
+        Provider: identity.peerId,
+        Addresses: addresses,
+        Metadata: about.IsRm ? new Uint8Array() : gatewayMetadata,
+      },
+      identity,
+    )
+    to.head = ad.cid
+    to.statements.push({
+      sql: 'insert into announce_ad (cid, bytes, context) values (?, ?, ?)',
+      args: [ad.cid.toString(), ad.bytes, context],
+    })
+  }
+
+  async function remove(to: New, contexts: readonly number[]): Promise<void> {
+    for (const context of contexts) {
+      const row = await one('select bytes from announce_ad where context = ? order by seq limit 1', context)
+      if (!row) continue
+      advertise(
+        to,
+        { ContextID: readAdvertisement(row['bytes'] as Uint8Array).ContextID, Entries: noEntries, IsRm: true },
+        context,
+      )
+      to.statements.push(
+        { sql: 'delete from announced where context = ?', args: [context] },
+        { sql: 'delete from announce_chunk where context = ?', args: [context] },
+      )
+    }
+  }
+
+  async function add(to: New, all: readonly Announced[]): Promise<void> {
+    if (all.length === 0) return
+    const row = await one('select max(context) last from announce_ad')
+    const context = ((row?.['last'] as number | null) ?? 0) + 1
+    let next: CID | undefined
+    const multihashes = await multihashesOf(all)
+    for (let from = 0; from < multihashes.length; from += maxChunkEntries) {
+      const chunk = encodeEntries(multihashes.slice(from, from + maxChunkEntries), next)
+      next = chunk.cid
+      to.statements.push({
+        sql: 'insert or ignore into announce_chunk (cid, bytes, context) values (?, ?, ?)',
+        args: [chunk.cid.toString(), chunk.bytes, context],
+      })
+    }
+    // The random part: a data folder that was restored from a backup counts again from where it was.
+    const ContextID = Buffer.from(`${context}-${randomBytes(8).toString('hex')}`)
+    advertise(to, { ContextID, Entries: next ?? noEntries, IsRm: false }, context)
+    const uploads = JSON.stringify(all.map(({ upload }) => upload))
+    to.statements.push(
+      {
+        sql: 'insert or replace into announced (upload, cid, context) select value, (select cid from upload where id = value), ? from json_each(?)',
+        args: [context, uploads],
+      },
+      // What went between the look and this commit.
+      {
+        sql: "insert or ignore into announce_gone select a.upload from announced a where a.context = ? and not exists (select 1 from holder h where h.upload = a.upload and h.kind = 'here' and h.state = 'held')",
+        args: [context],
+      },
+    )
+  }
+
+  async function step(): Promise<boolean> {
+    const lost = await gone()
+    const rest = await restOf(lost.contexts, lost.uploads)
+    const more = await fresh(Math.max(0, maxBatch - rest.length))
+    const to: New = { statements: [], head: await head() }
+    await remove(to, lost.contexts)
+    const settled = JSON.stringify([...lost.uploads, ...lost.heldAgain])
+    if (settled !== '[]')
+      to.statements.push({
+        sql: 'delete from announce_gone where upload in (select value from json_each(?))',
+        args: [settled],
+      })
+    await add(to, [...rest, ...more])
+    if (to.statements.length === 0) return false
+    await store.write(to.statements)
+    return true
+  }
+
+  return {
+    head,
+    async block(cid) {
+      const row =
+        (await one('select bytes from announce_ad where cid = ?', cid)) ??
+        (await one('select bytes from announce_chunk where cid = ?', cid))
+      return row?.['bytes'] as Uint8Array | undefined
+    },
+    async publish() {
+      if (isToReconsider) {
+        await noteDenied()
+        looked = 0
+        isToReconsider = false
+      }
+      const before = looked
+      try {
+        while (await step());
+      } catch (error) {
+        looked = before
+        throw error
+      }
+      return head()
+    },
+    reconsider() {
+      isToReconsider = true
+    },
+    async counts() {
+      const row = await one(
+        'select (select count(*) from announce_ad) ads, (select count(distinct context) from announced) contexts, (select count(*) from announced) roots',
+      )
+      const [advertisements, contexts, roots] = ['ads', 'contexts', 'roots'].map((name) => Number(row?.[name] ?? 0))
+      return { advertisements: advertisements ?? 0, contexts: contexts ?? 0, roots: roots ?? 0 }
+    },
+  }
+}
+
+const cidOf = (row: { readonly [name: string]: Value }): CID => CID.decode(row['cid'] as Uint8Array)
+
+const idBytes = 6
+
+/** The ids of the blocks of an upload, as the store packs them. */
+function idsIn(packed: Uint8Array): number[] {
+  const bytes = Buffer.from(packed.buffer, packed.byteOffset, packed.byteLength)
+  return Array.from({ length: bytes.byteLength / idBytes }, (_, index) => bytes.readUIntBE(index * idBytes, idBytes))
+}
