@@ -34,6 +34,8 @@ export type ChainOptions = {
   /** Every block, and not the roots alone. */
   readonly blocks: boolean
   readonly isDenied: (cid: CID) => boolean
+  /** Changes with what is denied. */
+  readonly denyRevision?: () => string | undefined
 }
 
 /** Uploads of one batch: with their roots alone, these fill one list. */
@@ -51,10 +53,12 @@ type New = { readonly statements: Statement[]; head: CID | undefined }
 
 const isHeld = "exists (select 1 from holder h where h.upload = u.id and h.kind = 'here' and h.state = 'held')"
 
-export function createChain({ store, identity, addresses, blocks, isDenied }: ChainOptions): Chain {
+export function createChain(options: ChainOptions): Chain {
+  const { store, identity, addresses, blocks, isDenied, denyRevision = () => undefined } = options
   /** Every upload with a smaller id was looked at. */
   let looked = 0
-  let isToReconsider = false
+  let isToReconsider = true
+  let revision: string | undefined
 
   const one = async (sql: string, ...args: readonly Value[]) => (await store.read(sql, args))[0]
 
@@ -237,10 +241,12 @@ export function createChain({ store, identity, addresses, blocks, isDenied }: Ch
       return row?.['bytes'] as Uint8Array | undefined
     },
     async publish() {
-      if (isToReconsider) {
+      const denials = denyRevision()
+      if (isToReconsider || denials !== revision) {
         await noteDenied()
         looked = 0
         isToReconsider = false
+        revision = denials
       }
       const before = looked
       try {

@@ -4,11 +4,12 @@ import { z } from 'zod'
 import { type ProviderKinds, providerKinds } from '../../backends/pinning/index.ts'
 import { type TallyKinds, tallyKinds } from '../../backends/tallies/index.ts'
 import { type TierKinds, tierKinds } from '../../backends/tiers/index.ts'
-import { routerOptions, type UpstreamKinds, upstreamKinds } from '../../backends/upstreams/index.ts'
+import { indexerOptions, routerOptions, type UpstreamKinds, upstreamKinds } from '../../backends/upstreams/index.ts'
 import { accessModes } from '../core/log.ts'
 import { duration, size } from '../core/units.ts'
 import { entries, entriesWith, entry } from './entries.ts'
 import { version } from './package.ts'
+import { announce, refuseAnnouncingNowhere } from './sections/announce.ts'
 import { denylists } from './sections/denylists.ts'
 import { contact, publicAddress, root } from './sections/front.ts'
 import { limits, refuseNothingToShare } from './sections/limits.ts'
@@ -260,6 +261,7 @@ const everything = (beside: Beside) =>
         'The folder of the embedded stores; relative to where it is started. One process to a folder: a second one is refused.',
       ),
     public: publicAddress,
+    announce: announce(indexerOptions),
     root,
     contact,
     upload: upload.prefault({}).describe('POST /add.'),
@@ -317,6 +319,7 @@ const everything = (beside: Beside) =>
 export const configSchemaBeside = (beside: Beside) =>
   everything(beside)
     .superRefine(refuseBesideThrough)
+    .superRefine(refuseAnnouncingNowhere)
     .superRefine(refuseOneAddressTwice)
     .superRefine(refuseNothingToShare)
 

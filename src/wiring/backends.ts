@@ -7,14 +7,14 @@ import { tallyKinds } from '../../backends/tallies/index.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
-import { isInside, openRouter, type RouterClient, upstreamKinds } from '../../backends/upstreams/index.ts'
+import { isInside, openIndexer, openRouter, type RouterClient, upstreamKinds } from '../../backends/upstreams/index.ts'
 import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
 import { blocksBelow } from '../ipld/block-links.ts'
 import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/upstreams/upstream-health.ts'
 import type { Whole } from './whole.ts'
 
-export { isInside, openRouter, type RouterClient }
+export { isInside, openIndexer, openRouter, type RouterClient }
 
 export type WiredUpstream = {
   readonly upstream: Upstream

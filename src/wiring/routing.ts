@@ -4,10 +4,13 @@ import type { CID } from 'multiformats/cid'
 import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
 import { type Identity, identityIn } from '../announce/identity.ts'
 import { addressesOf } from '../announce/multiaddr.ts'
+import type { Publisher } from '../announce/publisher.ts'
 import { ConfigError } from '../config/complaints.ts'
 import { isFailure, wordsOf } from '../core/failure.ts'
+import type { DataFolder } from '../data-folder/folders.ts'
 import type { Route } from '../http/add/add.ts'
 import { createRoutingRoute, type Self } from '../http/routing/routing.ts'
+import { wireAnnouncing } from './announcing.ts'
 import type { Public } from './public/public.ts'
 import type { ReadSide } from './reading.ts'
 import type { Whole } from './whole.ts'
@@ -27,29 +30,40 @@ export function takeIdentity({ config, lease }: Whole): Identity {
   })
 }
 
+export type Routing = {
+  readonly routes: readonly Route[]
+  /** Absent: `announce` is off. */
+  readonly publisher?: Publisher | undefined
+}
+
 /** No routes without `public`. */
 export function wireRouting(
   whole: Whole,
   {
+    folder,
     providers,
     left,
     reading,
     respond,
   }: {
+    readonly folder: DataFolder
     readonly providers: readonly Provider[]
     readonly left: readonly Provider[]
     readonly reading: Pick<ReadSide, 'denials' | 'names'>
     readonly respond: Public['respond']
   },
-): readonly Route[] {
+): Routing {
   const { config, clock } = whole
-  if (config.public === undefined) return []
-  const { peerId } = takeIdentity(whole)
-  const self: Self = { peerId, addresses: addressesOf(new URL(config.public)) }
+  if (config.public === undefined) return { routes: [] }
+  const identity = takeIdentity(whole)
+  const self: Self = { peerId: identity.peerId, addresses: addressesOf(new URL(config.public)) }
   const stores = [...providers, ...left].flatMap(({ traits, store }) => (traits.local && store ? [store] : []))
   const { denials, names } = reading
-  const holds = async (cid: CID) => !isDenied(denials, cid) && (await someHas(stores, cid))
-  return [createRoutingRoute({ self, holds, names, respond, clock })]
+  const denied = (cid: CID) => isDenied(denials, cid)
+  const holds = async (cid: CID) => !denied(cid) && (await someHas(stores, cid))
+  const announcing = wireAnnouncing(whole, { folder, self, identity, denials, isDenied: denied, respond })
+  const route = createRoutingRoute({ self, holds, names, respond, clock })
+  return { routes: announcing ? [route, announcing.route] : [route], publisher: announcing?.publisher }
 }
 
 function isDenied({ visit }: ReadSide['denials'], cid: CID): boolean {

@@ -1,0 +1,237 @@
+// Publishes the chain in batches, tells the indexers of its head, and asks them whether they took it. What an indexer missed it gets
+// with the next head: one announcement serves any number of advertisements.
+import type { CID } from 'multiformats/cid'
+import type { Clock } from '../core/clock.ts'
+import { cancelled, wordsOf } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
+import { encodeAnnouncement } from './advertisement.ts'
+import type { Chain } from './chain.ts'
+import type { Identity } from './identity.ts'
+import { multiaddrBytes } from './multiaddr.ts'
+
+/** An indexer over HTTP. Each call rejects with a Failure. */
+export interface IndexerClient {
+  readonly name: string
+  announce(body: Uint8Array, signal: AbortSignal): Promise<void>
+  /** What it knows of this peer; undefined: it does not know it. */
+  provider(peerId: string, signal: AbortSignal): Promise<IndexedProvider | undefined>
+  close(): Promise<void>
+}
+
+export type IndexedProvider = { readonly last: string | undefined; readonly error: string | undefined }
+
+export type IndexerState = {
+  readonly name: string
+  /** The head that it was told of last, and when. */
+  readonly announced: string | undefined
+  readonly announcedAt: number | undefined
+  /** The head that it said it took, and when it said so. */
+  readonly confirmed: string | undefined
+  readonly confirmedAt: number | undefined
+  /** For how long it has not taken the head; 0: it has. */
+  readonly lagMs: number
+  readonly lastError: string | undefined
+}
+
+export type PublisherState = {
+  readonly peerId: string
+  readonly head: string | undefined
+  readonly advertisements: number
+  readonly contexts: number
+  readonly roots: number
+  /** Why the last batch could not be published. */
+  readonly lastError: string | undefined
+  readonly indexers: readonly IndexerState[]
+}
+
+export interface Publisher {
+  state(): PublisherState
+  /** What is denied may have changed. */
+  reconsider(): void
+  /** Publishes and announces now, and not with the next batch. */
+  now(): Promise<void>
+  close(): Promise<void>
+}
+
+export type PublisherOptions = {
+  readonly chain: Chain
+  readonly identity: Identity
+  /** Where the chain is served, as multiaddrs. */
+  readonly addresses: readonly string[]
+  readonly indexers: readonly IndexerClient[]
+  readonly everyMs: number
+  readonly clock: Clock
+  readonly log: Log
+}
+
+const dayMs = 86_400_000
+const callMs = 15_000
+const firstRetryMs = 5_000
+const maxRetryMs = 3_600_000
+/** An indexer takes a moment, and its answers are cached for some minutes. */
+const firstConfirmMs = 2_000
+
+type Told = {
+  announced?: string
+  announcedAt?: number
+  confirmed?: string
+  confirmedAt?: number
+  dueAt: number
+  retryMs: number
+  confirmAt: number
+  confirmMs: number
+  since: number
+  lastError?: string | undefined
+}
+
+export function createPublisher(options: PublisherOptions): Publisher {
+  const { chain, identity, addresses, indexers, everyMs, clock, log } = options
+  const { peerId } = identity
+  const closing = new AbortController()
+  const told = new Map<IndexerClient, Told>(
+    indexers.map((one) => [
+      one,
+      { dueAt: 0, retryMs: firstRetryMs, confirmAt: 0, confirmMs: firstConfirmMs, since: 0 },
+    ]),
+  )
+  // An indexer reads only what is announced under the name of the peer.
+  const places = addresses.slice(0, 1).map((address) => multiaddrBytes(`${address}/p2p/${peerId}`))
+  let head: CID | undefined
+  let counts = { advertisements: 0, contexts: 0, roots: 0 }
+  let lastError: string | undefined
+  let reconsideredAt = clock.monotonic()
+  let publishedAt = Number.NEGATIVE_INFINITY
+  let running: Promise<void> | undefined
+  let stopTimer = () => {}
+
+  async function publish(): Promise<void> {
+    publishedAt = clock.monotonic()
+    if (publishedAt - reconsideredAt > dayMs) reconsider()
+    try {
+      const next = await chain.publish()
+      if (next && !head?.equals(next)) log('info', 'announce.published', { head: next.toString() })
+      head = next
+      counts = await chain.counts()
+      lastError = undefined
+    } catch (error) {
+      if (closing.signal.aborted) return
+      lastError = wordsOf(error)
+      log('error', 'announce.publish-failed', { why: lastError })
+    }
+  }
+
+  function reconsider(): void {
+    reconsideredAt = clock.monotonic()
+    chain.reconsider()
+  }
+
+  const signal = () => AbortSignal.any([closing.signal, AbortSignal.timeout(callMs)])
+
+  async function tell(indexer: IndexerClient, state: Told): Promise<void> {
+    const now = clock.monotonic()
+    const text = head?.toString()
+    if (text === undefined || !head) return
+    const isNew = state.announced !== text
+    if (isNew && state.confirmed !== text && state.since === 0) state.since = now
+    // A failed announcement waits for its turn, whichever head it was of.
+    const isBackingOff = state.retryMs > firstRetryMs && now < state.dueAt
+    if ((isNew && !isBackingOff) || now >= state.dueAt) {
+      try {
+        await indexer.announce(encodeAnnouncement(head, places), signal())
+        Object.assign(state, { announced: text, announcedAt: clock.now(), dueAt: clock.monotonic() + dayMs })
+        Object.assign(state, { retryMs: firstRetryMs, confirmMs: firstConfirmMs, lastError: undefined })
+        state.confirmAt = clock.monotonic() + firstConfirmMs
+        log('info', 'announce.announced', { indexer: indexer.name, head: text })
+      } catch (error) {
+        if (closing.signal.aborted) return
+        failed(indexer, state, error)
+        state.dueAt = clock.monotonic() + state.retryMs
+        state.retryMs = Math.min(maxRetryMs, state.retryMs * 2)
+      }
+    }
+    if (state.announced === text && state.confirmed !== text && clock.monotonic() >= state.confirmAt)
+      await confirm(indexer, state)
+  }
+
+  async function confirm(indexer: IndexerClient, state: Told): Promise<void> {
+    try {
+      const known = await indexer.provider(peerId, signal())
+      if (known?.last === head?.toString() && known?.last !== undefined) {
+        Object.assign(state, { confirmed: known.last, confirmedAt: clock.now(), since: 0, lastError: undefined })
+        log('info', 'announce.confirmed', { indexer: indexer.name, head: known.last })
+        return
+      }
+      if (known?.error) state.lastError = known.error
+    } catch (error) {
+      if (closing.signal.aborted) return
+      failed(indexer, state, error)
+    }
+    state.confirmMs = Math.min(maxRetryMs, state.confirmMs * 2)
+    state.confirmAt = clock.monotonic() + state.confirmMs
+  }
+
+  function failed({ name }: IndexerClient, state: Told, error: unknown): void {
+    state.lastError = wordsOf(error)
+    log('warn', 'announce.indexer-failed', { indexer: name, why: state.lastError })
+  }
+
+  async function turn(isNow: boolean): Promise<void> {
+    if (isNow || clock.monotonic() - publishedAt >= everyMs) await publish()
+    await Promise.all([...told].map(([indexer, state]) => tell(indexer, state)))
+  }
+
+  /** One at a time: the chain has one end. */
+  function run(isNow = false): Promise<void> {
+    stopTimer()
+    const before = running ?? Promise.resolve()
+    const work = before
+      .then(() => (closing.signal.aborted ? undefined : turn(isNow)))
+      .catch((error: unknown) => log('error', 'announce.error', { error: wordsOf(error) }))
+      .finally(() => {
+        if (running !== work) return
+        running = undefined
+        if (!closing.signal.aborted) stopTimer = clock.after(nextMs(), () => void run())
+      })
+    running = work
+    return work
+  }
+
+  function nextMs(): number {
+    const now = clock.monotonic()
+    const text = head?.toString()
+    const times = [...told.values()].flatMap((state) => {
+      if (text === undefined) return []
+      if (state.announced === text && state.confirmed !== text) return [state.confirmAt, state.dueAt]
+      return [state.dueAt]
+    })
+    return Math.max(100, Math.min(publishedAt + everyMs, ...times) - now)
+  }
+
+  void run()
+
+  return {
+    state: () => ({
+      peerId,
+      head: head?.toString(),
+      ...counts,
+      lastError,
+      indexers: [...told].map(([{ name }, state]) => ({
+        name,
+        announced: state.announced,
+        announcedAt: state.announcedAt,
+        confirmed: state.confirmed,
+        confirmedAt: state.confirmedAt,
+        lagMs: state.since === 0 ? 0 : Math.round(clock.monotonic() - state.since),
+        lastError: state.lastError,
+      })),
+    }),
+    reconsider,
+    now: () => run(true),
+    async close() {
+      closing.abort(cancelled('the gateway is closing'))
+      stopTimer()
+      await running
+      await Promise.all(indexers.map((one) => one.close()))
+    },
+  }
+}
