@@ -1,5 +1,7 @@
 // All metrics of a gateway, in the order in which they are shown.
 import type { Reading } from '../observe/metrics.ts'
+import type { Announced } from './dashboard/shape.ts'
+import { announcedMetrics } from './metrics/announced.ts'
 import { type GatewayParts, gatewayMetrics } from './metrics/gateway.ts'
 import { type HttpParts, httpMetrics } from './metrics/http.ts'
 import { type ProcessParts, processMetrics } from './metrics/processes.ts'
@@ -10,6 +12,7 @@ import { type UpstreamParts, upstreamMetrics } from './metrics/upstreams.ts'
 export type MetricParts = {
   readonly http: HttpParts
   readonly upstreams: UpstreamParts
+  readonly announced?: (() => Announced | undefined) | undefined
   readonly tiers: TierParts
   readonly uploads: UploadParts
   readonly gateway: GatewayParts
@@ -21,6 +24,7 @@ export type MetricParts = {
 export const readingsOf = ({
   http,
   upstreams,
+  announced,
   tiers,
   uploads,
   gateway,
@@ -29,6 +33,7 @@ export const readingsOf = ({
 }: MetricParts): readonly Reading[] => [
   ...httpMetrics(http),
   ...upstreamMetrics(upstreams),
+  ...announcedMetrics(announced),
   ...tierMetrics(tiers),
   ...uploadMetrics(uploads),
   ...gatewayMetrics(gateway),

@@ -171,7 +171,8 @@ async function putTogether(whole: Whole): Promise<Together> {
   const routes = [...writing.routes, ...routing.routes]
   const front = wireFront(whole, reading, { ...shared, routes, uploads: offered, tiers: tierNames, stack: tiers.stack })
   const why = createWhy(lookOf(whole, { reading, tiers, front }))
-  const side = { providers, store, tiers, reading, writing, front, failures: shared.failures, why }
+  const { publisher } = routing
+  const side = { providers, store, tiers, reading, writing, front, failures: shared.failures, why, publisher }
   const { handler: admin, drain, begin } = wireAdmin(whole, side)
   // An acknowledged upload is never 404, not even for the first client after a start.
   await store.ready.catch((error: unknown) => whole.log('error', 'store.unusable', { why: wordsOf(error) }))

@@ -13,6 +13,7 @@ import { diskCheck, readiness } from '../admin/readiness.ts'
 import { readingsOf } from '../admin/readings.ts'
 import { startStateLog } from '../admin/state-log.ts'
 import { createTakedown, type Takedown } from '../admin/takedown.ts'
+import type { Publisher } from '../announce/publisher.ts'
 import { version } from '../config/package.ts'
 import { roomAt } from '../data-folder/room.ts'
 import { createForwarded } from '../http/hosts/forwarded.ts'
@@ -56,11 +57,13 @@ export function wireAdmin(
     readonly front: Front
     readonly failures: RecentFailures
     readonly why: DashboardDeps['why']
+    readonly publisher: Publisher | undefined
   },
 ): Admin {
   const { config } = whole
-  const { providers, store, tiers, reading, writing, front, failures, why } = parts
-  const { pool, hot, retrieval, names, denials } = reading
+  const { providers, store, tiers, reading, writing, front, failures, why, publisher } = parts
+  const { pool, finding, hot, retrieval, names, denials } = reading
+  const announced = publisher && (() => publisher.state())
   const { requests, limits, unread, compression } = front
   const { guards } = tiers
   const { clock, log, spans } = whole
@@ -87,7 +90,8 @@ export function wireAdmin(
   metrics.add(
     ...readingsOf({
       http,
-      upstreams: { pool, retrieval, names },
+      upstreams: { pool, finder: finding?.finder, retrieval, names },
+      announced,
       tiers,
       uploads,
       gateway: { version, reloads: takeReloads(whole), denylists: denials.lists, log, spans },
@@ -123,6 +127,7 @@ export function wireAdmin(
     readStatus({
       ...{ version, startedAt, clock, ready, history, failures, hasPins: writing.pins !== undefined, takes },
       ...{ http: { ...http, requests: joined }, pool, tiers, uploads, providers: providerNames },
+      ...{ finder: finding?.finder, announced },
       processes: processesOfTeam(team),
     })
   const make = () =>

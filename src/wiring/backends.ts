@@ -94,7 +94,7 @@ function takeUpstream(whole: Whole, entry: UpstreamEntry & { readonly of: string
 export function joinFound(
   whole: Whole,
   origin: string,
-  { allowPrivate }: { readonly allowPrivate: boolean },
+  { router, allowPrivate }: { readonly router: string; readonly allowPrivate: boolean },
 ): WiredUpstream & { readonly isFound: true } {
   const { config, clock, log, trace } = whole
   const { userAgent, deadline } = config.retrieval
@@ -106,7 +106,7 @@ export function joinFound(
     connections: foundConnections,
     allowPrivate,
   })
-  const name = new URL(origin).host
+  const name = `${new URL(origin).host} via ${router}`
   const upstream = kind.create(options, { name, isFound: true, userAgent, log, clock, trace })
   const wired = wireUpstream(whole, upstream, { perMinute: undefined, perCidPerMinute: undefined, of: undefined })
   wired.health.join({ hasOthers: () => true, patienceMs: deadline })

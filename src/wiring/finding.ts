@@ -24,7 +24,7 @@ export function takeFinding(whole: Whole, upstreams: readonly WiredUpstream[]): 
           const { timeout, allowPrivate, allowHttp, ports } = entries[index] as (typeof entries)[number]
           return { name, providers, timeoutMs: timeout, rules: { allowPrivate, allowHttp, ports, isInside } }
         }),
-        join: (origin, router) => joinFound(whole, origin, { allowPrivate: mayBePrivate.get(router) === true }),
+        join: (origin, router) => joinFound(whole, origin, { router, allowPrivate: mayBePrivate.get(router) === true }),
         leave: ({ upstream }) => upstream.close(),
         isKnown: (origin) => asked.has(origin),
         clock,

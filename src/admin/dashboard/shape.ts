@@ -25,6 +25,11 @@ export type Status = {
   /** The last ten minutes, the oldest first. */
   readonly history: readonly HistorySpan[]
   readonly upstreams: readonly Upstream[]
+  /** Gateways that routers named; each is called `<host> via <router>`. */
+  readonly found: readonly Upstream[]
+  readonly routers: readonly Router[]
+  /** Absent: this gateway announces nothing. */
+  readonly announced?: Announced | undefined
   readonly tiers: readonly Tier[]
   readonly hot: { readonly bytes: number; readonly limitBytes: number; readonly items: number }
   readonly providers: readonly Provider[]
@@ -60,6 +65,38 @@ export type HistorySpan = Times & {
   readonly requests: number
   readonly refused: number
   readonly failed: number
+}
+
+export type Router = {
+  readonly name: string
+  readonly lookups: number
+  /** Look-ups that named a gateway that may be asked. */
+  readonly named: number
+  readonly failures: number
+  readonly lastFailure?: string | undefined
+  /** How long it is left alone after a failure. */
+  readonly restsMs: number
+}
+
+export type Announced = {
+  readonly peerId: string
+  readonly head?: string | undefined
+  readonly advertisements: number
+  readonly contexts: number
+  readonly roots: number
+  readonly lastError?: string | undefined
+  readonly indexers: readonly Indexer[]
+}
+
+export type Indexer = {
+  readonly name: string
+  readonly announced?: string | undefined
+  readonly announcedAt?: number | undefined
+  readonly confirmed?: string | undefined
+  readonly confirmedAt?: number | undefined
+  /** For how long it has not taken the newest advertisement. */
+  readonly lagMs: number
+  readonly lastError?: string | undefined
 }
 
 export type Upstream = {

@@ -24,6 +24,10 @@ export type StatusParts = {
   readonly ready: () => Readiness
   readonly http: HttpParts
   readonly pool: { readonly members: readonly Member[] }
+  readonly finder?:
+    | { found(): readonly { readonly member: Member }[]; routers(): readonly Status['routers'][number][] }
+    | undefined
+  readonly announced?: (() => Status['announced']) | undefined
   readonly tiers: TierParts
   readonly uploads: UploadParts
   /** By name. */
@@ -59,6 +63,9 @@ export async function readStatus(parts: StatusParts): Promise<Status> {
     requests: requestsOf(http),
     history: parts.history.list(),
     upstreams: parts.pool.members.map((member) => upstreamOf(member, clock)),
+    found: (parts.finder?.found() ?? []).map(({ member }) => upstreamOf(member, clock)),
+    routers: parts.finder?.routers() ?? [],
+    announced: parts.announced?.(),
     tiers: tiersOf(tiers),
     hot: { bytes: hot.bytes, limitBytes: hot.maxBytes, items: hot.items },
     providers: providersOf(parts.providers, uploads, waiting),

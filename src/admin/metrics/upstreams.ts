@@ -17,11 +17,22 @@ export type UpstreamParts = {
       }
     }[]
   }
+  readonly finder?:
+    | {
+        found(): readonly unknown[]
+        routers(): readonly {
+          readonly name: string
+          readonly lookups: number
+          readonly named: number
+          readonly failures: number
+        }[]
+      }
+    | undefined
   readonly retrieval: Pick<Retrieval, 'stats'>
   readonly names: Pick<Names, 'stats'>
 }
 
-export function upstreamMetrics({ pool, retrieval, names }: UpstreamParts): readonly Reading[] {
+export function upstreamMetrics({ pool, finder, retrieval, names }: UpstreamParts): readonly Reading[] {
   const { members } = pool
   const byUpstream = (read: (member: UpstreamParts['pool']['members'][number]) => number): Iterable<Sample> =>
     members.map((member) => ({ labels: { upstream: member.upstream.name }, value: read(member) }))
@@ -112,6 +123,24 @@ export function upstreamMetrics({ pool, retrieval, names }: UpstreamParts): read
       kind: 'gauge',
       help: 'CIDs remembered as not found.',
       read: () => retrieval.stats().notFoundRoots,
+    },
+    {
+      name: 'cidgate_router_lookups_total',
+      labels: ['router', 'outcome'],
+      kind: 'counter',
+      help: 'Look-ups at a router, by outcome: named (a gateway that may be asked), nobody or failed.',
+      read: () =>
+        (finder?.routers() ?? []).flatMap(({ name: router, lookups, named, failures }) => [
+          { labels: { router, outcome: 'named' }, value: named },
+          { labels: { router, outcome: 'nobody' }, value: Math.max(0, lookups - named - failures) },
+          { labels: { router, outcome: 'failed' }, value: failures },
+        ]),
+    },
+    {
+      name: 'cidgate_found_gateways',
+      kind: 'gauge',
+      help: 'Gateways that routers named and that are remembered, with what is known of each.',
+      read: () => finder?.found().length ?? 0,
     },
     {
       name: 'cidgate_names_known',

@@ -1,5 +1,5 @@
 // What `cidgate status` prints for people: how it is, how full each tier is, how each upstream does, and what waits.
-import type { Provider, Status, Tier, Times, Upstream } from '../../admin/dashboard/shape.ts'
+import type { Announced, Provider, Router, Status, Tier, Times, Upstream } from '../../admin/dashboard/shape.ts'
 import { sizeOf } from './progress.ts'
 
 /** Behind a load balancer /readyz may be all that can be asked: it wants no token. */
@@ -26,6 +26,9 @@ export function statusLines(at: string, told: Told, now: number): string[] {
     ...tiers.map(tierLine),
     ...(told.disk ? [`  disk: ${sizeOf(told.disk.freeBytes)} of ${sizeOf(told.disk.bytes)} free`] : []),
     ...upstreams.map((one) => upstreamLine(one, now)),
+    ...(told.routers ?? []).map(routerLine),
+    ...(told.found ?? []).map((one) => upstreamLine(one, now)),
+    ...(told.announced ? announcedLines(told.announced, now) : []),
     ...providers.map(providerLine),
     ...(told.pins?.pins === undefined ? [] : [`  pins: ${told.pins.pins}, ${sizeOf(told.pins.bytes ?? 0)}`]),
     ...(journal && journal.open > 0 ? journalLines(journal, now) : []),
@@ -67,6 +70,33 @@ function tierLine({ name, bytes, limitBytes, hits, misses, outages, queued, corr
     ...(corrupt > 0 ? [`${corrupt} corrupt blocks`] : []),
     ...(isDown ? ['passed over, because its last calls failed'] : []),
   ].join(', ')}`
+}
+
+const routerLine = ({ name, lookups, named, failures, lastFailure, restsMs }: Router): string =>
+  `  ${mark(restsMs === 0)} router ${name}: ${[
+    `asked ${lookups}, named somebody ${named}`,
+    ...(failures > 0 ? [`failed ${failures}`] : []),
+    ...(restsMs > 0 ? [`left alone for ${agoOf(restsMs)} more: ${lastFailure}`] : []),
+  ].join(', ')}`
+
+function announcedLines(
+  { peerId, head, roots, advertisements, lastError, indexers }: Announced,
+  now: number,
+): string[] {
+  const what = `${roots} uploads in ${advertisements} advertisements, as ${peerId}`
+  const own = `  ${mark(lastError === undefined)} announced: ${what}${lastError === undefined ? '' : `; the last batch: ${lastError}`}`
+  return [
+    own,
+    ...indexers.map(({ name, announcedAt, lagMs, lastError: why }) => {
+      const state =
+        head === undefined
+          ? 'nothing to tell yet'
+          : lagMs === 0
+            ? 'has all of it'
+            : `lacks the newest for ${agoOf(lagMs)}${announcedAt === undefined ? ', was not told yet' : `, told ${agoOf(now - announcedAt)} ago`}`
+      return `  ${mark(why === undefined)} indexer ${name}: ${state}${why === undefined ? '' : `; ${why}`}`
+    }),
+  ]
 }
 
 function upstreamLine(one: Upstream, now: number): string {

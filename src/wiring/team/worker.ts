@@ -112,7 +112,7 @@ const storeOfOwner = (team: WorkerTeam): LocalStore => ({
 
 function metricsOf(whole: Whole, { reading, tiers, front }: Pick<Worker, 'reading' | 'tiers' | 'front'>): Metrics {
   const { config, clock, log, lease, spans } = whole
-  const { pool, retrieval, names, hot, denials } = reading
+  const { pool, finding, retrieval, names, hot, denials } = reading
   const { requests, limits, unread, compression } = front
   const metrics = createMetrics()
   const counts = lease.take('upload counts', [], createUploadCounts)
@@ -122,7 +122,7 @@ function metricsOf(whole: Whole, { reading, tiers, front }: Pick<Worker, 'readin
         ...{ requests, limits, unread, hot, compressions: compression.counts },
         server: lease.take('server', [], () => ({})),
       },
-      upstreams: { pool, retrieval, names },
+      upstreams: { pool, finder: finding?.finder, retrieval, names },
       tiers,
       uploads: {
         uploads: counts,

@@ -63,8 +63,8 @@ export function requestsOf({ requests, history, tiers }, perSecond) {
 const kinds = { ready: 'good', 'cooling-down': 'warn', 'over-budget': 'warn' }
 
 /** @param {Status} status @param {number} now @returns {Child[]} */
-export function upstreamsOf({ upstreams }, now) {
-  if (upstreams.length === 0) return ['This gateway asks no upstreams.']
+export function upstreamsOf({ upstreams, found, routers, announced }, now) {
+  if (upstreams.length === 0 && routers.length === 0 && !announced) return ['This gateway asks no upstreams.']
   /** @param {Upstream} one @returns {Child[]} */
   const row = (one) => [
     one.name,
@@ -83,7 +83,37 @@ export function upstreamsOf({ upstreams }, now) {
     one.lastTrouble ? both(one.lastTrouble.why, detail(`${span(now - one.lastTrouble.at)} ago`)) : 'none',
   ]
   const heads = ['Upstream', 'State', 'Brought', 'First byte p50 / p95', 'Did not', 'Asked this minute', 'Last error']
-  return [table('Who is asked for what no tier has', heads, upstreams.map(row))]
+  return [
+    table('Who is asked for what no tier has', heads, [...upstreams, ...found].map(row)),
+    ...routersOf(routers),
+    ...announcedOf(announced, now),
+  ]
+}
+
+/** @param {Status['routers']} routers @returns {Child[]} */
+function routersOf(routers) {
+  if (routers.length === 0) return []
+  const rows = routers.map(({ name, lookups, named, failures, lastFailure, restsMs }) => [
+    name,
+    restsMs > 0 ? both(badge('warn', 'left alone'), detail(`for ${span(restsMs)} more`)) : badge('good', 'ready'),
+    `${count(named)} of ${count(lookups)}`,
+    failures > 0 ? both(`failed ${count(failures)}`, detail(lastFailure)) : 'none',
+  ])
+  return [table('Who says who has it', ['Router', 'State', 'Named somebody', 'Trouble'], rows)]
+}
+
+/** @param {Status['announced']} announced @param {number} now @returns {Child[]} */
+function announcedOf(announced, now) {
+  if (!announced) return []
+  const { roots, advertisements, head, lastError, indexers } = announced
+  const rows = indexers.map(({ name, announcedAt, lagMs, lastError: why }) => [
+    name,
+    head === undefined || lagMs === 0 ? badge('good', 'has all') : both(badge('warn', 'lags'), detail(span(lagMs))),
+    announcedAt === undefined ? 'not yet' : `${span(now - announcedAt)} ago`,
+    why ?? lastError ?? 'none',
+  ])
+  const caption = `Announced: ${count(roots)} uploads in ${count(advertisements)} advertisements`
+  return [table(caption, ['Indexer', 'State', 'Told', 'Last error'], rows)]
 }
 
 /** @param {Upstream} one */
