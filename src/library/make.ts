@@ -167,7 +167,7 @@ async function putTogether(whole: Whole): Promise<Together> {
   const tierNames = tiers.stack.stats().map(({ tier }) => tier)
   const writing = wireUploads(whole, { folder, store, providers, left, reading, tiers: tierNames, ...shared })
   const { offered } = writing
-  const routing = wireRouting(whole, { folder, providers, left, reading, ...shared })
+  const routing = wireRouting(whole, { store, providers, left, reading, ...shared })
   const routes = [...writing.routes, ...routing.routes]
   const front = wireFront(whole, reading, { ...shared, routes, uploads: offered, tiers: tierNames, stack: tiers.stack })
   const why = createWhy(lookOf(whole, { reading, tiers, front }))

@@ -3,11 +3,10 @@ import type { CID } from 'multiformats/cid'
 import { type Chain, createChain } from '../announce/chain.ts'
 import type { Identity } from '../announce/identity.ts'
 import { createPublisher, type Publisher } from '../announce/publisher.ts'
-import type { DataFolder } from '../data-folder/folders.ts'
 import type { Route } from '../http/add/add.ts'
 import { createIpniRoute } from '../http/routing/ipni.ts'
 import type { Self } from '../http/routing/routing.ts'
-import { joinStore } from '../store/open.ts'
+import type { Store } from '../store/store.ts'
 import { openIndexer } from './backends.ts'
 import type { Public } from './public/public.ts'
 import type { ReadSide } from './reading.ts'
@@ -22,14 +21,14 @@ export type Announcing = {
 export function wireAnnouncing(
   whole: Whole,
   {
-    folder,
+    store,
     self,
     identity,
     denials,
     isDenied,
     respond,
   }: {
-    readonly folder: DataFolder
+    readonly store: Store
     readonly self: Self
     readonly identity: Identity
     readonly denials: ReadSide['denials']
@@ -41,12 +40,6 @@ export function wireAnnouncing(
   const { announce, data, retrieval } = config
   if (announce === false) return undefined
   const { userAgent } = retrieval
-  const { store } = lease.take(
-    'announced store',
-    [data],
-    () => joinStore(folder, { clock, log }),
-    (joined) => joined.leave(),
-  )
   // The publisher goes over to the next gateway, which may have other denylists.
   const newest = lease.take('newest denials of what is announced', [data], () => ({ isDenied, lists: denials.lists }))
   Object.assign(newest, { isDenied, lists: denials.lists })

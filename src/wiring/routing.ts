@@ -7,9 +7,9 @@ import { addressesOf } from '../announce/multiaddr.ts'
 import type { Publisher } from '../announce/publisher.ts'
 import { ConfigError } from '../config/complaints.ts'
 import { isFailure, wordsOf } from '../core/failure.ts'
-import type { DataFolder } from '../data-folder/folders.ts'
 import type { Route } from '../http/add/add.ts'
 import { createRoutingRoute, type Self } from '../http/routing/routing.ts'
+import type { Store } from '../store/store.ts'
 import { wireAnnouncing } from './announcing.ts'
 import type { Public } from './public/public.ts'
 import type { ReadSide } from './reading.ts'
@@ -40,13 +40,13 @@ export type Routing = {
 export function wireRouting(
   whole: Whole,
   {
-    folder,
+    store,
     providers,
     left,
     reading,
     respond,
   }: {
-    readonly folder: DataFolder
+    readonly store: Store
     readonly providers: readonly Provider[]
     readonly left: readonly Provider[]
     readonly reading: Pick<ReadSide, 'denials' | 'names'>
@@ -61,7 +61,7 @@ export function wireRouting(
   const { denials, names } = reading
   const denied = (cid: CID) => isDenied(denials, cid)
   const holds = async (cid: CID) => !denied(cid) && (await someHas(stores, cid))
-  const announcing = wireAnnouncing(whole, { folder, self, identity, denials, isDenied: denied, respond })
+  const announcing = wireAnnouncing(whole, { store, self, identity, denials, isDenied: denied, respond })
   const route = createRoutingRoute({ self, holds, names, respond, clock })
   return { routes: announcing ? [route, announcing.route] : [route], publisher: announcing?.publisher }
 }
