@@ -74,7 +74,7 @@ export function createChain(options: ChainOptions): Chain {
         after,
         pageOf,
       ])
-      const denied = rows.filter((row) => isDenied(cidOf(row)))
+      const denied = rows.filter((row) => row['cid'] && isDenied(cidOf(row)))
       if (denied.length > 0)
         await store.write(
           denied.map((row) => ({

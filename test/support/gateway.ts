@@ -33,6 +33,8 @@ export type StartOptions = {
   readonly config?: Record<string, unknown>
   /** A folder that outlives this gateway; without it, one of its own that goes with it. */
   readonly data?: string
+  /** By default a free one. */
+  readonly port?: number
   readonly clock?: Clock
   /** The variables of OpenTelemetry. */
   readonly tracing?: Readonly<Record<string, string>>
@@ -60,7 +62,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
   )
   const server = createHttpServer(gateway.handler, { tunnels: gateway.serves, onRefused: gateway.refused })
   server.keepAliveTimeout = idleMs
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+  await new Promise<void>((resolve) => server.listen(options.port ?? 0, '127.0.0.1', resolve))
   const { port } = server.address() as AddressInfo
   let connections = 0
   let opened = 0

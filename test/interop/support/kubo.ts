@@ -16,6 +16,8 @@ export type KuboOptions = {
   readonly config?: Record<string, unknown>
   /** How it makes files into blocks, by the name Kubo has for it. */
   readonly profile?: string
+  /** It fetches over HTTP what its routers name; still no peer is dialled. */
+  readonly isOnline?: boolean
 }
 
 export async function startKubo(options: KuboOptions = {}): Promise<Kubo> {
@@ -40,7 +42,7 @@ export async function startKubo(options: KuboOptions = {}): Promise<Kubo> {
     for (const [key, value] of Object.entries(settings)) ipfs(['config', '--json', key, JSON.stringify(value)])
     node = await run({
       command: 'ipfs',
-      args: ['daemon', '--offline'],
+      args: options.isOnline ? ['daemon'] : ['daemon', '--offline'],
       env: { ...env, ...(options.namesMap && { IPFS_NS_MAP: options.namesMap }) },
       isReady: (output) => output.includes('Daemon is ready'),
       withinMs: 60_000,
