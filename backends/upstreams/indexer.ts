@@ -1,4 +1,5 @@
 // An indexer of IPNI over HTTP: it is told of a chain, and asked what it knows of a peer.
+import type { CID } from 'multiformats/cid'
 import { request } from 'undici'
 import { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
@@ -95,6 +96,14 @@ export function openIndexer(
         last: typeof last === 'string' ? last : undefined,
         error: typeof error === 'string' && error !== '' ? error.slice(0, 200) : undefined,
       }
+    },
+    /** Whether it names this peer for the CID. */
+    async finds(cid: CID, peerId: string, signal: AbortSignal): Promise<boolean> {
+      const how = { method: 'GET', headers: { accept: 'application/json' } } as const
+      const { status, text } = await call(at(url, `cid/${cid.toV1()}`), finder, how, signal)
+      if (status !== 200 && status !== 404)
+        throw new Failure('broken', `${name} answered with ${status}`, { source: 'upstream' })
+      return status === 200 && text.includes(JSON.stringify(peerId))
     },
     async close() {
       await Promise.all([finder.destroy(), taker.destroy()])

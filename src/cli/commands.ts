@@ -168,6 +168,19 @@ ${tokenHint}`,
     },
   },
   {
+    name: 'reach',
+    takes: 'CID',
+    what: 'say whether others find what is pinned here, and what keeps them from it',
+    more: `It asks by the address \`public\` of the configuration, as other nodes do: this gateway as a router, the block over HTTP/2, the
+indexers of \`announce\` and the routers. The exit code is 1 where something is wrong; the first thing is named last.`,
+    options: { json },
+    examples: ['cidgate reach bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e -c my.yaml'],
+    async run(given) {
+      const cid = onlyOne('reach', 'CID', given.positionals)
+      return (await import('./reach.ts')).reachCommand(given, cid)
+    },
+  },
+  {
     name: 'warm',
     takes: 'LIST|PATH…',
     what: 'bring everything below each path, and each path in a list, into the tiers',
