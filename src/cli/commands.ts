@@ -177,7 +177,7 @@ indexers of \`announce\` and the routers. The exit code is 1 where something is 
     examples: ['cidgate reach bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e -c my.yaml'],
     async run(given) {
       const cid = onlyOne('reach', 'CID', given.positionals)
-      return (await import('./reach.ts')).reachCommand(given, cid)
+      return (await import('./client/reach.ts')).reachCommand(given, cid)
     },
   },
   {
