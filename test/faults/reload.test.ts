@@ -120,7 +120,7 @@ describe('reload of the configuration', () => {
     assert.deepEqual(
       stage.logged.filter(({ event }) => event === 'config.refused').map(({ facts }) => facts?.why),
       [
-        'config: listen: "nowhere" is not valid (expected host:port such as 127.0.0.1:8080, [::1]:8080, or :8080 for every address; or unix:/path/to.sock)',
+        'config: listen: is not valid (expected host:port such as 127.0.0.1:8080, [::1]:8080, or :8080 for every address; or unix:/path/to.sock)',
         'config: retreival: unknown key (did you mean retrieval?)',
       ],
     )

@@ -1,5 +1,6 @@
 // What thin mode writes anew: parts one behind the other, at the pace of who reads them.
 import assert from 'node:assert/strict'
+import type { Readable } from 'node:stream'
 import { describe, it } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { Failure } from '../../src/core/failure.ts'
@@ -17,16 +18,23 @@ async function* pieces(count: number, bytes: number) {
   for (let piece = 0; piece < count; piece++) yield new Uint8Array(bytes).fill(0x78)
 }
 
+/** What it has at this moment: `read` gives all of it in Node 24 and one piece in Node 26. */
+function allOf(stream: Readable): string {
+  let all = ''
+  for (let piece = stream.read(); piece !== null; piece = stream.read()) all += piece
+  return all
+}
+
 describe('the body that thin mode sends on', () => {
   it('is what every parser reads in one way, and whole only when it is ended', async () => {
     const { onward } = begin()
     const { signal } = new AbortController()
     for (const bytes of [3, 2]) for await (const _ of onward.part(pieces(1, bytes), signal));
-    const open = String(onward.stream.read())
+    const open = allOf(onward.stream)
     assert.equal(onward.hasEnded(), false)
     onward.end()
     assert.equal(onward.hasEnded(), true)
-    const form = await new Response(open + String(onward.stream.read()), {
+    const form = await new Response(open + allOf(onward.stream), {
       headers: { 'content-type': onward.contentType },
     }).formData()
     const files = form.getAll('data') as File[]
@@ -48,7 +56,7 @@ describe('the body that thin mode sends on', () => {
     const before = sent
     assert.ok(before < 200_000, `${before}`)
     await clock.advance(900)
-    onward.stream.read()
+    allOf(onward.stream)
     await setImmediate()
     await clock.advance(900)
     assert.ok(sent > before)

@@ -7,12 +7,12 @@ const behind = 5
 const lowest = 19
 const tasks = '/proc/self/task'
 
-/** Linux alone has priorities for threads. Where it is not allowed, or they have other names, nothing happens. */
+/** Linux alone has priorities for threads. Where it is not allowed, or they have no names (Node 22), nothing happens. */
 export function putHelpersBehindTheLoop(cores = availableParallelism()): void {
   if (process.platform !== 'linux' || cores > 1) return
   try {
     for (const thread of readdirSync(tasks).map(Number))
-      if (readFileSync(`${tasks}/${thread}/comm`, 'utf8') === 'V8Worker\n')
+      if (/^(?:node-)?V8Worker\n$/.test(readFileSync(`${tasks}/${thread}/comm`, 'utf8')))
         setPriority(thread, Math.min(lowest, getPriority(thread) + behind))
   } catch {}
 }

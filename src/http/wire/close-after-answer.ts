@@ -25,7 +25,7 @@ export function lingerAfter(request: IncomingMessage, response: ServerResponse, 
   const destroy = () => socket.destroy()
   // Node discards a body that was never read after the answer, without counting it: this read begins it. It also
   // empties a full buffer, with which reading could not begin.
-  request.read()
+  while (request.read() !== null);
   // Node calls this after an answer with `Connection: close`, once the answer is out.
   socket.destroySoon = () => {
     socket.end()
