@@ -5,6 +5,7 @@ import { Agent, type Dispatcher, request } from 'undici'
 import type { Clock } from '../../src/core/clock.ts'
 import { causeCode, Failure, isFailure } from '../../src/core/failure.ts'
 import { oneOf, parseRetryAfter } from '../../src/core/header.ts'
+import { s3ErrorCode } from '../../src/core/wire/s3.ts'
 import { withTrace } from '../../src/core/wire/trace.ts'
 import type { ProviderContext } from './contract.ts'
 
@@ -159,9 +160,10 @@ async function* watched(body: AsyncIterable<Uint8Array>, alive: () => void): Asy
 export function refusal(name: string, reply: Reply, now: number): Failure {
   const { status } = reply
   const what = `it answered ${status}${reasonIn(reply)}`
-  if (status === 401) return failed(name, `${what}; its token or password in the configuration is wrong`, 'auth')
+  if (status === 401) return failed(name, `${what}; its token, password or key in the configuration is wrong`, 'auth')
   if (status === 403 && /PAID_FEATURE_ONLY/.test(reply.text)) return failed(name, what, 'quota')
-  if (status === 403) return failed(name, `${what}; its token in the configuration lacks this permission`, 'auth')
+  if (status === 403)
+    return failed(name, `${what}; its token or key in the configuration is wrong, or lacks this permission`, 'auth')
   if (status === 402 || status === 409 || status === 418) return failed(name, what, 'quota')
   // The upload came back in a loop: the next try would, too.
   if (status === 508) return failed(name, what, 'content')
@@ -172,11 +174,19 @@ export function refusal(name: string, reply: Reply, now: number): Failure {
 }
 
 /** Error bodies have many shapes, pages of proxies included: one short line of them. */
-function reasonIn({ json }: Reply): string {
+function reasonIn({ json, text: whole }: Reply): string {
   const body = (json ?? {}) as Record<string, unknown>
   const inner =
     typeof body['error'] === 'object' && body['error'] !== null ? (body['error'] as Record<string, unknown>) : body
-  const said = [body['error'], inner['reason'], inner['details'], inner['message'], inner['Message'], inner['code']]
+  const said = [
+    s3ErrorCode(whole),
+    body['error'],
+    inner['reason'],
+    inner['details'],
+    inner['message'],
+    inner['Message'],
+    inner['code'],
+  ]
   const text = said.find((one): one is string => typeof one === 'string' && one !== '')
   return text === undefined ? '' : `: ${text.replaceAll(/\s+/g, ' ').slice(0, 200)}`
 }

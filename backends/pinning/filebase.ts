@@ -1,14 +1,13 @@
 // Filebase's S3: an object with `import: car` becomes what the CAR holds, and a HEAD says its CID. 4EVERLAND is the same
-// with another name for the CID and without CARs. The SDK is loaded when it is first needed.
-import { Readable } from 'node:stream'
-import type { S3Client } from '@aws-sdk/client-s3'
+// with another name for the CID and without CARs. The signer is loaded when it is first needed.
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { causeCode, Failure } from '../../src/core/failure.ts'
-import { isMissingPackage, packageOf } from '../../src/core/packages.ts'
+import { type Failure, isFailure } from '../../src/core/failure.ts'
+import { isMissingPackage } from '../../src/core/packages.ts'
 import { duration } from '../../src/core/units.ts'
-import { failed } from './call.ts'
+import { type S3Request, type SignS3, s3Signer } from '../../src/core/wire/s3.ts'
+import { createService, failed, type Reply } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack, Upload } from './contract.ts'
 import { clocks, gateway, readGateway, url } from './options.ts'
 
@@ -45,8 +44,8 @@ const variants = {
 } as const
 
 const firstLookMs = 250
-const mostLookMs = 5_000
-const mostStored = 1_000
+const maxLookMs = 5_000
+const maxStored = 1_000
 
 export const filebase: ProviderKind<typeof options> = { use: 'filebase', options, readBack, create: createFilebase }
 
@@ -60,21 +59,36 @@ function readBack({
   return variants[variant].gateway
 }
 
-function createFilebase(settings: z.output<typeof options>, { name, userAgent, clock }: ProviderContext): Provider {
+function createFilebase(settings: z.output<typeof options>, context: ProviderContext): Provider {
+  const { name, clock } = context
   const variant = variants[settings.variant]
+  const { endpoint = variant.endpoint, ...place } = settings
+  const { ask, close } = createService(context, settings, {})
   /** Stored, and without a CID yet: the next attempt asks for the CID and does not send it again. */
-  const stored = new LRUCache<string, true>({ max: mostStored })
-  const { open: s3, close } = createClient({ ...settings, endpoint: settings.endpoint ?? variant.endpoint, userAgent })
+  const stored = new LRUCache<string, true>({ max: maxStored })
+  let signer: Promise<SignS3> | undefined
 
-  const object = (cid: CID) => ({ Bucket: settings.bucket, Key: cid.toString() })
-
-  async function said<T>(what: string, signal: AbortSignal, work: () => Promise<T>): Promise<T> {
+  async function signed(
+    request: S3Request,
+  ): Promise<{ readonly url: string; readonly headers: Record<string, string> }> {
+    signer ??= s3Signer({ ...place, endpoint, forcePathStyle: true })
     try {
-      return await work()
+      const { origin, path, headers } = await (await signer)(request)
+      return { url: origin + path, headers }
     } catch (error) {
-      signal.throwIfAborted()
-      throw translate(name, what, error)
+      signer = undefined
+      // An operator has to see to it, as to a wrong key.
+      throw isMissingPackage(error) ? failed(name, error.message, 'auth', { cause: error }) : error
     }
+  }
+
+  async function call(
+    request: S3Request & { readonly method: 'HEAD' | 'DELETE' },
+    signal: AbortSignal,
+    accept: readonly number[] = [],
+  ): Promise<Reply> {
+    const { url, headers } = await signed(request)
+    return ask(request.method, url, signal, { headers, accept })
   }
 
   /** Whether there is an object for it, and the CID that it has, if it has one already. */
@@ -82,37 +96,26 @@ function createFilebase(settings: z.output<typeof options>, { name, userAgent, c
     cid: CID,
     signal: AbortSignal,
   ): Promise<{ readonly isThere: boolean; readonly cid?: string | undefined }> {
-    const { client, sdk } = await s3()
-    try {
-      const { Metadata } = await client.send(new sdk.HeadObjectCommand(object(cid)), { abortSignal: signal })
-      return { isThere: true, cid: Metadata?.[variant.cidKey] }
-    } catch (error) {
-      if (statusOf(error) === 404) return { isThere: false }
-      throw error
-    }
+    const { status, header } = await call({ method: 'HEAD', key: cid.toString() }, signal, [404])
+    return status === 404 ? { isThere: false } : { isThere: true, cid: header(`x-amz-meta-${variant.cidKey}`) }
   }
 
+  /** The CID that comes back is checked in place of a checksum: neither service knows them. */
   async function store(upload: Upload, signal: AbortSignal): Promise<void> {
-    const { client, sdk } = await s3()
-    const body = Readable.from(variant.car ? upload.car(signal) : upload.file(signal), { objectMode: false })
-    // The SDK does not listen for stream errors, and an unhandled one ends the process.
-    const unread = new AbortController()
-    body.once('error', (error) => unread.abort(error))
-    const put = new sdk.PutObjectCommand({
-      ...object(upload.cid),
-      Body: body,
-      ContentLength: variant.car ? upload.carBytes : upload.bytes,
-      ...(variant.car && { Metadata: { import: 'car' } }),
+    const { url, headers } = await signed({
+      ...{ method: 'PUT', key: upload.cid.toString(), body: 'stream' },
+      headers: variant.car ? { 'x-amz-meta-import': 'car' } : {},
     })
-    await client.send(put, { abortSignal: AbortSignal.any([signal, unread.signal]) }).catch((error: unknown) => {
-      throw unread.signal.aborted ? unread.signal.reason : error
-    })
+    const bytes = variant.car ? upload.carBytes : upload.bytes
+    const length = bytes === undefined ? {} : { 'content-length': String(bytes) }
+    const body = variant.car ? upload.car(signal) : upload.file(signal)
+    await ask('PUT', url, signal, { headers: { ...headers, ...length }, body })
   }
 
   /** The object shows a moment after it was stored, and its CID a moment after that. */
   async function untilNamed(cid: CID, signal: AbortSignal): Promise<CID> {
     const until = clock.monotonic() + settings.patience
-    for (let waitMs = firstLookMs; ; waitMs = Math.min(mostLookMs, waitMs * 2)) {
+    for (let waitMs = firstLookMs; ; waitMs = Math.min(maxLookMs, waitMs * 2)) {
       const told = await look(cid, signal)
       if (told.cid !== undefined) {
         stored.delete(cid.toString())
@@ -136,112 +139,29 @@ function createFilebase(settings: z.output<typeof options>, { name, userAgent, c
   return {
     name,
     traits: { takesBytes: true, local: false },
-    pin: (upload, signal) =>
-      said('store it', signal, async () => {
-        const key = upload.cid.toString()
-        if (!stored.has(key))
-          await store(upload, signal).catch(async (error: unknown) => {
-            // The answer for a large object may get lost while it is imported: an object exists whole or not at all.
-            if (signal.aborted || statusOf(error) !== undefined || !(await look(upload.cid, signal)).isThere)
-              throw error
-          })
-        stored.set(key, true)
-        return untilNamed(upload.cid, signal)
-      }),
-    unpin: (cid, signal) =>
-      said('remove it', signal, async () => {
-        const { client, sdk } = await s3()
-        stored.delete(cid.toString())
-        await client.send(new sdk.DeleteObjectCommand(object(cid)), { abortSignal: signal })
-      }),
-    status: (cid, signal): Promise<PinState> =>
-      said('look for it', signal, async () => {
-        const told = await look(cid, signal)
-        if (!told.isThere) return 'absent'
-        return told.cid === undefined ? 'queued' : 'pinned'
-      }),
-    probe: (signal) =>
-      said('open the bucket', signal, async () => {
-        const { client, sdk } = await s3()
-        await client.send(new sdk.HeadBucketCommand({ Bucket: settings.bucket }), { abortSignal: signal })
-      }),
+    async pin(upload, signal) {
+      const key = upload.cid.toString()
+      if (!stored.has(key))
+        await store(upload, signal).catch(async (error: unknown) => {
+          // The answer for a large object may get lost while it is imported: an object exists whole or not at all.
+          const isLost = isFailure(error) && error.facts['class'] === 'transient'
+          if (signal.aborted || !isLost || !(await look(upload.cid, signal)).isThere) throw error
+        })
+      stored.set(key, true)
+      return untilNamed(upload.cid, signal)
+    },
+    async unpin(cid, signal) {
+      stored.delete(cid.toString())
+      await call({ method: 'DELETE', key: cid.toString() }, signal)
+    },
+    async status(cid, signal): Promise<PinState> {
+      const told = await look(cid, signal)
+      if (!told.isThere) return 'absent'
+      return told.cid === undefined ? 'queued' : 'pinned'
+    },
+    async probe(signal) {
+      await call({ method: 'HEAD' }, signal)
+    },
     close,
   }
-}
-
-type ClientOptions = Pick<
-  z.output<typeof options>,
-  'region' | 'accessKeyId' | 'secretAccessKey' | 'connect' | 'idle'
-> & { readonly endpoint: string; readonly userAgent: string }
-
-type Opened = { readonly client: S3Client; readonly sdk: typeof import('@aws-sdk/client-s3') }
-
-/** Loaded and made when it is first needed, and again after that failed. */
-function createClient(settings: ClientOptions): { open(): Promise<Opened>; close(): Promise<void> } {
-  let making: Promise<Opened> | undefined
-
-  async function make(): Promise<Opened> {
-    const sdk = await packageOf('@aws-sdk/client-s3', () => import('@aws-sdk/client-s3'))
-    const client = new sdk.S3Client({
-      endpoint: settings.endpoint,
-      region: settings.region,
-      forcePathStyle: true,
-      credentials: { accessKeyId: settings.accessKeyId, secretAccessKey: settings.secretAccessKey },
-      // Neither knows the checksums newer SDKs add by themselves; the CID that comes back is checked instead.
-      requestChecksumCalculation: 'WHEN_REQUIRED',
-      responseChecksumValidation: 'WHEN_REQUIRED',
-      maxAttempts: 1, // a stream cannot be sent twice; the caller tries again with a new one
-      requestHandler: {
-        connectionTimeout: settings.connect,
-        // Silence, not the whole of a request, however large: that one has the caller's clock.
-        socketTimeout: settings.idle,
-      },
-      logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {} },
-    })
-    // Ours alone: behind the SDK's own, which says what we run on, too. It is not signed.
-    client.middlewareStack.add(
-      (next) => (args) => {
-        Object.assign((args.request as { headers: Record<string, string> }).headers, {
-          'user-agent': settings.userAgent,
-        })
-        return next(args)
-      },
-      { step: 'finalizeRequest', name: 'ourUserAgent' },
-    )
-    return { sdk, client }
-  }
-
-  return {
-    open() {
-      making ??= make()
-      making.catch(() => {
-        making = undefined
-      })
-      return making
-    },
-    async close() {
-      const made = await making?.catch(() => undefined)
-      making = undefined
-      made?.client.destroy()
-    },
-  }
-}
-
-const statusOf = (error: unknown): number | undefined =>
-  (error as { $metadata?: { httpStatusCode?: number } } | null)?.$metadata?.httpStatusCode
-
-function translate(name: string, what: string, error: unknown): Failure {
-  // An operator has to see to it, as to a wrong key.
-  if (isMissingPackage(error)) return failed(name, error.message, 'auth', { cause: error })
-  if (error instanceof Failure) return error
-  const status = statusOf(error)
-  const { name: kind } = (error ?? {}) as { name?: string }
-  const code = status === undefined ? causeCode(error) : undefined
-  const why = `it could not ${what}: ${code ? `connection failed (${code})` : `${kind ?? 'unknown reason'} (${status ?? 'no answer'})`}`
-  if (status === 401 || status === 403)
-    return failed(name, `${why}; check accessKeyId and secretAccessKey`, 'auth', { cause: error })
-  if (status === 402) return failed(name, why, 'quota', { cause: error })
-  if (status === undefined || status === 408 || status === 429 || status >= 500)
-    return failed(name, why, 'transient', { cause: error })
-  return failed(name, why, 'content', { cause: error })
 }

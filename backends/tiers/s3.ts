@@ -6,7 +6,7 @@ import { isMissingPackage } from '../../src/core/packages.ts'
 import { duration } from '../../src/core/units.ts'
 import type { TierKind } from './contract.ts'
 import { createKeyvTier } from './keyv-tier.ts'
-import { atOnce, statusOf } from './s3/client.ts'
+import { atOnce, S3Error } from './s3/client.ts'
 import { s3Records } from './s3/records.ts'
 import { S3Store } from './s3/store.ts'
 
@@ -18,7 +18,9 @@ const options = z
       .string()
       .min(1)
       .optional()
-      .describe('As the store names it: R2 `auto`, Garage as in its own configuration.'),
+      .describe(
+        'As the store names it: R2 `auto`, Garage as in its own configuration. By default us-east-1, on AWS that of AWS_REGION.',
+      ),
     endpoint: z
       .url({ protocol: /^https?$/, error: 'expected an http(s) address' })
       .optional()
@@ -27,7 +29,13 @@ const options = z
       .boolean()
       .optional()
       .describe('The bucket in the path and not in the host name. By default with `endpoint`.'),
-    accessKeyId: z.string().min(1).optional().describe("With secretAccessKey. Without: the SDK's own chain."),
+    accessKeyId: z
+      .string()
+      .min(1)
+      .optional()
+      .describe(
+        "With secretAccessKey. Without: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS's own chain (npm install @aws-sdk/credential-provider-node).",
+      ),
     secretAccessKey: z.string().min(1).optional(),
     missing403: z
       .union([z.literal('auto'), z.boolean()])
@@ -86,18 +94,25 @@ export const s3: TierKind<typeof options> = {
 function explain(name: string, bucket: string, cause: unknown): Failure {
   if (isMissingPackage(cause))
     return new Failure('unsupported', `tier ${name}: ${cause.message}`, { source: 'tier', cause })
-  const status = statusOf(cause)
-  const what = cause instanceof Error ? cause.name : 'an error'
-  const code = status === undefined ? causeCode(cause) : undefined
-  const said = `tier ${name}: bucket ${bucket}${code ? `: connection failed (${code})` : ` answered ${status ?? 'nothing'} (${what})`}`
+  const place = `tier ${name}: bucket ${bucket}`
   const because = { source: 'tier', cause } as const
   // The words are our own: the bucket answered, and not as a bucket has to.
-  if (cause instanceof RangeError)
-    return new Failure('broken', `tier ${name}: bucket ${bucket}: ${cause.message}`, because)
-  if (what === 'NoSuchBucket') return new Failure('refused', `${said}; create the bucket, or correct its name`, because)
+  if (cause instanceof RangeError) return new Failure('broken', `${place}: ${cause.message}`, because)
+  if (!(cause instanceof S3Error)) return unreachable(place, because)
+  const { status, name: code } = cause
+  const said = `${place} answered ${status} (${code})`
+  if (code === 'NoSuchBucket') return new Failure('refused', `${said}; create the bucket, or correct its name`, because)
+  if (status === 301) return new Failure('refused', `${said}; correct its region`, because)
   if (status === 401 || status === 403)
     return new Failure('refused', `${said}; check its keys and permissions`, because)
   if (status === 429 || status === 503) return new Failure('throttled', `${said}; rate limited`, because)
-  if (what === 'TimeoutError') return new Failure('timeout', `${said}; check the network and its endpoint`, because)
   return new Failure('broken', `${said}; check the store and its endpoint`, because)
+}
+
+function unreachable(place: string, because: { readonly source: 'tier'; readonly cause: unknown }): Failure {
+  const code = causeCode(because.cause)
+  if (because.cause instanceof Error && because.cause.name === 'CredentialsProviderError')
+    return new Failure('refused', `${place}: this machine has no credentials; set accessKeyId, or its profile`, because)
+  const said = `${place}: connection failed (${code ?? 'no reason given'}); check the network and its endpoint`
+  return new Failure(/TIME(?:D_?)?OUT/.test(code ?? '') ? 'timeout' : 'broken', said, because)
 }

@@ -187,7 +187,7 @@ for (const [name, set] of Object.entries(sets)) {
         service.script = (call) => (set.carries(call) ? answer : undefined)
         const error = await failure(provider.pin(upload, signal()))
         assert.equal(error.facts['class'], expected)
-        if (fault === '429 with Retry-After' && set.use !== 'filebase') assert.equal(error.retryAfterMs, 7000)
+        if (fault === '429 with Retry-After') assert.equal(error.retryAfterMs, 7000)
         // After any failure the next try reads the same bytes from the beginning.
         service.script = undefined
         const again = answer === 'silent' ? connect(set, token) : provider

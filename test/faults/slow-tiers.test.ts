@@ -112,7 +112,7 @@ for (const { what, make } of ways) {
             const before = asked(store, 'GET')
             for (const file of small.slice(10, 20)) took.push(await read(at, file))
             assert.ok(Math.max(...took) < soonMs, took.map(Math.round).join(' '))
-            // A trial, which the SDK may make twice, and on a slow machine another one. Each file would be one.
+            // A trial, which the client may make twice, and on a slow machine another one. Each file would be one.
             assert.ok(asked(store, 'GET') - before <= 7, `${asked(store, 'GET') - before} reads`)
           },
         ))

@@ -11,7 +11,7 @@ const program = fileURLToPath(new URL('../../src/cli/main.ts', import.meta.url))
 /** What comes after it finds none of these packages. */
 const without = `data:text/javascript,${encodeURIComponent(`import { registerHooks } from 'node:module'
 registerHooks({ resolve(name, context, next) {
-  if (name !== '@aws-sdk/client-s3' && name !== '@keyv/redis') return next(name, context)
+  if (name !== '@smithy/signature-v4' && name !== '@keyv/redis') return next(name, context)
   throw Object.assign(new Error('Cannot find package'), { code: 'ERR_MODULE_NOT_FOUND' })
 } })`)}`
 
@@ -48,9 +48,9 @@ describe('a package that is not installed', () => {
     })
     await rm(folder, { recursive: true, force: true })
     for (const [what, name] of [
-      ['tier s3', '@aws-sdk/client-s3'],
+      ['tier s3', '@smithy/signature-v4'],
       ['tier redis', '@keyv/redis'],
-      ['provider filebase', '@aws-sdk/client-s3'],
+      ['provider filebase', '@smithy/signature-v4'],
     ])
       assert.match(said, new RegExp(`^bad +${what}\\b.*: .*${name} is not installed; npm install ${name}$`, 'm'))
   })

@@ -1,94 +1,192 @@
-// The AWS SDK's S3 client, set up for what the compatible stores really do, and what their errors mean.
-import type { S3Client } from '@aws-sdk/client-s3'
-import { packageOf } from '../../../src/core/packages.ts'
-import { createS3Http, type S3CallOptions, WholeBody } from './http.ts'
-import { createRepeatedCall, type RepeatedCall } from './repeated-calls.ts'
+// Calls to an S3 bucket over undici: each answer straight into one buffer of its Content-Length, errors as the store names them, one
+// further attempt where that may help.
+import { setTimeout as sleep } from 'node:timers/promises'
+import { Agent, type Dispatcher } from 'undici'
+import { oneOf } from '../../../src/core/header.ts'
+import { type S3Place, type S3Request, s3ErrorCode, s3Signer } from '../../../src/core/wire/s3.ts'
 
-export type S3Connection = {
-  readonly region?: string | undefined
-  readonly endpoint?: string | undefined
-  readonly forcePathStyle?: boolean | undefined
-  /** With `secretAccessKey`. Without: the SDK's own chain (environment, profile, container, instance). */
-  readonly accessKeyId?: string | undefined
-  readonly secretAccessKey?: string | undefined
+export type S3Connection = S3Place & {
   readonly connectMs?: number | undefined
-  /** How we call ourselves. By default as the SDK does, with what it runs on. */
-  readonly userAgent?: string | undefined
   readonly requestMs?: number | undefined
+  readonly userAgent?: string | undefined
   /** Of a longer answer nothing is kept. */
-  readonly mostBytes?: number | undefined
+  readonly maxBytes?: number | undefined
 }
 
-type Sdk = typeof import('@aws-sdk/client-s3')
-export type LoadedS3 = { readonly sdk: Sdk; readonly client: S3Client; readonly repeatedCall: RepeatedCall }
+export type S3Call = S3Request & {
+  readonly body?: Uint8Array | undefined
+  readonly signal?: AbortSignal | undefined
+}
+
+export type S3Answer = {
+  readonly headers: Readonly<Record<string, string | string[] | undefined>>
+  /** Undefined: longer than `maxBytes`. */
+  readonly bytes: Buffer | undefined
+}
+
+export interface S3Client {
+  /** Resolves for 2xx. Rejects with an S3Error for any other answer, or as the network does. */
+  call(call: S3Call): Promise<S3Answer>
+  close(): void
+}
+
+export class S3Error extends Error {
+  readonly status: number
+  constructor(status: number, code: string) {
+    super(`the store answered ${status} (${code})`)
+    this.status = status
+    this.name = code
+  }
+}
 
 /** Calls on their way; with blocks of 256 KiB and 100 ms for each of them, reads alone are 160 MB/s. */
 export const atOnce = { reads: 96, writes: 24 } as const
-const mostSockets = atOnce.reads + atOnce.writes
-const attempts = 2
-const usualConnectMs = 1000
-export const usualRequestMs = 10_000
+const defaultConnectMs = 1000
+export const defaultRequestMs = 10_000
+const maxAttempts = 2
+const maxPauseMs = 100
 
-/** Loads the SDK only now: a gateway without S3 must not pay for it at start. */
-export async function loadS3(connection: S3Connection): Promise<LoadedS3> {
-  const sdk = await packageOf('@aws-sdk/client-s3', () => import('@aws-sdk/client-s3'))
-  const { region, endpoint, forcePathStyle, accessKeyId, secretAccessKey } = connection
-  const { connectMs = usualConnectMs, requestMs = usualRequestMs, mostBytes = Number.POSITIVE_INFINITY } = connection
-  const http = createS3Http({ connectMs, requestMs, connections: mostSockets, mostBytes })
-  const client = new sdk.S3Client({
-    ...(region !== undefined || endpoint !== undefined ? { region: region ?? 'us-east-1' } : {}),
-    ...(endpoint === undefined ? {} : { endpoint }),
-    ...(forcePathStyle === undefined ? {} : { forcePathStyle }),
-    ...(accessKeyId !== undefined && secretAccessKey !== undefined
-      ? { credentials: { accessKeyId, secretAccessKey } }
-      : {}),
-    maxAttempts: attempts,
-    // Several stores do not know the checksum headers.
-    requestChecksumCalculation: 'WHEN_REQUIRED',
-    responseChecksumValidation: 'WHEN_REQUIRED',
-    expectContinueHeader: false,
-    requestHandler: http,
-    logger: { trace() {}, debug() {}, info() {}, warn() {}, error() {} },
+export async function openS3({
+  connectMs = defaultConnectMs,
+  requestMs = defaultRequestMs,
+  maxBytes = Number.POSITIVE_INFINITY,
+  userAgent,
+  ...place
+}: S3Connection): Promise<S3Client> {
+  const sign = await s3Signer(place)
+  const agent = new Agent({
+    connections: atOnce.reads + atOnce.writes,
+    allowH2: false,
+    pipelining: 1,
+    headersTimeout: requestMs,
+    bodyTimeout: requestMs,
+    connect: { timeout: connectMs },
   })
-  client.middlewareStack.remove('loggerMiddleware') // it copies each call for a log that is switched off
-  if (connection.userAgent !== undefined) callOurselves(client, connection.userAgent)
-  return { sdk, client, repeatedCall: createRepeatedCall(client, http, connection.userAgent) }
-}
+  /** How far the clock of the store is ahead. */
+  let skewMs = 0
 
-/** Behind the SDK's own step, and ours alone. The header is not signed. */
-function callOurselves(client: S3Client, userAgent: string): void {
-  client.middlewareStack.add(
-    (next) => (args) => {
-      Object.assign((args.request as { headers: object }).headers, { 'user-agent': userAgent })
-      return next(args)
+  async function callOnce({ signal, ...request }: S3Call): Promise<S3Answer> {
+    const { origin, path, headers } = await sign(request, new Date(Date.now() + skewMs))
+    const { method, body } = request
+    const length = method === 'PUT' ? { 'content-length': String(body?.byteLength ?? 0) } : {}
+    const all = { ...headers, ...length, ...(userAgent !== undefined && { 'user-agent': userAgent }) }
+    const { status, ...answer } = await dispatched(
+      agent,
+      { origin, path, method, headers: all, body: body ?? null },
+      { signal, maxBytes },
+    )
+    if (status >= 200 && status < 300) return answer
+    const error = new S3Error(status, s3ErrorCode(String(answer.bytes ?? '')) ?? nameOf(status))
+    const date = Date.parse(oneOf(answer.headers['date']) ?? '')
+    if (error.name === 'RequestTimeTooSkewed' && Number.isFinite(date)) skewMs = date - Date.now()
+    throw error
+  }
+
+  return {
+    async call(call) {
+      for (let attempt = 1; ; attempt++) {
+        try {
+          return await callOnce(call)
+        } catch (error) {
+          call.signal?.throwIfAborted()
+          if (attempt === maxAttempts || !mayPass(error)) throw error
+          await sleep(Math.random() * maxPauseMs, undefined, call.signal && { signal: call.signal })
+        }
+      }
     },
-    { step: 'finalizeRequest', name: 'ourUserAgent' },
-  )
+    close: () => void agent.destroy().catch(() => {}),
+  }
 }
 
-export const callWith = (
-  abortSignal: AbortSignal | undefined,
-  first?: S3CallOptions['first'],
-): { abortSignal?: AbortSignal } => ({ ...(abortSignal && { abortSignal }), ...(first && { first }) })
+const passing: ReadonlySet<number> = new Set([429, 500, 502, 503, 504])
 
-/** The bytes of an answer; undefined when there are more than `most`. */
-export function bytesOf({ Body }: { readonly Body?: unknown }, most: number): Buffer | undefined {
-  if (!(Body instanceof WholeBody)) return Buffer.alloc(0)
-  const { bytes } = Body
-  return bytes && bytes.byteLength <= most ? bytes : undefined
+/** The network, a store that is busy, or one whose clock is known now. */
+const mayPass = (error: unknown): boolean =>
+  !(error instanceof S3Error) || passing.has(error.status) || /^Request(?:Timeout|TimeTooSkewed)$/.test(error.name)
+
+const nameOf = (status: number): string => (status === 404 ? 'NotFound' : status === 403 ? 'Forbidden' : 'no code')
+
+type Whole = S3Answer & { readonly status: number }
+
+const nothing = Buffer.alloc(0)
+const enough = new Error('the answer is not needed any more')
+
+function dispatched(
+  agent: Dispatcher,
+  options: Dispatcher.DispatchOptions,
+  { signal, maxBytes }: { readonly signal: AbortSignal | undefined; readonly maxBytes: number },
+): Promise<Whole> {
+  const { promise, resolve, reject } = Promise.withResolvers<Whole>()
+  let controller: Dispatcher.DispatchController | undefined
+  let isOver = false
+  let status = 0
+  let headers: S3Answer['headers'] = {}
+  let body = nothing
+  let taken = 0
+  let length: number | undefined
+  const leave = () => fail(signal?.reason)
+
+  function end(): boolean {
+    if (isOver) return false
+    isOver = true
+    signal?.removeEventListener('abort', leave)
+    return true
+  }
+  function fail(error: unknown): void {
+    if (!end()) return
+    controller?.abort(enough)
+    reject(error)
+  }
+  function answer(bytes: Buffer | undefined): void {
+    if (end()) resolve({ status, headers, bytes })
+  }
+
+  signal?.addEventListener('abort', leave, { once: true })
+  if (signal?.aborted) leave()
+  else
+    agent.dispatch(options, {
+      onRequestStart(own) {
+        controller = own
+        if (isOver) own.abort(enough)
+      },
+      onResponseStart(_own, code, all) {
+        if (isOver || code < 200) return
+        status = code
+        headers = all
+        const told = oneOf(all['content-length'])
+        length = told === undefined ? undefined : Number(told)
+      },
+      onResponseData(own, chunk) {
+        if (isOver) return
+        if (taken + chunk.byteLength > maxBytes || (length ?? 0) > maxBytes) {
+          answer(undefined)
+          return void own.abort(enough)
+        }
+        if (taken + chunk.byteLength > body.byteLength) {
+          const larger = Buffer.allocUnsafeSlow(length ?? Math.max(taken + chunk.byteLength, body.byteLength * 2))
+          body.copy(larger, 0, 0, taken)
+          body = larger
+        }
+        body.set(chunk, taken)
+        taken += chunk.byteLength
+      },
+      onResponseEnd() {
+        answer(taken === body.byteLength ? body : body.subarray(0, taken))
+      },
+      onResponseError(_own, error) {
+        fail(error)
+      },
+    })
+  return promise
 }
 
-export function statusOf(error: unknown): number | undefined {
-  if (!(error instanceof Error) || !('$metadata' in error)) return undefined
-  const { httpStatusCode } = error.$metadata as { httpStatusCode?: number }
-  return httpStatusCode
-}
+export const statusOf = (error: unknown): number | undefined => (error instanceof S3Error ? error.status : undefined)
 
 /** A HEAD has no body, so its name says nothing of the bucket; a GET does, and a missing bucket is no missing object. */
 export const isMissing = (error: unknown): boolean =>
-  error instanceof Error && statusOf(error) === 404 && error.name !== 'NoSuchBucket'
+  statusOf(error) === 404 && (error as S3Error).name !== 'NoSuchBucket'
 
 /** Keys that are wrong are said so by name (but not on HEAD); only AccessDenied can mean that nothing is there. */
 export const isBadKey = (error: unknown): boolean =>
-  error instanceof Error &&
+  error instanceof S3Error &&
   /^(InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|RequestTimeTooSkewed)$/.test(error.name)

@@ -1,35 +1,34 @@
 // Records as objects in the blocks' bucket. S3 compares and writes in one step: the writer names the ETag that it read.
 // With a store that does not know this, the record is read, then written.
 import type Keyv from 'keyv'
+import { oneOf } from '../../../src/core/header.ts'
 import type { StoredRecord } from '../contract.ts'
 import { isSame, type RecordSteps } from '../keyv-records.ts'
-import { bytesOf, isMissing, statusOf } from './client.ts'
+import { isMissing, statusOf } from './client.ts'
 import type { S3Store } from './store.ts'
 
-const mostBytes = 64 * 1024
+const maxBytes = 64 * 1024
 
 export function s3Records(): RecordSteps {
   let compares = true
   const storeOf = ({ store }: Keyv): S3Store => store as S3Store
 
-  async function read(keyv: Keyv, key: string, abortSignal: AbortSignal): Promise<StoredRecord | undefined> {
+  async function read(keyv: Keyv, key: string, signal: AbortSignal): Promise<StoredRecord | undefined> {
     const store = storeOf(keyv)
-    const { sdk, client } = await store.load()
-    const answer = await store.orMissing(() => client.send(new sdk.GetObjectCommand(store.at(key)), { abortSignal }))
-    if (!answer?.Body) return undefined
-    const bytes = bytesOf(answer, mostBytes)
+    const answer = await store.orMissing(() => store.call({ method: 'GET', key, signal }))
+    if (!answer) return undefined
     // What is too large for a record is none, and is written over like one that proves nothing.
-    return { bytes: bytes ?? new Uint8Array(), tag: answer.ETag }
+    const { bytes = new Uint8Array(), headers } = answer
+    return { bytes: bytes.byteLength > maxBytes ? new Uint8Array() : bytes, tag: oneOf(headers['etag']) }
   }
 
-  async function replace(...[keyv, key, bytes, { over }, abortSignal]: Parameters<RecordSteps['replace']>) {
+  async function replace(...[keyv, key, body, { over }, signal]: Parameters<RecordSteps['replace']>) {
     const store = storeOf(keyv)
     // Some stores pass over a condition without a word.
-    if (!isSame(await read(keyv, key, abortSignal), over)) return false
-    const { sdk, client } = await store.load()
-    const put = async (condition: object): Promise<true> => {
-      const object = { ...store.at(key), Body: bytes, ContentLength: bytes.byteLength, ContentType: type }
-      await client.send(new sdk.PutObjectCommand({ ...object, ...condition }), { abortSignal })
+    if (!isSame(await read(keyv, key, signal), over)) return false
+    const put = async (condition: Readonly<Record<string, string>>): Promise<true> => {
+      const headers = { 'content-type': 'application/vnd.ipfs.ipns-record', ...condition }
+      await store.call({ method: 'PUT', key, body, headers, signal })
       return true
     }
     const condition = compares ? conditionOf(over) : {}
@@ -49,9 +48,7 @@ export function s3Records(): RecordSteps {
   return { read, replace }
 }
 
-const type = 'application/vnd.ipfs.ipns-record'
-
-function conditionOf(over: StoredRecord | undefined): object {
-  if (over === undefined) return { IfNoneMatch: '*' }
-  return over.tag === undefined ? {} : { IfMatch: over.tag }
+function conditionOf(over: StoredRecord | undefined): Readonly<Record<string, string>> {
+  if (over === undefined) return { 'if-none-match': '*' }
+  return over.tag === undefined ? {} : { 'if-match': over.tag }
 }

@@ -6,17 +6,16 @@ import { EventEmitter } from 'node:events'
 import type { KeyvStoreAdapter, StoredData } from 'keyv'
 import { maxBlockBytes } from '../../../src/core/block.ts'
 import {
-  bytesOf,
-  callWith,
+  defaultRequestMs,
   isBadKey,
   isMissing,
-  type LoadedS3,
-  loadS3,
+  openS3,
+  type S3Answer,
+  type S3Call,
+  type S3Client,
   type S3Connection,
   statusOf,
-  usualRequestMs,
 } from './client.ts'
-import type { CallInput, Repeatable } from './repeated-calls.ts'
 
 export type S3StoreOptions = S3Connection & {
   readonly bucket: string
@@ -45,7 +44,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   readonly #options: S3StoreOptions
   readonly #prefix: string
   readonly #isForBlocks: boolean
-  #loading: Promise<LoadedS3> | undefined
+  #opening: Promise<S3Client> | undefined
   #conditional = true
   /** Whether the write of a block that is on its way succeeds. */
   readonly #writing = new Map<string, Promise<boolean>>()
@@ -66,30 +65,10 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   }
 
   async #read(key: string): Promise<Buffer | undefined> {
-    const input = this.at(key)
-    const { response, first } = await this.#repeat('GetObjectCommand', input, this.#signal())
-    const ask = async () => {
-      const { sdk, client } = await this.load()
-      return client.send(new sdk.GetObjectCommand(input), callWith(this.#signal(), first))
-    }
-    const answer = response?.statusCode === 200 ? { Body: response.body } : await this.orMissing(ask)
-    if (!answer) return undefined
-    const most = this.#isForBlocks ? maxBlockBytes : Number.POSITIVE_INFINITY
-    const bytes = bytesOf(answer, most)
-    if (bytes) return bytes
-    await this.#remove(key, this.#signal())
+    const answer = await this.orMissing(() => this.call({ method: 'GET', key }))
+    if (!answer || answer.bytes) return answer?.bytes
+    await this.call({ method: 'DELETE', key })
     return undefined
-  }
-
-  /** The answer without the SDK, where there is one. The SDK takes `first` for its own first try: it judges, and asks again. */
-  async #repeat(name: Repeatable, input: CallInput, signal: AbortSignal | undefined) {
-    const { repeatedCall } = await this.load()
-    const first = repeatedCall(name, input, signal)
-    const response = await first.then(
-      (own) => own?.response,
-      () => undefined,
-    )
-    return { response, first }
   }
 
   /** S3 has no time to live for one object: Keyv writes the end into the value, a lifecycle rule of the bucket tidies up. */
@@ -100,14 +79,14 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     return true
   }
 
-  async #put(key: string, bytes: Uint8Array, signal: AbortSignal | undefined, condition: object = {}): Promise<void> {
-    const ContentType = this.#isForBlocks ? 'application/vnd.ipld.raw' : 'text/plain; charset=utf-8'
-    const input = { ...this.at(key), Body: bytes, ContentLength: bytes.byteLength, ContentType, ...condition }
-    const { response, first } = await this.#repeat('PutObjectCommand', input, signal)
-    // 412: it is there, and the key is the hash of the bytes.
-    if (response?.statusCode === 200 || ('IfNoneMatch' in condition && response?.statusCode === 412)) return
-    const { sdk, client } = await this.load()
-    await client.send(new sdk.PutObjectCommand(input), callWith(signal, first))
+  async #put(
+    key: string,
+    body: Uint8Array,
+    signal: AbortSignal | undefined,
+    condition: Readonly<Record<string, string>> = {},
+  ): Promise<void> {
+    const type = this.#isForBlocks ? 'application/vnd.ipld.raw' : 'text/plain; charset=utf-8'
+    await this.call({ method: 'PUT', key, body, headers: { 'content-type': type, ...condition }, signal })
   }
 
   /**
@@ -133,7 +112,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   async #putNew(key: string, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<void> {
     for (let turn = 1; this.#conditional; turn++) {
       try {
-        return await this.#put(key, bytes, signal, { IfNoneMatch: '*' })
+        return await this.#put(key, bytes, signal, { 'if-none-match': '*' })
       } catch (error) {
         const status = statusOf(error)
         if (status === 412) return // it is there: the key is the hash of the bytes
@@ -150,60 +129,51 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   /** Whether something was there, which S3 itself does not say. */
   async delete(key: string): Promise<boolean> {
     if (!(await this.has(key))) return false
-    await this.#remove(key, this.#signal())
+    await this.call({ method: 'DELETE', key })
     return true
   }
 
-  async #remove(key: string, signal: AbortSignal | undefined): Promise<void> {
-    const { sdk, client } = await this.load()
-    await client.send(new sdk.DeleteObjectCommand(this.at(key)), callWith(signal))
-  }
-
   async has(key: string): Promise<boolean> {
-    const { sdk, client } = await this.load()
-    const head = () => client.send(new sdk.HeadObjectCommand(this.at(key)), callWith(this.#signal()))
-    return (await this.orMissing(head)) !== undefined
+    return (await this.orMissing(() => this.call({ method: 'HEAD', key }))) !== undefined
   }
 
   /** Objects of this namespace, one by one: DeleteObjects needs a checksum that several stores do not know. */
   async clear(): Promise<void> {
-    const Prefix = this.#prefix + (this.namespace === undefined ? '' : `${this.namespace}:`)
-    if (Prefix === '')
+    const prefix = this.#prefix + (this.namespace === undefined ? '' : `${this.namespace}:`)
+    if (prefix === '')
       throw new RangeError('clearing a whole bucket is not supported: give the store a prefix or a namespace')
-    const { sdk, client } = await this.load()
-    let ContinuationToken: string | undefined
-    do {
-      const page = await client.send(
-        new sdk.ListObjectsV2Command({ Bucket: this.#options.bucket, Prefix, ContinuationToken }),
-        callWith(this.#signal()),
-      )
-      // Not every store looks at all that it is asked for.
-      const keys = (page.Contents ?? []).flatMap(({ Key }) => (Key?.startsWith(Prefix) ? [Key] : []))
-      for (let from = 0; from < keys.length; from += deletesAtOnce) {
-        const some = keys.slice(from, from + deletesAtOnce)
-        await Promise.all(some.map((key) => this.#remove(key.slice(this.#prefix.length), this.#signal())))
+    for (let token: string | undefined = ''; token !== undefined; ) {
+      const query: Readonly<Record<string, string>> = {
+        'list-type': '2',
+        prefix,
+        ...(token !== '' && { 'continuation-token': token }),
       }
-      ContinuationToken = page.NextContinuationToken
-    } while (ContinuationToken)
+      const page = String((await this.call({ method: 'GET', query })).bytes ?? '')
+      // Not every store looks at all that it is asked for.
+      const keys = textsOf(page, 'Key').filter((key) => key.startsWith(prefix))
+      for (let from = 0; from < keys.length; from += deletesAtOnce) {
+        const some = keys.slice(from, from + deletesAtOnce).map((key) => key.slice(this.#prefix.length))
+        await Promise.all(some.map((key) => this.call({ method: 'DELETE', key })))
+      }
+      token = textsOf(page, 'NextContinuationToken')[0]
+    }
   }
 
   async disconnect(): Promise<void> {
-    const loaded = await this.#loading?.catch(() => undefined)
-    this.#loading = undefined
-    loaded?.client.destroy()
+    const client = await this.#opening?.catch(() => undefined)
+    this.#opening = undefined
+    client?.close()
   }
 
   /** Writes, reads and deletes an object of its own, then asks for one that cannot be there, and sees what 403 means. */
   async probe(signal: AbortSignal | undefined): Promise<void> {
-    const { sdk, client } = await this.load()
     const key = `probe-${randomBytes(8).toString('hex')}`
-    const read = (which: string) => client.send(new sdk.GetObjectCommand(this.at(which)), callWith(signal))
     await this.#putOnce(key, Uint8Array.of(1), signal)
-    const bytes = await (await read(key)).Body?.transformToByteArray()
-    await this.#remove(key, signal)
+    const { bytes } = await this.call({ method: 'GET', key, signal })
+    await this.call({ method: 'DELETE', key, signal })
     if (bytes?.[0] !== 1) throw new RangeError('an object was lost, or changed, that was just written to it')
     try {
-      await read(`${key}-absent`)
+      await this.call({ method: 'GET', key: `${key}-absent`, signal })
     } catch (error) {
       if (!isMissing(error) && statusOf(error) !== 403) throw error
       this.#missing403 = { is: statusOf(error) === 403, until: Date.now() + believeMs }
@@ -212,15 +182,21 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     throw new RangeError('it has an object that was never written')
   }
 
-  /** A failed load is not remembered. */
-  load(): Promise<LoadedS3> {
-    this.#loading ??= loadS3({ ...this.#options, mostBytes: this.#isForBlocks ? maxBlockBytes : undefined }).catch(
+  /** A failure is not remembered. */
+  load(): Promise<S3Client> {
+    this.#opening ??= openS3({ ...this.#options, maxBytes: this.#isForBlocks ? maxBlockBytes : undefined }).catch(
       (error: unknown) => {
-        this.#loading = undefined
+        this.#opening = undefined
         throw error
       },
     )
-    return this.#loading
+    return this.#opening
+  }
+
+  /** `key` without the prefix; undefined: the bucket. The signal is by default that of the call that is being made. */
+  async call({ key, signal = this.#signal(), ...call }: S3Call): Promise<S3Answer> {
+    const client = await this.load()
+    return client.call({ ...call, signal, key: key === undefined ? undefined : this.#prefix + key })
   }
 
   /** What a call answers, or undefined where the store says, in its own way, that there is no such key. */
@@ -235,7 +211,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   }
 
   async #is403Missing(): Promise<boolean> {
-    const { missing403 = 'auto', requestMs = usualRequestMs } = this.#options
+    const { missing403 = 'auto', requestMs = defaultRequestMs } = this.#options
     if (missing403 !== 'auto') return missing403
     if (this.#missing403 && Date.now() < this.#missing403.until) return this.#missing403.is
     // On a clock of its own: many calls may wait for it, and the one that began it may leave.
@@ -250,12 +226,19 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     return this.#deciding
   }
 
-  /** Where the bucket has this key. */
-  at(key: string): { Bucket: string; Key: string } {
-    return { Bucket: this.#options.bucket, Key: this.#prefix + key }
-  }
-
   #signal(): AbortSignal | undefined {
     return this.#options.signalOf?.()
   }
 }
+
+/** What stands in the elements of this name. */
+const textsOf = (xml: string, name: string): string[] =>
+  [...xml.matchAll(new RegExp(`<${name}>([^<]*)</${name}>`, 'g'))].map(([, text = '']) =>
+    text.replace(/&(?:#(\d+)|#x([\da-f]+)|(\w+));/gi, (whole, decimal, hex, entity) =>
+      decimal || hex
+        ? String.fromCodePoint(Number.parseInt(decimal ?? hex, decimal ? 10 : 16))
+        : (entities[entity] ?? whole),
+    ),
+  )
+
+const entities: Readonly<Record<string, string>> = { amp: '&', lt: '<', gt: '>', quot: '"', apos: "'" }
