@@ -101,8 +101,7 @@ async function* readParts(
     if (held && held.size !== bytes) throw unlikeDeclared(cid, held.size, bytes)
     return held
   }
-  const fetch = (part: FilePart): Promise<Uint8Array> =>
-    part.block ? Promise.resolve(part.block) : session.get(part.link.Hash, wantOf(part))
+  const fetch = async (part: FilePart): Promise<Uint8Array> => part.block ?? session.get(part.link.Hash, wantOf(part))
   /** The next blocks, up to the first node: its parts come before its siblings. */
   function* upcoming(first: readonly FilePart[] = []): Generator<Expected> {
     for (const part of both(first, pending.upcoming())) {

@@ -13,8 +13,8 @@ import { createSearches, type SearchRound } from './absence/searches.ts'
 import { type DagFlight, flyForDag } from './fetch/dag.ts'
 import { dagKey } from './fetch/key.ts'
 import { BlockFlight, type BlockReader } from './flight/block-flight.ts'
-import { openSession, type SessionParts } from './open-session.ts'
 import { createRoom } from './read-ahead.ts'
+import { openReader, type ReaderParts } from './reader.ts'
 import type { DagWant, Retrieval } from './session.ts'
 import type { TierStack } from './tiers/stack.ts'
 import type { LoopTurns } from './turns/loop-turns.ts'
@@ -101,7 +101,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     return { done, attempts: flight.attempts, stop: () => {} }
   }
 
-  const shared: SessionParts = {
+  const shared: ReaderParts = {
     stack,
     clock,
     notFound,
@@ -124,7 +124,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   }
 
   return {
-    session: (request) => openSession(request, shared),
+    session: (request) => openReader(request, shared),
     begin: turns.begin,
     stats: () => ({
       toBegin: turns.toBegin,

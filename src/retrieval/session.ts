@@ -38,9 +38,9 @@ export interface Session extends Omit<Guard, 'check'> {
   /**
    * The proved bytes of one block (identity CIDs included). `around` names the entity it is part of and the reader's position:
    * if no tier has the block, the gateway fetches the entity from there in one answer, which brings the following blocks.
-   * Rejects with a Failure: denied, not-found, timeout, unavailable, malformed (unprovable), cancelled.
+   * At once where it can be had without a wait. Throws, or rejects with, a Failure: denied, not-found, timeout, unavailable, malformed (unprovable), cancelled.
    */
-  get(cid: CID, around?: DagWant): Promise<Uint8Array>
+  get(cid: CID, around?: DagWant): Uint8Array | Promise<Uint8Array>
   /** The same, or a part of a block, proved, where no wait is needed for it. Undefined: `get` brings it. Throws what may not be read. */
   atHand(cid: CID, options?: AtHandOptions): AtHand | undefined
   /** Decodes a dag-pb block that this session gave, or finds what it was decoded to. Throws for what is none. */
@@ -61,6 +61,22 @@ export interface Session extends Omit<Guard, 'check'> {
   /** Leaves every flight joined. Idempotent; must be called in a `finally`. */
   end(): void
 }
+
+/** The session, with another way to get a block. */
+export const withGet = (session: Session, get: Session['get']): Session => ({
+  get,
+  atHand: (cid, options) => session.atHand(cid, options),
+  readNode: session.readNode,
+  readOnce: session.readOnce,
+  expect: (next) => session.expect(next),
+  giveWay: () => session.giveWay(),
+  has: (cid) => session.has(cid),
+  begun: () => session.begun(),
+  end: () => session.end(),
+  visit: session.visit,
+  visitNames: session.visitNames,
+  pass: session.pass,
+})
 
 export interface Retrieval {
   session(options: SessionOptions): Session

@@ -5,7 +5,6 @@ import type { Clock } from '../core/clock.ts'
 import { orAborted, withDeadline } from '../core/deadline.ts'
 import { isFailure } from '../core/failure.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'
-import type { RequestClock } from './request-clock.ts'
 import type { DagWant } from './session.ts'
 import { notCached, notHere, pinUnreadable, storeFailed } from './session-failures.ts'
 import type { Look, TierHit, TierStack } from './tiers/stack.ts'
@@ -19,7 +18,8 @@ export type TierReaderOptions = {
   readonly clock: Clock
   readonly stack: TierStack
   readonly notFound: NotFoundMemory
-  readonly inTime: RequestClock['inTime']
+  /** Runs `work` until the request is out of time or its client has left; then the work's own signal aborts. */
+  readonly inTime: <T>(cid: CID, work: (own: AbortSignal) => Promise<T>) => Promise<T>
   readonly signal: AbortSignal
   readonly onlyIfCached: boolean
   /** It has no upstream. */
@@ -34,11 +34,8 @@ export type TierReaderOptions = {
 export interface TierReader {
   /** The block, from the upstreams if no tier has it in time. */
   fromSlowTiers(cid: CID, around: DagWant | undefined): Promise<Uint8Array>
-  /**
-   * From the upstreams, since no tier has it as far as is known. If no upstream has it either, the tiers are asked
-   * after all.
-   */
-  withoutLook(cid: CID, around: DagWant | undefined): Promise<Uint8Array>
+  /** No upstream has it, and no tier was asked, since none has it as far as is known: they are asked after all. */
+  afterAll(cid: CID, error: unknown): Promise<Uint8Array>
   /** From the tiers alone. A request that wants it meanwhile joins the same look. */
   fetchHeld(cid: CID): Promise<Uint8Array>
 }
@@ -99,18 +96,14 @@ export function createTierReader(options: TierReaderOptions): TierReader {
     }
   }
 
-  async function withoutLook(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
-    try {
-      return await fromUpstreams(cid, around)
-    } catch (error) {
-      if (signal.aborted || isFailure(error, 'cancelled')) throw error
-      const look = stack.look(cid)
-      const held = await fromHere(look).finally(look.leave)
-      if (!held) throw inArchive(cid, error, look.haveAnswered())
-      onHeld()
-      notFound.forget(cid)
-      return fromTier(held)
-    }
+  async function afterAll(cid: CID, error: unknown): Promise<Uint8Array> {
+    if (signal.aborted || isFailure(error, 'cancelled')) throw error
+    const look = stack.look(cid)
+    const held = await fromHere(look).finally(look.leave)
+    if (!held) throw inArchive(cid, error, look.haveAnswered())
+    onHeld()
+    notFound.forget(cid)
+    return fromTier(held)
   }
 
   /** Without upstreams the tiers are all there is to ask: what they said is an absence, what they did not say is none. */
@@ -139,7 +132,7 @@ export function createTierReader(options: TierReaderOptions): TierReader {
     }
   }
 
-  return { fromSlowTiers, withoutLook, fetchHeld }
+  return { fromSlowTiers, afterAll, fetchHeld }
 }
 
 type Again = Pick<

@@ -76,7 +76,7 @@ async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(U
   const found: (Uint8Array | undefined)[] = []
   try {
     for (const [index, { cid }] of wanted.entries()) {
-      const bytes = await session.get(cid, wanted === file ? want(index) : undefined).catch(refused)
+      const bytes = await Promise.resolve(session.get(cid, wanted === file ? want(index) : undefined)).catch(refused)
       found.push(bytes)
       if (!bytes) break
     }

@@ -17,7 +17,7 @@ import { createAccount } from '../../src/observe/account.ts'
 import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
 import type { Visit } from '../../src/retrieval/policy.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
-import type { Retrieval, Session } from '../../src/retrieval/session.ts'
+import { type Retrieval, type Session, withGet } from '../../src/retrieval/session.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
 import { createPinsTier } from '../../src/retrieval/tiers/pins.ts'
 import { createTierStack, type TierHit, type TierStack } from '../../src/retrieval/tiers/stack.ts'
@@ -132,7 +132,9 @@ function make(upstreams: ScriptedUpstream[], options: MakeOptions = {}) {
   ) => {
     const controller = more.controller ?? new AbortController()
     const account = createAccount()
-    return { account, controller, ...retrieval.session({ signal: controller.signal, account, ...more }) }
+    const one = retrieval.session({ signal: controller.signal, account, ...more })
+    const get = async (...of: Parameters<typeof one.get>) => one.get(...of)
+    return { account, controller, ...withGet(one, get), get }
   }
   return { clock, stack, pool, retrieval, session }
 }

@@ -3,13 +3,8 @@ import assert from 'node:assert/strict'
 import { afterEach, describe, test } from 'node:test'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createAccount } from '../../src/observe/account.ts'
-import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
-import { createSearches } from '../../src/retrieval/absence/searches.ts'
 import { flyForDag } from '../../src/retrieval/fetch/dag.ts'
 import { BlockFlight } from '../../src/retrieval/flight/block-flight.ts'
-import { createRequestAbsences } from '../../src/retrieval/request-absences.ts'
-import { Attempts } from '../../src/retrieval/upstreams/attempts.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { startProbes } from '../../src/retrieval/upstreams/probes.ts'
 import { Tries } from '../../src/retrieval/upstreams/tries.ts'
@@ -213,34 +208,5 @@ describe('upstreams that may be asked again', () => {
     const tries = new Tries(clock, clock.monotonic() + second)
     tries.failed(member, new Failure('timeout', 'it searches', { source: 'upstream', facts: { isSearching: true } }))
     assert.equal(tries.hopes(), false)
-  })
-})
-
-describe('a request whose time is over while it waits for an upstream', () => {
-  const timeout = failure('timeout')
-  const told = async (...outcomes: FailureKind[]) => {
-    const { clock, pool } = make('one')
-    const [member] = pool.members
-    assert.ok(member)
-    const attempts = new Attempts(clock)
-    for (const kind of outcomes)
-      attempts.enter(member, 'block', cid, new AbortController()).question.failed(failure(kind), clock.monotonic())
-    const notFound = createNotFoundMemory({ firstMs: second, mostMs: second, clock })
-    const searches = createSearches({ keepLookingMs: 0, notFound, clock, log: silentLog })
-    const account = createAccount()
-    const lookFor = () => assert.fail('nothing is looked for')
-    const whoIsLeft = (of: typeof cid) => pool.plan('block', of)
-    const own = { client: '', clock: { hasBegun: () => false }, noCache: false, account }
-    const absences = createRequestAbsences({
-      ...{ ...own, notFound, searches, whoIsLeft, lookFor },
-    })
-    return absences.missed(timeout, cid, undefined, { attempts, wasLate: true }).kind
-  }
-
-  test('is told that it could not be asked, where it broke off', async () => {
-    assert.equal(await told('broken'), 'unavailable')
-  })
-  test('is told that there was no time, where it was not asked', async () => {
-    assert.equal(await told(), 'overloaded')
   })
 })

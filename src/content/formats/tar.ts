@@ -2,7 +2,7 @@
 
 import { Failure } from '../../core/failure.ts'
 import { wrongContent } from '../../ipld/unixfs.ts'
-import type { Session } from '../../retrieval/session.ts'
+import { type Session, withGet } from '../../retrieval/session.ts'
 import type { Entity } from '../entity.ts'
 import { mostFileBytes, readFile } from '../file.ts'
 import { symlinkTarget } from '../resolve.ts'
@@ -90,13 +90,10 @@ function describe({ path, entity }: ArchiveMember): TarMember {
  */
 async function plannedSize(session: Session, root: Entity, way: Way): Promise<number | undefined> {
   const notHere = new Failure('not-found', 'a block is in no tier', { source: 'tier' })
-  const here: Session = {
-    ...session,
-    async get(cid, around) {
-      if (!(await session.has(cid))) throw notHere
-      return session.get(cid, around)
-    },
-  }
+  const here = withGet(session, async (cid, around) => {
+    if (!(await session.has(cid))) throw notHere
+    return session.get(cid, around)
+  })
   let size = tarEnd.byteLength
   let count = 0
   try {
