@@ -32,6 +32,12 @@ export const trials: readonly Trial[] = [
     quick: { BENCH_ROUNDS: '1' },
   },
   {
+    id: 'crowd',
+    what: '256 kept connections that ask without a pause, and 2,000 that connect at once',
+    script: 'crowd.ts',
+    quick: { BENCH_ROUNDS: '1', BENCH_SECONDS: '3' },
+  },
+  {
     id: 'parts',
     what: 'our files and functions, and what waits, of one cold block, one upload, one hot answer',
     script: 'parts.ts',

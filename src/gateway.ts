@@ -15,6 +15,7 @@ import { ConfigError } from './config/complaints.ts'
 import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigBeside } from './config/load.ts'
 import { type Clock, systemClock } from './core/clock.ts'
 import type { Log } from './core/log.ts'
+import type { HotAnswers } from './http/content/hot-answers.ts'
 import { createDoors, type Doors, type Middleware } from './http/doors.ts'
 import type { ParserRefusal } from './http/wire/refusal.ts'
 import type { Added, AddOptions, AddSource } from './library/add.ts'
@@ -67,6 +68,8 @@ export interface Gateway {
    * Requests wait while the gateway starts, as they do at the router. Before `start` and after `close` they are 503.
    */
   readonly handler: RequestListener
+  /** For `cidgate serve`, which reads plain requests by itself: what the response cache answers. */
+  readonly hot: HotAnswers['find']
   /** Whether this host is served here as a site or gateway of its own: what a client may CONNECT to. */
   serves(host: string): boolean
   /** Health, readiness and metrics: for an address of their own. Before the gateway runs, it is alive and not ready. */
@@ -150,6 +153,7 @@ export function createGateway(input: ConfigInput | Parsed = {}, options: Gateway
     router: doors.router,
     handler: doors.handler,
     admin: doors.admin,
+    hot: doors.hot,
     serves: doors.serves,
     kept,
     start,

@@ -4,6 +4,7 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Request, Response, Router } from 'express'
 import type { Failure } from '../core/failure.ts'
+import type { HotAnswers } from './content/hot-answers.ts'
 import { createForwarded } from './hosts/forwarded.ts'
 import { createHosts, type HostOptions } from './hosts/hosts.ts'
 import { createStarting, type StartingOptions } from './starting.ts'
@@ -18,12 +19,14 @@ export type Inside = {
   readonly router: Router
   readonly handler: RequestListener
   readonly admin: RequestListener
+  readonly hot: HotAnswers['find']
 }
 
 export interface Doors {
   readonly router: Middleware
   readonly handler: RequestListener
   readonly admin: RequestListener
+  readonly hot: HotAnswers['find']
   serves(host: string): boolean
   /** Requests wait from now on. */
   hold(): void
@@ -91,6 +94,7 @@ export function createDoors(options: DoorsOptions): Doors {
     router,
     handler: door('handler'),
     admin: door('admin'),
+    hot: (request) => (typeof state === 'object' && 'inside' in state ? state.inside.hot(request) : undefined),
     serves: hosts.serves,
     hold() {
       state = 'starting'

@@ -124,13 +124,14 @@ type Together = Omit<LibraryInside, 'close' | 'get'> & Pick<Admin, 'begin'> & { 
 
 async function putWorkerTogether(whole: Whole, team: WorkerTeam): Promise<Together> {
   const { reading, tiers, front, shared, admin, begin } = await wireWorker(whole, team)
-  const { router, handler } = front
+  const { router, handler, hot } = front
   const failed = failureOf(whole, shared)
   return {
     reader: readerOf(whole, { reading, tiers, front, shared, failed }),
     add: () => Promise.reject(new Failure('unsupported', 'a worker takes no uploads', { source: 'ours' })),
     router,
     handler,
+    hot,
     admin,
     refused: shared.refused,
     drain() {},
@@ -176,7 +177,7 @@ async function putTogether(whole: Whole): Promise<Together> {
   const { handler: admin, drain, begin } = wireAdmin(whole, side)
   // An acknowledged upload is never 404, not even for the first client after a start.
   await store.ready.catch((error: unknown) => whole.log('error', 'store.unusable', { why: wordsOf(error) }))
-  const { router, handler } = front
+  const { router, handler, hot } = front
   const { through } = whole.config.upload
   const failed = failureOf(whole, shared)
   return {
@@ -184,6 +185,7 @@ async function putTogether(whole: Whole): Promise<Together> {
     add: createAdd({ ...writing, through: through && new URL(through.url).host, failed }),
     router,
     handler,
+    hot,
     admin,
     refused: shared.refused,
     drain,

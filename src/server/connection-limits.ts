@@ -20,19 +20,12 @@ export function connectionLimits({ limits, trustedProxies }: Config, descriptors
 
 const tellFullEveryMs = 60_000
 
-/** The same connections, with a line in the log while there are too many. */
-export function tellFull(connections: Connections, log: Log, clock: Clock): Pick<Connections, 'admit'> {
+/** A line in the log while there are too many. */
+export function createTellFull(log: Log, clock: Clock): (connections: Connections) => void {
   let toldAt = Number.NEGATIVE_INFINITY
-  return {
-    admit(socket) {
-      const before = connections.ended + connections.refused
-      const isIn = connections.admit(socket)
-      const { size: open, ended, refused } = connections
-      if (ended + refused > before && clock.monotonic() - toldAt >= tellFullEveryMs) {
-        toldAt = clock.monotonic()
-        log('warn', 'connections.full', { open, ended, refused })
-      }
-      return isIn
-    },
+  return ({ size: open, ended, refused }) => {
+    if (clock.monotonic() - toldAt < tellFullEveryMs) return
+    toldAt = clock.monotonic()
+    log('warn', 'connections.full', { open, ended, refused })
   }
 }

@@ -1,10 +1,23 @@
 // Bounds the connections of clients, in all and from one address, below the file descriptors of this process: idle ones would
 // take them all, and then no file is opened and no client gets in. At a bound the longest idle connection makes room; where
 // none is idle, the new one is refused. A connection that was accepted just now is not idle: its first request is on the way.
+import { randomUUID } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import type { Socket } from 'node:net'
 import { type Clock, systemClock } from '../core/clock.ts'
-import { createTurnAway, type TurnAway } from './turn-away.ts'
+import { problemText } from './problem-text.ts'
+import { createThrottle, type Throttle } from './throttle.ts'
+
+/** A connection of a client. */
+export interface Admitted {
+  readonly socket: Pick<Socket, 'remoteAddress' | 'once' | 'destroy'>
+  /** An answer is under way. */
+  readonly isBusy: boolean
+  /** It was answered before. */
+  readonly isAnswered: boolean
+  /** Ends it with this answer. */
+  end(answer: string): void
+}
 
 export type ConnectionLimits = {
   readonly most: number
@@ -14,8 +27,9 @@ export type ConnectionLimits = {
 }
 
 export interface Connections {
+  readonly throttle: Throttle
   /** Counts a new connection. False: there is no room for it, and it was answered with a 503. */
-  admit(socket: Socket): boolean
+  admit(connection: Admitted): boolean
   /** Applies from the next connection on. */
   set(limits: ConnectionLimits): void
   readonly size: number
@@ -24,6 +38,8 @@ export interface Connections {
   /** Idle connections that were ended to make room. */
   readonly ended: number
   readonly refused: number
+  /** How often a connection was not read for a while. */
+  readonly held: number
   /** The same, by the limit that was reached. */
   readonly tally: Readonly<Record<ConnectionLimit, Readonly<ConnectionTally>>>
 }
@@ -34,7 +50,7 @@ export type ConnectionLimit = 'connections' | 'connectionsPerClient'
 export type ConnectionTally = { ended: number; refused: number }
 
 type Open = {
-  readonly socket: Socket
+  readonly connection: Admitted
   readonly client: string | undefined
   readonly clientSet: Set<Open> | undefined
   readonly since: number
@@ -49,15 +65,20 @@ const looks = 64
 
 // Connections that were refused and whose clients still read that: they take descriptors, too.
 const mostTurnedAway = 64
+const turnedAwayMs = 1000
 
-export type ConnectionsOptions = { readonly clock?: Clock; readonly turnAway?: TurnAway }
+export type ConnectionsOptions = {
+  readonly clock?: Clock | undefined
+  /** Called for each connection that is ended or refused for a limit. */
+  readonly onFull?: (connections: Connections) => void
+}
 
-/** `isBusy`: an answer of this connection is under way. */
 export function createConnections(
   first: ConnectionLimits,
-  isBusy: (socket: Socket) => boolean,
-  { clock = systemClock, turnAway = createTurnAway(clock) }: ConnectionsOptions = {},
+  { clock = systemClock, onFull = () => {} }: ConnectionsOptions = {},
 ): Connections {
+  const throttle = createThrottle({ clock })
+  const turnedAway = new Set<Admitted>()
   const all = new Set<Open>()
   const clients = new Map<string, Set<Open>>()
   let limits = first
@@ -77,10 +98,25 @@ export function createConnections(
   }
 
   const sizeOf = ({ clientSet }: Pick<Open, 'clientSet'>): number => clientSet?.size ?? 0
-  const isNew = ({ socket, since }: Open): boolean =>
-    socket.bytesWritten === 0 && clock.monotonic() - since < firstRequestMs
-  const refuse = (socket: Socket, limit: ConnectionLimit) =>
-    turnAway(socket, limit, Math.min(mostTurnedAway, Math.ceil(limits.most / 16)))
+  const isNew = ({ connection, since }: Open): boolean =>
+    !connection.isAnswered && clock.monotonic() - since < firstRequestMs
+
+  /** Closed at once, it would be reset by the request that is on its way, and the answer would be gone with it. */
+  function refuse(connection: Admitted, limit: ConnectionLimit): void {
+    for (const first of turnedAway) {
+      if (turnedAway.size < Math.min(mostTurnedAway, Math.ceil(limits.most / 16))) break
+      turnedAway.delete(first)
+      first.socket.destroy()
+    }
+    turnedAway.add(connection)
+    const stop = clock.after(turnedAwayMs, () => connection.socket.destroy())
+    connection.socket.once('close', () => {
+      turnedAway.delete(connection)
+      stop()
+    })
+    const detail = `too many connections (limits.${limit}); retry in a second`
+    connection.end(problemText(503, { kind: 'overloaded', detail, requestId: randomUUID() }, [['Retry-After', '1']]))
+  }
 
   /**
    * Ends a connection of the line: of the idle ones that of the client that has most, and of those the oldest. Where none is idle, a
@@ -92,7 +128,7 @@ export function createConnections(
     let left = looks
     for (const open of line) {
       if (left-- === 0) break
-      if (isBusy(open.socket)) {
+      if (open.connection.isBusy) {
         line.delete(open)
         line.add(open)
       } else if (isNew(open)) {
@@ -102,10 +138,11 @@ export function createConnections(
     const chosen = idle ?? young
     if (!chosen) return false
     tally[limit].ended++
+    onFull(connections)
     forget(chosen)
     // One that was never answered may have asked by now.
-    if (chosen.socket.bytesWritten === 0) refuse(chosen.socket, limit)
-    else chosen.socket.destroy()
+    if (chosen.connection.isAnswered) chosen.connection.socket.destroy()
+    else refuse(chosen.connection, limit)
     return true
   }
 
@@ -117,21 +154,24 @@ export function createConnections(
     return all.size >= limits.most && !makeRoom(all, 'connections', comes) ? 'connections' : undefined
   }
 
-  return {
+  const connections: Connections = {
+    throttle,
     tally,
-    admit(socket) {
+    admit(connection) {
+      const { socket } = connection
       const client = limits.clientOf(socket.remoteAddress ?? '')
       const clientSet = client === undefined ? undefined : setOf(client)
       const limit = reached(clientSet)
       if (limit) {
         tally[limit].refused++
+        onFull(connections)
         if (client !== undefined && clientSet?.size === 0) clients.delete(client)
-        refuse(socket, limit)
+        refuse(connection, limit)
         return false
       }
       // Its own connection may have made room, and the set of the client been taken out with it.
       const since = clock.monotonic()
-      const open: Open = { socket, client, clientSet: client === undefined ? undefined : setOf(client), since }
+      const open: Open = { connection, client, clientSet: client === undefined ? undefined : setOf(client), since }
       all.add(open)
       open.clientSet?.add(open)
       socket.once('close', () => forget(open))
@@ -152,7 +192,11 @@ export function createConnections(
     get refused() {
       return inAll('refused')
     },
+    get held() {
+      return throttle.held
+    },
   }
+  return connections
 }
 
 /** A quarter of the descriptors is left to files, stores and upstreams. */

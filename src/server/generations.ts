@@ -3,15 +3,16 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { ConfigError } from '../config/complaints.ts'
 import type { Log } from '../core/log.ts'
+import type { HotAnswers } from '../http/content/hot-answers.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
 import { noteReload } from '../wiring/admin.ts'
 import type { Kept } from '../wiring/kept.ts'
-import { createArrivals } from './arrivals.ts'
-import { isCutOff } from './pipelines.ts'
 
 export interface Replaceable {
   readonly handler: RequestListener
   readonly admin: RequestListener
+  /** What its response cache has. */
+  readonly hot?: HotAnswers['find']
   serves(host: string): boolean
   /** Notes a request that the server refused itself. */
   refused?(refusal: ParserRefusal): void
@@ -52,17 +53,12 @@ export function createReload<Running extends Replaceable>(first: Running, log: L
   }
 
   function serve(which: 'handler' | 'admin') {
-    // Counted when it comes, so that its generation waits for it wherever it is.
-    const arrive = createArrivals((request, response: Taken) => {
-      if (isCutOff(request, response)) leave.call(response)
-      else response[taken]?.running[which](request, response)
-    })
     return (request: IncomingMessage, response: Taken) => {
       const generation = newest
       generation.inFlight++
       response[taken] = generation
       response.on('close', leave)
-      arrive(request, response)
+      generation.running[which](request, response)
     }
   }
 

@@ -2,7 +2,7 @@
 // sockets, make the gateway, answer the requests that waited; a second process on the address fails before it makes a
 // gateway. It stops: tell it at /readyz, wait until load balancers have seen it, take no new connections, answer open
 // requests, close the gateway.
-import type { RequestListener, Server } from 'node:http'
+import type { RequestListener } from 'node:http'
 import { ConfigError } from '../config/complaints.ts'
 import type { Config } from '../config/load.ts'
 import { type Address, addressText, isSameAddress, isUnix } from '../config/values/address.ts'
@@ -10,16 +10,15 @@ import { type Clock, systemClock } from '../core/clock.ts'
 import { wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { processFolders } from '../data-folder/process.ts'
+import type { HotAnswers } from '../http/content/hot-answers.ts'
 import { createStarting } from '../http/starting.ts'
 import type { ParserRefusal } from '../http/wire/refusal.ts'
 import { noteConnections } from '../wiring/admin.ts'
 import { leftWith } from '../wiring/left.ts'
-import { connectionLimits, tellFull } from './connection-limits.ts'
+import { connectionLimits, createTellFull } from './connection-limits.ts'
 import { createConnections, descriptorsLeft } from './connections.ts'
+import { createFront, type Front } from './front.ts'
 import { createReload, type Replaceable } from './generations.ts'
-import { createHttpServer, type HttpServerOptions, isAnswering } from './http-server.ts'
-import { stop } from './stop.ts'
-import { createLettingGo, type LettingGo } from './team/letting-go.ts'
 import type { Processes } from './team/processes.ts'
 import { type ListenerKind, listenOnUnix, makeWay, setMode } from './unix-socket.ts'
 
@@ -55,48 +54,48 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   }
   let serves = (_host: string) => false
   let refused = (_refusal: ParserRefusal) => {}
+  let hot: HotAnswers['find'] = () => undefined
   let config = first
   let closing = false
   /** Those that a reload left, while clients read from them. */
-  const left = new Set<Server>()
-  let lettingGo: LettingGo | undefined
-
-  const front = (which: 'listen' | 'admin'): RequestListener =>
-    function answer(request, response) {
-      if (closing || (which === 'listen' && lettingGo?.next())) response.shouldKeepAlive = false
-      answering[which](request, response)
-    }
+  const left = new Set<Front>()
   // Looked at once: later the connections themselves are among those that are open.
   const descriptors = descriptorsLeft()
-  const connections = createConnections(connectionLimits(first, descriptors), isAnswering, { clock })
-  const handlers = {
-    listen: front('listen'),
-    admin: front('admin'),
-    tunnels: (host: string) => serves(host),
-    connections: tellFull(connections, log, clock),
-    onRefused: (refusal: ParserRefusal) => refused(refusal),
+  const onFull = createTellFull(log, clock)
+  const connections = createConnections(connectionLimits(first, descriptors), { clock, onFull })
+  const isEnding = () => closing
+  const fronts: Makers = {
+    listen: () =>
+      createFront((request, response) => answering.listen(request, response), {
+        ...{ connections, isEnding, clock },
+        hot: (request) => hot(request),
+        tunnels: (host) => serves(host),
+        onRefused: (refusal) => refused(refusal),
+        ...(processes && { beyondShare: () => processes.beyondShare(connections.size) }),
+      }),
+    admin: () => createFront((request, response) => answering.admin(request, response), { isEnding, clock }),
   }
 
-  let sockets = await openSockets(first, handlers)
+  let sockets = await openSockets(first, fronts)
   const running = await create(first, {}).catch(async (error: unknown) => {
     processes?.abandon()
     await cut(sockets)
     throw error
   })
   const gateways = createReload(running, log)
+  hot = (request) => gateways.current.hot?.(request)
   serves = (host) => gateways.current.serves(host)
   refused = (refusal) => gateways.current.refused?.(refusal)
   Object.assign(answering, { listen: gateways.handler, admin: gateways.admin })
   starting.over()
   if (running.kept) noteConnections(running.kept, connections)
-  const followed = () => processes?.follow({ config, listen: sockets.listen, handler: handlers.listen })
+  const followed = () => processes?.follow({ config, listen: sockets.listen, handler: answering.listen })
   await followed()?.catch(async (error: unknown) => {
     await cut(sockets)
     await gateways.close(0)
     processes?.close()
     throw error
   })
-  if (processes) lettingGo = createLettingGo(clock, () => processes.beyondShare(connections.size))
 
   return {
     get listen() {
@@ -109,7 +108,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       const isNew = await gateways.replace(async () => {
         const next = load()
         // Opens new addresses first: a taken one must be known before anything changes.
-        const opened = await openSockets(next, handlers, { config, sockets })
+        const opened = await openSockets(next, fronts, { config, sockets })
         const running = await create(next, { previous: gateways.current }).catch(async (error: unknown) => {
           processes?.abandon()
           await stopOthers(opened, sockets)
@@ -125,7 +124,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         const moved = all(old).filter((server) => !all(sockets).includes(server))
         for (const server of moved) {
           left.add(server)
-          void stop(server).then(() => left.delete(server))
+          void server.close().then(() => left.delete(server))
         }
         return running
       }, config.limits.grace)
@@ -136,7 +135,6 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     },
     async close() {
       closing = true
-      lettingGo?.close()
       const began = clock.monotonic()
       const { grace: graceMs, lameDuck: lameDuckMs } = config.limits
       log('info', 'server.stopping', { connections: connections.size, lameDuckMs, graceMs })
@@ -146,21 +144,29 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       if (lameDuckMs > 0) await clock.sleep(lameDuckMs)
       const { listen } = sockets
       const until = clock.monotonic() + graceMs
-      const closed = [stop(listen)]
+      const closed = [listen.close()]
       // Idle ones are closed by now: those that are left are being answered.
       await new Promise((resolve) => setImmediate(resolve))
       if (connections.size > 0) log('info', 'server.waiting', { connections: connections.size, graceMs })
       // What workers hand on is answered here until they have ended.
       await workersEnd
       await gateways.close(Math.max(0, until - clock.monotonic()))
+      await whileBusy([listen, ...left], until, clock)
       processes?.close()
       // The admin address is closed last: until then /readyz says that the gateway is stopping. A reload under way has opened others.
-      closed.push(...all(sockets).flatMap((server) => (server === listen ? [] : [stop(server)])))
-      for (const server of [...all(sockets), ...left]) server.closeAllConnections()
+      closed.push(...all(sockets).flatMap((server) => (server === listen ? [] : [server.close()])))
+      for (const front of [...all(sockets), ...left]) front.destroy()
       await Promise.all(closed)
       log('info', 'server.stopped', { ms: Math.round(clock.monotonic() - began) })
     },
   }
+}
+
+const lookMs = 50
+
+/** Hot answers that their clients still read: nothing but their connection is left of them. */
+export async function whileBusy(fronts: readonly Front[], until: number, clock: Clock): Promise<void> {
+  while (fronts.some(({ isBusy }) => isBusy) && clock.monotonic() < until) await clock.sleep(lookMs)
 }
 
 async function tellMoved(
@@ -176,53 +182,43 @@ async function tellMoved(
   }
 }
 
-type Sockets = { readonly listen: Server; readonly admin: Server | undefined }
-type Handlers = HttpServerOptions & { readonly listen: RequestListener; readonly admin: RequestListener }
+type Sockets = { readonly listen: Front; readonly admin: Front | undefined }
+type Makers = { readonly listen: () => Front; readonly admin: () => Front }
 
 /** Keeps sockets whose address is the same, and opens the others. All of them, or none. */
 async function openSockets(
   config: Config,
-  handlers: Handlers,
+  fronts: Makers,
   open?: { readonly config: Config; readonly sockets: Sockets },
 ): Promise<Sockets> {
   const kept = (key: 'listen' | 'admin') =>
     open && isSameAddress(config[key], open.config[key]) ? open.sockets[key] : undefined
-  const listen = kept('listen') ?? (await listenOn(config.listen, handlers.listen, 'listen', handlers))
+  const listen = kept('listen') ?? (await listenOn(config.listen, fronts.listen(), 'listen'))
   try {
-    const admin = config.admin ? (kept('admin') ?? (await listenOn(config.admin, handlers.admin, 'admin'))) : undefined
+    const admin = config.admin ? (kept('admin') ?? (await listenOn(config.admin, fronts.admin(), 'admin'))) : undefined
     const sockets = { listen, admin }
     if (!open) setClocks(sockets, config)
     return sockets
   } catch (error) {
-    if (listen !== open?.sockets.listen) await stop(listen)
+    if (listen !== open?.sockets.listen) await listen.close()
     throw error
   }
 }
 
-const backlog = 2048
-
-async function listenOn(
-  address: Address,
-  handler: RequestListener,
-  key: ListenerKind,
-  options: HttpServerOptions = {},
-): Promise<Server> {
+async function listenOn(address: Address, front: Front, key: ListenerKind): Promise<Front> {
   const refused = (why: unknown) =>
     new ConfigError([{ path: [key], what: `${addressText(address)} cannot be listened on: ${why}` }])
   if (isUnix(address))
     await makeWay(address).catch((error: Error) => {
       throw refused(error.message)
     })
-  const server = createHttpServer(handler, options)
-  return new Promise((resolve, reject) => {
-    server.once('error', (error: NodeJS.ErrnoException) => {
+  await front
+    .listen(isUnix(address) ? (server, backlog) => listenOnUnix(server, address, key, backlog) : address)
+    .catch((error: NodeJS.ErrnoException) => {
       const next = error.code === 'EADDRINUSE' ? ' (expected an address that is free)' : ''
-      reject(refused(`${error.code}${next}`))
+      throw refused(`${error.code}${next}`)
     })
-    server.once('listening', () => resolve(server))
-    if (isUnix(address)) listenOnUnix(server, address, key, backlog)
-    else server.listen({ ...address, backlog })
-  })
+  return front
 }
 
 /** Of unix sockets that are kept. The gateway that was loaded runs by now: a file that the operator took away is told. */
@@ -239,17 +235,14 @@ function setModes(config: Config, log: Log): void {
 }
 
 function setClocks(sockets: Sockets, { limits }: Config): void {
-  for (const server of all(sockets)) {
-    server.headersTimeout = limits.headers
-    server.keepAliveTimeout = limits.keepAlive
-  }
+  for (const front of all(sockets)) front.setTimeouts(limits)
 }
 
-const all = ({ listen, admin }: Sockets): Server[] => (admin ? [listen, admin] : [listen])
+const all = ({ listen, admin }: Sockets): Front[] => (admin ? [listen, admin] : [listen])
 
 async function cut(sockets: Sockets): Promise<void> {
-  const closed = all(sockets).map(stop)
-  for (const server of all(sockets)) server.closeAllConnections()
+  const closed = all(sockets).map((front) => front.close())
+  for (const front of all(sockets)) front.destroy()
   await Promise.all(closed)
 }
 
@@ -257,12 +250,11 @@ async function stopOthers(sockets: Sockets, keep: Sockets): Promise<void> {
   await Promise.all(
     all(sockets)
       .filter((server) => !all(keep).includes(server))
-      .map(stop),
+      .map((front) => front.close()),
   )
 }
 
-function where(server: Server): string {
-  const at = server.address()
+function where({ address: at }: Front): string {
   return typeof at === 'object' && at
     ? addressText({ host: at.address, port: at.port })
     : addressText({ path: String(at) })

@@ -1,8 +1,7 @@
 // A listener on a unix socket. A process that was killed leaves its file behind, which would keep every later one from
 // listening: it is removed where no process answers at it. libuv removes the file when the listener is closed.
 import { chmodSync, lstatSync, type Stats, unlinkSync } from 'node:fs'
-import type { Server } from 'node:http'
-import { connect } from 'node:net'
+import { connect, type Server } from 'node:net'
 import type { UnixAddress } from '../config/values/address.ts'
 import { codeOf } from '../core/disk/files.ts'
 

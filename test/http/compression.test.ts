@@ -10,7 +10,7 @@ import { setImmediate as turn } from 'node:timers/promises'
 import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib'
 import { systemClock } from '../../src/core/clock.ts'
 import { createAcceptEncodings } from '../../src/http/codings/accept-encoding.ts'
-import { createFastPath } from '../../src/http/content/fast-path.ts'
+import { createHotAnswers } from '../../src/http/content/hot-answers.ts'
 import { createResponseCache } from '../../src/http/content/response-cache.ts'
 import { createLimits } from '../../src/http/limits/limits.ts'
 import { createRequestCounts } from '../../src/observe/requests.ts'
@@ -107,15 +107,15 @@ test('a hot answer that is being compressed is one in progress: with enough of t
   hot.add('/a', { headers: ['Content-Type', 'application/json'], body, etag: '"a"', isCompressible: true })
   const limits = createLimits({ inFlight: 2, perClient: 'none', clock: systemClock })
   const made = Promise.withResolvers<Buffer | undefined>()
-  const fastPath = createFastPath({
-    ...{ hot, limits, stalledMs: 1000, clock: systemClock },
+  const answers = createHotAnswers({
+    ...{ hot, limits, stalledMs: 1000 },
     compression: { accepted: createAcceptEncodings(), compress: () => made.promise },
     requestIds: { next: () => 'id' },
     keyOf: ({ url }) => url,
     counts: createRequestCounts().hot,
   })
   const server = createServer((request, response) => {
-    if (fastPath.take(request, response)) return
+    if (answers.take(request, response)) return
     const refused = limits.enter(request, response)
     response.writeHead(refused ? 503 : 200).end()
   }).listen(0, '127.0.0.1')

@@ -1,10 +1,10 @@
 // A client that takes nothing of its answer is cut off after `limits.stalled`, whichever answer that is.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { type AddressInfo, connect, type Socket } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { afterEach, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { createHttpServer } from '../../src/server/http-server.ts'
+import { openFront } from '../support/front.ts'
 import { startGateway } from '../support/gateway.ts'
 
 // More than the sockets of both sides take by themselves, so that the answer behind it waits here.
@@ -41,22 +41,18 @@ describe('a client that does not read', () => {
         },
       })
       open.push(() => at.close())
-      const server = createHttpServer((asked, response) => {
+      const { front, port, close } = await openFront((asked, response) => {
         response.socket?.write(ahead)
         at.gateway.handler(asked, response)
       })
-      await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-      open.push(() => {
-        server.closeAllConnections()
-        server.close()
-      })
-      const accepted = once(server, 'connection')
-      const client = connect((server.address() as AddressInfo).port, '127.0.0.1')
+      open.push(close)
+      const accepted = new Promise<Socket>((resolve) => front.onConnection(resolve))
+      const client = connect(port, '127.0.0.1')
       open.push(() => client.destroy())
       client.on('error', () => {})
       client.pause()
       client.write(request)
-      const [socket] = (await accepted) as [Socket]
+      const socket = await accepted
       const late = sleep(10_000, 'still open', { ref: false })
       assert.notEqual(await Promise.race([once(socket, 'close'), late]), 'still open')
     })

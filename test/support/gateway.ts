@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import type { Clock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
 import { createGateway, type Gateway, type GatewayOptions, parseConfig } from '../../src/gateway.ts'
-import { createHttpServer } from '../../src/server/http-server.ts'
+import { openFront } from './front.ts'
 
 export type LogLine = {
   readonly level: string
@@ -60,28 +60,28 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
     }),
     { log, clock: options.clock, tracing: options.tracing, ...options.own },
   )
-  const server = createHttpServer(gateway.handler, { tunnels: gateway.serves, onRefused: gateway.refused })
-  server.keepAliveTimeout = idleMs
-  await new Promise<void>((resolve) => server.listen(options.port ?? 0, '127.0.0.1', resolve))
-  const { port } = server.address() as AddressInfo
+  const { front, url, close } = await openFront(
+    gateway.handler,
+    { hot: gateway.hot, tunnels: gateway.serves, onRefused: gateway.refused },
+    options.port,
+  )
+  front.setTimeouts({ headers: 60_000, keepAlive: idleMs })
   let connections = 0
   let opened = 0
-  server.on('connection', (socket) => {
+  front.onConnection((socket) => {
     connections++
     opened++
     socket.once('close', () => connections--)
   })
   return {
-    url: `http://127.0.0.1:${port}`,
+    url,
     data,
     gateway,
     log: lines,
     connections: () => connections,
     opened: () => opened,
     async close() {
-      const closed = new Promise<void>((resolve) => server.close(() => resolve()))
-      server.closeAllConnections()
-      await closed
+      await close()
       await gateway.close()
       if (options.data === undefined) await rm(data, { recursive: true, force: true })
       const bugs = lines.filter(({ event }) => event === 'request.error')

@@ -6,7 +6,7 @@ import { type AddressInfo, connect } from 'node:net'
 import { afterEach, describe, it } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { closeAfter, type LingerLimits, lingerAfter } from '../../src/http/wire/close-after-answer.ts'
-import { createHttpServer } from '../../src/server/http-server.ts'
+import { openFront } from '../support/front.ts'
 
 const patient: LingerLimits = { mostBytes: 1e9, fullMs: 60_000, quietMs: 60_000, mostMs: 60_000 }
 const megabyte = Buffer.alloc(1_000_000)
@@ -94,17 +94,13 @@ describe('what stands behind a request whose answer ends the connection', () => 
   for (const [what, pieces] of rows)
     it(`is not handled as a request: ${what}`, async () => {
       const handled: string[] = []
-      const server = createHttpServer((request, response) => {
+      const { front, port, close } = await openFront((request, response) => {
         handled.push(request.url ?? '')
         if (request.url === '/slow') return void setTimeout(() => response.end('slow'), 50)
         closeAfter(request, response)
         response.end('no')
       })
-      await once(server.listen(0, '127.0.0.1'), 'listening')
-      const gone = new Promise<void>((resolve) =>
-        server.once('connection', (one) => one.once('close', () => resolve())),
-      )
-      const { port } = server.address() as AddressInfo
+      const gone = new Promise<void>((resolve) => front.onConnection((one) => one.once('close', () => resolve())))
       const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true })
       const [first = '', ...others] = pieces
       socket.write(first)
@@ -115,6 +111,6 @@ describe('what stands behind a request whose answer ends the connection', () => 
       await gone
       socket.destroy()
       assert.deepEqual(handled, what.includes('another') ? ['/slow', '/first'] : ['/first'])
-      server.close()
+      await close()
     })
 })

@@ -2,28 +2,35 @@
 import assert from 'node:assert/strict'
 import { EventEmitter, once } from 'node:events'
 import { get, type ServerResponse } from 'node:http'
-import { type AddressInfo, connect, type Socket } from 'node:net'
+import { connect, type Socket } from 'node:net'
 import { test } from 'node:test'
 import {
+  type Admitted,
   type ConnectionLimits,
   connectionsWithin,
   createConnections,
   descriptorsLeft,
 } from '../../src/server/connections.ts'
-import { createHttpServer, isAnswering } from '../../src/server/http-server.ts'
-import { createTurnAway, type TurnAway } from '../../src/server/turn-away.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
+import { openFront } from '../support/front.ts'
 
-type Made = Socket & { busy: boolean; gone: boolean; bytesWritten: number }
+type Made = Admitted & { isBusy: boolean; gone: boolean; said: string; destroy(): void }
 
 /** One that was answered before, unless `isNew`. */
-function madeSocket(remoteAddress: string, busy = false, isNew = false): Made {
-  const socket = Object.assign(new EventEmitter(), { remoteAddress, busy, gone: false, bytesWritten: isNew ? 0 : 99 })
+function madeConnection(remoteAddress: string, isBusy = false, isNew = false): Made {
+  const made = { isBusy, isAnswered: !isNew, gone: false, said: '' }
   const destroy = () => {
-    socket.gone = true
+    made.gone = true
     socket.emit('close')
   }
-  return Object.assign(socket, { destroy }) as unknown as Made
+  const socket = Object.assign(new EventEmitter(), { remoteAddress, destroy })
+  return Object.assign(made, {
+    socket: socket as unknown as Socket,
+    destroy,
+    end: (answer: string) => {
+      made.said = answer
+    },
+  })
 }
 
 const limitsOf = (most: number, perClient = most): ConnectionLimits => ({
@@ -31,87 +38,84 @@ const limitsOf = (most: number, perClient = most): ConnectionLimits => ({
   perClient,
   clientOf: (address) => (address === 'proxy' ? undefined : address),
 })
-const turnAway = (socket: Socket) => void socket.destroy()
-const connectionsOf = (limits: ConnectionLimits) =>
-  createConnections(limits, (socket) => (socket as Made).busy, { turnAway })
+const connectionsOf = (limits: ConnectionLimits) => createConnections(limits, { clock: createFakeClock() })
 
 test('thousands of idle connections of one client shut nobody out, and cost no connection of another client', () => {
   const connections = connectionsOf(limitsOf(1000))
-  const honest = Array.from({ length: 20 }, (_, at) => madeSocket(`10.0.0.${at}`))
+  const honest = Array.from({ length: 20 }, (_, at) => madeConnection(`10.0.0.${at}`))
   for (const socket of honest) assert.ok(connections.admit(socket))
-  for (let count = 0; count < 5000; count++) assert.ok(connections.admit(madeSocket('attacker')))
-  for (let at = 0; at < 200; at++) assert.ok(connections.admit(madeSocket(`10.0.1.${at}`)))
+  for (let count = 0; count < 5000; count++) assert.ok(connections.admit(madeConnection('attacker')))
+  for (let at = 0; at < 200; at++) assert.ok(connections.admit(madeConnection(`10.0.1.${at}`)))
   assert.equal(connections.size, 1000)
   assert.deepEqual([honest.filter(({ gone }) => gone).length, connections.refused], [0, 0])
 })
 
 test('busy connections are kept: where all are busy, the next one is refused until one closes', () => {
   const connections = connectionsOf(limitsOf(100))
-  const busy = Array.from({ length: 100 }, (_, at) => madeSocket(`10.0.0.${at % 7}`, true))
+  const busy = Array.from({ length: 100 }, (_, at) => madeConnection(`10.0.0.${at % 7}`, true))
   for (const socket of busy) assert.ok(connections.admit(socket))
-  assert.equal(connections.admit(madeSocket('late')), false)
+  assert.equal(connections.admit(madeConnection('late')), false)
   assert.deepEqual([connections.size, connections.refused, connections.ended], [100, 1, 0])
   assert.deepEqual(connections.tally.connections, { ended: 0, refused: 1 })
   busy[3]?.destroy()
-  assert.ok(connections.admit(madeSocket('late')))
+  assert.ok(connections.admit(madeConnection('late')))
   // Idle ones behind many that are busy are found after some looks.
-  for (const socket of busy.slice(90)) socket.busy = false
+  for (const one of busy.slice(90)) one.isBusy = false
   let isIn = false
-  for (let tries = 0; tries < 3 && !isIn; tries++) isIn = connections.admit(madeSocket('later', true))
+  for (let tries = 0; tries < 3 && !isIn; tries++) isIn = connections.admit(madeConnection('later', true))
   assert.ok(isIn)
-  assert.equal(busy.slice(0, 90).filter(({ gone, busy }) => gone && busy).length, 1, 'the one that the test closed')
+  assert.equal(busy.slice(0, 90).filter(({ gone, isBusy }) => gone && isBusy).length, 1, 'the one that the test closed')
 })
 
 test('one client has its own bound, which the operator changes and a proxy of the operator does not have', () => {
   const connections = connectionsOf(limitsOf(10, 2))
-  const first = madeSocket('a')
-  assert.ok(connections.admit(first) && connections.admit(madeSocket('a')) && connections.admit(madeSocket('a')))
+  const first = madeConnection('a')
+  assert.ok(
+    connections.admit(first) && connections.admit(madeConnection('a')) && connections.admit(madeConnection('a')),
+  )
   assert.deepEqual([connections.size, first.gone], [2, true], 'the oldest makes room')
   assert.deepEqual(connections.tally.connectionsPerClient, { ended: 1, refused: 0 })
-  for (let count = 0; count < 6; count++) assert.ok(connections.admit(madeSocket('proxy', true)))
+  for (let count = 0; count < 6; count++) assert.ok(connections.admit(madeConnection('proxy', true)))
   assert.equal(connections.size, 8)
   connections.set(limitsOf(10, 4))
-  assert.ok(connections.admit(madeSocket('a')) && connections.admit(madeSocket('a')))
+  assert.ok(connections.admit(madeConnection('a')) && connections.admit(madeConnection('a')))
   assert.equal(connections.size, 10)
-  for (let count = 0; count < 100; count++) assert.ok(connections.admit(madeSocket('b')))
+  for (let count = 0; count < 100; count++) assert.ok(connections.admit(madeConnection('b')))
   assert.equal(connections.size, 10)
 })
 
 test('a connection without a first answer is no idle one for a second: it is kept, and the next one is told 503', () => {
   const clock = createFakeClock()
-  const told: [Socket, string][] = []
-  const turnAway = (socket: Socket, limit: string) => {
-    told.push([socket, limit])
-    socket.destroy()
-  }
-  const connections = createConnections(limitsOf(20, 10), (socket) => (socket as Made).busy, { clock, turnAway })
-  const made = (address: string) => madeSocket(address, false, true)
+  const connections = createConnections(limitsOf(20, 10), { clock })
+  const made = (address: string) => madeConnection(address, false, true)
+  const told = (all: readonly Made[]) => all.filter(({ said }) => said.startsWith('HTTP/1.1 503 '))
   const first = Array.from({ length: 10 }, () => made('many'))
-  for (const socket of first) assert.ok(connections.admit(socket))
+  for (const one of first) assert.ok(connections.admit(one))
   const late = made('many')
   assert.equal(connections.admit(late), false)
-  assert.deepEqual(told, [[late, 'connectionsPerClient']])
-  assert.equal(first.filter(({ gone }) => gone).length, 0)
+  assert.match(late.said, /limits\.connectionsPerClient/)
+  assert.equal(told(first).length, 0)
 
   // One client alone cannot keep others out: the room is shared until each has as much.
   for (let count = 0; count < 10; count++) assert.ok(connections.admit(made('other')))
   const third = Array.from({ length: 8 }, () => made('third'))
-  assert.equal(third.filter((socket) => connections.admit(socket)).length, 6)
-  assert.equal(third.filter(({ gone }) => gone).length, 2, 'those that were refused')
+  assert.equal(third.filter((one) => connections.admit(one)).length, 6)
+  assert.equal(told(third).length, 2, 'those that were refused')
   assert.deepEqual([connections.size, connections.tally.connections], [20, { ended: 6, refused: 2 }])
 
   clock.spend(1000)
-  told.length = 0
+  const before = told(first).length
   assert.ok(connections.admit(made('many')))
-  assert.equal(told.length, 1, 'what asked nothing in a second makes room, and is told so')
+  assert.equal(told(first).length, before + 1, 'what asked nothing in a second makes room, and is told so')
 })
 
 test('a connection that was refused waits a second for its client to read that, and few of them wait at once', async () => {
   const clock = createFakeClock()
-  const away = createTurnAway(clock)
-  const sockets = Array.from({ length: 3 }, () => Object.assign(madeSocket('a'), { end: () => {} }))
-  for (const socket of sockets) away(socket, 'connections', 2)
-  const gone = () => sockets.map((socket) => socket.gone)
+  const connections = createConnections(limitsOf(32), { clock })
+  for (let count = 0; count < 32; count++) connections.admit(madeConnection('a', true))
+  const refused = Array.from({ length: 3 }, () => madeConnection('a'))
+  for (const one of refused) assert.equal(connections.admit(one), false)
+  const gone = () => refused.map((one) => one.gone)
   assert.deepEqual(gone(), [true, false, false])
   await clock.advance(999)
   assert.deepEqual(gone(), [true, false, false])
@@ -129,14 +133,9 @@ test('files and stores keep a quarter of the descriptors', () => {
 })
 
 test('over HTTP: of clients that come all at once each reads an answer: those that there is room for theirs, the others 503', async (t) => {
-  const away = createTurnAway(createFakeClock())
-  const turnAway: TurnAway = (socket, limit) => away(socket, limit, 64)
-  const connections = createConnections(limitsOf(8), isAnswering, { turnAway })
-  const server = createHttpServer((_request, response) => response.end('here'), { connections })
-  t.after(() => server.close())
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
+  const connections = createConnections(limitsOf(8), { clock: createFakeClock() })
+  const { port, close } = await openFront((_request, response) => response.end('here'), { connections })
+  t.after(close)
   const client = () =>
     new Promise<string>((resolve) => {
       let text = ''
@@ -158,23 +157,25 @@ test('over HTTP: of clients that come all at once each reads an answer: those th
 test('over HTTP: an idle connection is closed for the next client, and with all of them busy that is 503', async (t) => {
   const held: ServerResponse[] = []
   const clock = createFakeClock()
-  const connections = createConnections(limitsOf(2), isAnswering, { clock })
-  const server = createHttpServer((_request, response) => void held.push(response), { connections })
-  t.after(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  const { port } = server.address() as AddressInfo
+  const connections = createConnections(limitsOf(2), { clock })
+  const asked = new EventEmitter()
+  const { front, port, close } = await openFront(
+    (_request, response) => {
+      held.push(response)
+      asked.emit('request')
+    },
+    { connections },
+  )
+  t.after(close)
+  const accepted = new Promise((resolve) => front.onConnection(resolve))
   const idle = connect(port, '127.0.0.1').resume()
   t.after(() => idle.destroy())
-  await once(server, 'connection')
+  await accepted
   clock.spend(1000)
   const ask = () => get({ port, host: '127.0.0.1', agent: false })
   const answers = [once(ask(), 'response'), once(ask(), 'response')]
   await once(idle, 'close')
-  while (held.length < 2) await once(server, 'request')
+  while (held.length < 2) await once(asked, 'request')
   const [refused] = await once(ask(), 'response')
   assert.deepEqual([refused.statusCode, refused.headers['retry-after']], [503, '1'])
   refused.resume()

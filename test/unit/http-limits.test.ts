@@ -1,18 +1,14 @@
 // How much may be asked at once, and how much is held to look into documents: on a clock held in the hand.
 import assert from 'node:assert/strict'
-import { EventEmitter, once } from 'node:events'
-import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
-import { type AddressInfo, connect } from 'node:net'
-import { text } from 'node:stream/consumers'
+import { EventEmitter } from 'node:events'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import { describe, test } from 'node:test'
-import { setImmediate as nextTurn } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import { createJsonRule } from '../../src/http/content/json-rule.ts'
 import { createForwarded } from '../../src/http/hosts/forwarded.ts'
 import { clientOf } from '../../src/http/limits/client.ts'
 import { leastRoom } from '../../src/http/limits/learned-room.ts'
 import { createLimits, type Limits } from '../../src/http/limits/limits.ts'
-import { createPipelines, type Pipelines } from '../../src/server/pipelines.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const request = (remoteAddress: string) => ({ socket: { remoteAddress } }) as IncomingMessage
@@ -181,121 +177,6 @@ describe('the address of a client', () => {
     assert.equal(limits.enter(from('9.9.9.9'), response()), undefined)
     assert.equal(limits.enter(from('8.8.8.8'), response()), undefined)
     assert.equal(limits.enter(from('6.6.6.6, 9.9.9.9'), response())?.kind, 'throttled')
-  })
-})
-
-describe('answers that wait behind others', () => {
-  const socket = () =>
-    Object.assign(new EventEmitter(), {
-      destroyed: false,
-      destroy() {
-        this.destroyed = true
-      },
-    })
-  type Line = ReturnType<typeof socket>
-  const asked = (on: Line, first = false) => {
-    const response = Object.assign(new EventEmitter(), {
-      socket: first ? on : null,
-      shouldKeepAlive: true,
-      destroy() {},
-    })
-    return { request: { socket: on } as unknown as IncomingMessage, response: response as unknown as ServerResponse }
-  }
-  const enter = (pipelines: Pipelines, on: Line, first = false) => {
-    const { request, response } = asked(on, first)
-    return { isIn: pipelines.enter(request, response), response }
-  }
-  const bounds = { perSocket: 3, inAll: 10, free: 1 }
-
-  test('one connection may have so many, the last of them closes it', () => {
-    const pipelines = createPipelines(bounds)
-    const on = socket()
-    assert.ok(enter(pipelines, on, true).isIn)
-    const told = [1, 2, 3, 4].map(() => enter(pipelines, on))
-    assert.deepEqual(
-      told.map(({ isIn }) => isIn),
-      [true, true, true, false],
-    )
-    assert.deepEqual(
-      told.map(({ response }) => response.shouldKeepAlive),
-      [true, true, false, true],
-    )
-    assert.equal(on.destroyed, false)
-    on.emit('close')
-    assert.equal(pipelines.size, 0)
-  })
-
-  test('what comes behind them is read without a request made of it, and the next connection is served', async (t) => {
-    const pipelines = createPipelines(bounds)
-    let made = 0
-    const server = createServer(async (request, response) => {
-      made++
-      if (!pipelines.enter(request, response)) return
-      if (request.method === 'POST') response.end(`${await text(request)} back`)
-    })
-    server.listen(0, '127.0.0.1')
-    t.after(() => {
-      server.closeAllConnections()
-      server.close()
-    })
-    await once(server, 'listening')
-    const { port } = server.address() as AddressInfo
-    const greedy = connect(port, '127.0.0.1')
-    greedy.on('error', () => {})
-    const ends = new Promise((resolve) => greedy.on('close', resolve))
-    greedy.write('GET / HTTP/1.1\r\nHost: a\r\n\r\n'.repeat(500))
-    while (!greedy.destroyed && made < 5) await nextTurn()
-    // One is answered, three wait, and the fifth is the last that anything is made of.
-    greedy.destroy()
-    await ends
-    assert.equal(made, 5)
-    for (let count = 0; count < 3; count++) {
-      const got = await fetch(`http://127.0.0.1:${port}`, { method: 'POST', body: `${count}` })
-      assert.equal(await got.text(), `${count} back`)
-    }
-  })
-
-  test('those that wait when their connection closes are closed once each, whether Node says so itself or not', async () => {
-    for (const says of [true, false]) {
-      const on = socket()
-      const pipelines = createPipelines(bounds)
-      const closed: number[] = []
-      const told = [0, 1, 2].map((index) => {
-        const { response } = enter(pipelines, on, index === 0)
-        return response.on('close', () => closed.push(index))
-      })
-      told[1]?.emit('finish')
-      told[1]?.emit('close')
-      on.emit('close')
-      if (says) told[2]?.emit('close')
-      await nextTurn()
-      await nextTurn()
-      assert.deepEqual(closed, [1, 2])
-    }
-  })
-
-  test('those that were sent wait no more', () => {
-    const pipelines = createPipelines(bounds)
-    const on = socket()
-    for (let count = 0; count < 20; count++) {
-      const { isIn, response } = enter(pipelines, on)
-      assert.ok(isIn)
-      response.emit('finish')
-    }
-    assert.equal(pipelines.size, 0)
-  })
-
-  test('too many behind all connections: those with more than is free are cut, others go on', () => {
-    const pipelines = createPipelines(bounds)
-    const greedy = [1, 2, 3, 4, 5].map(socket)
-    for (const on of greedy) for (let count = 0; count < 3; count++) enter(pipelines, on)
-    assert.deepEqual(
-      greedy.map(({ destroyed }) => destroyed),
-      [false, false, false, true, true],
-    )
-    assert.ok(enter(pipelines, socket()).isIn)
-    for (const on of greedy) on.emit('close')
-    assert.equal(pipelines.size, 1)
   })
 })
 

@@ -1,13 +1,10 @@
 // What becomes of a request that fails in a way nobody expected: one answer, one line in the log, and one id in both.
 import assert from 'node:assert/strict'
-import { once } from 'node:events'
-import { Agent, get, type IncomingMessage, type ServerResponse } from 'node:http'
-import type { AddressInfo } from 'node:net'
-import { text } from 'node:stream/consumers'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import { afterEach, describe, test } from 'node:test'
 import express from 'express'
 import { systemClock } from '../../src/core/clock.ts'
-import { Failure, type FailureKind } from '../../src/core/failure.ts'
+import { Failure } from '../../src/core/failure.ts'
 import { createTrace } from '../../src/core/wire/trace.ts'
 import { type AppDeps, createApp } from '../../src/http/app.ts'
 import { createCompression } from '../../src/http/codings/compression.ts'
@@ -17,10 +14,10 @@ import { createForwarded } from '../../src/http/hosts/forwarded.ts'
 import { createHosts } from '../../src/http/hosts/hosts.ts'
 import { createLimits } from '../../src/http/limits/limits.ts'
 import { createUnread } from '../../src/http/unread.ts'
-import { type Exchange, watchExchange } from '../../src/http/wire/exchange.ts'
+import { watchExchange } from '../../src/http/wire/exchange.ts'
 import { createRequestIds } from '../../src/http/wire/request-id.ts'
 import { createRespond, type RequestFacts } from '../../src/http/wire/respond.ts'
-import { createHttpServer } from '../../src/server/http-server.ts'
+import { openFront } from '../support/front.ts'
 
 type Logged = { readonly error: unknown; readonly about: RequestFacts }
 
@@ -30,13 +27,9 @@ afterEach(() => {
 })
 
 async function serve(handler: (request: IncomingMessage, response: ServerResponse) => void): Promise<string> {
-  const server = createHttpServer(handler)
-  open.push(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
+  const { url, close } = await openFront(handler)
+  open.push(() => void close())
+  return url
 }
 
 /** The public routes over a retrieval that does what a bug would. */
@@ -161,61 +154,6 @@ describe('what is no bug', () => {
         () => {},
       )
       assert.deepEqual([logged, failed], [[], [failure]])
-    })
-})
-
-describe('a refusal whose head is not looked at by Node', () => {
-  const failures: readonly (readonly [kind: FailureKind, retryAfterMs?: number])[] = [
-    ...(['overloaded', 'throttled'] as const).map((kind) => [kind, 1000] as const),
-    ...(['denied', 'unavailable', 'no-link', 'not-found', 'internal', 'malformed', 'unsupported'] as const).map(
-      (kind) => [kind] as const,
-    ),
-  ]
-  const asked = [
-    { mode: 'api', method: 'GET' },
-    { mode: 'api', method: 'HEAD' },
-    { mode: 'web', method: 'GET' },
-    { mode: 'web', method: 'GET', accept: 'text/html' },
-    { mode: 'web', method: 'GET', accept: '*/*' },
-  ] as const
-  for (const { mode, method, ...more } of asked)
-    test(`is the one that Node writes: ${mode}, ${method}, ${JSON.stringify(more)}`, async () => {
-      for (const [kind, retryAfterMs] of failures) {
-        const failure = new Failure(kind, 'it is so – or not', { source: 'ours', retryAfterMs })
-        const respond = createRespond({ mode, stalledMs: 60_000, onError() {}, contact: 'a@b.example' })
-        let isOfNode = false
-        let over: Exchange | undefined
-        const url = await serve((request, response) => {
-          watchExchange(request, response, systemClock.monotonic, (one) => {
-            over = one
-          }).requestId = 'an-id'
-          const { writeHead } = response
-          response.writeHead = (...args: unknown[]) => {
-            isOfNode = true
-            return Reflect.apply(writeHead, response, args) as ServerResponse
-          }
-          // What another part of the program added is not overlooked.
-          if (request.url === '/node') response.setHeader('X-Other', '1')
-          respond.failed(request, response, failure)
-        })
-        // A connection that goes on, which `fetch` has not for HEAD.
-        const agent = new Agent({ keepAlive: true })
-        open.push(() => agent.destroy())
-        const ask = async (path: string) => {
-          const [answer] = (await once(get(url + path, { agent, method, headers: more }), 'response')) as [
-            IncomingMessage,
-          ]
-          const { date, 'x-other': other, ...headers } = answer.headers
-          return { status: answer.statusCode, text: answer.statusMessage, headers, body: await text(answer) }
-        }
-        const quick = await ask('/')
-        assert.equal(isOfNode, quick.status === 400, kind)
-        assert.ok(
-          over?.answeredAt !== undefined && over.bytesOut === (method === 'HEAD' ? 0 : Buffer.byteLength(quick.body)),
-        )
-        assert.deepEqual(await ask('/node'), quick, kind)
-        assert.equal(isOfNode, true, kind)
-      }
     })
 })
 

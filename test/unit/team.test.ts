@@ -6,13 +6,12 @@ import { createServer, get, type IncomingMessage, type RequestListener, request,
 import { type AddressInfo, connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { after, before, describe, it, test } from 'node:test'
+import { after, before, describe, it } from 'node:test'
 import { CID } from 'multiformats/cid'
 import { parse } from 'yaml'
 import { configOf, inputOf, parseConfig } from '../../src/config/load.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createLettingGo } from '../../src/server/team/letting-go.ts'
 import { createChannel, type Line } from '../../src/team/channel.ts'
 import { createCrewMember } from '../../src/team/crew-member.ts'
 import { createHandOn, type HandOn } from '../../src/team/hand-on.ts'
@@ -121,19 +120,6 @@ describe('what the processes of a gateway share', () => {
     assert.deepEqual(all([10, 30, 999]).slice(0, 2), [0, 10], 'one that does not live has no share')
     of(0).lives.begin(2, 3002)
   })
-})
-
-test('of the connections beyond its share a process lets go so many, and looks again later', async () => {
-  const clock = createFakeClock()
-  let beyond = 2
-  const lettingGo = createLettingGo(clock, () => beyond)
-  const some = () => Array.from({ length: 4 }, () => lettingGo.next())
-  assert.deepEqual(some(), [true, true, false, false])
-  beyond = 1
-  await clock.advance(250)
-  assert.deepEqual(some(), [true, false, false, false])
-  lettingGo.close()
-  assert.equal(clock.timers, 0)
 })
 
 describe('the folder in which they meet', () => {

@@ -5,6 +5,8 @@ import type { RequestCounts } from '../../observe/requests.ts'
 export type ConnectionCounts = {
   readonly size: number
   readonly most: number
+  /** How often one was not read for a while. */
+  readonly held: number
   /** By the setting that was reached. */
   readonly tally: Readonly<Record<string, { readonly ended: number; readonly refused: number }>>
 }
@@ -22,7 +24,6 @@ export type HttpParts = {
     readonly throttled: number
     readonly throttledBy: Readonly<Record<string, number>>
     readonly isAlone: boolean
-    readonly held: number
   }
   readonly unread: { readonly bytes: number; readonly cut: number }
   readonly hot: { readonly bytes: number; readonly items: number; readonly maxBytes: number }
@@ -116,7 +117,7 @@ export const httpMetrics = ({ requests, limits, unread, hot, compressions, serve
     name: 'cidgate_held_back_total',
     kind: 'counter',
     help: 'How often a connection was not read for a while, because its client asked again at once after each 503 or 429.',
-    read: () => limits.held,
+    read: () => server.connections?.held ?? 0,
   },
   {
     name: 'cidgate_unread_bytes',

@@ -5,19 +5,20 @@ import { BlockList, isIP, isIPv6 } from 'node:net'
 import type { TLSSocket } from 'node:tls'
 import { createHostCheck } from '../../core/wire/host.ts'
 import { isUnixPeer, plainAddress } from '../../core/wire/loopback.ts'
+import type { RequestHead } from '../wire/request-head.ts'
 
 export interface Forwarded {
   /** With the port, as the header has it. What a proxy passes on that is no host is passed over. */
-  hostOf(request: IncomingMessage): string
+  hostOf(request: RequestHead): string
   schemeOf(request: IncomingMessage): 'http' | 'https'
   /** The client's address: the last one in the chain that is not one of the operator's proxies. */
-  addressOf(request: IncomingMessage): string
+  addressOf(request: RequestHead): string
   /** Whether a connection from this address is from one of the operator's proxies. */
   isProxy(address: string): boolean
   /** Whether a request may be one of many clients that share its connection: it says so, or came from a proxy or over a unix socket. */
   isPassedOn(request: IncomingMessage): boolean
   /** Undefined where no proxy of the operator sent one. */
-  requestIdOf(request: IncomingMessage): string | undefined
+  requestIdOf(request: RequestHead): string | undefined
 }
 
 /** In the list of proxies: what comes over a unix socket, whose peer has no address. */
@@ -39,10 +40,10 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
   const isKnown = (address: string): boolean =>
     ranges.length > 0 && address !== '' && known.check(address, isIPv6(address) ? 'ipv6' : 'ipv4')
 
-  const isOfProxy = ({ socket }: IncomingMessage): boolean =>
+  const isOfProxy = ({ socket }: RequestHead): boolean =>
     socket.remoteAddress === undefined ? trustsUnix && isUnixPeer(socket) : isKnown(socket.remoteAddress)
 
-  function forwardedHeader(request: IncomingMessage, name: keyof IncomingHttpHeaders): string | undefined {
+  function forwardedHeader(request: RequestHead, name: keyof IncomingHttpHeaders): string | undefined {
     const value = request.headers[name]
     if (value === undefined || proxies.length === 0 || !isOfProxy(request)) return undefined
     // Proxies behind each other append: the client asked the first one.

@@ -5,6 +5,7 @@ import { isIP } from 'node:net'
 import { parseCid, parseKey } from '../../core/cid.ts'
 import { Failure } from '../../core/failure.ts'
 import { type ContentPlace, namespaceOf, sharedPlace } from '../content/content-place.ts'
+import type { RequestHead } from '../wire/request-head.ts'
 import { baseOf, type RequestTarget } from '../wire/request-target.ts'
 import { inlined, labelOf, uninlined } from './dns-label.ts'
 import type { Forwarded } from './forwarded.ts'
@@ -28,7 +29,7 @@ export interface Hosts {
   /** The content path that it is surely about, known without a look-up. Throws as `find` does. */
   contentOf(request: IncomingMessage, target: RequestTarget): string | undefined
   /** The key in the response cache. Undefined: nothing of this host is kept there. */
-  keyOf(request: IncomingMessage): string | undefined
+  keyOf(request: RequestHead): string | undefined
   /** Whether this gateway serves the host, also through CONNECT. */
   serves(host: string): boolean
 }
@@ -55,7 +56,7 @@ export function createHosts(options: {
   const { hasLink, forwarded, provider = false } = options
   if (table.size === 0 && !hasLink && !provider) return inert
 
-  function hostOf(request: IncomingMessage): { host: string; name: string; port: string } {
+  function hostOf(request: RequestHead): { host: string; name: string; port: string } {
     const said = forwarded.hostOf(request)
     const bare = hostName(said)
     const port = /:\d{1,5}$/.exec(said)?.[0] ?? ''

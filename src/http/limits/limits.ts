@@ -1,8 +1,9 @@
 // How much one client, and all of them, may ask at once. Requests are counted, not sockets: one socket can bring thousands.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { Failure } from '../../core/failure.ts'
+import { connectionOf } from '../wire/own-server.ts'
+import type { RequestHead } from '../wire/request-head.ts'
 import { type ClientBudgetOptions, type CostlyKind, createClientBudgets, type Kind, tooMany } from './client-budgets.ts'
-import { createHeedless } from './heedless.ts'
 import { createLearnedRoom } from './learned-room.ts'
 
 export interface Limits {
@@ -13,11 +14,11 @@ export interface Limits {
   hold(): () => void
   /** Whether `enter` would refuse this one, whose answer is at hand; takes nothing from the client's budget. */
   wouldRefuse(request: IncomingMessage): boolean
-  /** For the fast path: counts an answer that is being compressed, or that its client has not read, until it is closed. */
-  holdUnread(response: ServerResponse): void
-  /** For the fast path: whether this client is over its rate, or too many hot answers were not
+  /** Counts a hot answer that is being compressed, or that its client has not read, until what it gives is called. */
+  holdUnread(): () => void
+  /** For a hot answer: whether this client is over its rate, or too many hot answers were not
    * read. If so, the request goes through `enter`. */
-  refuses(request: IncomingMessage): boolean
+  refuses(request: RequestHead): boolean
   /** Counts what costs more than other requests, for the client of this one, which is let in already, or says why it may not. */
   charge(kind: CostlyKind, request: IncomingMessage): Failure | undefined
   readonly inFlight: number
@@ -29,8 +30,6 @@ export interface Limits {
   readonly throttledBy: Readonly<Record<Kind, number>>
   /** Other instances are to count the same clients, and cannot be told. */
   readonly isAlone: boolean
-  /** How often a connection was not read for a while, because its client heeded no `Retry-After`. */
-  readonly held: number
 }
 
 export type LimitOptions = Pick<ClientBudgetOptions, 'perClient' | 'budgets' | 'together' | 'clock'> & {
@@ -38,14 +37,14 @@ export type LimitOptions = Pick<ClientBudgetOptions, 'perClient' | 'budgets' | '
   /** How late the event loop may be before fewer requests are let in. 0: as late as it likes. */
   readonly loopDelay?: number
   /** The client's address, also behind the operator's own proxies. */
-  readonly addressOf?: (request: IncomingMessage) => string
+  readonly addressOf?: (request: RequestHead) => string
   /** Whether other instances are to count the same clients, and cannot be told. */
   readonly isAlone?: () => boolean
   /** Whether the connection of a request may bring those of many clients. */
   readonly isShared?: ((request: IncomingMessage) => boolean) | undefined
 }
 
-const socketAddress = ({ socket }: IncomingMessage): string => socket.remoteAddress ?? ''
+const socketAddress = ({ socket }: RequestHead): string => socket.remoteAddress ?? ''
 
 export function createLimits(options: LimitOptions): Limits {
   const {
@@ -57,7 +56,6 @@ export function createLimits(options: LimitOptions): Limits {
     clock,
   } = options
   const learned = createLearnedRoom({ most, inFlight: () => inFlight, lateMs: loopDelay, clock })
-  const heedless = createHeedless({ clock, isShared })
   const clients = createClientBudgets(options)
   let inFlight = 0
   let shed = 0
@@ -74,12 +72,16 @@ export function createLimits(options: LimitOptions): Limits {
 
   // Each hot answer comes by here.
   const countsRequests = clients.limits('requests')
-  const budgetOf = (request: IncomingMessage) =>
-    countsRequests ? clients.of('requests', addressOf(request)) : undefined
+  const budgetOf = (request: RequestHead) => (countsRequests ? clients.of('requests', addressOf(request)) : undefined)
 
-  const isOver = (request: IncomingMessage): boolean => {
+  const isOver = (request: RequestHead): boolean => {
     const budget = budgetOf(request)
     return budget !== undefined && !budget.take()
+  }
+
+  /** One client is not to wait for another one of its proxy. */
+  function tellLater(request: IncomingMessage, response: ServerResponse): void {
+    if (!isShared(request)) connectionOf(request)?.refused(response)
   }
 
   /** The room that is full. */
@@ -108,10 +110,10 @@ export function createLimits(options: LimitOptions): Limits {
         isHeld = false
       }
     },
-    holdUnread(response) {
+    holdUnread() {
       inFlight++
       unread++
-      response.once('close', leaveUnread)
+      return leaveUnread
     },
     refuses: (request) => unread >= most || isOver(request),
     wouldRefuse: (request) => inFlight >= most || (budgetOf(request)?.waitMs ?? 0) > 0,
@@ -124,13 +126,13 @@ export function createLimits(options: LimitOptions): Limits {
     enter(request, response, atHand) {
       const full = lookForRoom(atHand)
       if (full !== undefined) {
-        heedless.refused(request, response)
+        tellLater(request, response)
         return refusalFor(full)
       }
       const budget = budgetOf(request)
       if (budget && !budget.take()) {
         throttledBy.requests++
-        heedless.refused(request, response)
+        tellLater(request, response)
         return tooMany('requests', budget)
       }
       inFlight++
@@ -152,9 +154,6 @@ export function createLimits(options: LimitOptions): Limits {
     throttledBy,
     get isAlone() {
       return isAlone()
-    },
-    get held() {
-      return heedless.held
     },
   }
 }

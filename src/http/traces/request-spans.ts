@@ -1,11 +1,11 @@
 // The span of a request that is over, for traces. As little as leads to its line in the access log: no query, no header, no
 // client, and of paths only those of content, since a service behind `proxy` may take secrets in its paths.
-import type { IncomingMessage } from 'node:http'
 import type { Clock } from '../../core/clock.ts'
 import type { SpanFacts, Trace } from '../../core/wire/trace.ts'
 import type { Answered } from '../../observe/requests.ts'
 import { type AccessLog, placeOf } from '../wire/access-log.ts'
 import { type Exchange, requestIdOf } from '../wire/exchange.ts'
+import type { RequestHead } from '../wire/request-head.ts'
 
 export type HotNotes = Pick<AccessLog, 'hot' | 'hotEvery'>
 
@@ -61,10 +61,10 @@ export function hotNotesOf(access: AccessLog | undefined, spans: RequestSpans | 
   }
 }
 
-const nameOf = ({ method = '' }: IncomingMessage, route: string): string => `${method} ${route}`
+const nameOf = ({ method = '' }: RequestHead, route: string): string => `${method} ${route}`
 
 function factsOf(
-  { method }: IncomingMessage,
+  { method }: RequestHead,
   answer: { route: string; status: number; source: string; bytes: number; requestId: string | undefined },
 ): SpanFacts {
   return {
@@ -77,7 +77,7 @@ function factsOf(
   }
 }
 
-function pathOf(request: IncomingMessage, url: string): SpanFacts {
+function pathOf(request: RequestHead, url: string): SpanFacts {
   const { host, path } = placeOf(request, url)
   return { 'server.address': host, 'url.path': path }
 }

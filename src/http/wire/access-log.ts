@@ -1,7 +1,6 @@
 // The access log: one event for each request that is over. No query, no header but the agent's name: what may be secret is not
 // there. It writes to the log, which keeps a bounded number of lines for a slow reader and never waits for it. A client that fails
 // as fast as it can must not fill the disk, or push out the lines of others: each kind of failure has a rate of its own.
-import type { IncomingMessage } from 'node:http'
 import type { Clock } from '../../core/clock.ts'
 import { type Budget, createBudget } from '../../core/counting/budget.ts'
 import type { AccessMode, Log } from '../../core/log.ts'
@@ -9,6 +8,7 @@ import type { Trace } from '../../core/wire/trace.ts'
 import type { Answered } from '../../observe/requests.ts'
 import { type Exchange, requestIdOf } from './exchange.ts'
 import type { ParserRefusal } from './refusal.ts'
+import type { RequestHead } from './request-head.ts'
 
 export interface AccessLog {
   over(exchange: Exchange, answered: Answered): void
@@ -16,7 +16,7 @@ export interface AccessLog {
   refused(refusal: ParserRefusal, answered: Answered): void
   /** Notes one of so many hot answers; 0: none. */
   readonly hotEvery: number
-  hot(request: IncomingMessage, requestId: string, status: number, bytes: number): void
+  hot(request: RequestHead, requestId: string, status: number, bytes: number): void
 }
 
 const sample = 100
@@ -29,7 +29,7 @@ export function createAccessLog(options: {
   readonly failuresPerSecond: number | 'none'
   readonly log: Log
   readonly clock: Clock
-  readonly addressOf: (request: IncomingMessage) => string
+  readonly addressOf: (request: RequestHead) => string
   readonly trace: Pick<Trace, 'idOf'>
 }): AccessLog | undefined {
   const { access: mode, log, addressOf, trace } = options
@@ -37,7 +37,7 @@ export function createAccessLog(options: {
   const failures = mode === 'all' ? undefined : createFailureLines(options)
   let others = 0
 
-  function traceOf(request: IncomingMessage): { readonly trace?: string } {
+  function traceOf(request: RequestHead): { readonly trace?: string } {
     const id = trace.idOf(request)
     return id === undefined ? {} : { trace: id }
   }
@@ -125,7 +125,7 @@ function createFailureLines({
 }
 
 /** Without the query, and without what a whole URL may say before its path. */
-export const placeOf = ({ headers }: IncomingMessage, url: string) => ({
+export const placeOf = ({ headers }: RequestHead, url: string) => ({
   host: headers.host?.slice(0, longest.host),
   path: (url.split('?', 1)[0] ?? '').replace(/^https?:\/\/[^/]*/i, '').slice(0, longest.path),
   agent: headers['user-agent']?.slice(0, longest.agent),

@@ -84,12 +84,6 @@ export function noteToken(response: Noted, name: string | undefined): void {
   if (exchange) exchange.token = name
 }
 
-/** For a head that goes out by no `writeHead`. */
-export function noteHead(response: Noted): void {
-  const exchange = response[key]
-  if (exchange) exchange.answeredAt ??= exchange.now()
-}
-
 /** The exchange that this answer is of; undefined: it is not watched. */
 export const exchangeOf = (response: Noted): Exchange | undefined => response[key]
 

@@ -1,26 +1,23 @@
-// Which requests came to a server that cidgate opened itself. A program that mounts the gateway opens its own address, and decides
-// who reaches it.
-import type { IncomingMessage } from 'node:http'
+// Which requests came to a server that cidgate opened itself, and their connection there. A program that mounts the gateway opens its
+// own address, and decides who reaches it.
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 
-/** How many requests came with a connection of a server of cidgate. */
-const came = Symbol('requests of this connection')
-/** Which one of them a request is. */
-const place = Symbol('place in its connection')
-
-type Own = Socket & { [came]?: number }
-type Counted = { readonly socket: Own; [place]?: number }
-
-export function markOwn(socket: Own): void {
-  socket[came] = 0
+/** A connection of a server of cidgate, as handlers know it. */
+export interface OwnConnection {
+  /** This answer tells the client to come later: one that comes at once all the same is throttled. */
+  refused(response: ServerResponse): void
 }
 
-export function countAtOwnServer(request: Counted): void {
-  const { socket } = request
-  if (socket[came] !== undefined) request[place] = ++socket[came]
+const own = Symbol('connection of our own')
+
+type Marked = { [own]?: OwnConnection }
+
+export function markOwn(socket: object, connection: OwnConnection): void {
+  Object.assign(socket, { [own]: connection })
 }
 
-/** Which request of its connection it is, from 1 on. Undefined: it came to another server. */
-export const ordinalOf = (request: Counted): number | undefined => request[place]
+/** Undefined: it came to another server. */
+export const connectionOf = ({ socket }: { readonly socket: Socket & Marked }): OwnConnection | undefined => socket[own]
 
-export const isAtOwnServer = ({ socket }: IncomingMessage): boolean => came in socket
+export const isAtOwnServer = (request: IncomingMessage): boolean => connectionOf(request) !== undefined

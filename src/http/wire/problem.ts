@@ -1,12 +1,11 @@
 // Turns a Failure into an HTTP error: the only table of statuses, and the only place that writes an error (RFC 9457,
 // application/problem+json).
-import { type ServerResponse, STATUS_CODES } from 'node:http'
+import type { ServerResponse } from 'node:http'
 import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
 import type { Account } from '../../observe/account.ts'
-import type { UsualHeads } from '../lanes/ready-head.ts'
 import { cacheStatus } from './cache-status.ts'
 import { corsHeaders } from './cors.ts'
-import { noteHead, requestIdOf } from './exchange.ts'
+import { requestIdOf } from './exchange.ts'
 import { type Problem, pageHeaders, problemPage, problemText } from './problem-page.ts'
 import { HttpRefusal } from './refusal.ts'
 import { cutWhenStalled } from './write.ts'
@@ -92,8 +91,6 @@ export type ProblemContext = {
   readonly contact?: string | undefined
   /** What the client accepts: in `web` mode a browser gets a page. */
   readonly accept?: string | undefined
-  /** For answers in which nothing comes from a client or an upstream. */
-  readonly usualHeads?: UsualHeads | undefined
 }
 
 export function sendProblem(response: ServerResponse, failure: Failure, context: ProblemContext): void {
@@ -122,15 +119,6 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   const retryAfter = isLater ? seconds(failure.retryAfterMs ?? defaultRetryMs) : undefined
   const problem = { title, status, kind: failure.kind, detail, retryAfter, attempts, requestId, contact }
   const text = form.write?.(problem) ?? `${JSON.stringify(body)}\n`
-  if (account === undefined && context.headers === undefined && status !== 400 && requestId !== undefined) {
-    const lines = linesOf(form, status, failure, { text, retryAfter, mode })
-    if (context.usualHeads?.(response.req, response, { status, lines }, requestId)) {
-      noteHead(response)
-      response.end(head ? undefined : text)
-      cutWhenStalled(response, stalledMs)
-      return
-    }
-  }
   const all: Record<string, string | number> = {
     ...constant.get(form),
     'Content-Length': Buffer.byteLength(text),
@@ -151,18 +139,6 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   cutWhenStalled(response, stalledMs)
 }
 
-/** A gateway that refuses much has no time for Node to look at each header. */
-function linesOf(
-  form: ProblemForm,
-  status: number,
-  failure: Failure,
-  { text, retryAfter, mode }: { readonly text: string; readonly retryAfter: number | undefined; readonly mode: Mode },
-): string {
-  const vary = mode === 'web' ? 'Vary: Accept\r\n' : ''
-  const later = retryAfter === undefined ? '' : `Retry-After: ${retryAfter}\r\n`
-  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${constantLines.get(form)}Content-Length: ${Buffer.byteLength(text)}\r\nCache-Control: ${cacheControl(failure, status)}\r\n${vary}${later}`
-}
-
 type ProblemForm = {
   readonly headers: readonly (readonly [name: string, value: string])[]
   readonly write?: (problem: Problem) => string
@@ -177,15 +153,6 @@ const constant: ReadonlyMap<ProblemForm, Readonly<Record<string, string>>> = new
   [asJson, asPage, asText].map((form) => [
     form,
     Object.fromEntries([...corsHeaders, ...form.headers, ['X-Content-Type-Options', 'nosniff']]),
-  ]),
-)
-
-const constantLines: ReadonlyMap<ProblemForm, string> = new Map(
-  Array.from(constant, ([form, headers]) => [
-    form,
-    Object.entries(headers)
-      .map(([name, value]) => `${name}: ${value}\r\n`)
-      .join(''),
   ]),
 )
 

@@ -1,13 +1,13 @@
 // Each request has an id: in `X-Request-Id`, in its problem, and in its log lines.
 import { randomBytes } from 'node:crypto'
-import type { IncomingMessage } from 'node:http'
 import type { Forwarded } from '../hosts/forwarded.ts'
+import type { RequestHead } from './request-head.ts'
 
 export const requestIdHeader = 'X-Request-Id'
 
 export interface RequestIds {
   /** The id that a proxy of the operator sent, or a new one. */
-  next(request: IncomingMessage): string
+  next(request: RequestHead): string
 }
 
 const wellFormed = /^[\w.:+/=-]{1,128}$/

@@ -1,11 +1,9 @@
 // The one place that answers a failed request: the error becomes a Failure, is counted, is logged where it is a bug,
 // and is written as a problem; after the first byte the connection is reset instead.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { type Clock, systemClock } from '../../core/clock.ts'
 import type { Failure } from '../../core/failure.ts'
 import { createTrace, type Trace } from '../../core/wire/trace.ts'
 import type { Account } from '../../observe/account.ts'
-import { createUsualHeads } from '../lanes/ready-head.ts'
 import { exchangeOf, requestIdOf } from './exchange.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
 import { reset } from './write.ts'
@@ -22,7 +20,6 @@ export type RespondOptions = {
   /** Called for a bug of the gateway. */
   readonly onError: (error: unknown, about: RequestFacts) => void
   readonly onFailed?: (failure: Failure) => void
-  readonly clock?: Clock
   /** By default only the trace that a client began is told. */
   readonly trace?: Pick<Trace, 'idOf'>
 }
@@ -46,8 +43,7 @@ export interface Respond {
 }
 
 export function createRespond(options: RespondOptions): Respond {
-  const { mode, stalledMs, contact, onError, onFailed, clock = systemClock, trace = createTrace() } = options
-  const usualHeads = createUsualHeads(clock)
+  const { mode, stalledMs, contact, onError, onFailed, trace = createTrace() } = options
   return {
     stalledMs,
     failed(request, response, error, how = {}) {
@@ -68,7 +64,7 @@ export function createRespond(options: RespondOptions): Respond {
         if (write) write(failure)
         else
           sendProblem(response, failure, {
-            ...{ mode, stalledMs, account, head, accept, headers, contact, traceId, usualHeads },
+            ...{ mode, stalledMs, account, head, accept, headers, contact, traceId },
           })
       }
       return failure

@@ -1,21 +1,19 @@
 // The door at which the other processes of a gateway hand on requests.
 import { rmSync } from 'node:fs'
-import type { RequestListener, Server } from 'node:http'
+import type { RequestListener } from 'node:http'
 import { throughInnerDoor } from '../../team/inner-door.ts'
-import { createHttpServer } from '../http-server.ts'
+import { createFront, type Front } from '../front.ts'
 
 /** What one process says to another of the client. */
 const peerBytes = 2048
+const headersMs = 60_000
 
-export async function openDoor(path: string, handler: RequestListener): Promise<Server> {
+export async function openDoor(path: string, handler: RequestListener): Promise<Front> {
   // One that was killed leaves it, and nobody else has this place.
   rmSync(path, { force: true })
-  const door = createHttpServer(throughInnerDoor(handler), { moreHeaderBytes: peerBytes })
+  const door = createFront(throughInnerDoor(handler), { moreHeaderBytes: peerBytes })
   // The other side closes what is idle.
-  door.keepAliveTimeout = 0
-  const { promise, resolve, reject } = Promise.withResolvers<void>()
-  door.once('error', reject)
-  door.listen(path, resolve)
-  await promise
+  door.setTimeouts({ headers: headersMs, keepAlive: 0 })
+  await door.listen((server, backlog) => server.listen({ path, backlog }))
   return door
 }

@@ -1,7 +1,7 @@
 // The further processes of a gateway, beside the one that was started: as many as the newest configuration wants.
 import type { ChildProcess } from 'node:child_process'
 import { rmSync } from 'node:fs'
-import type { RequestListener, Server } from 'node:http'
+import type { RequestListener } from 'node:http'
 import { type Config, inputOf } from '../../config/load.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
@@ -9,7 +9,7 @@ import { type Crew, createCrew, lameMs } from '../../team/crew.ts'
 import { doorOf, inPlace, removeOtherPlaces } from '../../team/shared/place.ts'
 import type { OwnerTeam } from '../../team/team.ts'
 import { processesOf } from '../../wiring/team/shares.ts'
-import { stop } from '../stop.ts'
+import type { Front } from '../front.ts'
 import { openDoor } from './door.ts'
 
 export interface Processes {
@@ -18,11 +18,7 @@ export interface Processes {
   /** The gateway for which a team was asked last could not be made. */
   abandon(): void
   /** The gateway of this configuration answers: the others are as it says. */
-  follow(gateway: {
-    readonly config: Config
-    readonly listen: Server
-    readonly handler: RequestListener
-  }): Promise<void>
+  follow(gateway: { readonly config: Config; readonly listen: Front; readonly handler: RequestListener }): Promise<void>
   /** How many of so many connections this process has beyond its share. */
   beyondShare(open: number): number
   /** `lameMs`: for so long they tell their clients with each answer that they go. */
@@ -41,7 +37,7 @@ type Group = {
   readonly data: string
   readonly folder: string
   readonly crew: Crew
-  door: Server | undefined
+  door: Front | undefined
 }
 
 /** Beyond the time in which a gateway gives up by itself. */
@@ -68,8 +64,8 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
 
   function leave({ crew, door, folder }: Group): void {
     crew.close()
-    if (door) void stop(door)
-    door?.closeAllConnections()
+    void door?.close()
+    door?.destroy()
     rmSync(folder, { recursive: true, force: true })
   }
 
@@ -94,7 +90,7 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
       if (!group.door) removeOtherPlaces(group.data, group.folder)
       group.door ??= await openDoor(doorOf(group.folder, 0), handler)
       const graceMs = config.limits.grace
-      await group.crew.set({ size: processesOf(config), input: inputOf(config), listen: [listen], graceMs })
+      await group.crew.set({ size: processesOf(config), input: inputOf(config), listen: listen.servers, graceMs })
     },
     beyondShare: (open) => group?.crew.team.crowd.beyondShare(open, group.crew.team.size) ?? 0,
     async stop(graceMs, lameMs) {

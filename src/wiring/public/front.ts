@@ -6,7 +6,7 @@ import { Failure } from '../../core/failure.ts'
 import type { Route } from '../../http/add/add.ts'
 import { createApp } from '../../http/app.ts'
 import { type Compression, createCompression } from '../../http/codings/compression.ts'
-import { createFastPath } from '../../http/content/fast-path.ts'
+import { createHotAnswers, type HotAnswers } from '../../http/content/hot-answers.ts'
 import { createJsonRule, type JsonRule } from '../../http/content/json-rule.ts'
 import { createFrontRoutes } from '../../http/front.ts'
 import { createHosts } from '../../http/hosts/hosts.ts'
@@ -27,6 +27,8 @@ import type { Public } from './public.ts'
 export type Front = {
   readonly router: Router
   readonly handler: RequestListener
+  /** For a server that reads requests by itself. */
+  readonly hot: HotAnswers['find']
   readonly serves: (host: string) => boolean
   readonly limits: Limits
   readonly unread: Unread
@@ -70,7 +72,7 @@ export function wireFront(
   const compression = lease.take('compression', [responses.compression], () =>
     createCompression({ isOn: responses.compression }),
   )
-  const fastPath = createFastPath({
+  const hotAnswers = createHotAnswers({
     hot,
     compression,
     limits,
@@ -79,7 +81,6 @@ export function wireFront(
     keyOf: hosts.keyOf,
     counts: requests.hot,
     notes: hotNotes,
-    clock,
   })
   const jsonMaxBytes = responses.json.maxBytes
   const jsonRule = lease.take('json rule', [], createJsonRule)
@@ -135,9 +136,10 @@ export function wireFront(
     handler: (request: IncomingMessage, response: ServerResponse) => {
       // `readTarget` refuses every other version.
       const isPlain = isHttp1(request)
-      if (isPlain && (fastPath.take(request, response) || leafLane.take(request, response))) return
+      if (isPlain && (hotAnswers.take(request, response) || leafLane.take(request, response))) return
       if (!elsewhere?.take(request, response)) handler(request, response)
     },
+    hot: hotAnswers.find,
     serves: hosts.serves,
     limits,
     unread,

@@ -47,7 +47,6 @@ export function wirePublic(whole: Whole): Public {
     stalledMs: config.limits.stalled,
     contact: config.contact,
     onFailed: requests.failed,
-    clock,
     trace,
     onError: (error, about) =>
       log('error', 'request.error', { ...about, error: error instanceof Error ? error.stack : String(error) }),

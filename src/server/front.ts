@@ -1,0 +1,227 @@
+// The front: owns the listening sockets and the connections of one address. It counts, answers from the response cache, hands
+// everything else to `node:http`, lets go and closes; nothing else touches a socket.
+import type { Server as HttpServer, RequestListener } from 'node:http'
+import { type AddressInfo, createServer, type Server, type Socket } from 'node:net'
+import { type Clock, systemClock } from '../core/clock.ts'
+import { markUnixPeer } from '../core/wire/loopback.ts'
+import type { HotAnswer } from '../http/content/hot-answers.ts'
+import { connectionOf } from '../http/wire/own-server.ts'
+import type { RequestHead } from '../http/wire/request-head.ts'
+import { requestIdHeader } from '../http/wire/request-id.ts'
+import { Connection, type ConnectionHost } from './connection.ts'
+import type { Connections } from './connections.ts'
+import { createHttpServer, endSoon, type HttpServerOptions, lateText } from './http-server.ts'
+import type { Lane } from './lane.ts'
+import { createThrottle } from './throttle.ts'
+
+export type FrontOptions = HttpServerOptions & {
+  /** What the response cache has for a request. */
+  readonly hot?: ((request: RequestHead) => HotAnswer | undefined) | undefined
+  readonly connections?: Pick<Connections, 'admit' | 'throttle'> | undefined
+  /** Each answer ends its connection. */
+  readonly isEnding?: (() => boolean) | undefined
+  /** How many connections this process has beyond its share, now: so many end behind an answer, and come again elsewhere. */
+  readonly beyondShare?: (() => number) | undefined
+  readonly clock?: Clock | undefined
+}
+
+export interface Front {
+  /** Rejects with the error of the system. A function makes a socket listen at a path. */
+  listen(at: { readonly host?: string | undefined; readonly port: number } | ListenAt): Promise<void>
+  /** The connections that this process takes from sockets that another one opened. */
+  share(listening: Server, isUnix: boolean): void
+  /** The listening sockets. */
+  readonly servers: readonly Server[]
+  readonly address: AddressInfo | string | null
+  /** In milliseconds; 0: as long as it likes. */
+  setTimeouts(timeouts: { readonly headers: number; readonly keepAlive: number }): void
+  stopAccepting(): void
+  /** Takes no more connections, and ends each when its answer is out. Resolves when the last has ended. */
+  close(): Promise<void>
+  /** Cuts all of them. */
+  destroy(): void
+  /** An answer is under way. */
+  readonly isBusy: boolean
+  /** Called with each connection that comes. */
+  onConnection(listener: (socket: Socket) => void): void
+}
+
+/** Makes a socket listen. */
+export type ListenAt = (server: Server, backlog: number) => void
+
+const backlog = 2048
+// libuv takes one connection of a listening socket in each turn of the loop.
+const listeners = process.platform === 'linux' ? 16 : 1
+// Handled as they come; then all wait, and as many are handled at the end of each turn until nobody waits. Where a thousand sockets
+// have something to read, libuv reads them up to 48 times before a timer fires.
+const piecesInOneTurn = 512
+// Node closes an idle connection a little later than it tells the client.
+const keepAliveBufferMs = 1000
+const lookMs = 250
+
+export function createFront(handle: RequestListener, options: FrontOptions = {}): Front {
+  const { hot = () => undefined, connections, isEnding = () => false, clock = systemClock } = options
+  const { throttle } = connections ?? { throttle: createThrottle({ clock }) }
+  const { beyondShare } = options
+  const all = new Set<Connection>()
+  const servers: Server[] = []
+  const listening: ((socket: Socket) => void)[] = []
+  const onceEmpty = Promise.withResolvers<void>()
+  let isClosing = false
+  let waiting: Connection[] = []
+  let pieces = 0
+  let surplus = 0
+  let stopLooking = () => {}
+  let keepAlive = ''
+  let date = { second: Number.NaN, line: '' }
+
+  const of = (socket: object): Connection | undefined =>
+    connectionOf({ socket: socket as Socket }) as Connection | undefined
+  const http: HttpServer = createHttpServer(
+    (request, response) => {
+      if (of(request.socket)?.enter(response)) handle(request, response)
+    },
+    {
+      answerOf: (socket) => of(socket)?.answer,
+      ignore: (socket) => of(socket)?.ignore(),
+      tunnel: (socket, hasMore) => of(socket)?.tunnel(hasMore),
+    },
+    options,
+  )
+
+  function goOn(): void {
+    const now = waiting.slice(0, piecesInOneTurn)
+    waiting = waiting.slice(piecesInOneTurn)
+    if (waiting.length > 0) setImmediate(goOn)
+    else pieces = 0
+    for (const connection of now) connection.goOn()
+  }
+
+  function dateLine(): string {
+    const now = clock.now()
+    const second = Math.floor(now / 1000)
+    if (second !== date.second) date = { second, line: `Date: ${new Date(now).toUTCString()}\r\n` }
+    return date.line
+  }
+
+  const host: ConnectionHost = {
+    throttle,
+    keepAliveMs: 0,
+    headersMs: 0,
+    hot,
+    open: (lane: Lane) => void http.emit('connection', lane),
+    headOf: ({ lines, requestId }, isLast) =>
+      `${lines}${requestIdHeader}: ${requestId}\r\n${dateLine()}${isLast ? 'Connection: close\r\n' : keepAlive}\r\n`,
+    isEnding: () => isClosing || isEnding() || (surplus > 0 && surplus-- > 0),
+    isItsTurn(connection) {
+      pieces++
+      if (pieces <= piecesInOneTurn) {
+        if (pieces === piecesInOneTurn) setImmediate(goOn)
+        return true
+      }
+      waiting.push(connection)
+      return false
+    },
+    isLate(connection) {
+      connection.end(lateText())
+      endSoon(connection.socket)
+    },
+    answered(connection) {
+      if (isClosing && !connection.isBusy) connection.socket.destroy()
+    },
+    over(connection) {
+      all.delete(connection)
+      if (isClosing && all.size === 0) onceEmpty.resolve()
+    },
+  }
+
+  function accept(socket: Socket, isUnix: boolean): void {
+    markUnixPeer(socket, isUnix)
+    const connection = new Connection(socket, host)
+    all.add(connection)
+    connections?.admit(connection)
+    for (const listener of listening) listener(socket)
+  }
+
+  async function listenOn(listen: ListenAt, isUnix = false): Promise<Server> {
+    const server = createServer({ allowHalfOpen: true, noDelay: true })
+    server.on('connection', (socket) => accept(socket, isUnix))
+    await new Promise<void>((resolve, reject) => {
+      server.once('error', reject)
+      server.once('listening', resolve)
+      listen(server, backlog)
+    })
+    server.on('error', () => {})
+    servers.push(server)
+    return server
+  }
+
+  async function listenOften(at: { readonly host?: string | undefined; readonly port: number }): Promise<void> {
+    // A socket that shares its port does not tell that another program has it: this one does.
+    const alone = await listenOn((server) => server.listen({ ...at, backlog }))
+    const { port } = alone.address() as AddressInfo
+    servers.pop()
+    await new Promise((resolve) => alone.close(resolve))
+    for (let count = 0; count < listeners; count++)
+      await listenOn((server) => server.listen({ ...at, port, backlog, reusePort: true }))
+  }
+
+  function setTimeouts({ headers, keepAlive: ms }: { readonly headers: number; readonly keepAlive: number }): void {
+    http.headersTimeout = headers
+    http.keepAliveTimeout = ms
+    const told = ms > 0 ? `Keep-Alive: timeout=${Math.floor(ms / 1000)}\r\n` : ''
+    keepAlive = `Connection: keep-alive\r\n${told}`
+    Object.assign(host, { headersMs: headers, keepAliveMs: ms > 0 ? ms + keepAliveBufferMs : 0 })
+  }
+
+  function look(): void {
+    surplus = beyondShare?.() ?? 0
+    stopLooking = clock.after(lookMs, look)
+  }
+
+  if (beyondShare) look()
+  setTimeouts({ headers: http.headersTimeout, keepAlive: http.keepAliveTimeout })
+  // Begins the looks at connections that send no headers.
+  http.emit('listening')
+
+  function stopAccepting(): void {
+    for (const server of servers) server.close()
+  }
+
+  return {
+    servers,
+    async listen(at) {
+      if (typeof at === 'function') await listenOn(at, true)
+      else if (listeners > 1) await listenOften(at)
+      else await listenOn((server) => server.listen({ ...at, backlog }))
+    },
+    share(server, isUnix) {
+      // It listens by now, with the defaults of node:net.
+      Object.assign(server, { allowHalfOpen: true, noDelay: true })
+      server.on('connection', (socket: Socket) => accept(socket, isUnix))
+      server.on('error', () => {})
+      servers.push(server)
+    },
+    get address() {
+      return servers[0]?.address() ?? null
+    },
+    setTimeouts,
+    stopAccepting,
+    async close() {
+      isClosing = true
+      stopLooking()
+      stopAccepting()
+      for (const connection of all) if (!connection.isBusy && connection.isAnswered) connection.socket.destroy()
+      if (all.size > 0) await onceEmpty.promise
+      http.close()
+    },
+    destroy() {
+      for (const { socket } of all) socket.destroy()
+    },
+    get isBusy() {
+      for (const { isBusy } of all) if (isBusy) return true
+      return false
+    },
+    onConnection: (listener) => void listening.push(listener),
+  }
+}
