@@ -163,6 +163,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
 
   /** Files that no row names are of uploads that were cut. */
   async function sweep({ cars, left }: Opened): Promise<void> {
+    if (!cars) return reading.note('the list of the files of uploads cannot be read')
     const named = new Set(cars)
     const names = await orIfGone(readdir(places.cars), [])
     for (const name of names)

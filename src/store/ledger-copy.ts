@@ -9,6 +9,10 @@ const copied: Readonly<Record<string, readonly string[]>> = {
   block: ['id', 'key', 'car', 'at', 'length', 'uses'],
   quota: ['day', 'token', 'uploads', 'bytes'],
   record: ['name', 'bytes', 'at'],
+  announce_ad: ['seq', 'cid', 'bytes', 'context'],
+  announce_chunk: ['cid', 'bytes', 'context'],
+  announced: ['upload', 'cid', 'context'],
+  announce_gone: ['upload'],
 }
 
 export function copyLedger(from: Connection, to: string): void {

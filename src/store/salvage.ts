@@ -43,7 +43,7 @@ export async function salvageStore(folder: string, name: string, now: number): P
     const roots = new Map<string, CID>()
     for (const file of readdirSync(places.cars))
       for (const root of pile.addCar(places.cars, file)) roots.set(root.toString(), root)
-    for (const source of sources) for (const table of ['quota', 'record']) copyRows(db, source, table)
+    for (const source of sources) for (const table of copiedTables) copyRows(db, source, table)
     const found = await addUploads(db, { sources, roots, pile, name, now })
     for (const file of pile.finish()) renameSync(join(places.cars, file), join(aside, file))
     db.exec('commit')
@@ -53,6 +53,8 @@ export async function salvageStore(folder: string, name: string, now: number): P
     db.close()
   }
 }
+
+const copiedTables = ['quota', 'record', 'announce_ad', 'announce_chunk', 'announced', 'announce_gone']
 
 function openOld(file: string): Connection | undefined {
   for (const isFixed of [false, true]) {
@@ -209,7 +211,7 @@ async function addUploads(
       const ids = row.here === 1 ? await idsBelow(cid, pile) : undefined
       const holders = holdersOf(source, row.id as number)
       if (row.here === 1 && !ids) incomplete.push(cid.toString())
-      const id = addUpload(db, cid, [row.profile, row.bytes, row.car_bytes, row.at] as Value[], ids)
+      const id = addUpload(db, [row.id as number, cid], [row.profile, row.bytes, row.car_bytes, row.at] as Value[], ids)
       for (const one of holders)
         if (ids || one.kind !== 'here')
           db.run(
@@ -228,7 +230,7 @@ async function addUploads(
     }
     const bytes = sum(db, ids)
     const profile = root.version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025'
-    const id = addUpload(db, root, [profile, bytes, bytes, now], ids)
+    const id = addUpload(db, [null, root], [profile, bytes, bytes, now], ids)
     db.run(holderSql, id, name, 'here', 'held', 0, 0, null, null)
     byRoots.push(root.toString())
     uploads++
@@ -261,10 +263,17 @@ function holdersOf(db: Connection, upload: number): readonly Row[] {
 const sum = (db: Connection, ids: readonly number[]): number =>
   ids.reduce((bytes, id) => bytes + Number(db.get('select length from block where id = ?', id)?.length ?? 0), 0)
 
-function addUpload(db: Connection, cid: CID, facts: readonly Value[], ids: readonly number[] | undefined): number {
+/** An upload keeps its id, by which announcements name it. */
+function addUpload(
+  db: Connection,
+  [old, cid]: readonly [number | null, CID],
+  facts: readonly Value[],
+  ids: readonly number[] | undefined,
+): number {
+  const own = old !== null && db.get('select 1 from upload where id = ?', old) ? null : old
   const { id } = db.run(
-    'insert into upload (cid, profile, bytes, car_bytes, at, car, blocks) values (?, ?, ?, ?, ?, ?, ?)',
-    ...[cid.toV1().bytes, ...facts, ids ? carOf(db, ids) : null, ids ? packIds(ids) : null],
+    'insert into upload (id, cid, profile, bytes, car_bytes, at, car, blocks) values (?, ?, ?, ?, ?, ?, ?, ?)',
+    ...[own, cid.toV1().bytes, ...facts, ids ? carOf(db, ids) : null, ids ? packIds(ids) : null],
   )
   for (const one of ids ?? []) db.run('update block set uses = uses + 1 where id = ?', one)
   return id

@@ -69,7 +69,6 @@ function openWhole(file: string, head: string): Connection {
   try {
     if (db.get('select count(*) n from sqlite_schema')?.n === 0) makeTables(db)
     else if (describe(db) !== expected()) throw new WrongTables('the tables of the database are not as they were made')
-    db.get('select count(*) from (select 1 from upload limit 1)')
     keepHead(db, file, head)
     return db
   } catch (error) {

@@ -16,8 +16,8 @@ export type Answer = { readonly outcome: Outcome } | { readonly error: ErrorText
 
 export type Opened = {
   readonly isMended: boolean
-  /** Names of the CAR files that rows name. */
-  readonly cars: readonly string[]
+  /** Names of the CAR files that rows name; undefined where that cannot be read. */
+  readonly cars: readonly string[] | undefined
   /** Of those, without an upload. */
   readonly left: readonly string[]
 }
@@ -126,14 +126,21 @@ function createCommits(db: Connection): (operations: readonly Operation[]) => re
   }
 }
 
+const leftSql = 'select name from car where not exists (select 1 from upload where upload.car = car.id)'
+
+function namedCars(db: Connection): Pick<Opened, 'cars' | 'left'> {
+  const names = (sql: string) => db.all(sql).map(({ name }) => name as string)
+  try {
+    return { cars: names('select name from car'), left: names(leftSql) }
+  } catch {
+    return { cars: undefined, left: [] }
+  }
+}
+
 try {
   const { db, isMended } = open()
   const commitAll = createCommits(db)
-  const cars = db.all('select name from car').map(({ name }) => name as string)
-  const left = db
-    .all('select name from car where not exists (select 1 from upload where upload.car = car.id)')
-    .map(({ name }) => name as string)
-  say({ opened: { isMended, cars, left } })
+  say({ opened: { isMended, ...namedCars(db) } })
   parentPort?.on('message', (operations: readonly Operation[] | 'close') => {
     if (operations !== 'close') return say({ answers: commitAll(operations) })
     db.close()
