@@ -54,7 +54,7 @@ export async function salvageStore(folder: string, name: string, now: number): P
   }
 }
 
-const copiedTables = ['quota', 'record', 'announce_ad', 'announce_chunk', 'announced', 'announce_gone']
+const copiedTables = ['quota', 'record', 'announce_ad', 'announce_chunk', 'announced', 'announce_gone'] as const
 
 function openOld(file: string): Connection | undefined {
   for (const isFixed of [false, true]) {
