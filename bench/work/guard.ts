@@ -29,7 +29,8 @@ async function ratioOf({ id, peer }: Bound): Promise<number> {
 
 const bounds: readonly Bound[] = [
   { id: 'hot', peer: 'bare', least: 0.8 },
-  { id: 'miss', peer: 'pass-through', least: 0.33 },
+  { id: 'miss', peer: 'pass-through', least: 0.42 },
+  { id: 'miss3', peer: 'pass-through', least: 0.4 },
   { id: 'big', peer: 'hasher', least: 0.6 },
 ]
 
