@@ -3,18 +3,19 @@
 import { randomUUID } from 'node:crypto'
 import { rm, statfs, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { CID } from 'multiformats/cid'
 import { type Check, type Looked, lookAt } from '../admin/checks.ts'
 import type { Config } from '../config/load.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import { withDeadline } from '../core/deadline.ts'
 import { makeFolders } from '../core/disk/files.ts'
-import { Failure } from '../core/failure.ts'
+import { Failure, isFailure } from '../core/failure.ts'
 import { silentLog } from '../core/log.ts'
 import { createTrace } from '../core/wire/trace.ts'
 import { processFolders } from '../data-folder/process.ts'
 import { loadDenylists } from '../deny/load.ts'
 import { probeTarget } from '../upload/thin/probe.ts'
-import { takeTally, wireBackends } from '../wiring/backends.ts'
+import { openIndexer, openRouter, takeTally, wireBackends } from '../wiring/backends.ts'
 import { createKept } from '../wiring/kept.ts'
 import { notesOn } from '../wiring/left.ts'
 import { nothingOfItsOwn, takeTurns, type Whole } from '../wiring/whole.ts'
@@ -91,7 +92,11 @@ export async function lookAtAll(
   const tell = (check: Check, at: string | undefined) =>
     print(asJson ? JSON.stringify({ ...check, at }) : lineOf(check, at))
   try {
-    const [needed, asked] = await Promise.all([lookAll(must, tell), lookAll(upstreams, tell)])
+    const [needed, asked] = await Promise.all([
+      lookAll(must, tell),
+      lookAll(upstreams, tell),
+      lookAll(routersOf(config), tell),
+    ])
     const said = [...noted, ...notesOnTrust(config), ...(await notes(whole))]
     for (const note of said) print(asJson ? JSON.stringify({ note }) : `note ${note}`)
     // Upstreams that only read back from providers do not count: they have little of what is not here.
@@ -110,6 +115,44 @@ export async function lookAtAll(
     await inTime(lease.end()).catch(() => {})
   }
 }
+
+/** None of them is needed: one that fails is told, and left alone while it does. */
+function routersOf({ retrieval: { routers, userAgent }, announce }: Config): Placed[] {
+  const how = { userAgent, clock: systemClock }
+  const indexers = announce === false ? [] : announce.indexers
+  return [
+    ...routers.map((entry) => {
+      const router = openRouter(entry, how)
+      const look = async (signal: AbortSignal) => {
+        const { chunks } = await router.providers(CID.parse('bafkqaaa'), signal)
+        for await (const _chunk of chunks) break
+      }
+      const known = (error: unknown) => {
+        if (!isFailure(error, 'not-found')) throw error
+      }
+      return {
+        name: `router ${router.name}`,
+        at: withoutSecrets(entry.url),
+        look: (signal: AbortSignal) => look(signal).catch(known).finally(router.close),
+      }
+    }),
+    ...indexers.map((entry) => {
+      const indexer = openIndexer(entry, how)
+      return {
+        name: `indexer ${indexer.name}`,
+        at: withoutSecrets(entry.url),
+        // It knows no such peer, and says so where it works.
+        look: (signal: AbortSignal) =>
+          indexer
+            .provider(anyPeer, signal)
+            .then(() => {})
+            .finally(indexer.close),
+      }
+    }),
+  ]
+}
+
+const anyPeer = '12D3KooWRawPbxPtP1eZaJpumGnyWX2DcUyd3RQnydr3eAto4Az7'
 
 const noteMs = 10_000
 
