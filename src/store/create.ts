@@ -18,9 +18,12 @@ import { createLedger, guarded } from './ledger.ts'
 import type { Operation, Outcome } from './operations.ts'
 import { placesIn } from './places.ts'
 import { createReader } from './reader.ts'
-import type { Accepted, Kept, Store, StoreReader } from './store.ts'
+import type { Accepted, Kept, Standing, Store, StoreReader } from './store.ts'
 import { createWriter } from './writer.ts'
 import type { Opened } from './writer-thread.ts'
+
+/** As `needed` in operations.ts says it of rows. */
+const needsBlocks = ({ kind, state }: Standing): boolean => state === 'wanted' || (kind === 'here' && state === 'held')
 
 export type StoreOptions = {
   readonly clock: Clock
@@ -276,6 +279,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
       intake.accepted()
       blocks.added(packed.blocks, intake.cids)
     }
+    if (!uploads.every(({ holders }) => Object.values(holders).some(needsBlocks))) blocks.removed()
     if (blocks.isFilterDue) goOn(blocks.makeFilter())
   }
 

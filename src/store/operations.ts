@@ -156,7 +156,8 @@ function acceptIntake(db: Connection, { blocks, uploads }: AcceptedIntake, cars:
   }
   for (const upload of uploads) {
     const listed = packIds(Array.from(upload.list, (at) => ids[at] as number))
-    putUpload(db, upload, car, listed, cars)
+    // Where every holder has it and none is the store itself, its row stays and its blocks go.
+    releaseUnneeded(db, putUpload(db, upload, car, listed, cars), cars)
   }
 }
 
@@ -198,7 +199,7 @@ function putBlock(db: Connection, key: Uint8Array, place: Place, uses: number, c
   return old.id
 }
 
-function putUpload(db: Connection, upload: AcceptedRow, car: number | null, listed: Buffer, cars: Set<number>): void {
+function putUpload(db: Connection, upload: AcceptedRow, car: number | null, listed: Buffer, cars: Set<number>): number {
   const { cid, profile, bytes, carBytes, at, holders } = upload
   let id = idOf(db, cid)
   if (id === undefined) {
@@ -216,6 +217,7 @@ function putUpload(db: Connection, upload: AcceptedRow, car: number | null, list
   for (const [name, { kind }] of Object.entries(holders))
     if (kind === 'here') db.run("delete from holder where upload = ? and kind = 'here' and name <> ?", id, name)
   for (const [name, standing] of Object.entries(holders)) setHolder(db, id, name, standing)
+  return id
 }
 
 function setHolder(db: Connection, upload: number, name: string, standing: Standing | undefined): void {
