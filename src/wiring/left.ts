@@ -18,9 +18,10 @@ type Looking = { readonly folders: SharedFolders; readonly clock: Clock; readonl
 export async function notesOn({ config, own, ...looking }: Pick<Whole, 'config' | 'own'> & Looking): Promise<string[]> {
   const stores = await leftStores(config)
   const names = [...config.pinning.providers, ...own.providers].map(({ name }) => name)
+  const kept = await namesIn(stores, looking)
   const found = await readStore(config.data, looking, async ({ ledger, damage, ready }) => {
     await ready
-    return { others: await ledger.others(names), damage: damage() }
+    return { others: await ledger.others([...names, ...kept]), damage: damage() }
   })
   return [
     ...notReadBack(config),
@@ -28,6 +29,16 @@ export async function notesOn({ config, own, ...looking }: Pick<Whole, 'config' 
     ...(found?.others.flatMap(wordsOf) ?? []),
     ...(found?.damage === undefined ? [] : [found.damage]),
   ]
+}
+
+/** The providers that keep in these folders, which are read. */
+async function namesIn(stores: Awaited<ReturnType<typeof leftStores>>, looking: Looking): Promise<string[]> {
+  const all = stores.map(async ({ options }) => {
+    const { path } = options as { path?: string }
+    const counted = path === undefined ? undefined : await readStore(path, looking, ({ ledger }) => ledger.counts())
+    return counted?.holders.flatMap(({ holder, kind }) => (kind === 'here' ? [holder] : [])) ?? []
+  })
+  return (await Promise.all(all)).flat()
 }
 
 /** Undefined where there is no store in the folder. */
@@ -49,7 +60,7 @@ async function readStore<T>(
 
 /** What a change of the configuration left behind, once for each configuration of providers. */
 export function tellLeft(
-  { config, log, lease }: Whole,
+  { config, folders, clock, log, lease }: Whole,
   { ledger }: Pick<StoreReader, 'ledger'>,
   providers: readonly Provider[],
   left: readonly Provider[],
@@ -61,8 +72,10 @@ export function tellLeft(
     () => {
       let isOver = false
       const tell = async (): Promise<void> => {
-        for (const { place } of await leftStores(config)) log('warn', 'uploads.left', { why: readAnyway(place) })
-        for (const one of await ledger.others(names))
+        const stores = await leftStores(config)
+        for (const { place } of stores) log('warn', 'uploads.left', { why: readAnyway(place) })
+        const kept = await namesIn(stores, { folders, clock, log })
+        for (const one of await ledger.others([...names, ...kept]))
           for (const why of wordsOf(one)) if (!isOver) log('warn', 'uploads.left-behind', { ...one, why })
       }
       const told = tell().catch((error: unknown) => {
