@@ -247,8 +247,8 @@ describe('reload of the configuration', () => {
         let bytes = 0
         for await (const piece of response) bytes += (piece as Buffer).byteLength
         assert.equal(bytes, large.byteLength)
-        // The client would keep it, and its agent lets the process of the test end meanwhile.
-        if (!socket.destroyed) await once(socket.ref(), 'close', { signal: AbortSignal.timeout(5000) })
+        // The client would keep it.
+        if (!socket.destroyed) await once(socket, 'close', { signal: AbortSignal.timeout(5000) })
         await ended
       } finally {
         await own.close()
