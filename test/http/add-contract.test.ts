@@ -256,13 +256,13 @@ describe('POST /add', () => {
   for (const [name, status, body, headers] of refused) {
     it(`answers ${status} to a body that ${name}, and keeps nothing of it`, async () => {
       await idle(adding)
-      const before = (await below(adding.data)).length
+      const before = await keptIn(adding.data)
       const query = name.includes('schema') ? '?schema=nothing' : ''
       const answer = await post(`${adding.url}/add${query}`, body, headers)
       assert.equal(answer.status, status, answer.body)
       assert.equal(answer.headers['content-type'], 'application/problem+json')
       assert.equal(answer.json['status'], status)
-      assert.equal((await below(adding.data)).length, before)
+      assert.deepEqual(await keptIn(adding.data), before)
       assert.deepEqual(await left(), [])
     })
   }

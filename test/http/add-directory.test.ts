@@ -6,7 +6,7 @@ import { CarReader } from '@ipld/car'
 import { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import { Failure } from '../../src/core/failure.ts'
-import { type Adding, below, boundary, idle, multipart, type Part, post, startAdding } from '../support/adding.ts'
+import { type Adding, boundary, idle, multipart, type Part, post, startAdding } from '../support/adding.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
 import { keptIn, nothing } from '../support/kept.ts'
 import { scriptedProvider } from '../support/scripted-provider.ts'
@@ -180,17 +180,17 @@ describe('the upload of a directory', () => {
   for (const [what, status, body, says, query = 'wrap=true'] of refused)
     it(`is refused with ${status} for ${what}, and leaves nothing`, async () => {
       await idle(adding)
-      const before = (await below(adding.data)).length
+      const before = await keptIn(adding.data)
       const answer = await post(`${adding.url}/add?${query}`, body)
       assert.equal(answer.status, status, answer.body)
       assert.match(String(answer.json['detail']), says)
       await idle(adding)
-      assert.equal((await below(adding.data)).length, before)
+      assert.deepEqual(await keptIn(adding.data), before)
     })
 
   it('is refused for one file of it that is denied', async () => {
     await idle(adding)
-    const before = (await below(adding.data)).length
+    const before = await keptIn(adding.data)
     accepts = false
     try {
       assert.equal((await upload([file('a'), file('b')])).status, 410)
@@ -198,7 +198,7 @@ describe('the upload of a directory', () => {
       accepts = true
     }
     await idle(adding)
-    assert.equal((await below(adding.data)).length, before)
+    assert.deepEqual(await keptIn(adding.data), before)
   })
 
   it('may have more files than a form has parts otherwise', async () => {

@@ -29,8 +29,9 @@ import { createRespond } from '../../src/http/wire/respond.ts'
 import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
 import { createThrough, type Through, type ThroughOptions } from '../../src/upload/thin/thin.ts'
-import { type Adding, below, boundary, idle, multipart, type Part, post, raw, startAdding } from '../support/adding.ts'
+import { type Adding, boundary, idle, multipart, type Part, post, raw, startAdding } from '../support/adding.ts'
 import { directoryRows, partsOf } from '../support/directory-shapes.ts'
+import { keptIn } from '../support/kept.ts'
 
 type Thin = {
   readonly url: string
@@ -202,7 +203,8 @@ describe('thin mode to a service like this one', () => {
   })
 
   it('with only-hash answers the CIDs, and the service hears nothing of it', async () => {
-    const state = async () => [(await below(there.data)).length, there.log.length, thin.tiers.size]
+    const state = async () => [await keptIn(there.data), there.log.length, thin.tiers.size]
+    await idle(there)
     for (const query of ['', '&wrap=true']) {
       const parts = ['a', 'b'].map((fileName) => ({ fileName, body: randomBytes(2_000_000) }))
       const before = await state()
@@ -218,7 +220,8 @@ describe('thin mode to a service like this one', () => {
   })
 
   it('keeps its own limits and tokens, and the service then has nothing', async () => {
-    const before = (await below(there.data)).length
+    await idle(there)
+    const before = await keptIn(there.data)
     const cases: readonly (readonly [number, Buffer, Record<string, string>])[] = [
       [401, multipart([{ body: 'x' }]), {}],
       [413, multipart([{ fileName: 'a', body: randomBytes(5_000_001) }]), ours],
@@ -230,7 +233,7 @@ describe('thin mode to a service like this one', () => {
       const answer = await post(`${thin.url}/add`, body, headers)
       assert.equal(answer.status, status, answer.body)
       await idle(there)
-      assert.equal((await below(there.data)).length, before)
+      assert.deepEqual(await keptIn(there.data), before)
     }
   })
 
@@ -269,16 +272,17 @@ describe('thin mode to a service like this one', () => {
   for (const [what, body, says, query = 'wrap=true'] of refused)
     it(`refuses ${what}, and the service then has nothing`, async () => {
       await idle(there)
-      const before = (await below(there.data)).length
+      const before = await keptIn(there.data)
       const answer = await post(`${thin.url}/add?${query}`, body, ours)
       assert.equal(answer.status, 400, answer.body)
       assert.match(String(answer.json['detail']), says)
       await idle(there)
-      assert.equal((await below(there.data)).length, before)
+      assert.deepEqual(await keptIn(there.data), before)
     })
 
   it('leaves nothing anywhere of a client that leaves in the middle', async () => {
-    const before = (await below(there.data)).length
+    await idle(there)
+    const before = await keptIn(there.data)
     const body = multipart([{ fileName: 'a', body: randomBytes(2_000_000) }])
     await raw(thin.port, (socket) => {
       socket.write(
@@ -288,7 +292,7 @@ describe('thin mode to a service like this one', () => {
     })
     // At once, and not when the service gives up waiting.
     await idle(there, 500)
-    assert.equal((await below(there.data)).length, before)
+    assert.deepEqual(await keptIn(there.data), before)
   })
 })
 
