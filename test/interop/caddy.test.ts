@@ -186,6 +186,7 @@ test('by HTTP/2 as well: content and an upload', async () => {
 test('a request that comes while cidgate starts anew waits for it', async () => {
   const listen = `127.0.0.1:${await freePort()}`
   const first = await startServed(said({ listen }))
+  closing.push(() => first.close())
   const before = await startFront(first.url)
   const { cid, bytes } = all.files.json
   assert.equal((await ask(before, `/ipfs/${cid}`)).status, 200)

@@ -31,7 +31,7 @@ test('demo, port taken → one line with the next step', async () => {
   assert.deepEqual([status, stdout], [2, ''])
   assert.match(
     stderr,
-    new RegExp(`^cidgate: listen: ${address} [^\\n]+; name other ports: npm run demo -- --listen [^\\n]+\\n$`),
+    new RegExp(`^config: listen: ${address} [^\\n]+; name other ports: npm run demo -- --listen [^\\n]+\\n$`),
   )
 })
 

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import { connect } from 'node:net'
 import { join } from 'node:path'
+import { connect as connectSecurely } from 'node:tls'
 import { freePort, run, tempFolder } from './processes.ts'
 
 export type Front = { readonly url: string; stop(): Promise<void> }
@@ -35,6 +36,14 @@ const answers = (port: number): Promise<boolean> =>
   new Promise((resolve) => {
     const socket = connect(port, '127.0.0.1', () => resolve(true)).once('error', () => resolve(false))
     socket.once('connect', () => socket.destroy())
+  })
+
+/** An authority's first certificate is made a moment after the port is open. */
+const hasCertificate = (port: number, servername: string): Promise<boolean> =>
+  new Promise((resolve) => {
+    const options = { port, host: '127.0.0.1', servername, rejectUnauthorized: false }
+    const socket = connectSecurely(options, () => resolve(true)).once('error', () => resolve(false))
+    socket.once('secureConnect', () => socket.destroy())
   })
 
 /** `change`: for a test that shows what the shipped configuration is there for. */
@@ -94,7 +103,7 @@ export async function startCaddy(behind: string, name = 'Caddyfile'): Promise<Ca
   await writeFile(file, `{\n${ours}\nstorage file_system ${folder.path}\n}\n${site}`)
   const args = ['run', '--config', file, '--adapter', 'caddyfile']
   const env = { HOME: folder.path, XDG_CONFIG_HOME: folder.path }
-  const server = await run({ command: 'caddy', args, env, isReady: () => answers(port) })
+  const server = await run({ command: 'caddy', args, env, isReady: () => hasCertificate(port, 'gw.example.org') })
   const authority = await readFile(join(folder.path, 'pki/authorities/local/root.crt'))
   return { url: `https://gw.example.org:${port}`, port, authority, stop: () => stopping(server, folder) }
 }
