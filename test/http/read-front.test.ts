@@ -340,7 +340,7 @@ describe('the fast path and Express give the same answers', () => {
 describe('too much', () => {
   test('one request more than may be in flight: 503, soon again; then none is in flight', async () => {
     const small = await started({ limits: { inFlight: 3 } })
-    upstream.fault = { kind: 'slowFirstByte', ms: 300 }
+    upstream.fault = { kind: 'slowFirstByte', ms: 2000 }
     try {
       const cids = await Promise.all([41, 42, 43].map((seed) => addFile(all.blocks, noise(2000, seed))))
       const held = cids.map(({ cid }) => fetchAll(`${small.url}/ipfs/${cid}`))
