@@ -143,10 +143,20 @@ export class WholeAsk implements Dispatcher.DispatchHandler {
     if (this.#isOver || this.#isMoving) return
     if (this.#said) return this.#refuse()
     const failure = translate(this.#question.name, error)
-    if (this.#wasStale || this.#movedAt !== undefined || !isStaleSocket(failure)) return this.#fail(failure)
-    // A reused connection that the server had just closed says nothing about the upstream: try once more on a new one.
+    if (this.#wasStale || !isStaleSocket(failure)) return this.#fail(failure)
+    // A connection that the server closed says little about the upstream: try once more on a new one.
     this.#wasStale = true
-    this.#dispatch()
+    this.#body = nothing
+    this.#taken = 0
+    this.#length = undefined
+    this.#dispatchAgain()
+  }
+
+  /** Not from inside a handler: undici's client is still ending the request that it tells of. */
+  #dispatchAgain(): void {
+    queueMicrotask(() => {
+      if (!this.#isOver) this.#dispatch()
+    })
   }
 
   #follow(status: number, location: string | undefined): void {
@@ -158,7 +168,7 @@ export class WholeAsk implements Dispatcher.DispatchHandler {
     this.#controller?.abort(enough)
     this.#isMoving = false
     this.#url = target.href
-    this.#dispatch()
+    this.#dispatchAgain()
   }
 
   #refuse(): void {
