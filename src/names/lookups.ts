@@ -199,6 +199,8 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
       const here = kept(key)
       if (here && isFresh(here, noCache)) return fresh(here, 'memory')
       const known = here ?? keep(key, await orAborted(signal, Promise.resolve(restore?.(subject))))
+      // Another request may have looked it up while the store was read.
+      if (!here && known && isFresh(known, noCache)) return fresh(known, 'memory')
       if (onlyIfCached) {
         const any = known ?? keep(key, await recall?.(subject, signal))
         if (any) return stale(any)

@@ -17,13 +17,13 @@ const chain = createChain({
 })
 const kept: CID[] = []
 const uploads = async () => {
-  for (;; await sleep(2)) {
+  for (; ; await sleep(2)) {
     kept.push((await keepLeaf(store, randomBytes(16))).cid)
     if (kept.length > 5) await store.remove(kept.splice(Math.floor(Math.random() * kept.length), 1)[0] as CID)
   }
 }
 void uploads()
-for (;; await sleep(2)) {
+for (; ; await sleep(2)) {
   const head = await chain.publish()
   if (head) process.stdout.write(`${head}\n`)
 }
