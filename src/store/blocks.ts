@@ -15,8 +15,10 @@ export interface OwnBlocks extends Blocks {
   readonly isFilterDue: boolean
   /** Of what is there; takes a second or so per million blocks, off the loop. */
   makeFilter(): Promise<void>
-  /** Committed by this process. */
-  added(blocks: PackedBlocks, cids: readonly CID[]): void
+  /** Before they are committed, since the reader may see them before this process hears that they are. Call the answer then. */
+  adding(blocks: PackedBlocks): () => void
+  /** Rows with bytes were written. */
+  wrote(cids: readonly CID[]): void
   /** Blocks may be gone: nothing is taken for surely here. */
   removed(): void
   offer(key: string, read: () => Uint8Array | Promise<Uint8Array>): () => void
@@ -45,6 +47,8 @@ export function createBlocks({ reader, slow, ready, isFollower, onError }: Block
   let filter: Filter | undefined
   /** Keys, packed, that came while the filter was made. */
   let pending: Uint8Array[] | undefined = []
+  /** Keys, packed, of commits that are under way. */
+  const coming = new Set<Uint8Array>()
   let last = 0
 
   function note(key: string): void {
@@ -140,19 +144,26 @@ export function createBlocks({ reader, slow, ready, isFollower, onError }: Block
       return pending === undefined && filter !== undefined && filter.count > filter.capacity
     },
     async makeFilter() {
-      await ready
-      pending ??= []
-      const isEmpty = !filter && !connection?.get('select 1 from block limit 1')
-      const made = isEmpty ? { filter: emptyFilter(0), last: 0 } : await slow.ask({ kind: 'filter' })
-      filter = made.filter
-      last = made.last
-      for (const keys of pending ?? []) for (const key of keysIn(keys)) addKey(filter, key)
-      pending = undefined
+      pending ??= [...coming]
+      try {
+        await ready
+        const isEmpty = !filter && !connection?.get('select 1 from block limit 1')
+        const made = isEmpty ? { filter: emptyFilter(0), last: 0 } : await slow.ask({ kind: 'filter' })
+        for (const keys of pending) for (const key of keysIn(keys)) addKey(made.filter, key)
+        filter = made.filter
+        last = made.last
+      } finally {
+        pending = undefined
+      }
     },
-    added({ keys, bytes }, cids) {
+    adding({ keys }) {
       if (filter) for (const key of keysIn(keys)) addKey(filter, key)
       pending?.push(keys)
-      if (bytes) for (const cid of cids) note(blockKey(cid))
+      coming.add(keys)
+      return () => coming.delete(keys)
+    },
+    wrote(cids) {
+      for (const cid of cids) note(blockKey(cid))
     },
     removed: () => recent.clear(),
     offer(key, read) {

@@ -266,6 +266,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
     })
     const files = packs.flatMap(({ intake }) => intake.file ?? [])
     for (const file of files) committing.add(file)
+    const added = packs.map(({ packed }) => blocks.adding(packed.blocks))
     try {
       const intakes = packs.map(({ packed }) => packed)
       await commit({ kind: 'accept', intakes, quota }, 'take an upload')
@@ -274,10 +275,11 @@ export function createStore(folder: string, options: StoreOptions): Store {
       throw error
     } finally {
       for (const file of files) committing.delete(file)
+      for (const over of added) over()
     }
     for (const { intake, packed } of packs) {
       intake.accepted()
-      blocks.added(packed.blocks, intake.cids)
+      if (packed.blocks.bytes) blocks.wrote(intake.cids)
     }
     if (!uploads.every(({ holders }) => Object.values(holders).some(needsBlocks))) blocks.removed()
     if (blocks.isFilterDue) goOn(blocks.makeFilter())
