@@ -122,7 +122,10 @@ function outage(name: string, what: string, root: string, cause: unknown): Failu
   })
 }
 
-/** Folders of their own that ever held a pin: they are read from, whatever is configured later. One a line, as JSON. */
+/**
+ * Folders of their own that ever held a pin: they are read from, whatever is configured later. One a line, as JSON; a relative
+ * one begins at the data folder.
+ */
 const listIn = (data: string): string => join(data, 'pins.folders')
 
 async function note(root: string, data: string): Promise<void> {
@@ -137,7 +140,7 @@ async function noted(data: string): Promise<string[]> {
   return text.split('\n').flatMap((line) => {
     try {
       const root: unknown = JSON.parse(line)
-      return typeof root === 'string' && root !== '' ? resolve(root) : []
+      return typeof root === 'string' && root !== '' ? resolve(data, root) : []
     } catch {
       return []
     }

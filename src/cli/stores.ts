@@ -1,7 +1,7 @@
-// `cidgate backup` and `cidgate doctor --salvage`: the stores of a configuration, of the data folder and of embedded providers
-// with folders of their own.
-import { cp, stat } from 'node:fs/promises'
-import { join, resolve } from 'node:path'
+// `cidgate backup` and `cidgate doctor --salvage`: the stores of a configuration, in the data folder and in the folders of
+// embedded providers, those that were configured earlier too.
+import { appendFile, cp, stat } from 'node:fs/promises'
+import { join, relative, resolve } from 'node:path'
 import { type Config, configFile, loadConfig } from '../config/load.ts'
 import { systemClock } from '../core/clock.ts'
 import { isGone, orIfGone } from '../core/disk/files.ts'
@@ -11,17 +11,22 @@ import { processFolders } from '../data-folder/process.ts'
 import { backUpStore } from '../store/backup.ts'
 import { databaseIn } from '../store/open.ts'
 import { salvageStore } from '../store/salvage.ts'
+import { leftStores } from '../wiring/backends.ts'
 import type { Io } from './command.ts'
 
 type Out = Pick<Io, 'stdout'>
 
+/** As the embedded provider calls it. */
+const foldersFile = 'pins.folders'
+
 /** The data folder first. */
-async function storeFolders({ data, pinning }: Config): Promise<string[]> {
-  const own = pinning.providers.flatMap(({ use, options }) => {
+async function storeFolders(config: Config): Promise<string[]> {
+  const embedded = config.pinning.providers.filter(({ use }) => use === 'embedded')
+  const own = [...embedded, ...(await leftStores(config))].flatMap(({ options }) => {
     const { path } = options as { readonly path?: string }
-    return use === 'embedded' && path !== undefined ? [resolve(path)] : []
+    return path === undefined ? [] : [resolve(path)]
   })
-  const folders = [...new Set([resolve(data), ...own])]
+  const folders = [...new Set([resolve(config.data), ...own])]
   const there = await Promise.all(folders.map((folder) => orIfGone(stat(databaseIn(folder)), undefined)))
   return folders.filter((_, index) => index === 0 || there[index])
 }
@@ -31,17 +36,21 @@ export async function backupCommand(file: string | undefined, to: string, { stdo
   const stopped = new AbortController()
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => stopped.abort())
   const [data = '', ...others] = await storeFolders(config)
+  const copies: string[] = []
   // The last one is the data folder, whose ledger may name what lies in the others.
   for (const [index, folder] of others.entries()) {
     const copy = join(`${to}-folders`, String(index + 1))
     await backUpStore(folder, copy, stopped.signal)
+    copies.push(copy)
     stdout.write(`${folder} → ${copy}\n`)
   }
   const { uploads, files } = await backUpStore(data, to, stopped.signal)
-  for (const name of ['denylists', 'pins.folders'])
+  for (const name of ['denylists', foldersFile])
     await cp(join(data, name), join(to, name), { recursive: true }).catch((error: unknown) => {
       if (!isGone(error)) throw error
     })
+  // A gateway over the backup reads the copies, wherever both were moved together.
+  for (const copy of copies) await appendFile(join(to, foldersFile), `${JSON.stringify(relative(to, copy))}\n`)
   stdout.write(`${data} → ${to}: ${uploads} uploads, ${files} files of large ones\n`)
   return 0
 }

@@ -1,9 +1,10 @@
 // Fault: the configuration names another provider or another folder, and earlier uploads lie in the old folder. They are read from
 // there for as long as it exists.
 import assert from 'node:assert/strict'
-import { rm } from 'node:fs/promises'
+import { readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
+import { backupCommand, salvageCommand } from '../../src/cli/stores.ts'
 import { parseConfig } from '../../src/config/load.ts'
 import { silentLog } from '../../src/core/log.ts'
 import type { Gateway } from '../../src/gateway.ts'
@@ -93,4 +94,40 @@ test('pins in two former folders are readable beside the current one', async () 
   }
   const { listen } = await start(configOf({ providers: [{ use: 'embedded' }] }))
   for (const path of paths) assert.equal((await fetchAll(`http://${listen}${path}`)).status, 200)
+})
+
+const silent = { stdout: { write: () => true } } as never
+
+/** A store in a former folder, and a configuration file that does not name it. */
+async function withFormer(): Promise<{ path: string; former: string; file: string }> {
+  const former = join(data, 'former')
+  const first = await start(configOf({ providers: [{ use: 'embedded', path: former }] }))
+  const path = await add(first)
+  await first.close()
+  serving = undefined
+  const file = join(data, 'cidgate.yaml')
+  await writeFile(file, JSON.stringify({ data, pinning: { providers: [{ use: 'embedded' }] } }))
+  return { path, former, file }
+}
+
+test('a backup holds former folders, and is read without them', async () => {
+  const { path, former, file } = await withFormer()
+  const [to, moved] = [`${data}-backup`, `${data}-moved`]
+  try {
+    assert.equal(await backupCommand(file, to, silent), 0)
+    await rm(former, { recursive: true })
+    await rename(to, moved)
+    await isWhole(await start(configOf({ providers: [{ use: 'embedded' }] }, { data: moved })), path)
+  } finally {
+    for (const one of [to, moved, `${to}-folders`]) await rm(one, { recursive: true, force: true })
+  }
+})
+
+test('salvage mends the database of a former folder', async () => {
+  const { path, former, file } = await withFormer()
+  const database = join(former, 'cidgate.sqlite')
+  const bytes = await readFile(database)
+  await writeFile(database, bytes.fill(0, 4096))
+  assert.equal(await salvageCommand(file, silent), 0)
+  await isWhole(await start(configOf({ providers: [{ use: 'embedded' }] })), path)
 })

@@ -4,11 +4,13 @@ import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type TestContext, test } from 'node:test'
+import { setImmediate as turn } from 'node:timers/promises'
 import { CarReader } from '@ipld/car'
 import { proves } from '../../src/core/block.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createStoreReader } from '../../src/store/create.ts'
+import { openForReading } from '../../src/store/engine.ts'
 import type { Kept, Standing, Store } from '../../src/store/store.ts'
 import { cidOfBytes, here, keep, keepLeaf, leavesOf, openStore, putFile, putLeaf } from '../support/stores.ts'
 
@@ -227,6 +229,30 @@ test('another process sees a commit before it says that a block is missing', asy
   }
   const large = await keep(store, (dag) => putFile(dag, leavesOf(3, 50_000)))
   await assertWhole(reader, large)
+})
+
+test('a commit that others see already → its block is not missing', async (t) => {
+  const { store, folder } = await storeFor(t)
+  await store.ready
+  await until(async () => store.blocks.lacks(cidOfBytes(randomBytes(9))))
+  const others = openForReading(join(folder, 'cidgate.sqlite'))
+  t.after(() => others.close())
+  let seen = 0
+  for (let tries = 0; seen === 0 && tries < 50; tries++) {
+    const bytes = randomBytes(100)
+    const cid = cidOfBytes(bytes)
+    let isHeard = false
+    const accepting = keepLeaf(store, bytes).then(() => (isHeard = true))
+    while (!isHeard && seen === 0) {
+      await turn()
+      // Without a turn of the event loop, so that the row is seen before this process hears of its commit.
+      for (const end = performance.now() + 200; seen === 0 && performance.now() < end && !isHeard; )
+        if (others.get('select 1 from block where key = ?', cid.multihash.bytes)) seen++
+      if (seen > 0) assert.equal(store.blocks.lacks(cid), false)
+    }
+    await accepting
+  }
+  assert.ok(seen > 0)
 })
 
 test('a read of what was just written needs no wait, and nothing else is at hand', async (t) => {
