@@ -73,7 +73,7 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
       deserialize: readText as never,
     } as object)
     // Without a listener some adapters end the process; each call reports its own failure anyway.
-    keyv.on('error', (error: unknown) => log('debug', 'tier.store', { tier: name, error: nameOf(error) }))
+    keyv.on('error', (error: unknown) => log('debug', 'tier.adapter-failed', { tier: name, error: nameOf(error) }))
     return keyv
   }
 

@@ -51,7 +51,7 @@ export function startChecks(
     if (closing.signal.aborted) return false
     const before = last.get(one.name)
     if (check.ok !== (before?.ok ?? true))
-      log(check.ok ? 'info' : 'warn', check.ok ? 'check.well' : 'check.failed', { part: one.name, why: check.why })
+      log(check.ok ? 'info' : 'warn', check.ok ? 'check.ok' : 'check.failed', { part: one.name, why: check.why })
     last.set(one.name, check)
     return check.ok
   }

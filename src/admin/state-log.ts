@@ -22,7 +22,7 @@ export function startStateLog({ read, everyMs, clock, log }: StateLogOptions): S
 
   function again(): () => void {
     return clock.after(everyMs, () => {
-      write().catch((error: unknown) => log('error', 'gateway.state-unread', { error: String(error) }))
+      write().catch((error: unknown) => log('error', 'gateway.state-failed', { error: String(error) }))
       cancel = again()
     })
   }

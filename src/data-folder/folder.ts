@@ -18,7 +18,7 @@ export async function openDataFolder(folder: DataFolder, options: DataFolderOpti
   const error = await tryToWrite(path).catch((cause: Error) => cause)
   if (!error || isNoRoom(error)) return own(folder, { ...options, isFull: error !== undefined })
   if (options.isNeeded) throw unwritable(path, error)
-  options.log('warn', 'data.unwritable', { folder: path, why: codeOf(error) })
+  options.log('warn', 'data.write-failed', { folder: path, why: codeOf(error) })
   return () => {}
 }
 

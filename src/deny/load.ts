@@ -95,7 +95,7 @@ export async function loadDenylists(entries: readonly DenylistEntry[], options: 
       const copy = await copyOf(source)
       const instead = copy ? 'the copy of last time' : 'nothing: it is not required'
       if (!copy && isRequired(index)) throw error
-      log('error', 'denylist.unreadable', { list: source.where, error: whyOf(error), instead })
+      log('error', 'denylist.read-failed', { list: source.where, error: whyOf(error), instead })
       if (copy) take(source, index, copy)
       else lists[index] = (await readList(source.name, '')).list
     }
@@ -108,7 +108,7 @@ export async function loadDenylists(entries: readonly DenylistEntry[], options: 
     } catch (error) {
       closing.signal.throwIfAborted()
       if (isRequired(index) && !(await copyOf(source))) throw error
-      log('error', 'denylist.unreadable', { list: source.where, error: whyOf(error), instead: 'what was read before' })
+      log('error', 'denylist.read-failed', { list: source.where, error: whyOf(error), instead: 'what was read before' })
     }
   }
 
@@ -125,7 +125,7 @@ export async function loadDenylists(entries: readonly DenylistEntry[], options: 
         const what = whyOf(error)
         if (what === said?.what && clock.monotonic() - said.at < sayAgainMs) continue
         said = { what, at: clock.monotonic() }
-        log('error', 'denylist.unreadable', { list: source.where, error: what })
+        log('error', 'denylist.read-failed', { list: source.where, error: what })
       }
     }
   }

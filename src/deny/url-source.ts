@@ -31,7 +31,7 @@ export function fromUrl(url: string, { userAgent, folder, log, shipped }: Fetchi
       await writeFile(`${copy}.new`, text)
       await rename(`${copy}.new`, copy)
     } catch (error) {
-      log('warn', 'denylist.not-kept', { list: where, error: whyOf(error) })
+      log('warn', 'denylist.save-failed', { list: where, error: whyOf(error) })
     }
   }
 

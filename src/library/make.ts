@@ -83,7 +83,7 @@ export async function makeGateway({
       },
     }
   } catch (error) {
-    await lease.end().catch((cause: unknown) => latest('error', 'gateway.close', { error: String(cause) }))
+    await lease.end().catch((cause: unknown) => latest('error', 'gateway.close-failed', { error: String(cause) }))
     throw error
   }
 }
@@ -152,7 +152,7 @@ function answerWorkers({ team, config, log }: Whole, { stack }: Tiers, store: St
   if (!isOwner(team)) return
   team.on('records', (said) =>
     writeRecords(store, config.names.most, said as readonly KeptRecord[]).catch((error: unknown) =>
-      log('warn', 'names.store', { error: wordsOf(error) }),
+      log('warn', 'names.store-failed', { error: wordsOf(error) }),
     ),
   )
   team.on('block', async (said) => (await stack.findFast(CID.parse(String(said))))?.bytes)

@@ -57,7 +57,7 @@ export function recordSources(options: {
 
   function noteLie(name: string, spentOn: string, failure: Failure): void {
     liars.set(`${name} ${spentOn}`, clock.monotonic() + lieMs)
-    log('warn', 'names.false-record', { upstream: name, forMs: lieMs, why: failure.message })
+    log('warn', 'names.invalid-record', { upstream: name, forMs: lieMs, why: failure.message })
   }
 
   const hasLied = (name: string, spentOn: string): boolean => (liars.get(`${name} ${spentOn}`) ?? 0) > clock.monotonic()

@@ -48,7 +48,7 @@ export function createRecordStore({ store, write, log }: RecordStoreOptions): Re
   function complain(what: string, error: unknown): void {
     if (complained) return
     complained = true
-    log('warn', 'names.store', { what, error: error instanceof Error ? error.message : String(error) })
+    log('warn', 'names.store-failed', { what, error: error instanceof Error ? error.message : String(error) })
   }
 
   /** Records that come while others are written are one commit. */

@@ -77,7 +77,7 @@ export function createSharedRecords(options: {
         } catch (error) {
           // The next look-up of this name sees that the tier lacks it, and offers it again.
           if (!hasComplained && !closing.signal.aborted)
-            log('warn', 'names.not-shared', { tier, why: error instanceof Error ? error.message : String(error) })
+            log('warn', 'names.share-failed', { tier, why: error instanceof Error ? error.message : String(error) })
           hasComplained = true
         }
       }
@@ -113,7 +113,7 @@ export function createSharedRecords(options: {
           look.isOver = true
           if (look.record) bring(look.record, shelf.name)
           else if (look.held)
-            log('warn', 'names.false-record', { upstream: shelf.name, why: 'its key did not sign it' })
+            log('warn', 'names.invalid-record', { upstream: shelf.name, why: 'its key did not sign it' })
         }
         const done = read().catch((error: unknown) => void failures.push(error))
         return { look, writer, done, soon: Promise.race([done, overdue.promise]) }

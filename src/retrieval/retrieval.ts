@@ -49,7 +49,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
 
   const keep = async (cid: CID, bytes: Uint8Array): Promise<void> => {
     notFound.forget(cid)
-    await stack.put(cid, bytes).catch((error: unknown) => log('warn', 'tiers.put', { error: String(error) }))
+    await stack.put(cid, bytes).catch((error: unknown) => log('warn', 'tier.put-failed', { error: String(error) }))
   }
 
   function blockFlight(cid: CID, asker: Asker): BlockFlight {
@@ -138,7 +138,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
       // A shared tier that is down does not fail an upload that providers hold: it gets the block later.
       const { failed } = await stack.store(cid, bytes, signal)
       for (const { tier, failure } of failed)
-        log('debug', 'tiers.store', { tier, cid: cid.toString(), why: failure.message })
+        log('debug', 'tier.store-failed', { tier, cid: cid.toString(), why: failure.message })
       return failed.map(({ tier }) => tier)
     },
     sharedTiers: stack.shared,

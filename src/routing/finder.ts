@@ -96,7 +96,7 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
   const origins = new LRUCache<string, { readonly member: Member; readonly router: string }>({
     max: maxOrigins,
     dispose({ member }) {
-      const left = leave(member).catch((error: unknown) => log('debug', 'router.leave', { why: wordsOf(error) }))
+      const left = leave(member).catch((error: unknown) => log('debug', 'router.leave-failed', { why: wordsOf(error) }))
       leaving.add(left)
       void left.finally(() => leaving.delete(left))
     },

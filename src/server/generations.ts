@@ -73,7 +73,7 @@ export function createReload<Running extends Replaceable>(first: Running, log: L
     try {
       await generation.running.close()
     } catch (error) {
-      log('error', 'gateway.close', { error: String(error) })
+      log('error', 'gateway.close-failed', { error: String(error) })
     }
   }
 

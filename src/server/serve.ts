@@ -176,9 +176,9 @@ async function tellMoved(
 ): Promise<void> {
   try {
     const looking = { folders: processFolders, clock, log }
-    for (const why of await leftWith(before, next, looking)) log('warn', 'data.left-behind', { why })
+    for (const why of await leftWith(before, next, looking)) log('warn', 'data.folder-changed', { why })
   } catch (error) {
-    log('warn', 'data.left-behind', { error: String(error) })
+    log('warn', 'data.folder-changed', { error: String(error) })
   }
 }
 
@@ -229,7 +229,7 @@ function setModes(config: Config, log: Log): void {
     try {
       setMode(address, key)
     } catch (error) {
-      log('warn', 'socket.mode', { key, path: address.path, error: String(error) })
+      log('warn', 'socket.mode-failed', { key, path: address.path, error: String(error) })
     }
   }
 }

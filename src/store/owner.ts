@@ -87,7 +87,7 @@ async function own(folder: string, { clock, log, isFull }: OwnerOptions): Promis
 
   function complain(error: unknown): void {
     const why = error instanceof Error ? error.message : String(error)
-    if (why !== said) log('error', 'data.not-locked', { folder, why })
+    if (why !== said) log('error', 'data.lock-failed', { folder, why })
     said = why
   }
 

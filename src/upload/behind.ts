@@ -118,7 +118,7 @@ export function createBehind(options: BehindOptions): Behind {
       } catch (error) {
         signal.throwIfAborted()
         if (error instanceof Lost) {
-          log('error', 'upload.tier-lost', { tier, cid: nameOf(cid), why: error.message })
+          log('error', 'upload.replication-failed', { tier, cid: nameOf(cid), why: error.message })
           return undefined
         }
         rest(line, isFailure(error) ? (error.retryAfterMs ?? 0) : 0)
@@ -133,7 +133,7 @@ export function createBehind(options: BehindOptions): Behind {
     const ms = Math.max(askedMs, firstRestMs * 2 ** Math.min(10, line.failures - 1)) * (0.8 + 0.4 * random())
     const { uploads, bytes } = maxForTier
     const trimmed = store.trim(line.holder, uploads, bytes).then((count) => {
-      if (count > 0) log('warn', 'upload.tier-given-up', { tier: line.holder, uploads: count })
+      if (count > 0) log('warn', 'upload.replication-abandoned', { tier: line.holder, uploads: count })
     })
     void track(trimmed).catch(() => {})
     pause(line, Math.min(maxRestMs, ms))
@@ -160,7 +160,7 @@ export function createBehind(options: BehindOptions): Behind {
     const { holders } = await store.ledger.waiting()
     for (const { holder, kind, uploads } of holders) {
       if (kind !== 'tier' || retrieval.sharedTiers.includes(holder)) continue
-      log('warn', 'upload.tier-gone', { tier: holder, uploads })
+      log('warn', 'upload.replication-cancelled', { tier: holder, uploads })
       await store.forget(holder)
     }
   }
@@ -176,7 +176,7 @@ export function createBehind(options: BehindOptions): Behind {
       }
     } catch (error) {
       if (!closing.aborted) {
-        log('error', 'upload.queue', { holder: line.holder, error: String(error) })
+        log('error', 'upload.queue-failed', { holder: line.holder, error: String(error) })
         plan(line, retryMs)
       }
     } finally {
@@ -230,7 +230,7 @@ export function createBehind(options: BehindOptions): Behind {
       .catch((error: unknown) => {
         // Deleted meanwhile, or the ledger could not be written: it is due as before.
         if (closing.aborted) return
-        log('warn', 'upload.behind', { cid: nameOf(entry.cid), holder: line.holder, why: String(error) })
+        log('warn', 'upload.delivery-failed', { cid: nameOf(entry.cid), holder: line.holder, why: String(error) })
         pause(line, retryMs)
       })
       .finally(() => {

@@ -81,7 +81,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     if (attempt.isHeld) asking.held.add(holder)
     else {
       const { class: kind, why } = attempt
-      log('warn', 'upload.provider', { cid: asking.name, provider: holder, class: kind, why })
+      log('warn', 'upload.provider-failed', { cid: asking.name, provider: holder, class: kind, why })
     }
     const standing = standingAfter(attempt, 1)
     asking.holders.set(holder, standing)
@@ -91,7 +91,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
   function writeLate({ name, stop, upload }: Asking, holder: string, standing: Standing): void {
     const done = store.update(upload.cid, { [holder]: standing }).catch((error: unknown) => {
       // It is asked again, since the ledger still says that it lacks the upload.
-      if (!closing.aborted) log('error', 'upload.holder', { cid: name, error: String(error) })
+      if (!closing.aborted) log('error', 'upload.holder-failed', { cid: name, error: String(error) })
     })
     shared.asking(name, holder, { stop, done })
     void track(done.then(wake))
@@ -226,7 +226,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     for (const asking of own) {
       await Promise.all(asking.questions)
       await letGo(asking).catch((cause: unknown) => {
-        log('error', 'upload.left', { cid: asking.name, error: String(cause) })
+        log('error', 'upload.release-failed', { cid: asking.name, error: String(cause) })
       })
       const cause = closing.aborted ? closing.reason : asking.failure
       asking.outcome.reject(cause ?? new CompanionFailed('one that it came with cannot be confirmed', { cause: error }))

@@ -44,11 +44,11 @@ export async function fillTiers(
       }
     })
   } catch (error) {
-    if (!signal.aborted) log('warn', 'upload.tiers', { cid: upload.cid.toString(), why: String(error) })
+    if (!signal.aborted) log('warn', 'upload.tier-write-failed', { cid: upload.cid.toString(), why: String(error) })
     for (const tier of retrieval.sharedTiers) lacking.add(tier)
   }
   if (lacking.size > 0 && !signal.aborted)
-    log('warn', 'upload.owed', { cid: upload.cid.toString(), tiers: [...lacking] })
+    log('warn', 'upload.replication-pending', { cid: upload.cid.toString(), tiers: [...lacking] })
   return [...lacking]
 }
 

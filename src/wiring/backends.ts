@@ -202,7 +202,7 @@ export async function leftStores({
 /** To be read from, and for nothing else. */
 export async function openLeft(whole: Whole): Promise<Provider[]> {
   const stores = await leftStores(whole.config).catch((error: unknown) => {
-    whole.log('error', 'pins.unreadable', { error: String(error) })
+    whole.log('error', 'pins.read-failed', { error: String(error) })
     return []
   })
   return stores.map((one) => takeProvider(whole, one))

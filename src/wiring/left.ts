@@ -73,13 +73,13 @@ export function tellLeft(
       let isOver = false
       const tell = async (): Promise<void> => {
         const stores = await leftStores(config)
-        for (const { place } of stores) log('warn', 'uploads.left', { why: readAnyway(place) })
+        for (const { place } of stores) log('warn', 'uploads.orphaned-store', { why: readAnyway(place) })
         const kept = await namesIn(stores, { folders, clock, log })
         for (const one of await ledger.others([...names, ...kept]))
-          for (const why of wordsOf(one)) if (!isOver) log('warn', 'uploads.left-behind', { ...one, why })
+          for (const why of wordsOf(one)) if (!isOver) log('warn', 'uploads.orphaned', { ...one, why })
       }
       const told = tell().catch((error: unknown) => {
-        if (!isOver) log('warn', 'uploads.left-behind', { error: String(error) })
+        if (!isOver) log('warn', 'uploads.orphaned', { error: String(error) })
       })
       const end = () => {
         isOver = true

@@ -92,7 +92,7 @@ describe('IPNS names when upstreams lie or fail', () => {
     two.fault = ({ url }) => (url.startsWith('/ipns/') ? { kind: 'wrongBytes', block: 0 } : undefined)
     three.records.set(key.name, await hello())
     assert.ok(isHello(await get()))
-    assert.ok(gateway.log.some(({ event, facts }) => event === 'names.false-record' && facts['upstream'] === 'one'))
+    assert.ok(gateway.log.some(({ event, facts }) => event === 'names.invalid-record' && facts['upstream'] === 'one'))
     const other = createKey()
     for (const upstream of [one, two])
       upstream.fault = ({ url }) => (url.startsWith('/ipns/') ? { kind: 'html' } : undefined)
@@ -214,7 +214,7 @@ describe('IPNS names when upstreams lie or fail', () => {
     assert.equal(three.asked.length, 1)
     assert.equal((await get(`/ipfs/${all.files.hello.cid}`)).status, 200)
     assert.deepEqual(
-      gateway.log.filter(({ event }) => event === 'upstream.resting'),
+      gateway.log.filter(({ event }) => event === 'upstream.unhealthy'),
       [],
     )
   })

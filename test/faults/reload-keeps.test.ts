@@ -335,7 +335,7 @@ describe('a reload: counters', () => {
     assert.deepEqual([await upload(), await upload()], [200, 429])
     const { body } = await admin('/metrics')
     assert.match(body.toString(), /^cidgate_token_used_uploads\{token="ci"\} 3$/m)
-    assert.match(body.toString(), /^cidgate_token_refused_total\{token="ci"\} 3$/m)
+    assert.match(body.toString(), /^cidgate_token_quota_refusals_total\{token="ci"\} 3$/m)
   })
 
   test('connections, those that had no room, and requests that were none are counted on', async () => {

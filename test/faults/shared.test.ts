@@ -82,7 +82,7 @@ const start = (store: Store, timeout = '10s'): Promise<TestGateway> =>
 
 /** Until nothing waits to be written: closing would give a slow machine five seconds for it. */
 async function written(at: TestGateway): Promise<void> {
-  const isWaiting = async () => /^cidgate_tier_fill_queue\S* [1-9]/m.test(await metricsOf(at.gateway))
+  const isWaiting = async () => /^cidgate_tier_write_queue_blocks\S* [1-9]/m.test(await metricsOf(at.gateway))
   while (await isWaiting()) await sleep(20)
 }
 

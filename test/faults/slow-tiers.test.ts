@@ -65,7 +65,7 @@ async function withStore(prepare: (store: S3Server) => void, work: (given: With)
   }
 }
 
-const isPassedOver = ({ event, facts }: LogLine): boolean => event === 'tier.passed-over' && facts['what'] === 'reads'
+const isPassedOver = ({ event, facts }: LogLine): boolean => event === 'tier.circuit-open' && facts['what'] === 'reads'
 
 const asked = (store: S3Server, method: string): number => store.asked.get(method) ?? 0
 
@@ -205,7 +205,7 @@ describe('a file of 80 blocks and an S3 of 100 ms', () => {
         assert.ok(asked(store, 'GET') <= 12, `${asked(store, 'GET')} reads`)
         await store.heal()
         await eventually('what was read meanwhile is brought to it', () => store.objects.size >= largeBlocks, 40_000)
-        assert.match(await metricsOf(at.gateway), /^cidgate_tier_fills_total\{tier="s3",outcome="dropped"\} 0$/m)
+        assert.match(await metricsOf(at.gateway), /^cidgate_tier_writes_total\{tier="s3",outcome="dropped"\} 0$/m)
       },
     ))
 })
@@ -250,7 +250,7 @@ test('a burst of misses with a silent upstream does not make the gateway skip it
   try {
     for (const file of small) await read(at, file)
     await eventually('they are on the disk', async () =>
-      /^cidgate_tier_fills_total\{tier="disk",outcome="written"\} 60$/m.test(await metricsOf(at.gateway)),
+      /^cidgate_tier_writes_total\{tier="disk",outcome="written"\} 60$/m.test(await metricsOf(at.gateway)),
     )
     upstream.fault = { kind: 'silent' }
     // As many as the sockets of a client of these tests.
@@ -260,7 +260,7 @@ test('a burst of misses with a silent upstream does not make the gateway skip it
     await hits
     for (const file of small) await read(at, file)
     assert.deepEqual(
-      at.log.filter(({ event }) => event === 'tier.passed-over'),
+      at.log.filter(({ event }) => event === 'tier.circuit-open'),
       [],
     )
     upstream.fault = undefined

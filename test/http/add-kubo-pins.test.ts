@@ -107,7 +107,7 @@ describe("pins of kubo's door", () => {
           assert.match(said, /there: content, .*cannot be sent as a file/)
           assert.equal(await there.embedded.store.has(root), false)
         }
-        const why = door.adding.log.filter(({ event }) => event === 'upload.provider').map(({ facts }) => facts)
+        const why = door.adding.log.filter(({ event }) => event === 'upload.provider-failed').map(({ facts }) => facts)
         assert.equal(why.length, 3)
         for (const one of why) assert.match(`${one['class']} ${one['why']}`, /^content .*cannot be sent as a file/)
       })

@@ -179,7 +179,7 @@ describe('denied content', () => {
     for (const one of [cid, leaf.cid]) assert.equal((await get(`/ipfs/${one}`)).status, 410)
     for (const accepted of accepts) assert.equal((await asked(accepted)).status, 410, accepted)
     assert.match(await metricsOf(at.gateway), /^cidgate_denylist_rules 3$/m)
-    assert.match(await metricsOf(at.gateway), /^cidgate_hot_bytes 0$/m, 'in no coding either')
+    assert.match(await metricsOf(at.gateway), /^cidgate_response_cache_bytes 0$/m, 'in no coding either')
   })
 })
 
@@ -381,7 +381,7 @@ describe('a list at an address', () => {
       status = 500
       at = await begin()
       assert.equal((await get(`/ipfs/${cid}`)).status, 410)
-      assert.ok(at.log.some(({ event, level }) => event === 'denylist.unreadable' && level === 'error'))
+      assert.ok(at.log.some(({ event, level }) => event === 'denylist.read-failed' && level === 'error'))
     } finally {
       server.closeAllConnections()
       server.close()

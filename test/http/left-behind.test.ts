@@ -33,7 +33,7 @@ afterEach(async () => {
 })
 
 const log: Log = (_level, event, facts = {}) => {
-  if (/left/.test(event)) lines.push(`${event}: ${facts['why'] ?? facts['error']}`)
+  if (/orphaned|folder-changed/.test(event)) lines.push(`${event}: ${facts['why'] ?? facts['error']}`)
 }
 type Providers = readonly Record<string, unknown>[]
 const said = (providers: Providers, more: object = {}) => ({
@@ -119,9 +119,9 @@ describe('a folder of pins without a provider', () => {
     assert.deepEqual(await notes('check', [remote()]), [`note: ${folder}`])
     assert.deepEqual(await notes('doctor', [remote()]), [`note ${folder}`])
     assert.ok(await reload(running, [remote()]))
-    await until(/^uploads\.left: the folder .+pins holds uploads/)
+    await until(/^uploads\.orphaned-store: the folder .+pins holds uploads/)
     // What lies there is read, whatever the provider was called.
-    assert.ok(lines.includes(`uploads.left: ${folder}`))
+    assert.ok(lines.includes(`uploads.orphaned-store: ${folder}`))
   })
 
   test('is not reported when only the name of the provider changed', async () => {
@@ -158,7 +158,7 @@ describe('what only a provider holds that is configured no more', () => {
     assert.deepEqual(await notes('check', [local]), [`note: ${alone}`])
     assert.deepEqual(await notes('doctor', [local]), [`note ${alone}`])
     assert.ok(await reload(running, [local]))
-    await until(new RegExp(`^uploads.left-behind: ${alone}$`, 'm'))
+    await until(new RegExp(`^uploads.orphaned: ${alone}$`, 'm'))
     // Also after a restart, and by a reload for other reasons.
     lines = []
     const again = await start([local])
@@ -196,7 +196,7 @@ test('a reload with another data folder says what stays in the one before', asyn
     const running = await start([local])
     await add(running)
     assert.ok(await reload(running, [local], { data: other }))
-    await until(/^data\.left-behind: data was .+ and is .+ holds 1 uploads, and cidgate no longer reads them$/m)
+    await until(/^data\.folder-changed: data was .+ and is .+ holds 1 uploads, and cidgate no longer reads them$/m)
     await serving?.close()
     serving = undefined
   } finally {

@@ -97,7 +97,7 @@ describe('a program without HTTP', () => {
       assert.equal(await kindOf(gateway.get(path)), 'malformed', JSON.stringify(path))
     const metrics = await metricsOf(gateway)
     assert.match(metrics, /cidgate_failures_total\{kind="denied"\} 1\n/)
-    assert.match(metrics, /cidgate_program_reads_total\{source="upstream"\} [1-9]/)
+    assert.match(metrics, /cidgate_library_reads_total\{source="upstream"\} [1-9]/)
     assert.match(metrics, /cidgate_http_requests_in_progress 0\n/)
   })
 

@@ -237,7 +237,7 @@ describe('a pin and a second provider', () => {
       assert.equal(await rot(data, CID.parse(cid)), 1)
       const rotten = await verified()
       assert.equal(rotten.isWell, false)
-      const told = at.log.filter(({ event }) => event === 'pin.not-held').map(({ facts }) => facts)
+      const told = at.log.filter(({ event }) => event === 'pin.missing').map(({ facts }) => facts)
       assert.deepEqual(told, [{ cid, providers: { local: 'damaged', second: 'held' } }])
       assert.deepEqual(
         rotten.providers.map(({ state, damaged }) => [state, damaged]),
@@ -584,7 +584,7 @@ describe('two things at once with one pin', () => {
     for (const cid of cids) older.later(cid, ['far'])
     const last = cids.at(-1) as CID
     assert.deepEqual(said, [
-      ['warn', 'pin.not-asked-again', { cid: last.toString(), providers: ['far'], forgotten: 1 }],
+      ['warn', 'pin.recheck-dropped', { cid: last.toString(), providers: ['far'], forgotten: 1 }],
     ])
     open(other.signal)
     one.abort()
@@ -613,7 +613,7 @@ describe('two things at once with one pin', () => {
     await clock.advance(600_000)
     assert.deepEqual(said, [])
     await clock.advance(3_600_000)
-    assert.deepEqual(said, [['warn', 'pin.not-known', { cid: cid.toString(), providers: ['far'] }]])
+    assert.deepEqual(said, [['warn', 'pin.state-unknown', { cid: cid.toString(), providers: ['far'] }]])
   })
 
   test('what a gateway before a reload still brings to providers is deleted by the newest, and stays so', async () => {

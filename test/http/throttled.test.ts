@@ -130,7 +130,7 @@ describe('a connection whose client heeds no Retry-After', () => {
 
   it('is counted, and is none of a proxy that names its client', async () => {
     const at = await closing(startServed({ limits: { perClient: { perMinute: 1, burst: 1 } } }))
-    const held = async () => (await at.counters()).get('cidgate_held_back_total')
+    const held = async () => (await at.counters()).get('cidgate_http_connections_paused_total')
     const line = await lineTo(at.url)
     assert.equal((await line.get('/ipfs/bafkqaaa')).status, 200)
     for (let times = 0; times < 6; times++)

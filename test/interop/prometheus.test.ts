@@ -95,7 +95,10 @@ describe('alerts', () => {
         [`cidgate_failures_total{${instance},kind="not-found"}`, '0+9x120'],
       ],
     ],
-    CidgateShedding: [[[`cidgate_shed_total{${instance}}`, '0+1x120']], [[`cidgate_shed_total{${instance}}`, '7x120']]],
+    CidgateShedding: [
+      [[`cidgate_http_requests_shed_total{${instance}}`, '0+1x120']],
+      [[`cidgate_http_requests_shed_total{${instance}}`, '7x120']],
+    ],
     CidgateLoopLate: [
       [[`nodejs_eventloop_lag_p99_seconds{${instance}}`, '0.6x120']],
       [[`nodejs_eventloop_lag_p99_seconds{${instance}}`, '0.1x120']],
@@ -125,8 +128,8 @@ describe('alerts', () => {
       [[`cidgate_upstream_outcomes_total{${instance},upstream="one",outcome="failed"}`, '0+9x120']],
     ],
     CidgateTierDown: [
-      [[`cidgate_tier_passed_over{${instance},tier="s3"}`, '1x120']],
-      [[`cidgate_tier_passed_over{${instance},tier="s3"}`, '0x120']],
+      [[`cidgate_tier_circuit_open{${instance},tier="s3"}`, '1x120']],
+      [[`cidgate_tier_circuit_open{${instance},tier="s3"}`, '0x120']],
     ],
     CidgateTierCorrupt: [
       [[`cidgate_tier_corrupt_blocks_total{${instance},tier="disk"}`, '_x100 2x20']],
@@ -259,7 +262,7 @@ test('a real Prometheus answers every query of the dashboard, and has no alert f
   })
   closing.push(server.stop)
   // A rate needs two values.
-  const rates = 'count(rate(cidgate_shed_total[5m]))'
+  const rates = 'count(rate(cidgate_http_requests_shed_total[5m]))'
   for (let tries = 0; (await ask(rates)).length === 0; tries++) {
     assert.ok(tries < 300, 'Prometheus did not ask the gateway twice')
     await sleep(100)

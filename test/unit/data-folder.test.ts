@@ -135,6 +135,6 @@ describe('the data folder', () => {
       { log },
     )
     await reader.close()
-    assert.ok(events.includes('data.unwritable'))
+    assert.ok(events.includes('data.write-failed'))
   })
 })

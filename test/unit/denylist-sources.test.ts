@@ -137,13 +137,13 @@ describe('an address that answers with', () => {
       await again(300_000)
       assert.ok(held.path(bad, []), 'the list stays')
       assert.equal(await copy(), good, 'and so does its copy')
-      const said = lines.filter(({ event }) => event === 'denylist.unreadable')
+      const said = lines.filter(({ event }) => event === 'denylist.read-failed')
       assert.equal(said.length, 1)
       assert.match(String(said[0]?.facts['error']), why)
       const started = await load(url)
       assert.ok(started.path(bad, []), 'the copy serves the next start')
       assert.equal(await copy(), good)
-      const last = lines.findLast(({ event }) => event === 'denylist.unreadable')
+      const last = lines.findLast(({ event }) => event === 'denylist.read-failed')
       assert.equal(last?.facts['instead'], 'the copy of last time')
     })
 
@@ -180,7 +180,7 @@ describe('a file', () => {
     await writeFile(path, '')
     for (let turn = 0; turn < 3; turn++) await again(2_000)
     assert.ok(held.path(bad, []))
-    const said = lines.filter(({ event }) => event === 'denylist.unreadable')
+    const said = lines.filter(({ event }) => event === 'denylist.read-failed')
     assert.deepEqual(
       said.map(({ facts }) => facts),
       [{ list: path, error: `the denylist ${path} cannot be read: it has no rule, and had 1` }],
@@ -197,7 +197,7 @@ describe('a file', () => {
     await rm(path)
     for (let turn = 0; turn < 3; turn++) await again(2_000)
     assert.ok(held.path(bad, []))
-    const said = lines.filter(({ event }) => event === 'denylist.unreadable')
+    const said = lines.filter(({ event }) => event === 'denylist.read-failed')
     assert.equal(said.length, 1)
     assert.match(String(said[0]?.facts['error']), /ENOENT/)
   })

@@ -68,7 +68,7 @@ test('a quick tier that falls silent is waited for twice, asked three times, the
   await clock.advance(400)
   assert.ok(guard.isDown)
   for (let turn = 0; turn < 10; turn++) assert.deepEqual(await patiently(clock, guard), { kind: 'unavailable', ms: 0 })
-  assert.deepEqual(events, ['warn tier.passed-over reads'])
+  assert.deepEqual(events, ['warn tier.circuit-open reads'])
 })
 
 for (const { usualMs, waited } of [
@@ -172,7 +172,7 @@ test('it comes back by itself, by a trial that no caller waits for', async () =>
   assert.deepEqual(await timed(clock, guard.get(cid)), { kind: 'unavailable', ms: 0 })
   await clock.advance(1)
   assert.deepEqual(await timed(clock, guard.get(cid)), { kind: 'hit', ms: 0 })
-  assert.deepEqual(events, ['warn tier.passed-over reads', 'info tier.back reads'])
+  assert.deepEqual(events, ['warn tier.circuit-open reads', 'info tier.circuit-closed reads'])
 })
 
 test('trials of a silent tier delay no caller, one at a time, at most ten seconds apart', async () => {

@@ -79,11 +79,11 @@ describe('clients that instances count together', () => {
       tally.fault = fault
       const alone = await hammer(20)
       assert.ok(alone >= 2 * 200 && alone <= 2 * 230, String(alone))
-      assert.deepEqual(events, ['limits.alone', 'limits.alone'])
+      assert.deepEqual(events, ['limits.store-down', 'limits.store-down'])
       assert.ok(all.every(({ limits }) => limits.isAlone))
       tally.fault = undefined
       const after = await hammer(20)
-      assert.deepEqual(events.slice(2), ['limits.together', 'limits.together'])
+      assert.deepEqual(events.slice(2), ['limits.store-up', 'limits.store-up'])
       assert.ok(after >= 150, `${after} in 20 seconds`)
       assert.ok(all.every(({ limits }) => !limits.isAlone))
     })

@@ -142,7 +142,7 @@ describe('kept IPNS records', () => {
     await assert.rejects(store.read(key), /a bad disk/)
     store.write(key, Uint8Array.of(1))
     await store.close()
-    assert.deepEqual(lines, ['names.store'])
+    assert.deepEqual(lines, ['names.store-failed'])
     isBroken = false
     assert.equal(await store.read(key), undefined)
   })

@@ -96,7 +96,7 @@ describe('records in tiers that instances share', () => {
     assert.equal(await sequenceOn(shelf, key), 1)
     assert.deepEqual(
       lines.map(({ event, facts }) => [event, facts['upstream']]),
-      [['names.false-record', 'shared']],
+      [['names.invalid-record', 'shared']],
     )
   })
 
@@ -128,7 +128,7 @@ describe('records in tiers that instances share', () => {
     const record = await recordOf(key, 1)
     for (let times = 0; times < 3; times++) await lookUp(shared, key, record, times === 0)
     while (well.held.size === 0) await setImmediate()
-    assert.deepEqual([out.held.size, lines.map(({ event }) => event)], [0, ['names.not-shared']])
+    assert.deepEqual([out.held.size, lines.map(({ event }) => event)], [0, ['names.share-failed']])
     out.before = () => undefined
     assert.deepEqual(await lookUp(shared, key, record, false), [{ sequence: 1n, tier: 'well' }])
     await shared.close()

@@ -112,7 +112,7 @@ describe('a quota', () => {
   test('counts from nothing, with a warning, where the store cannot be read', async () => {
     const { quotas, events } = stage(createQuotaBook({ read: () => Promise.reject(new Error('damaged')) }))
     await quotas.ready
-    assert.deepEqual(events, ['quotas.unreadable'])
+    assert.deepEqual(events, ['quotas.read-failed'])
     quotas.begin(named({ uploads: 5 })).accept()
     assert.deepEqual(quotas.used('ci'), { uploads: 1, bytes: 0 })
   })

@@ -99,8 +99,8 @@ test('it rests after three moments in which it failed, and is told of once', asy
     await failAt(1)
   }
   assert.deepEqual(
-    logged.filter((event) => event === 'upstream.resting'),
-    ['upstream.resting'],
+    logged.filter((event) => event === 'upstream.unhealthy'),
+    ['upstream.unhealthy'],
   )
 })
 
@@ -125,7 +125,7 @@ test('one good answer ends a rest', async () => {
   assert.equal(state(), 'ready')
   await clock.advance(10 * second)
   await win()
-  assert.deepEqual(logged, ['upstream.resting', 'upstream.recovered'])
+  assert.deepEqual(logged, ['upstream.unhealthy', 'upstream.recovered'])
 })
 
 test('a flapping upstream is logged once', async () => {
@@ -135,7 +135,7 @@ test('a flapping upstream is logged once', async () => {
     await clock.advance(second)
     await win()
   }
-  assert.deepEqual(logged, ['upstream.resting'])
+  assert.deepEqual(logged, ['upstream.unhealthy'])
 })
 
 test('one good probe ends a rest, and the next failure begins it again', async () => {

@@ -42,7 +42,7 @@ export const gatewayMetrics = ({ version, reloads, denylists, log, spans }: Gate
     read: () => (reloads.wasLastTaken ? 1 : 0),
   },
   {
-    name: 'cidgate_config_last_taken_timestamp_seconds',
+    name: 'cidgate_config_last_reload_success_timestamp_seconds',
     kind: 'gauge',
     help: 'When the configuration that is in force was taken, since the epoch.',
     read: () => reloads.lastTakenAt / 1000,

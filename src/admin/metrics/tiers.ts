@@ -38,7 +38,7 @@ export function tierMetrics({ stack, guards, usage, corrupt }: TierParts): reado
         ),
     },
     {
-      name: 'cidgate_tier_fills_total',
+      name: 'cidgate_tier_writes_total',
       labels: ['tier', 'outcome'],
       kind: 'counter',
       help: 'Blocks for a slow tier, by outcome: written, dropped (no room to wait) or failed.',
@@ -51,14 +51,14 @@ export function tierMetrics({ stack, guards, usage, corrupt }: TierParts): reado
         ),
     },
     {
-      name: 'cidgate_tier_fill_queue',
+      name: 'cidgate_tier_write_queue_blocks',
       labels: ['tier'],
       kind: 'gauge',
       help: 'Blocks that wait to be written to a slow tier.',
       read: () => stack.stats().map(({ tier, queued }) => ({ labels: { tier }, value: queued })),
     },
     {
-      name: 'cidgate_tier_fill_queue_bytes',
+      name: 'cidgate_tier_write_queue_bytes',
       labels: ['tier'],
       kind: 'gauge',
       help: 'Their bytes; cache.fillBytes is the most.',
@@ -93,7 +93,7 @@ export function tierMetrics({ stack, guards, usage, corrupt }: TierParts): reado
       read: used('blocks'),
     },
     {
-      name: 'cidgate_tier_passed_over',
+      name: 'cidgate_tier_circuit_open',
       labels: ['tier'],
       kind: 'gauge',
       help: '1 while a tier is passed over because its last calls failed.',

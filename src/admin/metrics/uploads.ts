@@ -172,7 +172,7 @@ function quotaMetrics(quotas: () => readonly QuotaState[]): readonly Reading[] {
     ),
     one('limit_bytes', 'The most of a day (quota.bytes).', ({ quota }) => quota.bytes),
     {
-      name: 'cidgate_token_refused_total',
+      name: 'cidgate_token_quota_refusals_total',
       labels: ['token'],
       kind: 'counter',
       help: 'Uploads that were answered with 429 because the quota of their token was used up.',

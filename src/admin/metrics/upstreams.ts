@@ -93,14 +93,14 @@ export function upstreamMetrics({ pool, finder, retrieval, names }: UpstreamPart
         ),
     },
     {
-      name: 'cidgate_retrieval_to_begin',
+      name: 'cidgate_retrieval_queued_requests',
       kind: 'gauge',
       isSum: true,
       help: 'Requests for content that wait to begin: eight begin in each turn of the event loop.',
       read: () => retrieval.stats().toBegin,
     },
     {
-      name: 'cidgate_retrieval_flights',
+      name: 'cidgate_fetches_in_progress',
       labels: ['kind'],
       kind: 'gauge',
       help: 'Fetches from upstreams in progress, by kind: block or dag (a whole answer).',
@@ -113,13 +113,13 @@ export function upstreamMetrics({ pool, finder, retrieval, names }: UpstreamPart
       },
     },
     {
-      name: 'cidgate_retrieval_searches',
+      name: 'cidgate_background_searches',
       kind: 'gauge',
       help: 'Searches that go on behind a 404.',
       read: () => retrieval.stats().searches,
     },
     {
-      name: 'cidgate_not_found_cids',
+      name: 'cidgate_negative_cache_entries',
       kind: 'gauge',
       help: 'CIDs remembered as not found.',
       read: () => retrieval.stats().notFoundRoots,

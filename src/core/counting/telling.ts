@@ -47,8 +47,8 @@ export function createTelling({ add, clock, log }: TellingOptions): Telling {
   function became(alone: boolean, why?: string): void {
     if (alone === isAlone) return
     isAlone = alone
-    if (alone) log('warn', 'limits.alone', { why })
-    else log('info', 'limits.together', {})
+    if (alone) log('warn', 'limits.store-down', { why })
+    else log('info', 'limits.store-up', {})
   }
 
   function nextOnes() {

@@ -72,8 +72,8 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
       silenceOnly: what === 'reads' && !tier.traits.shared,
       breaker,
       onChange(state, reason) {
-        if (state === 'open') log('warn', 'tier.passed-over', { tier: tier.name, what, reason })
-        else log('info', 'tier.back', { tier: tier.name, what })
+        if (state === 'open') log('warn', 'tier.circuit-open', { tier: tier.name, what, reason })
+        else log('info', 'tier.circuit-closed', { tier: tier.name, what })
       },
     })
   }

@@ -55,7 +55,7 @@ export function createLayers(
 
   function outage(layer: Layer, error: unknown): Failure {
     const failure = isFailure(error) ? error : unexpected(layer.tier.name, error)
-    if (failure.kind === 'internal') log('error', 'tier.unexpected', { tier: layer.tier.name, error: String(error) })
+    if (failure.kind === 'internal') log('error', 'tier.error', { tier: layer.tier.name, error: String(error) })
     layer.outages++
     onOutage?.(layer.tier.name, failure)
     return failure
@@ -103,4 +103,4 @@ export const late = (name: string): Failure =>
   new Failure('timeout', `tier ${name} timed out: it takes longer than it is waited for`, { source: 'tier' })
 
 const unexpected = (name: string, cause: unknown): Failure =>
-  new Failure('internal', `tier ${name}: internal error; the log has it as tier.unexpected`, { source: 'ours', cause })
+  new Failure('internal', `tier ${name}: internal error; the log has it as tier.error`, { source: 'ours', cause })

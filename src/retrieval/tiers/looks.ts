@@ -45,7 +45,7 @@ export function createLooks({ all, slow, ask, hit }: Layers, log: Log): Looks {
 
   /** Fills every tier that is asked before this one. A failed fill is counted there; no reader waits for it. */
   function fillBefore(found: Layer, cid: CID, bytes: Uint8Array): void {
-    const onError = (error: unknown) => log('debug', 'tier.fill', { error: String(error) })
+    const onError = (error: unknown) => log('debug', 'tier.write-failed', { error: String(error) })
     for (const { writeBehind, tier } of all.slice(0, all.indexOf(found)))
       if (!tier.traits.readOnly) (writeBehind ? writeBehind.put(cid, bytes) : tier.put(cid, bytes)).catch(onError)
   }

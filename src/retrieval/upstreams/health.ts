@@ -95,7 +95,7 @@ export function createHealth(options: {
     telling.out(error)
     if (isTold) return
     isTold = true
-    log('warn', 'upstream.resting', { upstream: name, why: wordsOf(error) })
+    log('warn', 'upstream.unhealthy', { upstream: name, why: wordsOf(error) })
   }
 
   function answered(beganAt: number): void {
@@ -164,7 +164,7 @@ export function createHealth(options: {
       cooledAt = now
       if (retryAfterMs === undefined) guessUntil = Math.max(guessUntil, now + ms)
       else coolUntil = Math.max(coolUntil, now + ms)
-      if (isNew) log('warn', 'upstream.cooling-down', { upstream: name, forMs: ms })
+      if (isNew) log('warn', 'upstream.rate-limited', { upstream: name, forMs: ms })
     },
     lied() {
       telling.out(lie)
@@ -181,7 +181,10 @@ export function createHealth(options: {
       // What it has just brought says more than a probe: some do not know the empty block that a probe asks for.
       const usable = isProbeHappy || clock.monotonic() - broughtAt < trustedMs
       if (isUnusable !== !usable)
-        log(usable ? 'info' : 'warn', usable ? 'upstream.usable' : 'upstream.unusable', { upstream: name, findings })
+        log(usable ? 'info' : 'warn', usable ? 'upstream.compatible' : 'upstream.incompatible', {
+          upstream: name,
+          findings,
+        })
       isUnusable = !usable
       // The upstream may be asked again; how it answers then decides whether it had recovered.
       if (!usable) return telling.out(findings.join('; ') || 'a probe found it unusable')

@@ -77,7 +77,7 @@ export function createAskAgain(options: AskAgainOptions): AskAgain {
     if (ms === undefined) return
     if (list.all.size >= list.most) {
       list.forgotten++
-      log('warn', 'pin.not-asked-again', { cid: cid.toString(), providers: names, forgotten: list.forgotten })
+      log('warn', 'pin.recheck-dropped', { cid: cid.toString(), providers: names, forgotten: list.forgotten })
       return
     }
     const one = { cid, names, turn, dueAt: clock.monotonic() + ms }
@@ -91,7 +91,7 @@ export function createAskAgain(options: AskAgainOptions): AskAgain {
     const some = providers.filter(({ name }) => names.includes(name))
     await Promise.all(some.map((each) => ask(each, cid).catch(() => void failed.push(each.name))))
     if (failed.length > 0 && turn + 1 === waits.length && !closing.aborted)
-      log('warn', 'pin.not-known', { cid: cid.toString(), providers: failed })
+      log('warn', 'pin.state-unknown', { cid: cid.toString(), providers: failed })
     // Where this gateway closed meanwhile, the next one asks them.
     wait({ cid, names, turn: closing.aborted ? turn : turn + 1 })
   }

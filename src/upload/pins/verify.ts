@@ -69,7 +69,7 @@ export function createVerify({ providers, own, store, view, inTime, log, alone }
     const isWell = found.some(({ state }) => state === 'held') && found.every(isSound)
     if (!isWell) {
       const seen = Object.fromEntries(found.map(({ provider, state }) => [provider, state]))
-      log('warn', 'pin.not-held', { cid: nameOf(cid), providers: seen })
+      log('warn', 'pin.missing', { cid: nameOf(cid), providers: seen })
     }
     const untold = others.map((provider) => ({ provider, state: 'not-asked' as const, why: notConfigured }))
     return { cid: cid.toString(), isWell, providers: [...found, ...untold] }
