@@ -193,7 +193,7 @@ export function createChain(options: ChainOptions): Chain {
       const chunk = encodeEntries(multihashes.slice(from, from + maxChunkEntries), next)
       next = chunk.cid
       to.statements.push({
-        sql: 'insert or ignore into announce_chunk (cid, bytes, context) values (?, ?, ?)',
+        sql: 'insert into announce_chunk (cid, bytes, context) values (?, ?, ?)',
         args: [chunk.cid.toString(), chunk.bytes, context],
       })
     }
@@ -237,7 +237,7 @@ export function createChain(options: ChainOptions): Chain {
     async block(cid) {
       const row =
         (await one('select bytes from announce_ad where cid = ?', cid)) ??
-        (await one('select bytes from announce_chunk where cid = ?', cid))
+        (await one('select bytes from announce_chunk where cid = ? limit 1', cid))
       return row?.['bytes'] as Uint8Array | undefined
     },
     async publish() {

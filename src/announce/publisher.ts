@@ -1,8 +1,9 @@
 // Publishes the chain in batches, tells the indexers of its head, and asks them whether they took it. What an indexer missed it gets
 // with the next head: one announcement serves any number of advertisements.
 import type { CID } from 'multiformats/cid'
+import { type Backoff, createBackoff } from '../core/backoff.ts'
 import type { Clock } from '../core/clock.ts'
-import { cancelled, wordsOf } from '../core/failure.ts'
+import { cancelled, isFailure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { encodeAnnouncement } from './advertisement.ts'
 import type { Chain } from './chain.ts'
@@ -76,10 +77,10 @@ type Told = {
   announcedAt?: number
   confirmed?: string
   confirmedAt?: number
-  dueAt: number
-  retryMs: number
-  confirmAt: number
-  confirmMs: number
+  readonly announcing: Backoff
+  readonly confirming: Backoff
+  /** The same head is announced again then. */
+  repeatAt: number
   since: number
   lastError?: string | undefined
 }
@@ -89,10 +90,11 @@ export function createPublisher(options: PublisherOptions): Publisher {
   const { peerId } = identity
   const closing = new AbortController()
   const told = new Map<IndexerClient, Told>(
-    indexers.map((one) => [
-      one,
-      { dueAt: 0, retryMs: firstRetryMs, confirmAt: 0, confirmMs: firstConfirmMs, since: 0 },
-    ]),
+    indexers.map((one) => {
+      const announcing = createBackoff({ clock, firstMs: firstRetryMs, maxMs: maxRetryMs })
+      const confirming = createBackoff({ clock, firstMs: firstConfirmMs, maxMs: maxRetryMs })
+      return [one, { announcing, confirming, repeatAt: 0, since: 0 }]
+    }),
   )
   // An indexer reads only what is announced under the name of the peer.
   const places = addresses.slice(0, 1).map((address) => multiaddrBytes(`${address}/p2p/${peerId}`))
@@ -133,23 +135,22 @@ export function createPublisher(options: PublisherOptions): Publisher {
     if (text === undefined || !head) return
     const isNew = state.announced !== text
     if (isNew && state.confirmed !== text && state.since === 0) state.since = now
-    // A failed announcement waits for its turn, whichever head it was of.
-    const isBackingOff = state.retryMs > firstRetryMs && now < state.dueAt
-    if ((isNew && !isBackingOff) || now >= state.dueAt) {
+    if ((isNew || now >= state.repeatAt) && state.announcing.remainingMs === 0) {
       try {
         await indexer.announce(encodeAnnouncement(head, places), signal())
-        Object.assign(state, { announced: text, announcedAt: clock.now(), dueAt: clock.monotonic() + dayMs })
-        Object.assign(state, { retryMs: firstRetryMs, confirmMs: firstConfirmMs, lastError: undefined })
-        state.confirmAt = clock.monotonic() + firstConfirmMs
+        Object.assign(state, { announced: text, announcedAt: clock.now(), lastError: undefined })
+        state.repeatAt = clock.monotonic() + dayMs
+        state.announcing.succeeded()
+        state.confirming.succeeded()
+        state.confirming.failed(firstConfirmMs)
         log('info', 'announce.announced', { indexer: indexer.name, head: text })
       } catch (error) {
         if (closing.signal.aborted) return
         failed(indexer, state, error)
-        state.dueAt = clock.monotonic() + state.retryMs
-        state.retryMs = Math.min(maxRetryMs, state.retryMs * 2)
+        state.announcing.failed(isFailure(error) ? error.retryAfterMs : undefined)
       }
     }
-    if (state.announced === text && state.confirmed !== text && clock.monotonic() >= state.confirmAt)
+    if (state.announced === text && state.confirmed !== text && state.confirming.remainingMs === 0)
       await confirm(indexer, state)
   }
 
@@ -166,8 +167,7 @@ export function createPublisher(options: PublisherOptions): Publisher {
       if (closing.signal.aborted) return
       failed(indexer, state, error)
     }
-    state.confirmMs = Math.min(maxRetryMs, state.confirmMs * 2)
-    state.confirmAt = clock.monotonic() + state.confirmMs
+    state.confirming.failed()
   }
 
   function failed({ name }: IndexerClient, state: Told, error: unknown): void {
@@ -199,12 +199,12 @@ export function createPublisher(options: PublisherOptions): Publisher {
   function nextMs(): number {
     const now = clock.monotonic()
     const text = head?.toString()
-    const times = [...told.values()].flatMap((state) => {
+    const waits = [...told.values()].flatMap(({ announced, confirmed, announcing, confirming, repeatAt }) => {
       if (text === undefined) return []
-      if (state.announced === text && state.confirmed !== text) return [state.confirmAt, state.dueAt]
-      return [state.dueAt]
+      const announceMs = Math.max(announced === text ? repeatAt - now : 0, announcing.remainingMs)
+      return announced === text && confirmed !== text ? [confirming.remainingMs, announceMs] : [announceMs]
     })
-    return Math.max(100, Math.min(publishedAt + everyMs, ...times) - now)
+    return Math.max(100, Math.min(publishedAt + everyMs - now, ...waits))
   }
 
   void run()

@@ -2,6 +2,7 @@
 // that it names join the race as upstreams do, each with its own standing.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
+import { type Backoff, createBackoff } from '../core/backoff.ts'
 import { blockKey } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import { onceLate } from '../core/deadline.ts'
@@ -78,18 +79,20 @@ const maxRestMs = 60_000
 const maxNamesTold = 3
 
 type Standing = {
+  readonly backoff: Backoff
   lookups: number
   named: number
   failures: number
-  inARow: number
-  restsUntil: number
   last: string | undefined
 }
 
 export function createFinder<Member extends object>(options: FinderOptions<Member>): Finder<Member> {
   const { routers, join, leave, isKnown, clock, log } = options
   const standings = new Map<Router, Standing>(
-    routers.map((router) => [router, { lookups: 0, named: 0, failures: 0, inARow: 0, restsUntil: 0, last: undefined }]),
+    routers.map((router) => {
+      const backoff = createBackoff({ clock, firstMs: firstRestMs, maxMs: maxRestMs })
+      return [router, { backoff, lookups: 0, named: 0, failures: 0, last: undefined }]
+    }),
   )
   const closing = new AbortController()
   const leaving = new Set<Promise<void>>()
@@ -137,9 +140,9 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
         if (member && lookup.add(member)) named.push(new URL(origin).host)
         if (lookup.members.length >= maxMembers) break
       }
-      standing.inARow = 0
+      standing.backoff.succeeded()
     } catch (error) {
-      if (isFailure(error, 'not-found')) standing.inARow = 0
+      if (isFailure(error, 'not-found')) standing.backoff.succeeded()
       else {
         outcome = isFailure(error) ? error.kind : 'broken'
         lookup.failed(error)
@@ -160,16 +163,13 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
   }
 
   function rest(standing: Standing, error: unknown): void {
-    const retryMs = isFailure(error) ? error.retryAfterMs : undefined
-    const guessMs = Math.min(maxRestMs, firstRestMs * 2 ** standing.inARow)
     standing.failures++
-    standing.inARow++
     standing.last = wordsOf(error)
-    standing.restsUntil = clock.monotonic() + Math.min(maxRestMs, retryMs ?? guessMs)
+    standing.backoff.failed(isFailure(error) ? error.retryAfterMs : undefined)
   }
 
   async function look(key: string, root: CID, lookup: RunningLookup<Member> & { untilMs: number }): Promise<void> {
-    const ready = routers.filter((router) => (standings.get(router) as Standing).restsUntil <= clock.monotonic())
+    const ready = routers.filter((router) => (standings.get(router) as Standing).backoff.remainingMs === 0)
     for (const router of routers)
       if (!ready.includes(router)) {
         const { last = '' } = standings.get(router) as Standing
@@ -210,8 +210,8 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
     found: () => [...origins.values()],
     routers: () =>
       routers.map((router) => {
-        const { lookups: count, named, failures, last, restsUntil } = standings.get(router) as Standing
-        const restsMs = Math.max(0, Math.round(restsUntil - clock.monotonic()))
+        const { lookups: count, named, failures, last, backoff } = standings.get(router) as Standing
+        const restsMs = Math.round(backoff.remainingMs)
         return { name: router.name, lookups: count, named, failures, lastFailure: last, restsMs }
       }),
     async close() {

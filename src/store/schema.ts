@@ -17,7 +17,7 @@ create table quota (day int, token text, uploads int, bytes int, primary key (da
 create table record (name text primary key, bytes blob, at int);
 create index record_at on record (at);
 create table announce_ad (seq integer primary key, cid text not null unique, bytes blob, context int);
-create table announce_chunk (cid text not null unique, bytes blob, context int);
+create table announce_chunk (cid text not null, bytes blob, context int, unique (cid, context));
 create index announce_chunk_context on announce_chunk (context);
 create table announced (upload integer primary key, cid blob, context int);
 create index announced_context on announced (context);

@@ -135,6 +135,22 @@ test('uploaded again before or after the removal → announced once', async (t) 
   assert.deepEqual([...known(await walk(chain))], [keyOf(kept)])
 })
 
+test('two batches of one list, one removed → the other keeps the list', async (t) => {
+  const { store, chain } = await made(t)
+  const bytes = Buffer.from([0x60])
+  const leaf = await keepLeaf(store, bytes)
+  await chain.publish()
+  const document = CID.createV1(0x71, leaf.cid.multihash)
+  await keep(store, async (dag) => {
+    await dag.put(document, bytes)
+    return dag.finish(document, 'unixfs-v1-2025', bytes.byteLength)
+  })
+  await chain.publish()
+  await store.remove(leaf.cid)
+  await chain.publish()
+  assert.deepEqual([...known(await walk(chain))], [keyOf(leaf)])
+})
+
 test('denied → removed; denied before → never announced', async (t) => {
   const { store, chain, denied } = await made(t)
   const kept = [await keepLeaf(store, randomBytes(10)), await keepLeaf(store, randomBytes(10))]

@@ -9,13 +9,10 @@ import { Failure, isFailure } from '../../core/failure.ts'
 import type { Names } from '../../names/names.ts'
 import type { Route } from '../add/add.ts'
 import { qualityOf } from '../content/negotiate.ts'
-import { closeAfter } from '../wire/close-after-answer.ts'
-import { corsHeaders, preflight } from '../wire/cors.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 import type { RequestContext } from '../wire/request-context.ts'
-import { hasBody } from '../wire/request-target.ts'
 import type { Respond } from '../wire/respond.ts'
-import { cutWhenStalled } from '../wire/write.ts'
+import { type Read, readRoute } from './read-route.ts'
 
 /** What other nodes are told of this gateway. */
 export type Self = {
@@ -33,7 +30,6 @@ export type RoutingOptions = {
   readonly clock: Clock
 }
 
-const methods = 'GET, HEAD, OPTIONS'
 const gatewayProtocol = 'transport-ipfs-gateway-http'
 const recordType = 'application/vnd.ipfs.ipns-record'
 const ndjson = 'application/x-ndjson'
@@ -47,43 +43,43 @@ const staleSeconds = 172_800
 export function createRoutingRoute(options: RoutingOptions): Route {
   const { self, holds, names, respond, clock } = options
 
-  async function give(context: RequestContext): Promise<void> {
-    const { request, target, signal } = context
+  async function read({ request, target, signal }: RequestContext): Promise<Read> {
     const [, , , kind = '', name = '', ...rest] = target.path.split('/')
     if (rest.length > 0 || name === '') throw noSuchPath()
-    if (kind === 'ipns') return giveRecord(context, name)
-    const type = typeFor(request.headers.accept)
+    const { accept } = request.headers
+    if (kind === 'ipns') return record(name, accept, signal)
+    const type = typeFor(accept)
     if (kind === 'peers') {
-      const peerId = parseKey(name) ? publicKeyIn(name)?.peerId : undefined
       if (!parseKey(name)) throw malformed(`${JSON.stringify(name.slice(0, longestTold))} is no peer ID`)
-      return givePeers(context, type, 'Peers', peerId === self.peerId)
+      return peers(target.query, type, 'Peers', publicKeyIn(name)?.peerId === self.peerId)
     }
     if (kind !== 'providers') throw noSuchPath()
     const cid = parseCid(name)
     if (!cid) throw malformed(`${JSON.stringify(name.slice(0, longestTold))} is no CID`)
     const isHere = await holds(cid)
     signal.throwIfAborted()
-    givePeers(context, type, 'Providers', isHere)
+    return peers(target.query, type, 'Providers', isHere)
   }
 
-  function givePeers(context: RequestContext, type: string, list: 'Providers' | 'Peers', isHere: boolean): void {
-    const { query } = context.target
-    const record = isHere ? filtered(self, query.get('filter-addrs'), query.get('filter-protocols')) : undefined
-    const records = record ? [record] : []
+  function peers(query: URLSearchParams, type: string, list: 'Providers' | 'Peers', isHere: boolean): Read {
+    const found = isHere ? filtered(self, query.get('filter-addrs'), query.get('filter-protocols')) : undefined
+    const records = found ? [found] : []
     const text =
       type === json ? JSON.stringify({ [list]: records }) : records.map((one) => `${JSON.stringify(one)}\n`).join('')
-    send(context, Buffer.from(text), {
-      'Content-Type': type,
-      Vary: 'Accept',
-      'Last-Modified': new Date(clock.now()).toUTCString(),
-      'Cache-Control': `public, max-age=${records.length > 0 ? foundSeconds : emptySeconds}, stale-while-revalidate=${staleSeconds}, stale-if-error=${staleSeconds}`,
-    })
+    const seconds = records.length > 0 ? foundSeconds : emptySeconds
+    return {
+      body: Buffer.from(text),
+      headers: {
+        'Content-Type': type,
+        Vary: 'Accept',
+        'Last-Modified': new Date(clock.now()).toUTCString(),
+        'Cache-Control': `public, max-age=${seconds}, stale-while-revalidate=${staleSeconds}, stale-if-error=${staleSeconds}`,
+      },
+    }
   }
 
   /** A record that was proved here before; no upstream is asked. */
-  async function giveRecord(context: RequestContext, name: string): Promise<void> {
-    const { request, signal } = context
-    const { accept } = request.headers
+  async function record(name: string, accept: string | undefined, signal: AbortSignal): Promise<Read> {
     if (
       accept !== undefined &&
       accept !== '*/*' &&
@@ -99,47 +95,29 @@ export function createRoutingRoute(options: RoutingOptions): Route {
     })
     const leftMs = Math.max(0, found.endsAt - clock.now())
     const seconds = Math.floor(Math.min(found.ttlMs, leftMs) / 1000)
-    send(context, found.bytes, {
-      'Content-Type': recordType,
-      Vary: 'Accept',
-      ETag: `"${createHash('sha256').update(found.bytes).digest('base64url')}"`,
-      Expires: new Date(found.endsAt).toUTCString(),
-      'Cache-Control': `public, max-age=${seconds}`,
-    })
+    return {
+      body: found.bytes,
+      headers: {
+        'Content-Type': recordType,
+        Vary: 'Accept',
+        ETag: `"${createHash('sha256').update(found.bytes).digest('base64url')}"`,
+        Expires: new Date(found.endsAt).toUTCString(),
+        'Cache-Control': `public, max-age=${seconds}`,
+      },
+    }
   }
 
-  function send(
-    { request, response }: RequestContext,
-    body: Uint8Array,
-    headers: Readonly<Record<string, string>>,
-  ): void {
-    for (const [name, value] of corsHeaders) response.setHeader(name, value)
-    response.setHeader('X-Content-Type-Options', 'nosniff')
-    response.setHeader('Content-Length', body.byteLength)
-    response.writeHead(200, headers).end(request.method === 'HEAD' ? undefined : body)
-    cutWhenStalled(response, respond.stalledMs)
-  }
-
-  return {
-    name: 'routing',
+  return readRoute({
     at: /^\/routing\/v1\//,
-    answer(context) {
-      const { request, response } = context
-      const { method = '' } = request
-      if (method === 'OPTIONS') return preflight(request, response, methods)
-      const before = () => {
-        if (hasBody(request)) closeAfter(request, response)
-      }
-      if (method === 'GET' || method === 'HEAD')
-        return void give(context).catch((error: unknown) => respond.failed(request, response, error, { before }))
-      // Nobody is told what others have.
-      const refusal = new HttpRefusal('unsupported', 'this router tells of itself alone, and takes no records', {
+    read,
+    // A record that somebody else puts here would be told as ours.
+    refusal: (method) =>
+      new HttpRefusal('unsupported', 'this router tells of itself alone, and takes no records', {
         source: 'client',
         status: method === 'PUT' ? 501 : 405,
-      })
-      respond.failed(request, response, refusal, { before, headers: { Allow: methods } })
-    },
-  }
+      }),
+    respond,
+  })
 }
 
 const longestTold = 100
