@@ -10,7 +10,9 @@ import { codec, hash, inBase32, keptKey } from './cid.ts'
 
 export type Block = { readonly cid: CID; readonly bytes: Uint8Array }
 
-/** The largest block that may exist anywhere in the system (trustless gateway specification: 2 MiB). */
+/**
+ * The largest block that may exist anywhere in the system (trustless gateway specification: 2 MiB).
+ */
 export const maxBlockBytes = 2 * 1024 * 1024
 
 /** The largest content an identity CID may carry in itself (IPIP-512). */
@@ -31,14 +33,15 @@ const native = (name: string, length: number, algorithm = name): HashFunction =>
   digest: (bytes) => digestOf(algorithm, bytes, 'buffer'),
 })
 
-/** From 160 bits on each length has a code of its own. */
+/** Each length from 160 bits on has a multicodec code of its own. */
 const blake2bs = Array.from({ length: 45 }, (_, at): [number, HashFunction] => {
   const length = 20 + at
   const digest = (bytes: Uint8Array) => blake2b(bytes, { dkLen: length })
   return [0xb200 + length, { name: `blake2b-${8 * length}`, length, digest }]
 })
 
-// Those that Kubo takes but SHA-1, and only at full length: a short digest can be forged, and SHA-1 has collisions.
+// The functions that Kubo accepts except SHA-1, and only at full length: a short digest can be
+// forged, and SHA-1 has collisions.
 const functions: ReadonlyMap<number, HashFunction> = new Map<number, HashFunction>([
   [hash.sha256, { name: 'sha2-256', length: 32, digest: sha256 }],
   [0x13, native('sha2-512', 64, 'sha512')],
@@ -61,17 +64,23 @@ export const hashCode = (name: string): number | undefined =>
 
 export const isIdentity = (cid: CID): boolean => cid.multihash.code === hash.identity
 
-/** Whether bytes can be proved against this CID at all: a known function, the full digest, a small identity. */
+/**
+ * True if bytes can be verified against this CID: a known function, the full digest, a small
+ * identity.
+ */
 export function isProvable(cid: CID): boolean {
   const { code, digest } = cid.multihash
   if (code === hash.identity) return digest.byteLength <= maxIdentityBytes
   return functions.get(code)?.length === digest.byteLength
 }
 
-/** The digest of these bytes by a function that is trusted here; undefined for any other one. */
+/** The digest of these bytes by a trusted function; undefined for any other function. */
 export const digestBy = (code: number, bytes: Uint8Array): Uint8Array | undefined => functions.get(code)?.digest(bytes)
 
-/** Whether `bytes` are what `cid` names. False for a CID that cannot be proved and for a block over the limit. */
+/**
+ * True if `bytes` hash to `cid`. False for a CID that cannot be verified and for a block over the
+ * limit.
+ */
 export function proves(cid: CID, bytes: Uint8Array): boolean {
   if (bytes.byteLength > maxBlockBytes || !isProvable(cid)) return false
   const { code, digest } = cid.multihash
@@ -79,7 +88,7 @@ export function proves(cid: CID, bytes: Uint8Array): boolean {
   return hashed !== undefined && Buffer.compare(hashed, digest) === 0
 }
 
-/** The same for a block key. */
+/** The same check for a block key. */
 export function provesKey(key: string, bytes: Uint8Array): boolean {
   try {
     return proves(CID.createV1(codec.raw, decodeDigest(base32.decode(key))), bytes)
@@ -89,8 +98,8 @@ export function provesKey(key: string, bytes: Uint8Array): boolean {
 }
 
 /**
- * The key of a block, whatever codec and CID version it is asked by: the multihash in base32. Every tier keys by it, so
- * that v0, v1, raw and dag-pb readers of the same bytes share one copy.
+ * The key of a block in every tier: its multihash in base32, without codec and CID version, so that
+ * v0, v1, raw and dag-pb readers of the same bytes share one copy.
  */
 export const blockKey = (cid: CID): string => keptKey(cid, keyOf)
 

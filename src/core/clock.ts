@@ -1,20 +1,22 @@
-// Time as an argument, so that tests can control it. Imports nothing of ours.
+// Time as an argument, so that tests can control it. Imports nothing from `src`.
 
-/** Time, as the gateway sees it. `systemClock` is the real one; a test may pass its own. */
+/** The gateway's source of time: `systemClock`, or a fake one in tests. */
 export interface Clock {
   /** Milliseconds since the epoch. */
   now(): number
-  /** Milliseconds of a clock that never jumps, for measuring. */
+  /** Milliseconds of a monotonic clock, for measuring. */
   monotonic(): number
-  /** The milliseconds, of these, in which the event loop was idle. */
+  /** Milliseconds on that clock in which the event loop was idle. */
   idle(): number
-  /** Runs `action` once after `ms`; the answer cancels it. A pending timer never keeps the process alive. */
+  /**
+   * Runs `action` once after `ms`; returns a function that cancels it. A pending timer never keeps
+   * the process alive.
+   */
   after(ms: number, action: () => void): () => void
   /** Resolves after `ms`; rejects with the signal's reason as soon as it aborts. */
   sleep(ms: number, signal?: AbortSignal): Promise<void>
 }
 
-/** The clock of this machine. */
 export const systemClock: Clock = {
   now: () => Date.now(),
   monotonic: () => performance.now(),

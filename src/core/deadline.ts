@@ -1,5 +1,5 @@
-// A deadline and a caller's signal around one piece of work. When either ends, the work's own signal aborts, so that
-// abandoned work stops. Imports leaves only.
+// A deadline and a caller's signal around one piece of work. When either ends, the work's own
+// signal aborts, so that abandoned work stops.
 import type { Clock } from './clock.ts'
 import type { Failure } from './failure.ts'
 
@@ -9,7 +9,10 @@ export type DeadlineOptions = {
   /** The caller's signal; the call rejects with its reason. */
   readonly signal?: AbortSignal | undefined
   readonly late: () => Failure
-  /** Time in which this process was busy itself does not count: the answer may lie in a buffer of ours. */
+  /**
+   * Counts only time in which the event loop was idle: while this process is busy, the response may
+   * already be in one of its buffers.
+   */
   readonly onlyIdle?: boolean
 }
 
@@ -40,7 +43,7 @@ const afterAll: After = (clock, ms, action) => clock.after(ms, action)
 const mostTimes = 3
 const nearEnough = 0.05
 
-/** After so long in which the loop waited, and after three times as long in any case. */
+/** Fires after `ms` of idle event-loop time, and after three times `ms` in any case. */
 const afterIdle: After = (clock, ms, action) => {
   const [beganAt, idleBefore] = [clock.monotonic(), clock.idle()]
   const ring = () => {
@@ -53,7 +56,7 @@ const afterIdle: After = (clock, ms, action) => {
   return () => stop()
 }
 
-/** Stops waiting for shared work when this caller leaves; the work itself goes on for the others. */
+/** Stops waiting for shared work when this caller leaves; the work goes on for the others. */
 export async function orAborted<T>(signal: AbortSignal | undefined, work: Promise<T>): Promise<T> {
   if (!signal) return work
   const left = Promise.withResolvers<never>()
@@ -70,7 +73,10 @@ export async function orAborted<T>(signal: AbortSignal | undefined, work: Promis
 const heldUpMs = 50
 const graceMs = 250
 
-/** A process that was held up is late itself: what came in meanwhile is looked at first. */
+/**
+ * A timer with a grace period after a stall of this process, so that input which arrived during the
+ * stall is read first.
+ */
 export function onceLate(clock: Clock, ms: number, action: () => void): () => void {
   const dueAt = clock.monotonic() + ms
   let stop = clock.after(ms, () => {

@@ -1,25 +1,32 @@
-// One piece of work for all callers that want the same thing at the same time (singleflight). A flight runs on its own
-// signal: a caller that leaves does not stop it; the last one that leaves aborts it, unless the work is to be kept.
+// Request coalescing (single-flight): one piece of work for all callers that want the same thing at
+// the same time. A flight has its own signal: a caller that leaves does not stop it; the last one
+// aborts it, unless the result is to be kept.
 import { cancelled } from './failure.ts'
 
 export interface Flight<T> {
   readonly work: T
-  /** `keep`: this caller's time is over, but it still wants the result in the tiers, so the work goes on. */
+  /**
+   * `keep`: the caller's deadline has passed, but the result should still reach the tiers, so the
+   * work goes on.
+   */
   leave(options?: { readonly keep?: boolean }): void
 }
 
 export interface Flights<T> {
-  /** Joins the flight of `key`, or starts it: `start` gets the signal that aborts when the last caller leaves. */
+  /**
+   * Joins the flight of `key`, or starts it. `start` gets a signal that aborts when the last caller
+   * leaves.
+   */
   join(key: string, start: (signal: AbortSignal) => T): Flight<T>
   /**
-   * The next `join` of this key starts anew. Only the flight that holds `work` is ended. `isOver`: nothing is left that the last
-   * caller to leave would have to stop.
+   * Ends the flight that holds `work`: the next `join` of this key starts a new one. `isOver`: the
+   * work is complete, so the last caller to leave need not abort it.
    */
   land(key: string, work: T, isOver?: boolean): void
-  /** The work of a flight in the air, without joining it. */
+  /** The work of a running flight, without joining it. */
   peek(key: string): T | undefined
   readonly size: number
-  /** Aborts everything in the air. */
+  /** Aborts all running flights. */
   close(): void
 }
 
@@ -32,8 +39,9 @@ type RunningFlight<T> = {
 }
 
 /**
- * A Map that grows or shrinks leaves its old table behind, which leads to the next one: once such a table is old itself, all that
- * lay in the tables outlives each collection of young memory. So an entry that was left holds nothing.
+ * A Map that grows or shrinks leaves its old table behind, linked to the new one: once such a table
+ * is in V8's old generation, everything in the tables survives each young collection. So an entry
+ * is emptied when its flight ends.
  */
 function empty(entry: RunningFlight<unknown>): void {
   entry.work = undefined
@@ -42,7 +50,7 @@ function empty(entry: RunningFlight<unknown>): void {
 
 export function createFlights<T>(): Flights<T> {
   const flights = new Map<string, RunningFlight<T>>()
-  // Made once: most flights are left when their work is over, and that happens several times for each miss.
+  // Created once, because several flights of each miss end this way.
   const unwanted = cancelled('no caller waits for it any more')
 
   function board(key: string, entry: RunningFlight<T>, work: T): Flight<T> {

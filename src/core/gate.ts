@@ -1,27 +1,26 @@
-// Limits concurrency: at most so much at once, the rest waits in a bounded queue. Work keeps its place until it is
-// really over, even when its caller has left: hanging work must not let more pile up behind it.
+// A semaphore with a bounded queue. Work keeps its slot until it has ended, even if its caller
+// left: otherwise hanging work would pile up.
 import type { Clock } from './clock.ts'
 import type { Failure } from './failure.ts'
 
 export interface Gate {
   run<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>
-  /** Resolves with a function that gives the place back. */
+  /** Resolves with a function that releases the slot. */
   enter(signal: AbortSignal | undefined): Promise<() => void>
 }
 
 export function createGate(options: {
   readonly most: number
   readonly inLine: number
-  /** The Failure for a caller that finds the queue full, or waited too long in it. */
+  /** Creates the Failure for a caller that finds the queue full or waited too long in it. */
   readonly full: () => Failure
-  /** How long a caller may wait in the queue; without it there is no limit. */
+  /** The maximum time in the queue; unlimited by default. */
   readonly patience?: { readonly ms: number; readonly clock: Clock }
 }): Gate {
   const { most, patience } = options
   const line = new Set<() => void>()
   let inside = 0
 
-  /** First come, first served. */
   function admit(): void {
     for (const goIn of line) {
       if (inside >= most) return
@@ -38,7 +37,7 @@ export function createGate(options: {
     }
     if (line.size >= options.inLine) throw options.full()
     const { promise, resolve, reject } = Promise.withResolvers<void>()
-    // A caller that was let in already leaves by itself.
+    // A caller that was already admitted must release its slot itself.
     const leave = (reason: unknown) => {
       if (line.delete(resolve)) reject(reason)
     }

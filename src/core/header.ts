@@ -1,12 +1,12 @@
-// Headers of other services: one value of a header that may come twice, and Retry-After (RFC 9110 §10.2.3).
+// Headers of other services: a value that may be repeated, and Retry-After (RFC 9110 §10.2.3).
 
-/** The first value: Node makes a list of a header that came more than once. */
+/** The first value: Node returns an array for some repeated headers. */
 export const oneOf = (value: string | string[] | undefined): string | undefined =>
   Array.isArray(value) ? value[0] : value
 
 const mostMs = 86_400_000
 
-/** Milliseconds from now, for seconds or a date. Kept as sent, up to a day, which no operator exceeds on purpose. */
+/** Parses seconds or a date to milliseconds from now, capped at a day. */
 export function parseRetryAfter(value: string | undefined, now: number): number | undefined {
   if (value === undefined) return undefined
   const ms = /^\d+$/.test(value.trim()) ? Number(value) * 1000 : Date.parse(value) - now

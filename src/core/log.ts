@@ -1,28 +1,29 @@
-// One line per event on standard error, of JSON or for people. Never a secret: callers pass named facts, not objects of libraries.
-// Imports nothing of ours.
+// One line per event on standard error, as JSON or text. Never a secret: callers pass named fields,
+// not objects of libraries. Imports nothing from `src`.
 import type { Writable } from 'node:stream'
 
-/** How much a line of the log matters. */
 export type LogLevel = 'debug' | 'info' | 'warn' | 'error'
-/** `errors`: statuses from 400 on, and answers that were cut. `sampled`: those, and one of 100 others. */
+/**
+ * `errors`: statuses from 400 on, and responses that were cut off. `sampled`: those, and one in 100
+ * of the others.
+ */
 export const accessModes = ['off', 'errors', 'sampled', 'all'] as const
 export type AccessMode = (typeof accessModes)[number]
 
-/** How a line is written. */
 export type LogFormat = 'json' | 'text'
 
-/** Takes one event and its facts. It must not throw, and callers do not wait for it. */
+/** Writes an event and its fields. Never throws, and callers do not wait for it. */
 export type Log = {
   (level: LogLevel, event: string, facts?: Readonly<Record<string, unknown>>): void
-  /** Lines that could not be written. */
+  /** The number of lines that could not be written. */
   readonly lost?: () => number
 }
 
-/** Where lines go. Its failures never reach the caller that writes a line. */
+/** Writes lines of the log. Its failures never reach the caller. */
 export type LogSink = { write(line: string, format?: LogFormat): void; readonly lost: () => number }
 
 const rank = { debug: 0, info: 1, warn: 2, error: 3 } as const
-/** The limit of unread lines in memory, for a reader that has stopped reading. */
+/** The limit of unwritten lines in memory, in case the reader of the log has stopped reading. */
 const mostWaiting = 1024 * 1024
 
 export const silentLog: Log = () => {}
@@ -35,8 +36,8 @@ export function createLog(least: LogLevel, sink: LogSink = createLogSink(), form
 }
 
 /**
- * A reader that is gone, or a full disk, does not end the process: each line is tried, a failed one is counted, and the
- * number of lost lines is written with the next line that gets through.
+ * A closed pipe or a full disk does not end the process: each line is tried, failures are counted,
+ * and the number of lost lines is written with the next line that succeeds.
  */
 export function createLogSink(stream: Writable = process.stderr): LogSink {
   let lost = 0
@@ -87,14 +88,17 @@ function worded(value: unknown): string {
   return escaped(JSON.stringify(value) ?? String(value))
 }
 
-/** JSON without the characters that a terminal obeys: the words of a client must not write to the terminal of the operator. */
+/**
+ * Escapes control characters in JSON, so that text from a client cannot control the operator's
+ * terminal.
+ */
 const escaped = (json: string): string =>
   json.replace(
     /[\u007f-\u009f\u200e\u200f\u2028-\u202e\u2066-\u2069]/g,
     (sign) => `\\u${sign.charCodeAt(0).toString(16).padStart(4, '0')}`,
   )
 
-/** `auto`: for people on a terminal, and JSON for programs elsewhere. */
+/** `auto`: text on a terminal, JSON elsewhere. */
 export const formatFor = (
   wanted: LogFormat | 'auto',
   stream: { readonly isTTY?: boolean } = process.stderr,

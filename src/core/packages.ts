@@ -1,4 +1,4 @@
-// Packages that only some configurations need are loaded where they are used, and one that is not installed is named.
+// Loads optional packages on first use, and names one that is not installed.
 import { Failure, isFailure } from './failure.ts'
 
 export const isNotFound = (error: unknown): boolean =>
@@ -6,7 +6,10 @@ export const isNotFound = (error: unknown): boolean =>
 
 export const notInstalled = (name: string): string => `${name} is not installed; npm install ${name}`
 
-/** What the import gives; `unsupported` where the package, or one that it needs, is not there. */
+/**
+ * Resolves with the import; fails as `unsupported` if the package, or one it needs, is not
+ * installed.
+ */
 export async function packageOf<T>(name: string, load: () => Promise<T>): Promise<T> {
   try {
     return await load()

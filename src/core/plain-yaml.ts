@@ -1,8 +1,7 @@
-// A YAML document as plain values. A key that is a list or a mapping would be made a text, again at each level of it: a kilobyte of them
-// would hold up the process for minutes.
+// Converts a YAML document to plain values. A key that is a list or a mapping is refused: the
+// parser would stringify it again at each level, so a kilobyte of such keys would take minutes.
 import { type Document, isScalar, visit } from 'yaml'
 
-/** Throws where it is not plain. */
 export function plainValues(document: Document): unknown {
   visit(document, {
     Pair(_at, { key }) {

@@ -1,4 +1,4 @@
-// Repeats a check: on a schedule while it succeeds, soon and then with back-off while it fails. Imports leaves only.
+// Repeats a check: at a fixed interval while it succeeds, with exponential backoff while it fails.
 import type { Clock } from './clock.ts'
 
 const firstRetryMs = 5_000
@@ -7,7 +7,7 @@ export async function watch(options: {
   readonly everyMs: number
   readonly clock: Clock
   readonly signal: AbortSignal
-  /** The check; it never rejects while `signal` holds. */
+  /** The check; never rejects before `signal` aborts. */
   readonly look: () => Promise<boolean>
   readonly random?: () => number
 }): Promise<void> {

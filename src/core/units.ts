@@ -1,5 +1,6 @@
-// Values as people write them: durations and sizes (`250ms`, `5s`, `1h`; `64KiB`, `10GiB`, `5MB`; inside it is always
-// milliseconds and bytes), and secrets that were not filled in. Imports nothing of ours, so that backends may use it.
+// Durations and sizes as people write them (`250ms`, `5s`, `1h`; `64KiB`, `10GiB`, `5MB`;
+// internally always milliseconds and bytes), and secrets that were not filled in. Imports nothing
+// from `src`, so that backends may use it.
 import { z } from 'zod'
 
 const millisecondsPer: Readonly<Record<string, number>> = { ms: 1, s: 1000, m: 60_000, h: 3_600_000, d: 86_400_000 }
@@ -41,7 +42,7 @@ function measure({ units, expected, most, limit }: Scale) {
   })
 }
 
-/** Milliseconds, at most what a timer can count: a longer one would fire at once. */
+/** Milliseconds, capped at the longest timer: a longer one would fire at once. */
 export const duration = () =>
   measure({
     units: millisecondsPer,
@@ -49,7 +50,7 @@ export const duration = () =>
     most: 24 * 86_400_000,
     limit: 'at most 24d',
   })
-/** Milliseconds of something that is kept, without a timer. */
+/** Milliseconds of a lifetime that needs no timer. */
 export const lifetime = () =>
   measure({
     units: millisecondsPer,
@@ -57,7 +58,6 @@ export const lifetime = () =>
     most: 36_500 * 86_400_000,
     limit: 'at most 36500d',
   })
-/** Bytes. */
 export const size = () =>
   measure({
     units: bytesPer,
@@ -66,7 +66,10 @@ export const size = () =>
     limit: 'at most 8192TiB',
   })
 
-/** A variable of the environment that was not filled in: the secret would be its name, which everyone can guess. */
+/**
+ * A variable of the environment that was not filled in: the secret would be its name, which anyone
+ * can guess.
+ */
 export const isUnfilled = (text: string): boolean => /^\$\(?\w+\)?$/.test(text)
 
 export const unfilled = 'expected the secret itself, or $' + '{NAME} to take it from the environment'

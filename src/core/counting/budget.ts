@@ -1,18 +1,18 @@
-// A token bucket: a rate with a memory for short bursts.
+// A token bucket: a rate limit that allows short bursts.
 import type { Clock } from '../clock.ts'
 
 export interface Budget {
-  /** Takes one token, if there is one. */
+  /** Takes one token if one is available. */
   take(): boolean
-  /** Adds a part of a token, up to the bucket's size. */
+  /** Adds a fraction of a token, up to the bucket's size. */
   earn(tokens: number): void
-  /** Milliseconds until a token is there; 0 when one is. */
+  /** Milliseconds until a token is available; 0 if one is. */
   readonly waitMs: number
 }
 
-/** Of one process alone. */
+/** A bucket of this process alone. */
 export interface OwnBudget extends Budget {
-  /** Takes tokens that may not be there: it may owe as many as its size. */
+  /** Takes tokens even if the bucket is empty; its debt is bounded by its size. */
   spend(tokens: number): void
 }
 

@@ -1,5 +1,5 @@
-// Counts that several instances keep together, as one instance tells them: what it counted goes out once a second, and what all of
-// them have comes back. Nobody waits for that.
+// Shares counters between instances. Local increments are flushed to the shared store once a
+// second, and the store returns the totals. No request waits for this.
 import { createHash } from 'node:crypto'
 import type { Clock } from '../clock.ts'
 import { withDeadline } from '../deadline.ts'
@@ -8,26 +8,28 @@ import type { Log } from '../log.ts'
 
 export type Told = { readonly key: string; readonly amount: number; readonly keptMs: number }
 
-/** One of the counts. */
+/** A shared counter. */
 export interface Counted {
-  /** How long it is kept from the first addition on, whoever makes it. */
+  /** The lifetime of the counter in the store, from the first increment by any instance. */
   readonly keptMs: number
-  /** `told`: what was just added by this instance. `total`: what all of them have, this included. */
+  /**
+   * Called after a flush. `told`: the increment that was sent. `total`: the sum of all instances.
+   */
   heard(told: number, total: number): void
-  /** So much could not be told. */
+  /** Called with an increment that could not be sent. */
   lost?(amount: number): void
 }
 
 export interface Telling {
-  /** Counts so much more, or nothing, to hear what the others have. */
+  /** Adds `amount` to the counter. Pass 0 to fetch the shared total only. */
   note(key: string, amount: number, counted: Counted): void
-  /** The others cannot be told. */
+  /** True while the shared store is unreachable. */
   readonly isAlone: boolean
   close(): void
 }
 
 export type TellingOptions = {
-  /** Adds to each count, and gives what it holds then. */
+  /** Adds to each counter and returns the new totals. */
   readonly add: (counts: readonly Told[], signal: AbortSignal) => Promise<readonly number[]>
   readonly clock: Clock
   readonly log: Log
@@ -93,5 +95,5 @@ export function createTelling({ add, clock, log }: TellingOptions): Telling {
 
 const late = () => new Failure('timeout', 'it did not answer in time', { source: 'ours' })
 
-/** No address of a client lies in the store, and no name of a token. */
+/** Hashed, so that the store holds no client addresses or token names. */
 const nameOf = (key: string): string => createHash('sha256').update(key).digest('base64url').slice(0, 22)

@@ -1,21 +1,22 @@
-// Whether this thread may read from a disk at once. A read from the page cache takes a tenth of the time that a thread takes for
-// it, but a disk that is slow must not stop everything else. So this is given up for a while when a read took long, and for as long
-// as a call that a thread makes to the same disk is late. Elsewhere than on a disk of this machine it is never allowed: there a read
-// may ask a server, whatever the page cache holds.
+// Decides if the main thread may read a file synchronously. A read from the page cache takes a
+// tenth of the time of one by a thread, but a slow disk must not stop the event loop. So
+// synchronous reads pause after a slow one, and while a thread's call to the same disk is overdue.
+// They are allowed on local file systems only: elsewhere a read may ask a server, whatever the page
+// cache holds.
 import { readFileSync } from 'node:fs'
 import { statfs } from 'node:fs/promises'
 import type { Clock } from '../clock.ts'
 
 export interface AtOnce {
   may(now: number): boolean
-  /** Runs a read by this thread that began at `began`, and learns from the time it took. */
+  /** Runs a synchronous read that began at `began`, and learns from its duration. */
   run<T>(began: number, read: () => T): T
-  /** A thread begins a call to this disk; the answer is called at its end. */
+  /** Notes that a thread begins a call to this disk; returns a function to call at its end. */
   began(): () => void
 }
 
-// A file of 2 MiB takes 0.3 ms. What takes longer than this came from the disk, or this process had no processor meanwhile: which
-// of them, the system tells. Much longer counts in any case.
+// A cached file of 2 MiB takes 0.3 ms. A read slower than `slowMs` came from the disk, or this
+// process had no CPU meanwhile; /proc tells which. Above `verySlowMs` it counts in any case.
 const slowMs = 10
 const verySlowMs = 250
 const firstPauseMs = 250
@@ -23,7 +24,7 @@ const maxPauseMs = 60_000
 const forgivenAfterMs = 60_000
 const lateMs = 250
 
-/** Types of file systems (statfs) that keep files on a disk of this machine, or in its memory. */
+/** File system types (statfs) on local disks or in memory. */
 const local: ReadonlySet<number> = new Set([
   0xef53, // ext2 to ext4
   0x58465342, // XFS
@@ -42,7 +43,7 @@ export function createAtOnce(folder: string, clock: Clock): AtOnce {
   let pauseMs = firstPauseMs
   let bytesFromDisk: number | undefined
 
-  /** Not before it is there. */
+  /** Runs lazily, since the folder may not exist when this is created. */
   function findOut(): void {
     isLocal = false
     bytesFromDisk = readFromDisk()
@@ -87,7 +88,10 @@ export function createAtOnce(folder: string, clock: Clock): AtOnce {
   }
 }
 
-/** Bytes that this thread has waited for from a disk; undefined where the system does not say. */
+/**
+ * Bytes that this thread has read from a disk (not from the page cache); undefined where the system
+ * does not say.
+ */
 function readFromDisk(): number | undefined {
   try {
     return Number(/^read_bytes: (\d+)$/m.exec(readFileSync('/proc/thread-self/io', 'latin1'))?.[1])

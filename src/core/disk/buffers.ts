@@ -1,10 +1,10 @@
-// Buffers that are used again. A new one of 1 MiB costs more than to read a file into it: the system hands out its pages one
-// by one, and the collector takes them back.
+// Reusable buffers. A new one of 1 MiB costs more than reading a file into it: the kernel maps its
+// pages one by one, and garbage collection unmaps them.
 
-/** Memory that is lent. A reader that never gives it back costs a new buffer, and nothing else. */
+/** Borrowed memory. A reader that never releases it only costs a new buffer. */
 export type Lent = {
   readonly bytes: Buffer
-  /** The reader, and everything it passed the bytes on to, is done with them. */
+  /** Marks the bytes as no longer used by the reader or anything it passed them to. */
   readonly release: () => void
 }
 
@@ -14,13 +14,13 @@ export interface Buffers {
 
 const leastBytes = 4096
 
-// glibc begins a large buffer 16 bytes behind the start of a page. AMD's Zen 3 copies a file to there in five times the time that it
-// takes from 32 bytes behind it on.
+// glibc begins a large buffer 16 bytes after a page boundary. AMD's Zen 3 copies a file to there
+// five times slower than to an offset of 32 bytes or more.
 const leadBytes = 64
 
-/** Keeps at most so many bytes of buffers that no reader has. */
+/** Keeps up to `mostIdleBytes` of released buffers. */
 export function createBuffers(mostIdleBytes: number): Buffers {
-  // By their size, a power of two.
+  // Keyed by size, a power of two.
   const idle = new Map<number, Buffer[]>()
   let idleBytes = 0
 

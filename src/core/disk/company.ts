@@ -1,6 +1,6 @@
-// How a backend learns that other processes of the same gateway use its folder.
+// Tells a backend that sibling processes of the same gateway use its folder.
 
 export interface FolderCompany {
-  /** One of the processes does what needs to be done once. */
+  /** True in the one process that does periodic work on the folder. */
   readonly isOwner: boolean
 }

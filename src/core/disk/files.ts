@@ -1,10 +1,13 @@
-// Files: what errors of the file system mean, and folders that survive a power cut.
+// Files: the meaning of file-system errors, and folders that survive a power cut.
 import { randomUUID } from 'node:crypto'
 import { closeSync, constants, fsync, open as openFile } from 'node:fs'
 import { mkdir, rm, writeFile } from 'node:fs/promises'
 import { dirname, join } from 'node:path'
 
-/** Flags for a file that is expected to be regular: no link is followed, and a pipe that has no writer is not waited for. */
+/**
+ * Flags for opening an expected regular file: symlinks are not followed, and a pipe without a
+ * writer does not block.
+ */
 export const asRegular = (constants.O_NOFOLLOW ?? 0) | (constants.O_NONBLOCK ?? 0)
 
 export function codeOf(error: unknown): string | undefined {
@@ -15,7 +18,7 @@ export const isNoRoom = (error: unknown): boolean => ['ENOSPC', 'EDQUOT'].includ
 
 export const isGone = (error: unknown): boolean => codeOf(error) === 'ENOENT'
 
-/** `otherwise` for what is not there. */
+/** Resolves with `otherwise` if the file does not exist. */
 export async function orIfGone<T>(work: Promise<T>, otherwise: T): Promise<T> {
   try {
     return await work
@@ -25,13 +28,16 @@ export async function orIfGone<T>(work: Promise<T>, otherwise: T): Promise<T> {
   }
 }
 
-/** Makes what was created, renamed or linked in this folder durable. Some file systems cannot, and need not. */
+/**
+ * Makes files that were created, renamed or linked in this folder durable. Some file systems
+ * cannot, and need not.
+ */
 export function syncFolder(path: string): Promise<void> {
   return new Promise((resolve, reject) => {
     openFile(path, 'r', (failed, handle) => {
       if (failed) return reject(failed)
       fsync(handle, (error) => {
-        // Nothing was written by it: no server is asked, and no thread.
+        // Closing is synchronous: nothing was written, so no server is asked.
         try {
           closeSync(handle)
         } catch {}
@@ -45,8 +51,9 @@ export function syncFolder(path: string): Promise<void> {
 const cannotSync: ReadonlySet<string> = new Set(['EINVAL', 'EPERM', 'EISDIR'])
 
 /**
- * Makes the folder and its missing parents; resolves with the first one made. On a read-only disk Node says ENOENT, which would be
- * taken for a folder that is gone: what it says of one folder alone is true.
+ * Makes the folder and its missing parents; resolves with the first one made. A recursive mkdir
+ * reports ENOENT on a read-only disk, which would look like a missing folder; mkdir of a single
+ * folder reports the true error.
  */
 export async function makeFolders(path: string, make: typeof mkdir = mkdir): Promise<string | undefined> {
   try {
@@ -62,7 +69,7 @@ async function tellTruth(path: string, make: typeof mkdir): Promise<void> {
     try {
       return await make(at)
     } catch (error) {
-      // One that is there: another call has made it meanwhile.
+      // Another call has made the folder meanwhile.
       if (codeOf(error) === 'EEXIST') return
       if (!isGone(error)) throw error
     }
@@ -76,7 +83,7 @@ export async function makeFolder(path: string): Promise<void> {
   for (let made = path; made.length >= first.length; made = dirname(made)) await syncFolder(dirname(made))
 }
 
-/** Tries to write into the folder, and makes it where it is missing. */
+/** Tests that the folder is writable; makes it if missing. */
 export async function tryToWrite(folder: string): Promise<void> {
   await makeFolders(folder)
   const file = join(folder, `.probe-${randomUUID()}`)

@@ -1,4 +1,4 @@
-// What an operator can do about an error of the file system, in a few words.
+// Hints for operators about file-system errors.
 import { codeOf } from './files.ts'
 
 const remedies: Readonly<Record<string, string>> = {

@@ -1,6 +1,9 @@
-// How a backend gets what all backends over one folder share: after a reload two of them work there for a while.
+// Shares state among all backends over one folder: after a reload the old and the new backend use
+// it concurrently for a while.
 
 export interface SharedFolders {
-  /** `part` gives all of them in this folder the same thing that `make` made. */
+  /**
+   * `part` returns the same object to all backends of this folder, created by `make` on first use.
+   */
   enter(path: string): { part<Part extends object>(make: (path: string) => Part): Part; leave(): void }
 }

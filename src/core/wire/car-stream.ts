@@ -1,5 +1,5 @@
-// CARv1 as it comes off the network, from an upstream or a client: one block at a time, with a bound on everything that has
-// a length. The blocks are not proved here.
+// Reads a CARv1 stream from an upstream or a client block by block, with a bound on every length.
+// The caller verifies the blocks.
 import { decode as decodeCbor } from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
 import { type Block, maxBlockBytes } from '../block.ts'
@@ -9,24 +9,24 @@ import { Failure } from '../failure.ts'
 const maxHeaderBytes = 1024 * 1024
 const maxCidBytes = 512
 const maxVarintBytes = 8
-// Sections of no bytes: some writers align their blocks with them.
+// Empty sections: some writers use them to align their blocks.
 const mostPadding = 4096
 
-/** Makes the Failure for a CAR that is not in order. */
+/** Creates the Failure for a malformed CAR. */
 type Fault = (what: string, cause?: unknown) => Failure
 
 export type CarOptions = {
-  /** By default the sender is an upstream, which is broken. */
+  /** Default: the sender is an upstream, which is then `broken`. */
   readonly broken?: Fault
-  /** Gets the roots before the first block comes. */
+  /** Called with the roots before the first block. */
   readonly onRoots?: (roots: readonly CID[]) => void
-  /** No other reader has the chunks: each is freed as soon as it was copied into its blocks. */
+  /** No other reader uses the chunks, so each is freed once copied into its blocks. */
   readonly ownsChunks?: boolean
 }
 
 const ofUpstream: Fault = (what, cause) => new Failure('broken', `the CAR ${what}`, { source: 'upstream', cause })
 
-/** Yields blocks in the order sent; ends normally only where a section ends and the stream does too. */
+/** Yields blocks in the order sent; ends normally only if the stream ends between two sections. */
 export async function* readCar(
   chunks: AsyncIterable<Uint8Array>,
   { broken = ofUpstream, onRoots, ownsChunks = false }: CarOptions = {},
@@ -66,10 +66,13 @@ function rootsIn(bytes: Uint8Array, broken: Fault): readonly CID[] {
   return cids.filter((cid) => cid !== null)
 }
 
-// A CID with a digest of 64 bytes and codes of any length fits in.
+// Fits a CID with a digest of 64 bytes and codes of any length.
 const usualCidBytes = 96
 
-/** The bytes lie in a memory of their own: the memory tier keeps them as they are. */
+/**
+ * The returned bytes have memory of their own, so that the memory tier can keep them without a
+ * copy.
+ */
 async function section(reader: Reader, length: number, broken: Fault): Promise<Block> {
   let head = await reader.take(Math.min(length, usualCidBytes))
   const size = measured(head, broken)
@@ -98,8 +101,9 @@ function cidIn(bytes: Uint8Array, broken: Fault): CID {
 }
 
 /**
- * Frees what arrived. Otherwise it lies there until V8 looks at the whole heap, which it does the more often the more such
- * memory there is. Only a chunk that is all of its buffer: nothing else lies in that.
+ * Frees a chunk now. Otherwise it stays until V8 collects the complete heap, which happens more
+ * often the more such memory there is. Only for a chunk that spans its buffer, since others share
+ * theirs.
  */
 function free({ buffer, byteLength }: Uint8Array): void {
   if (buffer instanceof ArrayBuffer && buffer.byteLength === byteLength) buffer.transfer(0)
@@ -153,7 +157,7 @@ function createReader(chunks: AsyncIterable<Uint8Array>, broken: Fault, ownsChun
       }
       throw broken('has a malformed length')
     },
-    /** A piece of its own: it does not keep the network's buffers alive. */
+    /** Copies into memory of its own, so that the network's buffers are freed. */
     async take(length: number): Promise<Uint8Array> {
       const piece = Buffer.allocUnsafeSlow(length)
       await fill(piece, 0)

@@ -1,7 +1,7 @@
-// What a browser says of the page that made a request: other clients send no `Sec-Fetch-Site`.
+// Detects requests from pages of other sites by `Sec-Fetch-Site`, which only browsers send.
 import type { IncomingHttpHeaders } from 'node:http'
 
-/** Of the same site is not enough: content of strangers has origins below the host of the gateway. */
+/** `same-site` is not trusted: foreign content has origins on subdomains of the gateway's host. */
 export function isFromAnotherSite(headers: IncomingHttpHeaders): boolean {
   const site = headers['sec-fetch-site']
   return site === 'cross-site' || site === 'same-site'

@@ -1,9 +1,9 @@
-// Whether the other end of a connection is on this machine.
+// Detects connections from this machine.
 import type { Socket } from 'node:net'
 
 export const isLoopback = (address = ''): boolean => /^(?:::ffff:)?127\.|^::1$/.test(address)
 
-/** An IPv4 address that is mapped into IPv6 as that IPv4 address: ::ffff:1.2.3.4 and ::ffff:102:304 are 1.2.3.4. */
+/** Converts an IPv4-mapped IPv6 address to IPv4: ::ffff:1.2.3.4 and ::ffff:102:304 are 1.2.3.4. */
 export function plainAddress(address: string): string {
   if (!address.startsWith('::ffff:')) return address
   const mapped = address.slice('::ffff:'.length)
@@ -14,17 +14,21 @@ export function plainAddress(address: string): string {
 
 const told = Symbol('whether it came over a unix socket')
 
-/** Of a connection that another process accepted, or speaks for: what that one knows. */
+/** Overrides the detection for a connection that another process accepted or forwards. */
 export function markUnixPeer(socket: Pick<Socket, 'remoteAddress'>, isUnix: boolean): void {
   Object.assign(socket, { [told]: isUnix })
 }
 
-/** Whether it came over a unix socket: its peer has no address. Neither has that of a TCP connection that is closed. */
+/**
+ * True for a unix socket. A missing peer address is not enough: a closed TCP connection has none
+ * either.
+ */
 export function isUnixPeer(socket: Pick<Socket, 'remoteAddress'> & { readonly [told]?: boolean }): boolean {
   const known = socket[told]
   if (known !== undefined) return known
   if (socket.remoteAddress !== undefined) return false
-  // Node sets it at each socket that a server accepted. The address of a server on a unix socket is a path.
+  // Node sets `server` on each accepted socket. A server on a unix socket has a path as its
+  // address.
   const server: { address?(): unknown } | undefined = Reflect.get(socket, 'server')
   return typeof server?.address?.() === 'string'
 }

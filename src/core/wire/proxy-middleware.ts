@@ -1,5 +1,6 @@
-// http-proxy-middleware is loaded where the configuration forwards something (`proxy`, `upload.through`): it takes time of each
-// start and memory of each process. A gateway is made at once, so it is required and not imported.
+// Loads http-proxy-middleware only if the configuration forwards requests (`proxy`,
+// `upload.forwardTo`), since it costs startup time and memory. With require, because a gateway is
+// created synchronously.
 import { createRequire } from 'node:module'
 
 export const loadProxyMiddleware = () =>

@@ -1,5 +1,5 @@
-// A connection to Redis or Valkey that is always open: it keeps trying while the server is away, and a command made meanwhile fails
-// at once. For every kind of backend that speaks to one.
+// A connection to Redis or Valkey that reconnects on its own. A command made while the server is
+// away fails at once.
 import type { Clock } from '../clock.ts'
 import { onceLate } from '../deadline.ts'
 import { Failure, type FailureSource } from '../failure.ts'
@@ -12,25 +12,26 @@ export const redisUrl = {
 } as const
 
 const connectMs = 1000
-// The server is asked whether it is there; who says nothing for so long is asked over a new connection.
+// The server is pinged at this interval; after `silentMs` without a reply, a new connection is
+// tried.
 const pingMs = 1000
 const silentMs = 2000
-// Until it has taken up the connection, too.
+// Also limits the time to connect.
 const quietMs = 5000
 const mostBackOffMs = 1000
-// RESP's bulk string, `$`: replies of this type come as bytes and not as text.
+// RESP's bulk string, `$`: replies of this type are returned as bytes, not text.
 const bulkString = 36
 
 type Library = typeof import('@keyv/redis')
 export type RedisClient = ReturnType<Library['createClient']>
 
-/** While it is away every command fails with "offline"; why is in the last event. */
+/** While disconnected every command fails with "offline"; the reason is in the last event. */
 export type LastEvent = { error: unknown }
 
 export type RedisConnection = {
   readonly library: Library
   readonly client: RedisClient
-  /** Another one like it, which is not connected. */
+  /** Creates an identical client that is not connected. */
   readonly make: () => RedisClient
 }
 
@@ -42,11 +43,12 @@ export async function connectRedis(
   const { userAgent, last, waitMs } = how
   const library = await packageOf('@keyv/redis', () => import('@keyv/redis'))
   const make = (): RedisClient => {
-    // The library makes a class with all commands for each configuration that differs from the last one, 10 ms and more; a
-    // duplicate shares the class of a client without any.
+    // The library generates a class with all commands for each configuration that differs from the
+    // previous one, which takes 10 ms or more; a duplicate reuses the class of a client without
+    // options.
     const made = library.createClient().duplicate({
       url,
-      // In CLIENT LIST; Redis takes no spaces in it.
+      // Shown in CLIENT LIST; Redis allows no spaces in it.
       clientInfoTag: userAgent.replaceAll(/[^!-~]+/g, '-'),
       disableOfflineQueue: true,
       commandsQueueMaxLength: 4096,
@@ -67,7 +69,7 @@ export async function connectRedis(
     return made as unknown as RedisClient
   }
   const client = make()
-  // It keeps trying for as long as it is open; a call made meanwhile fails at once. Only destroy() ends this promise early.
+  // connect() retries for as long as the client is open; only destroy() ends this promise early.
   const ready = client.connect().then(
     () => {},
     () => {},
@@ -82,9 +84,9 @@ export async function connectRedis(
 }
 
 /**
- * A connection that is half open takes whatever is written to it, and what is written keeps the library's own clock for quiet
- * sockets from ringing. So the server is asked whether it is there. Where it does not say, a second connection is opened, and
- * the one that answers first stays. Ends when the client that is held is destroyed.
+ * A half-open connection accepts writes, which keep resetting the library's own socket timeout. So
+ * the server is pinged. If it stays silent, a second connection is opened, and the first to respond
+ * is kept. Ends when the current client is destroyed.
  */
 export function replaceSilent(holder: { client: RedisClient }, make: () => RedisClient, clock: Clock): void {
   const ask = (): void => {
@@ -115,7 +117,7 @@ export function replaceSilent(holder: { client: RedisClient }, make: () => Redis
 
 export const connectTimeoutMs = connectMs
 
-/** Redis says what is wrong in the first word of an error, in capitals; the rest may name what it should not. */
+/** Redis names the error in the first word, in capitals; the rest may contain secrets. */
 export function explainRedis(cause: unknown, { what, source }: { what: string; source: FailureSource }): Failure {
   if (isMissingPackage(cause)) return new Failure('unsupported', `${what}: ${cause.message}`, { source, cause })
   const word = cause instanceof Error ? (/^[A-Z]{3,}\b/.exec(cause.message)?.[0] ?? cause.constructor.name) : 'an error'

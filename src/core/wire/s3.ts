@@ -1,27 +1,30 @@
-// Requests to an S3 bucket, signed: for every kind of backend that speaks to one. AWS's own signer makes the signatures.
+// Signed requests to an S3 bucket, by AWS's own signer.
 import { createHash, createHmac, hash } from 'node:crypto'
 import { packageOf } from '../packages.ts'
 
 export type S3Place = {
   readonly bucket: string
-  /** By default that of the environment, or us-east-1. */
+  /** Default: the environment, or us-east-1. */
   readonly region?: string | undefined
-  /** By default AWS. */
+  /** Default: AWS. */
   readonly endpoint?: string | undefined
-  /** The bucket is in the path and not in the host name. By default with `endpoint`. */
+  /** Puts the bucket in the path instead of the host name. Default: true with `endpoint`. */
   readonly forcePathStyle?: boolean | undefined
-  /** With `secretAccessKey`. Without: the environment, or AWS's own chain (profile, container, instance). */
+  /**
+   * Together with `secretAccessKey`. Default: the environment, or AWS's credential chain (profile,
+   * container, instance).
+   */
   readonly accessKeyId?: string | undefined
   readonly secretAccessKey?: string | undefined
 }
 
 export type S3Request = {
   readonly method: 'GET' | 'PUT' | 'HEAD' | 'DELETE'
-  /** Undefined: the bucket itself. */
+  /** Undefined means the bucket itself. */
   readonly key?: string | undefined
   readonly query?: Readonly<Record<string, string>> | undefined
   readonly headers?: Readonly<Record<string, string>> | undefined
-  /** What is signed of the body; a stream is not. */
+  /** The part of the body that is signed; a stream is not. */
   readonly body?: Uint8Array | 'stream' | undefined
 }
 
@@ -32,7 +35,7 @@ type Credentials = { accessKeyId: string; secretAccessKey: string; sessionToken?
 
 const emptyHash = hash('sha256', '')
 
-/** Loads the signer: a gateway without S3 does not pay for it. */
+/** Loads the signer on demand: a gateway without S3 does not pay for it. */
 export async function s3Signer(place: S3Place): Promise<SignS3> {
   const { SignatureV4 } = await packageOf('@smithy/signature-v4', () => import('@smithy/signature-v4'))
   const { AWS_REGION, AWS_DEFAULT_REGION } = process.env
@@ -74,7 +77,7 @@ async function credentialsOf({
 
 function addressOf({ bucket, endpoint, forcePathStyle }: S3Place, region: string) {
   const url = new URL(endpoint ?? `https://s3.${region}.amazonaws.com${region.startsWith('cn-') ? '.cn' : ''}`)
-  // No certificate is for a name with further dots.
+  // A wildcard certificate does not cover a bucket name with dots.
   const isInPath = forcePathStyle ?? (endpoint !== undefined || bucket.includes('.'))
   const before = isInPath ? '' : `${bucket}.`
   return {
@@ -93,7 +96,7 @@ function queryText(query: Readonly<Record<string, string>>): string {
   return parts.length === 0 ? '' : `?${parts.join('&')}`
 }
 
-/** As the signer wants it. */
+/** SHA-256 in the interface of the signer. */
 class Sha256 {
   private readonly made: ReturnType<typeof createHash | typeof createHmac>
 
@@ -112,5 +115,7 @@ class Sha256 {
   reset(): void {}
 }
 
-/** The code in the XML of an error, such as NoSuchBucket. Undefined: there is none, as for a HEAD. */
+/**
+ * The code in the XML of an error, such as NoSuchBucket; undefined if there is none, as for a HEAD.
+ */
 export const s3ErrorCode = (text: string): string | undefined => /<Code>(\w+)<\/Code>/.exec(text)?.[1]

@@ -1,5 +1,5 @@
-// W3C Trace Context: a client's `traceparent` is read, and goes on to whatever is asked for its request. Where spans are
-// recorded, each request and each question of ours has a point of its own in the trace.
+// W3C Trace Context: reads a client's `traceparent` and forwards it with every request made on its
+// behalf. If spans are recorded, each request and each outgoing request has its own span.
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { randomFillSync } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
@@ -10,7 +10,7 @@ export type TraceParent = { readonly traceId: string; readonly parentId: string;
 const form = /^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/
 const nothing = /^0+$/
 
-/** Undefined for what is not well formed: then there is no trace, as the specification has it. */
+/** Undefined for a malformed header: the specification says to ignore it. */
 export function readTraceParent(header: string | string[] | undefined): TraceParent | undefined {
   if (typeof header !== 'string') return undefined
   const [, version, traceId = '', parentId = '', flags = '', rest] = form.exec(header) ?? []
@@ -21,26 +21,29 @@ export function readTraceParent(header: string | string[] | undefined): TracePar
 const longestState = 512
 const stateForm = /^[\x20-\x7e\t]+$/
 
-/** Node joins several of them. One that is longer than systems have to take, or no text, counts as none. */
+/** Node joins repeated headers. A value that is too long or not text counts as absent. */
 export function readTraceState(header: string | string[] | undefined): string | undefined {
   const text = String(header ?? '').trim()
   return text.length <= longestState && stateForm.test(text) ? text : undefined
 }
 
-/** A request, or a question of ours, in its trace. */
+/** The position of a request, ours or a client's, in its trace. */
 export type TracePoint = {
   readonly traceId: string
   readonly spanId: string
   /** Undefined: the trace begins here. */
   readonly parentId: string | undefined
   readonly flags: string
-  /** What the client's own systems say of the trace: for the collector alone, and for no service that is asked. */
+  /**
+   * Opaque state of the client's own systems: exported to the collector only, never forwarded to
+   * other services.
+   */
   readonly traceState: string | undefined
   readonly isRecorded: boolean
-  /** Questions below it, and those that were not recorded because there were too many. */
+  /** Outgoing requests of this request, and those not recorded because of the limit. */
   questions: number
   leftOut: number
-  /** The status of the last answer that it got. */
+  /** The status of the last response that it received. */
   status: number | undefined
 }
 
@@ -57,58 +60,66 @@ export type FinishedSpan = {
   readonly isError: boolean
 }
 
-/** Takes spans that are over. It must not throw, and callers do not wait for it. */
+/** Receives finished spans. Never throws, and callers do not wait for it. */
 export interface SpanRecorder {
-  /** `parentFlags`: of the `traceparent` that the client sent; undefined: it sent none. */
+  /** `parentFlags`: those of the client's `traceparent`; undefined if it sent none. */
   isSampled(traceId: string, parentFlags: string | undefined): boolean
   take(span: FinishedSpan): void
 }
 
-/** A question to another service that is recorded. */
+/** A recorded outgoing request. */
 export interface OpenSpan {
-  /** What `work` sends names this question as its parent. */
+  /** Requests sent by `work` name this span as their parent. */
   run<Result>(work: () => Result): Result
-  /** The first call counts. */
+  /** Only the first call counts. */
   end(facts: SpanFacts, isError: boolean): void
 }
 
-/** What a trace reads of a request. The point is kept with the request itself. */
+/** The part of a request that tracing reads. The point is cached on the request itself. */
 type TracedRequest = { readonly headers: IncomingHttpHeaders; [pointKey]?: TracePoint }
 
 export interface Trace {
-  /** The point of a request, the same one each time. Undefined: it is in no trace. */
+  /** The point of a request, the same on each call; undefined if it has no trace. */
   of(request: TracedRequest): TracePoint | undefined
-  /** What a client or an operator may be told: the trace that the client began, or one that is recorded. */
+  /**
+   * The trace ID to show to a client or an operator: one that the client began, or one that is
+   * recorded.
+   */
   idOf(request: TracedRequest): string | undefined
-  /** What `work` asks, and all that it starts, belongs to this point. */
+  /** Runs `work`, and everything that it starts, within this point. */
   run<Result>(point: TracePoint, work: () => Result): Result
-  /** Where the running code belongs. */
+  /** The point of the running code. */
   here(): TracePoint | undefined
-  /** The `traceparent` for a request of ours. Undefined outside of a trace. */
+  /** The `traceparent` of an outgoing request; undefined outside of a trace. */
   header(): string | undefined
-  /** Begins a question to another service, below `parent`, or below none. Undefined: it is not recorded. */
+  /**
+   * Begins a span for an outgoing request, a child of `parent` if given. Undefined if it is not
+   * recorded.
+   */
   ask(name: string, parent?: TracePoint): OpenSpan | undefined
-  /** Records what became of a request that began then (`Clock.monotonic`). */
+  /** Records a finished request that began at `began` (`Clock.monotonic`). */
   answered(point: TracePoint, span: { name: string; began: number; facts: SpanFacts; isError: boolean }): void
 }
 
 export type TraceOptions = {
-  /** Without it nothing is recorded, and only a trace that a client began goes on. */
+  /** Without a recorder no spans are recorded; a client's trace is still forwarded. */
   readonly recorder?: SpanRecorder | undefined
   readonly clock?: Clock
   readonly nodeMajor?: number
 }
 
 const pointKey = Symbol('trace point')
-// A file that comes block by block may ask thousands of questions: they must not push the spans of all others out.
+// A file fetched block by block may make thousands of requests, which must not displace the spans
+// of all others.
 const mostQuestions = 128
-// The system's time was set anew; below that, it is the same time told in whole milliseconds.
+// A larger difference means that the system clock was set; a smaller one is rounding to
+// milliseconds.
 const jumpMs = 100
 
 /**
- * Questions are shared by requests and go on behind them: they belong to the trace of the request that began them. Before Node 24 to
- * follow one request makes every `await` of the process several times slower, which a client must not be able to do; an
- * operator who wants spans may.
+ * Outgoing requests are shared and may outlive the request that began them; they belong to its
+ * trace. Before Node 24, following one request makes every `await` of the process several times
+ * slower, so clients must not be able to enable it; operators who want spans may.
  */
 export function createTrace(options: TraceOptions = {}): Trace {
   const { recorder, clock = systemClock, nodeMajor = Number(process.versions.node.split('.')[0]) } = options
@@ -116,7 +127,10 @@ export function createTrace(options: TraceOptions = {}): Trace {
   const randomId = createRandomIds()
   let epoch = clock.now() - clock.monotonic()
 
-  /** One way from the one clock to the other, so that no question seems to begin before its request. */
+  /**
+   * One conversion between the clocks, so that no outgoing request seems to begin before its
+   * parent.
+   */
   function sinceEpoch(at: number): number {
     const now = clock.now() - clock.monotonic()
     if (Math.abs(now - epoch) > jumpMs) epoch = now
@@ -204,7 +218,10 @@ export function createTrace(options: TraceOptions = {}): Trace {
   }
 }
 
-/** Random bytes in hexadecimal digits. To ask for each few of them alone would cost a hot answer a tenth. */
+/**
+ * Random bytes in hexadecimal, from a pool: a call for each few bytes would slow a cached response
+ * by a tenth.
+ */
 function createRandomIds(): (bytes: number) => string {
   const pool = Buffer.alloc(4096)
   let used = pool.length
@@ -220,7 +237,7 @@ function createRandomIds(): (bytes: number) => string {
 
 const sampledFlag = 1
 
-/** Whether the trace is recorded goes on to those who are asked. */
+/** Forwards the sampling decision in the flags. */
 function flagsWith(flags: string, isRecorded: boolean): string {
   const others = Number.parseInt(flags, 16) & ~sampledFlag
   return (others | (isRecorded ? sampledFlag : 0)).toString(16).padStart(2, '0')
@@ -231,7 +248,10 @@ export const isSampledBy = (flags: string): boolean => (Number.parseInt(flags, 1
 type Dispatched = { readonly headers?: unknown }
 type Dispatch<Options extends Dispatched, Handler> = (options: Options, handler: Handler) => boolean
 
-/** For `compose` of undici: adds the header to each request that is made within a trace, and notes the status of its answer. */
+/**
+ * An undici interceptor (for `compose`): adds the header to each request made within a trace, and
+ * notes the status of the response.
+ */
 export const withTrace =
   (trace: Trace | undefined) =>
   <Options extends Dispatched, Handler extends object>(
@@ -245,7 +265,7 @@ export const withTrace =
     return dispatch({ ...options, headers: { ...(options.headers as object | undefined), traceparent } }, noting)
   }
 
-/** The handler itself in everything else: undici's have private fields, and no base class that is to stay. */
+/** A proxy, because undici's handlers have private fields and no stable base class. */
 const notingStatus = <Handler extends object>(handler: Handler, point: TracePoint): Handler =>
   new Proxy(handler, {
     get(target, name) {
