@@ -1,5 +1,5 @@
-// Lists a directory entry by entry, flat or HAMT. Nothing is fetched to describe an entry beyond what the directory
-// says; blocks in a tier may be read.
+// Lists a directory, flat or HAMT. Entries are described by the directory and by blocks in the
+// tiers; nothing is fetched for them.
 import type { CID } from 'multiformats/cid'
 import { type Block, isIdentity } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
@@ -11,18 +11,19 @@ import type { DirectoryEntry, Entity } from './entity.ts'
 import { entityOf } from './resolve.ts'
 
 export type ListingLimits = {
-  /** More entries than this are a failure, not a shorter list. */
+  /** A directory with more entries fails instead of giving a shorter list. */
   readonly mostEntries: number
-  /** How many entries are read from the tiers to find out their type. */
+  /** The maximum number of entries that are read from the tiers for their type. */
   readonly mostLooks: number
 }
 
 export const listingLimits: ListingLimits = { mostEntries: 1_000_000, mostLooks: 256 }
 
-// A slow tier is asked for several at once: one after another would take as long as the listing.
+// Reads several entries from the tiers concurrently: one after another, a slow tier would delay the
+// listing by each.
 const looksAhead = 15
-// A page waits until it has what it sorts: thousands of blocks, which the one deadline until the first byte is not for. So many
-// entries have to come within it, and from there each block has a deadline of its own.
+// An HTML listing sorts its entries before sending a byte, so it may need thousands of blocks. The
+// first-byte deadline covers this many entries; after that, each block has its own.
 export const entriesToBegin = 1_000
 
 export async function* listDirectory(
@@ -47,14 +48,14 @@ export async function* listDirectory(
   yield* waiting
 }
 
-/** Names and links in stored order; the shards of a HAMT are fetched as part of `around`. */
+/** Yields names and links in stored order; the shards of a HAMT are fetched as part of `around`. */
 export async function* linksOfDirectory(
   session: Session,
   root: Block,
   around: DagWant,
   memory = createMemoryBound(),
 ): AsyncGenerator<ShardLink> {
-  // Who comes here has decoded it already, and it may be large.
+  // The caller has just decoded this node, which may be large: yield first.
   const turn = session.giveWay()
   if (turn !== undefined) await turn
   const { links, unixfs } = session.readOnce(root.cid, root.bytes)
@@ -64,7 +65,7 @@ export async function* linksOfDirectory(
   memory.give(root.bytes.byteLength)
 }
 
-/** Never rejects: a malformed entry, or a tier that is down, does not spoil the listing. */
+/** Never rejects: a malformed entry, or a failing tier, must not spoil the listing. */
 async function typeOf(session: Session, cid: CID, mayLook: boolean): Promise<DirectoryEntry['type']> {
   if (cid.code === codec.raw) return 'file'
   try {

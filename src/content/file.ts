@@ -1,5 +1,5 @@
-// Reads a file from its blocks, depth first and only those that the range needs. Every declared size is checked: a file
-// that lies about its size ends in a failure, never in a short answer.
+// Reads a file from its blocks, depth first, fetching only those that the range needs. Every
+// declared size is checked: a file with a wrong size ends in a failure, never in a short response.
 import type { CID } from 'multiformats/cid'
 import { isIdentity } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
@@ -14,14 +14,15 @@ import type { Entity } from './entity.ts'
 import { symlinkTarget } from './resolve.ts'
 
 const mostDepth = 256
-// Nodes without bytes cost as much to fetch as leaves: a file may have this many more of them than its bytes are worth.
+// Nodes without bytes cost as much to fetch as leaves, so a file may have only this many more nodes
+// than one for every `leastBytesPerBlock` bytes.
 const freeBlocks = 1024
 const leastBytesPerBlock = 64
 
-// A part larger than a block is a node with parts of its own.
+// A part larger than a block must be a node with parts of its own.
 const mostNodeBytes = 2 * 1024 * 1024
 
-/** The largest declared size that is read: a few blocks can claim any size. */
+/** The maximum declared size: a few blocks can claim any size. */
 export const mostFileBytes = 1024 ** 4
 
 type FilePart = {
@@ -34,8 +35,10 @@ type FilePart = {
 }
 
 /**
- * Bytes `from` up to, not including, `to`, of a file, a document or a symlink's target. Pieces are views of blocks in a
- * tier: callers must not change them. `lends`: a piece is valid until the next one is asked for. Throws early where it can, so that a failure can still be a status.
+ * Reads the bytes `from` up to, not including, `to`, of a file, a document or a symlink's target.
+ * Pieces are views of blocks in a tier: callers must not change them. `lends`: a piece is valid
+ * until the next one is requested. Throws as early as possible, so that a failure can still be a
+ * status.
  */
 export function readFile(
   session: Session,
@@ -53,7 +56,7 @@ export function readFile(
   const end = Math.min(to, size)
   switch (kind) {
     case 'file':
-      // Nothing follows that could be asked for ahead.
+      // A single raw block: nothing to prefetch.
       if (cid.code === codec.raw && block.byteLength === size)
         return onePiece(block.subarray(from, Math.max(from, end)))
       return readParts(session, entity, from, end, lends)
@@ -83,7 +86,8 @@ async function* readParts(
   pending.push([{ link: { Hash: root }, block, node, size, start: 0, depth: 0 }], 0)
   let blocks = 0
   let sent = 0
-  // What is at hand need not be read ahead: it is asked for when a block is not.
+  // Blocks in memory or in the page cache need no prefetching; it begins at the first that is
+  // neither.
   let isExpected = false
 
   const wantOf = (part: FilePart): DagWant => ({
@@ -92,7 +96,7 @@ async function* readParts(
     scope: 'entity',
     range: { from: Math.max(from, part.start), to: end - 1 },
   })
-  /** The bytes of a leaf that are wanted, where they can be had at once. */
+  /** The wanted bytes of a leaf, if they are readable without waiting. */
   const leafAtHand = ({ link, size: bytes, start, block: here }: FilePart): AtHand | undefined => {
     const { Hash: cid } = link
     if (here || cid.code !== codec.raw) return undefined
@@ -102,7 +106,7 @@ async function* readParts(
     return held
   }
   const fetch = async (part: FilePart): Promise<Uint8Array> => part.block ?? session.get(part.link.Hash, wantOf(part))
-  /** The next blocks, up to the first node: its parts come before its siblings. */
+  /** The next blocks to prefetch, up to the first node: its parts come before its siblings. */
   function* upcoming(first: readonly FilePart[] = []): Generator<Expected> {
     for (const part of both(first, pending.upcoming())) {
       if (part.block || part.size === 0) continue
@@ -115,7 +119,7 @@ async function* readParts(
 
   for (let part = pending.pop(); part; part = pending.pop()) {
     if (part.size === 0) {
-      // Thousands of them may stand behind each other, and nothing is asked for.
+      // Thousands of parts may be skipped in a row without an await, so yield to the event loop.
       const turn = session.giveWay()
       if (turn !== undefined) await turn
       continue
@@ -126,12 +130,12 @@ async function* readParts(
     if (held) {
       sent += held.bytes.byteLength
       yield held.bytes
-      // Not where the reader left: what it wrote last may still be on its way.
+      // Not in `finally`: if the reader left, its last write may still use the buffer.
       held.release?.()
       isExpected = false
       continue
     }
-    // What the link holds itself is no block that was asked for ahead: what comes next is as it was.
+    // An identity CID needs no block, so prefetching stays as it was.
     const isHere = isIdentity(part.link.Hash)
     if (!isExpected && !isHere) session.expect(upcoming([part]))
     const bytes = await fetch(part)
@@ -148,17 +152,20 @@ async function* readParts(
   if (sent !== end - from) throw wrongContent(root, `it holds ${sent} bytes where it declares ${end - from}`)
 }
 
-/** Parts in their order, with where each begins and where the last one ends. */
+/** Parts in order. `starts` has the offset of each and, last, the end. */
 type Parts = { readonly of: Children<FilePart>; readonly starts: Float64Array }
 
 const noParts: Parts = { of: [], starts: new Float64Array(1) }
 
-/** Those that have bytes between the two: all from the first to the last of them. */
+/** The parts with bytes between `from` and `end`. */
 function wantedOf({ of, starts }: Parts, from: number, end: number): Children<FilePart> {
   return madeOf(of, (part) => part, ...between(starts, from, end))
 }
 
-/** The part's own bytes and its children, with their positions; throws when its parent declared something else. */
+/**
+ * Splits a node into its own bytes and its children with their offsets; throws if the sizes differ
+ * from those its parent declared.
+ */
 function split(part: FilePart, bytes: Uint8Array, read: ReadNode): { own: Uint8Array; children: Parts } {
   const { size, start, depth } = part
   const { Hash: cid } = part.link
@@ -191,7 +198,7 @@ function* both<T>(first: Iterable<T>, then: Iterable<T>): Generator<T> {
 const unlikeDeclared = (cid: CID, bytes: number, declared: number): Failure =>
   wrongContent(cid, `it holds ${bytes} bytes where ${declared} are declared`)
 
-/** The whole of a small file in one piece, or undefined when it is larger than `most`. */
+/** Reads a small file in one piece; undefined if it is larger than `most`. */
 export async function readSmall(session: Session, entity: Entity, most: number): Promise<Uint8Array | undefined> {
   if (entity.size === undefined || entity.size > most) return undefined
   const pieces: Uint8Array[] = []

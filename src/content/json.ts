@@ -1,32 +1,36 @@
-// The JSON rule: UTF-8 that parses, with an object or an array at the top. A byte order mark may stand before it, as some
-// editors write one and `response.json()` passes over it (RFC 8259 §8.1). It is judged piece by piece and nothing is made
-// of it: JSON.parse of 8 MiB stopped the loop for a second, and 300 MiB of objects could end the process.
+// Detects JSON: UTF-8 that parses, with an object or an array at the top. A byte order mark may
+// precede it, as some editors write one and `response.json()` ignores it (RFC 8259 §8.1). The
+// detector works piece by piece without building values: JSON.parse of 8 MiB blocks the event loop
+// for a second, and the objects of 300 MiB could exhaust memory.
 
 const isSpace = (byte: number): boolean => byte === 0x20 || byte === 0x0a || byte === 0x0d || byte === 0x09
 const [openBrace, openBracket] = [0x7b, 0x5b]
 const mark: readonly number[] = [0xef, 0xbb, 0xbf]
 
-/** Whether these first bytes could begin such a document: otherwise the file is not read whole. */
+/**
+ * True if these first bytes could begin such a document; otherwise the rest of the file is not
+ * read.
+ */
 export function mayBeJson(first: Uint8Array): boolean {
   let at = 0
   while (at < mark.length && first[at] === mark[at]) at++
-  // Half a mark at the end of these bytes may become a whole one.
+  // The bytes may end within a byte order mark.
   const begins = at === mark.length || at === first.byteLength ? at : 0
   for (const byte of first.subarray(begins)) {
     if (isSpace(byte)) continue
     return byte === openBrace || byte === openBracket
   }
-  return true // nothing but white space so far
+  return true // only white space so far
 }
 
 export interface JsonJudge {
-  /** Takes the next bytes; false: this is no such document, whatever follows. */
+  /** Takes the next bytes; false if this cannot become such a document. */
   add(piece: Uint8Array): boolean
-  /** Whether everything so far is such a document. */
+  /** True if everything so far is such a document. */
   end(): boolean
 }
 
-// What may come next.
+// States: what may come next.
 const beginning = 0
 const value = 1
 const valueOrEnd = 2
@@ -60,7 +64,10 @@ const escapes: ReadonlySet<number> = new Set(Buffer.from('"\\/bfnrt'))
 const isDigit = (byte: number): boolean => byte >= 0x30 && byte <= 0x39
 const isHex = (byte: number): boolean => isDigit(byte) || ((byte | 0x20) >= 0x61 && (byte | 0x20) <= 0x66)
 
-/** The bytes that follow the first one of a character, and what the next of them may be; none: not UTF-8. */
+/**
+ * For the first byte of a character: the number of bytes that follow, and the range of the next;
+ * none if it is not UTF-8.
+ */
 function characterOf(first: number): readonly [count: number, least: number, most: number] {
   if (first >= 0xc2 && first <= 0xdf) return [1, 0x80, 0xbf]
   if (first === 0xe0) return [2, 0xa0, 0xbf]
@@ -72,10 +79,10 @@ function characterOf(first: number): readonly [count: number, least: number, mos
   return [0, 0, 0]
 }
 
-/** The open objects and arrays, a bit for each: there may be as many as there are bytes. */
+/** The open objects and arrays, one bit each: there may be as many as bytes. */
 class Nesting {
   depth = 0
-  /** Of the innermost. */
+  /** True if the innermost container is an object. */
   isInObject = false
   #bits = new Uint8Array(16)
 
@@ -98,7 +105,7 @@ class Nesting {
   }
 }
 
-/** Undefined: the number ended before this byte. */
+/** Undefined if the number ended before this byte. */
 function nextOfNumber(state: number, byte: number): number | undefined {
   switch (state) {
     case minus:
@@ -116,9 +123,9 @@ function nextOfNumber(state: number, byte: number): number | undefined {
   return (byte | 0x20) === 0x65 && state !== exponentDigits ? exponent : undefined
 }
 
-/** What may come next within a string, or `stringEnd`. */
+/** The next state within a string, or `stringEnd`. */
 function createTextReader(): (state: number, byte: number) => number {
-  /** Digits of an escape, or bytes of a character, that are to come; and what the next such byte may be. */
+  /** The remaining digits of an escape or bytes of a character, and the range of the next byte. */
   let left = 0
   let least = 0
   let most = 0
@@ -157,7 +164,7 @@ export function createJsonJudge(): JsonJudge {
   let state = beginning
   let isKey = false
   const text = createTextReader()
-  /** Of a literal, the letters to come. */
+  /** The remaining letters of a literal. */
   let letters = ''
 
   const afterValue = (): number => (nesting.depth === 0 ? onlySpace : commaOrEnd)
@@ -184,7 +191,7 @@ export function createJsonJudge(): JsonJudge {
     return afterValue()
   }
 
-  /** Behind a value, or behind the last digit of a number. */
+  /** After a value, or after the last digit of a number. */
   function behind(byte: number): number {
     if (isSpace(byte)) return afterValue()
     if (nesting.depth === 0) return wrong
@@ -253,7 +260,7 @@ export function createJsonJudge(): JsonJudge {
       const { length } = piece
       for (let at = 0; at < length && state !== wrong; at++) {
         const byte = piece[at] as number
-        // Most bytes of most documents are plain characters of strings.
+        // Fast path: most bytes are plain characters within strings.
         if (state !== inString || byte < 0x20 || byte > 0x7f || byte === 0x22 || byte === 0x5c) state = next(byte)
       }
       return state !== wrong

@@ -1,5 +1,5 @@
-// Parses the path after `/ipfs/` into a CID and names. A path that two parsers could read differently is refused before
-// any upstream is asked.
+// Parses the path after `/ipfs/` into a CID and names. Refuses a path that two parsers could read
+// differently, before any upstream is asked.
 import type { CID } from 'multiformats/cid'
 import { isProvable } from '../core/block.ts'
 import { codec, mostCidChars, parseCid, parseLeaf } from '../core/cid.ts'
@@ -9,7 +9,7 @@ import type { ContentPath } from './entity.ts'
 const mostPathChars = 8 * 1024
 const mostSegments = 1024
 
-/** Codecs whose blocks this gateway can read. */
+/** The codecs that this gateway can decode. */
 const readable: ReadonlySet<number> = new Set<number>([
   codec.raw,
   codec.dagPb,
@@ -27,7 +27,7 @@ export function parsePath(rest: string): ContentPath {
   return { cid: parseRoot(root), ...names }
 }
 
-/** The same for any root: the root as sent, and the names behind it. */
+/** Splits a path into the root as sent, of any kind, and the names after it. */
 export function splitPath(rest: string): Omit<ContentPath, 'cid'> & { readonly root: string } {
   if (rest.length > mostPathChars) throw malformed(`the path is longer than ${mostPathChars} characters`)
   const [root = '', ...names] = rest.split('/')
@@ -50,7 +50,7 @@ export function parseRoot(text: string): CID {
 }
 
 function decodeSegment(encoded: string): string {
-  // No client sends these unencoded, and two URL parsers would not agree on them.
+  // No client sends these unencoded, and URL parsers disagree on them.
   if (/[\\#]/.test(encoded)) throw malformed('a backslash or # in the path has to be percent-encoded')
   let name: string
   try {

@@ -1,5 +1,6 @@
-// Resolves a path block by block: upstreams are never trusted to resolve one. The first missing block is asked for
-// together with everything the path needs, so that a cold path costs one request.
+// Resolves a path block by block; upstreams are never trusted to resolve one. The first missing
+// block is requested together with everything the path needs, so that a cold path costs one
+// request.
 import type { CID } from 'multiformats/cid'
 import { type Block, isProvable } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
@@ -13,12 +14,15 @@ import type { ContentPath, Entity, Resolution } from './entity.ts'
 import { visitWay, type Way, wayFrom } from './way.ts'
 
 export type ResolveOptions = {
-  /** The bytes that will be read, when they are known: upstreams are asked for no more. */
+  /** The bytes that will be read, if known: upstreams are asked for no more. */
   readonly range?: DagWant['range']
   readonly scope?: DagWant['scope']
-  /** The last block is wanted as it is, even if malformed (raw, CAR): the entity is `data`. */
+  /** Returns the last block as it is, even if malformed (raw, CAR), as an entity of kind `data`. */
   readonly opaque?: boolean
-  /** The reader may be lent the last block, if it is a leaf: it calls the entity's `release`. */
+  /**
+   * Allows the last block, if it is a leaf, to be in a reusable buffer; the reader then calls the
+   * entity's `release`.
+   */
   readonly lends?: boolean
 }
 
@@ -31,7 +35,9 @@ export async function resolve(session: Session, path: ContentPath, options: Reso
   }
 }
 
-/** The same where there is nothing to walk: most misses are of one leaf, and a generator costs as much as its block. */
+/**
+ * Fast path for a bare CID of a leaf, as most misses are: a generator costs as much as the block.
+ */
 async function resolveLeaf(
   session: Session,
   path: ContentPath,
@@ -53,7 +59,9 @@ async function resolveLeaf(
   }
 }
 
-/** Every block that proves the path, in the order of the path: the root's first, shards on the way, the entity's last. */
+/**
+ * Yields every block that proves the path, in order: the root, shards on the path, the entity last.
+ */
 export async function* walkPath(
   session: Session,
   path: ContentPath,
@@ -65,7 +73,7 @@ export async function* walkPath(
   let cid = path.cid
   let at = 0
   let way: Way = wayFrom(cid)
-  // An entry has another name than the denylists were asked about.
+  // Checks the denylists again, because the entry has another name than the one already checked.
   let isRenamed = false
   const visitRenamed = (rest: readonly string[]) => {
     if (isRenamed) visitWay(session, way, rest)
@@ -106,7 +114,7 @@ type PathStep = {
   readonly cid: CID | undefined
   readonly at: number
   readonly way: readonly Block[]
-  /** The name that matched, where there were two readings of it. */
+  /** The name that matched, if there were two readings of it. */
   readonly name?: string
 }
 type PathPosition = { readonly path: ContentPath; readonly at: number; readonly around: DagWant }
@@ -137,7 +145,7 @@ async function next(session: Session, block: Block, { path, at, around }: PathPo
   }
 }
 
-/** Follows names in a document up to the first link, or to the value that the rest of the path means. */
+/** Follows names in a document up to the first link, or to the value at the end of the path. */
 async function intoDocument(
   session: Session,
   block: Block,
@@ -171,7 +179,7 @@ export function entityOf(cid: CID, block: Uint8Array, read: ReadNode = readNode)
 
 const opaqueEntity = (cid: CID, block: Uint8Array): Entity => ({ cid, kind: 'data', block, size: block.byteLength })
 
-/** Where a symlink points, as it is stored. */
+/** The target of a symlink, as stored. */
 export const symlinkTarget = ({ target }: Entity): Uint8Array => target ?? new Uint8Array()
 
 function noLink({ cid, segments }: ContentPath, at: number): Failure {

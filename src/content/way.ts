@@ -1,11 +1,11 @@
-// How an entity was reached by names: a path that is denied is denied in exports, too, whichever CID the export begins
-// at.
+// The path by which an entity was reached. Denied paths must also be denied inside an export, even
+// if the export starts below them.
 import type { CID } from 'multiformats/cid'
 import type { Session } from '../retrieval/session.ts'
 
 /**
- * An entity on a path, and the names that lead to it from the one above. The topmost one is the CID that the client
- * asked for.
+ * An entity on a path, its parent, and the names that lead to it from there. The topmost one is the
+ * CID of the request.
  */
 export type Way = {
   readonly cid: CID
@@ -15,10 +15,13 @@ export type Way = {
 
 export const wayFrom = (cid: CID): Way => ({ cid, names: [], above: undefined })
 
-/** Bounds the checks for an entity below a thousand folders, each time it occurs in an export. */
+/** Bounds the checks for each entity of an export that is nested a thousand directories deep. */
 const mostAbove = 64
 
-/** Checks the path to this entity, and `rest` below it, from each entity on the way. */
+/**
+ * Checks the path to this entity, and `rest` below it, against the denylists, starting from each
+ * entity on the path.
+ */
 export function visitWay(session: Session, way: Way, rest: readonly string[], most = Number.POSITIVE_INFINITY): void {
   let below = rest
   let count = 0
@@ -30,5 +33,5 @@ export function visitWay(session: Session, way: Way, rest: readonly string[], mo
   }
 }
 
-/** The same for an entry of an export, from the nearest entities above it. */
+/** The same check for an entry of an export, starting from its nearest ancestors only. */
 export const visitBelow = (session: Session, way: Way): void => visitWay(session, way, [], mostAbove)

@@ -1,4 +1,4 @@
-// The CIDs that a verified block links to: the CIDs that a DAG's next blocks may have.
+// Lists the CIDs that a verified block links to.
 import type { CID } from 'multiformats/cid'
 import { type Block, isIdentity, isProvable } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
@@ -7,7 +7,8 @@ import { decodePb, decodePbInTurns } from './dag-pb.ts'
 import { documentLinks, documentLinksNow, type GiveWay, inOwnTurns } from './documents/read.ts'
 
 /**
- * At once, for blocks that hold up no client. Empty for a leaf, and for a block that does not decode: its reader reports that.
+ * Synchronous, for small blocks. Empty for a leaf, and for a block that does not decode: its reader
+ * reports that.
  */
 export function linksOf(block: Block): CID[] {
   try {
@@ -22,8 +23,8 @@ export function linksOf(block: Block): CID[] {
 const linksATurn = 1000
 
 /**
- * The same in pieces, between which others are served. A block may have a quarter of a million links: each CID is made when its turn
- * comes, and what `each` does not keep goes at once.
+ * Calls `each` for every link, yielding to the event loop. A block may have a quarter of a million
+ * links, so each CID is created just before its call, and freed unless `each` keeps it.
  */
 export async function eachLinkInTurns(
   block: Block,
@@ -48,7 +49,7 @@ async function inTurns(links: Iterable<LazyLink>, each: (cid: CID) => void, give
   }
 }
 
-/** Each of them, gone as soon as it was given. */
+/** Yields each link and drops its reference. */
 function* taken(links: (LazyLink | undefined)[]): Generator<LazyLink> {
   for (let at = 0; at < links.length; at++) {
     const link = links[at]
@@ -58,8 +59,8 @@ function* taken(links: (LazyLink | undefined)[]): Generator<LazyLink> {
 }
 
 /**
- * The blocks that a walk goes to next, those alone for which `isNew` is true. An identity CID is none: what its content links to
- * comes in its stead, because a block has room for more of them than a walk can keep.
+ * Lists the next blocks of a traversal for which `isNew` is true. An identity CID is replaced by
+ * the links in its content, because a block may contain more of them than a traversal can keep.
  */
 export async function blocksBelow(block: Block, isNew: (cid: CID) => boolean, giveWay?: GiveWay): Promise<CID[]> {
   const below: CID[] = []

@@ -1,17 +1,19 @@
-// CAR version 1, as it is written: a header that names the root, then a section for each block.
+// Writes CAR version 1: a header that names the root, then a section for each block.
 import { encode } from '@ipld/dag-cbor'
 import { varint } from 'multiformats'
 import type { CID } from 'multiformats/cid'
 import { type Block, isIdentity } from '../core/block.ts'
 
-/** Below this a block is copied behind its length, which costs less than two more writes to a socket. */
+/**
+ * A smaller block is copied after its length, which is cheaper than two more writes to a socket.
+ */
 const copiedBytes = 4096
 
 export function carHeader(root: CID): Uint8Array {
   return withLength([encode({ roots: [root], version: 1 })])
 }
 
-/** What an identity CID names stands in the CID itself (IPIP-412): it is never sent as a block. */
+/** An identity CID carries its content, so it is never sent as a block (IPIP-412). */
 export function* carSection({ cid, bytes }: Block): Generator<Uint8Array> {
   if (isIdentity(cid)) return
   if (bytes.byteLength < copiedBytes) {
@@ -32,7 +34,7 @@ export async function* writeCar(root: CID, blocks: AsyncIterable<Block>): AsyncG
   for await (const block of blocks) yield* carSection(block)
 }
 
-/** The pieces as one, with the length of a section before them; `following` bytes of it come by themselves. */
+/** Prefixes the pieces with the length of a section; `following` more bytes are sent separately. */
 function withLength(pieces: readonly Uint8Array[], following = 0): Uint8Array {
   const length = pieces.reduce((sum, piece) => sum + piece.byteLength, following)
   const bytes = Buffer.concat([Buffer.alloc(varint.encodingLength(length)), ...pieces])

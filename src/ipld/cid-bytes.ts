@@ -1,19 +1,22 @@
-// Whether bytes are a CID, without making one: a block may link a quarter of a million times.
+// Validates a CID in binary without creating an object: a block may link to a quarter of a million.
 
 const sha256Digest = 0x1220
 const v0 = 0x12
 const longestNumber = 9
 
-/** Whether `CID.decode` would take them: version, codec, hash, and a digest of the length that it declares. */
+/**
+ * True if `CID.decode` would accept the bytes: version, codec, hash, and a digest of the declared
+ * length.
+ */
 export function isCidAt(bytes: Uint8Array, from: number, to: number): boolean {
   if (to - from === 34 && bytes[from] === v0 && bytes[from + 1] === 32) return true
   if (to - from === 36 && bytes[from] === 1 && (bytes[from + 1] as number) < 0x80)
     if (((bytes[from + 2] as number) << 8) + (bytes[from + 3] as number) === sha256Digest) return true
-  // The usual numbers are a byte each: no function has to be made for them.
+  // Fast path: common CIDs have numbers of one byte each.
   if (to - from >= 4 && bytes[from] === 1 && ((bytes[from + 1] as number) | (bytes[from + 2] as number)) < 0x80)
     if ((bytes[from + 3] as number) < 0x80) return from + 4 + (bytes[from + 3] as number) === to
   let at = from
-  /** -1 for none: longer than it has to be, or than the library reads. */
+  /** -1 for an invalid number: longer than necessary, or than the library reads. */
   const number = (): number => {
     let value = 0
     const end = Math.min(to, at + longestNumber)

@@ -1,11 +1,15 @@
-// A set of very many CIDs: a directory of a hundred thousand names has as many links. It keeps 53 bits of each hash,
-// outside of the heap, so that `has` errs for one in many thousand billions.
+// A set of very many CIDs, such as the links of a directory of a hundred thousand names. It keeps
+// 53 bits of each hash outside the heap; a false positive of `has` is less likely than one in
+// 10^12.
 import { randomInt } from 'node:crypto'
 import type { CID } from 'multiformats/cid'
 
 export interface CidSet {
   add(cid: CID): void
-  /** The same for a CID that is not made yet, whose digest of eight bytes at least ends there in `bytes`. */
+  /**
+   * Adds a CID that was not created yet, given the bytes up to the end of its digest (eight bytes
+   * or more).
+   */
   addEnding(bytes: Uint8Array, end: number): void
   has(cid: CID): boolean
   readonly size: number
@@ -13,17 +17,17 @@ export interface CidSet {
 
 const leastRoom = 16
 const two32 = 2 ** 32
-// Random seeds: an attacker cannot choose CIDs that all collide.
+// Random seeds, so that an attacker cannot choose CIDs that collide.
 const [lowSeed, highSeed] = [randomInt(two32), randomInt(two32)]
 
-/** The last step of murmur3: every bit of it depends on every bit of what is mixed. */
+/** The finalizer of murmur3: every bit of the result depends on every bit of the input. */
 function mixed(value: number): number {
   let bits = Math.imul(value ^ (value >>> 16), 0x85ebca6b)
   bits = Math.imul(bits ^ (bits >>> 13), 0xc2b2ae35)
   return bits ^ (bits >>> 16)
 }
 
-/** The end of the hash, never 0, which marks an empty slot. */
+/** The end of the digest as a number; never 0, which marks an empty slot. */
 const mark = ({ multihash: { digest } }: CID): number => markOf(digest, digest.byteLength)
 
 function markOf(bytes: Uint8Array, end: number): number {

@@ -1,5 +1,5 @@
-// The links of a block in their order, for a walk with `order=dfs`. This list has to be complete: a block that cannot
-// be read is a failure and not a leaf.
+// Lists the links of a block in order, for a depth-first traversal (`order=dfs`). The list must be
+// complete: a block that cannot be decoded is a failure, not a leaf.
 import type { CID } from 'multiformats/cid'
 import type { Block } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
@@ -8,12 +8,12 @@ import { readNodeInTurns, wrongContent } from './unixfs.ts'
 
 export type LazyLink = { readonly Hash: CID }
 
-/** As an array has them, or made when they are asked for. */
+/** An array, or links created on access. */
 export type LazyLinks = Iterable<LazyLink> & { readonly length: number; at(index: number): LazyLink | undefined }
 
 /**
- * The CIDs are made when they are asked for: a block may have a quarter of a million links. `names` lead to a value in a document:
- * its links alone are listed.
+ * CIDs are created on access, since a block may have a quarter of a million links. `names` selects
+ * a value in a document; only its links are listed.
  */
 export async function lazyLinksInOrder(
   block: Block,
@@ -25,7 +25,7 @@ export async function lazyLinksInOrder(
   return readable(cid, documentLinks(block, giveWay, names))
 }
 
-/** What the names lead to in a document. */
+/** Follows the names inside a document. */
 export const stepInto = (block: Block, names: readonly string[], giveWay: GiveWay): Promise<DocumentStep> =>
   readable(block.cid, stepIntoDocument(block, names, giveWay))
 

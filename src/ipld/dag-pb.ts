@@ -1,25 +1,25 @@
-// Decodes dag-pb in one pass that makes nothing but an offset for each link: a block may hold a quarter of a million of them, and their
-// names and CIDs, made all at once, held up the event loop for longer than any request may. Accepts what `@ipld/dag-pb`
-// accepts, where the numbers in a CID are numbers that JavaScript can hold.
+// Decodes dag-pb in one pass that creates only an offset for each link: a block may have a quarter
+// of a million, and creating all names and CIDs at once would block the event loop for too long.
+// Accepts what `@ipld/dag-pb` accepts, if the numbers in a CID are safe integers.
 import type { CID } from 'multiformats/cid'
 import { cidAt } from '../core/cid.ts'
 import { isCidAt } from './cid-bytes.ts'
 import type { GiveWay } from './documents/read.ts'
 
-/** Its CID and its name are made when they are asked for. */
+/** A link; CID and name are created on access. */
 export interface PbLink {
   readonly Hash: CID
   readonly Name: string | undefined
   readonly Tsize: number | undefined
 }
 
-/** In their order. Each is made when it is asked for: a block of a quarter of a million made as many objects at once. */
+/** Links in order, created on access, because a block may have a quarter of a million. */
 export interface PbLinks extends Iterable<PbLink> {
   readonly length: number
-  /** What they take at most, besides the block. */
+  /** The maximum memory of the links in bytes, without the block. */
   readonly heldBytes: number
   at(index: number): PbLink | undefined
-  /** The first one of this name. A link without a name has the empty one. */
+  /** The first link of this name. A link without a name has the empty name. */
   named(name: string): PbLink | undefined
 }
 
@@ -58,15 +58,16 @@ class Link implements PbLink {
 
 const nameIn = (block: Uint8Array, from: number, to: number): string => textDecoder.decode(block.subarray(from, to))
 
-// Made once, and kept with what was made of them: each range of a file and each path through a folder asks for the same ones.
+// Caches links and their names and CIDs: each range of a file and each path through a directory
+// asks for the same ones.
 const mostKept = 8192
-// With its CID as objects, besides the bytes that they are views of.
+// Includes the objects of its CID, but not the bytes that they are views of.
 const linkBytes = 800
 
 class Links implements PbLinks {
   private readonly block: Uint8Array
   private readonly scan: Scan
-  /** Where each link stands. */
+  /** The offset of each link. */
   private readonly starts: Uint32Array
   private readonly kept: (Link | undefined)[] | undefined
 
@@ -98,7 +99,7 @@ class Links implements PbLinks {
 
   named(name: string): Link | undefined {
     const wanted = Buffer.from(name)
-    // What is no UTF-8 is read as this character.
+    // Invalid UTF-8 is decoded as this character.
     const mayBeOther = name.includes('\ufffd')
     const { block, scan, starts } = this
     for (let at = 0; at < starts.length; at++) {
@@ -116,7 +117,7 @@ class Links implements PbLinks {
   }
 }
 
-// A byte order mark begins with it, which is no part of a name.
+// The first byte of a byte order mark, which TextDecoder drops from a name.
 const markByte = 0xef
 
 function isSame(block: Uint8Array, from: number, to: number, wanted: Uint8Array): boolean {
@@ -133,10 +134,10 @@ export function decodePb(block: Uint8Array): PbNode {
   return decoding.node()
 }
 
-// A millisecond or two, also when the code runs for the first time.
+// Takes one or two milliseconds, even before the code is optimized.
 const linksATurn = 8192
 
-/** The same in pieces, between which others are served. */
+/** As above, but yields to the event loop between slices. */
 export async function decodePbInTurns(block: Uint8Array, giveWay: GiveWay): Promise<PbNode> {
   const decoding = createDecoding(block)
   while (!decoding.advance(linksATurn)) await giveWay()
@@ -148,11 +149,12 @@ function createDecoding(block: Uint8Array) {
   let count = 0
   const scan = new Scan(block)
   return {
-    /** True: it came to the end of the block. */
+    /** Returns true at the end of the block. */
     advance(links: number): boolean {
       for (let left = links; left > 0; left--) {
         if (!scan.next()) return true
-        // Not a list: what the collector of garbage has to look through, for each block that is read, stops the loop as well.
+        // A typed array, because garbage collection would have to scan a list, which blocks the
+        // event loop too.
         if (count === starts.length) starts = wider(starts)
         starts[count++] = scan.startsAt
       }
@@ -168,13 +170,13 @@ function wider(starts: Uint32Array<ArrayBuffer>): Uint32Array<ArrayBuffer> {
   return twice
 }
 
-/** Calls `each` with the offset at which the CID of each link ends, so that its digest ends there, too. */
+/** Calls `each` with the offset at which the CID of each link, and thus its digest, ends. */
 export function eachHashEnd(block: Uint8Array, each: (end: number) => void): void {
   const scan = new Scan(block)
   while (scan.next()) each(scan.hashEnd)
 }
 
-/** The same in pieces, between which others are served. */
+/** As above, but yields to the event loop between slices. */
 export async function eachHashEndInTurns(
   block: Uint8Array,
   each: (end: number) => void,
@@ -189,10 +191,10 @@ export async function eachHashEndInTurns(
   }
 }
 
-/** A pass over a block that stops behind each link. */
+/** A pass over a block that stops after each link. */
 class Scan {
   data: Uint8Array | undefined
-  /** Of the link that was read last. */
+  /** Offsets in the last link that was read. */
   startsAt = 0
   hashAt = 0
   hashEnd = 0
@@ -208,7 +210,7 @@ class Scan {
     this.block = block
   }
 
-  /** False at the end of the block. */
+  /** Returns false at the end of the block. */
   next(): boolean {
     const { block } = this
     const { byteLength } = block
@@ -232,7 +234,7 @@ class Scan {
     return false
   }
 
-  /** Reads a link that was read before. */
+  /** Rereads a known link. */
   again(startsAt: number): void {
     const { byteLength } = this.block
     this.at = startsAt
@@ -240,7 +242,7 @@ class Scan {
     this.link(this.end(byteLength))
   }
 
-  /** The fields of a link stand in their order. */
+  /** The fields of a link must be in order. */
   private link(end: number): void {
     this.hashEnd = 0
     this.nameAt = -1
@@ -281,7 +283,7 @@ class Scan {
     }
   }
 
-  /** Where a field of bytes ends that begins with its length. */
+  /** The end of a length-prefixed field. */
   private end(most: number): number {
     const length = this.varint(most)
     if (this.at + length > most) throw wrong('it ends in the middle of a field')

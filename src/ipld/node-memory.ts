@@ -1,31 +1,35 @@
-// Decoded nodes with many links, remembered: each range of a large file and each path through a large folder decodes the same
-// ones again, which takes longer than to read and prove them. They are named by what they hash to, so that they stay right.
+// Caches decoded nodes with many links: each range of a large file and each path through a large
+// directory needs the same ones, and decoding takes longer than reading and verifying. Keyed by
+// hash, so entries never become stale.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/block.ts'
 import type { GiveWay } from './documents/read.ts'
 import { type Node, readNode, readNodeInTurns } from './unixfs.ts'
 
-/** Decodes a proved block, or finds what it was decoded to. Throws as `readNode` does. */
+/** Decodes a verified block, or finds it in the cache. Throws as `readNode` does. */
 export type ReadNode = (cid: CID, block: Uint8Array) => Node
 
 export interface NodeMemory {
   readonly readNode: ReadNode
   /**
-   * The same for who passes a node once: it is not remembered, so that what is asked for again and again stays, and the
-   * collector of garbage has no links to move.
+   * Decodes without caching, for a node needed once: entries that are used often stay, and garbage
+   * collection has no links to move.
    */
   readonly readOnce: ReadNode
-  /** Decodes a block in pieces, so that `readNode` finds it. What is none, `readNode` refuses. */
+  /**
+   * Decodes a block in slices, so that `readNode` finds it in the cache. Malformed blocks are left
+   * to `readNode`.
+   */
   prepare(cid: CID, block: Uint8Array, giveWay: GiveWay): Promise<void>
 }
 
-/** To decode one that is full of links takes milliseconds. */
+/** Decoding a block of this size that is full of links takes milliseconds. */
 export const largeNodeBytes = 256 * 1024
 
 const mostBytes = 8 * 1024 * 1024
 const leastBlockBytes = 1024
-// Of a size that the library reads.
+// The memory of a size as the library stores it.
 const numberBytes = 40
 
 export function createNodeMemory(): NodeMemory {
@@ -33,16 +37,16 @@ export function createNodeMemory(): NodeMemory {
     maxSize: mostBytes,
     sizeCalculation: ({ node, bytes }) => bytes + besides(node),
   })
-  // A file in one block is mostly bytes, which are decoded at no cost.
+  // A file in one block is mostly bytes, which decode at no cost.
   const isWorthIt = (node: Node, { byteLength }: Uint8Array): boolean =>
     node.links.length > 0 && byteLength + besides(node) <= mostBytes
-  /** Thousands may wait for one block, and go on in the moment it comes. */
+  /** Coalesces callers: thousands may wait for one block. */
   const preparing = new Map<string, Promise<void>>()
 
   async function decode(key: string, cid: CID, block: Uint8Array, giveWay: GiveWay): Promise<void> {
     try {
       const node = await readNodeInTurns(cid, block, giveWay)
-      // Not before it is known to be kept: a leaf of a file would be copied for nothing.
+      // Copy only after this check: a leaf of a file would be copied for nothing.
       if (!isWorthIt(node, block)) return
       const kept = isWhole(block) ? node : await readNodeInTurns(cid, new Uint8Array(block), giveWay)
       nodes.set(key, { node: kept, bytes: block.byteLength })
@@ -81,7 +85,7 @@ export function createNodeMemory(): NodeMemory {
 /** Links are views of the block, and a block may be a view of a larger buffer. */
 const isWhole = (block: Uint8Array): boolean => block.byteLength === block.buffer.byteLength
 
-/** What it takes besides its block. */
+/** The memory of the node without its block. */
 const besides = ({ links, sizes, unixfs }: Node): number => {
   const ofSizes = sizes
     ? sizes.byteLength + (unixfs?.data?.byteLength ?? 0)

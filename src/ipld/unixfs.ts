@@ -1,5 +1,5 @@
-// Reads a dag-pb block as UnixFS, with limits so that a small block cannot cost much. No other file knows the libraries
-// for UnixFS.
+// Reads a dag-pb block as UnixFS, with limits so that a small block cannot cost much. The only file
+// that uses the UnixFS libraries.
 import { UnixFS } from 'ipfs-unixfs'
 import type { CID } from 'multiformats/cid'
 import { maxBlockBytes } from '../core/block.ts'
@@ -9,11 +9,11 @@ import type { GiveWay } from './documents/read.ts'
 
 export type Node = {
   readonly links: PbLinks
-  /** Undefined for dag-pb that is not UnixFS. */
+  /** Undefined if the dag-pb is not UnixFS. */
   readonly unixfs: UnixFS | undefined
-  /** The message `unixfs` was read from. */
+  /** The encoded message of `unixfs`. */
   readonly data: Uint8Array | undefined
-  /** Of the parts of a file, where they are so many that `unixfs` does not have them. */
+  /** The sizes of the parts of a file, if they are too many to be in `unixfs`. */
   readonly sizes?: Float64Array | undefined
 }
 
@@ -29,7 +29,7 @@ export function readNode(cid: CID, block: Uint8Array): Node {
   }
 }
 
-/** The same in pieces, between which others are served: for a block that may be full of links. */
+/** As above, but yields to the event loop between slices: for a block that may be full of links. */
 export async function readNodeInTurns(cid: CID, block: Uint8Array, giveWay: GiveWay): Promise<Node> {
   if (block.byteLength > maxBlockBytes) throw tooLarge(cid)
   try {
@@ -52,14 +52,14 @@ function nodeOf({ Data, Links }: PbNode): Node {
   return { links: Links, unixfs: Data && readUnixfs(Data), data: Data }
 }
 
-// A hundred thousand sizes in one block, each of which becomes a number of its own, took a tenth of a second with what the collector
-// of garbage had to do for them.
+// Above this number of sizes the library's array of bigints takes too long: a hundred thousand took
+// a tenth of a second with garbage collection.
 const freeSizes = 4096
 
-/** What the library reads each field as. */
+/** The wire type that the library expects of each field. */
 const wires: Readonly<Record<number, number>> = { 1: 0, 2: 2, 3: 0, 4: 0, 5: 0, 6: 0, 7: 0, 8: 2 }
 
-/** Where there are many sizes they are read here, and the library gets the message without them. */
+/** Reads many sizes into a typed array, and gives the library the message without them. */
 function readLarge(message: Uint8Array, links: number): Pick<Node, 'unixfs' | 'sizes'> {
   try {
     return readSizesApart(message, links)
@@ -98,25 +98,25 @@ function readUnixfs(data: Uint8Array): UnixFS | undefined {
   }
 }
 
-/** Bytes a file node declares to hold; the sum of what its children declare is checked while they are read. */
+/** The declared size of a file node; the sum of its children's sizes is checked while reading. */
 export function declaredSize(cid: CID, node: Node): number {
   const { unixfs, links, sizes } = node
   if (!unixfs) return 0
   const size = sizeIn(node)
-  // Also what is no number at all.
+  // Negated, so that NaN is refused too.
   if (!(size <= Number.MAX_SAFE_INTEGER)) throw wrongContent(cid, 'it declares more bytes than there can be')
   if (links.length !== (sizes ?? unixfs.blockSizes).length)
     throw wrongContent(cid, 'its links and their sizes do not match')
   return size
 }
 
-/** The same, whatever it is: there may be more than a number can count. */
+/** The declared size without validation; it may be more than a number can hold. */
 export function sizeIn({ unixfs, sizes }: Node): number {
   const size = Number(unixfs?.fileSize() ?? 0n)
   return sizes === undefined || unixfs?.isDirectory() ? size : sizes.reduce((sum, one) => sum + one, size)
 }
 
-/** The larger of what its parts declare and of the size of the whole, which readers do not look at. */
+/** The larger of the sum of the parts and the declared total, which readers ignore. */
 export function claimedSize(node: Node): number {
   let claimed = sizeIn(node)
   if (!node.unixfs || !node.data) return claimed
@@ -130,7 +130,7 @@ export function claimedSize(node: Node): number {
   }
 }
 
-/** Where the bytes of each part of a file begin, behind those of the node itself; and where the last one ends. */
+/** The offset of each part of a file, after the bytes of the node itself, and last the end. */
 export function startsOf({ unixfs, links, sizes }: Node, from: number): Float64Array {
   const starts = new Float64Array(links.length + 1)
   let at = from + (unixfs?.data?.byteLength ?? 0)
@@ -147,10 +147,10 @@ const blockSizesField = 4
 const hashTypeField = 5
 const modeField = 7
 
-/** The hash that a HAMT places its names by, which the library does not tell. */
+/** The hash function of a HAMT, which the library does not expose. */
 export const hashTypeOf = (message: Uint8Array): number | undefined => numberIn(message, hashTypeField)
 
-/** The mode where one is stored; the library tells a usual one where none is. */
+/** The stored mode; undefined if there is none, where the library returns a default. */
 export const modeOf = (message: Uint8Array): number | undefined => numberIn(message, modeField)
 
 function numberIn(message: Uint8Array, wanted: number): number | undefined {
@@ -160,15 +160,15 @@ function numberIn(message: Uint8Array, wanted: number): number | undefined {
       if (field === wanted) found = value
     })
   } catch {
-    // What stands behind a field that is broken is not read: the library takes some that are not known to it.
+    // Stops at a malformed field, since the library tolerates some that are unknown to it.
   }
   return found
 }
 
-// Of ten bytes.
+// The maximum of a varint of ten bytes.
 const longestNumber = 128 ** 9
 
-/** A walk over the fields of a message, each from its key to its end; `value` is that of a number. */
+/** Calls back for each field of a message with its key and end; `value` is set for a number. */
 function eachField(
   message: Uint8Array,
   each: (field: number, value: number | undefined, wire: number, from: number, to: number) => void,

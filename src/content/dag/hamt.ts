@@ -1,5 +1,5 @@
-// Directories too large for one block: a HAMT over murmur3 of the name. A name is looked up along the bits of its hash;
-// a shard that could make a walk endless is refused.
+// HAMT-sharded directories (murmur3 of the name). A lookup follows the bits of the name's hash; a
+// shard that could make a traversal endless is refused.
 import { murmur364 } from '@multiformats/murmur3'
 import type { CID } from 'multiformats/cid'
 import { type Block, blockKey, isIdentity } from '../../core/block.ts'
@@ -13,10 +13,10 @@ export type ShardLink = { readonly name: string; readonly cid: CID; readonly siz
 
 const mostDepth = 32
 const guessedShardBytes = 16 * 1024
-// Of entries, to find the shards behind them. The widest shard has as many.
+// Entries searched for child shards to prefetch: the fan-out of the widest shard.
 const mostLookedAt = 1024
 
-/** Bits of the hash per level, and hexadecimal digits before each name in a shard. */
+/** Reads the bits of hash per level, and the number of hexadecimal digits that prefix each name. */
 function shape(cid: CID, { unixfs, data }: Node): { bits: number; digits: number } {
   if (unixfs?.type !== 'hamt-sharded-directory') throw wrongContent(cid, 'it stands where a part of a directory should')
   if (data === undefined || hashTypeOf(data) !== hash.murmur3x64)
@@ -28,7 +28,10 @@ function shape(cid: CID, { unixfs, data }: Node): { bits: number; digits: number
   return { bits, digits: (fanout - 1).toString(16).length }
 }
 
-/** The name that a link of this shard has in the directory, '' for shards below. Undefined for a malformed shard. */
+/**
+ * Maps a link of this shard to its name in the directory, '' for a child shard. Undefined for a
+ * malformed shard.
+ */
 export function namesInShard(cid: CID, node: Node): ((name: string) => string) | undefined {
   try {
     const { digits } = shape(cid, node)
@@ -38,10 +41,10 @@ export function namesInShard(cid: CID, node: Node): ((name: string) => string) |
   }
 }
 
-/** The CID that a name leads to, and the blocks below the root that prove it. */
+/** The CID of a name, and the blocks below the root that prove it. */
 export type ShardMatch = { readonly cid: CID; readonly way: readonly Block[] }
 
-/** Whether a link of this shard leads to one below it. */
+/** True for links of this shard that lead to a child shard. */
 export function isShardLink(cid: CID, node: Node): (link: PbLink) => boolean {
   const { digits } = shape(cid, node)
   return ({ Name }) => Name?.length === digits
@@ -76,7 +79,10 @@ export async function findInShards(
   throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
 }
 
-/** Every link of the directory, depth first. A shard is visited once: one that repeats could otherwise list for ever. */
+/**
+ * Yields every link of the directory, depth first. Each shard is visited once: a shard that repeats
+ * could otherwise make the listing endless.
+ */
 export async function* listShards(
   session: Session,
   root: Block,
@@ -91,7 +97,7 @@ export async function* listShards(
     return { node, digits: shape(cid, node).digits, bytes: bytes.byteLength, next: 0 }
   }
   const open: Level[] = [level(root)]
-  /** The shards that come next, as far as they are known and near. */
+  /** The next shards to prefetch, as far as they are known. */
   function* upcoming(around: DagWant): Generator<Expected> {
     let left = mostLookedAt
     for (const { node, digits, next } of open.toReversed())
@@ -123,7 +129,10 @@ export async function* listShards(
   }
 }
 
-/** Where a HAMT has a name: the first 64 bits of murmur3 x64 128, in the byte order that directories use. */
+/**
+ * The position of a name: the first 64 bits of murmur3 x64 128, in the byte order of UnixFS
+ * directories.
+ */
 export async function placeOf(name: string): Promise<Uint8Array> {
   return murmur364.encode(new TextEncoder().encode(name))
 }

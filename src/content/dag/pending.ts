@@ -1,11 +1,12 @@
-// What a walk over a DAG still has to visit, and a bound on its memory. Links are views of the block they stand in, so
-// a walk with siblings to visit keeps the whole block: a deep DAG of large blocks could fill the memory.
+// The stack of a DAG traversal, with a bound on its memory. Links are views of their block, so a
+// level with siblings to visit keeps that block in memory: a deep DAG of large blocks could use it
+// up.
 import { Failure } from '../../core/failure.ts'
 
 export const mostPendingBytes = 64 * 1024 * 1024
 
 export interface MemoryBound {
-  /** Throws `too-large` when the bound is exceeded. */
+  /** Throws `too-large` above the bound. */
   take(bytes: number): void
   give(bytes: number): void
 }
@@ -26,10 +27,10 @@ export function createMemoryBound(most = mostPendingBytes): MemoryBound {
   }
 }
 
-/** As an array has them, or made when they are asked for. */
+/** An array, or items created on access. */
 export type Children<Item> = { readonly length: number; at(index: number): Item | undefined }
 
-/** Children that are made of others, each when it is asked for: a block may have a quarter of a million. */
+/** Maps children lazily: a block may have a quarter of a million. */
 export const madeOf = <Of, Item>(
   from: Children<Of>,
   make: (of: Of, index: number) => Item,
@@ -43,14 +44,17 @@ export const madeOf = <Of, Item>(
   },
 })
 
-/** Of parts that begin at these places, the last of which is the end: those with bytes between the two, by the first index and the one behind them. */
+/**
+ * Finds the parts with bytes between `from` and `to`. `starts` has the offset of each part and,
+ * last, the end. Returns the first index and the one after the last.
+ */
 export function between(starts: Float64Array, from: number, to: number): [first: number, end: number] {
   const count = starts.length - 1
   const first = firstAt(count, (index) => (starts[index + 1] as number) > from)
   return [first, firstAt(count, (index) => (starts[index] as number) >= to)]
 }
 
-/** The first index from which on it holds. */
+/** Binary search: the first index for which `holds` is true. */
 function firstAt(length: number, holds: (index: number) => boolean): number {
   let [low, high] = [0, length]
   while (low < high) {
@@ -61,16 +65,16 @@ function firstAt(length: number, holds: (index: number) => boolean): number {
   return low
 }
 
-// A look ahead is for what may be needed soon. Where most of what comes next is known, or stands there again and again, a look at all of
-// it took as long as a walk, and once for each block.
+// Bounds prefetching per block: in a DAG of many known or repeated links, scanning all of them for
+// each block took as long as the traversal.
 const mostLookedAt = 256
 
-/** The items left to visit, depth first. */
+/** A depth-first stack of items to visit. */
 export interface Pending<Item> {
-  /** Puts the children of a block of this size before all waiting items. */
+  /** Pushes the children of a block of this size on the stack. */
   push(children: Children<Item>, blockBytes: number): void
   pop(): Item | undefined
-  /** The items that `pop` will return next, as far as they are known and near. */
+  /** The items that `pop` will return next, as far as they are known. */
   upcoming(): Iterable<Item>
 }
 
@@ -78,7 +82,7 @@ type Level<Item> = {
   readonly children: Children<Item>
   at: number
   readonly bytes: number
-  /** Children that were looked at before their turn. */
+  /** Children that `upcoming` has created already. */
   readonly seen: Map<number, Item>
 }
 
@@ -105,8 +109,8 @@ export function createPending<Item>(memory = createMemoryBound()): Pending<Item>
       const at = top.at++
       const part = top.seen.get(at) ?? top.children.at(at)
       top.seen.delete(at)
-      // The level is dropped before its last child is entered: a chain of single links holds one block, however long it
-      // is.
+      // Drop the level before its last child is entered: a chain of single links then holds one
+      // block, however long it is.
       if (top.at >= top.children.length) {
         levels.pop()
         memory.give(top.bytes)

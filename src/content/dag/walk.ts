@@ -1,5 +1,5 @@
-// Walks the blocks of an entity, or of everything below it: depth first, parents before children. It fetches only what
-// the scope and the range need, so other missing blocks do not matter.
+// Traverses the blocks of an entity, or of everything below it: depth first, parents before
+// children. Fetches only what the scope and the range need, so other missing blocks do not matter.
 import type { CID } from 'multiformats/cid'
 import { type Block, isIdentity } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
@@ -12,20 +12,23 @@ import { visitBelow, type Way } from '../way.ts'
 import { isShardLink, namesInShard } from './hamt.ts'
 import { between, type Children, createPending, madeOf } from './pending.ts'
 
-/** Bytes of the file, `to` excluded. */
+/** A byte range of a file, `to` excluded. */
 export type Span = { readonly from: number; readonly to: number }
 
 export type WalkOptions = {
   readonly scope: 'entity' | 'all'
-  /** Bytes of the file that are wanted, where the entity is one. Undefined: all of it. */
+  /** The wanted bytes if the entity is a file; undefined means all. */
   readonly range?: Span | undefined
-  /** A block that occurs more than once is yielded each time. */
+  /** Yields a block each time it occurs. */
   readonly dups: boolean
-  /** How the root was reached. Entries of a directory are checked against the denylists by their whole path. */
+  /**
+   * The path of the root. Entries of a directory are checked against the denylists by their full
+   * path.
+   */
   readonly way?: Way | undefined
-  /** Names in the root, a document: the walk goes below the value that they lead to. */
+  /** Names inside the root, a document: only links below the value at that path are followed. */
   readonly names?: readonly string[]
-  /** A block that does not decode is yielded as one without links. Otherwise it ends the walk with a failure. */
+  /** Yields a block that does not decode as one without links, instead of failing. */
   readonly isLenient?: boolean
 }
 
@@ -37,15 +40,15 @@ type PendingBlock = {
   readonly link: LazyLink
   readonly bytes?: Uint8Array | undefined
   readonly depth: number
-  /** False: it stands among the parts, and is not wanted. */
+  /** False for a sibling outside the scope or range. */
   readonly isPart: boolean
-  /** Its bytes of the file; undefined without a range. */
+  /** The bytes of the file in this block; undefined without a range. */
   readonly span: Span | undefined
-  /** The path of names to it: known for entries of a directory, not for links of a document. */
+  /** The path to this block: known for entries of a directory, not for links of a document. */
   readonly way?: Way | undefined
 }
 
-/** Yields identity blocks, too: the caller decides whether to send them. */
+/** Yields identity blocks too; the caller decides if they are sent. */
 export async function* walkDag(session: Session, root: Block, options: WalkOptions): AsyncGenerator<Block> {
   const { scope, range, dups, way, names = [], isLenient = false } = options
   const seen = createSeen()
@@ -66,7 +69,10 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     return session.get(part.link.Hash, wantOf(part))
   }
   const isKnown = (cid: CID) => !dups && seen.look(cid) === 'whole'
-  /** The next blocks, up to the first one that may have links: its children come before its siblings. */
+  /**
+   * The next blocks to prefetch, up to the first that may have links: its children come before its
+   * siblings.
+   */
   function* upcoming(): Generator<Expected> {
     for (const part of pending.upcoming()) {
       const { span, way } = part
@@ -86,7 +92,8 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
   for (let part = pending.pop(); part; part = pending.pop()) {
     const { depth } = part
     const { Hash: cid } = part.link
-    // Thousands of them may stand behind each other, and to look at them awaits nothing else.
+    // Thousands of skipped parts may follow each other without an await, so yield to the event
+    // loop.
     const turn = session.giveWay()
     if (turn !== undefined) await turn
     if (!part.isPart || isKnown(cid)) continue
@@ -102,7 +109,8 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     if (sentBytes > mostFileBytes)
       throw new Failure('too-large', `${root.cid} is too large to be sent`, { source: 'content' })
     yield { cid, bytes }
-    // The malformed block is yielded first, so that the client sees why the answer ends here.
+    // Yield the malformed block before failing, so that the client can see why the response ends
+    // here.
     if (isFailure(below) && !(isLenient && (scope === 'all' || depth === 0))) throw below
   }
 }
@@ -123,7 +131,10 @@ async function childrenOf(
   }
 }
 
-/** Which blocks were sent, and which of them with everything below. Bounded: past the bound a block may come twice. */
+/**
+ * Remembers the blocks sent, and those sent with everything below them. Bounded: beyond the bound a
+ * block may be sent twice.
+ */
 function createSeen() {
   const seen = new Map<string, 'sent' | 'whole'>()
   const keyOf = (cid: CID): string => Buffer.from(cid.bytes).toString('latin1')
@@ -153,8 +164,8 @@ async function everything(
 const whole = (link: LazyLink, depth: number): PendingBlock => ({ link, span: undefined, depth, isPart: true })
 
 /**
- * The children of a node, those of a directory with their names where its own is known. A shard keeps the name of its
- * directory; parts of a file have no name.
+ * The children of a node; those of a directory have a path if its own is known. A shard keeps the
+ * path of its directory; parts of a file have none.
  */
 function named(
   { readOnce }: Session,
@@ -183,7 +194,7 @@ function namesIn(cid: CID, node: Node): ((name: string) => string) | undefined {
   }
 }
 
-/** The children that belong to the entity: parts of a file, shards of a directory, nothing otherwise. */
+/** The children that belong to the entity: parts of a file or shards of a directory. */
 function ofEntity(
   { readNode }: Session,
   { cid, bytes }: Block,

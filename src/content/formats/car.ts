@@ -1,5 +1,6 @@
-// application/vnd.ipld.car: the blocks that prove a path and its entity (IPIP-402), in the order of a walk (IPIP-412).
-// It is sent while it is walked, so a CAR that was cut off lacks blocks, and its reader has to check.
+// application/vnd.ipld.car: the blocks that prove a path and its entity (IPIP-402), in depth-first
+// order (IPIP-412). It is streamed, so a CAR that was cut off lacks blocks, and its reader has to
+// check.
 import { createHash } from 'node:crypto'
 import type { Block } from '../../core/block.ts'
 import { writeCar } from '../../ipld/car.ts'
@@ -16,7 +17,7 @@ const mediaType = 'application/vnd.ipld.car'
 type CarParams = {
   readonly scope: DagWant['scope']
   readonly bytes: EntityBytes | undefined
-  /** Always the order of the walk; `unk` is only echoed to a client that asks for it. */
+  /** The order is always depth-first; `unk` is only echoed to a client that asks for it. */
   readonly order: 'dfs' | 'unk'
   readonly dups: boolean
 }
@@ -28,7 +29,7 @@ export const car: Format = {
     const { scope, bytes } = carParams(request)
     if (!bytes) return { scope, opaque: true }
     const range = hintOf(bytes)
-    // A range from the end of a file needs its size: the root block is fetched first, and gives it.
+    // A range from the end of a file needs its size, so the root block is fetched first.
     return range ? { scope, range, opaque: true } : { scope: 'block', opaque: true }
   },
   async render(session, resolution, request) {
@@ -66,7 +67,7 @@ function carParams({ query, parameters }: FormatRequest): CarParams {
 
 type PartOfDag = { readonly scope: DagWant['scope']; readonly range?: Span | undefined }
 
-/** The part of the entity to send, once its kind and size are known. */
+/** Maps the parameters to a part of the entity, once its kind and size are known. */
 function partOf({ readNode }: Session, { entity, remainder }: Resolution, { scope, bytes }: CarParams): PartOfDag {
   if (remainder.length > 0) return { scope: scope === 'all' ? 'all' : 'block' }
   if (!bytes) return { scope }
@@ -95,7 +96,7 @@ async function* blocksOf(
 
 const lastIncluded = ({ from, to }: Span) => ({ from, to: to - 1 })
 
-/** The path counts: its blocks are part of the answer. */
+/** The path is part of the fingerprint, because its blocks are part of the response. */
 function fingerprint({ path }: Resolution, { scope, bytes, order, dups }: CarParams): string {
   const facts = [path.cid.toString(), path.segments, scope, bytes?.from, bytes?.to, order, dups]
   return createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 16)

@@ -1,5 +1,5 @@
-// json, cbor, dag-json and dag-cbor: documents as stored. Nothing is converted (IPIP-524). `json` and `cbor` are other
-// names for the same bytes; for a file they change nothing.
+// json, cbor, dag-json and dag-cbor: documents as stored, never converted (IPIP-524). `json` and
+// `cbor` are other names for the same bytes; for a file they change nothing.
 
 import { codec } from '../../core/cid.ts'
 import { type Format, type FormatName, notAcceptable, refuseRemainder, storedBlock } from './format.ts'

@@ -1,10 +1,10 @@
-// `entity-bytes=from:to` (IPIP-402): which bytes of a file a CAR has to prove. Both ends are inclusive, negative ones
-// count from the end, and `*` is the end.
+// `entity-bytes=from:to` (IPIP-402): the bytes of a file that a CAR has to prove. Both ends are
+// inclusive, negative ones count from the end, and `*` is the end.
 import { malformedRequest } from './format.ts'
 
 export type EntityBytes = {
   readonly from: number
-  /** Undefined: up to the end. */
+  /** Undefined means the end. */
   readonly to: number | undefined
 }
 
@@ -20,11 +20,14 @@ export function parseEntityBytes(text: string): EntityBytes {
   return { from, to }
 }
 
-/** Go clients write the largest int64 for "to the end"; nothing here is that long. */
+/** Go clients write the largest int64 for "to the end"; no file is that long. */
 const bounded = (digits: string): number =>
   Math.max(Number.MIN_SAFE_INTEGER, Math.min(Number.MAX_SAFE_INTEGER, Number(digits))) + 0
 
-/** The span in a file of this size, `to` excluded. Undefined: no byte, which the root block alone proves. */
+/**
+ * The byte range in a file of this size, `to` excluded; undefined if it is empty, which the root
+ * block alone proves.
+ */
 export function placeEntityBytes(bytes: EntityBytes, size: number): { from: number; to: number } | undefined {
   const from = bytes.from < 0 ? Math.max(0, size + bytes.from) : bytes.from
   const last = bytes.to === undefined ? size - 1 : bytes.to < 0 ? size + bytes.to : bytes.to
@@ -32,7 +35,7 @@ export function placeEntityBytes(bytes: EntityBytes, size: number): { from: numb
   return from < to ? { from, to } : undefined
 }
 
-/** The range before the size is known: what to fetch a cold file with. */
+/** The range as far as it is known without the size, for fetching a cold file. */
 export function hintOf({ from, to }: EntityBytes): { from: number; to?: number } | undefined {
   if (from < 0) return undefined
   return to === undefined || to < 0 ? { from } : { from, to }

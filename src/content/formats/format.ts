@@ -1,5 +1,5 @@
-// The interface of a response format: how it resolves its path, and how it renders the result. One file per format, one
-// line each in formats.ts.
+// The interface of a response format: how it resolves a path and renders the result. One file per
+// format, one line each in formats.ts.
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../../core/failure.ts'
 import type { Session } from '../../retrieval/session.ts'
@@ -9,21 +9,24 @@ import type { ResolveOptions } from '../resolve.ts'
 
 export type FormatName = 'raw' | 'car' | 'tar' | 'dag-json' | 'dag-cbor' | 'json' | 'cbor'
 
-/** The request's parameters; the query wins over parameters of the media type (IPIP-523). */
+/** Parameters of the request; the query overrides the media type (IPIP-523). */
 export type FormatRequest = {
   readonly query: URLSearchParams
-  /** Of the media type in Accept: `version`, `order`, `dups`. */
+  /** Parameters of the media type in Accept: `version`, `order`, `dups`. */
   readonly parameters: Readonly<Record<string, string>>
-  /** The revision of the denylists, part of the ETag of exports: other lists may leave out other parts. */
+  /**
+   * The revision of the denylists. Part of the ETag of exports, since other lists may leave out
+   * other parts.
+   */
   readonly revision?: string | undefined
 }
 
 export interface Format {
   readonly name: FormatName
   readonly mediaType: string
-  /** What to resolve the path with. Throws `malformed` for parameters that make no sense. */
+  /** Options for resolving the path. Throws `malformed` for invalid parameters. */
   wants(request: FormatRequest): Pick<ResolveOptions, 'scope' | 'range' | 'opaque'>
-  /** Undefined: answer as without a format. */
+  /** Undefined means to respond as if no format was requested. */
   render(session: Session, resolution: Resolution, request: FormatRequest): Promise<Representation | undefined>
 }
 
@@ -39,7 +42,7 @@ export const notAcceptable = (cid: CID, name: FormatName, because: string): Fail
     },
   )
 
-/** Refuses a path that ends at a value inside a document: the blocks are available, the value alone is not. */
+/** Refuses a path that ends at a value inside a document: a block cannot be served in part. */
 export function refuseRemainder({ entity, remainder }: Resolution): void {
   if (remainder.length === 0) return
   const value = remainder.join('/')
@@ -50,13 +53,13 @@ export function refuseRemainder({ entity, remainder }: Resolution): void {
 }
 
 /**
- * A weak ETag for exports, which are made while they are walked: the same request may give other bytes with the same
- * meaning.
+ * A weak ETag for exports, which are streamed: the same request may give different bytes with the
+ * same meaning.
  */
 export const weakTag = (cid: CID, suffix: string, { revision }: FormatRequest): string =>
   `W/${etagOf(cid, suffix + (revision === undefined ? '' : `.${revision}`))}`
 
-/** A stored block, under one of its media types. */
+/** A stored block with one of its media types. */
 export function storedBlock(
   { entity }: Resolution,
   as: { type: string; suffix: string; extension: string; kind: 'inline' | 'attachment' },

@@ -1,4 +1,4 @@
-// The registry of formats: one line each.
+// The registry of formats, one line each.
 import { car } from './car.ts'
 import { documents } from './document.ts'
 import type { Format, FormatName } from './format.ts'

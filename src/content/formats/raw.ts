@@ -1,4 +1,4 @@
-// application/vnd.ipld.raw: the block at the end of the path, even where it is malformed.
+// application/vnd.ipld.raw: the block at the end of the path, even if malformed.
 import { type Format, refuseRemainder, storedBlock } from './format.ts'
 
 const mediaType = 'application/vnd.ipld.raw'

@@ -1,15 +1,15 @@
-// The headers of a tar archive: ustar, and pax records for what does not fit (POSIX.1-2001).
+// Headers of a tar archive: ustar, and pax records for what does not fit (POSIX.1-2001).
 
 export type TarMember = {
   readonly path: string
   readonly type: 'file' | 'directory' | 'symlink'
   readonly size: number
   readonly mode: number
-  /** Seconds. */
+  /** Seconds since the epoch. */
   readonly mtime: number
-  /** Where a symlink points. */
+  /** The target of a symlink. */
   readonly target?: string
-  /** A directory has no slash behind its path: Kubo's clients refuse the slash, others expect it. */
+  /** Omits the slash after the path of a directory: Kubo's clients refuse it, others expect it. */
   readonly isBare?: boolean
 }
 
@@ -48,14 +48,17 @@ export function tarHeader(member: TarMember): Uint8Array {
 const paxHeader = (size: number): Buffer =>
   ustar({ name: 'PaxHeaders/member', prefix: '', flag: 'x', target: '', size, mtime: 0, mode: 0o644 })
 
-/** The end of an archive that failed: records that do not follow. Every reader takes it for cut, and none makes a file of it. */
+/**
+ * The end of a failed archive: an extended header without its records, so that every reader reports
+ * truncation and extracts nothing from it.
+ */
 export const tarCut = (): Uint8Array => paxHeader(tarBlock)
 
 const isOctal = (value: number): boolean => value >= 0 && value <= largestOctal
 const isPlain = (text: string): boolean => /^[\x20-\x7e]*$/.test(text)
 const fallback = (text: string): string => text.replace(/[^\x20-\x7e]/g, '_').slice(0, 100)
 
-/** A path as name and prefix, broken at a slash; undefined when it does not fit. */
+/** Splits a path at a slash into name and prefix; undefined if it does not fit. */
 function split(path: string): [name: string, prefix: string] | undefined {
   if (path.length <= 100) return [path, '']
   const at = path.indexOf('/', path.length - 101)
@@ -63,7 +66,7 @@ function split(path: string): [name: string, prefix: string] | undefined {
   return isGood ? [path.slice(at + 1), path.slice(0, at)] : undefined
 }
 
-/** `<length> <key>=<value>\n`, where the length counts its own digits too. */
+/** A pax record `<length> <key>=<value>\n`, where the length includes its own digits. */
 function record(key: string, value: string): string {
   const rest = Buffer.byteLength(` ${key}=${value}\n`)
   let length = rest

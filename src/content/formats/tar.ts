@@ -1,4 +1,5 @@
-// application/x-tar: an entity and everything below it, packed under its CID while it is read.
+// application/x-tar: an entity and everything below it, named by its CID and packed while it is
+// read.
 
 import { Failure } from '../../core/failure.ts'
 import { wrongContent } from '../../ipld/unixfs.ts'
@@ -12,7 +13,8 @@ import { paddingAfter, type TarMember, tarCut, tarEnd, tarHeader } from './tar-h
 import { type ArchiveMember, membersOf } from './tree.ts'
 
 const mediaType = 'application/x-tar'
-// Entries that are read before the first byte, for the length of the archive and for refusals.
+// Entries that are read before the first byte, to know the length of the archive and to refuse
+// early.
 const mostPlanned = 64
 
 export const tar: Format = {
@@ -34,7 +36,7 @@ export const tar: Format = {
   },
 }
 
-/** `top` is what the entity is called in it. */
+/** `top` is the name of the entity in the archive. */
 export async function* archiveOf(
   session: Session,
   root: Entity,
@@ -63,7 +65,7 @@ export async function* archiveOf(
 
 function describe({ path, entity }: ArchiveMember): TarMember {
   const { cid, kind, size = 0, mtime = 0, mode: stored } = entity
-  // Never setuid, setgid or sticky: the user who unpacks it did not choose to trust its author that far.
+  // Never setuid, setgid or sticky: unpacking an archive does not mean trusting its author.
   const mode = (stored ?? 0o644) & 0o777
   switch (kind) {
     case 'directory':
@@ -85,8 +87,9 @@ function describe({ path, entity }: ArchiveMember): TarMember {
 }
 
 /**
- * The length of a small archive that is in the tiers, undefined otherwise: nothing is fetched, so the answer does not
- * wait. A refused path is found here, while it can still be a status.
+ * The length of a small archive if all of it is in the tiers, otherwise undefined: nothing is
+ * fetched, so the response is not delayed. A refused path is found here, while it can still be a
+ * status.
  */
 async function plannedSize(session: Session, root: Entity, way: Way): Promise<number | undefined> {
   const notHere = new Failure('not-found', 'a block is in no tier', { source: 'tier' })

@@ -1,5 +1,5 @@
-// Everything below an entity as a list of paths, depth first, for archives. A path that would leave the archive when
-// unpacked is refused, and so is one through a symlink of the archive itself.
+// Lists everything below an entity as paths, depth first, for archives. Refuses a path that would
+// leave the archive when unpacked, directly or through a symlink of the archive.
 import { posix } from 'node:path'
 import type { Block } from '../../core/block.ts'
 import { Failure } from '../../core/failure.ts'
@@ -17,12 +17,12 @@ export type ArchiveMember = { readonly path: string; readonly entity: Entity }
 const mostDepth = 128
 const mostMembers = 1_000_000
 const mostPathBytes = 8 * 1024
-// Every symlink is remembered by its path.
+// Bounds the memory for the paths of all symlinks.
 const mostSymlinkPathBytes = 8 * 1024 * 1024
 
 type Open = { readonly path: string; readonly links: AsyncGenerator<ShardLink>; readonly way: Way }
 
-/** `top` is the name of the entity in the archive; `toRoot` is how it was reached. */
+/** `top` is the name of the entity in the archive; `toRoot` is its path. */
 export async function* membersOf(
   session: Session,
   root: Entity,
@@ -60,7 +60,7 @@ export async function* membersOf(
   }
 }
 
-/** Stored names may be anything: `..` is accepted only where the path stays below the top. */
+/** Stored names may be anything: `..` is accepted only if the path stays below the top. */
 function below(root: Entity, top: string, parent: string, name: string): string {
   const path = posix.normalize(`${parent}/${name}`)
   const isOdd =
@@ -84,7 +84,7 @@ function createSymlinkPaths({ cid }: Entity) {
       }
       paths.add(path)
     },
-    /** Whether the path, or a directory it lies in, is a symlink. */
+    /** True if the path, or one of its parent directories, is a symlink. */
     reaches(path: string): boolean {
       if (paths.size === 0) return false
       for (let at = path.length; at > 0; at = path.lastIndexOf('/', at - 1)) {

@@ -1,5 +1,5 @@
-// dag-cbor, as `@ipld/dag-cbor` reads it: numbers and lengths in the fewest bytes, no lengths that are left open, keys that are
-// text and come once, no tag but that of a link.
+// Scans dag-cbor as `@ipld/dag-cbor` accepts it: numbers and lengths in the fewest bytes, definite
+// lengths, unique string keys, no tag except that of a link.
 import { isCidAt } from '../cid-bytes.ts'
 import { DocumentScan, wrongDocument } from './scan.ts'
 
@@ -7,7 +7,7 @@ const bytesMajor = 2
 const textMajor = 3
 const linkTag = 42
 
-/** What an argument has to be at least, for its size of 1, 2, 4 or 8 bytes. */
+/** The minimum of an argument encoded in 1, 2, 4 or 8 bytes. */
 const least: readonly number[] = [24, 0x100, 0x10000, 0x1_0000_0000]
 
 const textDecoder = new TextDecoder()
@@ -56,7 +56,7 @@ export class CborScan extends DocumentScan {
 
   private container(isMap: boolean): void {
     const count = this.argument()
-    // Each item takes a byte at least.
+    // Each item takes one byte or more.
     if (count * (isMap ? 2 : 1) > this.bytes.byteLength - this.at) throw wrongDocument('ends too early')
     this.begin(isMap, count)
     if (count > 0) return
@@ -86,7 +86,7 @@ export class CborScan extends DocumentScan {
     return textDecoder.decode(this.bytes.subarray(from, to))
   }
 
-  /** Where the bytes or the text begins; `at` is behind it then. */
+  /** Returns the offset of the bytes or text; `at` is then after them. */
   private string(): number {
     const length = this.argument()
     const from = this.at
@@ -99,7 +99,7 @@ export class CborScan extends DocumentScan {
   private link(): void {
     if (this.argument() !== linkTag) throw wrongDocument('has a tag that is none of a link')
     if ((this.bytes[this.at] as number) >> 5 !== bytesMajor) throw wrongDocument('has a link that is no CID')
-    // The byte before the CID says that none of the multibases is used.
+    // The byte before the CID is the identity multibase prefix.
     const from = this.string() + 1
     if (this.bytes[from - 1] !== 0 || from > this.at || !isCidAt(this.bytes, from, this.at))
       throw wrongDocument('has a link that is no CID')
@@ -115,7 +115,7 @@ export class CborScan extends DocumentScan {
     if (size === 0) throw wrongDocument('has a simple value that is none of the data model')
     const { bytes, at } = this
     if (size > bytes.byteLength - at) throw wrongDocument('ends too early')
-    // An exponent of ones: NaN, or an infinity.
+    // An exponent of all ones is NaN or an infinity.
     const [first, second] = [(bytes[at] as number) & 0x7f, bytes[at + 1] as number]
     const isNumber =
       size === 2 ? (first & 0x7c) !== 0x7c : first !== 0x7f || (size === 4 ? second < 0x80 : second < 0xf0)
@@ -123,7 +123,7 @@ export class CborScan extends DocumentScan {
     this.at += size
   }
 
-  /** The number in a head: a value, a length, a count or a tag. */
+  /** Reads the argument of a head: a value, a length, a count or a tag. */
   private argument(): number {
     const { bytes } = this
     const minor = (bytes[this.at++] as number) & 31

@@ -1,15 +1,15 @@
-// What a string of dag-json stands for: its escapes, and its UTF-8, in which each byte that belongs to no character is
-// replaced. Its form was looked at before.
+// Decodes a string of dag-json: its escapes, and its UTF-8, where each invalid byte is replaced.
+// The scanner has validated its form.
 
 const replacement = 0xfffd
 const named: ReadonlyMap<number, number> = new Map(
   Object.entries({ b: 8, t: 9, n: 10, f: 12, r: 13 }).map(([letter, code]) => [letter.charCodeAt(0), code]),
 )
 
-/** `isPlain`: it has neither. */
+/** `isPlain`: ASCII without escapes. */
 export function textOf(bytes: Uint8Array, from: number, to: number, isPlain: boolean): string {
   if (isPlain) return Buffer.from(bytes.buffer, bytes.byteOffset + from, to - from).toString('latin1')
-  // Never more than one unit of UTF-16 for a byte.
+  // One UTF-16 unit for each byte is always enough.
   const units = new Uint16Array(to - from)
   let count = 0
   for (let at = from; at < to; ) {
@@ -41,7 +41,10 @@ const low = (bytes: Uint8Array, at: number): number => {
   return (byte & 0xc0) === 0x80 ? byte & 0x3f : -1
 }
 
-/** As cborg reads it: five bits of a first byte of two, whatever its others are, and so on. */
+/**
+ * Decodes as leniently as cborg: it takes the payload bits without validating the continuation
+ * bytes.
+ */
 function characterAt(bytes: Uint8Array, at: number): readonly [point: number, length: number] {
   const first = bytes[at] as number
   const wrong = [replacement, 1] as const

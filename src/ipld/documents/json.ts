@@ -1,5 +1,6 @@
-// dag-json, as `@ipld/dag-json` reads it, which is more than JSON: a comma may stand behind the last key, characters that are
-// not UTF-8 are replaced, and a map that begins with the key `/` may be a link or bytes.
+// Scans dag-json as `@ipld/dag-json` accepts it, which is more than JSON: a comma may follow the
+// last key, invalid UTF-8 is replaced, and a map that begins with the key `/` may be a link or
+// bytes.
 import { CID } from 'multiformats/cid'
 import { mostCidChars, parseUsual } from '../../core/cid.ts'
 import { textOf } from './json-text.ts'
@@ -25,12 +26,12 @@ const escapes: ReadonlySet<number> = new Set(Buffer.from('"\'\\/bfnrt'))
 const isDigit = (byte: number | undefined): boolean => byte !== undefined && byte >= 0x30 && byte <= 0x39
 const isHex = (byte: number): boolean => isDigit(byte) || ((byte | 0x20) >= 0x61 && (byte | 0x20) <= 0x66)
 
-// A base that is no power of two takes the square of its length.
+// Decoding a base that is not a power of two takes time quadratic in the length.
 const cidWork = 400
 const bytesPerWork = 64
 
 export class JsonScan extends DocumentScan {
-  /** Of the string that was read last: whether it is what it stands for, byte by byte. */
+  /** True if the last string was ASCII without escapes. */
   private isPlain = true
 
   protected item(): void {
@@ -40,7 +41,7 @@ export class JsonScan extends DocumentScan {
     if (this.count++ > 0 && this.here() !== close) {
       this.take(comma)
       this.space()
-      // A list has no comma behind its last item; a map may have one.
+      // A list has no trailing comma; a map may have one.
       if (!this.isInMap) return this.value()
     }
     if (this.here() === close) return this.close()
@@ -139,7 +140,7 @@ export class JsonScan extends DocumentScan {
     this.spend((this.at - from) / bytesPerWork)
   }
 
-  /** Where what is between the quotes begins; `at` is behind the closing one then. */
+  /** Returns the offset after the opening quote; `at` is then after the closing one. */
   private string(): number {
     this.take(quote)
     const { bytes } = this
@@ -195,7 +196,7 @@ export class JsonScan extends DocumentScan {
     return this.lastText(this.string())
   }
 
-  /** The end of a map that holds one key and is none of the document's. */
+  /** Reads the end of the map that wraps a link or bytes, which is not a map of the document. */
   private wrapOver(): void {
     this.space()
     if (this.here() === comma) {
@@ -214,7 +215,7 @@ export class JsonScan extends DocumentScan {
     if (this.depth === 0) this.finish()
   }
 
-  /** Reads `{"bytes": "…"}` to the end of the map around it, or says that it is something else. */
+  /** Reads `{"bytes": "…"}` to the end of the surrounding map; false if it is something else. */
   private isBytes(): boolean {
     this.at++
     this.space()
@@ -234,12 +235,12 @@ export class JsonScan extends DocumentScan {
 function cidBytes(text: string): Uint8Array {
   const usual = parseUsual(text)
   if (usual) return usual
-  // In some bases a long text costs the square of its length: a text of 2 MiB would take hours.
+  // In some bases decoding takes time quadratic in the length: a text of 2 MiB would take hours.
   if (text.length > mostCidChars) throw wrongDocument('has a CID that is too long')
   return CID.parse(text).bytes
 }
 
-/** Whether `base64` of multiformats decodes it: padded or not, and no bit left over that is not zero. */
+/** True if multiformats' `base64` decodes it: padded or not, and all unused bits zero. */
 function isBase64(text: string): boolean {
   let end = text.length
   while (text.charCodeAt(end - 1) === 0x3d) end--

@@ -1,5 +1,5 @@
-// What this gateway wants of a document: its links, or what a path in it leads to. Both are read in pieces, between which
-// other clients are served.
+// Reads documents: their links, or the value at a path. Both yield to the event loop between
+// slices.
 import type { CID } from 'multiformats/cid'
 import type { Block } from '../../core/block.ts'
 import { cidAt, codec } from '../../core/cid.ts'
@@ -7,29 +7,29 @@ import { CborScan } from './cbor.ts'
 import { JsonScan } from './json.ts'
 import type { DocumentScan, DocumentStructure, DocumentVisitor } from './scan.ts'
 
-/** Undefined: go on at once. */
+/** Undefined means to continue at once. */
 export type GiveWay = () => Promise<void> | undefined
 
-/** For work that belongs to no request: each piece in a turn of the loop of its own. */
+/** For background work: runs each slice in an event-loop iteration of its own. */
 export const inOwnTurns: GiveWay = () => new Promise((resolve) => setImmediate(resolve))
 
-// About a millisecond.
+// About one millisecond.
 const pieceOfWork = 10_000
 
-/** Undefined for a codec whose documents have no links. */
+/** Undefined for a codec without links. */
 function scanOf({ cid, bytes }: Block, visitor: DocumentVisitor): DocumentScan | undefined {
   if (cid.code === codec.dagCbor) return new CborScan(bytes, visitor)
   if (cid.code === codec.dagJson) return new JsonScan(bytes, visitor)
   return undefined
 }
 
-/** Rejects for what does not decode. */
+/** Rejects if the block does not decode. */
 export async function visitDocument(block: Block, visitor: DocumentVisitor, giveWay: GiveWay): Promise<void> {
   const scan = scanOf(block, visitor)
   while (scan && !scan.advance(pieceOfWork)) await giveWay()
 }
 
-/** A link whose CID is made when it is asked for. */
+/** A link whose CID is created on access. */
 export class DocumentLink {
   private readonly bytes: Uint8Array
   private readonly from: number
@@ -48,7 +48,7 @@ export class DocumentLink {
   }
 }
 
-/** The links of a document, or of the value in it that the names lead to, in the order in which they are encoded. */
+/** Lists the links of a document, or of the value that `names` select, in encoded order. */
 export async function documentLinks(
   block: Block,
   giveWay: GiveWay,
@@ -60,7 +60,7 @@ export async function documentLinks(
   return links
 }
 
-/** The same at once, for a block that holds up no client. */
+/** Synchronous version, for small blocks. */
 export function documentLinksNow(block: Block): DocumentLink[] {
   const links: DocumentLink[] = []
   const scan = scanOf(block, noteIn(links))
@@ -72,7 +72,10 @@ const noteIn = (links: DocumentLink[]): DocumentVisitor => ({
   link: (bytes, from, to) => void links.push(new DocumentLink(bytes, from, to)),
 })
 
-/** What the names lead to: the first link on their way, with how many of them are used up; or the value that all of them mean. */
+/**
+ * The result of following names: the first link on the path with the number of names used, or the
+ * value at the end.
+ */
 export type DocumentStep = { readonly link: DocumentLink; readonly used: number } | 'value' | undefined
 
 export async function stepIntoDocument(
@@ -87,7 +90,7 @@ export async function stepIntoDocument(
 
 const isIndex = /^(?:0|[1-9]\d*)$/
 
-/** A value is on the way when as many lists and maps are open around it as names were met. */
+/** A value is on the path if as many lists and maps are open around it as names were matched. */
 class PathVisitor implements DocumentVisitor, DocumentStructure {
   found: DocumentStep
   readonly structure = this
@@ -95,13 +98,13 @@ class PathVisitor implements DocumentVisitor, DocumentStructure {
   private depth = 0
   private met = 0
   private isOver = false
-  /** Of the list that is on the way: how many of its values come before the one that is named. */
+  /** In a list on the path: the number of values before the selected one. */
   private before: number | undefined
   private readonly inside: ((link: DocumentLink) => void) | undefined
-  /** How many lists and maps are open around the named value, while it is open. */
+  /** The nesting depth of the selected value, while it is open. */
   private insideDepth: number | undefined
 
-  /** `inside` gets the links in the named value. */
+  /** `inside` is called with each link in the selected value. */
   constructor(names: readonly string[], inside?: (link: DocumentLink) => void) {
     this.names = names
     this.inside = inside

@@ -1,10 +1,12 @@
-// One pass over a document that makes nothing of it: 2 MiB of dag-cbor or dag-json became objects for half a second, in which
-// no other client was served. It stops when it is told to, and goes on from there. What it accepts is what the libraries of
-// the ecosystem accept.
+// Scans a document without creating objects: creating those of 2 MiB of dag-cbor or dag-json would
+// block the event loop for half a second. A scan stops after a slice of work and can be resumed. It
+// accepts what the libraries of the ecosystem accept.
 
-/** Told what stands in the document, in its order. A visitor without `structure` is told the links alone. */
+/**
+ * Called for each part of the document in order. A visitor without `structure` receives links only.
+ */
 export interface DocumentVisitor {
-  /** The bytes of the CID, which `CID.decode` takes. */
+  /** The bytes of the CID, valid for `CID.decode`. */
   link(bytes: Uint8Array, from: number, to: number): void
   readonly structure?: DocumentStructure
 }
@@ -13,7 +15,7 @@ export interface DocumentStructure {
   open(isList: boolean): void
   close(): void
   key(name: string): void
-  /** Where its bytes are; of text and bytes in dag-json what stands between the quotes. */
+  /** The offsets of its bytes; for text and bytes in dag-json those between the quotes. */
   scalar(kind: ScalarKind, from: number, to: number): void
 }
 
@@ -21,10 +23,10 @@ export type ScalarKind = 'text' | 'bytes' | 'other'
 
 export const wrongDocument = (what: string): Error => new Error(`the document ${what}`)
 
-/** Lists and maps within each other: more than the libraries can read, which call themselves for each. */
+/** The nesting limit: more than the recursive libraries can read. */
 const mostDepth = 16_384
 
-/** Tells a name that a map has twice. Most maps have few names, and no set is made for one. */
+/** Detects duplicate keys of a map. Most maps have few keys, and need no Set. */
 class Names {
   private only: string | undefined
   private all: Set<string> | undefined
@@ -44,11 +46,13 @@ export abstract class DocumentScan {
   protected readonly bytes: Uint8Array
   protected readonly visitor: DocumentVisitor
   protected at = 0
-  /** Work until the next stop: one for an item, more for what takes longer. */
+  /** Work units until the next stop: one for an item, more for long ones. */
   protected room = 0
   protected depth = 0
   protected isInMap = false
-  /** Of the innermost list or map: items to come, or items that came, as the encoding counts them. */
+  /**
+   * The remaining or the finished items of the innermost list or map, depending on the encoding.
+   */
   protected count = 0
   private isOver = false
   private maps = new Uint8Array(16)
@@ -60,7 +64,7 @@ export abstract class DocumentScan {
     this.visitor = visitor
   }
 
-  /** Goes on for about so many items; true at the end of the document. Throws for what is none. */
+  /** Scans about `work` items; true at the end of the document. Throws if it is malformed. */
   advance(work: number): boolean {
     this.room = work
     while (!this.isOver && this.room > 0) {
@@ -70,7 +74,6 @@ export abstract class DocumentScan {
     return this.isOver
   }
 
-  /** Reads the next item. */
   protected abstract item(): void
 
   protected begin(isMap: boolean, count: number): void {
@@ -106,7 +109,7 @@ export abstract class DocumentScan {
     this.visitor.structure?.key(name)
   }
 
-  /** A long string or a CID takes its time. */
+  /** Charges extra work for a long string or a CID. */
   protected spend(work: number): void {
     this.room -= work
   }
