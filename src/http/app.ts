@@ -1,4 +1,4 @@
-// The public routes: as an Express router that an application mounts, and as an application of their own.
+// The public routes, as an Express router for mounting and as a complete application.
 
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import express, { type Express, type NextFunction, type Router } from 'express'
@@ -22,25 +22,31 @@ import type { Respond } from './wire/respond.ts'
 export type AppDeps = AnswerDeps & {
   readonly limits: Limits
   readonly hosts: Hosts
-  /** Routes that come with uploads, names and pages. */
+  /** Routes for uploads, names and pages. */
   readonly routes?: readonly Route[]
-  /** Routes of a server of its own alone: in another application these paths belong to it. */
+  /**
+   * Routes for cidgate's own server only: in another application these paths belong to that
+   * application.
+   */
   readonly ownRoutes?: readonly Route[]
   readonly requestIds: RequestIds
   readonly trace: Trace
-  /** Notes what becomes of a request. */
+  /** Records the request for metrics and the access log. */
   readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
 }
 
 export type App = {
   /**
-   * Answers the gateway's own paths, and leaves every other request, uncounted and unchanged, to the application that
-   * mounted it.
+   * Handles the gateway's paths; passes every other request, uncounted and unchanged, to the
+   * mounting application.
    */
   readonly router: Router
-  /** The same, with a 404 for every other path. */
+  /** The router, with a 404 for every other path. */
   readonly application: Express
-  /** The application for a server of its own. Content on a shared host, which no route wants, comes to its answer at once. */
+  /**
+   * The listener of cidgate's own server. Content on a shared host takes a fast path past the
+   * router.
+   */
   readonly handler: RequestListener
 }
 
@@ -53,21 +59,25 @@ export function createApp(deps: AppDeps): App {
 
   const refuse = refusing(respond)
 
-  /** Counts one of our requests, once, and checks its form. Undefined: it was refused and answered. */
+  /**
+   * Counts a request of this gateway, once, and validates it. Undefined if it was refused and
+   * answered.
+   */
   function enter(request: IncomingMessage, response: ServerResponse): RequestContext | undefined {
     if (entered in response) return contextOf(request, response)
     deps.watch(request, response).requestId = deps.requestIds.next(request)
-    // Of the application that mounted the router: the id is the one that our log has.
+    // Removes an id set by the mounting application: the response must carry the id in our log.
     response.removeHeader(requestIdHeader)
-    // Node would read the unused body of a GET to its end before the next request: close the connection instead.
+    // Node would read the unused body of a GET to its end before the next request: close the
+    // connection instead.
     if (readOnly.has(request.method ?? '') && hasBody(request)) closeAfter(request, response)
     try {
       const refused = limits.enter(request, response)
-      // Not thrown: that alone would be a tenth of what a refusal costs.
+      // Not thrown, since throwing would be a tenth of the cost of a refusal.
       if (refused) return void refuse(request, response, refused)
       refuseExpectation(request, response)
       const { path, search } = contextOf(request, response).target
-      // Where the client sent a whole URL, only its path goes on: Express reads nothing else.
+      // Reduces an absolute URL to its path: Express reads nothing else.
       if (!request.url?.startsWith('/')) request.url = search === '' ? path : `${path}?${search}`
       Object.assign(response, { [entered]: true })
       return contextOf(request, response)
@@ -77,7 +87,6 @@ export function createApp(deps: AppDeps): App {
     }
   }
 
-  /** Gives a route the request context. */
   const routed =
     ({ name, answer }: Route) =>
     (request: IncomingMessage, response: ServerResponse, next: NextFunction): void => {
@@ -90,7 +99,9 @@ export function createApp(deps: AppDeps): App {
     if (enter(request, response)) next()
   }
 
-  /** The methods for content and for redirects to it: browsers refuse a preflight that is redirected. */
+  /**
+   * Allows the methods of content for redirects too, since browsers refuse a redirected preflight.
+   */
   function read(request: IncomingMessage, response: ServerResponse, answer: () => void): void {
     const { method = '' } = request
     if (method === 'GET' || method === 'HEAD') return answer()
@@ -108,12 +119,12 @@ export function createApp(deps: AppDeps): App {
     })
   }
 
-  /** Routes by host, before the path is looked at. */
+  /** Routes by host before the path is matched. */
   function byHost(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
     const context = quietly(() => contextOf(request, response))
     const claim = context ? hosts.claims(request, context.target) : 'no'
     if (!context || claim === 'no') return next()
-    // A host without a DNSLink may belong to the application that mounted the router.
+    // A host without a DNSLink may belong to the mounting application, so it is not counted yet.
     if (claim === 'surely' && !enter(request, response)) return
     hosts.find(request, context.target, context.signal).then(
       (found) => {
@@ -140,7 +151,7 @@ export function createApp(deps: AppDeps): App {
   const nothing = (request: IncomingMessage, response: ServerResponse): void =>
     refuse(request, response, noSuchPath(request))
 
-  // Express knows a handler of errors by its four parameters.
+  // Express recognizes an error handler by its four parameters.
   const broke = (error: unknown, request: IncomingMessage, response: ServerResponse, _next?: NextFunction): void =>
     refuse(request, response, error ?? noSuchPath(request))
 
@@ -167,7 +178,7 @@ export function createApp(deps: AppDeps): App {
   return { router, application, handler }
 }
 
-/** Counts what a request to this route costs beside being one, and answers with an error where its client has had too much. */
+/** Charges requests of this route to the client's extra budget; refuses them if it is empty. */
 const charged = ({ answer, costs, ...route }: Route, limits: Limits): Route => ({
   ...route,
   answer(context, next) {
@@ -178,14 +189,17 @@ const charged = ({ answer, costs, ...route }: Route, limits: Limits): Route => (
   },
 })
 
-/** What is asked for a request carries on the trace that its client began, or that begins here. */
+/** Runs a request in its trace: the client's, or a new one. */
 function within(trace: Trace, request: IncomingMessage, go: () => void): void {
   const point = trace.of(request)
   if (point) trace.run(point, go)
   else go()
 }
 
-/** Most requests are plain paths of content: Express would ask each route, and cost as much as a tenth of a miss. */
+/**
+ * Most requests are plain content paths: matching each route in Express would cost a tenth of a
+ * miss.
+ */
 function isContent({ url = '' }: IncomingMessage, routes: readonly Route[] = []): boolean {
   if (!contentUrl.test(url)) return false
   const mark = url.indexOf('?')
@@ -195,7 +209,7 @@ function isContent({ url = '' }: IncomingMessage, routes: readonly Route[] = [])
 
 const contentUrl = /^\/ip[fn]s\//
 
-/** Answers with an error; a body that was not read ends the connection. */
+/** Responds with an error, and closes the connection if the body was not read. */
 const refusing =
   (respond: Respond) =>
   (
@@ -210,10 +224,10 @@ const refusing =
     respond.failed(request, response, error, { before, ...(headers && { headers }) })
   }
 
-/** An application that adds nothing to an answer. */
+/** Express without its own response headers. */
 const plain = (): Express => express().disable('x-powered-by').disable('etag').enable('case sensitive routing')
 
-/** Undefined for a malformed request: the application that mounted the router may know what to do with it. */
+/** Undefined for a malformed request, which the mounting application may be able to handle. */
 function quietly<Read>(read: () => Read): Read | undefined {
   try {
     return read()
@@ -230,7 +244,10 @@ const notAllowed = (method: string): Failure =>
     status: 405,
   })
 
-/** What it expects may decide whether it sends its body: the connection cannot be reused. */
+/**
+ * The client may or may not send its body after an unknown expectation, so the connection cannot be
+ * reused.
+ */
 function refuseExpectation(request: IncomingMessage, response: ServerResponse): void {
   const { expect } = request.headers
   if (expect === undefined || request.httpVersion === '1.0' || continues.test(expect)) return
@@ -239,7 +256,7 @@ function refuseExpectation(request: IncomingMessage, response: ServerResponse): 
   throw new HttpRefusal('unsupported', said, { source: 'client', status: 417 })
 }
 
-// As Node reads it.
+// As Node parses it.
 const continues = /(?:^|\W)100-continue(?:$|\W)/i
 
 const noSuchPath = ({ url }: IncomingMessage): Failure =>

@@ -1,6 +1,6 @@
-// The handlers of a gateway in a program: an application can mount them before the gateway runs. They answer 503 before
-// `start` and after `close`, and let requests wait during the start. Requests for other paths pass the router at any
-// time.
+// Handlers of a gateway in a program, which an application can mount before the gateway runs. They
+// send 503 before `start` and after `close`, and queue requests during the start. Requests for
+// other paths always pass the router.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Request, Response, Router } from 'express'
 import type { Failure } from '../core/failure.ts'
@@ -11,10 +11,10 @@ import { createStarting, type StartingOptions } from './starting.ts'
 import { createRequestIds, requestIdHeader } from './wire/request-id.ts'
 import { readTarget } from './wire/request-target.ts'
 
-/** For `app.use` of Express 5 and 4, and for whatever else calls it as they do. */
+/** Compatible with `app.use` of Express 5 and 4, and with similar frameworks. */
 export type Middleware = (request: IncomingMessage, response: ServerResponse, next: (error?: unknown) => void) => void
 
-/** The running gateway behind the handlers. */
+/** The handlers of the running gateway. */
 export type Inside = {
   readonly router: Router
   readonly handler: RequestListener
@@ -28,19 +28,19 @@ export interface Doors {
   readonly admin: RequestListener
   readonly hot: HotAnswers['find']
   serves(host: string): boolean
-  /** Requests wait from now on. */
+  /** Queues requests from now on. */
   hold(): void
   open(inside: Inside): void
-  /** Every request, waiting or new, is answered with this Failure. */
+  /** Answers every queued or new request with this Failure. */
   shut(why: Failure): void
 }
 
 export type DoorsOptions = StartingOptions & {
   readonly hosts: Readonly<Record<string, HostOptions>>
-  /** Whether hosts that are not in the configuration may be sites with a DNSLink. */
+  /** True if unknown hosts may be sites with a DNSLink. */
   readonly sites: boolean
   readonly trustedProxies: readonly string[]
-  /** Path prefixes of the gateway besides content. */
+  /** Path prefixes of the gateway in addition to content. */
   readonly paths: readonly string[]
   readonly why: Failure
 }
@@ -55,7 +55,7 @@ export function createDoors(options: DoorsOptions): Doors {
   const hosts = createHosts({ table: options.hosts, hasLink, forwarded })
   let state: DoorState = { why: options.why }
 
-  /** Whether the gateway will answer this request, as far as that is known before it runs. */
+  /** True if the gateway will handle this request, as far as that is known before it runs. */
   function isOurs(request: IncomingMessage): boolean {
     try {
       const target = readTarget(request)
@@ -83,7 +83,7 @@ export function createDoors(options: DoorsOptions): Doors {
   }
 
   function router(request: IncomingMessage, response: ServerResponse, next: (error?: unknown) => void): void {
-    // It asks nothing of them but what Node's have: those of Express 4 do as well.
+    // The router uses only what Node's objects have, so those of Express 4 work too.
     if (typeof state === 'object' && 'inside' in state)
       state.inside.router(request as Request, response as Response, next)
     else if (isOurs(request)) wait(request, response, () => router(request, response, next))

@@ -1,5 +1,5 @@
-// What a server of its own answers besides content: `/`, its icon, and `/robots.txt`. In another application these paths are that
-// application's.
+// The front page, its icon and `/robots.txt`, on cidgate's own server only: in another application
+// these paths belong to that application.
 import type { IncomingMessage } from 'node:http'
 import { contactHref } from '../web/contact.ts'
 import { type FrontFacts, frontPage, frontPolicy, icon } from '../web/front-page.ts'
@@ -15,11 +15,11 @@ import { cutWhenStalled } from './wire/write.ts'
 
 export type FrontOptions = Omit<FrontFacts, 'base' | 'uploads'> & {
   readonly uploadsFor: (request: IncomingMessage, to: 'page' | 'program') => FrontFacts['uploads']
-  /** Whether caches may give one client the first page of another one. */
+  /** True if shared caches may store the front page. */
   readonly isSameForAll: boolean
-  /** `page`, `none`, or where `/` leads to. */
+  /** `page`, `none`, or the target of a redirect from `/`. */
   readonly root: string
-  /** Hosts whose content has origins of its own. */
+  /** Hosts whose content has its own origins. */
   readonly subdomainHosts: readonly string[]
   readonly respond: Respond
 }
@@ -28,8 +28,8 @@ const methods = 'GET, HEAD, OPTIONS'
 
 type Text = { readonly type: string; readonly text: string; readonly maxAge: number; readonly isPrivate?: boolean }
 
-// A crawler that walks other people's content costs the upstreams as much as all visitors do. Where `/` leads to content, that is
-// a website of the operator, which is meant to be found.
+// A crawler that traverses other people's content costs the upstreams as much as all visitors. If
+// `/` redirects to content, the gateway is a website of the operator, which should be found.
 const robots = (root: string): Text => ({
   type: 'text/plain; charset=utf-8',
   text: root.startsWith('/')
@@ -94,7 +94,7 @@ export function createFrontRoutes(options: FrontOptions): readonly Route[] {
   ]
 }
 
-/** For programs: where everything is. */
+/** The front page for programs: where everything is. */
 function described({ version, uploadsFor, contact }: FrontOptions, request: IncomingMessage): string {
   const uploads = uploadsFor(request, 'program')
   const about = {

@@ -1,23 +1,23 @@
-// Before the gateway runs: public requests wait for it, and the admin address says that this process is alive and not
-// ready.
+// The time before the gateway runs: public requests wait, and the admin address reports that the
+// process is alive and not ready.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { Failure } from '../core/failure.ts'
 import { closeAfter } from './wire/close-after-answer.ts'
 import { type Mode, sendProblem } from './wire/problem.ts'
 
 export interface Starting {
-  /** `go` is called when the start is over, unless the client has left. */
+  /** Calls `go` at the end of the start, unless the client has left. */
   hold(request: IncomingMessage, response: ServerResponse, go: () => void): void
   refuse(request: IncomingMessage, response: ServerResponse, why: Failure): void
   readonly admin: RequestListener
-  /** Every request that waits goes on. */
+  /** Releases all waiting requests. */
   over(): void
 }
 
 export type StartingOptions = {
   readonly mode: Mode
   readonly stalledMs: number
-  /** Requests that may wait. */
+  /** The maximum number of waiting requests. */
   readonly most: number
 }
 

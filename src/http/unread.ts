@@ -1,10 +1,13 @@
-// The memory of answers that their clients do not take. Each holds the block that it is at; beyond a sum of bytes the client that has
-// kept one waiting the longest is cut off, so that many who read slowly cannot take all of it.
+// Bounds the memory of responses to slow clients. Each holds its current block; above the limit the
+// client that has waited longest is disconnected, so that slow readers cannot use up the memory.
 export interface Unread {
-  /** An answer waits for its client, and holds `buffer`. What it gives ends that. `giveUp`: called if the client is cut off. */
+  /**
+   * Notes that a response waits for its client and holds `buffer`; call the returned function at
+   * its end. `giveUp` is called to disconnect the client.
+   */
   hold(buffer: ArrayBufferLike, giveUp: () => void): () => void
   readonly bytes: number
-  /** Clients that were cut off to make room. */
+  /** Clients that were disconnected because of the limit. */
   readonly cut: number
 }
 
@@ -13,7 +16,7 @@ type Waiting = { readonly buffer: ArrayBufferLike; readonly giveUp: () => void }
 export function createUnread(mostBytes: number): Unread {
   /** In the order in which they began to wait. */
   const waiting = new Set<Waiting>()
-  /** Readers of one block share its buffer where memory keeps it. */
+  /** Readers of one block share its buffer if the memory tier has it. */
   const buffers = new Map<ArrayBufferLike, { readonly size: number; holders: number }>()
   let bytes = 0
   let cut = 0

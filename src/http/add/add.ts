@@ -1,4 +1,4 @@
-// POST /add. What the headers show to be wrong is refused before a byte of the body is read; src/upload does the rest.
+// POST /add. Checks the headers before reading a byte of the body; src/upload does the rest.
 
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { type Failure, isFailure } from '../../core/failure.ts'
@@ -28,18 +28,21 @@ export type AddDeps = {
   readonly reach: Reach
   readonly schemas: SchemaChecks
   readonly respond: Respond
-  /** The client that the limits count the upload for. */
+  /** The client to which the limits charge the upload. */
   readonly clientOf: (request: IncomingMessage) => Uploader
 }
 
 export type Next = (error?: unknown) => void
 
-/** One or more public paths. `at` is matched against the raw path, since a decoded one could look like another path. */
+/**
+ * A route for one or more public paths. `at` is matched against the raw path, since a decoded one
+ * could look like another path.
+ */
 export type Route = {
   readonly name: RouteName
   readonly at: RegExp
   readonly answer: (context: RequestContext, next: Next) => void
-  /** What this request is counted as, beside being one. Absent: nothing else. */
+  /** The extra budget that this request is charged to; absent means only that of all requests. */
   readonly costs?: (context: RequestContext) => CostlyKind | undefined
 }
 
@@ -75,7 +78,7 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
     const who = deps.clientOf(request)
     const slot = await uploads.enter(isOnlyHashed ? withoutQuota(who) : who, signal, least)
     leave = slot.leave
-    // A client that sent `Expect: 100-continue` begins to send the body only now.
+    // A client that sent `Expect: 100-continue` starts to send the body only now.
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
     const added = await uploads.receive(request, {
       kind,
@@ -103,16 +106,19 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
 }
 
 /**
- * In thin mode the other service refused: no token of this gateway would help, so the realm names that service (RFC
- * 9110 §11.5).
+ * In thin mode the other service refused, and no token of this gateway would help: the realm names
+ * that service (RFC 9110 §11.5).
  */
 const challenge = ({ facts: { service } }: Failure): string =>
   typeof service === 'string' ? `Bearer realm="${service}"` : 'Bearer'
 
-/** Programs upload: in every mode they get JSON, unless the client asks for a page. */
+/**
+ * Uploads come from programs, so in every mode the response is JSON unless the client asks for a
+ * page.
+ */
 const readsJson = ({ headers }: IncomingMessage): string => headers.accept ?? 'application/json'
 
-/** Checks what is known before the body, and answers what the client asks for. */
+/** Sends the interim response, if the client asked for one, after the checks that need no body. */
 function lookAhead(
   { request, response, target }: RequestContext,
   deps: AddDeps,

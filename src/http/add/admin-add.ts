@@ -1,5 +1,5 @@
-// Uploads at the admin address, for the dashboard: the same route and intake as on the public address, without its token and its rule for
-// foreign pages, since the admin address has stricter ones of its own.
+// Uploads on the admin address, for the dashboard: the same route and intake as on the public
+// address, without its token and cross-origin check, because the admin address has stricter ones.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Forwarded } from '../hosts/forwarded.ts'
 import { corsHeaders } from '../wire/cors.ts'
@@ -16,11 +16,11 @@ export type AdminAdd = {
 
 type AdminAddDeps = Pick<AddDeps, 'uploads' | 'schemas' | 'respond' | 'clientOf'> & {
   readonly forwarded: Forwarded
-  /** Notes what becomes of a request. */
+  /** Records the request for metrics and the access log. */
   readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
 }
 
-/** It is counted and logged as what comes by the public address: an upload is one wherever it came in. */
+/** Counted and logged like a request on the public address. */
 export function createAdminAdd(deps: AdminAddDeps): AdminAdd {
   const { uploads, forwarded, watch } = deps
   const route = createAddRoute({
@@ -40,7 +40,7 @@ export function createAdminAdd(deps: AdminAddDeps): AdminAdd {
   }
 }
 
-/** The route lets pages of all origins read its answers, and the admin address none. */
+/** The route allows all origins to read its responses; the admin address allows none. */
 function keepFromOtherOrigins(response: ServerResponse): void {
   const writeHead = response.writeHead.bind(response)
   response.writeHead = ((...head: unknown[]) => {
@@ -49,7 +49,7 @@ function keepFromOtherOrigins(response: ServerResponse): void {
   }) as typeof response.writeHead
 }
 
-/** Headers come as a list of names and values, or by name. */
+/** writeHead accepts headers as a flat list of names and values, or as an object. */
 function withoutCors(part: unknown): unknown {
   if (Array.isArray(part)) return part.filter((_one, index) => !isCors(part[index - (index % 2)]))
   if (typeof part !== 'object' || part === null) return part

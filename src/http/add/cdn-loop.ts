@@ -1,15 +1,17 @@
-// The gateways that an upload came through (CDN-Loop, RFC 8586). Two gateways that forward to each other would each
-// wait until the other holds it: a gateway that finds itself in the list refuses.
+// The gateways that an upload passed through (CDN-Loop, RFC 8586). Two gateways that forward to
+// each other would wait for each other forever, so a gateway that finds itself in the list refuses.
 
 import { randomBytes } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import type { Failure } from '../../core/failure.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 
-/** The list to send on, with us in it. Throws where we are in it already. */
+/** Returns the list to forward, with this gateway appended. Throws if it is in the list already. */
 export type Via = (headers: IncomingHttpHeaders) => string
 
-/** Each instance has its own name: several instances that forward in a row are no loop. */
+/**
+ * Each instance has its own name, because several instances that forward in a row are not a loop.
+ */
 export function createVia(self = `cidgate-${randomBytes(8).toString('hex')}`): Via {
   return (headers) => {
     const before = [headers['cdn-loop'] ?? []].flat().join(', ')

@@ -1,13 +1,13 @@
-// The options of POST /add. Parameters that are not known are ignored; a known one with a value that is not is refused,
-// because the client would be told another CID than the one it wanted.
+// The options of POST /add. Unknown parameters are ignored; an invalid value of a known one is
+// refused, because the client would get another CID than it wanted.
 import { malformed } from '../../upload/failures.ts'
 import type { UploadKind } from '../../upload/intake/incoming.ts'
 
 export type AddQuery = {
   readonly kind: UploadKind
-  /** The name of the schema that each file is checked against. */
+  /** The name of the schema that each file is validated against. */
   readonly schema: string | undefined
-  /** The client wants the CIDs alone: nothing is kept. */
+  /** Computes the CIDs without storing anything. */
   readonly isOnlyHashed: boolean
 }
 

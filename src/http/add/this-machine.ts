@@ -1,5 +1,6 @@
-// Where uploads need no token they are for this machine: a client that a proxy tells to be elsewhere is refused. So is a page of a
-// stranger, open in a browser here, since it reaches addresses that the stranger does not; Kubo's door refuses it as well.
+// Restricts uploads without a token to this machine: refuses a client that a proxy reports to be
+// elsewhere. Also refuses foreign web pages, open in a local browser, since they reach addresses
+// that their authors cannot; Kubo's RPC refuses them too.
 import type { IncomingMessage } from 'node:http'
 import { isFromAnotherSite } from '../../core/wire/cross-site.ts'
 import { isLoopback } from '../../core/wire/loopback.ts'
@@ -7,13 +8,16 @@ import { isAtOwnServer } from '../wire/own-server.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 
 export type Reach = {
-  /** Uploads need no token, and nothing says that they are open to all. */
+  /** True if uploads need no token and the operator has not opened them to all. */
   readonly isForThisMachine: boolean
-  /** Of the client, as proxies that are trusted tell it. */
+  /** The client's address as reported by trusted proxies. */
   readonly addressOf: (request: IncomingMessage) => string
 }
 
-/** Throws for an upload of a client of another machine. A program that opens its own address decides itself which clients reach it. */
+/**
+ * Throws for an upload from another machine. A program that opens its own socket decides itself
+ * which clients reach it.
+ */
 export function refuseStranger(request: IncomingMessage, reach: Reach): void {
   if (!isStranger(request, reach)) return
   const said =
@@ -21,7 +25,10 @@ export function refuseStranger(request: IncomingMessage, reach: Reach): void {
   throw new HttpRefusal('refused', said, { source: 'client', status: 403 })
 }
 
-/** Throws for an upload of a foreign page. A page of this machine (a development server, the first page) may upload. */
+/**
+ * Throws for an upload from a foreign page. A page of this machine (a development server, the front
+ * page) may upload.
+ */
 export function refuseForeignPage(request: IncomingMessage, reach: Reach): void {
   const { origin } = request.headers
   if (!isForeignPage(request, origin, reach)) return
@@ -29,7 +36,7 @@ export function refuseForeignPage(request: IncomingMessage, reach: Reach): void 
   throw new HttpRefusal('refused', said, { source: 'client', status: 403 })
 }
 
-/** Whether an upload of this client would be taken, from a page of `origin` if it is one. */
+/** True if an upload from this client, and from a page of `origin` if given, would be accepted. */
 export const mayUpload = (request: IncomingMessage, origin: string | undefined, reach: Reach): boolean =>
   !isStranger(request, reach) && !isForeignPage(request, origin, reach)
 
@@ -38,14 +45,16 @@ const isForeignPage = (request: IncomingMessage, origin: string | undefined, rea
   (origin === undefined ? isFromAnotherSite(request.headers) : !isOfThisMachine(origin)) &&
   isLoopback(reach.addressOf(request))
 
-/** A socket without an address is one of this machine. */
+/** A missing address means a unix socket, which is local. */
 function isStranger(request: IncomingMessage, { isForThisMachine, addressOf }: Reach): boolean {
   if (!isForThisMachine || !isAtOwnServer(request)) return false
   const address = addressOf(request)
   return address !== '' && !isLoopback(address)
 }
 
-/** Not names below localhost: content of strangers has such origins, under a gateway's own subdomains. */
+/**
+ * Excludes names below localhost: foreign content has such origins, on subdomains of the gateway.
+ */
 function isOfThisMachine(origin: string): boolean {
   if (!URL.canParse(origin)) return false
   const { hostname } = new URL(origin)

@@ -1,5 +1,5 @@
-// Which clients may upload: all of them, or those that send a token. Tokens are compared in constant time, whatever
-// their lengths.
+// Authorizes uploads: all clients, or those with a token. Tokens are compared in constant time,
+// whatever their lengths.
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { Failure } from '../../core/failure.ts'
@@ -12,21 +12,24 @@ export type Token =
       readonly name?: string | undefined
       readonly token?: string | undefined
       readonly sha256?: string | undefined
-      /** Since the epoch. */
+      /** Milliseconds since the epoch. */
       readonly expires?: number | undefined
       readonly mayDelete?: boolean | undefined
       readonly quota?: Quota | undefined
     }
 
-/** `none` and `open` let every client upload; they differ in who reaches the address. */
+/** `none` and `open` let every client upload; they differ in which clients reach the address. */
 export type UploadAuth = 'none' | 'open' | { readonly tokens: readonly Token[] }
 
 export interface Tokens {
-  /** The name of the token that the client sent, if it has one. Throws a Failure when the client sends none of the tokens. */
+  /**
+   * Returns the name of the client's token, if it sent one. Throws a Failure if a token is required
+   * and missing.
+   */
   check(headers: IncomingHttpHeaders): string | undefined
-  /** The name of the token as well. Throws a Failure unless it is one that the operator lets delete. */
+  /** Returns the name of the token. Throws a Failure unless it may delete. */
   checkMayDelete(headers: IncomingHttpHeaders): string | undefined
-  /** What it may upload in a day, if that is bounded. */
+  /** The daily quota of the token; undefined if it has none. */
   quotaOf(headers: IncomingHttpHeaders): NamedQuota | undefined
 }
 
@@ -81,14 +84,16 @@ function knownOf(token: Token): Known {
   return { digest: own, name, expires, mayDelete, quota: named }
 }
 
-/** Compares with every token, so that the time does not tell which one matched. */
+/** Compares with every token, so that the time does not reveal which one matched. */
 function find(known: readonly Known[], shown: readonly Buffer[]): Known | undefined {
   let found: Known | undefined
   for (const one of shown) for (const token of known) if (timingSafeEqual(token.digest, one)) found = token
   return found
 }
 
-/** Clients of Kubo's RPC send HTTP Basic: the token is the password, or the user and the password. */
+/**
+ * Clients of Kubo's RPC send HTTP Basic: the token is the password, or user and password together.
+ */
 function shownBy(headers: IncomingHttpHeaders): string[] {
   const [, scheme = '', value = ''] = /^(Bearer|Basic) +(\S+) *$/i.exec(headers.authorization ?? '') ?? []
   if (scheme.toLowerCase() === 'bearer') return [value]

@@ -1,21 +1,21 @@
-// Which codings a client takes, by its Accept-Encoding (RFC 9110 §12.5.3).
+// Selects content codings by Accept-Encoding (RFC 9110 §12.5.3).
 import { type Coding, codings } from './codings.ts'
 
 export type Accepted = {
-  /** The one to send; undefined: the plain bytes. */
+  /** The coding to send; undefined means identity. */
   readonly best: Coding | undefined
-  /** All that the client can read, the best first. */
+  /** All codings that the client accepts, best first. */
   readonly all: readonly Coding[]
 }
 
-/** Of a client that names none. */
+/** For a client that accepts no coding. */
 export const plainOnly: Accepted = { best: undefined, all: [] }
 
 const mostRemembered = 1000
-// Browsers send some twenty characters. Longer ones are read each time, so that what is remembered stays small.
+// Browsers send some twenty characters. Longer values are not cached, to bound its memory.
 const longestRemembered = 200
 
-/** Reads each header once: clients send the same few values again and again. */
+/** Caches parsed headers: clients send the same few values. */
 export function createAcceptEncodings(): (header: string | undefined) => Accepted {
   const remembered = new Map<string, Accepted>()
 
@@ -32,8 +32,9 @@ export function createAcceptEncodings(): (header: string | undefined) => Accepte
 }
 
 /**
- * The highest weight wins, and among equal ones ours. The plain bytes are what every client can read: they are sent where they
- * have more weight than each coding, and, although `identity;q=0` refuses them, where there is nothing else.
+ * The highest weight wins; our order breaks ties. Identity is sent if it has more weight than each
+ * coding, and also, despite `identity;q=0`, if no coding is acceptable, since every client can read
+ * it.
  */
 export function acceptedOf(header: string): Accepted {
   const weights = new Map<string, number>()
@@ -48,7 +49,7 @@ export function acceptedOf(header: string): Accepted {
   return { best: (weights.get('identity') ?? 0) > weight(first) ? undefined : first, all }
 }
 
-/** A weight that is none counts as 0: a coding that may be refused is not sent. */
+/** An invalid weight counts as 0: a coding that may be refused is not sent. */
 function weightOf(parameters: readonly string[]): number {
   for (const parameter of parameters) {
     const [, given] = /^q\s*=\s*(.*)$/.exec(parameter) ?? []

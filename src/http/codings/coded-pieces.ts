@@ -1,13 +1,16 @@
-// Compresses an answer while it is sent, at the pace of its reader: a piece is asked for when the one before is compressed,
-// since its memory may be lent.
+// Compresses a response while it is sent, at the pace of its reader. Requests the next piece only
+// after the previous one is compressed, because its buffer may be reused.
 import type { Transform } from 'node:stream'
 
 export type CodedPieces = AsyncIterable<Uint8Array> & {
-  /** For a reader that may not have begun: one that began ends it by itself. */
+  /** Needed only if reading has not begun: after that, the end of the reader closes it. */
   close(): void
 }
 
-/** Calls `onOver` once: when the last byte was read, or the source failed or the reader left and nothing of it is read any more. */
+/**
+ * Calls `onOver` once: after the last byte, or when the source failed or the reader left and
+ * nothing more is read.
+ */
 export function codedPieces(pieces: AsyncIterable<Uint8Array>, coder: Transform, onOver: () => void): CodedPieces {
   let begun = false
 
@@ -33,7 +36,7 @@ export function codedPieces(pieces: AsyncIterable<Uint8Array>, coder: Transform,
   }
 }
 
-/** Never rejects: the coder tells its reader what failed. */
+/** Never rejects: the coder passes the error to its reader. */
 async function feed(pieces: AsyncIterable<Uint8Array>, coder: Transform): Promise<void> {
   try {
     for await (const piece of pieces) {
@@ -47,8 +50,8 @@ async function feed(pieces: AsyncIterable<Uint8Array>, coder: Transform): Promis
 }
 
 /**
- * Resolves when the piece is compressed, or the coder is closed: one that waits for its reader then says nothing more of the piece. What
- * zlib may still read of it, it throws away.
+ * Resolves when the piece is compressed, or when the coder is closed, after which the callback may
+ * never come. zlib discards its output then.
  */
 function written(coder: Transform, piece: Uint8Array): Promise<void> {
   return new Promise((resolve, reject) => {

@@ -1,17 +1,20 @@
-// The content codings of answers (RFC 9110 §8.4): how each one is named, and what its representation says of itself otherwise
-// than the plain one.
+// Content codings of responses (RFC 9110 §8.4): their names, and the headers that differ from
+// identity.
 
 export type Coding = 'br' | 'zstd' | 'gzip'
 
-/** The one that makes the fewest bytes first: small answers are kept, so that they are compressed once. */
+/** Smallest output first: small responses are cached, so they are compressed once. */
 export const codings: readonly Coding[] = ['br', 'zstd', 'gzip']
 
-/** Each coding has other bytes, and so an ETag of its own: `"cid-br"` beside `"cid"`. Caddy spells it the same. */
+/**
+ * Each coding has different bytes and so needs its own ETag: `"cid-br"` for `"cid"`, spelled as in
+ * Caddy.
+ */
 export const codedTag = (etag: string, coding: Coding): string => `${etag.slice(0, -1)}-${coding}"`
 
 /**
- * The headers of an answer in a coding, made from those of the plain one. A part of it cannot be asked for: Range gets
- * the plain bytes. `size` is undefined where it is not known before the answer is made.
+ * Derives the headers of a coded response from the identity headers. Ranges are served from
+ * identity only. `size` is undefined if it is not known in advance.
  */
 export function codedHeaders(plain: readonly string[], coding: Coding, size: number | undefined): string[] {
   const headers: string[] = []

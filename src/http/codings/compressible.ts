@@ -1,6 +1,6 @@
-// Which answers are worth compressing: what is text, and neither small nor large.
+// Selects responses worth compressing: text of medium size.
 
-/** Besides all of `text/`, and what is JSON or XML by the end of its name. */
+/** In addition to `text/*`, and types ending in +json or +xml. */
 const types: ReadonlySet<string> = new Set([
   'application/json',
   'application/xml',
@@ -13,15 +13,18 @@ const types: ReadonlySet<string> = new Set([
   'font/otf',
 ])
 
-/** The head of an answer has half of that: below it there is little to save. */
+/** About twice the size of the response head: below it compression saves little. */
 const leastBytes = 1024
-/** A large file goes out as it is: a client whose connection broke can ask for the rest of it. */
+/**
+ * A larger file is sent uncompressed, so that a client whose connection broke can resume with a
+ * range.
+ */
 export const mostBytes = 8 * 1024 * 1024
 
-/** Undefined: not known yet. */
+/** Undefined means not yet known. */
 export type AboutBody = { readonly type?: string | undefined; readonly size?: number | undefined }
 
-/** Whether there is another form of it than the plain one. What is not known may be so. */
+/** True if the response has coded variants. Unknown type or size counts as true. */
 export function isCompressible({ type, size }: AboutBody): boolean {
   if (size !== undefined && (size <= leastBytes || size > mostBytes)) return false
   if (type === undefined) return true

@@ -1,5 +1,5 @@
-// Compresses answers on the threads of zlib, a few at a time. An answer that finds no room goes out plain: none waits for
-// another one, unless both want the same bytes.
+// Compresses responses on zlib's threads, a few at a time. Above the limit a response is sent
+// uncompressed instead of waiting; requests for the same bytes share one compression.
 import type { Transform } from 'node:stream'
 import { promisify } from 'node:util'
 import {
@@ -17,40 +17,43 @@ import type { Coding } from './codings.ts'
 import { type AboutBody, isCompressible } from './compressible.ts'
 
 export interface Compression {
-  /** What a client takes, by its Accept-Encoding. */
+  /** The codings that a client accepts, by its Accept-Encoding. */
   readonly accepted: (header: string | undefined) => Accepted
-  /** Whether an answer depends on Accept-Encoding. */
+  /** True if the response depends on Accept-Encoding. */
   readonly covers: (about: AboutBody) => boolean
   /**
-   * All of it in a coding. Undefined, at once or later: there is no room, or it failed. The bytes are read until it is over. Answers
-   * with the same `name` have the same bytes, and share the work.
+   * Compresses all bytes. Undefined, now or later, if the limit is reached or it failed. The bytes
+   * are in use until it settles. Calls with the same `name` have the same bytes and share the work.
    */
   compress(bytes: Uint8Array, coding: Coding, name?: string): Promise<Buffer | undefined> | undefined
-  /** Piece by piece. Undefined: there is no room. */
+  /** Compresses a stream. Undefined if the limit is reached. */
   stream(pieces: AsyncIterable<Uint8Array>, coding: Coding): CodedPieces | undefined
   readonly counts: CompressionCounts
 }
 
 export type CompressionCounts = {
   readonly made: Record<Coding, number>
-  /** Went out plain, because enough others were compressed. */
+  /** Sent uncompressed because of the limit. */
   busy: number
 }
 
 export type CompressionOptions = {
   readonly isOn: boolean
-  /** Answers compressed at once. The threads also read files. */
+  /** The maximum number of concurrent compressions. Their threads also read files. */
   readonly most?: number
-  /** Answers compressed while they are sent: a slow client has a place for long, and some mebibytes with it. */
+  /**
+   * The maximum number of compressed streams: a slow client occupies one for long, with some MiB of
+   * memory.
+   */
   readonly mostStreams?: number
 }
 
 const { BROTLI_PARAM_QUALITY, BROTLI_PARAM_SIZE_HINT, BROTLI_PARAM_LGWIN } = constants
 const { ZSTD_c_compressionLevel, ZSTD_c_windowLog } = constants
 
-// By measurement: the next step up costs more than it saves.
+// Measured: the next level costs more than it saves.
 const quality = { br: 5, zstd: 3, gzip: 6 } as const
-// An answer that is sent meanwhile holds this much of itself.
+// Bounds the memory of each compressed stream.
 const windowBits = 18
 
 const toBrotli = promisify(brotliCompress)
@@ -70,7 +73,7 @@ export function createCompression({ isOn, most = 2, mostStreams = 8 }: Compressi
       counts.made[coding]++
       return made
     } catch {
-      return undefined // out of memory: the plain answer is as good
+      return undefined // out of memory: send it uncompressed
     } finally {
       running--
     }
@@ -108,7 +111,7 @@ export function createCompression({ isOn, most = 2, mostStreams = 8 }: Compressi
 
 function compressed(bytes: Uint8Array, coding: Coding): Promise<Buffer> {
   const size = bytes.byteLength
-  // The whole result in one or two rounds of the loop.
+  // Large enough that zlib returns the result in one or two event-loop iterations.
   const chunkSize = Math.max(1024, Math.ceil(size / 3))
   switch (coding) {
     case 'br':
@@ -138,7 +141,7 @@ function coder(coding: Coding): Transform {
   }
 }
 
-/** Without the room that zlib took for it: what is kept would hold that, too. */
+/** Copies the result out of zlib's larger buffer, which the cache would otherwise retain. */
 function alone(bytes: Buffer): Buffer {
   if (bytes.byteLength === bytes.buffer.byteLength) return bytes
   const own = Buffer.allocUnsafeSlow(bytes.byteLength)

@@ -1,5 +1,6 @@
-// One GET or HEAD of content, from the request to its representation. The order saves work: a wrong path costs nothing,
-// a copy that the client has costs no body, a range costs only its blocks.
+// Handles one GET or HEAD of content, from the request to its representation. The order saves work:
+// an invalid path costs nothing, a client with a current copy needs no body, a range reads only its
+// blocks.
 
 import type { IncomingMessage } from 'node:http'
 import type { ContentPath } from '../../content/entity.ts'
@@ -44,7 +45,7 @@ export type AnswerDeps = {
   readonly names: Names
   readonly hot: ResponseCache
   readonly compression: Compression
-  /** By name, the fastest first. */
+  /** Names, fastest first. */
   readonly tiers: readonly string[]
   readonly clock: Clock
   readonly mode: Mode
@@ -53,9 +54,9 @@ export type AnswerDeps = {
   readonly stalledMs: number
   readonly unread: Unread
   readonly limits: Pick<Limits, 'charge'>
-  /** The client's address: at a busy upstream clients take turns. */
+  /** The client's address, for round-robin between clients at a busy upstream. */
   readonly clientOf: (request: IncomingMessage) => string
-  /** Changes with the operator's denylists; undefined where there are none. */
+  /** Changes with the denylists; undefined if there are none. */
   readonly denyRevision: () => string | undefined
   readonly respond: Respond
 }
@@ -76,7 +77,7 @@ export async function answerContent(context: RequestContext, place: ContentPlace
     const asked = cacheWishes(request.headers['cache-control'])
     const wishes = { signal, account, client, ...asked, ...(place.provider && { onlyIfCached: true }) }
     const about = await aboutOf(context, place, deps, wishes)
-    // The deadline of the content has begun with the line: resolving the name does not use it up.
+    // The content deadline starts here, so that resolving the name does not use it up.
     const visitNames = about.what.kind === 'content' ? about.what.visitNames : undefined
     session = deps.retrieval.session({
       ...wishes,
@@ -93,7 +94,7 @@ export async function answerContent(context: RequestContext, place: ContentPlace
   }
 }
 
-/** Throws where this client has had too many. */
+/** Throws if the client's budget is empty. */
 function charge(kind: CostlyKind, request: IncomingMessage, { limits }: AnswerDeps): void {
   const refused = limits.charge(kind, request)
   if (refused) throw refused
@@ -169,7 +170,7 @@ async function answerWith(delivery: OutgoingAnswer, tags: Tags, body: () => Prom
   await deliver(delivery, await body())
 }
 
-/** The codings that the client takes, of an answer that may have some. */
+/** The codings that the client accepts, if the response has coded variants. */
 function acceptedBy({ request, deps }: Pick<OutgoingAnswer, 'request' | 'deps'>, about: AboutBody = {}): Accepted {
   if (request.headers['if-none-match'] === undefined || !deps.compression.covers(about)) return plainOnly
   return deps.compression.accepted(oneOf(request.headers['accept-encoding']))
@@ -187,7 +188,7 @@ const notProvided = (): Failure =>
     source: 'client',
   })
 
-/** Another node does not ask for a cached copy: it asks whether this one has it. */
+/** Other nodes ask for cached blocks to learn if this one has them, so a miss is a 404. */
 function notHeld(error: unknown, { headers }: IncomingMessage): unknown {
   if (!isFailure(error, 'not-found') || !error.facts.onlyIfCached) return error
   if (cacheWishes(headers['cache-control']).onlyIfCached) return error
@@ -195,20 +196,20 @@ function notHeld(error: unknown, { headers }: IncomingMessage): unknown {
 }
 
 /**
- * The ETag is known from the CID alone. Not for a dag-pb root, which may be a listing, nor for a document in `web`
- * mode, which may be a page: those have their own ETags.
+ * True if the ETag follows from the CID alone. False for a dag-pb root, which may be a listing, and
+ * for a document in `web` mode, which may be a page: those have their own ETags.
  */
 const hasPlainTag = ({ cid, segments }: ContentPath, mode: Mode): boolean =>
   segments.length === 0 && (cid.code === codec.raw || (mode === 'api' && cid.code !== codec.dagPb))
 
 const isAny = (ifNoneMatch: string | undefined): boolean => ifNoneMatch?.trim() === '*'
 
-// Formats that `web` mode answers with files and pages; every other format asks for blocks explicitly.
+// Formats that `web` mode serves as files and pages; every other format requests blocks explicitly.
 const forBrowsers: ReadonlySet<Negotiated['as']> = new Set(['file', 'json', 'cbor'])
 
 /**
- * Denied parts are found while these are sent. Where there are denylists, a client's copy counts only for the lists
- * that it was made under.
+ * Formats streamed with a check of every part against the denylists. A client's copy is current
+ * only for the revision of the denylists it was made with.
  */
 const exported: ReadonlySet<Negotiated['as']> = new Set(['car', 'tar'])
 
@@ -248,7 +249,7 @@ async function find(asked: AskedContent, path: ContentPath, negotiated: Negotiat
   const { roots } = resolution
   if (body) {
     const tags = { ...body, onlyByTag: revision !== undefined }
-    // A cache that ignores Accept must be able to tell this answer from the plain one.
+    // A cache that ignores Accept must be able to tell this response from the default one.
     const location = negotiated.byAccept ? place.base + withFormat(target, negotiated) : undefined
     return { kind: 'content', tags, delivery: { ...asked, roots, location }, body: async () => body }
   }
@@ -268,7 +269,9 @@ async function find(asked: AskedContent, path: ContentPath, negotiated: Negotiat
 const isPartial = ({ request: { method, headers } }: AskedContent): boolean =>
   method === 'HEAD' || headers.range !== undefined
 
-/** The bytes to ask upstreams for along with the path: none for a client that has a copy or sends HEAD. */
+/**
+ * The bytes to request from upstreams along with the path: none for HEAD or a conditional request.
+ */
 function bytesWanted({ request: { method, headers } }: AskedContent): { from: number; to?: number } | undefined {
   return method === 'HEAD' || headers['if-none-match'] !== undefined ? { from: 0, to: 0 } : rangeHint(headers.range)
 }
@@ -279,7 +282,7 @@ function withFormat({ path, query }: RequestTarget, { as, parameters }: Negotiat
   const named = new URLSearchParams(query)
   named.set('format', as)
   for (const name of as === 'car' ? carParameters : []) {
-    // What the query says already wins over Accept.
+    // The query overrides Accept.
     if (parameters[name] && !named.get(`car-${name}`)) named.set(`car-${name}`, parameters[name])
   }
   return `${path}?${named}`

@@ -1,4 +1,4 @@
-// Answers without a format in `api` mode: files, listings and documents as JSON.
+// Responses without a format in `api` mode: files, listings and documents as JSON.
 import { listDirectory } from '../../content/directory.ts'
 import type { Entity, Resolution } from '../../content/entity.ts'
 import { mayBeJson } from '../../content/json.ts'
@@ -13,13 +13,16 @@ import type { JsonRule } from './json-rule.ts'
 
 export type BodyOptions = {
   readonly jsonRule: JsonRule
-  /** The largest file that is looked into to see whether it is JSON. */
+  /** The largest file that is tested for JSON. */
   readonly jsonMaxBytes: number
-  /** A file up to this size is read whole, so that the response cache can keep it. */
+  /** A file up to this size is read completely, so that the response cache can keep it. */
   readonly wholeBytes: number
-  /** Only some of the bytes are wanted, or none (HEAD): no more are read than the type needs. */
+  /** True for a range or HEAD: only the bytes that decide the type are read in addition. */
   readonly isPartial: boolean
-  /** What is read may be lent: its reader asks for the next piece when the last one was sent, and calls `release`. */
+  /**
+   * Allows the pieces to be in reusable buffers: the reader requests the next one when the last was
+   * sent, and calls `release`.
+   */
   readonly lends?: boolean
   readonly signal: AbortSignal
 }
@@ -33,7 +36,7 @@ export function tagsOf({ entity: { cid, kind } }: Resolution): Pick<Representati
     : { etag: etagOf(cid) }
 }
 
-/** What is known of type and size before a byte is read. */
+/** The type and size as far as they are known before a byte is read. */
 export function aboutPlain({ entity }: Resolution, jsonRule: JsonRule): AboutBody {
   const { cid, kind, block } = entity
   if (kind === 'directory') return { type: json }

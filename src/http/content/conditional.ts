@@ -1,9 +1,9 @@
-// If-None-Match and If-Range (RFC 9110 §13). What a CID names never changes, so a weak comparison is as good as a strong
-// one for the first; the second wants a strong one.
+// If-None-Match and If-Range (RFC 9110 §13). Content of a CID never changes, so a weak comparison
+// suffices for the first; the second requires a strong one.
 import type { Accepted } from '../codings/accept-encoding.ts'
 import { codedTag } from '../codings/codings.ts'
 
-// Some clients drop the quotes, or put new ones around a weak ETag: what is inside the quotes is still our ETag.
+// Some clients drop the quotes, or add quotes around a weak ETag; the text inside is compared.
 const bare = (tag: string): string =>
   tag
     .trim()
@@ -18,8 +18,9 @@ export function matches(header: string | undefined, etag: string): boolean {
 }
 
 /**
- * The ETag of the copy that the client has, if this request may be answered with it: the plain bytes, or a coding that the client
- * takes. A cache asks with the tags of all that it keeps, and gives its client the one that the 304 names (RFC 9111 §4.3.4).
+ * Finds the ETag of the client's copy, if it may be used for this request: identity, or a coding
+ * that the client accepts. A cache sends the tags of all its copies, and serves the one that the
+ * 304 names (RFC 9111 §4.3.4).
  */
 export function tagOfCopy(header: string | undefined, etag: string, { best, all }: Accepted): string | undefined {
   if (header === undefined) return undefined
@@ -33,7 +34,7 @@ function splitTags(header: string): string[] {
   return header.match(/(?:W\/)?"[^"]*"|[^,\s]+/g) ?? []
 }
 
-/** Whether a Range request may get a part: the client's copy has this ETag. */
+/** True if a Range request may get a part: the client's copy has this ETag. */
 export function rangeApplies(ifRange: string | undefined, etag: string): boolean {
   return ifRange === undefined || (ifRange.trim() === etag && !etag.startsWith('W/'))
 }

@@ -1,4 +1,4 @@
-// Sends an answer: its headers, the range that the client wants, and the bytes at the client's pace.
+// Sends a response: its headers, the requested range, and the bytes at the client's pace.
 
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
@@ -30,12 +30,12 @@ export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'targ
   readonly place: ContentPlace
   readonly session: Pick<Session, 'begun'>
   readonly account: Account
-  /** The epoch of the response cache when the request began. */
+  /** The epoch of the response cache at the start of the request. */
   readonly epoch: number
   readonly roots: readonly (CID | string)[]
-  /** The URL that gives this representation without an Accept header (Content-Location). */
+  /** Content-Location: the URL of this representation without an Accept header. */
   readonly location?: string | undefined
-  /** The status of an error page of a site (`_redirects`). */
+  /** The status of a site's error page (`_redirects`). */
   readonly status?: number | undefined
   readonly deps: {
     readonly hot: ResponseCache
@@ -47,12 +47,12 @@ export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'targ
   }
 }
 
-/** Names and values in one list, as writeHead takes them. */
+/** A flat list of names and values, as writeHead accepts it. */
 type Headers = string[]
 
 const bufferedBytes = 256 * 1024
 
-// Not in a 304: the browser has the bytes, and these headers with them.
+// Left out of a 304: the client has these headers with its copy.
 const ofBytes: ReadonlySet<string> = new Set(['Content-Type', 'Content-Security-Policy', 'Accept-Ranges'])
 
 export function notModified(
@@ -73,7 +73,6 @@ function withoutThoseOfBytes(headers: Headers): Headers {
   return kept
 }
 
-/** Redirects to another address. */
 export function moved(delivery: Omit<OutgoingAnswer, 'roots'>, to: Moved): void {
   const { response, place, account } = delivery
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
@@ -96,14 +95,15 @@ export async function deliver(delivery: OutgoingAnswer, body: Representation): P
   const headers = headersOf(delivery, body, isCompressible)
   headers.push('Content-Length', String(to - from))
   if (body.whole && wanted) return deliverCoded(delivery, headers, body, { whole: body.whole, coding: wanted })
-  // Without a length and without chunks a cache in front would keep a file that was cut as a whole one.
+  // Without a length or chunks, a downstream cache would keep a truncated file as complete.
   const coding = request.httpVersion === '1.0' ? undefined : wanted
   if (range) headers.push('Content-Range', `bytes ${range.from}-${range.to}/${body.size}`)
   const code = range ? 206 : status
   if (body.whole) return deliverWhole(delivery, body, { whole: body.whole, from, to, code, headers, isCompressible })
   if (request.method === 'HEAD')
     return void response.writeHead(code, coding ? codedHeaders(headers, coding, undefined) : headers).end()
-  // Waits for the first piece before it sends headers: until then a failure can still be an error status.
+  // Waits for the first piece before sending headers: until then a failure can still be an error
+  // status.
   const pieces = body.read(from, to)[Symbol.asyncIterator]()
   const first = await pieces.next()
   session.begun()
@@ -123,7 +123,7 @@ function deliverWhole(delivery: OutgoingAnswer, body: Representation, answer: Wh
   const { request, response, deps } = delivery
   const { whole, from, to, code, headers, isCompressible } = answer
   response.writeHead(code, headers)
-  // Behind Node's look at the headers, which hot answers do without.
+  // After writeHead, so that Node has validated these headers; cached responses skip that check.
   if (code === 200) keepReady(delivery, headers, body, { whole, isCompressible })
   if (request.method === 'HEAD') return void response.end()
   const isCopied = endWith(response, whole.subarray(from, to))
@@ -132,7 +132,10 @@ function deliverWhole(delivery: OutgoingAnswer, body: Representation, answer: Wh
   cutWhenStalled(response, deps.stalledMs, isCopied ? undefined : { unread: deps.unread, buffer: whole.buffer })
 }
 
-/** Sends what is in memory in a coding, and keeps it so beside the plain one. Without room for that it goes out plain. */
+/**
+ * Compresses bytes in memory, sends them, and caches the result with the identity form. Sends
+ * identity above the compression limit.
+ */
 async function deliverCoded(
   delivery: OutgoingAnswer,
   headers: Headers,
@@ -142,7 +145,8 @@ async function deliverCoded(
   const { request, response, place, deps, status = 200 } = delivery
   const { hot, compression } = deps
   const ready = hotFor(delivery, body, coding)
-  // Other answers may have the same tag and other bytes: a listing says by which path it was asked for.
+  // Coalesce plain responses only: others, such as listings, may have the same ETag and different
+  // bytes for different paths.
   const name = body.isPlain ? codedTag(body.etag, coding) : undefined
   const made = ready ?? (await compression.compress(whole, coding, name))
   const rest = { whole, from: 0, to: whole.byteLength, code: status, headers, isCompressible: true }
@@ -158,7 +162,10 @@ async function deliverCoded(
   cutWhenStalled(response, deps.stalledMs)
 }
 
-/** What was compressed before, for a request that the fast path left to others: the bytes are the same with any query. */
+/**
+ * The cached coded bytes, for a request that the fast path did not take: they are the same with any
+ * query.
+ */
 function hotFor(
   { place, target, deps }: OutgoingAnswer,
   { etag, isPlain }: Representation,
@@ -171,7 +178,10 @@ function hotFor(
   return kept?.etag === etag ? kept.coded[coding]?.body : undefined
 }
 
-/** A small body gets a Content-Length, a large one is sent as it is made; a HEAD makes no body. */
+/**
+ * Sends a body of unknown size: buffers a small one to set Content-Length, streams a large one, and
+ * makes none for HEAD.
+ */
 async function deliverUnsized(delivery: OutgoingAnswer, body: Representation): Promise<void> {
   const { request, response, session, deps, status = 200 } = delivery
   const isCompressible = deps.compression.covers(body)
@@ -191,7 +201,7 @@ async function deliverUnsized(delivery: OutgoingAnswer, body: Representation): P
   if (next.done) {
     headers.push('Content-Length', String(bytes))
     const whole = Buffer.concat(start)
-    // Not even a small one goes out plain: a HEAD, which does not know its size, says so, too.
+    // Compress small bodies too: a HEAD cannot know the size and has already promised the coding.
     if (coding) return deliverCoded(delivery, headers, body, { whole, coding })
     return deliverWhole(delivery, body, { whole, from: 0, to: bytes, code: status, headers, isCompressible })
   }
@@ -207,11 +217,11 @@ type Streamed = {
   readonly code: number
   readonly headers: Headers
   readonly coding: Coding | undefined
-  /** Undefined: the body has as many bytes as it has. */
+  /** Undefined if the size is unknown. */
   readonly size: number | undefined
 }
 
-/** Sends an answer as it is made; in a coding, if there is room to compress it meanwhile. */
+/** Streams a response, compressed if the limit allows. */
 async function send(
   { response, deps }: OutgoingAnswer,
   pieces: AsyncGenerator<Uint8Array>,
@@ -230,7 +240,7 @@ async function send(
   }
 }
 
-/** Compressed bytes do not tell whether all of the plain ones were there. */
+/** Verifies the size, because compressed bytes do not show that some are missing. */
 async function* exactly(pieces: AsyncIterable<Uint8Array>, size: number | undefined): AsyncGenerator<Uint8Array> {
   let bytes = 0
   for await (const piece of pieces) {
@@ -240,7 +250,10 @@ async function* exactly(pieces: AsyncIterable<Uint8Array>, size: number | undefi
   if (size !== undefined && bytes !== size) throw notAsPromised(bytes, size)
 }
 
-/** Undefined: the plain bytes. A range is one of those, and so is what a Range asked for that does not apply. */
+/**
+ * The content coding, or undefined for identity. A request with a Range header always gets
+ * identity, even if the range is then ignored.
+ */
 function codingFor({ request, deps }: OutgoingAnswer): Coding | undefined {
   const { range, 'accept-encoding': header } = request.headers
   return range === undefined ? deps.compression.accepted(oneOf(header)).best : undefined
@@ -277,7 +290,7 @@ function headersOf(
     acceptsRanges: body.ranges,
     own,
     policy: body.policy ?? (deps.mode === 'web' ? policyFor(body.type, { own }) : own ? undefined : programsOnly),
-    // Without a format in the address, Accept may ask for another one under it (RFC 9110 §12.5.5).
+    // Without a format in the URL, Accept may select another representation (RFC 9110 §12.5.5).
     varies:
       variesBy[body.varies || !target.query.has('format') ? 'format' : 'none'][isCompressible ? 'coded' : 'plain'],
     ...(body.cacheControl !== undefined && { cacheControl: body.cacheControl }),
@@ -290,7 +303,10 @@ function headersOf(
   return place.provider ? headers.filter((_, at) => !forBrowsers.has(headers[at - (at % 2)] as string)) : headers
 }
 
-/** Other nodes take 2 KiB of headers at most, and read none of these. Some are as long as the path that was asked for. */
+/**
+ * Headers left out for other nodes: they accept at most 2 KiB of headers, and read none of these.
+ * Some are as long as the requested path.
+ */
 const forBrowsers: ReadonlySet<string> = new Set([
   'Access-Control-Allow-Headers',
   'Access-Control-Allow-Methods',
@@ -304,7 +320,8 @@ const forBrowsers: ReadonlySet<string> = new Set([
 ])
 
 /**
- * The client's `filename` and `download` win over what the format says; without either there is no Content-Disposition.
+ * The client's `filename` and `download` override the format's name; without any of them there is
+ * no Content-Disposition.
  */
 function dispositionOf({ query }: RequestTarget, save: Representation['save']): string | undefined {
   const filename = query.get('filename') ?? undefined
@@ -326,13 +343,16 @@ function rangeOf({ headers }: IncomingMessage, { etag }: Representation, size: n
 }
 
 /**
- * Whether a path has no character encoded that needs it nowhere (RFC 3986 §6.2.2): `%62` for `b` would give one file as
- * many keys as its name has spellings.
+ * True if the path is in normal form (RFC 3986 §6.2.2): no unreserved character is percent-encoded.
+ * Otherwise `%62` and `b` would be two cache keys for one file.
  */
 const isUsualSpelling = (path: string): boolean =>
   !/%(?:2[DE]|3\d|4[1-9A-F]|5[\dAF]|6[1-9A-F]|7[\dAE]|.?[a-f])/.test(path)
 
-/** Keeps answers of plain URLs only: variants of the query could otherwise fill the cache with copies. */
+/**
+ * Caches responses to URLs without a query only: variants of the query could fill the cache with
+ * copies.
+ */
 function keepReady(
   { deps, place, target, epoch }: OutgoingAnswer,
   headers: Headers,

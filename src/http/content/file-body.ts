@@ -1,4 +1,5 @@
-// The bytes of a file and its media type, decided from as few bytes as possible, and the same for GET, HEAD and ranges.
+// The bytes of a file and its media type, detected from as few bytes as possible, and the same for
+// GET, HEAD and ranges.
 import type { Entity } from '../../content/entity.ts'
 import { readFile } from '../../content/file.ts'
 import { mayBeJson } from '../../content/json.ts'
@@ -8,16 +9,17 @@ import { type FileType, sniffedBytes } from '../../web/file-type.ts'
 import type { BodyOptions, Content } from './body.ts'
 
 export type Typing = FileType & {
-  /** The type of files that are not JSON, where it depends on nothing else. */
+  /** The media type of non-JSON files, if it depends on nothing else. */
   readonly otherwise?: string
 }
 
 export const octets = 'application/octet-stream'
 export const json = 'application/json'
-// Below this size a file is read whole even where the response cache is off: reading it twice would cost more.
+// A smaller file is read completely even without the response cache: reading it twice would cost
+// more.
 const smallBytes = 256 * 1024
 
-/** The rule of `api` mode: JSON is JSON, everything else is bytes. A file too large to parse goes by its name. */
+/** Types of `api` mode: JSON, or bytes. A file too large to parse is typed by its name. */
 export function plainTyping(name: string, size: number, jsonMaxBytes: number): Typing {
   const byName = size <= jsonMaxBytes ? undefined : /\.json$/i.test(name) ? json : octets
   return { byName, mayBeJson: true, otherwise: octets, byBytes: () => octets }
@@ -55,7 +57,8 @@ export async function fileBody(
       const bytes = start.byteLength === size ? start : await joined(start, rest)
       return whole(bytes, (await jsonRule.judge(cid, [bytes], { session, signal })) ? json : type)
     }
-    // Reads the file once to judge it and again to send it: nothing of it is held in memory meanwhile.
+    // Reads the file once to detect the type and again to send it, so that nothing is kept in
+    // memory in between.
     return streamed((await jsonRule.judge(cid, behind(start, rest), { session, signal })) ? json : type)
   }
   if (known === undefined) jsonRule.learn(cid, false)
@@ -64,14 +67,14 @@ export async function fileBody(
     return streamed(type)
   }
   if (isSmall) return whole(start.byteLength === size ? start : await joined(start, pieces), type)
-  // The bytes read to find the type are the beginning of the answer.
+  // The bytes read for detection are the beginning of the response.
   return {
     ...streamed(type),
     read: (from, to) => (from === 0 && to >= size ? behind(start, pieces) : read(from, to)),
   }
 }
 
-/** Its one block has all of its bytes. */
+/** The bytes of a file that is a single raw block. */
 const wholeLeaf = ({ cid, block, size }: Entity): Uint8Array | undefined =>
   cid.code === codec.raw && block.byteLength === size ? block : undefined
 

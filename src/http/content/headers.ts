@@ -1,4 +1,4 @@
-// The headers of every answer with content. All of them are made here: headers of upstreams are never passed on.
+// Headers of every content response. All are made here: headers of upstreams are never forwarded.
 import type { CID } from 'multiformats/cid'
 import { textOf } from '../../core/cid.ts'
 import { corsHeaders } from '../wire/cors.ts'
@@ -13,18 +13,18 @@ export type ContentHeaders = {
   readonly cacheControl?: string
   readonly acceptsRanges: boolean
   readonly disposition?: string | undefined
-  /** The Content-Security-Policy; undefined: no such header. */
+  /** The Content-Security-Policy; undefined means none. */
   readonly policy: string | undefined
-  /** A site on its own origin: its pages decide about their Referrer-Policy themselves. */
+  /** A site on its own origin, whose pages set their Referrer-Policy themselves. */
   readonly own: boolean
-  /** The headers of a request that decide which answer it gets. */
+  /** The request headers that select the representation. */
   readonly varies: readonly string[]
 }
 
-/** For answers made for programs: a browser that opens one runs and loads nothing. */
+/** For responses made for programs: a browser that opens one runs and loads nothing. */
 export const programsOnly = "default-src 'none'; sandbox"
 
-/** Names and values in one list, in the order they are written. */
+/** A flat list of names and values, in the order they are written. */
 export function contentHeaders(content: ContentHeaders): string[] {
   const headers = [
     'Content-Type',
@@ -53,14 +53,14 @@ export function contentHeaders(content: ContentHeaders): string[] {
 
 const spelled = (root: CID | string): string => (typeof root === 'string' ? root : textOf(root))
 
-/** A path as a header may hold it: everything but printable ASCII stays percent-encoded. */
+/** Encodes a path for a header: everything except printable ASCII is percent-encoded. */
 export function headerSafe(path: string): string {
   return path.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
 }
 
 /**
- * RFC 6266: an ASCII name for every client, and the exact one for clients that read RFC 8187. Never a path, never a
- * second header.
+ * RFC 6266: an ASCII name for every client, and the exact one for clients that support RFC 8187.
+ * Never a path, never a second header.
  */
 export function disposition(kind: 'inline' | 'attachment', filename: string | undefined): string {
   const name = filename

@@ -1,5 +1,6 @@
-// What the response cache answers: for the front, which writes it by itself, and for a request that came through `node:http`. One
-// look at the headers decides whether the request wants anything but the plain answer; then it goes the way of all others.
+// Responses from the response cache, for the front, which writes them itself, and for requests from
+// `node:http`. A scan of the headers decides if the request wants the plain response; any other
+// takes the normal route.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { createHostCheck } from '../../core/wire/host.ts'
 import type { HotCounts } from '../../observe/requests.ts'
@@ -17,23 +18,26 @@ import { tagOfCopy } from './conditional.ts'
 import { createAccepts } from './negotiate.ts'
 import type { ReadyAnswer, ReadyForm, ResponseCache } from './response-cache.ts'
 
-/** An answer that is counted, and has to be written. */
+/** A response that is counted already and has to be written. */
 export type HotAnswer = {
-  /** The status line and the headers, without those that say something of the request or the connection. */
+  /** The status line and the headers, except those about the request or the connection. */
   readonly lines: string
   readonly requestId: string
-  /** Undefined: there is none. */
+  /** Undefined means no body. */
   readonly body: Buffer | undefined
-  /** For one that its client does not take at once: counts it until what this gives is called. */
+  /**
+   * Counts a response that its client does not read at once; call the returned function when it was
+   * read.
+   */
   readonly holdUnread: () => () => void
-  /** How long the client may take nothing. */
+  /** The write timeout: the maximum time in which the client reads nothing. */
   readonly stalledMs: number
 }
 
 export interface HotAnswers {
-  /** Undefined: another answer is wanted, or this one has to be made. */
+  /** Undefined if the request needs another response, or the coding has to be made first. */
   find(request: RequestHead): HotAnswer | undefined
-  /** True: answered. */
+  /** Returns true if it sent the response. */
   take(request: IncomingMessage, response: ServerResponse): boolean
 }
 
@@ -51,7 +55,7 @@ const notModifiedHeaders: ReadonlySet<string> = new Set([
 type Found = {
   readonly form: ReadyForm
   readonly status: 200 | 304
-  /** The form has to be compressed first. */
+  /** Set if the form has to be compressed first. */
   readonly coding?: Coding
 }
 
@@ -116,13 +120,13 @@ export function createHotAnswers({
     return cutWhenStalled(response, stalledMs)
   }
 
-  /** The plain form where there is no room to compress it. */
+  /** Compresses the form; falls back to identity above the compression limit. */
   function made({ form }: Found, request: RequestHead, coding: Coding): Promise<ReadyForm> | ReadyForm {
     const key = keyOf(request) ?? ''
     const answer = form as ReadyAnswer
     const making = compression.compress(answer.body, coding, codedTag(answer.etag, coding))
     if (!making) return answer
-    // Another request for it may have kept it by then.
+    // Another request may have cached it meanwhile.
     return making.then((body) =>
       body ? (hot.get(key)?.coded[coding] ?? hot.addCoded(key, answer, coding, body)) : answer,
     )
@@ -163,7 +167,7 @@ function headOf({ form, status }: Found): ReadyForm['head'] {
   return form.unchanged
 }
 
-/** A client may have a coding that is not kept here any more. */
+/** The client's copy may be in a coding that is no longer cached. */
 function formWith(answer: ReadyAnswer, etag: string): ReadyForm {
   if (etag === answer.etag) return answer
   const coded = Object.values(answer.coded).find((form) => form.etag === etag)

@@ -1,5 +1,5 @@
-// Remembers by CID which files are JSON: content never changes, so a large document is judged once and not for every
-// request, range and HEAD. Clients that ask for one at the same time wait for one judgment.
+// Caches by CID which files are JSON: content never changes, so a large document is scanned once,
+// not for every request, range and HEAD. Concurrent requests for one share a scan.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { createJsonJudge } from '../../content/json.ts'
@@ -9,10 +9,10 @@ import { upTo } from '../../core/lru.ts'
 import type { Session } from '../../retrieval/session.ts'
 
 export interface JsonRule {
-  /** Undefined: not judged yet. */
+  /** Undefined if not yet known. */
   known(cid: CID): boolean | undefined
   learn(cid: CID, isJson: boolean): void
-  /** Judges the whole file, piece by piece, and gives way to other requests in between. Nothing of it is kept. */
+  /** Scans the complete file piece by piece, yielding between slices, without keeping any of it. */
   judge(cid: CID, pieces: Pieces, reader: JudgingRequest): Promise<boolean>
 }
 
@@ -20,7 +20,7 @@ export type Pieces = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
 export type JudgingRequest = { readonly session: Pick<Session, 'giveWay'>; readonly signal: AbortSignal }
 
 const mostRemembered = 100_000
-// Some milliseconds of work.
+// A few milliseconds of work.
 const sliceBytes = 64 * 1024
 
 export function createJsonRule(): JsonRule {
@@ -47,7 +47,7 @@ export function createJsonRule(): JsonRule {
     },
     async judge(cid, pieces, reader) {
       const key = textOf(cid)
-      // A reader that fails judges nothing: the next one that waits takes over.
+      // If the scanning request fails, the next waiting one takes over.
       for (let other = running.get(key); other !== undefined; other = running.get(key)) {
         await orAborted(reader.signal, other)
         const found = verdicts.get(key)

@@ -1,5 +1,5 @@
-// Requests under /ipns: resolves a name to the content it points at now, for as long as that holds; answers the signed
-// record of a key.
+// Requests under /ipns: resolves a name to content for as long as the record is valid, or sends the
+// signed record of a key.
 import { createHash } from 'node:crypto'
 import type { ContentPath } from '../../content/entity.ts'
 import { splitPath } from '../../content/path.ts'
@@ -19,7 +19,7 @@ export type Named =
       readonly kind: 'content'
       readonly path: ContentPath
       readonly visitNames: VisitNames
-      /** For content behind a name, which changes. */
+      /** The Cache-Control of content under a name, which changes. */
       readonly cacheControl: string
     }
   | { readonly kind: 'record'; readonly body: Representation }
@@ -27,7 +27,7 @@ export type Named =
 
 type Deps = { readonly names: Names; readonly clock: Clock; readonly mode: Mode }
 
-/** Resolves `/ipns/<name>[/…]`, in the representation that the client asks for. */
+/** Resolves `/ipns/<name>[/…]` to the representation that the client asks for. */
 export async function named(
   place: ContentPlace,
   target: RequestTarget,
@@ -41,13 +41,12 @@ export async function named(
   return { kind: 'moved', status: 302, location: place.base + path, varies: false }
 }
 
-/** The content path of `/ipns/<name>[/…]`. */
 async function locate({ path: asked }: ContentPlace, { names, clock }: Deps, wants: LookupRequest): Promise<Named> {
   const { path, visitNames, ttlMs, endsAt } = await pathOfName(asked, names, wants)
   return { kind: 'content', path, visitNames, cacheControl: mutable(ttlMs, endsAt - clock.now()) }
 }
 
-/** Where `/ipns/<name>[/…]` leads now, as a path of content, and for how long. */
+/** The current content path of `/ipns/<name>[/…]`, and its lifetime. */
 export async function pathOfName(
   asked: string,
   names: Names,
@@ -83,7 +82,7 @@ async function recordOf({ path }: ContentPlace, { names, clock }: Deps, wants: L
   }
 }
 
-/** Redirects keys written as peer IDs (`12D3…`, `Qm…`) to the spelling that fits a host name. */
+/** Redirects keys spelled as peer IDs (`12D3…`, `Qm…`) to the spelling that fits a host name. */
 function respelled(path: string, search: string): string | undefined {
   const [, , root = '', ...rest] = path.split('/')
   if (!/^(1|Qm)/.test(root)) return undefined
@@ -91,7 +90,7 @@ function respelled(path: string, search: string): string | undefined {
   return name && `${['', 'ipns', name, ...rest].join('/')}${search === '' ? '' : `?${search}`}`
 }
 
-/** Caches may keep it for its TTL, and serve it stale for as long again, but never past the end of the record. */
+/** Cacheable for its TTL, and stale for as long again, but never past the end of the record. */
 function mutable(ttlMs: number, leftMs: number): string {
   const left = Math.max(0, Math.floor(leftMs / 1000))
   const age = Math.min(Math.ceil(ttlMs / 1000), left)

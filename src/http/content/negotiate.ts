@@ -1,13 +1,13 @@
-// Which representation a request asks for: `?format=` wins over Accept (IPIP-523); without either, the file itself.
+// Content negotiation: `?format=` overrides Accept (IPIP-523); without either, the file itself.
 import { Failure } from '../../core/failure.ts'
 
 export type FormatChoice = 'file' | 'raw' | 'car' | 'tar' | 'dag-json' | 'dag-cbor' | 'json' | 'cbor' | 'ipns-record'
 
 export type Negotiated = {
   readonly as: FormatChoice
-  /** Parameters of the media type that was asked for: `version=1; order=dfs`. */
+  /** Parameters of the requested media type: `version=1; order=dfs`. */
   readonly parameters: Readonly<Record<string, string>>
-  /** The Accept header decided, so a cache must not give this answer to other clients. */
+  /** The Accept header decided, so a cache must not give this response to other clients. */
   readonly byAccept: boolean
 }
 
@@ -52,14 +52,14 @@ export function negotiate(query: URLSearchParams, accept: string | undefined): N
 
 const mostRemembered = 1000
 
-/** The same for an Accept header alone, remembered: clients send the same few values again and again. */
+/** Caches the choice by Accept header: clients send the same few values. */
 export function createAccepts(): (accept: string) => FormatChoice {
   const remembered = new Map<string, FormatChoice>()
 
   return (accept) => {
     const known = remembered.get(accept)
     if (known) return known
-    // A client that accepts JSON wants a file that is JSON: `json` as a representation is a codec.
+    // A client that accepts JSON wants a file that is JSON: `json` as a format would be a codec.
     const found = best(accept)?.as ?? 'file'
     const as = found === 'json' ? 'file' : found
     if (remembered.size >= mostRemembered) remembered.clear()
@@ -93,7 +93,7 @@ function best(accept: string): Accepted | undefined {
   return winner && { as: winner.as, parameters: winner.parameters }
 }
 
-/** The q-value of a media type that the client names; 0 for one that it does not name. */
+/** The q-value of a media type; 0 if the client does not name it. */
 export function qualityOf(accept: string | undefined, type: string): number {
   const part = accept?.split(',').find((one) => one.split(';')[0]?.trim().toLowerCase() === type)
   if (part === undefined) return 0

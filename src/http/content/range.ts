@@ -1,12 +1,12 @@
-// Range requests (RFC 9110 §14): the first satisfiable range, or the whole where the header is not valid.
+// Range requests (RFC 9110 §14): the first satisfiable range, or all bytes if the header is
+// invalid.
 
-/** `to` is the last byte, as in Content-Range. */
+/** `to` is inclusive, as in Content-Range. */
 export type Range = { readonly from: number; readonly to: number }
 
-/** `undefined`: answer the whole. `unsatisfiable`: 416. */
+/** Undefined means to send all bytes; `unsatisfiable` means 416. */
 export function parseRange(header: string | undefined, size: number): Range | 'unsatisfiable' | undefined {
-  // An empty file has no range to refuse: it is sent whole, as nginx and Kubo do, since caches ask for every file in
-  // ranges.
+  // An empty file ignores ranges, as in nginx and Kubo, since caches request every file in ranges.
   if (size === 0) return undefined
   const specs = specsOf(header)
   if (!specs) return undefined
@@ -19,17 +19,20 @@ export function parseRange(header: string | undefined, size: number): Range | 'u
   return 'unsatisfiable'
 }
 
-/** The range before the size is known: enough to ask upstreams for no more than is needed. */
+/**
+ * The range as far as it is known without the size, so that upstreams are asked for no more than
+ * that.
+ */
 export function rangeHint(header: string | undefined): { from: number; to?: number } | undefined {
   const [spec] = specsOf(header) ?? []
   if (spec?.first === undefined) return undefined
   return spec.last === undefined ? { from: spec.first } : { from: spec.first, to: spec.last }
 }
 
-/** Without `first` it is a suffix: the last so many bytes. */
+/** Without `first` it is a suffix: the last `last` bytes. */
 type Spec = { readonly first: number | undefined; readonly last: number | undefined }
 
-/** One malformed range makes the whole header invalid. */
+/** One malformed range invalidates the header. */
 function specsOf(header: string | undefined): Spec[] | undefined {
   const list = /^bytes=(.*)$/i.exec(header?.trim() ?? '')?.[1]
   if (list === undefined) return undefined

@@ -1,28 +1,28 @@
-// The response cache (`cache.hot`): complete small answers, as the text of their head and body, under the key that
-// `Hosts.keyOf` gives.
+// The response cache (`cache.responses`): complete small responses as text of their head and body,
+// under the key from `Hosts.keyOf`.
 import { LRUCache } from 'lru-cache'
 import { type Coding, codedHeaders, codedTag } from '../codings/codings.ts'
 import { type ReadyHead, readyHead } from '../lanes/ready-head.ts'
 
 export type CachedAnswer = {
-  /** Names and values in one flat list, as writeHead takes them. */
+  /** A flat list of names and values, as writeHead accepts it. */
   readonly headers: readonly string[]
   readonly body: Buffer
   readonly etag: string
-  /** It depends on Accept-Encoding. */
+  /** The response depends on Accept-Encoding. */
   readonly isCompressible: boolean
 }
 
-/** One representation. */
+/** A representation in one coding. */
 export type ReadyForm = {
   readonly head: ReadyHead
-  /** The head for a client that has the body; made when one asks. */
+  /** The head of a 304, made on first use. */
   unchanged: ReadyHead | undefined
   readonly body: Buffer
   readonly etag: string
 }
 
-/** The plain form, and those in codings beside it: they are counted, forgotten and purged together. */
+/** The identity form with its coded forms, which are counted, evicted and purged together. */
 export type ReadyAnswer = ReadyForm & {
   readonly isCompressible: boolean
   readonly coded: Readonly<Partial<Record<Coding, ReadyForm>>>
@@ -30,14 +30,17 @@ export type ReadyAnswer = ReadyForm & {
 
 export interface ResponseCache {
   get(key: string): ReadyAnswer | undefined
-  /** Keeps a complete, proved 200 that never changes, and gives it; not an answer that was begun in an earlier epoch. */
+  /**
+   * Caches a complete, verified, immutable 200 and returns it; refuses a response that was begun in
+   * an earlier epoch.
+   */
   add(key: string, answer: CachedAnswer, epoch?: number): ReadyAnswer | undefined
-  /** The same answer in a coding; kept beside the plain one, as long as that is there. */
+  /** Adds a coded form to the identity form, if that is still cached. */
   addCoded(key: string, answer: ReadyAnswer, coding: Coding, body: Buffer): ReadyForm
   forget(key: string): void
-  /** Forgets everything, and keeps no answer that was begun before. */
+  /** Removes everything, and refuses responses that were begun earlier. */
   clear(): void
-  /** Rises with each `clear`. */
+  /** Incremented by each `clear`. */
   readonly epoch: number
   readonly maxItem: number
   readonly maxBytes: number
@@ -58,14 +61,20 @@ const readyAnswer = (answer: CachedAnswer): ReadyAnswer => ({
   coded: {},
 })
 
-/** Memory is shared with the tier that keeps the block: a block that is all of its buffer never changes, unless it was lent. */
+/**
+ * Shares memory with the tier that holds the block if possible: a block that spans its buffer never
+ * changes, unless the buffer is reusable.
+ */
 export const lasting = (bytes: Uint8Array, isLent: boolean): Buffer =>
   !isLent && bytes.byteLength === bytes.buffer.byteLength ? Buffer.from(bytes.buffer) : Buffer.from(bytes)
 
-// Beside the key, the head and the body.
+// Overhead of an entry in addition to key, head and body.
 const entryBytes = 1024
 
-/** A client chooses the length of the key, and its path stands in the head again: in its list, its text, and that of a 304. */
+/**
+ * The client determines the length of the key, and its path is repeated in the head as list, as
+ * text and in the 304.
+ */
 function sizeOf(answer: ReadyAnswer, key: string): number {
   let size = key.length + sizeOfForm(answer)
   for (const coded of Object.values(answer.coded)) size += sizeOfForm(coded)
@@ -101,10 +110,10 @@ export function createResponseCache({
       const headers = codedHeaders(answer.head.headers, coding, body.byteLength)
       const coded = form({ headers, body, etag: codedTag(answer.etag, coding) })
       const kept = answers?.peek(key)
-      // It may have been purged, or made anew, meanwhile.
+      // The entry may have been purged or replaced meanwhile.
       if (!kept || kept.etag !== answer.etag) return coded
       const grown = { ...kept, coded: { ...kept.coded, [coding]: coded } }
-      // What is larger than all the room would take the plain one along.
+      // An entry above the cache size would be rejected and evict the identity form.
       if (sizeOf(grown, key) <= maxBytes) answers?.set(key, grown)
       return coded
     },

@@ -1,5 +1,5 @@
-// Answers in `web` mode: files under the media types that browsers know, pages for directories and documents, and
-// redirects.
+// Responses in `web` mode: files with the media types that browsers know, pages for directories and
+// documents, and redirects.
 import { listDirectory } from '../../content/directory.ts'
 import type { ContentPath, Entity, Resolution } from '../../content/entity.ts'
 import { etagOf, type Representation } from '../../content/representation.ts'
@@ -26,7 +26,7 @@ export type WebRequest = {
   readonly target: RequestTarget
   readonly negotiated: Negotiated
   readonly accept: string | undefined
-  /** The Host header, for a site without a gateway beside it. */
+  /** The Host header, for a site without a shared gateway host. */
   readonly host: string | undefined
 }
 
@@ -34,11 +34,13 @@ export type Moved = {
   readonly kind: 'moved'
   readonly location: string
   readonly status: number
-  /** The redirect depends on Accept: clients that ask for another representation are not redirected. */
+  /**
+   * The redirect depends on Accept: clients that ask for another representation are not redirected.
+   */
   readonly varies: boolean
 }
 
-/** The type and the size, where they are known before the body is made. */
+/** The type and the size, if they are known before the body is made. */
 type WebTags = Pick<Representation, 'etag' | 'cacheControl' | 'varies'> & AboutBody
 
 export type WebAnswer =
@@ -88,7 +90,7 @@ export async function answerOnWeb(
     }) as const
   switch (entity.kind) {
     case 'directory': {
-      // index.html is the answer of its directory here, with the directory's ETag.
+      // index.html is served for its directory, with the directory's ETag.
       if (index) return found({ etag: etagOf(entity.cid) }, () => file(session, index.entity, indexName, options))
       const generated = { cacheControl: listingCacheControl, varies: true }
       if (wanted !== 'never')
@@ -123,7 +125,10 @@ export async function answerOnWeb(
 const indexName = 'index.html'
 const isDownload = ({ query }: RequestTarget): boolean => query.get('download') === 'true'
 
-/** JSON is sent where the client asks for it explicitly; a browser that also accepts it gets a page. */
+/**
+ * JSON only if the client asks for it explicitly; a browser that accepts it among others gets a
+ * page.
+ */
 function listingWanted({ negotiated: { as, byAccept }, accept }: WebRequest): SiteRequest['listing'] {
   if (as !== 'json') return 'never'
   if (!byAccept) return 'always'
@@ -148,7 +153,7 @@ function whereabouts({ place, path, host }: WebRequest, served: Served): Whereab
   const { namespace, own } = place
   const root = decodeQuietly(place.path.split('/')[2] ?? '')
   const isElsewhere = served.kind === 'content' && served.isRewritten
-  // A name may resolve to a path: the page shows only the segments in the address.
+  // A name may resolve to a path; the page shows only the segments in the URL.
   const behind = place.path.split('/').filter((name) => name !== '').length - 2
   const segments = isElsewhere ? served.resolution.path.segments : path.segments.slice(path.segments.length - behind)
   const gateway = own ? place.gateway && `//${place.gateway}` : place.base

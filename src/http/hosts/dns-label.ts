@@ -1,4 +1,5 @@
-// CIDs and keys as one DNS label: lower case, since browsers change the case, and at most 63 characters.
+// CIDs and keys as one DNS label: lower case, since browsers change the case, and at most 63
+// characters.
 import { base32 } from 'multiformats/bases/base32'
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
@@ -7,7 +8,10 @@ import { Failure } from '../../core/failure.ts'
 
 const mostChars = 63
 
-/** base32, or base36 where that is too long; IPNS keys are always base36. Throws where neither fits. */
+/**
+ * Encodes in base32, or in base36 if that is too long; IPNS keys always in base36. Throws if
+ * neither fits.
+ */
 export function labelOf(cid: CID, namespace: 'ipfs' | 'ipns'): string {
   const code = namespace === 'ipns' ? codec.libp2pKey : cid.code
   const canonical = cid.version === 1 && cid.code === code ? cid : CID.createV1(code, cid.multihash)
@@ -22,8 +26,11 @@ export function labelOf(cid: CID, namespace: 'ipfs' | 'ipns'): string {
   })
 }
 
-/** `my.v-long.example.com` as `my-v--long-example-com`, so that one wildcard certificate is enough for every name. */
+/**
+ * Inlines `my.v-long.example.com` as `my-v--long-example-com`, so that one wildcard certificate
+ * covers every name.
+ */
 export const inlined = (domain: string): string => domain.replaceAll('-', '--').replaceAll('.', '-')
 
-/** The way back: `--` is a dash, `-` a dot. */
+/** Reverses `inlined`: `--` is a dash, `-` a dot. */
 export const uninlined = (label: string): string => label.replace(/--|-/g, (dashes) => (dashes === '--' ? '-' : '.'))

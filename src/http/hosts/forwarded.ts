@@ -1,5 +1,5 @@
-// X-Forwarded-*: the host, scheme and address that a proxy in front reports. Any client can send these headers, so only
-// those of the operator's own proxies are read.
+// X-Forwarded-*: the host, scheme and address that a proxy reports. Any client can send these
+// headers, so they are read from trusted proxies only.
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { BlockList, isIP, isIPv6 } from 'node:net'
 import type { TLSSocket } from 'node:tls'
@@ -8,20 +8,23 @@ import { isUnixPeer, plainAddress } from '../../core/wire/loopback.ts'
 import type { RequestHead } from '../wire/request-head.ts'
 
 export interface Forwarded {
-  /** With the port, as the header has it. What a proxy passes on that is no host is passed over. */
+  /** With the port, as in the header. An invalid forwarded host is ignored. */
   hostOf(request: RequestHead): string
   schemeOf(request: IncomingMessage): 'http' | 'https'
-  /** The client's address: the last one in the chain that is not one of the operator's proxies. */
+  /** The client's address: the last one in the chain that is not a trusted proxy. */
   addressOf(request: RequestHead): string
-  /** Whether a connection from this address is from one of the operator's proxies. */
+  /** True if a connection from this address is from a trusted proxy. */
   isProxy(address: string): boolean
-  /** Whether a request may be one of many clients that share its connection: it says so, or came from a proxy or over a unix socket. */
+  /**
+   * True if the request may be one of many clients on its connection: it has a forwarding header,
+   * or came from a proxy or over a unix socket.
+   */
   isPassedOn(request: IncomingMessage): boolean
-  /** Undefined where no proxy of the operator sent one. */
+  /** Undefined if no trusted proxy sent one. */
   requestIdOf(request: RequestHead): string | undefined
 }
 
-/** In the list of proxies: what comes over a unix socket, whose peer has no address. */
+/** The entry of the proxy list for unix sockets, whose peers have no address. */
 const unix = 'unix'
 
 /** `proxies`: addresses and ranges, such as 127.0.0.1, 10.0.0.0/8 and fd00::/8, and `unix`. */
@@ -46,7 +49,7 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
   function forwardedHeader(request: RequestHead, name: keyof IncomingHttpHeaders): string | undefined {
     const value = request.headers[name]
     if (value === undefined || proxies.length === 0 || !isOfProxy(request)) return undefined
-    // Proxies behind each other append: the client asked the first one.
+    // Chained proxies append: the first value is what the client asked for.
     return String(value).split(',')[0]?.trim() || undefined
   }
 
@@ -67,7 +70,7 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
     addressOf(request) {
       const remoteAddress = plainAddress(request.socket.remoteAddress ?? '')
       if (proxies.length === 0 || !isOfProxy(request)) return remoteAddress
-      // Each proxy appends the address that asked it; the client may have written everything before.
+      // Each proxy appends its peer's address; the client may have forged everything before.
       const chain = String(request.headers['x-forwarded-for'] ?? '')
         .split(',')
         .map((one) => oneSpelling(withoutPort(one.trim())))
@@ -77,14 +80,14 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
   }
 }
 
-/** Of any proxy. A client that sends them itself is believed: it is as well off as all were before. */
+/** Headers that any proxy adds. A client may send them itself, which gains it nothing. */
 const saysProxy = ['x-forwarded-for', 'forwarded', 'via'] as const
 
-/** Some proxies add it: 1.2.3.4:5678, [2001:db8::1]:5678. */
+/** Some proxies add the port: 1.2.3.4:5678, [2001:db8::1]:5678. */
 const withoutPort = (address: string): string =>
   address.replace(/^\[([^\]]+)\](:\d+)?$/, '$1').replace(/^(\d+\.\d+\.\d+\.\d+):\d+$/, '$1')
 
-/** The spelling of an address that its system would use. */
+/** Normalizes the spelling of an address. */
 function oneSpelling(address: string): string {
   if (!isIPv6(address)) return address
   const [bare = ''] = address.split('%')

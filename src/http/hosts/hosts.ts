@@ -1,4 +1,4 @@
-// Which content a request asks for, by its host. The rules are those of the subdomain gateway and DNSLink gateway
+// Maps a request to content by its host, following the subdomain and DNSLink gateway
 // specifications: https://<cid>.ipfs.<gateway>/<path> is /ipfs/<cid>/<path> on its own origin.
 import type { IncomingMessage } from 'node:http'
 import { isIP } from 'node:net'
@@ -11,26 +11,31 @@ import { inlined, labelOf, uninlined } from './dns-label.ts'
 import type { Forwarded } from './forwarded.ts'
 
 export type HostOptions = {
-  /** Content gets its own origin under this host, and shared paths are redirected there. */
+  /** Content gets its own origin on a subdomain of this host, and shared paths redirect there. */
   readonly subdomains: boolean
-  /** Only answers that a client can verify by itself. */
+  /** Only responses that a client can verify itself. */
   readonly trustless: boolean
-  /** Blocks and CARs that the tiers hold, and nothing else. Undefined: as the gateway as a whole. */
+  /** Only blocks and CARs that the tiers hold. Default: the setting of the gateway. */
   readonly provider?: boolean | undefined
 }
 
 export type HostMatch = { readonly place: ContentPlace } | { readonly location: string } | undefined
 
 export interface Hosts {
-  /** Whether `find` has to look at this request: it alone knows whether a host has a DNSLink. */
+  /**
+   * Tells if `find` has to handle this request; for `perhaps`, only `find` can tell if the host has
+   * a DNSLink.
+   */
   claims(request: IncomingMessage, target: RequestTarget): 'surely' | 'perhaps' | 'no'
-  /** Undefined: a shared host. Throws a Failure for what this host does not serve. */
+  /** Undefined for a shared host. Throws a Failure for content that this host does not serve. */
   find(request: IncomingMessage, target: RequestTarget, signal: AbortSignal): Promise<HostMatch>
-  /** The content path that it is surely about, known without a look-up. Throws as `find` does. */
+  /**
+   * The content path of the request, if it is known without a DNS lookup. Throws as `find` does.
+   */
   contentOf(request: IncomingMessage, target: RequestTarget): string | undefined
-  /** The key in the response cache. Undefined: nothing of this host is kept there. */
+  /** The key in the response cache; undefined if this host is not cached. */
   keyOf(request: RequestHead): string | undefined
-  /** Whether this gateway serves the host, also through CONNECT. */
+  /** True if this gateway serves the host, also through CONNECT. */
   serves(host: string): boolean
 }
 
@@ -46,9 +51,9 @@ const labelMost = 63
 
 export function createHosts(options: {
   readonly table: Readonly<Record<string, HostOptions>>
-  /** Every host that does not say otherwise answers only what the tiers hold. */
+  /** The default of `provider` for every host. */
   readonly provider?: boolean
-  /** Whether a domain has a DNSLink, where hosts outside the configuration are served by theirs. */
+  /** Looks up the DNSLink of a domain; undefined if only configured hosts are served. */
   readonly hasLink?: ((domain: string, signal: AbortSignal) => Promise<boolean>) | undefined
   readonly forwarded: Forwarded
 }): Hosts {
@@ -72,7 +77,8 @@ export function createHosts(options: {
   }
 
   /**
-   * The key is "url host" for a host with its own origin. A URL holds no space, so the keys of two hosts never collide.
+   * The key is "url host" for a host with its own origin. A URL contains no space, so keys of
+   * different hosts never collide.
    */
   function keyFor(name: string, url: string): string | undefined {
     const part = under(name)
@@ -131,7 +137,7 @@ export function createHosts(options: {
         const label = namespaceOf(target.path) && labelFor(target.path)
         if (label) return { location: `${forwarded.schemeOf(request)}://${label}.${host}${restOf(target)}` }
       }
-      // The configuration wins over DNS, and does not wait for it.
+      // The configuration takes precedence over DNS, without a lookup.
       if (known) return undefined
       const part = under(hostName(host))
       if (!part) return site(name, target, signal)
@@ -165,12 +171,12 @@ export function createHosts(options: {
   }
 }
 
-/** What tells others which content is here: at every host. */
+/** Routes about this gateway, served on every host. */
 const isAbout = (path: string): boolean => path.startsWith('/routing/v1/') || path.startsWith('/ipni/v1/')
 
 const asNamespace = (text: string): ContentPlace['namespace'] => (text.toLowerCase() === 'ipns' ? 'ipns' : 'ipfs')
 
-/** Without its port and the dot at the end of a fully qualified name. */
+/** Strips the port and the trailing dot of a fully qualified name. */
 const hostName = (host: string): string => host.replace(/:\d{0,5}$/, '').replace(/\.$/, '')
 
 function trustlessPlace(target: RequestTarget, base: string): ContentPlace {
@@ -186,8 +192,8 @@ function trustlessPlace(target: RequestTarget, base: string): ContentPlace {
 }
 
 /**
- * `<label>.<namespace>` of a shared path. Undefined for what is not a CID, key or domain: the path's own answer says
- * what is wrong.
+ * `<label>.<namespace>` of a shared path. Undefined for anything except a CID, key or domain: the
+ * response to the path reports the error.
  */
 function labelFor(path: string): string | undefined {
   const [, namespace, root = ''] = path.split('/')

@@ -1,9 +1,9 @@
-// The content path that an address means which is written otherwise: with one /ipfs too many, or as the `uri` that the form of
-// the first page, or a browser that knows ipfs:// addresses, sends.
+// Corrects mistyped content paths: a duplicate /ipfs, or the `uri` parameter that the form of the
+// front page, or a browser that knows ipfs:// URLs, sends.
 import { codec, parseCid, parseKey } from '../../core/cid.ts'
 import type { RequestTarget } from '../wire/request-target.ts'
 
-/** Undefined: the path says what it means. */
+/** Undefined if the path needs no correction. */
 export function meantPath({ path, query, search }: RequestTarget): string | undefined {
   const twice = /^\/ip[fn]s(\/ip[fn]s\/.+)$/.exec(path)?.[1]
   if (twice !== undefined) return search === '' ? twice : `${twice}?${search}`
@@ -12,7 +12,10 @@ export function meantPath({ path, query, search }: RequestTarget): string | unde
   return meant?.replace(/[^\x21-\x7e]/gu, encodeURIComponent)
 }
 
-/** What people paste: ipfs://…, /ipfs/…, an address of any gateway, a bare CID, a key, or a domain. */
+/**
+ * Extracts the content path from pasted text: ipfs://…, /ipfs/…, a URL of any gateway, a bare CID,
+ * a key, or a domain.
+ */
 function contentPathIn(text: string): string | undefined {
   const [, scheme, named] = /^(ipfs|ipns):\/\/([^/?#].*)$/i.exec(text) ?? []
   if (scheme !== undefined) return `/${scheme.toLowerCase()}/${named}`

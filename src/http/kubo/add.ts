@@ -1,5 +1,5 @@
-// Kubo's `add`: every part is a file, or all of them are one directory. A part that Kubo would treat otherwise (a symlink, a
-// directory among files) is refused, not added as a file.
+// Kubo's `add`: every part is a file, or all of them are one directory. A part that Kubo would
+// treat differently (a symlink, a directory among files) is refused, not added as a file.
 import { posix } from 'node:path'
 import type { PartName } from '../../upload/intake/receive.ts'
 import { badCall, type KuboCall, sendJson } from './call.ts'
@@ -25,7 +25,7 @@ export async function addFiles(call: KuboCall): Promise<void> {
   sendJson(call, ...(isSilent ? [] : lines))
 }
 
-/** A mode or time in a part's name counts only with `preserve-*`, which is refused. */
+/** A mode or time in a part's name matters only with `preserve-*`, which is refused. */
 function checkPart({ fileName, type }: PartName): void {
   if (/^application\/x-directory\b/i.test(type))
     throw badCall('a directory needs recursive=true or wrap-with-directory=true')
@@ -39,13 +39,13 @@ function checkType({ type }: Pick<PartName, 'type'>): void {
     throw badCall('symbolic links are not supported: add the file that it points to')
 }
 
-/** As Kubo tidies it; one that leads upwards is left as it is, and refused. */
+/** Normalizes the path as Kubo does; one that leads upwards is kept, and refused later. */
 function pathOf({ fileName = '' }: PartName): string {
   const path = unescaped(fileName)
   return path.split('/').includes('..') ? path : nameOf(fileName)
 }
 
-/** Only repeated to the client. */
+/** Only echoed to the client. */
 function nameOf(fileName: string | undefined): string {
   if (fileName === undefined) return ''
   return posix.normalize(`/${unescaped(fileName)}`).replace(/^\/|\/$/g, '')
@@ -55,7 +55,7 @@ function unescaped(fileName: string): string {
   try {
     return decodeURIComponent(fileName.replaceAll('+', ' '))
   } catch {
-    // As Kubo does: a name that cannot be decoded stays as it is.
+    // As in Kubo, a name that cannot be decoded is kept as it is.
     return fileName
   }
 }

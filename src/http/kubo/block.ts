@@ -1,4 +1,5 @@
-// `block/put`: every part is a block, which is kept with all that it links to, or not at all.
+// `block/put`: every part is a block, which is stored together with everything it links to, or not
+// at all.
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
 import { walkDag } from '../../content/dag/walk.ts'
@@ -30,7 +31,7 @@ const codecs: Readonly<Record<string, number>> = {
   json: codec.json,
 }
 
-/** What `format` means, where that is not what the name says. */
+/** Legacy values of `format`. */
 const legacy: Readonly<Record<string, string>> = { v0: 'dag-pb', protobuf: 'dag-pb', cbor: 'dag-cbor' }
 
 export async function putBlocks(call: KuboCall): Promise<void> {
@@ -80,7 +81,7 @@ function cidMaker(given: GivenOptions): (bytes: Uint8Array) => CID {
   return (bytes) => (format === 'v0' ? CID.createV0(digest(bytes) as never) : CID.createV1(code, digest(bytes)))
 }
 
-/** Throws for a block whose links cannot be read: what it needs would not be known. */
+/** Throws for a block whose links cannot be read, since its DAG would be unknown. */
 async function readLinks(block: Block): Promise<void> {
   try {
     await lazyLinksInOrder(block)
@@ -89,7 +90,7 @@ async function readLinks(block: Block): Promise<void> {
   }
 }
 
-/** The links lead to blocks that are here already, or that an upstream has. */
+/** The linked blocks are in the tiers already, or at an upstream. */
 async function* dagOf(session: Session, root: Block): AsyncGenerator<Block> {
   session.pass(root.cid, [])
   session.begun()

@@ -1,4 +1,4 @@
-// What every command of Kubo's RPC gets, and how its arguments are read.
+// The context of every command of Kubo's RPC, and the parsing of its arguments.
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import type { ContentPath } from '../../content/entity.ts'
@@ -20,7 +20,7 @@ export type KuboDeps = WriteOptions & {
   readonly tokens: Tokens
   readonly reach: Reach
   readonly version: string
-  /** By name, the fastest first. */
+  /** Names, fastest first. */
   readonly tiers: readonly string[]
   readonly clientOf: (request: IncomingMessage) => Uploader
   readonly limits: Pick<Limits, 'charge'>
@@ -41,14 +41,14 @@ export function sendJson({ response, deps }: Pick<KuboCall, 'response' | 'deps'>
   cutWhenStalled(response, deps.stalledMs)
 }
 
-/** The one `arg` that most commands have. */
+/** The single `arg` that most commands have. */
 export function argOf(query: URLSearchParams): string {
   const [arg, ...more] = argsOf(query)
   if (more.length > 0) throw badCall('argument "ipfs-path" is required once')
   return arg
 }
 
-/** At least one, without what may stand before a CID. */
+/** One or more `arg`s, without an optional prefix of the CID. */
 export function argsOf(query: URLSearchParams): [string, ...string[]] {
   const [first, ...more] = query.getAll('arg').map(bare)
   if (first === undefined) throw badCall('argument "ipfs-path" is required')
@@ -57,7 +57,7 @@ export function argsOf(query: URLSearchParams): [string, ...string[]] {
 
 const bare = (arg: string): string => arg.replace(/^\/?ipfs\//, '').replace(/^ipfs:\/\//, '')
 
-/** Kubo's arguments are plain text; a path is percent-encoded. */
+/** Kubo's arguments are plain text, while a path is percent-encoded. */
 export const pathOf = (arg: string): ContentPath =>
   parsePath(
     arg
@@ -66,13 +66,13 @@ export const pathOf = (arg: string): ContentPath =>
       .join('/'),
   )
 
-/** Options that a client may repeat. */
+/** Repeatable options. */
 const lists: readonly string[] = ['arg', 'ignore']
 
-/** The options of a request, by name. */
+/** The options of a request by name. */
 export type GivenOptions = ReadonlyMap<string, string>
 
-/** As Kubo reads them: by name or alias, each once. Unknown options are ignored. */
+/** Parses options as Kubo does: by name or alias, each once. Unknown options are ignored. */
 export function optionsIn(query: URLSearchParams, aliases: Readonly<Record<string, string>>): GivenOptions {
   const given = new Map<string, string>()
   for (const [key, value] of query) {
@@ -84,7 +84,7 @@ export function optionsIn(query: URLSearchParams, aliases: Readonly<Record<strin
   return given
 }
 
-/** Go's ParseBool, and an option without a value is on. */
+/** Like Go's ParseBool; an option without a value is on. */
 export function isOn(given: GivenOptions, name: string, otherwise: boolean): boolean {
   const value = given.get(name)?.toLowerCase()
   if (value === undefined) return otherwise
@@ -97,12 +97,12 @@ export const badCall = (message: string): Failure => new Failure('malformed', me
 
 export const notDone = (what: string, why: string): Failure => badCall(`${what} is not supported: ${why}. Leave it out`)
 
-/** Refuses booleans of which only false is supported. */
+/** Refuses booleans for which only false is supported. */
 export function refuseOn(given: GivenOptions, off: Readonly<Record<string, string>>): void {
   for (const [name, why] of Object.entries(off)) if (isOn(given, name, false)) throw notDone(`${name}=true`, why)
 }
 
-/** Refuses every other value than these; empty counts as absent. */
+/** Refuses other values than these; empty counts as absent. */
 export function refuseOthers(given: GivenOptions, only: Readonly<Record<string, readonly string[]>>): void {
   for (const [name, values] of Object.entries(only)) {
     const value = given.get(name)
@@ -111,7 +111,7 @@ export function refuseOthers(given: GivenOptions, only: Readonly<Record<string, 
   }
 }
 
-/** How the answer spells CIDs: as they are, or as version 1. */
+/** Formats CIDs in the response: unchanged, or as version 1. */
 export function spellingIn(given: GivenOptions): (cid: CID) => string {
   refuseOthers(given, { encoding: ['json'], 'cid-base': ['base32'] })
   const isUpgraded = Boolean(given.get('cid-base')) || isOn(given, 'upgrade-cidv0-in-output', false)

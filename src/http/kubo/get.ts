@@ -1,4 +1,4 @@
-// `get`: a file or a directory as a tar, packed while it is read, or one file compressed.
+// `get`: a file or a directory as a tar, packed while it is read, or one compressed file.
 import type { Entity } from '../../content/entity.ts'
 import { readFile } from '../../content/file.ts'
 import { refuseRemainder } from '../../content/formats/format.ts'
@@ -34,7 +34,7 @@ export async function getArchive(call: KuboCall): Promise<void> {
   await sendTold(call, isCompressed ? gzipped(pieces, level) : pieces)
 }
 
-/** Of a directory as its links say it, for the progress that clients show. */
+/** The size of a directory as its links declare it, for the progress bar of clients. */
 async function sizeOf({ readNode, giveWay }: Session, { cid, block, kind, size }: Entity): Promise<number> {
   if (kind !== 'directory' || cid.code !== codec.dagPb) return size ?? 0
   let sum = block.byteLength

@@ -1,8 +1,8 @@
-// Compresses an answer while it is read.
+// Compresses a response while it is read.
 import { pipeline } from 'node:stream/promises'
 import { createGzip } from 'node:zlib'
 
-/** Asks for no more pieces than are taken. Who stops reading it stops the pieces as well. */
+/** Reads no more pieces than are consumed; when the consumer stops, so does the source. */
 export async function* gzipped(pieces: AsyncIterable<Uint8Array>, level: number): AsyncGenerator<Uint8Array> {
   const gzip = createGzip({ level })
   const over = new AbortController()

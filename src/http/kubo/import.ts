@@ -1,4 +1,5 @@
-// `dag/import`: every part is a CAR, and each of its roots becomes an upload, as with `POST /add?format=car`.
+// `dag/import`: every part is a CAR, and each of its roots becomes an upload, as with `POST
+// /add?format=car`.
 import { isOn, type KuboCall, optionsIn, refuseOn, sendJson, spellingIn } from './call.ts'
 import { checkFile, receiveFiles } from './receiving.ts'
 
@@ -12,7 +13,7 @@ export async function importCars(call: KuboCall): Promise<void> {
   const given = optionsIn(query, {})
   refuseOn(given, off)
   const spelled = spellingIn(given)
-  // All is pinned, as with `add`; a client that did not ask for it is not told.
+  // Everything is pinned, as with `add`; the option only controls the response.
   const tellsRoots = isOn(given, 'pin-roots', true)
   const tellsStats = isOn(given, 'stats', false)
   const stats = { BlockCount: 0, BlockBytesCount: 0 }

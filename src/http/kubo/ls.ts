@@ -1,4 +1,4 @@
-// `ls`: the links of directories and files, with what they lead to, as Kubo words it.
+// `ls`: the links of directories and files with their targets, in Kubo's format.
 import type { CID } from 'multiformats/cid'
 import { linksOfDirectory } from '../../content/directory.ts'
 import type { ContentPath, Entity } from '../../content/entity.ts'
@@ -23,7 +23,7 @@ type Link = {
   readonly ModTime: string
 }
 
-/** As it was asked for, and read. */
+/** The path as sent and parsed. */
 type Asked = { readonly Hash: string; readonly path: ContentPath }
 
 type Named = { readonly name: string; readonly cid: CID; readonly size: number | undefined }
@@ -31,11 +31,11 @@ type Named = { readonly name: string; readonly cid: CID; readonly size: number |
 type Listing = {
   readonly session: Session
   readonly spelled: (cid: CID) => string
-  /** Reads the block behind each link. */
+  /** Reads the linked blocks. */
   readonly looks: boolean
 }
 
-// As many as are read from a slow tier at once for a listing of the gateway.
+// The concurrency of reads from a slow tier, as in an HTML listing.
 const looksAhead = 15
 const mostListed = 100_000
 const kinds = { data: 0, directory: 1, file: 2, symlink: 4 } as const
@@ -44,11 +44,11 @@ const never = '0001-01-01T00:00:00Z'
 export async function listLinks(call: KuboCall): Promise<void> {
   const { query, session } = call
   const given = optionsIn(query, { v: 'headers', s: 'stream', l: 'long' })
-  // As Kubo has it: one of the two is enough for both.
+  // As in Kubo, either option enables both.
   const looks = isOn(given, 'resolve-type', true) || isOn(given, 'size', true)
   const listing = { session, spelled: spellingIn(given), looks }
   const isStream = isOn(given, 'stream', false)
-  // All are read before the first is listed: what is malformed is a status.
+  // Parses all arguments before the first is listed, so that a malformed one is an error status.
   const paths = argsOf(query).map(pathOf)
   const asked = query.getAll('arg').map((Hash, index) => ({ Hash, path: paths[index] as ContentPath }))
   if (isStream) return sendLines(call, lines(asked, listing))
@@ -70,7 +70,7 @@ async function* lines(all: readonly Asked[], listing: Listing): AsyncGenerator<u
     for await (const link of linksBehind(path, listing)) yield { Objects: [{ Hash, Links: [link] }] }
 }
 
-/** By the bytes of the names, as Go compares them. */
+/** Sorts by the bytes of the names, as Go does. */
 function sorted(links: readonly Link[]): Link[] {
   const keyed = links.map((link) => ({ link, key: Buffer.from(link.Name) }))
   return keyed.sort((one, other) => Buffer.compare(one.key, other.key)).map(({ link }) => link)
@@ -80,7 +80,7 @@ async function* linksBehind(path: ContentPath, listing: Listing): AsyncGenerator
   const { session } = listing
   const resolution = await resolve(session, path)
   refuseRemainder(resolution)
-  // From here each block has its own deadline: a directory may have many entries.
+  // From here each block has its own deadline, since a directory may have many entries.
   session.begun()
   const { entity, way } = resolution
   const waiting: Promise<Link>[] = []
@@ -121,7 +121,7 @@ async function linkOf({ name, cid, size }: Named, above: Entity, way: Way, listi
   }
 }
 
-/** Undefined where it is denied: its name is all that may be said of it. */
+/** Undefined if the block is denied: only its name may be shown. */
 async function blockBehind(session: Session, cid: CID, way: Way | undefined): Promise<Uint8Array | undefined> {
   try {
     if (way) visitBelow(session, way)
@@ -135,7 +135,7 @@ async function blockBehind(session: Session, cid: CID, way: Way | undefined): Pr
 const ofDirectory = 0x8000_0000
 const ofSymlink = 0x0800_0000
 
-/** Mode and time where they are stored, as Go writes them. */
+/** Mode and time if they are stored, in Go's format. */
 function stored({ data, unixfs }: Node, { kind }: Entity): Pick<Link, 'Mode' | 'ModTime'> | undefined {
   if (!data || !unixfs) return undefined
   const mode = modeOf(data)
@@ -143,7 +143,7 @@ function stored({ data, unixfs }: Node, { kind }: Entity): Pick<Link, 'Mode' | '
   return { Mode: mode === undefined ? 0 : goMode(mode) + special, ModTime: goTime(unixfs.mtime) }
 }
 
-/** Go has setuid, setgid and sticky elsewhere than POSIX. */
+/** Go's bits for setuid, setgid and sticky differ from POSIX. */
 const goMode = (mode: number): number =>
   (mode & 0o777) + (mode & 0o4000 && 1 << 23) + (mode & 0o2000 && 1 << 22) + (mode & 0o1000 && 1 << 20)
 

@@ -1,25 +1,29 @@
-// The options of `add` in Kubo 0.42, by name and alias. An option is refused where it would give another CID than
-// Kubo's or needs a missing feature; one that changes nothing for files is accepted, and so is what Kubo ignores.
+// The options of `add` in Kubo 0.42, by name and alias. An option is refused if it would give
+// another CID than Kubo's or needs a missing feature; one that changes nothing for files is
+// accepted, as is anything that Kubo ignores.
 import { type Shape, shapes } from '../../../backends/pinning/contract.ts'
 import { badCall, type GivenOptions, isOn, notDone, optionsIn, refuseOn, refuseOthers } from './call.ts'
 
 export type AddQuery = {
-  /** Undefined: that of the profile in the configuration. */
+  /** Undefined means the profile in the configuration. */
   readonly shape: Shape | undefined
   readonly isOnlyHashed: boolean
-  /** CIDs are answered as v1. */
+  /** Returns CIDs as v1. */
   readonly isUpgraded: boolean
   readonly isSilent: boolean
-  /** All parts are files and directories of one directory: `around` them, or the `only` one among them. */
+  /**
+   * All parts belong to one directory: `around` means a directory that wraps them, `only` one among
+   * the parts.
+   */
   readonly directory: 'around' | 'only' | undefined
 }
 
 /** The profile of a Kubo with default settings: the old one. */
 const kubos = shapes['unixfs-v0-2015']
 
-// Each block is a file on the disk, and needs a link in a node above it.
+// Smaller chunks cost too much: each is a stored block with a link in a parent node.
 const leastChunkBytes = 16 * 1024
-// Kubo's own: a block of 2 MiB, less what a node has around its bytes.
+// Kubo's limit: a block of 2 MiB without the overhead of a node.
 const mostChunkBytes = 2 * 1024 * 1024 - 256
 const leastLinks = 2
 const mostLinks = 8192
@@ -33,7 +37,7 @@ const aliases: Readonly<Record<string, string>> = {
   enc: 'encoding',
 }
 
-/** Booleans of which only false is supported. */
+/** Booleans for which only false is supported. */
 const off: Readonly<Record<string, string>> = {
   trickle: 'files are laid out balanced',
   inline: 'small blocks are stored as any other',
@@ -51,7 +55,7 @@ const never: Readonly<Record<string, string>> = {
   'pin-name': 'pins have no names',
 }
 
-/** The only values that are supported; empty counts as absent. */
+/** The only supported values; empty counts as absent. */
 const only: Readonly<Record<string, readonly string[]>> = {
   hash: ['sha2-256'],
   encoding: ['json'],
@@ -78,7 +82,7 @@ export function readAddQuery(query: URLSearchParams): AddQuery {
   }
 }
 
-/** Missing options are as in a Kubo with default settings. With none of them, the operator's profile counts. */
+/** Missing options have Kubo's defaults. Without any option the operator's profile applies. */
 function shapeOf(given: GivenOptions): Shape | undefined {
   const chunker = given.get('chunker')
   if (!chunker && !['cid-version', 'raw-leaves', 'max-file-links'].some((name) => given.has(name))) return undefined

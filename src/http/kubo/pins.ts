@@ -1,4 +1,5 @@
-// `pin/add` finds a DAG and gives it to the providers; `pin/ls` lists the recorded uploads; `pin/rm` deletes them.
+// `pin/add` finds a DAG and sends it to the providers; `pin/ls` lists the recorded uploads;
+// `pin/rm` deletes them.
 import type { CID } from 'multiformats/cid'
 import { walkDag } from '../../content/dag/walk.ts'
 import { parseRoot } from '../../content/path.ts'
@@ -71,7 +72,7 @@ async function* everything({ deps }: KuboCall): AsyncGenerator<string> {
   }
 }
 
-/** For tokens that the operator lets delete, and not for other clients: they would delete what others uploaded. */
+/** Requires a token that may delete: other clients could delete what others uploaded. */
 export async function removePins(call: KuboCall): Promise<void> {
   const { request, query, signal, deps } = call
   const token = deps.tokens.checkMayDelete(request.headers)
@@ -84,7 +85,7 @@ export async function removePins(call: KuboCall): Promise<void> {
   const removed: string[] = []
   for (const cid of cids) {
     signal.throwIfAborted()
-    // The access log has no queries, and an operator is asked who deleted it, from whichever provider.
+    // The access log has no queries, and the operator needs to know which token deleted what.
     const tell = (isGone: boolean) =>
       deps.log('info', 'pin.removed', { cid: cid.toString(), isGone, ...(token !== undefined && { token }) })
     await removePin(pins, cid, removed, tell)
@@ -116,6 +117,6 @@ async function removePin(
   })
 }
 
-/** Kubo's words: its clients look for them. */
+/** Kubo's message, which its clients search for. */
 const notPinned = (cid: CID, also = ''): Failure =>
   new Failure('not-found', `not pinned or pinned indirectly: ${cid}${also}`, { source: 'client' })

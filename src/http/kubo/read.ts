@@ -1,4 +1,4 @@
-// `cat`, `block/get` and `dag/export`: content as Kubo's clients ask for it.
+// `cat`, `block/get` and `dag/export`: content as Kubo's clients request it.
 import { walkDag } from '../../content/dag/walk.ts'
 import { readFile } from '../../content/file.ts'
 import { parseRoot } from '../../content/path.ts'
@@ -11,7 +11,7 @@ import { sendPieces } from './stream.ts'
 export async function readPath({ query, session, response, deps }: KuboCall): Promise<void> {
   const { entity } = await resolve(session, pathOf(argOf(query)))
   if (entity.kind === 'directory') throw badCall('this dag node is a directory')
-  // As Kubo does, also where the path ends at a value in a document.
+  // As in Kubo, also if the path ends at a value in a document.
   if (entity.kind === 'data') throw badCall(`unknown node type: ${entity.cid} is not a file; block/get reads it`)
   const given = optionsIn(query, { o: 'offset', l: 'length' })
   const from = numberOf(given, 'offset') ?? 0

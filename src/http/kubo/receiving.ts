@@ -1,4 +1,5 @@
-// The body of a command that takes files: a slot, the limits of an upload, and whatever the parts are made into.
+// Receives the body of a command that takes files: an upload slot, the limits of an upload, and a
+// handler for the parts.
 import { tooLarge } from '../../upload/failures.ts'
 import { mostPartsOf } from '../../upload/intake/incoming.ts'
 import { boundaryOf } from '../../upload/intake/part-watch.ts'
@@ -7,14 +8,14 @@ import { withoutQuota } from '../../upload/quota/door.ts'
 import type { Added, AddOptions } from '../../upload/uploads.ts'
 import { badCall, type KuboCall } from './call.ts'
 
-/** For commands whose parts are files and nothing else. */
+/** Refuses parts that are not files. */
 export function checkFile({ type }: PartName): void {
   const kind = /^application\/(x-directory|symlink)\b/i.exec(type)?.[1]
   if (kind)
     throw badCall(`only files are taken here: ${kind === 'symlink' ? 'a symbolic link' : 'a directory'} is none`)
 }
 
-/** Every part counts, whatever its name is: clients of Kubo call them `file`, `data` or `path`. */
+/** Every part counts, whatever its name: clients of Kubo call them `file`, `data` or `path`. */
 export async function receiveFiles(
   { request, response, signal, deps }: KuboCall,
   options: Omit<AddOptions, 'parts' | 'slot'>,
@@ -26,7 +27,7 @@ export async function receiveFiles(
   const who = deps.clientOf(request)
   const slot = await uploads.enter(options.isOnlyHashed ? withoutQuota(who) : who, signal, least)
   try {
-    // A client of HTTP/1.0 cannot read it (RFC 9110 §10.1.1).
+    // An HTTP/1.0 client cannot read it (RFC 9110 §10.1.1).
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
     return await uploads.receive(request, { ...options, parts: 'every', slot })
   } finally {

@@ -1,5 +1,5 @@
-// The small part of Kubo's RPC that tools use to add and read files: off unless the operator turns it on. Shapes and
-// statuses are Kubo's, so that its clients work unchanged; POST /add and the content routes do the work.
+// The part of Kubo's RPC that tools use to add and read files: off by default. Formats and statuses
+// are Kubo's, so that its clients work unchanged; POST /add and the content routes do the work.
 import { type Failure, isFailure } from '../../core/failure.ts'
 import { isFromAnotherSite } from '../../core/wire/cross-site.ts'
 import { createAccount } from '../../observe/account.ts'
@@ -75,7 +75,8 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
   }
   const session = deps.retrieval.session({ signal, account, beforeMiss })
   response.setHeader('X-Content-Type-Options', 'nosniff')
-  // Kubo says nothing of it: a cache might keep a refusal, or the pins that a client with a token may see.
+  // Kubo sends no Cache-Control, so a cache might keep an error, or the pins that only a client
+  // with a token may see.
   response.setHeader('Cache-Control', 'no-store')
   try {
     const command = commandOf(target)
@@ -87,7 +88,7 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
       return sendText(to, 403, '403 - Forbidden')
     refuseStranger(request, deps.reach)
     noteToken(response, deps.tokens.check(request.headers))
-    // The other commands read only the query; a body that comes along may have no end.
+    // The other commands read only the query; an unused body may be endless.
     if (!command.takesBody && hasBody(request)) closeAfter(request, response)
     await command.run({ ...context, query, session, deps })
   } catch (error) {
@@ -100,12 +101,12 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
   }
 }
 
-/** What tells a client more than that it failed: the limits of this gateway, and a disk that is full. Kubo has no statuses for them. */
+/** Statuses without an equivalent in Kubo: limits of this gateway, and a full disk. */
 const ownStatuses: ReadonlySet<number> = new Set([408, 413, 429, 503, 507])
 
 /**
- * Kubo answers 500 to failures and 400 to malformed requests; this gateway's limits and denylists keep their own
- * statuses.
+ * Kubo sends 500 for failures and 400 for malformed requests; limits and denylists of this gateway
+ * keep their statuses.
  */
 function sendError(to: To, failure: Failure): void {
   if (failure.kind === 'refused')
@@ -123,7 +124,7 @@ const toldOf = (failure: Failure): Told => ({
   Type: 'error',
 })
 
-/** Kubo's error has one text: what each provider answered follows the message. */
+/** Kubo's error has one text, so the answers of the providers are appended to the message. */
 function messageOf({ message, facts }: Failure): string {
   const { outcomes = [] } = facts
   const said = outcomes.map(({ provider, outcome, detail }) => `${provider}: ${outcome}${detail ? `, ${detail}` : ''}`)
@@ -132,7 +133,7 @@ function messageOf({ message, facts }: Failure): string {
 
 const sendText = (to: To, status: number, text: string): void => send(to, status, `${text}\n`, 'text/plain')
 
-/** What an answer that did not begin would have said of itself. */
+/** Headers that are removed if the stream never began. */
 const ofStreams = ['X-Stream-Output', 'X-Chunked-Output', 'X-Content-Length'] as const
 
 type To = Pick<KuboCall, 'request' | 'response' | 'deps'>

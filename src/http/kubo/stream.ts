@@ -1,11 +1,11 @@
-// Answers that are sent while they are made, and their failures after the first byte. Kubo tells those in a trailer. Many
-// clients do not read it, so what was sent has to show as well that it is not whole.
+// Streamed responses and their failures after the first byte. Kubo reports those in a trailer,
+// which many clients ignore, so the body must also look incomplete.
 
 import type { Failure } from '../../core/failure.ts'
 import { cutWhenStalled, reset, writeAll } from '../wire/write.ts'
 import type { KuboCall } from './call.ts'
 
-/** An error as Kubo words it. */
+/** An error in Kubo's format. */
 export type Told = { readonly Message: string; readonly Code: number; readonly Type: 'error' }
 
 const trailer = 'X-Stream-Error'
@@ -14,7 +14,9 @@ const mostTrailerChars = 1024
 type To = Pick<KuboCall, 'request' | 'response' | 'session' | 'deps'>
 type Pieces = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
 
-/** The first piece is read before the headers go out: until then a failure can still be an error status. */
+/**
+ * Reads the first piece before sending headers: until then a failure can still be an error status.
+ */
 export async function sendPieces({ response, session, deps }: Omit<To, 'request'>, pieces: Pieces): Promise<void> {
   async function* begun() {
     let isFirst = true
@@ -27,7 +29,7 @@ export async function sendPieces({ response, session, deps }: Omit<To, 'request'
   await writeAll(response, begun(), deps)
 }
 
-/** A line of JSON for each value. */
+/** Sends one line of JSON for each value. */
 export async function sendLines(to: To, values: AsyncIterable<unknown>): Promise<void> {
   to.response.setHeader('Content-Type', 'application/json')
   to.response.setHeader('X-Chunked-Output', '1')
@@ -37,11 +39,12 @@ export async function sendLines(to: To, values: AsyncIterable<unknown>): Promise
   await sendTold(to, lines())
 }
 
-/** For pieces that show by themselves where they are cut: a late failure is told in the trailer. */
+/** For formats whose truncation is evident: a late failure goes into the trailer. */
 export async function sendTold(to: To, pieces: Pieces): Promise<void> {
   async function* announced() {
     for await (const piece of pieces) {
-      // Not before there is a piece: an error with a length has no trailers. HTTP/1.0 has none at all.
+      // Set only with the first piece, because an error with a length has no trailers. HTTP/1.0 has
+      // none at all.
       if (!to.response.headersSent && to.request.httpVersion !== '1.0') to.response.setHeader('Trailer', trailer)
       yield piece
     }
@@ -49,7 +52,10 @@ export async function sendTold(to: To, pieces: Pieces): Promise<void> {
   await sendPieces(to, announced())
 }
 
-/** A client that left or stalls, and an answer without a trailer, is reset. Lines get one more, of which no client thinks it is data. */
+/**
+ * Resets the connection if the client left or stalls, or if there is no trailer. Line formats get
+ * one more line, which no client takes for data.
+ */
 export function endLate({ response, deps }: Omit<To, 'session'>, failure: Failure, told: Told): void {
   const isTold = response.getHeader('Trailer') === trailer
   const isStalled = failure.kind === 'timeout' && failure.source === 'client'

@@ -1,6 +1,6 @@
-// A lane for the plain GET of a leaf that is at hand: in `api` mode its answer follows from its CID and its bytes alone, so that it
-// needs no session, no router and no promise. It asks the limits and the denylists as the others do, and leaves to them
-// whatever is not as plain as that.
+// Fast path for the plain GET of a raw leaf that is readable without waiting: in `api` mode its
+// response follows from its CID and bytes alone, without a session, router or promise. It applies
+// limits and denylists as usual, and leaves every other request to the normal route.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import { mayBeJson } from '../../content/json.ts'
@@ -20,7 +20,7 @@ import type { RequestIds } from '../wire/request-id.ts'
 import { plainRequest } from './plain-request.ts'
 
 export interface LeafLane {
-  /** True: answered. */
+  /** Returns true if it sent the response. */
   take(request: IncomingMessage, response: ServerResponse): boolean
 }
 
@@ -29,10 +29,10 @@ export type LeafLaneDeps = Pick<
   'hot' | 'compression' | 'tiers' | 'clock' | 'mode' | 'jsonMaxBytes' | 'jsonRule' | 'stalledMs' | 'unread' | 'respond'
 > & {
   readonly atHand: (cid: CID, options: AtHandOptions) => HitAtHand | undefined
-  /** Throws for what the operator denies. */
+  /** Throws if the path is denied. */
   readonly visit: (cid: CID, rest: readonly string[]) => void
   readonly limits: Limits
-  /** Notes what becomes of a request. */
+  /** Records the request for metrics and the access log. */
   readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
   readonly requestIds: RequestIds
   readonly keyOf: (request: IncomingMessage) => string | undefined
@@ -50,11 +50,11 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
   const query = new URLSearchParams()
   const session = { begun() {} }
 
-  /** Undefined: the request is answered as any other one. */
+  /** Undefined if the request needs the normal route. */
   function find(request: IncomingMessage): Leaf | undefined {
     const { url = '', rawHeaders } = request
     if (!url.startsWith(prefix)) return undefined
-    // To read and prove a leaf costs more than to refuse it.
+    // Checked first, because reading and verifying a leaf costs more than a refusal.
     if (limits.wouldRefuse(request)) return undefined
     const text = url.slice(prefix.length)
     const cid = parseLeaf(text)
@@ -72,7 +72,7 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
     return undefined
   }
 
-  /** Undefined: that has to be found out. */
+  /** Undefined if detection needs more than the first bytes. */
   function typeOf(cid: CID, bytes: Uint8Array): string | undefined {
     if (bytes.byteLength > deps.jsonMaxBytes || !mayBeJson(bytes)) return octets
     const isJson = jsonRule.known(cid)
@@ -95,7 +95,7 @@ export function createLeafLane(deps: LeafLaneDeps): LeafLane {
       const exchange = deps.watch(request, response)
       exchange.route = 'ipfs'
       exchange.requestId = requestIds.next(request)
-      // It was asked in this very turn, but another process may have taken the last of this client's budget.
+      // Checked in this same iteration, but a sibling process may have used up the client's budget.
       const refused = limits.enter(request, response, true)
       if (refused) {
         held.release?.()

@@ -1,9 +1,9 @@
-// Whether a GET asks for nothing but the plain answer: one look at its raw headers, before anything else of it is read.
+// Detects a GET for the plain response by one scan of its raw headers.
 import type { FormatChoice } from '../content/negotiate.ts'
 
 export type PlainRequest = { readonly ifNoneMatch: string | undefined; readonly acceptEncoding: string | undefined }
 
-/** Undefined: it asks for another answer, or has what only a whole reading may accept. */
+/** Undefined if it asks for something else, or has headers that need full validation. */
 export function plainRequest(
   rawHeaders: readonly string[],
   representation: (accept: string) => FormatChoice,
@@ -14,7 +14,7 @@ export function plainRequest(
   let hosts = 0
   for (let index = 0; index < rawHeaders.length; index += 2) {
     const name = rawHeaders[index] as string
-    // Compares lengths first: most headers of most clients are none of these.
+    // Compares lengths first: most headers match none of these.
     switch (name.length) {
       case 4:
         if (name.toLowerCase() === 'host') {
@@ -42,7 +42,7 @@ export function plainRequest(
         break
       case 15:
         if (name.toLowerCase() === 'accept-encoding') {
-          // Several are one list, which Node joins.
+          // Node joins repeated headers, which the fast path does not.
           if (acceptEncoding !== undefined) return undefined
           acceptEncoding = rawHeaders[index + 1]
         }

@@ -1,9 +1,9 @@
-// The head of an answer that is sent again and again, as text and as the list that `writeHead` takes.
+// The head of a response that is sent repeatedly, as text and as the list that `writeHead` accepts.
 import { STATUS_CODES } from 'node:http'
 
 export type ReadyHead = {
   readonly status: number
-  /** Names and values in one list, as writeHead takes them. */
+  /** A flat list of names and values, as writeHead accepts it. */
   readonly headers: readonly string[]
   /** The status line and the headers. */
   readonly lines: string

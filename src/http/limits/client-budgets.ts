@@ -1,5 +1,5 @@
-// What each client may still ask: requests of any kind, and of these the kinds that cost more than others. One budget for each client and
-// kind, made when it asks for the first time.
+// Rate limits of each client: all requests, and the kinds that cost more. One token bucket per
+// client and kind, created on first use.
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../../core/clock.ts'
 import { type Budget, createBudget } from '../../core/counting/budget.ts'
@@ -12,26 +12,26 @@ import type { Together } from './together.ts'
 export type CostlyKind = 'misses' | 'exports' | 'uploads'
 export type Kind = 'requests' | CostlyKind
 
-/** All of them a minute. */
+/** Requests per minute. */
 export type PerClient = {
   readonly perMinute?: number | undefined
   readonly burst?: number | undefined
 } & { readonly [Costly in CostlyKind]?: number | undefined }
 
 export interface ClientBudgets {
-  /** Whether any client is limited in this. */
+  /** True if this kind is limited. */
   limits(kind: Kind): boolean
-  /** Undefined: nothing limits what this client asks. */
+  /** Undefined if this client is not limited. */
   of(kind: Kind, address: string): Budget | undefined
 }
 
 export type ClientBudgetOptions = {
   readonly perClient: 'none' | PerClient
-  /** Budgets that other processes of this gateway count on, too. Absent: those of this one. */
+  /** Token buckets shared with sibling processes. Default: those of this process. */
   readonly budgets?:
     | ((limit: { readonly size: number; readonly perSecond: number }) => (client: string) => Budget)
     | undefined
-  /** Other instances count the same clients. Absent: each counts alone. */
+  /** Rate limits shared by instances. Default: each instance counts alone. */
   readonly together?: Together | undefined
   readonly clock: Clock
 }

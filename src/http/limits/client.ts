@@ -1,7 +1,7 @@
-// Whose request it is, as far as limits go.
+// Identifies the client of a request for limits.
 import { plainAddress } from '../../core/wire/loopback.ts'
 
-/** An IPv4 address, or the /64 of an IPv6 one, since a client usually has all of it. */
+/** An IPv4 address, or the /64 of an IPv6 one, since a client usually controls all of it. */
 export function clientOf(address: string): string {
   const plain = plainAddress(address)
   if (!plain.includes(':')) return plain

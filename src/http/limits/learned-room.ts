@@ -1,26 +1,27 @@
-// How many requests this machine can have in progress while its event loop keeps up. A loop that is late makes every client
-// wait, those of hot answers too: then fewer cold requests are let in, step by step, and more again when it is in time.
+// An adaptive concurrency limit that follows event-loop delay. A late loop delays all clients,
+// including those of cached responses: the limit then shrinks step by step, and grows again when
+// the loop is in time.
 import type { Clock } from '../../core/clock.ts'
 
 export interface LearnedRoom {
-  /** The most requests in progress now. */
+  /** The current limit of concurrent requests. */
   most(): number
 }
 
 export type LearnedRoomOptions = {
   readonly most: number
-  /** How many requests are in progress. */
+  /** The number of requests in progress. */
   readonly inFlight: () => number
-  /** How late the loop may be. 0: as late as it likes. */
+  /** The maximum event-loop delay; 0 disables the limit. */
   readonly lateMs: number
   readonly clock: Clock
 }
 
-/** So many are let in however late the loop is: few requests are not what holds it up. */
+/** The minimum of the limit: so few requests are not what delays the loop. */
 export const leastRoom = 128
 
 const everyMs = 50
-// One long turn may be a collection of garbage: so many late looks, one behind the other, are a load.
+// A single delay may be garbage collection; this many in a row are load.
 const lateLooks = 3
 const shrink = 0.7
 const grow = 1.03
@@ -38,7 +39,7 @@ export function createLearnedRoom({ most, inFlight, lateMs, clock }: LearnedRoom
       late = 0
       room = Math.min(most, Math.ceil(room * grow))
     }
-    // No timer runs while there is little to do and the room is as large as it was.
+    // The timer stops when there are few requests and the limit is at its maximum.
     if (room < most || inFlight() >= least) watch()
     else isWatched = false
   }

@@ -1,4 +1,5 @@
-// How much one client, and all of them, may ask at once. Requests are counted, not sockets: one socket can bring thousands.
+// Limits on the requests of one client, and of all. Requests are counted, not sockets: one socket
+// can carry thousands.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { Failure } from '../../core/failure.ts'
 import { connectionOf } from '../wire/own-server.ts'
@@ -7,40 +8,53 @@ import { type ClientBudgetOptions, type CostlyKind, createClientBudgets, type Ki
 import { createLearnedRoom } from './learned-room.ts'
 
 export interface Limits {
-  /** Lets a request in, or says why not. It is counted until its response is closed. `atHand`: its answer costs next to
-   * nothing, so that a late event loop is no reason to refuse it. */
+  /**
+   * Admits a request, or returns the reason against it. It counts until its response is closed.
+   * `atHand`: the response costs next to nothing, so a late event loop is no reason to refuse it.
+   */
   enter(request: IncomingMessage, response: ServerResponse, atHand?: boolean): Failure | undefined
-  /** Lets in what the program itself asks, which is no client, or throws a Failure. What it gives ends it, once. */
+  /**
+   * Admits a library call. Returns an idempotent release function; throws a Failure if the gateway
+   * is full.
+   */
   hold(): () => void
-  /** Whether `enter` would refuse this one, whose answer is at hand; takes nothing from the client's budget. */
+  /** True if `enter` would refuse this request, whose response is cheap; charges nothing. */
   wouldRefuse(request: IncomingMessage): boolean
-  /** Counts a hot answer that is being compressed, or that its client has not read, until what it gives is called. */
+  /**
+   * Counts a cached response that is being compressed or waits for its client; call the returned
+   * function at its end.
+   */
   holdUnread(): () => void
-  /** For a hot answer: whether this client is over its rate, or too many hot answers were not
-   * read. If so, the request goes through `enter`. */
+  /**
+   * For a cached response: true if this client is over its rate, or too many cached responses are
+   * pending. The request then goes through `enter`.
+   */
   refuses(request: RequestHead): boolean
-  /** Counts what costs more than other requests, for the client of this one, which is let in already, or says why it may not. */
+  /**
+   * Charges a costly operation to the client of an admitted request. Returns a Failure if the
+   * client's budget is empty.
+   */
   charge(kind: CostlyKind, request: IncomingMessage): Failure | undefined
   readonly inFlight: number
-  /** The most that may be in progress now: fewer than the operator said while the event loop is late. */
+  /** The current concurrency limit: below the configured one while the event loop is late. */
   readonly room: number
   readonly shed: number
   readonly throttled: number
-  /** The same, by what the client had too much of. */
+  /** Rate-limited requests by the limit that applied. */
   readonly throttledBy: Readonly<Record<Kind, number>>
-  /** Other instances are to count the same clients, and cannot be told. */
+  /** True while the shared rate-limit store is unreachable. */
   readonly isAlone: boolean
 }
 
 export type LimitOptions = Pick<ClientBudgetOptions, 'perClient' | 'budgets' | 'together' | 'clock'> & {
   readonly inFlight: number
-  /** How late the event loop may be before fewer requests are let in. 0: as late as it likes. */
+  /** The maximum event-loop delay before fewer requests are admitted; 0 disables it. */
   readonly loopDelay?: number
-  /** The client's address, also behind the operator's own proxies. */
+  /** The client's address, also behind trusted proxies. */
   readonly addressOf?: (request: RequestHead) => string
-  /** Whether other instances are to count the same clients, and cannot be told. */
+  /** True while the shared rate-limit store is unreachable. */
   readonly isAlone?: () => boolean
-  /** Whether the connection of a request may bring those of many clients. */
+  /** True if the connection may carry requests of many clients. */
   readonly isShared?: ((request: IncomingMessage) => boolean) | undefined
 }
 
@@ -70,7 +84,7 @@ export function createLimits(options: LimitOptions): Limits {
     unread--
   }
 
-  // Each hot answer comes by here.
+  // Runs for each cached response.
   const countsRequests = clients.limits('requests')
   const budgetOf = (request: RequestHead) => (countsRequests ? clients.of('requests', addressOf(request)) : undefined)
 
@@ -79,12 +93,12 @@ export function createLimits(options: LimitOptions): Limits {
     return budget !== undefined && !budget.take()
   }
 
-  /** One client is not to wait for another one of its proxy. */
+  /** Throttling a shared connection would punish other clients of the same proxy. */
   function tellLater(request: IncomingMessage, response: ServerResponse): void {
     if (!isShared(request)) connectionOf(request)?.refused(response)
   }
 
-  /** The room that is full. */
+  /** Returns the limit that is reached; undefined if the request may enter. */
   function lookForRoom(atHand = false): number | undefined {
     const room = atHand ? most : learned.most()
     if (inFlight < room) return undefined
@@ -92,7 +106,7 @@ export function createLimits(options: LimitOptions): Limits {
     return room
   }
 
-  /** The same one for all clients: a gateway that refuses much has no time to make an error for each. */
+  /** Shared by all clients: a gateway under overload has no time to create an error for each. */
   function refusalFor(room: number): Failure {
     if (refusal?.room !== room) refusal = { room, failure: fullWith(room, most) }
     return refusal.failure
@@ -101,7 +115,7 @@ export function createLimits(options: LimitOptions): Limits {
   return {
     hold() {
       const full = lookForRoom()
-      // A program may write into what it is handed.
+      // A new error, because the calling program may modify it.
       if (full !== undefined) throw fullWith(full, most)
       inFlight++
       let isHeld = true

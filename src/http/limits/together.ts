@@ -1,5 +1,6 @@
-// Budgets of clients that several instances count together. Each decides by its own budget at once, and takes from it what others let
-// through when it hears of that: down to a debt, since a client at its limit would have it at each instance otherwise.
+// Rate limits shared by instances. Each instance decides at once by its own bucket, and subtracts
+// what the others admitted when it learns of it, possibly into debt: otherwise a client could use
+// its full limit at each instance.
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../../core/clock.ts'
 import { type Budget, createBudget, type OwnBudget } from '../../core/counting/budget.ts'
@@ -10,12 +11,15 @@ export interface Together {
   budget(key: string, limit: { readonly size: number; readonly perSecond: number }): Budget
 }
 
-/** Once in that time a second of what others let through may be lost. */
+/** Per window, up to a second of the others' requests may be lost. */
 const windowMs = 10_000
 const mostShared = 100_000
 
 export function createTogether({ telling, clock }: { telling: Telling; clock: Clock }): Together {
-  /** What was heard of each client lately: without it, what is in the count already would be taken from its budget again. */
+  /**
+   * The last known total of each client: without it, requests that were subtracted before would be
+   * subtracted again.
+   */
   const counts = new LRUCache<string, Counted & { readonly at: number }>(upTo(mostShared))
 
   function countOf(key: string, budget: OwnBudget): Counted {
@@ -49,12 +53,12 @@ function createCount(budget: OwnBudget, clock: Clock): Counted & { readonly at: 
   let at = clock.monotonic()
   return {
     keptMs: windowMs,
-    /** When something was heard last. */
+    /** The time of the last update. */
     get at() {
       return at
     },
     heard(told, total) {
-      // Less than before: the count had ended, and began anew.
+      // A smaller total means that the counter expired and restarted.
       const byOthers = total - told - (total >= before + told ? before : 0)
       before = total
       at = clock.monotonic()

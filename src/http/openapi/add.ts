@@ -1,4 +1,4 @@
-// How files are added, in the words of OpenAPI.
+// The OpenAPI description of adding files.
 import { addStatuses, failures } from './problems.ts'
 import { examplesOf, type PublishedDocument } from './schemas.ts'
 import { aCid, headersOf, type Json, ref } from './words.ts'
@@ -10,7 +10,7 @@ const data = {
     data: {
       description:
         'The content: a file, or a text field whose value is the content in UTF-8. Several parts of this name give several CIDs. Other parts are ignored.',
-      // Both spellings: generators of clients read the first, OpenAPI 3.1 has the second.
+      // Both spellings: client generators read the first, OpenAPI 3.1 defines the second.
       format: 'binary',
       contentMediaType: 'application/octet-stream',
       type: 'string',

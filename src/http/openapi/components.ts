@@ -2,7 +2,7 @@
 import { formats } from '../content/negotiate.ts'
 import { type Json, text } from './words.ts'
 
-/** `schemas`: the names for `?schema=`. */
+/** `schemas`: the valid values of `?schema=`. */
 export const parametersWith = (schemas: readonly string[]): Json => ({
   schema: {
     name: 'schema',

@@ -1,4 +1,4 @@
-// The OpenAPI 3.1 description of the public routes, put together.
+// The OpenAPI 3.1 description of the public routes.
 import type { JsonSchema } from '../../schemas/documents.ts'
 import type { Mode } from '../wire/problem.ts'
 import { addOperation } from './add.ts'
@@ -13,13 +13,13 @@ import { headersOf, type Json } from './words.ts'
 export const apiVersion = '1.0.0'
 
 export function openApiDocument(options: {
-  /** What uploads can be checked as, by the name for `?schema=`, those of the operator included. */
+  /** Schemas for uploads by their `?schema=` name, including the operator's. */
   readonly schemas: Readonly<Record<string, JsonSchema>>
   readonly hasTokens: boolean
-  /** `upload.rpc` is on. */
+  /** `upload.kuboRpc` is on. */
   readonly hasRpc: boolean
   readonly mode: Mode
-  /** Where it is mounted. */
+  /** The mount path. */
   readonly base: string
 }): Json {
   const documents = documentsOf(options.schemas)

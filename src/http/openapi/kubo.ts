@@ -1,10 +1,11 @@
-// Kubo's RPC in OpenAPI, where `upload.rpc` is on: its commands, their options, and answers of Kubo's own shape.
+// Kubo's RPC in OpenAPI, if `upload.kuboRpc` is on: its commands, their options, and responses in
+// Kubo's format.
 import { anyStatuses, failures } from './problems.ts'
 import { aCid, type Json, ref } from './words.ts'
 
 type KuboCommand = {
   readonly summary: string
-  /** Of `arg`; without it the command takes none. */
+  /** The description of `arg`; undefined if the command takes none. */
   readonly arg?: string
   readonly options?: readonly (readonly [name: string, type: 'boolean' | 'integer' | 'string', description: string])[]
   readonly takesFiles?: boolean

@@ -1,10 +1,11 @@
-// The description as a page for people: what a browser gets of /openapi.json. Made from the same document, so that both say the same.
+// The description as an HTML page: the representation of /openapi.json for browsers. Made from the
+// same document, so that both agree.
 import { escaped, pageEnd, pageTop } from '../../web/page.ts'
 import type { Json } from './words.ts'
 
 type Part = { readonly [name: string]: unknown }
 
-/** In the order of the document. HEAD is said once. */
+/** In the order of the document. HEAD is listed once. */
 const methods = ['get', 'post', 'put', 'delete'] as const
 
 export function openApiPage(document: Json): string {
@@ -60,7 +61,7 @@ ${definitions('It takes', [
 )}`
 }
 
-/** The words that are allowed stand behind the description. */
+/** Appends the allowed values to the description. */
 function described(one: Part): string {
   const allowed = listOf(partOf(one['schema'])['enum']).map((word) => `<code>${escaped(wordOf(word))}</code>`)
   return words(one['description']) + (allowed.length > 0 ? ` One of ${allowed.join(', ')}.` : '')
@@ -71,7 +72,7 @@ const definitions = (title: string, rows: readonly (readonly [what: string, mark
     ? ''
     : `<p>${title}</p>\n<dl>${rows.map(([what, markup]) => `<dt><code>${escaped(what)}</code></dt><dd>${markup}</dd>`).join('\n')}</dl>\n`
 
-/** The document has what is between backticks as code. */
+/** Renders text between backticks as code. */
 const words = (text: unknown): string => escaped(wordOf(text)).replaceAll(/`([^`]+)`/g, '<code>$1</code>')
 
 const anchorOf = (name: string): string => encodeURIComponent(name.toLowerCase().replaceAll(/[^a-z0-9]+/g, '-'))

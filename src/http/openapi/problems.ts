@@ -1,4 +1,4 @@
-// Error answers in OpenAPI: what each status means to the client, and the form of the body.
+// Error responses in OpenAPI: the meaning of each status, and the format of the body.
 
 import type { Mode } from '../wire/problem.ts'
 import { type Json, ref, text } from './words.ts'
@@ -12,7 +12,7 @@ const problemOf = (status: number, title: string, detail: string, more: Json = {
   ...Object.fromEntries(Object.entries(more).filter(([name]) => name !== 'kind')),
 })
 
-/** What an error status means to the client. */
+/** The meaning of each error status for the client. */
 const meanings: Readonly<Record<number, string>> = {
   400: 'The request is malformed; `errors` names each field that a schema wants otherwise.',
   401: 'A token is wanted, as `Authorization: Bearer …`.',
@@ -43,14 +43,14 @@ const meanings: Readonly<Record<number, string>> = {
 export const failures = (statuses: readonly number[]): Json =>
   Object.fromEntries(statuses.map((status) => [String(status), ref('responses', `Problem${status}`)]))
 
-/** Statuses that any route may answer. */
+/** Statuses that any route may send. */
 export const anyStatuses = [400, 405, 408, 413, 417, 429, 431, 500, 503, 505] as const
 export const readStatuses = [...anyStatuses, 404, 406, 410, 412, 416, 422, 451, 501, 502, 504] as const
 export const addStatuses = [...anyStatuses, 401, 403, 410, 451, 502, 507, 508] as const
 
 const retried: ReadonlySet<number> = new Set([404, 429, 502, 503, 504])
 
-/** On the web a client gets a page or text, by what it accepts. */
+/** In `web` mode a client gets a page or text, depending on Accept. */
 const asText = { 'text/html': { schema: { type: 'string' } }, 'text/plain': { schema: { type: 'string' } } } as const
 
 function problemResponse(status: number, mode: Mode): Json {
@@ -111,7 +111,6 @@ const examples: Readonly<Record<number, Json>> = {
   },
 }
 
-/** For `components`. */
 export const problemResponses = (mode: Mode): Json =>
   Object.fromEntries(Object.keys(meanings).map((status) => [`Problem${status}`, problemResponse(Number(status), mode)]))
 

@@ -1,4 +1,5 @@
-// How content is read, in the words of OpenAPI: the addresses under /ipfs and /ipns, what they take and what they answer.
+// The OpenAPI description of reading content: the paths under /ipfs and /ipns, their parameters and
+// responses.
 import { failures, readStatuses } from './problems.ts'
 import { examplesOf, type PublishedDocument } from './schemas.ts'
 import { aCid, aName, headersOf, type Json, ref } from './words.ts'
@@ -124,7 +125,7 @@ export function readPaths(documents: readonly PublishedDocument[]): Json {
   }
 }
 
-/** The path to which a browser sends `ipfs:` links when this gateway is registered for them. */
+/** The path to which a browser sends `ipfs:` links if this gateway is registered for them. */
 const follows = (id: string): Json => ({
   get: {
     tags: ['content'],

@@ -1,4 +1,5 @@
-// GET /openapi.json: made once for each mount path, and the same bytes until the configuration changes. A browser gets a page.
+// GET /openapi.json: made once for each mount path, and unchanged until the configuration changes.
+// A browser gets a page.
 
 import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'

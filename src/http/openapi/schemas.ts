@@ -1,5 +1,5 @@
-// Named schemas for `components`. The documents of uploads are the very schemas that POST /add?schema= checks with, the
-// operator's included, so that what is published and what is checked cannot differ.
+// Named schemas for `components`. Documents of uploads are the schemas that POST /add?schema=
+// validates with, including the operator's, so that the description always matches the validation.
 import { builtIn } from '../../schemas/checks.ts'
 import type { JsonSchema } from '../../schemas/documents.ts'
 import { problemSchema } from './problems.ts'
@@ -7,7 +7,9 @@ import type { Json } from './words.ts'
 
 export type PublishedDocument = { readonly title: string; readonly schema: JsonSchema }
 
-/** The built-in ones under their titles, `EvidenceFile`; the operator's under their `?schema=` names. */
+/**
+ * Built-in schemas under their titles, `EvidenceFile`; the operator's under their `?schema=` names.
+ */
 export const documentsOf = (schemas: Readonly<Record<string, JsonSchema>>): PublishedDocument[] =>
   Object.entries(schemas).map(([name, schema]) => ({
     title: schema === builtIn[name] ? String(schema['title']) : name,

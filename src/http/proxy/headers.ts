@@ -1,5 +1,5 @@
-// The headers that a service behind the `proxy:` table gets of a request, and the client of its answer. Each side is
-// framed anew: what a peer says about its connection or its body's length never passes through.
+// Headers for a service in the `proxy:` table, and for the client of its response. Each side is
+// framed anew: headers about the connection or the length of the body are never forwarded.
 import type { IncomingHttpHeaders, IncomingMessage, OutgoingHttpHeaders } from 'node:http'
 import type { Forwarded } from '../hosts/forwarded.ts'
 
@@ -16,11 +16,11 @@ const hopByHop: ReadonlySet<string> = new Set([
   'upgrade',
   'http2-settings',
 ])
-// Set by this gateway, not by the client. It answers `expect` itself. Some services read another path or method from a
-// header than from the request line, which the table has allowed.
+// Headers that only this gateway sets. It handles `expect` itself. Some services take the path or
+// method from a header instead of the request line that the table has checked.
 const ours =
   /^(expect|host|via|forwarded|x-real-ip|x-request-id|x-forwarded-.*|content-length|x-original-url|x-original-uri|x-rewrite-url|x-(http-)?method(-override)?)$/
-// Commands to a proxy in front, which the service must not give.
+// Commands to a reverse proxy, which the service must not send.
 const orders = /^(x-accel-.*|x-sendfile|x-reproxy-url)$/
 const personal: ReadonlySet<string> = new Set(['authorization', 'cookie'])
 
@@ -30,7 +30,7 @@ function namedBy(headers: IncomingHttpHeaders): ReadonlySet<string> {
   return new Set(names.map((name) => name.trim()))
 }
 
-/** The request headers for the service, made from the client's. */
+/** Derives the request headers for the service from the client's. */
 export function headersToService(
   request: IncomingMessage,
   {
@@ -48,7 +48,7 @@ export function headersToService(
   const { headers, socket, method, httpVersion } = request
   const named = namedBy(headers)
   const kept = Object.entries(headers).filter(([name]) => {
-    // Some services read X_Forwarded_For as the other.
+    // Some services read X_Forwarded_For as X-Forwarded-For.
     const read = name.replaceAll('_', '-')
     if (hopByHop.has(read) || ours.test(read) || named.has(name)) return false
     return sendAuthorization || !personal.has(read)
@@ -74,11 +74,11 @@ export type Mapping = {
   /** The public path of the table entry. */
   readonly path: string
   readonly to: URL
-  /** The path that the service was asked for. */
+  /** The path requested from the service. */
   readonly asked: string
 }
 
-/** The response headers for the client. Node frames the body for this client. */
+/** The response headers for the client. Node frames the body itself. */
 export function headersToClient(
   headers: IncomingHttpHeaders,
   mapping: Mapping,
@@ -90,7 +90,7 @@ export function headersToClient(
       !hopByHop.has(name) &&
       !named.has(name) &&
       !orders.test(name) &&
-      name !== 'x-request-id' && // the answer has this gateway's id, which the service got
+      name !== 'x-request-id' && // the response has this gateway's id, which the service received
       (sendAuthorization || name !== 'set-cookie'),
   )
   const answered: OutgoingHttpHeaders = Object.fromEntries(kept)
@@ -98,7 +98,10 @@ export function headersToClient(
   return answered
 }
 
-/** A redirect within the proxied path leads through this gateway; any other is passed on unchanged. */
+/**
+ * Rewrites a redirect within the proxied path to lead through this gateway; any other is forwarded
+ * unchanged.
+ */
 function mapped(location: string, { path, to, asked }: Mapping): string {
   const url = URL.parse(location, to.origin + asked)
   const base = to.pathname.replace(/\/$/, '')

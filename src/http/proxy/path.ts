@@ -1,10 +1,11 @@
-// Paths that are never passed on, because a service could read them as a way out of the path that the operator opened.
-// Some services decode before they look for `..`, some decode twice, some cut parameters (`;…`) or spaces.
+// Paths that are never forwarded, because a service could resolve them to outside the configured
+// path. Some services decode before they resolve `..`, some decode twice, some strip parameters
+// (`;…`) or spaces.
 
-// No client means more rounds than that; each costs the length of the path.
+// No legitimate path is encoded more often; each round costs the length of the path.
 const mostDecoded = 5
 
-/** Undefined: the path may be passed on as it is. */
+/** Undefined if the path may be forwarded. */
 export function wrongPath(path: string): string | undefined {
   if (!isDecodable(path)) return 'the path is not well-formed percent-encoding'
   const isDots = (segment: string) => /^ *\.{1,2} *(;|$)/.test(segment)

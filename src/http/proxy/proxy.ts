@@ -1,5 +1,6 @@
-// Paths that the operator hands on to another service (http-proxy-middleware). Nothing is verified or cached; a request
-// that is not allowed is refused before a connection is made. headers.ts says which headers pass.
+// Forwards configured paths to another service (http-proxy-middleware). Nothing is verified or
+// cached; a forbidden request is refused before a connection is made. headers.ts decides which
+// headers pass.
 
 import { Agent as HttpAgent, type IncomingMessage, ServerResponse } from 'node:http'
 import { Agent as HttpsAgent } from 'node:https'
@@ -17,11 +18,11 @@ import { headersToClient, headersToService } from './headers.ts'
 import { wrongPath } from './path.ts'
 
 export type ProxyEntry = {
-  /** `/something`: itself and all below it. */
+  /** `/something`: the path itself and everything below it. */
   readonly path: string
   readonly to: string
   readonly methods: readonly string[]
-  /** Cookies and Authorization pass, both ways. */
+  /** Forwards cookies and Authorization, both ways. */
   readonly sendAuthorization: boolean
   readonly maxBytes: number
   readonly timeout: number
@@ -33,11 +34,12 @@ export type ProxyOptions = {
   readonly forwarded: Forwarded
 }
 
-// Requests in progress at one service. The next is answered with 503: a queue would be one more thing to fill up.
+// The maximum of concurrent requests per service. Further ones get 503: a queue would be one more
+// thing to fill up.
 const mostAtOnce = 256
 const leastStalledMs = 60_000
 
-/** One route for the whole table: the longest path that fits takes the request. */
+/** One route for all entries: the longest matching path wins. */
 export function createProxyRoute(
   entries: readonly ProxyEntry[],
   { respond, userAgent, forwarded }: ProxyOptions,
@@ -66,7 +68,7 @@ export function createProxyRoute(
     request.url = `${pathThere(entry)}${rest.startsWith('/') ? rest : `/${rest}`}`
     found
       .forward(request, response, (error) => {
-        // A failure of the service is answered by now, and is no bug.
+        // A failure of the service was answered already, and is not a bug.
         if (!response.headersSent && !response.destroyed) next(error)
       })
       .catch(next)
@@ -118,18 +120,20 @@ function forwarder(entry: ProxyEntry, respond: Respond) {
   return loadProxyMiddleware().createProxyMiddleware<IncomingMessage, ServerResponse>({
     target: to.origin,
     changeOrigin: true,
-    // A connection is used once: what one client does to it cannot reach another. `mostAtOnce` is the bound; an agent
-    // with a bound of its own would reuse connections. The timeout also runs while it connects.
+    // Each connection is used once, so that one client cannot affect another's. `mostAtOnce` is the
+    // limit, because an agent with a limit would reuse connections. The timeout also covers
+    // connecting.
     agent: new Agent({ keepAlive: false, timeout: entry.timeout }),
     proxyTimeout: entry.timeout,
     selfHandleResponse: true,
-    // Only these handlers: the default plugins write answers and log lines.
+    // Only these handlers: the default plugins write responses and log lines.
     ejectPlugins: true,
     plugins: [
       (proxy) => {
         proxy.on('proxyReq', (outgoing, request, response) => {
           outgoing.once('timeout', () => isSilent.add(request))
-          // The gateway asked for no other protocol. Without a listener the client would never get an answer.
+          // The gateway never asks for an upgrade. Without a listener the client would never get a
+          // response.
           outgoing.once('upgrade', (_answer, socket) => {
             socket.destroy()
             answerError(new Error('it changed the protocol'), request, response)
@@ -137,7 +141,7 @@ function forwarder(entry: ProxyEntry, respond: Respond) {
         })
         proxy.on('proxyRes', (answer, request, response) => {
           if (response.destroyed || response.headersSent) return void answer.destroy()
-          // The service answered before the end of the body: the rest is discarded.
+          // The service responded before the end of the body: discard the rest.
           if (!request.complete) closeAfter(request, response)
           try {
             const mapping = { path: baseOf(request) + entry.path, to, asked: request.url ?? '/' }

@@ -1,5 +1,6 @@
-// The span of a request that is over, for traces. As little as leads to its line in the access log: no query, no header, no
-// client, and of paths only those of content, since a service behind `proxy` may take secrets in its paths.
+// The span of a finished request. It has only what leads to its line in the access log: no query,
+// header or client, and only content paths, since a service behind `proxy` may take secrets in its
+// paths.
 import type { Clock } from '../../core/clock.ts'
 import type { SpanFacts, Trace } from '../../core/wire/trace.ts'
 import type { Answered } from '../../observe/requests.ts'
@@ -46,7 +47,7 @@ export function createRequestSpans(trace: Trace, clock: Clock): RequestSpans {
   }
 }
 
-/** Every hot answer for the spans, and so many of them for the access log. */
+/** Every cached response for the spans, and a sample of them for the access log. */
 export function hotNotesOf(access: AccessLog | undefined, spans: RequestSpans | undefined): HotNotes | undefined {
   if (!spans || !access || access.hotEvery === 0) return spans ?? access
   let unnoted = 0

@@ -1,6 +1,7 @@
-// The access log: one event for each request that is over. No query, no header but the agent's name: what may be secret is not
-// there. It writes to the log, which keeps a bounded number of lines for a slow reader and never waits for it. A client that fails
-// as fast as it can must not fill the disk, or push out the lines of others: each kind of failure has a rate of its own.
+// The access log: one event for each finished request. No query and no header except the agent's
+// name, since they may contain secrets. The log keeps a bounded number of lines for a slow reader
+// and never blocks. Failures are rate-limited by kind, so that a client that fails in a loop cannot
+// fill the disk or displace other lines.
 import type { Clock } from '../../core/clock.ts'
 import { type Budget, createBudget } from '../../core/counting/budget.ts'
 import type { AccessMode, Log } from '../../core/log.ts'
@@ -12,9 +13,9 @@ import type { RequestHead } from './request-head.ts'
 
 export interface AccessLog {
   over(exchange: Exchange, answered: Answered): void
-  /** A request that was never read as a whole: it has no method and no path. */
+  /** Logs a request that could not be parsed: it has no method and no path. */
   refused(refusal: ParserRefusal, answered: Answered): void
-  /** Notes one of so many hot answers; 0: none. */
+  /** Logs one in this many cached responses; 0 means none. */
   readonly hotEvery: number
   hot(request: RequestHead, requestId: string, status: number, bytes: number): void
 }
@@ -42,7 +43,9 @@ export function createAccessLog(options: {
     return id === undefined ? {} : { trace: id }
   }
 
-  /** What a line says of others that were left out before it; none: this request has no line. */
+  /**
+   * Decides if a request gets a line, with the number of lines skipped before it; undefined if not.
+   */
   function wanted({ status, isWhole }: Answered, kind: string | undefined): { readonly leftOut?: number } | undefined {
     if (status >= 400 || !isWhole) return failures ? failures.take(kind ?? String(status)) : {}
     return mode === 'all' || (mode === 'sampled' && others++ % sample === 0) ? {} : undefined
@@ -95,7 +98,7 @@ export function createAccessLog(options: {
   }
 }
 
-/** By kind of failure, or by status where there is none: both have few values. */
+/** Rate limits by kind of failure, or by status if there is none: both have few values. */
 function createFailureLines({
   failuresPerSecond: perSecond,
   clock,
@@ -124,7 +127,7 @@ function createFailureLines({
   }
 }
 
-/** Without the query, and without what a whole URL may say before its path. */
+/** Strips the query, and the scheme and authority of an absolute URL. */
 export const placeOf = ({ headers }: RequestHead, url: string) => ({
   host: headers.host?.slice(0, longest.host),
   path: (url.split('?', 1)[0] ?? '').replace(/^https?:\/\/[^/]*/i, '').slice(0, longest.path),

@@ -1,4 +1,4 @@
-// Cache-Status (RFC 9211): where an answer came from, made from the request's account alone.
+// Cache-Status (RFC 9211): the source of a response, derived from the request's account.
 import type { Account } from '../../observe/account.ts'
 
 const quoted = (text: string): string => `"${text.replace(/[^\x20-\x7e]|["\\]/g, '')}"`

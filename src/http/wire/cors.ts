@@ -1,4 +1,4 @@
-// CORS: every answer may be read from every origin, errors and redirects included.
+// CORS: every response may be read from every origin, including errors and redirects.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 
 export const exposed = [
@@ -33,15 +33,16 @@ export const corsHeaders: readonly (readonly [name: string, value: string])[] = 
   ['Access-Control-Expose-Headers', exposed],
 ]
 
-/** Also on answers without a preflight: some scripts look for it there. */
+/** Also on responses without a preflight, where some scripts look for it. */
 export const corsRequests: readonly (readonly [name: string, value: string])[] = [
   ['Access-Control-Allow-Methods', 'GET, HEAD, OPTIONS'],
   ['Access-Control-Allow-Headers', allowed.join(', ')],
 ]
 
 /**
- * Answers a preflight. Libraries of a page add headers of their own to each request (`traceparent`, `sentry-trace`), so
- * every header that the browser asks about is allowed. Credentials are not: with `*` as the origin no browser sends any.
+ * Responds to a preflight. Libraries add headers of their own to each request of a page
+ * (`traceparent`, `sentry-trace`), so every requested header is allowed. Credentials are not: with
+ * `*` as the origin no browser sends any.
  */
 export function preflight(request: IncomingMessage, response: ServerResponse, methods: string): void {
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
@@ -55,7 +56,7 @@ export function preflight(request: IncomingMessage, response: ServerResponse, me
 
 const token = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/i
 
-/** The usual headers, and the other ones that the browser asks about. */
+/** The default headers, and the others that the browser asks for. */
 function allowedFor(asked = ''): string {
   const usual = new Set(allowed.map((name) => name.toLowerCase()))
   const more = asked.split(',').map((name) => name.trim())

@@ -1,5 +1,5 @@
-// What is noted of one request and its answer, once, for the metrics and the access log. The fast path has none of it: it
-// counts in plain numbers.
+// The record of one request and its response, for the metrics and the access log. The fast path
+// does without: it increments plain counters.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Failure } from '../../core/failure.ts'
 import type { Account } from '../../observe/account.ts'
@@ -7,32 +7,35 @@ import type { HttpRefusal } from './refusal.ts'
 import { requestIdHeader } from './request-id.ts'
 import { hasBody } from './request-target.ts'
 
-/** What answered a request; `none`: nothing of this gateway's. */
+/** The route that handled a request; `none` if none of this gateway's. */
 export type RouteName = 'ipfs' | 'ipns' | 'add' | 'rpc' | 'openapi' | 'routing' | 'proxy' | 'front' | 'none'
 
 export type Exchange = {
   readonly request: IncomingMessage
   readonly response: ServerResponse
-  /** As it was sent: routers write over that of the request. */
+  /** The URL as sent: routers overwrite that of the request. */
   readonly url: string
-  /** What the client is told as `X-Request-Id`. It is written with the other headers: one that is set before makes Node treat all of them one by one. */
+  /**
+   * The `X-Request-Id` of the response. It is written with the other headers: one that is set
+   * earlier makes Node process all of them one by one.
+   */
   requestId: string | undefined
-  /** The client's address; a socket that is gone does not know it. */
+  /** The client's address, kept because a closed socket has none. */
   client: string | undefined
   readonly now: () => number
   readonly over: (exchange: Exchange) => void
   readonly began: number
   route: RouteName
-  /** What was read for it, where that is content. */
+  /** The retrieval record of content. */
   account: Account | undefined
   failure: Failure | undefined
-  /** What the server answered in the place of the handler, because the rest of the request was no HTTP. */
+  /** The server's own response, if the rest of the request was malformed. */
   refusal: HttpRefusal | undefined
-  /** The name of the token that the client sent. */
+  /** The name of the client's token. */
   token: string | undefined
-  /** When its status went out; undefined: it has not. */
+  /** The time when the status was sent; undefined before that. */
   answeredAt: number | undefined
-  /** Of the bodies. */
+  /** Sizes of the bodies. */
   bytesIn: number
   bytesOut: number
 }
@@ -40,7 +43,10 @@ export type Exchange = {
 const key = Symbol('exchange')
 type Noted = ServerResponse & { [key]?: Exchange }
 
-/** Watches a request from now on, once; `over` is called when its answer has gone, or its client has. */
+/**
+ * Watches a request from now on, once; calls `over` when the response was sent or the client has
+ * left.
+ */
 export function watchExchange(
   request: IncomingMessage,
   response: Noted,
@@ -84,10 +90,10 @@ export function noteToken(response: Noted, name: string | undefined): void {
   if (exchange) exchange.token = name
 }
 
-/** The exchange that this answer is of; undefined: it is not watched. */
+/** The exchange of a response; undefined if it is not watched. */
 export const exchangeOf = (response: Noted): Exchange | undefined => response[key]
 
-/** Where nobody reads a body, its bytes are counted as they arrive all the same. */
+/** Bytes of a body that nobody reads are counted as they arrive, too. */
 function countBody(request: IncomingMessage, exchange: Exchange): void {
   exchange.bytesIn = request.readableLength
   const push = request.push.bind(request)
@@ -98,8 +104,9 @@ function countBody(request: IncomingMessage, exchange: Exchange): void {
 }
 
 /**
- * Node has no event for the first byte, and no count of a body: each way in which a handler writes is looked at. Functions for
- * all answers: a closure for each would cost more than the counting.
+ * Node has no event for the first byte and no byte count of a body, so each method that a handler
+ * may call is wrapped. The wrappers are shared: a closure for each response would cost more than
+ * the counting.
  */
 function watchAnswer(response: ServerResponse): void {
   response.writeHead = writeHead
@@ -107,7 +114,7 @@ function watchAnswer(response: ServerResponse): void {
   response.end = end as ServerResponse['end']
 }
 
-/** What the response would do of itself, or what Express has made of it. */
+/** The original methods, of Node or Express. */
 const own = (response: ServerResponse): ServerResponse => Object.getPrototypeOf(response) as ServerResponse
 
 function writeHead(this: Noted, ...args: unknown[]): Noted {
@@ -119,7 +126,7 @@ function writeHead(this: Noted, ...args: unknown[]): Noted {
   return Reflect.apply(own(this).writeHead, this, args) as Noted
 }
 
-/** What a service behind `proxy` sent as its id stays. */
+/** Keeps an id that a service behind `proxy` sent. */
 function addRequestId(response: Noted, { requestId }: Exchange, args: unknown[]): void {
   if (requestId === undefined || response.headersSent || response.hasHeader(requestIdHeader)) return
   const headers = args.at(-1)
@@ -128,7 +135,7 @@ function addRequestId(response: Noted, { requestId }: Exchange, args: unknown[])
   else response.setHeader(requestIdHeader, requestId)
 }
 
-/** The id in the answer: that of a service behind `proxy`, where it sent one. */
+/** The id in the response: that of a service behind `proxy`, if it sent one. */
 export function requestIdOf(response: Noted): string | undefined {
   const id = response.getHeader(requestIdHeader)
   return typeof id === 'string' ? id : response[key]?.requestId

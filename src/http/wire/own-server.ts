@@ -1,11 +1,11 @@
-// Which requests came to a server that cidgate opened itself, and their connection there. A program that mounts the gateway opens its
-// own address, and decides who reaches it.
+// Marks requests to servers that cidgate opened itself. A program that mounts the gateway opens its
+// own socket, and decides which clients reach it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 
-/** A connection of a server of cidgate, as handlers know it. */
+/** A connection to a server of cidgate, as handlers see it. */
 export interface OwnConnection {
-  /** This answer tells the client to come later: one that comes at once all the same is throttled. */
+  /** Notes that this response has a Retry-After: a client that ignores it is throttled. */
   refused(response: ServerResponse): void
 }
 
@@ -17,7 +17,7 @@ export function markOwn(socket: object, connection: OwnConnection): void {
   Object.assign(socket, { [own]: connection })
 }
 
-/** Undefined: it came to another server. */
+/** Undefined if the request came to another server. */
 export const connectionOf = ({ socket }: { readonly socket: Socket & Marked }): OwnConnection | undefined => socket[own]
 
 export const isAtOwnServer = (request: IncomingMessage): boolean => connectionOf(request) !== undefined

@@ -1,5 +1,5 @@
-// A problem as a page for people: what happened, which upstreams were asked, and what to do. Text from the request is
-// escaped.
+// A problem as an HTML page: what happened, which upstreams were asked, and what to do. Text from
+// the request is escaped.
 import type { FailureKind } from '../../core/failure.ts'
 import type { Attempt } from '../../observe/account.ts'
 import { contactLink, whoAnswers } from '../../web/contact.ts'
@@ -10,11 +10,11 @@ export type Problem = {
   readonly status: number
   readonly kind: FailureKind
   readonly detail: string
-  /** The seconds of `Retry-After`, where the answer has one. */
+  /** The seconds of `Retry-After`, if set. */
   readonly retryAfter?: number | undefined
   readonly attempts?: readonly Attempt[] | undefined
   readonly requestId?: string | undefined
-  /** The operator's address. */
+  /** The operator's contact address. */
   readonly contact?: string | undefined
 }
 
@@ -23,7 +23,7 @@ export const pageHeaders: readonly (readonly [name: string, value: string])[] = 
   ['Content-Security-Policy', pagePolicy],
 ]
 
-/** What it means for the visitor; the detail below it is for whoever is told of it. */
+/** The meaning for the visitor; the detail below it is for support. */
 const meanings: Readonly<Partial<Record<FailureKind, string>>> = {
   'not-found': 'No server that was asked has this content.',
   'no-link': 'There is nothing at this address.',
@@ -59,7 +59,7 @@ const forOperator: ReadonlySet<number> = new Set([401, 410, 451, 500, 502])
 // A path that is proved not to exist will not appear later.
 const mayComeLater = ({ kind, retryAfter }: Problem): boolean => kind !== 'no-link' && retryAfter !== undefined
 
-/** Sentences, the one that may lead to the operator first. */
+/** Sentences; the one that may lead to the operator comes first. */
 function nextSteps(problem: Problem): string[] {
   const { kind, status, retryAfter = 0, attempts = [] } = problem
   if (kind === 'no-link') return ['Check the address: this path is proved not to exist.']
@@ -78,7 +78,7 @@ function inWords(seconds: number): string {
   return minutes < 90 ? `${minutes} minutes` : `${Math.ceil(minutes / 60)} hours`
 }
 
-/** Words for what an upstream did; what is not here is said as it is. */
+/** Words for the outcome at an upstream; others are shown as they are. */
 const outcomes: Readonly<Record<string, string>> = {
   'not-found': 'Does not have it',
   timeout: 'Did not answer in time',
@@ -92,7 +92,7 @@ const outcomes: Readonly<Record<string, string>> = {
   won: 'Sent it',
 }
 
-/** A CID or a name at the beginning stays as it is. */
+/** Capitalizes the first word, but not a CID or name. */
 const capital = (text: string): string =>
   /^[a-z]{1,15}(?:[ ,:-]|$)/.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text
 const asSentence = (text: string): string => (/[.!?:…]$/.test(text) ? capital(text) : `${capital(text)}.`)
@@ -119,7 +119,9 @@ export function problemPage(problem: Problem): string {
 ${meaning === undefined ? '' : `<p>${escaped(meaning)}</p>\n`}${details}${steps.length === 0 ? '' : `<h2>What you can do</h2>\n<p>${steps.join(' ')}${again}</p>\n`}${asked}${answers}${request}${pageEnd}`
 }
 
-/** The same as plain text: what failed is told as programs know it, the conformance suite among them. */
+/**
+ * The problem as plain text, with the outcomes as codes for programs such as the conformance suite.
+ */
 export function problemText(problem: Problem): string {
   const { title, status, detail, attempts = [], requestId, contact } = problem
   const next = nextSteps(problem).join(' ')

@@ -1,5 +1,5 @@
-// Turns a Failure into an HTTP error: the only table of statuses, and the only place that writes an error (RFC 9457,
-// application/problem+json).
+// Converts a Failure to an HTTP error: the only table of statuses, and the only code that writes an
+// error (RFC 9457, application/problem+json).
 import type { ServerResponse } from 'node:http'
 import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
 import type { Account } from '../../observe/account.ts'
@@ -15,8 +15,8 @@ export type Mode = 'api' | 'web'
 type ProblemTitle = { readonly title: string; readonly api: number; readonly web: number }
 
 /**
- * In `api` mode every "not available now" is 404, whatever the reason: its clients poll, and read 404 as "not here
- * yet".
+ * In `api` mode every "not available now" is 404, whatever the reason: its clients poll, and read
+ * 404 as "not here yet".
  */
 export const table: Readonly<Record<FailureKind, ProblemTitle>> = {
   'not-found': { title: 'Not found', api: 404, web: 404 },
@@ -39,7 +39,7 @@ export const table: Readonly<Record<FailureKind, ProblemTitle>> = {
   internal: { title: 'Internal error', api: 500, web: 500 },
 }
 
-/** Statuses caused by other services: the answer lists the upstreams that were asked. */
+/** Statuses caused by other services: the response lists the upstreams that were asked. */
 const withAttempts: ReadonlySet<number> = new Set([404, 502, 503, 504])
 const retryableStatuses: ReadonlySet<number> = new Set([404, 429, 502, 503, 504])
 const defaultRetryMs = 5_000
@@ -52,12 +52,15 @@ export function statusOf(failure: Failure, mode: Mode): number {
   if (failure.kind === 'malformed' && failure.source === 'content') return mode === 'api' ? 422 : 500
   if (failure.kind === 'broken' && failure.source === 'provider') return 502
   if (isStoreFailure(failure)) return 503
-  // A path into a document that ends at a value: this gateway does not support it.
+  // A path that ends at a value inside a document, which this gateway does not support.
   if (failure.kind === 'unsupported' && failure.facts.remainder !== undefined) return 501
   return table[failure.kind][mode]
 }
 
-/** Content that a tier may have which failed, where there is no upstream to ask. A 404 would say more than is known. */
+/**
+ * A failing tier may have the content, and there is no upstream to ask, so a 404 would claim too
+ * much.
+ */
 const isStoreFailure = ({ kind, source }: Failure): boolean => kind === 'unavailable' && source === 'tier'
 
 function titleOf(failure: Failure, status: number): string {
@@ -66,7 +69,7 @@ function titleOf(failure: Failure, status: number): string {
 }
 
 /**
- * An error that is not a Failure is a bug of the gateway: the client gets `internal`, and never the error's own
+ * An error that is not a Failure is a bug: the client gets `internal`, never the error's own
  * message.
  */
 export function asFailure(error: unknown): Failure {
@@ -79,17 +82,17 @@ export function asFailure(error: unknown): Failure {
 
 export type ProblemContext = {
   readonly mode: Mode
-  /** How long the client may read nothing before it is cut off. */
+  /** The write timeout: the maximum time in which the client reads nothing. */
   readonly stalledMs: number
   readonly account?: Account | undefined
-  /** Further headers of this answer, such as Content-Range with 416. */
+  /** Additional headers, such as Content-Range with 416. */
   readonly headers?: Readonly<Record<string, string>> | undefined
   readonly head?: boolean
-  /** Of the trace that the client began. */
+  /** The id of the trace that the client began. */
   readonly traceId?: string | undefined
-  /** The operator's address, for pages. */
+  /** The operator's contact address, for pages. */
   readonly contact?: string | undefined
-  /** What the client accepts: in `web` mode a browser gets a page. */
+  /** The client's Accept header: in `web` mode a browser gets a page. */
   readonly accept?: string | undefined
 }
 
@@ -114,7 +117,7 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   if (failure.facts.outcomes) body['outcomes'] = failure.facts.outcomes
   if (failure.facts.quota) body['quota'] = failure.facts.quota
   if (failure.facts.errors) body['errors'] = failure.facts.errors
-  // In thin mode, the other service says when its limit ends.
+  // In thin mode, the other service reports when its limit ends.
   const isLater = retryableStatuses.has(status) || (status === 413 && failure.retryAfterMs !== undefined)
   const retryAfter = isLater ? seconds(failure.retryAfterMs ?? defaultRetryMs) : undefined
   const problem = { title, status, kind: failure.kind, detail, retryAfter, attempts, requestId, contact }
@@ -129,9 +132,10 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
     ...headers,
     ...(status === 400 && { Connection: 'close' }),
   }
-  // Known at once: what came behind a malformed request is not handled as another one.
+  // Set before writing: bytes after a malformed request must not be handled as another one.
   if (status === 400) response.shouldKeepAlive = false
-  // A list and a string: Node checks and sends both at once. A gateway that refuses much has no time for more.
+  // A list and a string, which Node validates and sends at once: under overload a gateway has no
+  // time for more.
   const list: (string | number)[] = []
   for (const name in all) list.push(name, all[name] as string | number)
   response.writeHead(status, list as string[])
@@ -148,7 +152,7 @@ const asJson: ProblemForm = { headers: [['Content-Type', 'application/problem+js
 const asPage: ProblemForm = { headers: pageHeaders, write: problemPage }
 const asText: ProblemForm = { headers: [['Content-Type', 'text/plain; charset=utf-8']], write: problemText }
 
-/** What each of a form has. */
+/** The headers that all problems of a form share. */
 const constant: ReadonlyMap<ProblemForm, Readonly<Record<string, string>>> = new Map(
   [asJson, asPage, asText].map((form) => [
     form,
@@ -165,7 +169,10 @@ function formFor(mode: Mode, accept: string | undefined): ProblemForm {
 
 const seconds = (ms: number): number => Math.max(1, Math.ceil(ms / 1000))
 
-/** Caches downstream may keep a 404 for as long as this gateway remembers it; every other error is not stored. */
+/**
+ * Downstream caches may keep a 404 for as long as the negative cache of this gateway; every other
+ * error is no-store.
+ */
 function cacheControl({ kind, facts, retryAfterMs }: Failure, status: number): string {
   if (status !== 404 || kind === 'unavailable' || facts.unasked) return 'no-store'
   if (kind === 'no-link') return 'public, max-age=60'

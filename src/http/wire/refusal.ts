@@ -1,5 +1,5 @@
-// A refusal that only HTTP knows: a method, a missing length, a range past the end. It names its status itself; every
-// other Failure gets one from the table in problem.ts.
+// A refusal specific to HTTP: a method, a missing length, a range past the end. It carries its
+// status; every other Failure gets one from the table in problem.ts.
 import type { ServerResponse } from 'node:http'
 import { Failure, type FailureKind, type FailureOptions } from '../../core/failure.ts'
 
@@ -20,15 +20,18 @@ export class HttpRefusal extends Failure {
   }
 }
 
-/** What the server refused before there was a request to hand on: it is no HTTP, too long, or did not arrive in time. */
+/**
+ * A refusal by the server before there was a request to handle: malformed, too long, or not
+ * received in time.
+ */
 export type ParserRefusal = {
   readonly status: number
-  /** What the client was told. */
+  /** The reason sent to the client. */
   readonly why: string
-  /** What the client was told as `X-Request-Id`. */
+  /** The `X-Request-Id` sent to the client. */
   readonly requestId: string
-  /** Of the socket: what a proxy might say of its client was not read. */
+  /** The address of the socket: forwarding headers were not read. */
   readonly address: string
-  /** Where only the rest of a request was refused: what its handler was about to answer. */
+  /** If only the rest of a request was refused: the response that its handler was about to send. */
   readonly response: ServerResponse | undefined
 }

@@ -1,4 +1,4 @@
-// A request, read once: routes get this, and none reads the request line again.
+// A parsed request, for the routes.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { cancelled } from '../../core/failure.ts'
 import { type RequestTarget, readTarget } from './request-target.ts'
@@ -7,7 +7,7 @@ export type RequestContext = {
   readonly request: IncomingMessage
   readonly response: ServerResponse
   readonly target: RequestTarget
-  /** Aborts when the client leaves before it has the whole answer. */
+  /** Aborts when the client leaves before it has the complete response. */
   readonly signal: AbortSignal
 }
 
@@ -22,8 +22,9 @@ export function readContext(request: IncomingMessage, response: ServerResponse):
 }
 
 /**
- * The contexts of the requests in progress. One is read again only where its URL was changed. It hangs on the response itself: what
- * a WeakMap holds outlives every collection of young memory where it leads back to its key, and with it all of the request.
+ * Caches the contexts of requests in progress; one is parsed again only if its URL was changed. The
+ * cache is a property of the response: a WeakMap entry that refers to its key survives every young
+ * collection, and with it the complete request.
  */
 export function createContexts(): (request: IncomingMessage, response: ServerResponse) => RequestContext {
   const key = Symbol('context')

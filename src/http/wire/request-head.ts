@@ -1,4 +1,4 @@
-// A request as far as its head tells: one of `node:http`, or one that the front reads and answers by itself.
+// The head of a request: from `node:http`, or from the front, which parses and answers it itself.
 import type { IncomingMessage } from 'node:http'
 
 export type RequestHead = Pick<IncomingMessage, 'method' | 'url' | 'headers' | 'rawHeaders' | 'socket'>

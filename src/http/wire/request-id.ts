@@ -1,4 +1,4 @@
-// Each request has an id: in `X-Request-Id`, in its problem, and in its log lines.
+// Request ids, as in `X-Request-Id`, in problems and in log lines.
 import { randomBytes } from 'node:crypto'
 import type { Forwarded } from '../hosts/forwarded.ts'
 import type { RequestHead } from './request-head.ts'
@@ -6,14 +6,14 @@ import type { RequestHead } from './request-head.ts'
 export const requestIdHeader = 'X-Request-Id'
 
 export interface RequestIds {
-  /** The id that a proxy of the operator sent, or a new one. */
+  /** The id that a trusted proxy sent, or a new one. */
   next(request: RequestHead): string
 }
 
 const wellFormed = /^[\w.:+/=-]{1,128}$/
 
 export function createRequestIds(forwarded: Pick<Forwarded, 'requestIdOf'>): RequestIds {
-  // Random for each gateway; a counter follows it.
+  // A random prefix for each gateway, followed by a counter.
   const prefix = randomBytes(6).toString('base64url')
   let count = 0
   return {

@@ -1,4 +1,5 @@
-// Reads the request target, and refuses what two parsers could read in two ways (request smuggling).
+// Parses the request target, and refuses what two parsers could read differently (request
+// smuggling).
 import type { IncomingMessage } from 'node:http'
 import { Failure } from '../../core/failure.ts'
 import { isHost } from '../../core/wire/host.ts'
@@ -13,7 +14,7 @@ export type RequestTarget = {
 
 const longestTold = 100
 
-/** A request line may name a version that is not the one in which it is written; HTTP/2 itself has streams. */
+/** A request line may claim a version other than its own syntax; HTTP/2 requests have a stream. */
 export const isHttp1 = (request: IncomingMessage): boolean =>
   request.httpVersion.startsWith('1.') || 'stream' in request
 
@@ -25,7 +26,7 @@ const noSuchVersion = ({ httpVersion }: IncomingMessage): Failure =>
 
 const malformed = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
 
-/** Throws a Failure: `malformed`, or `unsupported` for a version that is not HTTP/1. */
+/** Throws a Failure: `malformed`, or `unsupported` for a version other than HTTP/1. */
 export function readTarget(request: IncomingMessage): RequestTarget {
   if (!isHttp1(request)) throw noSuchVersion(request)
   const { rawHeaders } = request
@@ -41,7 +42,7 @@ export function readTarget(request: IncomingMessage): RequestTarget {
   const coding = request.headers['transfer-encoding']
   if (coding !== undefined && coding.toLowerCase() !== 'chunked')
     throw malformed(`the transfer coding ${coding} is not supported`)
-  // RFC 9112, 6.1: what handed it on may have read the body in another way.
+  // RFC 9112 §6.1: a forwarding proxy may have read the body differently.
   if (coding !== undefined && request.httpVersion === '1.0') throw malformed('HTTP/1.0 has no transfer codings')
   const mark = url.indexOf('?')
   const path = mark < 0 ? url : url.slice(0, mark)
@@ -49,7 +50,10 @@ export function readTarget(request: IncomingMessage): RequestTarget {
   return { path, query: new URLSearchParams(search), search }
 }
 
-/** A whole URL in the request line (RFC 9112 §3.2.2) is accepted only with the host of the Host header. */
+/**
+ * An absolute URL in the request line (RFC 9112 §3.2.2) is accepted only with the host of the Host
+ * header.
+ */
 function originForm(url: string, host: string | undefined): string {
   if (url.startsWith('/') || url === '*') return url
   const [, authority, rest = ''] = /^https?:\/\/([^/?#\\]*)(.*)$/i.exec(url) ?? []
@@ -58,13 +62,13 @@ function originForm(url: string, host: string | undefined): string {
   return rest.startsWith('/') ? rest : `/${rest}`
 }
 
-/** The path under which a host application mounted the routes. */
+/** The path under which the application mounted the routes. */
 export function baseOf(request: IncomingMessage): string {
   const { baseUrl } = request as { readonly baseUrl?: unknown }
   return typeof baseUrl === 'string' ? baseUrl.replace(/[^\x21-\x7e]/g, encodeURIComponent) : ''
 }
 
-/** Whether the request has a body. Where it stays unread, the connection cannot be reused. */
+/** True if the request has a body. If the body stays unread, the connection cannot be reused. */
 export function hasBody(request: IncomingMessage): boolean {
   return request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0
 }

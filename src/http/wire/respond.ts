@@ -1,5 +1,5 @@
-// The one place that answers a failed request: the error becomes a Failure, is counted, is logged where it is a bug,
-// and is written as a problem; after the first byte the connection is reset instead.
+// Responds to a failed request: the error becomes a Failure, is counted, logged if it is a bug, and
+// written as a problem. After the first byte the connection is reset instead.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Failure } from '../../core/failure.ts'
 import { createTrace, type Trace } from '../../core/wire/trace.ts'
@@ -8,32 +8,32 @@ import { exchangeOf, requestIdOf } from './exchange.ts'
 import { asFailure, type Mode, sendProblem } from './problem.ts'
 import { reset } from './write.ts'
 
-/** The request, for the log line. */
+/** Facts about the request for the log line. */
 export type RequestFacts = { readonly request: string | undefined; readonly method: string; readonly path: string }
 
 export type RespondOptions = {
   readonly mode: Mode
-  /** How long a client may read nothing of an answer. */
+  /** The write timeout. */
   readonly stalledMs: number
-  /** The operator's address, for pages. */
+  /** The operator's contact address, for pages. */
   readonly contact?: string | undefined
   /** Called for a bug of the gateway. */
   readonly onError: (error: unknown, about: RequestFacts) => void
   readonly onFailed?: (failure: Failure) => void
-  /** By default only the trace that a client began is told. */
+  /** Default: only a trace that the client began is shown. */
   readonly trace?: Pick<Trace, 'idOf'>
 }
 
 export type How = {
   readonly account?: Account
   readonly headers?: Readonly<Record<string, string>>
-  /** The Accept header to use. By default the client's. */
+  /** The Accept header to use. Default: the client's. */
   readonly accept?: string | undefined
-  /** Called before an answer is written. */
+  /** Called before a response is written. */
   readonly before?: () => void
-  /** Writes an error in another form (Kubo's). */
+  /** Writes an error in another format (Kubo's). */
   readonly write?: (failure: Failure) => void
-  /** Ends an answer that failed after its first byte. By default the connection is reset. */
+  /** Ends a response that failed after its first byte. Default: resets the connection. */
   readonly late?: (failure: Failure) => void
 }
 

@@ -1,5 +1,5 @@
-// Writes to a client at the client's pace. A client that stops reading stops the upstreams behind it, and is cut off
-// after a while: an answer that it does not take still holds a connection.
+// Writes to a client at the client's pace. A client that stops reading stops the upstreams too, and
+// is disconnected after the write timeout, since a pending response occupies a connection.
 import type { ServerResponse } from 'node:http'
 import { setImmediate } from 'node:timers/promises'
 import type { Clock } from '../../core/clock.ts'
@@ -10,25 +10,27 @@ import { isAtOwnServer } from './own-server.ts'
 export type WriteOptions = {
   readonly stalledMs: number
   readonly clock: Clock
-  /** Counts what the answer holds while its client takes nothing for a moment. */
+  /** Counts the memory of the response while its client is not reading. */
   readonly unread?: Unread | undefined
-  /** The Content-Length; with any other number of bytes the answer never looks complete. */
+  /** The Content-Length; a response of any other size never appears complete. */
   readonly size?: number | undefined
 }
 
-// The stall clock runs for each slice: a slow line could not take a block of 2 MiB in time.
+// The write timeout restarts for each slice: a slow line could not transfer a block of 2 MiB in
+// time.
 const sliceBytes = 64 * 1024
 
-// Who takes longer than this for a slice reads slowly.
+// A client that needs longer than this for a slice counts as slow.
 const momentMs = 250
 
-// A source that never waits would keep every other request waiting. Among 200 readers of one file, 1 MiB made gaps of half a second.
+// The bytes written before yielding: a source that never waits would block all other requests.
+// Among 200 readers of one file, 1 MiB made gaps of half a second.
 const turnBytes = 256 * 1024
 
 /**
- * Writes all pieces and ends the answer. Asks for a piece when the system has taken all of the one before, whose memory may
- * be lent. Rejects when the source fails, does not keep its size, or the client leaves;
- * the caller resets the connection.
+ * Writes all pieces and ends the response. Requests a piece only when the kernel has taken the one
+ * before, whose buffer may be reused. Rejects if the source fails or has another size, or the
+ * client leaves; the caller then resets the connection.
  */
 export async function writeAll(
   response: ServerResponse,
@@ -45,7 +47,8 @@ export async function writeAll(
       const isLast = at + sliceBytes >= piece.byteLength
       const taken = isLast ? writeLast(response, piece.subarray(at)) : undefined
       const isFull = !taken && !response.write(piece.subarray(at, at + sliceBytes))
-      // Node holds it back until the end of this turn: the system mostly takes it at once, and then nothing has to be waited for.
+      // Node corks writes until the end of the tick: uncorked, the kernel mostly takes them at
+      // once, and no waiting is needed.
       response.socket?.uncork()
       if ((taken || isFull) && response.writableLength > 0) {
         await until(response, taken ?? 'drain', options, piece.buffer)
@@ -69,7 +72,7 @@ export async function writeAll(
 export const notAsPromised = (written: number, size: number): Failure =>
   new Failure('internal', `the body has ${written} bytes, and its Content-Length said ${size}`, { source: 'ours' })
 
-/** Tells its listener, once there is one, that the system has taken the piece and all before it. */
+/** Notifies its listener, once set, that the kernel has taken the piece and all before it. */
 type Taken = { on?: () => void }
 
 function writeLast(response: ServerResponse, piece: Uint8Array): Taken {
@@ -111,13 +114,14 @@ function until(
 
 const tooSlow = (why: string): Failure => new Failure('timeout', why, { source: 'client' })
 
-// Up to here a copy costs less than a second piece; measured at 1, 8 and 12 KiB.
+// Up to this size a copy is cheaper than a second write; measured at 1, 8 and 12 KiB.
 const joinedBytes = 4096
 
 /**
- * Ends an answer with its bytes. Node sends a text together with the head, in one piece, and a buffer as a second one; so a small
- * body goes as a text in latin1, which has a character for each byte. True: it was copied, and its memory can be used again. Not
- * where a program mounted the gateway: what it put around `end` may not heed the encoding.
+ * Ends a response with its bytes. Node sends a string in one write with the head, but a buffer in a
+ * second one; so a small body is sent as a latin1 string, which has one character per byte. Returns
+ * true if the bytes were copied, so their memory can be reused. Only on cidgate's own server: a
+ * program may have wrapped `end` without support for the encoding.
  */
 export function endWith(response: ServerResponse, bytes: Uint8Array): boolean {
   const isCopied = bytes.byteLength <= joinedBytes && isAtOwnServer(response.req)
@@ -129,20 +133,20 @@ export function endWith(response: ServerResponse, bytes: Uint8Array): boolean {
 const latin1 = ({ buffer, byteOffset, byteLength }: Uint8Array): string =>
   Buffer.from(buffer, byteOffset, byteLength).toString('latin1')
 
-/** Calls `release` when the system has taken the whole answer, which was ended; not at all where it never does. */
+/** Calls `release` when the kernel has taken the complete ended response; never if it does not. */
 export function onceSent(response: ServerResponse, release: () => void): void {
   if (response.writableFinished) release()
   else response.once('finish', release)
 }
 
 /**
- * For an answer that was ended with all its bytes: cuts the client off when it does not take them. Costs nothing when
- * the socket took everything, which it tells.
+ * Starts the write timeout for a response that was ended with all its bytes. Free if the socket
+ * took everything at once, as it reports.
  */
 export function cutWhenStalled(response: ServerResponse, stalledMs: number, held?: Held): boolean {
   const { socket } = response
   if (socket !== null && socket.writableLength === 0) return true
-  // The socket's timer restarts with every byte that the client takes.
+  // The socket's timer restarts with every byte that the client reads.
   response.setTimeout(stalledMs, () => reset(response))
   if (held)
     response.once(
@@ -152,10 +156,10 @@ export function cutWhenStalled(response: ServerResponse, stalledMs: number, held
   return false
 }
 
-/** What an answer holds until its client has taken it. */
+/** The memory of a response until its client has read it. */
 export type Held = { readonly unread: Unread; readonly buffer: ArrayBufferLike }
 
-/** After the first byte, only a reset can tell the client that the answer failed. */
+/** After the first byte, only a reset can tell the client that the response failed. */
 export function reset(response: ServerResponse): void {
   const { socket } = response
   if (socket && !socket.destroyed) socket.resetAndDestroy()
