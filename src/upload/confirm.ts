@@ -125,7 +125,8 @@ export function createConfirm(options: ConfirmOptions): Confirm {
           note(asking, attempt)
           look()
         })
-        shared.asking(asking.name, provider.name, { stop, done: work })
+        // Until the commit is heard of, the ledger may say already that this provider lacks the upload.
+        shared.asking(asking.name, provider.name, { stop, done: work.then(() => asking.outcome.promise) })
         work.catch(fail)
         const question = track(work.catch(() => {})).finally(() => questions.delete(question))
         questions.add(question)

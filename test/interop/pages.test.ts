@@ -34,6 +34,21 @@ test('README.md: its first commands work in an empty folder', async () => {
   assert.ok((await readdir(shell.path)).some((name) => name.endsWith('.car')))
 })
 
+test('backup.md: Kubo imports the file of a large upload', async () => {
+  const bytes = randomBytes(3_000_000)
+  const path = await upload(bytes)
+  const cars = join(served.data, 'uploads')
+  const kubo = await startKubo()
+  try {
+    for (const name of await readdir(cars)) kubo.ipfs(['dag', 'import', join(cars, name)])
+    const read = await fetch(kubo.gateway + path)
+    assert.ok(bytes.equals(Buffer.from(await read.arrayBuffer())))
+    assert.match(kubo.ipfs(['pin', 'ls', '--type=recursive', path.slice('/ipfs/'.length)]), / recursive/)
+  } finally {
+    await kubo.stop()
+  }
+})
+
 test('backup.md: a copy made while uploads go on, restored, has every upload from before', async () => {
   const [copy, restore] = await commandsOf('docs/backup.md')
   const files = new Map<string, Uint8Array>()

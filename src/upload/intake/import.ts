@@ -16,9 +16,15 @@ export type Imported = { readonly cid: CID; readonly dagBytes: number }
 /** `bytes` may be reused once it returns or resolves. */
 type Put = (cid: CID, bytes: Uint8Array) => void | Promise<void>
 
+type Importing = { readonly shape: Shape; readonly put: Put; readonly room: FreeBuffers }
+
 /** Waits for `put`, so a slow disk slows the client down. A file of one leaf is that leaf: it needs no importer. */
-export async function importFile(source: AsyncIterable<Uint8Array>, shape: Shape, put: Put): Promise<Imported> {
-  const room: FreeBuffers = []
+export async function importFile(
+  source: AsyncIterable<Uint8Array>,
+  shape: Shape,
+  put: Put,
+  room: FreeBuffers = [],
+): Promise<Imported> {
   const pieces = chunks(source, shape.chunkBytes, room)
   const first = (await pieces.next()).value as Uint8Array
   const second = await pieces.next()
@@ -43,8 +49,6 @@ function leafOf(chunk: Uint8Array, { isRaw, cidVersion }: Shape): { readonly cid
   const digest = createDigest(hash.sha256, digestOf('sha256', block, 'buffer'))
   return { cid: isRaw ? CID.createV1(codec.raw, digest) : CID.create(cidVersion, codec.dagPb, digest), block }
 }
-
-type Importing = { readonly shape: Shape; readonly put: Put; readonly room: FreeBuffers }
 
 async function importLeaves(content: AsyncIterable<Uint8Array>, { shape, put, room }: Importing): Promise<Imported> {
   const blockstore = {
@@ -79,7 +83,7 @@ function leafImporter({ shape, room, put }: Importing): BufferImporter {
       yield async () => {
         const { cid, block } = leafOf(chunk, shape)
         await put(cid, block)
-        room.push(chunk.buffer as ArrayBuffer)
+        if (room.length < maxFree) room.push(chunk.buffer as ArrayBuffer)
         const result = { cid, size: BigInt(block.byteLength), block: noBytes }
         if (shape.isRaw) return result
         return { ...result, unixfs: new UnixFS({ type: 'file', blockSizes: [BigInt(chunk.byteLength)] }) }
@@ -90,8 +94,13 @@ function leafImporter({ shape, room, put }: Importing): BufferImporter {
 
 const noBytes = new Uint8Array()
 
-/** Buffers that are free to be reused. */
-type FreeBuffers = ArrayBuffer[]
+/**
+ * Buffers of chunks that are free to be reused, by the next upload too: new ones for each would have V8 mark the heap once for
+ * each large upload.
+ */
+export type FreeBuffers = ArrayBuffer[]
+
+const maxFree = 8
 
 const leastBytes = 4 * 1024
 

@@ -11,7 +11,7 @@ import { busy, malformed, tooLarge } from '../failures.ts'
 import { declaresMore, fileBytesOf, storedUpload } from '../stored-upload.ts'
 import type { Counter, UploadAdmission, UploadSlot } from './admission.ts'
 import { type CarBudget, carBudget, spelledBy, takeCar } from './car.ts'
-import { importFile } from './import.ts'
+import { type FreeBuffers, importFile } from './import.ts'
 import { keepText, type TextCheck } from './text-check.ts'
 
 /** What a client is told of one file, directory or root. */
@@ -96,6 +96,7 @@ const importsAtOnce = 8
 
 export function createTaking(options: TakingOptions): Taking {
   const { store, admission, admit, limits, profile: ownProfile, closing } = options
+  const room: FreeBuffers = []
 
   const received = (kept: Kept, via?: string): Pick<Received, 'upload' | 'kept'> => {
     const upload = storedUpload(kept, [kept, store.blocks])
@@ -133,7 +134,7 @@ export function createTaking(options: TakingOptions): Taking {
     const shape = own.shape ?? shapes[ownProfile]
     return take(intake, { profile, slot: own.slot, via: own.via }, async (put, counter) => {
       const text = own.check && keepText(own.check)
-      const imported = await importFile(counter.over(text ? text.over(source) : source), shape, put)
+      const imported = await importFile(counter.over(text ? text.over(source) : source), shape, put, room)
       text?.check()
       return { ...imported, fileName }
     })
@@ -152,7 +153,7 @@ export function createTaking(options: TakingOptions): Taking {
         folder: tree.folder,
         async file(path, source) {
           const file = tree.file(path)
-          const imported = await gate.run(() => importFile(counter.over(source), shape, put), closing)
+          const imported = await gate.run(() => importFile(counter.over(source), shape, put, room), closing)
           file.entry = imported
           return { ...imported, fileName: path }
         },
