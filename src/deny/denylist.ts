@@ -1,5 +1,5 @@
-// Whether the operator's lists deny a path or a block, and why. A look-up costs a few map reads, and one hash per
-// function of the double-hashed rules.
+// Decides if the operator's lists deny a path or a block, and why. A check costs a few map reads,
+// and one hash per function of the double-hashed rules.
 import type { CID } from 'multiformats/cid'
 import { parseDocument } from 'yaml'
 import { plainValues } from '../core/plain-yaml.ts'
@@ -8,28 +8,28 @@ import { createSpelling, type SpelledCid, type SpelledName } from './spelling.ts
 
 export type Denial = {
   readonly list: string
-  /** 451 where the rule says that the reason is legal, otherwise 410. */
+  /** True means 451, if the rule gives a legal reason; otherwise 410. */
   readonly legal: boolean
   readonly reason: string | undefined
 }
 
 export type ListFault = { readonly line: number; readonly what: string }
 
-/** One list, as read so far; more lines may come at any time. */
+/** A list; lines may be added at any time. */
 export interface Denylist {
   readonly name: string
   readonly rules: number
-  /** Lines that are neither empty nor a comment. */
+  /** Counts lines that are neither empty nor comments. */
   readonly lines: number
   readonly hasHeader: boolean
-  /** Adds whole lines; returns the faults of the lines that it left out. */
+  /** Adds complete lines; returns the faults of the lines that it skipped. */
   add(text: string): ListFault[]
   /** The rule that decides, if any. */
   path(cid: SpelledCid, segments: readonly string[]): Rule | undefined
   ipns(name: SpelledName, segments: readonly string[]): Rule | undefined
 }
 
-// The parser of YAML takes time by the square of the keys: half a mebibyte of them held up the process for a minute.
+// The YAML parser takes time quadratic in the keys: half a MiB of them took a minute.
 const mostHeaderBytes = 16 * 1024
 const mostSearchedBytes = 1024 * 1024
 const mostLineBytes = 2 * 1024 * 1024
@@ -127,7 +127,7 @@ function plainYaml(text: string): unknown {
   return plainValues(document)
 }
 
-/** A list of aliases of lists would be a text without end. */
+/** Refuses collections: aliases of lists could expand without end. */
 function hintOf(key: string, value: unknown): string {
   if (typeof value === 'object' && value !== null) throw new Error(`the hint ${key} is no text`)
   return String(value)
@@ -142,21 +142,24 @@ function matching(rules: readonly Rule[] | undefined, path: string): Rule[] {
 const last = (rules: readonly Rule[]): Rule | undefined =>
   rules.reduce<Rule | undefined>((latest, rule) => (latest && latest.order > rule.order ? latest : rule), undefined)
 
-/** A rule for a bare name denies it before it is resolved, so every path of it; an exception after that rule still holds. */
+/**
+ * A rule for a bare name denies it before it is resolved, and so every path below it; a later
+ * exception still applies.
+ */
 function belowName(list: Denylist, name: SpelledName, segments: readonly string[]): Rule | undefined {
   const own = list.ipns(name, segments)
   const bare = segments.length === 0 ? undefined : list.ipns(name, [])
   return last([own, bare?.allow ? undefined : bare].filter((rule) => rule !== undefined))
 }
 
-/** The same for a CID, in a list whose rules mean all that is below. */
+/** Also applies rules for a CID to everything below it. */
 function belowCid(list: Denylist, cid: SpelledCid, segments: readonly string[]): Rule | undefined {
   const own = list.path(cid, segments)
   const bare = segments.length === 0 ? undefined : list.path(cid, [])
   return last([own, bare?.allow ? undefined : bare].filter((rule) => rule !== undefined))
 }
 
-/** Lists in the operator's order: the first one with a rule for a thing decides about it. */
+/** Combines lists in the operator's order: the first one with a matching rule decides. */
 export function createDenylists(lists: () => readonly Denylist[]) {
   const spelling = createSpelling()
   const decide = (rule: (list: Denylist) => Rule | undefined): Denial | undefined => {
@@ -169,29 +172,29 @@ export function createDenylists(lists: () => readonly Denylist[]) {
     return undefined
   }
   return {
-    /** A CID with the path below it, or one resolved component with nothing below. */
+    /** Checks a CID with the path below it, or one resolved component with nothing below. */
     path(cid: CID, segments: readonly string[]) {
       if (lists().length === 0) return undefined
       const spelled = spelling.cid(cid)
       return decide((list) => list.path(spelled, segments))
     },
-    /** Those for the CID itself, too. */
+    /** Also applies rules for the bare CID. */
     belowCid(cid: CID, segments: readonly string[]) {
       if (lists().length === 0) return undefined
       const spelled = spelling.cid(cid)
       return decide((list) => belowCid(list, spelled, segments))
     },
-    /** The rules for this very path of a name. */
+    /** Applies rules for exactly this path of a name. */
     name(name: string, segments: readonly string[]) {
       const spelled = spelling.name(name)
       return decide((list) => list.ipns(spelled, segments))
     },
-    /** Those for the name itself, too. */
+    /** Also applies rules for the bare name. */
     belowName(name: string, segments: readonly string[]) {
       const spelled = spelling.name(name)
       return decide((list) => belowName(list, spelled, segments))
     },
   }
 }
-/** Lists that are read; `belowCid` is for the gateway's own. */
+/** Lists of the operator; `belowCid` is for the gateway's own. */
 export type Denylists = Omit<ReturnType<typeof createDenylists>, 'belowCid'>

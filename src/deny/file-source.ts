@@ -1,4 +1,4 @@
-// A denylist in a file, read again when its size or its time changed.
+// A denylist in a file, reloaded when its size or modification time changes.
 import { readFile, stat } from 'node:fs/promises'
 import { basename } from 'node:path'
 import { type DenylistSource, mostBytes } from './source.ts'
@@ -21,7 +21,8 @@ export function fromFile(path: string): DenylistSource {
       if (state === seen && !anew) return undefined
       if (size > mostBytes) throw new Error(`it is larger than ${mostBytes} bytes`)
       const text = await readFile(path, 'utf8')
-      // One that is refused is read again when it changes or is asked for, and not before.
+      // Remember the state even of a rejected list, so that it is parsed again only after it
+      // changes or on demand.
       seen = state
       return { text, async taken() {} }
     },

@@ -1,5 +1,6 @@
-// Loads the operator's denylists from files and addresses, and reads them again when they change. A list that cannot be
-// read at start is an error, unless there is a copy; later, the gateway keeps the list it has.
+// Loads the operator's denylists from files and URLs, and reloads them when they change. A list
+// that cannot be read at start is an error unless there is a copy; later, the gateway keeps the
+// current list.
 import { createHash } from 'node:crypto'
 import type { Clock } from '../core/clock.ts'
 import { cancelled, Failure } from '../core/failure.ts'
@@ -12,28 +13,37 @@ import { fromUrl } from './url-source.ts'
 
 export interface LoadedDenylists extends Denylists {
   readonly rules: number
-  /** `checkedAt`: when it was last read or found unchanged, since the epoch; 0: not yet, a copy is in force. */
+  /**
+   * `checkedAt`: milliseconds since the epoch of the last successful check; 0 while only a copy is
+   * in force.
+   */
   lists(): readonly { readonly where: string; readonly checkedAt: number }[]
-  /** A hash of all lists in their order: equal wherever the lists are. Undefined without lists. */
+  /** A hash of all lists in order, independent of their sources. Undefined without lists. */
   readonly revision: string | undefined
-  /** Reads every list again now. Rejects where one cannot be read and no copy of it is there; those before it stay. */
+  /**
+   * Reloads every list now. Rejects if one cannot be read and has no copy; the lists before it stay
+   * reloaded.
+   */
   refresh(): Promise<void>
   close(): void
 }
 
-/** A list that is not there yet is asked for more often. */
+/** A missing list is retried more often. */
 const missingMs = 30_000
 
-/** A list is checked every two seconds; the same error is not logged more often than this. */
+/**
+ * The minimum interval between log lines with the same error, since a list is checked every two
+ * seconds.
+ */
 const sayAgainMs = 300_000
 
 type LoadOptions = {
   readonly clock: Clock
   readonly log: Log
   readonly userAgent: string
-  /** Keeps the last copy of each list that was fetched. */
+  /** The folder for the last copy of each fetched list. */
   readonly folder: string
-  /** Called when a list changed: earlier decisions may be wrong now. */
+  /** Called when a list changed: earlier decisions may be outdated. */
   readonly onChange: () => void
 }
 
@@ -56,7 +66,7 @@ export async function loadDenylists(entries: readonly DenylistEntry[], options: 
     onChange()
   }
 
-  /** One at a time for each list, so that an older text never takes the place of a newer one. */
+  /** Serialized per list, so that an older text never replaces a newer one. */
   function read(source: DenylistSource, index: number, anew = false): Promise<void> {
     const turn = (turns[index] ?? Promise.resolve()).then(() => readNow(source, index, anew))
     turns[index] = turn.then(() => void (checkedAt[index] = clock.now())).catch(() => {})
@@ -69,8 +79,8 @@ export async function loadDenylists(entries: readonly DenylistEntry[], options: 
       if (!found) return
       const given = await readList(source.name, found.text)
       if (given.digest === digests[index]) return await found.taken()
-      // A new list without rules is compared with the last copy. On a reload the operator may have emptied it on
-      // purpose.
+      // A new list without rules is compared with the last copy. On a reload the operator may have
+      // emptied it on purpose.
       const before =
         (anew ? undefined : lists[index]) ?? (given.list.rules === 0 ? (await copyOf(source))?.list : undefined)
       const against = objection(given, { rulesBefore: before?.rules ?? 0, isEmptyOdd: source.isEmptyOdd })
@@ -86,7 +96,7 @@ export async function loadDenylists(entries: readonly DenylistEntry[], options: 
     }
   }
 
-  /** At start an older list is better than none; without one the gateway does not start. */
+  /** At start an outdated list is better than none; without any the gateway does not start. */
   async function begin(source: DenylistSource, index: number): Promise<void> {
     try {
       await read(source, index)
@@ -101,7 +111,7 @@ export async function loadDenylists(entries: readonly DenylistEntry[], options: 
     }
   }
 
-  /** For a reload: reports what would have stopped a start, and keeps the list it has. */
+  /** For a reload: logs what would have stopped a start, and keeps the current list. */
   async function again(source: DenylistSource, index: number): Promise<void> {
     try {
       await read(source, index, true)

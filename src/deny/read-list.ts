@@ -1,12 +1,12 @@
-// Parses the text of a list, and says why it is not one. A sign-in page at the address, or a half-written file, must
-// not open the gateway: a text that is not a list never replaces one.
+// Parses the text of a list, and rejects anything else. A login page at the URL, or a half-written
+// file, must not disable the list: such a text never replaces one.
 import { createHash } from 'node:crypto'
 import { setImmediate } from 'node:timers/promises'
 import { createDenylist, type Denylist, type ListFault } from './denylist.ts'
 
 export type ReadList = {
   readonly list: Denylist
-  /** Of its text. */
+  /** The hash of the text. */
   readonly digest: string
   /** The first of them. */
   readonly faults: readonly ListFault[]
@@ -27,12 +27,15 @@ export async function readList(name: string, text: string): Promise<ReadList> {
     const found = list.add(piece)
     faultCount += found.length
     faults.push(...found.slice(0, mostFaultsTold - faults.length))
-    await setImmediate() // a large list must not hold up those who read
+    await setImmediate() // a large list must not block the event loop
   }
   return { list, digest: hash.digest('hex'), faults, faultCount }
 }
 
-/** The reason not to accept this list in place of one with `rulesBefore` rules; undefined: accept it. */
+/**
+ * The reason not to replace a list of `rulesBefore` rules with this one; undefined means to accept
+ * it.
+ */
 export function objection(
   { list, faults, faultCount }: ReadList,
   { rulesBefore, isEmptyOdd }: { readonly rulesBefore: number; readonly isEmptyOdd: boolean },
@@ -47,7 +50,7 @@ export function objection(
   return undefined
 }
 
-/** Whole lines; the first piece is large enough for the header of a list. */
+/** Splits at line ends; the first piece is large enough for the header of a list. */
 function* pieces(text: string): Generator<string> {
   for (let from = 0; from < text.length; ) {
     const end = text.indexOf('\n', from + (from === 0 ? headBytes : pieceBytes))

@@ -1,5 +1,5 @@
-// One line of a compact denylist (IPIP-383) as a rule: what it is keyed by, which paths below that it means, and
-// whether it denies or allows.
+// Parses one line of a compact denylist (IPIP-383) to a rule: its key, the paths below the key, and
+// allow or deny.
 import { createHash } from 'node:crypto'
 import { blake2b } from '@noble/hashes/blake2.js'
 import { blake3 } from '@noble/hashes/blake3.js'
@@ -9,17 +9,20 @@ import { decode as decodeDigest } from 'multiformats/hashes/digest'
 import { hash, parseKey } from '../core/cid.ts'
 
 export type Rule = {
-  /** Its place in the list: of all that match, the last one decides. */
+  /** The position in the list: the last matching rule decides. */
   readonly order: number
   readonly allow: boolean
-  /** Which paths below the key are meant; undefined for a hashed rule, whose key covers the path. */
+  /** The paths below the key; undefined for a hashed rule, whose key covers the path. */
   readonly path?: { readonly text: string; readonly prefix: boolean } | undefined
   readonly hints: Readonly<Record<string, string>>
 }
 
 export type KeyedRule = {
   readonly space: 'ipfs' | 'ipns' | 'hashed'
-  /** The multihash in base58btc, a domain name, or for `hashed` the double hash itself as a multihash. */
+  /**
+   * The multihash in base58btc, a domain name, or for `hashed` the double hash itself as a
+   * multihash.
+   */
   readonly key: string
   /** The hash function of a hashed rule. */
   readonly code?: number
@@ -37,10 +40,11 @@ export const doubleHash: ReadonlyMap<number, (text: string) => Uint8Array> = new
 ])
 
 export const keyOf = (multihash: Uint8Array): string => base58btc.baseEncode(multihash)
-/** In hex: with hundreds of thousands of rules base58 costs ten times as much. */
+/** In hex, because base58 takes ten times as long for hundreds of thousands of rules. */
 export const hashedKey = (code: number, digest: Uint8Array): string => `${code} ${Buffer.from(digest).toString('hex')}`
 
-// Empty files and folders in every encoding: a list that denies them by mistake would break half of all content.
+// Empty files and folders in every encoding: a list that denies them by mistake would break half of
+// all content.
 const neverDenied: ReadonlySet<string> = new Set(
   [
     'QmUNLLsPACCz1vLxQVkXqqLX5R1X345qqfHbsf67hvA3Nn',
@@ -53,7 +57,10 @@ const neverDenied: ReadonlySet<string> = new Set(
   ].map((text) => keyOf(CID.parse(text).multihash.bytes)),
 )
 
-/** The rules of one line (a double hash that can be read two ways makes two); throws with what is wrong with it. */
+/**
+ * Parses a line to its rules (an ambiguous double hash gives two); throws an explanation if it is
+ * invalid.
+ */
 export function parseRule(line: string, order: number, listHints: Readonly<Record<string, string>>): KeyedRule[] {
   const [first = '', ...hintWords] = line.trim().split(/\s+/)
   const allow = /^[!+-]/.test(first)
@@ -82,7 +89,7 @@ function parsePath(text: string): { text: string; prefix: boolean } {
   return { text: bare.split('/').map(decoded).join('/'), prefix }
 }
 
-/** A name that is not percent-encoded means itself. */
+/** Keeps a name that is not valid percent-encoding. */
 function decoded(name: string): string {
   try {
     return decodeURIComponent(name)
@@ -93,13 +100,13 @@ function decoded(name: string): string {
 
 function hashedRules(text: string, rule: Rule): KeyedRule[] {
   const found: KeyedRule[] = []
-  // There is no 0 in base58.
+  // Base58 has no 0.
   if (!text.includes('0')) {
     try {
       const { code, digest } = decodeDigest(base58btc.baseDecode(text))
       if (doubleHash.has(code)) found.push({ space: 'hashed', key: hashedKey(code, digest), code, rule })
     } catch {
-      // No multihash: then it may be the older form.
+      // Not a multihash: try the older form.
     }
   }
   if (/^[0-9a-f]{64}$/i.test(text)) {

@@ -1,14 +1,13 @@
-// The source of a denylist's text, and its name: the operator sees its address without what may be a secret, clients
-// only its name.
+// The source of a denylist. The operator sees its location without secrets, clients only its name.
 
-/** A file or an address, as the operator names it. */
+/** A file or URL in the configuration. */
 export type DenylistEntry =
   | string
   | {
       readonly url: string
-      /** False: the gateway starts without the list while it cannot be had. */
+      /** False lets the gateway start without the list while it is unavailable. */
       readonly required: boolean
-      /** A file with an earlier text of the list, for a start at which the address gives none. */
+      /** A file with an earlier text of the list, used at start if the URL fails. */
       readonly copy?: string | undefined
     }
 
@@ -19,22 +18,25 @@ export type ListText = {
 }
 
 export type DenylistSource = {
-  /** The name that clients see. */
+  /** The name shown to clients. */
   readonly name: string
-  /** The address that the operator sees, never with a query or password. */
+  /** The location shown to the operator, without query or password. */
   readonly where: string
   readonly everyMs: number
-  /** A text without a rule and without a header is not a list. */
+  /** True if a text with neither a rule nor a header is not accepted as a list. */
   readonly isEmptyOdd: boolean
-  /** The text, or undefined while it is the same as before. `anew`: also one that was refused when it was read last. */
+  /**
+   * Returns the text, or undefined if it is unchanged. `anew`: also returns one that was rejected
+   * before.
+   */
   read(signal: AbortSignal, anew?: boolean): Promise<ListText | undefined>
-  /** The text that an earlier process accepted last. */
+  /** The last text that an earlier process accepted. */
   lastCopy(): Promise<string | undefined>
 }
 
 export const mostBytes = 512 * 1024 * 1024
 
-/** The first line of an error's message; that of several addresses at once has only a code. */
+/** The first line of an error's message; an AggregateError has only a code. */
 export function whyOf(error: unknown): string {
   if (!(error instanceof Error)) return String(error)
   if (error.name === 'TimeoutError') return 'it timed out'

@@ -1,5 +1,5 @@
-// Spells CIDs and names as rules do. Spelling costs most of a look-up and the same ones come again (a folder for each
-// entry, a name for each read), so results are remembered.
+// Spells CIDs and names as rules do. This is most of the cost of a check and the same ones recur (a
+// folder for each entry, a name for each read), so results are cached.
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { codec, parseKey } from '../core/cid.ts'
@@ -48,7 +48,7 @@ function spellName(asked: string): SpelledName {
   return { key: domain, modern: `/ipns/${domain}`, legacy: domain }
 }
 
-/** A DNSLink name as one label (`en-wikipedia--on--ipfs-org`) means the domain it was made of. */
+/** Converts a DNSLink name inlined as one label (`en-wikipedia--on--ipfs-org`) to its domain. */
 function domainOf(name: string): string {
   const lower = name.toLowerCase().replace(/\.$/, '')
   if (lower.includes('.')) return lower

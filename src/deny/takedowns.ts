@@ -1,5 +1,6 @@
-// The list of takedowns: what the operator denied by a command. The gateway writes it itself, and asks it before all others. One
-// for all gateways over a data folder, so that a takedown holds in each of them at once, also in one that a reload is making.
+// The list of takedowns, which the operator adds by a command. The gateway writes it, and checks it
+// before all others. All gateways over a data folder share it, so that a takedown applies at once,
+// also in one that a reload is creating.
 import { createHash } from 'node:crypto'
 import { appendFile, readFile, stat, truncate } from 'node:fs/promises'
 import { dirname } from 'node:path'
@@ -17,18 +18,20 @@ type Rule = Hints & { readonly cid: CID; readonly line: string }
 export interface Takedowns {
   readonly path: ReturnType<typeof createDenylists>['path']
   readonly rules: number
-  /** Of all that it says now. */
+  /** The hash of all current rules. */
   readonly digest: string
-  /** Which lines make no sense, for the operator; undefined: all do. */
+  /** Describes invalid lines for the operator; undefined if there are none. */
   readonly damage: string | undefined
-  /** Reads the file again, which the operator may have edited. Rejects where it is there and cannot be read. */
+  /**
+   * Reloads the file, which the operator may have edited. Rejects if it exists and cannot be read.
+   */
   refresh(): Promise<void>
   /**
-   * Adds a rule, unless it is there. It holds at once, whatever becomes of the disk; it is on the platter when this resolves.
-   * Rejects with a Failure `no-room` or `disk` where it is in memory alone.
+   * Adds a rule, unless it exists. It applies at once, even if the disk fails; it is durable when
+   * this resolves. Rejects with a Failure `no-room` or `disk` if it is only in memory.
    */
   takeDown(cid: CID, hints: Hints): Promise<void>
-  /** The same in memory alone: another process of this gateway writes it. */
+  /** Adds a rule in memory only: another process of this gateway writes it. */
   hold(cid: CID, hints: Hints): void
 }
 
@@ -36,7 +39,7 @@ export interface DenylistsWithTakedowns extends LoadedDenylists, Pick<Takedowns,
   readonly takedownDamage: Takedowns['damage']
 }
 
-/** None where there is no such folder either: that says more of `data` than of takedowns. */
+/** Empty if the folder is missing too, which is a fault of `data`, reported elsewhere. */
 const textOf = (file: string): Promise<string> =>
   readFile(file, 'utf8').catch((error: unknown) => {
     if (isGone(error) || codeOf(error) === 'ENOTDIR') return ''
@@ -56,7 +59,7 @@ function unwritten(cause: unknown): Failure {
   return new Failure('disk', `${why}: ${held}; look at that disk, then repeat it`, context)
 }
 
-/** Every client may ask for it: it names no CID, and no path of this machine. */
+/** Shown to every client, so it names no CID and no local path. */
 function damageOf(lines: number, first: ListFault): string {
   const what = lines === 1 ? '1 line makes' : `${lines} lines make`
   return `${what} no sense in denylists/takedowns.deny of the data folder, and what was denied there is served: line ${first.line}; the log says why. Deny it again, take out the line, and reload`
@@ -71,7 +74,7 @@ const withRules = (lists: readonly Denylist[]) => lists.filter(({ rules }) => ru
 
 const head = 'version: 1\nname: takedowns\n---\n'
 
-/** Rejects where the file is there and cannot be read. */
+/** Rejects if the file exists and cannot be read. */
 export async function openTakedowns({
   file,
   onChange,
@@ -84,13 +87,14 @@ export async function openTakedowns({
   let own = createDenylist('takedowns')
   let digest = ''
   let damage: string | undefined
-  /** What the file does not say yet, and a list of it. */
+  /** Rules that are not yet in the file, and a list of them. */
   let waiting: readonly Rule[] = []
   let early = createDenylist('takedowns')
   let last: Promise<unknown> = Promise.resolve()
 
   const written = createDenylists(() => withRules([own]))
-  // Without a takedown it costs no look. The last takedown says why.
+  // Skips empty lists, so that without takedowns a check is free. The last takedown gives the
+  // reason.
   const all = createDenylists(() => withRules([early, own]))
 
   const isWritten = ({ cid, legal, reason }: Rule): boolean => {
@@ -107,14 +111,15 @@ export async function openTakedowns({
   async function read(): Promise<void> {
     const given = await readList('takedowns', await textOf(file))
     if (given.digest === digest) return
-    // An operator takes lines out. What has neither a rule nor a header is no list any more: that lifts no takedown.
+    // The operator may remove lines. A text with neither a rule nor a header is no longer a list,
+    // and lifts no takedown.
     const why = own.rules > 0 ? objection(given, { rulesBefore: 0, isEmptyOdd: true }) : undefined
     if (why !== undefined)
       throw new Error(
         `${file} is not the list of takedowns any more: ${why}; put it back, or write its header alone to lift them all`,
       )
     const [first] = given.faults
-    // A write that was cut short was not acknowledged; a line that the disk damaged was.
+    // A truncated write was not acknowledged, but a line damaged on disk was.
     if (first) log('error', 'takedowns.damaged', { file, lines: given.faultCount, line: first.line, why: first.what })
     damage = first && damageOf(given.faultCount, first)
     digest = given.digest
@@ -126,7 +131,7 @@ export async function openTakedowns({
     await makeFolder(dirname(file))
     const before = await textOf(file)
     const size = (await orIfGone(stat(file), undefined))?.size ?? 0
-    // A full disk may have cut the line before.
+    // A full disk may have truncated the last line.
     const start = before === '' ? head : before.endsWith('\n') ? '' : '\n'
     try {
       await appendFile(file, `${start}${rules.map(({ line }) => `${line}\n`).join('')}`, { flush: true })
@@ -137,7 +142,7 @@ export async function openTakedowns({
     if (before === '') await syncFolder(dirname(file))
   }
 
-  /** Writes what waits, unless the file says it already. */
+  /** Writes waiting rules, unless the file has them. */
   async function write(): Promise<void> {
     const some = waiting
     const lacking = some.filter((rule) => !isWritten(rule))
@@ -151,7 +156,7 @@ export async function openTakedowns({
     if (!isWritten(rule)) onChange()
   }
 
-  /** One after another, so that an older text never takes the place of a newer one. */
+  /** Serialized, so that an older text never replaces a newer one. */
   function inTurn(work: () => Promise<void>): Promise<void> {
     const turn = last.then(work)
     last = turn.catch(() => {})
@@ -160,7 +165,7 @@ export async function openTakedowns({
 
   await read()
   return {
-    // A line without `/*` is of an earlier version, and means all that is below as well.
+    // A rule for a CID also covers everything below it.
     path: (cid, segments) => all.belowCid(cid, segments),
     get rules() {
       return own.rules + early.rules
@@ -174,7 +179,7 @@ export async function openTakedowns({
     refresh: () =>
       inTurn(async () => {
         await read()
-        // What could not be written is tried again; it holds in memory in any case.
+        // Retries failed writes; the rules apply in memory in any case.
         if (waiting.length > 0) await write().catch(() => {})
       }),
     hold: (cid, hints) => hold(ruleOf(cid, hints)),

@@ -1,5 +1,5 @@
-// A denylist at an address, asked for again with its ETag. The last accepted copy is kept, for a start while the
-// address is down.
+// A denylist at a URL, revalidated by its ETag. The last accepted copy is kept for a start while
+// the URL is down.
 import { createHash } from 'node:crypto'
 import { readFile, rename, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -15,7 +15,7 @@ export type Fetching = {
   readonly userAgent: string
   readonly folder: string
   readonly log: Log
-  /** A file that the operator brings, for a first start at which the address gives nothing. */
+  /** A file that the operator provides for a first start while the URL is down. */
   readonly shipped: string | undefined
 }
 

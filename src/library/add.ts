@@ -1,4 +1,5 @@
-// An upload of a program, without HTTP: admitted, checked, confirmed and readable as one of POST /add is.
+// An upload by a program without HTTP: admitted, checked, confirmed and readable like one of POST
+// /add.
 import type { CID } from 'multiformats/cid'
 import { orAborted } from '../core/deadline.ts'
 import { Failure } from '../core/failure.ts'
@@ -6,21 +7,25 @@ import type { SchemaChecks } from '../schemas/checks.ts'
 import { malformed } from '../upload/failures.ts'
 import type { Uploads } from '../upload/uploads.ts'
 
-/** How something is added. */
 export type AddOptions = {
   /**
-   * Ends it while its bytes come. Behind them it only ends the waiting: what providers were given is kept or undone as they
-   * answer. Rejects with the signal's reason.
+   * Aborts the upload while bytes arrive. After the last byte it only ends the waiting: the upload
+   * is kept or undone as the providers answer. Rejects with the signal's reason.
    */
   readonly signal?: AbortSignal | undefined
-  /** The name of a schema that the content has to obey, as with `POST /add?schema=`. */
+  /** The name of a schema that the content must match, as with `POST /add?schema=`. */
   readonly schema?: string | undefined
 }
 
-/** What can be added: text (as UTF-8), bytes, or bytes as they come. Streams of Node and of the web are such. */
+/**
+ * Content to add: a string (as UTF-8), bytes, or a stream of bytes, such as those of Node and of
+ * the web.
+ */
 export type AddSource = string | Uint8Array | Blob | Iterable<Uint8Array> | AsyncIterable<Uint8Array>
 
-/** What was added: held by as many providers as `pinning.confirm` says, and readable here. */
+/**
+ * An upload that as many providers hold as `pinning.confirm` requires, and that is readable here.
+ */
 export interface Added {
   readonly cid: CID
   /** `/ipfs/<cid>` */
@@ -30,13 +35,13 @@ export interface Added {
 export type AddDeps = {
   readonly uploads: Pick<Uploads, 'enter' | 'add'>
   readonly schemas: Pick<SchemaChecks, 'names' | 'check'>
-  /** Where uploads go in thin mode, which keeps none. */
+  /** The service that uploads are forwarded to in thin mode; undefined otherwise. */
   readonly through: string | undefined
-  /** Counts it; what is no Failure becomes one. */
+  /** Counts the error and converts it to a Failure. */
   readonly failed: (error: unknown, about: string) => Failure
 }
 
-/** All uploads of a program are those of one client. */
+/** All uploads of a program count as one client's. */
 const client = 'the program'
 
 export function createAdd(deps: AddDeps): (source: AddSource, options?: AddOptions) => Promise<Added> {
@@ -51,7 +56,7 @@ export function createAdd(deps: AddDeps): (source: AddSource, options?: AddOptio
   }
 }
 
-/** It has its slot until it is settled, also for a program that waits no more. */
+/** An upload occupies its slot until it is settled, even if the program has stopped waiting. */
 async function begin(
   { uploads, schemas, through }: AddDeps,
   source: AddSource,

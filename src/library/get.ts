@@ -1,4 +1,5 @@
-// Content for a program, without HTTP: the same path, limits, denials, types and clocks as a GET has.
+// Content for a program without HTTP: the same path, limits, denylists, types and deadlines as a
+// GET.
 import type { CID } from 'multiformats/cid'
 import type { ContentPath, Resolution } from '../content/entity.ts'
 import { refuseRemainder } from '../content/formats/format.ts'
@@ -19,26 +20,30 @@ import type { Retrieval, Session } from '../retrieval/session.ts'
 import { fileType } from '../web/file-type.ts'
 import { createStream } from './stream.ts'
 
-/** How something is read. */
 export type GetOptions = {
-  /** Ends it at any time; then it rejects with the signal's reason. */
+  /** Aborts the read at any time; it then rejects with the signal's reason. */
   readonly signal?: AbortSignal | undefined
 }
 
-/** What a path leads to. Its first bytes are here and proved; the rest is fetched as it is read. */
+/**
+ * Content at a path. Its first bytes are in memory and verified; the rest is fetched as it is read.
+ */
 export interface Got {
   /**
-   * To be read once: `for await (const piece of got.bytes)`. The pieces are the reader's own. It throws a Failure when the rest
-   * cannot be had, and ends normally only behind the last byte. Who reads nothing for `limits.stalled` has left.
+   * To be read once: `for await (const piece of got.bytes)`. The pieces belong to the reader.
+   * Throws a Failure if the rest is unavailable, and ends normally only after the last byte. A
+   * reader that reads nothing for `limits.writeTimeout` counts as gone.
    */
   readonly bytes: AsyncIterable<Uint8Array>
   /** The media type, as a GET would have it. */
   readonly type: string
-  /** How many bytes there are; undefined for the listing of a directory. */
+  /** The number of bytes; undefined for the listing of a directory. */
   readonly size: number | undefined
-  /** Of what the path leads to. */
+  /** The CID at the end of the path. */
   readonly cid: CID
-  /** Lets go of it. To be called where `bytes` are not read to their end or left with `break`. */
+  /**
+   * Releases the content. To be called if `bytes` are not read to their end or left with `break`.
+   */
   cancel(): void
 }
 
@@ -50,20 +55,20 @@ export type GetDeps = {
   readonly jsonMaxBytes: number
   readonly mode: Mode
   readonly stalledMs: number
-  /** By name, the fastest first. */
+  /** Names, fastest first. */
   readonly tiers: readonly string[]
   readonly clock: Clock
   readonly onEnd: (account: Account) => void
-  /** Counts it; what is no Failure becomes one. */
+  /** Counts the error and converts it to a Failure. */
   readonly failed: (error: unknown, about: string) => Failure
 }
 
-// Read whole, where it is not more: its session can end before its reader begins.
+// Content up to this size is read completely, so that its session can end before its reader begins.
 const wholeBytes = 256 * 1024
 
 export interface LibraryReader {
   get(path: string, options?: GetOptions): Promise<Got>
-  /** Cuts what is being read. */
+  /** Aborts all reads. */
   close(): void
 }
 
@@ -126,7 +131,7 @@ export function createLibraryReader(deps: GetDeps): LibraryReader {
   }
 }
 
-/** For a reader of its own: what is here is kept for others, too. */
+/** Yields a copy, because others share these bytes. */
 async function* atOnce(whole: Uint8Array): AsyncGenerator<Uint8Array> {
   if (whole.byteLength > 0) yield new Uint8Array(whole)
 }
@@ -151,7 +156,7 @@ export async function contentOf(path: unknown, names: Names, wants: LookupReques
   return { content, visitNames }
 }
 
-/** As `api` mode answers it, but that in `web` mode a file has the type that a browser would be told. */
+/** The body as in `api` mode, except that in `web` mode a file has the media type for browsers. */
 export function bodyFor(
   session: Session,
   resolution: Resolution,

@@ -1,21 +1,22 @@
-// The life of a gateway in a program: nothing is touched before `start`, and nothing is left behind `close`.
+// The life cycle of a gateway in a program: nothing is touched before `start`, and everything is
+// released by `close`.
 import { Failure } from '../core/failure.ts'
 
 export type LifecycleOptions<Running> = {
   readonly make: () => Promise<Running>
-  /** From now on it starts. */
+  /** Called when it starts. */
   readonly onStart: () => void
   readonly onRunning: (running: Running) => void
-  /** It will not run, or not any more. */
+  /** Called when it will not run, or no longer runs. */
   readonly onOver: (why: Failure) => void
 }
 
 export interface Lifecycle<Running> {
   start(): Promise<void>
   close(): Promise<void>
-  /** While it runs. */
+  /** Undefined unless it runs. */
   current(): Running | undefined
-  /** The same, once it has started. Rejects with a Failure where it does not run. */
+  /** Resolves once it has started. Rejects with a Failure if it does not run. */
   running(): Promise<Running>
 }
 
@@ -73,5 +74,5 @@ export function createLifecycle<Running extends { close(): Promise<void> }>(
 const notRunning = (what: string): Failure => new Failure('overloaded', what, { source: 'ours', retryAfterMs: 1000 })
 const ended = (): Failure => notRunning('this gateway is closed')
 
-/** What is said before a start. */
+/** The Failure before a start. */
 export const notStarted = (): Failure => notRunning('this gateway is not started: call its start()')

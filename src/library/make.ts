@@ -1,4 +1,4 @@
-// The parts of a gateway put together, in the order in which they may be refused.
+// Assembles a gateway, in the order in which its parts may refuse the configuration.
 import { CID } from 'multiformats/cid'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
@@ -35,7 +35,7 @@ import { createWhy, type WhyDeps } from './why.ts'
 export type LibraryInside = Inside & {
   readonly get: LibraryReader['get']
   readonly add: ReturnType<typeof createAdd>
-  /** Notes a request that the server in front refused. */
+  /** Records a request that the server refused. */
   refused(refusal: ParserRefusal): void
   drain(): void
   close(): Promise<void>
@@ -51,7 +51,7 @@ export type MakeOptions = {
   readonly team: Team | undefined
 }
 
-/** Rejects with a ConfigError or a Failure, and leaves nothing behind that goes on working. */
+/** Rejects with a ConfigError or a Failure, after closing everything it had started. */
 export async function makeGateway({
   config,
   log,
@@ -88,7 +88,7 @@ export async function makeGateway({
   }
 }
 
-/** What sends them is loaded where an operator wants them. */
+/** Loads the exporter only if spans are enabled. */
 async function takeSpans(
   environment: TraceEnvironment,
   { lease, clock, log }: Pick<Whole, 'lease' | 'clock' | 'log'>,
@@ -106,8 +106,8 @@ async function takeSpans(
 }
 
 /**
- * Writes to the log of the newest gateway. One for all gateways that follow one another, and made apart from each: the parts
- * that outlive a gateway hold this log, and must not hold that gateway by it.
+ * A log that follows reloads: it writes to the newest gateway's log. A separate function, because
+ * parts that outlive a gateway hold this log, and a closure would keep that gateway in memory.
  */
 function createLogOfNewest(first: Log): { readonly log: Log; follow(latest: Log): void } {
   let newest = first
@@ -147,7 +147,10 @@ const recordsIn = (store: Store): RecordPlace => ({
   write: (records, max) => writeRecords(store, max, records),
 })
 
-/** What workers ask of this process: blocks of uploads that lie in its memory alone; and IPNS records that they found. */
+/**
+ * Answers workers: blocks of uploads that are only in the memory of this process, and IPNS records
+ * that they found.
+ */
 function answerWorkers({ team, config, log }: Whole, { stack }: Tiers, store: Store): void {
   if (!isOwner(team)) return
   team.on('records', (said) =>
@@ -175,7 +178,8 @@ async function putTogether(whole: Whole): Promise<Together> {
   const { publisher } = routing
   const side = { providers, store, tiers, reading, writing, front, failures: shared.failures, why, publisher }
   const { handler: admin, drain, begin } = wireAdmin(whole, side)
-  // An acknowledged upload is never 404, not even for the first client after a start.
+  // Wait for the store: an acknowledged upload is never 404, not even for the first client after a
+  // start.
   await store.ready.catch((error: unknown) => whole.log('error', 'store.unusable', { why: wordsOf(error) }))
   const { router, handler, hot } = front
   const { through } = whole.config.upload
@@ -210,7 +214,7 @@ function readerOf(whole: Whole, { shared, failed, ...parts }: ForGet): LibraryRe
   return createLibraryReader({ ...lookOf(whole, parts), onEnd: shared.requests.read, failed })
 }
 
-/** What a path is read with, and as a GET reads it. */
+/** The dependencies of a GET, for `why`. */
 function lookOf({ config, clock }: Whole, { reading, tiers, front }: Omit<ForGet, 'shared' | 'failed'>): WhyDeps {
   const { retrieval, names } = reading
   const { limits, jsonRule } = front
@@ -227,7 +231,7 @@ function lookOf({ config, clock }: Whole, { reading, tiers, front }: Omit<ForGet
   }
 }
 
-/** The Failure that a program gets for an error: counted, and logged if it was unexpected. */
+/** Counts an error of the library, logs an unexpected one, and converts it to a Failure. */
 const failureOf =
   ({ log }: Whole, { requests }: Public): GetDeps['failed'] =>
   (error, about) => {

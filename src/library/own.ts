@@ -1,5 +1,5 @@
-// Tiers, upstreams and providers that a program brings itself. This file checks that they obey the contracts before anything
-// is made with them.
+// Tiers, upstreams and providers of a program. Verifies that they fulfil the contracts before
+// anything uses them.
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
@@ -7,13 +7,18 @@ import { type Complaint, ConfigError } from '../config/complaints.ts'
 import type { Config } from '../config/load.ts'
 import type { Own } from '../wiring/whole.ts'
 
-/** Of a program, beside those that the configuration names. The gateway uses them, and never closes one. */
+/**
+ * A program's own backends, in addition to the configured ones. The gateway uses them, and never
+ * closes one.
+ */
 export type OwnBackends = {
-  /** Looked into behind the configured ones: those in memory first, then those that are not. */
+  /** Asked after the configured tiers: those in memory first. */
   readonly tiers?: readonly Tier[] | undefined
-  /** Asked beside the configured ones, in the order that their speed gives. */
+  /** Raced with the configured upstreams, ordered by speed. */
   readonly upstreams?: readonly Upstream[] | undefined
-  /** Given every upload, beside the configured ones; `pinning.confirm` counts all of them. */
+  /**
+   * Receive every upload along with the configured providers; `pinning.confirm` counts all of them.
+   */
   readonly providers?: readonly Provider[] | undefined
 }
 
@@ -58,7 +63,7 @@ function missing(kind: KindName, one: unknown): string[] {
   return wrong
 }
 
-/** Throws a ConfigError for what does not go together. */
+/** Throws a ConfigError for names that collide, or backends that do not fit the configuration. */
 export function refuseBeside(own: Own, { cache, retrieval, pinning, upload }: Config): void {
   const twice = (kind: KindName, configured: readonly { readonly name: string }[]): string[] => {
     const names = new Set(configured.map(({ name }) => name))

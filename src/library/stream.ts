@@ -1,19 +1,22 @@
-// Streams content to a program, at the pace of its reader, and drops it when the reader has left.
+// Streams content to a program at the pace of its reader, and releases it when the reader has left.
 import type { Clock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 
 export type StreamOptions = {
-  /** Read already, so that what is not there is known before there is a stream. */
+  /**
+   * The first chunk, read before the stream is returned, so that missing content rejects the call
+   * and not the stream.
+   */
   readonly first: IteratorResult<Uint8Array>
   readonly pieces: AsyncIterator<Uint8Array>
-  /** Of what brings the pieces. */
+  /** Aborts the source of the pieces. */
   readonly own: AbortController
-  /** A reader that takes nothing for so long has left. */
+  /** The maximum time between two reads, after which the reader counts as gone. */
   readonly stalledMs: number
   readonly clock: Clock
-  /** Once, however it ends. */
+  /** Called once, at the end. */
   readonly onEnd: () => void
-  /** What a reader is told of what went wrong. */
+  /** Converts an error for the reader. */
   readonly explain: (error: unknown) => unknown
 }
 
@@ -62,7 +65,7 @@ export function createStream({ first, pieces, own, stalledMs, clock, onEnd, expl
         return over
       }
       if (!isOver) wait()
-      // What comes is a view of a block that others read, too.
+      // A copy, because the piece is a view of a block that others read too.
       return { done: false, value: new Uint8Array(found.value) }
     } catch (error) {
       why = undefined
@@ -74,7 +77,7 @@ export function createStream({ first, pieces, own, stalledMs, clock, onEnd, expl
   function cancel(): void {
     why = undefined
     end()
-    // Not waited for: what it is at ends with its session.
+    // Not awaited: the pending read ends with its session.
     void pieces.return?.().catch(() => {})
   }
 

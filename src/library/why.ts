@@ -1,5 +1,5 @@
-// Why a path is answered as it is: reads it as a GET would, as far as the first bytes, and tells of each block on the way where
-// it came from and how long that took. For the operator: it is not counted as a request.
+// Explains the response to a path: reads it as a GET would, up to the first bytes, and reports the
+// source and the time of each block. For the operator: not counted as a request.
 import { refuseRemainder } from '../content/formats/format.ts'
 import { walkPath } from '../content/resolve.ts'
 import type { Failure } from '../core/failure.ts'
@@ -12,7 +12,10 @@ export type WhyStep = {
   readonly cid: string
   readonly bytes: number
   readonly ms: number
-  /** The tier or the upstream; undefined: it is in the CID, or was brought with a block before it. */
+  /**
+   * The tier or upstream; undefined if the block is in the CID, or arrived together with an earlier
+   * one.
+   */
   readonly from: string | undefined
   readonly isFetched: boolean
 }
@@ -34,7 +37,8 @@ export type WhyAnswer = {
 
 export type WhyDeps = Omit<GetDeps, 'onEnd' | 'failed'>
 
-// A directory with millions of names is found by its shards, and a path may have hundreds of names: the first ones tell.
+// The first steps suffice: a directory with millions of names is found through shards, and a path
+// may have hundreds of names.
 const mostSteps = 256
 const wholeBytes = 256 * 1024
 
@@ -90,7 +94,7 @@ async function firstOf(pieces: AsyncIterable<unknown>): Promise<void> {
   for await (const _piece of pieces) return
 }
 
-/** Also says where what was read since the last time came from. */
+/** An account that also reports the sources of everything read since the last call. */
 function createTellingAccount(tiers: readonly string[]) {
   const account = createAccount(tiers)
   let from: string | undefined

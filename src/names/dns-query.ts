@@ -1,5 +1,5 @@
-// One TXT look-up with its TTL, which node:dns does not tell: over UDP and TCP to the system's servers, or over HTTPS
-// (RFC 8484). The same packet travels on all three.
+// A TXT lookup with its TTL, which node:dns does not expose: over UDP and TCP to the system's
+// servers, or over HTTPS (RFC 8484), with the same packet.
 
 import { randomInt } from 'node:crypto'
 import { createSocket } from 'node:dgram'
@@ -11,10 +11,13 @@ import { withDeadline } from '../core/deadline.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import { hasIdOf, type TxtAnswer, txtAnswer, txtQuestion } from './txt-packet.ts'
 
-/** A server, or several that are as good as one. */
+/** A server, or several equivalent ones. */
 export interface TxtServer {
   readonly name: string
-  /** No texts: the name has no TXT record, or does not exist. Rejects with a Failure when no server could say. */
+  /**
+   * Empty if the name has no TXT record or does not exist. Rejects with a Failure if no server
+   * answered.
+   */
   lookup(name: string, signal: AbortSignal): Promise<TxtAnswer>
   close(): Promise<void>
 }
@@ -25,7 +28,7 @@ const oneServerMs = 2_000
 const failed = (server: string, cause: unknown): Failure =>
   new Failure('broken', `the DNS server ${server} did not answer`, { source: 'upstream', cause })
 
-/** The deadline of one server, for connection and whole answer. */
+/** The deadline of one server, for connecting and the complete response. */
 function inTime<T>(
   server: string,
   { clock, signal }: { readonly clock: Clock; readonly signal: AbortSignal },
@@ -35,7 +38,7 @@ function inTime<T>(
   return withDeadline({ ms: oneServerMs, clock, signal, late }, work)
 }
 
-/** RFC 8484. The operator chose `url`; redirects are not followed. */
+/** DNS over HTTPS (RFC 8484). Redirects are not followed, because the operator chose `url`. */
 export function dnsOverHttps(url: string, userAgent: string, clock: Clock): TxtServer {
   const agent = new Agent({
     connections: 4,
@@ -69,7 +72,7 @@ export function dnsOverHttps(url: string, userAgent: string, clock: Clock): TxtS
     }
     return Buffer.concat(pieces)
   }
-  // Path and query may be the key of an account.
+  // Only the host is shown: path and query may contain the key of an account.
   const { host } = new URL(url)
   return {
     name: host,
@@ -87,7 +90,7 @@ export function dnsOverHttps(url: string, userAgent: string, clock: Clock): TxtS
   }
 }
 
-/** `host` or `host:port`; by default the system's servers at the time of the look-up. */
+/** `host` or `host:port`. Default: the system's servers at the time of the lookup. */
 export function plainDns(servers: () => readonly string[], clock: Clock): TxtServer {
   async function one(server: string, name: string, signal: AbortSignal): Promise<TxtAnswer> {
     const [host, port] = endpoint(server)
@@ -114,7 +117,8 @@ export function plainDns(servers: () => readonly string[], clock: Clock): TxtSer
 }
 
 /**
- * `system`, or addresses: https://…/dns-query, or a host with or without a port. The first server that answers decides.
+ * `system`, or addresses: https://…/dns-query, or a host with or without a port. The first server
+ * that responds decides.
  */
 export function txtServers(
   wanted: 'system' | readonly string[],
@@ -128,7 +132,7 @@ export function txtServers(
   )
 }
 
-/** HTTPS and TCP have room for everything: a truncated answer may lack the record that counts. */
+/** HTTPS and TCP have no size limit: a truncated response may lack the relevant record. */
 function whole(answer: TxtAnswer | 'cut'): TxtAnswer {
   if (answer === 'cut') throw new Error('it cut its answer short')
   return answer
@@ -140,7 +144,10 @@ function endpoint(server: string): [host: string, port: number] {
   return [match?.[1] ?? server, Number(match?.[2] ?? 53)]
 }
 
-/** A connected socket receives from its server alone: packets from other addresses or ports never reach it. */
+/**
+ * A connected socket receives from its server only: packets from other addresses or ports never
+ * reach it.
+ */
 function overUdp(host: string, port: number, question: Buffer, signal: AbortSignal): Promise<Buffer> {
   return new Promise((resolve, reject) => {
     const socket = createSocket(isIPv6(host) ? 'udp6' : 'udp4')
@@ -155,7 +162,7 @@ function overUdp(host: string, port: number, question: Buffer, signal: AbortSign
     socket.on('message', (bytes) => {
       if (hasIdOf(question, bytes)) end(() => resolve(bytes))
     })
-    // An unreachable server (IPv6 without IPv6) is reported here and nowhere else.
+    // Only this callback reports an unreachable server (an IPv6 address without IPv6).
     socket.connect(port, host, (error?: Error) => {
       if (signal.aborted) return
       if (error) end(() => reject(error))

@@ -1,5 +1,5 @@
-// Resolves a domain's DNSLink: the TXT record of `_dnslink.<name>`, kept for its TTL, and served stale while no DNS
-// server answers.
+// Resolves a domain's DNSLink, the TXT record of `_dnslink.<name>`. Cached for its TTL, and served
+// stale while no DNS server responds.
 import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import { createGate } from '../core/gate.ts'
@@ -15,25 +15,28 @@ import {
 } from './lookups.ts'
 
 export interface DnsLinks {
-  /** `/ipfs/…` or `/ipns/…`, as the record says. Rejects with `not-found` for a name without a DNSLink. */
+  /**
+   * Resolves with `/ipfs/…` or `/ipns/…`, as in the record. Rejects with `not-found` for a name
+   * without a DNSLink.
+   */
   resolve(name: string, wants: LookupRequest): Promise<LookupAnswer<string>>
   stats(): ReturnType<Lookups<string, string>['stats']>
   close(): Promise<void>
 }
 
-const staleMs = 86_400_000 // how long an answer is served after its TTL while no server answers
+const staleMs = 86_400_000 // how long a result is served stale after its TTL while no server responds
 const fixedFreshMs = 60_000
 const unavailableMs = 5_000
-const atOnce = 100 // look-ups at once; a client can make up any host name
+const atOnce = 100 // concurrent lookups, since a client can invent any host name
 const mostWaiting = 400
 const waitMs = 1_000
 
-/** Whether DNS could have this name; checked before any server is asked. */
+/** True if DNS could have this name; checked before any server is asked. */
 export const isDomain = (name: string): boolean =>
-  name.length <= 244 && // with _dnslink. in front no longer than a name may be
+  name.length <= 244 && // so that with _dnslink. in front it is still a valid name
   /^(?=.*\.)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)+[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?\.?$/i.test(name)
 
-/** One spelling for every domain. */
+/** Normalizes a domain. */
 const spelled = (name: string): string => name.toLowerCase().replace(/\.$/, '')
 
 const isPath = (text: string): boolean => /^\/ip[fn]s\/[^/]/.test(text)
@@ -46,20 +49,21 @@ const tooMany = (): Failure =>
 
 export function createDnsLinks(options: {
   readonly servers: readonly TxtServer[]
-  /** Names that DNS is not asked for. */
+  /** Static links that override DNS. */
   readonly fixed: Readonly<Record<string, string>>
   readonly deadlineMs: number
   readonly ttl: { readonly leastMs: number; readonly mostMs: number }
   readonly notFoundMs: number
   readonly most: number
-  /** By default nothing is known yet. */
+  /** Default: empty. */
   readonly memory?: LookupMemory<string> | undefined
   readonly clock: Clock
 }): DnsLinks {
   const { servers, ttl, clock } = options
   const fixed = new Map(Object.entries(options.fixed).map(([name, value]) => [spelled(name), value]))
 
-  // A flood of made-up names uses a bounded number of sockets and bytes; further look-ups are refused at once.
+  // A flood of invented names uses a bounded number of sockets and bytes; further lookups are
+  // refused at once.
   const gate = createGate({ most: atOnce, inLine: mostWaiting, full: tooMany, patience: { ms: waitMs, clock } })
 
   async function ask(
@@ -74,7 +78,7 @@ export function createDnsLinks(options: {
         note({ upstream: server.name, outcome, ms: Math.round(clock.monotonic() - began) })
       try {
         const { texts, ttlMs } = await server.lookup(`_dnslink.${name}`, signal)
-        // Sorted, so that every instance and every answer picks the same link.
+        // Sorted, so that every instance picks the same link, whatever the order of the records.
         const links = texts.flatMap((text) =>
           text.startsWith('dnslink=') ? [text.slice('dnslink='.length).trim()] : [],
         )

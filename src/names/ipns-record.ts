@@ -1,5 +1,6 @@
-// Verifies IPNS records: signed by the key they are named after, and not expired. No other file knows the `ipns`
-// package, and it is loaded with the first record: with what it brings it takes 14 MB and a fifth of the time of a start.
+// Verifies IPNS records: signed by the key of their name, and not expired. The only file that uses
+// the `ipns` package, which is loaded with the first record because it takes 14 MB and a fifth of
+// the startup time.
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { maxRecordBytes } from '../../backends/upstreams/contract.ts'
@@ -11,9 +12,9 @@ export type IpnsRecord = {
   /** `/ipfs/…` or `/ipns/…`. */
   readonly value: string
   readonly sequence: bigint
-  /** How long its publisher lets it be kept. */
+  /** The publisher's cache lifetime. */
   readonly ttlMs: number
-  /** Milliseconds since the epoch: the record is never served past this. */
+  /** Milliseconds since the epoch, after which the record is never served. */
   readonly endsAt: number
 }
 
@@ -30,31 +31,36 @@ async function library() {
 
 const isCount = (value: unknown): value is bigint => typeof value === 'bigint' && value >= 0n
 
-/** One form for every spelling of a key. Throws for what cannot be the hash of a key. */
+/** Normalizes a key. Throws for a CID that cannot be the hash of a key. */
 export function canonicalKey(cid: CID): CID {
   const { code, digest } = cid.multihash
   if (keyFunctions.has(code) && digest.byteLength <= 64) return CID.createV1(codec.libp2pKey, cid.multihash)
   throw new Failure('malformed', `${cid} is not an IPNS key`, { source: 'client' })
 }
 
-/** As it is spelled everywhere: base36. */
+/** The key in base36, its usual spelling. */
 export const keyText = (key: CID): string => key.toString(base36)
 
-/** The record that this key signed, also when it has expired. Throws `false-bytes` for anything else. */
+/**
+ * Verifies that this key signed the record; accepts an expired one. Throws `false-bytes` for
+ * anything else.
+ */
 export async function signedRecord(key: CID, bytes: Uint8Array): Promise<IpnsRecord> {
-  // Not within: that it cannot be loaded says nothing about the record.
+  // Outside the try block: a failure to load the package says nothing about the record.
   const { multihashToIPNSRoutingKey, unmarshalIPNSRecord, ipnsValidator } = await library()
   try {
     if (bytes.byteLength > maxRecordBytes) throw new Error('it is too large')
     const routingKey = multihashToIPNSRoutingKey(key.multihash as Parameters<typeof multihashToIPNSRoutingKey>[0])
     await ipnsValidator(routingKey, bytes).catch((error: unknown) => {
-      // Callers check the expiry, by their own clock; the package does so after the signature.
+      // Ignore the package's expiry check, which follows the signature check: callers check the
+      // expiry by their own clock.
       if ((error as { name?: unknown } | null)?.name !== 'RecordExpiredError') throw error
     })
     const { value, sequence, ttl, validity } = unmarshalIPNSRecord(bytes)
     const endsAt = Date.parse(validity)
     if (Number.isNaN(endsAt)) throw new Error('its validity is not a date')
-    // The package takes what the data says: a key may have signed a record without a sequence, or with one that is no number.
+    // The package does not validate these: a key may have signed a record without a sequence, or
+    // with one that is not a number.
     if (!isCount(sequence)) throw new Error('its sequence is not a count')
     if (ttl !== undefined && !isCount(ttl)) throw new Error('its TTL is not a count')
     return { bytes, value, sequence, ttlMs: ttl === undefined ? defaultTtlMs : Number(ttl / 1_000_000n), endsAt }
@@ -66,7 +72,7 @@ export async function signedRecord(key: CID, bytes: Uint8Array): Promise<IpnsRec
   }
 }
 
-/** The same; rejects with `not-found` for a record that has expired at this time. */
+/** Also rejects with `not-found` for a record that has expired by `now`. */
 export async function provedRecord(key: CID, bytes: Uint8Array, now: number): Promise<IpnsRecord> {
   const record = await signedRecord(key, bytes)
   if (record.endsAt > now) return record
@@ -79,7 +85,10 @@ export async function provedRecord(key: CID, bytes: Uint8Array, now: number): Pr
   )
 }
 
-/** Of several valid records the newest: the highest sequence, then the latest end, then the first. */
+/**
+ * Selects the newest of several valid records: the highest sequence, then the latest end, then the
+ * first.
+ */
 export function newest(records: readonly IpnsRecord[]): IpnsRecord | undefined {
   const isNewer = (one: IpnsRecord, other: IpnsRecord) =>
     one.sequence === other.sequence ? one.endsAt > other.endsAt : one.sequence > other.sequence

@@ -1,5 +1,5 @@
-// Resolves an IPNS key: the newest valid record of several upstreams, of shared tiers, and of those seen before. A
-// valid record that is older than a known one never replaces it, even when the known one has expired.
+// Resolves an IPNS key to the newest valid record of several upstreams, the shared tiers, and the
+// cache. An older valid record never replaces a newer one, even after the newer one has expired.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import type { Clock } from '../core/clock.ts'
@@ -23,30 +23,30 @@ import type { SharedRecords } from './shared-records.ts'
 
 export type RecordSource = {
   readonly name: string
-  /** The bytes of a record that claims to be this key's. */
+  /** Fetches the record of this key; the bytes are unverified. */
   record(key: CID, signal: AbortSignal): Promise<Uint8Array>
-  /** The upstream sent something that is not a record of the key. */
+  /** Reports that the upstream sent something other than a record of the key. */
   lied(failure: Failure): void
 }
 
 export type Sources = (key: CID) => { readonly ready: readonly RecordSource[]; readonly skipped: readonly Attempt[] }
 
 export interface IpnsNames {
-  /** `key` in its canonical form. */
+  /** `key` must be in its canonical form. */
   resolve(key: CID, wants: LookupRequest): Promise<LookupAnswer<IpnsRecord>>
   stats(): ReturnType<Lookups<CID, IpnsRecord>['stats']>
   close(): void
 }
 
-const againMs = 10_000 // what a tier alone had is looked up again after this, since no upstream has said that it still holds
-const graceMs = 400 // after the first valid record, the others have this long to bring a newer one
+const againMs = 10_000 // a record that only a tier had, no upstream, is looked up again after this
+const graceMs = 400 // after the first valid record, the other sources have this long to return a newer one
 
 type Brought = { readonly record: IpnsRecord; readonly via: string; readonly isTier: boolean }
 
-/** The known records. A reload passes them on, so that no name goes back to an older record. */
+/** The known records. A reload keeps them, so that no name reverts to an older record. */
 export type RecordMemory = {
   readonly lookups: LookupMemory<IpnsRecord>
-  /** The highest sequence of each key that was ever seen here. The store remembers it over a restart. */
+  /** The highest sequence seen for each key. The store keeps it across restarts. */
   readonly highest: LRUCache<string, bigint>
 }
 
@@ -58,7 +58,7 @@ export const createRecordMemory = (most: number): RecordMemory => ({
 export function createIpnsNames(options: {
   readonly sources: Sources
   readonly store: RecordStore
-  /** By default nothing is known yet. */
+  /** Default: empty. */
   readonly memory?: RecordMemory | undefined
   readonly shared: SharedRecords
   readonly deadlineMs: number
@@ -97,11 +97,11 @@ export function createIpnsNames(options: {
     const enough = Promise.withResolvers<void>()
     let stopGrace: (() => void) | undefined
     let isOver = false
-    // A record in a tier may be old, so upstreams keep their whole time to bring a newer one.
+    // A record in a tier may be old, so upstreams keep all their time to return a newer one.
     const looks = shared.look(key, own.signal, (record, via) => {
       if (isOver) return
       const isOlder = isOutdone(key, record)
-      // An expired record still shows which records are older.
+      // An expired record still proves which records are older.
       seen(key, record)
       if (isOlder || record.endsAt <= clock.now()) return
       brought.push({ record, via, isTier: true })
@@ -128,7 +128,7 @@ export function createIpnsNames(options: {
     const all = Promise.all(ready.map(ask))
     try {
       await Promise.race([Promise.all([all, looks.soon]), enough.promise])
-      // No upstream has a record: wait for the slow tiers, too.
+      // No upstream has a record: wait for the slow tiers too.
       if (brought.length === 0 && !isKnownValid) await looks.done
     } finally {
       isOver = true
@@ -140,7 +140,7 @@ export function createIpnsNames(options: {
     signal.throwIfAborted()
     if (brought.length === 0)
       throw isArchive(key) ? await inArchive(key, looks.failures, store) : verdict(key, failures)
-    // Of two equal records, the one from an upstream.
+    // Of two equal records, prefer the one from an upstream.
     const sorted = brought.toSorted((one, other) => Number(one.isTier) - Number(other.isTier))
     const records = [...(isKnownValid ? [known] : []), ...sorted.map(({ record }) => record)]
     const best = newest(records.filter((record) => !isOutdone(key, record)))
@@ -158,7 +158,7 @@ export function createIpnsNames(options: {
     memory,
     look,
     ...createRecall({ store, shared, height }),
-    // A signed record says itself how long it holds: upstreams that lost it change nothing.
+    // A signed record defines its own lifetime: upstreams that lost it do not invalidate it.
     takesBack: () => false,
     late: (key) => late(key, isArchive(key)),
   })
@@ -170,7 +170,7 @@ export function createIpnsNames(options: {
   }
 }
 
-/** The highest sequence of a key that was seen is never gone behind. */
+/** Refuses sequences below the highest one seen for a key. */
 function createHeight(highest: RecordMemory['highest']) {
   const isOutdone = (key: CID, { sequence }: IpnsRecord): boolean => sequence < (highest.get(keyText(key)) ?? 0n)
 
@@ -188,7 +188,7 @@ type RecallOptions = {
   readonly height: ReturnType<typeof createHeight>
 }
 
-/** What is known without asking an upstream: from an earlier run, and from other instances. */
+/** Reads records without asking upstreams: those of an earlier run, and of other instances. */
 function createRecall({
   store,
   shared,
@@ -197,11 +197,11 @@ function createRecall({
   const { isOutdone, seen } = height
   return {
     async restore(key) {
-      // The store has logged what failed; upstreams and other tiers are asked.
+      // The store has logged its failure; upstreams and other tiers are asked.
       const bytes = await store.read(key).catch(() => undefined)
       if (!bytes) return undefined
       try {
-        // An expired record stays: it shows which records are older.
+        // Keep an expired record: it proves which records are older.
         const value = await signedRecord(key, bytes)
         if (isOutdone(key, value)) return undefined
         seen(key, value)
@@ -242,7 +242,10 @@ const storeFailed = (key: CID, cause?: unknown): Failure =>
     { source: 'tier', cause },
   )
 
-/** Without upstreams the stores are all there is to ask: what they said is an absence, what they did not say is none. */
+/**
+ * Without upstreams only the stores can be asked: if all of them responded, the record is absent;
+ * if one failed, its absence is unknown.
+ */
 async function inArchive(key: CID, tierFailures: readonly unknown[], store: RecordStore): Promise<Failure> {
   const failed = tierFailures[0] ?? (await store.read(key).then(() => undefined, String))
   return failed === undefined ? notHere(key) : storeFailed(key, failed)

@@ -1,5 +1,5 @@
-// Caches look-ups: fresh from memory, one look-up for a name however many clients want it, and the last valid result,
-// stale, while no server answers.
+// Caches lookups: serves fresh results from memory, coalesces lookups of one name, and serves the
+// last valid result stale while no server responds.
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../core/clock.ts'
 import { orAborted, withDeadline } from '../core/deadline.ts'
@@ -11,10 +11,11 @@ import type { Account, Attempt } from '../observe/account.ts'
 export type LookupRequest = {
   readonly signal: AbortSignal
   readonly account?: Account | undefined
-  /** Ask again, although it is fresh. */
+  /** Asks the servers even if the result is fresh. */
   readonly noCache?: boolean | undefined
   /**
-   * Ask no server: stale results count, and an unknown name rejects with `not-found` (facts: { onlyIfCached: true }).
+   * Asks no server: stale results are used, and an unknown name rejects with `not-found` (facts: {
+   * onlyIfCached: true }).
    */
   readonly onlyIfCached?: boolean | undefined
 }
@@ -22,9 +23,9 @@ export type LookupRequest = {
 export type LookupResult<T> = {
   readonly value: T
   readonly freshForMs: number
-  /** Milliseconds since the epoch: never served past this. */
+  /** Milliseconds since the epoch, after which it is never served. */
   readonly endsAt: number
-  /** The upstream, server or tier that gave the result. */
+  /** The upstream, server or tier of the result. */
   readonly via: string
   /** `via` is a tier of this gateway; no upstream was asked. */
   readonly isTier?: boolean
@@ -46,40 +47,42 @@ export interface Lookups<Subject, T> {
   close(): void
 }
 
-/** The context of one look-up. */
+/** The context of a lookup. */
 export type LookupContext<T> = {
   readonly signal: AbortSignal
-  /** Notes an upstream that was asked, and how it went. */
+  /** Records an upstream's answer. */
   note(attempt: Attempt): void
   /**
-   * Reports a valid result that is newer than the known one: served stale, while the look-up goes on, to clients that
-   * have waited long enough.
+   * Reports a valid result that is newer than the known one: it is served stale to clients that
+   * have waited long enough, while the lookup goes on.
    */
   recalled(known: Recalled<T>): void
 }
 
 export type LookupOptions<Subject, T> = {
-  /** Resolves with the newest there is, `known` included. */
+  /** Resolves with the newest result, which may be `known`. */
   readonly look: (subject: Subject, known: T | undefined, under: LookupContext<T>) => Promise<LookupResult<T>>
-  /** The result of an earlier process, verified again. */
+  /** Reads and verifies the result of an earlier process. */
   readonly restore?: ((subject: Subject) => Promise<Recalled<T> | undefined>) | undefined
-  /** The result of other instances, for clients with `only-if-cached`; otherwise `look` finds it. */
+  /**
+   * Reads the result of other instances, for clients with `only-if-cached`; for others `look` does.
+   */
   readonly recall?: ((subject: Subject, signal: AbortSignal) => Promise<Recalled<T> | undefined>) | undefined
-  /** Whether this failure invalidates the known result, so that it is not served stale. */
+  /** True if this failure invalidates the known result, so that it is not served stale. */
   readonly takesBack: (error: unknown) => boolean
   readonly late: (subject: Subject) => Failure
   readonly deadlineMs: number
-  /** How long a failure is remembered when nothing is known. */
+  /** The lifetime of a failure in the negative cache. */
   readonly notFoundMs: number
-  /** The same for `unavailable`, which says nothing about the name. Default: not at all. */
+  /** The lifetime of `unavailable`, which says nothing about the name. Default: not cached. */
   readonly unavailableMs?: number | undefined
   readonly most: number
-  /** What was looked up before. By default nothing. */
+  /** Results of earlier lookups. Default: empty. */
   readonly memory?: LookupMemory<T> | undefined
   readonly clock: Clock
 }
 
-/** Results and failures of look-ups. A reload passes them on. */
+/** Results and failures of lookups. Kept across reloads. */
 export type LookupMemory<T> = {
   readonly held: LRUCache<string, RememberedLookup<T>>
   readonly failed: LRUCache<string, Failed>
@@ -90,15 +93,15 @@ export const createLookupMemory = <T>(most: number): LookupMemory<T> => ({
   failed: new LRUCache(upTo(most)),
 })
 
-const staleAfterMs = 1_000 // a client waits until the look-up is this old, then gets the stale result
-const againMs = 10_000 // after serving stale, the next look-up starts after this
-const leastAgeMs = 1_000 // younger than this it is fresh even for `no-cache`
+const staleAfterMs = 1_000 // a client waits until the lookup is this old, then gets the stale result
+const againMs = 10_000 // after serving stale, the next lookup starts after this
+const leastAgeMs = 1_000 // a younger result is fresh even for `no-cache`
 
 type RememberedLookup<T> = LookupResult<T> & { readonly at: number }
 type Failed = { readonly error: unknown; readonly at: number; readonly until: number }
 type LookupInFlight<T> = {
   readonly done: Promise<RememberedLookup<T>>
-  /** Resolves when a stale result is available. */
+  /** Resolves once a stale result is available. */
   readonly known: Promise<void>
   readonly attempts: readonly Attempt[]
   readonly at: number
@@ -225,7 +228,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
   }
 }
 
-/** A remembered result as an answer: fresh, or stale while no server has a newer one. */
+/** Converts a cached result to an answer: fresh, or stale while no server has a newer one. */
 function createAnswers<T>(held: LookupMemory<T>['held'], clock: Clock) {
   let served = 0
 
@@ -261,14 +264,14 @@ function createAnswers<T>(held: LookupMemory<T>['held'], clock: Clock) {
     isFresh,
     fresh,
     stale,
-    /** How often something stale was. */
+    /** The number of stale answers. */
     get served() {
       return served
     },
   }
 }
 
-/** The remembered failure, for a later caller. */
+/** A copy of the cached failure, for a later caller. */
 function again(error: unknown, retryAfterMs: number): unknown {
   if (!isFailure(error)) return error
   const { kind, source, facts, cause } = error

@@ -1,5 +1,5 @@
-// Resolves /ipns/<name>: keys by their records and domains by their DNSLink, step by step until the path ends at
-// content. Callers append the rest of the request's path.
+// Resolves /ipns/<name>, keys by their records and domains by their DNSLink, step by step until the
+// path ends at content. Callers append the rest of the request's path.
 import type { CID } from 'multiformats/cid'
 import type { ContentPath } from '../content/entity.ts'
 import { parseRoot } from '../content/path.ts'
@@ -22,15 +22,15 @@ import { createSites, type HasLink, type NoLinkMemory } from './sites.ts'
 export type { LookupRequest } from './lookups.ts'
 
 export type ResolvedName = {
-  /** Where the name leads, with what the records say behind the CID. */
+  /** The content path of the name, including the path in its record. */
   readonly path: ContentPath
-  /** Checks a path of that CID against the denylists, for each name on the way. */
+  /** Checks a path below that CID against the denylists, for each name on the way. */
   readonly visitNames: VisitNames
-  /** How long this is fresh: the least of all steps. */
+  /** How long the result is fresh: the minimum of all steps. */
   readonly ttlMs: number
-  /** Milliseconds since the epoch: no cache may serve it past this. */
+  /** Milliseconds since the epoch, after which no cache may serve it. */
   readonly endsAt: number
-  /** The source of the last step that was looked up; `memory` without any. */
+  /** The source of the last step that was looked up; `memory` if none was. */
   readonly via: string
 }
 
@@ -38,23 +38,28 @@ export type NameRecord = {
   /** The key, in base36. */
   readonly name: string
   readonly bytes: Uint8Array
-  /** Its TTL, and how much of it has passed. */
+  /** The TTL of the record. */
   readonly ttlMs: number
   readonly ageMs: number
   readonly endsAt: number
 }
 
 export type ResolveRequest = LookupRequest & {
-  /** Names below the name that was asked for: a denylist may mean these only. */
+  /** Segments after the name: a denylist may mean only that path. */
   readonly rest?: readonly string[] | undefined
 }
 
 export interface Names {
   /** Rejects with a Failure: malformed, not-found, denied, false-bytes, timeout, unavailable. */
   resolve(name: string, wants: ResolveRequest): Promise<ResolvedName>
-  /** The proved record of a key, as its bytes. A domain has none: malformed. */
+  /**
+   * The verified record of a key as bytes. Rejects with `malformed` for a domain, which has none.
+   */
   record(name: string, wants: LookupRequest): Promise<NameRecord>
-  /** Whether a domain has a DNSLink: false also when no server could say, so that other hosts go on. */
+  /**
+   * True if a domain has a DNSLink; false if no server responded, so that requests to other hosts
+   * are served.
+   */
   readonly hasLink: HasLink
   stats(): Readonly<Record<'records' | 'links' | 'flights' | 'stale', number>>
   close(): Promise<void>
@@ -69,15 +74,15 @@ export type NamesSettings = {
   readonly most: number
 }
 
-/** The known names. A reload passes them on; the owner closes them. */
+/** The known names. Kept across reloads and closed by the owner. */
 export type NamesMemory = {
-  /** The last records, on the disk. */
+  /** Records in the data folder. */
   readonly store: RecordStore
-  /** And in the tiers that instances share. */
+  /** Records in the tiers shared by instances. */
   readonly shared: SharedRecords
   readonly records: RecordMemory
   readonly links: LookupMemory<string>
-  /** Domains that had no link lately. */
+  /** Domains that recently had no link. */
   readonly without: NoLinkMemory
 }
 
@@ -86,7 +91,7 @@ const mostSteps = 32
 export function createNames(options: {
   readonly settings: NamesSettings
   readonly pool: Pool
-  /** Routers keep records too. */
+  /** Delegated routers, which store records too. */
   readonly routers?: readonly RecordRouter[]
   readonly memory: NamesMemory
   /** Throws a Failure `denied`. Called for each name on the way. */
@@ -164,7 +169,7 @@ export function createNames(options: {
       }
       const { value, freshMs, endsAt } = await ipns.resolve(key, wants)
       const ttlMs = Math.min(value.ttlMs, settings.ttl.most)
-      // Near its expiry, the expiry counts.
+      // Near the end of the record, its end limits the TTL.
       const isEnding = freshMs >= endsAt - clock.now()
       const ageMs = isEnding ? 0 : Math.max(0, ttlMs - freshMs)
       return { name: keyText(key), bytes: value.bytes, ttlMs: isEnding ? freshMs : ttlMs, ageMs, endsAt }
@@ -189,10 +194,13 @@ export function createNames(options: {
   }
 }
 
-/** A name on the way, and the path behind it. */
+/** A name on the way, and the path after it. */
 type Passed = { readonly name: string; readonly below: readonly string[] }
 
-/** `base`: the path below the CID that the names add. A path outside of it was not reached through them. */
+/**
+ * `base` is the path below the CID that the names add. A path outside of it was not reached through
+ * them.
+ */
 function visitor(
   visit: (name: string, rest: readonly string[]) => void,
   passed: readonly Passed[],
@@ -206,13 +214,13 @@ function visitor(
   }
 }
 
-/** A key in its one spelling, or undefined for what may be a domain. */
+/** The normalized key; undefined for a possible domain. */
 function keyOf(name: string): CID | undefined {
   const cid = name.includes('.') ? undefined : parseKey(name)
   return cid && canonicalKey(cid)
 }
 
-/** How this key is spelled in addresses: base36. Undefined for a domain, and for what can be no key. */
+/** Spells the key in base36, as in URLs. Undefined for a domain or an invalid key. */
 export function spellingOf(name: string): string | undefined {
   try {
     const key = keyOf(name)

@@ -1,5 +1,6 @@
-// The upstreams that may be asked for an IPNS record now. Names respect the health of an upstream (cool-downs, budgets,
-// quarantine) and hardly change it: a missing or slow name says nothing about how an upstream serves blocks.
+// Selects the upstreams to ask for an IPNS record. Lookups respect the health of an upstream (rate
+// limits, budgets, quarantine) and hardly change it: a missing or slow name says nothing about how
+// an upstream serves blocks.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/block.ts'
@@ -15,7 +16,10 @@ import type { RecordSource, Sources } from './ipns.ts'
 const lieMs = 600_000
 const unjudged = new Failure('cancelled', 'a record was asked for, no block', { source: 'ours' })
 
-/** A router that keeps records. It has no standing of its own here: what it says of a name tells nothing of its other answers. */
+/**
+ * A router that stores records. Its failures here do not affect its health: a name says nothing
+ * about its other answers.
+ */
 export type RecordRouter = {
   readonly name: string
   record(key: CID, signal: AbortSignal): Promise<Uint8Array>
@@ -28,7 +32,8 @@ export function recordSources(options: {
   readonly log: Log
 }): Sources {
   const { pool, routers = [], clock, log } = options
-  // By key: one record that this gateway cannot read must not cost the upstream all other names.
+  // Keyed by upstream and name: one record that this gateway cannot read must not cost the upstream
+  // all other names.
   const liars = new LRUCache<string, number>(upTo(10_000))
 
   const sourceOf = (member: Member, spentOn: string): RecordSource => ({

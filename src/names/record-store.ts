@@ -1,21 +1,21 @@
-// Keeps the last record of each key in the store, so that names resolve after a restart with every upstream down. Readers
-// verify it again.
+// Stores the last record of each key, so that names resolve after a restart while every upstream is
+// down. Readers verify it again.
 import type { CID } from 'multiformats/cid'
 import type { Log } from '../core/log.ts'
 import type { Statement, Store, StoreReader } from '../store/store.ts'
 import { keyText } from './ipns-record.ts'
 
 export interface RecordStore {
-  /** Undefined: there is none. Rejects where the disk cannot say. */
+  /** Undefined if there is none. Rejects if the disk fails. */
   read(key: CID): Promise<Uint8Array | undefined>
-  /** Returns at once; the newest write of a key is what stays. */
+  /** Queues the write; the last one of a key wins. */
   write(key: CID, bytes: Uint8Array): void
   remove(key: CID): void
-  /** Resolves when everything that was written is in its place. */
+  /** Resolves when everything is written. */
   close(): Promise<void>
 }
 
-/** `bytes` undefined: to be removed. */
+/** Undefined `bytes` means removal. */
 export type KeptRecord = { readonly name: string; readonly bytes: Uint8Array | undefined }
 
 export type RecordStoreOptions = {
@@ -31,7 +31,7 @@ on conflict (name) do update set bytes = excluded.bytes, at = excluded.at`
 const removeSql = 'delete from record where name = ?'
 const trimSql = 'delete from record where at <= (select at from record order by at desc limit 1 offset ?)'
 
-/** At most `max` records; the one that was written longest ago goes first. */
+/** Keeps up to `max` records; deletes the least recently written. */
 export function writeRecords(store: Pick<Store, 'write'>, max: number, records: readonly KeptRecord[]): Promise<void> {
   const statements = records.map(
     ({ name, bytes }): Statement => (bytes ? { sql: putSql, args: [name, bytes] } : { sql: removeSql, args: [name] }),
@@ -51,7 +51,7 @@ export function createRecordStore({ store, write, log }: RecordStoreOptions): Re
     log('warn', 'names.store-failed', { what, error: error instanceof Error ? error.message : String(error) })
   }
 
-  /** Records that come while others are written are one commit. */
+  /** Records that arrive during a commit share the next one. */
   async function drain(): Promise<void> {
     while (waiting.size > 0) {
       const records = [...waiting].map(([name, bytes]) => ({ name, bytes }))

@@ -1,6 +1,6 @@
-// Shares the last records of names through the shared tiers: an instance with an empty disk and no upstream finds them
-// there, and verifies them. A record replaces only an older or invalid one, so the newest stays whichever instance
-// writes last.
+// Shares records through the shared tiers: an instance with an empty disk and no upstream finds and
+// verifies them there. A record replaces only an older or invalid one, so the newest stays
+// whichever instance writes last.
 import type { CID } from 'multiformats/cid'
 import type { Records, StoredRecord } from '../../backends/tiers/contract.ts'
 import type { Clock } from '../core/clock.ts'
@@ -9,22 +9,25 @@ import { type IpnsRecord, keyText, newest, signedRecord } from './ipns-record.ts
 
 export type Shelf = { readonly name: string; readonly records: Records }
 
-/** The tiers' answers to one look-up. */
+/** The reads of one lookup from all tiers. */
 export interface TierReads {
-  /** All have answered, or are slower than is worth waiting for. */
+  /** Settles when every tier has answered or exceeded the time worth waiting. */
   readonly soon: Promise<unknown>
-  /** All have answered, or failed. */
+  /** Settles when every tier has answered or failed. */
   readonly done: Promise<unknown>
-  /** Of the tiers that could not say, so far. */
+  /** Failures of tiers so far. */
   readonly failures: readonly unknown[]
-  /** Brings a record to each tier that was seen to have none, or an older one; returns at once. */
+  /** Queues a write of the record to each tier that had none or an older one. */
   offer(record: IpnsRecord, isNew: boolean): void
 }
 
 export interface SharedRecords {
-  /** Asks every tier at once; `bring` gets what the key signed, also when it is past its end. */
+  /**
+   * Reads every tier concurrently; `bring` receives each record signed by the key, including
+   * expired ones.
+   */
   look(key: CID, signal: AbortSignal, bring: (record: IpnsRecord, tier: string) => void): TierReads
-  /** Resolves when all that was offered is in its place, or after two seconds. */
+  /** Resolves when all queued writes are done, or after two seconds. */
   close(): Promise<void>
 }
 
@@ -54,7 +57,7 @@ export function createSharedRecords(options: {
     const writing = new Set<Promise<void>>()
     let hasComplained = false
 
-    /** Another instance may have written in between: then the record is read again. */
+    /** Another instance may have written in between: read again first. */
     async function write({ key, record, over }: Job): Promise<void> {
       const name = keyText(key)
       let held = over
@@ -75,7 +78,8 @@ export function createSharedRecords(options: {
           await write(job)
           hasComplained = false
         } catch (error) {
-          // The next look-up of this name sees that the tier lacks it, and offers it again.
+          // No retry is needed: the next lookup of this name finds that the tier lacks it, and
+          // offers it again.
           if (!hasComplained && !closing.signal.aborted)
             log('warn', 'names.share-failed', { tier, why: error instanceof Error ? error.message : String(error) })
           hasComplained = true

@@ -1,23 +1,23 @@
-// Whether a host has a DNSLink: asked for every request to it, so no request waits for DNS twice.
+// Tells if a host has a DNSLink. Asked for every request to it, so no request waits for DNS twice.
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../core/clock.ts'
 import { orAborted } from '../core/deadline.ts'
 import { upTo } from '../core/lru.ts'
 import { isDomain } from './dnslink.ts'
 
-/** False also when no server could say, so that other hosts go on. */
+/** False also if no server responded, so that requests to other hosts are served. */
 export type HasLink = (domain: string, signal: AbortSignal) => Promise<boolean>
 
 export type NoLinkMemory = LRUCache<string, true>
 export const createNoLinkMemory = (most: number): NoLinkMemory => new LRUCache(upTo(most))
 
-const againMs = 250 // a host without a link, or with no answer, waits only this long the next time
+const againMs = 250 // after a missing link or a timeout, the host waits only this long the next time
 
 export function createSites(options: {
-  /** Shared with all who ask for the same domain, and bounded in time. */
+  /** Coalesces callers for the same domain, and has a deadline. */
   readonly resolve: (domain: string, signal: AbortSignal) => Promise<unknown>
   readonly most: number
-  /** Domains that had no link lately. By default none is known. */
+  /** Domains that recently had no link. Default: empty. */
   readonly without?: NoLinkMemory | undefined
   readonly clock: Clock
 }): HasLink {
@@ -27,7 +27,7 @@ export function createSites(options: {
   return async (domain, signal) => {
     signal.throwIfAborted()
     if (!isDomain(domain)) return false
-    // Not on a caller's signal: the answer is remembered even when the client leaves.
+    // Independent of a caller's signal: the answer is cached even if the client leaves.
     const answer = resolve(domain, never).then(
       () => {
         without.delete(domain)

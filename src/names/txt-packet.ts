@@ -1,5 +1,5 @@
-// Encodes a TXT query and checks its answer. Anything but a whole answer to this query throws, with a message that
-// names no server.
+// Encodes a TXT query and validates its response. Anything except a complete response to this query
+// throws, with a message that names no server.
 import { type DecodedPacket, decode, encode, TRUNCATED_RESPONSE } from 'dns-packet'
 
 export type TxtAnswer = { readonly texts: readonly string[]; readonly ttlMs: number }
@@ -10,14 +10,17 @@ const responseBit = 0x80
 export const txtQuestion = (name: string, id: number): Buffer =>
   Buffer.from(encode({ type: 'query', id, flags: recursionDesired, questions: [{ type: 'TXT', name, class: 'IN' }] }))
 
-/** Whether a packet has the number of this question. Others on the same socket are forged, or late answers to another. */
+/**
+ * True if a packet has the id of this query. Others on the same socket are forged, or late
+ * responses to another.
+ */
 export const hasIdOf = (question: Buffer, packet: Buffer): boolean =>
   packet.length >= 12 && packet.readUInt16BE(0) === question.readUInt16BE(0)
 
-/** `cut`: it did not fit, and has to be asked for in another way. */
+/** `cut`: truncated, so it must be requested over another transport. */
 export function txtAnswer(name: string, question: Buffer, bytes: Buffer): TxtAnswer | 'cut' {
   if (!hasIdOf(question, bytes)) throw new Error('it answered with the number of another question')
-  // The query itself, sent back, has no records: it must not look like a name without any.
+  // An echoed query has no records, and must not look like a name without any.
   if (((bytes[2] ?? 0) & responseBit) === 0) throw new Error('it sent a question back')
   const packet: DecodedPacket = decode(bytes)
   const { questions = [], answers = [], rcode, flags = 0 } = packet as DecodedPacket & { readonly rcode?: string }
@@ -27,7 +30,7 @@ export function txtAnswer(name: string, question: Buffer, bytes: Buffer): TxtAns
     throw new Error('it answered another question')
   if (flags & TRUNCATED_RESPONSE) return 'cut'
 
-  // Follows CNAMEs; the shortest TTL counts.
+  // Follows CNAMEs; the shortest TTL applies.
   const aliases = new Map(
     answers.flatMap((one) => (one.type === 'CNAME' ? [[one.name.toLowerCase(), one] as const] : [])),
   )
