@@ -1,4 +1,4 @@
-// `cidgate check`: everything that can be checked in a configuration without contacting other machines.
+// `cidgate check`: all checks of a configuration that need no other machine.
 import { accessSync, constants } from 'node:fs'
 import { ConfigError } from '../config/complaints.ts'
 import { type Config, configFile, loadWithPositions, type Rule } from '../config/load.ts'
@@ -15,7 +15,7 @@ import { notesOnTrust, unusableSockets } from './sockets.ts'
 
 type Asked = { readonly io: Pick<Io, 'stdout'>; readonly isEffective?: boolean; readonly asJson?: boolean }
 
-/** Throws a ConfigError; in JSON it is an answer. */
+/** Throws a ConfigError; with --json prints it instead. */
 export async function checkCommand(
   named: string | undefined,
   { io, isEffective = false, asJson = false }: Asked,
@@ -51,7 +51,7 @@ const unreadableLists: Rule = ({ denylists }) =>
       : [{ path: ['denylists', index], what: `cannot be read: ${why} (expected a file or a URL)` }]
   })
 
-/** Of a rule that throws its mistakes. */
+/** Collects the mistakes that a rule throws. */
 const thrownBy =
   (rule: (config: Config) => unknown): Rule =>
   (config) => {
@@ -64,7 +64,7 @@ const thrownBy =
     }
   }
 
-/** Notes on a valid configuration that may not be what the operator meant. */
+/** Notes on a valid configuration that may not be what the operator intended. */
 async function notes(config: Config): Promise<string[]> {
   return notesOn({ config, own: nothingOfItsOwn, folders: processFolders, clock: systemClock, log: silentLog })
 }

@@ -1,4 +1,4 @@
-// What a command is, and what it is given.
+// The definition of a command, and its input.
 import type { Readable, Writable } from 'node:stream'
 
 export type Io = {
@@ -22,16 +22,16 @@ export type Command = {
   readonly name: string
   readonly takes: string
   readonly what: string
-  /** What it says beside that in its own help. */
+  /** Extra text in its own help. */
   readonly more?: string
   readonly options: Options
-  /** The words that it takes first, such as `ls`: shells complete them. */
+  /** Subcommands such as `ls`, for shell completion. */
   readonly words?: readonly string[]
   readonly examples: readonly string[]
   run(given: Given): Promise<number>
 }
 
-/** Every command that tells something has it. */
+/** For every command that reports something. */
 export const json = { type: 'boolean', what: 'answer in JSON, one object a line' } as const satisfies Option
 
 export const commonOptions = {

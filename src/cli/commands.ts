@@ -1,9 +1,9 @@
-// Every command: what it takes, what it says of itself, and where its code is. The code is imported when it is run, so that
-// `--help` does not load the gateway.
+// The table of commands: options, help, and code. The code is imported when the command runs, so
+// that `--help` does not load the gateway.
 import { type Command, json, type Options } from './command.ts'
 import { noneOf, oneFile, onlyOne, UsageError } from './usage.ts'
 
-/** Of commands that ask a gateway which runs already. */
+/** Options of commands that ask a running gateway. */
 const toGateway = {
   gateway: {
     type: 'string',

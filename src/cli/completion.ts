@@ -1,4 +1,4 @@
-// Completion of commands and options in a shell, made from the table of commands.
+// Shell completion, made from the table of commands.
 import { type Command, commonOptions } from './command.ts'
 import { meant, UsageError } from './usage.ts'
 

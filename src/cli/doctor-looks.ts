@@ -1,5 +1,5 @@
-// The checks of `cidgate doctor`: everything that a configuration uses is tried once, in parallel; one line each, with
-// what to fix.
+// The checks of `cidgate doctor`: everything that a configuration uses is tried once, in parallel;
+// one line each, with the fix.
 import { randomUUID } from 'node:crypto'
 import { rm, statfs, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -23,13 +23,16 @@ import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './sock
 
 type Telling = {
   readonly asJson?: boolean
-  /** Notes that were made before. */
+  /** Notes from earlier steps. */
   readonly noted?: readonly string[]
   readonly print?: (line: string) => void
 }
 const printed = (line: string): void => void process.stdout.write(`${line}\n`)
 
-/** 0: the gateway can work. 1: a provider, a tier, the data folder or every upstream fails. */
+/**
+ * Returns the exit code: 0 if the gateway can work, 1 if a provider, a tier, the data folder or
+ * every upstream fails.
+ */
 export async function lookAtAll(
   config: Config,
   { asJson = false, noted = [], print = printed }: Telling = {},
@@ -44,7 +47,7 @@ export async function lookAtAll(
     lease,
     turns: takeTurns(lease, clock),
     folders: processFolders,
-    // The gateway may be running over the same folders: they are left to it.
+    // A gateway may be running over the same folders, so this process does not own them.
     company: { isOwner: false, wrote() {}, onWrote: () => () => {} },
     own: nothingOfItsOwn,
     trace: createTrace(),
@@ -99,7 +102,7 @@ export async function lookAtAll(
     ])
     const said = [...noted, ...notesOnTrust(config), ...(await notes(whole))]
     for (const note of said) print(asJson ? JSON.stringify({ note }) : `note ${note}`)
-    // Upstreams that only read back from providers do not count: they have little of what is not here.
+    // Upstreams that only read back from providers do not count: they rarely have other content.
     const others = asked.filter((_, index) => wired[index]?.of === undefined)
     const isAsking = others.length === 0 || others.some(({ ok }) => ok)
     const canWork = needed.every(({ ok }) => ok) && isAsking
@@ -111,12 +114,12 @@ export async function lookAtAll(
     }
     return canWork ? 0 : 1
   } finally {
-    // The results are printed by now; a backend that cannot be closed does not change them.
+    // The results are printed already; a backend that cannot be closed does not change them.
     await inTime(lease.end()).catch(() => {})
   }
 }
 
-/** None of them is needed: one that fails is told, and left alone while it does. */
+/** Routers are optional: a failing one is reported, and skipped by the gateway while it fails. */
 function routersOf({ retrieval: { routers, userAgent }, announce }: Config): Placed[] {
   const how = { userAgent, clock: systemClock }
   const indexers = announce === false ? [] : announce.indexers
@@ -141,7 +144,7 @@ function routersOf({ retrieval: { routers, userAgent }, announce }: Config): Pla
       return {
         name: `indexer ${indexer.name}`,
         at: withoutSecrets(entry.url),
-        // It knows no such peer, and says so where it works.
+        // A healthy indexer answers that it does not know this peer.
         look: (signal: AbortSignal) =>
           indexer
             .provider(anyPeer, signal)
@@ -173,7 +176,7 @@ function tallyOf(whole: Whole): Placed[] {
 
 type Placed = Looked & { readonly at?: string | undefined }
 
-/** Each is told when it has ended: one that hangs does not keep the others back. */
+/** Reports each check when it ends, so that one that hangs does not delay the others. */
 const lookAll = (looked: readonly Placed[], tell: (check: Check, at?: string) => void): Promise<Check[]> =>
   Promise.all(
     looked.map(async (one) => {
@@ -186,7 +189,7 @@ const lookAll = (looked: readonly Placed[], tell: (check: Check, at?: string) =>
 const lineOf = ({ name, ok, why, ms }: Check, at: string | undefined): string =>
   `${ok ? 'ok  ' : 'bad '} ${name}${at === undefined ? '' : ` ${at}`} (${ms} ms)${ok ? '' : `: ${why}`}`
 
-/** Where it is, by its configuration: whoever has to mend it needs the address. */
+/** The configured address, which the operator needs for the repair. */
 function placeOf(
   entries: readonly { readonly name: string; readonly options: unknown }[],
   name: string,
@@ -198,7 +201,7 @@ function placeOf(
 
 const withoutSecrets = (at: string): string => at.replace(/\/\/[^/?#]*@/, '//').replace(/\?.*$/, '')
 
-/** As at a start: a list that cannot be read may have a copy. */
+/** As at startup: a list that cannot be read may have a copy. */
 async function isReadable(
   list: Config['denylists'][number],
   { data, retrieval: { userAgent } }: Config,
@@ -217,7 +220,7 @@ async function canListen(socket: SocketAddress): Promise<void> {
   if (why !== undefined) throw new Failure('refused', why, { source: 'ours' })
 }
 
-/** Permissions are not enough: a disk may be full, or mounted read-only. */
+/** Writes a file, because permissions are not enough: a disk may be full, or mounted read-only. */
 async function isWritable(folder: string): Promise<void> {
   const refused = (why: string, cause?: unknown) => new Failure('refused', why, { source: 'ours', cause })
   try {

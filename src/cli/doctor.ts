@@ -1,15 +1,16 @@
-// `cidgate doctor`: the checks run in a child process, which is killed at the end. A check that hangs on a disk cannot
-// be stopped: it would keep its process for as long as the disk hangs, even after `process.exit`.
+// `cidgate doctor`: the checks run in a child process, which is killed at the end. A check that
+// hangs on a disk cannot be aborted: it would keep its process alive as long as the disk hangs,
+// even after `process.exit`.
 import { fork } from 'node:child_process'
 import { extname } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import { type Config, loadConfig, notesOnPublicList } from '../config/load.ts'
 import { systemClock } from '../core/clock.ts'
 
-/** Tells the child process that it runs the checks. */
+/** Marks the child process that runs the checks. */
 const marker = 'CIDGATE_DOCTOR'
 const program = fileURLToPath(new URL(`./main${extname(import.meta.url)}`, import.meta.url))
-/** Longer than all checks and notes, one after another. */
+/** Longer than all checks and notes in sequence. */
 const wholeMs = 60_000
 
 export function doctorCommand(file: string | undefined, asJson: boolean): Promise<number> {
@@ -47,7 +48,7 @@ async function looks(asJson: boolean): Promise<number> {
   const { config, noted } = await new Promise<Asked>((resolve) =>
     process.once('message', (message) => resolve(message as Asked)),
   )
-  // A child that cannot check anything ends by itself.
+  // Lets the child exit if it cannot check anything.
   process.channel?.unref()
   const code = await (await import('./doctor-looks.ts')).lookAtAll(config, { asJson, noted })
   // Flushes standard output before the process is killed.

@@ -1,4 +1,5 @@
-// `cidgate check --effective`: every value that is in force, one a line, and where it comes from. Secrets are masked.
+// `cidgate check --effective`: prints every value in force, one per line, with its source. Secrets
+// are masked.
 import { isSecret, keyPath, valueAt } from '../config/complaints.ts'
 import { loadWithPositions, variableOf } from '../config/load.ts'
 import { type Address, addressText } from '../config/values/address.ts'
@@ -36,7 +37,7 @@ export function effectiveValues(file: string): EffectiveValue[] {
 
 const text = (address: Address): string => addressText(address)
 
-/** The configuration has the options of a backend apart; the file has them beside its name. */
+/** The parsed configuration nests the options of a backend; the file has them next to its name. */
 const inFile = (path: Path): Path => path.filter((part) => part !== 'options')
 
 function leaves(value: unknown, path: Path): [Path, unknown][] {
@@ -46,32 +47,32 @@ function leaves(value: unknown, path: Path): [Path, unknown][] {
   return inner.flatMap(([key, one]) => leaves(one, [...path, key]))
 }
 
-/** What a token is called, when it ends and what it may: the operator wants to see it, and it opens nothing. */
+/** Fields of a token that are not secret: its name, expiry and permissions. */
 const isAboutToken = (path: Path): boolean =>
   /^upload\.auth\.tokens\[\d+\]\.(?:name|expires|mayDelete|quota\.\w+)$/.test(keyPath(path))
 
 const masked = '***'
 const textOf = (shown: unknown): string => (shown === masked ? masked : JSON.stringify(shown))
 
-/** `${NAME}` or `${file:…}`, and not `$${`. */
+/** `${NAME}` or `${file:…}`, but not the escaped `$${`. */
 const taken = /(?<!\$)\$\{[^}]*\}/
-/** What a header has before its secret is none. */
+/** The auth scheme in front of a secret is not secret itself. */
 const scheme = /^(?:Bearer|Basic) +$/i
 
-/** What the file takes from elsewhere, and for what it says itself beside that `***`. */
+/** Keeps the `${…}` placeholders and masks everything between them. */
 const onlyTaken = (own: string): string =>
   own
     .split(new RegExp(`(${taken.source})`))
     .map((part, index) => (index % 2 === 1 || part === '' || scheme.test(part) ? part : masked))
     .join('')
 
-/** An address without who we are there, and without its query. */
+/** The URL without its user info and query. */
 const bare = (text: string, hide: (part: string) => string): string =>
   text
     .replace(/\/\/((?:\$\{[^}]*\}|(?!\$\{)[^/?#])*)@/, (_all, who: string) => `//${hide(who)}@`)
     .replace(/\?(.*)$/s, (_all, query: string) => `?${hide(query)}`)
 
-/** What the file takes from elsewhere is shown as the file has it. */
+/** A placeholder is shown as in the file, without its value. */
 function show(path: Path, value: unknown, own: unknown): unknown {
   if (typeof own === 'string' && taken.test(own)) return isSecret(path, '') ? onlyTaken(own) : bare(own, onlyTaken)
   if (typeof value === 'object') return value

@@ -1,4 +1,4 @@
-// What `--help` prints, made from the table of commands.
+// The text of `--help`, made from the table of commands.
 import { type Command, commonOptions, type Options } from './command.ts'
 
 export function helpForAll(commands: readonly Command[]): string {

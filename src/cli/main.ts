@@ -1,4 +1,4 @@
-// The program: its arguments to an exit code. 0: it worked, 1: it failed, 2: wrong usage.
+// The program: runs the arguments and sets the exit code. 0: success, 1: failure, 2: wrong usage.
 import { survive } from '../core/log.ts'
 import { run } from './run.ts'
 import { workerWord } from './serve/start-worker.ts'

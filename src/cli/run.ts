@@ -1,4 +1,4 @@
-// The command line: arguments to a command, and a command to an exit code.
+// The command line: selects a command by the arguments, and returns its exit code.
 import { parseArgs } from 'node:util'
 import { ConfigError } from '../config/complaints.ts'
 import { type Command, commonOptions, type Io, type Values } from './command.ts'
@@ -15,7 +15,7 @@ async function dispatch(argv: readonly string[], io: Io): Promise<number> {
     return 0
   }
   const [first, ...others] = argv
-  // Without a command it is `serve`: `cidgate --config FILE`.
+  // Without a command, as in `cidgate --config FILE`, it is `serve`.
   const isNamed = first !== undefined && !first.startsWith('-')
   if (first === 'help') return say(others[0] === undefined ? helpForAll(commands) : helpFor(find(others[0])))
   const command = find(isNamed ? first : 'serve')

@@ -1,4 +1,4 @@
-// What `check` and `doctor` say of unix sockets among the addresses.
+// Checks of unix sockets among the addresses, for `check` and `doctor`.
 import { accessSync, constants, lstatSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { Config } from '../config/load.ts'
@@ -13,7 +13,7 @@ export const socketsOf = (config: Config): SocketAddress[] =>
     return address && isUnix(address) ? [{ key, ...address }] : []
   })
 
-/** Undefined: a gateway of this user could listen there, or does. */
+/** Undefined if a gateway of this user could listen there, or does. */
 export function whyNoSocket({ path }: UnixAddress): string | undefined {
   const folder = dirname(path)
   try {
@@ -32,7 +32,7 @@ export const unusableSockets = (config: Config): string[] =>
     return why === undefined ? [] : [`${address.key}: the gateway could not listen there: ${why}`]
   })
 
-/** A valid configuration may not be what the operator meant. */
+/** Notes on a valid configuration that trusts no proxy on its unix socket. */
 export function notesOnTrust({ listen, trustedProxies, limits }: Config): string[] {
   if (!isUnix(listen) || trustedProxies.includes('unix')) return []
   const counted = limits.perClient === 'none' ? '' : ', also for limits.perClient'

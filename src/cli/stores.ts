@@ -1,5 +1,5 @@
-// `cidgate backup` and `cidgate doctor --salvage`: the stores of a configuration, in the data folder and in the folders of
-// embedded providers, those that were configured earlier too.
+// `cidgate backup` and `cidgate doctor --salvage`: handle all stores of a configuration, in the
+// data folder and in the current and former folders of embedded providers.
 import { appendFile, cp, stat } from 'node:fs/promises'
 import { join, relative, resolve } from 'node:path'
 import { type Config, configFile, loadConfig } from '../config/load.ts'
@@ -16,10 +16,10 @@ import type { Io } from './command.ts'
 
 type Out = Pick<Io, 'stdout'>
 
-/** As the embedded provider calls it. */
+/** The file name used by the embedded provider. */
 const foldersFile = 'pins.folders'
 
-/** The data folder first. */
+/** Lists all folders, the data folder first. */
 async function storeFolders(config: Config): Promise<string[]> {
   const embedded = config.pinning.providers.filter(({ use }) => use === 'embedded')
   const own = [...embedded, ...(await leftStores(config))].flatMap(({ options }) => {
@@ -37,7 +37,7 @@ export async function backupCommand(file: string | undefined, to: string, { stdo
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => stopped.abort())
   const [data = '', ...others] = await storeFolders(config)
   const copies: string[] = []
-  // The last one is the data folder, whose ledger may name what lies in the others.
+  // The data folder is last, because its ledger may name files in the others.
   for (const [index, folder] of others.entries()) {
     const copy = join(`${to}-folders`, String(index + 1))
     await backUpStore(folder, copy, stopped.signal)
@@ -49,7 +49,8 @@ export async function backupCommand(file: string | undefined, to: string, { stdo
     await cp(join(data, name), join(to, name), { recursive: true }).catch((error: unknown) => {
       if (!isGone(error)) throw error
     })
-  // A gateway over the backup reads the copies, wherever both were moved together.
+  // Relative paths, so that a gateway over the backup finds the copies after both were moved
+  // together.
   for (const copy of copies) await appendFile(join(to, foldersFile), `${JSON.stringify(relative(to, copy))}\n`)
   stdout.write(`${data} → ${to}: ${uploads} uploads, ${files} files of large ones\n`)
   return 0

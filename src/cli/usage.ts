@@ -1,15 +1,15 @@
-// What a person typed is not what a command takes.
+// Wrong usage of a command.
 import { nearest } from '../config/nearest.ts'
 
 export class UsageError extends Error {}
 
-/** The end of a complaint about a word that is not known. */
+/** The suggestion at the end of an error about an unknown word. */
 export function meant(typed: string, known: readonly string[]): string {
   const word = nearest(typed, known, Math.min(2, typed.length - 1))
   return word === undefined ? '' : `; did you mean ${word}?`
 }
 
-/** Exactly one, or none where `config` names it. */
+/** The single file argument, or undefined; `config` is an alternative to it. */
 export function oneFile(command: string, named: readonly string[], config: string | undefined): string | undefined {
   const [file = config, ...more] = named
   if (more.length > 0 || (named.length > 0 && config !== undefined)) throw new UsageError(`${command} takes one file`)

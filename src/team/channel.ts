@@ -1,8 +1,9 @@
-// Messages between the owner of the data folder and a worker: some are told, some are asked and answered within a time.
+// Messages between the owner of the data folder and a worker: notifications, and requests with a
+// timeout.
 import type { Clock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 
-/** What a ChildProcess, and `process` of a child, have alike. */
+/** The common part of ChildProcess and the child's `process`. */
 export type Line = {
   send?(message: unknown, handle?: unknown, callback?: (error: Error | null) => void): unknown
   on(event: 'message', listener: (message: unknown, handle: unknown) => void): unknown
@@ -12,20 +13,20 @@ export type Listen = (said: unknown, handle: unknown) => unknown
 
 export interface Channel {
   tell(topic: string, said?: unknown, handle?: unknown): void
-  /** Rejects where the other side fails at it, is gone, or does not answer in time. */
+  /** Rejects if the other process fails at it, exits, or exceeds the timeout. */
   ask(topic: string, said: unknown, ms: number): Promise<unknown>
-  /** One listener for a topic. What it gives, or resolves to, is the answer. */
+  /** Sets the one listener for a topic. Its result, or what that resolves to, is the answer. */
   on(topic: string, listen: Listen): void
-  /** The other side is gone: nothing is answered any more. */
+  /** Marks the other process as gone: no request is answered any more. */
   end(): void
 }
 
 type Message = {
   readonly topic: string
   readonly said?: unknown
-  /** A question, which wants an answer. */
+  /** Set for a request, which expects an answer. */
   readonly id?: number
-  /** The question that this answers. */
+  /** The id of the request that this answers. */
   readonly to?: number
   readonly error?: string
 }
@@ -36,7 +37,7 @@ export function createChannel(line: Line, clock: Clock): Channel {
   let next = 1
   let isOver = false
 
-  // One that is gone is seen by its end; a message that it does not get needs no other cure.
+  // Send errors are ignored: if the other process is gone, its exit is handled elsewhere.
   const send = (message: Message, handle?: unknown): void => {
     if (!isOver) line.send?.(message, handle, () => {})
   }

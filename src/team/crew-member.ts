@@ -1,4 +1,4 @@
-// The worker's side of the team: what it is told by the owner, and what it tells it.
+// The worker's side of the team: messages from and to the owner.
 import type { Clock } from '../core/clock.ts'
 import { createChannel, type Line, type Listen } from './channel.ts'
 import { createHandOn } from './hand-on.ts'
@@ -10,13 +10,13 @@ import type { Orders } from './worker-process.ts'
 export interface CrewMember {
   /** Resolves with the first orders. */
   readonly orders: Promise<Orders>
-  /** The team as the gateway sees it, once the orders are there. */
+  /** Joins the team, once the orders have arrived. */
   join(orders: Orders, patienceMs: () => number): { readonly team: WorkerTeam; setSize(size: number): void }
-  /** How it does what it is told of itself. What comes before the gateway runs is done then. */
+  /** Handles orders. Orders that arrive before `begun` are queued. */
   follow(topic: 'listen' | 'reload' | 'stop', how: Listen): void
-  /** The gateway runs: it can do what it is told. */
+  /** Reports that the gateway runs, and handles queued orders. */
   begun(): void
-  /** The orders could not be followed. */
+  /** Reports that the orders could not be followed. */
   failed(error: unknown): void
 }
 

@@ -1,4 +1,4 @@
-// The owner's side: as many workers as there should be, another in the place of one that ends, and what all of them must know.
+// The owner's side of the team: starts the workers, replaces one that exits, and broadcasts to all.
 import type { ChildProcess } from 'node:child_process'
 import type { Server } from 'node:net'
 import type { Clock } from '../core/clock.ts'
@@ -11,9 +11,12 @@ import { createWorkerProcess, type HowItEnded, startMs, type WorkerProcess } fro
 
 export interface Crew {
   readonly team: OwnerTeam
-  /** From now on there are so many processes, with this configuration, on these listening sockets. */
+  /** Sets the number of processes, their configuration and their listening sockets. */
   set(how: Wanted): Promise<void>
-  /** They take no more connections, and end when what is under way is answered. `lameMs`: see WorkerProcess. */
+  /**
+   * Stops accepting connections; workers exit when requests in progress are answered. `lameMs`: see
+   * WorkerProcess.
+   */
   stop(graceMs: number, lameMs?: number): Promise<void>
   close(): void
 }
@@ -22,7 +25,7 @@ export type Wanted = {
   readonly size: number
   readonly input: unknown
   readonly listen: readonly Server[]
-  /** How long those that are too many may go on with what is under way. */
+  /** The time that surplus workers have to finish requests in progress. */
   readonly graceMs: number
 }
 
@@ -32,16 +35,19 @@ export type CrewOptions = {
   readonly log: Log
   /** Starts a process of this program that waits for its orders. */
   readonly start: () => ChildProcess
-  /** How long another process may take for the first byte of an answer. */
+  /** The first-byte timeout for responses of another process. */
   readonly patienceMs: () => number
   readonly size: number
 }
 
 const firstPauseMs = 100
 const mostPauseMs = 10_000
-/** Of a worker that a reload ends: a client that asks again and again reads within this time that it goes. */
+/**
+ * When a reload ends a worker, clients on keep-alive connections have this long to receive
+ * `Connection: close`.
+ */
 export const lameMs = 1000
-/** One that ran for so long did not fail at its start. */
+/** After this time a worker's exit does not count as a failed start. */
 const steadyMs = 60_000
 
 export function createCrew({ folder, clock, log, start, patienceMs, size: first }: CrewOptions): Crew {
@@ -61,7 +67,7 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
   let isStopping = false
 
   function begin(index: number): void {
-    // While others were waited for, the end began.
+    // The shutdown may have begun during the wait above.
     if (isStopping) return
     let child: ChildProcess
     try {
@@ -96,7 +102,7 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
     listeners.get('ended')?.(index)
     if (isStopping) return
     if (!isWanted) {
-      // It was one too many, and is wanted again by now.
+      // The worker was surplus, but is needed again by now.
       if (index < size && !workers.has(index)) begin(index)
       return
     }
@@ -105,7 +111,7 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
     log('error', 'worker.ended', { worker: index, pid, ...how, nextInMs })
   }
 
-  /** After a pause that grows while it fails. The answer: how long that is. */
+  /** Restarts with exponential backoff. Returns the delay. */
   function beginLater(index: number, wasSteady: boolean): number {
     const pauseMs = wasSteady ? firstPauseMs : Math.min(mostPauseMs, (pauses.get(index) ?? firstPauseMs / 2) * 2)
     pauses.set(index, pauseMs)

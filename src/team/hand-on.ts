@@ -1,5 +1,5 @@
-// Hands a request on to another process of this gateway, and its answer to the client: byte for byte, at the client's pace, and cut
-// where it was cut.
+// Forwards a request to another process of this gateway, and its response to the client: byte for
+// byte, at the client's pace, and cut off where it was cut off.
 import {
   Agent,
   request as ask,
@@ -15,17 +15,17 @@ import { isDeclined, peerHeader, peerOf } from './inner-door.ts'
 
 export interface HandOn {
   /**
-   * `otherwise`: called where the other process cannot be reached, has no room, begins no answer in time, or is given up. A body may
-   * be used up by then.
+   * `otherwise` is called if the other process is unreachable, full, too late with its response, or
+   * given up. The body may be consumed by then.
    */
   (request: IncomingMessage, response: ServerResponse, door: string, otherwise: (error: Error) => void): void
-  /** Ends what waits for the beginning of an answer: the other process does nothing any more. */
+  /** Fails requests that wait for a response: the other process has stopped working. */
   giveUp(why: string): void
   close(): void
 }
 
-// Of this hop alone, and written anew by Node. What else a client names in `Connection` goes on: the other process answers as if the
-// client were connected to it.
+// Headers of this hop only, which Node writes anew. Other headers named in `Connection` are
+// forwarded: the other process responds as if the client were connected to it.
 const ofTheHop: ReadonlySet<string> = new Set([
   'connection',
   'keep-alive',
@@ -35,13 +35,14 @@ const ofTheHop: ReadonlySet<string> = new Set([
   'upgrade',
   'te',
 ])
-// Idle ones are few: each is a descriptor at both ends.
+// Bounds idle connections: each takes a descriptor in both processes.
 const mostIdle = 64
 
-/** `patienceMs`: how long the other process may take for its first byte. Undefined: as long as it lives. */
+/** `patienceMs`: the first-byte timeout. Undefined means no timeout. */
 export function createHandOn(patienceMs?: () => number): HandOn {
   const agent = new Agent({ keepAlive: true, maxFreeSockets: mostIdle })
-  // What has a body cannot be asked again, so that it gets no connection that the other side may be closing.
+  // A request with a body cannot be retried, so it never uses a connection that the other process
+  // may be closing.
   const once = new Agent({ keepAlive: false })
   const waiting = new Set<(why: string) => void>()
 
@@ -51,7 +52,7 @@ export function createHandOn(patienceMs?: () => number): HandOn {
     door: string,
     otherwise: (error: Error) => void,
   ): void => {
-    // A client that is gone has no address any more, and another process would take it for a neighbour.
+    // A closed socket has lost its address, and the other process would take the client for local.
     if (request.socket.destroyed) return
     const isWhole = !hasBody(request)
     let asked: ClientRequest
@@ -65,7 +66,7 @@ export function createHandOn(patienceMs?: () => number): HandOn {
         setHost: false,
       })
     } catch (error) {
-      // What a server reads and a client may not write.
+      // Headers that Node's server accepts may be refused by its client.
       return otherwise(error as Error)
     }
     let isOver = false
@@ -92,7 +93,7 @@ export function createHandOn(patienceMs?: () => number): HandOn {
         answer.resume()
         return otherwise(new Error('it has no room'))
       }
-      // It answered before the end of the body: the rest is discarded.
+      // The response came before the end of the body: discard the rest.
       if (!request.complete && !isWhole) closeAfter(request, response)
       response.writeHead(answer.statusCode ?? 502, answer.statusMessage, headersBack(request, answer))
       answer.once('error', () => cut(response))
@@ -103,7 +104,7 @@ export function createHandOn(patienceMs?: () => number): HandOn {
         if (!answer.complete) return cut(response)
         if (hasTrailers(request, answer)) response.addTrailers(pairs(answer.rawTrailers))
         response.end()
-        // The other side waits until this one closes.
+        // The other process waits until this one closes.
         if (!isWhole) asked.destroy()
       })
       answer.pipe(response, { end: false })
@@ -112,7 +113,7 @@ export function createHandOn(patienceMs?: () => number): HandOn {
     else request.pipe(asked)
   }
 
-  /** The answer ends the waiting. */
+  /** Registers a request that waits for its response; the returned function ends that. */
   function waitFor(asked: ClientRequest): () => void {
     const end = (why: string) => void asked.destroy(new Error(why))
     const timer = patienceMs && setTimeout(end, patienceMs(), 'it did not begin in time')
@@ -151,7 +152,7 @@ function passedOn(request: IncomingMessage): string[] {
   return passed
 }
 
-/** Trailers go out behind pieces alone, which a client of HTTP/1.0 does not know. */
+/** Trailers need chunked encoding, which an HTTP/1.0 client does not support. */
 const hasTrailers = ({ httpVersion }: IncomingMessage, { headers }: IncomingMessage): boolean =>
   httpVersion !== '1.0' && headers['transfer-encoding'] !== undefined && headers.trailer !== undefined
 

@@ -1,13 +1,17 @@
-// The door through which one process of a gateway gets requests that another one accepted: a unix socket in a folder of their user.
-// Such a request is answered as if its client were connected here: the address is that of the client, and so are limits and log.
+// The internal socket, over which a process of the gateway receives requests that another one
+// accepted: a unix socket in a folder of their user. Such a request is handled as if its client
+// were connected here, with the client's address for limits and log.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { isUnixPeer, markUnixPeer } from '../core/wire/loopback.ts'
 
-/** What the process that accepted a request says of its client. Sent by processes of this gateway alone: a client's own is dropped. */
+/**
+ * The client's connection as the accepting process reports it. Set only by processes of this
+ * gateway: a client's own header is dropped.
+ */
 export const peerHeader = 'x-cidgate-peer'
 
-/** Of a process that has no room: whoever accepted the request answers it. */
+/** The reply of a process that is full: the accepting process handles the request itself. */
 const declinedHeader = 'x-cidgate-declined'
 
 export const decline = (response: ServerResponse): void => void response.writeHead(503, { [declinedHeader]: '1' }).end()
@@ -36,7 +40,7 @@ const inner = Symbol('came through the inner door')
 
 export const isInner = ({ socket }: Pick<IncomingMessage, 'socket'>): boolean => inner in socket
 
-/** Requests of one connection come one after another, each with the client of its own. */
+/** Requests on one connection are sequential, each with its own client. */
 export const throughInnerDoor =
   (handle: RequestListener): RequestListener =>
   (request, response) => {
@@ -59,8 +63,8 @@ export const throughInnerDoor =
 const mostMs = 30_000
 
 /**
- * After an answer that leaves its body unread, the process that sends the body closes first: what it writes to a unix socket that is
- * closed already is an error, and takes the answer with it.
+ * After a response that leaves its body unread, the sender of the body must close first: a write to
+ * a closed unix socket is an error, which would discard the response.
  */
 function closeBehindTheOther(request: IncomingMessage, socket: Socket): void {
   const leave = () => {

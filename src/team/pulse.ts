@@ -1,12 +1,12 @@
-// Signs of life between the owner and a worker, one a second each way. What counts is how many of ours went out without one of the
-// other side: where the whole machine stands still, none of either does.
+// Heartbeats between the owner and a worker, one a second each way. Counts heartbeats sent since
+// the last one received: if the complete machine stalls, neither is sent.
 import type { Clock } from '../core/clock.ts'
 import type { Channel } from './channel.ts'
 
 const everyMs = 1000
 const mostMissed = 10
 
-/** `silent`: called each second for as long as the other side is. The answer ends it. */
+/** Calls `silent` each second while the other process is silent. Returns a function that stops. */
 export function createPulse(channel: Channel, clock: Clock, silent: () => void): () => void {
   let missed = 0
   let cancel = () => {}

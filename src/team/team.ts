@@ -1,5 +1,6 @@
-// The processes that answer for one gateway, as a gateway in one of them sees the others. The first one owns the data folder: its
-// journal, its pins, and what is evicted. The others, its workers, read and fetch by themselves, and hand everything else on to it.
+// The processes of one gateway, as one of them sees the others. The first one owns the data folder:
+// its store, its pins, and eviction. The others, its workers, read and fetch by themselves, and
+// forward everything else to it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Budget } from '../core/counting/budget.ts'
 import type { Arrivals } from './shared/arrivals.ts'
@@ -8,11 +9,11 @@ import type { UnderWay } from './shared/under-way.ts'
 
 export type Totals = ReadonlyMap<string, number>
 
-/** What a worker says of itself each second. */
+/** Metrics that a worker reports each second. */
 export type WorkerCounts = {
   /** Counters and histograms, by series. */
   readonly totals: Totals
-  /** Gauges that are added up. */
+  /** Gauges that can be summed. */
   readonly gauges: Totals
 }
 
@@ -31,29 +32,32 @@ export type HandsOn = (
 ) => void
 
 type Shared = {
-  /** Among them; 0 is the owner of the data folder. */
+  /** The index of this process; 0 is the owner of the data folder. */
   readonly index: number
   readonly size: number
   readonly arrivals: Arrivals
   readonly underWay: UnderWay
   readonly crowd: Crowd
-  /** What each client may still ask of all processes. */
+  /** Rate limits of clients, shared by all processes. */
   budgets(limit: { readonly size: number; readonly perSecond: number }): (client: string) => Budget
   readonly handOn: HandsOn
 }
 
 export type OwnerTeam = Shared & {
   readonly index: 0
-  /** The newest listener gets what workers tell and ask of this topic. */
+  /** The newest listener receives what workers send on this topic. */
   on(topic: Topic, listen: (said: unknown) => unknown): void
-  /** Resolves when each worker has answered. One that does not is killed, and its successor begins with what holds by then. */
+  /**
+   * Resolves when each worker has answered. One that does not answer is killed, and its successor
+   * starts with the current state.
+   */
   askAll(topic: Topic, said: unknown): Promise<void>
-  /** A rule that each worker has to begin with. */
+  /** Adds a rule that each new worker starts with. */
   noteDenied(rule: DeniedRule): void
   readonly workers: () => readonly WorkerState[]
-  /** How many workers ended and were replaced. */
+  /** The number of workers that exited and were replaced. */
   readonly restarts: number
-  /** Counters of workers that have ended. */
+  /** Counters of workers that have exited. */
   readonly endedTotals: Totals
 }
 
@@ -62,9 +66,12 @@ export type WorkerTeam = Shared & {
   on(topic: Topic, listen: (said: unknown) => unknown): void
   tell(topic: Topic, said: unknown): void
   ask(topic: Topic, said: unknown, ms: number): Promise<unknown>
-  /** What the owner alone answers, however long that takes; `otherwise`: it is gone, or stands still. */
+  /**
+   * Forwards a request that only the owner can answer. Has no timeout; calls `otherwise` if the
+   * owner has exited or stopped responding.
+   */
   toOwner(request: IncomingMessage, response: ServerResponse, otherwise: (error: Error) => void): void
-  /** Rules that the owner denied before this worker began. */
+  /** Takedowns from before this worker's start. */
   readonly denied: readonly DeniedRule[]
 }
 
@@ -72,7 +79,10 @@ export type Team = OwnerTeam | WorkerTeam
 
 export type DeniedRule = { readonly cid: string; readonly legal: boolean; readonly reason: string | undefined }
 
-/** `block`, `records`, `failed`, `counts`: from a worker. `deny`, `purge`: to all of them. `ended`: a worker did. */
+/**
+ * `block`, `records`, `failed`, `counts`: from a worker. `deny`, `purge`: to all workers. `ended`:
+ * a worker exited.
+ */
 export type Topic = 'block' | 'records' | 'failed' | 'counts' | 'deny' | 'purge' | 'ended'
 
 export const isWorker = (team: Team | undefined): team is WorkerTeam => team !== undefined && team.index > 0

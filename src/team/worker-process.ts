@@ -1,4 +1,5 @@
-// One worker as its owner sees it: a process that gets orders, and is ended where it does not follow them.
+// A worker as its owner sees it: a process that receives orders, and is killed if it does not
+// follow them.
 import type { ChildProcess } from 'node:child_process'
 import type { Server } from 'node:net'
 import type { Clock } from '../core/clock.ts'
@@ -8,7 +9,7 @@ import { createChannel } from './channel.ts'
 import { createPulse } from './pulse.ts'
 import type { DeniedRule, Topic, WorkerCounts } from './team.ts'
 
-/** What a worker is told before it answers. */
+/** The first message to a worker. */
 export type Orders = {
   readonly index: number
   readonly size: number
@@ -23,18 +24,22 @@ export interface WorkerProcess {
   readonly index: number
   readonly pid: number
   readonly since: number
-  /** It takes connections. */
+  /** True while it accepts connections. */
   readonly isAnswering: boolean
-  /** Nobody told it to end. */
+  /** True unless it was told to exit. */
   readonly isWanted: boolean
   readonly counts: WorkerCounts
-  /** Resolves when it has done it, or has ended: its successor begins with what holds by then. */
+  /**
+   * Resolves when the worker has done it, or has exited: its successor starts with the current
+   * state.
+   */
   order(topic: string, said: unknown, ms?: number): Promise<void>
-  /** In the place of those that it had. */
+  /** Replaces its listening sockets. */
   listenOn(servers: readonly Server[]): void
   /**
-   * Resolves when it has ended: within `graceMs`, and a little more, by itself; at once where it answers nothing yet. `lameMs`: for
-   * so long clients who keep connections are told with their answers, before the idle ones are closed.
+   * Resolves when it has exited: within `graceMs` plus a margin by itself, or at once if it does
+   * not serve yet. `lameMs`: the time in which keep-alive clients receive `Connection: close`,
+   * before idle connections are closed.
    */
   end(graceMs: number, lameMs?: number): Promise<void>
 }
@@ -44,15 +49,18 @@ export type WorkerOptions = {
   readonly orders: Orders
   readonly clock: Clock
   readonly log: Log
-  /** What it tells or asks. */
+  /** Called with its messages and requests. */
   readonly heard: (topic: Topic, said: unknown) => unknown
   readonly onAnswering: () => void
   readonly onEnded: (how: HowItEnded) => void
 }
 
-/** A start, or a reload with everything that a configuration may have to be fetched for. */
+/** Includes a start, or a reload with everything that a configuration may have to fetch. */
 export const startMs = 60_000
-/** A worker that does not do in this time what it must is stuck: it may serve what was taken down. */
+/**
+ * A worker that exceeds this is stuck, and is killed because it could serve content that was taken
+ * down.
+ */
 const orderMs = 5000
 const none: WorkerCounts = { totals: new Map(), gauges: new Map() }
 
@@ -79,7 +87,7 @@ export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
 
   child.once('error', (error) => {
     log('error', 'worker.failed', { ...about, why: wordsOf(error) })
-    // Of one that could not be started nothing else is heard.
+    // A process that could not be started emits nothing else.
     if (child.pid === undefined) over({ code: null, signal: null })
   })
   child.once('exit', (code, signal) => over({ code, signal }))

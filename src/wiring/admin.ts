@@ -1,4 +1,4 @@
-// The admin side put together: what is counted, what is looked at now and then, and whether this gateway is ready.
+// Assembles the admin side: metrics, periodic checks, and readiness.
 import type { RequestListener } from 'node:http'
 import { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
@@ -42,7 +42,7 @@ import type { Whole } from './whole.ts'
 export type Admin = {
   readonly handler: RequestListener
   drain(): void
-  /** From now on it counts, from where the gateway before it stands. */
+  /** Starts counting from the totals of the previous gateway. */
   begin(): void
 }
 
@@ -149,7 +149,7 @@ export function wireAdmin(
         status,
       }),
     })
-  // A gateway without an admin address needs none, and a test of a gateway hardly ever.
+  // Created on first use: a gateway without an admin address needs none, and a test rarely does.
   let app: RequestListener | undefined
   return {
     handler(request, response) {
@@ -168,11 +168,11 @@ export function wireAdmin(
   }
 }
 
-// More is no drawing, and a store that is far away takes its time for each.
+// More would not fit the drawing, and a remote store takes its time for each.
 const mostBlocks = 100
 const blocksMs = 10_000
 
-/** The path is read as by `why`, which says what lies on the way. */
+/** Reads the path as `why` does, to list its blocks. */
 const blocksBy =
   (why: DashboardDeps['why'], { order }: Tiers): DashboardDeps['blocks'] =>
   async (path, signal) => {
@@ -184,8 +184,8 @@ const blocksBy =
   }
 
 /**
- * The CID is denied, deleted at every provider, and purged from the tiers and from complete answers in memory, also from those of
- * gateways before a reload that still answer.
+ * Denies the CID, deletes it at every provider, and purges it from the tiers and the response
+ * caches, including those of gateways before a reload that still answer.
  */
 function takedownOf(
   { lease, team }: Whole,
@@ -198,7 +198,7 @@ function takedownOf(
   return createTakedown({
     async deny(cid, hints) {
       if (!isOwner(team)) return denials.takeDown(cid, hints)
-      // It holds in memory at once, also where it cannot be written.
+      // It applies in memory at once, even if it cannot be written.
       const written = denials.takeDown(cid, hints)
       written.catch(() => {})
       const rule = { cid: cid.toString(), ...hints }
@@ -226,7 +226,10 @@ function takedownOf(
   })
 }
 
-/** Taken apart from `wireAdmin`: what outlives this gateway must not hold what was wired beside it. */
+/**
+ * Separate functions, so that parts which outlive this gateway do not hold its other parts in
+ * memory.
+ */
 const takeProcess = ({ lease }: Whole) => lease.take('process', [], watchProcess, (watch) => watch.close())
 
 const takeStart = ({ lease, clock }: Whole) => lease.take('start', [], () => ({ at: clock.now() }))
@@ -261,7 +264,7 @@ function checkThrough(whole: Whole, target: Target): Checks {
   })
 }
 
-/** With what was seen of it last: a gateway that just came knows no less than the one before it. */
+/** Takes over the last results of the previous gateway. */
 function takeChecks({ config, clock, log, lease }: Whole, of: object, looked: Looked): Checks {
   const { probeEvery } = config.pinning
   return lease.take(
@@ -272,21 +275,21 @@ function takeChecks({ config, clock, log, lease }: Whole, of: object, looked: Lo
   )
 }
 
-/** How often the configuration was read again: counted by what reads it, and told by the gateway that is there then. */
+/** Counts configuration reloads: incremented by the reloader, reported by the current gateway. */
 const takeReloads = ({ lease }: { readonly lease: Lease }): ReloadCounts =>
   lease.take('reloads', [], () => ({ taken: 0, refused: 0, lastTakenAt: Date.now(), wasLastTaken: true }))
 
-/** The connections at the server in front. A program that opens its own address counts none here. */
+/** Connections of cidgate's own server. A program that opens its own socket counts none here. */
 const takeServer = ({ lease }: { readonly lease: Lease }): ServerParts => lease.take('server', [], () => ({}))
 
-/** The gateways that follow one another hold it, and tell it. */
+/** Stored in a part that successive gateways share and report. */
 export function noteConnections(kept: Kept, connections: ConnectionCounts): void {
   const lease = kept.lease()
   takeServer({ lease }).connections = connections
   void lease.end()
 }
 
-/** The gateway that runs holds the counts; they outlive this call. */
+/** The running gateway holds the counts, so they outlive this lease. */
 export function noteReload(kept: Kept, isTaken: boolean): void {
   const lease = kept.lease()
   const counts = takeReloads({ lease })

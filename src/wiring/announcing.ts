@@ -1,4 +1,5 @@
-// Announcing put together: the chain in the store, the routes that serve it, and the indexers that are told.
+// Assembles announcing: the chain in the store, the routes that serve it, and the indexers that are
+// notified.
 import type { CID } from 'multiformats/cid'
 import { type Chain, createChain } from '../announce/chain.ts'
 import type { Identity } from '../announce/identity.ts'
@@ -17,7 +18,7 @@ export type Announcing = {
   readonly publisher: Publisher
 }
 
-/** Undefined: `announce` is off. */
+/** Undefined if `announce` is off. */
 export function wireAnnouncing(
   whole: Whole,
   {
@@ -40,7 +41,7 @@ export function wireAnnouncing(
   const { announce, data, retrieval } = config
   if (announce === false) return undefined
   const { userAgent } = retrieval
-  // The publisher goes over to the next gateway, which may have other denylists.
+  // The publisher is passed to the next gateway, which may have other denylists.
   const newest = lease.take('newest denials of what is announced', [data], () => ({ isDenied, lists: denials.lists }))
   Object.assign(newest, { isDenied, lists: denials.lists })
   const { chain, publisher } = lease.take(

@@ -1,5 +1,5 @@
-// Makes the configured providers, tiers and upstreams, each by the registry of its kind, or takes them over from the gateway
-// before if their entry is the same. No I/O yet.
+// Creates the configured providers, tiers and upstreams by the registry of their kind, or takes
+// them over from the previous gateway if their entry is unchanged. Without I/O.
 import type { Provider, ReadBack } from '../../backends/pinning/contract.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
 import type { Tally } from '../../backends/tallies/contract.ts'
@@ -18,7 +18,7 @@ export { isInside, openIndexer, openRouter, type RouterClient }
 
 export type WiredUpstream = {
   readonly upstream: Upstream
-  /** The name of the provider that it reads back from, if it was made from that provider's configuration. */
+  /** The provider whose configuration it was derived from, if any. */
   readonly of: string | undefined
   readonly perMinute: number | undefined
   readonly perCidPerMinute: number | undefined
@@ -27,7 +27,7 @@ export type WiredUpstream = {
 
 export type Backends = {
   readonly providers: readonly Provider[]
-  /** The fastest first, as configured; neither guarded nor proved. */
+  /** Fastest first, as configured; without circuit breakers or verification. */
   readonly tiers: readonly Tier[]
   readonly upstreams: readonly WiredUpstream[]
 }
@@ -74,7 +74,7 @@ function takeTier({ config, clock, log, lease, company }: Whole, { use, name, op
   )
 }
 
-/** With what is known of it: how quick it is, what it may be asked, when again. */
+/** Takes over its state too: its speed, request budget and health. */
 function takeUpstream(whole: Whole, entry: UpstreamEntry & { readonly of: string | undefined }): WiredUpstream {
   const { config, clock, log, lease, trace } = whole
   const { use, name, options, perMinute, perCidPerMinute, of } = entry
@@ -90,7 +90,10 @@ function takeUpstream(whole: Whole, entry: UpstreamEntry & { readonly of: string
   )
 }
 
-/** A gateway that a router named. No probe asks it anything: its first proved block is the probe. */
+/**
+ * Creates an upstream for a gateway that a router named. It is not probed: its first verified block
+ * is the probe.
+ */
 export function joinFound(
   whole: Whole,
   origin: string,
@@ -99,7 +102,8 @@ export function joinFound(
   const { config, clock, log, trace } = whole
   const { userAgent, deadline } = config.retrieval
   const kind = kindOf(upstreamKinds, 'trustless')
-  // It is asked for what it holds: one that looked elsewhere could come back to this gateway.
+  // Asks for content that it holds only: a gateway that searches elsewhere could ask this one in
+  // turn.
   const options = kind.options.parse({
     url: origin,
     headers: { 'cache-control': 'only-if-cached' },
@@ -134,7 +138,9 @@ function wireUpstream(
 
 type UpstreamEntry = Config['retrieval']['upstreams'][number]
 
-/** What providers hold is read from themselves, but where the operator named the same address as an upstream already. */
+/**
+ * Derives an upstream from each provider, unless the operator configured one with the same address.
+ */
 function readBacks({ config, own }: Whole): (UpstreamEntry & { readonly of: string })[] {
   const { pinning, retrieval } = config
   const names = new Set([...retrieval.upstreams, ...own.upstreams].map(({ name }) => name))
@@ -154,7 +160,7 @@ function readBacks({ config, own }: Whole): (UpstreamEntry & { readonly of: stri
   })
 }
 
-/** Where instances count together. Undefined: this one counts alone. */
+/** The store for shared rate limits; undefined if this instance counts alone. */
 export function takeTally({ config, clock, lease }: Whole): Tally | undefined {
   const { sharedBy: entry } = config.limits
   if (!entry) return undefined
@@ -167,7 +173,7 @@ export function takeTally({ config, clock, lease }: Whole): Tally | undefined {
   )
 }
 
-/** How what a provider holds is read back, as its kind says. */
+/** The upstream options for reading back from a provider, as its kind defines them. */
 export function readBackOf({
   use,
   options,
@@ -176,14 +182,14 @@ export function readBackOf({
   return readBack ? readBack(options) : 'by itself'
 }
 
-/** Two entries with the same address are the same upstream, even with different deadlines. */
+/** Entries with the same address are the same upstream, even with different timeouts. */
 function addressOf({ use, options }: { readonly use: string; readonly options: unknown }): string {
   const { url = '', headers = {} } = options as { url?: string; headers?: Readonly<Record<string, string>> }
   const sent = Object.entries(headers).map(([name, value]) => [name.toLowerCase(), value])
   return JSON.stringify([use, new URL(url).href.replace(/\/+$/, ''), sent.sort()])
 }
 
-/** What providers that are configured no more left on this machine. */
+/** Local stores of providers that are no longer configured. */
 export async function leftStores({
   data,
   pinning,
@@ -199,7 +205,7 @@ export async function leftStores({
   return (await Promise.all(all)).flat()
 }
 
-/** To be read from, and for nothing else. */
+/** Opens them for reading only. */
 export async function openLeft(whole: Whole): Promise<Provider[]> {
   const stores = await leftStores(whole.config).catch((error: unknown) => {
     whole.log('error', 'pins.read-failed', { error: String(error) })

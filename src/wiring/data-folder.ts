@@ -1,4 +1,4 @@
-// The folder of the embedded stores, ours before anything in it is touched.
+// Locks the folder of the embedded stores before anything in it is touched.
 import { ConfigError } from '../config/complaints.ts'
 import { isFailure } from '../core/failure.ts'
 import { openDataFolder } from '../data-folder/folder.ts'
@@ -9,7 +9,10 @@ import type { Whole } from './whole.ts'
 
 export type OwnFolder = { readonly folder: DataFolder; readonly store: Store }
 
-/** Until the last gateway over it has ended. Throws a ConfigError where it cannot be had. */
+/**
+ * Holds the lock until the last gateway over it has ended. Throws a ConfigError if the lock is
+ * unavailable.
+ */
 export async function ownDataFolder({ config, clock, log, lease, folders, own }: Whole): Promise<OwnFolder> {
   const { data, pinning, upload } = config
   const isNeeded = pinning.providers.length + own.providers.length > 0 && !upload.through

@@ -1,4 +1,4 @@
-// The operator's denylists, applied to reads, names and uploads.
+// Applies the operator's denylists to reads, names and uploads.
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { ConfigError } from '../config/complaints.ts'
@@ -10,19 +10,24 @@ import type { Whole } from './whole.ts'
 
 export type Denials = {
   readonly lists: DenylistsWithTakedowns
-  /** Throws a Failure `denied` for a CID and path that this gateway must not keep or serve. */
+  /** Throws a Failure `denied` for a CID and path that this gateway must not store or serve. */
   readonly visit: (cid: CID, rest: readonly string[]) => void
-  /** The same for a path below a name. */
+  /** Checks a path below a name in the same way. */
   readonly visitName: (name: string, rest: readonly string[]) => void
-  /** Asks the newest gateway's denylists about a block to keep, also for an upload that began before that gateway. */
+  /**
+   * Checks a block to store against the newest gateway's denylists, even if the upload began before
+   * that gateway.
+   */
   readonly admit: (cid: CID) => void
-  /** Denies a CID from now on, in the list of takedowns, also where another list denies it now. */
+  /** Adds a CID to the list of takedowns, even if another list denies it already. */
   readonly takeDown: DenylistsWithTakedowns['takeDown']
-  /** From now on this is the newest gateway. */
+  /** Makes this the newest gateway. */
   begin(): void
 }
 
-/** Rejects with a ConfigError where a list cannot be read: at a start as at a reload, which reads all of them again. */
+/**
+ * Reads all lists, at a start and at a reload. Rejects with a ConfigError if one cannot be read.
+ */
 export async function wireDenials(whole: Whole): Promise<Denials> {
   const { lists, isNew } = takeLists(whole)
   const loaded = await lists
@@ -59,7 +64,8 @@ function takeLists(whole: Whole): { lists: Promise<DenylistsWithTakedowns>; isNe
   const onChange = () => {
     for (const hot of hots) hot.clear()
   }
-  // Of their own: a takedown while a reload brings other denylists is one of the gateway that is being made, too.
+  // Kept apart from the other lists, so that a takedown during a reload also applies to the gateway
+  // that is being created.
   const takedowns = lease.take('takedowns', [data], () =>
     openTakedowns({ file: join(folder, 'takedowns.deny'), onChange, log }),
   )
@@ -87,7 +93,7 @@ function takeLists(whole: Whole): { lists: Promise<DenylistsWithTakedowns>; isNe
         () => {},
       ),
   )
-  takedowns.catch(() => {}) // told by the lists
+  takedowns.catch(() => {}) // reported by the lists
   return { lists, isNew }
 }
 

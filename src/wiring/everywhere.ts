@@ -1,4 +1,4 @@
-// Puts an acknowledged upload into everything that the gateways of this process read from.
+// Writes an acknowledged upload into every gateway of this process.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/block.ts'
 import { Failure } from '../core/failure.ts'
@@ -8,8 +8,8 @@ import type { Everywhere } from '../upload/fill-tiers.ts'
 import type { Whole } from './whole.ts'
 
 /**
- * Every tier and every memory of this process, also those of a gateway that came while an upload was received or of one
- * that goes: what is acknowledged by one of them is read from another in the next moment.
+ * Covers all tiers and memories of this process, including those of a gateway created during the
+ * upload or about to end: an upload acknowledged by one must be readable from the others at once.
  */
 export function takeEverywhere({ lease, team }: Whole, retrieval: Retrieval): Everywhere {
   const all = lease.take('every retrieval', [], () => ({ now: new Set<Retrieval>(), joined: 0 }))
@@ -23,7 +23,7 @@ export function takeEverywhere({ lease, team }: Whole, retrieval: Retrieval): Ev
     },
     () => all.now.delete(retrieval),
   )
-  // Other processes ask this one for it, before the upload is acknowledged.
+  // Sibling processes ask this one for the block, even before the upload is acknowledged.
   const tell = (cid: CID): void => {
     if (isOwner(team)) team.arrivals.note(blockKey(cid))
   }

@@ -1,4 +1,4 @@
-// The routers of the configuration, and the gateways that they name, which join the race as upstreams do.
+// The configured routers, and the gateways that they name, which join the race like upstreams.
 import type { Member } from '../retrieval/upstreams/pool.ts'
 import { createFinder, type Finder } from '../routing/finder.ts'
 import { isInside, joinFound, openRouter, type RouterClient, type WiredUpstream } from './backends.ts'
@@ -6,7 +6,7 @@ import type { Whole } from './whole.ts'
 
 export type Finding = { readonly finder: Finder<Member>; readonly routers: readonly RouterClient[] }
 
-/** Undefined: no router is configured. */
+/** Undefined if no router is configured. */
 export function takeFinding(whole: Whole, upstreams: readonly WiredUpstream[]): Finding | undefined {
   const { config, clock, log, lease, trace } = whole
   const { routers: entries, userAgent, deadline, upstreams: configured } = config.retrieval

@@ -1,15 +1,15 @@
-// Keeps the parts that outlive a gateway at a reload. Each part is identified by its configuration, so the next gateway gets
-// the same part if that did not change; it is closed when no gateway uses it any more.
+// Keeps parts across reloads. Each part is identified by its configuration, so the next gateway
+// gets the same part if that is unchanged; it is closed when no gateway uses it any more.
 
 export interface Kept {
-  /** For one gateway, from its making to its end. */
+  /** Creates the lease of one gateway, from its creation to its end. */
   lease(): Lease
 }
 
 export interface Lease {
   /**
-   * The part of this kind that is made of the same things, or a new one. `of` holds plain values of the configuration,
-   * compared by what they say, and parts, each of which equals itself alone.
+   * Returns the part of this kind with equal `of`, or a new one. `of` holds configuration values,
+   * compared by value, and parts, compared by identity.
    */
   take<Part extends object>(
     kind: string,
@@ -18,8 +18,9 @@ export interface Lease {
     close?: (part: Part) => unknown,
   ): Part
   /**
-   * Releases every part that was taken. Parts that no other gateway uses are closed, the last first, those of one kind side by
-   * side. A failure keeps none of the others open; this rejects with the first one.
+   * Releases every part of this lease. Parts that no other gateway uses are closed in reverse
+   * order, those of one kind concurrently. A failure does not keep the others open; this rejects
+   * with the first one.
    */
   end(): Promise<void>
 }
@@ -82,7 +83,7 @@ export function createKept(): Kept {
   }
 }
 
-/** Those of one kind that stand side by side: they do not wait for one another. */
+/** Groups consecutive parts of one kind, which are closed concurrently. */
 function runs(parts: readonly KeptPart[]): KeptPart[][] {
   const all: KeptPart[][] = []
   for (const kept of parts) {
@@ -125,6 +126,6 @@ function createValueSpelling(): ValueSpelling {
   return { spell, number }
 }
 
-/** What has functions is a thing and not a word of the configuration. */
+/** An object with functions is a part, not a configuration value. */
 const isPlain = (value: object): boolean =>
   Object.getPrototypeOf(value) === Object.prototype && !Object.values(value).some((one) => typeof one === 'function')

@@ -1,5 +1,5 @@
-// Tells the operator about uploads that this configuration does not read from where they are: in the log at a start and after
-// a reload, and in `check` and `doctor`.
+// Reports uploads that this configuration no longer reads: in the log at startup and after a
+// reload, and in `check` and `doctor`.
 import { stat } from 'node:fs/promises'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Config } from '../config/load.ts'
@@ -14,7 +14,7 @@ import type { Whole } from './whole.ts'
 
 type Looking = { readonly folders: SharedFolders; readonly clock: Clock; readonly log: Log }
 
-/** All of it, for who asks: nothing in the data folder is touched. */
+/** Collects all notes without changing the data folder. */
 export async function notesOn({ config, own, ...looking }: Pick<Whole, 'config' | 'own'> & Looking): Promise<string[]> {
   const stores = await leftStores(config)
   const names = [...config.pinning.providers, ...own.providers].map(({ name }) => name)
@@ -31,7 +31,7 @@ export async function notesOn({ config, own, ...looking }: Pick<Whole, 'config' 
   ]
 }
 
-/** The providers that keep in these folders, which are read. */
+/** Reads which providers have stored in these folders. */
 async function namesIn(stores: Awaited<ReturnType<typeof leftStores>>, looking: Looking): Promise<string[]> {
   const all = stores.map(async ({ options }) => {
     const { path } = options as { path?: string }
@@ -41,7 +41,7 @@ async function namesIn(stores: Awaited<ReturnType<typeof leftStores>>, looking: 
   return (await Promise.all(all)).flat()
 }
 
-/** Undefined where there is no store in the folder. */
+/** Undefined if the folder has no store. */
 async function readStore<T>(
   data: string,
   { folders, ...looking }: Looking,
@@ -58,7 +58,9 @@ async function readStore<T>(
   }
 }
 
-/** What a change of the configuration left behind, once for each configuration of providers. */
+/**
+ * Logs uploads orphaned by a change of the configuration, once for each configuration of providers.
+ */
 export function tellLeft(
   { config, folders, clock, log, lease }: Whole,
   { ledger }: Pick<StoreReader, 'ledger'>,
@@ -106,10 +108,10 @@ const wordsOf = ({ holder, alone, waiting }: OtherHolder): string[] => [
 
 const uploads = (count: number): string => (count === 1 ? '1 upload is' : `${count} uploads are`)
 
-/** Of a data folder that is not the one any more. */
+/** Notes on a data folder that is no longer configured. */
 export async function leftWith(old: Config, { data, pinning }: Config, looking: Looking): Promise<string[]> {
   if (old.data === data) return []
-  // Without a path of its own a provider keeps in the new folder.
+  // A provider without a path of its own uses the new data folder.
   const providers = pinning.providers.filter(({ options }) => (options as { path?: string }).path !== undefined)
   const stores = await leftStores({ ...old, pinning: { ...old.pinning, providers } })
   const counted = await readStore(old.data, looking, async ({ ledger }) => ({
@@ -125,7 +127,7 @@ export async function leftWith(old: Config, { data, pinning }: Config, looking: 
   ]
 }
 
-/** By the configuration alone. */
+/** Checks the configuration only. */
 function notReadBack({ pinning }: Config): string[] {
   return pinning.providers.flatMap((entry, index) => {
     const where = `pinning.providers[${index}] (${entry.name})`

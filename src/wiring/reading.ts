@@ -1,4 +1,4 @@
-// The read side put together: where blocks come from, what names mean, what is denied, and the complete answers in memory.
+// Assembles the read side: blocks, names, denylists, and the response cache.
 import { createResponseCache, type ResponseCache } from '../http/content/response-cache.ts'
 import { createRecordMemory } from '../names/ipns.ts'
 import { createLookupMemory } from '../names/lookups.ts'
@@ -19,7 +19,7 @@ import { type Denials, wireDenials } from './denials.ts'
 import { type Finding, takeFinding } from './finding.ts'
 import type { Whole } from './whole.ts'
 
-/** Where IPNS records are kept: a worker has its owner write them. */
+/** The storage of IPNS records; a worker has its owner write them. */
 export type RecordPlace = {
   readonly store: Pick<StoreReader, 'read'>
   readonly write: (records: readonly KeptRecord[], max: number) => Promise<void>
@@ -27,7 +27,7 @@ export type RecordPlace = {
 
 export type ReadSide = {
   readonly pool: Pool
-  /** Absent: no router is configured. */
+  /** Undefined if no router is configured. */
   readonly finding: Finding | undefined
   readonly retrieval: Retrieval
   readonly hot: ResponseCache
@@ -35,7 +35,7 @@ export type ReadSide = {
   readonly names: Names
 }
 
-// Of the time until the first byte, what upstreams have for it, with the time in line there; the rest is ours.
+// The share of the first-byte timeout for upstreams, including the time in their queue.
 const shareOfUpstreams = 0.95
 
 export async function wireReading(
@@ -55,7 +55,7 @@ export async function wireReading(
   const { config, clock, log, lease } = whole
   const { deadline, hedge, probeEvery } = config.retrieval
   const patienceMs = deadline * shareOfUpstreams
-  // It may be refused, and so comes before what begins to work.
+  // May reject, so it comes before anything that starts work.
   const denials = await wireDenials(whole)
   const finding = takeFinding(whole, upstreams)
   const pool = lease.take(
@@ -75,7 +75,10 @@ export async function wireReading(
   return { pool, finding, retrieval: takeReaders(whole, retrieval, denials), hot: takeHot(whole), denials, names }
 }
 
-/** Every session of this gateway asks its denylists. The retrieval itself may go over to a gateway that has others. */
+/**
+ * Every session of this gateway checks its denylists. The retrieval itself may be taken over by a
+ * gateway with others.
+ */
 function takeReaders({ lease }: Whole, retrieval: Retrieval, { lists, visit }: Denials): Retrieval {
   return lease.take('retrieval for readers', [retrieval, lists], () => ({
     ...retrieval,
@@ -95,7 +98,7 @@ function takeRetrieval(
   const { stack, pool, upstreams, finding } = parts
   const { deadline, blockDeadline, keepLooking, readAhead } = config.retrieval
   const { first, most } = config.retrieval.notFound
-  // A remembered absence holds only for the same upstreams: a new one may have the content.
+  // The negative cache is valid only for the same upstreams: a new one may have the content.
   const notFound = lease.take('not found', [upstreams, finding, first, most], () =>
     createNotFoundMemory({
       firstMs: first,
@@ -149,7 +152,10 @@ function takeNames(
   )
 }
 
-/** DNS answers are forgotten when the DNS servers or their options change; IPNS records prove themselves and stay. */
+/**
+ * DNS answers are dropped when the DNS servers or their options change; IPNS records are
+ * self-certifying and stay.
+ */
 function takeNamesMemory(
   { config, clock, log, lease }: Whole,
   shelves: readonly Shelf[],
@@ -175,7 +181,7 @@ function takeNamesMemory(
   }
 }
 
-/** The response cache, kept only if nothing that decides about answers changed. */
+/** The response cache, kept only if nothing that affects responses changed. */
 function takeHot({ config, lease }: Whole): ResponseCache {
   const { cache, responses, hosts, names, trustedProxies, denylists } = config
   const hots = lease.take('every hot', [], () => new Set<ResponseCache>())

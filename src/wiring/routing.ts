@@ -1,4 +1,4 @@
-// What this gateway tells other nodes of itself: who it is, how it is reached, and what it holds for good.
+// The routing side: this gateway's identity, addresses and the CIDs that it holds.
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
@@ -15,10 +15,10 @@ import type { Public } from './public/public.ts'
 import type { ReadSide } from './reading.ts'
 import type { Whole } from './whole.ts'
 
-/** The name of the key's file in the data folder. */
+/** The key file in the data folder. */
 const keyFile = 'identity.pem'
 
-/** Throws a ConfigError for a key that cannot be read. */
+/** Throws a ConfigError if the key cannot be read. */
 export function takeIdentity({ config, lease }: Whole): Identity {
   const file = join(config.data, keyFile)
   return lease.take('identity', [file], () => {
@@ -32,11 +32,11 @@ export function takeIdentity({ config, lease }: Whole): Identity {
 
 export type Routing = {
   readonly routes: readonly Route[]
-  /** Absent: `announce` is off. */
+  /** Undefined if `announce` is off. */
   readonly publisher?: Publisher | undefined
 }
 
-/** No routes without `public`. */
+/** Returns no routes without `public`. */
 export function wireRouting(
   whole: Whole,
   {

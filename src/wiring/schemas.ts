@@ -1,9 +1,9 @@
-// What uploads are checked with, from the configuration: the documents that are shipped, and the operator's own.
+// The schemas for uploads: built-in ones, and the operator's.
 import { ConfigError } from '../config/complaints.ts'
 import type { Config } from '../config/load.ts'
 import { createSchemaChecks, type SchemaChecks } from '../schemas/checks.ts'
 
-/** Throws a ConfigError where one of the operator's own is no schema. */
+/** Throws a ConfigError if one of the operator's is not a valid schema. */
 export function schemasOf({ upload, responses }: Config): SchemaChecks {
   try {
     return createSchemaChecks({ maxBytes: responses.json.maxBytes, own: upload.schemas })

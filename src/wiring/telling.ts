@@ -1,4 +1,4 @@
-// What this instance tells the others of what its clients took. Undefined: it counts alone.
+// Shares rate-limit counts with other instances; undefined if this instance counts alone.
 import { createTelling, type Telling } from '../core/counting/telling.ts'
 import { takeTally } from './backends.ts'
 import type { Whole } from './whole.ts'

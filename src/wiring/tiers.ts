@@ -1,4 +1,4 @@
-// The tiers in the order in which they are asked, as one stack: what is configured, and what lies on this machine anyway.
+// The tiers in lookup order as one stack: configured ones, and the local stores.
 import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
 import type { Tier, TierUsage } from '../../backends/tiers/contract.ts'
 import { cancelled } from '../core/failure.ts'
@@ -15,19 +15,20 @@ import type { Whole } from './whole.ts'
 
 export type Tiers = {
   readonly stack: TierStack
-  /** Each by itself, in the order in which they are asked. */
+  /** Each tier, in lookup order. */
   readonly order: readonly Tier[]
-  /** Those that may be slow or away. */
+  /** Tiers that may be slow or unavailable. */
   readonly guards: readonly GuardedTier[]
-  /** Where records of names are kept for all instances. */
+  /** Storage of name records shared by instances. */
   readonly shelves: readonly Shelf[]
-  /** Blocks that were not what they should be, by tier. */
+  /** Blocks that failed verification, by tier. */
   readonly corrupt: ReadonlyMap<string, number>
-  /** How full those are that know. */
+  /** Usage of the tiers that know it. */
   readonly usage: () => readonly { readonly tier: string; readonly usage: TierUsage }[]
 }
 
-// What is pinned here may be nowhere else, and a disk that is busy with uploads can be slow.
+// A longer timeout: a pinned block may be nowhere else, and a disk that is busy with uploads can be
+// slow.
 const pinsMs = 10_000
 
 export function wireTiers(
@@ -41,7 +42,7 @@ export function wireTiers(
   }: {
     readonly providers: readonly Provider[]
     readonly left: readonly Provider[]
-    /** Of the data folder. */
+    /** The store of the data folder. */
     readonly store: Pick<StoreReader, 'blocks'>
     /** Blocks that only the owner of the data folder has at this moment. */
     readonly waiting?: { readonly store: LocalStore }
@@ -65,11 +66,12 @@ export function wireTiers(
   const pins = [...providers, ...left].flatMap((provider) =>
     provider.store ? [pinsOf(provider, provider.name, provider.store, true)] : [],
   )
-  // What is acknowledged and not yet everywhere: also what a gateway before this one acknowledged, with other providers.
+  // Includes uploads that are acknowledged and not yet at every provider, also those that a
+  // previous gateway acknowledged with other providers.
   if (![...providers, ...left].some((one) => one.store === store.blocks))
     pins.push(pinsOf(store, 'uploads', store.blocks, false))
   if (waiting) pins.push(pinsOf(waiting, 'owner', waiting.store, false))
-  // What is pinned here is looked for before any cache but memory: it is as near, and it is surely whole.
+  // Pins come before any cache except memory: they are as near, and complete.
   const isMemory = ({ traits }: Tier) => !traits.persistent
   const order = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]
   const layers = order.map((tier) => takeLayer(whole, tier))
@@ -103,10 +105,15 @@ export function wireTiers(
   }
 }
 
-/** Also of the gateways before a reload that still answer: each has tiers of its own where these were changed. */
+/**
+ * Includes gateways before a reload that still answer: each has its own tiers if these were
+ * changed.
+ */
 export const everyStack = (lease: Lease): Set<TierStack> => lease.take('every stack', [], () => new Set<TierStack>())
 
-/** With what waits to be written to it: a block that no other gateway of this process could read otherwise. */
+/**
+ * Takes over its write queue, whose blocks no other gateway of this process could read otherwise.
+ */
 function takeLayer({ config, clock, lease }: Whole, tier: Tier): Layer {
   const { fillBytes } = config.cache
   const here = lease.take('every layer here', [], () => new Set<Layer>())
@@ -125,7 +132,7 @@ function takeLayer({ config, clock, lease }: Whole, tier: Tier): Layer {
   )
 }
 
-/** What a store answers now is worth a line in the log, and no reason not to start: it may come back. */
+/** Logs a store that fails now. The gateway starts all the same, since the store may recover. */
 function lookOnce(stack: TierStack, log: Log): { end(): Promise<void> } {
   const ending = new AbortController()
   const look = stack.probeAll(ending.signal).then(

@@ -1,4 +1,5 @@
-// The write side put together: POST /add, to configured providers or on to another service (thin mode), and Kubo's RPC.
+// Assembles the write side: POST /add, to configured providers or forwarded to another service
+// (thin mode), and Kubo's RPC.
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
@@ -36,23 +37,23 @@ import type { Whole } from './whole.ts'
 
 export type WriteSide = {
   readonly counts: UploadCounts
-  /** Of each token that has a quota. */
+  /** The state of each token with a quota. */
   readonly quotas: () => readonly QuotaState[]
   readonly routes: readonly Route[]
-  /** None where uploads go nowhere. */
+  /** Undefined if uploads go nowhere. */
   readonly adminAdd: AdminAdd | undefined
-  /** What the first page says of uploads. */
+  /** The upload section of the front page. */
   readonly offered: {
-    /** To this client: on a page of this address, or to a program. */
+    /** The answer for this client: on a page of this address, or for a program. */
     readonly uploadsFor: (request: IncomingMessage, to: 'page' | 'program') => 'open' | 'token' | 'closed'
-    /** Whether caches may give one client what another one was told. */
+    /** True if shared caches may store the page. */
     readonly isSameForAll: boolean
     readonly mostBytes: number
   }
-  /** None in thin mode. */
+  /** Undefined in thin mode. */
   readonly pins: Uploads['pins'] | undefined
   readonly probe: Uploads['probe']
-  /** For what a program adds itself; in thin mode there is nothing for it. */
+  /** Uploads of a program; unsupported in thin mode. */
   readonly uploads: Uploads
   readonly schemas: SchemaChecks
 }
@@ -61,7 +62,7 @@ type Parts = {
   readonly folder: DataFolder
   readonly store: Store
   readonly providers: readonly Provider[]
-  /** Of earlier configurations. */
+  /** Providers of earlier configurations. */
   readonly left: readonly Provider[]
   readonly reading: Pick<ReadSide, 'retrieval' | 'denials'>
   readonly respond: Respond
@@ -69,7 +70,7 @@ type Parts = {
   readonly limits: Public['limits']
   readonly forwarded: Public['forwarded']
   readonly watch: Public['watch']
-  /** By name, the fastest first. */
+  /** Names, fastest first. */
   readonly tiers: readonly string[]
 }
 
@@ -83,7 +84,7 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const { upload, responses } = config
   const { retrieval, denials } = parts.reading
   const { respond } = parts
-  // What may be refused comes before what begins to work.
+  // Steps that may fail come before any that start work.
   const tokens = createTokens(upload.auth, () => clock.now())
   const reach = { isForThisMachine: upload.auth === 'none', addressOf: parts.forwarded.addressOf }
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
@@ -147,7 +148,7 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   return { counts, quotas: states, routes, adminAdd, offered, pins, probe, uploads, schemas }
 }
 
-/** Counts outlive this gateway, as the store does that they are kept in. */
+/** Quotas outlive this gateway, as does the store that holds them. */
 function takeQuotas(whole: Whole, store: Store): Quotas {
   const { clock, log, lease } = whole
   const telling = takeTelling(whole)
@@ -163,7 +164,7 @@ const bounded = (uploads: Uploads, quotas: Quotas): UploadDoor => ({
   keep: keepWithin(uploads.keep),
 })
 
-/** A count that cannot be kept holds until the end of the process, and fails no upload. */
+/** A count that cannot be stored is kept in memory, and fails no upload. */
 const boundedThrough = (through: Through, quotas: Quotas, { store, log }: { store: Store; log: Log }) => ({
   ...through,
   ...withQuotas(through, quotas, (use) =>
@@ -171,7 +172,7 @@ const boundedThrough = (through: Through, quotas: Quotas, { store, log }: { stor
   ),
 })
 
-/** Tokens of one name use up the same; what is told is the quota of the first. */
+/** Tokens of one name share a quota; the state shows that of the first. */
 function quotasOf({ auth }: Config['upload'], quotas: Quotas): readonly QuotaState[] {
   const all = new Map<string, QuotaState>()
   for (const one of typeof auth === 'string' ? [] : auth.tokens) {
@@ -182,7 +183,10 @@ function quotasOf({ auth }: Config['upload'], quotas: Quotas): readonly QuotaSta
   return [...all.values()]
 }
 
-/** The part itself may go over to another gateway, and counts nothing twice. */
+/**
+ * Wraps the part instead of changing it, because another gateway may take it over and would count
+ * twice.
+ */
 const counted = (uploads: UploadDoor, counts: UploadCounts): UploadDoor => ({
   ...uploads,
   ...countedThrough(uploads, counts),
@@ -204,7 +208,7 @@ const countedThrough = <Side extends Pick<UploadDoor, 'enter' | 'receive'>>(
       counts.refused(error)
       throw error
     }),
-  // Only computes a CID: that is no upload.
+  // Only computes a CID, so it does not count as an upload.
   receive: (request: IncomingMessage, own?: AddOptions) =>
     own?.isOnlyHashed
       ? side.receive(request, own)
@@ -221,7 +225,7 @@ const limitsOf = ({ maxBytes, idle, minRate }: Config['upload']): ReceiveLimits 
   graceMs: idle,
 })
 
-/** With what is being received, and what goes on to providers behind an answer. */
+/** Takes over running uploads, and deliveries to providers in the background. */
 function takeUploads({ config, clock, log, lease, trace }: Whole, parts: Stores): Uploads {
   const { folder, store, providers, left, everywhere, admit } = parts
   const places = [...providers, ...left].flatMap(({ store }) => store ?? [])

@@ -1,4 +1,4 @@
-// What every part of the wiring is given: the configuration, time, the log, and the way to what outlives this gateway.
+// The wiring context: configuration, clock, log, and the lease of parts that outlive this gateway.
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
@@ -13,7 +13,7 @@ import { createLoopTurns, type LoopTurns } from '../retrieval/turns/loop-turns.t
 import type { Team } from '../team/team.ts'
 import type { Lease } from './kept.ts'
 
-/** What a program brought itself, beside what the configuration names. It is never closed here. */
+/** A program's own backends, in addition to the configured ones. Never closed here. */
 export type Own = {
   readonly tiers: readonly Tier[]
   readonly upstreams: readonly Upstream[]
@@ -25,23 +25,26 @@ export const nothingOfItsOwn: Own = { tiers: [], upstreams: [], providers: [] }
 export type Whole = {
   readonly config: Config
   readonly clock: Clock
-  /** Of the newest gateway, whichever that is: what is made with it may outlive this one. */
+  /** The log of the newest gateway: parts made with it may outlive this one. */
   readonly log: Log
   readonly lease: Lease
-  /** Of this gateway and those that follow it. */
+  /** Shared by this gateway and its successors. */
   readonly turns: LoopTurns
-  /** Of this process, so that no two of its gateways work against each other in one. */
+  /** Shared by the process, so that its gateways do not work against each other in one folder. */
   readonly folders: DataFolders
   readonly own: Own
-  /** The processes that answer for this gateway. Undefined: this one alone. */
+  /** The processes of this gateway; undefined if there is one. */
   readonly team?: Team | undefined
-  /** The same, for backends that keep files. */
+  /** The same processes, for backends with folders. */
   readonly company?: FolderCompany | undefined
   readonly trace: Trace
-  /** Where spans go; undefined: none is made. */
+  /** The span exporter; undefined if spans are off. */
   readonly spans?: SpanExporter | undefined
 }
 
-/** Every gateway takes them, also one that makes nothing anew: what the gateway before has made goes on in them. */
+/**
+ * Every gateway takes this part, even if it creates nothing new, because work begun by the previous
+ * gateway continues in it.
+ */
 export const takeTurns = (lease: Lease, clock: Clock): LoopTurns =>
   lease.take('turns', [], () => createLoopTurns(clock))

@@ -1,4 +1,4 @@
-// `cidgate add`: files, folders and the standard input to `POST /add` of a running gateway.
+// `cidgate add`: sends files, folders or standard input to `POST /add` of a running gateway.
 import { readdir, stat } from 'node:fs/promises'
 import { basename, join, posix, relative, resolve, sep } from 'node:path'
 import type { Given } from '../command.ts'
@@ -40,7 +40,7 @@ export async function addCommand(given: Given): Promise<number> {
     return 0
   } finally {
     progress.end()
-    // The gateway may have refused it before its end, and the process would wait for that.
+    // The gateway may have refused it early, and the process would wait for the rest of the input.
     if (positionals.includes('-')) io.stdin.destroy()
     await connection.close()
   }
@@ -48,7 +48,10 @@ export async function addCommand(given: Given): Promise<number> {
 
 const folderType = 'application/x-directory'
 
-/** Files are read while they are sent, not before. A folder is named where no file's path does it. */
+/**
+ * Lists the files below a folder; each is read only while it is sent. A folder gets an entry only
+ * if no file's path contains it.
+ */
 async function filesBelow(folder: string, withHidden: boolean): Promise<FileToSend[]> {
   if (!(await stat(folder)).isDirectory())
     throw new Error(`${folder} is neither a file nor a folder; - stands for the standard input`)

@@ -1,20 +1,20 @@
-// The gateway that a command asks: which one it is, and requests to it that end.
+// The connection of a command to a gateway: its address, and requests with timeouts.
 import { Agent, type Dispatcher, request } from 'undici'
 import { type Config, loadConfig } from '../../config/load.ts'
 import { isUnix } from '../../config/values/address.ts'
 import type { Given } from '../command.ts'
 import { UsageError } from '../usage.ts'
 
-/** A gateway answers a miss within its own deadline, and an upload when providers have it. */
+/** Longer than the gateway's own timeouts for a miss or an upload. */
 const headersMs = 330_000
-/** Nothing comes for so long: the connection is given up. */
+/** The connection is dropped after this time without data. */
 const silenceMs = 60_000
 
 export type Answer = Dispatcher.ResponseData & { readonly path: string }
 export interface Connection {
-  /** As lines for people name it: host and port, or the path of the socket. */
+  /** For messages: host and port, or the path of the socket. */
   readonly at: string
-  /** Rejects where nobody answers; a status is for the caller. */
+  /** Rejects if there is no response; the caller handles the status. */
   ask(path: string, options?: Asking): Promise<Answer>
   close(): Promise<void>
 }
@@ -72,7 +72,7 @@ function placeOf(text: string): Place {
   return { url }
 }
 
-/** An address for all interfaces is asked by loopback. */
+/** A wildcard address is reached by loopback. */
 function fromConfig(config: Config, to: AddressName): Place {
   const address = config[to]
   if (!address) throw new UsageError('the configuration has no admin address; name it with --admin')
@@ -82,7 +82,10 @@ function fromConfig(config: Config, to: AddressName): Place {
   return { url: new URL(`http://${near.includes(':') ? `[${near}]` : near}:${port}`) }
 }
 
-/** `ipfs://…`, a CID or a path, as the path of a URL. What is not a path yet is encoded. */
+/**
+ * Converts `ipfs://…`, a CID or a path to the path of a URL. Encodes anything that is not a path
+ * yet.
+ */
 export function pathOf(text: string): string {
   const scheme = /^(ipfs|ipns):\/\//.exec(text)
   const path = scheme
@@ -100,14 +103,14 @@ export type ProblemBody = {
   readonly attempts?: readonly { readonly upstream: string; readonly outcome: string; readonly ms: number }[]
 }
 
-/** What a gateway says with a status from 400 on. Other servers say it in words of their own. */
+/** Parses an error response of a gateway. Other servers have formats of their own. */
 export async function problemOf({ body }: Answer): Promise<ProblemBody> {
   const text = (await body.text()).slice(0, 20_000)
   try {
     const said: unknown = JSON.parse(text)
     if (typeof said === 'object' && said !== null) return said as ProblemBody
   } catch {
-    // no JSON
+    // not JSON
   }
   return { detail: text.trim().slice(0, 300) }
 }

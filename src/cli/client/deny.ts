@@ -1,4 +1,5 @@
-// `cidgate deny`: a takedown at every instance that is named. What one of them cannot do is said, and the others do theirs.
+// `cidgate deny`: a takedown at every named instance. A failure at one is reported, and the others
+// still apply theirs.
 import type { TakenDown } from '../../upload/pins/told.ts'
 import type { Given } from '../command.ts'
 import { connect, problemOf, wordsOf } from './connection.ts'
@@ -26,7 +27,10 @@ export async function denyCommand(given: Given): Promise<number> {
   return failed > 0 ? 1 : 0
 }
 
-/** `error`: it was carried out, and the gateway cannot keep the list: why, and what the operator does next. */
+/**
+ * `error`: the takedown applies, but the gateway could not save the list: the reason, and the next
+ * step.
+ */
 type Done = TakenDown & { readonly error?: string }
 
 async function takenDown({ values }: Given, { ask }: ReturnType<typeof connect>, cid: string): Promise<Done> {

@@ -1,4 +1,5 @@
-// `cidgate get` and `cidgate export`: a file, or the blocks below a path, into a file or to the standard output.
+// `cidgate get` and `cidgate export`: writes a file, or the blocks below a path, to a file or to
+// standard output.
 import { createWriteStream } from 'node:fs'
 import { rename, rm, stat } from 'node:fs/promises'
 import type { Readable } from 'node:stream'
@@ -33,12 +34,12 @@ export async function getCommand(given: Given, named: string, format?: 'car'): P
   }
 }
 
-/** A program that reads our output may stop in the middle, as `head` does. */
+/** A program that reads our output may stop early, as `head` does. */
 function ifReaderIsThere(error: NodeJS.ErrnoException): void {
   if (error.code !== 'EPIPE') throw error
 }
 
-/** Under its name when it is whole, so that nobody takes a part for all of it. */
+/** Renamed to its name once complete, so that nobody takes a part for the file. */
 async function intoFile(body: Readable, file: string, progress: ProgressLine): Promise<void> {
   const part = `${file}.part-${process.pid}`
   try {

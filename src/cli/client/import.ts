@@ -1,4 +1,4 @@
-// `cidgate import`: uploads CARs under the CIDs that they bring.
+// `cidgate import`: uploads CARs and keeps their CIDs.
 import { basename } from 'node:path'
 import type { Given } from '../command.ts'
 import { connect } from './connection.ts'

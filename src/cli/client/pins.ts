@@ -1,4 +1,5 @@
-// `cidgate pins`: what is pinned, deleted, verified, and brought to providers that lack it. It asks the admin address.
+// `cidgate pins`: lists, deletes and verifies pins, and sends them to providers that lack them,
+// through the admin address.
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Brought, Page, Pin, Removal, Verification } from '../../upload/pins/told.ts'
 import type { Given } from '../command.ts'
@@ -6,7 +7,7 @@ import { meant, UsageError } from '../usage.ts'
 import { type Connection, connect, problemOf, wordsOf } from './connection.ts'
 import { createProgress } from './progress.ts'
 
-/** One pin: whether all is well, what a program reads, and what a person does. */
+/** The result for one pin: success, the data for programs, and the line for people. */
 type Done = { readonly isWell: boolean; readonly said: object; readonly line: string | undefined }
 type Work = (connection: Connection, cid: string) => Promise<Done>
 
@@ -59,7 +60,7 @@ function lineOf({ cid, bytes, at, providers }: Pin): string {
   return [cid, bytes, at.slice(0, 19), states.join(', ')].join('  ')
 }
 
-/** Those that are named, or all that the options choose, a few at a time. */
+/** Handles the named pins, or all that the options select, a few at a time. */
 async function each(
   given: Given,
   connection: Connection,
@@ -123,7 +124,7 @@ const words = (provider: string, state: string, why: string | undefined): string
 
 const pathOf = (cid: string): string => `/pins/${encodeURIComponent(cid.replace(/^(\/ipfs\/|ipfs:\/\/)/, ''))}`
 
-/** Waits where the gateway has too much to do now. */
+/** Retries while the gateway is overloaded. */
 async function asked<Said>(connection: Connection, method: 'GET' | 'POST' | 'DELETE', path: string): Promise<Said> {
   for (let waitedMs = 0; ; ) {
     const answer = await connection.ask(path, { method })

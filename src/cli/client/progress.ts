@@ -1,13 +1,13 @@
-// One line on a terminal that says how far it is, written over and over; nothing where nobody looks on.
+// A progress line on a terminal, rewritten in place; nothing elsewhere.
 import type { Writable } from 'node:stream'
 
 export type ProgressLine = {
-  /** So many bytes will come. */
+  /** Sets the total size. */
   of(bytes: number | undefined): void
-  /** Passes bytes on, and counts them. */
+  /** Passes bytes through and counts them. */
   counting<Piece extends Uint8Array>(source: AsyncIterable<Piece>): AsyncIterable<Piece>
   say(line: string): void
-  /** The line is gone. */
+  /** Erases the line. */
   end(): void
 }
 
@@ -19,7 +19,7 @@ export function createProgress(stream: Writable & { readonly isTTY?: boolean }):
   let saidAt = 0
   let isShown = false
 
-  /** The last one is always shown: a provider may take its time with what has arrived. */
+  /** The last update is always shown: a provider may take its time with what has arrived. */
   function say(line: string, isLast = false): void {
     const now = performance.now()
     if (!stream.isTTY || (now - saidAt < everyMs && !isLast)) return
@@ -50,7 +50,7 @@ export function createProgress(stream: Writable & { readonly isTTY?: boolean }):
 
 const barWidth = 24
 
-/** Compressed answers and growing files bring more than was said. */
+/** Compressed responses and growing files exceed the announced size. */
 function barOf(came: number, all: number): string {
   const share = all === 0 ? 1 : Math.min(1, came / all)
   const full = Math.floor(share * barWidth)

@@ -1,5 +1,5 @@
-// `cidgate reach`: whether others find what is held here. It asks as they do, by the public address, and names the first thing that
-// keeps them from it.
+// `cidgate reach`: tests if others can find what this gateway holds. Asks as they do, by the public
+// address, and names the first obstacle.
 import { randomBytes } from 'node:crypto'
 import { connect as connectH2 } from 'node:http2'
 import { isIP } from 'node:net'
@@ -18,14 +18,17 @@ import { openIndexer, openRouter } from '../../wiring/backends.ts'
 import type { Given } from '../command.ts'
 import { UsageError } from '../usage.ts'
 
-/** What a check found: well, wrong with the next step, or worth knowing. */
+/** The result of a check: passed, failed with the next step, or a note. */
 type Said = { readonly name: string; readonly ok: boolean; readonly why: string }
 
-/** Kubo and rainbow refuse an answer with more, in the counting of HTTP/2. */
+/** Kubo and rainbow refuse a response with more, as HTTP/2 counts header sizes. */
 const maxHeaderBytes = 2048
 const perHeaderBytes = 32
 const callMs = 10_000
-/** A search takes longer, and other nodes wait for no more than five seconds. */
+/**
+ * A slower miss means that the gateway searches upstreams, and other nodes wait at most five
+ * seconds.
+ */
 const missMs = 2_000
 const rawType = 'application/vnd.ipld.raw'
 
@@ -149,7 +152,8 @@ async function* indexerChecks(
         `it has not taken the newest advertisement yet${known.value ? '' : ', and does not know this gateway'}: wait, and look at cidgate status`,
       )
     else {
-      // Asked before it has the advertisement, an indexer's cache would keep "nobody" for a while.
+      // Asked last: before an indexer has the advertisement, its cache would keep the negative
+      // answer for a while.
       const found = await ask(name, () => indexer.finds(cid, peerId, AbortSignal.timeout(callMs)))
       yield found.said ??
         (found.value
@@ -263,6 +267,6 @@ function overH2(url: URL, headers: Readonly<Record<string, string>>): Promise<Fe
   })
 }
 
-/** As HTTP/2 counts them. */
+/** The size of headers as HTTP/2 counts it. */
 const sizeOf = (headers: Readonly<Record<string, unknown>>): number =>
   Object.entries(headers).reduce((sum, [name, value]) => sum + name.length + String(value).length + perHeaderBytes, 0)

@@ -1,8 +1,9 @@
-// What `cidgate status` prints for people: how it is, how full each tier is, how each upstream does, and what waits.
+// The output of `cidgate status` for people: readiness, the usage of each tier, the health of each
+// upstream, and pending uploads.
 import type { Announced, Provider, Router, Status, Tier, Times, Upstream } from '../../admin/dashboard/shape.ts'
 import { sizeOf } from './progress.ts'
 
-/** Behind a load balancer /readyz may be all that can be asked: it wants no token. */
+/** Behind a load balancer only /readyz may be reachable, since it needs no token. */
 export type Told = Pick<Status, 'ready' | 'draining' | 'uploads' | 'checks'> & Partial<Status>
 
 export function statusLines(at: string, told: Told, now: number): string[] {
@@ -12,7 +13,7 @@ export function statusLines(at: string, told: Told, now: number): string[] {
   const head = `${at}: ${state}; uploads can be confirmed: ${taken}; ${journal?.open ?? 'not told how many'} wait for a provider`
   if (requests === undefined)
     return [head, ...checks.map(checkLine), '  tiers and upstreams are told to who may use the admin address']
-  // A part whose check is told below has its line there.
+  // Checks of upstreams, providers and tiers are shown in their own lines.
   const named = new Set([...upstreams.map(({ name }) => `upstream ${name}`), ...providers.map(providerName)])
   const others = checks.filter(({ name, ok }) => !named.has(name) && !(ok && name.startsWith('tier ')))
   return [
@@ -61,7 +62,7 @@ const fill = (bytes: number, limit: number | undefined): string =>
 function tierLine({ name, bytes, limitBytes, hits, misses, outages, queued, corrupt, isDown, reads }: Tier): string {
   const looks = hits + misses
   return `  ${mark(!isDown)} tier ${name}: ${[
-    // A store that other instances fill as well does not say how much lies in it.
+    // A store that other instances fill too does not report its size.
     ...(bytes === undefined ? [] : [fill(bytes, limitBytes)]),
     looks > 0 ? `${Math.floor((100 * hits) / looks)} % of ${looks} looks were hits` : 'not looked into yet',
     ...timesOf('reads', reads),

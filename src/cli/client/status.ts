@@ -1,4 +1,4 @@
-// `cidgate status`: what the admin address of a running gateway says, in words.
+// `cidgate status`: shows the state of a running gateway from its admin address.
 import type { Given } from '../command.ts'
 import { type Answer, connect, wordsOf } from './connection.ts'
 import { failureLines, statusLines, type Told } from './status-lines.ts'

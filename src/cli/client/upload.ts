@@ -8,11 +8,11 @@ import { type Asking, type Connection, problemOf, wordsOf } from './connection.t
 import type { ProgressLine } from './progress.ts'
 
 export type FileToSend = { readonly name: string; readonly content: Blob }
-/** Of a size that is not known before its end. */
+/** Content of unknown size. */
 export type StreamToSend = { readonly name: string; readonly stream: AsyncIterable<Uint8Array> }
 
 export type UploadRequest = {
-  /** What the user called it: errors begin with it. */
+  /** The name that the user typed, for error messages. */
   readonly name: string
   readonly files: readonly FileToSend[] | StreamToSend
   readonly token: string | undefined
@@ -20,7 +20,7 @@ export type UploadRequest = {
   readonly progress: ProgressLine
 }
 
-/** What cannot be opened is named with the reason, which `openAsBlob` keeps to itself. */
+/** Opens a file; unlike `openAsBlob`, reports why it cannot be opened. */
 export async function opened(file: string): Promise<Blob> {
   if (!(await stat(file)).isFile()) throw new Error(`${file} is no file`)
   return openAsBlob(file).catch((cause: unknown) => {
@@ -28,7 +28,7 @@ export async function opened(file: string): Promise<Blob> {
   })
 }
 
-/** The paths that the gateway answers, in its order; at least one. */
+/** Returns the paths from the response, in order; at least one. */
 export async function upload(
   connection: Connection,
   { name, files, token, as, progress }: UploadRequest,
@@ -45,7 +45,7 @@ export async function upload(
   return cids
 }
 
-/** A form keeps a `File` as it is, and reads its stream once, while it is sent. */
+/** FormData keeps a `File` as it is, and reads its stream once, while it is sent. */
 function counted(content: Blob, name: string, progress: ProgressLine): File {
   const file = new File([content], name, { type: content.type })
   const stream = (): ReadableStream => ReadableStream.from(progress.counting(content.stream()))
@@ -61,7 +61,10 @@ function formOf(files: readonly FileToSend[], progress: ProgressLine): Sent {
   return { body }
 }
 
-/** As it comes: a form of undici would want its size, and so all of it. */
+/**
+ * Builds the multipart body by hand, because undici's FormData needs the size, and so the complete
+ * content.
+ */
 function streamed({ name, stream }: StreamToSend, progress: ProgressLine): Sent {
   const boundary = `cidgate-${randomUUID()}`
   progress.of(undefined)

@@ -1,4 +1,4 @@
-// `cidgate warm`: reads everything below each path, so that it lies in the tiers afterwards.
+// `cidgate warm`: reads everything below each path, so that the tiers hold it.
 import { appendFile, readFile, stat } from 'node:fs/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { parseCid } from '../../core/cid.ts'
@@ -63,7 +63,10 @@ async function pathsOf({ values, positionals }: Given, done: string | undefined)
   return [...new Set(all)].filter((path) => !before.includes(path))
 }
 
-/** No path of content is the name of a file that lies here, unless a file was named after its CID: that one is content. */
+/**
+ * A name is a list if a file of that name exists, except for content paths; a bare CID is content
+ * even if a file has its name.
+ */
 const isList = async (named: string): Promise<boolean> =>
   !/^(?:\/ip[fn]s\/|ip[fn]s:\/\/)/.test(named) &&
   parseCid(named.split('/')[0] ?? '') === undefined &&
@@ -74,7 +77,7 @@ function noFileYet(error: NodeJS.ErrnoException): string[] {
   throw error
 }
 
-/** Every block below it, thrown away here. An answer that is cut is no answer. */
+/** Reads and discards every block below a path. Fails if the response is cut off. */
 async function readAll(connection: Connection, path: string): Promise<number> {
   for (let turn = 1; ; turn++) {
     const answer = await connection.ask(`${path}?format=car`)

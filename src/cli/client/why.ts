@@ -1,4 +1,5 @@
-// `cidgate why`: where an answer comes from, or who was asked for it and what each one said.
+// `cidgate why`: shows the source of a response, or the upstreams that were asked and their
+// answers.
 import type { Given } from '../command.ts'
 import { connect, pathOf, problemOf } from './connection.ts'
 
@@ -23,7 +24,7 @@ export async function whyCommand(given: Given, named: string): Promise<number> {
     const ms = Math.round(performance.now() - began)
     const { statusCode: status, headers } = answer
     const isFine = status < 400
-    // The head says it all; the body of a large file is left to others.
+    // The head is enough; skip the body of a large file.
     if (isFine) answer.body.on('error', () => {}).destroy()
     const problem = isFine ? {} : await problemOf(answer)
     if (values['json'])

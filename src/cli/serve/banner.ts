@@ -1,4 +1,5 @@
-// What a person at a terminal wants to know at a start: which configuration, where the data is, what it stands on, who may upload.
+// The startup banner on a terminal: the configuration, the data folder, the backends, and who may
+// upload.
 import type { Config } from '../../config/load.ts'
 import { version } from '../../config/package.ts'
 

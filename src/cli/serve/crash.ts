@@ -1,7 +1,10 @@
-// A bug ends the process.
+// Ends the process on a bug.
 import type { Log } from '../../core/log.ts'
 
-/** Half a gateway never goes on: the log has the stack, and a supervisor starts it again. */
+/**
+ * Ends the process on an unexpected error, because its state is unknown: the log has the stack, and
+ * a supervisor restarts it.
+ */
 export function crashOnTheUnexpected(log: Log): void {
   const crash = (event: string) => (error: unknown) => {
     log('error', event, { error: error instanceof Error ? error.stack : String(error) })

@@ -1,13 +1,16 @@
-// Where the event loop has no core beside it, V8's helper takes turns with it for as long as it marks the heap: the loop comes first.
+// Lowers the priority of V8's helper threads on a single core, where heap marking would compete
+// with the event loop.
 import { readdirSync, readFileSync } from 'node:fs'
 import { availableParallelism, getPriority, setPriority } from 'node:os'
 
-// A third of the loop's share. With less, the loop waits for it at the end of each mark.
+// A third of the loop's share. With less, the loop waits for the helpers at the end of each mark.
 const behind = 5
 const lowest = 19
 const tasks = '/proc/self/task'
 
-/** Linux alone has priorities for threads. Where it is not allowed, or they have no names (Node 22), nothing happens. */
+/**
+ * Works on Linux only. Does nothing if it is not permitted, or if threads have no names (Node 22).
+ */
 export function putHelpersBehindTheLoop(cores = availableParallelism()): void {
   if (process.platform !== 'linux' || cores > 1) return
   try {

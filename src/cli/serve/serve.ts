@@ -1,4 +1,5 @@
-// `cidgate serve`: prints one line when it answers, tells a service manager, then waits for signals.
+// `cidgate serve`: prints one line once it serves, notifies the service manager, then waits for
+// signals.
 import { flushCompileCache } from 'node:module'
 import { type Config, configFile, loadConfig } from '../../config/load.ts'
 import { version } from '../../config/package.ts'
@@ -32,7 +33,8 @@ export async function serveCommand(file: string | undefined): Promise<number> {
     return gateway
   }
   const serving = await serve({ config, log, create, processes })
-  // A process that is killed would write no compile cache, and the next start would compile everything again.
+  // A killed process would not write its compile cache, and the next start would compile everything
+  // again.
   flushCompileCache()
   const answers = () =>
     `${addressShown(serving.listen)}${serving.admin ? ` (admin: ${addressShown(serving.admin)})` : ''}`
@@ -51,7 +53,10 @@ export async function serveCommand(file: string | undefined): Promise<number> {
   return 0
 }
 
-/** Lines that come before the gateway answers follow one that names its process. `name`: it was named elsewhere. */
+/**
+ * Makes sure that log lines before startup follow one that names the process. `name`: marks it as
+ * named elsewhere.
+ */
 function namedFirst(sink: LogSink, format: LogFormat): { readonly sink: LogSink; name(): void } {
   const log = createLog('info', sink, format)
   let isNamed = false
@@ -70,13 +75,15 @@ function namedFirst(sink: LogSink, format: LogFormat): { readonly sink: LogSink;
   }
 }
 
-/** A terminal and npm both pass on the same Ctrl-C: signals within this time count once. */
+/** A terminal and npm both forward the same Ctrl-C: signals within this time count once. */
 const oneWishMs = 1000
 
 type Signal = 'stop' | 'reload'
 type Signals = { take(handler: (signal: Signal) => void): void }
 
-/** Listens from the first moment: a start may take a while, and an unhandled SIGHUP ends the process. */
+/**
+ * Registers handlers at once: a start may take a while, and an unhandled SIGHUP ends the process.
+ */
 function listenForSignals(): Signals {
   let handle: ((signal: Signal) => void) | undefined
   let isChanged = false
@@ -84,7 +91,7 @@ function listenForSignals(): Signals {
   const stop = (signal: NodeJS.Signals) => {
     const now = systemClock.monotonic()
     if (stoppedAt !== undefined && now - stoppedAt < oneWishMs) return
-    // A second signal, or one before the gateway answers requests.
+    // A second signal, or one during startup, exits at once.
     if (!handle) process.exit(signal === 'SIGINT' ? 130 : 143)
     stoppedAt = now
     handle('stop')

@@ -1,7 +1,7 @@
-// Starts a worker: the program that runs here, by the same Node and with the same flags.
+// Starts a worker: the same program, Node binary and flags.
 import { type ChildProcess, fork } from 'node:child_process'
 
-/** What `main.ts` knows a worker by. */
+/** The argument by which `main.ts` recognizes a worker. */
 export const workerWord = '--worker-of-cidgate'
 
 export const startWorker = (): ChildProcess =>

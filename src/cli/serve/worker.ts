@@ -1,5 +1,5 @@
-// A further process of `cidgate serve`, which starts it (`workers` in the configuration). It is no command for people: it waits for
-// its orders, and ends when the process that started it does.
+// A worker process of `cidgate serve` (`workers` in the configuration). Not a command for people:
+// it waits for its orders, and ends with the process that started it.
 import { flushCompileCache } from 'node:module'
 import type { Config } from '../../config/load.ts'
 import { systemClock } from '../../core/clock.ts'
@@ -17,7 +17,7 @@ export async function workerCommand(): Promise<number> {
   const logs = { newest: createLog('info', sink) as Log }
   const log: Log = (...line) => logs.newest(...line)
   crashOnTheUnexpected(log)
-  // A terminal and service managers signal every process of a group: the owner decides what is done.
+  // A terminal and service managers signal every process of a group; only the owner reacts.
   for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, () => {})
   process.on('disconnect', () => process.exit(0))
   const member = createCrewMember(process, systemClock)
@@ -39,7 +39,7 @@ export async function workerCommand(): Promise<number> {
     await serveWorker({ member, create, log, clock: systemClock })
   } catch (error) {
     member.failed(error)
-    // The owner is told, and ends it.
+    // The owner was notified, and ends it.
     await systemClock.sleep(1000)
     return 1
   }

@@ -1,15 +1,15 @@
-// Which blocks the owner of the data folder took from uploads: the only news that another process must not miss, since a 404
-// after an acknowledged upload would be untrue. The owner notes each before the 200; a place is shared by many blocks, so a number
-// says "perhaps", and zero says that none of them came.
+// Tells workers which blocks the owner accepted, through a hashed table of counters: zero means
+// certainly not uploaded, any other value means maybe. The owner increments before its 200, so no
+// worker answers an acknowledged upload with 404.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../core/block.ts'
 import { Failure } from '../../core/failure.ts'
 import { marksOf, type Slots } from './slots.ts'
 
 export interface Arrivals {
-  /** 0: none. It rises with each block that comes to this place. */
+  /** The counter of a block: 0 means never uploaded; it increases with each upload in this slot. */
   of(cid: CID): number
-  /** By the key of the block. Throws where the other processes cannot be told. */
+  /** Increments the counter of a block. Throws if the other processes cannot see it. */
   note(key: string): void
 }
 

@@ -1,11 +1,11 @@
-// What each client may still ask, for all processes together: a token bucket in a place of a file. Two requests of one client that
-// two processes take in the same moment may cost one token.
+// Rate limits shared by all processes: token buckets in slots of a shared file. Two concurrent
+// requests of one client at two processes may cost one token.
 import type { Budget } from '../../core/counting/budget.ts'
 import { marksOf, type Slots } from './slots.ts'
 
 export const budgetSlots = { count: 2 ** 16, bytes: 24 } as const
 
-/** `now`: of a clock that all processes share. */
+/** `now`: a clock that all processes share. */
 export function createSharedBudgets(
   slots: Slots,
   { size, perSecond, now }: { readonly size: number; readonly perSecond: number; readonly now: () => number },

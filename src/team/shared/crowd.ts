@@ -1,16 +1,17 @@
-// How many connections each process has. Which process accepts one is chance, and clients keep theirs for hours.
+// Balances connections across processes. The kernel chooses who accepts a connection and clients
+// keep it for hours, so the load can drift apart.
 import type { Slots } from './slots.ts'
 
 export interface Crowd {
-  /** Notes how many this process has. The answer: how many of them it has beyond its share. */
+  /** Publishes this process's count; returns how far it is above its share. */
   beyondShare(open: number, size: number): number
 }
 
 export const crowdSlots = { count: 256, bytes: 4 } as const
-/** A share is no exact thing: what is near it stays. */
+/** Tolerance: counts near the share stay as they are. */
 const [nearRatio, nearCount] = [1.125, 2]
 
-/** `lives`: whether a process answers. */
+/** `lives`: tells if a process runs. */
 export function createCrowd(
   slots: Slots,
   { index, lives }: { readonly index: number; readonly lives: (index: number) => boolean },

@@ -1,8 +1,8 @@
-// Which of the processes are alive: the owner of the data folder notes each start and each end.
+// The running processes: the owner of the data folder records each start and exit.
 import type { Slots } from './slots.ts'
 
 export interface Lives {
-  /** 0: there is none now. */
+  /** 0 means that none runs. */
   of(index: number): number
   begin(index: number, life: number): void
   end(index: number): void

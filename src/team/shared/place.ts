@@ -1,5 +1,5 @@
-// The folder in which the processes of a gateway meet: their doors, and the files that they share. It is new at each start, and of
-// their user alone.
+// The folder shared by the processes of a gateway: their internal sockets, and their shared files.
+// Created anew at each start, accessible to their user only.
 import { hash } from 'node:crypto'
 import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -14,14 +14,14 @@ import { openSlots, type Slots } from './slots.ts'
 import { createUnderWay, underWaySlots } from './under-way.ts'
 
 const prefix = 'processes-'
-/** What the name of a unix socket may have, in bytes, on every system. */
+/** The limit in bytes for the path of a unix socket on every system. */
 const longestDoor = 100
 
 export const doorOf = (folder: string, index: number): string => join(folder, `${index}.sock`)
 
 /**
- * A new folder, with what is made in it: in the data folder, where its name is short enough for a socket; else, and where that has no
- * room, among the temporary files, named after it.
+ * Creates a new folder and its content: in the data folder if its path is short enough for a
+ * socket; otherwise, or if that is full, in the temporary folder under a name derived from it.
  */
 export function inPlace<Made>(
   data: string,
@@ -31,7 +31,7 @@ export function inPlace<Made>(
   try {
     if (isShort) return madeIn(() => folderIn(data), make)
   } catch {
-    // What else is wrong with the data folder the gateway itself says.
+    // Other faults of the data folder are reported by the gateway itself.
   }
   try {
     return madeIn(() => mkdtempSync(join(tmpdir(), elsewhere(data))), make)
@@ -46,7 +46,7 @@ function folderIn(data: string): string {
   return mkdtempSync(join(data, prefix))
 }
 
-/** What cannot be made leaves no folder behind. */
+/** Removes the folder if its content cannot be created. */
 function madeIn<Made>(
   place: () => string,
   make: (folder: string) => Made,
@@ -60,7 +60,7 @@ function madeIn<Made>(
   }
 }
 
-/** Of processes that worked on this data folder before, and were killed. */
+/** Removes folders of earlier processes over this data folder that were killed. */
 export function removeOtherPlaces(data: string, own: string): void {
   for (const [folder, start] of [
     [data, prefix],
@@ -74,12 +74,12 @@ export function removeOtherPlaces(data: string, own: string): void {
 
 const elsewhere = (data: string): string => `cidgate-${prefix}${hash('sha256', resolve(data)).slice(0, 12)}-`
 
-/** Among the temporary files another user may have a folder of this name. */
+/** In the temporary folder another user may have a folder of this name. */
 function removeIfOurs(path: string): void {
   try {
     rmSync(path, { recursive: true, force: true })
   } catch {
-    // It is in nobody's way.
+    // Harmless if it stays.
   }
 }
 
@@ -91,7 +91,7 @@ function namesIn(folder: string): string[] {
   }
 }
 
-/** What a team has of them, and what its processes alone need. */
+/** Shared files for the gateway, and those for its processes only. */
 export type SharedFiles = {
   readonly team: Pick<Team, 'arrivals' | 'underWay' | 'budgets' | 'crowd'>
   readonly lives: Lives
@@ -141,5 +141,5 @@ function closedIfNot<Opened>(open: () => Opened, close: () => void): Opened {
   }
 }
 
-/** Of a clock that all processes of this machine share, and that only goes forward. */
+/** A monotonic clock shared by all processes of this machine. */
 const systemMs = (): number => Number(process.hrtime.bigint() / 1000n) / 1000

@@ -1,22 +1,23 @@
-// A file of numbered places of one length, which the processes of a gateway read and write at once: it lies in the page cache, so
-// that a look costs some two microseconds and no message. Of two writes to one place at the same time one is lost. Its room on the disk
-// is taken at the start, and a disk that fails later makes places zeros: what that means, each user of a file says.
+// A file of numbered slots of equal size, read and written concurrently by the processes of a
+// gateway: in the page cache an access takes about two microseconds, without a message. Of two
+// concurrent writes to a slot one is lost. Disk space is reserved at the start; if the disk fails
+// later, slots read as zeros, and each user of a file defines what that means.
 import { closeSync, openSync, readSync, writeFileSync, writeSync } from 'node:fs'
 
 export interface Slots {
-  /** The place as it is now; its memory is used again by the next call. */
+  /** The current content of a slot; the next call reuses its memory. */
   read(place: number): DataView
-  /** Of what `read` gave, once it was changed. False: the disk did not take it. */
+  /** Writes the modified buffer of `read`. Returns false if the disk refused it. */
   write(place: number): boolean
   readonly count: number
   /**
-   * Of a team whose other processes have all ended. A gateway that a reload replaced may still answer what it began: it reads
-   * zeros, and a write succeeds because nobody is left who would read it.
+   * Called when all other processes have exited. A gateway replaced by a reload may still finish
+   * requests: it reads zeros, and its writes succeed because nobody reads them.
    */
   close(): void
 }
 
-/** `isNew`: all places are zeros. */
+/** `isNew`: all slots are zeros. */
 export function openSlots(
   file: string,
   { count, bytes, isNew }: { readonly count: number; readonly bytes: number; readonly isNew: boolean },
@@ -27,7 +28,7 @@ export function openSlots(
   const view = new DataView(own.buffer)
   let isOpen = true
 
-  /** How many bytes were read or written. */
+  /** The number of bytes read or written. */
   function tried(act: (at: number) => number, place: number): number {
     if (!isOpen) return 0
     try {
@@ -51,7 +52,7 @@ export function openSlots(
   }
 }
 
-/** FNV-1a, twice: 32 bits for the place, and 32 others that tell apart what falls on one place. */
+/** FNV-1a, twice: 32 bits select the slot, and 32 others tell apart keys in the same slot. */
 export function marksOf(text: string): { readonly place: number; readonly mark: number } {
   let place = 0x811c9dc5
   let mark = 0x01000193

@@ -1,17 +1,21 @@
-// Which process fetches which path from upstreams at this moment, so that a client who asks another one for it joins that answer.
-// It saves requests to upstreams and decides nothing: two processes that begin in the same moment both fetch.
+// Request coalescing across processes: records which process is fetching which path, so that a
+// client at another one can join. It only saves upstream requests: two processes that begin at the
+// same moment both fetch.
 import { marksOf, type Slots } from './slots.ts'
 
 export interface UnderWay {
-  /** Another process that lives and fetches this path. */
+  /** Another running process that is fetching this path. */
   holderOf(path: string): number | undefined
-  /** This one fetches it, until the answer is called. Undefined: another path has the place. */
+  /**
+   * Records that this process fetches a path, until the returned function is called. Undefined if
+   * the slot is in use for another path.
+   */
   hold(path: string): (() => void) | undefined
 }
 
 export const underWaySlots = { count: 2 ** 16, bytes: 12 } as const
 
-/** `lifeOf`: a number that a process has from its start to its end; 0 when there is none. */
+/** `lifeOf`: a number unique to each run of a process; 0 if it does not run. */
 export function createUnderWay(
   slots: Slots,
   { index, lifeOf }: { readonly index: number; readonly lifeOf: (index: number) => number },

@@ -1,4 +1,4 @@
-// What stands between a socket and everything else: limits, hosts, the fast path, and the routes of the public address.
+// Assembles the front: limits, hosts, the fast path, and the routes of the public address.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Router } from 'express'
 import { version } from '../../config/package.ts'
@@ -27,7 +27,7 @@ import type { Public } from './public.ts'
 export type Front = {
   readonly router: Router
   readonly handler: RequestListener
-  /** For a server that reads requests by itself. */
+  /** For a server that parses requests itself. */
   readonly hot: HotAnswers['find']
   readonly serves: (host: string) => boolean
   readonly limits: Limits

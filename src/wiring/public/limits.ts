@@ -1,4 +1,4 @@
-// What one client, and all of them, may ask, and where instances count together.
+// Limits per client and in total, and the store in which instances count together.
 import type { IncomingMessage } from 'node:http'
 import type { Forwarded } from '../../http/hosts/forwarded.ts'
 import { createLimits, type Limits } from '../../http/limits/limits.ts'
@@ -23,7 +23,7 @@ export function wireLimits(whole: Whole, forwarded: Forwarded): Limits {
   )
 }
 
-/** Made here, so that what outlives a gateway holds nothing else of it. */
+/** A separate function, so that the closure holds nothing else of this gateway. */
 const sharedBy =
   (forwarded: Forwarded) =>
   (request: IncomingMessage): boolean =>

@@ -1,5 +1,5 @@
-// Shared by every route of the public address: how a failed request is answered, counted and logged, and which proxies are
-// trusted to name the client.
+// Shared by every route of the public address: error responses, their metrics and log, and the
+// trusted proxies.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Clock } from '../../core/clock.ts'
 import { createBudget } from '../../core/counting/budget.ts'
@@ -23,12 +23,12 @@ export type Public = {
   readonly failures: RecentFailures
   readonly forwarded: Forwarded
   readonly limits: Limits
-  /** Whose request it is, as far as limits go. */
+  /** Identifies the client of a request for limits. */
   readonly clientOf: (request: IncomingMessage) => string
   readonly hotNotes: HotNotes | undefined
-  /** Notes what becomes of a request. */
+  /** Records the request for metrics and the access log. */
   readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
-  /** Notes what the server refused, as if a route had. */
+  /** Records a refusal by the server as if by a route. */
   readonly refused: (refusal: ParserRefusal) => void
 }
 
@@ -80,7 +80,7 @@ export function wirePublic(whole: Whole): Public {
       const failure = failureOf(refusal)
       requests.failed(failure)
       const exchange = refusal.response && exchangeOf(refusal.response)
-      // The rest is counted when it is over.
+      // The rest is counted at its end.
       if (exchange) {
         exchange.refusal = failure
         exchange.failure = failure
@@ -94,7 +94,7 @@ export function wirePublic(whole: Whole): Public {
   }
 }
 
-/** The owner keeps the last hundred: in a flood, more need not be told. */
+/** The owner keeps the last hundred, so a flood need not be reported in full. */
 const mostTold = 20
 
 function fewASecond(clock: Clock, tell: (failed: FailedRequest) => void): (failed: FailedRequest) => void {
@@ -104,10 +104,10 @@ function fewASecond(clock: Clock, tell: (failed: FailedRequest) => void): (faile
   }
 }
 
-/** As nginx says it: the client left before there was an answer. */
+/** nginx's status for a client that left before the response. */
 const clientLeft = 499
 
-/** Its request line may be no line at all: nothing of it is told. */
+/** The request line may be malformed, so nothing of it is logged. */
 const unread: Omit<Answered, 'status'> = {
   route: 'none',
   method: '',
@@ -134,7 +134,7 @@ function answeredOf({ request, response, began, ...noted }: Exchange, now: numbe
     method: request.method ?? '',
     status: refusal?.status ?? (response.headersSent ? response.statusCode : clientLeft),
     source: sourceOf(account),
-    // Kubo's door ends what failed half way in good order.
+    // Kubo's RPC ends a failed stream cleanly.
     isWhole: refusal !== undefined || (response.writableFinished && !(failure && response.statusCode < 400)),
     firstByteSeconds: answeredAt === undefined ? undefined : (answeredAt - began) / 1000,
     seconds: (now - began) / 1000,
@@ -151,7 +151,7 @@ function failedOf(exchange: Exchange, answered: Answered, { at, addressOf }: Not
   return {
     at,
     request: requestIdOf(response),
-    // A socket that is gone does not know it.
+    // A closed socket has lost its address.
     client: client || addressOf(request) || undefined,
     method: method.slice(0, longestMethod),
     path: placeOf(request, url).path,
@@ -164,5 +164,5 @@ function failedOf(exchange: Exchange, answered: Answered, { at, addressOf }: Not
   }
 }
 
-/** A client may send any word. */
+/** A client may send any method. */
 const longestMethod = 20

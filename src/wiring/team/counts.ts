@@ -1,4 +1,4 @@
-// What all processes of a gateway counted together, of what the owner's own counts are a part.
+// Totals over all processes of a gateway, including the owner's.
 import type { ProcessParts } from '../../admin/metrics/processes.ts'
 import { type Histogram, secondsBounds } from '../../observe/histogram.ts'
 import type { HistogramSample, Labels, Sample } from '../../observe/metrics.ts'
@@ -11,7 +11,7 @@ const othersOf = (team: OwnerTeam): readonly Totals[] => [
   ...team.workers().map(({ counts }) => counts.totals),
 ]
 
-/** Counters, histograms, and gauges that are added up, of the other processes. */
+/** Counters, histograms and summed gauges of the other processes. */
 export function countsElsewhere(team: Team | undefined): (() => readonly Totals[]) | undefined {
   if (!isOwner(team)) return undefined
   return () => [...othersOf(team), ...team.workers().map(({ counts }) => counts.gauges)]
@@ -22,7 +22,7 @@ export function processesOfTeam(team: Team | undefined): (() => ProcessParts) | 
   return () => ({ wanted: team.size, answering: 1 + team.workers().length, restarts: team.restarts })
 }
 
-/** Of all of them, for the dashboard and the lines about the state. */
+/** Request counts of all processes, for the dashboard and the status. */
 export function joinedRequests(own: RequestCounts, { team, lease }: Whole): RequestCounts {
   return isOwner(team) ? lease.take('joined requests', [own, team], () => joined(own, team)) : own
 }

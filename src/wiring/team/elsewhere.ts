@@ -1,5 +1,5 @@
-// Which requests another process of this gateway answers: those whose content it fetches at this moment, so that one answer of an
-// upstream serves both; and, at a worker, all that is not content.
+// Forwards requests to another process of this gateway: those for content that it is fetching, so
+// that one response of an upstream serves both; and, at a worker, everything except content.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import { isProvable } from '../../core/block.ts'
@@ -11,7 +11,7 @@ import { decline, isInner } from '../../team/inner-door.ts'
 import { isWorker, type Team } from '../../team/team.ts'
 
 export interface Elsewhere {
-  /** True: another process answers it. */
+  /** Returns true if another process handles it. */
   take(request: IncomingMessage, response: ServerResponse): boolean
 }
 
@@ -20,18 +20,18 @@ export type ElsewhereOptions = {
   readonly hosts: Pick<Hosts, 'contentOf' | 'keyOf'>
   readonly surelyHas: (cid: CID) => boolean
   readonly limits: Pick<Limits, 'inFlight' | 'room' | 'wouldRefuse'>
-  /** Answers it in this process. */
+  /** Handles it in this process. */
   readonly here: (request: IncomingMessage, response: ServerResponse) => void
-  /** The owner cannot be reached. */
+  /** Called if the owner is unreachable. */
   readonly refuse: (request: IncomingMessage, response: ServerResponse) => void
 }
 
 export function createElsewhere({ team, hosts, surelyHas, limits, here, refuse }: ElsewhereOptions): Elsewhere {
-  /** Undefined: it is no plain content of this gateway. Throws for what is malformed. */
+  /** Undefined unless it is plain content of this gateway. Throws for a malformed request. */
   function contentOf(request: IncomingMessage): string | undefined {
     const { method, url = '' } = request
     const isRead = method === 'GET' || method === 'HEAD'
-    // As most of them are. What else may be wrong with one is answered alike by every process.
+    // The most common form. Every process reports other errors in it alike.
     if (isRead && url.startsWith('/ipfs/') && hosts.keyOf(request) === url) return url.split('?', 1)[0]
     const target = readTarget(request)
     const path = isRead ? hosts.contentOf(request, target) : undefined
@@ -47,7 +47,7 @@ export function createElsewhere({ team, hosts, surelyHas, limits, here, refuse }
 
   const isFull = (): boolean => limits.inFlight >= limits.room
 
-  /** The process that accepted it may have the room that this one lacks. */
+  /** The accepting process may have the capacity that this one lacks. */
   function declines(path: string | undefined, response: ServerResponse): boolean {
     if (path === undefined || !isFull()) return false
     decline(response)
@@ -60,23 +60,23 @@ export function createElsewhere({ team, hosts, surelyHas, limits, here, refuse }
       try {
         path = contentOf(request)
       } catch {
-        // Each process refuses it alike, before it could mean one thing to this one and another thing to the next.
+        // Malformed: every process refuses it alike, so it is not forwarded.
         return false
       }
-      // One that was handed on goes no further than back to where it came from.
+      // A forwarded request goes no further: it is handled here, or returned.
       if (isInner(request)) return declines(path, response)
       if (path === undefined) {
         if (!isWorker(team)) return false
         team.toOwner(request, response, () => refuse(request, response))
         return true
       }
-      // What is refused here costs no look at a disk, and nobody is sent here for it.
+      // A request that will be refused costs no disk read, and is not forwarded.
       if (isFull() || limits.wouldRefuse(request)) return false
       if (handOnToHolder(path, request, response)) return true
       const text = path.split('/', 3)[2] ?? ''
       const root = parseLeaf(text) ?? parseCid(text)
       if (root && isProvable(root) && !surelyHas(root)) {
-        // The look at the disk took a while, in which another one may have begun.
+        // Another process may have begun during the disk read.
         if (handOnToHolder(path, request, response)) return true
         const letGo = team.underWay.hold(path)
         if (letGo) response.once('close', letGo)

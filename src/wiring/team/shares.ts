@@ -1,11 +1,14 @@
-// Of what a configuration allows all processes of a gateway together, the share of one.
+// The share of one process in limits that a configuration sets for all.
 import { availableParallelism } from 'node:os'
 import type { Config } from '../../config/load.ts'
 
 export const processesOf = ({ workers }: Pick<Config, 'workers'>): number =>
   workers === 'auto' ? availableParallelism() : workers
 
-/** Connections are not shared out: which process accepts one is chance, and each has descriptors of its own. */
+/**
+ * Connections are not divided: the kernel chooses who accepts one, and each process has its own
+ * descriptors.
+ */
 export function shareOf(config: Config, size: number): Config {
   if (size === 1) return config
   const part = (most: number): number => Math.max(1, Math.floor(most / size))

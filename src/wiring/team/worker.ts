@@ -1,5 +1,5 @@
-// A worker put together: the read side of a gateway, over the tiers that its owner fills and evicts. What is no content it hands on
-// to the owner; it has no uploads, no pins of its own and no admin address.
+// Assembles a worker: the read side of a gateway, over the tiers that its owner fills and evicts.
+// It forwards everything except content to the owner, and has no uploads, pins or admin address.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { CID } from 'multiformats/cid'
 import type { LocalStore } from '../../../backends/pinning/contract.ts'
@@ -31,7 +31,7 @@ export type Worker = {
   begin(): void
 }
 
-/** One of an upload that the owner holds and has not brought to its tiers yet. */
+/** For a block of an upload that the owner has not written to its tiers yet. */
 const blockMs = 3000
 const countsEveryMs = 1000
 const purgeMs = 4000
@@ -59,7 +59,7 @@ export async function wireWorker(whole: Whole, team: WorkerTeam): Promise<Worker
   team.on('purge', async (said) => {
     const { cids, isAll } = said as { readonly cids: readonly string[]; readonly isAll: boolean }
     hot.clear()
-    // What lies below and was never in the owner's tiers is not named.
+    // Blocks below that were never in the owner's tiers are not listed.
     for (const tier of bare) tier.clear?.()
     await purge(
       tiers.stack,
@@ -146,13 +146,13 @@ function metricsOf(whole: Whole, { reading, tiers, front }: Pick<Worker, 'readin
 
 type Counted = { by?: Metrics; cancel?: () => void; tell?: () => void }
 
-/** From now on this gateway counts, from where the one before it stands. */
+/** Starts counting from the totals of the previous gateway. */
 function tellCounts({ clock, lease }: Whole, team: WorkerTeam, metrics: Metrics): void {
   const counted = lease.take(
     'counted',
     [],
     (): Counted => ({}),
-    // The owner keeps what a worker counted that ended.
+    // The owner keeps the counts of a worker that exits.
     ({ tell }) => tell?.(),
   )
   counted.cancel?.()
