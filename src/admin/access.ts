@@ -1,6 +1,7 @@
-// Which requests the admin address answers. A web page can send requests to addresses that only its visitor reaches, and
-// by a name of its own that it points there (DNS rebinding) it can read the answers: so the Host and the Origin are
-// checked. A client on another machine needs a token for what tells of uploads or changes them.
+// Access control of the admin address. A web page can send requests to addresses that only its
+// visitor reaches, and by pointing a name of its own there (DNS rebinding) it can read the
+// responses: so Host and Origin are checked. A client on another machine needs a token to read or
+// change uploads.
 import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { isIP } from 'node:net'
@@ -11,22 +12,26 @@ import { isLoopback, isUnixPeer } from '../core/wire/loopback.ts'
 import { isOfThePage } from './dashboard/dashboard.ts'
 
 export type AdminAccess = {
-  /** Names of the admin address, beside addresses and names that no stranger can own. */
+  /** Names of the admin address, in addition to IP addresses and names that no stranger can own. */
   readonly hosts: readonly string[]
   readonly tokens: readonly string[]
 }
 
 type Refusal = { readonly status: 400 | 401 | 403 | 417 | 505; readonly detail: string }
 
-/** Lets a client that still sends a body read its answer. Without this the gateway would reset it. */
+/**
+ * Lets a client that is still sending a body read its response; otherwise the gateway would reset
+ * the connection.
+ */
 export type LeaveBody = (request: IncomingMessage, response: ServerResponse) => void
 
 const probes: ReadonlySet<string> = new Set(['/healthz', '/readyz'])
 
-// Not for sale: RFC 6761, RFC 6762, ICANN's private-use domain, and what Kubernetes calls its services.
+// Names that nobody can register: RFC 6761, RFC 6762, ICANN's private-use domain, and Kubernetes
+// services.
 const privateName = /^[^.]+$|\.(?:localhost|local|internal|svc)$/
 
-/** `leaveBody`: called before a refusal. */
+/** `leaveBody` is called before a refusal. */
 export function createAdminAccess({ hosts, tokens }: AdminAccess, leaveBody: LeaveBody) {
   const names = new Set(hosts.map((name) => name.toLowerCase()))
   const known = tokens.map(digest)
@@ -55,7 +60,7 @@ export function createAdminAccess({ hosts, tokens }: AdminAccess, leaveBody: Lea
       const detail = `${JSON.stringify(name)} is not a name of this admin address; if it is one, name it in adminAccess.hosts`
       return { status: 403, detail }
     }
-    // A link from another page may lead to the dashboard; what the page then asks is asked by itself.
+    // A link from another site may lead to the dashboard; the page's own requests are same-origin.
     if (isOfThePage(request.path) && request.method === 'GET') return undefined
     if (isFromElsewhere(request, host)) {
       return { status: 403, detail: 'a page of another origin may not ask the admin address' }
@@ -78,14 +83,17 @@ export function createAdminAccess({ hosts, tokens }: AdminAccess, leaveBody: Lea
 
 const digest = (token: string): Buffer => createHash('sha256').update(token).digest()
 
-/** A whole URL in the request line stands above the Host header (RFC 9112 §3.2.2), which is the one that is checked. */
+/**
+ * An absolute URL in the request line overrides the Host header (RFC 9112 §3.2.2), which is the one
+ * that is checked.
+ */
 function isOfHost(target: string, host: string): boolean {
   if (target.startsWith('/')) return true
   const [, authority] = /^https?:\/\/([^/?#\\]*)/i.exec(target) ?? []
   return authority !== undefined && authority.toLowerCase() === host.toLowerCase()
 }
 
-/** Without its port, the brackets of IPv6, and the dot of a full name. */
+/** Strips the port, the brackets of IPv6, and the trailing dot. */
 const nameIn = (host: string): string =>
   host
     .toLowerCase()
@@ -93,7 +101,10 @@ const nameIn = (host: string): string =>
     .replace(/^\[(.*)\]$/, '$1')
     .replace(/\.$/, '')
 
-/** What a proxy on this machine passes on comes from anywhere: none of these is sent by a client that connects by itself. */
+/**
+ * A request forwarded by a local proxy may come from anywhere; a direct client sends none of these
+ * headers.
+ */
 const ofProxies: readonly string[] = [
   'forwarded',
   'via',
@@ -106,7 +117,7 @@ const ofProxies: readonly string[] = [
 const isOfThisMachine = ({ headers, socket }: IncomingMessage): boolean =>
   (isLoopback(socket.remoteAddress) || isUnixPeer(socket)) && !ofProxies.some((name) => name in headers)
 
-/** A browser tells it in both headers; other clients send neither. */
+/** A browser sets both headers; other clients send neither. */
 function isFromElsewhere({ headers }: IncomingMessage, host: string): boolean {
   if (isFromAnotherSite(headers)) return true
   const { origin } = headers

@@ -1,4 +1,5 @@
-// The admin address: liveness, readiness, metrics, uploads in progress, pins, and the dashboard. Never mounted on the public address.
+// The admin address: liveness, readiness, metrics, uploads in progress, pins, and the dashboard.
+// Never mounted on the public address.
 import express, {
   type Express,
   type NextFunction,
@@ -19,16 +20,16 @@ import { createTakedownRoute, type Takedown } from './takedown.ts'
 export type AdminDeps = {
   readonly log: Log
   readonly access: AdminAccess
-  /** The id of a request, which is told as `X-Request-Id`. */
+  /** The id of a request, sent as `X-Request-Id`. */
   readonly requestId: (request: Request) => string
   readonly leaveBody: LeaveBody
   readonly metrics: Metrics
   readonly ready: () => Readiness
   readonly dashboard: Router
   readonly takedown: Takedown
-  /** POST /add. None where uploads go nowhere. */
+  /** POST /add; undefined if uploads go nowhere. */
   readonly add?: RequestHandler | undefined
-  /** None in thin mode. */
+  /** Undefined in thin mode. */
   readonly pins?: Pins | undefined
 }
 
@@ -55,7 +56,7 @@ export function createAdmin({
   })
   app.use(createAdminAccess(access, leaveBody))
   app.use(noting(log))
-  // Uploads alone are read, and refused by their own route.
+  // Only uploads have a body that is read; their route refuses it itself.
   app.use((request, response, next) => {
     if (!add || request.path !== '/add') leaveBody(request, response)
     next()
@@ -87,7 +88,7 @@ const longestPath = 500
 
 const idOf = (response: Response): string | undefined => response.get('X-Request-Id')
 
-/** Who deleted or denied what, and when: the operator is asked months later. */
+/** Logs who deleted or denied what and when, for questions months later. */
 const noting =
   (log: Log) =>
   ({ method, path, originalUrl, socket }: Request, response: Response, next: NextFunction): void => {
@@ -101,7 +102,10 @@ const noting =
     next()
   }
 
-/** Of what failed, and of a path that cannot be decoded: Express would answer with a page that shows the sources. */
+/**
+ * Handles failures, and paths that cannot be decoded: Express would send a page that shows the
+ * sources.
+ */
 const failing =
   (log: Log) =>
   (error: unknown, request: Request, response: Response, next: NextFunction): void => {
@@ -122,7 +126,8 @@ function addUploadRoutes(app: Express, pins: Pins): void {
     const [{ uploads: open }, uploads] = await Promise.all([pins.waiting(), pins.waitingPage(mostListed)])
     response.json({ open, uploads })
   })
-  // DELETE and not POST: a page of another origin needs a preflight for it, which is never allowed.
+  // DELETE instead of POST, because a page of another origin needs a preflight for it, which is
+  // never allowed.
   app.delete('/uploads/:cid/:provider', async (request, response) => {
     const { cid, provider } = request.params
     const parsed = parseCid(cid)

@@ -1,5 +1,5 @@
-// Checks providers, tiers and upstreams in the background, so that /readyz answers at once and asking it costs them
-// nothing.
+// Checks providers, tiers and upstreams in the background, so that /readyz responds at once and
+// causes no load on them.
 import type { Clock } from '../core/clock.ts'
 import { withDeadline } from '../core/deadline.ts'
 import { cancelled, Failure } from '../core/failure.ts'
@@ -11,7 +11,7 @@ export type Check = {
   readonly name: string
   readonly ok: boolean
   readonly why?: string
-  /** How long the check took. */
+  /** The duration of the check. */
   readonly ms?: number
 }
 
@@ -19,7 +19,7 @@ export type Looked = { readonly name: string; readonly look: (signal: AbortSigna
 
 const lookMs = 10_000
 
-/** One check, with a deadline; never rejects. */
+/** Runs one check with a timeout; never rejects. */
 export async function lookAt({ name, look }: Looked, clock: Clock, signal?: AbortSignal): Promise<Check> {
   const began = clock.monotonic()
   const late = () => new Failure('timeout', `it did not answer within ${lookMs / 1000} s`, { source: 'ours' })
@@ -33,7 +33,7 @@ export async function lookAt({ name, look }: Looked, clock: Clock, signal?: Abor
 }
 
 export interface Checks {
-  /** The last check of each part; without those that were not checked yet. */
+  /** The last result of each part that has been checked. */
   list(): readonly Check[]
   close(): void
 }

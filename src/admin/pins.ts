@@ -1,4 +1,5 @@
-// Pins on the admin address: listed page by page, deleted, verified, and brought to providers that lack them.
+// Pins on the admin address: lists them page by page, deletes, verifies, and sends them to
+// providers that lack them.
 import { type Request, type Response, Router } from 'express'
 import { size } from '../core/units.ts'
 import type { Asked } from '../store/store.ts'

@@ -1,28 +1,28 @@
-// The answer of /readyz. Reads work whatever happens to providers, tiers and upstreams, so only stopping makes a
-// gateway unready; whether uploads can be confirmed is told separately.
+// The response of /readyz. Reads work whatever happens to providers, tiers and upstreams, so only a
+// shutdown makes a gateway unready; uploads are reported separately.
 import type { Check, Checks } from './checks.ts'
 
 export type Readiness = {
   readonly ready: boolean
   readonly draining: boolean
-  /** The disk and enough providers passed their last check; undefined: not all were checked yet. */
+  /** True if the disk and enough providers passed their last check; undefined before that. */
   readonly uploads: boolean | undefined
   readonly checks: readonly Check[]
 }
 
-/** The name of a check, beside those of providers: whether uploads can be taken on this disk. */
+/** The name of the check for uploads to the data folder, next to those of providers. */
 export const diskCheck = 'data folder'
 
 export function readiness(options: {
   readonly draining: boolean
   readonly providers: number
   readonly confirm: number | 'all'
-  /** Uploads are kept here where too few providers can be reached. */
+  /** Uploads are accepted and queued if too few providers are reachable. */
   readonly queue: boolean
   readonly checks: Pick<Checks, 'list'>
   readonly tiers: readonly { readonly name: string; readonly isDown: boolean }[]
   readonly upstreams: readonly { readonly name: string; readonly state: string }[]
-  /** Files of the data folder that were damaged, and what became of what they said. It makes nothing unready. */
+  /** Damaged files of the data folder, and the consequences. Does not affect readiness. */
   readonly damage: readonly { readonly name: string; readonly why: string | undefined }[]
 }): Readiness {
   const { draining, providers, confirm, queue, tiers, upstreams } = options

@@ -1,4 +1,4 @@
-// All metrics of a gateway, in the order in which they are shown.
+// All metrics of a gateway, in output order.
 import type { Reading } from '../observe/metrics.ts'
 import type { Announced } from './dashboard/shape.ts'
 import { announcedMetrics } from './metrics/announced.ts'
@@ -17,7 +17,7 @@ export type MetricParts = {
   readonly uploads: UploadParts
   readonly gateway: GatewayParts
   readonly process: { readonly readings: readonly Reading[] }
-  /** Absent: this process is the only one. */
+  /** Undefined for a single process. */
   readonly processes?: (() => ProcessParts) | undefined
 }
 

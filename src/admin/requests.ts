@@ -1,10 +1,10 @@
-// What the routes of the admin address have in common: reading a CID, and saying what is wrong.
+// Helpers of the admin routes: parsing a CID, and error responses.
 import type { Request, Response } from 'express'
 import type { CID } from 'multiformats/cid'
 import { parseCid } from '../core/cid.ts'
 import { cancelled, type FailureKind, isFailure } from '../core/failure.ts'
 
-/** The request makes no sense: 400. */
+/** A malformed request: 400. */
 export class Wrong extends Error {}
 
 export const refuse = (response: Response, status: number, detail: string): void => {
@@ -18,14 +18,14 @@ export function cidIn({ params }: Request): CID {
   return cid
 }
 
-/** A client that leaves ends what was begun for it. */
+/** Aborts when the client leaves. */
 export function untilLeft(response: Response): AbortSignal {
   const left = new AbortController()
   response.once('close', () => left.abort(cancelled()))
   return left.signal
 }
 
-/** What is not one of these is a provider or a tier that fails. */
+/** Any other kind is a failing provider or tier. */
 const statuses: Partial<Record<FailureKind, number>> = { denied: 409, overloaded: 503, cancelled: 503, 'no-room': 507 }
 
 export function answerFailures(

@@ -1,12 +1,12 @@
-// Writes to the log how the gateway is, now and then, so that on the next day the log says who was slow, who lied, how full each
-// tier was and what waited for whom.
+// Logs the state of the gateway periodically, so that the log shows later which upstream was slow
+// or sent wrong bytes, how full each tier was, and what was pending.
 import type { Clock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
 import type { Provider, Status, Tier, Times, Upstream } from './dashboard/shape.ts'
 
 export type StateLogOptions = {
   readonly read: () => Promise<Status>
-  /** 0: never. */
+  /** 0 means never. */
   readonly everyMs: number
   readonly clock: Clock
   readonly log: Log

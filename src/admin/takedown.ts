@@ -1,4 +1,5 @@
-// `POST /deny/<cid>` on the admin address. Denied first, so that no reader and no upload brings it back meanwhile.
+// `POST /deny/<cid>` on the admin address. Denies first, so that no reader or upload restores it
+// meanwhile.
 import { Router } from 'express'
 import type { CID } from 'multiformats/cid'
 import { type Failure, isFailure } from '../core/failure.ts'
@@ -7,7 +8,7 @@ import type { Pins } from '../upload/pins/pins.ts'
 import type { TakenDown } from '../upload/pins/told.ts'
 import { answerFailures, cidIn, refuse, Wrong } from './requests.ts'
 
-/** `forgotten`: why it is denied only until the gateway ends. */
+/** `forgotten`: the reason why it is denied only until the gateway ends. */
 export type Takedown = (
   cid: CID,
   why: Why,
@@ -15,28 +16,31 @@ export type Takedown = (
 type Why = { readonly legal: boolean; readonly reason: string | undefined }
 
 export type TakedownDeps = {
-  /** It holds at once. Rejects with a Failure `no-room` or `disk` where it holds in memory alone. */
+  /** Applies at once. Rejects with a Failure `no-room` or `disk` if it is only in memory. */
   readonly deny: (cid: CID, why: Why) => Promise<void>
-  /** What lies below it in the tiers, and what of that could not be read. Does not reject. */
+  /** Lists the blocks below it in the tiers, and what could not be read. Never rejects. */
   readonly below: (cid: CID, signal: AbortSignal) => Promise<Below>
-  /** Does not reject. */
+  /** Never rejects. */
   readonly purge: (
     cids: readonly CID[],
     how: { readonly signal: AbortSignal; readonly isAll: boolean },
   ) => Promise<Purged>
-  /** Whether a pin or an upload on this machine has the block. */
+  /** True if a pin or an upload on this machine has the block. */
   readonly isPinned: (cid: CID, signal: AbortSignal) => Promise<boolean>
-  /** None in thin mode. */
+  /** Undefined in thin mode. */
   readonly remove: Pins['remove'] | undefined
 }
 
-/** Each of the walk and the purge. A large DAG in a slow store takes its time, and does not end with its client. */
+/**
+ * The timeout of the traversal, and of the purge. A large DAG in a slow store takes long, and goes
+ * on without its client.
+ */
 const mostMs = 300_000
 
 export const createTakedown =
   ({ deny, below, purge, isPinned, remove }: TakedownDeps): Takedown =>
   async (cid, why) => {
-    // A disk that is full gets room by what is deleted.
+    // Continue: on a full disk, the deletion frees space.
     const forgotten = await deny(cid, why).then(
       () => undefined,
       (error: unknown) => {
@@ -45,14 +49,15 @@ export const createTakedown =
       },
     )
     const told = forgotten && { forgotten }
-    // The pins go in any case, and what is left of the tiers has its own time.
+    // The pins are deleted in any case, and the purge has a timeout of its own.
     const { cids, failures: unread } = await below(cid, AbortSignal.timeout(mostMs))
     const removal = (await remove?.(cid)) ?? 'unknown'
     if (removal === 'busy') return { done: removal, ...told }
     const pins = removal === 'unknown' ? null : removal
     const signal = AbortSignal.timeout(mostMs)
     const isHere = await isPinned(cid, signal).catch(() => false)
-    // A pin that could not be deleted says nothing of what other pins need, and keeps nothing in the tiers.
+    // If the pin could not be deleted, purge every block: a failed deletion must not keep it in the
+    // tiers.
     const { purged, kept, failures } = await purge(cids, { signal, isAll: isHere && pins?.isGone === false })
     const all = [...unread, ...failures, ...(isHere ? [stillHere] : [])]
     const isGone = pins?.isGone !== false && all.length === 0
@@ -67,7 +72,7 @@ export function createTakedownRoute(takedown: Takedown): Router {
     const cid = cidIn(request)
     const { status = '410', reason } = request.query
     if (status !== '410' && status !== '451') throw new Wrong('status is 410, or 451 where the reason is legal')
-    // A list takes words apart at spaces.
+    // Denylist lines are split at spaces.
     if (reason !== undefined && !(typeof reason === 'string' && /^[\w.:/-]{1,200}$/.test(reason)))
       throw new Wrong('reason is one word of letters, digits and . : / - _, such as malware')
     const { done, forgotten } = await takedown(cid, { legal: status === '451', reason })

@@ -1,5 +1,5 @@
-// The dashboard: its page, what the page asks again and again (GET /status), why a path is answered as it is (GET /why), and where
-// its blocks lie (GET /blocks).
+// The dashboard: its page, and its requests for the status (GET /status), the explanation of a
+// response (GET /why), and the location of blocks (GET /blocks).
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { type Request, Router } from 'express'
@@ -29,10 +29,13 @@ const types = {
   'words.js': 'text/javascript; charset=utf-8',
 } as const
 
-/** What the page is made of tells nothing of this gateway: it is given without a token, which it then asks for. */
+/**
+ * The files of the page reveal nothing about this gateway, so they need no token; the page then
+ * asks for one.
+ */
 export const isOfThePage = (path: string): boolean => path === '/' || path.startsWith(prefix)
 
-/** Beside this file: in a clone as in what is compiled, where the build puts them. */
+/** Relative to this file: the build copies the folder to the same place. */
 const folder = new URL('page/', import.meta.url)
 const prefix = '/dashboard/'
 const longestPath = 4096
@@ -55,7 +58,7 @@ export function createDashboard({ status, why, blocks }: DashboardDeps): Router 
       response.set(pageHeaders).set('Content-Type', type).send(bytes)
     })
   }
-  // Asked each second: where nothing happened, nothing is sent.
+  // Polled each second: an ETag saves sending an unchanged status.
   router.get('/status', async (request, response) => {
     const text = JSON.stringify(await status())
     const tag = `"${createHash('sha256').update(text).digest('base64url').slice(0, 22)}"`

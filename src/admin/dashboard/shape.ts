@@ -1,12 +1,13 @@
-// What the admin address says of a gateway that runs: the answer of GET /status, which the dashboard draws and programs read.
-// Imports nothing that needs Node, so that the scripts of the page can be checked against it. Times are milliseconds since the epoch.
+// The status of a running gateway: the response of GET /status, which the dashboard shows and
+// programs read. Imports nothing that needs Node, so that the scripts of the page can be checked
+// against it. Times are milliseconds since the epoch.
 
 import type { Attempt } from '../../observe/account.ts'
 import type { Placed } from '../../observe/placed.ts'
 import type { FailedRequest } from '../../observe/recent-failures.ts'
 import type { ProviderState } from '../../upload/pins/told.ts'
 
-/** Milliseconds; undefined where nothing was measured. */
+/** Milliseconds; undefined if nothing was measured. */
 export type Times = { readonly p50Ms?: number; readonly p95Ms?: number }
 
 export type Status = {
@@ -14,30 +15,33 @@ export type Status = {
   readonly startedAt: number
   readonly ready: boolean
   readonly draining: boolean
-  /** Whether uploads can be confirmed; undefined: not known yet. */
+  /** True if uploads can be confirmed; undefined if not yet known. */
   readonly uploads?: boolean | undefined
-  /** Of an upload at this address (POST /add); undefined: none is taken. */
+  /** Limits of uploads at this address (POST /add); undefined if it accepts none. */
   readonly takes?: { readonly mostBytes: number } | undefined
   readonly checks: readonly Check[]
-  /** Where several are wanted. What follows of tiers and upstreams is that of the first one alone. */
+  /**
+   * Set if several processes are configured. The following figures of tiers and upstreams are those
+   * of the first process.
+   */
   readonly processes?: Processes | undefined
   readonly requests: Requests
-  /** The last ten minutes, the oldest first. */
+  /** The last ten minutes, oldest first. */
   readonly history: readonly HistorySpan[]
   readonly upstreams: readonly Upstream[]
   /** Gateways that routers named; each is called `<host> via <router>`. */
   readonly found: readonly Upstream[]
   readonly routers: readonly Router[]
-  /** Absent: this gateway announces nothing. */
+  /** Undefined if this gateway announces nothing. */
   readonly announced?: Announced | undefined
   readonly tiers: readonly Tier[]
   readonly hot: { readonly bytes: number; readonly limitBytes: number; readonly items: number }
   readonly providers: readonly Provider[]
   readonly journal: Journal
-  /** By the last count; undefined in thin mode, which keeps none. */
+  /** As of the last count; undefined in thin mode. */
   readonly pins?: { readonly pins: number | undefined; readonly bytes: number | undefined } | undefined
   readonly disk?: { readonly freeBytes: number; readonly bytes: number } | undefined
-  /** The newest first. */
+  /** Newest first. */
   readonly failures: readonly FailedRequest[]
 }
 
@@ -53,7 +57,7 @@ export type Requests = {
   readonly throttled: number
   /** `2xx`, `4xx` … */
   readonly byStatus: Readonly<Record<string, number>>
-  /** Content that was answered well, by where its bytes came from: `hot`, a tier, `upstream`, or `none`. */
+  /** Successful responses by the source of their bytes: `hot`, a tier, `upstream`, or `none`. */
   readonly bySource: Readonly<Record<string, number>>
   readonly bytesOut: number
   readonly bytesIn: number
@@ -70,11 +74,11 @@ export type HistorySpan = Times & {
 export type Router = {
   readonly name: string
   readonly lookups: number
-  /** Look-ups that named a gateway that may be asked. */
+  /** Lookups that named a usable gateway. */
   readonly named: number
   readonly failures: number
   readonly lastFailure?: string | undefined
-  /** How long it is left alone after a failure. */
+  /** The backoff after a failure. */
   readonly restsMs: number
 }
 
@@ -94,7 +98,7 @@ export type Indexer = {
   readonly announcedAt?: number | undefined
   readonly confirmed?: string | undefined
   readonly confirmedAt?: number | undefined
-  /** For how long it has not taken the newest advertisement. */
+  /** The time for which it has not accepted the newest advertisement. */
   readonly lagMs: number
   readonly lastError?: string | undefined
 }
@@ -103,9 +107,9 @@ export type Upstream = {
   readonly name: string
   /** `ready`, `cooling-down`, `resting`, `quarantined`, `unusable` or `over-budget`. */
   readonly state: string
-  /** Why it is not ready. */
+  /** The reason if it is not ready. */
   readonly why?: string | undefined
-  /** When that may end by itself. */
+  /** The time when that may end. */
   readonly until?: number | undefined
   readonly asked: number
   readonly won: number
@@ -116,9 +120,9 @@ export type Upstream = {
   readonly falseBytes: number
   readonly pending: number
   readonly bytes: number
-  /** To the first proved bytes of its last answers. */
+  /** Time to the first verified bytes of its recent responses. */
   readonly firstByte: Times
-  /** What it may be asked a minute, and how much of that it was. */
+  /** Its request budget per minute, and the used part. */
   readonly budget?: { readonly perMinute: number; readonly used: number } | undefined
   readonly lastTrouble?: { readonly at: number; readonly why: string } | undefined
 }
@@ -131,25 +135,25 @@ export type Tier = {
   readonly hits: number
   readonly misses: number
   readonly outages: number
-  /** Blocks that wait to be written to it. */
+  /** Blocks in its write queue. */
   readonly queued: number
   readonly dropped: number
   readonly failedWrites: number
   readonly corrupt: number
-  /** Its breaker is open: reads pass it over. */
+  /** Its circuit breaker is open: reads skip it. */
   readonly isDown: boolean
   readonly reads: Times
 }
 
 export type Provider = {
   readonly name: string
-  /** How its last check went; undefined: it was not checked yet. */
+  /** The result of its last check; undefined before the first. */
   readonly ok?: boolean | undefined
   readonly why?: string | undefined
   readonly held: number
-  /** By the class of the failure. */
+  /** By failure class. */
   readonly failed: Readonly<Record<string, number>>
-  /** Uploads that it is still to get. */
+  /** Uploads that are still to be sent to it. */
   readonly waiting: number
   readonly took: Times
 }
@@ -158,7 +162,7 @@ export type Journal = {
   readonly open: number
   readonly bytes: number
   readonly oldestAt?: number | undefined
-  /** The oldest first; not more than a page shows. */
+  /** Oldest first, at most one page. */
   readonly uploads: readonly Upload[]
 }
 
@@ -171,13 +175,13 @@ export type Upload = {
   readonly owed?: readonly string[]
 }
 
-/** The answer of GET /why: what became of a path that was read now. */
+/** The response of GET /why: the result of reading a path now. */
 export type Why = {
   readonly path: string
-  /** As a client would be told. */
+  /** The status that a client would get. */
   readonly status: number
   readonly ms: number
-  /** Every block that the path was resolved by, the root's first. */
+  /** Every block on the path, the root first. */
   readonly steps: readonly Step[]
   readonly found?: {
     readonly cid: string
@@ -189,15 +193,18 @@ export type Why = {
   readonly attempts: readonly Attempt[]
 }
 
-/** The answer of GET /blocks: the same, and where the first blocks lie; undefined: not one was found on the way. */
+/**
+ * The response of GET /blocks: the explanation, and the location of the first blocks; undefined if
+ * none was found.
+ */
 export type Blocks = { readonly why: Why; readonly placed?: Placed | undefined }
 
 export type Step = {
   readonly cid: string
   readonly bytes: number
   readonly ms: number
-  /** A tier, or an upstream; undefined: it took none, or was at hand. */
+  /** A tier or an upstream; undefined if the block took no lookup. */
   readonly from?: string | undefined
-  /** Whether an upstream had to be asked. */
+  /** True if an upstream had to be asked. */
   readonly isFetched: boolean
 }

@@ -1,4 +1,4 @@
-// Reads what GET /status says: from the same counters as the metrics, and in the words of an operator.
+// Builds the response of GET /status from the counters of the metrics, in words for operators.
 import type { Clock } from '../../core/clock.ts'
 import { type Histogram, quantileOf } from '../../observe/histogram.ts'
 import type { History } from '../../observe/history.ts'
@@ -30,9 +30,9 @@ export type StatusParts = {
   readonly announced?: (() => Status['announced']) | undefined
   readonly tiers: TierParts
   readonly uploads: UploadParts
-  /** By name. */
+  /** Names of the providers. */
   readonly providers: readonly string[]
-  /** False in thin mode, which keeps none. */
+  /** False in thin mode. */
   readonly hasPins: boolean
   readonly takes: Status['takes']
   readonly processes?: (() => Status['processes']) | undefined
@@ -41,7 +41,7 @@ export type StatusParts = {
 }
 
 const mostUploads = 50
-// Times that are told again each second should not change by themselves: who asks whether anything changed is told no.
+// Rounding keeps values stable between polls, so that an unchanged status is a 304.
 const roundMs = 1_000
 const roundBytes = 1024 * 1024
 

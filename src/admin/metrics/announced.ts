@@ -1,8 +1,8 @@
-// The metrics of what is announced to indexers.
+// Metrics of announcements to indexers.
 import type { Reading } from '../../observe/metrics.ts'
 import type { Announced } from '../dashboard/shape.ts'
 
-/** Undefined: nothing is announced. */
+/** Undefined if nothing is announced. */
 export function announcedMetrics(announced: (() => Announced | undefined) | undefined): readonly Reading[] {
   const by = (read: (one: Announced['indexers'][number]) => number) => () =>
     (announced?.()?.indexers ?? []).map((one) => ({ labels: { indexer: one.name }, value: read(one) }))

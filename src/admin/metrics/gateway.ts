@@ -1,4 +1,4 @@
-// The metrics of the gateway itself: its version, configuration, denylists and log.
+// Metrics of the gateway itself: version, configuration, denylists and log.
 import type { Reading } from '../../observe/metrics.ts'
 import type { SpanCounts } from '../../observe/tracing/exporter.ts'
 
@@ -10,11 +10,11 @@ export type GatewayParts = {
     lists(): readonly { readonly where: string; readonly checkedAt: number }[]
   }
   readonly log: { readonly lost?: () => number }
-  /** Undefined: no span is made. */
+  /** Undefined if spans are off. */
   readonly spans: { readonly counts: Readonly<SpanCounts> } | undefined
 }
 
-/** How often the configuration was read again. One for all gateways that follow one another. */
+/** Counts configuration reloads. Shared by successive gateways. */
 export type ReloadCounts = { taken: number; refused: number; lastTakenAt: number; wasLastTaken: boolean }
 
 export const gatewayMetrics = ({ version, reloads, denylists, log, spans }: GatewayParts): readonly Reading[] => [

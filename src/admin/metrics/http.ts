@@ -1,17 +1,17 @@
-// The metrics of what clients asked, and what they were answered.
+// Metrics of requests and responses.
 import type { Reading } from '../../observe/metrics.ts'
 import type { RequestCounts } from '../../observe/requests.ts'
 
 export type ConnectionCounts = {
   readonly size: number
   readonly most: number
-  /** How often one was not read for a while. */
+  /** Connections paused to throttle their client. */
   readonly held: number
-  /** By the setting that was reached. */
+  /** By the limit that was reached. */
   readonly tally: Readonly<Record<string, { readonly ended: number; readonly refused: number }>>
 }
 
-/** Of a server of cidgate's own; undefined: another program opened the address. */
+/** Undefined `connections` if another program opened the address. */
 export type ServerParts = { connections?: ConnectionCounts }
 
 export type HttpParts = {

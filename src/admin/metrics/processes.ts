@@ -1,4 +1,4 @@
-// The metrics of the processes that answer for one gateway.
+// Metrics of the processes of one gateway.
 import type { Reading } from '../../observe/metrics.ts'
 
 export type ProcessParts = {
@@ -7,7 +7,7 @@ export type ProcessParts = {
   readonly restarts: number
 }
 
-/** Undefined: there is one, which says all of it by itself. */
+/** Undefined for a single process, whose other metrics say it all. */
 export const processMetrics = (read: (() => ProcessParts) | undefined): readonly Reading[] => [
   {
     name: 'cidgate_processes',

@@ -1,4 +1,4 @@
-// The metrics of the places where blocks are kept.
+// Metrics of tiers.
 import type { TierUsage } from '../../../backends/tiers/contract.ts'
 import type { Histogram } from '../../observe/histogram.ts'
 import type { Reading, Sample } from '../../observe/metrics.ts'
@@ -11,7 +11,7 @@ export type TierParts = {
     readonly isDown: boolean
     readonly took: { readonly reads: Histogram; readonly writes: Histogram }
   }[]
-  /** What tiers say of themselves. */
+  /** Usage as tiers report it. */
   readonly usage: () => readonly { readonly tier: string; readonly usage: TierUsage }[]
   readonly corrupt: ReadonlyMap<string, number>
 }

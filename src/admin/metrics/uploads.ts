@@ -1,4 +1,4 @@
-// The metrics of uploads, of providers, and of what is on its way to them.
+// Metrics of uploads, of providers, and of deliveries to them.
 import type { Clock } from '../../core/clock.ts'
 import type { Reading } from '../../observe/metrics.ts'
 import type { UploadCounts } from '../../observe/uploads.ts'
@@ -8,7 +8,7 @@ import type { WaitingUpload } from '../../upload/pins/told.ts'
 import type { Quota } from '../../upload/quota/quotas.ts'
 import type { Check } from '../checks.ts'
 
-/** What a token may upload in a day (UTC), and what it has uploaded today. */
+/** The daily quota (UTC) of a token, and its use today. */
 export type QuotaState = {
   readonly token: string
   readonly quota: Quota
@@ -19,9 +19,9 @@ export type QuotaState = {
 export type UploadParts = {
   readonly uploads: UploadCounts
   readonly quotas: () => readonly QuotaState[]
-  /** What some provider or shared tier is still to get; absent where nothing is kept. */
+  /** Pending deliveries to providers and shared tiers; undefined if nothing is stored. */
   readonly waiting?: (() => Promise<Waiting>) | undefined
-  /** The same, the oldest first. */
+  /** The pending uploads, oldest first. */
   readonly waitingPage?: ((limit: number) => Promise<readonly WaitingUpload[]>) | undefined
   readonly pins: () => PinCount | undefined
   readonly checks: () => readonly Check[]
@@ -34,7 +34,7 @@ export const nothingWaits: Waiting = { uploads: 0, bytes: 0, oldestAt: undefined
 export function uploadMetrics(parts: UploadParts): readonly Reading[] {
   const { uploads, quotas, pins, checks, disk, clock } = parts
   let asked: Promise<Waiting> | undefined
-  /** Asked once for the series of one scrape. */
+  /** Queried once for all series of a scrape. */
   const waiting = (): Promise<Waiting> => {
     asked ??= (parts.waiting?.() ?? Promise.resolve(nothingWaits)).finally(() => {
       asked = undefined

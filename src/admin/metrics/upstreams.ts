@@ -1,4 +1,4 @@
-// The metrics of upstreams, and of searches and names that are looked for at them.
+// Metrics of upstreams, and of searches and name lookups.
 
 import type { Names } from '../../names/names.ts'
 import type { Histogram } from '../../observe/histogram.ts'
