@@ -1,5 +1,6 @@
-// Calls to a provider's API: timeouts, a bounded answer, and errors in the four classes that decide what happens
-// next. Each provider has its own sockets: an answer to one must never be read by another.
+// Calls to a provider's API: timeouts, a bounded response, and errors in four classes that decide
+// about retries. Each provider has its own sockets, so that a response to one is never read by
+// another.
 import { Readable } from 'node:stream'
 import { Agent, type Dispatcher, request } from 'undici'
 import type { Clock } from '../../src/core/clock.ts'
@@ -20,9 +21,9 @@ type ServiceCall = {
   readonly url: string | URL
   readonly headers?: Readonly<Record<string, string>>
   readonly body?: AsyncIterable<Uint8Array> | string | undefined
-  /** Silence longer than this, before or in the middle of the answer, once all was sent. */
+  /** The timeout for silence before or within the response, once the request was sent. */
   readonly idleMs: number
-  /** Statuses that are an answer and no failure, beside 2xx. */
+  /** Statuses in addition to 2xx that are not failures. */
   readonly accept?: readonly number[] | undefined
 }
 
@@ -31,7 +32,7 @@ export type Reply = {
   readonly header: (name: string) => string | undefined
   readonly trailer: (name: string) => string | undefined
   readonly text: string
-  /** The text as JSON, or undefined where it is none. */
+  /** The text parsed as JSON, or undefined if it is not JSON. */
   readonly json: unknown
 }
 
@@ -44,7 +45,7 @@ export type CallService = (
   more?: Pick<ServiceCall, 'headers' | 'body' | 'accept'>,
 ) => Promise<Reply>
 
-/** The service of one provider: all calls share its sockets, clocks and credentials. */
+/** The service of one provider: all calls share its sockets, timeouts and credentials. */
 export function createService(
   { name, clock, userAgent, trace }: ProviderContext,
   { connect, idle }: { readonly connect: number; readonly idle: number },
@@ -65,7 +66,7 @@ const createAgent = (connectMs: number): Agent =>
     pipelining: 1,
     headersTimeout: 0,
     bodyTimeout: 0,
-    // Kept for so short that a POST hardly ever meets a connection the other side has just closed.
+    // Short, so that a POST rarely uses a connection that the server has just closed.
     keepAliveTimeout: 1_000,
     keepAliveMaxTimeout: 1_000,
     maxHeaderSize: 16 * 1024,
@@ -156,7 +157,9 @@ async function* watched(body: AsyncIterable<Uint8Array>, alive: () => void): Asy
   }
 }
 
-/** The failure for a status, with the service's words cut short (and without secrets: secrets.ts). */
+/**
+ * The failure for a status, with the service's message shortened (and without secrets: secrets.ts).
+ */
 export function refusal(name: string, reply: Reply, now: number): Failure {
   const { status } = reply
   const what = `it answered ${status}${reasonIn(reply)}`
@@ -165,7 +168,7 @@ export function refusal(name: string, reply: Reply, now: number): Failure {
   if (status === 403)
     return failed(name, `${what}; its token or key in the configuration is wrong, or lacks this permission`, 'auth')
   if (status === 402 || status === 409 || status === 418) return failed(name, what, 'quota')
-  // The upload came back in a loop: the next try would, too.
+  // The upload came back in a loop, and a retry would too.
   if (status === 508) return failed(name, what, 'content')
   if ([408, 425, 429].includes(status) || status >= 500) {
     return failed(name, what, 'transient', { retryAfterMs: parseRetryAfter(reply.header('retry-after'), now) })
@@ -173,7 +176,7 @@ export function refusal(name: string, reply: Reply, now: number): Failure {
   return failed(name, what, 'content')
 }
 
-/** Error bodies have many shapes, pages of proxies included: one short line of them. */
+/** Error bodies have many formats, including HTML of proxies: shorten them to one line. */
 function reasonIn({ json, text: whole }: Reply): string {
   const body = (json ?? {}) as Record<string, unknown>
   const inner =
@@ -199,7 +202,7 @@ function parse(text: string): unknown {
   }
 }
 
-/** One object per line, as Kubo streams them; a line that is none is left out. */
+/** Parses one object per line, as Kubo streams them; skips other lines. */
 export const jsonLines = (text: string): Record<string, unknown>[] =>
   text.split('\n').flatMap((line) => {
     const value = parse(line)

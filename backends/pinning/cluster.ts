@@ -1,4 +1,5 @@
-// IPFS Cluster's REST API: the upload as a CAR of one root, then its status until enough peers say `pinned`.
+// IPFS Cluster's REST API: sends the upload as a CAR with one root, then polls its status until
+// enough peers report `pinned`.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { authorization, createService, failed } from './call.ts'
@@ -27,7 +28,7 @@ export const cluster: ProviderKind<typeof options> = {
 function createCluster(settings: z.output<typeof options>, context: ProviderContext): Provider {
   const { name, clock } = context
   const { ask, close } = createService(context, settings, authorization(settings.auth))
-  // A slash at the end of a path would be redirected, and a streamed body with it.
+  // A trailing slash would cause a redirect, and a streamed body cannot be sent again.
   const base = settings.url.replace(/\/+$/, '')
 
   async function states(cid: CID, signal: AbortSignal): Promise<string[]> {

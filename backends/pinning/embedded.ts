@@ -1,5 +1,6 @@
-// Our own disk as a provider: the store of the data folder, or a store in a folder of its own. What is kept in the store of the
-// gateway itself is accepted and pinned in one commit, without a question to this provider (src/upload/confirm.ts).
+// A provider on the local disk: the store of the data folder, or a store in a folder of its own. An
+// upload in the gateway's own store is accepted and pinned in one commit, without a call to this
+// provider (src/upload/confirm.ts).
 import { appendFile, readFile, stat, statfs } from 'node:fs/promises'
 import { join, resolve } from 'node:path'
 import type { CID } from 'multiformats/cid'
@@ -70,7 +71,7 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
     }
   }
 
-  /** Another holder may still be named in the ledger: then it goes on without these blocks. */
+  /** If the ledger names another holder, the entry stays without these blocks. */
   async function unpin(cid: CID): Promise<void> {
     const entry = await store.ledger.find(cid)
     if (!entry) return
@@ -93,7 +94,7 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
   }
 }
 
-/** Whatever the provider was called when it came. */
+/** Under any provider name, since names may change. */
 const statusOf = (entry: Entry | undefined): 'pinned' | 'absent' =>
   Object.values(entry?.holders ?? {}).some(({ kind, state }) => kind === 'here' && state === 'held')
     ? 'pinned'
@@ -101,7 +102,7 @@ const statusOf = (entry: Entry | undefined): 'pinned' | 'absent' =>
 
 const minFreeBytes = 64 * 1024 * 1024
 
-/** For a process beside the one that owns the folder. */
+/** For a process other than the owner of the folder. */
 async function probeFolder(root: string): Promise<void> {
   await tryToWrite(root)
   const { bavail, bsize } = await statfs(root)
@@ -123,8 +124,8 @@ function outage(name: string, what: string, root: string, cause: unknown): Failu
 }
 
 /**
- * Folders of their own that ever held a pin: they are read from, whatever is configured later. One a line, as JSON; a relative
- * one begins at the data folder.
+ * Folders of embedded providers that ever held a pin, which are read even if they are no longer
+ * configured. One JSON string per line; relative paths start at the data folder.
  */
 const listIn = (data: string): string => join(data, 'pins.folders')
 

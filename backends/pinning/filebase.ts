@@ -1,5 +1,6 @@
-// Filebase's S3: an object with `import: car` becomes what the CAR holds, and a HEAD says its CID. 4EVERLAND is the same
-// with another name for the CID and without CARs. The signer is loaded when it is first needed.
+// Filebase's S3: an object uploaded with `import: car` becomes the content of the CAR, and a HEAD
+// returns its CID. 4EVERLAND is the same with another header for the CID and without CARs. The
+// signer is loaded on first use.
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
@@ -64,7 +65,9 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
   const variant = variants[settings.variant]
   const { endpoint = variant.endpoint, ...place } = settings
   const { ask, close } = createService(context, settings, {})
-  /** Stored, and without a CID yet: the next attempt asks for the CID and does not send it again. */
+  /**
+   * Stored, but without a CID yet: the next attempt asks for the CID instead of sending it again.
+   */
   const stored = new LRUCache<string, true>({ max: maxStored })
   let signer: Promise<SignS3> | undefined
 
@@ -77,7 +80,7 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
       return { url: origin + path, headers }
     } catch (error) {
       signer = undefined
-      // An operator has to see to it, as to a wrong key.
+      // Class `auth`, because an operator has to act, as for a wrong key.
       throw isMissingPackage(error) ? failed(name, error.message, 'auth', { cause: error }) : error
     }
   }
@@ -91,7 +94,7 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
     return ask(request.method, url, signal, { headers, accept })
   }
 
-  /** Whether there is an object for it, and the CID that it has, if it has one already. */
+  /** Checks if the object exists, and returns its CID if it has one already. */
   async function look(
     cid: CID,
     signal: AbortSignal,
@@ -100,7 +103,7 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
     return status === 404 ? { isThere: false } : { isThere: true, cid: header(`x-amz-meta-${variant.cidKey}`) }
   }
 
-  /** The CID that comes back is checked in place of a checksum: neither service knows them. */
+  /** Neither service supports checksums, so the returned CID is compared instead. */
   async function store(upload: Upload, signal: AbortSignal): Promise<void> {
     const { url, headers } = await signed({
       ...{ method: 'PUT', key: upload.cid.toString(), body: 'stream' },
@@ -112,7 +115,7 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
     await ask('PUT', url, signal, { headers: { ...headers, ...length }, body })
   }
 
-  /** The object shows a moment after it was stored, and its CID a moment after that. */
+  /** The object appears a moment after it was stored, and its CID a moment after that. */
   async function untilNamed(cid: CID, signal: AbortSignal): Promise<CID> {
     const until = clock.monotonic() + settings.patience
     for (let waitMs = firstLookMs; ; waitMs = Math.min(maxLookMs, waitMs * 2)) {
@@ -143,7 +146,8 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
       const key = upload.cid.toString()
       if (!stored.has(key))
         await store(upload, signal).catch(async (error: unknown) => {
-          // The answer for a large object may get lost while it is imported: an object exists whole or not at all.
+          // The response for a large object may get lost during its import; an object never exists
+          // in part.
           const isLost = isFailure(error) && error.facts['class'] === 'transient'
           if (signal.aborted || !isLost || !(await look(upload.cid, signal)).isThere) throw error
         })

@@ -1,4 +1,4 @@
-// A multipart body with one streamed file, made by hand so that its length is known before the first byte is sent.
+// A multipart body with one streamed file, built by hand so that its length is known in advance.
 import { randomBytes } from 'node:crypto'
 
 export type Form = { readonly headers: Record<string, string>; readonly body: AsyncIterable<Uint8Array> }

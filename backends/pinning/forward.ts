@@ -1,5 +1,5 @@
-// Another service with the same POST /add, such as another cidgate. It computes the CID itself, and its CID is compared
-// like every provider's.
+// Another service with the same POST /add, such as another cidgate. It computes the CID itself, and
+// its CID is compared as for every provider.
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { parseCid } from '../../src/core/cid.ts'
@@ -38,7 +38,8 @@ function createForward(settings: z.output<typeof options>, context: ProviderCont
   })
   const place = readBack(settings)
   const home = place ? place.options : { url: besideAdd(settings.url) }
-  // A gateway at another place may belong to others: the token and the headers of /add are not for it.
+  // A gateway on another origin may belong to another party, so it gets neither the token nor the
+  // headers of /add.
   const isElsewhere = new URL(home.url).origin !== new URL(settings.url).origin
   const gateway = isElsewhere ? createService(context, settings, {}) : undefined
   const askHome = gateway?.ask ?? ask
@@ -60,7 +61,7 @@ function createForward(settings: z.output<typeof options>, context: ProviderCont
       if (!cid) throw failed(name, 'its answer names no CID', 'transient')
       return cid
     },
-    // The contract of /add has no way to take something back.
+    // The /add API cannot undo an upload.
     unpin: async () => {},
     async status(cid, signal): Promise<PinState> {
       const target = `${home.url.replace(/\/+$/, '')}/ipfs/${cid}`
@@ -69,7 +70,8 @@ function createForward(settings: z.output<typeof options>, context: ProviderCont
       return status === 200 ? 'pinned' : 'absent'
     },
     async probe(signal) {
-      // An upload without a body is refused for what it lacks, or for the token: the second is what we want to know.
+      // An upload without a body is refused as incomplete, or because of the token, which is what
+      // the probe tests.
       await ask('POST', settings.url, signal, { accept: [400, 411, 415] })
     },
     async close() {
@@ -78,7 +80,7 @@ function createForward(settings: z.output<typeof options>, context: ProviderCont
   }
 }
 
-/** `/ipfs/<cid>`, `ipfs://<cid>` or the CID alone. */
+/** Accepts `/ipfs/<cid>`, `ipfs://<cid>` or a bare CID. */
 function cidIn(told: string): CID | undefined {
   return parseCid(told.replace(/^(?:\/?ipfs\/|ipfs:\/\/)/, '').split('/')[0] ?? '')
 }

@@ -1,4 +1,4 @@
-// Every kind of provider that can be named in the configuration.
+// The kinds of providers that a configuration can name.
 import { cluster } from './cluster.ts'
 import type { ProviderKind } from './contract.ts'
 import { embedded } from './embedded.ts'
@@ -23,5 +23,5 @@ export const providerKinds: Readonly<Record<string, ProviderKind>> = Object.from
   Object.entries<ProviderKind>(kinds).map(([use, kind]) => [use, withoutSecrets(kind)]),
 )
 
-/** With the options of each. */
+/** With their options. */
 export type ProviderKinds = typeof kinds

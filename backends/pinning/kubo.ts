@@ -1,5 +1,6 @@
-// Kubo's RPC and its relatives (Filebase RPC, Infura accounts): the upload as a CAR, which keeps the CID, or as a file
-// with every option set. Errors that come after a 200 (a failed pin, a trailer) are found.
+// Kubo's RPC and compatible services (Filebase RPC, Infura accounts): sends the upload as a CAR,
+// which keeps the CID, or as a file with every option set. Detects errors that follow a 200 (a
+// failed pin, a trailer).
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { authorization, createService, failed, jsonLines, type Reply } from './call.ts'
@@ -26,7 +27,7 @@ const options = z.strictObject({
   ...clocks,
 })
 
-/** Everything the node's own configuration could otherwise decide. */
+/** Everything that the node's configuration could otherwise decide. */
 export const kubo: ProviderKind<typeof options> = { use: 'kubo', options, readBack, create: createKubo }
 
 function readBack(settings: z.output<typeof options>): ReadBack | false | undefined {
@@ -103,7 +104,7 @@ function createKubo(settings: z.output<typeof options>, context: ProviderContext
     },
     async probe(signal) {
       await rpc('version', {}, signal)
-      // `version` needs no rights; this command needs those of pinning.
+      // `version` needs no permission; this command needs that of pinning.
       await rpc('pin/ls', { arg: 'bafkqaaa', type: 'recursive' }, signal, undefined, [500])
     },
     close,

@@ -1,4 +1,4 @@
-// What every provider that speaks HTTP lets the operator set.
+// Options of every provider that speaks HTTP.
 import { z } from 'zod'
 import { duration, isUnfilled, unfilled } from '../../src/core/units.ts'
 import type { ReadBack } from './contract.ts'
@@ -14,7 +14,7 @@ function isPublic(text: string): boolean {
   return username === '' && password === ''
 }
 
-/** What stands in a header behind `Bearer`. */
+/** A token for the header after `Bearer`. */
 export const token = () =>
   z
     .string()
@@ -43,7 +43,7 @@ export const auth = () =>
     .default('none')
     .describe('How we show who we are.')
 
-/** Where a provider's content is read. `usual`: what it is without this option. */
+/** The gateway for reading a provider's content. `usual` is the default. */
 export const gateway = (usual: string) =>
   z
     .union([

@@ -1,5 +1,5 @@
-// A resumable upload (TUS): nothing is kept in memory, and after a failure it continues from the offset that the
-// service reports, in the same attempt or the next one.
+// A resumable upload (TUS): nothing is buffered, and after a failure it continues from the offset
+// that the service reports, in the same attempt or the next one.
 import { LRUCache } from 'lru-cache'
 import type { Clock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
@@ -15,7 +15,7 @@ export type PiecesOptions = {
   readonly ask: CallService
 }
 
-/** The offset that the service has, and its CID for the upload once complete. */
+/** The service's offset, and its CID once complete. */
 type UploadedSoFar = { readonly offset: number; readonly cid: string | undefined }
 
 const tus = { 'tus-resumable': '1.0.0' } as const
@@ -24,9 +24,9 @@ const firstWaitMs = 500
 const mostWaitMs = 8_000
 const mostBegun = 1_000
 
-/** Resolves when the service has every byte, with the CID that it named, if it did. */
+/** Resolves once the service has every byte, with the CID that it reported, if any. */
 export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: PiecesOptions) {
-  /** Where an upload was begun that is not whole there yet, by CID. */
+  /** URLs of incomplete uploads by CID. */
   const begun = new LRUCache<string, string>({ max: mostBegun })
 
   async function begin(upload: Upload, signal: AbortSignal): Promise<string> {
@@ -48,7 +48,7 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
     return { offset, cid: reply.header('upload-cid') }
   }
 
-  /** Undefined: the service no longer knows the upload, or does not say. */
+  /** Undefined if the service no longer knows the upload, or does not report an offset. */
   async function look(place: string, total: number, signal: AbortSignal): Promise<UploadedSoFar | undefined> {
     const reply = await ask('HEAD', place, signal, { headers: tus, accept: [400, 404, 405, 410, 412] })
     return reply.status >= 400 ? undefined : standIn(reply, undefined, total)
@@ -82,11 +82,11 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
     const total = upload.carBytes
     const reader = createReader(upload, signal)
     let stand: UploadedSoFar | undefined
-    /** How far it got, as the service said, and as far as was sent. */
+    /** The highest offset that the service reported, and the highest that was sent. */
     let best = 0
     let furthest = 0
     let failures = 0
-    /** A reason to ask where it stands, and to go on from there; not without end, where nothing moves. */
+    /** Decides if the upload is resumed after an error; not without progress. */
     const mayGoOn = (error: unknown) =>
       isFailure(error) &&
       error.facts.class === 'transient' &&
@@ -96,7 +96,7 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
     const step = async (): Promise<UploadedSoFar> => {
       const known = begun.get(key)
       const found = stand ?? (known === undefined ? undefined : await look(known, total, signal))
-      // Some forget an upload as soon as it is whole.
+      // Some services forget an upload as soon as it is complete.
       if (!found && furthest === total) return { offset: total, cid: undefined }
       if (!found) begun.delete(key)
       const place = found && known !== undefined ? known : await begin(upload, signal)
@@ -133,7 +133,9 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
 
 type PieceReader = ReturnType<typeof createReader>
 
-/** The CAR from any of its bytes on: without a jump it is read on, with one it is read again from the beginning. */
+/**
+ * Reads the CAR from any offset: sequential reads continue, a jump starts again from the beginning.
+ */
 function createReader(upload: Upload, signal: AbortSignal) {
   let open: { readonly chunks: AsyncIterator<Uint8Array>; readonly own: AbortController; at: number } | undefined
   let rest: Uint8Array = new Uint8Array()

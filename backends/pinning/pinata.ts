@@ -1,4 +1,5 @@
-// Pinata's v3 API: the upload as a CAR on the public network, in one request, or in pieces (TUS) above its limit.
+// Pinata's v3 API: sends the upload as a CAR to the public network, in one request, or in pieces
+// (TUS) above its limit.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { blockKey } from '../../src/core/block.ts'
@@ -63,7 +64,7 @@ function createPinata(settings: z.output<typeof options>, context: ProviderConte
   async function whole(upload: Upload, signal: AbortSignal): Promise<string | undefined> {
     const form = fileForm(
       { field: 'file', type: carType, bytes: upload.carBytes, content: upload.car(signal) },
-      // Without it files are private: stored, paid for, and not readable by clients.
+      // Files are private by default: stored, paid for, and not readable by clients.
       { network: 'public', name: settings.uploadName, car: 'true' },
     )
     const { json } = await ask('POST', files, signal, form)
@@ -78,7 +79,7 @@ function createPinata(settings: z.output<typeof options>, context: ProviderConte
     return found.flatMap((one) => (typeof one.id === 'string' && isSame(one.cid, cid) ? [one.id] : []))
   }
 
-  /** The service took the upload and named no CID: its list shows it a moment later. */
+  /** The service accepted the upload without a CID; its list has it a moment later. */
   async function lookUp(cid: CID, signal: AbortSignal): Promise<CID> {
     for (let waitMs = firstLookMs; waitMs <= mostLookMs; waitMs *= 2) {
       if ((await listed(cid, signal)).length > 0) return cid
@@ -103,7 +104,7 @@ function createPinata(settings: z.output<typeof options>, context: ProviderConte
       return (await listed(cid, signal)).length > 0 ? 'pinned' : 'absent'
     },
     async probe(signal) {
-      // This passes for keys that may do nothing; listing needs at least the right to read.
+      // This succeeds even for keys without permissions; listing needs that of reading.
       await ask('GET', `${api}/data/testAuthentication`, signal)
       await ask('GET', `${api}/v3/files/public?limit=1`, signal)
     },
@@ -111,7 +112,7 @@ function createPinata(settings: z.output<typeof options>, context: ProviderConte
   }
 }
 
-/** Without a CID in the list, it is what was asked for. */
+/** An entry without a CID counts as the requested one. */
 const isSame = (told: unknown, cid: CID): boolean => {
   const other = typeof told === 'string' ? parseCid(told) : cid
   return other !== undefined && blockKey(other) === blockKey(cid) && other.code === cid.code

@@ -1,12 +1,13 @@
-// Any IPFS Pinning Service API, by CID. It carries no bytes: the service fetches them from the network, so it can never
-// be the only provider. A second request would make a second pin, so existing ones are looked for first.
+// Any IPFS Pinning Service API, by CID. It transfers no bytes: the service fetches them from the
+// network, so it can never be the only provider. Looks for an existing pin first, because a second
+// request would create a second pin.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { createService, failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
 import { clocks, gateway, readGateway, token, url } from './options.ts'
 
-/** By its form: which transports there are is the service's business. */
+/** Validates the form only: the supported transports are up to the service. */
 const multiaddr =
   /^\/(?:ip4|ip6|dns|dns4|dns6|dnsaddr)\/[^/\s]+(?:\/[a-z0-9-]+(?:\/[^/\s]+)?)*\/p2p\/[1-9A-HJ-NP-Za-km-z]{20,}$/
 
@@ -79,7 +80,7 @@ function createPsa(settings: z.output<typeof options>, context: ProviderContext)
       const { cid } = upload
       const had = await known(cid, signal)
       let pin = had.find(({ status }) => status === 'pinned') ?? had.find(({ status }) => status !== 'failed')
-      // The service does not retry a failed pin, which would stay beside the new one.
+      // The service does not retry a failed pin, which would remain next to the new one.
       if (!pin) await remove(had, signal)
       pin ??= read(
         (await ask('POST', `${base}/pins`, signal, json({ cid: cid.toString(), origins: settings.origins }))).json,
@@ -93,11 +94,11 @@ function createPsa(settings: z.output<typeof options>, context: ProviderContext)
           )
         await clock.sleep(waitMs * (0.75 + Math.random() / 2), signal)
         const reply = await ask('GET', `${base}/pins/${encodeURIComponent(pin.requestid)}`, signal, { accept: [404] })
-        // Some take a while until they find what they were just asked for; the next try looks for it anew.
+        // Some services need a while to find a new pin; the next attempt looks again.
         if (reply.status === 404) throw failed(name, 'it does not know the pin that was requested', 'transient')
         pin = read(reply.json)
       }
-      // Services spell CIDs their own way; the bytes and the codec must be the same.
+      // Services spell CIDs differently; the multihash and the codec must be the same.
       return pin.cid === undefined ? cid : same(CID.parse(pin.cid), cid) ? cid : CID.parse(pin.cid)
     },
     async unpin(cid, signal) {

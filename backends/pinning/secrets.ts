@@ -1,15 +1,15 @@
-// Removes secrets from errors. A service's words reach clients, the log and /readyz, and some services repeat the
-// header that they refuse. Every error of every provider passes here.
+// Removes secrets from errors. A service's messages reach clients, the log and /readyz, and some
+// services repeat the header that they refuse. Every error of every provider passes through here.
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import type { Provider, ProviderKind } from './contract.ts'
 
 const secretKey = /token|secret|password|key|jwt|basic|bearer|headers/i
 const hidden = '[hidden]'
-// Shorter than this is no secret, and would be found in every other sentence.
+// A shorter text is no secret, and would occur in every other sentence.
 const leastChars = 3
-// Services cut what they repeat: so many characters of a secret's beginning are enough to know it. What has fewer is looked
-// for as a whole. What could be a word or a number in any message is not looked for within others, and when it is short,
-// too, only where it stands as a secret.
+// Services truncate what they repeat: this many characters at its beginning identify a secret. A
+// shorter one must occur completely. One that could be a word or number is not searched within
+// other words, and if it is short too, only where secrets stand.
 const knownBy = 8
 const plain = /^(?:[A-Za-z]{1,15}|\d{1,15})$/
 const inWord = /[A-Za-z0-9]/
@@ -29,7 +29,10 @@ export const withoutSecrets = (kind: ProviderKind): ProviderKind => ({
 
 type Hiding = {
   readonly forms: readonly string[]
-  /** How our own messages begin: a name is in the configuration beside the secret, and may be the same word. */
+  /**
+   * The prefix of our own messages, which is skipped: a provider's name may be the same word as its
+   * secret.
+   */
   readonly begins: string
 }
 
@@ -67,7 +70,10 @@ function inAddress(text: string): string[] {
   return [...(password === '' ? [] : [`${username}:${password}`, password, decodeURIComponent(password)]), ...asked]
 }
 
-/** As they stand, without the scheme of a header or the user before a password, and as they look on the wire. */
+/**
+ * Each secret as configured, without the auth scheme of a header or the user before a password, and
+ * as encoded on the wire.
+ */
 function formsOf(secrets: readonly string[]): string[] {
   const parts = secrets.flatMap((secret) => [
     secret,
@@ -118,7 +124,7 @@ function textWithout(text: string, { forms, begins }: Hiding): string {
   return from === 0 ? text : [...pieces, text.slice(from)].join('')
 }
 
-/** How much of the secret stands here: all of it, or enough of its beginning. */
+/** The number of characters of the secret found here: all of them, or enough of its beginning. */
 function known(text: string, at: number, form: string): number {
   let length = 0
   while (length < form.length && text[at + length] === form[length]) length += 1

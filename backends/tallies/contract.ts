@@ -1,30 +1,36 @@
-// What a place offers in which several instances count together.
+// A store in which several instances share counters.
 import type { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
 
 /**
- * Promises callers rely on: additions of several instances at once all count; an outage rejects with a Failure (source `ours`) and
- * never gives a number; a call stops soon after its signal aborts. A count may be lost at any time: it is for limits, and no record.
- * `close` is idempotent.
+ * Promises to callers: concurrent additions of several instances all count; an outage rejects with
+ * a Failure (source `ours`) and never returns a number; a call stops soon after its signal aborts.
+ * A counter may be lost at any time: it is for limits, not for records. `close` is idempotent.
  */
 export interface Tally {
-  /** Adds to each count, and gives what it holds then. A count that is not there begins at 0, and is gone `keptMs` after that. */
+  /**
+   * Adds to each counter and returns the new values. A missing counter starts at 0, and expires
+   * `keptMs` later.
+   */
   add(
     counts: readonly { readonly key: string; readonly amount: number; readonly keptMs: number }[],
     signal: AbortSignal,
   ): Promise<readonly number[]>
-  /** Checks credentials and reachability once. Rejects with a Failure that says what to fix. */
+  /** Checks credentials and reachability once. Rejects with a Failure that tells what to fix. */
   probe(signal: AbortSignal): Promise<void>
   close(): Promise<void>
 }
 
 export type TallyContext = {
-  /** How we call ourselves where a protocol has a place for it. */
+  /** Our name, for protocols with a place for it. */
   readonly userAgent: string
   readonly clock: Clock
 }
 
-/** One line of the registry: `use` in the configuration, its options, and how to make one (no I/O yet). */
+/**
+ * An entry of the registry: `use` in the configuration, its options, and a constructor (without
+ * I/O).
+ */
 export type TallyKind<Options extends z.ZodType = z.ZodType> = {
   readonly use: string
   readonly options: Options

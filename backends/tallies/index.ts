@@ -1,4 +1,4 @@
-// The tallies that a configuration can name, one line each.
+// The tallies that a configuration can name.
 import type { TallyKind } from './contract.ts'
 import { redis } from './redis.ts'
 
@@ -6,5 +6,5 @@ const kinds = { redis } as const
 
 export const tallyKinds: Readonly<Record<string, TallyKind>> = kinds
 
-/** With the options of each. */
+/** With their options. */
 export type TallyKinds = typeof kinds

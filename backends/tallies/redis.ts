@@ -1,4 +1,4 @@
-// Counts in Redis or Valkey: a number under a key for each, which Redis itself ends.
+// Counters in Redis or Valkey: one key with an expiry for each.
 import { z } from 'zod'
 import { orAborted } from '../../src/core/deadline.ts'
 import {
@@ -16,7 +16,7 @@ const options = z.strictObject({
   prefix: z.string().default('cidgate:limit:').describe('What every key begins with.'),
 })
 
-// A call that comes while it connects for the first time waits for that a little.
+// A call during the first connection attempt waits for it this long.
 const openMs = 400
 
 export const redis: TallyKind<typeof options> = {
@@ -55,7 +55,7 @@ export const redis: TallyKind<typeof options> = {
           ])
           const answers = await Promise.all(adding)
           const totals = counts.map((_, at) => Number(answers[2 * at + 1]))
-          // It was there, and ended between the two commands: nothing would end the new one.
+          // The key expired between the two commands, so the new one would never expire.
           const endless = counts.filter(({ amount }, at) => answers[2 * at] === null && totals[at] === amount)
           const ends = endless.map(({ key, keptMs }) =>
             client.sendCommand(['PEXPIRE', prefix + key, String(Math.ceil(keptMs))]),

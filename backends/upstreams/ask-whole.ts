@@ -1,5 +1,6 @@
-// One question to an upstream whose answer is wanted whole: a block. The same rules as in ask.ts, without a stream: most blocks
-// come in one or two pieces, and a stream, its iterator and its signals cost more than the block.
+// A request to an upstream for a complete block. It follows the rules of ask.ts without a stream:
+// most blocks arrive in one or two chunks, and a stream, its iterator and its signals cost more
+// than the block.
 import type { Dispatcher } from 'undici'
 import { onceLate } from '../../src/core/deadline.ts'
 import { Failure } from '../../src/core/failure.ts'
@@ -19,17 +20,20 @@ import { followed, mostHops } from './redirects.ts'
 export type WholeQuestion = Omit<HttpQuestion, 'url' | 'method' | 'signal'> & {
   readonly url: string
   readonly maxBytes: number
-  /** Of `asPlain`: made once for each upstream, and not for each question. */
+  /** Made by `asPlain` once per upstream, not per request. */
   readonly headers: Readonly<Record<string, string>>
 }
 
-/** Called once, unless the question is stopped before. `contentLength`: what the upstream said; undefined: nothing. */
+/**
+ * Called once, unless the request is stopped before. `contentLength`: as declared by the upstream;
+ * undefined if it declared none.
+ */
 export interface WholeAnswer {
   came(bytes: Uint8Array, contentLength: number | undefined): void
   failed(error: unknown): void
 }
 
-/** With the wish that the body comes as it is. */
+/** Adds a request for an uncompressed body. */
 export const asPlain = (headers: Readonly<Record<string, string>>): Readonly<Record<string, string>> => ({
   ...headers,
   'accept-encoding': 'identity',
@@ -40,7 +44,10 @@ const nothing = Buffer.alloc(0)
 
 type Headers = Parameters<NonNullable<Dispatcher.DispatchHandler['onResponseStart']>>[2]
 
-/** The question is the handler of its own answer, which may come after a redirect, or on a second socket where the first was stale. */
+/**
+ * The request is its own response handler. The response may follow a redirect, or come over a
+ * second socket if the first was stale.
+ */
 export class WholeAsk implements Dispatcher.DispatchHandler {
   readonly #question: WholeQuestion
   readonly #answer: WholeAnswer
@@ -53,9 +60,9 @@ export class WholeAsk implements Dispatcher.DispatchHandler {
   #body: Buffer = nothing
   #taken = 0
   #length: number | undefined
-  /** What it says with a refusal, as far as it is read. */
+  /** The beginning of the body of an error response. */
   #said: { readonly status: number; readonly retryAfter: string | undefined } | undefined
-  /** When its bytes moved last; undefined: it has not begun. */
+  /** The time of its last progress; undefined before the first. */
   #movedAt: number | undefined
   #dueAt = 0
   #stopTimer: (() => void) | undefined
@@ -67,7 +74,7 @@ export class WholeAsk implements Dispatcher.DispatchHandler {
     this.#dispatch()
   }
 
-  /** Lets go of the socket; the answer is not told of anything any more. */
+  /** Releases the socket; no callback is called after that. */
   stop(): void {
     if (this.#end()) this.#controller?.abort(enough)
   }
@@ -106,7 +113,7 @@ export class WholeAsk implements Dispatcher.DispatchHandler {
     if (told === undefined) return
     this.#length = Number(told)
     if (this.#length > maxBytes) this.#fail(tooLarge(name, maxBytes))
-    // A memory of its own, of just this size: what keeps the block keeps nothing else alive.
+    // Memory of exactly this size, so that keeping the block keeps nothing else alive.
     else this.#body = Buffer.allocUnsafeSlow(this.#length)
   }
 
@@ -144,7 +151,8 @@ export class WholeAsk implements Dispatcher.DispatchHandler {
     if (this.#said) return this.#refuse()
     const failure = translate(this.#question.name, error)
     if (this.#wasStale || !isStaleSocket(failure)) return this.#fail(failure)
-    // A connection that the server closed says little about the upstream: try once more on a new one.
+    // A connection that the server closed says little about the upstream: try once more on a new
+    // one.
     this.#wasStale = true
     this.#body = nothing
     this.#taken = 0
@@ -152,7 +160,9 @@ export class WholeAsk implements Dispatcher.DispatchHandler {
     this.#dispatchAgain()
   }
 
-  /** Not from inside a handler: undici's client is still ending the request that it tells of. */
+  /**
+   * Dispatched later, because undici's client is still ending the request whose handler runs now.
+   */
   #dispatchAgain(): void {
     queueMicrotask(() => {
       if (!this.#isOver) this.#dispatch()
@@ -191,7 +201,7 @@ export class WholeAsk implements Dispatcher.DispatchHandler {
     return true
   }
 
-  /** One timer for the first byte and for silence behind it: most answers end before it rings. */
+  /** One timer for the first byte and for later silence: most responses end before it fires. */
   #wait(ms: number): void {
     const { name, clock, firstByteMs, idleMs } = this.#question
     this.#stopTimer?.()

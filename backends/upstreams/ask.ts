@@ -1,5 +1,6 @@
-// One question to an upstream over HTTP: clocks for the first byte and for silence in the middle, statuses as Failures,
-// no redirect off the site, and a body that is what was asked for. Used by every upstream that speaks HTTP.
+// An HTTP request to an upstream: timeouts for the first byte and for silence later, statuses as
+// Failures, no redirect off the site, and a check of the media type. Used by every upstream that
+// speaks HTTP.
 import type { Readable } from 'node:stream'
 import type { Dispatcher } from 'undici'
 import { request } from 'undici'
@@ -15,10 +16,10 @@ export type HttpQuestion = {
   readonly url: URL
   readonly method?: 'GET' | 'POST'
   readonly headers: Readonly<Record<string, string>>
-  /** The media type the body must have; none: any but HTML. */
+  /** The required media type of the body; undefined means any except HTML. */
   readonly expects: string | undefined
   readonly agent: Dispatcher
-  /** Where else an answer may send us; without it, nowhere off the host. */
+  /** The allowed redirects. Default: within the host. */
   readonly redirects?: Redirects
   readonly signal: AbortSignal
   readonly clock: Clock
@@ -27,12 +28,15 @@ export type HttpQuestion = {
 }
 
 export interface UpstreamResponse {
-  /** Each chunk arrives within the idle timeout, which runs only while a reader waits. It is the reader's own. */
+  /**
+   * Each chunk arrives within the idle timeout, which runs only while a reader waits. Chunks belong
+   * to the reader.
+   */
   readonly chunks: AsyncIterable<Uint8Array>
   readonly trailers: () => Readonly<Record<string, string | string[] | undefined>>
   readonly contentLength: number | undefined
   readonly contentType: string | undefined
-  /** Lets go of the socket; the rest of the body is not read. */
+  /** Releases the socket without reading the rest of the body. */
   readonly stop: () => void
 }
 
@@ -43,7 +47,8 @@ export async function ask(question: HttpQuestion): Promise<UpstreamResponse> {
   try {
     return await askOnce(question)
   } catch (error) {
-    // A reused connection that the server had just closed says nothing about the upstream: try once more on a new one.
+    // A reused connection that the server had just closed says nothing about the upstream: try once
+    // more on a new one.
     if (!isStaleSocket(error) || question.method === 'POST') throw error
     return await askOnce(question)
   }
@@ -133,7 +138,7 @@ async function* chunksOf(
   }
 }
 
-/** What makes the answer none to the question, by its headers. */
+/** Detects by the headers that a response does not match the request. */
 export function unlikeAsked(
   { name, expects }: Pick<HttpQuestion, 'name' | 'expects'>,
   headers: Readonly<Record<string, string | string[] | undefined>>,
@@ -175,7 +180,7 @@ export function translate(name: string, error: unknown, own?: AbortSignal, outer
   return failure('broken', `${name}: connection failed (${code ?? 'no reason given'})`, error)
 }
 
-// Of this process or machine: they say nothing of the upstream.
+// Errors of this process or machine, which say nothing about the upstream.
 const ourShortage: ReadonlySet<string> = new Set(['EMFILE', 'ENFILE', 'EADDRNOTAVAIL', 'ENOBUFS'])
 
 const noSocket = (name: string, code: string, cause: unknown): Failure =>
@@ -193,8 +198,8 @@ const codeOf = (error: unknown): string | undefined => {
 export function isStaleSocket(error: unknown): boolean {
   if (!isFailure(error, 'broken')) return false
   const cause = error.cause as { code?: string; socket?: { bytesRead?: number; bytesWritten?: number } } | undefined
-  // undici counts per socket: a reused one has read an earlier answer. What breaks in the middle of a body does not get
-  // here: that is the body's failure, not the request's.
+  // undici counts per socket: a reused one has read an earlier response. A connection that breaks
+  // within a body does not get here: that fails the body, not the request.
   return (cause?.code === 'UND_ERR_SOCKET' || cause?.code === 'ECONNRESET') && (cause.socket?.bytesRead ?? 0) > 0
 }
 
@@ -217,12 +222,12 @@ async function beginning(body: AsyncIterable<Uint8Array>): Promise<string> {
       if (bytes >= maxErrorBytes) break
     }
   } catch {
-    // What it said does not matter as much as that it refused.
+    // The text of a refusal is optional.
   }
   return Buffer.concat(parts).toString('utf8', 0, maxErrorBytes)
 }
 
-/** What gateways say to a form of the content that they do not give. */
+/** Statuses of gateways that do not support a format. */
 const noFormat: ReadonlySet<number> = new Set([400, 405, 406, 415, 422, 501])
 
 export function refusal(
@@ -236,13 +241,13 @@ export function refusal(
   const isThrottled = status === 429 || (status === 503 && retryAfterMs !== undefined)
   if (isThrottled)
     return new Failure('throttled', `rate limited by ${name} (${status})`, { source: 'upstream', retryAfterMs })
-  // 412: a gateway that a router named is asked for what it holds (only-if-cached).
+  // 412: the reply to only-if-cached, with which a gateway named by a router is asked.
   if (status === 404 || status === 412) return failure('not-found', `${name} does not have it`)
   if (noFormat.has(status))
     return new Failure('refused', `${name} refused (${status})`, { source: 'upstream', facts: refusesFormat })
   if (status === 401 || status === 403 || status === 410 || status === 451)
     return failure('refused', `${name} refused (${status})`)
-  // Some gateways say 500 and mean 404; they say it in one of a few plain sentences.
+  // Some gateways send 500 for a 404, with one of a few known messages.
   if (status === 500 && /(block|ipld|path).{0,40}not found|no link named/i.test(said))
     return failure('not-found', `${name} does not have it`)
   if (status === 504) return failure('timeout', `${name} answered with 504 (gateway timeout)`)

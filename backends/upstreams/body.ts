@@ -1,11 +1,12 @@
-// The body of an answer, piece by piece as the socket brought it. The iterator of a stream joins all that waits in it into a new
-// buffer first: one more copy of each byte, and memory that only a collection of the whole heap gives back.
+// The body of a response, chunk by chunk as read from the socket. A stream's own iterator first
+// joins all buffered chunks into a new buffer: one more copy of each byte, in memory that only a
+// full garbage collection frees.
 import type { Readable } from 'node:stream'
 
-// What may wait for the reader before the socket is left alone.
+// The buffer limit, above which the socket is not read.
 const mostWaitingBytes = 128 * 1024
 
-/** Reads only while pieces are asked for, and a little ahead. Each piece is the reader's own. Rejects as the body does. */
+/** Reads on demand and a little ahead. Chunks belong to the reader. Rejects as the body does. */
 export function piecesOf(body: Readable): AsyncIterator<Uint8Array> {
   const waiting: Uint8Array[] = []
   let waitingBytes = 0

@@ -1,5 +1,6 @@
-// Sockets to upstreams: bounded in number, with clocks of our own, and never to an address inside the operator's network
-// unless the operator named it. The address is looked at for each connection, so a name that moves is caught too.
+// Connections to upstreams: bounded in number, with their own timeouts, and never to an address
+// inside the operator's network unless the operator named it. The address is checked for each
+// connection, which defeats DNS rebinding.
 import { lookup as dnsLookup } from 'node:dns'
 import { BlockList, isIP, type LookupFunction } from 'node:net'
 import { Agent, buildConnector, type Dispatcher, Pool } from 'undici'
@@ -30,7 +31,8 @@ function innerNetworks(): BlockList {
     networks.addSubnet(net, prefix, 'ipv4')
   }
   for (const [net, prefix] of [
-    // With IPv4 addresses in them, which a gateway of the network would reach: compatible ones, NAT64, Teredo and 6to4.
+    // Ranges that embed IPv4 addresses, which a router would forward there: compatible addresses,
+    // NAT64, Teredo and 6to4.
     ['::', 96],
     ['64:ff9b::', 96],
     ['64:ff9b:1::', 48],
@@ -69,10 +71,12 @@ const refusing: LookupFunction = (hostname, options, callback) => {
 }
 
 const mostInLine = 1_000
-// Questions wait for their places, not for sockets: probes, and sockets that are being closed, have some of their own.
+// Requests wait for admission, not for sockets: probes, and sockets that are being closed, have
+// spare ones.
 const spareConnections = 8
 
-// A stream fills 20 MB/s at 50 ms of round trip; a paused one holds at most its window in memory, and delays no other stream.
+// A stream reaches 20 MB/s at a round trip of 50 ms; a paused one holds at most its window in
+// memory, and delays no other stream.
 const streamWindowBytes = 1024 * 1024
 const connectionWindowBytes = 8 * streamWindowBytes
 
@@ -81,7 +85,7 @@ export type PoolOptions = {
   readonly connectMs: number
   readonly connections: number
   readonly allowPrivate: boolean
-  /** The url comes from a stranger: a literal address in it is checked as a resolved one is. */
+  /** The URL comes from a stranger, so a literal address in it is checked like a resolved one. */
   readonly isFound?: boolean | undefined
   readonly trace?: Trace | undefined
 }
@@ -97,10 +101,10 @@ export function createAgent({
   const { hostname } = new URL(url)
   const literal = hostname.replace(/^\[|\]$/g, '')
   const isLiteral = isIP(literal) !== 0
-  // No look-up is made for a literal address.
+  // Checked here, because a literal address is never looked up.
   if (isFound && !allowPrivate && isLiteral && isInside(literal))
     throw new Failure('refused', `${literal} is inside this network`, { source: 'upstream' })
-  // An address or localhost in the operator's own words is the operator's wish.
+  // An address or localhost named by the operator is allowed.
   const isNamed = !isFound && (isLiteral || hostname === 'localhost' || hostname.endsWith('.localhost'))
   const connect = watchingH2(
     connectMs,
@@ -114,20 +118,20 @@ export function createAgent({
   const elsewhere = boundedBy(connections + spareConnections, connect)
   const agent = new Agent({
     connections: connections + spareConnections,
-    // A subdomain is for one CID: its connections are not kept, and there are no more of them than of those to the host.
+    // A subdomain is for one CID: its connections are not kept, and share the limit of the host.
     factory: (origin, options) =>
       new URL(origin).hostname === hostname
         ? new Pool(origin, { ...options, connect })
         : new Pool(origin, { ...options, connect: elsewhere, pipelining: 0, keepAliveTimeout: 1 }),
     pipelining: 1,
-    // Clocks of ours bound these; undici's own are coarse.
+    // Disabled in favor of our timeouts, since undici's timers are coarse.
     headersTimeout: 0,
     bodyTimeout: 0,
     keepAliveTimeout: 30_000,
     keepAliveMaxTimeout: 60_000,
     maxHeaderSize: 16 * 1024,
     allowH2: true,
-    // undici 8 checks `h2Options.settings.initialWindowSize` and heeds this one alone.
+    // undici 8 validates `h2Options.settings.initialWindowSize`, but uses this one.
     initialWindowSize: streamWindowBytes,
     h2Options: { connectionWindowSize: connectionWindowBytes, pingInterval: connectMs },
   })
@@ -135,8 +139,9 @@ export function createAgent({
 }
 
 /**
- * Ends an HTTP/2 connection that a ping in each `pingMs` got no byte from. The timeouts of questions end their streams alone,
- * so a connection that a firewall dropped would fail every question for the minutes that TCP needs.
+ * Closes an HTTP/2 connection on which a ping, one per `pingMs`, got no byte back. Request timeouts
+ * only end their streams, so a connection dropped by a firewall would fail every request for the
+ * minutes that TCP needs.
  */
 const watchingH2 =
   (pingMs: number, connect: buildConnector.connector): buildConnector.connector =>
@@ -155,11 +160,11 @@ const watchingH2 =
       callback(...outcome)
     })
 
-/** Names below localhost are this machine (RFC 6761), whether or not a resolver knows it. */
+/** Names below localhost are this machine (RFC 6761), even if the resolver does not know them. */
 const local: LookupFunction = (hostname, options, callback) =>
   dnsLookup(hostname.endsWith('.localhost') ? 'localhost' : hostname, options, callback)
 
-/** At most so many sockets at once, whatever their host; further connects wait. */
+/** Limits concurrent sockets of all hosts; further connects wait. */
 function boundedBy(most: number, connect: buildConnector.connector): buildConnector.connector {
   const line: (() => void)[] = []
   let open = 0

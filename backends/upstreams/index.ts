@@ -1,4 +1,4 @@
-// Every kind of upstream that can be named in the configuration.
+// The kinds of upstreams that a configuration can name.
 
 import { isInside } from './connect.ts'
 import type { UpstreamKind } from './contract.ts'
@@ -14,5 +14,5 @@ const kinds = { trustless, plain, kubo } as const
 
 export const upstreamKinds: Readonly<Record<string, UpstreamKind>> = kinds
 
-/** With the options of each. */
+/** With their options. */
 export type UpstreamKinds = typeof kinds

@@ -1,4 +1,5 @@
-// An indexer of IPNI over HTTP: it is told of a chain, and asked what it knows of a peer.
+// An IPNI indexer over HTTP: receives announcements of a chain, and reports what it knows of a
+// peer.
 import type { CID } from 'multiformats/cid'
 import { request } from 'undici'
 import { z } from 'zod'
@@ -97,7 +98,7 @@ export function openIndexer(
         error: typeof error === 'string' && error !== '' ? error.slice(0, 200) : undefined,
       }
     },
-    /** Whether it names this peer for the CID. */
+    /** True if it names this peer for the CID. */
     async finds(cid: CID, peerId: string, signal: AbortSignal): Promise<boolean> {
       const how = { method: 'GET', headers: { accept: 'application/json' } } as const
       const { status, text } = await call(at(url, `cid/${cid.toV1()}`), finder, how, signal)

@@ -1,5 +1,5 @@
-// The operator's own Kubo node, asked over its RPC: single blocks and IPNS records, found by whatever the node is
-// connected to.
+// The operator's own Kubo node over its RPC: single blocks and IPNS records, found by its own
+// means.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { Failure, isFailure } from '../../src/core/failure.ts'
@@ -19,10 +19,10 @@ const options = z.strictObject({
     .describe('Only what lies in the node is asked for: it looks nowhere else, and for no names.'),
 })
 
-// The record in base64, and what else the node tells about its search.
+// The record in base64, and other events of the node's search.
 const mostEventBytes = 16 * maxRecordBytes
 const valueEvent = 5
-// Its bytes are in its name: every node has it.
+// An identity CID: every node has it.
 const emptyCid = CID.parse('bafkqaaa')
 
 export const kubo: UpstreamKind<typeof options> = { use: 'kubo', options, create: createKubo }
@@ -61,7 +61,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
     }
     const answer = await call('block/get', query, undefined, signal)
     const bytes = await readOne(name, answer, cid)
-    // Kubo says 200 first and may still fail: then the reason comes behind the body.
+    // Kubo sends 200 first and may fail later: then a trailer has the reason.
     const late = answer.trailers()['x-stream-error']
     if (late)
       throw new Failure('broken', `${name} failed after it had begun to answer (X-Stream-Error)`, {
@@ -87,7 +87,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
       const began = clock.monotonic()
       const answer = await call('version', {}, 'application/json', signal)
       await readBlock(name, answer)
-      // `version` needs no rights; this command needs those of reading.
+      // `version` needs no permission; this command needs that of reading.
       const findings: string[] = []
       let lied = false
       const raw = await finding(findings, 'block/get', async () => {
@@ -104,7 +104,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
   }
 }
 
-/** The value among the events of a search: one JSON document a line. */
+/** Finds the value among the events of a search, one JSON document per line. */
 function recordIn(name: string, lines: Uint8Array): Uint8Array {
   try {
     for (const line of Buffer.from(lines).toString('utf8').split('\n')) {

@@ -1,4 +1,4 @@
-// What every upstream that speaks HTTP lets the operator set.
+// Options of every upstream that speaks HTTP.
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
@@ -42,7 +42,7 @@ function hasNoUser(text: string): boolean {
   return username === '' && password === ''
 }
 
-/** `/ipfs/…` below the operator's url, built from a CID and names that were parsed, never from a request. */
+/** Builds `/ipfs/…` below the operator's URL from a parsed CID and names, never from a request. */
 export function contentUrl(
   base: string,
   cid: string,
@@ -56,7 +56,7 @@ export function contentUrl(
   return url
 }
 
-/** The same for many CIDs and no names, as text: the URL is put together once. */
+/** Builds the URL once as a template for many CIDs without names. */
 export function contentUrls(base: string, query: Readonly<Record<string, string>>): (cid: CID) => string {
   const place = 'the-cid'
   const { href } = contentUrl(base, place, [], query)
@@ -65,7 +65,7 @@ export function contentUrls(base: string, query: Readonly<Record<string, string>
   return (cid) => before + textOf(cid) + after
 }
 
-/** A key as every gateway spells it, so that none of them redirects. */
+/** Spells a key as every gateway does, so that none of them redirects. */
 export const keyText = ({ multihash }: CID): string => CID.createV1(codec.libp2pKey, multihash).toString(base36)
 
 export function recordUrl(base: string, key: CID): URL {

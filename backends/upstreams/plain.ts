@@ -1,5 +1,6 @@
-// A gateway that only serves finished files. What can be proved from a file's bytes alone is used: a raw block is the file
-// itself, and a small dag-pb file can be built again under the known profiles and compared. Everything else it lacks.
+// A gateway that only serves complete files. Verifies by the bytes of a file alone: a raw block is
+// the file itself, and a small dag-pb file is rebuilt with the known profiles and compared. Other
+// blocks count as not found.
 import { importer } from 'ipfs-unixfs-importer'
 import { fixedSize } from 'ipfs-unixfs-importer/chunker'
 import { balanced } from 'ipfs-unixfs-importer/layout'
@@ -18,10 +19,10 @@ import { readBlock, readOne } from './trustless.ts'
 const options = z.strictObject(gatewayOptions)
 
 const rebuiltBytes = 8 * 1024 * 1024
-// `hello worlds\n`-sized and known to every network: a raw leaf that is small and public.
+// The empty identity CID, which every gateway has.
 const probeCid = CID.parse('bafkqaaa')
 
-// How files are cut by those who make them: the profiles of IPIP-499, and the two older habits between them.
+// Parameters of common importers: the profiles of IPIP-499, and two older combinations.
 const habits = [
   { cidVersion: 0, rawLeaves: false, chunk: 256 * 1024, width: 174 },
   { cidVersion: 1, rawLeaves: true, chunk: 1024 * 1024, width: 1024 },
@@ -34,7 +35,7 @@ export const plain: UpstreamKind<typeof options> = { use: 'plain', options, crea
 function createPlain(settings: z.output<typeof options>, { name, userAgent, clock, trace }: UpstreamContext): Upstream {
   const { url, headers, firstByte, idle, redirects } = settings
   const agent = createAgent({ ...settings, connectMs: settings.connect, trace })
-  // The leaves of a file that was built again are asked for next; a few are kept until then.
+  // Caches the leaves of a rebuilt file, which are requested next.
   const rebuilt = new LRUCache<string, Uint8Array>({
     maxSize: rebuiltBytes,
     sizeCalculation: (bytes) => bytes.byteLength || 1,
@@ -97,7 +98,7 @@ function createPlain(settings: z.output<typeof options>, { name, userAgent, cloc
           isUnreachable(error)
         )
           throw error
-        // It may well not know the empty CID; a page of HTML or a redirect elsewhere is what it may not answer with.
+        // It may not know the empty CID; but an HTML page or a redirect elsewhere is a fault.
         usable = error.kind === 'not-found'
         findings.push(error.message)
       }

@@ -1,14 +1,14 @@
-// Which redirects are followed: to the same host, and, where the operator allows it, to the subdomain of that host
-// which the path gateway specification defines for the same content.
+// Decides which redirects are followed: to the same host, and, if the operator allows it, to the
+// subdomain of that host which the path gateway specification defines for the same content.
 import { parseCid } from '../../src/core/cid.ts'
 
-/** `none`: of a gateway that a router named. */
+/** `none`: for a gateway that a router named. */
 export type Redirects = 'site' | 'subdomains' | 'none'
 
-/** How often one question is sent on: from http to https, and from a path to a subdomain. */
+/** The maximum number of redirects: from http to https, and from a path to a subdomain. */
 export const mostHops: Readonly<Record<Redirects, number>> = { none: 0, site: 1, subdomains: 2 }
 
-/** `site`: what was asked for, at the place that the operator named. `from`: where the answer came from. */
+/** `site`: the requested URL at the operator's host. `from`: the URL of the response. */
 export function followed(
   location: string | undefined,
   { site, from, redirects }: { readonly site: URL; readonly from: URL; readonly redirects: Redirects },
@@ -16,13 +16,16 @@ export function followed(
   if (redirects === 'none' || location === undefined || !URL.canParse(location, from.href)) return undefined
   const to = new URL(location, from)
   const isSafe = to.protocol === from.protocol || to.protocol === 'https:'
-  // Another port is another service, which may belong to somebody else or be for this network alone.
+  // Another port is another service, which may belong to another party or be internal.
   if (!isSafe || to.port !== from.port || to.username !== '' || to.password !== '') return undefined
   const isSameHost = bare(to.hostname) === bare(from.hostname)
   return isSameHost || (redirects === 'subdomains' && isOwnSubdomain(to, site)) ? to : undefined
 }
 
-/** `<cid>.ipfs.<host>` for `<host>/ipfs/<cid>`; keys likewise. Any other subdomain may belong to another party. */
+/**
+ * Accepts `<cid>.ipfs.<host>` for `<host>/ipfs/<cid>`, and the same for keys. Any other subdomain
+ * may belong to another party.
+ */
 export function isOwnSubdomain(to: URL, site: URL): boolean {
   const [, space = '', name = ''] = /.*\/(ipfs|ipns)\/([^/]+)/.exec(site.pathname) ?? []
   const [label = '', ...rest] = to.hostname.split('.')

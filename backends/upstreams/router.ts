@@ -1,5 +1,5 @@
-// A router (Delegated Routing V1): a server that says who has a CID, and keeps records of names. It only speaks the protocol; what it
-// says is read, and checked, by src/routing.
+// A router (Delegated Routing V1): a server that names the providers of a CID, and stores records
+// of names. It only speaks the protocol; src/routing parses and checks the answers.
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
@@ -37,12 +37,12 @@ export type RouterOptions = z.output<typeof routerOptions>
 
 export interface RouterClient {
   readonly name: string
-  /** What it answers, as it comes. Rejects with `not-found` where it says that it knows nobody. */
+  /** Streams its answer. Rejects with `not-found` if it knows no provider. */
   providers(
     cid: CID,
     signal: AbortSignal,
   ): Promise<{ contentType: string | undefined; chunks: AsyncIterable<Uint8Array> }>
-  /** At most 10 KiB that claim to be the record of this key. */
+  /** Resolves with at most 10 KiB, an unverified record of this key. */
   record(key: CID, signal: AbortSignal): Promise<Uint8Array>
   close(): Promise<void>
 }
@@ -74,7 +74,8 @@ export function openRouter(
 
   return {
     name,
-    // Both names are parts of every address that this gateway could ask, also where a record names no protocol.
+    // Filters by both names: they occur in every usable address, even if a record names no
+    // protocol.
     providers: (cid, signal) =>
       get(
         `providers/${cid.toV1()}?filter-addrs=http,https`,
@@ -87,7 +88,7 @@ export function openRouter(
         const answer = await get(`ipns/${keyText(key)}`, recordType, recordType, signal)
         return await readBlock(name, answer, maxRecordBytes)
       } catch (error) {
-        // In another type than it was asked for, a router says that it has none.
+        // A router without a record responds with another media type.
         if (!isFailure(error) || error.facts.refuses !== 'format') throw error
         throw new Failure('not-found', `${name} keeps no record of it`, { source: 'upstream', cause: error })
       }

@@ -1,5 +1,5 @@
-// A trustless gateway: single blocks as raw bytes, whole DAGs as CAR (IPIP-402, IPIP-412). The default kind, and the only
-// one that brings an entity in one answer.
+// A trustless gateway: single blocks as raw bytes, DAGs as CAR (IPIP-402, IPIP-412). The default
+// kind, and the only one that returns an entity in one response.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { type Block, blockKey, isIdentity, maxBlockBytes, proves } from '../../src/core/block.ts'
@@ -26,10 +26,10 @@ const carType = 'application/vnd.ipld.car'
 const recordType = 'application/vnd.ipfs.ipns-record'
 
 const refusalsToBelieve = 3
-/** Requests that run side by side: what is torn down for more of them counts for the newest ones. */
+/** Bounds the memory of aborted requests; the newest ones count. */
 const mostTorn = 64
 
-/** The codes of a connection, or of an HTTP/2 stream, that the other side or something on the way ended. */
+/** Error codes of a connection, or of an HTTP/2 stream, that the peer or a middlebox ended. */
 const tornDown: ReadonlySet<unknown> = new Set([
   'ECONNRESET',
   'EPIPE',
@@ -60,9 +60,12 @@ function createTrustless(
   const rawHeaders = asPlain({ ...headers, accept: rawType, 'user-agent': userAgent })
   let dag = true
   let refusals = 0
-  /** CARs in a row that were torn down before a block came, while single blocks came: something here speaks no CAR. */
+  /**
+   * Consecutive CARs that were reset before a block arrived, while single blocks arrived: the
+   * upstream or a proxy does not support CAR.
+   */
   let tears = 0
-  /** Whose CAR was torn down last: a single block says that it could be had only where it is the same one. */
+  /** Roots of recent failed CARs: a single block proves availability only if it is one of them. */
   const torn = new Set<string>()
 
   const get = (target: URL, accept: string, expects: string, signal: AbortSignal): Promise<UpstreamResponse> =>
@@ -84,7 +87,7 @@ function createTrustless(
     for (const oldest of torn) if (torn.size > mostTorn) torn.delete(oldest)
   }
 
-  /** What all questions for a block have in common. */
+  /** The common part of all requests for blocks. */
   const whole: Omit<WholeQuestion, 'url'> = {
     ...{ name, headers: rawHeaders, expects: rawType, maxBytes: maxBlockBytes, agent, clock },
     ...{ redirects, firstByteMs: firstByte, idleMs: idle },
@@ -148,7 +151,7 @@ function createTrustless(
         yield one
       }
     } catch (error) {
-      // One want may be refused for what it is; several in a row mean that CAR is not spoken here.
+      // One refusal may be about this request; several in a row mean that it does not support CAR.
       if (isFailure(error) && error.facts.refuses === 'format' && ++refusals >= refusalsToBelieve) dag = false
       if (hasBegun || !isTearing(error)) throw error
       noteTorn(want.cid)
@@ -197,13 +200,13 @@ function createTrustless(
 const isTearing = (error: unknown): error is Failure =>
   isFailure(error, 'broken') && tornDown.has((error.cause as { code?: unknown } | undefined)?.code)
 
-/** The block may be had by itself: some gateways, and what stands before them, end each CAR in this way. */
+/** The block may be available by itself: some gateways and proxies end each CAR like this. */
 const withoutCar = ({ message, source, cause, retryAfterMs }: Failure): Failure =>
   new Failure('broken', message, { source, cause, retryAfterMs, facts: { refuses: 'format' } })
 
 /**
- * Runs one question of a probe. Throttling, silence and a failure of its own (5xx) are no finding about what the upstream can
- * do, but about now. CAR is the exception: some that do not speak it say so with a 5xx.
+ * Runs one request of a probe. Rate limits, timeouts and 5xx say nothing about the abilities of the
+ * upstream. Except for CAR: some upstreams without it respond with 5xx.
  */
 export async function finding(findings: string[], what: string, question: () => Promise<void>): Promise<boolean> {
   try {
@@ -223,7 +226,8 @@ function entityBytes({ scope, range }: DagWant): { 'entity-bytes'?: string } {
 }
 
 /**
- * Reads one block. Without a Content-Length a truncated answer may look whole: wrong bytes do not count as a lie then.
+ * Reads one block. Without a Content-Length a truncated response may look complete, so wrong bytes
+ * do not count as a hash mismatch.
  */
 export async function readOne(name: string, answer: UpstreamResponse, cid: CID): Promise<Uint8Array> {
   const bytes = await readBlock(name, answer)
@@ -236,7 +240,7 @@ const notAll = (name: string, cid: CID, bytes: Uint8Array): Failure =>
     source: 'upstream',
   })
 
-/** The whole body, if it is no larger than what was asked for may be. */
+/** Reads the complete body within the size limit. */
 export async function readBlock(
   name: string,
   answer: UpstreamResponse,
