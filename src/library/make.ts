@@ -158,7 +158,7 @@ function answerWorkers({ team, config, log }: Whole, { stack }: Tiers, store: St
       log('warn', 'names.store-failed', { error: wordsOf(error) }),
     ),
   )
-  team.on('block', async (said) => (await stack.findFast(CID.parse(String(said))))?.bytes)
+  team.on('block', async (said) => stack.near(CID.parse(String(said)))?.bytes)
 }
 
 async function putTogether(whole: Whole): Promise<Together> {

@@ -5,6 +5,7 @@ import type { CID } from 'multiformats/cid'
 import { isIdentity, isProvable } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
+import { orAborted, withDeadline } from '../core/deadline.ts'
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import { cancelled, type Failure, isFailure } from '../core/failure.ts'
 import type { Flight } from '../core/flights.ts'
@@ -18,9 +19,18 @@ import type { BlockFlight, BlockReader } from './flight/block-flight.ts'
 import { createGuard } from './policy.ts'
 import { createReadAhead, type ReadAhead, type Room } from './read-ahead.ts'
 import type { DagWant, Expected, Session, SessionOptions } from './session.ts'
-import { internal, noTimeLeft, outOfTime, unprovable, withRetry } from './session-failures.ts'
-import { createTierReader, type TierReader } from './tier-reader.ts'
-import type { TierHit, TierStack } from './tiers/stack.ts'
+import {
+  internal,
+  noTimeLeft,
+  notCached,
+  notHere,
+  outOfTime,
+  pinUnreadable,
+  storeFailed,
+  unprovable,
+  withRetry,
+} from './session-failures.ts'
+import type { TierHit, TierLook, TierStack } from './tiers/stack.ts'
 import type { LoopTurns } from './turns/loop-turns.ts'
 import type { Attempts, Wanting } from './upstreams/attempts.ts'
 import { outcomeOf, overloaded } from './upstreams/outcome.ts'
@@ -57,6 +67,10 @@ const minShare = 1 / 8
 // After an answer left out a block that a reader waited for, this many blocks are asked for one by one.
 const firstAlone = 8
 const maxAlone = 1024
+/** An upstream takes as long: a tier that could not be asked is asked beside it, since it may be well by now. */
+const secondLookMs = 1000
+/** An upstream said that it lacks it: so long is a tier that could not be asked waited for, before the block is denied. */
+const lastLookMs = 200
 
 /** A value, or a promise where it has to be waited for. */
 type Soon<T> = T | Promise<T>
@@ -80,7 +94,6 @@ class Reader implements Session {
   readonly #noCache: boolean
   readonly #beforeMiss: (() => void) | undefined
   readonly #deadlineAt: number
-  #tiers: TierReader | undefined
   /** Made when the reader first says what comes next: a file of one block has nothing ahead. */
   #ahead: ReadAhead | undefined
   #isOver = false
@@ -145,8 +158,8 @@ class Reader implements Session {
   expect(next: Iterable<Expected>): void {
     if (this.#isOver) return
     this.#ahead ??= createReadAhead({
-      fetch: (cid, around) => Promise.resolve(this.#fetch(cid, around)),
-      fetchHeld: (cid) => this.#tierReader.fetchHeld(cid),
+      fetch: async (cid, around) => this.#near(cid) ?? this.#fetch(cid, around),
+      fetchHeld: (cid) => this.#fetchHeld(cid),
       isHeld: () => this.#wasHeld,
       check: this.#check,
       room: this.shared.room,
@@ -180,9 +193,7 @@ class Reader implements Session {
     const here = this.#ahead?.take(cid) ?? this.#atHand(cid)?.bytes
     if (here)
       return here instanceof Promise ? here.then((bytes) => this.#prepared(cid, bytes)) : this.#prepared(cid, here)
-    const fetched = this.#fetch(cid, around)
-    if (!(fetched instanceof Promise)) return this.#prepared(cid, fetched)
-    return fetched.then(
+    return this.#fetch(cid, around).then(
       (bytes) => this.#inTurn(cid, bytes),
       (error: unknown) => this.#afterOthers(error),
     )
@@ -222,14 +233,13 @@ class Reader implements Session {
     return bytes
   }
 
-  #fetch(cid: CID, around: DagWant | undefined): Soon<Uint8Array> {
-    const found = this.shared.stack.findFast(cid, this.signal)
-    if (found instanceof Promise)
-      return found.then((near) => (near ? this.#fromTier(near) : this.#fetchFar(cid, around)))
-    return found === undefined ? this.#fetchFar(cid, around) : this.#fromTier(found)
+  #near(cid: CID): Uint8Array | undefined {
+    const held = this.shared.stack.near(cid)
+    return held && this.#fromTier(held)
   }
 
-  #fetchFar(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
+  /** What is not near. */
+  #fetch(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
     this.signal.throwIfAborted()
     if (around && this.#currentAnswer()?.work.expects(cid)) return this.#follow(cid, around)
     return this.#fromElsewhere(cid, around)
@@ -243,50 +253,137 @@ class Reader implements Session {
     return flown
   }
 
+  /** Where no tier has it, as far as is known, the upstreams alone are asked; otherwise the tiers begin. */
   #fromElsewhere(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
-    if (this.#onlyIfCached || !this.shared.stack.slowLack(cid)) return this.#tierReader.fromSlowTiers(cid, around)
-    return this.#fromUpstreams(cid, around, true).catch((error: unknown) => this.#tierReader.afterAll(cid, error))
-  }
-
-  get #tierReader(): TierReader {
-    const { stack, notFound, clock, isArchive } = this.shared
-    return (this.#tiers ??= createTierReader({
-      ...{ clock, stack, notFound, signal: this.signal, onlyIfCached: this.#onlyIfCached, isArchive },
-      inTime: (cid, work) => this.inTime(cid, work),
-      fromTier: (held) => this.#fromTier(held),
-      fromUpstreams: (cid, around) => this.#fromUpstreams(cid, around, false),
-      onHeld: () => {
-        this.#wasHeld = true
-      },
-    }))
-  }
-
-  /** `hasLooked`: into memory, in this very turn. */
-  #fromUpstreams(cid: CID, around: DagWant | undefined, hasLooked: boolean): Promise<Uint8Array> {
-    return new Promise((resolve, reject) => {
-      try {
-        this.#refuseRemembered(cid, around)
-        // The second look, once, on the only way to a flight. Two requests for one block: the first finds it in no tier and is held up; the
-        // second flies for it, gets it, and its flight ends with the block in memory. Without this look the first would find no flight to
-        // join and start another one.
-        const found = hasLooked ? undefined : this.shared.stack.findFast(cid, this.signal)
-        if (found instanceof Promise)
-          found.then((held) => (held ? resolve(this.#fromTier(held)) : this.#fly(cid, around, resolve, reject)), reject)
-        else if (found !== undefined) resolve(this.#fromTier(found))
-        else this.#fly(cid, around, resolve, reject)
-      } catch (error) {
-        reject(error)
-      }
+    const { stack } = this.shared
+    if (this.#onlyIfCached || !stack.lacks(cid)) return this.#fromTiers(cid, around)
+    return this.#fromUpstreams(cid, around).catch(async (error: unknown) => {
+      const look = stack.look(cid)
+      return this.#afterAll(cid, error, look, true).finally(() => look.leave())
     })
   }
 
-  #fly(
+  // The slow tiers: at first alone, then beside the upstreams, and once more when no upstream could help.
+
+  async #fromTiers(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
+    const look = this.shared.stack.look(cid)
+    try {
+      const late = this.#onlyIfCached ? [] : [look.overdue.then(() => 'late' as const)]
+      const held = await this.inTime(cid, () => Promise.race([look.found, ...late]))
+      if (held === 'late') return await this.#besideTiers(cid, around, () => look.found)
+      if (held) return this.#fromSlowTier(held)
+      if (this.#onlyIfCached) throw notCached(cid)
+      if (look.haveAnswered) return await this.#fromUpstreams(cid, around)
+      return await this.#besideTiers(cid, around, (own) => this.#lookAgain(cid, secondLookMs, own))
+    } catch (error) {
+      return await this.#afterAll(cid, error, look, isFailure(error, 'timeout') || isFailure(error, 'overloaded'))
+    } finally {
+      look.leave()
+    }
+  }
+
+  /** The first of tiers and upstreams that has it. */
+  async #besideTiers(
     cid: CID,
     around: DagWant | undefined,
-    resolve: (bytes: Soon<Uint8Array>) => void,
-    reject: (error: unknown) => void,
-  ): void {
+    tiers: (own: AbortSignal) => Promise<TierHit | undefined>,
+  ): Promise<Uint8Array> {
+    const over = new AbortController()
+    const others = this.#fromUpstreams(cid, around).finally(() => over.abort())
+    const held = tiers(over.signal).then((hit) => {
+      if (!hit) throw nothing
+      this.shared.notFound.forget(cid)
+      return hit
+    })
     try {
+      const first = await this.inTime(cid, () => Promise.any([others, held]))
+      return first instanceof Uint8Array ? first : this.#fromSlowTier(first)
+    } catch (error) {
+      if (isFailure(error, 'cancelled')) throw error
+      return await others
+    } finally {
+      over.abort()
+    }
+  }
+
+  async #lookAgain(cid: CID, afterMs: number, signal: AbortSignal): Promise<TierHit | undefined> {
+    await this.shared.clock.sleep(afterMs, signal)
+    return this.shared.stack.lookAgain(cid, signal)
+  }
+
+  /**
+   * No upstream helped. `waits`: our own disk has not said whether it has it, and is waited for rather than deny a block that is
+   * here. Then tiers that could not say are asked again, and a provider of this machine that has it in its keeping: it came just
+   * now, or its copy is damaged, which is no absence.
+   */
+  async #afterAll(cid: CID, error: unknown, look: TierLook, waits: boolean): Promise<Uint8Array> {
+    const { stack, notFound } = this.shared
+    if (this.signal.aborted || isFailure(error, 'cancelled')) throw error
+    const absence = isFailure(error) && absences.has(error.kind) ? error : undefined
+    let held: TierHit | undefined
+    if (waits)
+      held = await orAborted(this.signal, Promise.race([look.found, look.here.then(() => undefined)])).catch(
+        () => undefined,
+      )
+    if (!held && !look.haveAnswered && absence && absence.kind !== 'timeout')
+      held = await this.#briefly(cid, absence.kind === 'not-found' ? lastLookMs : undefined, (own) =>
+        stack.lookAgain(cid, own),
+      )
+    if (!held && absence && !absence.facts.onlyIfCached) {
+      if (await this.#briefly(cid, lastLookMs, (own) => stack.isPinned(cid, own))) {
+        held = await this.#briefly(cid, lastLookMs, (own) => stack.lookAgain(cid, own))
+        if (!held) throw pinUnreadable(cid, absence)
+      }
+    }
+    if (!held) throw this.#inArchive(cid, error, look.haveAnswered)
+    notFound.forget(cid)
+    return this.#fromSlowTier(held)
+  }
+
+  /** `ms` undefined: until the request is out of time. Undefined: it failed, or took longer. */
+  async #briefly<T>(cid: CID, ms: number | undefined, work: (own: AbortSignal) => Promise<T>): Promise<T | undefined> {
+    const { signal } = this
+    const { clock } = this.shared
+    const late = () => notCached(cid)
+    if (signal.aborted) return undefined
+    const done = ms === undefined ? this.inTime(cid, work) : withDeadline({ ms, clock, signal, late }, work)
+    return done.catch(() => undefined)
+  }
+
+  /** Without upstreams the tiers are all there is to ask: what they said is an absence, what they did not say is none. */
+  #inArchive(cid: CID, error: unknown, isSure: boolean): unknown {
+    if (isFailure(error, 'unavailable') && error.facts.alone) return isSure ? notHere(error) : storeFailed(cid, error)
+    return this.shared.isArchive && isFailure(error, 'timeout') ? storeFailed(cid, error) : error
+  }
+
+  #fromSlowTier(held: TierHit): Uint8Array {
+    this.#wasHeld = true
+    return this.#fromTier(held)
+  }
+
+  /** From the tiers alone. A request that wants it meanwhile joins the same look. */
+  async #fetchHeld(cid: CID): Promise<Uint8Array> {
+    const near = this.#near(cid)
+    if (near) return near
+    const look = this.shared.stack.look(cid)
+    try {
+      const held = await this.inTime(cid, () => look.found)
+      if (!held) throw nothing
+      return this.#fromTier(held)
+    } finally {
+      look.leave()
+    }
+  }
+
+  // The upstreams.
+
+  #fromUpstreams(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
+    return new Promise((resolve, reject) => {
+      this.#refuseRemembered(cid, around)
+      // Two requests for one block: the first finds it in no tier and is held up; the second flies for it, gets it, and its flight ends
+      // with the block in memory. Without this look the first would find no flight to join and start another one.
+      const near = this.#near(cid)
+      if (near) return resolve(near)
       this.#refuseLate(cid)
       this.#miss()
       const answer = this.#chooseAnswer(cid, around)
@@ -296,9 +393,7 @@ class Reader implements Session {
         this.#lastFrom = 'upstream'
         resolve(flown)
       }, reject)
-    } catch (error) {
-      reject(error)
-    }
+    })
   }
 
   /** An answer that has begun is not cut for it. */
@@ -368,7 +463,7 @@ class Reader implements Session {
     const { attempts } = work
     try {
       const arrival = await this.inTime(cid, (own) => work.wait(cid, around, own))
-      if (arrival === 'went-by') return (await this.shared.stack.findFast(cid, this.signal))?.bytes
+      if (arrival === 'went-by') return this.shared.stack.near(cid)?.bytes
       if (arrival === 'not-here') {
         this.#leftOut(answer)
         return undefined
@@ -517,6 +612,11 @@ class Reader implements Session {
     return failure.facts.unasked ? failure : withRetry(failure, forMs)
   }
 }
+
+/** What a client takes for "not here". */
+const absences: ReadonlySet<string> = new Set(['not-found', 'timeout', 'unavailable'])
+
+const nothing = new Error('no tier has it')
 
 /** A reader that waits for one block of a flight, until its deadline, or its client leaves. */
 class BlockWait implements BlockReader {

@@ -47,9 +47,9 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   const airborne = new Map<string, DagFlight>()
   const { giveWay } = turns
 
-  const keep = async (cid: CID, bytes: Uint8Array): Promise<void> => {
+  const keep = (cid: CID, bytes: Uint8Array): void | Promise<void> => {
     notFound.forget(cid)
-    await stack.put(cid, bytes).catch((error: unknown) => log('warn', 'tier.put-failed', { error: String(error) }))
+    return stack.keep(cid, bytes)
   }
 
   function blockFlight(cid: CID, asker: Asker): BlockFlight {

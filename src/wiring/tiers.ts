@@ -5,7 +5,7 @@ import { cancelled } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Shelf } from '../names/shared-records.ts'
 import { type GuardedTier, guarded } from '../retrieval/tiers/guarded.ts'
-import { createLayer, type Layer } from '../retrieval/tiers/layer.ts'
+import { Layer } from '../retrieval/tiers/layer.ts'
 import { createPinsTier } from '../retrieval/tiers/pins.ts'
 import { proved } from '../retrieval/tiers/proof/proved.ts'
 import { createTierStack, type TierStack } from '../retrieval/tiers/stack.ts'
@@ -121,7 +121,7 @@ function takeLayer({ config, clock, lease }: Whole, tier: Tier): Layer {
     'layer',
     [tier, fillBytes],
     () => {
-      const layer = createLayer(tier, { clock, fillBytes, here: () => here })
+      const layer = new Layer(tier, { clock, fillBytes, here: () => here })
       here.add(layer)
       return layer
     },

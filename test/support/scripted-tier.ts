@@ -1,5 +1,6 @@
 // A tier in the hand of a test: it holds blocks, and each call waits, fails or goes on as the test says.
 import { setImmediate } from 'node:timers/promises'
+import type { CID } from 'multiformats/cid'
 import type { Tier, TierTraits } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
@@ -38,6 +39,7 @@ export function scriptedTier(name: string, traits: Partial<TierTraits> = {}): Sc
     await promise.finally(() => waiters.delete(resolve))
     if (self.isDown) throw down()
   }
+  const isSlow = traits.persistent !== false || traits.shared
   const down = () => new Failure('broken', `${name} is down for this test`, { source: 'tier' })
   const self: ScriptedTier = {
     name,
@@ -55,6 +57,7 @@ export function scriptedTier(name: string, traits: Partial<TierTraits> = {}): Sc
       for (const resolve of waiters) resolve()
       await setImmediate()
     },
+    ...(!isSlow && { peek: (cid: CID) => held.get(blockKey(cid)) }),
     async get(cid, signal) {
       // What a slow read answers is what was there when it began.
       const bytes = held.get(blockKey(cid))

@@ -68,7 +68,7 @@ const nobodys = CID.parse('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wo
 
 function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
   const held = new Map<string, Uint8Array>()
-  const findFast = async (cid: CID) => {
+  const near = (cid: CID) => {
     const bytes = held.get(blockKey(cid))
     return bytes && { bytes, tier: 'memory' }
   }
@@ -76,19 +76,19 @@ function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
     held,
     get: async (cid: CID) => held.get(blockKey(cid)),
     has: async (cid: CID) => held.has(blockKey(cid)),
-    find: findFast,
-    atHand: () => undefined,
-    findFast,
-    slowLack: () => false,
+    find: async (cid: CID) => near(cid),
+    near,
+    atHand: near,
+    lacks: () => false,
     isPinned: async () => false,
     look: () => ({
       found: Promise.resolve(undefined),
       overdue: Promise.resolve(),
       here: Promise.resolve(),
-      haveAnswered: () => true,
+      haveAnswered: true,
       leave() {},
     }),
-    put: async (cid: CID, bytes: Uint8Array) => void held.set(blockKey(cid), bytes),
+    keep: (cid: CID, bytes: Uint8Array) => void held.set(blockKey(cid), bytes),
     store: async (cid: CID, bytes: Uint8Array) => {
       held.set(blockKey(cid), bytes)
       return { failed: [] }
@@ -477,7 +477,7 @@ test('an identity CID is its own answer; an unprovable CID is refused', async ()
 test('a block on the disk is not called absent because the process was busy', async () => {
   const { clock, stack, session } = make([scriptedUpstream('silent', new Map(), { silent: true })])
   const looking = Promise.withResolvers<TierHit | undefined>()
-  const look = { found: looking.promise, overdue: Promise.resolve(), haveAnswered: () => true, leave() {} }
+  const look = { found: looking.promise, overdue: Promise.resolve(), haveAnswered: true, leave() {} }
   stack.look = () => ({ ...look, here: new Promise(() => {}) })
   const wanted = session().get(file.cid)
   await clock.advance(7000)
@@ -495,7 +495,7 @@ test('a request whose time was used up by the disk has the rest from there as we
   const lookFor = (ms: number, hit: TierHit | undefined) => {
     const found = clock.sleep(ms).then(() => hit)
     const here = found.then(() => {})
-    stack.look = () => ({ found, here, overdue: new Promise(() => {}), haveAnswered: () => true, leave() {} })
+    stack.look = () => ({ found, here, overdue: new Promise(() => {}), haveAnswered: true, leave() {} })
   }
   const own = session()
   const [first, second, third] = file.order
@@ -527,7 +527,7 @@ test('a store that is late and still the quickest is read ahead from as far as o
     asked.push(cid)
     const bytes = file.blocks.get(blockKey(cid)) as Uint8Array
     const found = sleep(1).then(() => ({ bytes, tier: 's3' }))
-    return { found, overdue: Promise.resolve(), here: Promise.resolve(), haveAnswered: () => true, leave() {} }
+    return { found, overdue: Promise.resolve(), here: Promise.resolve(), haveAnswered: true, leave() {} }
   }
   const [root, ...leaves] = file.order
   assert.ok(root)

@@ -337,7 +337,7 @@ describe('a request that is handed on', () => {
     const elsewhere = createElsewhere({
       team: { underWay: { holderOf: () => undefined, hold: () => undefined } } as unknown as Team,
       hosts: { keyOf: ({ url }) => url, contentOf: () => undefined },
-      surelyHas: () => false,
+      holds: () => false,
       limits,
       here: () => assert.fail('it was handed on once more'),
       refuse: () => assert.fail('it was refused'),

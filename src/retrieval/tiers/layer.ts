@@ -1,21 +1,11 @@
 // One tier in a stack: what is on its way to it, and what is counted of it. It may outlive the stack and go over to the next.
 import type { CID } from 'multiformats/cid'
-import type { Tier } from '../../../backends/tiers/contract.ts'
+import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey } from '../../core/block.ts'
 import type { Clock } from '../../core/clock.ts'
-import type { QueuedBlock } from './filling/queue.ts'
-import { createWriteBehind, type WriteBehind } from './filling/write-behind.ts'
-
-export type Layer = {
-  readonly tier: Tier
-  /** Undefined for memory, which is written to directly. */
-  readonly writeBehind: WriteBehind | undefined
-  hits: number
-  misses: number
-  outages: number
-  /** Writes what waits for the tier, as long as that does not take longer than `drainMs`. The tier stays open. */
-  close(drainMs?: number): Promise<void>
-}
+import { Failure, isFailure } from '../../core/failure.ts'
+import type { Log } from '../../core/log.ts'
+import { createWriteBehind, type QueuedBlock, type WriteBehind } from './write-behind.ts'
 
 export type LayerOptions = {
   readonly clock: Clock
@@ -25,51 +15,95 @@ export type LayerOptions = {
   readonly here: () => Iterable<Layer>
 }
 
-const usualDrainMs = 5000
+/** A tier that is waited for, and written to behind the readers. */
+export type SlowLayer = Layer & { readonly writeBehind: WriteBehind }
+
+const defaultDrainMs = 5000
 const sharedRewriteMs = 1000
-const sharedAtOnce = 16
 // A disk slower than a stream of new blocks slows the stream down a little instead of losing blocks: content read once should
 // be there when every upstream is down. A shared tier delays no reader: it gets the rest from the disk later.
 const localWaitMs = 500
 
-export function createLayer(tier: Tier, { clock, fillBytes, here }: LayerOptions): Layer {
-  const writeBehind = isSlow(tier) ? writeBehindFor() : undefined
+export class Layer {
+  readonly tier: Tier
+  /** Undefined for memory, which is written to directly. */
+  readonly writeBehind: WriteBehind | undefined
+  hits = 0
+  misses = 0
+  outages = 0
+  readonly #here: () => Iterable<Layer>
 
-  function writeBehindFor(): WriteBehind {
-    return createWriteBehind({
-      tier,
-      clock,
-      ...(fillBytes === undefined ? {} : { maxBytes: fillBytes }),
-      ...(tier.traits.shared
-        ? { atOnce: sharedAtOnce, rewriteMs: sharedRewriteMs, reread: readHere }
-        : { waitMs: localWaitMs, onFailed: bringToMemory }),
-    })
+  constructor(tier: Tier, { clock, fillBytes, here }: LayerOptions) {
+    this.tier = tier
+    this.#here = here
+    this.writeBehind = tier.peek
+      ? undefined
+      : createWriteBehind({
+          tier,
+          clock,
+          ...(fillBytes === undefined ? {} : { maxBytes: fillBytes }),
+          ...(tier.traits.shared
+            ? { rewriteMs: sharedRewriteMs, reread: (cid) => this.#reread(cid) }
+            : { waitMs: localWaitMs, onFailed: (block) => this.#keepInMemory(block) }),
+        })
   }
 
-  function bringToMemory({ cid, bytes }: QueuedBlock): void {
+  /** Asks it, and counts what became of that. Undefined: it has nothing, or could not say. Rejects only with the reason of `signal`. */
+  async ask<T>(
+    signal: AbortSignal | undefined,
+    log: Log,
+    question: (call: Call) => Promise<T>,
+    call?: Call,
+  ): Promise<T | undefined> {
+    let isCounted = false
+    const count = (error: unknown) => {
+      if (!isCounted) this.outage(error, log)
+      isCounted = true
+    }
+    const overdue = (isWell = false) => {
+      if (!isWell) count(late(this.tier.name))
+      call?.overdue?.(isWell)
+    }
+    try {
+      const answer = await question({ ...call, overdue })
+      if (answer === undefined && !isCounted) this.misses++
+      return answer
+    } catch (error) {
+      if (signal?.aborted) throw error
+      count(error)
+      return undefined
+    }
+  }
+
+  outage(error: unknown, log: Log): Failure {
+    const failure = isFailure(error) ? error : unexpected(this.tier.name, error)
+    if (failure.kind === 'internal') log('error', 'tier.error', { tier: this.tier.name, error: String(error) })
+    this.outages++
+    return failure
+  }
+
+  /** Writes what waits for the tier, as long as that does not take longer than `drainMs`. The tier stays open. */
+  async close(drainMs = defaultDrainMs): Promise<void> {
+    await this.writeBehind?.close(drainMs)
+  }
+
+  #keepInMemory({ cid, bytes }: QueuedBlock): void {
     if (!bytes) return
-    for (const near of here()) if (!near.writeBehind) near.tier.put(cid, bytes).catch(() => near.outages++)
+    for (const { tier } of this.#here()) if (tier.peek) tier.put(cid, bytes).catch(() => {})
   }
 
-  async function readHere(cid: CID): Promise<Uint8Array | undefined> {
-    for (const { tier: near, writeBehind: waiting } of here()) {
-      if (near.traits.shared) continue
-      const bytes = waiting?.waiting(blockKey(cid)) ?? (await near.get(cid).catch(() => undefined))
+  async #reread(cid: CID): Promise<Uint8Array | undefined> {
+    for (const { tier, writeBehind } of this.#here()) {
+      if (tier.traits.shared) continue
+      const bytes = writeBehind?.waiting(blockKey(cid)) ?? (await tier.get(cid).catch(() => undefined))
       if (bytes) return bytes
     }
     return undefined
   }
-
-  return {
-    tier,
-    writeBehind,
-    hits: 0,
-    misses: 0,
-    outages: 0,
-    async close(drainMs = usualDrainMs) {
-      await writeBehind?.close(drainMs)
-    },
-  }
 }
 
-const isSlow = ({ traits }: Tier): boolean => traits.persistent || traits.shared
+export const late = (name: string): Failure =>
+  new Failure('timeout', `tier ${name} timed out: it takes longer than it is waited for`, { source: 'tier' })
+
+const unexpected = (name: string, cause: unknown): Failure =>
+  new Failure('internal', `tier ${name}: internal error; the log has it as tier.error`, { source: 'ours', cause })

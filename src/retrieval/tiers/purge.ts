@@ -6,7 +6,7 @@ import { wordsOf } from '../../core/failure.ts'
 import { blocksBelow } from '../../ipld/block-links.ts'
 import type { TierStack } from './stack.ts'
 
-type Stack = Pick<TierStack, 'findFast' | 'findPatiently' | 'isPinned' | 'delete'>
+type Stack = Pick<TierStack, 'near' | 'lookAgain' | 'isPinned' | 'delete'>
 
 /** What is larger is found by several walks. */
 const usualMost = 500_000
@@ -81,7 +81,7 @@ async function readFrom(stack: Stack, cid: CID, { signal, failures }: Reading): 
   const silent: string[] = []
   const failed = (_tier: string, error: unknown) => void silent.push(wordsOf(error))
   try {
-    const hit = (await stack.findFast(cid, signal)) ?? (await stack.findPatiently(cid, signal, failed))
+    const hit = stack.near(cid) ?? (await stack.lookAgain(cid, signal, failed))
     if (hit) return { cid, bytes: hit.bytes }
   } catch (error) {
     if (signal.aborted) return 'unread'

@@ -56,7 +56,7 @@ export function wireFront(
     readonly uploads: WriteSide['offered']
     readonly routes: readonly Route[]
     readonly tiers: readonly string[]
-    readonly stack: Pick<TierStack, 'atHand' | 'surelyHas'>
+    readonly stack: Pick<TierStack, 'atHand' | 'holds'>
   },
 ): Front {
   const { responses, proxy } = config
@@ -123,7 +123,7 @@ export function wireFront(
     createElsewhere({
       team,
       hosts,
-      surelyHas: stack.surelyHas,
+      holds: stack.holds,
       limits,
       here: handler,
       refuse(request, response) {

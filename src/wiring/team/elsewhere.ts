@@ -18,7 +18,7 @@ export interface Elsewhere {
 export type ElsewhereOptions = {
   readonly team: Team
   readonly hosts: Pick<Hosts, 'contentOf' | 'keyOf'>
-  readonly surelyHas: (cid: CID) => boolean
+  readonly holds: (cid: CID) => boolean
   readonly limits: Pick<Limits, 'inFlight' | 'room' | 'wouldRefuse'>
   /** Handles it in this process. */
   readonly here: (request: IncomingMessage, response: ServerResponse) => void
@@ -26,7 +26,7 @@ export type ElsewhereOptions = {
   readonly refuse: (request: IncomingMessage, response: ServerResponse) => void
 }
 
-export function createElsewhere({ team, hosts, surelyHas, limits, here, refuse }: ElsewhereOptions): Elsewhere {
+export function createElsewhere({ team, hosts, holds, limits, here, refuse }: ElsewhereOptions): Elsewhere {
   /** Undefined unless it is plain content of this gateway. Throws for a malformed request. */
   function contentOf(request: IncomingMessage): string | undefined {
     const { method, url = '' } = request
@@ -75,7 +75,7 @@ export function createElsewhere({ team, hosts, surelyHas, limits, here, refuse }
       if (handOnToHolder(path, request, response)) return true
       const text = path.split('/', 3)[2] ?? ''
       const root = parseLeaf(text) ?? parseCid(text)
-      if (root && isProvable(root) && !surelyHas(root)) {
+      if (root && isProvable(root) && !holds(root)) {
         // Another process may have begun during the disk read.
         if (handOnToHolder(path, request, response)) return true
         const letGo = team.underWay.hold(path)
