@@ -17,7 +17,7 @@ import { systemClock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded.ts'
-import { proved } from '../../src/retrieval/tiers/proof/proved.ts'
+import { proved } from '../../src/retrieval/tiers/proved.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
 import {
   bytesOf,
@@ -132,8 +132,7 @@ const guard = (tier: Tier, { name }: Case): Tier =>
   guarded(tier, {
     clock,
     log,
-    firstMs: 20,
-    mostMs: 40,
+    pause: { firstMs: 20, maxMs: 40 },
     failures: name.includes('outage') ? 3 : Number.POSITIVE_INFINITY,
   })
 const prove = (tier: Tier): Tier => proved(tier, { log })

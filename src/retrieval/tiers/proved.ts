@@ -1,12 +1,13 @@
 // Wraps a tier that other programs may write to: every block read from it is hashed. Bytes that do not match their CID are a
 // miss, and are deleted before the miss is reported, so that the right ones can replace them.
+import { hash } from 'node:crypto'
+import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
-import type { Call, Tier } from '../../../../backends/tiers/contract.ts'
-import { blockKey, proves } from '../../../core/block.ts'
-import { orAborted } from '../../../core/deadline.ts'
-import type { AtHand, AtHandOptions, ByteSpan } from '../../../core/disk/at-hand.ts'
-import type { Log } from '../../../core/log.ts'
-import { createChunkProofs } from './chunk-proofs.ts'
+import type { Call, Tier } from '../../../backends/tiers/contract.ts'
+import { blockKey, proves } from '../../core/block.ts'
+import { orAborted } from '../../core/deadline.ts'
+import type { AtHand, AtHandOptions, ByteSpan } from '../../core/disk/at-hand.ts'
+import type { Log } from '../../core/log.ts'
 
 export type ProvedTier = Tier & {
   /** Blocks that were not what their key says. */
@@ -105,5 +106,60 @@ export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTie
     get corrupt() {
       return corrupt
     },
+  }
+}
+
+// A part of a block is proved without hashing all of it: when a block is proved, the digests of its chunks are made of the same bytes
+// and kept in this process; a part is read as whole chunks, and each has to match its digest.
+
+interface ChunkProofs {
+  /** Of a block that has just been proved. */
+  learn(key: string, block: Uint8Array): void
+  /** The chunks that a part lies in. Undefined: the block has to be proved first. */
+  around(key: string, part: ByteSpan): ByteSpan | undefined
+  /** Whether these are the chunks that `around` told, of a block of this size. */
+  prove(key: string, chunks: Uint8Array, from: number, size: number): boolean
+  forget(key: string): void
+}
+
+type Digests = { readonly size: number; readonly chunks: readonly string[] }
+
+const chunkBytes = 16 * 1024
+const mostBytes = 8 * 1024 * 1024
+// A digest is a string of 44 bytes with a header of its own.
+const digestBytes = 72
+const entryBytes = 256
+
+const digestOf = (chunk: Uint8Array): string => hash('sha256', chunk, 'base64')
+
+function createChunkProofs(): ChunkProofs {
+  const known = new LRUCache<string, Digests>({
+    maxSize: mostBytes,
+    sizeCalculation: ({ chunks }) => chunks.length * digestBytes + entryBytes,
+  })
+  return {
+    learn(key, block) {
+      const chunks: string[] = []
+      for (let at = 0; at < block.byteLength; at += chunkBytes)
+        chunks.push(digestOf(block.subarray(at, at + chunkBytes)))
+      known.set(key, { size: block.byteLength, chunks })
+    },
+    around(key, { from, to }) {
+      const digests = known.get(key)
+      if (!digests) return undefined
+      const end = Math.min(to, digests.size)
+      return {
+        from: from - (from % chunkBytes),
+        to: Math.min(digests.size, Math.ceil(end / chunkBytes) * chunkBytes),
+      }
+    },
+    prove(key, bytes, from, size) {
+      const digests = known.peek(key)
+      if (digests?.size !== size) return false
+      for (let at = 0; at < bytes.byteLength; at += chunkBytes)
+        if (digestOf(bytes.subarray(at, at + chunkBytes)) !== digests.chunks[(from + at) / chunkBytes]) return false
+      return true
+    },
+    forget: (key) => void known.delete(key),
   }
 }
