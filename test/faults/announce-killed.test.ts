@@ -1,87 +1,94 @@
-// Fault: kill -9 at random moments while the chain is published. Every head that was told stays in the chain, without a gap, and at
-// the end it names what is kept. CIDGATE_KILLS sets how often.
+// Fault: kill -9 of the gateway at random moments while it publishes. Every head that was announced stays in the chain, without a gap,
+// and in the end the chain names what is pinned. CIDGATE_KILLS sets how often.
 import assert from 'node:assert/strict'
-import { spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { mkdtemp, rm } from 'node:fs/promises'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { fileURLToPath } from 'node:url'
-import type { CID } from 'multiformats/cid'
-import { noEntries, readAdvertisement, readEntries } from '../../src/announce/advertisement.ts'
-import { type Chain, createChain } from '../../src/announce/chain.ts'
-import { identityOf } from '../../src/announce/identity.ts'
-import { openStore } from '../support/stores.ts'
+import { stringify } from 'yaml'
+import { hexOf, startIndexer } from '../support/indexer.ts'
+import { byNode, kill, launch, until } from '../support/launched.ts'
 
-const kills = Number(process.env['CIDGATE_KILLS'] ?? 5)
-const identity = identityOf(Buffer.alloc(32, 7))
+const kills = Number(process.env['CIDGATE_KILLS'] ?? 4)
 
-async function walk(chain: Chain): Promise<{ readonly heads: Set<string>; readonly known: Set<string> }> {
-  const heads = new Set<string>()
-  const ads = []
-  for (let at = await chain.head(); at; at = ads[0]?.PreviousID) {
-    heads.add(at.toString())
-    ads.unshift(readAdvertisement((await chain.block(at.toString())) ?? assert.fail(`a gap at ${at}`)))
+async function freePort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as { port: number }
+  server.close()
+  await once(server, 'close')
+  return port
+}
+
+/** Uploads and unpins until the gateway is gone. */
+async function use(url: string, admin: string): Promise<void> {
+  const pinned: string[] = []
+  for (;;) {
+    const body = new FormData()
+    body.append('data', new Blob([Uint8Array.from(randomBytes(16))]), 'x')
+    const { cids } = (await (await fetch(`${url}/add`, { method: 'POST', body })).json()) as { cids: string[] }
+    pinned.push(cids[0]?.slice('/ipfs/'.length) ?? assert.fail())
+    if (pinned.length < 4) continue
+    const [cid] = pinned.splice(Math.floor(Math.random() * pinned.length), 1)
+    await fetch(`${admin}/pins/${cid}`, { method: 'DELETE' })
   }
-  const contexts = new Map<string, Set<string>>()
-  const used = new Set<string>()
-  for (const { ContextID, Entries, IsRm } of ads) {
-    const context = Buffer.from(ContextID).toString('hex')
-    if (IsRm) assert.ok(contexts.delete(context))
-    else {
-      assert.ok(!used.has(context), 'a context came back')
-      const entries = new Set<string>()
-      for (let next: CID | undefined = Entries.equals(noEntries) ? undefined : Entries; next; ) {
-        const bytes = await chain.block(next.toString())
-        if (!bytes) break
-        const chunk = readEntries(bytes)
-        for (const one of chunk.Entries) entries.add(Buffer.from(one).toString('hex'))
-        next = chunk.Next
-      }
-      contexts.set(context, entries)
-    }
-    used.add(context)
-  }
-  return { heads, known: new Set([...contexts.values()].flatMap((entries) => [...entries])) }
+}
+
+async function pinsAt(admin: string): Promise<string[]> {
+  const { pins } = (await (await fetch(`${admin}/pins?limit=1000`)).json()) as { pins: { cid: string }[] }
+  return pins.map(({ cid }) => cid)
 }
 
 it(`${kills} kill -9 while publishing → no gap, no fork, no context again`, { timeout: 600_000 }, async () => {
   const data = await mkdtemp(join(tmpdir(), 'cidgate-announce-'))
-  const server = fileURLToPath(new URL('../support/announce-server.ts', import.meta.url))
-  const told: string[] = []
+  const indexer = await startIndexer()
+  const started: number[] = []
+  const [port, adminPort] = [await freePort(), await freePort()]
+  const [url, admin] = [`http://127.0.0.1:${port}`, `http://127.0.0.1:${adminPort}`]
+  const config = join(data, 'cidgate.yaml')
+  await writeFile(
+    config,
+    stringify({
+      ...{ data: join(data, 'kept'), listen: `127.0.0.1:${port}`, admin: `127.0.0.1:${adminPort}`, public: url },
+      announce: { every: '100ms', indexers: [{ name: 'test', url: indexer.url }] },
+      retrieval: { upstreams: [], routers: [] },
+    }),
+  )
+  const whole = async () => {
+    const announced = [...indexer.announced]
+    const answer = await fetch(`${url}/ipni/v1/ad/head`)
+    if (answer.status === 204) return assert.deepEqual(announced, [])
+    const { head } = (await answer.json()) as { head: { '/': string } }
+    const { heads } = await indexer.walk(url, head['/'])
+    for (const one of announced) assert.ok(heads.has(one), `${one} was announced and is not in the chain`)
+  }
   try {
     for (let killed = 0; killed < kills; killed++) {
-      const child = spawn(process.execPath, [server, data], { stdio: ['ignore', 'pipe', 'inherit'] })
-      let rest = ''
-      child.stdout.on('data', (chunk: Buffer) => {
-        const lines = (rest + chunk).split('\n')
-        rest = lines.pop() ?? ''
-        told.push(...lines)
-      })
-      await once(child.stdout, 'data')
-      await sleep(Math.random() * 400)
-      child.kill('SIGKILL')
-      await once(child, 'close')
+      const { pid, child } = await launch(byNode, { config, started })
+      await whole()
+      const using = use(url, admin).catch(() => {})
+      const before = indexer.announced.length
+      await until(() => indexer.announced.length > before, 'nothing is announced')
+      await sleep(Math.random() * 500)
+      const ended = once(child, 'close')
+      kill(pid, 'SIGKILL')
+      await Promise.all([ended, using])
     }
-    const store = openStore(data)
-    try {
-      const chain = createChain({
-        ...{ store, identity, addresses: ['/dns/gw.example/tcp/443/https'], blocks: false },
-        isDenied: () => false,
-      })
-      const { heads } = await walk(chain)
-      for (const head of told) assert.ok(heads.has(head), `${head} was told and is not in the chain`)
-      await chain.publish()
-      const { entries } = await store.ledger.page({ limit: 100_000 })
-      const held = entries.map(({ cid }) => Buffer.from(cid.multihash.bytes).toString('hex'))
-      assert.deepEqual([...(await walk(chain)).known].sort(), held.sort())
-      assert.ok(new Set(told).size > 1, 'something was published between the kills')
-    } finally {
-      await store.close()
-    }
+    await launch(byNode, { config, started })
+    await whole()
+    const pinned = (await pinsAt(admin)).map(hexOf).sort()
+    await until(async () => {
+      const { known } = await indexer.walk(url)
+      return JSON.stringify([...known].sort()) === JSON.stringify(pinned)
+    }, 'the chain does not name what is pinned')
+    await whole()
   } finally {
-    await rm(data, { recursive: true, force: true })
+    for (const pid of started) kill(pid, 'SIGKILL')
+    await indexer.close()
+    await rm(data, { recursive: true, force: true, maxRetries: 5, retryDelay: 100 })
   }
 })

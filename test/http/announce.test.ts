@@ -93,9 +93,9 @@ describe('announcing', () => {
     const two = await announcing({}, data)
     const second = await add(two, 'after')
     await until('it is announced', () => knows(two, second))
-    const { known, advertisements } = await indexer.walk(two.url)
+    const { known, heads } = await indexer.walk(two.url)
     assert.ok(known.has(hexOf(first)))
-    assert.equal(advertisements, 2)
+    assert.equal(heads.size, 2)
   })
 
   test('denied → removed, and told by no router of ours', async () => {

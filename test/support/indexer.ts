@@ -10,8 +10,8 @@ export interface TestIndexer {
   readonly announced: string[]
   /** What it answers to announcements instead of 204. */
   refuses: number | undefined
-  /** Walks the chain at this gateway from its newest announcement; what it knows afterwards, as multihashes in hex. */
-  walk(gateway: string): Promise<{ readonly known: Set<string>; readonly advertisements: number }>
+  /** Walks the chain at this gateway, by default from its newest announcement. `known`: multihashes in hex. */
+  walk(gateway: string, from?: string): Promise<{ readonly known: Set<string>; readonly heads: ReadonlySet<string> }>
   close(): Promise<void>
 }
 
@@ -38,7 +38,7 @@ export async function startIndexer(): Promise<TestIndexer> {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     announced: [],
     refuses: undefined,
-    async walk(gateway) {
+    async walk(gateway, from = last) {
       const get = async (cid: CID): Promise<Uint8Array | undefined> => {
         const answer = await fetch(`${gateway}/ipni/v1/ad/${cid}`)
         if (answer.status === 404) return undefined
@@ -46,7 +46,9 @@ export async function startIndexer(): Promise<TestIndexer> {
         return new Uint8Array(await answer.arrayBuffer())
       }
       const ads = []
-      for (let at = last === undefined ? undefined : CID.parse(last); at; at = ads[0]?.PreviousID) {
+      const heads = new Set<string>()
+      for (let at = from === undefined ? undefined : CID.parse(from); at; at = ads[0]?.PreviousID) {
+        heads.add(at.toString())
         const bytes = await get(at)
         if (!bytes) throw new Error(`a gap at ${at}`)
         ads.unshift(readAdvertisement(bytes))
@@ -70,7 +72,7 @@ export async function startIndexer(): Promise<TestIndexer> {
         }
         used.add(context)
       }
-      return { known: new Set([...contexts.values()].flat()), advertisements: ads.length }
+      return { known: new Set([...contexts.values()].flat()), heads }
     },
     async close() {
       server.closeAllConnections()
