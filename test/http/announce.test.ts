@@ -1,9 +1,10 @@
 // What is pinned here is published as a chain of advertisements, and indexers are told: over HTTP, as they read it.
 import assert from 'node:assert/strict'
-import { writeFile } from 'node:fs/promises'
+import { readFile, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
+import { DatabaseSync } from 'node:sqlite'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import { readHead } from '../../src/announce/advertisement.ts'
 import { identityIn } from '../../src/announce/identity.ts'
@@ -96,6 +97,29 @@ describe('announcing', () => {
     const { known, heads } = await indexer.walk(two.url)
     assert.ok(known.has(hexOf(first)))
     assert.equal(heads.size, 2)
+  })
+
+  test('a disk that cannot say → 503 to an indexer, and never 404', async () => {
+    const data = await tempFolder()
+    const at = await announcing({}, data)
+    const cid = await add(at, 'kept on a bad disk')
+    await until('it is announced', () => knows(at, cid))
+    await open.pop()?.close()
+    const file = join(data, 'cidgate.sqlite')
+    const db = new DatabaseSync(file)
+    const pages = db
+      .prepare("select rootpage from sqlite_schema where tbl_name in ('announce_ad', 'announce_chunk')")
+      .all() as { rootpage: number }[]
+    db.close()
+    const bytes = await readFile(file)
+    for (const { rootpage } of pages) bytes.fill(0, (rootpage - 1) * 4096, rootpage * 4096)
+    await writeFile(file, bytes)
+    const again = await announcing({}, data)
+    for (const name of ['head', String(indexer.announced[0])]) {
+      const { status, headers } = await fetchAll(`${again.url}/ipni/v1/ad/${name}`)
+      assert.equal(status, 503, name)
+      assert.ok(Number(headers['retry-after']) > 0)
+    }
   })
 
   test('denied → removed, and told by no router of ours', async () => {
