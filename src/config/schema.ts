@@ -105,7 +105,7 @@ const retrieval = z.strictObject({
   probeEvery: duration()
     .prefault('10m')
     .describe(
-      'How often upstreams are looked at. 0: not on a schedule, all are taken as usable; one that failed lately is looked at all the same.',
+      'How often upstreams and routers are looked at. 0: not on a schedule, all are taken as usable; one that failed lately is looked at all the same.',
     ),
   upstreams: entriesWith<UpstreamKinds, typeof upstreamLimits, 'trustless'>(upstreamKinds, upstreamLimits, 'trustless')
     .optional()

@@ -1,15 +1,16 @@
 // Finds gateways that hold a CID by asking routers: one look-up for each root, shared by all who want something below it. The gateways
 // that it names join the race as upstreams do, each with its own standing.
 import { LRUCache } from 'lru-cache'
-import type { CID } from 'multiformats/cid'
+import { CID } from 'multiformats/cid'
 import { type Backoff, createBackoff } from '../core/backoff.ts'
 import { blockKey } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import { onceLate } from '../core/deadline.ts'
 import { cancelled, Failure, isFailure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
+import { watch } from '../core/schedule.ts'
 import type { Attempt } from '../observe/account.ts'
-import { readPeers } from './answer.ts'
+import { type PeerRecord, readPeers } from './answer.ts'
 import { type AddressRules, gatewayAddress } from './gateway-address.ts'
 
 export type Router = {
@@ -63,6 +64,8 @@ export type FinderOptions<Member> = {
   readonly leave: (member: Member) => Promise<void>
   /** Origins that are asked anyway, or are this gateway. */
   readonly isKnown: (origin: string) => boolean
+  /** The interval between probes of each router; 0: none. */
+  readonly probeMs: number
   readonly clock: Clock
   readonly log: Log
 }
@@ -77,6 +80,8 @@ const emptyMs = 15_000
 const firstRestMs = 1_000
 const maxRestMs = 60_000
 const maxNamesTold = 3
+/** Probes ask for it: every router answers, and nobody's content is asked for. */
+const emptyBlock = CID.parse('bafkqaaa')
 
 type Standing = {
   readonly backoff: Backoff
@@ -87,7 +92,7 @@ type Standing = {
 }
 
 export function createFinder<Member extends object>(options: FinderOptions<Member>): Finder<Member> {
-  const { routers, join, leave, isKnown, clock, log } = options
+  const { routers, join, leave, isKnown, probeMs, clock, log } = options
   const standings = new Map<Router, Standing>(
     routers.map((router) => {
       const backoff = createBackoff({ clock, firstMs: firstRestMs, maxMs: maxRestMs })
@@ -119,40 +124,49 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
     }
   }
 
-  async function askRouter(router: Router, root: CID, lookup: RunningLookup<Member>): Promise<void> {
+  /** Reads what a router names until `take` returns false. Rejects with its failure, which counts against it. */
+  async function ask(router: Router, root: CID, take: (peer: PeerRecord) => boolean): Promise<void> {
     const standing = standings.get(router) as Standing
-    const began = clock.monotonic()
     const own = new AbortController()
     const stop = onceLate(clock, router.timeoutMs, () =>
       own.abort(new Failure('timeout', `${router.name} did not answer in time`, { source: 'upstream' })),
     )
     const end = () => own.abort(closing.signal.reason)
     closing.signal.addEventListener('abort', end, { once: true })
-    const named: string[] = []
-    let outcome = 'nobody'
-    standing.lookups++
     try {
       const { contentType, chunks } = await router.providers(root, own.signal)
-      for await (const { addresses } of readPeers(contentType, chunks)) {
-        const origin = originOf(addresses, router.rules)
-        if (origin === undefined || isKnown(origin)) continue
-        const member = memberAt(origin, router.name)
-        if (member && lookup.add(member)) named.push(new URL(origin).host)
-        if (lookup.members.length >= maxMembers) break
-      }
+      for await (const peer of readPeers(contentType, chunks)) if (!take(peer)) break
       standing.backoff.succeeded()
     } catch (error) {
-      if (isFailure(error, 'not-found')) standing.backoff.succeeded()
-      else {
-        outcome = isFailure(error) ? error.kind : 'broken'
-        lookup.failed(error)
-        rest(standing, error)
-        log('debug', 'router.failed', { router: router.name, why: wordsOf(error) })
-      }
+      if (isFailure(error, 'not-found')) return standing.backoff.succeeded()
+      standing.failures++
+      standing.last = wordsOf(error)
+      standing.backoff.failed(isFailure(error) ? error.retryAfterMs : undefined)
+      log('debug', 'router.failed', { router: router.name, why: standing.last })
+      throw error
     } finally {
       stop()
       closing.signal.removeEventListener('abort', end)
       own.abort(cancelled('the look-up is over'))
+    }
+  }
+
+  async function askRouter(router: Router, root: CID, lookup: RunningLookup<Member>): Promise<void> {
+    const standing = standings.get(router) as Standing
+    const began = clock.monotonic()
+    const named: string[] = []
+    let outcome = 'nobody'
+    standing.lookups++
+    try {
+      await ask(router, root, ({ addresses }) => {
+        const origin = originOf(addresses, router.rules)
+        const member = origin === undefined || isKnown(origin) ? undefined : memberAt(origin, router.name)
+        if (origin && member && lookup.add(member)) named.push(new URL(origin).host)
+        return lookup.members.length < maxMembers
+      })
+    } catch (error) {
+      outcome = isFailure(error) ? error.kind : 'broken'
+      lookup.failed(error)
     }
     if (named.length > 0) standing.named++
     lookup.note({
@@ -162,11 +176,12 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
     })
   }
 
-  function rest(standing: Standing, error: unknown): void {
-    standing.failures++
-    standing.last = wordsOf(error)
-    standing.backoff.failed(isFailure(error) ? error.retryAfterMs : undefined)
-  }
+  /** A router that fails is known before a request waits for it, and one that is back before its rest is over. */
+  const probe = (router: Router): Promise<boolean> =>
+    ask(router, emptyBlock, () => false).then(
+      () => true,
+      () => false,
+    )
 
   async function look(key: string, root: CID, lookup: RunningLookup<Member> & { untilMs: number }): Promise<void> {
     const ready = routers.filter((router) => (standings.get(router) as Standing).backoff.remainingMs === 0)
@@ -187,6 +202,10 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
     if (members.length === 0 && failure?.kind !== 'not-found') lookups.delete(key)
     else lookup.untilMs = clock.monotonic() + (members.length > 0 ? foundMs : emptyMs)
   }
+
+  if (probeMs > 0)
+    for (const router of routers)
+      void watch({ everyMs: probeMs, clock, signal: closing.signal, look: () => probe(router) }).catch(() => {})
 
   return {
     find(root) {

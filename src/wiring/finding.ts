@@ -9,13 +9,13 @@ export type Finding = { readonly finder: Finder<Member>; readonly routers: reado
 /** Undefined if no router is configured. */
 export function takeFinding(whole: Whole, upstreams: readonly WiredUpstream[]): Finding | undefined {
   const { config, clock, log, lease, trace } = whole
-  const { routers: entries, userAgent, deadline, upstreams: configured } = config.retrieval
+  const { routers: entries, userAgent, deadline, probeEvery, upstreams: configured } = config.retrieval
   if (entries.length === 0) return undefined
   const asked = new Set(configured.flatMap(({ options }) => originOf((options as { url?: string }).url)))
   for (const origin of originOf(config.public)) asked.add(origin)
   return lease.take(
     'finding',
-    [entries, userAgent, deadline, [...asked], upstreams],
+    [entries, userAgent, deadline, probeEvery, [...asked], upstreams],
     () => {
       const routers = entries.map((entry) => openRouter(entry, { userAgent, clock, trace }))
       const mayBePrivate = new Map(routers.map(({ name }, index) => [name, entries[index]?.allowPrivate === true]))
@@ -27,6 +27,7 @@ export function takeFinding(whole: Whole, upstreams: readonly WiredUpstream[]): 
         join: (origin, router) => joinFound(whole, origin, { router, allowPrivate: mayBePrivate.get(router) === true }),
         leave: ({ upstream }) => upstream.close(),
         isKnown: (origin) => asked.has(origin),
+        probeMs: probeEvery,
         clock,
         log,
       })

@@ -111,6 +111,19 @@ describe('find', () => {
     assert.equal((await fetchAll(`${at.url}/ipfs/${all.files.json.cid}`)).status, 200)
   })
 
+  test('a router that fails, probed → the request does not wait for it', async () => {
+    const [bad, good] = [await routerOf(), await routerOf(await holder())]
+    bad.instead = (_request, response) => void response.writeHead(503, { 'retry-after': '60' }).end()
+    const at = await gatewayWith([bad, good], [], { probeEvery: '1h' })
+    const isProbed = (router: TestRouter) => router.seen.some((path) => path.includes('/providers/bafkqaaa'))
+    while (!isProbed(bad) || !isProbed(good)) await new Promise((resolve) => setTimeout(resolve, 20))
+    while (!at.log.some(({ event }) => event === 'router.failed'))
+      await new Promise((resolve) => setTimeout(resolve, 20))
+    assert.equal((await fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`)).status, 200)
+    assert.equal(bad.seen.length, 1)
+    assert.equal(good.seen.length, 2)
+  })
+
   test('a thousand bad gateways, private ones and garbage → 8 connections at most, good answers stay', async () => {
     const traps = await Promise.all(Array.from({ length: 20 }, () => holder()))
     for (const trap of traps) trap.fault = { kind: 'html' }
