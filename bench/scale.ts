@@ -94,7 +94,7 @@ async function hits(server: Server, { count }: Store, most: number): Promise<{ p
   return { p50: median(times), perSecond: (most / (performance.now() - began)) * 1000 }
 }
 
-/** Asks for what is nowhere, so often that each shard is asked for: what is known of a shard is read then. */
+/** Asks for what is nowhere. */
 async function misses(server: Server): Promise<void> {
   let left = 8192
   const one = async (): Promise<void> => {
@@ -124,7 +124,7 @@ async function start(stores: readonly Store[]): Promise<void> {
 }
 
 async function hitsAndMemory(stores: readonly Store[]): Promise<void> {
-  say(`\nhits: at random of all blocks, ${connections} at once; memory behind them and behind misses in each shard`)
+  say(`\nhits: at random of all blocks, ${connections} at once; memory behind them and behind misses`)
   type Seen = { readonly p50s: number[]; readonly cpu: number[]; resident: number }
   const seen = new Map<Store, Seen>()
   const servers = new Map<Store, Server>()

@@ -15,7 +15,7 @@ import { type CarFile, createCarFile } from './car-file.ts'
 import { type Connection, failureOf, openForReading, troubleOf } from './engine.ts'
 import { createBlockPile, createIntake, type KeptIn, type OwnIntake } from './intake.ts'
 import { createLedger, guarded } from './ledger.ts'
-import type { Operation, Outcome } from './operations.ts'
+import { type AcceptedIntake, blocksAtOnce, type Operation, type Outcome, slicesOf, usesIn } from './operations.ts'
 import { placesIn } from './places.ts'
 import { createReader } from './reader.ts'
 import type { Accepted, Kept, Standing, Store, StoreReader } from './store.ts'
@@ -24,6 +24,9 @@ import type { Opened } from './writer-thread.ts'
 
 /** As `needed` in operations.ts says it of rows. */
 const needsBlocks = ({ kind, state }: Standing): boolean => state === 'wanted' || (kind === 'here' && state === 'held')
+
+/** `under`: what ends the note of its keys. `loose`: rows of blocks that were staged for it. */
+type Accepting = { readonly under: (() => void)[]; readonly loose: number[] }
 
 export type StoreOptions = {
   readonly clock: Clock
@@ -128,6 +131,8 @@ export function createStore(folder: string, options: StoreOptions): Store {
   const committing = new Set<CarFile>()
   /** Of commits that failed, and may count after a restart: the next commit ends that. */
   const doubtful = new Set<string>()
+  /** Files whose blocks are staged: they go with their rows. */
+  const staged = new Set<string>()
 
   const writing = owned.then(async () => {
     await makeFolder(places.cars)
@@ -140,6 +145,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
 
   function begin(found: Opened): { readonly isFixed: boolean } {
     goOn(sweep(found))
+    goOn(drain(found.loose))
     goOn(look())
     if (found.isMended) reading.note('the first page of the database was mended by its copy')
     return { isFixed: false }
@@ -212,7 +218,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
 
   /** Does not reject. */
   async function dropped(file: CarFile): Promise<void> {
-    if (committing.has(file) || doubtful.has(file.name)) return
+    if (committing.has(file) || doubtful.has(file.name) || staged.delete(file.name)) return
     await removeFiles([file.name]).catch((error: unknown) =>
       log('warn', 'store.file-left', { file: file.name, error: String(error) }),
     )
@@ -247,7 +253,36 @@ export function createStore(folder: string, options: StoreOptions): Store {
     }
     const packed = await pile.seal(pile.cids.slice(0, 1))
     await pile.file?.close()
-    await commit({ kind: 'move', from: name, blocks: packed }, 'move blocks')
+    for (const slice of slicesOf(packed))
+      await commit({ kind: 'move', from: name, blocks: slice.blocks }, 'move blocks')
+  }
+
+  /** Blocks that nobody lists any more, some with each commit. */
+  async function drain(loose: readonly number[]): Promise<void> {
+    for (const id of loose) await commit({ kind: 'drain', loose: id }, 'delete an upload')
+    if (loose.length > 0) blocks.removed()
+  }
+
+  /** The blocks of a large intake, some with each commit; the upload itself is accepted later. */
+  async function stage(intake: AcceptedIntake, { under, loose }: Accepting): Promise<AcceptedIntake> {
+    const { blocks: all, uploads } = intake
+    if (all.lengths.length <= blocksAtOnce) {
+      under.push(blocks.adding(all))
+      return intake
+    }
+    const uses = usesIn(intake)
+    const ids = new Float64Array(uses.length)
+    for (const { blocks: some, places } of slicesOf(all)) {
+      under.push(blocks.adding(some))
+      const usesOfSome = places.map((index) => uses[index] as number)
+      const operation = { kind: 'stage', blocks: some, uses: usesOfSome, at: uploads[0]?.at ?? 0 } as const
+      const outcome = await commit(operation, 'take an upload')
+      for (const [at, index] of places.entries()) ids[index] = outcome.ids?.[at] as number
+      loose.push(...outcome.loose)
+      if (all.car) staged.add(all.car.name)
+    }
+    const none = { keys: new Uint8Array(), lengths: new Uint32Array(), ats: new Float64Array() }
+    return { blocks: { ...none, ...(all.car && { car: all.car }) }, uploads, staged: { ids, loose: [...loose] } }
   }
 
   async function pack(uploads: readonly Accepted[]) {
@@ -266,16 +301,20 @@ export function createStore(folder: string, options: StoreOptions): Store {
     })
     const files = packs.flatMap(({ intake }) => intake.file ?? [])
     for (const file of files) committing.add(file)
-    const added = packs.map(({ packed }) => blocks.adding(packed.blocks))
+    const accepting: Accepting = { under: [], loose: [] }
     try {
-      const intakes = packs.map(({ packed }) => packed)
-      await commit({ kind: 'accept', intakes, quota }, 'take an upload')
+      const intakes: AcceptedIntake[] = []
+      for (const { packed } of packs) intakes.push(await stage(packed, accepting))
+      const { loose } = await commit({ kind: 'accept', intakes, quota }, 'take an upload')
+      for (const { name } of files) staged.delete(name)
+      goOn(drain(loose))
     } catch (error) {
-      for (const { name } of files) doubtful.add(name)
+      for (const { name } of files) if (!staged.has(name)) doubtful.add(name)
+      goOn(drain(accepting.loose))
       throw error
     } finally {
       for (const file of files) committing.delete(file)
-      for (const over of added) over()
+      for (const over of accepting.under) over()
     }
     for (const { intake, packed } of packs) {
       intake.accepted()
@@ -286,9 +325,17 @@ export function createStore(folder: string, options: StoreOptions): Store {
   }
 
   const released = async (operation: Operation, what: string): Promise<number | boolean> => {
-    const { value } = await commit(operation, what)
+    const { value, loose } = await commit(operation, what)
     blocks.removed()
+    await drain(loose)
     return value
+  }
+
+  /** Until a commit finds no more. */
+  async function releasedAll(operation: Operation, what: string): Promise<number> {
+    let count = 0
+    for (let some = -1; some !== 0; count += some) some = Number(await released(operation, what))
+    return count
   }
 
   const store: Store = {
@@ -299,9 +346,8 @@ export function createStore(folder: string, options: StoreOptions): Store {
     update: async (cid, holders) =>
       (await released({ kind: 'update', cid: cid.toV1().bytes, holders }, 'change an upload')) === true,
     remove: async (cid) => (await released({ kind: 'remove', cid: cid.toV1().bytes }, 'delete an upload')) === true,
-    forget: async (holder) => Number(await released({ kind: 'forget', holder }, 'change uploads')),
-    trim: async (holder, limit, bytes) =>
-      Number(await released({ kind: 'trim', holder, limit, bytes }, 'change uploads')),
+    forget: (holder) => releasedAll({ kind: 'forget', holder }, 'change uploads'),
+    trim: (holder, limit, bytes) => releasedAll({ kind: 'trim', holder, limit, bytes }, 'change uploads'),
     async write(statements) {
       await commit({ kind: 'write', statements }, 'write to the database')
     },

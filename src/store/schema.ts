@@ -4,7 +4,8 @@ import { closeSync, openSync, readFileSync, readSync, writeFileSync, writeSync }
 import { type Connection, openForWriting, openInMemory, troubleOf } from './engine.ts'
 
 // `car` null: the bytes of a block are in its row. `blocks` of an upload: the ids of its blocks, 6 bytes each; null: they are not
-// here any more. `uses` counts the uploads that list a block.
+// here any more. `uses` counts the uploads that list a block. `loose`: blocks that count one use too many, of uploads that are
+// accepted or deleted in several commits.
 const tables = `
 create table car (id integer primary key, name text not null unique, bytes int, at int);
 create table upload (id integer primary key autoincrement, cid blob not null unique, profile text, bytes int, car_bytes int, at int, car int, blocks blob);
@@ -13,6 +14,7 @@ create table holder (upload int, name text, kind text, state text, tries int, no
 create index holder_due on holder (name, not_before) where state = 'wanted';
 create table block (id integer primary key autoincrement, key blob not null unique, bytes blob, car int, at int, length int, uses int);
 create index block_car on block (car) where car is not null;
+create table loose (id integer primary key autoincrement, car int, ids blob);
 create table quota (day int, token text, uploads int, bytes int, primary key (day, token)) without rowid;
 create table record (name text primary key, bytes blob, at int);
 create index record_at on record (at);

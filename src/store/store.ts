@@ -8,14 +8,15 @@ export interface Store extends StoreReader {
   /** For one request: in memory up to 64 KiB, in one CAR file beyond that. Its DAGs share the blocks. */
   begin(): Intake
   /**
-   * One transaction for all of them: on the platter when it resolves, files first. Rejects with a Failure: none of them
+   * One transaction for all of them: on the platter when it resolves, files first, and very many blocks in transactions of
+   * their own before it, so that no other upload waits for them. Rejects with a Failure: none of them
    * counts, and each intake is still there to be dropped. An upload that is there already keeps its holders but for those
    * named here; its blocks are replaced by the new ones. A holder of kind `here` takes the place of every other of that kind.
    */
   accept(uploads: readonly Accepted[], quota?: readonly QuotaUse[]): Promise<void>
   /** Sets these holders (undefined: forgets one), in one commit. Blocks that no holder needs any more go. False: no such upload. */
   update(cid: CID, holders: Readonly<Record<string, Standing | undefined>>): Promise<boolean>
-  /** Rows first, then files. False: no such upload. */
+  /** Rows first, then files; very many blocks in several transactions. False: no such upload. */
   remove(cid: CID): Promise<boolean>
   /** Deletes every wanted row of this holder, releasing blocks as `update` does. */
   forget(holder: string): Promise<number>

@@ -20,6 +20,8 @@ export type Opened = {
   readonly cars: readonly string[] | undefined
   /** Of those, without an upload. */
   readonly left: readonly string[]
+  /** Rows of `loose`, of a process that was killed. */
+  readonly loose: readonly number[]
 }
 
 export type FromWriter =
@@ -126,21 +128,23 @@ function createCommits(db: Connection): (operations: readonly Operation[]) => re
   }
 }
 
-const leftSql = 'select name from car where not exists (select 1 from upload where upload.car = car.id)'
+const leftSql = `select name from car where not exists (select 1 from upload where upload.car = car.id)
+and not exists (select 1 from loose where loose.car = car.id)`
 
-function namedCars(db: Connection): Pick<Opened, 'cars' | 'left'> {
+function found(db: Connection): Omit<Opened, 'isMended'> {
   const names = (sql: string) => db.all(sql).map(({ name }) => name as string)
   try {
-    return { cars: names('select name from car'), left: names(leftSql) }
+    const loose = db.all('select id from loose').map(({ id }) => id as number)
+    return { cars: names('select name from car'), left: names(leftSql), loose }
   } catch {
-    return { cars: undefined, left: [] }
+    return { cars: undefined, left: [], loose: [] }
   }
 }
 
 try {
   const { db, isMended } = open()
   const commitAll = createCommits(db)
-  say({ opened: { isMended, ...namedCars(db) } })
+  say({ opened: { isMended, ...found(db) } })
   parentPort?.on('message', (operations: readonly Operation[] | 'close') => {
     if (operations !== 'close') return say({ answers: commitAll(operations) })
     db.close()

@@ -2,7 +2,7 @@
 // transaction in a thread of its own. Each caller hears of its own operation.
 import { Worker } from 'node:worker_threads'
 import { asError, type ErrorText } from './engine.ts'
-import type { Operation, Outcome } from './operations.ts'
+import { blocksAtOnce, type Operation, type Outcome, weightOf } from './operations.ts'
 import { threadScript } from './threads.ts'
 import type { Answer, FromWriter, Opened, WriterData } from './writer-thread.ts'
 
@@ -17,9 +17,12 @@ export interface Writer {
 
 type Job = {
   readonly operation: Operation
+  readonly weight: number
   readonly resolve: (outcome: Outcome) => void
   readonly reject: (error: unknown) => void
 }
+
+const lightBlocks = 256
 
 export function createWriter(data: WriterData): Writer {
   const opened = Promise.withResolvers<Opened>()
@@ -76,10 +79,23 @@ export function createWriter(data: WriterData): Writer {
   function send(): void {
     isDue = false
     if (!isOpen || running.length > 0 || waiting.length === 0) return
-    running = waiting
-    waiting = []
+    running = takeSome()
     thread.ref()
     thread.postMessage(running.map(({ operation }) => operation))
+  }
+
+  /** All that are light, and of the others as many as one commit takes: they wait for each other, and nobody for them all. */
+  function takeSome(): readonly Job[] {
+    const taken: Job[] = []
+    const later: Job[] = []
+    let weight = 0
+    for (const job of waiting) {
+      const isNow = job.weight <= lightBlocks || weight === 0 || weight + job.weight <= blocksAtOnce
+      if (isNow && job.weight > lightBlocks) weight += job.weight
+      ;(isNow ? taken : later).push(job)
+    }
+    waiting = later
+    return taken
   }
 
   function end(): void {
@@ -93,7 +109,7 @@ export function createWriter(data: WriterData): Writer {
       const refusal = failed ?? (isClosing ? new Error('the store is closed') : undefined)
       if (refusal) return Promise.reject(refusal)
       return new Promise((resolve, reject) => {
-        waiting.push({ operation, resolve, reject })
+        waiting.push({ operation, weight: weightOf(operation), resolve, reject })
         if (!isOpen) thread.ref()
         if (isDue) return
         isDue = true

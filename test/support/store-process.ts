@@ -22,6 +22,8 @@ function one(into: Store): Promise<Kept> {
   const kind = randomInt(10)
   if (kind === 0) return keep(into, (dag) => putFile(dag, leavesOf(1 + randomInt(4), 60_000)))
   if (kind === 1) return keep(into, (dag) => putFile(dag, leavesOf(200, 500)))
+  // More blocks than one commit takes.
+  if (kind === 2 && randomInt(3) === 0) return keep(into, (dag) => putFile(dag, leavesOf(6000, 30)))
   return keep(into, (dag) => putLeaf(dag, randomBytes(20 + randomInt(3000))))
 }
 

@@ -21,9 +21,12 @@ async function folderFor(t: TestContext): Promise<string> {
 }
 
 async function storeFor(t: TestContext): Promise<{ store: Store; folder: string }> {
-  const folder = await folderFor(t)
+  const folder = await mkdtemp(join(tmpdir(), 'cidgate-store-'))
   const store = openStore(folder)
-  t.after(() => store.close())
+  t.after(async () => {
+    await store.close()
+    await rm(folder, { recursive: true, force: true })
+  })
   return { store, folder }
 }
 
@@ -131,6 +134,31 @@ test('blocks that another upload needs outlive the file that they lie in', async
   await store.remove(two.cid)
   await until(async () => (await files(folder)).length === 1)
   await assertWhole(store, one)
+})
+
+test('an upload of very many blocks holds up no other, and goes as whole as it came', async (t) => {
+  const { store, folder } = await storeFor(t)
+  const [shared, leaves] = [randomBytes(900), leavesOf(5000, 30)]
+  const one = await keep(store, (dag) => putFile(dag, [shared, randomBytes(70_000)]))
+  const intake = store.begin()
+  const many = await putFile(intake.dag(), [shared, ...leaves])
+  const order: string[] = []
+  const accepting = store.accept([{ kept: many, at: 1, holders: { local: here } }]).then(() => order.push('many'))
+  await keepLeaf(store, randomBytes(100))
+  order.push('one')
+  await accepting
+  await intake.drop()
+  assert.deepEqual(order, ['one', 'many'])
+  await assertWhole(store, many)
+  const removing = store.remove(many.cid).then(() => order.push('removed'))
+  await keepLeaf(store, randomBytes(100))
+  order.push('two')
+  await removing
+  assert.deepEqual(order.slice(2), ['two', 'removed'])
+  for (const leaf of leaves.slice(0, 50)) assert.equal(await store.blocks.get(cidOfBytes(leaf)), undefined)
+  await assertWhole(store, one)
+  assert.deepEqual(await store.read('select id from loose'), [])
+  await until(async () => (await files(folder)).length === 1)
 })
 
 test('the same upload again takes the place of the first', async (t) => {
