@@ -43,8 +43,8 @@ async function start(access: string): Promise<TestGateway> {
   return startGateway({ upstreams: [{ name: 'one', url: upstream.url }], config: { log: { access } } })
 }
 
-describe('the access log', () => {
-  test('a traceparent of the client is in its line, its problem, and what is asked for it', async () => {
+describe('access log', () => {
+  test('client traceparent → in log line, problem and upstream requests', async () => {
     const traceId = '4bf92f3577b34da6a3ce929d0e0e4736'
     const parentId = '00f067aa0ba902b7'
     const heard: (string | undefined)[] = []
@@ -90,7 +90,7 @@ describe('the access log', () => {
     }
   })
 
-  test('all: each request has a line with its id, client, path, status, source and bytes, and without its query', async () => {
+  test('all: each line has id, client, path, status, source, bytes', async () => {
     const at = await start('all')
     try {
       const path = `/ipfs/${all.files.hello.cid}`
@@ -128,7 +128,7 @@ describe('the access log', () => {
     }
   })
 
-  test('errors, the default: failures have lines up to a rate for each kind, and the next line says how many had none', async () => {
+  test('errors (default): failures are rate-limited by kind; skipped lines are counted', async () => {
     const clock = createFakeClock()
     const at = await startGateway({ clock, config: { log: { failuresPerSecond: 1 } } })
     try {
@@ -157,7 +157,7 @@ describe('the access log', () => {
     }
   })
 
-  test("errors: an answer of Kubo's door that ends with an error in its trailer was cut, as one that was reset", async () => {
+  test('errors: Kubo RPC error in a trailer → logged as cut', async () => {
     const blocks: BlockMap = new Map()
     const part = (data: string) =>
       addNode(blocks, { Data: new UnixFS({ type: 'file', data: Buffer.from(data) }).marshal(), Links: [] })
@@ -182,7 +182,7 @@ describe('the access log', () => {
     }
   })
 
-  test('all: an answer of one leaf from memory names the id that the client was told', async () => {
+  test('all: cached leaf → line has the id sent to the client', async () => {
     const at = await startGateway({
       upstreams: [{ name: 'one', url: upstream.url }],
       config: { log: { access: 'all' }, cache: { hot: { maxBytes: 0 } } },
@@ -200,7 +200,7 @@ describe('the access log', () => {
     }
   })
 
-  test('errors: a 404 says why and who was asked, and a good answer says nothing', async () => {
+  test('errors: 404 → line has reason and upstreams; success → none', async () => {
     const at = await start('errors')
     try {
       await fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`)
@@ -215,7 +215,7 @@ describe('the access log', () => {
     }
   })
 
-  test('sampled: one of 100 hot answers has a line', async () => {
+  test('sampled: one line per 100 cached responses', async () => {
     const at = await start('sampled')
     try {
       const path = `/ipfs/${all.files.hello.cid}`
@@ -228,7 +228,7 @@ describe('the access log', () => {
     }
   })
 
-  test('what the server refuses before it is a request: one line with the id of its answer, and one count', async () => {
+  test('request refused while parsing → one line with its id', async () => {
     const at = await start('errors')
     try {
       const said = [
@@ -262,7 +262,7 @@ describe('the access log', () => {
     }
   })
 
-  test('an upload whose body stops being HTTP has one line: with its path, the status that went out, and one id', async () => {
+  test('malformed upload body → one line with path, status, id', async () => {
     const at = await startGateway({
       config: { log: { access: 'errors' }, pinning: { providers: [{ name: 'local', use: 'embedded' }] } },
     })
@@ -282,7 +282,7 @@ describe('the access log', () => {
     }
   })
 
-  test('off, as it is unless it is said otherwise: no request has a line', async () => {
+  test('off (default): no lines', async () => {
     const at = await start('off')
     try {
       await fetchAll(`${at.url}/ipfs/nonsense`)

@@ -55,7 +55,7 @@ async function file(bytes: number): Promise<Block[]> {
 
 const rootOf = (blocks: readonly Block[]): CID => (blocks.at(-1) as Block).cid
 
-describe('a CAR that is uploaded', () => {
+describe('CAR upload', () => {
   let adding: Adding
   const denied = new Set<string>()
   before(async () => {
@@ -73,7 +73,7 @@ describe('a CAR that is uploaded', () => {
   const pinned = async (cid: CID) => (await adding.embedded.status(cid, never)) === 'pinned'
   const isHere = async ({ cid }: Block) => (await adding.embedded.store.get(cid)) !== undefined
 
-  it('is kept root by root, in the order of its header, and read from here', async () => {
+  it('stored root by root in header order, then readable', async () => {
     const one = await file(70_000)
     const two = await directory({ 'a.bin': rootOf(one) })
     const three = await node({ link: two.cid, 'same again': two.cid })
@@ -92,7 +92,7 @@ describe('a CAR that is uploaded', () => {
     assert.equal(await pinned(rootOf(one)), false)
   })
 
-  it('keeps the version of its root, and of one block named by both there is one', async () => {
+  it("keeps its root's CID version; one entry per block", async () => {
     const leaf = await raw()
     const root = await directory({ leaf: leaf.cid }, 0)
     const { status, json, body } = await send(car([root.cid, root.cid.toV1()], [root, leaf]))
@@ -101,7 +101,7 @@ describe('a CAR that is uploaded', () => {
     assert.match(`${root.cid}`, /^Qm/)
   })
 
-  it('loses the blocks that no root leads to, and needs no block that its CID holds', async () => {
+  it('unreachable blocks are dropped; identity CIDs need no block', async () => {
     const unused = await raw()
     const inline = CID.createV1(0x55, identity.digest(Buffer.from('hello')))
     const root = await node({ inline })
@@ -112,13 +112,13 @@ describe('a CAR that is uploaded', () => {
     assert.equal(await adding.store.blocks.has(unused.cid), false)
   })
 
-  it('may be one of several', async () => {
+  it('one form may contain several CARs', async () => {
     const [one, two] = [await raw(), await raw()]
     const { json } = await send(car([one.cid], [one]), car([two.cid], [two, one]))
     assert.deepEqual(json['cids'], [`/ipfs/${one.cid}`, `/ipfs/${two.cid}`])
   })
 
-  it('is given to providers as a CAR of its own, without what it had beside', async () => {
+  it('providers get a new CAR without unrelated blocks', async () => {
     const blocks = await file(70_000)
     const cars: Buffer[] = []
     const other = await startAdding({
@@ -215,7 +215,7 @@ describe('a CAR that is uploaded', () => {
     ],
   ]
   for (const [what, make] of cases)
-    it(`is refused with 400 where it ${what}, and leaves nothing`, async () => {
+    it(`${what} → 400, nothing stored`, async () => {
       await idle(adding)
       const before = await keptIn(adding.data)
       const [body, says] = await make()
@@ -226,7 +226,7 @@ describe('a CAR that is uploaded', () => {
       assert.deepEqual(await keptIn(adding.data), before)
     })
 
-  it('is refused where a block of it is denied, and not for one beside it', async () => {
+  it('denied block → refused; denied unrelated block → accepted', async () => {
     const [bad, good] = [await raw(), await raw()]
     denied.add(blockKey(bad.cid))
     const root = await node([good.cid, bad.cid])
@@ -246,7 +246,7 @@ describe('a CAR that is uploaded', () => {
     }
   }
 
-  it('is refused where a few blocks stand for more bytes than an upload may have, whatever is above them', async () => {
+  it('few blocks that expand beyond the upload limit → refused', async () => {
     const leaf = await raw(Buffer.alloc(1000))
     let file = await repeated(leaf, 1000n, 200)
     const blocks: Block[] = [leaf, file]
@@ -266,7 +266,7 @@ describe('a CAR that is uploaded', () => {
     assert.deepEqual(await keptIn(adding.data), before)
   })
 
-  it('a file says that it has 2^60 bytes, and its parts do not → 413', async () => {
+  it('declared file size 2^60, smaller parts → 413', async () => {
     const leaf = await raw(Buffer.alloc(5))
     const size = Buffer.from([0x18, ...varint.encodeTo(2 ** 60, new Uint8Array(9))])
     for (const [Data, Links] of [
@@ -282,7 +282,7 @@ describe('a CAR that is uploaded', () => {
     }
   })
 
-  it('with only-hash is proved and told, and nothing of it is kept', async () => {
+  it('only-hash → verified CIDs, nothing stored', async () => {
     const blocks = await file(70_000)
     await idle(adding)
     const before = await keptIn(adding.data)
@@ -297,7 +297,7 @@ describe('a CAR that is uploaded', () => {
     for (const block of blocks) assert.equal(await adding.store.blocks.has(block.cid), false)
   })
 
-  it('is refused with other options', async () => {
+  it('other options → refused', async () => {
     const one = await raw()
     const body = multipart([{ fileName: 'a', body: car([one.cid], [one]) }])
     for (const query of ['format=car&wrap=true', 'format=car&schema=evidence', 'format=tar', 'format=car&format=car'])

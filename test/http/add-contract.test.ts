@@ -26,7 +26,7 @@ describe('POST /add', () => {
 
   const left = async () => (await keptIn(adding.data)).strays
 
-  it('stores a file and answers its CID, which is kept and no longer not found', async () => {
+  it('file → its CID, stored, no longer in the negative cache', async () => {
     const answer = await post(`${adding.url}/add`, multipart([{ fileName: 'hello.txt', body: hello.body }]))
     assert.equal(answer.status, 200, answer.body)
     assert.deepEqual(answer.json, { cids: [`/ipfs/${hello.cid}`] })
@@ -36,7 +36,7 @@ describe('POST /add', () => {
     assert.equal(Buffer.from((await adding.embedded.store.get(cid)) ?? []).toString(), hello.body)
   })
 
-  it('answers 502 at once where no provider is configured', async () => {
+  it('no provider configured → 502 at once', async () => {
     const none = await startAdding({ withoutEmbedded: true })
     try {
       const said = await raw(none.port, (socket) => socket.write(head('Content-Length: 90000\r\n')))
@@ -46,18 +46,18 @@ describe('POST /add', () => {
     }
   })
 
-  it('ignores the other fields of a form', async () => {
+  it('other form fields → ignored', async () => {
     const others = Array.from({ length: 30 }, (_, index) => ({ name: `field${index}`, body: 'x' }))
     const answer = await post(`${adding.url}/add`, multipart([...others, { body: hello.body }]))
     assert.deepEqual([answer.status, answer.json['cids']], [200, [`/ipfs/${hello.cid}`]])
   })
 
-  it('takes a text field as a file', async () => {
+  it('text field → stored as a file', async () => {
     const answer = await post(`${adding.url}/add`, multipart([{ body: hello.body }]))
     assert.deepEqual([answer.status, answer.json['cids']], [200, [`/ipfs/${hello.cid}`]])
   })
 
-  it('answers one CID for each data part, in order, and ignores the rest', async () => {
+  it('data parts → one CID each, in order; others ignored', async () => {
     const parts = [
       { name: 'operation', body: 'evidence' },
       { fileName: 'a', body: hello.body },
@@ -73,7 +73,7 @@ describe('POST /add', () => {
     assert.notEqual(cids[1], cids[0])
   })
 
-  it('reads parameters as they are written: quoted, without a quote, in any order and case', async () => {
+  it('part parameters: quoted or not, any order and case', async () => {
     const types = [
       `multipart/form-data; charset=utf-8; BOUNDARY="${boundary}"`,
       `Multipart/Form-Data;boundary=${boundary};`,
@@ -93,7 +93,7 @@ describe('POST /add', () => {
       }
   })
 
-  it('takes file names as clients put them in', async () => {
+  it("file names in every client's spelling", async () => {
     const dispositions = [
       // form-data of Node, and axios over it, escape nothing.
       'form-data; name="data"; filename="say "hi".txt"',
@@ -124,7 +124,7 @@ describe('POST /add', () => {
     }
   })
 
-  it('looks past what other parts say of their contents', async () => {
+  it('other part headers → ignored', async () => {
     const said = [
       // addTextBody of Apache HttpClient.
       'Content-Type: text/plain; charset=ISO-8859-1\r\nContent-Transfer-Encoding: 8bit',
@@ -141,7 +141,7 @@ describe('POST /add', () => {
     }
   })
 
-  it('takes exactly as much as it may', async () => {
+  it('upload of exactly the maximum size → accepted', async () => {
     const { status } = await post(`${adding.url}/add`, multipart([{ fileName: 'a', body: randomBytes(100_000) }]))
     assert.equal(status, 200)
     const more = await post(`${adding.url}/add`, multipart([{ fileName: 'a', body: randomBytes(100_001) }]))
@@ -254,7 +254,7 @@ describe('POST /add', () => {
       ]),
     ]
   for (const [name, status, body, headers] of refused) {
-    it(`answers ${status} to a body that ${name}, and keeps nothing of it`, async () => {
+    it(`body that ${name} → ${status}, nothing stored`, async () => {
       await idle(adding)
       const before = await keptIn(adding.data)
       const query = name.includes('schema') ? '?schema=nothing' : ''
@@ -267,7 +267,7 @@ describe('POST /add', () => {
     })
   }
 
-  it('answers 400 to a body that is cut, wherever that is', async () => {
+  it('body truncated at any point → 400', async () => {
     const whole = multipart([{ fileName: 'a', body: 'some bytes' }, { body: 'text' }])
     const end = whole.byteLength - '\r\n'.length
     await idle(adding)
@@ -280,7 +280,7 @@ describe('POST /add', () => {
     assert.equal((await post(`${adding.url}/add`, whole.subarray(0, end))).status, 200)
   })
 
-  it('lets the client read 413 while it is still writing', async () => {
+  it('client that is still sending can read the 413', async () => {
     for (const headers of ['Connection: close\r\n', '']) {
       const said = await raw(adding.port, (socket) => {
         socket.write(`${head(`Transfer-Encoding: chunked\r\n${headers}`)}`)
@@ -299,7 +299,7 @@ describe('POST /add', () => {
     }
   })
 
-  it('lets a client read 413 that looks up only when it has written all', async () => {
+  it('client that reads only after sending can read the 413', async () => {
     const said = await raw(adding.port, (socket) => {
       socket.pause()
       socket.write(head('Content-Length: 160000\r\n'))
@@ -316,7 +316,7 @@ describe('POST /add', () => {
     assert.match(said, /^HTTP\/1\.1 413 /)
   })
 
-  it('answers 413 by Content-Length before the body, and Continue only to what it takes', async () => {
+  it('Content-Length too large → 413; Continue only if acceptable', async () => {
     const early = await raw(adding.port, (socket) =>
       socket.write(head('Content-Length: 100000000\r\nExpect: 100-continue\r\n')),
     )
@@ -329,7 +329,7 @@ describe('POST /add', () => {
     assert.match(taken, /^HTTP\/1\.1 100 Continue\r\n\r\nHTTP\/1\.1 200 /)
   })
 
-  it('keeps a connection after an answer to a whole request', async () => {
+  it('complete request → connection is kept', async () => {
     const body = multipart([{ body: hello.body }])
     const request = Buffer.concat([Buffer.from(head(`Content-Length: ${body.byteLength}\r\n`)), body])
     let count = 0
@@ -340,7 +340,7 @@ describe('POST /add', () => {
     assert.equal(said.match(/HTTP\/1\.1 200 /g)?.length, 2)
   })
 
-  it('ends an upload that stops coming, and leaves nothing', async () => {
+  it('stalled upload → aborted, nothing stored', async () => {
     const body = multipart([{ fileName: 'a', body: randomBytes(1000) }])
     const said = await raw(adding.port, (socket) => {
       socket.write(head(`Content-Length: ${body.byteLength}\r\n`))
@@ -350,7 +350,7 @@ describe('POST /add', () => {
     assert.deepEqual(await left(), [])
   })
 
-  it('leaves nothing of a client that leaves in the middle', async () => {
+  it('client leaves during upload → nothing stored', async () => {
     const body = multipart([{ fileName: 'a', body: randomBytes(50_000) }])
     await raw(adding.port, (socket) => {
       socket.write(head(`Content-Length: ${body.byteLength}\r\n`))
@@ -361,7 +361,7 @@ describe('POST /add', () => {
     assert.deepEqual([adding.uploads.admission.uploads, adding.uploads.admission.bytes], [0, 0])
   })
 
-  it('with only-hash answers the CIDs that an upload has, keeps nothing and asks no provider', async () => {
+  it('only-hash → CIDs, nothing stored, no provider asked', async () => {
     const asked: string[] = []
     const ask = (what: string) => async () => {
       asked.push(what)
@@ -404,7 +404,7 @@ describe('POST /add', () => {
     }
   })
 
-  it('answers other methods', async () => {
+  it('other methods', async () => {
     const preflight = await fetch(`${adding.url}/add`, { method: 'OPTIONS' })
     assert.equal(preflight.status, 204)
     assert.match(preflight.headers.get('access-control-allow-methods') ?? '', /POST/)
@@ -412,8 +412,8 @@ describe('POST /add', () => {
   })
 })
 
-describe('a gateway that closes', () => {
-  it('leaves nothing of an upload that it cut, and nothing is written after that', async () => {
+describe('gateway shutdown', () => {
+  it('cut-off upload → nothing stored, no later writes', async () => {
     const adding = await startAdding({ maxBytes: 16 * 1024 * 1024 })
     const folder = join(adding.data, 'uploads')
     const hasBegun = Promise.withResolvers<void>()
@@ -434,7 +434,7 @@ describe('a gateway that closes', () => {
 })
 
 describe('POST /add with tokens', () => {
-  it('wants one, as Bearer or as x-auth-token', async () => {
+  it('token required, as Bearer or x-auth-token', async () => {
     const adding = await startAdding({ tokens: ['one-token', 'another'] })
     try {
       const body = multipart([{ body: 'x' }])
@@ -545,7 +545,7 @@ describe('POST /add with a schema', () => {
   const many = (values: number) => `{"answers":[${Array(values).fill('{}').join(',')}]}`
   const template = (body: string) => post(`${adding.url}/add?schema=dispute-template`, multipart([{ body }]))
 
-  it('what would take long to check is refused before it is looked into', async () => {
+  it('expensive validation → refused up front', async () => {
     const tooMany = await template(many(300_000))
     assert.equal(tooMany.status, 400)
     assert.match(String(tooMany.json['detail']), /more than 10000 values/)
@@ -559,7 +559,7 @@ describe('POST /add with a schema', () => {
     }
   })
 
-  it('counts values and not commas in texts; a document with many values gets its errors', async () => {
+  it('counts values, not commas in strings; many values → errors', async () => {
     const right = { title: '[{,'.repeat(20_000), description: '\\"],', question: 'c', answers: [] }
     assert.equal((await template(JSON.stringify(right))).status, 200)
     const wrong = await template(many(9_990))
@@ -567,7 +567,7 @@ describe('POST /add with a schema', () => {
     assert.equal((wrong.json['errors'] as unknown[]).length, 50)
   })
 
-  it('a document behind a byte order mark is checked, and kept as it is', async () => {
+  it('document with byte order mark → validated, stored unchanged', async () => {
     const add = (body: string) => post(`${adding.url}/add?schema=evidence`, multipart([{ body }]))
     const right = `\ufeff${JSON.stringify({ name: 'a', description: 'b' })}`
     const marked = await add(right)
@@ -580,7 +580,7 @@ describe('POST /add with a schema', () => {
     assert.equal((await add(`\ufeff${right}`)).status, 400)
   })
 
-  it('a CID that cannot be read is told as such', async () => {
+  it('invalid CID → named in the error', async () => {
     const body = JSON.stringify({ name: 'a', description: 'b', fileURI: '/ipfs/abcdefghij' })
     const { json } = await post(`${adding.url}/add?schema=evidence`, multipart([{ body }]))
     assert.match(String((json['errors'] as { message: string }[])[0]?.message), /not a CID/)

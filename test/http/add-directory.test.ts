@@ -15,7 +15,7 @@ const file = (fileName: string, body: Uint8Array | string = fileName): Part => (
 const cidsOf = (json: Record<string, unknown>): CID[] =>
   (json['cids'] as string[]).map((path) => CID.parse(path.slice('/ipfs/'.length)))
 
-describe('a directory that was uploaded', () => {
+describe('uploaded directory', () => {
   let at: TestGateway
   before(async () => {
     at = await startGateway({ config: { pinning: { providers: [{ name: 'local', use: 'embedded' }] } } })
@@ -27,7 +27,7 @@ describe('a directory that was uploaded', () => {
   type Listing = { readonly entries: readonly { readonly name: string }[] }
   const namesIn = async (path: string) => (JSON.parse(await read(path)) as Listing).entries.map(({ name }) => name)
 
-  it('is the last CID, behind those of its files, and all of them are read by path', async () => {
+  it('its CID is last; every file is readable by path', async () => {
     const { status, json, body } = await upload([
       file('index.html', '<p>hello</p>'),
       { name: 'other', fileName: 'not/in/it', body: 'x' },
@@ -49,7 +49,7 @@ describe('a directory that was uploaded', () => {
     ])
   })
 
-  it('was known to be absent a moment before, and is not any more', async () => {
+  it('in the negative cache before upload → readable after it', async () => {
     const parts = [file('a/b', randomBytes(20).toString('hex'))]
     const told = cidsOf((await post(`${at.url}/add?wrap=true`, multipart(parts))).json)
     const again = await startGateway({ config: { pinning: { providers: [{ name: 'local', use: 'embedded' }] } } })
@@ -63,7 +63,7 @@ describe('a directory that was uploaded', () => {
     }
   })
 
-  it('has each file under the name that it was sent by, whatever client sent it', async () => {
+  it('each file keeps its name, whatever the client', async () => {
     const dispositions: readonly (readonly [disposition: string, name: string])[] = [
       ['form-data; name="data"; filename="./a.txt"', 'a.txt'],
       ['form-data; name=data; filename=a.txt', 'a.txt'],
@@ -87,7 +87,7 @@ describe('a directory that was uploaded', () => {
     assert.deepEqual([await namesIn(String(root)), await namesIn(`${root}/dist`)], [['dist'], ['ä 日本.txt']])
   })
 
-  it('is what it is without wrap where wrap is false', async () => {
+  it('wrap=false → not wrapped', async () => {
     for (const query of ['wrap=false', 'wrap=0', '']) {
       const { json } = await upload([file('a/b')], query)
       assert.equal(cidsOf(json).length, 1, query)
@@ -100,7 +100,7 @@ async function cidsInCar(car: Uint8Array): Promise<string[]> {
   return (await Array.fromAsync(reader.blocks())).map(({ cid }) => cid.toString())
 }
 
-describe('the upload of a directory', () => {
+describe('directory upload', () => {
   let adding: Adding
   let accepts = true
   const asked: { readonly cid: string; readonly car: Promise<string[]> }[] = []
@@ -128,7 +128,7 @@ describe('the upload of a directory', () => {
 
   const upload = (parts: readonly Part[], query = 'wrap=true') => post(`${adding.url}/add?${query}`, multipart(parts))
 
-  it('is one upload to each provider, with the blocks of all its files', async () => {
+  it('each provider gets one upload with all blocks', async () => {
     const { status, json, body } = await upload([file('a', randomBytes(500)), file('b/c', randomBytes(500))])
     assert.equal(status, 200, body)
     const cids = cidsOf(json)
@@ -178,7 +178,7 @@ describe('the upload of a directory', () => {
     ['no part', 400, multipart([{ name: 'other', fileName: 'a', body: 'x' }]), /no part named `data`/],
   ]
   for (const [what, status, body, says, query = 'wrap=true'] of refused)
-    it(`is refused with ${status} for ${what}, and leaves nothing`, async () => {
+    it(`${what} → ${status}, nothing stored`, async () => {
       await idle(adding)
       const before = await keptIn(adding.data)
       const answer = await post(`${adding.url}/add?${query}`, body)
@@ -188,7 +188,7 @@ describe('the upload of a directory', () => {
       assert.deepEqual(await keptIn(adding.data), before)
     })
 
-  it('is refused for one file of it that is denied', async () => {
+  it('one denied file → refused', async () => {
     await idle(adding)
     const before = await keptIn(adding.data)
     accepts = false
@@ -201,7 +201,7 @@ describe('the upload of a directory', () => {
     assert.deepEqual(await keptIn(adding.data), before)
   })
 
-  it('may have more files than a form has parts otherwise', async () => {
+  it('more files than the parts limit of other forms → accepted', async () => {
     const parts = Array.from({ length: 140 }, (_, index) => file(`${index}`))
     const { status, json, body } = await upload(parts)
     assert.equal(status, 200, body)
@@ -209,7 +209,7 @@ describe('the upload of a directory', () => {
     assert.equal((await upload(parts, '')).status, 400)
   })
 
-  it('is held at no provider where one of two fails', async () => {
+  it('one of two providers fails → held at neither', async () => {
     const adding = await startAdding({ others: [scriptedProvider('remote', 'dead')], confirm: 2 })
     try {
       const { status, json } = await post(`${adding.url}/add?wrap=true`, multipart([file('a'), file('b/c')]))

@@ -27,7 +27,7 @@ function dataParts(bytes: Buffer): number {
     .length
 }
 
-describe('a body that is wrong', () => {
+describe('malformed body', () => {
   let adding: Adding
   let left: Kept
   before(async () => {
@@ -111,14 +111,14 @@ describe('a body that is wrong', () => {
     ['a boundary with a line break', body(part('x')), { 'Content-Type': 'multipart/form-data; boundary="a\tb"' }],
   ]
   for (const [name, bytes, headers] of corpus)
-    it(`${name}: 400 or 413, and nothing is left`, async () => {
+    it(`${name}: 400 or 413, nothing stored`, async () => {
       const { status, body: said } = await answer(bytes, headers)
       assert.ok(status === 400 || status === 413, `${status} ${said}`)
       await nothingIsLeft()
       assert.deepEqual(await keptIn(adding.data), left)
     })
 
-  it('cut at each byte, sent whole or in chunks', async () => {
+  it('truncated at each byte, with Content-Length or chunked', async () => {
     const shapes = [
       body(part('text')),
       body(part('bytes', `${disposition}; filename="a"${crlf}Content-Type: image/png`)),
@@ -139,7 +139,7 @@ describe('a body that is wrong', () => {
     assert.deepEqual(await keptIn(adding.data), left)
   })
 
-  it('with bytes changed, lost and put in, anywhere: an answer that is ours', async () => {
+  it('bytes changed, lost or inserted → a defined response', async () => {
     const whole = body(part('one', `${disposition}; filename="a"`), part('two'))
     const change = fc.record({ at: fc.nat(whole.byteLength), cut: fc.nat(8), put: fc.uint8Array({ maxLength: 8 }) })
     await fc.assert(
@@ -158,7 +158,7 @@ describe('a body that is wrong', () => {
     await nothingIsLeft()
   })
 
-  it('a part with an odd name is taken as data, ignored or refused, never silently lost', async () => {
+  it('part with an odd name → data, ignored or refused, never lost', async () => {
     const words = [
       'name',
       'filename',
@@ -191,7 +191,7 @@ describe('a body that is wrong', () => {
     await nothingIsLeft()
   })
 
-  it('again and again: memory is as before', async () => {
+  it('repeated → memory does not grow', async () => {
     setFlagsFromString('--expose-gc')
     const collect = runInNewContext('gc') as () => void
     const used = () => {

@@ -36,8 +36,8 @@ async function until(isTrue: () => Promise<boolean>): Promise<void> {
 
 const noCache = { hot: { maxBytes: 0 }, tiers: [] }
 
-describe('an upload that fails in web mode', () => {
-  it('is told in JSON, and as a page to a browser', async () => {
+describe('failed upload in web mode', () => {
+  it('JSON for programs, a page for browsers', async () => {
     await withGateway({ config: { responses: { types: 'web' } } }, async (at) => {
       for (const [accept, type] of [
         [undefined, 'application/problem+json'],
@@ -52,8 +52,8 @@ describe('an upload that fails in web mode', () => {
   })
 })
 
-describe('with pinning.queue and no provider on this disk', () => {
-  it('a queued upload is readable until a provider holds it, also after a restart', async () => {
+describe('pinning.queue without a local provider', () => {
+  it('queued upload → readable until delivered, even after restart', async () => {
     const data = await tempFolder()
     const kubo = await startStandIn(kuboApi)
     kubo.script = ({ path }) => (path.endsWith('/version') ? undefined : { status: 503 })
@@ -85,8 +85,8 @@ describe('with pinning.queue and no provider on this disk', () => {
   })
 })
 
-describe('with the embedded provider', () => {
-  it('an upload is not kept on this disk twice', async () => {
+describe('embedded provider', () => {
+  it('upload → stored once on this disk', async () => {
     const cache = {
       hot: { maxBytes: 0 },
       tiers: [
@@ -136,7 +136,7 @@ describe('thin mode', () => {
       ],
     ]
   for (const [name, through, has] of targets) {
-    it(`${name}: pinned there, read here, and nothing on this disk`, async () => {
+    it(`${name}: pinned there, read here, nothing on this disk`, async () => {
       const config = {
         upload: { through: through(), auth: { tokens: ['ours-and-long-enough'] } },
         denylists: [list],
@@ -156,7 +156,7 @@ describe('thin mode', () => {
       })
     })
 
-    it(`${name}: what is denied is not said to be held`, async () => {
+    it(`${name}: denied → not reported as held`, async () => {
       await withGateway({ config: { upload: { through: through() }, denylists: [list] } }, async (at) => {
         const { status, body } = await add(at, 'hello world\n')
         assert.equal(status, 410, body)

@@ -54,8 +54,8 @@ function forwardTo(url: string) {
   return kind.create(kind.options.parse({ url: `${url}/add` }), context)
 }
 
-describe("pins of kubo's door", () => {
-  it('has the limit of an upload, for what is stored and for what it stands for', () =>
+describe('Kubo RPC: pins', () => {
+  it('pin/add → upload limit applies to stored and declared size', () =>
     withDoor({ maxBytes: 100_000 }, async (door) => {
       const blocks: BlockMap = new Map()
       const large = await addFile(blocks, noise(300_000), 'v0')
@@ -81,7 +81,7 @@ describe("pins of kubo's door", () => {
       assert.deepEqual(await below(join(door.adding.data, 'pins')), [])
     }))
 
-  it('goes as a file to a provider that takes files; what is no file is refused', async () => {
+  it('provider that takes files → gets a file; others refused', async () => {
     const there = await startAdding({ maxBytes: 10_000_000 })
     const provider = forwardTo(there.url)
     try {
@@ -117,7 +117,7 @@ describe("pins of kubo's door", () => {
     }
   })
 
-  it('is told of a bucket that takes files what it cannot be there', async () => {
+  it('provider that takes files, no file → reason in the error', async () => {
     const there = await startStandIn(filebaseApi)
     const kind = providerKinds['filebase']
     const keys = { accessKeyId: token, secretAccessKey: 'b' }
@@ -147,7 +147,7 @@ describe("pins of kubo's door", () => {
     }
   })
 
-  it('is spelled as it was asked for, under every upload profile', () =>
+  it('CID spelled as requested, under every upload profile', () =>
     withDoor({ profile: 'unixfs-v0-2015' }, async (door) => {
       const blocks: BlockMap = new Map()
       const raw = addBlock(blocks, 0x55, text('a raw block'))
@@ -162,7 +162,7 @@ describe("pins of kubo's door", () => {
     }))
 })
 
-describe("what kubo's door keeps as it is", () => {
+describe('Kubo RPC: dag/import and block/put', () => {
   const one = (what: readonly Uint8Array[]) =>
     multipart(what.map((body, index) => ({ fileName: `${index}`, name: 'x', body })))
   const send = (door: KuboDoor, path: string, ...parts: Uint8Array[]) => post(`${door.url}/api/v0/${path}`, one(parts))
@@ -187,7 +187,7 @@ describe("what kubo's door keeps as it is", () => {
     return Buffer.concat(pieces)
   }
 
-  it('is the roots of CARs, each told once, with what they are made of', () =>
+  it('CARs → each root once, with statistics', () =>
     withDoor({}, async (door) => {
       const blocks: BlockMap = new Map()
       const file = await addFile(blocks, noise(600_000), 'v0')
@@ -210,7 +210,7 @@ describe("what kubo's door keeps as it is", () => {
       assert.deepEqual(lines(upgraded.body), [root(file.cid.toV1())])
     }))
 
-  it('is nothing of CARs where one of them is cut, false, not whole or asks for what is not done', () =>
+  it('one CAR truncated, false, incomplete or unsupported → none stored', () =>
     withDoor({ maxBytes: 1_000_000 }, async (door) => {
       const blocks: BlockMap = new Map()
       const file = await addFile(blocks, noise(600_000), 'v0')
@@ -243,7 +243,7 @@ describe("what kubo's door keeps as it is", () => {
       assert.deepEqual(await below(join(door.adding.data, 'pins')), [])
     }))
 
-  it('is blocks, under the CID that the options give them', () =>
+  it('blocks → CIDs as the options define', () =>
     withDoor({}, async (door) => {
       const bytes = text('text\n')
       for (const [query, key] of [
@@ -271,7 +271,7 @@ describe("what kubo's door keeps as it is", () => {
       assert.equal((await kept(door)).length, 5)
     }))
 
-  it('is a block with links only with all that it links to, here or in reach', () =>
+  it('block with links → stored only if all are available', () =>
     withDoor({}, async (door) => {
       const blocks: BlockMap = new Map()
       const file = await addFile(blocks, noise(600_000), 'v0')
@@ -303,7 +303,7 @@ describe("what kubo's door keeps as it is", () => {
     ['cid-codec=dag-pb', /malformed/],
     ['format=cbor', /malformed/],
   ] as const)
-    it(`is no block with ${query}`, () =>
+    it(`${query} → refused`, () =>
       withDoor({}, async (door) => {
         const { status, json } = await send(door, `block/put?${query}`, text('one'), text('text\n'))
         assert.equal(status, 400)
@@ -311,7 +311,7 @@ describe("what kubo's door keeps as it is", () => {
         assert.deepEqual(await kept(door), [])
       }))
 
-  it('is no directory and no symbolic link', () =>
+  it('directory or symlink → refused', () =>
     withDoor({}, async (door) => {
       for (const [path, type] of [
         ['block/put', 'application/symlink'],
@@ -328,7 +328,7 @@ describe("what kubo's door keeps as it is", () => {
       assert.deepEqual(await kept(door), [])
     }))
 
-  it('is no block of more than 2 MiB', () =>
+  it('block above 2 MiB → refused', () =>
     withDoor({}, async (door) => {
       const { status, body } = await send(door, 'block/put', text('one'), noise(2 * 1024 * 1024 + 1))
       assert.equal(status, 400)
@@ -337,7 +337,7 @@ describe("what kubo's door keeps as it is", () => {
     }))
 })
 
-describe("pin/rm of kubo's door", () => {
+describe('Kubo RPC: pin/rm', () => {
   const tokens = [{ name: 'team', token: 'team' }, { name: 'owner', token: 'owner', mayDelete: true }, 'plain']
   const remove = async (door: KuboDoor, query: string, token?: string) => {
     const headers: Record<string, string> = token === undefined ? {} : { Authorization: `Bearer ${token}` }
@@ -353,7 +353,7 @@ describe("pin/rm of kubo's door", () => {
     return cid
   }
 
-  it('deletes for a token that may, and for no other client', async () => {
+  it('only a token that may delete can delete', async () => {
     const door = await startKuboDoor(tokens)
     try {
       const [one, two] = [await put(door, 'one'), await put(door, 'two')]
@@ -380,7 +380,7 @@ describe("pin/rm of kubo's door", () => {
     }
   })
 
-  it('deletes none of several where one is not pinned, or an option is not done', async () => {
+  it('one of several CIDs not pinned, or bad option → none deleted', async () => {
     const door = await startKuboDoor(tokens)
     try {
       const one = await put(door, 'one')
@@ -402,7 +402,7 @@ describe("pin/rm of kubo's door", () => {
     }
   })
 
-  it('deletes nothing where uploads need no token', () =>
+  it('uploads need no token → nothing deleted', () =>
     withDoor({}, async (door) => {
       const one = await put(door, 'one')
       await idle(door.adding)
@@ -411,7 +411,7 @@ describe("pin/rm of kubo's door", () => {
       assert.ok(await door.adding.embedded.store.has(one))
     }))
 
-  it('names the provider that still holds it', async () => {
+  it('a provider still holds it → named in the error', async () => {
     const there = scriptedProvider('there')
     const door = await startKuboDoor(tokens, { others: [{ ...there, status: async () => 'pinned' }] })
     try {

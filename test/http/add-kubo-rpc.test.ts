@@ -14,7 +14,7 @@ import { kuboShapes } from '../support/kubo-shapes.ts'
 import { made } from '../support/made.ts'
 import { scriptedProvider } from '../support/scripted-provider.ts'
 
-describe("kubo's door", () => {
+describe('Kubo RPC', () => {
   let door: KuboDoor
   before(async () => {
     door = await startKuboDoor()
@@ -33,7 +33,7 @@ describe("kubo's door", () => {
     }
   }
 
-  it('adds every part as a file and says name, hash and size of each', async () => {
+  it('every part → a file with name, hash and size', async () => {
     const { status, lines } = await add('?progress=false', [
       { name: 'file', fileName: 'a%20b.txt', type: 'application/octet-stream', body: 'hello world\n' },
       { name: 'other', body: 'text' },
@@ -47,7 +47,7 @@ describe("kubo's door", () => {
     assert.equal(lines[1]?.['Name'], lines[1]?.['Hash'])
   })
 
-  it('adds under the profile that the options name', async () => {
+  it('options select the profile', async () => {
     const { lines } = await add('?cid-version=0', [{ fileName: 'a', body: 'hello world\n' }])
     assert.deepEqual(lines, [{ Name: 'a', Hash: 'QmT78zSuBmuS4z925WZfrqQ1qHaJ56DQaTfyMUF7F8ff5o', Size: '20' }])
     const empty = await add('?cid-version=1&raw-leaves=true', [{ fileName: 'a', body: '' }])
@@ -83,7 +83,7 @@ describe("kubo's door", () => {
     ...['trickle=no', 'n=true&only-hash=false', 'encoding=text', 'cid-base=base58btc'],
   ]
   for (const query of refused) {
-    it(`refuses ${query}, which would give another CID or is not here`, async () => {
+    it(`${query}: another CID, or unsupported → refused`, async () => {
       const { status, lines } = await add(`?${query}`, [{ fileName: 'a', body: 'x' }])
       assert.equal(status, 400)
       assert.equal(lines[0]?.['Type'], 'error')
@@ -93,7 +93,7 @@ describe("kubo's door", () => {
     })
   }
 
-  it('adds a directory, in one around it or as the one that is sent, and says each directory below', async () => {
+  it('directory, wrapped or as sent → one line per directory', async () => {
     const rows = directoryRows.filter((row) => row.files().length < 100 && row.what !== 'sixty-four levels')
     for (const { what, files, cids } of rows) {
       const parts = [...partsOf(files())].map((part) => ({
@@ -110,7 +110,7 @@ describe("kubo's door", () => {
     }
   })
 
-  it('refuses several directories without one around them, and paths that lead out', async () => {
+  it('several directories without wrap, or paths upwards → refused', async () => {
     const several = [
       { fileName: 'a%2Fb', body: 'x' },
       { fileName: 'c%2Fd', body: 'x' },
@@ -129,7 +129,7 @@ describe("kubo's door", () => {
 
   // Whatever the operator's own profile is: what is said of the shape, and what is not, is as Kubo has it.
   for (const profile of profiles)
-    it(`answers Kubo's CID and size for options of add, under ${profile} too`, async () => {
+    it(`add options under ${profile} → Kubo's CID and size`, async () => {
       const own = await startKuboDoor(undefined, { profile })
       try {
         for (const [query, bytes, cid, dagBytes] of kuboShapes) {
@@ -147,7 +147,7 @@ describe("kubo's door", () => {
       }
     })
 
-  it('gives what is added without them the CID of its own profile', async () => {
+  it('no options → the configured profile', async () => {
     for (const [profile, cid] of [
       ['unixfs-v1-2025', 'bafybeie5gxktemz66e3qddwad3yo4hdt5mvvl2w45rfkkc2utp6peqhvf4'],
       ['unixfs-v0-2015', 'QmVDGew4naBVGudJYqXePPaaHhHTWgs53LYfCu2GdF5rR8'],
@@ -163,7 +163,7 @@ describe("kubo's door", () => {
     }
   })
 
-  it('keeps what has a shape of its own under the CID it was told, and reads it back', async () => {
+  it('custom layout → stored under its CID, readable', async () => {
     const bytes = randomBytes(600_000)
     for (const query of ['raw-leaves=true', 'cid-version=1&raw-leaves=false&chunker=size-65536&max-file-links=3']) {
       const { status, lines } = await add(`?${query}`, [{ fileName: 'a', body: bytes }])
@@ -178,7 +178,7 @@ describe("kubo's door", () => {
     }
   })
 
-  it('accepts what says how it is done here anyway, and what changes nothing', async () => {
+  it('options that change nothing → accepted', async () => {
     // What Kubo's own client in Go sends, that in JavaScript, and names that Kubo does not know.
     const go =
       'cid-version=0&chunker=size-262144&hash=sha2-256&fscache=false&inline=false&inline-limit=32&nocopy=false&only-hash=false&pin=true&progress=true&silent=false&encoding=json&stream-channels=true'
@@ -200,7 +200,7 @@ describe("kubo's door", () => {
     assert.deepEqual(await add('?silent=true', [{ fileName: 'a', body: 'x' }]), { status: 200, lines: [] })
   })
 
-  it('only-hash tells the CID and keeps nothing', async () => {
+  it('only-hash → CID, nothing stored', async () => {
     const { status, lines } = await add('?n=true', [{ fileName: 'a', body: 'of this nothing is kept' }])
     assert.equal(status, 200)
     const cid = CID.parse(lines[0]?.['Hash'] as string)
@@ -215,13 +215,13 @@ describe("kubo's door", () => {
     ['a file in a directory', { fileName: 'a%2Fb.txt', body: 'x' }],
   ]
   for (const [what, part] of noFiles)
-    it(`refuses ${what}, which would not be a plain file`, async () => {
+    it(`${what}: not a plain file → refused`, async () => {
       const { status, lines } = await add('', [{ fileName: 'first', body: 'x' }, part])
       assert.equal(status, 400)
       assert.equal(lines[0]?.['Type'], 'error')
     })
 
-  it('reads back: cat, with a path, an offset and a length; block/get; dag/export', async () => {
+  it('cat with path, offset, length; block/get; dag/export', async () => {
     const bytes = randomBytes(3_000_000)
     const { lines } = await add('', [{ fileName: 'a', body: bytes }])
     const cid = lines[0]?.['Hash'] as string
@@ -239,7 +239,7 @@ describe("kubo's door", () => {
     assert.deepEqual(block, (await reader.get(CID.parse(cid) as never))?.bytes)
   })
 
-  it('pins a DAG that it finds, of any codec, whole or not at all', async () => {
+  it('pin/add: DAG of any codec → complete or not at all', async () => {
     const leaf = encode({ a: 1 })
     const leafCid = CID.createV1(0x71, await sha256.digest(leaf))
     const root = encode({ leaf: leafCid })
@@ -278,11 +278,11 @@ describe("kubo's door", () => {
     ['add', 400],
   ]
   for (const [path, status, method = 'POST', headers = {}] of errors)
-    it(`answers ${status} to ${method} ${path}`, async () => {
+    it(`${method} ${path} → ${status}`, async () => {
       assert.equal((await fetch(`${door.url}/api/v0/${path}`, { method, headers })).status, status)
     })
 
-  it('says that an upload stopped coming by 408, in the words of Kubo', async () => {
+  it("stalled upload → 408 in Kubo's format", async () => {
     const own = await startKuboDoor(undefined, { limits: { maxBytes: 1000, idleMs: 50, minRate: 0, graceMs: 1000 } })
     try {
       const body = multipart([{ fileName: 'a', body: 'x'.repeat(500) }])
@@ -302,7 +302,7 @@ describe("kubo's door", () => {
     }
   })
 
-  it('says that the disk is full by 507, in the words of Kubo', async () => {
+  it("full disk → 507 in Kubo's format", async () => {
     const full = scriptedProvider('disk', 'quota', { local: true })
     const own = await startKuboDoor(undefined, { withoutEmbedded: true, others: [full] })
     try {
@@ -319,11 +319,11 @@ describe("kubo's door", () => {
     }
   })
 
-  it('says its version', async () => {
+  it('version', async () => {
     assert.equal(((await (await call('version')).json()) as { Version: string }).Version, '0.0.0')
   })
 
-  it('looks into every part: text of any charset is bytes, a multipart in one is refused', async () => {
+  it('text part of any charset → bytes; nested multipart → refused', async () => {
     const latin = { name: 'note', type: 'text/plain; charset=ISO-8859-1', body: Buffer.from('r\xe4k', 'latin1') }
     const { status, lines } = await add('', [latin])
     assert.deepEqual([status, lines[0]?.['Size']], [200, '3'])
@@ -332,7 +332,7 @@ describe("kubo's door", () => {
     assert.equal((await add('', [{ name: 'a', type: 'text/plain\r\nContent-Type: a/b', body: 'x' }])).status, 400)
   })
 
-  it('sends no Continue to an HTTP/1.0 client', async () => {
+  it('HTTP/1.0 client → no Continue', async () => {
     const body = multipart([{ fileName: 'a', body: 'x' }]).toString()
     const ask = (version: string) =>
       raw(Number(new URL(door.url).port), (socket) =>
@@ -344,7 +344,7 @@ describe("kubo's door", () => {
     assert.match(await ask('1.1'), /^HTTP\/1.1 100 /)
   })
 
-  it('wants a token where there are some, as Bearer or as HTTP Basic', async () => {
+  it('tokens configured → required, as Bearer or HTTP Basic', async () => {
     const guarded = await startKuboDoor(['one', 'project:two'])
     const basic = (pair: string) => ({ Authorization: `Basic ${Buffer.from(pair).toString('base64')}` })
     try {

@@ -99,7 +99,7 @@ async function startThin(
 
 const ours = { Authorization: 'Bearer ours', Cookie: 'a=b', Origin: 'https://a.example' }
 
-describe('uploads that come back', () => {
+describe('upload loops', () => {
   let back: Provider | undefined
   afterEach(() => back?.close())
 
@@ -128,7 +128,7 @@ describe('uploads that come back', () => {
     close: async () => {},
   })
 
-  it('two that keep at each other refuse at once, and say why', async () => {
+  it('two gateways that forward to each other → refused at once', async () => {
     const one = await startAdding({ confirm: 2, others: [later(() => back as Provider)] })
     const toOne = forwardTo(one.url)
     const two = await startAdding({ confirm: 2, others: [toOne] })
@@ -146,7 +146,7 @@ describe('uploads that come back', () => {
     }
   })
 
-  it('thin mode into a loop: 502 at once; thin mode in a row is none', async () => {
+  it('thin mode: loop → 502 at once; chain → accepted', async () => {
     const end = await startAdding()
     let target = ''
     const door = await listen((request, response) => {
@@ -175,7 +175,7 @@ describe('uploads that come back', () => {
   })
 })
 
-describe('thin mode to a service like this one', () => {
+describe('thin mode to another cidgate', () => {
   let there: Adding
   let thin: Thin
   before(async () => {
@@ -188,7 +188,7 @@ describe('thin mode to a service like this one', () => {
     await there.close()
   })
 
-  it('answers its CIDs, and has the blocks in its own tiers', async () => {
+  it('returns its CIDs; blocks are in the local tiers', async () => {
     const big = randomBytes(3_000_000)
     const { status, json, body } = await post(
       `${thin.url}/add`,
@@ -202,7 +202,7 @@ describe('thin mode to a service like this one', () => {
     assert.equal(thin.tiers.size, 5)
   })
 
-  it('with only-hash answers the CIDs, and the service hears nothing of it', async () => {
+  it('only-hash → CIDs; service gets no request', async () => {
     const state = async () => [await keptIn(there.data), there.log.length, thin.tiers.size]
     await idle(there)
     for (const query of ['', '&wrap=true']) {
@@ -219,7 +219,7 @@ describe('thin mode to a service like this one', () => {
     assert.equal((await post(`${thin.url}/add?only-hash=true`, multipart([{ body: 'x' }]))).status, 401)
   })
 
-  it('keeps its own limits and tokens, and the service then has nothing', async () => {
+  it('own limits and tokens apply before forwarding', async () => {
     await idle(there)
     const before = await keptIn(there.data)
     const cases: readonly (readonly [number, Buffer, Record<string, string>])[] = [
@@ -237,7 +237,7 @@ describe('thin mode to a service like this one', () => {
     }
   })
 
-  it('takes folders: the service has the same directory, and its blocks are in the own tiers', async () => {
+  it('folder → same directory there, blocks in the local tiers', async () => {
     const shown = ['names in no order', 'names of other scripts, spaces and marks', 'directories in directories']
     const rows = directoryRows.filter(({ what }) => [...shown, 'an empty file and an empty directory'].includes(what))
     assert.equal(rows.length, 4)
@@ -253,7 +253,7 @@ describe('thin mode to a service like this one', () => {
     for (const key of there.tiers.keys()) assert.ok(thin.tiers.has(key))
   })
 
-  it('takes names of files in folders as they are, also with quotes', async () => {
+  it('file names in folders → unchanged, including quotes', async () => {
     const parts = ['say \\"a\\"', 'b c', 'ä/ö'].map((fileName) => ({ fileName, body: fileName }))
     const own = await post(`${there.url}/add?wrap=true`, multipart(parts), { Authorization: 'Bearer theirs' })
     const { status, json, body } = await post(`${thin.url}/add?wrap=true`, multipart(parts), ours)
@@ -270,7 +270,7 @@ describe('thin mode to a service like this one', () => {
     ['a CAR', multipart(files('a')), /bring the CAR to the service itself/, 'format=car'],
   ]
   for (const [what, body, says, query = 'wrap=true'] of refused)
-    it(`refuses ${what}, and the service then has nothing`, async () => {
+    it(`${what} → refused, nothing at the service`, async () => {
       await idle(there)
       const before = await keptIn(there.data)
       const answer = await post(`${thin.url}/add?${query}`, body, ours)
@@ -280,7 +280,7 @@ describe('thin mode to a service like this one', () => {
       assert.deepEqual(await keptIn(there.data), before)
     })
 
-  it('leaves nothing anywhere of a client that leaves in the middle', async () => {
+  it('client leaves during upload → nothing stored anywhere', async () => {
     await idle(there)
     const before = await keptIn(there.data)
     const body = multipart([{ fileName: 'a', body: randomBytes(2_000_000) }])
@@ -296,7 +296,7 @@ describe('thin mode to a service like this one', () => {
   })
 })
 
-describe('thin mode to something else', () => {
+describe('thin mode to another service', () => {
   const open: (() => unknown)[] = []
   afterEach(async () => {
     for (const close of open.splice(0)) await close()
@@ -325,7 +325,7 @@ describe('thin mode to something else', () => {
   const hello = 'bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4'
   const add = (thin: Thin) => post(`${thin.url}/add?schema_=x`, multipart([{ body: 'hello world\n' }]), ours)
 
-  it('asks a Kubo for our profile, and shows it nothing of the client', async () => {
+  it('Kubo → gets our profile, nothing about the client', async () => {
     let seen: IncomingMessage | undefined
     let said = ''
     const thin = await thinTo(async (request, response) => {
@@ -345,7 +345,7 @@ describe('thin mode to something else', () => {
     assert.equal(seen?.headers['user-agent'], 'cidgate/test')
   })
 
-  it('sends the service the first bytes before the client has sent the last', async () => {
+  it('first bytes are forwarded before the last arrive', async () => {
     const first = Promise.withResolvers<void>()
     const thin = await thinTo(async (request, response) => {
       request.once('data', () => first.resolve())
@@ -391,7 +391,7 @@ describe('thin mode to something else', () => {
     return { thin: await thinTo(handler, '/api/v0', options), bodies, first: first.promise }
   }
 
-  it('sends a Kubo, which keeps every part, only the data parts', async () => {
+  it('Kubo, which stores every part → gets data parts only', async () => {
     const { thin, bodies } = await thinAndSeen()
     const parts = [
       { name: 'other', fileName: 'x', body: 'unchecked' },
@@ -410,7 +410,7 @@ describe('thin mode to something else', () => {
 
   const folder = 'bafybeigpk3zulymwmoqdajj72zyq77zdwayprjtlbcgbnkut3g27eftu6y'
 
-  it('sends a Kubo a folder by the names in it, and asks for the directory around them', async () => {
+  it('Kubo, folder → gets its paths and wrap option', async () => {
     let seen: IncomingMessage | undefined
     let said = ''
     const thin = await thinTo(async (request, response) => {
@@ -431,7 +431,7 @@ describe('thin mode to something else', () => {
     assert.equal(status, 200, body)
   })
 
-  it('does not believe a service that keeps the files and makes no folder of them', async () => {
+  it('service ignores the folder → its answer is not trusted', async () => {
     const thin = await thinTo(async (request, response) => {
       assert.match(request.url ?? '', /^\/add\?wrap=true$/)
       await read(request)
@@ -446,7 +446,7 @@ describe('thin mode to something else', () => {
     )
   })
 
-  it('does not end the body of a folder that is not to be kept', async () => {
+  it('refused folder → body is never completed', async () => {
     const admit = (cid: CID) => {
       if (cid.code === 0x70) throw new Failure('denied', 'it is on a denylist', { source: 'ours' })
     }
@@ -457,7 +457,7 @@ describe('thin mode to something else', () => {
     for (const seen of await Promise.all(bodies)) assert.deepEqual([seen.isCut, seen.delimiters()], [true, 1])
   })
 
-  it('sends the end of a body only when all of it was valid', async () => {
+  it('body is completed only when all parts are valid', async () => {
     const { thin, bodies, first } = await thinAndSeen()
     async function* body() {
       const whole = multipart([{ body: 'hello world\n' }])
@@ -473,7 +473,7 @@ describe('thin mode to something else', () => {
     assert.deepEqual([seen?.isCut, seen?.delimiters()], [true, 1])
   })
 
-  it('does not send the end of a part that is not to be kept, though others follow', async () => {
+  it('refused part → never completed, even before others', async () => {
     const admit = (cid: CID) => {
       if (cid.toString() === hello) throw new Failure('denied', 'it is on a denylist', { source: 'ours' })
     }
@@ -492,7 +492,7 @@ describe('thin mode to something else', () => {
     assert.deepEqual([seen?.isCut, seen?.delimiters()], [true, 1])
   })
 
-  it('does not send the end of a file that holds a block that is not to be kept', async () => {
+  it('file with a denied block → never completed', async () => {
     const leaf = randomBytes(1024 * 1024)
     const denied = CID.createV1(0x55, await sha256.digest(leaf)).toString()
     const admit = (cid: CID) => {
@@ -505,7 +505,7 @@ describe('thin mode to something else', () => {
     for (const seen of await Promise.all(bodies)) assert.deepEqual([seen.isCut, seen.delimiters()], [true, 1])
   })
 
-  it('lets a client pause for longer than the service may take to answer', async () => {
+  it("client may pause longer than the service's timeout", async () => {
     const { thin } = await thinAndSeen({ answerMs: 100 })
     async function* body() {
       const whole = multipart([{ body: 'hello world\n' }])
@@ -518,7 +518,7 @@ describe('thin mode to something else', () => {
     assert.equal(status, 200, text)
   })
 
-  it('starts the timeout for the answer of a Kubo at the end of the body', async () => {
+  it("Kubo's response timeout starts at the end of the body", async () => {
     const begun = Promise.withResolvers<void>()
     const thin = await thinTo(
       async (request, response) => {
@@ -543,7 +543,7 @@ describe('thin mode to something else', () => {
     assert.equal(status, 200, text)
   })
 
-  it('says of an answer that does not end that it began', async () => {
+  it('endless response → error says that it began', async () => {
     for (const [begins, words] of [
       [true, 'its answer did not end within 100 ms'],
       [false, 'no answer within 100 ms'],
@@ -654,7 +654,7 @@ describe('thin mode to something else', () => {
     ],
   ]
   for (const [name, outcome, handler] of bad) {
-    it(`answers 502 to ${name}`, async () => {
+    it(`${name} → 502`, async () => {
       const thin = await thinTo(handler)
       const { status, json, body } = await add(thin)
       assert.equal(status, 502, body)
@@ -686,7 +686,7 @@ describe('thin mode to something else', () => {
   for (const path of ['/add', '/api/v0'])
     for (const isEarly of [false, true])
       for (const [status, title, sent, retry] of handedOn)
-        it(`hands on ${status} ${JSON.stringify(sent)} of ${path}${isEarly ? ', said early,' : ''} as that of the service`, async () => {
+        it(`${path}: ${status} ${JSON.stringify(sent)}${isEarly ? ', sent early' : ''} → forwarded as the service's`, async () => {
           const thin = await thinTo(refusing(status, sent, isEarly), path, {
             authorization: 'Bearer theirs-and-secret',
           })
@@ -712,7 +712,7 @@ describe('thin mode to something else', () => {
           assert.doesNotMatch(told, /theirs-and-secret|upstairs/)
         })
 
-  it('answers 502 when the service is down', async () => {
+  it('service down → 502', async () => {
     const { server, port } = await listen(() => {})
     server.close()
     const thin = await startThin(`http://127.0.0.1:${port}/add`)

@@ -15,7 +15,7 @@ import { metricsOf, startGateway, type TestGateway, tempFolder } from '../suppor
 const upload = ({ url }: TestGateway, headers: Record<string, string> = {}) =>
   post(`${url}/add`, multipart([{ body: 'hello' }]), headers)
 
-describe('a page that uploads without a token', () => {
+describe('page that uploads without a token', () => {
   let own: TestGateway
   let open: TestGateway
   let behind: TestGateway
@@ -36,7 +36,7 @@ describe('a page that uploads without a token', () => {
     ['http://127.0.0.1:8080', 200],
     ['http://[::1]:8080', 200],
   ] as const)
-    test(`of ${origin} is answered with ${status} on this machine`, async () => {
+    test(`${origin} → ${status} on this machine`, async () => {
       const answer = await upload(own, { origin })
       assert.equal(answer.status, status, answer.body)
       // Where it is refused, its script is told why.
@@ -62,22 +62,22 @@ describe('a page that uploads without a token', () => {
     assert.equal((await upload(own, headers)).status, 200)
   })
 
-  test('of a stranger may, where the operator says that uploads are open', async () => {
+  test('foreign page, uploads open → accepted', async () => {
     assert.equal((await upload(open, { origin: 'https://evil.example' })).status, 200)
   })
 
-  test('is refused behind a proxy on this machine as well', async () => {
+  test('behind a local proxy → refused too', async () => {
     assert.equal((await upload(behind, { origin: 'https://evil.example' })).status, 403)
   })
 
-  test('gets its preflight answered as before', async () => {
+  test('preflight → still answered', async () => {
     const headers = { origin: 'https://evil.example', 'access-control-request-method': 'POST' }
     const { status, headers: said } = await fetch(`${own.url}/add`, { method: 'OPTIONS', headers })
     assert.deepEqual([status, said.get('access-control-allow-methods')], [204, 'POST, OPTIONS'])
   })
 })
 
-describe('a client of another machine, of which a trusted proxy tells', () => {
+describe('remote client behind a trusted proxy', () => {
   const stranger = { 'x-forwarded-for': '203.0.113.9' }
   const trustedProxies = ['127.0.0.1']
   const path = '/add'
@@ -104,7 +104,7 @@ describe('a client of another machine, of which a trusted proxy tells', () => {
       }
     })
 
-  test('is let in by a program that opens its own address', async () => {
+  test('program that opens its own address → accepted', async () => {
     const at = await startGateway({ config: { trustedProxies } })
     const server = createServer(at.gateway.handler)
     try {
@@ -120,7 +120,7 @@ describe('a client of another machine, of which a trusted proxy tells', () => {
   })
 })
 
-describe('a token with a quota', () => {
+describe('token with a quota', () => {
   const secret = 'the-token-of-the-tests'
   const authorization = { authorization: `Bearer ${secret}` }
   const start = (quota: Record<string, unknown>, more: Parameters<typeof startGateway>[0] = {}) =>
@@ -136,7 +136,7 @@ describe('a token with a quota', () => {
     })
   const quotaOf = ({ json }: { readonly json: Record<string, unknown> }) => json['quota']
 
-  test('is refused with what is left, when to come again, and by the same count at every door', async () => {
+  test('exhausted → refused with remaining quota, counted across all endpoints', async () => {
     const at = await start({ uploads: 3, bytes: '1KiB' })
     try {
       assert.equal((await upload(at, authorization)).status, 200)
@@ -186,7 +186,7 @@ describe('a token with a quota', () => {
     }
   })
 
-  test('is used up by what lies below a block as well', async () => {
+  test('linked blocks count too', async () => {
     const at = await start({ bytes: '1KiB' })
     try {
       const put = (query: string, body: Uint8Array, token: string) =>
@@ -203,7 +203,7 @@ describe('a token with a quota', () => {
     }
   })
 
-  test('is asked by the length that is announced, before the body comes', async () => {
+  test('announced length is checked before the body', async () => {
     const at = await start({ bytes: '1KiB' })
     try {
       const socket = connect(Number(new URL(at.url).port), '127.0.0.1')
@@ -218,7 +218,7 @@ describe('a token with a quota', () => {
     }
   })
 
-  test('is used up by no upload that failed, and is the same after a restart', async () => {
+  test('failed uploads are free; the count survives a restart', async () => {
     const data = await tempFolder()
     const first = await start({ uploads: 2, bytes: '1KiB' }, { data })
     try {
@@ -244,7 +244,7 @@ describe('a token with a quota', () => {
     }
   })
 
-  test('holds in thin mode', async () => {
+  test('applies in thin mode', async () => {
     const behind = await startGateway()
     const at = await start({ uploads: 1 }, { config: { upload: { rpc: false, through: `${behind.url}/add` } } })
     try {
@@ -257,7 +257,7 @@ describe('a token with a quota', () => {
   })
 })
 
-test('tokens have names, are known by their hash, and end', async () => {
+test('tokens: name, hash and expiry', async () => {
   const [plain, hashed, ended] = ['plain-plain-plain', 'hashed-hashed-hashed', 'ended-ended-ended-ended']
   const sha256 = createHash('sha256').update(hashed).digest('hex')
   const tokens = [

@@ -28,7 +28,7 @@ async function nobody(): Promise<string> {
   return `http://127.0.0.1:${typeof address === 'object' && address ? address.port : 0}`
 }
 
-describe('which clients the admin address answers', () => {
+describe('clients of the admin address', () => {
   const token = 'a token of the operator'.replaceAll(' ', '-')
   let at: TestGateway
   let open: TestGateway
@@ -64,7 +64,7 @@ describe('which clients the admin address answers', () => {
       server.close()
       assert.equal(text.slice(9, 12), status)
     })
-  test('a client that sends a large body first reads its refusal, and no reset', async () => {
+  test('large body → refusal is readable, no reset', async () => {
     const server = createServer(at.gateway.admin).listen(0, '127.0.0.1')
     await once(server, 'listening')
     const { port } = server.address() as AddressInfo
@@ -171,7 +171,7 @@ describe('which clients the admin address answers', () => {
     test(`${name}: ${status}`, async () => {
       assert.equal((await supertest(at.gateway.admin)[method](path).set(headers)).status, status)
     })
-  test('from another machine: probes alone without a token, everything with it', async () => {
+  test('remote client: probes without a token, everything with one', async () => {
     const far = supertest(elsewhere(at))
     for (const [path, status] of [
       ['/readyz', 200],
@@ -187,7 +187,7 @@ describe('which clients the admin address answers', () => {
     assert.equal((await far.get('/uploads').set({ Authorization: `Bearer ${token}` })).status, 200)
     assert.equal((await far.delete('/uploads/x/y').set({ Authorization: `Bearer ${token}` })).status, 404)
   })
-  test('from another machine, where no token is configured: metrics are read, uploads are not', async () => {
+  test('remote client, no token configured: metrics only, no uploads', async () => {
     const far = supertest(elsewhere(open))
     assert.equal((await far.get('/metrics')).status, 200)
     const refused = await far.get('/uploads')
@@ -196,7 +196,7 @@ describe('which clients the admin address answers', () => {
   })
 })
 
-test('what is not there, or cannot be decoded, is said in JSON', async () => {
+test('unknown or undecodable path → JSON error', async () => {
   const at = await startGateway()
   try {
     const nothing = await supertest(at.gateway.admin).get('/nothing-is-here')
@@ -210,7 +210,7 @@ test('what is not there, or cannot be decoded, is said in JSON', async () => {
   }
 })
 
-test('a bug is 500 without a word of the sources, and a line of the log with them', async () => {
+test('bug → 500 without sources; details in the log', async () => {
   const lines: string[] = []
   const admin = createAdmin({
     requestId: () => 'an-id',
@@ -234,7 +234,7 @@ test('a bug is 500 without a word of the sources, and a line of the log with the
 type State = { ready: boolean; draining: boolean; uploads?: boolean; checks: Check[] }
 
 describe('/uploads', () => {
-  test('/uploads lists open uploads until they are confirmed or given up', async () => {
+  test('lists open uploads until confirmed or abandoned', async () => {
     const gone = await nobody()
     const at = await startGateway({
       config: {
@@ -271,7 +271,7 @@ describe('/uploads', () => {
   })
 })
 
-test('the only copy of what was accepted is let go where that is wanted', async () => {
+test('abandoning the last copy requires an explicit option', async () => {
   const pinning = { queue: true, providers: [{ name: 'gone', use: 'kubo', url: await nobody() }] }
   const at = await startGateway({ config: { pinning } })
   const ask = supertest(at.gateway.admin)
@@ -319,7 +319,7 @@ describe('/readyz', () => {
     }
   }
 
-  test('says of each provider how the last look went, and stays ready for reads', async () => {
+  test('shows the last check of providers; stays ready for reads', async () => {
     const { ready, uploads, checks } = await looked()
     assert.equal(ready, true)
     assert.equal(uploads, false)
@@ -330,12 +330,12 @@ describe('/readyz', () => {
     assert.equal((await ask()).status, 200)
   })
 
-  test('/readyz?for=uploads is 503 when uploads cannot be confirmed', async () => {
+  test('?for=uploads → 503 if uploads cannot be confirmed', async () => {
     await looked()
     assert.equal((await ask('?for=uploads')).status, 503)
   })
 
-  test('a gateway that is about to close says so', async () => {
+  test('shutdown → not ready', async () => {
     at.gateway.drain()
     const { status, body } = (await ask()) as { status: number; body: State }
     assert.equal(status, 503)
@@ -343,8 +343,8 @@ describe('/readyz', () => {
   })
 })
 
-describe('damage in the data folder', () => {
-  test('is told by /readyz and status, which stay well', async () => {
+describe('damaged data folder', () => {
+  test('reported by /readyz and status, which stay healthy', async () => {
     const data = await tempFolder()
     try {
       await mkdir(join(data, 'denylists'), { recursive: true })
@@ -386,7 +386,7 @@ describe('/readyz in thin mode', () => {
     }
   }
 
-  test('uploads can be confirmed while the service is there', async () => {
+  test('service reachable → uploads can be confirmed', async () => {
     const there = await startGateway()
     try {
       assert.equal((await uploadsOf(`${there.url}/add`))[0], true)
@@ -402,7 +402,7 @@ describe('/readyz in thin mode', () => {
   })
 })
 
-describe('whether uploads can be confirmed', () => {
+describe('readiness for uploads', () => {
   const check = (name: string, ok: boolean): Check => ({ name, ok })
   const rows: [what: string, seen: Check[], confirm: number | 'all', queue: boolean, uploads: boolean | undefined][] = [
     ['not looked at yet', [], 1, false, undefined],

@@ -62,7 +62,7 @@ async function until(what: string, is: () => Promise<boolean> | boolean): Promis
 
 const knows = async (at: TestGateway, cid: string) => (await indexer.walk(at.url)).known.has(hexOf(cid))
 
-describe('announcing', () => {
+describe('announce', () => {
   test('uploaded → announced and confirmed; unpinned → removed', async () => {
     const at = await announcing()
     assert.equal((await fetchAll(`${at.url}/ipni/v1/ad/head`)).status, 204)
@@ -85,7 +85,7 @@ describe('announcing', () => {
     assert.equal((await fetch(`${at.url}/ipni/v1/ad/head`, { method: 'PUT' })).status, 405)
   })
 
-  test('a restart → the same chain goes on', async () => {
+  test('restart → chain continues', async () => {
     const data = await tempFolder()
     const one = await announcing({}, data)
     const first = await add(one, 'before')
@@ -122,7 +122,7 @@ describe('announcing', () => {
     }
   })
 
-  test('denied → removed, and told by no router of ours', async () => {
+  test('denied → removed, absent from our router', async () => {
     const data = await tempFolder()
     const list = join(data, 'list.deny')
     await writeFile(list, '')
@@ -134,7 +134,7 @@ describe('announcing', () => {
     await until('the other is known', () => knows(at, stays))
   })
 
-  test('an indexer that refuses → told again later, nothing is lost', async () => {
+  test('indexer refuses → retried, nothing lost', async () => {
     indexer.refuses = 503
     const at = await announcing()
     const cid = await add(at, 'told late')
@@ -143,7 +143,7 @@ describe('announcing', () => {
     await until('it is announced', () => knows(at, cid))
   })
 
-  test('mistakes in the configuration → named', () => {
+  test('configuration mistakes → named', () => {
     const wrong = (input: Record<string, unknown>, what: RegExp) => assert.throws(() => parseConfig(input), what)
     wrong({ announce: {} }, /announce: others could not reach this gateway \(expected `public`/)
     wrong({ announce: {}, public: 'http://gw.example' }, /public: other nodes ask a name over https alone/)

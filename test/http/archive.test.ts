@@ -14,9 +14,9 @@ const paths = [
 ]
 
 for (const types of ['api', 'web'] as const) {
-  describe(`an archive, ${types} mode`, () => {
+  describe(`archive, ${types} mode`, () => {
     for (const path of paths) {
-      test(`${path} is 404`, async () => {
+      test(`${path} → 404`, async () => {
         const at = await startGateway({ config: { responses: { types } } })
         try {
           const { status, headers, body } = await fetchAll(at.url + path, { accept: 'application/json' })
@@ -31,7 +31,7 @@ for (const types of ['api', 'web'] as const) {
       })
     }
 
-    test('what a tier may have that cannot be asked is not called absent', async () => {
+    test('unreachable tier may have it → not reported as absent', async () => {
       const { files } = await fixtures()
       const server = await startS3Server()
       const { bucket, endpoint, accessKeyId, secretAccessKey } = server

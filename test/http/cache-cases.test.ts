@@ -157,23 +157,23 @@ for (const [subject, rows] of Object.entries(cases))
       })
   })
 
-describe('variants and keys', () => {
+describe('variants and cache keys', () => {
   const raw = { accept: 'application/vnd.ipld.raw' }
 
-  test('what depends on Accept has a tag of its own, and says Vary', async () => {
+  test('depends on Accept → own ETag, Vary', async () => {
     const [file, block] = [await ask('GET', path(), {}), await ask('GET', path(), raw)]
     assert.notEqual(file.headers.etag, block.headers.etag)
     for (const { headers } of [file, block]) assert.match(String(headers.vary), /\bAccept\b/i)
   })
 
-  test('the tag of one form is no copy of another', async () => {
+  test('ETag of one representation never matches another', async () => {
     const block = await ask('GET', path(), raw)
     assert.equal((await ask('GET', path(), { ...raw, 'if-none-match': tag() })).status, 200)
     assert.equal((await ask('GET', path(), { 'if-none-match': String(block.headers.etag) })).status, 200)
     assert.equal((await ask('GET', path(), { ...raw, 'if-none-match': String(block.headers.etag) })).status, 304)
   })
 
-  test('a form that was asked before changes nothing of the next one', async () => {
+  test('earlier representation does not affect the next', async () => {
     for (const accept of ['application/vnd.ipld.raw', '*/*', 'application/vnd.ipld.car', 'application/json']) {
       await ask('GET', path(), { accept })
       const { headers, body } = await ask('GET', path(), {})
@@ -182,7 +182,7 @@ describe('variants and keys', () => {
     }
   })
 
-  test('HEAD says what GET says', async () => {
+  test('HEAD has the headers of GET', async () => {
     const told = ({ headers: { date: _date, 'x-request-id': _id, 'cache-status': _from, ...rest } }: Answer) => rest
     const [head, got] = [await ask('HEAD', path(), {}), await ask('GET', path(), {})]
     const { connection: _one, ...asHead } = told(head)
@@ -191,7 +191,7 @@ describe('variants and keys', () => {
   })
 
   for (const method of ['POST', 'PUT', 'PATCH', 'DELETE'])
-    test(`${method} is 405, is not kept, and the file stays as it was`, async () => {
+    test(`${method} → 405, not cached, file unchanged`, async () => {
       const { status, headers } = await ask(method, path(), {})
       assert.equal(status, 405)
       assert.match(String(headers['cache-control'] ?? 'no-store'), /no-store/)
@@ -200,7 +200,7 @@ describe('variants and keys', () => {
     })
 })
 
-describe('what is not the file is never kept for long', () => {
+describe('responses other than the file are not cached for long', () => {
   const rows: readonly (readonly [what: string, path: () => string, headers: Headers, status: number])[] = [
     ['absent', () => `/ipfs/${nobodyHas}`, {}, 404],
     ['absent below a path', () => `/ipfs/${all.directory}/nowhere`, {}, 404],

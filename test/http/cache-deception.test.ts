@@ -75,12 +75,12 @@ function ask(base: string, path: string, method = 'GET', headers: object = {}, b
 const detailOf = ({ body }: Answer): unknown => (JSON.parse(String(body)) as { detail: unknown }).detail
 const isKept = ({ headers }: Answer): boolean => !/no-store/.test(String(headers['cache-control']))
 
-describe('a disguise of a path that answers by who asks', () => {
+describe('cache deception: private paths', () => {
   const form = multipart([{ body: 'hello' }])
   const formHeaders = { ...bearer, 'content-type': `multipart/form-data; boundary=${boundary}` }
 
   for (const path of ['/add', '/api/v0/pin/ls', '/api/v0/version'])
-    test(`${path}: is none, and what is kept of it is the same for everybody`, async () => {
+    test(`${path}: no static file, cacheable only if public`, async () => {
       for (const disguise of disguises)
         for (const [method, body] of [['GET'], ['POST', form]] as const) {
           const answer = await ask(at.url, path + disguise, method, formHeaders, body)
@@ -89,7 +89,7 @@ describe('a disguise of a path that answers by who asks', () => {
         }
     })
 
-  test('a query is no disguise: the answer to an upload is not kept under it', async () => {
+  test('query on an upload → response not cached', async () => {
     for (const path of ['/add?x.css', '/add?a=/x.css']) {
       const answer = await ask(at.url, path, 'POST', formHeaders, form)
       assert.ok(!isKept(answer), `${path}: ${answer.status} ${answer.headers['cache-control']}`)
@@ -97,7 +97,7 @@ describe('a disguise of a path that answers by who asks', () => {
   })
 
   for (const path of ['/metrics', '/status', '/uploads', '/pins/bafkqaaa'])
-    test(`${path} of the admin address: nothing is kept, as itself or disguised`, async () => {
+    test(`${path} of the admin address → never cached, disguised or not`, async () => {
       for (const disguise of ['', '/', '?x.css', ...disguises]) {
         const answer = await ask(admin, path + disguise)
         assert.ok(!isKept(answer), `${path}${disguise}: ${answer.headers['cache-control']}`)
@@ -106,7 +106,7 @@ describe('a disguise of a path that answers by who asks', () => {
       }
     })
 
-  test('a path that is passed on: encoded slashes and the like stay here, and what the service says of keeping is passed on', async () => {
+  test('proxied path: encoded slashes refused, caching headers forwarded', async () => {
     asked = []
     for (const disguise of disguises) {
       const answer = await ask(at.url, `/account/me${disguise}`, 'GET', bearer)
@@ -125,9 +125,9 @@ describe('a disguise of a path that answers by who asks', () => {
   })
 })
 
-describe('a disguise of a file', () => {
+describe('cache deception: files', () => {
   const name = 'readme.txt'
-  test('leads to no other file: it is absent, and the hot answer of the file is not given for it', async () => {
+  test('disguised path → 404, never the cached file', async () => {
     const path = `/ipfs/${all.directory}/${name}`
     const bytes = all.names[name]
     for (let turn = 0; turn < 2; turn++) {
@@ -141,7 +141,7 @@ describe('a disguise of a file', () => {
     }
   })
 
-  test('of a CID is none', async () => {
+  test('disguised CID → refused', async () => {
     const { cid } = all.files.hello
     assert.equal((await ask(at.url, `/ipfs/${cid}`)).status, 200)
     for (const disguise of disguises) {
@@ -151,7 +151,7 @@ describe('a disguise of a file', () => {
     }
   })
 
-  test('who a client is changes nothing of a file: a kept answer is that of everybody', async () => {
+  test('cached response is the same for all clients', async () => {
     const path = `/ipfs/${all.directory}/${name}`
     const answers = [await ask(at.url, path), await ask(at.url, path, 'GET', { ...bearer, cookie: 'who=me' })]
     const [one, other] = answers.map(({ status, headers: { date, 'x-request-id': _id, ...rest }, body }) => [

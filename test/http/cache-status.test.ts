@@ -10,7 +10,7 @@ import { fetchAll, startGateway, tempFolder } from '../support/gateway.ts'
 import { patientClock } from '../support/shifted-clock.ts'
 import { startUpstream } from '../support/upstream.ts'
 
-test('a path that begins on the disk and ends in memory came from the disk', async () => {
+test('path from disk, file from memory → source is the disk', async () => {
   const { blocks, directory } = await fixtures()
   const { Links } = dagPb.decode(blocks.get(blockKey(directory)) ?? assert.fail())
   const file = Links.find(({ Name }) => Name === 'readme.txt')?.Hash
@@ -50,7 +50,7 @@ test('a path that begins on the disk and ends in memory came from the disk', asy
   }
 })
 
-test('a leaf at hand is answered as any other file, without a session: the same headers, limits, lists and bytes', async () => {
+test('cached leaf: fast path has same headers, limits, denylists, bytes', async () => {
   const { blocks, files } = await fixtures()
   const document = await addFile(blocks, text('{"a":1}'), 'v1')
   const upstream = await startUpstream({ blocks })

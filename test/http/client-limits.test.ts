@@ -29,8 +29,8 @@ async function upload(url: string): Promise<number> {
   return answer.status
 }
 
-describe('one client', () => {
-  test('asks for so much that no tier has, and for all that one has', async () => {
+describe('limits per client', () => {
+  test('cache misses → limited; cache hits → unlimited', async () => {
     const blocks: BlockMap = new Map()
     const files = await Promise.all([1, 2, 3].map((seed) => addFile(blocks, noise(100, seed))))
     const { status, url, upstream } = await start({ perClient: { misses: 8 } }, blocks)
@@ -45,13 +45,13 @@ describe('one client', () => {
     assert.deepEqual([await status(paths[0]), await status(paths[1])], [200, 200])
   })
 
-  test('a remembered absence is no miss', async () => {
+  test('negative cache hit → not a miss', async () => {
     const { status } = await start({ perClient: { misses: 4 } })
     const path = '/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
     for (let count = 0; count < 3; count++) assert.equal(await status(path), 404)
   })
 
-  test('gets so many CARs, and its files besides', async () => {
+  test('CARs → limited separately from files', async () => {
     const blocks: BlockMap = new Map()
     const { cid } = await addFile(blocks, noise(100, 1))
     const { status } = await start({ perClient: { exports: 4 } }, blocks)
@@ -61,7 +61,7 @@ describe('one client', () => {
     assert.equal(await status(`/ipfs/${cid}?format=raw`), 200)
   })
 
-  test('an address is spelled in eight ways → one client', async () => {
+  test('eight spellings of one address → one client', async () => {
     const config = { trustedProxies: ['127.0.0.1'], limits: { perClient: { perMinute: 1, burst: 2 } } }
     const { url } = await closing(startGateway({ config }))
     const statuses: number[] = []
@@ -73,19 +73,19 @@ describe('one client', () => {
     assert.deepEqual(statuses, [200, 200, ...Array.from({ length: 6 }, () => 429), 200])
   })
 
-  test('uploads so much', async () => {
+  test('uploads → limited', async () => {
     const { url } = await start({ perClient: { uploads: 8 } })
     assert.deepEqual([await upload(url), await upload(url), await upload(url)], [200, 200, 429])
   })
 
-  test('may do all of it where nothing is limited', async () => {
+  test('no limits configured → unlimited', async () => {
     const { url, status } = await start({})
     for (let count = 0; count < 3; count++) assert.equal(await upload(url), 200)
     assert.equal(await status('/ipfs/bafkqaaa?format=car'), 200)
   })
 })
 
-test('two gateways count one client together, in a Redis; without it, each alone', async () => {
+test('two gateways share limits in Redis; without it, each counts alone', async () => {
   const redis = await closing(startRedisServer().then((server) => ({ ...server, close: () => server.stop(), server })))
   const limits = { perClient: { perMinute: 60, burst: 10 }, sharedBy: { use: 'redis', url: redis.url } }
   const [one, other] = [await start(limits), await start(limits)]

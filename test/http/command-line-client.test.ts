@@ -68,7 +68,7 @@ async function cidgate(args: readonly string[], { stdin = '', token = '' }: Give
 const token = 'a-token-that-is-long-enough-for-this'
 
 describe('cidgate get', () => {
-  test('a CID, a path and an ipfs:// address are read to the standard output', async () => {
+  test('CID, path or ipfs:// URL → content on standard output', async () => {
     const { cid, bytes } = all.files.hello
     for (const path of [`${cid}`, `/ipfs/${cid}`, `ipfs://${cid}`]) {
       const { code, out, err } = await cidgate(['get', path])
@@ -77,7 +77,7 @@ describe('cidgate get', () => {
     }
   })
 
-  test('a file appears when it is whole, and not when its upstream stops in the middle', async () => {
+  test('output file appears only when complete', async () => {
     const { cid, bytes } = all.files.chunkedV1
     const to = join(folder, 'whole')
     assert.equal((await cidgate(['get', `${cid}`, '-o', to])).code, 0)
@@ -93,7 +93,7 @@ describe('cidgate get', () => {
     )
   })
 
-  test('--json says what was written, and wants a file for the content', async () => {
+  test('--json reports the file, and requires --output', async () => {
     const { cid, bytes } = all.files.hello
     const to = join(folder, 'told')
     const { out } = await cidgate(['get', `${cid}`, '-o', to, '--json'])
@@ -104,7 +104,7 @@ describe('cidgate get', () => {
     assert.match(err, /--json takes --output/)
   })
 
-  test('an absent path is told with what the gateway says of it', async () => {
+  test("absent path → the gateway's explanation", async () => {
     upstream.fault = { kind: 'notFound' }
     const { code, err } = await cidgate(['get', `/ipfs/${all.directory}/nothing-here`])
     assert.equal(code, 1)
@@ -112,7 +112,7 @@ describe('cidgate get', () => {
   })
 })
 
-test('cidgate export writes a CAR that begins with its header', async () => {
+test('cidgate export: writes a CAR that begins with its header', async () => {
   const to = join(folder, 'a.car')
   assert.equal((await cidgate(['export', `${all.files.chunkedV1.cid}`, '-o', to])).code, 0)
   const car = await readFile(to)
@@ -120,7 +120,7 @@ test('cidgate export writes a CAR that begins with its header', async () => {
   assert.match(car.subarray(0, 40).toString('latin1'), /roots/)
 })
 
-test('cidgate import brings an exported CAR back under its CID, and says what a cut one lacks', async () => {
+test('cidgate import: exported CAR → same CID; truncated → names missing block', async () => {
   const { cid } = all.files.chunkedV1
   const to = join(folder, 'brought.car')
   assert.equal((await cidgate(['export', `${cid}`, '-o', to])).code, 0)
@@ -143,13 +143,13 @@ test('cidgate import brings an exported CAR back under its CID, and says what a 
 })
 
 describe('cidgate why', () => {
-  test('says where an answer comes from', async () => {
+  test('shows the source of a response', async () => {
     const { code, out } = await cidgate(['why', `${all.files.hello.cid}`])
     assert.equal(code, 0)
     assert.match(out.toString(), /: 200 after \d+ ms\n[\s\S]*cache-status: cidgate; hit/)
   })
 
-  test('names who was asked, what each said, and the request', async () => {
+  test('shows upstreams, their outcomes and the request id', async () => {
     upstream.fault = { kind: 'notFound' }
     const path = `${all.files.json.cid}`
     const { code, out } = await cidgate(['why', path])
@@ -162,7 +162,7 @@ describe('cidgate why', () => {
 })
 
 describe('cidgate add', () => {
-  test('files and the standard input, with the token of the environment', async () => {
+  test('files and standard input, token from the environment', async () => {
     const file = join(folder, 'policy.json')
     await writeFile(file, '{"a":1}')
     assert.match((await cidgate(['add', file])).err, /401/)
@@ -175,7 +175,7 @@ describe('cidgate add', () => {
     assert.equal((await cidgate(['get', path])).out.toString(), '{"a":1}')
   })
 
-  test('a bar on a terminal says how much of it was sent', async () => {
+  test('terminal → progress bar', async () => {
     const file = join(folder, 'large')
     await writeFile(file, Buffer.alloc(3 * 1024 * 1024, 7))
     const err = Object.assign(new PassThrough(), { isTTY: true })
@@ -190,7 +190,7 @@ describe('cidgate add', () => {
     assert.match(said, /\[#{24}\] 100 % 3\.0 MiB of 3\.0 MiB/)
   })
 
-  test('a folder is one path, below which its files lie; what begins with a dot is left out', async () => {
+  test('folder → one path for all files, without dotfiles', async () => {
     const site = join(folder, 'site')
     await mkdir(join(site, 'docs'), { recursive: true })
     await writeFile(join(site, 'index.html'), '<h1>hello</h1>')
@@ -206,7 +206,7 @@ describe('cidgate add', () => {
     assert.equal((await cidgate(['export', `${path}/empty/within`])).code, 0)
   })
 
-  test('an empty folder and a link are refused before anything is sent', async () => {
+  test('empty folder or symlink → refused before sending', async () => {
     const empty = join(folder, 'empty')
     await mkdir(empty)
     assert.match((await cidgate(['add', empty], { token })).err, /has nothing in it/)
@@ -215,7 +215,7 @@ describe('cidgate add', () => {
   })
 })
 
-test('cidgate warm brings what a list names into the tiers, and goes on where it stopped', async () => {
+test('cidgate warm: loads listed paths into tiers, resumes after interruption', async () => {
   const [list, done] = [join(folder, 'list'), join(folder, 'done')]
   const cids = [all.files.deepV0.cid, all.files.smallV0.cid].map(String)
   await writeFile(list, `# what the front page needs\n${cids.join('\n')}\n`)
@@ -230,7 +230,7 @@ test('cidgate warm brings what a list names into the tiers, and goes on where it
   assert.equal((await cidgate(['warm', list, '--json'])).out.toString().trim().split('\n').length, 2)
 })
 
-test('cidgate status says whether it is ready, how full each tier is, and how each upstream does', async () => {
+test('cidgate status: readiness, tier usage, upstream health', async () => {
   assert.equal((await cidgate(['get', `${all.files.hello.cid}`])).code, 0)
   upstream.fault = { kind: 'notFound' }
   const absent = 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
@@ -257,7 +257,7 @@ test('cidgate status says whether it is ready, how full each tier is, and how ea
   assert.equal((JSON.parse(json.toString()) as { ready: boolean }).ready, true)
 })
 
-test('cidgate status says nothing of a hot cache that is off', () => {
+test('cidgate status: response cache off → not shown', () => {
   const requests = {
     total: 0,
     inProgress: 0,
@@ -276,7 +276,7 @@ test('cidgate status says nothing of a hot cache that is off', () => {
   assert.doesNotMatch(of(0), /hot/)
 })
 
-test('cidgate add - sends the standard input while it comes', async () => {
+test('cidgate add -: streams standard input', async () => {
   const arrived = Promise.withResolvers<boolean>()
   const standIn = createServer(async (request, response) => {
     let body = ''
@@ -302,7 +302,7 @@ test('cidgate add - sends the standard input while it comes', async () => {
   }
 })
 
-test('cidgate add - that is refused before its end does not wait for that', async () => {
+test('cidgate add -: refused early → exits without waiting for input', async () => {
   const standIn = createServer((request, response) => {
     request.resume()
     response.writeHead(413).end(JSON.stringify({ detail: 'too much' }))
@@ -333,7 +333,7 @@ describe('cidgate pins and deny', () => {
     return (JSON.parse(out.toString()) as { path: string }).path
   }
 
-  test('a pin is listed, verified, synced and deleted', async () => {
+  test('pin: list, verify, sync, delete', async () => {
     const path = await added('a pin that lives for a moment')
     const cid = path.slice('/ipfs/'.length)
     const { out: text } = await cidgate(['pins'])
@@ -354,7 +354,7 @@ describe('cidgate pins and deny', () => {
     assert.equal((await cidgate(['pins', 'ls', cid])).code, 1)
   })
 
-  test('a takedown is one command', async () => {
+  test('takedown is one command', async () => {
     const path = await added('what nobody may read')
     assert.equal((await cidgate(['get', path])).code, 0)
     const { code, out } = await cidgate(['deny', path, '--legal', '--reason', 'court-order'])
@@ -368,7 +368,7 @@ describe('cidgate pins and deny', () => {
     assert.match(wrong.out.toString(), /nonsense {2}400: nonsense is not a CID$/m)
   })
 
-  test('a takedown whose list cannot be written says what it did, why it does not last, and what to do', async () => {
+  test('takedown, unwritable list → effect, cause and next step', async () => {
     const path = await added('what is denied while the disk is bad')
     const list = join(served.data, 'denylists', 'takedowns.deny')
     const before = await readFile(list).catch(() => undefined)
@@ -390,7 +390,7 @@ describe('cidgate pins and deny', () => {
   })
 })
 
-describe('what a person gets wrong', () => {
+describe('wrong usage', () => {
   const wrong: readonly (readonly [args: readonly string[], said: RegExp])[] = [
     [['stat'], /unknown command stat; did you mean status\?/],
     [['frobnicate'], /unknown command frobnicate \(/],
@@ -407,20 +407,20 @@ describe('what a person gets wrong', () => {
     [['completion', 'tcsh'], /bash, zsh and fish/],
   ]
   for (const [args, said] of wrong)
-    test(`${args.join(' ')}: exit code 2, and what is expected`, async () => {
+    test(`${args.join(' ')} → exit code 2, with the expected usage`, async () => {
       const { code, err } = await cidgate(args)
       assert.equal(code, 2)
       assert.match(err, said)
     })
 
-  test('a gateway that does not run is named, with what to look at', async () => {
+  test('gateway not running → named, with a hint', async () => {
     const { code, err } = await cidgate(['get', 'a', '--gateway', 'http://127.0.0.1:9'])
     assert.equal(code, 1)
     assert.match(err, /no answer from http:\/\/127\.0\.0\.1:9: .*is the gateway running/)
   })
 })
 
-test('every command has a help of its own with an example, and is completed by the shells', async () => {
+test('every command has help with an example, and shell completion', async () => {
   const { out } = await cidgate(['--help'])
   for (const { name } of commands) {
     assert.ok(out.toString().includes(`cidgate ${name}`), name)
@@ -430,7 +430,7 @@ test('every command has a help of its own with an example, and is completed by t
     assert.match((await cidgate(['completion', shell])).out.toString(), /warm[\s\S]*verify/)
 })
 
-test('every command that tells something answers in JSON', () => {
+test('every reporting command supports JSON', () => {
   const without = commands.filter(({ options }) => !('json' in options)).map(({ name }) => name)
   assert.deepEqual(without, ['serve', 'backup', 'completion'])
 })

@@ -64,7 +64,7 @@ async function doctorHere(file: string): Promise<Pick<Outcome, 'code' | 'out'>> 
   return { code: await lookAtAll(loadConfig(file), { print }), out }
 }
 
-describe('the command line', () => {
+describe('command line', () => {
   let folder = ''
   const children: ChildProcessWithoutNullStreams[] = []
 
@@ -143,7 +143,7 @@ limits: { grace: 2s }
     }
   }
 
-  it('doctor touches everything once, and says what is bad', async () => {
+  it('doctor: checks everything once, reports failures', async () => {
     const file = await configFile(
       'doctor.yaml',
       `${offline()}pinning: { providers: [{ name: local, use: embedded }] }\ncache: { tiers: [{ use: disk, maxBytes: 1GiB }] }\n`,
@@ -186,7 +186,7 @@ limits: { grace: 2s }
     assert.match(refused.out, /then run doctor again\n$/)
   })
 
-  it('doctor, a store cannot be reached → the cause is named', async () => {
+  it('doctor, unreachable store → cause is named', async () => {
     const { cert, key } = selfSigned('localhost', new Date(Date.now() - 1000), new Date(Date.now() + 600_000))
     const untrusted = createSecureServer({ cert, key })
     await once(untrusted.listen(0, '127.0.0.1'), 'listening')
@@ -213,7 +213,7 @@ cache: { tiers: [{ use: s3, endpoint: "${endpoint}", region: r, forcePathStyle: 
     }
   })
 
-  it('a warning comes before the gateway answers → a line before it names the process', async () => {
+  it('warning before start → preceded by a line with the pid', async () => {
     const upstreams = '[{ url: "http://127.0.0.1:1", allowPrivate: true }]'
     const file = await configFile('warns.yaml', offline().replace('upstreams: []', `upstreams: ${upstreams}`))
     // One pipe for both, so that the order is that of a terminal.
@@ -283,7 +283,7 @@ cache: { tiers: [{ use: s3, endpoint: "${endpoint}", region: r, forcePathStyle: 
     },
   ]
   for (const { args, code, out, err, as = run } of questions) {
-    it(`answers cidgate ${args.join(' ')}`, async () => {
+    it(`cidgate ${args.join(' ')}`, async () => {
       const outcome = await as(...args)
       assert.equal(outcome.code, code, outcome.err)
       assert.match(outcome.out, out ?? /^$/)
@@ -291,7 +291,7 @@ cache: { tiers: [{ use: s3, endpoint: "${endpoint}", region: r, forcePathStyle: 
     })
   }
 
-  it('keeps the compile cache in its own folder, not in a shared one', async () => {
+  it('compile cache is in its own folder', async () => {
     const { NODE_COMPILE_CACHE: _, ...env } = process.env
     const ask = `import m from 'node:module'; process.on('exit', () => console.error(m.getCompileCacheDir()))`
     const args = ['--import', `data:text/javascript,${ask}`, program, '--version']
@@ -301,7 +301,7 @@ cache: { tiers: [{ use: s3, endpoint: "${endpoint}", region: r, forcePathStyle: 
     assert.ok(err.startsWith(fileURLToPath(new URL('../../node_modules/.cache/cidgate/', import.meta.url))), err)
   })
 
-  it('gives a gateway, and nothing else, what V8 takes at a start, unless the operator did', () => {
+  it('V8 options are set for the gateway only, unless overridden', () => {
     const given = (argv: string[], more: object = {}, cores = 2): string[] | undefined =>
       withHeapFlags({ platform: 'linux', execArgv: [], argv: ['node', 'bin', ...argv], env: {}, ...more }, cores)
     const [young, heap, helpers] = ['--max-semi-space-size=8', '--initial-heap-size=96', '--v8-pool-size=1']
@@ -328,7 +328,7 @@ cache: { tiers: [{ use: s3, endpoint: "${endpoint}", region: r, forcePathStyle: 
     assert.equal(given(['serve'], { platform: 'win32' }), undefined)
   })
 
-  it('check --effective: every value, where it comes from, and no secret', async () => {
+  it('check --effective: every value with source, no secrets', async () => {
     const said = `listen: 127.0.0.1:0
 retrieval: { deadline: 9s, upstreams: [{ url: "https://user:hush@one.example?key=hush" }] }
 upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hush-hush, expires: 2027-01-31, quota: { uploads: 7 } }] } }
@@ -345,7 +345,7 @@ upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hus
     assert.match(out, /^upload\.auth\.tokens\[1\]\.token = \*\*\* +#/m)
     assert.doesNotMatch(out, /hush/)
   })
-  it('check --effective: what is taken from elsewhere is named, and what the file says itself beside it is not', async () => {
+  it('check --effective: placeholders shown, other parts masked', async () => {
     const secret = join(folder, 'secret')
     await writeFile(secret, 'hush-hush-hush-hush')
     const file = await configFile(
@@ -375,7 +375,7 @@ upload: { auth: { tokens: ["$\${hush-hush-hush-hush}"] } }
     assert.doesNotMatch(out, /hush/)
   })
 
-  it('check --json: each mistake with its key and its position, or each value with where it comes from', async () => {
+  it('check --json: mistakes with key and position, or effective values', async () => {
     const bad = await configFile('bad.json.yaml', 'retreival: {}\n')
     const { code, out } = await runHere('check', bad, '--json')
     assert.equal(code, 2)
@@ -392,7 +392,7 @@ upload: { auth: { tokens: ["$\${hush-hush-hush-hush}"] } }
     assert.deepEqual(limit, { key: 'limits.headers', value: '9s', from: `${good}:1:11` })
   })
 
-  it('check, a variable is missing → every other mistake is told too', async () => {
+  it('check, missing variable → other mistakes are reported too', async () => {
     const file = await configFile(
       'variable.yaml',
       `listen: nowhere
@@ -427,7 +427,7 @@ retrieval: { deadline: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, {
     'sk-hunter2 ü',
     '17 hunter2',
   ])
-    it(`check, ${said} at every option → it is not repeated`, async () => {
+    it(`check, ${said} at every option → value not repeated`, async () => {
       const texts = optionsWith(JSON.parse(readFileSync(shipped('config/schema.json'), 'utf8')), said)
       const outcomes = await Promise.all(
         Object.entries(texts as object).flatMap(([key, value]) =>
@@ -450,13 +450,13 @@ retrieval: { deadline: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, {
     '@hunter2',
     '- hunter2: : x',
   ])
-    it(`check, the YAML is broken by ${line} → it is not repeated`, async () => {
+    it(`check, YAML broken by ${line} → line not repeated`, async () => {
       const { code, err } = await runHere('check', await configFile('unquoted.yaml', `data: x\nupload: ${line}\n`))
       assert.equal(code, 2)
       assert.doesNotMatch(err, /hunter2/)
     })
 
-  it('checks a configuration: one line for each mistake and 2, or one line and 0', async () => {
+  it('check: one line per mistake and 2, or one line and 0', async () => {
     const bad = await configFile('bad.yaml', 'retreival: {}\nlisten: 80\n')
     const outcome = await run('check', bad)
     assert.equal(outcome.code, 2)
@@ -496,7 +496,7 @@ retrieval: { deadline: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, {
     })
   })
 
-  it('keeps a SIGHUP that comes while it starts for when it has', async () => {
+  it('SIGHUP during start → reload after it', async () => {
     let asked = 0
     const lists = createServer((_request, response) => {
       if (++asked === 1) child?.kill('SIGHUP')
@@ -517,7 +517,7 @@ retrieval: { deadline: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, {
     }
   })
 
-  it('serves within two seconds of its start, reloads, loses the reader of its log, and ends with 0 on SIGTERM', async () => {
+  it('starts within 2 s, reloads, survives closed log, SIGTERM → 0', async () => {
     const file = await configFile('serve.yaml', offline())
     const { child, said, startMs, url } = await start(file)
     assert.match(said.out, /^cidgate \(pid \d+\): http:\/\/127\.0\.0\.1:\d+ \(admin: http:\/\/127\.0\.0\.1:\d+\)\n$/)
@@ -564,7 +564,7 @@ retrieval: { deadline: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, {
     assert.deepEqual(await once(child, 'exit'), [0, null])
   })
 
-  it('doctor with a hung disk and hung services ends when it has said all', async () => {
+  it('doctor, hanging disk and services → exits after all results', async () => {
     assert.ok(doctor)
     const { code, out } = await doctor
     assert.equal(code, 1)
@@ -575,7 +575,7 @@ retrieval: { deadline: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, {
     assert.match(out, /then run doctor again\n$/)
   })
 
-  it('such a doctor leaves nothing behind when it is killed', { timeout: 60_000 }, async () => {
+  it('doctor killed while hanging → leaves no process', { timeout: 60_000 }, async () => {
     const asked = once(hung, 'request')
     const child = spawn(process.execPath, [program, 'doctor', hungFile])
     children.push(child)

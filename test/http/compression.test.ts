@@ -101,7 +101,7 @@ const plainOf = ({ headers, body }: Answer): Buffer => {
   return coding === undefined ? body : back[coding](body)
 }
 
-test('a hot answer that is being compressed is one in progress: with enough of them the next is refused', async (t) => {
+test('compressed cached responses count as requests in progress', async (t) => {
   const hot = createResponseCache({ maxBytes: 10_000, maxItem: 5000 })
   const body = Buffer.from('[]')
   hot.add('/a', { headers: ['Content-Type', 'application/json'], body, etag: '"a"', isCompressible: true })
@@ -138,7 +138,7 @@ test('a hot answer that is being compressed is one in progress: with enough of t
 
 describe('each coding', () => {
   for (const coding of codings) {
-    test(`${coding}: has its own bytes, tag and length; hot as by the long way, GET as HEAD`, async () => {
+    test(`${coding}: own bytes, ETag, length; same cached, uncached, HEAD`, async () => {
       const plain = await ask(ipfs('json'))
       assert.equal(plain.headers['content-encoding'], undefined)
       for (const turn of [1, 2, 3]) {
@@ -160,7 +160,7 @@ describe('each coding', () => {
       assert.ok(isHot(await ask(ipfs('json'), taking(coding))))
     })
 
-    test(`${coding}: a copy in it, and a plain one, are told by 304; one that the client cannot read is not`, async () => {
+    test(`${coding}: 304 for acceptable codings only`, async () => {
       await ask(ipfs('json'), taking(coding))
       for (const no of [{}, { 'Cache-Control': 'no-cache' }]) {
         for (const own of [
@@ -183,7 +183,7 @@ describe('each coding', () => {
     })
   }
 
-  test('many clients at once get the same bytes, made once', async () => {
+  test('many concurrent clients → compressed once, same bytes', async () => {
     const made = async () =>
       Number(/^cidgate_compressions_total\{coding="br"\} (\d+)$/m.exec(await metricsOf(at.gateway))?.[1])
     const before = await made()
@@ -200,8 +200,8 @@ describe('each coding', () => {
   })
 })
 
-describe('the plain bytes', () => {
-  test('go to a client that takes no coding, or wants them more', async () => {
+describe('identity', () => {
+  test('client without codings, or preferring identity → identity', async () => {
     for (const header of ['', 'identity', 'deflate', 'br;q=0', 'identity, br;q=0.5', '*;q=0']) {
       const answer = await ask(ipfs('json'), taking(header))
       assert.equal(answer.headers['content-encoding'], undefined, header)
@@ -211,7 +211,7 @@ describe('the plain bytes', () => {
     }
   })
 
-  test('are what a range is of, whatever the client takes', async () => {
+  test('Range → identity', async () => {
     for (const headers of [{}, { 'If-Range': tag('json') }]) {
       const part = await ask(ipfs('json'), taking(browser, { Range: 'bytes=10-19', ...headers }))
       assert.equal(part.status, 206)
@@ -229,7 +229,7 @@ describe('the plain bytes', () => {
     assert.deepEqual(whole.body, bytes['json'])
   })
 
-  test('go out where there is little to save, or no text, and then Vary says nothing of it', async () => {
+  test('small or binary body → identity without Vary', async () => {
     for (const [path, vary] of [
       [ipfs('small'), 'Accept'],
       [ipfs('noise'), 'Accept'],
@@ -244,7 +244,7 @@ describe('the plain bytes', () => {
     }
   })
 
-  test('go out where the operator wants no compression', async () => {
+  test('compression disabled → identity', async () => {
     const off = await startGateway({
       upstreams: [{ name: 'one', url: upstream.url }],
       config: { responses: { compression: false } },
@@ -261,9 +261,9 @@ describe('the plain bytes', () => {
   })
 })
 
-describe('what is sent as it is read', () => {
+describe('compressed streams', () => {
   for (const coding of codings) {
-    test(`${coding}: a file too large to be kept whole`, async () => {
+    test(`${coding}: file too large to buffer`, async () => {
       const path = ipfs('large')
       const answer = await ask(path, taking(coding))
       assert.deepEqual(
@@ -279,7 +279,7 @@ describe('what is sent as it is read', () => {
     })
   }
 
-  test('clients that leave in the middle take nothing along', { timeout: 20_000 }, async () => {
+  test('clients that leave early release everything', { timeout: 20_000 }, async () => {
     const leave = () =>
       new Promise<void>((resolve, reject) => {
         const outgoing = request(at.url + ipfs('large'), { headers: taking('gzip'), agent: false }, (response) => {
@@ -296,7 +296,7 @@ describe('what is sent as it is read', () => {
       last = await ask(ipfs('large'), taking('gzip'))
   })
 
-  test('a file goes plain and with its length to HTTP/1.0, which could not tell that it was cut', async () => {
+  test('HTTP/1.0 → identity with Content-Length', async () => {
     for (const method of ['GET', 'HEAD']) {
       const answer = await askOld(method, ipfs('large'), browser)
       const length = bytes['large']?.byteLength ?? 0
@@ -307,7 +307,7 @@ describe('what is sent as it is read', () => {
     }
   })
 
-  test('a listing, which HEAD says alike', async () => {
+  test('listing: HEAD has the same headers', async () => {
     const answer = await ask(`/ipfs/${folder}`, taking('br'))
     assert.equal(answer.headers['content-encoding'], 'br')
     assert.equal(answer.headers.etag, `W/"${folder}.listing-br"`)
@@ -319,7 +319,7 @@ describe('what is sent as it is read', () => {
   })
 })
 
-test('on the web: pages and scripts have codings, images have none', async () => {
+test('web mode: pages and scripts are compressed, images are not', async () => {
   for (const turn of ['cold', 'hot']) {
     const page = await ask(`/ipfs/${folder}/page.html`, taking(browser), { of: web })
     assert.deepEqual(

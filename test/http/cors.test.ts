@@ -46,7 +46,7 @@ for (const types of ['api', 'web'] as const) {
     const added = 'baggage,pragma,sentry-trace,traceparent,tracestate,x-api-key,x-datadog-trace-id,x-not-thought-of-yet'
 
     for (const [method, path, host] of operations) {
-      test(`${method} ${host ?? ''}${path} may have any header`, async () => {
+      test(`${method} ${host ?? ''}${path} → any header allowed`, async () => {
         const answer = await ask(path, {
           ...(host && { Host: host }),
           'Access-Control-Request-Method': method,
@@ -68,7 +68,7 @@ for (const types of ['api', 'web'] as const) {
       })
     }
 
-    test('without a question about headers the usual ones are named', async () => {
+    test('no requested headers → the default ones', async () => {
       for (const path of [`/ipfs/${cid}`, '/add', '/openapi.json']) {
         const { headers } = await ask(path, { 'Access-Control-Request-Method': 'GET' })
         assert.match(String(headers['access-control-allow-headers']), /Authorization, .*Content-Type, .*Range/)
@@ -76,7 +76,7 @@ for (const types of ['api', 'web'] as const) {
       }
     })
 
-    test('what is no name of a header is not repeated, nor what is named already', async () => {
+    test('invalid or already listed header names → not repeated', async () => {
       const asked = 'range, x-one, X-ONE, ,"quoted", two words, <b>, x-one'
       const { headers } = await ask('/add', { 'Access-Control-Request-Headers': asked })
       const told = String(headers['access-control-allow-headers']).split(', ')
@@ -84,7 +84,7 @@ for (const types of ['api', 'web'] as const) {
       assert.equal(told.filter((one) => one.toLowerCase() === 'range').length, 1)
     })
 
-    test('no answer allows credentials', async () => {
+    test('no response allows credentials', async () => {
       for (const [path, method] of [
         [`/ipfs/${cid}`, 'GET'],
         ['/openapi.json', 'GET'],

@@ -54,8 +54,8 @@ async function statusWhen(isSo: (status: Status) => boolean | undefined, of = at
   assert.fail(JSON.stringify(await statusNow(of), null, 1))
 }
 
-describe('the page', () => {
-  test('it is served with a strict policy, and its files with their types', async () => {
+describe('dashboard page', () => {
+  test('strict policy, correct media types', async () => {
     const { status, headers, text } = await ask('/')
     assert.equal(status, 200)
     assert.equal(headers['content-type'], 'text/html; charset=utf-8')
@@ -77,7 +77,7 @@ describe('the page', () => {
     }
   })
 
-  test('what it names is there, and nothing of it is on another host', async () => {
+  test('every referenced file exists, on this host', async () => {
     const named = [
       ...[...textOf('index.html').matchAll(/(?:href|src)="(\/[^"]*)"/g)].map(([, path = '']) => path),
       ...files.flatMap((name) =>
@@ -94,19 +94,19 @@ describe('the page', () => {
       )
   })
 
-  test('no other file of the package is', async () => {
+  test('other package files → not served', async () => {
     for (const path of ['/dashboard/', '/dashboard/package.json', '/dashboard/..%2fshape.ts', '/dashboard/main.js/'])
       assert.equal((await ask(path)).status, 404, path)
   })
 
-  test('it is not on the public address', async () => {
+  test('not on the public address', async () => {
     for (const path of ['/status', '/why?path=/ipfs/x', '/dashboard/main.js'])
       assert.equal((await fetch(at.url + path)).status, 404, path)
     assert.doesNotMatch(await (await fetch(at.url, { headers: { Accept: 'text/html' } })).text(), /dashboard/)
   })
 })
 
-describe('which clients are answered', () => {
+describe('clients of the dashboard', () => {
   const rows: [string, path: string, headers: Record<string, string>, status: number][] = [
     ['the page under a name of a stranger (DNS rebinding)', '/', { Host: 'evil.example' }, 403],
     ['its script there', '/dashboard/main.js', { Host: 'evil.example' }, 403],
@@ -121,7 +121,7 @@ describe('which clients are answered', () => {
       assert.equal((await ask(path, { Host: 'localhost:8081', ...headers })).status, status)
     })
 
-  test('from another machine: the page, which then needs a token for all that it asks', async () => {
+  test('remote client: page without token, its requests need one', async () => {
     const elsewhere: RequestListener = (request, response) => {
       Object.defineProperty(request.socket, 'remoteAddress', { value: '192.0.2.7', configurable: true })
       at.gateway.admin(request, response)
@@ -140,7 +140,7 @@ describe('which clients are answered', () => {
 })
 
 describe('/status', () => {
-  test('a request is counted by its status and source, an upstream by how it did', async () => {
+  test('counts requests by status and source, upstreams by outcome', async () => {
     await fetchAll(`${at.url}/ipfs/${only[0]?.cid}`)
     const { requests, upstreams, tiers, ready, startedAt } = await statusWhen(
       (status) => (status.requests.bySource['upstream'] ?? 0) > 0,
@@ -162,7 +162,7 @@ describe('/status', () => {
     assert.ok(startedAt <= Date.now())
   })
 
-  test('a liar is out with the reason, and for how long', async () => {
+  test('hash mismatch → upstream quarantined, with reason and duration', async () => {
     const liar = await startUpstream({ blocks: all.blocks })
     liar.fault = { kind: 'wrongBytes', block: 0 }
     const own = await startGateway({ upstreams: [{ name: 'liar', url: liar.url }] })
@@ -184,7 +184,7 @@ describe('/status', () => {
     }
   })
 
-  test('a failure is told with its id, its attempts and no query', async () => {
+  test('failure → id and attempts, no query', async () => {
     const lacking = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
     const { headers } = await fetchAll(`${at.url}/ipfs/${lacking}?secret=1`)
     const id = headers['x-request-id']
@@ -201,7 +201,7 @@ describe('/status', () => {
     assert.doesNotMatch(JSON.stringify(failures), /secret/)
   })
 
-  test('where nothing changed, nothing is sent', async () => {
+  test('unchanged → 304', async () => {
     let tag = ''
     for (let tries = 0; tries < 100; tries++) {
       const { status, headers, text } = await ask('/status', tag === '' ? {} : { 'If-None-Match': tag })
@@ -212,7 +212,7 @@ describe('/status', () => {
     assert.fail('the status changes each time')
   })
 
-  test('an upload that a provider lacks is told, with the provider and its reason', async () => {
+  test('upload missing at a provider → provider and reason', async () => {
     const closed = createServer()
     await new Promise<void>((resolve) => closed.listen(0, '127.0.0.1', resolve))
     const address = closed.address()
@@ -245,11 +245,11 @@ describe('/status', () => {
   })
 })
 
-describe('an upload at the admin address', () => {
+describe('upload on the admin address', () => {
   const providers = [{ name: 'local', use: 'embedded' }]
   const body = multipart([{ body: 'by the operator' }])
 
-  test('it is one as at the public address, and needs the right of an operator and no token for uploads', async () => {
+  test('counts as an upload; needs operator access, no upload token', async () => {
     const config = { upload: { auth: { tokens: ['0123456789abcdef'] } }, pinning: { providers } }
     const own = await startGateway({ config })
     const server = createServer(own.gateway.admin)
@@ -276,7 +276,7 @@ describe('an upload at the admin address', () => {
     }
   })
 
-  test('where uploads go nowhere there is none, and in thin mode there are no pins', async () => {
+  test('no uploads configured → none; thin mode → no pins', async () => {
     const closed = await startGateway({ config: { pinning: { providers: [] } } })
     const thin = await startGateway({
       config: { upload: { through: { url: `${good.url}/add` } }, pinning: { providers: [] } },
@@ -297,7 +297,7 @@ describe('an upload at the admin address', () => {
 describe('/why', () => {
   const why = async (path: string): Promise<Why> => (await ask(`/why?path=${encodeURIComponent(path)}`)).body as Why
 
-  test('each block on the way is told, with who had it: an upstream first, then a tier', async () => {
+  test('each block with its source: upstream first, then tier', async () => {
     const path = `/ipfs/${only[1]?.cid}`
     const before = await statusNow()
     const first = await why(path)
@@ -315,14 +315,14 @@ describe('/why', () => {
     assert.equal((await statusNow()).requests.total, before.requests.total, 'it is no request of a client')
   })
 
-  test('a path is told step by step', async () => {
+  test('path → step by step', async () => {
     const told = await why(`/ipfs/${all.directory}/readme.txt`)
     assert.equal(told.status, 200)
     assert.equal(told.steps.length, 2)
     assert.equal(told.steps.at(-1)?.cid, told.found?.cid)
   })
 
-  test('a failure is told as a client gets it, with what was found before it', async () => {
+  test('failure → as for a client, with the steps before it', async () => {
     assert.equal((await why(`/ipfs/${all.directory}`)).status, 200)
     const noLink = await why(`/ipfs/${all.directory}/not-there`)
     assert.equal(noLink.status, 404)
@@ -335,7 +335,7 @@ describe('/why', () => {
     for (const wrong of ['/ipfs/nonsense', 'nonsense']) assert.equal((await why(wrong)).status, 400, wrong)
   })
 
-  test('a client that leaves early is no fault of the gateway', async () => {
+  test('client leaves early → not a gateway error', async () => {
     const before = good.asked.length
     let answer: ServerResponse | undefined
     const server = createServer((request, response) => {
@@ -360,7 +360,7 @@ describe('/why', () => {
     )
   })
 
-  test('a request without one path is refused', async () => {
+  test('request without exactly one path → refused', async () => {
     for (const query of ['', '?path=', '?path=a&path=b', `?path=${'a'.repeat(5000)}`])
       assert.equal((await ask(`/why${query}`)).status, 400, query.slice(0, 20))
   })
@@ -379,7 +379,7 @@ describe('/blocks', () => {
     return String((json['cids'] as string[]).at(-1))
   }
 
-  test('each block below a path is told once, with what leads to it and the tiers that have it', async () => {
+  test('each block once, with parent and tiers', async () => {
     const { why, placed } = await blocksOf(await add(3))
     assert.equal(why.status, 200)
     assert.deepEqual(placed?.tiers, ['memory', 'local'])
@@ -391,7 +391,7 @@ describe('/blocks', () => {
     assert.equal(placed.isCut, false)
   })
 
-  test('a path goes by its blocks to what it names, and the look brings nothing to another tier', async () => {
+  test('path → its blocks; lookups fill no tier', async () => {
     const path = await add(4)
     const { why, placed } = await blocksOf(`${path}/d/2.txt`)
     assert.equal(placed?.blocks.length, 3)
@@ -402,7 +402,7 @@ describe('/blocks', () => {
     assert.equal(await memory(), before)
   })
 
-  test('it ends after a hundred blocks, and where nothing is found', async () => {
+  test('stops after 100 blocks, or when nothing is found', async () => {
     const { placed } = await blocksOf(await add(150))
     assert.equal(placed?.blocks.length, 100)
     assert.equal(placed.isCut, true)
@@ -412,7 +412,7 @@ describe('/blocks', () => {
     assert.equal((await ask('/blocks')).status, 400)
   })
 
-  test('a tier that cannot be asked is not known to lack it, and what no tier has ends the way down', async () => {
+  test('unreachable tier → unknown; block in no tier → traversal stops', async () => {
     const away = { name: 'away', has: async () => false, get: async () => undefined }
     const silent = { name: 'silent', has: () => Promise.reject(new Error('no answer')), get: async () => undefined }
     const { signal } = new AbortController()

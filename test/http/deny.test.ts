@@ -65,7 +65,7 @@ const get = (path: string, headers: Record<string, string> = {}): Promise<Fetche
   fetchAll(`${at.url}${path}`, headers)
 
 describe('denied content', () => {
-  test('is 410 with the reason, or 451 where the rule says legal, in every way of asking', async () => {
+  test('410 with reason, or 451 if legal, in every format', async () => {
     const { hello } = all.files
     await start(`/ipfs/${hello.cid} reason=malware\n/ipfs/${all.hamt}/* status=451 reason=court-order`)
     for (const path of [`/ipfs/${hello.cid}`, `/ipfs/${hello.cid}?format=raw`, `/ipfs/${hello.cid}?format=car`]) {
@@ -85,7 +85,7 @@ describe('denied content', () => {
     )
   })
 
-  test('is denied under every path that leads to it', async () => {
+  test('denied under every path', async () => {
     const { cid } = JSON.parse((await startAndList()).body.toString()).entries.find(
       (entry: { name: string }) => entry.name === 'policy.json',
     ) as { cid: string }
@@ -100,7 +100,7 @@ describe('denied content', () => {
     return get(`/ipfs/${all.directory}`)
   }
 
-  test('is in no export of what holds it', async () => {
+  test('left out of exports', async () => {
     const { cid } = JSON.parse((await startAndList()).body.toString()).entries.find(
       (entry: { name: string }) => entry.name === 'policy.json',
     ) as { cid: string }
@@ -117,7 +117,7 @@ describe('denied content', () => {
     assert.equal((await get(`/ipfs/${all.directory}`)).status, 200, 'a list of names holds no block of it')
   })
 
-  test('is in no export that a client has already, once a list says so', async () => {
+  test("new rule → client's cached export is revalidated", async () => {
     for (const format of ['car', 'tar']) {
       const path = `/ipfs/${folderCid}?format=${format}`
       await start('')
@@ -135,7 +135,7 @@ describe('denied content', () => {
     }
   })
 
-  test('is not taken by /add, and nothing of it is kept', async () => {
+  test('/add → refused, nothing stored', async () => {
     await start('/ipfs/bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4')
     const form = new FormData()
     form.set('data', 'hello world')
@@ -147,7 +147,7 @@ describe('denied content', () => {
     assert.equal((await get(`/ipfs/${String(cid).slice(6)}`, { 'Cache-Control': 'only-if-cached' })).status, 410)
   })
 
-  test('is not taken by /add as a part of something else either', async () => {
+  test('/add as part of something else → refused', async () => {
     const leaf = noise(1024 * 1024, 5)
     const { cid } = await addFile(new Map(), leaf)
     await start(`/ipfs/${cid} status=451`, { upload: { maxBytes: '10MiB' } })
@@ -161,7 +161,7 @@ describe('denied content', () => {
     assert.equal((await post(noise(1024 * 1024, 6))).status, 200)
   })
 
-  test('is denied as soon as a list says so, though it is hot or at hand', async () => {
+  test('new rule → applies to cached content at once', async () => {
     const { cid } = all.files.hello
     const leaf = await addFile(all.blocks, noise(3000, 5), 'v1')
     const json = await addFile(all.blocks, text(JSON.stringify({ of: 'a'.repeat(900), and: 'b'.repeat(200) })))
@@ -190,15 +190,15 @@ const outcome = (path: string, headers: Record<string, string> = {}): Promise<nu
     () => 'cut' as const,
   )
 
-describe('a rule for a path', () => {
-  test('holds under the name that an entry really has', async () => {
+describe('path rule', () => {
+  test("matches the entry's real name", async () => {
     await start(`/ipfs/${folderCid}/a%2520b`)
     assert.equal((await get(`/ipfs/${folderCid}/a%2520b`)).status, 410)
     assert.equal((await get(`/ipfs/${folderCid}/a%20b`)).status, 410)
     assert.equal((await get(`/ipfs/${folderCid}/ok.txt`)).status, 200)
   })
 
-  test('holds in a tar and in a CAR of what lies above it', async () => {
+  test('applies within tar and CAR of an ancestor', async () => {
     await start('')
     const { entries } = JSON.parse((await get(`/ipfs/${above}`)).body.toString()) as { entries: { cid: string }[] }
     await at.close()
@@ -219,7 +219,7 @@ describe('a rule for a path', () => {
     }
   })
 
-  test('that allows holds in a CAR, whose blocks prove the path', async () => {
+  test('allow rule → applies in a CAR along the path', async () => {
     await start(`/ipfs/${folderCid}/*\n!/ipfs/${folderCid}/ok.txt\n/ipfs/${shardedCid}/*\n!/ipfs/${shardedCid}/ok.txt`)
     for (const cid of [folderCid, shardedCid]) {
       for (const query of ['', '?format=raw', '?format=car', '?format=car&dag-scope=entity', '?format=tar'])
@@ -237,7 +237,7 @@ describe('a rule for a path', () => {
   })
 })
 
-describe('a rule for a name', () => {
+describe('name rule', () => {
   const web = (lines: string) =>
     start(lines, {
       responses: { types: 'web' },
@@ -254,7 +254,7 @@ describe('a rule for a name', () => {
   const on = (label: string, path: string): Promise<number> =>
     get(path, { Host: `${label}.ipns.gw.example` }).then(({ status }) => status)
 
-  test('holds for every path below it, and for the names that lead there', async () => {
+  test('applies to paths below, and to names pointing to it', async () => {
     await web('/ipns/n.example reason=name\n!/ipns/n.example/ok.txt\n/ipns/top.example')
     for (const path of ['', '/', '/secret.txt', '/site/', '/secret.txt?format=raw', '/site?format=car'])
       assert.equal(await outcome(`/ipns/n.example${path}`), 410, path)
@@ -263,7 +263,7 @@ describe('a rule for a name', () => {
     assert.equal(await outcome('/ipns/m.example/ok.txt'), 410)
   })
 
-  test('and a path holds for the page of a directory', async () => {
+  test('with a path → applies to a directory page', async () => {
     await web('/ipns/n.example/site/index.html')
     for (const path of ['/site/index.html', '/site/']) {
       assert.equal(await outcome(`/ipns/n.example${path}`), 410, path)
@@ -273,7 +273,7 @@ describe('a rule for a name', () => {
     assert.equal(await outcome(`/ipfs/${site}/www/site/`), 200, 'the content itself is not meant')
   })
 
-  test('and a path holds in exports, through other names, and in the reading that is taken', async () => {
+  test('with a path → applies in exports, aliases and both decodings', async () => {
     await web('/ipns/n.example/secret.txt\n/ipns/top.example/www/secret.txt\n/ipns/n.example/p%2520q')
     for (const name of ['n.example', 'm.example', 'top.example', 'top.example/www']) {
       for (const format of ['tar', 'car'])
@@ -288,7 +288,7 @@ describe('a rule for a name', () => {
     assert.equal(await outcome('/ipns/m.example/p%20q'), 200)
   })
 
-  test('and a path holds where `_redirects` leads', async () => {
+  test('with a path → applies to `_redirects` targets', async () => {
     await web('/ipns/top.example/www/secret.txt')
     // The stand-in breaks off a CAR of a path that is not there, and would be left alone for a while.
     assert.equal(await outcome(`/ipfs/${site}?format=raw`), 200)
@@ -297,13 +297,13 @@ describe('a rule for a name', () => {
   })
 })
 
-describe("kubo's door", () => {
+describe('Kubo RPC and denylists', () => {
   const call = (command: string): Promise<number | 'cut'> =>
     fetch(`${at.url}/api/v0/${command}`, { method: 'POST' })
       .then((response) => response.text().then(() => response.status))
       .catch(() => 'cut' as const)
 
-  test('says 410 and 451 as the rest of the gateway does', async () => {
+  test('denied → 410 or 451', async () => {
     const { cid } = all.files.hello
     await start(`/ipfs/${cid} status=451\n/ipfs/${folderCid}/secret.html`, { upload: { rpc: true } })
     for (const command of ['cat', 'block/get', 'dag/export', 'pin/add', 'ls', 'get'])
@@ -313,7 +313,7 @@ describe("kubo's door", () => {
     assert.equal(await call(`cat?arg=${folderCid}/ok.txt`), 200)
   })
 
-  test('lists the name of what is denied, and nothing else of it', async () => {
+  test('ls: denied entry → name only', async () => {
     for (const [list, type] of [
       ['', 1],
       [`/ipfs/${above}/sub`, 0],
@@ -329,7 +329,7 @@ describe("kubo's door", () => {
     }
   })
 
-  test('keeps no block that is denied, and no CAR with one', async () => {
+  test('denied block, or CAR with one → not stored', async () => {
     const { cid, bytes } = all.files.hello
     await start(`/ipfs/${cid}`, { upload: { rpc: true } })
     const car: Uint8Array[] = []
@@ -348,7 +348,7 @@ describe("kubo's door", () => {
     }
   })
 
-  test('neither keeps nor exports what holds something denied', async () => {
+  test('content with a denied part → neither stored nor exported', async () => {
     await start(`/ipfs/${folderCid}/secret.html\n/ipfs/${shardedCid}/secret.html`, { upload: { rpc: true } })
     for (const cid of [folderCid, shardedCid]) {
       assert.equal(await call(`pin/add?arg=${cid}`), 410)
@@ -358,7 +358,7 @@ describe("kubo's door", () => {
   })
 })
 
-describe('a list at an address', () => {
+describe('denylist at a URL', () => {
   const serve = async (answer: () => { status: number; text: string }) => {
     const server = createServer((_request, response) => {
       const { status, text } = answer()
@@ -368,7 +368,7 @@ describe('a list at an address', () => {
     return { server, url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/list.deny` }
   }
 
-  test('is read at start, and its last copy when it cannot be had', async () => {
+  test('read at start; unavailable → last copy', async () => {
     const { cid } = all.files.hello
     let status = 200
     const { server, url } = await serve(() => ({ status, text: `/ipfs/${cid}\n` }))
@@ -389,7 +389,7 @@ describe('a list at an address', () => {
   })
 })
 
-test('a list that was never to be had is a mistake in the configuration', () =>
+test('denylist that was never available → configuration error', () =>
   assert.rejects(startedGateway({ data: folder, admin: false, denylists: [join(folder, 'none.deny')] }), {
     name: 'ConfigError',
     message: /^config: denylists: the denylist .+none\.deny cannot be read/,

@@ -45,7 +45,7 @@ const gatewayWith = async (
 
 const attemptsOf = (body: Buffer): { upstream: string; outcome: string }[] => JSON.parse(body.toString()).attempts
 
-describe('find', () => {
+describe('find providers by routers', () => {
   test('no upstream, a router names two → proved, whichever lies or is slow', async () => {
     const [liar, slow, good] = [await holder(), await holder(1500), await holder()]
     liar.fault = { kind: 'wrongBytes', block: 0 }
@@ -61,7 +61,7 @@ describe('find', () => {
     assert.ok(big.body.equals(all.names['sub/big.bin'] as Buffer))
   })
 
-  test('one look-up for a root, however much is read below it', async () => {
+  test('one lookup per root, however much is read below', async () => {
     const router = await routerOf(await holder())
     const at = await gatewayWith([router])
     for (const name of ['readme.txt', 'sub/big.bin', 'readme.txt'])
@@ -69,14 +69,14 @@ describe('find', () => {
     assert.deepEqual(router.seen, [`/routing/v1/providers/${all.directory.toV1()}?filter-addrs=http,https`])
   })
 
-  test('upstreams have it in time → no router is asked', async () => {
+  test('upstreams respond in time → no router lookup', async () => {
     const router = await routerOf(await holder())
     const at = await gatewayWith([router], [{ name: 'own', url: (await holder()).url }])
     assert.equal((await fetchAll(`${at.url}/ipfs/${all.directory}/sub/big.bin`)).status, 200)
     assert.deepEqual(router.seen, [])
   })
 
-  test('upstreams lack it, hang or fail → found all the same', async () => {
+  test('upstreams lack it, hang or fail → found by routers', async () => {
     for (const fault of [{ kind: 'notFound' }, { kind: 'silent' }, { kind: 'refuse' }] as const) {
       const own = await holder()
       own.fault = fault
@@ -91,7 +91,7 @@ describe('find', () => {
     }
   })
 
-  test('routers name nobody → 404 that says so; a failing router → no absence is remembered', async () => {
+  test('no provider → 404 that says so; router failure → not cached', async () => {
     const router = await routerOf()
     const at = await gatewayWith([router])
     const none = await fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`)
@@ -124,7 +124,7 @@ describe('find', () => {
     assert.equal(good.seen.length, 2)
   })
 
-  test('a thousand bad gateways, private ones and garbage → 8 connections at most, good answers stay', async () => {
+  test('thousand bad gateways → 8 connections at most, good responses unaffected', async () => {
     const traps = await Promise.all(Array.from({ length: 20 }, () => holder()))
     for (const trap of traps) trap.fault = { kind: 'html' }
     const router = await routerOf()
@@ -152,7 +152,7 @@ describe('find', () => {
     assert.ok(traps.filter((trap) => trap.opened > 0).length <= 8)
   })
 
-  test('addresses inside this network, without leave → nobody is asked', async () => {
+  test('private addresses, not allowed → not contacted', async () => {
     const found = await holder()
     const { port } = new URL(found.url)
     const router = await routerOf()
@@ -171,7 +171,7 @@ describe('find', () => {
     assert.equal(found.opened, 0)
   })
 
-  test('a router keeps the record of a name → proved and followed', async () => {
+  test('router has the record of a name → verified and followed', async () => {
     const [router, key] = [await routerOf(await holder()), createKey()]
     router.records.set(key.name, await key.record(`/ipfs/${all.files.hello.cid}`))
     const false1 = createKey()
@@ -182,7 +182,7 @@ describe('find', () => {
     assert.ok((await fetchAll(`${at.url}/ipns/${false1.name}`)).status >= 400)
   })
 
-  test('another gateway of this kind is router and holder → read through it', async () => {
+  test('another cidgate as router and provider → read through it', async () => {
     const second = await startGateway({ config: { public: 'http://127.0.0.1:1', provider: true } })
     open.push(second)
     const body = new FormData()

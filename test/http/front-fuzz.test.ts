@@ -230,10 +230,10 @@ async function isAlike(
   }
 }
 
-describe('the front and node:http', () => {
+describe('front and node:http', () => {
   const ports = (): [number, number] => [front.port, (plain.address() as AddressInfo).port]
 
-  it('the same bytes in any cutting → the same answers', async () => {
+  it('same bytes, any segmentation → same responses', async () => {
     await fc.assert(
       fc.asyncProperty(fc.array(fc.oneof(request, upload), { minLength: 1, maxLength: 4 }), cuts, (requests, at) =>
         isAlike(requests.join('') + last(), at, ports()),
@@ -242,7 +242,7 @@ describe('the front and node:http', () => {
     )
   })
 
-  it('plain requests in any cutting → the same answers', async () => {
+  it('plain requests, any segmentation → same responses', async () => {
     const usual = fc.record({ path, end: oneOf('', 'If-None-Match: *\r\n', 'Accept-Encoding: gzip\r\n') })
     await fc.assert(
       fc.asyncProperty(fc.array(usual, { minLength: 1, maxLength: 6 }), cuts, (requests, at) => {

@@ -21,8 +21,8 @@ after(() => Promise.all([open, closed, elsewhere].map((one) => one.close())))
 
 const hashOf = (text: string): string => `'sha256-${createHash('sha256').update(text).digest('base64')}'`
 
-describe('the first page', () => {
-  test('is JSON for programs and a page for people', async () => {
+describe('front page', () => {
+  test('JSON for programs, a page for people', async () => {
     const described = await fetchAll(`${open.url}/`)
     assert.equal(described.headers['content-type'], 'application/json')
     assert.equal(described.headers.vary, 'Accept')
@@ -43,7 +43,7 @@ describe('the first page', () => {
     assert.equal(json.headers['content-type'], 'application/json')
   })
 
-  test('allows what is written in it by hash, and nothing from another host', async () => {
+  test('policy: own scripts by hash, nothing external', async () => {
     const { headers, body } = await fetchAll(`${open.url}/`, people)
     const html = body.toString()
     const policy = String(headers['content-security-policy'])
@@ -58,7 +58,7 @@ describe('the first page', () => {
     assert.doesNotThrow(() => new Script(script ?? ''))
   })
 
-  test('has a place for files only where everybody may upload', async () => {
+  test('upload form only if uploads are open', async () => {
     const page = async ({ url }: TestGateway) => (await fetchAll(`${url}/`, people)).body.toString()
     assert.match(await page(open), /<form id="upload" action="\/add" method="post" enctype="multipart\/form-data">/)
     const guarded = await startGateway({ config: { upload: { auth: { tokens: ['0123456789abcdef'] } } } })
@@ -70,7 +70,7 @@ describe('the first page', () => {
     assert.doesNotMatch(html, /<script|id="upload"/)
   })
 
-  test('has that place only where an upload of this client, from this page, would be taken', async () => {
+  test('upload form only if this client could upload', async () => {
     const at = await startGateway({ config: { trustedProxies: ['127.0.0.1'] } })
     const all = await startGateway({ config: { trustedProxies: ['127.0.0.1'], upload: { auth: 'open' } } })
     const offers = async ({ url }: TestGateway, headers: Record<string, string>) => {
@@ -91,18 +91,18 @@ describe('the first page', () => {
     }
   })
 
-  test('is `root` of the configuration: nothing, or a redirect', async () => {
+  test('`root: none` or a redirect → no page', async () => {
     assert.equal((await fetchAll(`${closed.url}/`)).status, 404)
     const moved = await fetchAll(`${elsewhere.url}/`)
     assert.deepEqual([moved.status, moved.headers.location], [302, `/ipfs/${cid}`])
   })
 
-  test('is not that of a site on its own origin', async () => {
+  test("not on a site's own origin", async () => {
     const { status, headers } = await fetchAll(`${open.url}/`, { ...people, host: `${cid}.ipfs.gw.example` })
     assert.deepEqual([status, headers['x-ipfs-path']], [200, `/ipfs/${cid}/`])
   })
 
-  test('is read, and nothing else', async () => {
+  test('read methods only', async () => {
     const head = await fetch(`${open.url}/`, { method: 'HEAD', headers: people })
     assert.deepEqual([head.status, await head.text()], [200, ''])
     assert.ok(Number(head.headers.get('content-length')) > 1000)
@@ -112,19 +112,19 @@ describe('the first page', () => {
     assert.deepEqual([asked.status, asked.headers.get('access-control-allow-origin')], [204, '*'])
   })
 
-  test('comes with an icon, and asks crawlers to stay away from content', async () => {
+  test('has an icon; robots.txt excludes content', async () => {
     for (const path of ['/favicon.ico', '/favicon.svg'])
       assert.equal((await fetchAll(open.url + path)).headers['content-type'], 'image/svg+xml')
     assert.match((await fetchAll(`${closed.url}/robots.txt`)).body.toString(), /^User-agent: \*\nDisallow: \/ipfs\/\n/)
   })
 
-  test('asks crawlers to stay away from nothing where it leads to a website in content', async () => {
+  test('redirects to a website → robots.txt allows everything', async () => {
     const { status, body } = await fetchAll(`${elsewhere.url}/robots.txt`)
     assert.deepEqual([status, body.toString()], [200, 'User-agent: *\nDisallow:\n'])
   })
 })
 
-describe('its field', () => {
+describe('search field of the front page', () => {
   const key = 'k51qzi5uqu5dhjvgwnqkvrhaslwhpcgj8lnzs6l4wcxlpnn8hlrp4wx4y8nk7e'
   for (const [typed, location] of [
     [cid, `/ipfs/${cid}`],
@@ -144,7 +144,7 @@ describe('its field', () => {
     ['//evil.example', undefined],
     ['nonsense', undefined],
   ] as const) {
-    test(`${JSON.stringify(typed)} leads ${location === undefined ? 'nowhere else' : `to ${location}`}`, async () => {
+    test(`${JSON.stringify(typed)} → ${location ?? 'no redirect'}`, async () => {
       const { status, headers } = await fetchAll(`${open.url}/ipfs/?uri=${encodeURIComponent(typed)}`)
       if (location !== undefined) assert.deepEqual([status, headers.location], [301, location])
       else assert.deepEqual([status, headers.location], [400, undefined])

@@ -36,8 +36,8 @@ async function raw(path: string, method = 'GET', host = 'plain.example'): Promis
   return answer.resume()
 }
 
-describe('a subdomain gateway', () => {
-  test('sends paths to an origin of their own, and answers there', async () => {
+describe('subdomain gateway', () => {
+  test('path → redirect to its own origin, served there', async () => {
     const { cid, bytes } = all.files.hello
     const moved = await from('gw.example', `/ipfs/${cid}?x=1`)
     assert.equal(moved.status, 301)
@@ -52,7 +52,7 @@ describe('a subdomain gateway', () => {
     }
   })
 
-  test('what is hot on one host is not what another one answers', async () => {
+  test('cached on one host → not served on another', async () => {
     const { cid, bytes } = all.files.hello
     for (let turn = 0; turn < 2; turn++) {
       assert.ok((await from('plain.example', `/ipfs/${cid}`)).body.equals(bytes))
@@ -63,21 +63,21 @@ describe('a subdomain gateway', () => {
     }
   })
 
-  test('what is hot on an origin of its own is not had by a path that spells it', async () => {
+  test('cached on a subdomain → not reachable by a spoofed path', async () => {
     const host = `${all.directory}.ipfs.gw.example`
     for (let turn = 0; turn < 2; turn++) assert.equal((await from(host, '/readme.txt')).status, 200)
     for (const path of [`//${host}/readme.txt`, `/readme.txt%20${host}`, `/${host}/readme.txt`])
       assert.equal((await raw(path)).statusCode, 404, path)
   })
 
-  test('an origin of its own has its content and nothing of ours', async () => {
+  test('subdomain origin → its content only, no gateway routes', async () => {
     const host = `${all.directory}.ipfs.gw.example`
     assert.equal((await from(host, '/add')).status, 404)
     assert.ok((await from(host, '/sub/big.bin')).body.equals(all.names['sub/big.bin'] as Buffer))
     assert.equal((await raw('/add', 'POST', host)).statusCode, 405)
   })
 
-  test('only what reads is sent on: a preflight that is has failed', async () => {
+  test('only reads redirect; a redirected preflight would fail', async () => {
     const { cid } = all.files.hello
     const other = cid.toV1().toString(base36)
     for (const [host, path] of [
@@ -94,7 +94,7 @@ describe('a subdomain gateway', () => {
   })
 })
 
-test('a trustless host gives what a client can prove, and nothing else', async () => {
+test('trustless host → verifiable responses only', async () => {
   const { cid, bytes } = all.files.hello
   const raw = await from('bytes.example', `/ipfs/${cid}?format=raw`)
   assert.ok(raw.body.equals(bytes))
@@ -108,7 +108,7 @@ test('a trustless host gives what a client can prove, and nothing else', async (
   assert.equal((await from('bytes.example', '/add')).status, 404)
 })
 
-test('the host that a proxy names is believed where the operator says so, and nowhere else', async () => {
+test('X-Forwarded-Host → believed from trusted proxies only', async () => {
   const path = `/ipfs/${all.files.hello.cid}`
   const forwarded = { 'X-Forwarded-Host': 'plain.example' }
   assert.equal((await from('bytes.example', path, forwarded)).status, 406)
@@ -123,7 +123,7 @@ test('the host that a proxy names is believed where the operator says so, and no
   }
 })
 
-test('links that say the same in another way', async () => {
+test('equivalent spellings of links', async () => {
   const { cid } = all.files.hello
   const rows = [
     [`/ipfs/ipfs/${cid}?x`, `/ipfs/${cid}?x`],
@@ -136,7 +136,7 @@ test('links that say the same in another way', async () => {
   }
 })
 
-test('a service worker cannot be installed on an origin that all content shares', async () => {
+test('service worker on a shared origin → refused', async () => {
   const { cid } = all.files.hello
   const paths = [`/ipfs/${cid}`, `/ipfs/${cid}?format=raw`, `/ipfs/${all.directory}/readme.txt`]
   for (const path of paths)
@@ -157,7 +157,7 @@ describe('CONNECT', () => {
     return { status: answer.statusCode, socket }
   }
 
-  test('to a host that is served here is a way to it', async () => {
+  test('to a served host → tunnel', async () => {
     const { cid, bytes } = all.files.hello
     for (const host of [`${cid}.ipfs.gw.example:80`, new URL(at.url).host]) {
       const { status, socket } = await connect(host)
@@ -172,7 +172,7 @@ describe('CONNECT', () => {
     }
   })
 
-  test('is not had a second time on one socket', { timeout: 10_000 }, async () => {
+  test('second CONNECT on one socket → refused', { timeout: 10_000 }, async () => {
     const { host } = new URL(at.url)
     const { socket } = await connect(host)
     socket.write(`CONNECT ${host} HTTP/1.1\r\nHost: ${host}\r\n\r\n`)
@@ -184,7 +184,7 @@ describe('CONNECT', () => {
     assert.match(Buffer.concat(said).toString(), /^HTTP\/1\.1 403 .*CONNECT inside a CONNECT tunnel/s)
   })
 
-  test('to any other is refused, and nothing is dialled', async () => {
+  test('to any other host → refused without dialing', async () => {
     for (const host of ['evil.test:443', '127.0.0.1:1', new URL(upstream.url).host]) {
       const { status, socket } = await connect(host)
       assert.equal(status, 403, host)

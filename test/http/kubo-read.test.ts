@@ -21,7 +21,7 @@ type Answer = {
 
 const plain = { Target: '', Mode: 0, ModTime: '0001-01-01T00:00:00Z' }
 
-describe("what kubo's door reads", () => {
+describe('Kubo RPC: reads', () => {
   let door: KuboDoor
   const blocks: BlockMap = new Map()
   const many: CID[] = []
@@ -95,7 +95,7 @@ describe("what kubo's door reads", () => {
       .filter(Boolean)
       .map((line) => JSON.parse(line))
 
-  it('lists links with what they lead to, sorted, for each path that is asked for', async () => {
+  it('ls: links with targets, sorted, for each path', async () => {
     const answer = await ask(`ls?arg=${root}&arg=/ipfs/${root}/big`)
     const [{ Objects }] = lines(answer) as [{ Objects: { Hash: string; Links: Record<string, unknown>[] }[] }]
     assert.deepEqual(
@@ -127,7 +127,7 @@ describe("what kubo's door reads", () => {
     )
   })
 
-  it('lists without a look at what the links lead to, one by one, and with other CIDs', async () => {
+  it('ls without types: no block reads; streaming; other CID spellings', async () => {
     const bare = lines(await ask(`ls?arg=${root}&resolve-type=false&size=0&s=true&cid-base=base32`)) as {
       Objects: { Hash: string; Links: { Name: string; Hash: string; Type: number }[] }[]
     }[]
@@ -138,7 +138,7 @@ describe("what kubo's door reads", () => {
     assert.equal(bare[0]?.Objects[0]?.Links[0]?.Hash, String(large.toV1()))
   })
 
-  it('packs a tar under the last name of the path, without slashes, and compresses', async () => {
+  it('get: tar under the last path segment, optional compression', async () => {
     const names = (archive: Buffer) => {
       const { stdout, status } = spawnSync('tar', ['-tf', '-'], { input: archive })
       return { status, names: String(stdout).split('\n').filter(Boolean) }
@@ -186,7 +186,7 @@ describe("what kubo's door reads", () => {
     ['get?arg=ROOT&arg=ROOT', 400, /required once/],
     ['constructor', 404, /not found/],
   ] as const)
-    it(`answers ${status} to ${path}`, async () => {
+    it(`${path} → ${status}`, async () => {
       const answer = await ask(path.replaceAll('ROOT', String(root)))
       assert.equal(answer.status, status)
       assert.match(answer.body.toString(), says)
@@ -194,7 +194,7 @@ describe("what kubo's door reads", () => {
         assert.equal(answer.headers[name], undefined, name)
     })
 
-  describe('fails late', () => {
+  describe('late failures', () => {
     let broken: CID
     let missing: CID
     before(async () => {
@@ -204,7 +204,7 @@ describe("what kubo's door reads", () => {
       await keep(own, [missing])
     })
 
-    it('says so in a line and in the trailer of a list', async () => {
+    it('streamed list → error line and trailer', async () => {
       const answer = await ask(`ls?arg=${broken}&stream=true`)
       const told = lines(answer)
       assert.equal(answer.status, 200)
@@ -214,13 +214,13 @@ describe("what kubo's door reads", () => {
       assert.ok(answer.late?.includes(String(missing)), answer.late)
     })
 
-    it('says so in the status of a list that is not sent before it is whole', async () => {
+    it('buffered list → error status', async () => {
       const { status, body } = await ask(`ls?arg=${broken}`)
       assert.equal(status, 500)
       assert.ok(body.includes(String(missing)))
     })
 
-    it('says so in the trailer of an archive, which no reader takes for a whole one', async () => {
+    it('archive → trailer, and recognizably truncated', async () => {
       const answer = await ask(`get?arg=${broken}`)
       assert.equal(answer.status, 200)
       assert.ok(answer.late?.includes(String(missing)), answer.late)
@@ -232,7 +232,7 @@ describe("what kubo's door reads", () => {
       assert.throws(() => gunzipSync(packed.body))
     })
 
-    it('stops reading what it compresses when its client leaves or stalls', { timeout: 20_000 }, async () => {
+    it('client leaves or stalls → source of compression stops', { timeout: 20_000 }, async () => {
       let isClosed = false
       async function* endless() {
         try {
@@ -248,7 +248,7 @@ describe("what kubo's door reads", () => {
       assert.ok(isClosed)
     })
 
-    it('cuts the connection where the bytes alone would look whole', async () => {
+    it('bytes alone look complete → connection reset', async () => {
       const own: BlockMap = new Map()
       const file = await addFile(own, noise(600_000, 9), 'v0')
       const last = [...own.values()].find((bytes) => bytes.byteLength > 70_000 && bytes.byteLength < 80_000)

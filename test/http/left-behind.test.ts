@@ -85,8 +85,8 @@ async function notes(command: 'check' | 'doctor', providers: Providers, more: ob
     .filter((line) => line.startsWith('note'))
 }
 
-describe('what is not read back', () => {
-  test('is said of providers that name no place for it, and of no others', async () => {
+describe('content that is not read back', () => {
+  test('reported for providers without a gateway only', async () => {
     const told = await notes('check', [
       local,
       remote(),
@@ -109,8 +109,8 @@ describe('what is not read back', () => {
   })
 })
 
-describe('a folder of pins without a provider', () => {
-  test('is named by check and doctor before, and in the log behind the reload', async () => {
+describe('former embedded pins', () => {
+  test('reported by check, doctor, and the log after reload', async () => {
     const own = { ...local, path: join(data, 'pins') }
     const running = await start([own])
     await add(running)
@@ -124,7 +124,7 @@ describe('a folder of pins without a provider', () => {
     assert.ok(lines.includes(`uploads.orphaned-store: ${folder}`))
   })
 
-  test('is not reported when only the name of the provider changed', async () => {
+  test("only the provider's name changed → not reported", async () => {
     const running = await start([local])
     await add(running)
     const renamed = { ...local, name: 'disk' }
@@ -146,11 +146,11 @@ async function nothingIsSaid(): Promise<void> {
   assert.deepEqual(lines, [])
 }
 
-describe('what only a provider holds that is configured no more', () => {
+describe('uploads only at a former provider', () => {
   const alone =
     '2 uploads are held by kubo alone, and no provider of that name is configured: they are read only where an upstream has them'
 
-  test('is counted, until it is configured again', async () => {
+  test('counted until the provider is configured again', async () => {
     const running = await start([remote()])
     await add(running, 'one')
     await add(running, 'two')
@@ -169,7 +169,7 @@ describe('what only a provider holds that is configured no more', () => {
     assert.deepEqual(await notes('check', [local, remote()]), [])
   })
 
-  test('is not reported when another provider holds it too', async () => {
+  test('another provider holds it → not reported', async () => {
     const running = await start([local, remote()], { pinning: { confirm: 'all', providers: [local, remote()] } })
     await add(running)
     await settled()
@@ -178,7 +178,7 @@ describe('what only a provider holds that is configured no more', () => {
     await nothingIsSaid()
   })
 
-  test('is what waits for it, too', async () => {
+  test('pending deliveries → counted too', async () => {
     kubo.script = () => ({ status: 503 })
     const running = await start([local, remote()])
     await add(running)
@@ -190,7 +190,7 @@ describe('what only a provider holds that is configured no more', () => {
   })
 })
 
-test('a reload with another data folder says what stays in the one before', async () => {
+test('reload with another data folder → reports what stays behind', async () => {
   const other = await tempFolder()
   try {
     const running = await start([local])

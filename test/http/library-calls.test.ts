@@ -23,7 +23,7 @@ const failure = async (work: Promise<unknown>): Promise<Failure> => {
 }
 const kindOf = async (work: Promise<unknown>): Promise<string> => (await failure(work)).kind
 
-describe('a program without HTTP', () => {
+describe('library without HTTP', () => {
   let data: string
   let all: Fixtures
   let upstream: ProgrammableUpstream
@@ -51,7 +51,7 @@ describe('a program without HTTP', () => {
     await rm(data, { recursive: true })
   })
 
-  it('gets a file, small or large, with its type, size and CID', async () => {
+  it('get: small and large files, with type, size, CID', async () => {
     const { hello, json, deepV0, empty } = all.files
     for (const [{ cid, bytes }, type] of [
       [hello, 'application/octet-stream'],
@@ -65,7 +65,7 @@ describe('a program without HTTP', () => {
     }
   })
 
-  it('gets what a path leads to: files by every name, listings, documents', async () => {
+  it('get: files, listings and documents by path', async () => {
     const root = `/ipfs/${all.directory}`
     assert.equal(await text((await gateway.get(`${root}/with%20space.txt`)).bytes), 'a name with a space')
     assert.equal(await text((await gateway.get(`${root}/with space.txt`)).bytes), 'a name with a space')
@@ -79,7 +79,7 @@ describe('a program without HTTP', () => {
     assert.equal((await gateway.get(`/ipfs/${all.dagJson}`)).type, 'application/json')
   })
 
-  it('gives pieces that may be written into: the cache is not what is handed out', async () => {
+  it('pieces are writable without affecting the cache', async () => {
     const { hello, chunkedV1 } = all.files
     for (const { cid, bytes } of [hello, hello, chunkedV1, chunkedV1]) {
       const pieces = await Array.fromAsync((await gateway.get(`/ipfs/${cid}`)).bytes)
@@ -88,7 +88,7 @@ describe('a program without HTTP', () => {
     }
   })
 
-  it('fails with a Failure that says what happened', async () => {
+  it('errors are explained Failures', async () => {
     const nobodys = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
     assert.equal(await kindOf(gateway.get(`/ipfs/${nobodys}`)), 'not-found')
     assert.equal(await kindOf(gateway.get(`/ipfs/${all.directory}/nothing`)), 'no-link')
@@ -101,7 +101,7 @@ describe('a program without HTTP', () => {
     assert.match(metrics, /cidgate_http_requests_in_progress 0\n/)
   })
 
-  it('ends with the reason of its signal, before and in the middle', async () => {
+  it("aborted → rejects with the signal's reason, at any time", async () => {
     const reason = new Error('enough')
     const isReason = (error: unknown) => error === reason
     const path = `/ipfs/${all.files.deepV0.cid}`
@@ -115,7 +115,7 @@ describe('a program without HTTP', () => {
     await assert.rejects(reading, isReason)
   })
 
-  it('is let go of by cancel, by break, and by a reader that reads nothing', async () => {
+  it('cancel, break or stalled reader → released', async () => {
     const clock = createFakeClock()
     const folder = await tempFolder()
     const own = await startedGateway(
@@ -143,7 +143,7 @@ describe('a program without HTTP', () => {
     }
   })
 
-  it('adds text, bytes, blobs and streams, and gets them back', async () => {
+  it('add: text, bytes, blobs, streams → readable', async () => {
     const bytes = noise(1_500_000, 77)
     async function* pieces() {
       for (let at = 0; at < bytes.byteLength; at += 70_000) yield bytes.subarray(at, at + 70_000)
@@ -167,7 +167,7 @@ describe('a program without HTTP', () => {
     assert.deepEqual([got.type, await text(got.bytes)], ['application/json', '{"a":"ä"}'])
   })
 
-  it('adds nothing that POST /add would not take', async () => {
+  it('add: same refusals as POST /add', async () => {
     assert.equal(await kindOf(gateway.add(new Uint8Array(2 * 1024 * 1024 + 1))), 'too-large')
     assert.equal(await kindOf(gateway.add('')), 'malformed')
     assert.equal(await kindOf(gateway.add(5 as never)), 'malformed')
@@ -183,7 +183,7 @@ describe('a program without HTTP', () => {
     assert.deepEqual([kind, cause], ['internal', broken])
   })
 
-  it('ends an upload whose source is stuck, by its clock and by its signal', async () => {
+  it('stuck upload source → ends by timeout or signal', async () => {
     const stuck = async function* () {
       yield bytesOf('x')
       await new Promise(() => {})
@@ -198,7 +198,7 @@ describe('a program without HTTP', () => {
     await own.close()
   })
 
-  it('says what it lacks: providers, or a place in thin mode', async () => {
+  it('thin mode or no providers → explained failure', async () => {
     const none = await startedGateway(said({ pinning: { providers: [] } }), { log: silentLog })
     assert.match((await failure(none.add('x'))).message, /provider/)
     await none.close()
@@ -207,7 +207,7 @@ describe('a program without HTTP', () => {
     await thin.close()
   })
 
-  it('waits for a start under way, and fails before a start and after close', async () => {
+  it('waits for a start; fails before start and after close', async () => {
     const folder = await tempFolder()
     const own = createGateway(said({ data: folder }), { log: silentLog })
     assert.match((await failure(own.get('/ipfs/bafkqaaa'))).message, /call its start\(\)/)
@@ -223,7 +223,7 @@ describe('a program without HTTP', () => {
     await rm(folder, { recursive: true })
   })
 
-  it('gets what a name leads to, and in web mode the type that a browser would be told', async () => {
+  it('resolves names; web mode → browser media types', async () => {
     const dns = await startDnsServer()
     const links = { 'site.example': `/ipfs/${all.directory}` }
     const log: LogLine[] = []

@@ -107,7 +107,7 @@ class MapProvider implements Provider {
   }
 }
 
-describe('backends that a program brings', () => {
+describe("program's own backends", () => {
   let data: string
   before(async () => {
     data = await tempFolder()
@@ -134,7 +134,7 @@ describe('backends that a program brings', () => {
     }
   }
 
-  it('are read, filled, asked, confirmed by, counted, and never closed', async () => {
+  it('read, filled, queried, confirmed, counted, never closed', async () => {
     const blocks: BlockMap = new Map()
     const { cid } = await addFile(blocks, text('only the upstream has it'))
     const own = { tiers: [new MapTier()], upstreams: [new MapUpstream(blocks)], providers: [new MapProvider()] }
@@ -169,7 +169,7 @@ describe('backends that a program brings', () => {
     assert.deepEqual([tier.closed, upstream.closed, provider.closed], [0, 0, 0])
   })
 
-  it('that throw what no contract allows fail no request that others can answer', async () => {
+  it('contract violations → fail no request that others can serve', async () => {
     const blocks: BlockMap = new Map()
     const { cid } = await addFile(blocks, text('somebody else has it'))
     const fault = (): never => {
@@ -190,7 +190,7 @@ describe('backends that a program brings', () => {
     })
   })
 
-  it('go over to the next gateway as they are', async () => {
+  it('reload → kept unchanged', async () => {
     const upstreams = [new MapUpstream(new Map())]
     const first = createGateway(said(), { log: silentLog, upstreams, providers: [new MapProvider()] })
     await first.start()
@@ -245,7 +245,7 @@ describe('backends that a program brings', () => {
     ],
   ]
   for (const [what, make, expected] of wrong)
-    it(`${what}: a ConfigError that names the argument`, () => {
+    it(`${what} → ConfigError that names the argument`, () => {
       assert.throws(make, (error) => {
         assert.ok(error instanceof ConfigError)
         assert.match(error.message, expected)

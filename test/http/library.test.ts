@@ -13,7 +13,7 @@ import { ConfigError, type ConfigInput, createGateway, Failure, type Gateway, pa
 import { lockFile } from '../../src/store/lock.ts'
 import { fetchAll, startedGateway, tempFolder } from '../support/gateway.ts'
 
-describe('a gateway in a program of yours', () => {
+describe('gateway in a program', () => {
   let data: string
   before(async () => {
     data = await tempFolder()
@@ -27,12 +27,12 @@ describe('a gateway in a program of yours', () => {
     ['a copy of one', () => ({ ...parseConfig({ retrieval: { upstreams: [] } }), data, log: { level: 'warn' } })],
   ]
   for (const [what, make] of inputs)
-    it(`is made of ${what}`, async () => {
+    it(`created from ${what}`, async () => {
       const gateway = await startedGateway(make(), { log: silentLog })
       await gateway.close()
     })
 
-  it('ConfigInput types every key, and every backend by its `use`', () => {
+  it('ConfigInput types every key, and every backend by `use`', () => {
     const written: ConfigInput = {
       listen: ':8080',
       retrieval: {
@@ -68,7 +68,7 @@ describe('a gateway in a program of yours', () => {
     for (const one of wrong) assert.throws(() => parseConfig(one), { name: 'ConfigError' })
   })
 
-  it('is not made of what makes no sense, frozen or not', async () => {
+  it('invalid options → refused, frozen or not', async () => {
     const wrong = Object.freeze({ data, listen: 'eighty' })
     assert.throws(
       () => createGateway(wrong),
@@ -96,7 +96,7 @@ const statusAt = async (url: string): Promise<number> => (await fetchAll(url)).s
 // "hi", in the CID itself.
 const hi = '/ipfs/bafkqaatine'
 
-describe('the life of a gateway in a program', () => {
+describe('life cycle in a program', () => {
   let data: string
   beforeEach(async () => {
     data = await tempFolder()
@@ -110,7 +110,7 @@ describe('the life of a gateway in a program', () => {
 
   const isFree = async () => (await lockFile(join(data, 'owner.lock'))).release()
 
-  it('touches nothing before start: no folder, no network, no timer, no listener', async () => {
+  it('before start: no folder, network, timer or listener', async () => {
     const seen = () => ({
       resources: process.getActiveResourcesInfo().sort(),
       listeners: [process, process.stdout, process.stderr].map((one) =>
@@ -135,7 +135,7 @@ describe('the life of a gateway in a program', () => {
     assert.deepEqual(await readdir(data), [])
   })
 
-  it('is 503 before start and after close, where the router passes on what is not ours', async () => {
+  it('503 before start and after close; foreign paths reach the app', async () => {
     const gateway = make()
     const app = express().use('/gw', gateway.router)
     app.get('/gw/own', (_request, response) => void response.send('own'))
@@ -160,7 +160,7 @@ describe('the life of a gateway in a program', () => {
     await assert.rejects(gateway.start(), (error) => error instanceof Failure && error.kind === 'overloaded')
   })
 
-  it('lets requests wait while it starts', async () => {
+  it('requests wait during the start', async () => {
     const list = Promise.withResolvers<void>()
     const url = await listen((_request, response) => void list.promise.then(() => response.end('version: 1\n---\n')))
     const gateway = make({ denylists: [`${url}/list.deny`] })
@@ -175,7 +175,7 @@ describe('the life of a gateway in a program', () => {
     assert.deepEqual(await waiting, [200, 200])
   })
 
-  it('says why it cannot start, to the program and to requests, and leaves nothing open', async () => {
+  it('failed start → reason to program and requests, nothing left open', async () => {
     const list = Promise.withResolvers<void>()
     const url = await listen((_request, response) => void list.promise.then(() => response.writeHead(404).end()))
     const gateway = make({ denylists: [`${url}/list.deny`] })
@@ -191,7 +191,7 @@ describe('the life of a gateway in a program', () => {
     await isFree()
   })
 
-  it('can be closed while it starts', async () => {
+  it('close during the start', async () => {
     const gateway = make()
     const starting = gateway.start()
     const closing = gateway.close()
@@ -202,14 +202,14 @@ describe('the life of a gateway in a program', () => {
 })
 
 // The whole page, with the servers and the package itself, is run in test/interop/library.test.ts.
-describe('the examples of docs/library.md that end by themselves', () => {
+describe('examples of docs/library.md', () => {
   const page = readFileSync(new URL('../../docs/library.md', import.meta.url), 'utf8')
   const codes = [...page.matchAll(/^```ts\n([\s\S]*?)^```$/gm)].map(([, code = '']) => code)
   const entry = new URL('../../src/gateway.ts', import.meta.url).href
 
   for (const [index, code] of codes.entries()) {
     if (code.includes('cidgate/testing')) continue
-    it(`runs the example ${index + 1}`, async () => {
+    it(`example ${index + 1} runs`, async () => {
       const folder = await tempFolder()
       open.push(() => rm(folder, { recursive: true, force: true }))
       const here = code

@@ -54,7 +54,7 @@ async function grown(work: () => Promise<unknown>, series: string): Promise<Read
   }
 }
 
-describe('a request is counted once, by what answered it', () => {
+describe('request metrics by route', () => {
   const ask = (path: string, init?: RequestInit) => async () => (await fetch(at.url + path, init)).arrayBuffer()
   type Row = readonly [what: string, work: () => () => Promise<unknown>, labels: string]
   const rows: readonly Row[] = [
@@ -108,7 +108,7 @@ describe('a request is counted once, by what answered it', () => {
       assert.deepEqual(requests, [[series, 1]])
     })
 
-  test('with the bytes of its body, both ways, and the time that it took', async () => {
+  test('body bytes in both directions, and duration', async () => {
     const place = 'route="ipfs",source="memory"'
     const range = { headers: { Range: 'bytes=2-6' } }
     const read = await grown(
@@ -129,7 +129,7 @@ describe('a request is counted once, by what answered it', () => {
   })
 })
 
-describe('the page follows the conventions of Prometheus', () => {
+describe('Prometheus conventions', () => {
   type Family = { readonly name: string; readonly type: string; readonly help: string; readonly series: string[] }
   let families: Family[]
   before(async () => {
@@ -144,7 +144,7 @@ describe('the page follows the conventions of Prometheus', () => {
       })
   })
 
-  test('each family has a name of its own, help that ends as a sentence, and a type', () => {
+  test('each family: unique name, help sentence, type', () => {
     assert.equal(new Set(families.map(({ name }) => name)).size, families.length)
     for (const { name, help, type } of families) {
       assert.match(name, /^(cidgate|process|nodejs)_[a-z0-9]+(_[a-z0-9]+)*$/)
@@ -153,7 +153,7 @@ describe('the page follows the conventions of Prometheus', () => {
     }
   })
 
-  test('counters end in _total and nothing else does; times are seconds and sizes bytes', () => {
+  test('counters end in _total; units are seconds and bytes', () => {
     for (const { name, type } of families) {
       assert.equal(name.endsWith('_total'), type === 'counter', name)
       assert.doesNotMatch(name, /_(ms|milliseconds|kb|mib|megabytes|minutes|hours|percent)(_|$)/, name)
@@ -162,7 +162,7 @@ describe('the page follows the conventions of Prometheus', () => {
     }
   })
 
-  test('labels are in snake case, no series is there twice, and no value is missing', () => {
+  test('snake-case labels, unique series, no missing values', () => {
     const seen = new Set<string>()
     for (const line of families.flatMap(({ series }) => series)) {
       const [, series = '', labels = '', value] = /^([a-z_0-9]+(?:\{(.*)\})?) (\S+)$/.exec(line) ?? assert.fail(line)
@@ -173,7 +173,7 @@ describe('the page follows the conventions of Prometheus', () => {
     }
   })
 
-  test('docs/monitoring.md names the labels that the series have', () => {
+  test('docs/monitoring.md lists the labels', () => {
     const page = readFileSync(new URL('../../docs/monitoring.md', import.meta.url), 'utf8')
     const rows = page.matchAll(/^\| `(\w+)` \| (?:counter|gauge|histogram) \| (.*?) \|/gm)
     const told = new Map([...rows].map(([, name, labels = '']) => [name, labels.replaceAll('`', '')]))
@@ -188,7 +188,7 @@ describe('the page follows the conventions of Prometheus', () => {
       }
   })
 
-  test('buckets rise to +Inf, which is the count', () => {
+  test('buckets increase up to +Inf, the count', () => {
     for (const { name, type, series } of families) {
       if (type !== 'histogram') continue
       let below = 0
@@ -205,7 +205,7 @@ describe('the page follows the conventions of Prometheus', () => {
     }
   })
 
-  test('an upstream is in one state', () => {
+  test('an upstream has exactly one state', () => {
     const states = families.find(({ name }) => name === 'cidgate_upstream_state')?.series ?? []
     assert.equal(states.length, 6)
     assert.equal(states.filter((line) => line.endsWith(' 1')).length, 1)

@@ -55,8 +55,8 @@ const recordsAsked = () => upstream.asked.filter(({ url }) => url.startsWith('/i
 const problem = ({ body }: Fetched) =>
   JSON.parse(body.toString()) as { detail: string; attempts?: { upstream: string; outcome: string }[] }
 
-describe('keys', () => {
-  test('the content that the record points at, for as long as it says', async () => {
+describe('IPNS keys', () => {
+  test('record → its content, for its lifetime', async () => {
     await start()
     await publish(`/ipfs/${all.directory}`, { ttlMs: 120_000 })
     const answer = await get(`/ipns/${key.name}/policy.json`)
@@ -78,7 +78,7 @@ describe('keys', () => {
     assert.match(copy.headers['cache-control'] ?? '', /^public, max-age=1\d\d/)
   })
 
-  test('every spelling of a key means the same', async () => {
+  test('every spelling of a key → same content', async () => {
     await start()
     await publish(`/ipfs/${all.files.hello.cid}`)
     const spellings = [key.name, key.peer, ...[base16, base32, base58btc].map((base) => key.cid.toString(base))]
@@ -89,7 +89,7 @@ describe('keys', () => {
     assert.equal(recordsAsked(), 1)
   })
 
-  test('a listing, range, HEAD and format are as under /ipfs, except for their max-age', async () => {
+  test('listing, range, HEAD, format → as /ipfs, except max-age', async () => {
     await start()
     await publish(`/ipfs/${all.directory}`)
     const path = `/ipns/${key.name}`
@@ -113,7 +113,7 @@ describe('keys', () => {
     assert.deepEqual([head.status, head.headers.get('content-length')], [200, '17'])
   })
 
-  test('IPNS: the path in the record comes before the path in the request', async () => {
+  test('path in the record precedes the path in the request', async () => {
     await start()
     await publish(`/ipfs/${all.directory}/über`)
     assert.equal((await get(`/ipns/${key.name}/%C3%9F.txt`)).status, 200)
@@ -122,7 +122,7 @@ describe('keys', () => {
     assert.equal((await get(`/ipns/${key.name}`)).status, 422)
   })
 
-  test('when its time is over it is asked for again, and what is new is served', async () => {
+  test('TTL over → looked up again, new content served', async () => {
     await start()
     await publish(`/ipfs/${all.files.hello.cid}`, { ttlMs: 30_000 })
     await get(`/ipns/${key.name}`)
@@ -134,7 +134,7 @@ describe('keys', () => {
     assert.equal(recordsAsked(), 2)
   })
 
-  test('no-cache asks again; only-if-cached asks no upstream', async () => {
+  test('no-cache → lookup; only-if-cached → no upstream', async () => {
     await start()
     await publish(`/ipfs/${all.files.hello.cid}`)
     assert.equal((await get(`/ipns/${key.name}`, { 'cache-control': 'only-if-cached' })).status, 412)
@@ -148,7 +148,7 @@ describe('keys', () => {
     assert.equal((await get(`/ipns/${key.name}`, { 'cache-control': 'only-if-cached' })).status, 200)
   })
 
-  test('IPNS: a key without a record is 404 with attempts, remembered briefly', async () => {
+  test('no record → 404 with attempts, cached briefly', async () => {
     await start()
     const answer = await get(`/ipns/${key.name}`)
     assert.equal(answer.status, 404)
@@ -164,7 +164,7 @@ describe('keys', () => {
     assert.equal((await get(`/ipns/${key.name}`)).status, 200)
   })
 
-  test('a record that points at an address, or out of the content, leads nowhere and has nothing asked', async (context) => {
+  test('record with a URL or non-content path → no requests', async (context) => {
     await start()
     const other = await startUpstream({ blocks: all.blocks })
     context.after(() => other.close())
@@ -183,7 +183,7 @@ describe('keys', () => {
     assert.deepEqual(other.seen, [])
   })
 
-  test('what is no name is 400', async () => {
+  test('invalid name → 400', async () => {
     await start()
     for (const name of ['', 'nodots', '-a.example', '%00', all.cbor.toString().slice(0, 20)]) {
       assert.equal((await get(`/ipns/${name}`)).status, 400, name)
@@ -192,8 +192,8 @@ describe('keys', () => {
   })
 })
 
-describe('records', () => {
-  test('as they were signed, by ?format and by Accept', async () => {
+describe('IPNS records', () => {
+  test('sent as signed, by ?format and by Accept', async () => {
     await start()
     const bytes = await key.record(`/ipfs/${all.files.hello.cid}`, { ttlMs: 1_800_000 })
     upstream.records.set(key.name, bytes)
@@ -225,7 +225,7 @@ describe('records', () => {
     assert.equal(head.headers.get('content-length'), String(bytes.byteLength))
   })
 
-  test('hold as long as is left of their time, as their content does', async () => {
+  test('max-age is the remaining lifetime, as for content', async () => {
     await start()
     await publish(`/ipfs/${all.files.hello.cid}`, { ttlMs: 1_800_000 })
     assert.equal((await get(`/ipns/${key.name}?format=ipns-record`)).status, 200)
@@ -239,7 +239,7 @@ describe('records', () => {
     assert.equal(recordsAsked(), 1)
   })
 
-  test('are no longer kept than they hold', async () => {
+  test('expired → no longer served', async () => {
     // The end of a record is a date of this machine's clock.
     clock = createShiftedClock()
     await start()
@@ -250,7 +250,7 @@ describe('records', () => {
     }
   })
 
-  test('a path, a domain, and content have none', async () => {
+  test('path, domain or content → no record', async () => {
     await start()
     await publish(`/ipfs/${all.directory}`)
     dns.texts.set('_dnslink.docs.example', [`dnslink=/ipns/${key.name}`])
@@ -266,7 +266,7 @@ describe('DNSLink', () => {
     ['DNS', () => dns.address],
     ['DNS over HTTPS', () => dns.url],
   ] as const) {
-    test(`a domain by its TXT record, over ${over}, for its TTL`, async () => {
+    test(`domain by TXT record, over ${over}, for its TTL`, async () => {
       await start({ names: { dns: [address()] } })
       dns.texts.set('_dnslink.docs.example', [`dnslink=/ipfs/${all.directory}`])
       dns.ttl = 30
@@ -283,7 +283,7 @@ describe('DNSLink', () => {
     })
   }
 
-  test('from domain to domain to key to content, with the shortest of their times', async () => {
+  test('domain → domain → key → content, with minimum TTL', async () => {
     await start()
     dns.texts.set('_dnslink.a.example', ['dnslink=/ipns/b.example/x'])
     dns.texts.set('_dnslink.b.example', [`dnslink=/ipns/${key.name}`])
@@ -294,7 +294,7 @@ describe('DNSLink', () => {
     assert.equal((await get('/ipns/a.example')).status, 404, 'there is no x in it')
   })
 
-  test('a circle is an error and no end', async () => {
+  test('cycle → error', async () => {
     await start()
     dns.texts.set('_dnslink.a.example', ['dnslink=/ipns/b.example'])
     dns.texts.set('_dnslink.b.example', ['dnslink=/ipns/a.example'])
@@ -305,7 +305,7 @@ describe('DNSLink', () => {
     assert.equal((await get(`/ipns/${key.name}`)).status, 400)
   })
 
-  test('DNSLink: a domain without one is 404; a cached result outlives a dead DNS server', async () => {
+  test('no link → 404; cached result outlives DNS outage', async () => {
     await start()
     const answer = await get('/ipns/none.example')
     assert.equal(answer.status, 404)
@@ -320,15 +320,15 @@ describe('DNSLink', () => {
     assert.equal((await get('/ipns/unknown.example')).status, 404)
   })
 
-  test('names of the configuration', async () => {
+  test('configured static names', async () => {
     await start({ names: { dns: [dns.address], links: { 'house.example': `/ipfs/${all.files.hello.cid}` } } })
     assert.equal((await get('/ipns/house.example')).status, 200)
     assert.deepEqual(dns.asked, [])
   })
 })
 
-describe('denylists', () => {
-  test('a name is denied as itself, on its way, and by what it leads to', async () => {
+describe('denylists and names', () => {
+  test('denied by name, by intermediate name, and by target', async () => {
     const folder = await tempFolder()
     const list = join(folder, 'names.deny')
     const other = createKey()
@@ -356,7 +356,7 @@ describe('denylists', () => {
 describe('names in web mode', () => {
   const web = { responses: { types: 'web' } }
 
-  test('a key written as a peer is sent to the spelling that fits a host name', async () => {
+  test('peer ID → redirect to the host-name spelling', async () => {
     await start(web)
     await publish(`/ipfs/${all.directory}`)
     const { status, headers } = await get(`/ipns/${key.peer}/policy.json?download=true`)
@@ -366,7 +366,7 @@ describe('names in web mode', () => {
     assert.equal(rsa.headers.location, '/ipns/k2k4r8ol4m8kkcqz509c1rcjwunebj02gcnm5excpx842u736nja8ger/root2/')
   })
 
-  test('a page of a name is kept as long as the name holds, and its links stay under the name', async () => {
+  test('page: lifetime of the name, links stay under it', async () => {
     await start(web)
     await publish(`/ipfs/${all.directory}`)
     const moved = await get(`/ipns/${key.name}/sub`)
@@ -378,14 +378,14 @@ describe('names in web mode', () => {
     assert.match(page.body.toString(), new RegExp(`/ipns/${key.name}`))
   })
 
-  test('a name is 502 when upstreams fail, and 404 when none has it', async () => {
+  test('upstream failures → 502; not found → 404', async () => {
     await start(web)
     assert.equal((await get(`/ipns/${key.name}`)).status, 404)
     upstream.fault = { kind: 'status', status: 500, body: 'routing: not found' }
     assert.equal((await get(`/ipns/${createKey().name}`)).status, 502)
   })
 
-  test('on an origin of its own, by key and by domain', async () => {
+  test('own origin, by key and by domain', async () => {
     await start({ ...web, hosts: { 'example.org': { subdomains: true } } })
     await publish(`/ipfs/${all.directory}`)
     dns.texts.set('_dnslink.my-docs.example', [`dnslink=/ipfs/${all.directory}`])
@@ -398,7 +398,7 @@ describe('names in web mode', () => {
     assert.equal(headers.location, 'http://my--docs-example.ipns.example.org/policy.json')
   })
 
-  test('names.sites: a host with a DNSLink is a site; other hosts answer paths', async () => {
+  test('names.sites: host with DNSLink → site; others → paths', async () => {
     await start({ ...web, names: { dns: [dns.address], sites: true } })
     dns.texts.set('_dnslink.docs.example', [`dnslink=/ipfs/${all.directory}`])
     const site = await get('/policy.json', { host: 'docs.example:8080' })
@@ -413,7 +413,7 @@ describe('names in web mode', () => {
     assert.equal((await get(path)).status, 200)
   })
 
-  test('hosts that DNS says nothing of cost their requests one question, not one each', async () => {
+  test('hosts without DNSLink → coalesced lookups', async () => {
     await start({ ...web, names: { dns: [dns.address], sites: true } })
     dns.fault = 'servfail'
     const path = `/ipfs/${all.files.hello.cid}`
@@ -423,7 +423,7 @@ describe('names in web mode', () => {
     assert.equal(dns.asked.length, 1)
   })
 
-  test('a trustless host gives the record and nothing else of a name', async () => {
+  test('trustless host → records only', async () => {
     await start({ ...web, hosts: { 'trustless.example': { trustless: true } } })
     await publish(`/ipfs/${all.directory}`)
     const host = 'trustless.example'

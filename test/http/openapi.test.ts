@@ -58,7 +58,7 @@ describe('GET /openapi.json', () => {
     for (const [name, one] of Object.entries(value)) yield* walk(one, `${path}/${name}`)
   }
 
-  it('may be read from anywhere and kept, and has a tag', async () => {
+  it('any origin, cacheable, with ETag', async () => {
     const { status, headers } = await fetchAll(`${at.url}/openapi.json`)
     assert.equal(status, 200)
     assert.equal(headers['content-type'], 'application/json')
@@ -72,7 +72,7 @@ describe('GET /openapi.json', () => {
     assert.equal((await fetch(`${at.url}/openapi.json`, { method: 'OPTIONS' })).status, 204)
   })
 
-  it('is a page in a browser, which says the same, loads nothing and leads to the JSON', async () => {
+  it('browser → equivalent page, loads nothing, links to JSON', async () => {
     const headers = { accept: 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8' }
     const page = await fetch(`${at.url}/openapi.json`, { headers })
     const text = await page.text()
@@ -91,7 +91,7 @@ describe('GET /openapi.json', () => {
     assert.deepEqual(await json.json(), document)
   })
 
-  it('is an OpenAPI 3.1 document of the API 1.0.0', () => {
+  it('OpenAPI 3.1 document of API 1.0.0', () => {
     assert.match(String(document['openapi']), /^3\.1\.\d+$/)
     assert.equal(document['info']?.['version'], '1.0.0')
     const ids: unknown[] = []
@@ -122,7 +122,7 @@ describe('GET /openapi.json', () => {
     assert.equal(new Set(ids).size, ids.length)
   })
 
-  it('names its operations, and the root of a path, as the contract does', () => {
+  it('operation names and path root follow the contract', () => {
     const operations = Object.fromEntries(
       entries(document['paths']).flatMap(([path, item]) =>
         entries(item)
@@ -147,13 +147,13 @@ describe('GET /openapi.json', () => {
     })
   })
 
-  it('says that what is uploaded is bytes, so that a generated client sends a file', () => {
+  it('uploads are binary, so generated clients send files', () => {
     const body = document['paths']?.['/add']?.['post']?.['requestBody']?.['content']?.['multipart/form-data']
     const { type, format, contentMediaType } = body?.['schema']?.['properties']?.['data'] ?? {}
     assert.deepEqual([type, format, contentMediaType], ['string', 'binary', 'application/octet-stream'])
   })
 
-  it('offers records of names under /ipns alone, where they are', async () => {
+  it('records only under /ipns', async () => {
     for (const [path, item] of entries(document['paths'])) {
       if (!path.startsWith('/ip')) continue
       assert.equal(JSON.stringify(item['get']).includes('ipns-record'), /^\/ipns\/\{/.test(path), path)
@@ -166,7 +166,7 @@ describe('GET /openapi.json', () => {
     assert.equal(answer.status, 400)
   })
 
-  it('points at nothing that is not there', () => {
+  it('every reference resolves', () => {
     let count = 0
     for (const [path, { $ref }] of walk(document)) {
       if (typeof $ref !== 'string') continue
@@ -176,7 +176,7 @@ describe('GET /openapi.json', () => {
     assert.ok(count > 30)
   })
 
-  it('has the schemas that uploads are checked with, and their examples pass them', () => {
+  it('upload schemas are included, with valid examples', () => {
     const schemas = document['components']?.['schemas']
     assert.deepEqual(schemas?.['EvidenceFile'], builtIn['evidence'])
     assert.deepEqual(schemas?.['PolicyFile'], builtIn['policy'])
@@ -194,7 +194,7 @@ describe('GET /openapi.json', () => {
       typeof value?.$ref === 'string' ? found(value.$ref) : value,
     ) as Json
 
-  it('has examples that pass the schema they stand beside', () => {
+  it('examples match their schemas', () => {
     let count = 0
     for (const [path, media] of walk(document)) {
       if (!media['schema'] || !media['examples'] || path.includes('/properties/')) continue
@@ -207,7 +207,7 @@ describe('GET /openapi.json', () => {
     assert.ok(count >= 10, `${count} examples`)
   })
 
-  it('has examples of uploads that are taken, with the schema they are of', async () => {
+  it('upload examples → accepted with their schema', async () => {
     const { requestBody } = document['paths']?.['/add']?.['post'] ?? {}
     const examples = requestBody?.['content']?.['multipart/form-data']?.['examples']
     const names: Record<string, string> = {
@@ -226,7 +226,7 @@ describe('GET /openapi.json', () => {
     assert.ok(JSON.stringify(document['components']?.['parameters']?.['schema']).includes('"own"'))
   })
 
-  it('lists every status that a failure can become', () => {
+  it('lists every status of a Failure', () => {
     const named = new Set<number>([...readStatuses, ...addStatuses])
     // The client is gone: nobody reads it.
     const kinds = (Object.keys(table) as FailureKind[]).filter((kind) => kind !== 'cancelled')
@@ -240,7 +240,7 @@ describe('GET /openapi.json', () => {
       }
   })
 
-  it('lists every status that the sources name', () => {
+  it('lists every status in the sources', () => {
     const named = new Set(
       entries(document['paths']).flatMap(([, item]) =>
         entries(item).flatMap(([, { responses }]) => Object.keys(responses ?? {})),
@@ -263,7 +263,7 @@ describe('GET /openapi.json', () => {
     assert.ok(count > 10, `${count} statuses`)
   })
 
-  it('lists what is answered', async () => {
+  it('lists observed responses', async () => {
     const add = document['paths']?.['/add']?.['post']?.['responses']
     const read = document['paths']?.['/ipfs/{hash}']?.['get']?.['responses']
     const description = document['paths']?.['/openapi.json']?.['get']?.['responses']
@@ -295,8 +295,8 @@ describe('GET /openapi.json', () => {
   })
 })
 
-describe("GET /openapi.json with an operator's own schemas", () => {
-  it('shows them as they are checked with, also one that takes the place of a built-in one', async () => {
+describe("GET /openapi.json with the operator's schemas", () => {
+  it('shown as enforced, including overrides of built-in ones', async () => {
     const receipt = {
       type: 'object',
       required: ['total'],
@@ -334,8 +334,8 @@ describe("GET /openapi.json with an operator's own schemas", () => {
   })
 })
 
-describe("GET /openapi.json with Kubo's door open", () => {
-  it('lists its commands, and no other answers', async () => {
+describe('GET /openapi.json with Kubo RPC', () => {
+  it('enabled → lists its commands and responses', async () => {
     const at = await startGateway({ config: { upload: { rpc: true } } })
     try {
       const document = (await (await fetch(`${at.url}/openapi.json`)).json()) as Json
@@ -363,7 +363,7 @@ describe("GET /openapi.json with Kubo's door open", () => {
     }
   })
 
-  it('says nothing of it where it is closed', async () => {
+  it('disabled → not mentioned', async () => {
     const at = await startGateway()
     try {
       assert.ok(!(await (await fetch(`${at.url}/openapi.json`)).text()).includes('/api/v0'))
@@ -374,7 +374,7 @@ describe("GET /openapi.json with Kubo's door open", () => {
 })
 
 describe('GET /openapi.json in web mode', () => {
-  it('says that an error may be a page or text', async () => {
+  it('errors may be a page or text', async () => {
     const at = await startGateway({ config: { responses: { types: 'web' } } })
     try {
       const document = (await (await fetch(`${at.url}/openapi.json`)).json()) as Json

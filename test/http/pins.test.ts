@@ -62,7 +62,7 @@ describe('GET /pins', () => {
     return body as Page
   }
 
-  test('each pin is on one page', async () => {
+  test('each pin is on exactly one page', async () => {
     const seen: string[] = []
     let pages = 0
     for (let after: string | undefined = ''; after !== undefined; pages++) {
@@ -75,7 +75,7 @@ describe('GET /pins', () => {
     assert.equal(pages, 5)
   })
 
-  test('by size, by time, by provider and state', async () => {
+  test('by size, time, provider and state', async () => {
     assert.equal((await page('?min=120&max=129')).pins.length, 10)
     assert.equal((await page('?min=1KiB')).pins.length, 0)
     assert.equal((await page('?since=2000-01-01')).pins.length, 40)
@@ -85,7 +85,7 @@ describe('GET /pins', () => {
     assert.equal((await page('?state=absent')).pins.length, 0)
   })
 
-  test('a query that makes no sense is 400 and says why', async () => {
+  test('invalid query → 400 with reason', async () => {
     for (const query of [
       'limit=0',
       'limit=1001',
@@ -102,7 +102,7 @@ describe('GET /pins', () => {
     }
   })
 
-  test('the metrics count them', async () => {
+  test('metrics count pins', async () => {
     const ask = supertest(at.gateway.admin)
     let text = ''
     for (let tries = 0; tries < 2000 && !text.includes('\ncidgate_pins '); tries++, await sleep(5))
@@ -112,7 +112,7 @@ describe('GET /pins', () => {
     assert.match(text, /^cidgate_provider_pins\{provider="local"\} 40$/m)
   })
 
-  test('one pin by its CID', async () => {
+  test('single pin by CID', async () => {
     const { body } = await supertest(at.gateway.admin).get(`/pins/${cids[0]}`)
     const { cid, bytes, isOpen, providers } = body as Pin
     assert.deepEqual([cid, bytes, isOpen, providers['local']?.state], [cids[0], 100, false, 'held'])
@@ -127,7 +127,7 @@ describe('GET /pins', () => {
 })
 
 describe('DELETE /pins/<cid>', () => {
-  test('a pin goes with its blocks, but for those of other pins', async () => {
+  test('pin → deleted with blocks that no other pin needs', async () => {
     const at = await startGateway({ config: { pinning: { providers: [local] } } })
     const ask = supertest(at.gateway.admin)
     try {
@@ -159,7 +159,7 @@ describe('DELETE /pins/<cid>', () => {
     }
   })
 
-  test('what is deleted right after its upload leaves no record', async () => {
+  test('deleted right after upload → no record left', async () => {
     const at = await startGateway({ config: { pinning: { providers: [local] } } })
     try {
       for (let turn = 0; turn < 10; turn++) {
@@ -173,7 +173,7 @@ describe('DELETE /pins/<cid>', () => {
     }
   })
 
-  test('what is on its way to a provider is deleted, and brought there no more', async () => {
+  test('pending delivery → cancelled and deleted', async () => {
     const gone = { name: 'gone', use: 'kubo', url: 'http://127.0.0.1:1', gateway: false }
     const at = await startGateway({ config: { pinning: { providers: [local, gone] } } })
     const ask = supertest(at.gateway.admin)
@@ -198,14 +198,14 @@ describe('DELETE /pins/<cid>', () => {
   })
 })
 
-describe('a pin and a second provider', () => {
+describe('pin and a second provider', () => {
   let data: string
   before(async () => {
     data = await tempFolder()
   })
   after(() => rm(data, { recursive: true, force: true }))
 
-  test('what was uploaded before the provider came is brought there, and mended where it rotted', async () => {
+  test('older uploads → delivered to a new provider, damage repaired', async () => {
     const first = await startGateway({ data, config: { pinning: { providers: [local] } } })
     const body = randomBytes(2_500_000)
     const cid = await add(first, [{ body }])
@@ -257,7 +257,7 @@ describe('a pin and a second provider', () => {
 })
 
 describe('POST /deny/<cid>', () => {
-  test('what is taken down is denied from then on, deleted and purged, also after a restart', async () => {
+  test('takedown → denied, deleted, purged, even after restart', async () => {
     const data = await tempFolder()
     const cache = {
       tiers: [
@@ -314,7 +314,7 @@ describe('POST /deny/<cid>', () => {
     }
   })
 
-  test('no path below a folder that is taken down is read again, although an upstream has it', async () => {
+  test('takedown of a folder → paths below stay denied', async () => {
     const far = await startGateway({ config: { pinning: { providers: [local] } } })
     const near = { name: 'near', url: far.url, allowPrivate: true }
     const data = await tempFolder()
@@ -346,7 +346,7 @@ describe('POST /deny/<cid>', () => {
     }
   })
 
-  test('what is a part of another pin goes as a pin of its own, and says that its blocks are still here', async () => {
+  test('part of another pin → own pin deleted, remaining blocks reported', async () => {
     const at = await startGateway({ config: { pinning: { providers: [local] } } })
     const ask = supertest(at.gateway.admin)
     try {
@@ -365,7 +365,7 @@ describe('POST /deny/<cid>', () => {
     }
   })
 
-  test('what another list denies is denied by the takedown too, and stays so when that list drops it', async () => {
+  test("denied by another list → takedown persists after that list's change", async () => {
     const data = await tempFolder()
     const list = join(data, 'bad.deny')
     const body = randomBytes(300)
@@ -387,7 +387,7 @@ describe('POST /deny/<cid>', () => {
   })
 })
 
-describe('two things at once with one pin', () => {
+describe('concurrent operations on a pin', () => {
   /** Its records are on the disk, which may be busy. */
   async function over({ uploads, close }: Adding): Promise<void> {
     const until = Date.now() + 20_000
@@ -407,7 +407,7 @@ describe('two things at once with one pin', () => {
   }
   const signal = new AbortController().signal
 
-  test('what is deleted while it is verified stays deleted', async () => {
+  test('deleted during verify → stays deleted', async () => {
     const { adding, uploads, far, cid } = await stage()
     try {
       const answer = Promise.withResolvers<'absent'>()
@@ -425,7 +425,7 @@ describe('two things at once with one pin', () => {
     }
   })
 
-  test('what is denied is not brought to other providers, also when it is resumed', async () => {
+  test('denied → not delivered to providers, even when resumed', async () => {
     const data = await tempFolder()
     let isDenied = false
     const admit = () => {
@@ -455,7 +455,7 @@ describe('two things at once with one pin', () => {
     }
   })
 
-  test('what is deleted while it is to be brought elsewhere stays deleted', async () => {
+  test('deleted while queued for delivery → stays deleted', async () => {
     const data = await tempFolder()
     let adding = await startAdding({ data })
     try {
@@ -491,7 +491,7 @@ describe('two things at once with one pin', () => {
     }
   })
 
-  test('a file that is sent again is not deleted in the middle of that, or is kept after it: no deletion is undone', async () => {
+  test('re-upload and delete → either order is consistent', async () => {
     const here = scriptedProvider('here', 'holds', { local: true })
     const { pin, unpin } = here
     const far = scriptedProvider('far', 'dead')
@@ -542,7 +542,7 @@ describe('two things at once with one pin', () => {
     }
   })
 
-  test('a provider that pins later what it was sent is asked again, and told to delete it unless it was uploaded anew', async () => {
+  test('late pin at a provider → deleted there, unless uploaded again', async () => {
     const clock = createFakeClock()
     const far = scriptedProvider('far')
     const [gone, anew] = [1, 2].map((seed) => cidOf(randomBytes(10 + seed))) as [CID, CID]
@@ -566,7 +566,7 @@ describe('two things at once with one pin', () => {
     assert.deepEqual(far.unpins, [gone.toString()])
   })
 
-  test('what is asked again goes over to the gateway after a reload, and what is too much is told', async () => {
+  test('pending rechecks → survive a reload; overflow is reported', async () => {
     const clock = createFakeClock()
     const said: unknown[] = []
     const list = createWaitingList(3)
@@ -596,7 +596,7 @@ describe('two things at once with one pin', () => {
     assert.equal(clock.timers, 0)
   })
 
-  test('a provider that fails each time it is asked again is named in the log', async () => {
+  test('provider that keeps failing rechecks → named in the log', async () => {
     const clock = createFakeClock()
     const said: unknown[] = []
     const cid = cidOf(randomBytes(10))
@@ -616,7 +616,7 @@ describe('two things at once with one pin', () => {
     assert.deepEqual(said, [['warn', 'pin.state-unknown', { cid: cid.toString(), providers: ['far'] }]])
   })
 
-  test('what a gateway before a reload still brings to providers is deleted by the newest, and stays so', async () => {
+  test('delivery by a pre-reload gateway → deleted by the newest', async () => {
     const data = await tempFolder()
     const far = scriptedProvider('far', 'dead')
     const older = await startAdding({ data, others: [far] })
@@ -643,7 +643,7 @@ describe('two things at once with one pin', () => {
     }
   })
 
-  test('a takedown that cannot be written holds in memory at once, deletes all the same, and says what did not hold', async () => {
+  test('unwritable takedown → applies in memory, deletes, reports it', async () => {
     const data = await tempFolder()
     const file = join(data, 'denylists', 'takedowns.deny')
     const at = await startGateway({ data, config: { pinning: { providers: [local] } } })
@@ -665,7 +665,7 @@ describe('two things at once with one pin', () => {
     }
   })
 
-  test('a takedown of what is being uploaded, on a full disk, says that nothing was deleted yet', async () => {
+  test('takedown during upload, full disk → reports that nothing was deleted', async () => {
     const forgotten = new Failure('no-room', 'disk full', { source: 'ours' })
     const app = express().use(createTakedownRoute(async () => ({ done: 'busy', forgotten })))
     const { status, body } = await supertest(app).post(`/deny/${cidOf(randomBytes(10))}`)

@@ -46,7 +46,7 @@ const absent = (number: number): CID => {
 }
 
 describe('provider mode', () => {
-  test('a flood of HEADs for what is not here → 404, no search, no upstream', async () => {
+  test('flood of HEAD misses → 404, no search, no upstream', async () => {
     const { cid, bytes } = all.files.json
     assert.equal((await fetchAll(`${at.url}/ipfs/${cid}`)).status, 200)
     const seen = upstream.seen.length
@@ -70,7 +70,7 @@ describe('provider mode', () => {
     assert.equal((await fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`)).status, 200)
   })
 
-  test('what a tier holds → blocks and CARs, headers below 2 KiB', async () => {
+  test('content in tiers → blocks and CARs, headers below 2 KiB', async () => {
     const { cid, bytes } = all.files.hello
     await fetchAll(`${at.url}/ipfs/${cid}`)
     for (const method of ['HEAD', 'GET'])
@@ -85,7 +85,7 @@ describe('provider mode', () => {
     assert.equal((await asked('/ipfs/bafkqaaa?format=raw')).status, 200)
   })
 
-  test('anything but blocks and CARs → refused, no search', async () => {
+  test('other formats → refused, no search', async () => {
     const seen = upstream.seen.length
     const { cid } = all.files.hello
     for (const path of [
@@ -101,7 +101,7 @@ describe('provider mode', () => {
     assert.equal(upstream.seen.length, seen)
   })
 
-  test('provider: true → every host that does not say otherwise', async () => {
+  test('provider: true → default of every host', async () => {
     const whole = await startGateway({
       upstreams: [{ name: 'one', url: upstream.url }],
       config: {
@@ -125,7 +125,7 @@ describe('provider mode', () => {
     }
   })
 
-  test('a client over its limit → 429', async () => {
+  test('client over its limit → 429', async () => {
     const limited = await startGateway({
       config: { provider: true, limits: { perClient: { perMinute: 3, burst: 3 } } },
     })

@@ -75,7 +75,7 @@ async function post(path: string, body: string, headers: Record<string, string> 
   return said.statusCode
 }
 
-test('proxy: appends the rest of the path as written; the longest path wins', async () => {
+test('path suffix is appended as written; longest match wins', async () => {
   const rows = [
     ['/status', '/base/'],
     ['/status?x=%20', '/base/?x=%20'],
@@ -90,7 +90,7 @@ test('proxy: appends the rest of the path as written; the longest path wins', as
   assert.equal(seen.length, rows.length)
 })
 
-test('proxy: sends X-Forwarded-*, and cookies or Authorization only if configured', async () => {
+test('X-Forwarded-* sent; cookies and Authorization only if configured', async () => {
   answer = (_request, response) => response.setHeader('Set-Cookie', 'a=b').end('fine')
   const personal = { Authorization: 'Bearer x', Cookie: 'c=d', TE: 'trailers', 'X-Own': 'kept' }
   const { headers } = await get('/status', personal)
@@ -107,7 +107,7 @@ test('proxy: sends X-Forwarded-*, and cookies or Authorization only if configure
   assert.equal(seen[1]?.headers.authorization, 'Bearer x')
 })
 
-test('headers that override the path or the method, or steer a front server, are dropped', async () => {
+test('headers that override path or method → dropped', async () => {
   answer = (_request, response) =>
     response.setHeader('X-Accel-Redirect', '/private').setHeader('X-Sendfile', '/etc/passwd').end('fine')
   const other = {
@@ -127,7 +127,7 @@ test('headers that override the path or the method, or steer a front server, are
   )
 })
 
-test('methods and bodies are those of the table', async () => {
+test('methods and body limits come from the table', async () => {
   const refused = await raw(['POST /status HTTP/1.1', 'Host: h', 'Content-Length: 0', 'Connection: close'])
   assert.match(refused, /^HTTP\/1\.1 405 /)
   assert.match(refused, /\r\nAllow: GET, HEAD\r\n/)
@@ -145,7 +145,7 @@ test('methods and bodies are those of the table', async () => {
   assert.equal(body, 'hello')
 })
 
-test('proxy: a body stays one body whatever Connection names, on a connection of its own', async () => {
+test('Connection header cannot reframe a body; connections are not shared', async () => {
   const bodies: string[] = []
   const sockets = new Set<unknown>()
   answer = async (request, response) => {
@@ -180,7 +180,7 @@ test('proxy: a body stays one body whatever Connection names, on a connection of
   assert.deepEqual([...new Set(seen.map(({ headers }) => headers.connection))], ['close'])
 })
 
-test('a GET has no body', async () => {
+test('GET with a body → body dropped', async () => {
   for (const framing of ['Content-Length: 3', 'Transfer-Encoding: chunked'])
     for (const method of ['GET', 'HEAD']) {
       const said = await raw([`${method} /status HTTP/1.1`, 'Host: h', framing], '3\r\nabc\r\n0\r\n\r\n')
@@ -189,7 +189,7 @@ test('a GET has no body', async () => {
   assert.equal(seen.length, 0)
 })
 
-test('proxy: Expect: 100-continue is answered once allowed, and personal headers stay here', async () => {
+test('Expect: 100-continue → handled here; personal headers not forwarded', async () => {
   let body = ''
   answer = async (request, response) => {
     for await (const piece of request) body += String(piece)
@@ -214,7 +214,7 @@ test('proxy: Expect: 100-continue is answered once allowed, and personal headers
   }
 })
 
-test('no way out of the path that was opened', async () => {
+test('path traversal → refused', async () => {
   const out = [
     '..%2fs',
     'x%2f..%2f..%2fs',
@@ -238,7 +238,7 @@ test('no way out of the path that was opened', async () => {
     assert.equal((await get(`/status/${path}`)).status, 200, path)
 })
 
-test('forwarding headers of a client are replaced by those of the gateway', async () => {
+test('client forwarding headers → replaced', async () => {
   const forged = [
     'X-Forwarded-Host: evil',
     'X-Forwarded-Proto: https',
@@ -271,7 +271,7 @@ test('forwarding headers of a client are replaced by those of the gateway', asyn
   })
 })
 
-test('of a proxy that is trusted, what it says of host and scheme goes on', async () => {
+test('trusted proxy → its host and scheme are forwarded', async () => {
   await at.close()
   at = await startGateway({ config: { trustedProxies: ['127.0.0.1'], proxy: [{ path: '/status', to: there }] } })
   const said = {
@@ -288,7 +288,7 @@ test('of a proxy that is trusted, what it says of host and scheme goes on', asyn
   assert.equal(headers['x-forwarded-for'], '192.0.2.1, 127.0.0.1')
 })
 
-test('connection headers of a service stay there, and the client keeps its connection', async () => {
+test("service's connection headers → dropped; client connection kept", async () => {
   answer = (_request, response) => {
     const own = {
       Connection: 'close, X-Secret',
@@ -312,7 +312,7 @@ test('connection headers of a service stay there, and the client keeps its conne
   assert.equal(seen.length, 2)
 })
 
-test('a service that changes the protocol, or says what is no status, is 502', async () => {
+test('upgrade or invalid status → 502', async () => {
   const heads = ['101 Switching\r\nConnection: Upgrade\r\nUpgrade: foo', '099 Odd\r\nContent-Length: 0']
   for (const head of heads) {
     answer = (request) => request.socket.write(`HTTP/1.1 ${head}\r\n\r\n`)
@@ -320,7 +320,7 @@ test('a service that changes the protocol, or says what is no status, is 502', a
   }
 })
 
-test('a redirect is not followed; one within the service leads through here', async () => {
+test('redirect → not followed; inside the service → rewritten', async () => {
   let location = `${there}/base/next`
   answer = (_request, response) => response.writeHead(302, { Location: location }).end()
   assert.equal((await get('/status')).headers.location, '/status/next')
@@ -344,7 +344,7 @@ test('a redirect is not followed; one within the service leads through here', as
   assert.equal(seen.length, 2 + rows.length)
 })
 
-test('a service that is gone is 502, a silent one 504, and a cut answer never looks whole', async () => {
+test('down → 502, silent → 504, truncated → reset', async () => {
   const gone = await get('/gone')
   assert.equal(gone.status, 502)
   assert.match(String(gone.headers['content-type']), /problem\+json/)
@@ -363,7 +363,7 @@ test('a service that is gone is 502, a silent one 504, and a cut answer never lo
   )
 })
 
-test('an answer that does not wait for the body closes the connection behind it', async () => {
+test('early response → connection closed afterwards', async () => {
   answer = (_request, response) => response.writeHead(403).end('no')
   const lines = ['POST /status/deep HTTP/1.1', 'Host: h', 'Content-Length: 100']
   for (const [path, status] of [
@@ -379,7 +379,7 @@ test('an answer that does not wait for the body closes the connection behind it'
   }
 })
 
-test('there is a bound to what one service is asked at once', async () => {
+test('concurrent requests per service are limited', async () => {
   const full = Promise.withResolvers<void>()
   const waiting: { end(): void }[] = []
   answer = (_request, response) => {
@@ -398,7 +398,7 @@ test('there is a bound to what one service is asked at once', async () => {
   agent.destroy()
 })
 
-test('a client that leaves is left', async () => {
+test('client leaves → service request aborted', async () => {
   const left = Promise.withResolvers<void>()
   answer = (_request, response) => {
     response.write('begun')
@@ -411,7 +411,7 @@ test('a client that leaves is left', async () => {
   await left.promise
 })
 
-test('a table cannot take the paths of the gateway', () => {
+test("table cannot take the gateway's paths", () => {
   const refuses = (path: string) =>
     assert.throws(() => parseConfig({ proxy: [{ path, to: there }] }), /proxy\[0\]\.path/)
   for (const path of ['/ipfs', '/ipfs/x', '/api', '/api/v0/add', '/add', '/openapi.json', 'status', '/a/', '/..'])

@@ -73,7 +73,7 @@ async function reach(of: string, more: Record<string, unknown> = {}): Promise<{ 
   return { code, lines: Buffer.concat(said).toString().trim().split('\n') }
 }
 
-test('held, announced, and an indexer that does not name it → said last', async () => {
+test('pinned and announced, indexer lacks it → reported last', async () => {
   const { code, lines } = await reach(cid)
   assert.equal(code, 1)
   for (const name of ['public', 'router', 'block', 'headers', 'miss', 'head'])
@@ -84,13 +84,13 @@ test('held, announced, and an indexer that does not name it → said last', asyn
   assert.match(String(lines.at(-1)), /^first to mend: indexer test: it does not name this gateway/)
 })
 
-test('not pinned here → the router names nobody, before anything else', async () => {
+test('not pinned here → router answers empty, reported first', async () => {
   const { code, lines } = await reach('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e')
   assert.equal(code, 1)
   assert.match(String(lines.at(-1)), /^first to mend: router: .*names nobody for it/)
 })
 
-test('no `public`, plain HTTP to a name, nobody there → named', async () => {
+test('no `public`, plain HTTP, or unreachable → named', async () => {
   const last = async (more: Record<string, unknown>) => String((await reach(cid, more)).lines.at(-1))
   assert.match(await last({ public: undefined, announce: false }), /^first to mend: public: it is not set/)
   assert.match(await last({ public: 'http://localhost:1', announce: false }), /^first to mend: public: .*plain HTTP/)

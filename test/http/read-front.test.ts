@@ -70,7 +70,7 @@ async function until(isSo: () => boolean | Promise<boolean>, what: string): Prom
 const inFlight = async ({ gateway }: TestGateway): Promise<number> =>
   Number(/^cidgate_http_requests_in_progress (\d+)$/m.exec(await metricsOf(gateway))?.[1])
 
-describe('a request line', () => {
+describe('request line', () => {
   const rows: [name: string, lines: (path: string) => string, status: number][] = [
     ['a whole URL of this host', (path) => `GET http://gate.example${path} HTTP/1.1\r\nHost: gate.example\r\n`, 200],
     ['a whole URL of another', (path) => `GET http://evil.example${path} HTTP/1.1\r\nHost: gate.example\r\n`, 400],
@@ -89,7 +89,7 @@ describe('a request line', () => {
     ['TRACE', (path) => `TRACE ${path} HTTP/1.1\r\nHost: a\r\n`, 405],
   ]
   for (const [name, lines, status] of rows) {
-    test(`${name}: ${status}, hot or not, with CORS`, async () => {
+    test(`${name}: ${status}, cached or not, with CORS`, async () => {
       const path = `/ipfs/${all.files.hello.cid}`
       for (let time = 0; time < 2; time++) {
         const socket = raw(at, `${lines(path)}Connection: close\r\n\r\n`)
@@ -100,7 +100,7 @@ describe('a request line', () => {
     })
   }
 
-  test('a kept connection takes more than a thousand requests', async () => {
+  test('kept connection → more than 1,000 requests', async () => {
     const line = openLine(at.url)
     const path = `/ipfs/${all.files.hello.cid}`
     const before = at.opened()
@@ -109,7 +109,7 @@ describe('a request line', () => {
     assert.equal(at.opened(), before + 1)
   })
 
-  test('a GET with a body closes the connection: the body cannot become a request', async () => {
+  test('GET with body → connection closed (no smuggling)', async () => {
     const inner = `GET /ipfs/${nobodyHas} HTTP/1.1\r\nHost: a\r\n\r\n`
     for (const path of [`/ipfs/${all.files.hello.cid}`, '/elsewhere']) {
       const socket = raw(at, `GET ${path} HTTP/1.1\r\nHost: a\r\nContent-Length: ${inner.length}\r\n\r\n${inner}`)
@@ -129,7 +129,7 @@ describe('a request line', () => {
     ['an expectation that is none', 'GET /ipfs/x HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n', 417],
   ]
   for (const [name, request, status] of broken)
-    test(`${name}: ${status}, with CORS and the connection closed`, async () => {
+    test(`${name}: ${status}, with CORS, connection closed`, async () => {
       const socket = raw(at, request)
       await socket.closed
       assert.match(socket.said, new RegExp(`^HTTP/1.1 ${status} `))
@@ -138,7 +138,7 @@ describe('a request line', () => {
       assert.equal(socket.said.split('HTTP/1.1 ').length, 2)
     })
 
-  test('an expectation that is none is refused behind an answer that is not out, and on a path that is hot', async () => {
+  test('invalid Expect → refused, also pipelined and on cached paths', async () => {
     const path = `/ipfs/${all.files.hello.cid}`
     const expecting = `GET ${path} HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n`
     const socket = raw(at, `GET /ipfs/${all.files.deepV0.cid} HTTP/1.1\r\nHost: a\r\n\r\n${expecting}`)
@@ -160,7 +160,7 @@ describe('a request line', () => {
     ['PUT', () => '/openapi.json', 405],
   ]
   for (const [method, path, status] of sending)
-    test(`a ${method} ${path().slice(0, 14)} with an unfinished body gets ${status}, and the rest is not read`, async () => {
+    test(`${method} ${path().slice(0, 14)} with unfinished body → ${status}, rest unread`, async () => {
       const socket = raw(at, `${method} ${path()} HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999\r\n\r\n`)
       for (let count = 0; count < 64; count++) socket.write(Buffer.alloc(64 * 1024))
       await socket.closed
@@ -171,7 +171,7 @@ describe('a request line', () => {
     })
 })
 
-describe('no more than is asked for', () => {
+describe('reads no more than needed', () => {
   const json = async (salt: string, bytes: number) => {
     const { cid } = await addFile(all.blocks, text(`["${salt}","${'x'.repeat(bytes)}"]`))
     return `/ipfs/${cid}`
@@ -183,12 +183,12 @@ describe('no more than is asked for', () => {
   }
   const aBlock = 1_200_000
 
-  test('a copy the client has: no body, also where the path has to be walked', async () => {
+  test('current copy → no body, even after path resolution', async () => {
     const path = await json('a', 6_000_000)
     const any = await costOf(() => fetchAll(`${at.url}${path}`, { 'if-none-match': '*' }))
     assert.ok(any < aBlock, `${any} bytes`)
   })
-  test('HEAD of a cold file that is no JSON: its beginning', async () => {
+  test('HEAD of a cold non-JSON file → its beginning only', async () => {
     const { cid, bytes } = { ...(await addFile(all.blocks, noise(7_000_000, 8))), bytes: 7_000_000 }
     let length: string | null = null
     const cost = await costOf(async () => {
@@ -198,7 +198,7 @@ describe('no more than is asked for', () => {
     assert.equal(length, String(bytes))
     assert.ok(cost < 2 * aBlock, `${cost} bytes`)
   })
-  test('large JSON: typed the same by HEAD, range and GET, in any order', async () => {
+  test('large JSON → same type by HEAD, range, GET, any order', async () => {
     for (const [index, order] of [
       ['HEAD', 'range', 'GET'],
       ['range', 'GET', 'HEAD'],
@@ -217,7 +217,7 @@ describe('no more than is asked for', () => {
       }
     }
   })
-  test('JSON behind a lot of white space is JSON, whole or in part', async () => {
+  test('JSON after much white space → JSON, complete or range', async () => {
     const { cid } = await addFile(all.blocks, text(`${' '.repeat(5000)}{"a":1}`))
     const cold = await startGateway({ upstreams: [{ name: 'one', url: upstream.url }] })
     try {
@@ -228,7 +228,7 @@ describe('no more than is asked for', () => {
       await cold.close()
     }
   })
-  test('40 clients at once for one large JSON file: all of it for each', async () => {
+  test('40 clients, one large JSON file → complete for each', async () => {
     const path = await json('many', 2_500_000)
     const answers = await inParallel(Array.from({ length: 40 }), 40, () => fetchAll(`${at.url}${path}`))
     for (const { status, body, headers } of answers) {
@@ -237,7 +237,7 @@ describe('no more than is asked for', () => {
   })
 })
 
-describe('the fast path and Express give the same answers', () => {
+describe('fast path and Express agree', () => {
   const rows: [name: string, headers: Record<string, string>, status: number][] = [
     ['a browser', { accept: 'text/html,application/xhtml+xml,*/*;q=0.8' }, 200],
     ['JSON wanted', { accept: 'application/json' }, 200],
@@ -276,7 +276,7 @@ describe('the fast path and Express give the same answers', () => {
       else assert.equal(long.status, status)
     })
   }
-  test('a document that cannot be had as what is accepted: 406 also when it was read before', async () => {
+  test('unacceptable format → 406, even when cached', async () => {
     const path = `${at.url}/ipfs/${all.cbor}`
     for (let time = 0; time < 2; time++) assert.equal((await fetchAll(path)).status, 200)
     assert.equal((await fetchAll(path, { accept: 'application/json' })).status, 406)
@@ -288,7 +288,7 @@ describe('the fast path and Express give the same answers', () => {
     ['in HTTP/1.0', 'GET', 'Connection: keep-alive\r\n'],
   ]
   for (const [name, method, more] of asked)
-    test(`its head is written as Node writes one: ${name}`, async () => {
+    test(`head as Node writes it: ${name}`, async () => {
       const path = `/ipfs/${all.files.json.cid}`
       await fetchAll(at.url + path)
       const version = name === 'in HTTP/1.0' ? 'HTTP/1.0' : 'HTTP/1.1'
@@ -312,7 +312,7 @@ describe('the fast path and Express give the same answers', () => {
         /^Date: \w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT$/,
       )
     })
-  test('304 from the fast path has what 304 needs and no body', async () => {
+  test('304 from the fast path: required headers, no body', async () => {
     const path = `/ipfs/${all.files.json.cid}`
     await fetchAll(at.url + path)
     const socket = raw(
@@ -328,7 +328,7 @@ describe('the fast path and Express give the same answers', () => {
     assert.doesNotMatch(head, /^content-(length|type):/im)
     assert.equal(body, '')
   })
-  test('response cache: answers to queries are not kept, so clients cannot fill it with copies', async () => {
+  test('responses to queries → not cached', async () => {
     const path = `${at.url}/ipfs/${all.files.hello.cid}?x=`
     for (let count = 0; count < 3; count++) {
       assert.equal((await fetchAll(`${path}${count}`)).status, 200)
@@ -337,8 +337,8 @@ describe('the fast path and Express give the same answers', () => {
   })
 })
 
-describe('too much', () => {
-  test('one request more than may be in flight: 503, soon again; then none is in flight', async () => {
+describe('overload', () => {
+  test('request above the limit → 503, then recovers', async () => {
     const small = await started({ limits: { inFlight: 3 } })
     upstream.fault = { kind: 'slowFirstByte', ms: 2000 }
     try {
@@ -358,7 +358,7 @@ describe('too much', () => {
     }
   })
 
-  test('one client over its rate: 429, hot or not', async () => {
+  test('client over its rate → 429, cached or not', async () => {
     const strict = await started({ limits: { perClient: { perMinute: 1, burst: 3 } } })
     const path = `${strict.url}/ipfs/${all.files.hello.cid}`
     const statuses: number[] = []
@@ -373,7 +373,7 @@ describe('too much', () => {
     ['hot', ''],
     ['other', '?pipelined'],
   ] as const)
-    test(`5,000 pipelined ${name} requests are answered in order, others meanwhile`, async () => {
+    test(`5,000 pipelined ${name} requests → in order, others served meanwhile`, async () => {
       const path = `/ipfs/${all.files.hello.cid}`
       await fetchAll(at.url + path)
       const request = (end = '') => `GET ${path}${query} HTTP/1.1\r\nHost: a\r\n${end}\r\n`
@@ -393,7 +393,7 @@ describe('too much', () => {
       assert.ok(most <= 2, `${most} in flight`)
     })
 
-  test('100 hot requests in one segment are all answered, and the connection goes on', async () => {
+  test('100 cached requests in one segment → all answered', async () => {
     const request = `GET /ipfs/${all.files.hello.cid} HTTP/1.1\r\nHost: a\r\n\r\n`
     const client = raw(at, request.repeat(100))
     const answered = () => client.said.split('HTTP/1.1 200 ').length - 1
@@ -403,7 +403,7 @@ describe('too much', () => {
     client.destroy()
   })
 
-  test('hot answers that their clients do not read are in flight', async () => {
+  test('unread cached responses count as in progress', async () => {
     const { cid } = await addFile(upstream.blocks, noise(900_000, 91))
     const big = await started({ limits: { inFlight: 10 } })
     const path = `/ipfs/${cid}`
@@ -422,7 +422,7 @@ describe('too much', () => {
     await until(async () => (await inFlight(big)) === 0, 'none is in flight')
   })
 
-  test('a hot answer is kept for the usual spelling of its path alone', async () => {
+  test('only normalized paths are cached', async () => {
     const path = `${at.url}/ipfs/${all.directory}`
     for (const [name, isHot] of [
       ['policy.json', true],
@@ -437,7 +437,7 @@ describe('too much', () => {
     }
   })
 
-  test('a client that stops reading is cut off: from the response cache, whole and streamed', async () => {
+  test('client stops reading → disconnected: cached, buffered and streamed', async () => {
     const impatient = await started({ limits: { stalled: '300ms' } })
     const { cid } = await addFile(all.blocks, noise(900_000, 51))
     const large = await addFile(all.blocks, noise(30_000_000, 52))
@@ -460,7 +460,7 @@ describe('too much', () => {
     await until(async () => (await inFlight(impatient)) === 0, 'none is in flight')
   })
 
-  test('who reads slowly is not', async () => {
+  test('slow reader → not disconnected', async () => {
     const impatient = await started({ limits: { stalled: '2s' } })
     const { cid, bytes } = { ...(await addFile(all.blocks, noise(8_000_000, 53))), bytes: 8_000_000 }
     await fetchAll(`${impatient.url}/ipfs/${cid}`)
@@ -477,7 +477,7 @@ describe('too much', () => {
   })
 })
 
-describe('a body that is cut, with its whole length said before', () => {
+describe('truncated body with known length', () => {
   const mib = 1024 * 1024
   const leaves = [71, 72, 73].map((seed) => noise(mib, seed))
   const ofThree = (sizes: readonly number[]): CID =>
@@ -493,7 +493,7 @@ describe('a body that is cut, with its whole length said before', () => {
     ['its root says fewer bytes than its last leaf has', mib - 1],
   ]
   for (const [what, last, fault] of ways)
-    test(`${what}: reset, and no byte that is not proved`, async () => {
+    test(`${what}: reset, and only verified bytes`, async () => {
       const one = await started({ retrieval: { blockDeadline: '300ms', deadline: '1s', keepLooking: 0 } })
       upstream.fault = fault
       try {
@@ -516,7 +516,7 @@ describe('a body that is cut, with its whole length said before', () => {
     })
 })
 
-test('a failure after the first byte: reset, and never an answer that looks whole', async () => {
+test('failure after the first byte → reset, never looks complete', async () => {
   const brief = await started({ retrieval: { blockDeadline: '300ms', deadline: '1s', keepLooking: 0 } })
   const { cid } = await addFile(all.blocks, noise(20_000_000, 61))
   upstream.fault = { kind: 'stall', after: 9_000_000 }

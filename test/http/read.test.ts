@@ -50,7 +50,7 @@ const binary = (answer: supertest.Response, done: (error: Error | null, body: Bu
 }
 const ipfs = (cid: unknown, rest = '') => `/ipfs/${cid}${rest}`
 
-describe('types', () => {
+describe('media types', () => {
   const rows: [name: string, path: () => string, type: string][] = [
     ['an object', () => ipfs(all.files.json.cid), 'application/json'],
     ['the same as v0', () => ipfs(all.files.jsonV0.cid), 'application/json'],
@@ -86,14 +86,14 @@ describe('types', () => {
 })
 
 describe('bytes', () => {
-  test('every file, every layout, untouched', async () => {
+  test('every file and layout → unchanged', async () => {
     for (const [name, { cid, bytes }] of Object.entries(all.files)) {
       const answer = await get(ipfs(cid))
       assert.ok((answer.body as Buffer).equals(bytes), name)
       assert.equal(answer.headers['content-length'], String(bytes.length))
     }
   })
-  test('a byte order mark is sent as it was stored, and a client reads JSON', async () => {
+  test('byte order mark → sent as stored, parsed by clients', async () => {
     const { cid, bytes } = more['marked'] ?? { cid: '', bytes: new Uint8Array() }
     const answer = await get(ipfs(cid))
     assert.deepEqual(answer.body, Buffer.from(bytes))
@@ -131,10 +131,10 @@ describe('bytes', () => {
       assert.ok((answer.body as Buffer).equals(bytes), name)
     }
   })
-  test('a symlink is its target', async () => {
+  test('symlink → its target', async () => {
     assert.equal((await get(ipfs(all.linked, '/link'))).body.toString(), 'hello.txt')
   })
-  test('a directory is a list', async () => {
+  test('directory → list', async () => {
     const answer = await get(ipfs(all.directory))
     const { cid, path, entries } = JSON.parse(answer.body.toString()) as {
       cid: string
@@ -153,19 +153,19 @@ describe('bytes', () => {
     ])
     assert.equal(entries.find((entry) => entry.name === 'readme.txt')?.type, 'file')
   })
-  test('a HAMT directory is a list of all its names', async () => {
+  test('HAMT directory → all names', async () => {
     const { entries } = JSON.parse((await get(ipfs(all.hamt))).body.toString()) as { entries: { name: string }[] }
     assert.equal(new Set(entries.map(({ name }) => name)).size, 1500)
   })
 })
 
-describe('a block that makes no sense', () => {
+describe('malformed block', () => {
   const rows: [name: string, code: number, bytes: Uint8Array][] = [
     ['dag-pb', 0x70, Uint8Array.of(9, 8, 7, 122, 113)],
     ['dag-json', 0x0129, text('{bad')],
   ]
   for (const [name, code, bytes] of rows) {
-    test(`${name}: its bytes for who asks for the block, and never an absence`, async () => {
+    test(`${name}: bytes by format=raw, never "not found"`, async () => {
       const cid = addBlock(all.blocks, code, bytes)
       const answer = await get(ipfs(cid, '?format=raw'))
       assert.equal(answer.status, 200)
@@ -174,7 +174,7 @@ describe('a block that makes no sense', () => {
   }
 })
 
-describe('headers of every answer', () => {
+describe('response headers', () => {
   test('a file', async () => {
     const { headers } = await get(ipfs(all.directory, '/sub/deep/file.bin'))
     assert.match(String(headers['etag']), /^"baf[a-z0-9]+"$/)
@@ -188,13 +188,13 @@ describe('headers of every answer', () => {
     assert.match(String(headers['access-control-expose-headers']), /Cache-Status/)
     assert.match(String(headers['content-security-policy']), /sandbox/)
   })
-  test('where it came from: an upstream, a tier, hot', async () => {
+  test('source: upstream, tier or hot', async () => {
     const { cid } = await addFile(all.blocks, noise(1234, 99))
     assert.match(String((await get(ipfs(cid))).headers['cache-status']), /^cidgate; fwd=miss; detail="one"$/)
     assert.equal((await get(ipfs(cid))).headers['cache-status'], 'cidgate; hit; detail=hot')
     assert.equal((await get(ipfs(cid, '?filename=x'))).headers['cache-status'], 'cidgate; hit; detail=memory')
   })
-  test('an answer that Accept decided says where it can be had by address alone', async () => {
+  test('chosen by Accept → Content-Location', async () => {
     const car = 'application/vnd.ipld.car; version=1; order=dfs; dups=y; q=0.9; other=1'
     const rows: [accept: string, query: string, location: string | undefined][] = [
       [car, '', '?format=car&car-version=1&car-order=dfs&car-dups=y'],
@@ -212,7 +212,7 @@ describe('headers of every answer', () => {
       for (const name of ['etag', 'content-type']) assert.equal(there.headers[name], headers[name])
     }
   })
-  test('a name to save it under: quoted, stripped, exact', async () => {
+  test('file name: quoted, stripped, exact', async () => {
     const { headers } = await get(
       ipfs(all.files.hello.cid, `?download=true&filename=${encodeURIComponent('../e"v\r\nil/ü.txt')}`),
     )
@@ -247,12 +247,12 @@ describe('ranges', () => {
       assert.ok((answer.body as Buffer).equals(bytes.slice(from, from + length)))
     })
   }
-  test('If-Range with another tag: the whole', async () => {
+  test('If-Range with another ETag → complete file', async () => {
     const { cid } = more['video'] as { cid: string }
     assert.equal((await get(ipfs(cid)).set('Range', 'bytes=0-9').set('If-Range', '"other"')).status, 200)
     assert.equal((await get(ipfs(cid)).set('Range', 'bytes=0-9').set('If-Range', `"${cid}"`)).status, 206)
   })
-  test('a cold range brings no more than it needs', async () => {
+  test('cold range → fetches only what it needs', async () => {
     const { cid } = await addFile(all.blocks, noise(20_000_000, 31))
     const before = upstream.sentBytes
     assert.equal((await get(ipfs(cid)).set('Range', 'bytes=15000000-15000009')).status, 206)
@@ -282,13 +282,13 @@ describe('conditional requests', () => {
       }
     })
   }
-  test('a copy the client has costs no upstream', async () => {
+  test('current copy → no upstream request', async () => {
     const cid = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
     const before = upstream.seen.length
     assert.equal((await get(ipfs(cid)).set('If-None-Match', `"${cid}"`)).status, 304)
     assert.equal(upstream.seen.length, before)
   })
-  test('the tag of one representation is no copy of another', async () => {
+  test('ETag of one representation never matches another', async () => {
     const [asked, cid] = [ipfs(all.directory), String(all.directory)]
     assert.equal((await get(asked).set('If-None-Match', `"${cid}"`)).status, 200, 'a listing has a tag of its own')
     const { headers } = await get(asked)
@@ -299,7 +299,7 @@ describe('conditional requests', () => {
       assert.equal((await get(ipfs(file)).set('If-None-Match', `"${file}"`)).status, 304)
     }
   })
-  test('only-if-cached: 412 for content that no tier has, without asking an upstream', async () => {
+  test('only-if-cached, not cached → 412 without upstream request', async () => {
     const { cid } = await addFile(all.blocks, noise(999, 77))
     const before = upstream.seen.length
     const answer = await get(ipfs(cid)).set('Cache-Control', 'only-if-cached')
@@ -327,7 +327,7 @@ describe('errors', () => {
     ['wrong case', () => ipfs(all.files.hello.cid).replace('ipfs', 'IPFS'), 404],
   ]
   for (const [name, path, status] of rows) {
-    test(`${name}: ${status}, as a problem anybody can read`, async () => {
+    test(`${name}: ${status}, as a readable problem`, async () => {
       const answer = await supertest(at.url).get(path())
       assert.equal(answer.status, status)
       assert.equal(answer.headers['content-type'], 'application/problem+json')
@@ -339,7 +339,7 @@ describe('errors', () => {
       if (name === 'nobody has it') assert.ok(Array.isArray(body['attempts']) && body['attempts'].length === 1)
     })
   }
-  test('405 with Allow; OPTIONS is a preflight', async () => {
+  test('405 with Allow; OPTIONS → preflight', async () => {
     const wrong = await supertest(at.url).put(ipfs(all.files.hello.cid))
     assert.deepEqual([wrong.status, wrong.headers['allow']], [405, 'GET, HEAD, OPTIONS'])
     const flight = await supertest(at.url).options(ipfs(all.files.hello.cid))
@@ -347,13 +347,13 @@ describe('errors', () => {
     assert.match(String(flight.headers['access-control-allow-methods']), /GET/)
     assert.match(String(flight.headers['access-control-allow-headers']), /Range/)
   })
-  test('/ipfs/ipfs/… means the same with one', async () => {
+  test('/ipfs/ipfs/… → corrected', async () => {
     const answer = await supertest(at.url).get(`/ipfs/ipfs/${all.files.hello.cid}`).redirects(0)
     assert.deepEqual([answer.status, answer.headers['location']], [301, `/ipfs/${all.files.hello.cid}`])
   })
 })
 
-describe('requests two parsers could read in two ways', () => {
+describe('ambiguous requests', () => {
   /** Sends exactly this and answers the first line that comes back. */
   const raw = (lines: string): Promise<string> =>
     new Promise((resolve, reject) => {
@@ -384,7 +384,7 @@ describe('requests two parsers could read in two ways', () => {
     ['two lengths', (path) => `GET ${path} HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n`],
   ]
   for (const [name, request] of rows) {
-    test(`${name}: refused, hot or not`, async () => {
+    test(`${name}: refused, cached or not`, async () => {
       await get(ipfs(all.files.hello.cid))
       assert.match(await raw(request(ipfs(all.files.hello.cid))), / (400|404) /)
     })

@@ -56,7 +56,7 @@ const part = (disposition: string, more = '') =>
   `--${boundary}\r\nContent-Disposition: form-data; ${disposition}\r\n${more}\r\n`
 const file = part('name="data"; filename="a"')
 
-describe('a client gets to read every refusal', () => {
+describe('refusals are readable', () => {
   let open: TestGateway
   let guarded: TestGateway
   let crowded: TestGateway
@@ -100,14 +100,14 @@ describe('a client gets to read every refusal', () => {
       assert.match(answer, new RegExp(`^HTTP/1.1 ${status} .*\r\n\r\n.*\n$`, 's'))
     })
 
-  it('429: over its rate', async () => {
+  it('429: client over its rate', async () => {
     await fetch(`${crowded.url}/ipfs/bafkqaaa`)
     const { answer, trouble } = await send(crowded.url, '/add', { headers: type, head: file })
     assert.equal(trouble, undefined)
     assert.match(answer, /^HTTP\/1.1 429 .*\}\n$/s)
   })
 
-  it('400: what is found in the middle of what comes', async () => {
+  it('400: error within the stream', async () => {
     const wide = await start({ maxBytes: '100MiB', mostBytes: '200MiB' })
     try {
       const directory = part('name="file"; filename="a"', 'Content-Type: application/x-directory\r\n')
@@ -125,7 +125,7 @@ describe('a client gets to read every refusal', () => {
     }
   })
 
-  it('but no client is read for ever', async () => {
+  it('client that sends forever → closed', async () => {
     const never = 2_000
     const paths = [
       '/add',

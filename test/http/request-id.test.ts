@@ -56,7 +56,7 @@ for (const types of ['api', 'web'] as const) {
     ]
     const seen = new Set<string>()
     for (const [what, path, init] of asked)
-      test(`${what} has one of its own`, async () => {
+      test(`${what} → unique id`, async () => {
         const answer = await fetch(at.url + path(), init)
         const id = answer.headers.get('x-request-id') ?? ''
         assert.match(id, /^[\w-]{8,}$/)
@@ -67,7 +67,7 @@ for (const types of ['api', 'web'] as const) {
         else await answer.arrayBuffer()
       })
 
-    test('an upload has one, and so has a refused upload', async () => {
+    test('upload, accepted or refused → id', async () => {
       for (const [body, status] of [
         ['hello', 200],
         ['', 400],
@@ -80,7 +80,7 @@ for (const types of ['api', 'web'] as const) {
       }
     })
 
-    test('a redirect to another host has one, and a request that is no HTTP', async () => {
+    test('redirect to another host, or malformed request → id', async () => {
       const moved = await fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`, { host: 'gw.example' })
       assert.equal(moved.status, 301)
       assert.ok(moved.headers['x-request-id'])
@@ -90,7 +90,7 @@ for (const types of ['api', 'web'] as const) {
       assert.match(await text(socket), /^HTTP\/1\.1 400 [\s\S]*\r\nX-Request-Id: ([\w-]+)\r\n[\s\S]*"requestId":"\1"/)
     })
 
-    test('a page and a text tell it to people', async () => {
+    test('error page and text show it', async () => {
       if (types === 'api') return
       const page = await fetch(`${at.url}/ipfs/nonsense`, { headers: { accept: 'text/html' } })
       assert.ok((await page.text()).includes(`Request <code>${page.headers.get('x-request-id')}</code>`))
@@ -98,19 +98,19 @@ for (const types of ['api', 'web'] as const) {
       assert.ok(silent.body.toString().includes(`Request ${silent.headers['x-request-id']}`))
     })
 
-    test('a script of a page may read it', async () => {
+    test('readable by scripts (CORS)', async () => {
       const answer = await fetch(`${at.url}/ipfs/nonsense`)
       assert.match(answer.headers.get('access-control-expose-headers') ?? '', /X-Request-Id/)
     })
 
-    test('a client says nothing about it', async () => {
+    test("client's own id → ignored", async () => {
       const answer = await fetch(`${at.url}/ipfs/bafkqaaa`, { headers: { 'X-Request-Id': 'mine-mine-mine' } })
       assert.notEqual(answer.headers.get('x-request-id'), 'mine-mine-mine')
     })
   })
 }
 
-test("a proxy of the operator's says which one it is, in a form that a log can hold", async () => {
+test("trusted proxy's id → used if safe to log", async () => {
   const at = await startGateway({ config: { trustedProxies: ['127.0.0.1'], pinning } })
   try {
     const ask = (id: string) =>

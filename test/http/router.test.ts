@@ -73,8 +73,8 @@ async function start(config: Record<string, unknown> = {}, path = '/') {
   return serve(app)
 }
 
-describe('the router at the root of an application', () => {
-  test('takes its own paths, and leaves every other one as it came', async () => {
+describe('router at the root of an application', () => {
+  test('handles its paths; leaves others untouched', async () => {
     const url = await start()
     assert.equal((await fetchAll(`${url}/ipfs/${all.files.hello.cid}`)).body.toString(), 'hello, juror\n')
     assert.equal((await fetch(`${url}/openapi.json`)).status, 200)
@@ -104,7 +104,7 @@ describe('the router at the root of an application', () => {
     assert.deepEqual(await body.json(), { a: 1 })
   })
 
-  test('answers what is wrong with its own, and reads nothing into others', async () => {
+  test('own malformed requests → errors; others not interpreted', async () => {
     const url = await start()
     const wrong = await fetch(`${url}/ipfs/nonsense`)
     assert.deepEqual([wrong.status, wrong.headers.get('content-type')], [400, 'application/problem+json'])
@@ -118,7 +118,7 @@ describe('the router at the root of an application', () => {
     assert.equal(await twoHosts('/ipfs/bafkqaaa'), 'HTTP/1.1 400 Bad Request')
   })
 
-  test('counts and limits its own requests alone', async () => {
+  test('counts and limits own requests only', async () => {
     const url = await start({ limits: { perClient: { perMinute: 1, burst: 2 } } })
     for (let count = 0; count < 5; count++) assert.equal((await fetchAll(`${url}/after`)).status, 200)
     const statuses = []
@@ -127,7 +127,7 @@ describe('the router at the root of an application', () => {
     assert.equal((await fetchAll(`${url}/after`)).status, 200)
   })
 
-  test('takes the hosts of its own, and leaves the paths of others', async () => {
+  test('serves its hosts; leaves other paths', async () => {
     const dns = await startDnsServer()
     open.push(() => dns.close())
     const url = await start({
@@ -146,8 +146,8 @@ describe('the router at the root of an application', () => {
   })
 })
 
-describe('the router below the root', () => {
-  test('is found there, and its redirects stay there', async () => {
+describe('router below the root', () => {
+  test('served there; redirects stay below the mount path', async () => {
     const there = createServer((_request, response) => void response.writeHead(302, { Location: '/b/next' }).end())
     await new Promise<void>((resolve) => there.listen(0, '127.0.0.1', resolve))
     open.push(() => there.close())
@@ -175,7 +175,7 @@ describe('the router below the root', () => {
     assert.equal(block.headers['x-ipfs-path'], `/ipfs/${files.hello.cid}`)
   })
 
-  test('every link of its pages leads to where it is', async () => {
+  test('every link of its pages includes the mount path', async () => {
     const url = await start({ responses: { types: 'web' } }, '/gw')
     for (const path of [`/gw/ipfs/${all.directory}/`, `/gw/ipfs/${all.directory}/sub/`, `/gw/ipfs/${all.dagJson}`]) {
       const page = await fetchAll(url + path, { accept: 'text/html' })
@@ -189,7 +189,7 @@ describe('the router below the root', () => {
     }
   })
 
-  test('mounted in an application within another: answers its paths, leaves the rest to both', async () => {
+  test('nested applications → serves its paths, leaves the rest', async () => {
     const { router } = await makeGateway({ responses: { types: 'web' } })
     const inner = express().use('/gw', router)
     inner.get('/gw/mine', (_request, response) => void response.send('inner'))
@@ -209,7 +209,7 @@ describe('the router below the root', () => {
     }
   })
 
-  test('its description says where it is', async () => {
+  test('OpenAPI names the mount path', async () => {
     const url = await start({}, '/gw')
     const servers = async (path: string) => ((await (await fetch(url + path)).json()) as { servers: unknown }).servers
     assert.deepEqual(await servers('/gw/openapi.json'), [{ url: '/gw' }])
@@ -217,7 +217,7 @@ describe('the router below the root', () => {
     assert.deepEqual(root.servers, [{ url: '/' }])
   })
 
-  test('a host that gives only what can be proved does so here, too', async () => {
+  test('trustless host → applies here too', async () => {
     const url = await start(
       { hosts: { 'bytes.example': { trustless: true }, 'gw.example': { subdomains: true } } },
       '/gw',
@@ -231,7 +231,7 @@ describe('the router below the root', () => {
   })
 })
 
-test('the handler answers everything: what is not there is a 404 of ours', async () => {
+test('handler answers everything; unknown path → 404', async () => {
   const gateway = await makeGateway()
   const server = createServer(gateway.handler)
   open.push(() => {

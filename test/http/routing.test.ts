@@ -56,7 +56,7 @@ const record = () => ({ Schema: 'peer', ID: peerId, Addrs: addresses, Protocols:
 const ask = (path: string, headers: Record<string, string> = {}) => fetchAll(`${at.url}/routing/v1${path}`, headers)
 
 describe('/routing/v1/providers', () => {
-  test('pinned here → this gateway, streamed or in one piece', async () => {
+  test('pinned here → this gateway, streamed or complete', async () => {
     for (const host of ['127.0.0.1', 'gw.example']) {
       const whole = await ask(`/providers/${added}`, { Host: host })
       assert.equal(whole.status, 200)
@@ -71,7 +71,7 @@ describe('/routing/v1/providers', () => {
     assert.deepEqual(JSON.parse(streamed.body.toString().trimEnd()), record())
   })
 
-  test('another codec or version of the same bytes → the same', async () => {
+  test('other codec or CID version → same answer', async () => {
     const { multihash } = CID.parse(added)
     for (const code of [0x55, 0x70, 0x71]) {
       const { body } = await ask(`/providers/${CID.createV1(code, multihash)}`)
@@ -79,7 +79,7 @@ describe('/routing/v1/providers', () => {
     }
   })
 
-  test('cached, absent or denied → an empty list, and nobody is asked', async () => {
+  test('cached, absent or denied → empty, nobody asked', async () => {
     const { cid } = all.files.hello
     await fetchAll(`${at.url}/ipfs/${cid}`)
     const seen = upstream.seen.length
@@ -93,7 +93,7 @@ describe('/routing/v1/providers', () => {
     assert.equal(upstream.seen.length, seen)
   })
 
-  test('malformed, or another method → refused', async () => {
+  test('malformed or other method → refused', async () => {
     assert.equal((await ask('/providers/x')).status, 400)
     assert.equal((await ask(`/providers/${added}`, { accept: 'text/html' })).status, 400)
     for (const path of ['/', '/x', '/providers', '/providers/', `/providers/${added}/x`])
@@ -109,8 +109,8 @@ describe('/routing/v1/providers', () => {
   })
 })
 
-describe('/routing/v1: peers and names', () => {
-  test('own peer ID, however it is spelled → one record; another one → none', async () => {
+describe('/routing/v1 peers and names', () => {
+  test('own peer ID, any spelling → record; another → none', async () => {
     const own = peerCid(identityIn(join(at.data, 'identity.pem')).publicKey)
     for (const id of [peerId, own])
       assert.deepEqual(JSON.parse((await ask(`/peers/${id}`)).body.toString()), { Peers: [record()] })
@@ -119,7 +119,7 @@ describe('/routing/v1: peers and names', () => {
     assert.equal((await ask('/peers/example.com')).status, 400)
   })
 
-  test('record that was proved here → its bytes; any other → 404, nobody is asked', async () => {
+  test('verified record → its bytes; others → 404, nobody asked', async () => {
     const key = createKey()
     const bytes = await key.record(`/ipfs/${added}`)
     upstream.records.set(key.name, bytes)
@@ -134,7 +134,7 @@ describe('/routing/v1: peers and names', () => {
     assert.equal((await ask('/ipns/example.com')).status, 400)
   })
 
-  test('without `public` → no such path, and no key', async () => {
+  test('no `public` → no routes, no key', async () => {
     const plain = await startGateway()
     try {
       assert.equal((await fetchAll(`${plain.url}/routing/v1/providers/${added}`)).status, 404)
@@ -144,7 +144,7 @@ describe('/routing/v1: peers and names', () => {
     }
   })
 
-  test('the key → for its owner alone, kept over a restart', async () => {
+  test('key: owner-only file, kept across restarts', async () => {
     const file = join(at.data, 'identity.pem')
     assert.equal((await stat(file)).mode & 0o777, 0o600)
     assert.match(await readFile(file, 'utf8'), /^-----BEGIN PRIVATE KEY-----/)
@@ -163,7 +163,7 @@ describe('filters of /routing/v1 (IPIP-484)', () => {
   const left = (addrs: string | null, protocols: string | null = null) =>
     (filtered(self, addrs, protocols) as { Addrs: string[] } | undefined)?.Addrs ?? []
 
-  test('addresses: one of the names, none of those with !', () => {
+  test('addresses: included and ! excluded names', () => {
     assert.deepEqual(left(null), addresses)
     assert.deepEqual(left('https,webtransport,tls'), addresses)
     assert.deepEqual(left('HTTPS'), addresses.slice(0, 1))

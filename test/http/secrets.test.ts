@@ -281,7 +281,7 @@ const formsOf = ({ halves, whole }: Secret): string[] => [
   ...[whole, `user:${whole}`].map((text) => Buffer.from(text).toString('base64').replaceAll('=', '')),
 ]
 
-describe('what a gateway says holds no secret', () => {
+describe('output contains no secrets', () => {
   for (const [what, one] of Object.entries(secrets))
     test(what, () => {
       for (const [where, text] of said)
@@ -292,7 +292,7 @@ describe('what a gateway says holds no secret', () => {
           )
     })
 
-  test('and was looked through while each secret that is sent was sent, and repeated', () => {
+  test('searched while every secret was sent and repeated', () => {
     const all = heard.join('\n')
     const unheard = Object.entries(secrets).filter(
       ([what, one]) =>
@@ -301,7 +301,7 @@ describe('what a gateway says holds no secret', () => {
     assert.deepEqual(unheard, [])
   })
 
-  test('and was all that there is: each place has words of its own', () => {
+  test('search covered every output', () => {
     const texts = new Map(said)
     for (const where of [
       'the log',

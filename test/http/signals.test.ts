@@ -75,7 +75,7 @@ log: { level: info }
     })
 
   // The interop suite tries the other ones (test/interop/signals.test.ts): each is two or three starts.
-  it(`SIGKILL to ${byNpm.name} stops the gateway`, async () => {
+  it(`SIGKILL to ${byNpm.name} → gateway stops`, async () => {
     const { child, url } = await start(byNpm)
     child.kill('SIGKILL')
     await until(async () => !(await answers(url)), 'the gateway still answers')
@@ -90,14 +90,14 @@ log: { level: info }
     }
 
     if (way !== byNpm)
-      it(`SIGHUP to ${way.name} loads the configuration again`, async () => {
+      it(`SIGHUP to ${way.name} → reload`, async () => {
         const { child, said, url } = await startOnce()
         child.kill('SIGHUP')
         await until(() => said.err.includes('config.reloaded'), 'nothing was loaded')
         assert.ok(await answers(url))
       })
 
-    it(`${way.name} ends after what was asked is answered, with 0`, async () => {
+    it(`${way.name} → exits with 0 after running requests`, async () => {
       const { child, said, url, pid } = await startOnce()
       const before = collector.spans.length
       const asked = fetch(`${url}/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e`)
@@ -123,7 +123,7 @@ log: { level: info }
     })
   }
 
-  it('a second wish to stop is one for at once', async () => {
+  it('second stop signal → exits at once', async () => {
     const { child, url } = await start(byNode)
     void fetch(`${url}/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e`).catch(() => {})
     await until(() => waiting !== undefined, 'nothing was asked')
@@ -136,7 +136,7 @@ log: { level: info }
     assert.equal(child.exitCode, 130)
   })
 
-  it('says what is wrong, when every Node is too old, by npm start too', async () => {
+  it('Node too old → explained, by npm start too', async () => {
     const env = { ...process.env, NODE_OPTIONS: asOldNode.join(' ').replaceAll("'", '`') }
     for (const [command, args] of [
       [byNpm.command, byNpm.args],

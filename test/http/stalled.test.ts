@@ -30,9 +30,9 @@ const requests: readonly (readonly [what: string, request: string])[] = [
   ['no command', 'POST /api/v0/nothing HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n'],
 ]
 
-describe('a client that does not read', () => {
+describe('client that does not read', () => {
   for (const [what, request] of requests)
-    test(`${what} is cut off`, async () => {
+    test(`${what} → disconnected`, async () => {
       const at = await startGateway({
         config: {
           limits: { stalled: '200ms' },

@@ -38,7 +38,7 @@ type State = {
 const statesOf = (log: readonly LogLine[]): State[] =>
   log.filter(({ event }) => event === 'gateway.state').map(({ facts }) => facts as State)
 
-test('says how full each tier is, who lies, who is how quick, and what waits for which provider', async () => {
+test('tier usage, upstream speed, hash mismatches, pending uploads', async () => {
   const { cid } = await addFile(honest.blocks, noise(20_000, 3))
   const at = await start('50ms')
   try {
@@ -62,7 +62,7 @@ test('says how full each tier is, who lies, who is how quick, and what waits for
   assert.equal(statesOf(at.log).length, told, 'a gateway that is closed says nothing')
 })
 
-test('says nothing where it is not to', async () => {
+test('disabled → no lines', async () => {
   const at = await start(0)
   await sleep(100)
   await at.close()

@@ -38,8 +38,8 @@ async function settled(): Promise<void> {
   for (let turns = 0; turns < 20; turns++) await setImmediate()
 }
 
-describe('a connection whose client heeds no Retry-After', () => {
-  it('is read again after a pause, which doubles up to a second; others are answered meanwhile', async () => {
+describe('client that ignores Retry-After', () => {
+  it('paused, doubling to a second; others are served', async () => {
     const { clock, throttle, connect } = await start()
     const [line, other] = [await connect(), await connect()]
     for (let times = 0; times < 3; times++) assert.equal((await line.get('/no')).status, 503)
@@ -60,7 +60,7 @@ describe('a connection whose client heeds no Retry-After', () => {
     }
   })
 
-  it('is one that sends many requests at once, too', async () => {
+  it('many requests at once → paused too', async () => {
     const { clock, throttle, url } = await start()
     const socket = createConnection(Number(new URL(url).port), '127.0.0.1')
     await closing({ close: async () => void socket.destroy() })
@@ -81,7 +81,7 @@ describe('a connection whose client heeds no Retry-After', () => {
     assert.ok(throttle.held > 0)
   })
 
-  it('is one of a crowd: they are read again some at a time, and each is', async () => {
+  it('crowd → resumed gradually, each eventually', async () => {
     let inThisTurn = 0
     const { clock, throttle, connect } = await start((handle) => (request, response) => {
       inThisTurn++
@@ -114,7 +114,7 @@ describe('a connection whose client heeds no Retry-After', () => {
     assert.ok(most > 0 && most <= 32, `${most} in one turn`)
   })
 
-  it('is read at once where the client waits, or asks for other things as well', async () => {
+  it('client waits or asks for other content → resumed at once', async () => {
     const { clock, throttle, connect } = await start()
     const line = await connect()
     for (const path of ['/no', '/no', '/yes', '/no', '/no', '/yes', '/no', '/no']) await line.get(path)
@@ -128,7 +128,7 @@ describe('a connection whose client heeds no Retry-After', () => {
     assert.equal(throttle.held, 0)
   })
 
-  it('is counted, and is none of a proxy that names its client', async () => {
+  it('counted; shared proxy connections are exempt', async () => {
     const at = await closing(startServed({ limits: { perClient: { perMinute: 1, burst: 1 } } }))
     const held = async () => (await at.counters()).get('cidgate_http_connections_paused_total')
     const line = await lineTo(at.url)

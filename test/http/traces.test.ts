@@ -55,7 +55,7 @@ async function spansOf(at: TestGateway) {
 }
 
 describe('spans', () => {
-  test('a request and a race of two upstreams are one server span and two client spans below it', async () => {
+  test('race of two upstreams → one server, two client spans', async () => {
     const silent = await startUpstream({ blocks: all.blocks })
     silent.fault = { kind: 'silent' }
     try {
@@ -119,7 +119,7 @@ describe('spans', () => {
     }
   })
 
-  test('a trace that begins here has its id in the log and in the problem of the request', async () => {
+  test('new trace → id in log and problem', async () => {
     const at = await start({ upstreams: [{ name: 'lacks', url: lacks.url }], config: { log: { access: 'all' } } })
     const before = lacks.asked.length
     const { status, body } = await fetchAll(at.url + absent)
@@ -144,7 +144,7 @@ describe('spans', () => {
     }
   })
 
-  test('what is hot is a server span alone', async () => {
+  test('cached response → server span only', async () => {
     const at = await start({ config: { log: { access: 'all' } } })
     const url = `${at.url}/ipfs/${all.files.hello.cid}`
     const ids: unknown[] = []
@@ -158,7 +158,7 @@ describe('spans', () => {
     assert.equal(log.filter(({ event }) => event === 'http.request').length, 3)
   })
 
-  test('each upload to a provider is a client span, and one that failed is marked', async () => {
+  test('upload to a provider → client span; failure marked', async () => {
     let heard: unknown
     const service = createServer((request, response) => {
       if (request.method === 'POST') heard = request.headers.traceparent
@@ -196,7 +196,7 @@ describe('spans', () => {
     }
   })
 
-  test('in thin mode the service that gets the upload is asked within the trace', async () => {
+  test('thin mode → service request is in the trace', async () => {
     const thick = await startGateway({ config: { pinning: { providers: [{ name: 'here', use: 'embedded' }] } } })
     try {
       const at = await start({ upstreams: [], config: { upload: { through: { url: `${thick.url}/add` } } } })
@@ -212,7 +212,7 @@ describe('spans', () => {
     }
   })
 
-  test('a client that records nothing decides for the gateway, and those who are asked are told', async () => {
+  test('unsampled parent → gateway does not record, forwards the decision', async () => {
     const at = await start({ upstreams: [{ name: 'lacks', url: lacks.url }] })
     const before = lacks.asked.length
     await fetchAll(at.url + absent, { traceparent: `00-${traceId}-${parentId}-00` })
@@ -225,14 +225,14 @@ describe('spans', () => {
     ['OTEL_SDK_DISABLED', { OTEL_SDK_DISABLED: 'true' }],
     ['OTEL_TRACES_SAMPLER=always_off', { OTEL_TRACES_SAMPLER: 'always_off' }],
   ] as const)
-    test(`${what}: nothing is sent`, async () => {
+    test(`${what} → nothing exported`, async () => {
       const at = await start({ tracing })
       assert.equal((await fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`, { traceparent })).status, 200)
       assert.deepEqual(await spansOf(at), { server: [], client: [] })
       assert.deepEqual(collector.posts, [])
     })
 
-  test('paths of a service behind the gateway are not told', async () => {
+  test('paths of proxied services → not exported', async () => {
     const service = createServer((_request, response) => response.end('answered'))
     await new Promise<void>((resolve) => service.listen(0, '127.0.0.1', resolve))
     const to = `http://127.0.0.1:${(service.address() as AddressInfo).port}`
@@ -255,7 +255,7 @@ describe('spans', () => {
     ['hangs', () => (collector.answer = 'hang')],
     ['is gone', () => collector.close()],
   ] as const)
-    test(`a collector that ${what} costs no request, and what is lost is counted`, async () => {
+    test(`collector that ${what} → no request fails, losses counted`, async () => {
       await spoil()
       const at = await start({
         config: { cache: { hot: { maxBytes: 0 } } },

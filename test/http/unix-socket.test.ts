@@ -60,13 +60,13 @@ function leaveSocket(path: string): void {
   assert.ok(statSync(path).isSocket())
 }
 
-describe('the sockets', () => {
-  test('answer, and are told with their paths', async () => {
+describe('unix sockets', () => {
+  test('serve, and are reported by path', async () => {
     assert.deepEqual([at.serving.listen, at.serving.admin], [`unix:${paths.listen}`, `unix:${paths.admin}`])
     assert.equal((await ask(paths.listen, empty, { 'x-forwarded-for': '192.0.2.1' })).status, 200)
   })
 
-  test('are for their owner and group, and that of admin for its owner alone; a reload sets another mode', async () => {
+  test('owner and group; admin: owner only; reload changes the mode', async () => {
     assert.deepEqual([modeOf(paths.listen), modeOf(paths.admin)], ['660', '600'])
     assert.ok(await at.reload(config({ listen: `unix:${paths.listen},mode=0666` })))
     assert.deepEqual([modeOf(paths.listen), modeOf(paths.admin)], ['666', '600'])
@@ -74,7 +74,7 @@ describe('the sockets', () => {
     assert.equal(modeOf(paths.listen), '660')
   })
 
-  test('leave the gateway its rights to what it makes at the same moment', () => {
+  test('umask of other files is unaffected', () => {
     const path = join(folder, 'beside')
     const server = { listening: false, listen: () => mkdirSync(path) } as unknown as Server
     for (const kind of ['listen', 'admin'] as const) {
@@ -84,7 +84,7 @@ describe('the sockets', () => {
     }
   })
 
-  test('move with a reload, and the old one is gone', async () => {
+  test('reload moves the socket and removes the old one', async () => {
     const moved = join(folder, 'moved.sock')
     assert.ok(await at.reload(config({ listen: `unix:${moved}` })))
     assert.deepEqual([existsSync(moved), existsSync(paths.listen)], [true, false])
@@ -93,20 +93,20 @@ describe('the sockets', () => {
   })
 })
 
-describe('a start', () => {
+describe('socket at start', () => {
   const other = async (path: string, more: object = {}) => {
     const own = await startServed({ ...config(more), listen: `unix:${path}`, admin: false })
     await own.close()
     return existsSync(path)
   }
 
-  test('removes what a killed process left, and a stop removes its own', async () => {
+  test('stale socket → replaced; stop removes its own', async () => {
     const path = join(folder, 'left.sock')
     leaveSocket(path)
     assert.equal(await other(path), false)
   })
 
-  test('is refused at a socket that another process answers, which goes on answering', async () => {
+  test('socket in use → refused, other process unaffected', async () => {
     await assert.rejects(
       other(paths.listen),
       /listen: unix:.*public\.sock cannot be listened on: another process answers/,
@@ -114,7 +114,7 @@ describe('a start', () => {
     assert.equal((await ask(paths.listen, empty, { 'x-forwarded-for': '192.0.2.2' })).status, 200)
   })
 
-  test('is refused at a file that is no socket, which stays', async () => {
+  test('path is not a socket → refused, file kept', async () => {
     const path = join(folder, 'notes.txt')
     await writeFile(path, 'mine')
     await assert.rejects(other(path), /is no socket; move it/)
@@ -122,14 +122,14 @@ describe('a start', () => {
     await assert.rejects(other(join(folder, 'none', 'a.sock')), /cannot be listened on: E(?:ACCES|NOENT)/)
   })
 
-  test('takes a path as long as the system does', async () => {
+  test("path at the system's length limit → accepted", async () => {
     const long = join(folder, 'a'.repeat(107 - Buffer.byteLength(folder) - 1))
     assert.equal(await other(long), false)
   })
 })
 
-describe('the client of a request', () => {
-  test('is the one that a trusted proxy names; each has its own limit', async () => {
+describe('client identity over a socket', () => {
+  test('trusted proxy → client from header, separate limits', async () => {
     const from = (client: string) => ask(paths.listen, empty, { 'x-forwarded-for': client })
     const statuses = []
     for (const client of ['192.0.2.8', '192.0.2.8', '192.0.2.8', '192.0.2.9'])
@@ -137,7 +137,7 @@ describe('the client of a request', () => {
     assert.deepEqual(statuses, [200, 200, 429, 200])
   })
 
-  test('is the same for all where the proxy is not trusted', async () => {
+  test('untrusted proxy → one client for all', async () => {
     const path = join(folder, 'distrusted.sock')
     const own = await startServed({
       ...config({ trustedProxies: ['127.0.0.1'] }),
@@ -151,7 +151,7 @@ describe('the client of a request', () => {
     assert.deepEqual(statuses, [200, 200, 429])
   })
 
-  test('does not bound the connections of the proxy: several are open, and none is ended for another', async () => {
+  test('connections of the proxy are not limited', async () => {
     const agents = [1, 2, 3].map(() => new Agent({ keepAlive: true, maxSockets: 1 }))
     for (const [index, agent] of agents.entries())
       assert.equal((await ask(paths.listen, empty, { 'x-forwarded-for': `192.0.2.2${index}` }, agent)).status, 200)
@@ -161,7 +161,7 @@ describe('the client of a request', () => {
   })
 })
 
-describe('the admin socket', () => {
+describe('admin socket', () => {
   const rows: [string, headers: Record<string, string>, status: number][] = [
     ['needs no token of a program that may open it', {}, 200],
     ['wants a token for what a proxy passes on', { 'x-forwarded-for': '192.0.2.1' }, 401],
@@ -171,7 +171,7 @@ describe('the admin socket', () => {
     test(title, async () => assert.equal((await ask(paths.admin, '/status', headers)).status, status))
 })
 
-describe('the command line', () => {
+describe('command line over sockets', () => {
   async function cidgate(...args: string[]) {
     const [stdout, stderr] = [new PassThrough(), new PassThrough()]
     const said = { out: '', err: '' }
@@ -186,7 +186,7 @@ describe('the command line', () => {
     return { code, ...said }
   }
 
-  test('asks both by their sockets, named or from the configuration', async () => {
+  test('both addresses, by option or configuration', async () => {
     const file = join(folder, 'cidgate.yaml')
     const { listen, admin } = config()
     await writeFile(file, JSON.stringify({ listen, admin, upload: { auth: 'open' }, retrieval: { upstreams: [] } }))
@@ -204,7 +204,7 @@ describe('the command line', () => {
   })
 })
 
-test('check and doctor say where no socket can be, and that a proxy is not trusted', () => {
+test('check, doctor: unusable path or untrusted proxy → reported', () => {
   const told = (more: object) => {
     const parsed = parseConfig({ ...config(more), limits: {} })
     return [unusableSockets(parsed).length, notesOnTrust(parsed).length]

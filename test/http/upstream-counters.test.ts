@@ -53,7 +53,7 @@ const lie: RequestListener = ({ url = '' }, response) => {
 }
 
 for (const use of ['trustless', 'kubo'])
-  test(`${use}: an upstream that lies to a look has sent false bytes`, async () => {
+  test(`${use}: probe with wrong bytes increments hash mismatches`, async () => {
     await start(lie, { use }, '1h')
     await untilOut('unusable')
     const { asked, false_bytes } = await counted()
@@ -64,14 +64,14 @@ const throttle: RequestListener = (_request, response) => {
   response.writeHead(429, { 'retry-after': '600' }).end()
 }
 
-test('a throttled probe counts as asked', async () => {
+test('rate-limited probe → counts as a request', async () => {
   await start(throttle, {}, '1h')
   await untilOut('cooling-down')
   const { asked, throttled } = await counted()
   assert.deepEqual({ asked, throttled }, { asked: 1, throttled: 1 })
 })
 
-test('a throttled name lookup counts as asked', async () => {
+test('rate-limited name lookup → counts as a request', async () => {
   await start(throttle, {}, 0)
   await fetch(`${at.url}/ipns/k51qzi5uqu5dlvj2baxnqndepeb86cbk3ng7n3i46uzyxzyqj2xjonzllnv0v8`)
   await untilOut('cooling-down')

@@ -100,7 +100,7 @@ function configOf(all: Awaited<ReturnType<typeof everybody>>) {
   }
 }
 
-test('retrieval.userAgent is sent to upstreams, providers, stores, lists and DNS servers', async () => {
+test('sent to upstreams, providers, stores, denylists and DNS servers', async () => {
   const all = await everybody()
   const { retrieval, cache, ...more } = configOf(all)
   const gateway = await startGateway({ upstreams: retrieval.upstreams, config: { ...more, retrieval, cache } })
@@ -114,7 +114,7 @@ test('retrieval.userAgent is sent to upstreams, providers, stores, lists and DNS
   }
 })
 
-test('retrieval.userAgent is sent to the service of thin mode, for probes and uploads', async () => {
+test('sent to the service of thin mode, probes and uploads', async () => {
   const service = await listener()
   const config = { pinning: { providers: [] }, retrieval: { userAgent }, upload: { through: `${service.url}/add` } }
   const gateway = await startGateway({ config })
@@ -128,7 +128,7 @@ test('retrieval.userAgent is sent to the service of thin mode, for probes and up
   }
 })
 
-test('so does Redis, in the words that it has for it', async () => {
+test('Redis gets it in CLIENT LIST', async () => {
   const redis = await startRedisServer()
   const config = { retrieval: { userAgent }, cache: { tiers: [{ use: 'redis', url: redis.url }] } }
   const gateway = await startGateway({ config })
@@ -143,7 +143,7 @@ test('so does Redis, in the words that it has for it', async () => {
   }
 })
 
-test('so does every service that doctor probes', async (context) => {
+test('doctor sends it with every probe', async (context) => {
   const all = await everybody()
   const { names: _, ...rest } = configOf(all)
   const data = await tempFolder()

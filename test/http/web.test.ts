@@ -115,7 +115,7 @@ const asBrowser = { Accept: 'text/html,application/xhtml+xml,application/xml;q=0
 const body = (answer: Fetched): string => answer.body.toString()
 const sub = (name: string): string => `/ipfs/${site}/sub/${name}`
 
-describe('types', () => {
+describe('media types in web mode', () => {
   const utf8 = 'text/plain; charset=utf-8'
   const rows: [name: string, path: () => string, type: string][] = [
     ['by name', () => sub('film.mp4'), 'video/mp4'],
@@ -152,21 +152,21 @@ describe('types', () => {
       assert.deepEqual(part.body, first.body.subarray(end))
     })
   }
-  test('the type of a part costs the first block and those of the part, and no more', async () => {
+  test('range → first block and its own blocks only', async () => {
     const { cid } = await addFile(blocks, new Uint8Array(6_000_000).fill(0x61))
     const sent = upstream.sentBytes
     assert.equal((await get(`/ipfs/${cid}`, { Range: 'bytes=5999990-5999999' })).status, 206)
     assert.equal((await head(`/ipfs/${cid}`)).headers.get('content-type'), utf8)
     assert.ok(upstream.sentBytes - sent < 3_200_000, `${upstream.sentBytes - sent} bytes came`)
   })
-  test('a name that says all costs no look at the beginning', async () => {
+  test('type known by name → first block not read', async () => {
     const { cid } = await addFile(blocks, noise(3_000_000, 77))
     const sent = upstream.sentBytes
     const { headers } = await get(`/ipfs/${cid}?filename=a.mp4`, { Range: 'bytes=2999990-2999999' })
     assert.equal(headers['content-type'], 'video/mp4')
     assert.ok(upstream.sentBytes - sent < 1_000_000, `${upstream.sentBytes - sent} bytes came`)
   })
-  test('formats are as ever', async () => {
+  test('formats → as in api mode', async () => {
     assert.equal((await get(`/ipfs/${site}?format=raw`)).headers['content-type'], 'application/vnd.ipld.raw')
     const car = await get(`/ipfs/${site}/`, { Accept: 'application/vnd.ipld.car' })
     assert.match(String(car.headers['content-type']), /^application\/vnd\.ipld\.car/)
@@ -174,7 +174,7 @@ describe('types', () => {
 })
 
 describe('directories', () => {
-  test('without the slash: 301 to it, with the query, in one spelling', async () => {
+  test('no trailing slash → 301 with query, normalized', async () => {
     for (const [path, location] of [
       [`/ipfs/${site}`, `/ipfs/${site}/`],
       [`/ipfs/${site}/sub?a=1&b=%20`, `/ipfs/${site}/sub/?a=1&b=%20`],
@@ -187,11 +187,11 @@ describe('directories', () => {
       assert.equal(answer.headers['access-control-allow-origin'], '*')
     }
   })
-  test('on an origin of its own the slash stays there, and is never a way to another host', async () => {
+  test('own origin, no trailing slash → redirect stays on the host', async () => {
     assert.equal((await own(site, '/sub/deep')).headers.location, '/sub/deep/')
     assert.equal((await own(site, '//sub')).headers.location, '/sub/')
   })
-  test('index.html is the answer, under the tag of the directory', async () => {
+  test("index.html → served with the directory's ETag", async () => {
     const answer = await get(`/ipfs/${site}/app/`)
     assert.equal(body(answer), '<p>the app')
     assert.equal(answer.headers['content-type'], 'text/html; charset=utf-8')
@@ -204,7 +204,7 @@ describe('directories', () => {
     assert.equal((await head(`/ipfs/${site}/app/`)).headers.get('content-length'), '10')
     assert.equal(body(await get(`/ipfs/${site}/app/`, { Range: 'bytes=3-5' })), 'the')
   })
-  test('a listing, where there is no index.html', async () => {
+  test('no index.html → listing', async () => {
     const answer = await get(`/ipfs/${bare}/`, asBrowser)
     assert.equal(answer.status, 200)
     assert.equal(answer.headers['content-type'], 'text/html; charset=utf-8')
@@ -220,7 +220,7 @@ describe('directories', () => {
     assert.equal((await head(`/ipfs/${bare}/`)).headers.get('etag'), etag)
   })
   for (const accept of ['text/html', 'application/json'])
-    test(`a listing that differs by what is cached has a tag that says so (weak), ${accept}`, async () => {
+    test(`listing depends on the cache → weak ETag, ${accept}`, async () => {
       const fresh = await startGateway({
         upstreams: [{ name: 'one', url: upstream.url }],
         config: { responses: { types: 'web' } },
@@ -239,7 +239,7 @@ describe('directories', () => {
         await fresh.close()
       }
     })
-  test('a listing of a HAMT, sorted', async () => {
+  test('HAMT listing → sorted', async () => {
     const html = body(await get(`/ipfs/${hamt}/`))
     const names = [...html.matchAll(/<tr><td><a href="[^"]+">([^<]+)/g)].map(([, name]) => name)
     assert.deepEqual(
@@ -247,14 +247,14 @@ describe('directories', () => {
       Array.from({ length: 1500 }, (_, index) => `n${index}`),
     )
   })
-  test('a hostile name is text', async () => {
+  test('hostile name → escaped', async () => {
     const html = body(await get(`/ipfs/${site}/sub/`))
     assert.doesNotMatch(html, /<img/)
     assert.ok(html.includes('&lt;img src=x&gt;.txt'))
     const [, href] = /href="([^"]+)">&lt;img/.exec(html) ?? []
     assert.equal(body(await get(href as string)), 'x')
   })
-  test('every name of a listing leads there', async () => {
+  test('every listed name links to its entry', async () => {
     const html = body(await get(`/ipfs/${site}/sub/deep/`))
     const hrefs = [...html.matchAll(/href="(\/ipfs\/[^"]+)"/g)].map(([, href]) =>
       (href as string).replaceAll('&amp;', '&'),
@@ -262,7 +262,7 @@ describe('directories', () => {
     assert.ok(hrefs.length >= 5)
     for (const href of hrefs) assert.ok((await get(href)).status < 400, href)
   })
-  test('a directory is JSON for Accept: application/json, also with an index.html', async () => {
+  test('Accept: application/json → JSON, even with index.html', async () => {
     for (const [path, headers] of [
       [`/ipfs/${bare}`, { Accept: 'application/json' }],
       [`/ipfs/${bare}/?format=json`, {}],
@@ -283,7 +283,7 @@ describe('directories', () => {
 })
 
 describe('documents', () => {
-  test('documents are pages for browsers and bytes for other clients', async () => {
+  test('page for browsers, bytes for others', async () => {
     const path = `/ipfs/${alone['cbor']}/`
     const answer = await get(path, asBrowser)
     assert.equal(answer.headers['content-type'], 'text/html; charset=utf-8')
@@ -295,7 +295,7 @@ describe('documents', () => {
     assert.equal(other.headers['vary'], 'Accept')
     assert.equal((await get(path, { Accept: 'application/vnd.ipld.dag-cbor' })).status, 200)
   })
-  test('a copy of the document is none of its page, nor the other way round', async () => {
+  test('ETags of document and page never match', async () => {
     const path = `/ipfs/${alone['cbor']}`
     const tags = [`"${alone['cbor']}"`, String((await get(path, asBrowser)).headers['etag'])]
     for (const [index, accept] of [{}, asBrowser].entries()) {
@@ -306,7 +306,7 @@ describe('documents', () => {
       }
     }
   })
-  test('a value inside of one is not served, and not said to be absent', async () => {
+  test('value inside → not served, not reported as absent', async () => {
     const answer = await get(`/ipfs/${alone['cbor']}/hello`, asBrowser)
     assert.equal(answer.status, 501)
     assert.doesNotMatch(body(answer), /proved not to exist/)
@@ -314,7 +314,7 @@ describe('documents', () => {
   })
 })
 
-describe('what may run', () => {
+describe('script policy', () => {
   const cases: [what: string, path: () => string, policy: RegExp | undefined][] = [
     ['a page', () => `/ipfs/${site}/`, /^sandbox/],
     ['an SVG', () => sub('picture.svg'), /^sandbox/],
@@ -325,7 +325,7 @@ describe('what may run', () => {
     ['JSON', () => sub('data'), undefined],
   ]
   for (const [what, path, policy] of cases) {
-    test(`${what} on the shared origin: ${policy ?? 'nothing is said'}`, async () => {
+    test(`${what} on the shared origin: ${policy ?? 'no policy'}`, async () => {
       for (const answer of [await get(path()), await get(path())]) {
         const said = answer.headers['content-security-policy']
         if (policy) assert.match(String(said), policy)
@@ -333,7 +333,7 @@ describe('what may run', () => {
         assert.doesNotMatch(String(said), /allow-scripts|allow-same-origin/)
       }
     })
-    test(`${what} on an origin of its own: nothing is said`, async () => {
+    test(`${what} on its own origin: no policy`, async () => {
       const [, , root, ...names] = path().split('/')
       const answer = await get(`/${names.join('/')}`, { Host: `${root}.ipfs.${gatewayHost}` })
       assert.equal(answer.status, 200)
@@ -341,7 +341,7 @@ describe('what may run', () => {
       assert.equal(answer.headers['referrer-policy'], undefined)
     })
   }
-  test('a 304 takes nothing back of what the 200 said', async () => {
+  test('304 keeps the policy of the 200', async () => {
     const { headers } = await get(`/ipfs/${site}/new.html`)
     const again = await get(`/ipfs/${site}/new.html?x`, { 'If-None-Match': String(headers['etag']) })
     assert.equal(again.status, 304)
@@ -366,7 +366,7 @@ describe('_redirects', () => {
       assert.equal(answer.headers.location, location)
     })
   }
-  test('200 serves another path, with its tag, and 304 for it', async () => {
+  test('200 rewrite → other path with its ETag and 304', async () => {
     const answer = await own(site, '/app/some/page', asBrowser)
     assert.equal(answer.status, 200)
     assert.equal(body(answer), '<p>the app')
@@ -374,7 +374,7 @@ describe('_redirects', () => {
     assert.equal((await own(site, '/app/some/page', { 'If-None-Match': etag })).status, 304)
     assert.equal(body(await own(site, '/app/real.js')), '1')
   })
-  test('a directory served so needs no slash', async () => {
+  test('rewritten directory → no trailing slash needed', async () => {
     const answer = await own(site, '/docs-of/x')
     assert.equal(answer.status, 200)
     assert.ok(body(answer).includes('<a href="/sub/image">image</a>'))
@@ -384,7 +384,7 @@ describe('_redirects', () => {
     ['/gone/x', 410, '<p>gone'],
     ['/legal/x', 451, '<p>not allowed'],
   ] as const) {
-    test(`${status} with the page of the site`, async () => {
+    test(`${status} with the site's page`, async () => {
       const page = path.replace(/.*\/(\w+)\/x/, '$1')
       for (const headers of [{}, { Range: 'bytes=0-1' }, { 'If-None-Match': '*' }]) {
         const answer = await own(site, path, headers)
@@ -397,16 +397,16 @@ describe('_redirects', () => {
       assert.equal(again.status, status, 'and is not taken for a 200 later')
     })
   }
-  test('a rule that leads nowhere is a 404 about what was asked for', async () => {
+  test('target missing → 404 about the requested path', async () => {
     const answer = await own(site, '/nowhere/x')
     assert.equal(answer.status, 404)
     assert.match(body(answer), /nowhere/)
   })
-  test('no rule matches: 404', async () => assert.equal((await own(site, '/unheard-of')).status, 404))
-  test('_redirects: an existing path is served whatever the rules say', async () => {
+  test('no rule matches → 404', async () => assert.equal((await own(site, '/unheard-of')).status, 404))
+  test('existing path → wins over rules', async () => {
     assert.equal(body(await own(broken, '/found.html')), '<p>found')
   })
-  test('a file that is wrong is said to be wrong', async () => {
+  test('malformed file → explained', async () => {
     // The stand-in breaks off a CAR of a path that is not there, and would be left alone for a while.
     for (const root of [broken, large]) assert.equal((await get(`/ipfs/${root}?format=raw`)).status, 200)
     const wrong = await own(broken, '/not-found')
@@ -416,7 +416,7 @@ describe('_redirects', () => {
     assert.equal(long.status, 500, body(long))
     assert.match(body(long), /could not parse _redirects: redirects file size cannot exceed/)
   })
-  test('_redirects: a wrong file is malformed content: counted so, and not logged', async () => {
+  test('malformed file → counted as malformed content, not logged', async () => {
     const counted = async () =>
       /cidgate_failures_total\{kind="internal"\} (\d+)/.exec(await metricsOf(at.gateway))?.[1] ?? '0'
     const before = await counted()
@@ -434,21 +434,21 @@ describe('_redirects', () => {
       [],
     )
   })
-  test('a rule to what no path can be is the mistake of the site', async () => {
+  test('impossible target → error of the site', async () => {
     assert.equal((await get(`/ipfs/${misled}?format=raw`)).status, 200) // for the sake of the stand-in, as above
     const leading = await own(misled, '/dots')
     assert.equal(leading.status, 500)
     assert.match(body(leading), /could not parse _redirects: a rule leads to "\/a\/\.\.\/b"/)
     assert.equal(body(await own(misled, '/other')), '<p>found')
   })
-  test('rules mean nothing on the shared origin', async () => {
+  test('shared origin → rules ignored', async () => {
     for (const path of ['/old', '/app/x', '/lost/x']) assert.equal((await get(`/ipfs/${site}${path}`)).status, 404)
     assert.equal((await get(`/ipfs/${broken}/x`)).status, 404)
   })
 })
 
 describe('errors', () => {
-  test('a browser gets a page, and a program its JSON', async () => {
+  test('browser → page, program → JSON', async () => {
     const answer = await get(`/ipfs/${site}/not-there`, asBrowser)
     assert.equal(answer.status, 404)
     assert.match(String(answer.headers['content-type']), /text\/html/)
@@ -461,7 +461,7 @@ describe('errors', () => {
     assert.match(body(silent), /^404 No such path\nno link named "not-there" under /)
     for (const one of [answer, program, silent]) assert.equal(one.headers['vary'], 'Accept')
   })
-  test('no upstream could be asked: 502', async () => {
+  test('no upstream available → 502', async () => {
     const { cid } = await addFile(new Map(), noise(100, 1234))
     upstream.fault = { kind: 'refuse' }
     try {
