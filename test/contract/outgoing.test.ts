@@ -182,14 +182,14 @@ const clients: Readonly<Record<string, (url: string) => Promise<unknown>>> = {
   },
 }
 
-describe('an answer that leads elsewhere', () => {
+describe('redirecting response', () => {
   beforeEach(() => {
     named.asked.length = 0
     other.asked.length = 0
   })
 
   for (const [client, asks] of Object.entries(clients))
-    test(`is the end of it for ${client}`, async () => {
+    test(`${client} → not followed`, async () => {
       for (const [code, to] of redirects) {
         status = code
         location = `${to}:${other.port}`
@@ -224,7 +224,7 @@ describe('docs/security.md', () => {
     return named.some(({ name, from }) => opening[from]?.test(name) === true) || others.test(text)
   }
 
-  test('names every file that opens connections, with where it may lead', () => {
+  test('lists every file that opens connections, with its targets', () => {
     const files = ['src', 'backends'].flatMap((folder) =>
       readdirSync(join(root, folder), { recursive: true, encoding: 'utf8' })
         .filter((name) => name.endsWith('.ts') && !name.startsWith('testing/'))
@@ -236,13 +236,13 @@ describe('docs/security.md', () => {
   })
 })
 
-describe('what a service names in its answer is no place to go to', () => {
+describe("addresses in a service's response are not trusted", () => {
   const open: Place[] = []
   afterEach(() => {
     for (const one of open.splice(0)) one.close()
   })
 
-  test('pinata: pieces go to the host that was asked, whatever it says of its uploads', async () => {
+  test('pinata: pieces go to the configured host only', async () => {
     other.asked.length = 0
     const service = await place(() => ({ status: 201, location: `http://127.0.0.1:${other.port}/upload` }))
     open.push(service)
@@ -252,7 +252,7 @@ describe('what a service names in its answer is no place to go to', () => {
     assert.deepEqual(other.asked, [])
   })
 
-  test('psa: the peers that a service wants to fetch from are not dialled', async () => {
+  test('psa: peers named by the service are not dialed', async () => {
     other.asked.length = 0
     const delegates = [`/ip4/127.0.0.1/tcp/${other.port}/http`, `/dns4/localhost/tcp/${other.port}/http`]
     const pin = { requestid: 'one', status: 'pinned', pin: { cid: String(upload.cid), origins: delegates }, delegates }
@@ -264,7 +264,7 @@ describe('what a service names in its answer is no place to go to', () => {
     assert.deepEqual(other.asked, [])
   })
 
-  test('forward: a gateway at another place is not told the token of /add, nor its headers', async () => {
+  test('forward: gateway on another origin → no token, no headers', async () => {
     other.asked.length = 0
     const add = await place(() => ({ status: 200 }))
     open.push(add)
@@ -278,7 +278,7 @@ describe('what a service names in its answer is no place to go to', () => {
     assert.doesNotMatch(JSON.stringify(other.asked), new RegExp(secret))
   })
 
-  test('forward: where it is at the same place, it is told both', async () => {
+  test('forward: gateway on the same origin → token and headers', async () => {
     const service = await place(() => ({ status: 200 }))
     open.push(service)
     await callsOfProvider('forward', { url: `http://127.0.0.1:${service.port}/add`, token: secret })

@@ -62,9 +62,9 @@ function cutPieces(cuts: Readonly<Record<number, number>>): void {
   service.cutAfter = ({ method }) => (method === 'PATCH' ? cuts[count++] : undefined)
 }
 
-describe('a resumable upload in pieces', () => {
+describe('resumable upload in pieces', () => {
   for (const after of [1, 300_000, 999_999])
-    test(`resumes where it was cut: after ${after} bytes of the second piece`, async () => {
+    test(`cut after ${after} bytes of the second piece → resumes`, async () => {
       cutPieces({ 1: after })
       await isTheUpload()
       assert.equal(begun(), 1)
@@ -72,7 +72,7 @@ describe('a resumable upload in pieces', () => {
       assert.equal(Number(patches()[2]?.headers['upload-offset']), pieceBytes + after)
     })
 
-  test('resumes when only an answer was lost, also that of the last piece', async () => {
+  test('response lost, also the last → resumes', async () => {
     const last = Math.ceil(upload.carBytes / pieceBytes) - 1
     service.script = (call) => (call.method === 'PATCH' && [1, last].includes(patches().length - 1) ? 'cut' : undefined)
     // The piece came whole, and what follows from it is in the list: there is no answer any more that could name the CID.
@@ -81,7 +81,7 @@ describe('a resumable upload in pieces', () => {
     assert.equal(sentBytes(), upload.carBytes)
   })
 
-  test('resumes after 500, 502 with a page, 409 and silence', async () => {
+  test('500, 502 with HTML, 409 or silence → resumes', async () => {
     const answers = [{ status: 500 }, { status: 502, text: '<html>' }, { status: 409 }, 'silent'] as const
     const given = [...answers]
     const refused: Call[] = []
@@ -100,7 +100,7 @@ describe('a resumable upload in pieces', () => {
     assert.equal(sentBytes(), upload.carBytes)
   })
 
-  test('resumes in the next attempt after one that failed', async () => {
+  test('failed attempt → next one resumes', async () => {
     service.script = ({ method }) => (method === 'HEAD' ? { status: 503 } : undefined)
     cutPieces({ 2: 500_000 })
     const { facts } = await providerFailure(provider.pin(upload, signal()), [token])
@@ -112,7 +112,7 @@ describe('a resumable upload in pieces', () => {
     assert.equal(sentBytes(), upload.carBytes)
   })
 
-  test('resumes after the time in Retry-After', async () => {
+  test('Retry-After → resumes after that time', async () => {
     let isBusy = true
     service.script = ({ method }) =>
       method === 'PATCH' && isBusy && patches().length === 2
@@ -124,7 +124,7 @@ describe('a resumable upload in pieces', () => {
     assert.equal(begun(), 1)
   })
 
-  test('resumes after the bytes that the service took, if fewer than sent', async () => {
+  test('service took fewer bytes than sent → resumes from its offset', async () => {
     let isShort = true
     service.script = (call) => {
       if (call.method !== 'PATCH' || !isShort) return undefined
@@ -136,7 +136,7 @@ describe('a resumable upload in pieces', () => {
     assert.equal(sentBytes(), upload.carBytes)
   })
 
-  test('is looked up where the service forgets what is whole', async () => {
+  test('service forgets complete uploads → looked up by CID', async () => {
     const last = Math.ceil(upload.carBytes / pieceBytes)
     service.script = (call) => {
       if (call.method === 'PATCH' && patches().length === last) return 'cut'
@@ -147,7 +147,7 @@ describe('a resumable upload in pieces', () => {
     assert.equal(begun(), 1)
   })
 
-  test('begins anew when the service forgot it', async () => {
+  test('service forgot the upload → starts again', async () => {
     cutPieces({ 1: 500_000 })
     let isGone = true
     service.script = ({ method }) => {
@@ -159,13 +159,13 @@ describe('a resumable upload in pieces', () => {
     assert.equal(begun(), 2)
   })
 
-  test('fails when nothing moves, after a bounded number of tries', async () => {
+  test('no progress → fails after a bounded number of attempts', async () => {
     service.cutAfter = ({ method }) => (method === 'PATCH' ? 0 : undefined)
     await providerFailure(provider.pin(upload, signal()), [token])
     assert.ok(patches().length <= 5, `${patches().length} pieces`)
   })
 
-  test('an abort in the middle of a piece stops it at once', async () => {
+  test('abort within a piece → stops at once', async () => {
     const controller = new AbortController()
     const reason = new Error('enough')
     service.script = ({ method }) => {

@@ -176,7 +176,7 @@ for (const [name, set] of Object.entries(sets)) {
     stop: async () => {},
   }))
   describe(name, () => {
-    test('an answer with another CID is reported, not replaced by ours', async () => {
+    test('response with another CID → reported, not replaced', async () => {
       const provider = await make(set)
       service.otherCid = otherCid
       assert.equal(String(await provider.pin(upload, signal())), otherCid)
@@ -194,7 +194,7 @@ for (const [name, set] of Object.entries(sets)) {
         assert.equal(String(await again.pin(upload, signal())), String(upload.cid))
       })
     }
-    test('secrets that a service repeats are removed from its errors', async () => {
+    test('secrets repeated by a service → removed from errors', async () => {
       const provider = await make(set)
       const base64 = Buffer.from(token).toString('base64')
       const secrets = [token.slice(0, -2), base64, ...(set.use === 'filebase' ? ['the-other-secret'] : [])]
@@ -216,7 +216,7 @@ for (const [name, set] of Object.entries(sets)) {
         }
       }
     })
-    test('an abort stops at once and frees the socket', async () => {
+    test('abort → stops at once, frees the socket', async () => {
       const provider = await make(set)
       service.script = () => 'silent'
       const controller = new AbortController()
@@ -237,7 +237,7 @@ for (const [name, set] of Object.entries(sets)) {
   })
 }
 
-describe('secrets in messages of providers', () => {
+describe('secrets in provider messages', () => {
   const cases: readonly (readonly [secret: string, said: string, told: string])[] = [
     ['the', 'the token is unauthorized', 'the token is unauthorized'],
     ['the', 'no "Authorization: Bearer the"', 'no "Authorization: Bearer [hidden]"'],
@@ -266,8 +266,8 @@ describe('secrets in messages of providers', () => {
     })
 })
 
-describe('failures that a provider reports after a 200', () => {
-  test('kubo: a pin that failed, a trailer, an answer without its last line', async () => {
+describe('failures after a 200', () => {
+  test('kubo: failed pin, trailer, missing last line', async () => {
     const provider = await make(sets['kubo'] as Set)
     const root = { Cid: { '/': String(upload.cid) } }
     for (const answer of [
@@ -279,7 +279,7 @@ describe('failures that a provider reports after a 200', () => {
       assert.equal((await failure(provider.pin(upload, signal()))).facts['class'], 'transient')
     }
   })
-  test('kubo: an error after a 200 holds no password of ours', async () => {
+  test('kubo: error after a 200 → no password in it', async () => {
     const basic = 'admin:p4ss/w\u00f6rd'
     const [wire, password] = [Buffer.from(basic).toString('base64'), 'p4ss/w\u00f6rd']
     const provider = await make({ ...(sets['kubo'] as Set), settings: (url) => ({ url, auth: { basic } }) })
@@ -296,7 +296,7 @@ describe('failures that a provider reports after a 200', () => {
       assert.doesNotMatch(message, /p4ss|YWRtaW46/)
     }
   })
-  test('kubo by add: every option is spelled out', async () => {
+  test('kubo by add: every option is explicit', async () => {
     const provider = await make(sets['kubo by add'] as Set)
     await provider.pin(upload, signal())
     const { query } = service.calls.find(({ path }) => path.endsWith('/add')) as services.Call
@@ -313,20 +313,20 @@ describe('failures that a provider reports after a 200', () => {
       progress: 'false',
     })
   })
-  test('cluster: peers that could not pin it', async () => {
+  test('cluster: peers failed to pin', async () => {
     const provider = await make(sets['cluster'] as Set)
     service.script = ({ path }) =>
       path.startsWith('/pins/') ? { json: { peer_map: { a: { status: 'pin_error' } } } } : undefined
     assert.match((await failure(provider.pin(upload, signal()))).message, /could not pin/)
   })
-  test('pinata: stored as private, and a plan that does not cover it', async () => {
+  test('pinata: stored as private; plan does not cover it', async () => {
     const provider = await make(sets['pinata'] as Set)
     service.script = () => ({ json: { data: { cid: String(upload.cid), network: 'private' } } })
     assert.equal((await failure(provider.pin(upload, signal()))).facts['class'], 'content')
     service.script = () => ({ status: 403, json: { error: { reason: 'PAID_FEATURE_ONLY' } } })
     assert.equal((await failure(provider.pin(upload, signal()))).facts['class'], 'quota')
   })
-  test('pinata: the name of an upload, in one request and in pieces', async () => {
+  test('pinata: upload name, single request and pieces', async () => {
     for (const set of ['pinata', 'pinata in pieces']) {
       const base = sets[set] as Set
       for (const [uploadName, called] of [
@@ -348,7 +348,7 @@ describe('failures that a provider reports after a 200', () => {
       }
     }
   })
-  test('pinata: an answer without a CID, and a moment until it is listed', async () => {
+  test('pinata: response without CID → looked up in the list', async () => {
     for (const set of ['pinata', 'pinata in pieces']) {
       const provider = await make(sets[set] as Set)
       let looks = 0
@@ -382,7 +382,7 @@ describe('failures that a provider reports after a 200', () => {
       await service.close()
     }
   })
-  test('filebase: a bucket that is not on the IPFS network', async () => {
+  test('filebase: bucket not on the IPFS network', async () => {
     const provider = await make(sets['filebase'] as Set)
     service.otherCid = 'none'
     const { message, facts } = await failure(provider.pin(upload, signal()))
@@ -392,7 +392,7 @@ describe('failures that a provider reports after a 200', () => {
     await failure(provider.pin(upload, signal()))
     assert.equal(service.calls.filter(({ method }) => method === 'PUT').length, 1)
   })
-  test('filebase: the object and its CID come a moment after it was stored', async () => {
+  test('filebase: object and CID appear later → polled', async () => {
     const provider = await make(sets['filebase'] as Set)
     let looks = 0
     const states: Answer[] = [{ status: 404 }, {}, {}]
@@ -401,7 +401,7 @@ describe('failures that a provider reports after a 200', () => {
     assert.equal(looks, 4)
     assert.equal(service.calls.filter(({ method }) => method === 'PUT').length, 1)
   })
-  test('filebase: an upload that arrived whole counts although its answer was lost', async () => {
+  test('filebase: complete upload, lost response → success', async () => {
     const provider = await make(sets['filebase'] as Set, impatient)
     for (const answer of ['cut', 'silent'] as const) {
       service.script = (call) => {
@@ -414,7 +414,7 @@ describe('failures that a provider reports after a 200', () => {
       service.calls.length = 0
     }
   })
-  test('filebase: an object that is missing after the upload is sent again', async () => {
+  test('filebase: object missing after upload → sent again', async () => {
     const provider = await make(sets['filebase'] as Set)
     service.script = ({ method }) => (method === 'HEAD' ? { status: 404 } : undefined)
     assert.match((await failure(provider.pin(upload, signal()))).message, /does not show up after/)
@@ -422,7 +422,7 @@ describe('failures that a provider reports after a 200', () => {
     assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
     assert.equal(service.calls.filter(({ method }) => method === 'PUT').length, 2)
   })
-  test('filebase: it waits no longer than the caller does', async () => {
+  test('filebase: waits no longer than the caller', async () => {
     const provider = await make(sets['filebase'] as Set)
     const controller = new AbortController()
     const reason = new Error('the deadline')
@@ -432,7 +432,7 @@ describe('failures that a provider reports after a 200', () => {
     }
     await assert.rejects(provider.pin(upload, controller.signal), (error) => error === reason)
   })
-  test('filebase: an upload that takes longer than `idle` and is never silent', async () => {
+  test('filebase: long but active upload exceeds `idle` → succeeds', async () => {
     const provider = await make(sets['filebase'] as Set, impatient)
     async function* slowly(source: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
       const all = Buffer.concat(await Array.fromAsync(source))
@@ -445,7 +445,7 @@ describe('failures that a provider reports after a 200', () => {
     const slow = { ...upload, car: (own: AbortSignal) => slowly(upload.car(own)) }
     assert.equal(String(await provider.pin(slow, signal())), String(upload.cid))
   })
-  test('psa: never two pins of one CID; a fetch that failed', async () => {
+  test('psa: never two pins of one CID; failed fetch', async () => {
     const provider = await make(sets['psa'] as Set)
     await provider.pin(upload, signal())
     await provider.pin(upload, signal())
@@ -458,7 +458,7 @@ describe('failures that a provider reports after a 200', () => {
     assert.match((await failure(provider.pin(upload, signal()))).message, /no peers/)
     assert.equal(provider.traits.takesBytes, false)
   })
-  test('psa: a failed pin is deleted before it is asked for again', async () => {
+  test('psa: failed pin → deleted before the next request', async () => {
     const provider = await make(sets['psa'] as Set)
     const pins = new Map<string, string>()
     let count = 0
@@ -475,7 +475,7 @@ describe('failures that a provider reports after a 200', () => {
     assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
     assert.deepEqual([...pins.keys()], ['r4'])
   })
-  test('psa: a pin that is gone, or not there yet, when it is looked at is asked for again', async () => {
+  test('psa: pin gone or not yet visible → requested again', async () => {
     const provider = await make(sets['psa'] as Set)
     service.script = ({ method, path }) => {
       if (method === 'POST') return { status: 202, json: { requestid: 'r', status: 'queued' } }
@@ -485,7 +485,7 @@ describe('failures that a provider reports after a 200', () => {
     service.script = undefined
     assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
   })
-  test('forward: the CID in every spelling', async () => {
+  test('forward: CID in every spelling', async () => {
     const provider = await make(sets['forward'] as Set)
     for (const told of [String(upload.cid), `/ipfs/${upload.cid}`, `ipfs://${upload.cid}/name`, `ipfs/${upload.cid}`]) {
       service.script = () => ({ json: { cids: [told] } })

@@ -18,7 +18,7 @@ const beds: Readonly<Record<string, () => Promise<Bed>>> = {
   },
 }
 
-test('every kind has its bed', () => assert.deepEqual(Object.keys(beds), Object.keys(tallyKinds)))
+test('every kind has a test bed', () => assert.deepEqual(Object.keys(beds), Object.keys(tallyKinds)))
 
 for (const [use, makeBed] of Object.entries(beds))
   describe(`tally ${use}`, () => {
@@ -51,14 +51,14 @@ for (const [use, makeBed] of Object.entries(beds))
     }
     const one = (key: string, amount: number, keptMs = 60_000) => [{ key, amount, keptMs }]
 
-    test('what two instances add is one count, and others are apart', async () => {
+    test('increments of two instances → one count; other keys separate', async () => {
       const [first, second] = tallies as [Tally, Tally]
       assert.deepEqual(await first.add(one('a', 3), signal()), [3])
       assert.deepEqual(await second.add([...one('a', 2), ...one('b', 7)], signal()), [5, 7])
       assert.deepEqual(await first.add(one('a', 1), signal()), [6])
     })
 
-    test('of a hundred additions at once none is lost', async () => {
+    test('100 concurrent increments → none lost', async () => {
       const [first, second] = tallies as [Tally, Tally]
       const adding = Array.from({ length: 100 }, (_, at) => (at % 2 ? first : second).add(one('a', 1), signal()))
       const totals = (await Promise.all(adding)).flat()
@@ -66,7 +66,7 @@ for (const [use, makeBed] of Object.entries(beds))
       assert.equal(Math.max(...totals), 100)
     })
 
-    test('a count ends after its time, however often it is added to, and begins anew', async () => {
+    test('count expires at its time despite increments, then restarts', async () => {
       const [first] = tallies as [Tally]
       const began = Date.now()
       assert.deepEqual(await first.add(one('a', 1, 200), signal()), [1])
@@ -80,11 +80,11 @@ for (const [use, makeBed] of Object.entries(beds))
       assert.ok(Date.now() - began < 5000, 'it never ended')
     })
 
-    test('nothing to add is no call that fails', async () => {
+    test('empty list → succeeds', async () => {
       assert.deepEqual(await tallies[0]?.add([], signal()), [])
     })
 
-    test('while the server is away a call fails at once, says where, and tells no secret; back again, it counts', async () => {
+    test('server down → fails at once without secrets; back → counts', async () => {
       const [first] = tallies as [Tally]
       await first.add(one('a', 1), signal())
       await bed.server.refuse()
@@ -99,7 +99,7 @@ for (const [use, makeBed] of Object.entries(beds))
       assert.equal((await first.add(one('a', 1), signal())).length, 1)
     })
 
-    test('a server that says nothing: the call ends with its signal', async () => {
+    test('silent server → call ends with its signal', async () => {
       const [first] = tallies as [Tally]
       await first.add(one('a', 1), signal())
       bed.server.silence()
@@ -109,7 +109,7 @@ for (const [use, makeBed] of Object.entries(beds))
       await assert.rejects(adding, /enough/)
     })
 
-    test('closed, it is closed: also twice, and also before it was used', async () => {
+    test('close is idempotent, also before first use', async () => {
       tallies.push(open())
       for (const tally of tallies) {
         await tally.close()

@@ -138,7 +138,7 @@ const guard = (tier: Tier, { name }: Case): Tier =>
 const prove = (tier: Tier): Tier => proved(tier, { log })
 
 // Most of it is waiting for stores that are silent.
-describe('each tier', { concurrency: 4 }, () => {
+describe('every tier', { concurrency: 4 }, () => {
   tierContract('memory', makeMemory)
   tierContract('disk', makeDisk)
   tierContract('s3', makeS3)
@@ -182,7 +182,7 @@ describe('each tier', { concurrency: 4 }, () => {
   })
 })
 
-test('an adapter is taken from the package that the operator names', async () => {
+test('adapter is loaded from the configured package', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'cidgate-adapter-'))
   try {
     await mkdir(join(folder, 'adapter'))
@@ -349,12 +349,12 @@ const bad: readonly { readonly what: string; readonly caught: RegExp; readonly m
   },
 ]
 
-test('the suite passes a tier that is right', async () => {
+test('suite passes a correct tier', async () => {
   assert.deepEqual(await failing(() => plainTier(() => ({}))), [])
 })
 
 for (const { what, caught, make } of bad) {
-  test(`the suite catches a tier that ${what}`, async () => {
+  test(`suite catches a tier that ${what}`, async () => {
     const red = await failing(make)
     assert.ok(
       red.some((name) => caught.test(name)),
@@ -363,7 +363,7 @@ for (const { what, caught, make } of bad) {
   })
 }
 
-test('an adapter that would hide its errors is told not to: an outage is no miss', async () => {
+test('adapter that hides errors → configured to report outages', async () => {
   const adapter = `export default class {
     opts = {}
     throwOnErrors = false
@@ -381,7 +381,7 @@ test('an adapter that would hide its errors is told not to: an outage is no miss
   await tier.close()
 })
 
-test('a call to a store is given up by the time that the store took, not by that of this process, and in the end all the same', async () => {
+test("store timeout excludes this process's busy time, up to a limit", async () => {
   const clock = createFakeClock()
   const answers: ((bytes: Buffer) => void)[] = []
   const get = () => new Promise<Buffer>((resolve) => answers.push(resolve))
@@ -411,7 +411,7 @@ test('a call to a store is given up by the time that the store took, not by that
   await tier.close()
 })
 
-test('an instance that looks at a store does not delete what another one has just written there to look', async () => {
+test("health check does not delete another instance's probe object", async () => {
   const deleted = Promise.withResolvers<void>()
   const values = new Map<string, unknown>()
   let reads = 0

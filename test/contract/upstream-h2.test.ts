@@ -89,7 +89,7 @@ async function scripted(more: (stream: ServerHttp2Stream, path: string) => unkno
 }
 
 describe('upstreams over HTTP/2', () => {
-  test('a server of HTTP/1.1, HTTP/2, both → its blocks and CARs', async () => {
+  test('HTTP/1.1, HTTP/2 or both → blocks and CARs', async () => {
     for (const protocol of [undefined, 'both', 'h2'] as const) {
       const server = await programmable(protocol)
       const upstream = upstreamAt(server.url)
@@ -100,7 +100,7 @@ describe('upstreams over HTTP/2', () => {
     }
   })
 
-  test('questions at once → one connection', async () => {
+  test('concurrent requests → one connection', async () => {
     const server = await programmable('h2')
     server.delayMs = 20
     const upstream = upstreamAt(server.url)
@@ -109,7 +109,7 @@ describe('upstreams over HTTP/2', () => {
     assert.deepEqual([server.opened, server.mostAtOnce], [1, 32])
   })
 
-  test('streams cut, aborted and stalled → their neighbours go on', async () => {
+  test('stream cut, aborted or stalled → other streams continue', async () => {
     const server = await programmable('h2')
     const upstream = upstreamAt(server.url)
     const { hello, smallV0, chunkedV1 } = all.files
@@ -141,7 +141,7 @@ describe('upstreams over HTTP/2', () => {
     assert.equal(server.opened, 1)
   })
 
-  test('a reader that stopped → a bounded part of the answer in memory', async () => {
+  test('reader stops → bounded memory', async () => {
     const server = await programmable('h2')
     const upstream = upstreamAt(server.url)
     const large = await addFile(all.blocks, noise(50_000_000, 6))
@@ -152,7 +152,7 @@ describe('upstreams over HTTP/2', () => {
     await paused.return?.()
   })
 
-  test('GOAWAY → answers under way end well, and a new connection', async () => {
+  test('GOAWAY → running responses finish, new connection', async () => {
     const server = await scripted(async (stream) => {
       if (stream.id === 39) stream.session?.goaway()
       await new Promise((resolve) => setTimeout(resolve, 30))
@@ -163,7 +163,7 @@ describe('upstreams over HTTP/2', () => {
     assert.ok(new Set(server.asked.map(({ session }) => session)).size > 1)
   })
 
-  test('a refused stream → asked again; always refused → broken', async () => {
+  test('refused stream → retried; always refused → broken', async () => {
     let refusals = 1
     const server = await scripted((stream) => {
       if (refusals-- <= 0) return undefined
@@ -188,7 +188,7 @@ describe('upstreams over HTTP/2', () => {
     await assert.rejects(upstream.block(all.files.hello.cid, never()), (error) => isFailure(error, 'broken'))
   })
 
-  test('a connection that carries nothing any more → replaced', async () => {
+  test('dead connection → replaced', async () => {
     const server = await scripted()
     const sockets: Socket[] = []
     // It forgets its oldest connections as a firewall does: both ends believe that they are open.

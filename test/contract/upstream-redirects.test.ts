@@ -115,7 +115,7 @@ async function failure(work: Promise<unknown>): Promise<Failure> {
 }
 
 describe('redirects: subdomains', () => {
-  test('blocks and CARs of a trustless gateway', async () => {
+  test('trustless gateway: blocks and CARs', async () => {
     const upstream = connect('trustless', { url: (await front(behind)).url, redirects: 'subdomains' })
     for (const { cid } of [all.files.hello, all.files.smallV0])
       assert.ok(proves(cid, await upstream.block(cid, signal())))
@@ -125,13 +125,13 @@ describe('redirects: subdomains', () => {
     assert.ok(blocks.every(({ cid, bytes }) => proves(cid, bytes)))
   })
 
-  test('files of a plain gateway', async () => {
+  test('plain gateway: files', async () => {
     const upstream = connect('plain', { url: (await front(plain)).url, redirects: 'subdomains' })
     for (const { cid } of [all.files.hello, all.files.smallV0])
       assert.ok(proves(cid, await upstream.block(cid, signal())))
   })
 
-  test('without the option the subdomain is not asked, and the log names the option', async () => {
+  test('option off → not followed, log names the option', async () => {
     const { url, hosts } = await front(behind)
     const { kind, message } = await failure(connect('trustless', { url }).block(all.files.hello.cid, signal()))
     assert.equal(kind, 'broken')
@@ -139,7 +139,7 @@ describe('redirects: subdomains', () => {
     assert.equal(hosts.length, 1)
   })
 
-  test('a redirect loop is ended', async () => {
+  test('redirect loop → ended', async () => {
     const { url, hosts } = await front(behind, (at, _request, response) => {
       if (at.pathname.startsWith('/ipfs/')) return false
       response.writeHead(302, { location: '/again' }).end()
@@ -150,7 +150,7 @@ describe('redirects: subdomains', () => {
     assert.equal(hosts.length, 3)
   })
 
-  test('no more connections than are allowed, and none is kept for a thing that was had', async () => {
+  test('connections bounded, none kept after use', async () => {
     const { url, mostAtOnce, open } = await front(behind, async (at) => {
       if (!at.pathname.startsWith('/ipfs/')) await new Promise((resolve) => setTimeout(resolve, 20))
       return false
@@ -165,7 +165,7 @@ describe('redirects: subdomains', () => {
     assert.equal(open(), 0)
   })
 
-  test('the named host, and a name that it leads to, are looked at for each connection: none goes inside', async (context) => {
+  test('host and redirect targets are checked at each connection', async (context) => {
     const { url, hosts } = await front(behind)
     const { port } = new URL(url)
     let addresses: string[] = []
@@ -208,7 +208,7 @@ describe('redirects: subdomains', () => {
     }
   })
 
-  test('a gateway that a router named: private literals and localhost → refused before a connection', async () => {
+  test('gateway named by a router: private address → refused before connecting', async () => {
     const { url, hosts } = await front(behind)
     const { port } = new URL(url)
     for (const host of ['127.0.0.1', '[::1]', '[::ffff:127.0.0.1]'])
@@ -221,7 +221,7 @@ describe('redirects: subdomains', () => {
     assert.equal(hosts.length, 1)
   })
 
-  test('a gateway that a router named: no redirect is followed, not even on its host', async () => {
+  test('gateway named by a router: redirects → not followed', async () => {
     const source = await startUpstream({ blocks: all.blocks })
     const { cid } = all.files.hello
     source.fault = ({ url }) => (url.startsWith('/ipfs/') ? { kind: 'moved', to: '/elsewhere' } : undefined)
@@ -239,7 +239,7 @@ function many(): CID[] {
   return [...new Map([...roots, ...below].map((cid) => [blockKey(cid), cid])).values()].slice(0, 60)
 }
 
-describe('which redirects are followed', () => {
+describe('allowed redirects', () => {
   const cid = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
   const other = 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
   const site = new URL(`https://gw.example/ipfs/${cid}/a?format=raw`)
@@ -274,7 +274,7 @@ describe('which redirects are followed', () => {
       )
     })
 
-  test('from http to https on the way, and within the subdomain', () => {
+  test('http to https, and within the subdomain → followed', () => {
     const at = new URL(`http://gw.example/ipfs/${cid}`)
     const to = (location: string, from: string) =>
       followed(location, { site: at, from: new URL(from), redirects: 'subdomains' })

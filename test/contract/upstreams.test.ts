@@ -141,7 +141,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
   describe(`trustless ${protocol}`, () => {
     for (const [fault, onBlock, onDag] of faults) {
       const name = Object.values(fault).join(' ')
-      test(`block: ${name} is ${onBlock}`, async () => {
+      test(`block: ${name} → ${onBlock}`, async () => {
         const upstream = await make('trustless', { settings: settingsFor(fault) })
         server.fault = fault
         const { cid, bytes } = all.files.smallV0
@@ -150,7 +150,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
         assert.ok(bytes)
         await idle(1)
       })
-      test(`DAG: ${name} is ${onDag}`, async () => {
+      test(`DAG: ${name} → ${onDag}`, async () => {
         const upstream = await make('trustless', { settings: settingsFor(fault) })
         server.fault = fault
         const want = entity(all.files.chunkedV0.cid)
@@ -161,7 +161,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       })
     }
 
-    test('a block is requested as raw bytes, as the specification says', async () => {
+    test('block → requested as raw bytes, as specified', async () => {
       const upstream = await make('trustless')
       const { cid, bytes } = all.files.hello
       assert.deepEqual(new Uint8Array(await upstream.block(cid, signal())), bytes)
@@ -172,7 +172,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       assert.equal(headers['user-agent'], 'cidgate/test')
     })
 
-    test('a path and a range, with every name encoded again', async () => {
+    test('path and range → every name re-encoded', async () => {
       const upstream = await make('trustless')
       const want = entity(all.directory, { segments: ['über', 'ß.txt'], range: { from: 2, to: 4 } })
       const blocks = await pull(upstream, want)
@@ -190,7 +190,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       })
     })
 
-    test('every entity comes whole', async () => {
+    test('every entity arrives complete', async () => {
       const upstream = await make('trustless')
       for (const cid of [all.files.chunkedV1.cid, all.files.deepV0.cid, all.hamt]) {
         assert.ok((await pull(upstream, entity(cid))).every((block) => proves(block.cid, block.bytes)))
@@ -205,7 +205,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       ['no sane number', () => '1000000000000', 86_400_000, 86_400_000],
     ]
     for (const [what, value, least, most] of retryAfter) {
-      test(`Retry-After: ${what} is told in full`, async () => {
+      test(`Retry-After: ${what} → reported uncapped`, async () => {
         const upstream = await make('trustless')
         server.fault = { kind: 'throttle', retryAfter: value() }
         const { retryAfterMs = -1 } = await failure(upstream.block(all.files.hello.cid, signal()))
@@ -213,7 +213,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       })
     }
 
-    test('an abort stops at once and frees the socket, before and in the middle of an answer', async () => {
+    test('abort before or within a response → stops, frees the socket', async () => {
       const upstream = await make('trustless')
       for (const fault of [{ kind: 'silent' }, { kind: 'stall', after: 1000 }] as const) {
         server.fault = fault
@@ -228,7 +228,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       }
     })
 
-    test('dag: a reader that stops pulling stops the socket, and return() frees it', async () => {
+    test('dag: reader stops pulling → socket stops; return() frees it', async () => {
       const upstream = await make('trustless', { settings: impatient })
       const large = await addFile(all.blocks, noise(50_000_000, 6))
       const iterator = upstream.dag(entity(large.cid), signal())[Symbol.asyncIterator]()
@@ -240,7 +240,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       await idle(0)
     })
 
-    test('a redirect on the same site is followed, once', async () => {
+    test('redirect on the same site → followed once', async () => {
       const upstream = await make('trustless')
       server.fault = ({ url }) =>
         url.includes('moved')
@@ -251,7 +251,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
     })
 
-    test('a block without a length that ends early is broken, not false bytes', async () => {
+    test('block without length, truncated → broken, not false bytes', async () => {
       const upstream = await make('trustless')
       server.fault = { kind: 'endsEarly', after: 5 }
       assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
@@ -259,20 +259,20 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       assert.deepEqual(new Uint8Array(await upstream.block(all.files.hello.cid, signal())), all.files.hello.bytes)
     })
 
-    test('connections are kept', async () => {
+    test('connections are reused', async () => {
       const upstream = await make('trustless')
       for (let count = 0; count < 20; count++) await upstream.block(all.files.hello.cid, signal())
       assert.ok(server.sockets <= 2, `${server.sockets} connections`)
     })
 
-    test('a kept connection that was closed meanwhile is no failure', async () => {
+    test('stale connection → no failure', async () => {
       const upstream = await make('trustless')
       await upstream.block(all.files.hello.cid, signal())
       server.kill()
       await upstream.block(all.files.hello.cid, signal())
     })
 
-    test('CARs that are torn down count by their own block: those of requests beside them neither add to it nor hide it', async () => {
+    test('reset CARs are counted by root, independent of concurrent requests', async () => {
       const upstream = await make('trustless')
       server.fault = ({ url }) => (url.includes('format=car') ? { kind: 'refuse' } : undefined)
       const { hello, smallV0, json, chunkedV0 } = all.files
@@ -289,7 +289,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       assert.equal(upstream.traits.dag, false)
     })
 
-    test('its probe: what it can do, and what it does instead', async () => {
+    test('probe: reports abilities and alternatives', async () => {
       const upstream = await make('trustless')
       assert.deepEqual(
         { ...(await upstream.probe(signal())), ms: 0 },
@@ -306,7 +306,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       assert.equal((await failure(upstream.probe(signal()))).kind, 'broken')
     })
 
-    test('where this process has no file left for a socket, the gateway is overloaded and the upstream is not blamed', async () => {
+    test('out of file descriptors → overloaded, upstream not blamed', async () => {
       server = await startUpstream({ blocks: all.blocks })
       for (const code of ['EMFILE', 'ENFILE']) {
         const agent = new Agent({
@@ -323,7 +323,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       }
     })
 
-    test('a name that resolves into this network is refused, unless it is meant', async () => {
+    test('name that resolves to a private address → refused unless allowed', async () => {
       server = await startUpstream({ blocks: all.blocks })
       const { port } = new URL(server.url)
       const named = connect('trustless', { url: `http://localhost:${port}` })
@@ -364,7 +364,7 @@ describe('trustless: IPNS records', () => {
     return upstream
   }
 
-  test('IPNS record: raw bytes, requested as specified, for every spelling of the key', async () => {
+  test('raw bytes, requested as specified, for every key spelling', async () => {
     const record = await key.record('/ipfs/bafkqaaa')
     const upstream = await withRecord(record)
     assert.deepEqual(Buffer.from(await recordOf(upstream)), Buffer.from(record))
@@ -378,7 +378,7 @@ describe('trustless: IPNS records', () => {
 
   for (const [fault, , expected] of faults.filter(([{ kind }]) => kind !== 'emptyCar' && kind !== 'slowFirstByte')) {
     const kind = fault.kind === 'endless' ? 'too-large' : fault.kind === 'wrongLength' ? 'broken' : expected
-    test(`${Object.values(fault).join(' ')} is ${kind}`, async () => {
+    test(`${Object.values(fault).join(' ')} → ${kind}`, async () => {
       const upstream = await withRecord(await key.record(`/ipfs/bafkqaaa/${'x'.repeat(200)}`), settingsFor(fault))
       server.fault = fault
       assert.equal((await failure(recordOf(upstream))).kind, kind)
@@ -386,7 +386,7 @@ describe('trustless: IPNS records', () => {
     })
   }
 
-  test('an answer larger than an IPNS record may be is dropped', async () => {
+  test('response larger than a record → dropped', async () => {
     const upstream = await withRecord(new Uint8Array(10 * 1024 + 1))
     assert.equal((await failure(recordOf(upstream))).kind, 'too-large')
     server.records.set(key.name, new Uint8Array(10 * 1024))
@@ -394,7 +394,7 @@ describe('trustless: IPNS records', () => {
     await idle(2)
   })
 
-  test('an abort stops at once', async () => {
+  test('abort → stops at once', async () => {
     const upstream = await withRecord(new Uint8Array(1))
     server.fault = { kind: 'silent' }
     const controller = new AbortController()
@@ -407,12 +407,12 @@ describe('trustless: IPNS records', () => {
 })
 
 describe('plain', () => {
-  test('a raw block is the file itself', async () => {
+  test('raw block → the file itself', async () => {
     const upstream = await make('plain', { plain: true })
     assert.ok(proves(all.files.hello.cid, await upstream.block(all.files.hello.cid, signal())))
   })
   for (const name of ['smallV0', 'chunkedV0', 'jsonV0'] as const) {
-    test(`${name}: built again from its bytes, leaves included, with one request`, async () => {
+    test(`${name}: rebuilt from its bytes with leaves, one request`, async () => {
       const upstream = await make('plain', { plain: true })
       const { cid } = all.files[name]
       const root = await upstream.block(cid, signal())
@@ -422,7 +422,7 @@ describe('plain', () => {
       assert.equal(server.seen.length, 1)
     })
   }
-  test('a file whose bytes cannot be proved is not-found', async () => {
+  test('unverifiable file → not-found', async () => {
     const upstream = await make('plain', { plain: true })
     const { cid: large } = await addFile(all.blocks, noise(9_000_000, 6), 'v0')
     for (const cid of [large, all.files.deepV0.cid])
@@ -434,7 +434,7 @@ describe('plain', () => {
   for (const [fault, expected] of faults.filter(
     ([{ kind }]) => !['emptyCar', 'wrongType', 'slowFirstByte', 'endless', 'cut', 'stall'].includes(kind),
   )) {
-    test(`${Object.values(fault).join(' ')} is ${expected}`, async () => {
+    test(`${Object.values(fault).join(' ')} → ${expected}`, async () => {
       const upstream = await make('plain', { plain: true, settings: settingsFor(fault) })
       server.fault = fault
       assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, expected)
@@ -478,7 +478,7 @@ describe('kubo', () => {
     async () => ({ upstream: await kubo(), gone: connect('kubo', nowhere), stop: async () => {} }),
     { content: () => all },
   )
-  test('a block by POST; what it lacks is not found', async () => {
+  test('block by POST; missing block → not-found', async () => {
     const upstream = await kubo()
     assert.ok(proves(all.files.hello.cid, await upstream.block(all.files.hello.cid, signal())))
     assert.match(asked[0] ?? '', /^POST \/api\/v0\/block\/get\?arg=bafk/)
@@ -486,13 +486,13 @@ describe('kubo', () => {
     assert.equal((await failure(upstream.block(nobodys, signal()))).kind, 'not-found')
     assert.equal((await upstream.probe(signal())).usable, true)
   })
-  test('an error behind a 200 is a failure', async () => {
+  test('error after a 200 → failure', async () => {
     const upstream = await kubo()
     behind = true
     assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
   })
 
-  test('an IPNS record is the value among the events of its search', async () => {
+  test('record found among the search events', async () => {
     const upstream = await kubo()
     const key = createKey()
     const record = await key.record('/ipfs/bafkqaaa')

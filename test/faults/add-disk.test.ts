@@ -46,7 +46,7 @@ async function add(gateway: TestGateway, body: Uint8Array): Promise<string> {
 
 describe('damaged embedded pins', () => {
   for (const isRestarted of [false, true])
-    it(`a repeated upload${isRestarted ? ' after a restart' : ''} repairs a damaged pin that a provider still waits for`, async () => {
+    it(`repeated upload${isRestarted ? ' after a restart' : ''} → repairs the pin`, async () => {
       kubo.script = () => ({ status: 503 })
       const body = randomBytes(2_500_000)
       let gateway = await start()
@@ -82,9 +82,9 @@ describe('damaged embedded pins', () => {
     })
 })
 
-describe('folders removed from the data folder while the gateway runs', () => {
+describe('folders removed while the gateway runs', () => {
   for (const gone of ['uploads', 'cache'])
-    it(`${gone} removed: the next upload is accepted and readable after a restart`, async () => {
+    it(`${gone} removed → next upload accepted, readable after a restart`, async () => {
       let gateway = await start({ confirm: 'all' })
       try {
         await add(gateway, randomBytes(1_500_000))

@@ -54,7 +54,7 @@ async function fileIn({ blocks }: Store, root: CID): Promise<Buffer | undefined>
   return Buffer.concat(parts)
 }
 
-it(`${uploads} uploads, ${kills} kill -9: acknowledged uploads are whole, others leave nothing`, {
+it(`${uploads} uploads, ${kills} kill -9 → acknowledged uploads complete, others gone`, {
   timeout: Math.max(600_000, kills * 15_000),
 }, async (context) => {
   const data = await mkdtemp(join(tmpdir(), 'cidgate-killed-'))

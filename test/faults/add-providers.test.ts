@@ -37,7 +37,7 @@ async function until(isTrue: () => boolean | Promise<boolean>): Promise<void> {
 const cidOf = (json: Record<string, unknown>): CID =>
   CID.parse(String((json['cids'] as string[])[0]).slice('/ipfs/'.length))
 
-describe('pinning providers during an upload', () => {
+describe('providers during an upload', () => {
   const behaviours: readonly Behaviour[] = ['holds', 'dead', 'lies', 'breaks']
   for (const one of behaviours)
     for (const two of behaviours)
@@ -64,7 +64,7 @@ describe('pinning providers during an upload', () => {
         })
       }
 
-  it('a silent provider is not waited for when enough others hold the upload', async () => {
+  it('silent provider, enough others confirm → not waited for', async () => {
     const silent = scriptedProvider('silent', 'hangs')
     await withAdding({ others: [silent] }, async (adding) => {
       const { status } = await add(adding)
@@ -74,7 +74,7 @@ describe('pinning providers during an upload', () => {
     assert.equal(silent.asked, 0, 'it is let go when the gateway stops')
   })
 
-  it('a silent provider fails at its deadline', async () => {
+  it('silent provider → fails at its timeout', async () => {
     await withAdding({ others: [scriptedProvider('silent', 'hangs')], confirm: 'all', pinMs: 50 }, async (adding) => {
       const { status, json } = await add(adding)
       assert.equal(status, 502)
@@ -85,7 +85,7 @@ describe('pinning providers during an upload', () => {
     })
   })
 
-  it('an unexpected error of a provider is a failure, and its message stays here', async () => {
+  it('unexpected provider error → failure, message not exposed', async () => {
     await withAdding({ others: [scriptedProvider('odd', 'crashes')], confirm: 'all' }, async (adding) => {
       const { status, body } = await add(adding)
       assert.equal(status, 502)
@@ -93,7 +93,7 @@ describe('pinning providers during an upload', () => {
     })
   })
 
-  it('a provider that fetches by CID is asked after another holds the upload, and never counts alone', async () => {
+  it('provider that fetches by CID → asked later, never counts alone', async () => {
     const byCid = scriptedProvider('psa', 'holds', { takesBytes: false })
     const first = scriptedProvider('first', 'dead')
     await withAdding({ others: [byCid, first], withoutEmbedded: true, confirm: 1 }, async (adding) => {
@@ -105,7 +105,7 @@ describe('pinning providers during an upload', () => {
     })
   })
 
-  it('a provider that fetches by CID is asked when the embedded store is the only other one', async () => {
+  it('provider that fetches by CID, embedded store only → asked', async () => {
     const byCid = scriptedProvider('psa', 'holds', { takesBytes: false })
     await withAdding({ others: [byCid], confirm: 'all' }, async (adding) => {
       const { status, json, body } = await add(adding)
@@ -118,7 +118,7 @@ describe('pinning providers during an upload', () => {
     })
   })
 
-  it('a failed upload does not undo an earlier pin of the same file', async () => {
+  it('failed upload → earlier pin of the file stays', async () => {
     const other = scriptedProvider('other', 'holds')
     await withAdding({ others: [other], confirm: 'all' }, async (adding) => {
       const { json } = await add(adding, 'the same')
@@ -130,7 +130,7 @@ describe('pinning providers during an upload', () => {
     })
   })
 
-  it('the same file uploaded twice at once is pinned once', async () => {
+  it('same file uploaded twice concurrently → pinned once', async () => {
     const slow = scriptedProvider('slow', 'hangs')
     await withAdding({ others: [slow], withoutEmbedded: true, pinMs: 300 }, async (adding) => {
       const answers = await Promise.all([add(adding, 'twice'), add(adding, 'twice'), add(adding, 'twice')])
@@ -144,7 +144,7 @@ describe('pinning providers during an upload', () => {
   })
 })
 
-describe('an upload of several parts, one of which cannot be confirmed', () => {
+describe('multipart upload, one part not confirmed', () => {
   const good = 'a good one'
   const bad = 'a bad one!!!'
   /** Takes all but the bad one. */
@@ -162,7 +162,7 @@ describe('an upload of several parts, one of which cannot be confirmed', () => {
   const both = (adding: Adding) =>
     post(`${adding.url}/add`, multipart([{ fileName: 'a', body: good }, { fileName: 'b', body: bad }, { body: good }]))
 
-  it('keeps none of its parts', async () => {
+  it('no part is kept', async () => {
     await withAdding({ others: [choosy('choosy')], confirm: 'all' }, async (adding) => {
       const { status, json } = await both(adding)
       assert.equal(status, 502)
@@ -173,7 +173,7 @@ describe('an upload of several parts, one of which cannot be confirmed', () => {
     })
   })
 
-  it('keeps a part that an earlier upload had pinned', async () => {
+  it('part pinned by an earlier upload → kept', async () => {
     await withAdding({ others: [choosy('choosy')], confirm: 'all' }, async (adding) => {
       const { json } = await add(adding, good)
       await idle(adding)
@@ -183,7 +183,7 @@ describe('an upload of several parts, one of which cannot be confirmed', () => {
     })
   })
 
-  it('does not fail another upload of one of its parts at the same time', async () => {
+  it('concurrent upload of a part → not affected', async () => {
     const slow = choosy('slow')
     const { pin } = slow
     slow.pin = async (upload, signal) => {
@@ -204,8 +204,8 @@ describe('an upload of several parts, one of which cannot be confirmed', () => {
   })
 })
 
-describe('an accepted upload that a provider lacks', () => {
-  it('is retried with growing delays and the provider’s Retry-After', async () => {
+describe('accepted upload missing at a provider', () => {
+  it("retried with backoff and the provider's Retry-After", async () => {
     const clock = createFakeClock()
     const down = scriptedProvider('down', 'dead')
     await withAdding({ others: [down], clock, random: () => 0.5 }, async (adding) => {
@@ -230,7 +230,7 @@ describe('an accepted upload that a provider lacks', () => {
     })
   })
 
-  it('is retried rarely after a failure that only the operator can repair', async () => {
+  it('failure that needs the operator → retried rarely', async () => {
     const clock = createFakeClock()
     const refusing = scriptedProvider('refusing', 'auth')
     await withAdding({ others: [refusing], clock }, async (adding) => {
@@ -244,7 +244,7 @@ describe('an accepted upload that a provider lacks', () => {
     })
   })
 
-  it('is finished by the next process', async () => {
+  it('delivered by the next process', async () => {
     const data = await mkdtemp(join(tmpdir(), 'cidgate-add-'))
     try {
       const body = randomBytes(3_000_000)
@@ -272,14 +272,14 @@ describe('an accepted upload that a provider lacks', () => {
   })
 })
 
-describe('an accepted upload that not every provider holds', () => {
+describe('accepted upload not at every provider', () => {
   let data: string
   beforeEach(async () => {
     data = await mkdtemp(join(tmpdir(), 'cidgate-add-'))
   })
   afterEach(() => rm(data, { recursive: true, force: true }))
   const good = scriptedProvider('good')
-  it('is kept while none of its providers is configured', async () => {
+  it('its providers not configured → kept', async () => {
     await withAdding(
       { data, others: [scriptedProvider('gone', 'dead')], withoutEmbedded: true, queue: true },
       async (a) => assert.equal((await add(a)).status, 200),
@@ -297,7 +297,7 @@ describe('an accepted upload that not every provider holds', () => {
     })
   })
 
-  it('uploaded again, its new bytes reach the providers that are required now', async () => {
+  it('re-uploaded → delivered to the providers required now', async () => {
     const down = scriptedProvider('down', 'dead')
     const options = { data, others: [down], withoutEmbedded: true, queue: true }
     await withAdding(options, async (adding) => assert.equal((await add(adding, 'the same')).status, 200))
@@ -310,7 +310,7 @@ describe('an accepted upload that not every provider holds', () => {
     })
   })
 
-  it('a repeated upload goes at once to a provider that got damaged blocks before', async () => {
+  it('provider got damaged blocks → repeated upload delivers at once', async () => {
     const other = scriptedProvider('other', 'content')
     await withAdding({ data, others: [other] }, async (adding) => {
       assert.equal((await add(adding, 'the same')).status, 200)
@@ -322,7 +322,7 @@ describe('an accepted upload that not every provider holds', () => {
     })
   })
 
-  it('is not undone by a gateway that closes, nor resumed by two gateways', async () => {
+  it('shutdown does not undo it; two gateways do not resume it', async () => {
     const slow = scriptedProvider('slow', 'hangs')
     const options: AddingOptions = { data, others: [slow], confirm: 2, pinMs: 300 }
     await withAdding(options, async (old) => {
@@ -350,7 +350,7 @@ describe('an accepted upload that not every provider holds', () => {
     }
   })
 
-  it('not accepted before a stop, it leaves nothing', async () => {
+  it('not accepted before a stop → nothing left', async () => {
     const byCid = scriptedProvider('psa', 'hangs', { takesBytes: false })
     await withAdding({ data, others: [byCid], confirm: 'all' }, async (adding) => {
       void add(adding, randomBytes(200_000)).catch(() => {})
@@ -359,7 +359,7 @@ describe('an accepted upload that not every provider holds', () => {
     assert.deepEqual(await keptIn(data), nothing)
   })
 
-  it('loses its last copy only if the operator asks for that', async () => {
+  it("last copy is deleted only on the operator's request", async () => {
     const options = { data, others: [scriptedProvider('down', 'dead')], withoutEmbedded: true, queue: true }
     await withAdding(options, async (adding) => {
       const { json } = await add(adding)
@@ -373,8 +373,8 @@ describe('an accepted upload that not every provider holds', () => {
   })
 })
 
-describe('with pinning.queue', () => {
-  it('answers 200 when the upload is held here, and brings it to the provider that was down', async () => {
+describe('pinning.queue', () => {
+  it('provider down → 200 when stored here, delivered later', async () => {
     const clock = createFakeClock()
     const down = scriptedProvider('down', 'dead')
     await withAdding({ others: [down], confirm: 'all', queue: true, clock }, async (adding) => {
@@ -387,7 +387,7 @@ describe('with pinning.queue', () => {
     })
   })
 
-  it('answers 502 when a provider can never hold it', async () => {
+  it('provider can never hold it → 502', async () => {
     await withAdding({ others: [scriptedProvider('odd', 'lies')], confirm: 'all', queue: true }, async (adding) => {
       assert.equal((await add(adding)).status, 502)
       assert.deepEqual(await keptIn(adding.data), nothing)
@@ -395,8 +395,8 @@ describe('with pinning.queue', () => {
   })
 })
 
-describe('an upload still arriving when the gateway closes', () => {
-  it('is answered 503 and leaves nothing behind', async () => {
+describe('upload during shutdown', () => {
+  it('503, nothing stored', async () => {
     await withAdding({}, async (adding) => {
       const whole = multipart([{ fileName: 'a', body: randomBytes(100_000) }])
       const goOn = Promise.withResolvers<void>()
@@ -417,8 +417,8 @@ describe('an upload still arriving when the gateway closes', () => {
   })
 })
 
-describe('too many uploads at once', () => {
-  it('are answered 503 with Retry-After, by number and by bytes', async () => {
+describe('too many concurrent uploads', () => {
+  it('above the number or byte limit → 503 with Retry-After', async () => {
     const hanging = scriptedProvider('hanging', 'hangs')
     const clock = createFakeClock()
     const options = { others: [hanging], withoutEmbedded: true, concurrency: 2, pinMs: 20_000, clock }

@@ -15,7 +15,7 @@ import { fetchAll, startedGateway, tempFolder } from '../support/gateway.ts'
 import { keptIn } from '../support/kept.ts'
 import { kuboApi, startStandIn, token } from '../support/providers.ts'
 
-test('uploads under way survive a reload of the configuration', async () => {
+test('uploads in progress survive a reload', async () => {
   const data = await tempFolder()
   const kubo = await startStandIn(kuboApi)
   kubo.script = () => ({ status: 503 })

@@ -96,7 +96,7 @@ async function isBrought(data: string): Promise<void> {
   assert.deepEqual(await left(), [])
 }
 
-describe('a shared tier (S3) that is down during uploads', { concurrency: 3 }, () => {
+describe('shared tier (S3) down during uploads', { concurrency: 3 }, () => {
   for (const [how, begin] of [
     ['silent', (s3: S3Server) => s3.silence()],
     ['refusing', (s3: S3Server) => s3.refuse()],
@@ -190,7 +190,7 @@ describe('a shared tier (S3) that is down during uploads', { concurrency: 3 }, (
   })
 })
 
-describe('a shared tier (S3) that loses what it was given', () => {
+describe('shared tier (S3) that loses blocks', () => {
   const becomes = async (what: string, is: () => boolean | Promise<boolean>) => {
     for (const until = Date.now() + 30_000; !(await is()); await sleep(20)) assert.ok(Date.now() < until, what)
   }

@@ -66,7 +66,7 @@ describe(`${slots} uploads of 2 KiB a second from one address`, () => {
     ['elsewhere', '203.0.113.2'],
     ['the same address', '203.0.113.1'],
   ] as const)
-    it(`do not keep out an honest upload from ${who}`, async () => {
+    it(`an honest upload from ${who} → accepted`, async () => {
       const statuses: number[] = []
       for (let turn = 0; turn < 20; turn++) statuses.push(await add(gateway.url, client))
       assert.deepEqual(

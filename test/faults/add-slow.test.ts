@@ -89,8 +89,8 @@ async function p99(path: string, agent: Agent): Promise<number> {
 /** What else the machine has to do makes a round worse, never better. */
 const calmest = (p99s: number[]): number => Math.min(...p99s)
 
-describe(`${uploads} slow uploads at once`, () => {
-  test('are all accepted, and the p99 of cached answers stays below twice its normal value', async () => {
+describe(`${uploads} concurrent slow uploads`, () => {
+  test('all accepted; cached p99 stays below twice normal', async () => {
     const form = new FormData()
     form.set('data', JSON.stringify({ name: 'hot', description: 'x'.repeat(900) }))
     const added = (await (await fetch(`${url}/add`, { method: 'POST', body: form })).json()) as { cids: string[] }

@@ -65,7 +65,7 @@ async function bytesInFolder(): Promise<number> {
   return (await Promise.all(sizes)).reduce((sum, size) => sum + size, 0)
 }
 
-test('killed while writing and dropping → nothing false, and it goes on', async () => {
+test('killed while writing and evicting → no wrong bytes, tier works', async () => {
   let served = 0
   for (let round = 0; round < rounds; round++) {
     const kills = await Promise.all([startWriter(), startWriter()])

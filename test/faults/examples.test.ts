@@ -55,7 +55,7 @@ async function isWhole({ url }: TestGateway, path: string, body: Uint8Array, fro
 const body = noise(2_200_000, 41)
 
 describe('cluster.yaml', () => {
-  test('an upload counts when two peers have pinned it, and every instance reads it', async () => {
+  test('pinned by two peers → acknowledged, readable by every instance', async () => {
     const cluster = await started(startStandIn(clusterApi))
     const gateway = await started(startUpstream({ blocks: cluster.blocks }))
     let looks = 0
@@ -84,7 +84,7 @@ describe('cluster.yaml', () => {
 })
 
 describe('second-home.yaml', () => {
-  test('Kubo holds an upload, the service fetches it later, and both can be read from', async () => {
+  test('stored at Kubo, fetched by the service, readable from both', async () => {
     const kubo = await started(startStandIn(kuboApi))
     const gateway = await started(startUpstream({ blocks: kubo.blocks }))
     const isAnswered = Promise.withResolvers<void>()
@@ -124,7 +124,7 @@ describe('second-home.yaml', () => {
 })
 
 describe('redis.yaml', () => {
-  test('instances share blocks in Redis, and read evicted blocks from Kubo', async () => {
+  test('shared blocks in Redis; evicted ones from Kubo', async () => {
     const redis = await startRedisServer()
     await started({ close: () => redis.stop() })
     const kubo = await started(startStandIn(kuboApi))

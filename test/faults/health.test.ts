@@ -111,9 +111,9 @@ function allHad(outcomes: readonly Outcome[]): void {
 const shareHad = (outcomes: readonly Outcome[]): number =>
   outcomes.filter(({ status }) => status === 200).length / outcomes.length
 
-describe('upstreams that fail for a while', { concurrency: true }, () => {
+describe('temporary upstream failures', { concurrency: true }, () => {
   for (const count of isLong ? [1, 3] : [3]) {
-    test(`a hiccup of ${count} during 64 cold requests: every file is readable soon after it`, async () => {
+    test(`hiccup of ${count} during 64 cold requests → all readable soon`, async () => {
       const hiccupMs = isLong ? 6 * second : 1.5 * second
       const upstreams = Array.from({ length: count }, () => ({ delayMs: 30 }))
       await trial({ files: isLong ? 200 : 100, upstreams }, async ({ upstreams, cold }) => {
@@ -131,7 +131,7 @@ describe('upstreams that fail for a while', { concurrency: true }, () => {
 
   // What else runs beside a short trial may cost it some of its 30 requests. That each is tried again: test/unit/retrieval.test.ts.
   const flapShare = isLong ? 0.95 : 0.5
-  test('upstreams that flap every half second: hardly a read fails, none is 404', async () => {
+  test('flapping every half second → few failures, no 404', async () => {
     const ms = isLong ? 30 * second : 3 * second
     await trial({ files: ms / 100 + 40, upstreams: [{ delayMs: 20 }] }, async ({ upstreams, cold }) => {
       allHad([await ask(cold())])
@@ -153,7 +153,7 @@ describe('upstreams that fail for a while', { concurrency: true }, () => {
   // One file of a short trial is more than the thousandth part.
   const chaosShare = isLong ? 0.999 : 0.97
   const chaosMs = isLong ? 100 * second : 4 * second
-  test(`${chaosMs / second} s of hiccups, queues and long searches: ${100 * chaosShare} % of existing files are served`, async () => {
+  test(`${chaosMs / second} s of chaos → ${100 * chaosShare} % of existing files served`, async () => {
     const upstreams = [
       { delayMs: 30, searchMs: 12 * second },
       { delayMs: 60, atOnce: 8, searchMs: 12 * second },
@@ -176,9 +176,9 @@ describe('upstreams that fail for a while', { concurrency: true }, () => {
   })
 })
 
-describe('more requests than the upstreams can answer', () => {
+describe('more requests than the upstreams can serve', () => {
   for (const count of isLong ? [700, 2000] : [300]) {
-    test(`${count} cold files at once from a slow upstream: 200, or 503 with Retry-After`, async () => {
+    test(`${count} cold files, slow upstream → 200, or 503 with Retry-After`, async () => {
       const upstreams = [{ delayMs: 300 }]
       const retrieval = isLong ? {} : { deadline: '2s' }
       await trial({ files: count + 30, upstreams, retrieval }, async ({ cold }) => {
@@ -191,7 +191,7 @@ describe('more requests than the upstreams can answer', () => {
     })
   }
 
-  test('350 cold files from an upstream without CAR: begun answers are finished', async () => {
+  test('350 cold files, no CAR → begun responses finish', async () => {
     const upstreams = [{ delayMs: 200 }]
     await trial({ files: 0, upstreams, retrieval: { deadline: '2s' } }, async ({ at, upstreams }) => {
       const [one] = upstreams as [ProgrammableUpstream]
@@ -214,7 +214,7 @@ describe('more requests than the upstreams can answer', () => {
     'behind its head': { kind: 'cut', after: 0 },
   }
   for (const [when, tear] of Object.entries(tears))
-    test(`an upstream that tears down each CAR ${when} is asked for single blocks, and soon for these alone`, async () => {
+    test(`upstream resets each CAR ${when} → single blocks, soon only these`, async () => {
       await trial({ files: 0, upstreams: [{}], retrieval: { deadline: '20s' } }, async ({ at, upstreams }) => {
         const [one] = upstreams as [ProgrammableUpstream]
         // Its probe for the empty CID is well: it is the CARs of content that something tears down.
@@ -233,7 +233,7 @@ describe('more requests than the upstreams can answer', () => {
 
   for (const perSecond of isLong ? [1, 3, 10] : [10]) {
     const ms = isLong ? 60 * second : 2 * second
-    test(`${perSecond} absent CIDs a second: existing files are still served`, async () => {
+    test(`${perSecond} absent CIDs a second → existing files still served`, async () => {
       const upstreams = [
         { delayMs: 40, searchMs: 30 * second },
         { delayMs: 80, searchMs: 30 * second },
@@ -253,7 +253,7 @@ describe('more requests than the upstreams can answer', () => {
     })
   }
 
-  test('an upstream with a rate limit of 200 a minute, 80 requests at once: each is served', async () => {
+  test('upstream limit 200/min, 80 concurrent requests → all served', async () => {
     await trial({ files: 80, upstreams: [{ more: { perMinute: 200 } }] }, async ({ upstreams, cold }) => {
       allHad(await Promise.all(Array.from({ length: 80 }, () => ask(cold()))))
       assert.ok(upstreams.every(({ asked }) => asked.length <= 200))

@@ -26,46 +26,46 @@ const held = <Fault extends { readonly isQuick?: true }>(faults: readonly Fault[
 
 const brokenIn = ({ cells }: Row): readonly string[] => cells.flatMap(({ broken }) => broken)
 
-describe('an upstream that', () => {
+describe('upstream that', () => {
   for (const fault of held(upstreamFaults))
-    test(`${fault.name}: alone, before a healthy one, and mended`, async () => {
+    test(`${fault.name}: alone, before a healthy one, recovered`, async () => {
       assert.deepEqual(brokenIn(await upstreamRow(fault, short)), [])
     })
 })
 
-describe('an S3 that', () => {
+describe('S3 that', () => {
   for (const fault of held(storeFaults))
-    test(`${fault.name}: alone, before a healthy upstream, and mended`, async () => {
+    test(`${fault.name}: alone, before a healthy upstream, recovered`, async () => {
       assert.deepEqual(brokenIn(await storeRow(fault, short)), [])
     })
 })
 
-describe('a Redis that', () => {
+describe('Redis that', () => {
   for (const fault of held(redisFaults))
-    test(`${fault.name}: alone, before a healthy upstream, and mended`, async () => {
+    test(`${fault.name}: alone, before a healthy upstream, recovered`, async () => {
       assert.deepEqual(brokenIn(await redisRow(fault, short)), [])
     })
 })
 
-describe('a provider that', () => {
+describe('provider that', () => {
   for (const fault of held(providerFaults))
-    test(`${fault.name}: alone, beside a healthy one, and mended`, async () => {
+    test(`${fault.name}: alone, with a healthy one, recovered`, async () => {
       assert.deepEqual(brokenIn(await providerRow(fault, short)), [])
     })
 })
 
-describe('a disk on which', () => {
+describe('disk on which', () => {
   const inThisProcess: Start = async (_folder, config) => {
     const { url, close } = await startServed(config)
     return { url, pid: process.pid, handles: () => 0, ended: undefined, stop: close }
   }
   for (const fault of held(diskFaults))
-    test(`${fault.name}: an upload, what was uploaded before, reads, and mended`, async () => {
+    test(`${fault.name}: upload, earlier uploads, reads, recovered`, async () => {
       assert.deepEqual(brokenIn(await diskRow(fault, short, inThisProcess)), [])
     })
 })
 
-describe('a request with', () => {
+describe('request with', () => {
   let upstream: ProgrammableUpstream
   let served: Served
   let gate: Gate
@@ -84,12 +84,12 @@ describe('a request with', () => {
     await upstream.close()
   })
   for (const fault of held(wireFaults))
-    test(`${fault.name}: its answer, hot ones beside it, and no connection left`, async () => {
+    test(`${fault.name}: its response, cached ones meanwhile, no connection left`, async () => {
       assert.deepEqual(brokenIn(await wireRowAt(gate, fault, short)), [])
     })
 })
 
-test('a table shows what was measured, and what broke a promise', () => {
+test('matrix table shows measurements and broken promises', () => {
   const cells = [
     { measured: '404, 2 ms', broken: [] },
     { measured: '200 | 1', broken: ['it was late'] },
@@ -99,7 +99,7 @@ test('a table shows what was measured, and what broke a promise', () => {
   assert.ok(table.endsWith('| a | 404, 2 ms | **broken:** 200 \\| 1 |'))
 })
 
-test('a row that this machine cannot make is skipped by its name, with the reason, and is no promise kept', async () => {
+test('unavailable row → skipped by name with reason, not counted', async () => {
   const reason = await missing(['linux', 'prlimit'], async (need) =>
     need === 'prlimit' ? 'it needs prlimit' : undefined,
   )

@@ -118,7 +118,7 @@ describe('IPNS records shared by instances over', { concurrency: true }, () => {
         }
       }
 
-      test('an instance with an empty disk and no upstream resolves the record of another', async () => {
+      test("empty disk, no upstream → resolves another instance's record", async () => {
         const record = await hello()
         upstream.records.set(key.name, record)
         assert.ok(isHello(await get(await start(true))))
@@ -134,7 +134,7 @@ describe('IPNS records shared by instances over', { concurrency: true }, () => {
         assert.equal(unknown.status, 412)
       })
 
-      test('a forged record in the store is never served, and a valid one overwrites it', async () => {
+      test('forged record in the store → never served, overwritten', async () => {
         const record = await hello()
         store.write(key, Buffer.from(record.map((byte, index) => (index === 40 ? byte ^ 1 : byte))))
         assert.equal((await get(await start(false))).status, 404)
@@ -145,7 +145,7 @@ describe('IPNS records shared by instances over', { concurrency: true }, () => {
         assert.ok(isHello(await get(await start(false))))
       })
 
-      test('the newest record wins: an older one is not served and does not overwrite it', async () => {
+      test('newest record wins; older ones never overwrite it', async () => {
         const [older, newer] = [await hello(), await json()]
         store.write(key, newer)
         upstream.records.set(key.name, older)
@@ -161,7 +161,7 @@ describe('IPNS records shared by instances over', { concurrency: true }, () => {
         assert.ok(holds(newer))
       })
 
-      test('a record is served until its validity ends, and not longer', async () => {
+      test('record served until its validity ends', async () => {
         // The content is there, and no upstream has a record.
         store.write(key, await hello({ lifetimeMs: 2 * hour }))
         const second = await start(true)
@@ -171,14 +171,14 @@ describe('IPNS records shared by instances over', { concurrency: true }, () => {
         assert.equal((await get(await start(true))).status, 404)
       })
 
-      test('an expired record still keeps out older ones', async () => {
+      test('expired record still blocks older ones', async () => {
         store.write(key, await json({ lifetimeMs: hour }))
         upstream.records.set(key.name, await hello({ lifetimeMs: 24 * hour }))
         clock.shift(hour)
         assert.equal((await get(await start(true))).status, 404)
       })
 
-      test('silent upstreams delay a name in the store by one second', async () => {
+      test('silent upstreams → a stored name is one second late', async () => {
         store.write(key, await hello())
         upstream.fault = ({ url }) => (url.startsWith('/ipns/') ? { kind: 'silent' } : undefined)
         await takesLess(1_900, async () => {
@@ -188,7 +188,7 @@ describe('IPNS records shared by instances over', { concurrency: true }, () => {
         })
       })
 
-      test('a silent store delays no name and loses none', async () => {
+      test('silent store → no name delayed or lost', async () => {
         const names = await Promise.all(
           Array.from({ length: 8 }, async () => {
             const one = createKey()
@@ -213,7 +213,7 @@ describe('IPNS records shared by instances over', { concurrency: true }, () => {
         assert.ok(Math.min(...late.slice(3)) < 300, late.join(', '))
       })
 
-      test('a store that was down gets the records it lacks when it is back', async () => {
+      test('recovered store → gets missing records', async () => {
         const record = await hello({ ttlMs: 1000 })
         upstream.records.set(key.name, record)
         const first = await start(true, '1s')

@@ -77,15 +77,15 @@ const isJson = ({ headers }: Fetched) => headers.etag === `"${all.files.json.cid
 const attemptsOf = ({ body }: Fetched) =>
   (JSON.parse(body.toString()) as { attempts: { upstream: string; outcome: string }[] }).attempts
 
-describe('IPNS names when upstreams lie or fail', () => {
-  test('the newest record wins, from any upstream, also when it comes late', async () => {
+describe('IPNS with wrong or failing upstreams', () => {
+  test('newest record wins, even if it arrives late', async () => {
     one.records.set(key.name, await hello())
     two.records.set(key.name, await json())
     two.delayMs = 150
     assert.ok(isJson(await get()))
   })
 
-  test('a forged record is refused: another key, a spoiled signature, a page with 200', async () => {
+  test('forged record → refused: wrong key, bad signature, HTML page', async () => {
     const forged = await createKey().record(`/ipfs/${all.files.json.cid}`, { sequence: 99 })
     one.records.set(key.name, forged)
     two.records.set(key.name, await json())
@@ -101,7 +101,7 @@ describe('IPNS names when upstreams lie or fail', () => {
     assert.ok(isHello(await get(`/ipfs/${all.files.hello.cid}`)), 'for blocks they are asked as ever')
   })
 
-  test('only forged records: 502 that says so, and nothing is stored', async () => {
+  test('only forged records → 502 that says so, nothing stored', async () => {
     const forged = await createKey().record(`/ipfs/${all.files.json.cid}`)
     for (const upstream of [one, two, three]) upstream.records.set(key.name, forged)
     const answer = await get()
@@ -115,7 +115,7 @@ describe('IPNS names when upstreams lie or fail', () => {
     await start()
   })
 
-  test('an older record never replaces a newer one, also not after a restart', async () => {
+  test('older record never replaces a newer one, even after restart', async () => {
     one.records.set(key.name, await json())
     assert.ok(isJson(await get()))
     for (const upstream of [one, two, three])
@@ -127,7 +127,7 @@ describe('IPNS names when upstreams lie or fail', () => {
     assert.ok(isJson(await get()))
   })
 
-  test('an older record is not served after the newer one has expired; a still newer one is', async () => {
+  test('newer one expired → older not served, still newer is', async () => {
     one.records.set(key.name, await json({ lifetimeMs: hour }))
     assert.ok(isJson(await get()))
     for (const upstream of [one, two, three]) upstream.records.set(key.name, await hello({ lifetimeMs: 24 * hour }))
@@ -140,12 +140,12 @@ describe('IPNS names when upstreams lie or fail', () => {
     assert.ok(isHello(await get()))
   })
 
-  test('an expired record is refused, and one near its end is kept no longer than that', async () => {
+  test('expired → refused; near its end → cached no longer', async () => {
     for (const upstream of [one, two, three]) upstream.records.set(key.name, await hello({ lifetimeMs: -1000 }))
     assert.equal((await get()).status, 404)
   })
 
-  test('with every upstream down the last valid record is served, stale, until it expires', async () => {
+  test('upstreams down → last valid record served stale until expiry', async () => {
     one.records.set(key.name, await hello({ lifetimeMs: 2 * hour }))
     assert.ok(isHello(await get()))
     silence()
@@ -161,7 +161,7 @@ describe('IPNS names when upstreams lie or fail', () => {
     assert.equal(gone.headers['cache-control'], 'no-store')
   })
 
-  test('a record on the disk is served after a restart, and verified like one from the network', async () => {
+  test('stored record → verified and served after restart', async () => {
     one.records.set(key.name, await hello({ lifetimeMs: 2 * hour }))
     assert.ok(isHello(await get()))
     silence()
@@ -182,7 +182,7 @@ describe('IPNS names when upstreams lie or fail', () => {
     await start()
   })
 
-  test('a silent upstream delays a known name by a second, an unknown one until the deadline', async () => {
+  test('silent upstream → known name 1 s late, unknown at timeout', async () => {
     one.records.set(key.name, await hello())
     assert.ok(isHello(await get()))
     for (const upstream of [one, two, three]) upstream.fault = { kind: 'silent' }
@@ -197,7 +197,7 @@ describe('IPNS names when upstreams lie or fail', () => {
     assert.ok(unknown.ms < 10_000, `${unknown.ms} ms`)
   })
 
-  test('three hundred requests for one name at once ask the upstream once', async () => {
+  test('300 concurrent requests for a name → one upstream request', async () => {
     one.records.set(key.name, await hello())
     one.delayMs = 50
     const answers = await inParallel(Array.from({ length: 300 }), 300, () => get())
@@ -205,7 +205,7 @@ describe('IPNS names when upstreams lie or fail', () => {
     assert.equal(one.asked.filter(({ url }) => url.startsWith('/ipns/')).length, 1)
   })
 
-  test('absent names do not make an upstream unhealthy, and a throttling one is not asked', async () => {
+  test('absent names keep upstreams healthy; rate-limited ones not asked', async () => {
     one.fault = ({ url }) =>
       url.startsWith('/ipns/') ? { kind: 'status', status: 500, body: 'routing: not found' } : undefined
     two.fault = one.fault

@@ -69,7 +69,7 @@ const folders: Readonly<Record<string, () => Record<string, unknown>>> = {
 
 for (const [what, embedded] of Object.entries(folders))
   describe(what, () => {
-    test('is readable after a reload that names another provider, and after a restart', async () => {
+    test('former pins → readable after reload and restart', async () => {
       const first = await start(configOf({ providers: [embedded()] }))
       const path = await add(first)
       await isWhole(first, path)
@@ -78,14 +78,14 @@ for (const [what, embedded] of Object.entries(folders))
       await isWhole(await start(configOf(other())), path)
     })
 
-    test('is readable on a gateway without uploads, and in thin mode', async () => {
+    test('former pins → readable without uploads, and in thin mode', async () => {
       const path = await add(await start(configOf({ providers: [embedded()] })))
       await isWhole(await start(configOf({ providers: [] })), path)
       await isWhole(await start(configOf({ providers: [] }, { upload: { through: `${kubo.url}/api/v0` } })), path)
     })
   })
 
-test('pins in two former folders are readable beside the current one', async () => {
+test('two former folders → readable with the current one', async () => {
   const paths: string[] = []
   for (const path of ['one', 'two']) {
     const { listen } = await start(configOf({ providers: [{ use: 'embedded', path: join(data, path) }] }))
@@ -110,7 +110,7 @@ async function withFormer(): Promise<{ path: string; former: string; file: strin
   return { path, former, file }
 }
 
-test('a backup holds former folders, and is read without them', async () => {
+test('backup includes former folders, and is readable without them', async () => {
   const { path, former, file } = await withFormer()
   const [to, moved] = [`${data}-backup`, `${data}-moved`]
   try {
@@ -123,7 +123,7 @@ test('a backup holds former folders, and is read without them', async () => {
   }
 })
 
-test('salvage mends the database of a former folder', async () => {
+test('salvage repairs the database of a former folder', async () => {
   const { path, former, file } = await withFormer()
   const database = join(former, 'cidgate.sqlite')
   const bytes = await readFile(database)

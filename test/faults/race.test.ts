@@ -66,7 +66,7 @@ const nasty: Record<string, Fault> = {
   'a dripper of 64 KiB/s': { kind: 'pace', bytesPerSecond: 64 * 1024 },
 }
 
-describe(`an honest upstream of 60 ms beside a misbehaving one, ${most} files of 1 MiB`, () => {
+describe(`honest upstream of 60 ms and a faulty one, ${most} files of 1 MiB`, () => {
   const blocks: BlockMap = new Map()
   let all: FileFixture[]
   let honest: ProgrammableUpstream
@@ -94,7 +94,7 @@ describe(`an honest upstream of 60 ms beside a misbehaving one, ${most} files of
         })
 })
 
-test('the only upstream begins and then stalls: an error at the deadline that says so', async () => {
+test('only upstream stalls → explained error at the timeout', async () => {
   const blocks: BlockMap = new Map()
   const { cid } = await addFile(blocks, noise(mib, 7), 'v0')
   const staller = await upstream(blocks, { kind: 'stall', after: 400 })
@@ -108,10 +108,10 @@ test('the only upstream begins and then stalls: an error at the deadline that sa
   assert.ok(attempts.length <= 2, JSON.stringify(attempts)) // a single block may have been asked for beside it
 })
 
-describe('a large file from a slow upstream', () => {
+describe('large file from a slow upstream', () => {
   for (const share of [0.05, 0.5])
     for (const readers of [1, 20])
-      test(`its upstream stalls at ${share * 100} %, ${readers} readers: no client waits for long`, async () => {
+      test(`stall at ${share * 100} %, ${readers} readers → no client waits long`, async () => {
         const blocks: BlockMap = new Map()
         const size = mibFor(readers) * mib
         const lesson = await addFile(blocks, noise(2 * mib, 3), 'v0')
@@ -130,7 +130,7 @@ describe('a large file from a slow upstream', () => {
       })
 
   for (const readers of [1, 20])
-    test(`an upstream without CAR, ${readers} readers: blocks are requested in parallel`, async () => {
+    test(`no CAR, ${readers} readers → blocks requested in parallel`, async () => {
       const blocks: BlockMap = new Map()
       const size = mibFor(readers) * mib
       const { cid } = await addFile(blocks, noise(size, 5), 'v0')

@@ -91,7 +91,7 @@ async function readBackService({ api, plain = false }: Case): Promise<ReadBackSe
 
 for (const [name, one] of Object.entries(cases))
   describe(name, () => {
-    test('an instance that never saw an upload reads it from its provider', async () => {
+    test('new instance → reads an upload from its provider', async () => {
       const { service, gateway } = await readBackService(one)
       const provider = { name: 'home', ...one.provider({ url: service.url, gateway: gateway.url }) }
       const first = await start([provider])

@@ -63,8 +63,8 @@ const hello = () => `/ipfs/${all.files.hello.cid}`
 const big = () => `/ipfs/${all.files.chunkedV1.cid}`
 const cacheStatus = ({ headers }: { headers: NodeJS.Dict<string | string[]> }) => String(headers['cache-status'])
 
-describe('a reload: blocks in memory', () => {
-  test('blocks in memory are served after a reload with every upstream down', async () => {
+describe('reload: memory tier', () => {
+  test('upstreams down → blocks in memory still served', async () => {
     const { get, reload } = await start({ cache: { hot: { maxBytes: 0 } } })
     assert.equal((await get(big())).status, 200)
     const asked = upstream.asked.length
@@ -76,7 +76,7 @@ describe('a reload: blocks in memory', () => {
     assert.equal(upstream.asked.length, asked)
   })
 
-  test('blocks in memory are kept when another tier changes', async () => {
+  test('another tier changes → kept', async () => {
     const cache = { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, { use: 'disk' }] }
     const { get, reload } = await start({ cache })
     await get(big())
@@ -91,7 +91,7 @@ describe('a reload: blocks in memory', () => {
     assert.match(cacheStatus(await get(big())), /hit; detail=memory/)
   })
 
-  test('blocks in memory are dropped when the memory tier’s own entry changes', async () => {
+  test('its own entry changes → dropped', async () => {
     const { get, reload } = await start({ cache: { hot: { maxBytes: 0 } } })
     await get(hello())
     const cache = { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '32MiB' }] }
@@ -102,11 +102,11 @@ describe('a reload: blocks in memory', () => {
   })
 })
 
-describe('a reload: the response cache', () => {
+describe('reload: response cache', () => {
   const hotHits = async ({ counters }: Served) =>
     (await counters()).get('cidgate_http_requests_total{route="ipfs",method="GET",status="200",source="hot"}')
 
-  test('cached answers stay cached', async () => {
+  test('unchanged → kept', async () => {
     const one = await start()
     await one.get(hello())
     await one.get(hello())
@@ -123,7 +123,7 @@ describe('a reload: the response cache', () => {
     ['which proxies are believed', () => ({ trustedProxies: ['127.0.0.1'] })],
   ]
   for (const [what, more] of changes)
-    test(`cached answers are dropped when ${what} changes`, async () => {
+    test(`${what} changes → dropped`, async () => {
       const { get, reload } = await start()
       await get(hello())
       assert.match(cacheStatus(await get(hello())), /detail=hot/)
@@ -131,7 +131,7 @@ describe('a reload: the response cache', () => {
       assert.doesNotMatch(cacheStatus(await get(hello())), /detail=hot/)
     })
 
-  test('a cached answer that a new denylist denies is not served', async () => {
+  test('newly denied → not served', async () => {
     const { get, reload } = await start()
     await get(hello())
     const list = await denylist(`${hello()}\n`)
@@ -140,8 +140,8 @@ describe('a reload: the response cache', () => {
   })
 })
 
-describe('a reload: denylists', () => {
-  test('a reload reads the denylist again at once', async () => {
+describe('reload: denylists', () => {
+  test('changed list → read at once', async () => {
     const list = await denylist('')
     const { get, reload } = await start({ denylists: [list] })
     await get(hello())
@@ -152,7 +152,7 @@ describe('a reload: denylists', () => {
     assert.equal((await get(big())).status, 200)
   })
 
-  test('an unchanged denylist keeps the cached answers', async () => {
+  test('unchanged list → response cache kept', async () => {
     const list = await denylist(`${big()}\n`)
     const { get, reload } = await start({ denylists: [list] })
     await get(hello())
@@ -161,7 +161,7 @@ describe('a reload: denylists', () => {
     assert.match(cacheStatus(await get(hello())), /detail=hot/)
   })
 
-  test('an unreadable denylist refuses the reload, and the old one goes on denying', async () => {
+  test('unreadable list → reload refused, old one stays in force', async () => {
     const list = await denylist(`${hello()}\n`)
     const { get, reload, log } = await start({ denylists: [list] })
     await rm(list)
@@ -179,8 +179,8 @@ describe('a reload: denylists', () => {
   })
 })
 
-describe('a reload: the health of an upstream', () => {
-  test('an upstream’s Retry-After is kept after a reload', async () => {
+describe('reload: upstream health', () => {
+  test('Retry-After → kept', async () => {
     const { get, reload, admin } = await start()
     upstream.fault = { kind: 'throttle', retryAfter: '900' }
     await get(hello())
@@ -192,7 +192,7 @@ describe('a reload: the health of an upstream', () => {
     assert.match((await admin('/readyz')).body.toString(), /"upstream one","ok":false,"why":"cooling-down"/)
   })
 
-  test('an upstream quarantined for false bytes stays so after a reload', async () => {
+  test('quarantine for wrong bytes → kept', async () => {
     const { get, reload } = await start()
     upstream.fault = { kind: 'wrongBytes', block: 0 }
     await get(hello())
@@ -203,7 +203,7 @@ describe('a reload: the health of an upstream', () => {
     assert.equal(upstream.asked.length, asked)
   })
 
-  test('an upstream’s health is kept when another upstream is added and removed', async () => {
+  test('another upstream added and removed → kept', async () => {
     const { get, reload } = await start()
     upstream.fault = { kind: 'throttle', retryAfter: '900' }
     await get(hello())
@@ -219,7 +219,7 @@ describe('a reload: the health of an upstream', () => {
     assert.equal(upstream.asked.length, asked)
   })
 
-  test('an upstream’s health is forgotten when its own entry changes', async () => {
+  test('its own entry changes → reset', async () => {
     const { get, reload } = await start()
     upstream.fault = { kind: 'throttle', retryAfter: '900' }
     await get(hello())
@@ -229,7 +229,7 @@ describe('a reload: the health of an upstream', () => {
     assert.equal((await get(big())).status, 200)
   })
 
-  test('connections to an upstream are kept after a reload', async () => {
+  test('connections → kept', async () => {
     const { get, reload } = await start()
     await get(hello())
     const asked = upstream.asked.length
@@ -242,10 +242,10 @@ describe('a reload: the health of an upstream', () => {
   })
 })
 
-describe('a reload: remembered absence (404)', () => {
+describe('reload: negative cache', () => {
   const absent = '/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
 
-  test('an absent CID stays 404 and no upstream is asked again', async () => {
+  test('absent CID → still 404 without upstream requests', async () => {
     const { get, reload } = await start({ retrieval: { notFound: { first: '50s' }, keepLooking: 0 } })
     assert.equal((await get(absent)).status, 404)
     const asked = upstream.asked.length
@@ -254,7 +254,7 @@ describe('a reload: remembered absence (404)', () => {
     assert.equal(upstream.asked.length, asked)
   })
 
-  test('an absent CID is asked for again when a new upstream may have it', async () => {
+  test('new upstream may have it → asked again', async () => {
     const notFound = { first: '50s' }
     const { get, reload } = await start({ retrieval: { notFound, keepLooking: 0 } })
     const other = await another()
@@ -269,7 +269,7 @@ describe('a reload: remembered absence (404)', () => {
   })
 })
 
-describe('a reload: names', () => {
+describe('reload: names', () => {
   let dns: DnsServer
   before(async () => {
     dns = await startDnsServer()
@@ -278,7 +278,7 @@ describe('a reload: names', () => {
     await dns.close()
   })
 
-  test('resolved names are kept, of DNSLink and of IPNS', async () => {
+  test('resolved names kept, DNSLink and IPNS', async () => {
     dns.texts.set('_dnslink.example.org', [`dnslink=${hello()}`])
     dns.ttl = 300
     const key = createKey()
@@ -299,7 +299,7 @@ describe('a reload: names', () => {
     assert.deepEqual([upstream.asked.length, dns.asked.length], [asked, questions])
   })
 
-  test('DNSLink names are asked for again when the DNS server changes', async () => {
+  test('DNS server changes → DNSLink looked up again', async () => {
     dns.texts.set('_dnslink.other.example', [`dnslink=${hello()}`])
     const { get, reload } = await start({ names: { dns: [dns.address] } })
     await get('/ipns/other.example')
@@ -310,7 +310,7 @@ describe('a reload: names', () => {
   })
 })
 
-describe('a reload: counters', () => {
+describe('reload: counters', () => {
   const two = (more: Said = {}): Said => ({
     retrieval: {
       upstreams: [
@@ -320,7 +320,7 @@ describe('a reload: counters', () => {
     },
   })
 
-  test('what a token uploaded today is counted on, also where its quota is another one', async () => {
+  test("today's quota use continues, even with a new quota", async () => {
     const secret = 'the-token-of-the-tests'
     const upTo = (uploads: number): Said => ({
       upload: { auth: { tokens: [{ name: 'ci', token: secret, quota: { uploads } }] } },
@@ -338,7 +338,7 @@ describe('a reload: counters', () => {
     assert.match(body.toString(), /^cidgate_token_quota_refusals_total\{token="ci"\} 3$/m)
   })
 
-  test('connections, those that had no room, and requests that were none are counted on', async () => {
+  test('connection, refusal and malformed-request counts continue', async () => {
     const { url, counters, admin, reload } = await start({ limits: { connections: 1, connectionsPerClient: 2 } })
     const to = { port: Number(new URL(url).port), host: '127.0.0.1' }
     const refused = 'cidgate_connections_refused_total{limit="connections"}'
@@ -367,7 +367,7 @@ describe('a reload: counters', () => {
     }
   })
 
-  test('no counter goes back at any change', async () => {
+  test('no counter decreases at any change', async () => {
     const cache = { hot: { maxBytes: '1MiB' }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, { use: 'disk' }] }
     const one = await start({ cache, retrieval: {} })
     const traffic = async () => {
@@ -422,7 +422,7 @@ describe('a reload: counters', () => {
   })
 })
 
-describe('a reload: uploads', () => {
+describe('reload: uploads', () => {
   let kubo: StandIn
   before(async () => {
     kubo = await startStandIn(kuboApi)
@@ -467,7 +467,7 @@ describe('a reload: uploads', () => {
     ['the uploads themselves', { upload: { concurrency: 3 } }],
   ]
   for (const [what, more] of changes)
-    test(`uploads under way are readable once acknowledged, when a reload changes ${what}`, async () => {
+    test(`${what} changes during uploads → readable once acknowledged`, async () => {
       takesOnly()
       const pinning = { providers: [remote()] }
       const { url, get, reload } = await start({ pinning, upload, retrieval: { upstreams: [] } })
@@ -494,7 +494,7 @@ describe('a reload: uploads', () => {
       assert.ok(answer.body.equals(noise(wholeBytes, 77)))
     })
 
-  test('uploads under way are checked against the denylist of the new configuration', async () => {
+  test('uploads in progress → checked against the new denylist', async () => {
     const pinning = { providers: [local] }
     const { url, get, reload } = await start({ pinning, upload })
     const { underWay, goOn } = await beginUpload(url, body(wholeBytes, 78))
@@ -506,7 +506,7 @@ describe('a reload: uploads', () => {
     assert.equal((await get(path)).status, 410)
   })
 
-  test('uploads that a provider lacks keep their state', async () => {
+  test('pending deliveries keep their state', async () => {
     kubo.script = () => ({ status: 503 })
     const pinning = { confirm: 1, providers: [local, remote()] }
     const { url, admin, reload } = await start({ pinning, retrieval: { upstreams: [] } })
@@ -526,7 +526,7 @@ describe('a reload: uploads', () => {
     assert.equal((await open()).open, 0)
   })
 
-  test('readiness for uploads is kept: probe results of providers are', async () => {
+  test('provider probe results kept, so readiness is too', async () => {
     kubo.script = () => ({ status: 503 })
     const pinning = { probeEvery: '1h', confirm: 1, providers: [remote()] }
     const { admin, reload } = await start({ pinning })
@@ -544,7 +544,7 @@ describe('a reload: uploads', () => {
   })
 })
 
-test('reloads back and forth under load lose no request', async () => {
+test('repeated reloads under load lose no request', async () => {
   const one = await start()
   let going = true
   const statuses = new Map<number, number>()
@@ -569,7 +569,7 @@ test('reloads back and forth under load lose no request', async () => {
   assert.deepEqual([...statuses.keys()], [200])
 })
 
-test('reloads do not probe a service more often', async () => {
+test('reloads cause no extra probes', async () => {
   let asked = 0
   const service = createServer((_request, response) => {
     asked++

@@ -122,7 +122,7 @@ function alive() {
   return { timers, gateways, watches: watches.begun - watches.ended }
 }
 
-test('many reloads leak no gateway, timer, event-loop monitor or cache', async () => {
+test('many reloads leak no gateway, timer, monitor or cache', async () => {
   let answered = 0
   const again = async (what: readonly Said[]) => {
     for (const [round, more] of what.entries()) {

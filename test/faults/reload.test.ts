@@ -69,14 +69,14 @@ async function read(url: string, agent?: Agent): Promise<string> {
   return text
 }
 
-describe('reload of the configuration', () => {
+describe('configuration reload', () => {
   let serving: Serving | undefined
   afterEach(async () => {
     await serving?.close()
     serving = undefined
   })
 
-  it('loses no request in forty reloads under load', async () => {
+  it('forty reloads under load → no request lost', async () => {
     const stage = createStage()
     serving = await serve({ config: configOf(), ...stage })
     const url = `http://${serving.listen}/`
@@ -99,7 +99,7 @@ describe('reload of the configuration', () => {
     assert.equal(new Set(stage.closed).size, 40)
   })
 
-  it('closes the old gateway only after its last request is answered', async () => {
+  it('old gateway closes after its last response', async () => {
     const stage = createStage()
     serving = await serve({ config: configOf(), ...stage })
     const slow = read(`http://${serving.listen}/slow`)
@@ -113,7 +113,7 @@ describe('reload of the configuration', () => {
     assert.deepEqual(stage.closed, [1])
   })
 
-  it('refuses a bad configuration with the same lines as at start', async () => {
+  it('invalid configuration → refused with the lines of a start', async () => {
     const stage = createStage()
     serving = await serve({ config: configOf(), ...stage })
     assert.equal(await serving.reload(() => configOf({ retreival: {}, listen: 'nowhere' })), false)
@@ -128,7 +128,7 @@ describe('reload of the configuration', () => {
     assert.deepEqual(stage.closed, [])
   })
 
-  it('keeps the old gateway when the new one cannot be made', async () => {
+  it('new gateway fails to start → old one stays', async () => {
     const stage = createStage()
     let fail = false
     const create = async () => {
@@ -146,7 +146,7 @@ describe('reload of the configuration', () => {
     assert.match(String(stage.logged.at(-1)?.facts?.why), /the bucket is not there/)
   })
 
-  it('ends with a reload that moves both addresses under way, and leaves neither open', async () => {
+  it('stop during a move of both addresses → neither stays open', async () => {
     const stage = createStage()
     const slow = Promise.withResolvers<void>()
     let made = 0
@@ -167,7 +167,7 @@ describe('reload of the configuration', () => {
     assert.deepEqual(stage.closed, [1, 2])
   })
 
-  it('moves to another listen address, and finishes the requests at the old one', async () => {
+  it('new listen address → requests at the old one finish', async () => {
     const stage = createStage()
     serving = await serve({ config: configOf(), ...stage })
     const before = serving.listen
@@ -183,7 +183,7 @@ describe('reload of the configuration', () => {
     assert.equal(await slow, 'slow')
   })
 
-  it('moved away and stopped at once: ends a slow reader after grace', async () => {
+  it('moved and stopped at once → slow reader ends after grace', async () => {
     const stage = createStage()
     const limits = { grace: '300ms' }
     const own = await serve({ config: configOf({ limits }), ...stage })
@@ -198,7 +198,7 @@ describe('reload of the configuration', () => {
     assert.notEqual(await Promise.race([cut, late]), 'it is still served')
   })
 
-  it('stays at its listen address when the new one is in use', async () => {
+  it('new address in use → stays at the old one', async () => {
     const stage = createStage()
     serving = await serve({ config: configOf(), ...stage })
     const before = serving.listen
@@ -211,7 +211,7 @@ describe('reload of the configuration', () => {
     other.close()
   })
 
-  it('stops after the running requests, and accepts no new ones', async () => {
+  it('stop → running requests finish, no new ones', async () => {
     const stage = createStage()
     const own = await serve({ config: configOf(), ...stage })
     const slow = read(`http://${own.listen}/slow`)
@@ -233,7 +233,7 @@ describe('reload of the configuration', () => {
       (own: Serving, port: number) => own.reload(() => configOf({ listen: `127.0.0.1:${port}` })),
     ],
   ] as const)
-    it(`sends an answer to its end that was ended before it ${what}, to a client that reads slowly`, async () => {
+    it(`response ended before the stop ${what} → slow reader gets all`, async () => {
       const stage = createStage()
       const own = await serve({ config: configOf(), ...stage })
       const port = await freePort()
@@ -255,7 +255,7 @@ describe('reload of the configuration', () => {
       }
     })
 
-  it('a gateway that stops takes connections for limits.lameDuck, ends each with its answer, and then takes none', async () => {
+  it('limits.lameDuck → connections served once, then refused', async () => {
     const stage = createStage()
     const over = Promise.withResolvers<void>()
     const clock = { ...systemClock, sleep: () => over.promise }
@@ -275,7 +275,7 @@ describe('reload of the configuration', () => {
     agent.destroy()
   })
 
-  it('cuts off requests not answered within the grace period', async () => {
+  it('unfinished requests → cut off after the grace period', async () => {
     const stage = createStage()
     const own = await serve({ config: configOf({ limits: { grace: '50ms' } }), ...stage })
     const slow = read(`http://${own.listen}/slow`)
@@ -286,7 +286,7 @@ describe('reload of the configuration', () => {
     assert.deepEqual(stage.closed, [1])
   })
 
-  it('serves the admin handler at the admin address only', async () => {
+  it('admin handler at the admin address only', async () => {
     const stage = createStage()
     serving = await serve({ config: configOf(), ...stage })
     assert.equal(await read(`http://${serving.admin}/`), 'admin 1')

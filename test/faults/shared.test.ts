@@ -93,7 +93,7 @@ const paths = () => [
 
 for (const [name, make] of Object.entries(stores)) {
   describe(name, () => {
-    test('an instance serves blocks that another one stored, with every upstream down', async () => {
+    test('upstreams down → blocks stored by another instance are served', async () => {
       const store = await make()
       const first = await start(store)
       for (const { path, bytes } of paths()) assert.ok((await fetchAll(`${first.url}${path}`)).body.equals(bytes), path)
@@ -114,7 +114,7 @@ for (const [name, make] of Object.entries(stores)) {
       }
     })
 
-    test('blocks overwritten in the store are never served; the right bytes are', async () => {
+    test('overwritten blocks in the store → right bytes served', async () => {
       const store = await make()
       const first = await start(store)
       const { cid, bytes } = all.files.chunkedV0
@@ -131,7 +131,7 @@ for (const [name, make] of Object.entries(stores)) {
       }
     })
 
-    test('a slow store is waited for when every upstream is down', async () => {
+    test('upstreams down → slow store is waited for', async () => {
       const store = await make()
       const first = await start(store)
       const { chunkedV0, hello } = all.files
@@ -152,7 +152,7 @@ for (const [name, make] of Object.entries(stores)) {
       }
     })
 
-    test('a silent store: reads succeed, and soon without delay', async () => {
+    test('silent store → reads succeed, soon without delay', async () => {
       const store = await make()
       const at = await start(store, '500ms')
       try {

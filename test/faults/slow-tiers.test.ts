@@ -92,12 +92,12 @@ const ways: readonly { readonly what: string; make(store: S3Server): void }[] = 
 ]
 
 for (const { what, make } of ways) {
-  describe(`an S3 that ${what}, beside a healthy upstream`, () => {
+  describe(`S3 that ${what}, with a healthy upstream`, () => {
     for (const [when, isGoodAtFirst] of [
       ['from the start', false],
       ['after a good start', true],
     ] as const)
-      test(`${when}: every file is served soon, and soon the store is not asked any more`, () =>
+      test(`${when}: files served quickly, store soon skipped`, () =>
         withStore(
           (store) => void (isGoodAtFirst || make(store)),
           async ({ at, store }) => {
@@ -119,7 +119,7 @@ for (const { what, make } of ways) {
   })
 }
 
-test('an S3 that drips: the upstream serves instead, and soon no read waits for the store', () =>
+test('dripping S3 → upstream serves, store soon skipped', () =>
   withStore(
     () => {},
     async ({ at, store }) => {
@@ -140,9 +140,9 @@ test('an S3 that drips: the upstream serves instead, and soon no read waits for 
     },
   ))
 
-describe('uploads beside a slow S3', () => {
+describe('uploads with a slow S3', () => {
   for (const { what, make } of ways)
-    test(`are not delayed by an S3 that ${what}, also not the first one`, () =>
+    test(`S3 that ${what} → not delayed, including the first`, () =>
       withStore(
         () => {},
         async ({ at, store }) => {
@@ -157,7 +157,7 @@ describe('uploads beside a slow S3', () => {
         },
       ))
 
-  test('an upload of many blocks waits once for a store that hangs, not for each block', () =>
+  test('hanging store, many blocks → one wait per upload', () =>
     withStore(
       () => {},
       async ({ at, store }) => {
@@ -172,8 +172,8 @@ describe('uploads beside a slow S3', () => {
     ))
 })
 
-describe('a file of 80 blocks and an S3 of 100 ms', () => {
-  test('a cold file: S3 is asked little, gets every block, and serves the next gateway', async () => {
+describe('file of 80 blocks, S3 of 100 ms', () => {
+  test('cold file → few S3 reads, all blocks stored, next gateway served', async () => {
     const store = await startS3Server()
     store.faults = { slowMs: 100 }
     const first = await start(store)
@@ -196,7 +196,7 @@ describe('a file of 80 blocks and an S3 of 100 ms', () => {
     }
   })
 
-  test('S3 hangs: the file is served, and the store gets every block once it is back', () =>
+  test('S3 hangs → file served, all blocks stored after recovery', () =>
     withStore(
       (store) => store.silence(),
       async ({ at, store }) => {
@@ -210,7 +210,7 @@ describe('a file of 80 blocks and an S3 of 100 ms', () => {
     ))
 })
 
-test('an S3 that hung is read from again within seconds after it is back', () =>
+test('recovered S3 → read again within seconds', () =>
   withStore(
     () => {},
     async ({ at, store }) => {
@@ -233,7 +233,7 @@ test('an S3 that hung is read from again within seconds after it is back', () =>
     },
   ))
 
-test('a burst of misses with a silent upstream does not make the gateway skip its disk', async () => {
+test('burst of misses, silent upstream → disk not skipped', async () => {
   const at = await startGateway({
     upstreams: [{ name: 'near', url: upstream.url }],
     config: {

@@ -37,8 +37,8 @@ beforeEach(async () => {
 })
 afterEach(() => rm(data, { recursive: true, force: true }))
 
-describe('start of a gateway', () => {
-  it('closed at once leaves no file of its look at the disk behind', async () => {
+describe('gateway start', () => {
+  it('closed at once → no disk-check file left', async () => {
     for (let turn = 0; turn < 10; turn++) {
       const at = await startGateway({ data })
       await at.close()
@@ -48,7 +48,7 @@ describe('start of a gateway', () => {
     }
   })
 
-  it('serves every upload that waits for a provider from the first answer on', async () => {
+  it('uploads pending at a provider → served from the first response', async () => {
     const kubo = await startStandIn(kuboApi)
     kubo.script = () => ({ status: 503 })
     const providers = [{ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } }]
@@ -68,7 +68,7 @@ describe('start of a gateway', () => {
     }
   })
 
-  it('makes early requests wait until it is ready, and says so at the admin address', async () => {
+  it('early requests wait; admin address reports starting', async () => {
     const made = Promise.withResolvers<void>()
     const handler: RequestListener = (_request, response) => void response.end('here')
     const create = async (): Promise<Replaceable> => {
@@ -96,7 +96,7 @@ describe('start of a gateway', () => {
     await (await serving).close()
   })
 
-  it('closes what it opened when it fails', async () => {
+  it('failed start → everything closed', async () => {
     const addresses = await freeAddresses()
     const config = parseConfig({ data, retrieval: { upstreams: [] }, ...addresses })
     const create = () => Promise.reject(new Error('it is not to be'))
@@ -119,7 +119,7 @@ describe('/readyz?for=uploads', () => {
   }
 
   for (const folder of ['uploads'])
-    it(`is 503 when the disk takes no uploads: ${folder} is a file`, async () => {
+    it(`disk refuses uploads (${folder} is a file) → 503`, async () => {
       const gateway = await startGateway({ data, config: { pinning: { probeEvery: '20ms' } } })
       try {
         const ask = () => supertest(gateway.gateway.admin).get('/readyz?for=uploads')

@@ -109,8 +109,8 @@ const cutSql = `select id from loose union all select id from car where
 not exists (select 1 from upload where car = car.id) and not exists (select 1 from block where car = car.id)`
 const unlistedSql = 'select id from block where uses < 1'
 
-describe('the store', () => {
-  test(`${kills} kills at random → every acknowledged upload is whole`, { timeout: 3_600_000 }, async () => {
+describe('store', () => {
+  test(`${kills} random kills → every acknowledged upload complete`, { timeout: 3_600_000 }, async () => {
     const folder = newFolder()
     await mkdir(folder)
     const kept = new Set<string>()
@@ -125,7 +125,7 @@ describe('the store', () => {
     assert.ok(kept.size > 0)
   })
 
-  test('cut on a disk that forgets what was not synced → nothing acknowledged is lost', async (t) => {
+  test('power cut without unsynced data → nothing acknowledged lost', async (t) => {
     const library = join(root, 'forgetful.so')
     try {
       const source = new URL('../support/forgetful-disk.c', import.meta.url).pathname
@@ -148,7 +148,7 @@ describe('the store', () => {
     }
   })
 
-  test('second process over the folder → refused, the first goes on', async () => {
+  test('second process over the folder → refused, first continues', async () => {
     const folder = newFolder()
     await mkdir(folder)
     const writer = await startWriter(folder, new Set())
@@ -162,7 +162,7 @@ describe('the store', () => {
     await assertSound(folder, writer.kept)
   })
 
-  test('a full disk → refused with no-room, kept whole, deletions make room', async (t) => {
+  test('full disk → no-room, uploads complete, deletions free space', async (t) => {
     const folder = newFolder()
     await mkdir(folder)
     try {
@@ -213,7 +213,7 @@ describe('the store', () => {
     }
   })
 
-  test('a disk that is full at the start → what is there is read and deleted', async (t) => {
+  test('full disk at start → reads and deletions work', async (t) => {
     const folder = newFolder()
     await mkdir(folder)
     try {
@@ -247,7 +247,7 @@ describe('the store', () => {
     }
   })
 
-  test('a disk that is read-only → what is there is read, an upload is refused', async (t) => {
+  test('read-only disk → reads work, uploads refused', async (t) => {
     const folder = newFolder()
     await mkdir(folder)
     const first = openStore(folder)
@@ -271,7 +271,7 @@ describe('the store', () => {
     }
   })
 
-  test('a byte flipped or a page zeroed anywhere → opens, and nearly all is whole', {
+  test('bit flip or zeroed page anywhere → opens, nearly all intact', {
     timeout: 3_600_000,
   }, async () => {
     const folder = newFolder()
@@ -309,7 +309,7 @@ describe('the store', () => {
     assert.ok(median(lost.page) <= 20, JSON.stringify(lost))
   })
 
-  test('a clock that jumps → order and pages stay', async () => {
+  test('clock jumps → order and pages stay', async () => {
     const folder = newFolder()
     await mkdir(folder)
     const store = openStore(folder)
@@ -332,7 +332,7 @@ describe('the store', () => {
     assert.ok(existsSync(folder))
   })
 
-  test('backup under load → every upload acknowledged before its end is in it', async () => {
+  test('backup under load → contains every earlier acknowledged upload', async () => {
     const [folder, copy] = [newFolder(), newFolder()]
     await mkdir(folder)
     const writer = await startWriter(folder, new Set(), { STORE_KEEPS: '1' })
@@ -346,7 +346,7 @@ describe('the store', () => {
     await assert.rejects(backUpStore(folder, copy, new AbortController().signal), /is not empty/)
   })
 
-  test('salvage of a database that lost pages → what its files hold is back', async () => {
+  test('salvage of a database with lost pages → file contents restored', async () => {
     const folder = newFolder()
     await mkdir(folder)
     const first = openStore(folder)

@@ -43,7 +43,7 @@ const files = async (): Promise<string[]> =>
     .map((one) => join(one.parentPath, one.name))
 
 describe('every upstream is down', () => {
-  test('blocks read before are served from the disk, also by a new process', async () => {
+  test('blocks read before → served from disk, also by a new process', async () => {
     const before = await start()
     for (const { path, bytes } of paths()) assert.ok((await fetchAll(`${before.url}${path}`)).body.equals(bytes), path)
     await before.close()
@@ -75,7 +75,7 @@ describe('damaged blocks in the disk tier', () => {
     ['files are huge', () => new Uint8Array(3 * 1024 * 1024)],
   ]
   for (const [name, change] of damage) {
-    test(`${name}: never served; the right bytes are served and stored`, async () => {
+    test(`${name}: never served; right bytes served and stored`, async () => {
       const { cid, bytes } = all.files.chunkedV0
       const fill = await start()
       await fetchAll(`${fill.url}/ipfs/${cid}`)

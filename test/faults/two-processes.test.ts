@@ -91,7 +91,7 @@ async function add(url: string, body: Uint8Array): Promise<string> {
 }
 
 // A process is half a second of a processor: these are the days of one folder, each begins where the last one ended.
-describe('a second process over a data folder in use', { timeout: 120_000 }, () => {
+describe('second process over a data folder in use', { timeout: 120_000 }, () => {
   overOneFolder()
   const added = new Map<string, Buffer>()
   let owner: Process
@@ -102,7 +102,7 @@ describe('a second process over a data folder in use', { timeout: 120_000 }, () 
     url = (await owner.url) as string
   })
 
-  it('ends with one line that names the folder and the process, and no upload is lost', async () => {
+  it('exits, naming folder and process; no upload lost', async () => {
     let isOver = false
     const clients = [1, 2, 3].map(async () => {
       while (!isOver) {
@@ -137,7 +137,7 @@ describe('a second process over a data folder in use', { timeout: 120_000 }, () 
     assert.equal((await keptIn(data)).waiting.length, added.size)
   })
 
-  it('is refused while the first process is only paused (SIGSTOP)', async () => {
+  it('first process paused (SIGSTOP) → refused', async () => {
     owner.child.kill('SIGSTOP')
     const second = await start()
     assert.equal(await second.ended, 2, second.said())
@@ -145,7 +145,7 @@ describe('a second process over a data folder in use', { timeout: 120_000 }, () 
     await answersAll()
   })
 
-  it('takes the folder over at once after the first process was killed: exactly one of two that start together', async () => {
+  it('first process killed → exactly one successor takes over', async () => {
     owner.child.kill('SIGKILL')
     await owner.code
     assert.equal((await ownerFile()).pid, owner.child.pid)
@@ -161,7 +161,7 @@ describe('a second process over a data folder in use', { timeout: 120_000 }, () 
     await answersAll()
   })
 
-  it('gives the folder back when it stops, and the next one has all of it', async () => {
+  it('first process stopped → next one has everything', async () => {
     const next = () => startGateway({ data, config: configOf(kubo.url) })
     await assert.rejects(next(), /is in use by another cidgate/)
     owner.child.kill('SIGTERM')
@@ -184,7 +184,7 @@ describe('a second process over a data folder in use', { timeout: 120_000 }, () 
 
 describe('several gateways in one process', { timeout: 60_000 }, () => {
   overOneFolder()
-  it('share a data folder, and release it with the last of them', async () => {
+  it('share a data folder; the last one releases it', async () => {
     const config = { data, admin: false, retrieval: { upstreams: [] } } as const
     const one = await startedGateway(config, { log: silentLog })
     const other = await startedGateway(config, { log: silentLog })

@@ -51,8 +51,8 @@ const most = Number(process.env['CIDGATE_TEST_FILES'] ?? 120)
 /** A machine that is busy with other tests holds up all that are under way at once; what is promised away took five seconds. */
 const busyMs = 1000
 
-describe('one healthy upstream of 30 ms, one silent, one that sends false bytes', () => {
-  test('hundreds of files are right, at little more than the cost of the healthy one', async () => {
+describe('one healthy upstream, one silent, one with wrong bytes', () => {
+  test("hundreds of files → right bytes at about the healthy one's cost", async () => {
     const blocks: BlockMap = new Map()
     const files = await distinctFiles(blocks, most, 2000)
     const healthy = await upstream(blocks, undefined, 30)
@@ -91,7 +91,7 @@ describe('one healthy upstream of 30 ms, one silent, one that sends false bytes'
 // The full size of the promise, 200 clients for 50 MiB, is 10 GiB through one process: CIDGATE_TEST_MIB=50 runs it.
 const mib = Number(process.env['CIDGATE_TEST_MIB'] ?? 0.5)
 
-describe(`200 clients for one cold file of ${mib} MiB`, () => {
+describe(`200 clients, one cold file of ${mib} MiB`, () => {
   const most = 200
   const size = mib * 1024 * 1024
   const cache = { cache: { tiers: [{ use: 'memory', maxBytes: '128MiB' }] } }
@@ -102,7 +102,7 @@ describe(`200 clients for one cold file of ${mib} MiB`, () => {
       assert.ok(answer.body.equals(bytes))
     })
 
-  test('one answer of one upstream serves all of them the right bytes', async () => {
+  test('one upstream response serves all clients', async () => {
     const blocks: BlockMap = new Map()
     const { cid, bytes } = await addFile(blocks, noise(size, 11), 'v0', 64 * 1024)
     const one = await upstream(blocks)
@@ -112,7 +112,7 @@ describe(`200 clients for one cold file of ${mib} MiB`, () => {
     assert.ok(one.asked.length + two.asked.length <= 2, `${one.asked.length} + ${two.asked.length} requests`)
   })
 
-  test('the upstream dies half way: all clients get the file, and only the rest is refetched', async () => {
+  test('upstream dies half way → only the rest is refetched', async () => {
     const blocks: BlockMap = new Map()
     const { cid, bytes } = await addFile(blocks, noise(size, 12), 'v0', 64 * 1024)
     const one = await upstream(blocks, { kind: 'cut', after: size / 2 })
@@ -124,13 +124,13 @@ describe(`200 clients for one cold file of ${mib} MiB`, () => {
   })
 })
 
-describe('a failure after the first byte', () => {
+describe('failure after the first byte', () => {
   for (const fault of [
     { kind: 'cut', after: 1_500_000 },
     { kind: 'skipBlock', block: 2 },
     { kind: 'wrongBytes', block: 2 },
   ] as const) {
-    test(`${Object.values(fault).join(' ')}: the connection is reset, never a clean end`, async () => {
+    test(`${Object.values(fault).join(' ')} → connection reset, never a clean end`, async () => {
       const blocks = new Map(all.blocks)
       const one = await upstream(blocks, (request) =>
         request.url.includes('format=car') ? fault : { kind: 'notFound' },
@@ -141,7 +141,7 @@ describe('a failure after the first byte', () => {
   }
 })
 
-describe('an upstream that throttles', () => {
+describe('rate-limiting upstream', () => {
   const once = async (blocks: BlockMap, retryAfter?: string) => {
     let isFirst = true
     const one = await upstream(blocks)
@@ -164,7 +164,7 @@ describe('an upstream that throttles', () => {
     }
   })
 
-  test('nothing but 429 without Retry-After → one question a second, and the 404 says so', async () => {
+  test('only 429 without Retry-After → one request a second, 404 says so', async () => {
     const fault: Fault = { kind: 'throttle' }
     const [one, two] = [await upstream(all.blocks, fault), await upstream(all.blocks, fault)]
     const at = await gateway({ one, two }, { retrieval: { deadline: '2s' } })
@@ -189,7 +189,7 @@ describe('an upstream that throttles', () => {
     assert.ok(performance.now() - backAt < 3000, `back after ${performance.now() - backAt} ms`)
   })
 
-  test('the holder cools down, another says 404 → the 404 is not stored or remembered', async () => {
+  test('holder rate-limited, another says 404 → not stored or cached', async () => {
     const holder = await upstream(all.blocks, { kind: 'throttle', retryAfter: '2' })
     const empty = await upstream(new Map())
     const at = await gateway({ holder, empty }, { retrieval: { notFound: { first: '30s', most: '60s' } } })
@@ -205,7 +205,7 @@ describe('an upstream that throttles', () => {
     assert.equal((await fetchAll(url)).status, 200)
   })
 
-  test('Retry-After: 900 is obeyed: it gets no more requests, and the others serve', async () => {
+  test('Retry-After: 900 → no more requests, others serve', async () => {
     const busy = await upstream(all.blocks, { kind: 'throttle', retryAfter: '900' })
     const free = await upstream(all.blocks)
     const at = await gateway({ busy, free })
@@ -214,7 +214,7 @@ describe('an upstream that throttles', () => {
   })
 })
 
-test('time in line belongs to the deadline', async () => {
+test('queue time counts against the deadline', async () => {
   const silent = await upstream(new Map(), { kind: 'silent' })
   const files = await distinctFiles(new Map(), 320, 100)
   const deadlineMs = 1000
@@ -238,7 +238,7 @@ test('time in line belongs to the deadline', async () => {
   assert.ok(least < deadlineMs / 2, `each had ${least} ms left behind the line`)
 })
 
-test('an upstream that answered 500 for a second: its files are 200 within two seconds', async () => {
+test('upstream recovers after 1 s of 500 → 200 within 2 s', async () => {
   const blocks: BlockMap = new Map()
   const files = await distinctFiles(blocks, 100, 2000)
   const one = await upstream(blocks)
@@ -254,9 +254,9 @@ test('an upstream that answered 500 for a second: its files are 200 within two s
 })
 
 // Most of it is waiting.
-describe('upstreams that have nothing, or answer now and then', { concurrency: true }, () => {
-  describe('a CID that no upstream has', () => {
-    test('404 at the deadline, then 404 from memory, then 200 once an upstream has it', async () => {
+describe('upstreams without content, or with intermittent responses', { concurrency: true }, () => {
+  describe('CID that no upstream has', () => {
+    test('404 at the timeout, cached 404, 200 once available', async () => {
       const blocks: BlockMap = new Map()
       const later: BlockMap = new Map()
       const { cid, bytes } = await addFile(later, noise(700_000, 13))
@@ -299,7 +299,7 @@ describe('upstreams that have nothing, or answer now and then', { concurrency: t
       assert.ok(empty.asked.length - asked <= 4, `asked ${empty.asked.length - asked} times meanwhile`)
     })
 
-    test('many requests for one absent block: each gets its 404, also during a search', async () => {
+    test('many requests for an absent block → 404 each, also during search', async () => {
       const silent = await upstream(new Map(), { kind: 'silent' })
       const { cid } = await addFile(new Map(), noise(1000, 14))
       for (const keepLooking of ['20s', 0]) {
@@ -311,7 +311,7 @@ describe('upstreams that have nothing, or answer now and then', { concurrency: t
       }
     })
 
-    test('no upstream could be asked: the answer says so and is not remembered', async () => {
+    test('no upstream available → response says so, not cached', async () => {
       const dead = await upstream(all.blocks, { kind: 'refuse' })
       const at = await gateway({ dead }, { retrieval: { deadline: '1s' } })
       const url = `${at.url}/ipfs/${all.files.hello.cid}`
@@ -334,7 +334,7 @@ describe('upstreams that have nothing, or answer now and then', { concurrency: t
     })
   })
 
-  describe('the only upstream', () => {
+  describe('only upstream', () => {
     const isLook = (url: string) => url.includes('bafkqaaa')
     type Odd = (request: { readonly url: string; readonly count: number }) => Fault | undefined
     const odd: [what: string, odd: Odd, least: number][] = [
@@ -352,7 +352,7 @@ describe('upstreams that have nothing, or answer now and then', { concurrency: t
       is ? { kind: 'throttle', retryAfter } : undefined
 
     for (const [what, fault, least] of odd)
-      test(`${what}: its files are had all the same`, async () => {
+      test(`${what} → its files are served`, async () => {
         const blocks: BlockMap = new Map()
         const files = [...(await distinctFiles(blocks, 20, 2000)), ...(await distinctFiles(blocks, 4, 2_500_000))]
         let count = 0

@@ -30,7 +30,7 @@ const isAlive = (pid: number): boolean => {
 /** A CID whose name is too long for a file. */
 const longest = CID.createV1(0x55, createDigest(0x12, Uint8Array.from(noise(200, 5)))).toString()
 
-describe('the processes of a gateway', () => {
+describe('worker processes', () => {
   const blocks: BlockMap = new Map()
   let upstream: ProgrammableUpstream
   let all: Processes
@@ -85,7 +85,7 @@ ${more}`
     await all.ready()
   }
 
-  it('read what either of them was given, at once', async () => {
+  it("each reads the other's uploads at once", async () => {
     for (const [one, other] of [
       [owner, worker],
       [worker, owner],
@@ -96,7 +96,7 @@ ${more}`
       }
   })
 
-  it('forget a remembered 404 when an upload brings the content', async () => {
+  it('upload → cached 404 is dropped everywhere', async () => {
     const content = noise(900, 3)
     const { cid } = await addFile(new Map(), content)
     const path = `/ipfs/${cid}`
@@ -105,7 +105,7 @@ ${more}`
     assert.equal((await worker.get(path)).status, 200)
   })
 
-  it('take one answer of an upstream for requests that come to both', async () => {
+  it('requests at both → one upstream response', async () => {
     const [file] = await distinctFiles(blocks, 1, 40_000)
     upstream.delayMs = 1500
     // A probe may come in between.
@@ -126,7 +126,7 @@ ${more}`
     assert.equal(asked().length, 1)
   })
 
-  it('read from the disk what the other one fetched', async () => {
+  it('one reads from disk what another fetched', async () => {
     const [file] = await distinctFiles(blocks, 1, 50_001)
     assert.equal((await worker.get(`/ipfs/${file?.cid}`)).status, 200)
     const before = upstream.asked.length
@@ -137,14 +137,14 @@ ${more}`
     assert.equal(upstream.asked.length, before)
   })
 
-  it('refuse an upload that is too large, and the client reads why', async () => {
+  it('upload too large → refused, client reads why', async () => {
     const told = await worker.send('/add', formOf(Buffer.alloc(9 * 1024 * 1024)), formType)
     assert.equal(told.status, 413)
     assert.match(told.body.toString(), /8388608|8 ?MiB/)
     await meet()
   })
 
-  it('answer what is malformed, unknown or no content alike', async () => {
+  it('malformed, unknown and other paths → same response everywhere', async () => {
     for (const path of [
       '/ipfs/nonsense',
       '/ipfs/%zz',
@@ -162,7 +162,7 @@ ${more}`
     assert.equal((await worker.send('/ipfs/bafkqaaa', '', {}, 'DELETE')).status, 405)
   })
 
-  it('count each request once', async () => {
+  it('each request is counted once', async () => {
     const name = 'cidgate_http_requests_total'
     for (const line of [owner, worker]) {
       const { headers } = await line.get('/ipfs/bafkqaaa')
@@ -181,7 +181,7 @@ ${more}`
     assert.deepEqual(status.processes, { wanted: 2, answering: 2, restarts: 0 })
   })
 
-  it('tell the owner of what failed at a worker', async () => {
+  it('failure at a worker → reported to the owner', async () => {
     const { headers } = await worker.get('/ipfs/bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku')
     const id = headers['x-request-id']
     await until(
@@ -190,7 +190,7 @@ ${more}`
     )
   })
 
-  it('deny what is taken down, with what lies below it, from the moment in which that is answered', async () => {
+  it('takedown → applies everywhere before its response', async () => {
     const content = noise(600_000, 4)
     const path = await owner.add(content)
     for (const line of [owner, worker]) assert.equal((await line.get(path)).status, 200)
@@ -199,7 +199,7 @@ ${more}`
     for (const line of [worker, owner]) assert.equal((await line.get(path)).status, 410)
   })
 
-  it('answer in the place of one that is killed in the middle; the next one denies what was taken down before', async () => {
+  it('worker killed → replaced, takedowns still apply', async () => {
     await meet()
     const kept = await owner.add('kept')
     const gone = await owner.add('gone')
@@ -225,7 +225,7 @@ ${more}`
     assert.equal((await worker.get(gone)).status, 410)
   })
 
-  it('lose one that hangs when something is taken down: it answers nothing more, and another one is there', async () => {
+  it('worker hangs during a takedown → killed and replaced', async () => {
     const bytes = noise(3000, 2)
     const path = await owner.add(bytes)
     assert.equal((await worker.get(path)).status, 200)
@@ -243,14 +243,14 @@ ${more}`
     for (const line of [owner, worker]) assert.equal((await line.get(path)).status, 410)
   })
 
-  it('stay as many as they are when a configuration is refused', async () => {
+  it('configuration refused → processes stay as they are', async () => {
     const wrong = settings({ more: `denylists: [${all.folder}/nothing-there]` })
     await all.reload(wrong, { workers: 4, outcome: 'config.refused' })
     assert.equal(await all.metric('cidgate_processes_wanted'), 2)
     await all.reload(settings())
   })
 
-  it('follow a new configuration, with limits that hold for all of them, and more of them', async () => {
+  it('new configuration → followed, shared limits, more workers', async () => {
     await all.reload(settings({ limits: ', perClient: { perMinute: 1, burst: 30 }' }), { workers: 3 })
     await all.ready(3)
     // Connections that were accepted before are gone on with.
@@ -265,7 +265,7 @@ ${more}`
     assert.ok(served >= 28 && served <= 33, `${served} of a budget of 30`)
   })
 
-  it('become one at a reload, and two again, and what was uploaded stays readable', async () => {
+  it('workers reduced to one and back → uploads stay readable', async () => {
     const workers = [all.workerPid(1), all.workerPid(2)]
     const requests = await all.metric('cidgate_http_requests_total')
     await all.reload(settings(), { workers: 1 })
@@ -288,7 +288,7 @@ ${more}`
     for (const line of [owner, worker]) assert.deepEqual((await line.get(path)).body, Buffer.from(bytes))
   })
 
-  it('follow the data folder and the address to other places while answers are under way', async () => {
+  it('data folder and address move → running responses finish', async () => {
     const { answer, bytes } = await ask(worker, 60_001, 1500)
     const before = all.workerPid(1)
     const upload = owner.beginAdd(noise(3000, 6))
@@ -311,7 +311,7 @@ ${more}`
     assert.equal(all.exitCode, null, all.said())
   })
 
-  it('end with their owner when that is killed, leave its unix socket, and what was uploaded stays', async () => {
+  it('owner killed → workers exit, uploads stay', async () => {
     const bytes = Buffer.from(noise(4000, 3))
     const path = await worker.add(bytes)
     const pid = all.workerPid(1)
@@ -327,7 +327,7 @@ ${more}`
     assert.equal(await all.metric('cidgate_worker_restarts_total'), 0, all.said())
   })
 
-  it('end together, with what is under way answered first', async () => {
+  it('stop → running responses finish, all exit', async () => {
     const pids = [all.pid, all.workerPid(1)]
     const { answer, bytes } = await ask(worker, 70_001, 700)
     // A reload just before the end begins no worker anew.
