@@ -5,6 +5,7 @@ import type { CID } from 'multiformats/cid'
 import { type Block, isProvable } from '../core/block.ts'
 import { codec } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
+import { after, type Soon } from '../core/soon.ts'
 import { stepInto } from '../ipld/dag-links.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
 import { declaredSize, readNode, wrongContent } from '../ipld/unixfs.ts'
@@ -27,7 +28,20 @@ export type ResolveOptions = {
 }
 
 export async function resolve(session: Session, path: ContentPath, options: ResolveOptions = {}): Promise<Resolution> {
-  if (path.segments.length === 0 && path.cid.code === codec.raw) return resolveLeaf(session, path, options)
+  return resolveSoon(session, path, options)
+}
+
+/** The same, at once for a leaf that needs no wait. */
+export function resolveSoon(session: Session, path: ContentPath, options: ResolveOptions = {}): Soon<Resolution> {
+  if (!isLeaf(path)) return resolveWalk(session, path, options)
+  const { cid } = path
+  const near = leafAtHand(session, path, options)
+  if (near) return near
+  const { scope = 'entity', range } = options
+  return after(session.get(cid, { cid, segments: [], scope, range }), (block) => leafOf(path, block, options))
+}
+
+async function resolveWalk(session: Session, path: ContentPath, options: ResolveOptions): Promise<Resolution> {
   const walk = walkPath(session, path, options)
   for (;;) {
     const { value, done } = await walk.next()
@@ -35,24 +49,31 @@ export async function resolve(session: Session, path: ContentPath, options: Reso
   }
 }
 
-/**
- * Fast path for a bare CID of a leaf, as most misses are: a generator costs as much as the block.
- */
-async function resolveLeaf(
-  session: Session,
-  path: ContentPath,
-  { opaque, lends, scope = 'entity', range }: ResolveOptions,
-): Promise<Resolution> {
-  const { cid } = path
-  session.visitNames(path.segments)
+/** A bare CID of a leaf, as most requests are. There is nothing to walk. */
+const isLeaf = ({ cid, segments }: ContentPath): boolean => segments.length === 0 && cid.code === codec.raw
+
+/** The leaf, if it can be had without a wait. Undefined: `resolveSoon` waits for it. */
+export function leafAtHand(session: Session, path: ContentPath, options: ResolveOptions): Resolution | undefined {
+  if (!isLeaf(path)) return undefined
+  const { cid, segments } = path
+  session.visitNames(segments)
   if (!isProvable(cid)) throw wrongContent(cid, 'its hash cannot be proved')
   session.pass(cid, [])
-  const held = lends ? session.atHand(cid, leaf) : undefined
-  const block = held?.bytes ?? (await session.get(cid, { cid, segments: [], scope, range }))
+  const held = session.atHand(cid, options.lends ? lent : undefined)
+  return held && leafOf(path, held.bytes, options, held.release)
+}
+
+function leafOf(
+  path: ContentPath,
+  block: Uint8Array,
+  { opaque }: ResolveOptions,
+  release?: (() => void) | undefined,
+): Resolution {
+  const { cid } = path
   const entity = opaque ? opaqueEntity(cid, block) : entityOf(cid, block)
   return {
     path,
-    entity: held?.release ? { ...entity, release: held.release } : entity,
+    entity: release ? { ...entity, release } : entity,
     roots: [cid],
     remainder: [],
     way: wayFrom(cid),
@@ -86,7 +107,7 @@ export async function* walkPath(
     roots.push(cid)
     if (rest.length === 0) visitRenamed(rest)
     const around: DagWant = { cid, segments: rest, scope, range: options.range }
-    const held = options.lends && rest.length === 0 && cid.code === codec.raw ? session.atHand(cid, leaf) : undefined
+    const held = options.lends && rest.length === 0 && cid.code === codec.raw ? session.atHand(cid, lent) : undefined
     const bytes = held?.bytes ?? (await session.get(cid, around))
     yield { cid, bytes }
     if (at === path.segments.length) {
@@ -108,7 +129,7 @@ export async function* walkPath(
   }
 }
 
-const leaf = { lends: true } as const
+const lent = { lends: true } as const
 
 type PathStep = {
   readonly cid: CID | undefined

@@ -2,6 +2,8 @@
 
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import express, { type Express, type NextFunction, type Router } from 'express'
+import type { CID } from 'multiformats/cid'
+import { parseLeaf } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { Route } from './add/add.ts'
@@ -29,6 +31,8 @@ export type AppDeps = AnswerDeps & {
    * application.
    */
   readonly ownRoutes?: readonly Route[]
+  /** True if a tier of this machine surely has the block. */
+  readonly holds: (cid: CID) => boolean
   readonly requestIds: RequestIds
   readonly trace: Trace
   /** Records the request for metrics and the access log. */
@@ -59,6 +63,11 @@ export function createApp(deps: AppDeps): App {
 
   const refuse = refusing(respond)
 
+  const holdsLeaf = ({ url = '' }: IncomingMessage): boolean => {
+    const cid = url.startsWith(ipfs) ? parseLeaf(url.slice(ipfs.length)) : undefined
+    return cid !== undefined && deps.holds(cid)
+  }
+
   /**
    * Counts a request of this gateway, once, and validates it. Undefined if it was refused and
    * answered.
@@ -72,7 +81,7 @@ export function createApp(deps: AppDeps): App {
     // connection instead.
     if (readOnly.has(request.method ?? '') && hasBody(request)) closeAfter(request, response)
     try {
-      const refused = limits.enter(request, response)
+      const refused = limits.enter(request, response, () => holdsLeaf(request))
       // Not thrown, since throwing would be a tenth of the cost of a refusal.
       if (refused) return void refuse(request, response, refused)
       refuseExpectation(request, response)
@@ -115,7 +124,7 @@ export function createApp(deps: AppDeps): App {
     read(request, response, () => {
       if (!place.own && request.headers['service-worker'] !== undefined)
         return refuse(request, response, noServiceWorker())
-      answerContent(context, place, deps).catch(next)
+      answerContent(context, place, deps, next)
     })
   }
 
@@ -207,6 +216,7 @@ function isContent({ url = '' }: IncomingMessage, routes: readonly Route[] = [])
   return !routes.some(({ at }) => at.test(path))
 }
 
+const ipfs = '/ipfs/'
 const contentUrl = /^\/ip[fn]s\//
 
 /** Responds with an error, and closes the connection if the body was not read. */

@@ -7,6 +7,7 @@ import { parsePath } from '../content/path.ts'
 import { resolve } from '../content/resolve.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
+import type { Soon } from '../core/soon.ts'
 import { type BodyOptions, bodyOf, type Content } from '../http/content/body.ts'
 import { fileBody } from '../http/content/file-body.ts'
 import type { JsonRule } from '../http/content/json-rule.ts'
@@ -162,7 +163,7 @@ export function bodyFor(
   resolution: Resolution,
   path: string,
   options: BodyOptions & { readonly mode: Mode },
-): Promise<Content> {
+): Soon<Content> {
   const { entity, path: content } = resolution
   if (options.mode === 'web' && entity.kind === 'file')
     return fileBody(session, entity, fileType(content.segments.at(-1) ?? ''), options)

@@ -9,6 +9,7 @@ import { orAborted, withDeadline } from '../core/deadline.ts'
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import { cancelled, type Failure, isFailure } from '../core/failure.ts'
 import type { Flight } from '../core/flights.ts'
+import type { Soon } from '../core/soon.ts'
 import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
 import type { Account } from '../observe/account.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'
@@ -71,9 +72,6 @@ const maxAlone = 1024
 const secondLookMs = 1000
 /** An upstream said that it lacks it: so long is a tier that could not be asked waited for, before the block is denied. */
 const lastLookMs = 200
-
-/** A value, or a promise where it has to be waited for. */
-type Soon<T> = T | Promise<T>
 
 /** Opens the session of one request, until its `end`. */
 export const openReader = (options: SessionOptions, shared: ReaderParts): Session => new Reader(options, shared)
@@ -257,7 +255,7 @@ class Reader implements Session {
   #fromElsewhere(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
     const { stack } = this.shared
     if (this.#onlyIfCached || !stack.lacks(cid)) return this.#fromTiers(cid, around)
-    return this.#fromUpstreams(cid, around).catch(async (error: unknown) => {
+    return this.#fromUpstreams(cid, around, (error) => {
       const look = stack.look(cid)
       return this.#afterAll(cid, error, look, true).finally(() => look.leave())
     })
@@ -377,22 +375,32 @@ class Reader implements Session {
 
   // The upstreams.
 
-  #fromUpstreams(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
+  /** `otherwise`: what may help where they do not. */
+  #fromUpstreams(
+    cid: CID,
+    around: DagWant | undefined,
+    otherwise?: (error: unknown) => Promise<Uint8Array>,
+  ): Promise<Uint8Array> {
     return new Promise((resolve, reject) => {
-      this.#refuseRemembered(cid, around)
-      // Two requests for one block: the first finds it in no tier and is held up; the second flies for it, gets it, and its flight ends
-      // with the block in memory. Without this look the first would find no flight to join and start another one.
-      const near = this.#near(cid)
-      if (near) return resolve(near)
-      this.#refuseLate(cid)
-      this.#miss()
-      const answer = this.#chooseAnswer(cid, around)
-      if (!answer || !around) return this.#waitForBlock(cid, resolve, reject)
-      this.#fromAnswer(cid, around, answer).then((flown) => {
-        if (!flown) return this.#waitForBlock(cid, resolve, reject)
-        this.#lastFrom = 'upstream'
-        resolve(flown)
-      }, reject)
+      const fail = otherwise ? (error: unknown) => resolve(otherwise(error)) : reject
+      try {
+        this.#refuseRemembered(cid, around)
+        // Two requests for one block: the first finds it in no tier and is held up; the second flies for it, gets it, and its flight ends
+        // with the block in memory. Without this look the first would find no flight to join and start another one.
+        const near = this.#near(cid)
+        if (near) return resolve(near)
+        this.#refuseLate(cid)
+        this.#miss()
+        const answer = this.#chooseAnswer(cid, around)
+        if (!answer || !around) return this.#waitForBlock(cid, resolve, fail)
+        this.#fromAnswer(cid, around, answer).then((flown) => {
+          if (!flown) return this.#waitForBlock(cid, resolve, fail)
+          this.#lastFrom = 'upstream'
+          resolve(flown)
+        }, fail)
+      } catch (error) {
+        fail(error)
+      }
     })
   }
 

@@ -66,6 +66,7 @@ async function start(more: Partial<AppDeps> = {}) {
     denyRevision: () => undefined,
     watch: (request, response) => watchExchange(request, response, clock.monotonic, () => {}),
     respond,
+    holds: () => false,
     requestIds: createRequestIds(forwarded),
     trace: createTrace(),
     clientOf: () => '',

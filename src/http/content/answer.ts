@@ -3,18 +3,20 @@
 // blocks.
 
 import type { IncomingMessage } from 'node:http'
-import type { ContentPath } from '../../content/entity.ts'
+import type { ContentPath, Resolution } from '../../content/entity.ts'
 import { refuseRemainder } from '../../content/formats/format.ts'
 import { formats } from '../../content/formats/formats.ts'
 import { parsePath } from '../../content/path.ts'
 import { etagOf, type Representation } from '../../content/representation.ts'
-import { resolve } from '../../content/resolve.ts'
+import { leafAtHand, resolveSoon } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { oneOf } from '../../core/header.ts'
-import type { LookupRequest, Names } from '../../names/names.ts'
+import { after, type Soon } from '../../core/soon.ts'
+import type { Names } from '../../names/names.ts'
 import { type Account, createAccount } from '../../observe/account.ts'
+import type { VisitNames } from '../../retrieval/policy.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
 import { type Accepted, plainOnly } from '../codings/accept-encoding.ts'
 import type { AboutBody } from '../codings/compressible.ts'
@@ -34,7 +36,7 @@ import type { ContentPlace } from './content-place.ts'
 import { deliver, moved, notModified, type OutgoingAnswer } from './deliver.ts'
 import { octets } from './file-body.ts'
 import type { JsonRule } from './json-rule.ts'
-import { type Named, named } from './name.ts'
+import { named } from './name.ts'
 import { type Negotiated, negotiate } from './negotiate.ts'
 import { rangeHint } from './range.ts'
 import type { ResponseCache } from './response-cache.ts'
@@ -61,36 +63,35 @@ export type AnswerDeps = {
   readonly respond: Respond
 }
 
-export async function answerContent(context: RequestContext, place: ContentPlace, deps: AnswerDeps): Promise<void> {
-  const { request, response, signal } = context
-  const { epoch } = deps.hot
+/** `broke`: the failure itself could not be answered. */
+export function answerContent(
+  context: RequestContext,
+  place: ContentPlace,
+  deps: AnswerDeps,
+  broke: (error: unknown) => void,
+): void {
+  const { request, response } = context
   const account = createAccount(deps.tiers)
   const exchange = exchangeOf(response)
   if (exchange) exchange.account = account
-  let session: Session | undefined
+  const asking: Asking = { ...context, deps, place, account, epoch: deps.hot.epoch, session: undefined }
+  const end = () => asking.session?.end()
+  const fail = (error: unknown) => {
+    try {
+      const told = place.provider ? notHeld(error, request) : error
+      deps.respond.failed(request, response, told, { account, headers: rangeHeaders(error) })
+    } catch (unanswered) {
+      broke(unanswered)
+    } finally {
+      end()
+    }
+  }
   try {
-    const client = deps.clientOf(request)
-    const cameAt = deps.clock.monotonic()
-    const turn = deps.retrieval.begin(client)
-    if (turn !== undefined) await turn
-    const waitedMs = turn === undefined ? 0 : deps.clock.monotonic() - cameAt
-    const asked = cacheWishes(request.headers['cache-control'])
-    const wishes = { signal, account, client, ...asked, ...(place.provider && { onlyIfCached: true }) }
-    const about = await aboutOf(context, place, deps, wishes)
-    // The content deadline starts here, so that resolving the name does not use it up.
-    const visitNames = about.what.kind === 'content' ? about.what.visitNames : undefined
-    session = deps.retrieval.session({
-      ...wishes,
-      waitedMs,
-      visitNames,
-      beforeMiss: () => charge('misses', request, deps),
-    })
-    await answer({ ...context, deps, place, session, account, epoch }, about)
+    const answered = answer(asking)
+    if (answered instanceof Promise) answered.then(end, fail)
+    else end()
   } catch (error) {
-    const told = place.provider ? notHeld(error, request) : error
-    deps.respond.failed(request, response, told, { account, headers: rangeHeaders(error) })
-  } finally {
-    session?.end()
+    fail(error)
   }
 }
 
@@ -99,8 +100,6 @@ function charge(kind: CostlyKind, request: IncomingMessage, { limits }: AnswerDe
   const refused = limits.charge(kind, request)
   if (refused) throw refused
 }
-
-type Wishes = LookupRequest & { readonly account: Account }
 
 function cacheWishes(header: string | undefined): { onlyIfCached: boolean; noCache: boolean } {
   if (header === undefined) return { onlyIfCached: false, noCache: false }
@@ -119,55 +118,81 @@ type AskedContent = RequestContext & {
   readonly account: Account
 }
 
-type About = {
-  readonly negotiated: Negotiated
-  readonly what: Named | { readonly kind: 'path'; readonly path: ContentPath }
-}
+type Asking = Omit<AskedContent, 'session'> & { session: Session | undefined }
 
-async function aboutOf(
-  { request, target }: RequestContext,
-  place: ContentPlace,
-  deps: AnswerDeps,
-  wishes: Wishes,
-): Promise<About> {
+function answer(asking: Asking): Soon<void> {
+  const { request, target, place, account, signal, deps } = asking
   const path = place.namespace === 'ipfs' ? parsePath(place.path.slice('/ipfs/'.length)) : undefined
   const negotiated = negotiate(target.query, request.headers.accept)
   if (place.provider && !(path && (negotiated.as === 'raw' || negotiated.as === 'car'))) throw notProvided()
   if (place.trustless && !provable.has(negotiated.as)) throw notProvable()
-  if (path) return { negotiated, what: { kind: 'path', path } }
-  return { negotiated, what: await named(place, target, negotiated, deps, wishes) }
-}
-
-async function answer(asked: AskedContent, { negotiated, what }: About): Promise<void> {
-  const { request, deps } = asked
-  if (what.kind === 'moved') return moved(asked, what)
-  if (what.kind === 'record') return answerWith({ ...asked, roots: [] }, what.body, async () => what.body)
-  const { path } = what
-  const cacheControl = what.kind === 'content' ? what.cacheControl : undefined
-  const mutable = cacheControl === undefined ? undefined : { cacheControl }
-  const ifNoneMatch = request.headers['if-none-match']
-  if (negotiated.as === 'file' && hasPlainTag(path, deps.mode) && !isAny(ifNoneMatch)) {
-    const etag = tagOfCopy(ifNoneMatch, etagOf(path.cid), acceptedBy(asked))
-    if (etag !== undefined) {
-      asked.session.pass(path.cid, [])
-      const type = deps.jsonRule.known(path.cid) === false ? octets : undefined
-      return notModified({ ...asked, roots: [path.cid] }, { etag, type, ...mutable })
-    }
+  const client = deps.clientOf(request)
+  const asked = cacheWishes(request.headers['cache-control'])
+  const wishes = { signal, account, client, ...asked, ...(place.provider && { onlyIfCached: true }) }
+  const open = (more: { readonly waitedMs?: number; readonly visitNames?: VisitNames }): AskedContent => {
+    const session = deps.retrieval.session({ ...wishes, ...more, beforeMiss: () => charge('misses', request, deps) })
+    return Object.assign(asking, { session })
   }
-  const found = await find(asked, path, negotiated)
-  if (found.kind === 'moved') return moved(asked, found)
-  const { tags, delivery, body } = found
-  if (mutable) return answerWith(delivery, { ...tags, ...mutable }, async () => ({ ...(await body()), ...mutable }))
-  return answerWith(delivery, tags, body)
+  if (path) {
+    const opened = open({})
+    if (isUnchanged(opened, path, negotiated)) return undefined
+    const leaf = negotiated.as === 'file' && deps.mode === 'api' ? leafAtHand(opened.session, path, lent) : undefined
+    if (leaf) return answerPath(opened, path, negotiated, { leaf })
+    return after(deps.retrieval.begin(client), () => answerPath(opened, path, negotiated))
+  }
+  const cameAt = deps.clock.monotonic()
+  return after(deps.retrieval.begin(client), async () => {
+    const waitedMs = deps.clock.monotonic() - cameAt
+    const what = await named(place, target, negotiated, deps, wishes)
+    if (what.kind === 'moved') return moved(asking, what)
+    // The content deadline starts here, so that resolving the name does not use it up.
+    if (what.kind === 'record') return answerWith({ ...open({ waitedMs }), roots: [] }, what.body, () => what.body)
+    const { cacheControl, visitNames } = what
+    const opened = open({ waitedMs, visitNames })
+    if (!isUnchanged(opened, what.path, negotiated, { cacheControl }))
+      await answerPath(opened, what.path, negotiated, { mutable: { cacheControl } })
+  })
 }
 
-async function answerWith(delivery: OutgoingAnswer, tags: Tags, body: () => Promise<Representation>): Promise<void> {
+const lent = { lends: true } as const
+
+type Mutable = { readonly cacheControl: string }
+
+/** True: the client's copy is current, as the CID alone tells, and the client was told so. */
+function isUnchanged(asked: AskedContent, path: ContentPath, negotiated: Negotiated, mutable?: Mutable): boolean {
+  const { request, deps } = asked
+  const ifNoneMatch = request.headers['if-none-match']
+  if (ifNoneMatch === undefined || negotiated.as !== 'file' || !hasPlainTag(path, deps.mode) || isAny(ifNoneMatch))
+    return false
+  const etag = tagOfCopy(ifNoneMatch, etagOf(path.cid), acceptedBy(asked))
+  if (etag === undefined) return false
+  asked.session.pass(path.cid, [])
+  const type = deps.jsonRule.known(path.cid) === false ? octets : undefined
+  notModified({ ...asked, roots: [path.cid] }, { etag, type, ...mutable })
+  return true
+}
+
+function answerPath(
+  asked: AskedContent,
+  path: ContentPath,
+  negotiated: Negotiated,
+  { leaf, mutable }: { readonly leaf?: Resolution; readonly mutable?: Mutable } = {},
+): Soon<void> {
+  return after(find(asked, path, negotiated, leaf), (found) => {
+    if (found.kind === 'moved') return moved(asked, found)
+    const { tags, delivery, body } = found
+    if (!mutable) return answerWith(delivery, tags, body)
+    return answerWith(delivery, { ...tags, ...mutable }, () => after(body(), (made) => ({ ...made, ...mutable })))
+  })
+}
+
+function answerWith(delivery: OutgoingAnswer, tags: Tags, body: () => Soon<Representation>): Soon<void> {
   const { request, status = 200 } = delivery
   const ifNoneMatch = request.headers['if-none-match']
   const isTold = !(tags.onlyByTag && isAny(ifNoneMatch))
   const etag = status === 200 && isTold ? tagOfCopy(ifNoneMatch, tags.etag, acceptedBy(delivery, tags)) : undefined
   if (etag !== undefined) return notModified(delivery, { ...tags, etag })
-  await deliver(delivery, await body())
+  return after(body(), (made) => deliver(delivery, made))
 }
 
 /** The codings that the client accepts, if the response has coded variants. */
@@ -223,10 +248,15 @@ type Answerable = {
   readonly kind: 'content'
   readonly tags: Tags
   readonly delivery: OutgoingAnswer
-  readonly body: () => Promise<Representation>
+  readonly body: () => Soon<Representation>
 }
 
-async function find(asked: AskedContent, path: ContentPath, negotiated: Negotiated): Promise<Answerable | Moved> {
+function find(
+  asked: AskedContent,
+  path: ContentPath,
+  negotiated: Negotiated,
+  leaf: Resolution | undefined,
+): Soon<Answerable | Moved> {
   const { request, deps, place, session, target, signal } = asked
   if (negotiated.as === 'ipns-record') {
     throw new Failure('malformed', 'content has no IPNS record; keys do: /ipns/<key>', { source: 'client' })
@@ -238,32 +268,43 @@ async function find(asked: AskedContent, path: ContentPath, negotiated: Negotiat
   const { jsonRule, jsonMaxBytes, hot } = deps
   const resolving = { range: bytesWanted(asked), lends: true, ...format?.wants(wanted) }
   const options = { jsonRule, jsonMaxBytes, wholeBytes: hot.maxItem, isPartial: isPartial(asked), lends: true, signal }
-  const { accept, host } = request.headers
-  const web =
-    deps.mode === 'web' && forBrowsers.has(negotiated.as)
-      ? await answerOnWeb(session, { path, place, target, negotiated, accept, host }, resolving, options)
-      : undefined
-  if (web?.kind === 'moved') return web
-  const resolution = web?.resolution ?? (await resolve(session, path, resolving))
-  const body = await format?.render(session, resolution, wanted)
-  const { roots } = resolution
-  if (body) {
-    const tags = { ...body, onlyByTag: revision !== undefined }
-    // A cache that ignores Accept must be able to tell this response from the default one.
-    const location = negotiated.byAccept ? place.base + withFormat(target, negotiated) : undefined
-    return { kind: 'content', tags, delivery: { ...asked, roots, location }, body: async () => body }
+  const rendered = (resolution: Resolution, otherwise: () => Answerable): Soon<Answerable> => {
+    const plain = (): Answerable => {
+      refuseRemainder(resolution)
+      return otherwise()
+    }
+    if (!format) return plain()
+    return format.render(session, resolution, wanted).then((body) => {
+      if (!body) return plain()
+      const tags = { ...body, onlyByTag: revision !== undefined }
+      // A cache that ignores Accept must be able to tell this response from the default one.
+      const location = negotiated.byAccept ? place.base + withFormat(target, negotiated) : undefined
+      return {
+        kind: 'content',
+        tags,
+        delivery: { ...asked, roots: resolution.roots, location },
+        body: () => body,
+      }
+    })
   }
-  refuseRemainder(resolution)
-  if (web) {
-    const { tags, status, body } = web
-    return { kind: 'content', tags, delivery: { ...asked, roots, status }, body }
+  if (deps.mode === 'web' && forBrowsers.has(negotiated.as)) {
+    const { accept, host } = request.headers
+    const wanting = { path, place, target, negotiated, accept, host }
+    return answerOnWeb(session, wanting, resolving, options).then((web) => {
+      if (web.kind === 'moved') return web
+      const { resolution, tags, status, body } = web
+      const delivery = { ...asked, roots: resolution.roots, status }
+      return rendered(resolution, () => ({ kind: 'content', tags, delivery, body }))
+    })
   }
-  return {
-    kind: 'content',
-    tags: { ...tagsOf(resolution), ...aboutPlain(resolution, jsonRule) },
-    delivery: { ...asked, roots },
-    body: () => bodyOf(session, resolution, target, options),
-  }
+  return after(leaf ?? resolveSoon(session, path, resolving), (resolution) =>
+    rendered(resolution, () => ({
+      kind: 'content',
+      tags: { ...tagsOf(resolution), ...aboutPlain(resolution, jsonRule) },
+      delivery: { ...asked, roots: resolution.roots },
+      body: () => bodyOf(session, resolution, target, options),
+    })),
+  )
 }
 
 const isPartial = ({ request: { method, headers } }: AskedContent): boolean =>

@@ -5,6 +5,7 @@ import { mayBeJson } from '../../content/json.ts'
 import { etagOf, type Representation } from '../../content/representation.ts'
 import { symlinkTarget } from '../../content/resolve.ts'
 import { spell } from '../../core/cid.ts'
+import { after, type Soon } from '../../core/soon.ts'
 import type { Session } from '../../retrieval/session.ts'
 import type { AboutBody } from '../codings/compressible.ts'
 import type { RequestTarget } from '../wire/request-target.ts'
@@ -45,12 +46,12 @@ export function aboutPlain({ entity }: Resolution, jsonRule: JsonRule): AboutBod
   return { size, type: jsonRule.known(cid) === false ? octets : undefined }
 }
 
-export async function bodyOf(
+export function bodyOf(
   session: Session,
   resolution: Resolution,
   target: RequestTarget,
   options: BodyOptions,
-): Promise<Representation> {
+): Soon<Representation> {
   const { entity, path } = resolution
   const tags = tagsOf(resolution)
   switch (entity.kind) {
@@ -59,18 +60,21 @@ export async function bodyOf(
     case 'symlink':
       return { ...tags, ...inMemory(symlinkTarget(entity), octets), isPlain: true }
     case 'data':
-      return { ...tags, ...inMemory(entity.block, (await isJson(session, entity, options)) ? json : octets) }
+      return after(isJson(session, entity, options), (is) => ({
+        ...tags,
+        ...inMemory(entity.block, is ? json : octets),
+      }))
     case 'file': {
       const name = target.query.get('filename') ?? path.segments.at(-1) ?? ''
       const typing = plainTyping(name, entity.size ?? 0, options.jsonMaxBytes)
-      return { ...tags, ...(await fileBody(session, entity, typing, options)), isPlain: true }
+      return after(fileBody(session, entity, typing, options), (content) => ({ ...tags, ...content, isPlain: true }))
     }
   }
 }
 
-async function isJson(session: Session, { cid, block }: Entity, { jsonRule, signal }: BodyOptions): Promise<boolean> {
+function isJson(session: Session, { cid, block }: Entity, { jsonRule, signal }: BodyOptions): Soon<boolean> {
   if (block.byteLength === 0 || !mayBeJson(block)) return false
-  return jsonRule.known(cid) ?? (await jsonRule.judge(cid, [block], { session, signal }))
+  return jsonRule.known(cid) ?? jsonRule.judge(cid, [block], { session, signal })
 }
 
 export type Content = Omit<Representation, 'etag' | 'cacheControl' | 'varies'>

@@ -5,6 +5,7 @@ import type { CID } from 'multiformats/cid'
 import type { Representation } from '../../content/representation.ts'
 import type { Clock } from '../../core/clock.ts'
 import { oneOf } from '../../core/header.ts'
+import type { Soon } from '../../core/soon.ts'
 import type { Account } from '../../observe/account.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { policyFor } from '../../web/sandbox.ts'
@@ -73,7 +74,7 @@ function withoutThoseOfBytes(headers: Headers): Headers {
   return kept
 }
 
-export function moved(delivery: Omit<OutgoingAnswer, 'roots'>, to: Moved): void {
+export function moved(delivery: Pick<OutgoingAnswer, 'response' | 'place' | 'account'>, to: Moved): void {
   const { response, place, account } = delivery
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
   response.setHeader('Location', to.location)
@@ -84,9 +85,10 @@ export function moved(delivery: Omit<OutgoingAnswer, 'roots'>, to: Moved): void 
   response.writeHead(to.status, { 'Content-Length': '0' }).end()
 }
 
-export async function deliver(delivery: OutgoingAnswer, body: Representation): Promise<void> {
+/** At once if all bytes are in memory and are sent as they are. */
+export function deliver(delivery: OutgoingAnswer, body: Representation): Soon<void> {
   if (body.size === undefined) return deliverUnsized(delivery, body)
-  const { request, response, session, deps, status = 200 } = delivery
+  const { request, response, deps, status = 200 } = delivery
   const mayBePart = request.method === 'GET' && body.ranges && status === 200
   const range = mayBePart ? rangeOf(request, body, body.size) : undefined
   const [from, to] = range ? [range.from, range.to + 1] : [0, body.size]
@@ -102,12 +104,21 @@ export async function deliver(delivery: OutgoingAnswer, body: Representation): P
   if (body.whole) return deliverWhole(delivery, body, { whole: body.whole, from, to, code, headers, isCompressible })
   if (request.method === 'HEAD')
     return void response.writeHead(code, coding ? codedHeaders(headers, coding, undefined) : headers).end()
-  // Waits for the first piece before sending headers: until then a failure can still be an error
+  return deliverPieces(delivery, body, { code, headers, coding, size: to - from }, from)
+}
+
+async function deliverPieces(
+  delivery: OutgoingAnswer,
+  body: Representation,
+  streamed: Streamed & { readonly size: number },
+  from: number,
+): Promise<void> {
+  // Waits for the first piece before it sends headers: until then a failure can still be an error
   // status.
-  const pieces = body.read(from, to)[Symbol.asyncIterator]()
+  const pieces = body.read(from, from + streamed.size)[Symbol.asyncIterator]()
   const first = await pieces.next()
-  session.begun()
-  await send(delivery, behind(first, pieces), { code, headers, coding, size: to - from })
+  delivery.session.begun()
+  await send(delivery, behind(first, pieces), streamed)
 }
 
 type Whole = {

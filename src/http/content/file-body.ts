@@ -4,6 +4,7 @@ import type { Entity } from '../../content/entity.ts'
 import { readFile } from '../../content/file.ts'
 import { mayBeJson } from '../../content/json.ts'
 import { codec } from '../../core/cid.ts'
+import type { Soon } from '../../core/soon.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { type FileType, sniffedBytes } from '../../web/file-type.ts'
 import type { BodyOptions, Content } from './body.ts'
@@ -25,15 +26,12 @@ export function plainTyping(name: string, size: number, jsonMaxBytes: number): T
   return { byName, mayBeJson: true, otherwise: octets, byBytes: () => octets }
 }
 
-export async function fileBody(
-  session: Session,
-  entity: Entity,
-  typing: Typing,
-  options: BodyOptions,
-): Promise<Content> {
+/** At once if it is known from a single block. */
+export function fileBody(session: Session, entity: Entity, typing: Typing, options: BodyOptions): Soon<Content> {
   const { cid, size = 0 } = entity
   const { jsonRule, jsonMaxBytes, isPartial, signal } = options
-  const isSmall = size <= Math.max(options.wholeBytes, smallBytes)
+  const leaf = wholeLeaf(entity)
+  const isSmall = leaf !== undefined || size <= Math.max(options.wholeBytes, smallBytes)
   const read = (from: number, to: number) => readFile(session, entity, from, to)
   const lent = (from: number, to: number) => readFile(session, entity, from, to, options)
   const streamed = (type: string): Content => ({ type, size, ranges: true, read: lent })
@@ -45,40 +43,46 @@ export async function fileBody(
   const settled = known ? json : known === false ? otherwise : undefined
   if (settled !== undefined && (isPartial || !isSmall)) return streamed(settled)
 
-  const asked = isPartial ? Math.min(size, sniffedBytes) : size
-  const leaf = wholeLeaf(entity)
-  const pieces = leaf ? none() : read(0, asked)
-  const first = leaf ? undefined : await pieces.next()
-  const start = leaf?.subarray(0, asked) ?? (first?.done === false ? first.value : new Uint8Array())
-  const type = byName ?? byBytes(start, size)
-  if (known !== false && mayBeJson(start)) {
-    const rest = isPartial && start.byteLength < size ? read(start.byteLength, size) : pieces
-    if (isSmall) {
-      const bytes = start.byteLength === size ? start : await joined(start, rest)
-      return whole(bytes, (await jsonRule.judge(cid, [bytes], { session, signal })) ? json : type)
+  if (leaf) {
+    const type = byName ?? byBytes(isPartial ? leaf.subarray(0, sniffedBytes) : leaf, size)
+    if (known !== false && mayBeJson(leaf))
+      return jsonRule.judge(cid, [leaf], { session, signal }).then((isJson) => whole(leaf, isJson ? json : type))
+    if (known === undefined) jsonRule.learn(cid, false)
+    return isPartial ? streamed(type) : whole(leaf, type)
+  }
+
+  return (async () => {
+    const pieces = read(0, isPartial ? Math.min(size, sniffedBytes) : size)
+    const first = await pieces.next()
+    const start = first.done === false ? first.value : new Uint8Array()
+    const type = byName ?? byBytes(start, size)
+    if (known !== false && mayBeJson(start)) {
+      const rest = isPartial && start.byteLength < size ? read(start.byteLength, size) : pieces
+      if (isSmall) {
+        const bytes = start.byteLength === size ? start : await joined(start, rest)
+        return whole(bytes, (await jsonRule.judge(cid, [bytes], { session, signal })) ? json : type)
+      }
+      // Reads the file once to detect the type and again to send it, so that nothing is kept in
+      // memory in between.
+      return streamed((await jsonRule.judge(cid, behind(start, rest), { session, signal })) ? json : type)
     }
-    // Reads the file once to detect the type and again to send it, so that nothing is kept in
-    // memory in between.
-    return streamed((await jsonRule.judge(cid, behind(start, rest), { session, signal })) ? json : type)
-  }
-  if (known === undefined) jsonRule.learn(cid, false)
-  if (isPartial) {
-    await pieces.return(undefined)
-    return streamed(type)
-  }
-  if (isSmall) return whole(start.byteLength === size ? start : await joined(start, pieces), type)
-  // The bytes read for detection are the beginning of the response.
-  return {
-    ...streamed(type),
-    read: (from, to) => (from === 0 && to >= size ? behind(start, pieces) : read(from, to)),
-  }
+    if (known === undefined) jsonRule.learn(cid, false)
+    if (isPartial) {
+      await pieces.return(undefined)
+      return streamed(type)
+    }
+    if (isSmall) return whole(start.byteLength === size ? start : await joined(start, pieces), type)
+    // The bytes read for detection are the beginning of the response.
+    return {
+      ...streamed(type),
+      read: (from: number, to: number) => (from === 0 && to >= size ? behind(start, pieces) : read(from, to)),
+    }
+  })()
 }
 
 /** The bytes of a file that is a single raw block. */
 const wholeLeaf = ({ cid, block, size }: Entity): Uint8Array | undefined =>
   cid.code === codec.raw && block.byteLength === size ? block : undefined
-
-async function* none(): AsyncGenerator<Uint8Array> {}
 
 async function* behind(first: Uint8Array, rest: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   yield first

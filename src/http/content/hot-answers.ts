@@ -7,16 +7,14 @@ import type { HotCounts } from '../../observe/requests.ts'
 import { plainOnly } from '../codings/accept-encoding.ts'
 import { type Coding, codedTag } from '../codings/codings.ts'
 import type { Compression } from '../codings/compression.ts'
-import { plainRequest } from '../lanes/plain-request.ts'
-import { readyHead } from '../lanes/ready-head.ts'
 import type { Limits } from '../limits/limits.ts'
 import type { HotNotes } from '../traces/request-spans.ts'
 import type { RequestHead } from '../wire/request-head.ts'
 import { type RequestIds, requestIdHeader } from '../wire/request-id.ts'
 import { cutWhenStalled, endWith, reset } from '../wire/write.ts'
 import { tagOfCopy } from './conditional.ts'
-import { createAccepts } from './negotiate.ts'
-import type { ReadyAnswer, ReadyForm, ResponseCache } from './response-cache.ts'
+import { createAccepts, type FormatChoice } from './negotiate.ts'
+import { type ReadyAnswer, type ReadyForm, type ResponseCache, readyHead } from './response-cache.ts'
 
 /** A response that is counted already and has to be written. */
 export type HotAnswer = {
@@ -182,4 +180,58 @@ function notModified(headers: readonly string[], etag: string): string[] {
     else if (notModifiedHeaders.has(name.toLowerCase())) kept.push(name, headers[index + 1] as string)
   }
   return kept
+}
+
+type PlainRequest = { readonly ifNoneMatch: string | undefined; readonly acceptEncoding: string | undefined }
+
+/** Undefined if it asks for something else, or has headers that need full validation. */
+function plainRequest(
+  rawHeaders: readonly string[],
+  representation: (accept: string) => FormatChoice,
+  isHost: (host: string) => boolean,
+): PlainRequest | undefined {
+  let ifNoneMatch: string | undefined
+  let acceptEncoding: string | undefined
+  let hosts = 0
+  for (let index = 0; index < rawHeaders.length; index += 2) {
+    const name = rawHeaders[index] as string
+    // Compares lengths first: most headers match none of these.
+    switch (name.length) {
+      case 4:
+        if (name.toLowerCase() === 'host') {
+          if (!isHost(rawHeaders[index + 1] as string)) return undefined
+          hosts++
+        }
+        break
+      case 5:
+        if (name.toLowerCase() === 'range') return undefined
+        break
+      case 6: {
+        const lower = name.toLowerCase()
+        if (lower === 'accept' && representation(rawHeaders[index + 1] as string) !== 'file') return undefined
+        if (lower === 'expect') return undefined
+        break
+      }
+      case 13: {
+        const lower = name.toLowerCase()
+        if (lower === 'if-none-match') ifNoneMatch = rawHeaders[index + 1]
+        else if (lower === 'cache-control' && (rawHeaders[index + 1] as string).includes('no-cache')) return undefined
+        break
+      }
+      case 14:
+        if (/^(content-length|service-worker)$/i.test(name)) return undefined
+        break
+      case 15:
+        if (name.toLowerCase() === 'accept-encoding') {
+          // Node joins repeated headers, which the fast path does not.
+          if (acceptEncoding !== undefined) return undefined
+          acceptEncoding = rawHeaders[index + 1]
+        }
+        break
+      case 17:
+        if (name.toLowerCase() === 'transfer-encoding') return undefined
+        break
+    }
+  }
+  return hosts === 1 ? { ifNoneMatch, acceptEncoding } : undefined
 }

@@ -1,8 +1,17 @@
 // The response cache (`cache.responses`): complete small responses as text of their head and body,
 // under the key from `Hosts.keyOf`.
+import { STATUS_CODES } from 'node:http'
 import { LRUCache } from 'lru-cache'
 import { type Coding, codedHeaders, codedTag } from '../codings/codings.ts'
-import { type ReadyHead, readyHead } from '../lanes/ready-head.ts'
+
+/** The head of a response that is sent many times. */
+export type ReadyHead = {
+  readonly status: number
+  /** A flat list of names and values, as writeHead accepts it. */
+  readonly headers: readonly string[]
+  /** The status line and the headers. */
+  readonly lines: string
+}
 
 export type CachedAnswer = {
   /** A flat list of names and values, as writeHead accepts it. */
@@ -134,4 +143,11 @@ export function createResponseCache({
       return answers?.size ?? 0
     },
   }
+}
+
+export function readyHead(status: number, headers: readonly string[]): ReadyHead {
+  const pieces = [`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n`]
+  for (let at = 0; at < headers.length; at += 2)
+    pieces.push(headers[at] as string, ': ', headers[at + 1] as string, '\r\n')
+  return { status, headers, lines: pieces.join('') }
 }

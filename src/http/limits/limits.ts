@@ -10,9 +10,10 @@ import { createLearnedRoom } from './learned-room.ts'
 export interface Limits {
   /**
    * Admits a request, or returns the reason against it. It counts until its response is closed.
-   * `atHand`: the response costs next to nothing, so a late event loop is no reason to refuse it.
+   * `isAtHand`, called where a late event loop refuses it: the response costs next to nothing, and is
+   * let in all the same.
    */
-  enter(request: IncomingMessage, response: ServerResponse, atHand?: boolean): Failure | undefined
+  enter(request: IncomingMessage, response: ServerResponse, isAtHand?: () => boolean): Failure | undefined
   /**
    * Admits a library call. Returns an idempotent release function; throws a Failure if the gateway
    * is full.
@@ -99,11 +100,11 @@ export function createLimits(options: LimitOptions): Limits {
   }
 
   /** Returns the limit that is reached; undefined if the request may enter. */
-  function lookForRoom(atHand = false): number | undefined {
-    const room = atHand ? most : learned.most()
-    if (inFlight < room) return undefined
+  function lookForRoom(isAtHand?: () => boolean): number | undefined {
+    const room = learned.most()
+    if (inFlight < room || (inFlight < most && isAtHand?.())) return undefined
     shed++
-    return room
+    return inFlight < most ? room : most
   }
 
   /** Shared by all clients: a gateway under overload has no time to create an error for each. */
@@ -137,8 +138,8 @@ export function createLimits(options: LimitOptions): Limits {
       throttledBy[kind]++
       return tooMany(kind, budget)
     },
-    enter(request, response, atHand) {
-      const full = lookForRoom(atHand)
+    enter(request, response, isAtHand) {
+      const full = lookForRoom(isAtHand)
       if (full !== undefined) {
         tellLater(request, response)
         return refusalFor(full)

@@ -10,7 +10,6 @@ import { createHotAnswers, type HotAnswers } from '../../http/content/hot-answer
 import { createJsonRule, type JsonRule } from '../../http/content/json-rule.ts'
 import { createFrontRoutes } from '../../http/front.ts'
 import { createHosts } from '../../http/hosts/hosts.ts'
-import { createLeafLane } from '../../http/lanes/leaf-lane.ts'
 import type { Limits } from '../../http/limits/limits.ts'
 import { createProxyRoute } from '../../http/proxy/proxy.ts'
 import { createUnread, type Unread } from '../../http/unread.ts'
@@ -56,7 +55,7 @@ export function wireFront(
     readonly uploads: WriteSide['offered']
     readonly routes: readonly Route[]
     readonly tiers: readonly string[]
-    readonly stack: Pick<TierStack, 'atHand' | 'holds'>
+    readonly stack: Pick<TierStack, 'holds'>
   },
 ): Front {
   const { responses, proxy } = config
@@ -115,9 +114,9 @@ export function wireFront(
     trace,
     clientOf,
     watch,
+    holds: stack.holds,
   }
   const { router, handler } = createApp(answering)
-  const leafLane = createLeafLane({ ...answering, atHand: stack.atHand, visit: denials.visit, keyOf: hosts.keyOf })
   const elsewhere =
     team &&
     createElsewhere({
@@ -136,7 +135,7 @@ export function wireFront(
     handler: (request: IncomingMessage, response: ServerResponse) => {
       // `readTarget` refuses every other version.
       const isPlain = isHttp1(request)
-      if (isPlain && (hotAnswers.take(request, response) || leafLane.take(request, response))) return
+      if (isPlain && hotAnswers.take(request, response)) return
       if (!elsewhere?.take(request, response)) handler(request, response)
     },
     hot: hotAnswers.find,
