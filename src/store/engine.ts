@@ -1,8 +1,7 @@
 // SQLite, as the store uses it: the only file that names the engine. One connection writes and makes every checkpoint, since
 // SQLite before 3.51.3 can lose a commit when two connections do so in the same instant; all others are read-only.
 import { pathToFileURL } from 'node:url'
-import { codeOf } from '../core/disk/files.ts'
-import { remedyOf } from '../core/disk/remedies.ts'
+import { codeOf, remedyOf } from '../core/disk/files.ts'
 import { Failure } from '../core/failure.ts'
 import type { Row, Value } from './store.ts'
 

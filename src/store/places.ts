@@ -1,4 +1,4 @@
-// Where a store keeps what, in its folder.
+// Where a store keeps what in its folder, and where the scripts of its threads are.
 import { join } from 'node:path'
 
 export const placesIn = (folder: string) => ({
@@ -12,3 +12,7 @@ export const placesIn = (folder: string) => ({
   /** A CAR file for each large request. */
   cars: join(folder, 'uploads'),
 })
+
+const ending = import.meta.url.slice(import.meta.url.lastIndexOf('.'))
+
+export const threadScript = (name: 'writer' | 'reader'): URL => new URL(`./${name}-thread${ending}`, import.meta.url)

@@ -1,8 +1,8 @@
 // Reads off the event loop, by a thread that starts with the first of them: many keys with one message.
 import { Worker } from 'node:worker_threads'
 import { asError } from './engine.ts'
+import { threadScript } from './places.ts'
 import type { BlockAnswer, FromReader, Question, ReaderData, Replies } from './reader-thread.ts'
-import { threadScript } from './threads.ts'
 
 export interface Reader {
   block(key: Uint8Array): Promise<Uint8Array | undefined>

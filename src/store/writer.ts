@@ -3,7 +3,7 @@
 import { Worker } from 'node:worker_threads'
 import { asError, type ErrorText } from './engine.ts'
 import { blocksAtOnce, type Operation, type Outcome, weightOf } from './operations.ts'
-import { threadScript } from './threads.ts'
+import { threadScript } from './places.ts'
 import type { Answer, FromWriter, Opened, WriterData } from './writer-thread.ts'
 
 export interface Writer {

@@ -1,12 +1,15 @@
-// Questions to providers, a few at once for each provider.
+// Questions to providers: to pin, a few at once for each of them, with the class of the answer; and about a pin. A provider that
+// names another CID than ours has failed.
 import type { CID } from 'multiformats/cid'
 import type { Provider, Upload } from '../../backends/pinning/contract.ts'
 import type { Clock } from '../core/clock.ts'
-import { Failure } from '../core/failure.ts'
+import { withDeadline } from '../core/deadline.ts'
+import { Failure, isFailure } from '../core/failure.ts'
 import { createGate, type Gate } from '../core/gate.ts'
 import type { Trace } from '../core/wire/trace.ts'
+import type { FailureClass } from '../store/standing.ts'
 import type { Standing } from '../store/store.ts'
-import { attemptPin, nextTryMs, type ProviderAttempt } from './attempt.ts'
+import { nameOf } from './stored-upload.ts'
 
 export type AsksOptions = {
   readonly clock: Clock
@@ -65,3 +68,129 @@ export const createStandingAfter =
   }
 
 export const wantedNow = { kind: 'provider', state: 'wanted', tries: 0 } as const
+
+export type ProviderAttempt =
+  | { readonly provider: string; readonly isHeld: true; readonly ms: number }
+  | {
+      readonly provider: string
+      readonly isHeld: false
+      readonly ms: number
+      readonly class: FailureClass
+      readonly why: string
+      readonly retryAfterMs: number | undefined
+      readonly isNoRoom: boolean
+    }
+
+type AttemptOptions = {
+  readonly ms: number
+  readonly clock: Clock
+  readonly signal: AbortSignal
+  /** Throws a Failure for a CID that must not be kept: then the provider is not asked. */
+  readonly admit: (cid: CID) => void
+  readonly trace?: Trace | undefined
+}
+
+// Bytes a second of the slowest provider that is worth waiting for.
+const slowestBytes = 256 * 1024
+
+/** Rejects only when `signal` aborts: any other failure is a result. */
+async function attemptPin(provider: Provider, upload: Upload, options: AttemptOptions): Promise<ProviderAttempt> {
+  const span = options.trace?.ask('provider pin')
+  if (!span) return askToPin(provider, upload, options)
+  const facts = {
+    'cidgate.provider': provider.name,
+    'cidgate.bytes': upload.carBytes,
+    'cidgate.cid': upload.cid.toString(),
+  }
+  try {
+    const attempt = await span.run(() => askToPin(provider, upload, options))
+    const outcome = attempt.isHeld ? 'held' : attempt.class
+    span.end({ ...facts, 'cidgate.outcome': outcome }, !attempt.isHeld)
+    return attempt
+  } catch (error) {
+    span.end({ ...facts, 'cidgate.outcome': 'cancelled' }, false)
+    throw error
+  }
+}
+
+async function askToPin(provider: Provider, upload: Upload, options: AttemptOptions): Promise<ProviderAttempt> {
+  const { clock, signal } = options
+  const ms = options.ms + Math.ceil((upload.carBytes / slowestBytes) * 1000)
+  const late = () =>
+    new Failure('timeout', `provider ${provider.name}: no answer within ${ms} ms`, {
+      source: 'provider',
+      facts: { class: 'transient' },
+    })
+  const began = clock.monotonic()
+  const took = () => Math.round(clock.monotonic() - began)
+  try {
+    options.admit(upload.cid)
+    const cid = await withDeadline({ ms, clock, signal, late }, (own) => provider.pin(upload, own))
+    if (nameOf(cid) === nameOf(upload.cid)) return { provider: provider.name, isHeld: true, ms: took() }
+    throw new Failure(
+      'false-bytes',
+      `provider ${provider.name}: answered with the wrong CID ${cid}; the upload is ${upload.cid}`,
+      {
+        source: 'provider',
+        facts: { class: 'content' },
+      },
+    )
+  } catch (error) {
+    signal.throwIfAborted()
+    const why = isFailure(error) ? error.message : `provider ${provider.name} failed in a way it should not`
+    return {
+      provider: provider.name,
+      isHeld: false,
+      ms: took(),
+      class: classOf(error),
+      why,
+      retryAfterMs: isFailure(error) ? error.retryAfterMs : undefined,
+      isNoRoom: provider.traits.local && classOf(error) === 'quota',
+    }
+  }
+}
+
+const classes: ReadonlySet<string> = new Set<FailureClass>(['auth', 'quota', 'transient', 'content'])
+
+/** A provider that a program brings may throw anything. */
+function classOf(error: unknown): FailureClass {
+  const named = isFailure(error) ? error.facts.class : undefined
+  return named !== undefined && classes.has(named) ? named : 'transient'
+}
+
+const second = 1000
+const minute = 60 * second
+// A failure that only an operator can repair is tried again rarely, in case it was repaired.
+const first: Readonly<Record<FailureClass, number>> = {
+  transient: second,
+  auth: 15 * minute,
+  quota: 15 * minute,
+  content: 60 * minute,
+}
+const most: Readonly<Record<FailureClass, number>> = {
+  transient: 10 * minute,
+  auth: 60 * minute,
+  quota: 60 * minute,
+  content: 360 * minute,
+}
+
+/** Doubles each time, with jitter, and is never shorter than the provider's Retry-After. */
+function nextTryMs(attempt: ProviderAttempt & { readonly isHeld: false }, tries: number, random: () => number): number {
+  const { class: kind, retryAfterMs = 0 } = attempt
+  const backOff = Math.min(most[kind], first[kind] * 2 ** Math.min(20, tries - 1))
+  return Math.round(Math.max(backOff * (0.8 + 0.4 * random()), retryAfterMs * (1 + 0.1 * random())))
+}
+
+const askMs = 30_000
+
+export type InTime = <T>(provider: Provider, signal: AbortSignal, work: (own: AbortSignal) => Promise<T>) => Promise<T>
+
+export const createInTime =
+  (clock: Clock): InTime =>
+  (provider, signal, work) => {
+    const late = () =>
+      new Failure('timeout', `provider ${provider.name}: no answer within ${askMs} ms`, { source: 'provider' })
+    return withDeadline({ ms: askMs, clock, signal, late }, work)
+  }
+
+export const notConfigured = 'no provider of that name is configured'

@@ -1,7 +1,5 @@
 // The Failures of uploads, in one place, so that one trouble always has the same message.
-
-import { codeOf, isNoRoom } from '../core/disk/files.ts'
-import { remedyOf } from '../core/disk/remedies.ts'
+import { codeOf, isNoRoom, remedyOf } from '../core/disk/files.ts'
 import { Failure } from '../core/failure.ts'
 
 export const malformed = (message: string, cause?: unknown): Failure =>

@@ -2,7 +2,7 @@
 // accepted, so its own provider counts without being asked.
 import type { Provider } from '../../backends/pinning/contract.ts'
 import { Failure, type Outcome } from '../core/failure.ts'
-import type { ProviderAttempt } from './attempt.ts'
+import type { ProviderAttempt } from './asks.ts'
 
 export type QuorumOptions = {
   readonly providers: readonly Provider[]

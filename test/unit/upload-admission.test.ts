@@ -4,10 +4,10 @@ import { describe, it } from 'node:test'
 import { isFailure } from '../../src/core/failure.ts'
 import {
   createUploadAdmission,
+  createUploadRate,
   type UploadAdmissionOptions,
   type UploadSlot,
 } from '../../src/upload/intake/admission.ts'
-import { createUploadRate } from '../../src/upload/intake/upload-rate.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const KiB = 1024

@@ -1,4 +1,4 @@
-// Files: the meaning of file-system errors, and folders that survive a power cut.
+// Files: what errors of the file system mean and what an operator can do about them, and folders that survive a power cut.
 import { randomUUID } from 'node:crypto'
 import { closeSync, constants, fsync, open as openFile } from 'node:fs'
 import { mkdir, rm, writeFile } from 'node:fs/promises'
@@ -89,3 +89,15 @@ export async function tryToWrite(folder: string): Promise<void> {
   const file = join(folder, `.probe-${randomUUID()}`)
   await writeFile(file, '.', { flag: 'wx', flush: true }).finally(() => rm(file, { force: true }))
 }
+
+const remedies: Readonly<Record<string, string>> = {
+  EACCES: 'let this user read and write there',
+  EPERM: 'let this user read and write there',
+  EROFS: 'it is mounted read-only',
+  EMFILE: 'raise the limit of open files (ulimit -n)',
+  ENFILE: 'the system has too many open files',
+  ENOTDIR: 'there is a file in the place of the folder',
+  EFBIG: 'this process may write no file that large (ulimit -f), or the file system keeps none',
+}
+
+export const remedyOf = (error: unknown): string => remedies[codeOf(error) ?? ''] ?? 'check the disk'

@@ -5,7 +5,6 @@ import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { busy } from '../failures.ts'
 import type { QuotaUse } from '../quota/quotas.ts'
-import { createUploadRate, type UploadRate } from './upload-rate.ts'
 
 export interface UploadAdmission {
   /** Admits an upload of this client. Rejects with a Failure when no slot is free soon. */
@@ -278,3 +277,50 @@ const tooSlow = (waiting: number, rate: number): Failure =>
       retryAfterMs: 5000,
     },
   )
+
+export interface UploadRate {
+  received(bytes: number): void
+  /** Whether the client can send: not while the gateway has no room for more, and not once the whole upload is here. */
+  turn(isSenders: boolean): void
+  readonly isSenders: boolean
+  /** Milliseconds in which the client could send. */
+  readonly ms: number
+
+  readonly bytesPerSecond: number
+}
+
+const windowMs = 2000
+
+export function createUploadRate(clock: Clock): UploadRate {
+  let spent = 0
+  let since: number | undefined
+  let window = { at: 0, bytes: 0 }
+  let before = { ms: 0, bytes: 0 }
+
+  const ms = (): number => spent + (since === undefined ? 0 : clock.monotonic() - since)
+
+  return {
+    received(bytes) {
+      const now = ms()
+      if (now - window.at >= windowMs) {
+        before = { ms: now - window.at, bytes: window.bytes }
+        window = { at: now, bytes: 0 }
+      }
+      window.bytes += bytes
+    },
+    turn(isSenders) {
+      spent = ms()
+      since = isSenders ? clock.monotonic() : undefined
+    },
+    get isSenders() {
+      return since !== undefined
+    },
+    get ms() {
+      return ms()
+    },
+    get bytesPerSecond() {
+      const lasted = before.ms + ms() - window.at
+      return lasted > 0 ? ((before.bytes + window.bytes) * 1000) / lasted : 0
+    },
+  }
+}

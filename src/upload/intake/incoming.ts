@@ -1,10 +1,11 @@
-// What a request brings: files one by one, all of them as one directory, or CARs.
+// What a request brings: files one by one, all of them as one directory, CARs, or blocks with all below them.
 import type { IncomingMessage } from 'node:http'
+import type { CID } from 'multiformats/cid'
+import { type Block, maxBlockBytes } from '../../core/block.ts'
 import { createGate } from '../../core/gate.ts'
 import type { Intake } from '../../store/store.ts'
 import { mostEntries } from '../directory/paths.ts'
 import { malformed } from '../failures.ts'
-import { type BlockRules, takeBlock } from './block.ts'
 import type { KeptParts } from './part-watch.ts'
 import { type PartName, type ReceiveOptions, receive } from './receive.ts'
 import type { Added, FileOptions, Received, Taking } from './taking.ts'
@@ -121,3 +122,36 @@ async function receiveDirectory(
 
 /** As clients of Kubo say it. */
 export const isFolder = ({ type }: Pick<PartName, 'type'>): boolean => /^application\/x-directory\b/i.test(type)
+
+/** What the block is called, and all that is below it, with itself. Throws a Failure for bytes that are no such block. */
+export type BlockRules = {
+  readonly cidOf: (bytes: Uint8Array) => Promise<CID>
+  readonly dagOf: (root: Block) => AsyncIterable<Block>
+}
+
+async function takeBlock(
+  source: AsyncIterable<Uint8Array>,
+  { cidOf, dagOf }: BlockRules,
+  { slot }: FileOptions,
+  take: (root: CID, blocks: AsyncIterable<Block>) => Promise<Received>,
+): Promise<Received> {
+  const pieces: Uint8Array[] = []
+  let length = 0
+  for await (const piece of source) {
+    length += piece.byteLength
+    if (length > maxBlockBytes) throw malformed(`the block is larger than the ${maxBlockBytes} bytes that one may have`)
+    // The receiver frees a piece when it is asked for the next one.
+    pieces.push(new Uint8Array(piece))
+  }
+  const bytes = Buffer.concat(pieces)
+  const cid = await cidOf(bytes)
+  return take(cid, withinQuota(cid, dagOf({ cid, bytes }), slot))
+}
+
+/** The root counted as it came; what is found below it is kept for the same client. */
+async function* withinQuota(root: CID, blocks: AsyncIterable<Block>, slot: FileOptions['slot']): AsyncGenerator<Block> {
+  for await (const block of blocks) {
+    if (!block.cid.equals(root)) slot?.quota?.add(block.bytes.byteLength)
+    yield block
+  }
+}

@@ -4,7 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../../backends/pinning/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
-import type { InTime } from './provider-calls.ts'
+import type { InTime } from '../asks.ts'
 
 export interface AskAgain {
   /** These providers may pin it later. */
