@@ -4,8 +4,8 @@ import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { CID } from 'multiformats/cid'
 import { carHeader, carSection } from '../src/ipld/car.ts'
-import { numbers } from './eviction.ts'
 import { made } from './work/content.ts'
+import { numbers } from './work/zipf.ts'
 
 const [count = '600'] = process.argv.slice(2)
 const upstreams = 5

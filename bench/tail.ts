@@ -8,7 +8,7 @@ import { CID } from 'multiformats/cid'
 import pAny from 'p-any'
 import { proves } from '../src/core/block.ts'
 import { startGateway } from '../test/support/gateway.ts'
-import { numbers } from './eviction.ts'
+import { numbers } from './work/zipf.ts'
 
 const files = Number(process.env['BENCH_FILES'] ?? 600)
 const lessons = Math.floor(files / 6)

@@ -44,6 +44,12 @@ export const trials: readonly Trial[] = [
     quick: { BENCH_COUNTED: '300', BENCH_WARM: '300' },
   },
   {
+    id: 'hit-ratio',
+    what: 'what a cache answers of what readers ask, alone and beside a crawler',
+    script: 'hit-ratio.ts',
+    quick: { BENCH_REQUESTS: '10000' },
+  },
+  {
     id: 'cores',
     what: 'two processes of one gateway (`workers: 2`) against one',
     script: 'cores.ts',

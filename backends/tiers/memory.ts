@@ -1,7 +1,7 @@
-// Blocks in this process, the least recently used going first. Every put is copied: a block kept as a view would pin the
-// buffer it was cut from, and change when its owner writes there. What comes out is the copy itself: read it only.
-import { LRUCache } from 'lru-cache'
+// A memory tier: blocks in this process, with admission. Every put is copied: a block kept as a view would pin the
+// buffer it was cut from, and change when its owner writes there. Readers must not write to what they get.
 import { z } from 'zod'
+import { AdmittingCache } from '../../src/core/admitting-cache.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { size } from '../../src/core/units.ts'
 import type { Tier, TierKind } from './contract.ts'
@@ -15,6 +15,8 @@ const options = z.strictObject({
 
 // What an entry costs besides its bytes: key, list node, ArrayBuffer. Without it a flood of tiny blocks is unbounded.
 const overheadBytes = 512
+// New blocks are read by all requests that wait for them.
+const probation = 0.1
 
 export const memory: TierKind<typeof options> = {
   use: 'memory',
@@ -23,11 +25,7 @@ export const memory: TierKind<typeof options> = {
 }
 
 function createMemoryTier(name: string, maxBytes: number): Tier {
-  const blocks = new LRUCache<string, Uint8Array>({
-    maxSize: maxBytes,
-    maxEntrySize: maxBytes,
-    sizeCalculation: (bytes) => bytes.byteLength + overheadBytes,
-  })
+  const blocks = new AdmittingCache<Uint8Array>({ maxBytes, probation })
   return {
     name,
     traits: { persistent: false, shared: false, trusted: true },
@@ -39,19 +37,20 @@ function createMemoryTier(name: string, maxBytes: number): Tier {
     async put(cid, bytes, signal) {
       signal?.throwIfAborted()
       const key = blockKey(cid)
-      if (!blocks.get(key))
-        blocks.set(key, bytes.byteLength === bytes.buffer.byteLength ? bytes : new Uint8Array(bytes))
+      if (blocks.peek(key)) return
+      const copy = () => (bytes.byteLength === bytes.buffer.byteLength ? bytes : new Uint8Array(bytes))
+      blocks.set(key, bytes.byteLength + overheadBytes, copy)
     },
     async has(cid, signal) {
       signal?.throwIfAborted()
-      return blocks.has(blockKey(cid))
+      return blocks.peek(blockKey(cid)) !== undefined
     },
     async delete(cid, signal) {
       signal?.throwIfAborted()
       blocks.delete(blockKey(cid))
     },
     clear: () => blocks.clear(),
-    usage: () => ({ bytes: blocks.calculatedSize, blocks: blocks.size, limitBytes: maxBytes }),
+    usage: () => ({ bytes: blocks.bytes, blocks: blocks.size, limitBytes: maxBytes }),
     async close() {
       blocks.clear()
     },

@@ -87,14 +87,34 @@ export async function startNginx(files: readonly Made[]): Promise<Server> {
   const folder = await tempFolder()
   await mkdir(join(folder, 'root/ipfs'), { recursive: true })
   for (const { cid, bytes } of files) await writeFile(join(folder, 'root/ipfs', cid), bytes)
+  return startNginxWith(folder, 'open_file_cache max=10000;', `root ${join(folder, 'root')};`)
+}
+
+/** Keeps what the origin answered. It forgets by time, or where its index has no room: a file takes 128 bytes there. */
+export async function startNginxCache({ url }: Pick<Server, 'url'>, files: number): Promise<Server> {
+  const folder = await tempFolder()
+  const zone = `keys_zone=one:${Math.ceil((files * 128) / 1024) + nginxZoneKib}k`
+  const path = `proxy_cache_path ${join(folder, 'cache')} ${zone} use_temp_path=off;`
+  const upstream = `upstream origin { server ${new URL(url).host}; keepalive 16; }`
+  return startNginxWith(
+    folder,
+    `${path} ${upstream}`,
+    'location / { proxy_pass http://origin; proxy_http_version 1.1; proxy_set_header Connection ""; proxy_cache one; }',
+  )
+}
+
+// Of its own, in each index.
+const nginxZoneKib = 32
+
+async function startNginxWith(folder: string, ofHttp: string, ofServer: string): Promise<Server> {
   const port = await freePort()
   const temp = ['client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'].map(
     (one) => `${one}_temp_path ${join(folder, one)};`,
   )
   const conf = `${process.getuid?.() === 0 ? 'user root;' : ''} daemon off; worker_processes 1; pid ${join(folder, 'pid')};
-error_log ${join(folder, 'error')}; events { worker_connections 1024; }
-http { access_log off; ${temp.join(' ')} sendfile on; tcp_nopush on; keepalive_requests 1000; open_file_cache max=10000;
-default_type application/octet-stream; server { listen 127.0.0.1:${port}; root ${join(folder, 'root')}; } }`
+error_log ${join(folder, 'error')} crit; events { worker_connections 1024; }
+http { access_log off; ${temp.join(' ')} sendfile on; tcp_nopush on; keepalive_requests 1000; ${ofHttp}
+default_type application/octet-stream; server { listen 127.0.0.1:${port}; ${ofServer} } }`
   await writeFile(join(folder, 'nginx.conf'), conf)
   const child = start(...pinned(0, 'nginx', ['-p', folder, '-c', join(folder, 'nginx.conf')]))
   child.line.catch(() => {})
@@ -111,14 +131,26 @@ default_type application/octet-stream; server { listen 127.0.0.1:${port}; root $
 }
 
 /** Keeps in memory what the gateway answered: it looks at no byte either. */
-export async function startVarnish(origin: Server): Promise<Server> {
+export async function startVarnish(origin: Pick<Server, 'url'>, bytes = 256 * 1024 * 1024): Promise<Server> {
   const folder = await tempFolder()
   const { hostname, port } = new URL(origin.url)
   const vcl = join(folder, 'default.vcl')
   await writeFile(vcl, `vcl 4.1; backend default { .host = "${hostname}"; .port = "${port}"; }`)
   const url = `http://127.0.0.1:${await freePort()}`
   // Without its jail: as root it would become a user who may not read this folder.
-  const args = ['-j', 'none', '-F', '-n', join(folder, 'work'), '-f', vcl, '-a', new URL(url).host, '-s', 'malloc,256m']
+  const args = [
+    '-j',
+    'none',
+    '-F',
+    '-n',
+    join(folder, 'work'),
+    '-f',
+    vcl,
+    '-a',
+    new URL(url).host,
+    '-s',
+    `malloc,${bytes}`,
+  ]
   const child = start(...pinned(0, 'varnishd', args))
   child.line.catch(() => {})
   await reachable(url)

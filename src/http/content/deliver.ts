@@ -24,7 +24,7 @@ import { rangeApplies } from './conditional.ts'
 import type { ContentPlace } from './content-place.ts'
 import { contentHeaders, disposition, headerSafe, programsOnly } from './headers.ts'
 import { parseRange, type Range } from './range.ts'
-import { lasting, type ReadyAnswer, type ResponseCache } from './response-cache.ts'
+import type { ReadyAnswer, ResponseCache } from './response-cache.ts'
 import type { Moved } from './web-body.ts'
 
 export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'target'> & {
@@ -373,6 +373,6 @@ function keepReady(
   if (!isPlain || place.cacheKey === undefined) return undefined
   if (whole.byteLength > deps.hot.maxItem || target.search !== '' || !isUsualSpelling(target.path)) return undefined
   const kept = headers.with(headers.indexOf('Cache-Status') + 1, 'cidgate; hit; detail=hot')
-  const body = lasting(whole, release !== undefined)
-  return deps.hot.add(place.cacheKey, { headers: kept, body, etag, isCompressible }, epoch)
+  const answer = { headers: kept, body: whole, isLent: release !== undefined, etag, isCompressible }
+  return deps.hot.add(place.cacheKey, answer, epoch)
 }

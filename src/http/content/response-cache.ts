@@ -1,7 +1,7 @@
 // The response cache (`cache.responses`): complete small responses as text of their head and body,
 // under the key from `Hosts.keyOf`.
 import { STATUS_CODES } from 'node:http'
-import { LRUCache } from 'lru-cache'
+import { AdmittingCache } from '../../core/admitting-cache.ts'
 import { type Coding, codedHeaders, codedTag } from '../codings/codings.ts'
 
 /** The head of a response that is sent many times. */
@@ -16,7 +16,9 @@ export type ReadyHead = {
 export type CachedAnswer = {
   /** A flat list of names and values, as writeHead accepts it. */
   readonly headers: readonly string[]
-  readonly body: Buffer
+  readonly body: Uint8Array
+  /** The owner of the body overwrites it later. */
+  readonly isLent?: boolean
   readonly etag: string
   /** The response depends on Accept-Encoding. */
   readonly isCompressible: boolean
@@ -41,7 +43,7 @@ export interface ResponseCache {
   get(key: string): ReadyAnswer | undefined
   /**
    * Caches a complete, verified, immutable 200 and returns it; refuses a response that was begun in
-   * an earlier epoch.
+   * an earlier epoch, and, in a full cache, one that was not requested before.
    */
   add(key: string, answer: CachedAnswer, epoch?: number): ReadyAnswer | undefined
   /** Adds a coded form to the identity form, if that is still cached. */
@@ -57,16 +59,18 @@ export interface ResponseCache {
   readonly items: number
 }
 
-const form = ({ headers, body, etag }: Omit<CachedAnswer, 'isCompressible'>): ReadyForm => ({
+type Form = Pick<ReadyForm, 'body' | 'etag'> & Pick<CachedAnswer, 'headers'>
+
+const form = ({ headers, body, etag }: Form): ReadyForm => ({
   head: readyHead(200, headers),
   unchanged: undefined,
   body,
   etag,
 })
 
-const readyAnswer = (answer: CachedAnswer): ReadyAnswer => ({
-  ...form(answer),
-  isCompressible: answer.isCompressible,
+const readyAnswer = ({ headers, body, isLent = false, etag, isCompressible }: CachedAnswer): ReadyAnswer => ({
+  ...form({ headers, body: lasting(body, isLent), etag }),
+  isCompressible,
   coded: {},
 })
 
@@ -85,12 +89,13 @@ const entryBytes = 1024
  * text and in the 304.
  */
 function sizeOf(answer: ReadyAnswer, key: string): number {
-  let size = key.length + sizeOfForm(answer)
-  for (const coded of Object.values(answer.coded)) size += sizeOfForm(coded)
+  let size = key.length + sizeOfForm(answer.head.headers, answer.body)
+  for (const { head, body } of Object.values(answer.coded)) size += sizeOfForm(head.headers, body)
   return size
 }
 
-const sizeOfForm = ({ head, body }: ReadyForm): number => body.byteLength + entryBytes + 3 * head.lines.length
+const sizeOfForm = (headers: readonly string[], body: Uint8Array): number =>
+  body.byteLength + entryBytes + 3 * headers.reduce((sum, { length }) => sum + length + 2, 0)
 
 export function createResponseCache({
   maxBytes,
@@ -99,21 +104,15 @@ export function createResponseCache({
   readonly maxBytes: number
   readonly maxItem: number
 }): ResponseCache {
-  const answers =
-    maxBytes > 0
-      ? new LRUCache<string, ReadyAnswer>({
-          maxSize: maxBytes,
-          sizeCalculation: sizeOf,
-        })
-      : undefined
+  // Caching a response copies it, so a response that may be requested only once is refused.
+  const answers = maxBytes > 0 ? new AdmittingCache<ReadyAnswer>({ maxBytes, probation: 0 }) : undefined
   let epoch = 0
   return {
     get: (key) => answers?.get(key),
     add(key, answer, begun = epoch) {
       if (!answers || begun !== epoch || answer.body.byteLength > maxItem) return undefined
-      const ready = readyAnswer(answer)
-      answers.set(key, ready)
-      return ready
+      const bytes = key.length + sizeOfForm(answer.headers, answer.body)
+      return answers.set(key, bytes, () => readyAnswer(answer))
     },
     addCoded(key, answer, coding, body) {
       const headers = codedHeaders(answer.head.headers, coding, body.byteLength)
@@ -122,8 +121,7 @@ export function createResponseCache({
       // The entry may have been purged or replaced meanwhile.
       if (!kept || kept.etag !== answer.etag) return coded
       const grown = { ...kept, coded: { ...kept.coded, [coding]: coded } }
-      // An entry above the cache size would be rejected and evict the identity form.
-      if (sizeOf(grown, key) <= maxBytes) answers?.set(key, grown)
+      answers?.set(key, sizeOf(grown, key), () => grown)
       return coded
     },
     forget: (key) => answers?.delete(key),
@@ -137,7 +135,7 @@ export function createResponseCache({
     maxBytes,
     maxItem: maxBytes > 0 ? Math.min(maxItem, maxBytes - entryBytes) : 0,
     get bytes() {
-      return answers?.calculatedSize ?? 0
+      return answers?.bytes ?? 0
     },
     get items() {
       return answers?.size ?? 0

@@ -1,0 +1,132 @@
+// A cache in memory, limited in bytes, that a crawler cannot empty. A cache with room keeps every value.
+// A full one puts a new value on probation; a value that is set again displaces the least recently
+// used, unless that was read since its admission, which spares it once (2Q with CLOCK's second chance).
+import { LRUCache } from 'lru-cache'
+
+type Entry<Value> = {
+  readonly key: string
+  readonly value: Value
+  readonly bytes: number
+  /** Since its admission, or since it was spared. */
+  wasRead: boolean
+  /** The count of sets at its admission. */
+  readonly setAt: number
+}
+
+export type AdmittingCacheOptions = {
+  readonly maxBytes: number
+  /** The share of `maxBytes` for values that were set once. 0: these are not kept. */
+  readonly probation: number
+}
+
+// A crawler may own half of the ghosts.
+const ghostsPerByte = 2
+
+export class AdmittingCache<Value> {
+  readonly maxBytes: number
+  readonly #maxProbationBytes: number
+  readonly #main: LRUCache<string, Entry<Value>>
+  readonly #probation: LRUCache<string, Entry<Value>>
+  /** Hashes of keys without their values; the size of an entry is that of its value. */
+  readonly #ghosts: LRUCache<number, true>
+  #sets = 0
+
+  constructor({ maxBytes, probation }: AdmittingCacheOptions) {
+    this.maxBytes = maxBytes
+    this.#maxProbationBytes = Math.floor(maxBytes * probation)
+    this.#main = new LRUCache({ maxSize: maxBytes })
+    this.#probation = new LRUCache({ maxSize: maxBytes })
+    this.#ghosts = new LRUCache({ maxSize: maxBytes * ghostsPerByte })
+  }
+
+  get bytes(): number {
+    return this.#main.calculatedSize + this.#probation.calculatedSize
+  }
+
+  get size(): number {
+    return this.#main.size + this.#probation.size
+  }
+
+  get(key: string): Value | undefined {
+    const entry = this.#main.get(key)
+    if (!entry) return this.#probation.peek(key)?.value
+    // The request that set the value may read it several times.
+    if (entry.setAt !== this.#sets) entry.wasRead = true
+    return entry.value
+  }
+
+  /** Reads without counting as a read. */
+  peek(key: string): Value | undefined {
+    return (this.#main.peek(key) ?? this.#probation.peek(key))?.value
+  }
+
+  /** Replaces or admits a value, made only then. `undefined`: the cache refuses it. */
+  set(key: string, bytes: number, make: () => Value): Value | undefined {
+    if (bytes > this.maxBytes) return undefined
+    this.#sets++
+    if (this.#main.has(key)) return this.#keep(this.#main, key, bytes, make)
+    if (this.#probation.has(key)) return this.#keep(this.#probation, key, bytes, make)
+    const hash = hashOf(key)
+    if (this.#hasRoom(bytes) || (this.#ghosts.has(hash) && this.#displace(bytes))) {
+      this.#ghosts.delete(hash)
+      return this.#keep(this.#main, key, bytes, make)
+    }
+    if (this.#maxProbationBytes > 0) return this.#keep(this.#probation, key, bytes, make)
+    this.#ghosts.set(hash, true, { size: bytes })
+    return undefined
+  }
+
+  delete(key: string): void {
+    if (!this.#main.delete(key)) this.#probation.delete(key)
+  }
+
+  clear(): void {
+    for (const part of [this.#main, this.#probation, this.#ghosts]) part.clear()
+  }
+
+  #hasRoom(bytes: number): boolean {
+    return this.#main.calculatedSize + bytes <= this.maxBytes - this.#maxProbationBytes
+  }
+
+  /** Makes room in the main part. False: the next victim was read, and is spared once. */
+  #displace(bytes: number): boolean {
+    if (bytes > this.maxBytes - this.#maxProbationBytes) return false
+    while (!this.#hasRoom(bytes)) {
+      const oldest = oldestOf(this.#main)
+      if (oldest.wasRead) {
+        oldest.wasRead = false
+        this.#main.get(oldest.key)
+        return false
+      }
+      this.#main.delete(oldest.key)
+    }
+    return true
+  }
+
+  #keep(part: LRUCache<string, Entry<Value>>, key: string, bytes: number, make: () => Value): Value {
+    const value = make()
+    const { wasRead = false } = part.peek(key) ?? {}
+    part.set(key, { key, value, bytes, wasRead, setAt: this.#sets }, { size: bytes })
+    while (this.#probation.calculatedSize > this.#maxProbationBytes && this.#probation.size > 1) {
+      const oldest = oldestOf(this.#probation)
+      this.#probation.delete(oldest.key)
+      this.#ghosts.set(hashOf(oldest.key), true, { size: oldest.bytes })
+    }
+    // A value may be larger than its part, or have grown.
+    while (this.bytes > this.maxBytes) {
+      const from = this.#main.size > (part === this.#main ? 1 : 0) ? this.#main : this.#probation
+      from.delete(oldestOf(from).key)
+    }
+    return value
+  }
+}
+
+const oldestOf = <Value>(part: LRUCache<string, Entry<Value>>): Entry<Value> =>
+  part.rvalues().next().value as Entry<Value>
+
+/** FNV-1a. A collision admits a key at its first set, which is harmless. */
+function hashOf(key: string): number {
+  let hash = 0x811c9dc5 | 0
+  for (let at = 0; at < key.length; at++) hash = Math.imul(hash ^ key.charCodeAt(at), 0x01000193)
+  return hash
+}
