@@ -107,7 +107,11 @@ async function main(): Promise<void> {
   const origin = await startOrigin([large, small])
   const [file] = await made(large)
   const [hot] = await made(small)
-  const limits = { connections: idle + slow + 500, connectionsPerClient: idle + slow + 500, keepAlive: '10m' }
+  const limits = {
+    maxConnections: idle + slow + 500,
+    maxConnectionsPerClient: idle + slow + 500,
+    keepAliveTimeout: '10m',
+  }
   const gateway = await startCidgate({
     limits,
     retrieval: { probeEvery: 0, upstreams: [{ name: 'origin', url: origin.url }] },

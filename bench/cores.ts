@@ -50,7 +50,7 @@ const works: readonly Work[] = [
   {
     id: 'miss',
     content: { count: missesPerRound * (rounds + 1), bytes: 4096, seed: 1000 },
-    cache: { hot: { maxBytes: 0 }, tiers: [memory] },
+    cache: { responses: { maxBytes: 0 }, tiers: [memory] },
     load: (paths, round) => ({
       connections: 64,
       requests: paths.slice(round * missesPerRound, (round + 1) * missesPerRound).map((path) => ({ path })),
@@ -61,7 +61,7 @@ const works: readonly Work[] = [
   {
     id: 'big',
     content: { count: 1, bytes: 64 * mib, seed: 3 },
-    cache: { hot: { maxBytes: 0 }, tiers: [disk] },
+    cache: { responses: { maxBytes: 0 }, tiers: [disk] },
     load: over(16),
     isWarm: true,
     unit: 'MiB',

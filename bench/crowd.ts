@@ -66,7 +66,7 @@ const path = `/ipfs/${files[0]?.cid}`
 const origin = await startOrigin([content])
 const cidgate = await startCidgate({
   retrieval: { probeEvery: 0, upstreams: [{ name: 'origin', url: origin.url }] },
-  limits: { connectionsPerClient: 8192 },
+  limits: { maxConnectionsPerClient: 8192 },
 })
 await (await fetch(cidgate.url + path)).arrayBuffer()
 const servers: [string, Server][] = [

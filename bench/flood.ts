@@ -185,6 +185,8 @@ if (process.argv[2] === 'probe') {
   const paths = (await made(cold)).map(({ cid }) => `/ipfs/${cid}`)
   const hotPath = `/ipfs/${only?.cid}`
   const counts = (process.env['BENCH_CONNECTIONS'] ?? '0,500,2000').split(',').map(Number)
-  const limits = (process.env['BENCH_LIMITS'] ?? '{"inFlight":200}').split(';').map((one) => JSON.parse(one) as object)
+  const limits = (process.env['BENCH_LIMITS'] ?? '{"maxConcurrentRequests":200}')
+    .split(';')
+    .map((one) => JSON.parse(one) as object)
   for (const limit of limits) for (const connections of counts) await run(limit, connections, paths, hotPath)
 }

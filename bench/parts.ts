@@ -35,8 +35,8 @@ const warm = number('BENCH_WARM', 600)
 const counted = number('BENCH_COUNTED', 1000)
 const small = (bytes: number): Content => ({ count: warm + counted, bytes, seed: 1000 })
 const noHot = { maxBytes: 0 }
-const memory = { hot: noHot, tiers: [{ use: 'memory', maxBytes: '64MiB' }] }
-const disk = { hot: noHot, tiers: [{ use: 'disk', maxBytes: '10GiB' }] }
+const memory = { responses: noHot, tiers: [{ use: 'memory', maxBytes: '64MiB' }] }
+const disk = { responses: noHot, tiers: [{ use: 'disk', maxBytes: '10GiB' }] }
 
 const rows: readonly PartsRow[] = [
   {

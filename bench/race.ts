@@ -43,7 +43,10 @@ async function start(count: number, sizes: readonly number[]): Promise<Upstreams
 const gatewayOver = (urls: readonly string[], hedge: string): Promise<TestGateway> =>
   startGateway({
     upstreams: urls.map((url, index) => ({ name: `u${index}`, url })),
-    config: { retrieval: { hedge }, cache: { tiers: [{ use: 'memory', maxBytes: '128MiB' }], hot: { maxBytes: 0 } } },
+    config: {
+      retrieval: { hedgeDelay: hedge },
+      cache: { tiers: [{ use: 'memory', maxBytes: '128MiB' }], responses: { maxBytes: 0 } },
+    },
   })
 
 const p99 = (values: readonly number[]): number =>

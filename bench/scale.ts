@@ -55,7 +55,7 @@ const open = ({ folder }: Store, maxBytes: number, from: Server = origin): Promi
   startCidgate({
     retrieval: { probeEvery: 0, upstreams: [{ name: 'origin', url: from.url }] },
     cache: {
-      hot: { maxBytes: 0 },
+      responses: { maxBytes: 0 },
       tiers: [{ use: 'disk', path: folder, maxBytes: `${Math.ceil(maxBytes / 1024)}KiB` }],
     },
   })

@@ -49,7 +49,7 @@ async function start(hasS3: boolean): Promise<Running> {
     data: join(data, 'data'),
     log: { level: 'error' },
     retrieval: { probeEvery: 0, upstreams: [{ name: 'near', url: servers.upstream }] },
-    cache: { hot: { maxBytes: 0 }, tiers },
+    cache: { responses: { maxBytes: 0 }, tiers },
   })
   await writeFile(config, text)
   const gateway: ChildProcess = spawn(process.execPath, [file('../src/cli/main.ts'), 'serve', '--config', config], {

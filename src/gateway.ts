@@ -174,13 +174,18 @@ const onlyServed =
 const doorsOf = ({ responses, limits, hosts, names, trustedProxies, upload, proxy, public: address }: Config): Doors =>
   createDoors({
     mode: responses.types,
-    stalledMs: limits.stalled,
-    most: limits.inFlight,
+    stalledMs: limits.writeTimeout,
+    most: limits.maxConcurrentRequests,
     hosts,
-    sites: names.sites,
+    sites: names.dnslinkSites,
     trustedProxies,
     paths: [
-      ...['/add', '/openapi.json', ...(upload.rpc ? ['/api/v0'] : []), ...(address ? ['/routing/v1', '/ipni/v1'] : [])],
+      ...[
+        '/add',
+        '/openapi.json',
+        ...(upload.kuboRpc ? ['/api/v0'] : []),
+        ...(address ? ['/routing/v1', '/ipni/v1'] : []),
+      ],
       ...proxy.map(({ path }) => path),
     ],
     why: notStarted(),

@@ -48,14 +48,24 @@ export type CallService = (
 /** The service of one provider: all calls share its sockets, timeouts and credentials. */
 export function createService(
   { name, clock, userAgent, trace }: ProviderContext,
-  { connect, idle }: { readonly connect: number; readonly idle: number },
+  { connectTimeout, idleTimeout }: { readonly connectTimeout: number; readonly idleTimeout: number },
   headers: Readonly<Record<string, string>>,
 ): { readonly ask: CallService; close(): Promise<void> } {
-  const agent = createAgent(connect).compose(withTrace(trace))
+  const agent = createAgent(connectTimeout).compose(withTrace(trace))
   const shared = { ...headers, 'user-agent': userAgent }
   return {
     ask: (method, url, signal, more = {}) =>
-      call({ name, agent, clock, signal, method, url, idleMs: idle, ...more, headers: { ...shared, ...more.headers } }),
+      call({
+        name,
+        agent,
+        clock,
+        signal,
+        method,
+        url,
+        idleMs: idleTimeout,
+        ...more,
+        headers: { ...shared, ...more.headers },
+      }),
     close: () => agent.destroy(),
   }
 }

@@ -21,7 +21,7 @@ const mostPollMs = 5_000
 export const cluster: ProviderKind<typeof options> = {
   use: 'cluster',
   options,
-  readBack: (settings) => readGateway(settings.gateway, settings.connect),
+  readBack: (settings) => readGateway(settings.gateway, settings.connectTimeout),
   create: createCluster,
 }
 

@@ -22,7 +22,7 @@ const options = z.strictObject({
     .describe('4everland takes files, not CARs: its CIDs are compared.'),
   endpoint: url().optional().describe('By default that of the variant.'),
   region: z.string().default('us-east-1'),
-  patience: duration()
+  cidTimeout: duration()
     .prefault('30s')
     .describe('How long an object that was stored may be without its CID; then it is looked at again later.'),
   gateway: gateway('By default that of the variant, where `endpoint` is not set.'),
@@ -54,9 +54,9 @@ function readBack({
   gateway: said,
   endpoint,
   variant,
-  connect,
+  connectTimeout,
 }: z.output<typeof options>): ReadBack | false | undefined {
-  if (said !== undefined || endpoint !== undefined) return readGateway(said, connect)
+  if (said !== undefined || endpoint !== undefined) return readGateway(said, connectTimeout)
   return variants[variant].gateway
 }
 
@@ -117,7 +117,7 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
 
   /** The object appears a moment after it was stored, and its CID a moment after that. */
   async function untilNamed(cid: CID, signal: AbortSignal): Promise<CID> {
-    const until = clock.monotonic() + settings.patience
+    const until = clock.monotonic() + settings.cidTimeout
     for (let waitMs = firstLookMs; ; waitMs = Math.min(maxLookMs, waitMs * 2)) {
       const told = await look(cid, signal)
       if (told.cid !== undefined) {
@@ -133,9 +133,9 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
   }
 
   const unnamed = (isThere: boolean): Failure => {
-    const { patience, bucket } = settings
-    if (!isThere) return failed(name, `the stored object does not show up after ${patience} ms`, 'transient')
-    const what = `the stored object has no CID after ${patience} ms`
+    const { cidTimeout, bucket } = settings
+    if (!isThere) return failed(name, `the stored object does not show up after ${cidTimeout} ms`, 'transient')
+    const what = `the stored object has no CID after ${cidTimeout} ms`
     return failed(name, `${what}; if it never has, the bucket ${bucket} is not on the IPFS network`, 'transient')
   }
 

@@ -22,10 +22,10 @@ function readBack({
   gateway: said,
   url: add,
   headers,
-  connect,
+  connectTimeout,
 }: z.output<typeof options>): ReadBack | false | undefined {
-  if (said !== undefined) return readGateway(said, connect)
-  return readGateway({ url: besideAdd(add), use: 'trustless', headers }, connect)
+  if (said !== undefined) return readGateway(said, connectTimeout)
+  return readGateway({ url: besideAdd(add), use: 'trustless', headers }, connectTimeout)
 }
 
 const besideAdd = (add: string): string => new URL('.', add).href

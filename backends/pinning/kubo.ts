@@ -22,7 +22,10 @@ const options = z.strictObject({
     .refine((text) => !/\/api\/v0\/?$/.test(text), 'expected the address without /api/v0, which is put behind it')
     .describe('The RPC address, without /api/v0.'),
   auth: auth(),
-  how: z.enum(['car', 'add']).default('car').describe('car keeps the CID; add is for services without dag/import.'),
+  uploadAs: z
+    .enum(['car', 'add'])
+    .default('car')
+    .describe('car keeps the CID; add is for services without dag/import.'),
   gateway: gateway('By default its RPC, for what lies in the node.'),
   ...clocks,
 })
@@ -31,10 +34,13 @@ const options = z.strictObject({
 export const kubo: ProviderKind<typeof options> = { use: 'kubo', options, readBack, create: createKubo }
 
 function readBack(settings: z.output<typeof options>): ReadBack | false | undefined {
-  if (settings.gateway !== undefined) return readGateway(settings.gateway, settings.connect)
-  const { url, auth, connect } = settings
+  if (settings.gateway !== undefined) return readGateway(settings.gateway, settings.connectTimeout)
+  const { url, auth, connectTimeout } = settings
   const headers = authorization(auth)
-  return { use: 'kubo', options: { url, headers, connect: `${connect}ms`, offline: true, allowPrivate: true } }
+  return {
+    use: 'kubo',
+    options: { url, headers, connectTimeout: `${connectTimeout}ms`, offline: true, allowPrivate: true },
+  }
 }
 
 function createKubo(settings: z.output<typeof options>, context: ProviderContext): Provider {
@@ -90,7 +96,7 @@ function createKubo(settings: z.output<typeof options>, context: ProviderContext
   return {
     name,
     traits: { takesBytes: true, local: false },
-    pin: async (upload, signal) => CID.parse(await (settings.how === 'car' ? byCar : byAdd)(upload, signal)),
+    pin: async (upload, signal) => CID.parse(await (settings.uploadAs === 'car' ? byCar : byAdd)(upload, signal)),
     async unpin(cid, signal) {
       const reply = await rpc('pin/rm', { arg: cid.toString() }, signal, undefined, [500])
       if (reply.status === 500 && !/not pinned/i.test(said(reply)))

@@ -23,8 +23,8 @@ export const token = () =>
     .refine((text) => /^[\x21-\x7e]*$/.test(text), 'expected a token without spaces or other than ASCII characters')
 
 export const clocks = {
-  connect: duration().prefault('3s').describe('Until a connection is there.'),
-  idle: duration().prefault('30s').describe('The longest silence of the service.'),
+  connectTimeout: duration().prefault('3s').describe('Until a connection is there.'),
+  idleTimeout: duration().prefault('30s').describe('The longest silence of the service.'),
 } as const
 
 export const auth = () =>
@@ -66,5 +66,5 @@ export type GatewayOption = z.output<ReturnType<typeof gateway>>
 export function readGateway(said: GatewayOption, connectMs: number): ReadBack | false | undefined {
   if (said === undefined || said === false) return said
   const { url, use, headers } = typeof said === 'string' ? { url: said, use: 'trustless', headers: {} } : said
-  return { use, options: { url, headers, connect: `${connectMs}ms`, allowPrivate: true } }
+  return { use, options: { url, headers, connectTimeout: `${connectMs}ms`, allowPrivate: true } }
 }

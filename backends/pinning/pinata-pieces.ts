@@ -11,7 +11,7 @@ export type PiecesOptions = {
   readonly clock: Clock
   readonly files: string
   readonly metadata: Readonly<Record<string, string>>
-  readonly pieceBytes: number
+  readonly chunkBytes: number
   readonly ask: CallService
 }
 
@@ -25,7 +25,7 @@ const mostWaitMs = 8_000
 const mostBegun = 1_000
 
 /** Resolves once the service has every byte, with the CID that it reported, if any. */
-export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: PiecesOptions) {
+export function createPieces({ name, clock, files, metadata, chunkBytes, ask }: PiecesOptions) {
   /** URLs of incomplete uploads by CID. */
   const begun = new LRUCache<string, string>({ max: mostBegun })
 
@@ -61,7 +61,7 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
     total: number,
     signal: AbortSignal,
   ): Promise<UploadedSoFar> {
-    const length = Math.min(pieceBytes, total - from)
+    const length = Math.min(chunkBytes, total - from)
     const reply = await ask('PATCH', place, signal, {
       headers: {
         ...tus,
@@ -103,7 +103,7 @@ export function createPieces({ name, clock, files, metadata, pieceBytes, ask }: 
       begun.set(key, place)
       const from = found?.offset ?? 0
       if (from === total) return { offset: total, cid: found?.cid }
-      furthest = Math.max(furthest, Math.min(total, from + pieceBytes))
+      furthest = Math.max(furthest, Math.min(total, from + chunkBytes))
       return patch(place, from, reader, total, signal)
     }
 

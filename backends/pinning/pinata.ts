@@ -25,7 +25,7 @@ const options = z.strictObject({
   uploadsUrl: url().default(home.uploads).describe('Where files are sent.'),
   apiUrl: url().default(home.api).describe('Where they are listed and removed.'),
   resumableAbove: z.int().min(1).default(94_371_840).describe('Bytes above which an upload goes in pieces.'),
-  pieceBytes: z
+  chunkBytes: z
     .int()
     .min(1)
     .default(50 * 1024 * 1024 + 1)
@@ -42,8 +42,8 @@ const mostLookMs = 8_000
 
 export const pinata: ProviderKind<typeof options> = { use: 'pinata', options, readBack, create: createPinata }
 
-function readBack({ gateway: said, apiUrl, connect }: z.output<typeof options>): ReadBack | false | undefined {
-  return said === undefined && apiUrl === home.api ? publicGateway : readGateway(said, connect)
+function readBack({ gateway: said, apiUrl, connectTimeout }: z.output<typeof options>): ReadBack | false | undefined {
+  return said === undefined && apiUrl === home.api ? publicGateway : readGateway(said, connectTimeout)
 }
 
 function createPinata(settings: z.output<typeof options>, context: ProviderContext): Provider {
@@ -57,7 +57,7 @@ function createPinata(settings: z.output<typeof options>, context: ProviderConte
     clock,
     files,
     ask,
-    pieceBytes: settings.pieceBytes,
+    chunkBytes: settings.chunkBytes,
     metadata: { filename: settings.uploadName, filetype: carType, network: 'public', car: 'true' },
   })
 

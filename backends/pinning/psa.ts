@@ -40,7 +40,7 @@ export const psa: ProviderKind<typeof options> = {
   use: 'psa',
   options,
   fetches: true,
-  readBack: (settings) => readGateway(settings.gateway, settings.connect),
+  readBack: (settings) => readGateway(settings.gateway, settings.connectTimeout),
   create: createPsa,
 }
 

@@ -42,7 +42,7 @@ export const redis: TallyKind<typeof options> = {
         return await orAborted(signal, open().then(call))
       } catch (error) {
         signal.throwIfAborted()
-        throw explainRedis(last.error ?? error, { what: 'limits.sharedBy', source: 'ours' })
+        throw explainRedis(last.error ?? error, { what: 'limits.sharedStore', source: 'ours' })
       }
     }
 

@@ -37,7 +37,7 @@ const options = z
         "With secretAccessKey. Without: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS's own chain (npm install @aws-sdk/credential-provider-node).",
       ),
     secretAccessKey: z.string().min(1).optional(),
-    missing403: z
+    treat403AsMissing: z
       .union([z.literal('auto'), z.boolean()])
       .default('auto')
       .describe('Whether 403 means that an object is missing, as without s3:ListBucket. auto: found out with a probe.'),

@@ -28,7 +28,12 @@ const emptyCid = CID.parse('bafkqaaa')
 export const kubo: UpstreamKind<typeof options> = { use: 'kubo', options, create: createKubo }
 
 function createKubo(settings: z.output<typeof options>, { name, userAgent, clock, trace }: UpstreamContext): Upstream {
-  const agent = createAgent({ ...settings, connectMs: settings.connect, trace })
+  const agent = createAgent({
+    ...settings,
+    connectMs: settings.connectTimeout,
+    connections: settings.maxConnections,
+    trace,
+  })
 
   const call = (
     command: string,
@@ -48,8 +53,8 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
       agent,
       signal,
       clock,
-      firstByteMs: settings.firstByte,
-      idleMs: settings.idle,
+      firstByteMs: settings.firstByteTimeout,
+      idleMs: settings.bodyTimeout,
     })
   }
 
@@ -77,7 +82,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
 
   return {
     name,
-    traits: { dag: false, canBlock: () => true, connections: settings.connections },
+    traits: { dag: false, canBlock: () => true, connections: settings.maxConnections },
     block,
     async *dag() {
       throw new Failure('not-found', `${name} is asked for single blocks only`, { source: 'upstream' })

@@ -11,10 +11,10 @@ export const httpOptions = {
     .refine(hasNoUser, { error: 'expected an address without a user; use headers' })
     .describe('Where it is; paths such as /ipfs/<cid> are added to it.'),
   headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request, such as an API key.'),
-  connect: duration().prefault('3s').describe('Until a connection is there.'),
-  firstByte: duration().prefault('5s').describe('Until the answer begins.'),
-  idle: duration().prefault('5s').describe('The longest silence in the middle of an answer.'),
-  connections: z
+  connectTimeout: duration().prefault('3s').describe('Until a connection is there.'),
+  firstByteTimeout: duration().prefault('5s').describe('Until the answer begins.'),
+  bodyTimeout: duration().prefault('5s').describe('The longest silence in the middle of an answer.'),
+  maxConnections: z
     .int()
     .min(1)
     .default(32)

@@ -33,8 +33,13 @@ const habits = [
 export const plain: UpstreamKind<typeof options> = { use: 'plain', options, create: createPlain }
 
 function createPlain(settings: z.output<typeof options>, { name, userAgent, clock, trace }: UpstreamContext): Upstream {
-  const { url, headers, firstByte, idle, redirects } = settings
-  const agent = createAgent({ ...settings, connectMs: settings.connect, trace })
+  const { url, headers, firstByteTimeout, bodyTimeout, redirects } = settings
+  const agent = createAgent({
+    ...settings,
+    connectMs: settings.connectTimeout,
+    connections: settings.maxConnections,
+    trace,
+  })
   // Caches the leaves of a rebuilt file, which are requested next.
   const rebuilt = new LRUCache<string, Uint8Array>({
     maxSize: rebuiltBytes,
@@ -51,8 +56,8 @@ function createPlain(settings: z.output<typeof options>, { name, userAgent, cloc
       redirects,
       signal,
       clock,
-      firstByteMs: firstByte,
-      idleMs: idle,
+      firstByteMs: firstByteTimeout,
+      idleMs: bodyTimeout,
     })
     return cid.code === codec.raw ? readOne(name, answer, cid) : readBlock(name, answer)
   }
@@ -62,7 +67,7 @@ function createPlain(settings: z.output<typeof options>, { name, userAgent, cloc
     traits: {
       dag: false,
       canBlock: (cid) => cid.code === codec.raw || cid.code === codec.dagPb,
-      connections: settings.connections,
+      connections: settings.maxConnections,
     },
     async block(cid, signal) {
       const known = rebuilt.get(blockKey(cid))

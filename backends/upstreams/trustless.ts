@@ -53,9 +53,15 @@ function createTrustless(
   settings: z.output<typeof options>,
   { name, userAgent, isFound, clock, trace }: UpstreamContext,
 ): Upstream {
-  const { url, headers, firstByte, idle } = settings
+  const { url, headers, firstByteTimeout, bodyTimeout } = settings
   const redirects = isFound ? 'none' : settings.redirects
-  const agent = createAgent({ ...settings, connectMs: settings.connect, isFound, trace })
+  const agent = createAgent({
+    ...settings,
+    connectMs: settings.connectTimeout,
+    connections: settings.maxConnections,
+    isFound,
+    trace,
+  })
   const rawUrl = contentUrls(url, { format: 'raw' })
   const rawHeaders = asPlain({ ...headers, accept: rawType, 'user-agent': userAgent })
   let dag = true
@@ -78,8 +84,8 @@ function createTrustless(
       redirects,
       signal,
       clock,
-      firstByteMs: firstByte,
-      idleMs: idle,
+      firstByteMs: firstByteTimeout,
+      idleMs: bodyTimeout,
     })
 
   function noteTorn(cid: CID): void {
@@ -90,7 +96,7 @@ function createTrustless(
   /** The common part of all requests for blocks. */
   const whole: Omit<WholeQuestion, 'url'> = {
     ...{ name, headers: rawHeaders, expects: rawType, maxBytes: maxBlockBytes, agent, clock },
-    ...{ redirects, firstByteMs: firstByte, idleMs: idle },
+    ...{ redirects, firstByteMs: firstByteTimeout, idleMs: bodyTimeout },
   }
 
   function askBlock(cid: CID, answer: BlockAnswer): () => void {
@@ -166,7 +172,7 @@ function createTrustless(
         return dag
       },
       canBlock: () => true,
-      connections: settings.connections,
+      connections: settings.maxConnections,
     },
     block,
     ask: askBlock,

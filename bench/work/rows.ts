@@ -255,7 +255,7 @@ function verifiedFetchRow(id: string, work: string, aim: number, isMiss: boolean
         const requests = some.map((one) => ({ path: pathOf(one) }))
         return { connections: 32, requests, ...(!isMiss && { seconds }) }
       }
-      const cache = isMiss ? { hot: noHot, tiers: [memory] } : {}
+      const cache = isMiss ? { responses: noHot, tiers: [memory] } : {}
       const contenders: Contender[] = [
         { name: 'cidgate', server: await startCidgate({ retrieval: upstream(origin), cache }), load },
       ]
@@ -268,7 +268,7 @@ function verifiedFetchRow(id: string, work: string, aim: number, isMiss: boolean
 }
 
 const bigContent = (isQuick: boolean): Content => ({ count: 1, bytes: (isQuick ? 64 : 256) * mib, seed: 3 })
-const onDisk = (origin: Server): object => ({ retrieval: upstream(origin), cache: { hot: noHot, tiers: [disk] } })
+const onDisk = (origin: Server): object => ({ retrieval: upstream(origin), cache: { responses: noHot, tiers: [disk] } })
 
 export const rows: readonly Row[] = [
   hotRow('hot', '1 KB of JSON, 32 connections', { bare: 1, varnish: 1, nginx: 0.75, kubo: 8 }, () => ''),
@@ -313,8 +313,11 @@ export const rows: readonly Row[] = [
         ),
       ),
   },
-  missRow('miss', 'distinct files of 4 KB from one upstream, memory tier alone', 0.7, { hot: noHot, tiers: [memory] }),
-  missRow('miss3', 'the same of three upstreams', 0.65, { hot: noHot, tiers: [memory] }, 3),
+  missRow('miss', 'distinct files of 4 KB from one upstream, memory tier alone', 0.7, {
+    responses: noHot,
+    tiers: [memory],
+  }),
+  missRow('miss3', 'the same of three upstreams', 0.65, { responses: noHot, tiers: [memory] }, 3),
   missRow('miss+', 'the same with the disk tier and hot', 0.5, {}),
   {
     id: 'missbig',
@@ -340,9 +343,9 @@ export const rows: readonly Row[] = [
     },
   },
   listingRow('listing', 'a directory of 100,000 names (10,000 with --quick), cold from one upstream, eight at once', {
-    hot: noHot,
+    responses: noHot,
   }),
-  listingRow('listing+', 'the same from the disk tier', { hot: noHot, tiers: [disk] }, true),
+  listingRow('listing+', 'the same from the disk tier', { responses: noHot, tiers: [disk] }, true),
   verifiedFetchRow('verified-fetch', '4 KB over and over, 32 connections', 15, false),
   verifiedFetchRow('verified-fetch-miss', 'distinct files of 4 KB from one upstream, memory tier alone', 3, true),
   addRow('add', '1 KB, 16 at once, fsynced', 1.2, kib, 400, 16),

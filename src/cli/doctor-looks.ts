@@ -38,7 +38,7 @@ export async function lookAtAll(
   { asJson = false, noted = [], print = printed }: Telling = {},
 ): Promise<number> {
   const clock = systemClock
-  const { through } = config.upload
+  const { forwardTo: through } = config.upload
   const lease = createKept().lease()
   const whole = {
     config,
@@ -170,8 +170,8 @@ const notes = (whole: Whole): Promise<string[]> => inTime(notesOn(whole)).catch(
 function tallyOf(whole: Whole): Placed[] {
   const tally = takeTally(whole)
   if (!tally) return []
-  const at = Object(whole.config.limits.sharedBy?.options)['url']
-  return [{ name: 'limits.sharedBy', at: withoutSecrets(String(at)), look: (own) => tally.probe(own) }]
+  const at = Object(whole.config.limits.sharedStore?.options)['url']
+  return [{ name: 'limits.sharedStore', at: withoutSecrets(String(at)), look: (own) => tally.probe(own) }]
 }
 
 type Placed = Looked & { readonly at?: string | undefined }

@@ -2,6 +2,7 @@
 // file has it, never with ${…} filled in, and only where it cannot be a secret.
 import { z } from 'zod'
 import { nearest } from './nearest.ts'
+import { renamed } from './renamed.ts'
 
 export type Path = readonly PropertyKey[]
 
@@ -45,7 +46,8 @@ function mistakeOf(one: Complaint, positionOf: PositionOf): Mistake {
 
 function lineOf(one: Complaint): string {
   if (typeof one === 'string') return `config: ${one}`
-  return `config: ${'path' in one ? `${keyPath(one.path)}: ` : ''}${one.what}`
+  if ('position' in one) return `config: ${one.what}`
+  return `config: ${keyPath(one.path)}${one.what.startsWith(isCalled) ? '' : ':'} ${one.what}`
 }
 
 function positionIn(one: Complaint, positionOf: PositionOf): string {
@@ -79,10 +81,7 @@ export function complaints(issues: readonly Issue[], tree: unknown): Complaint[]
 function complain(issue: Issue, above: Path, tree: unknown): Complaint[] {
   const path = [...above, ...issue.path]
   if (issue.code === 'unrecognized_keys') {
-    return issue.keys.map((key) => ({
-      path: [...path, key],
-      what: `unknown key (${suggestion(key, issue.message.split(' '))})`,
-    }))
+    return issue.keys.map((key) => unknownKey([...path, key], issue.message.split(' ')))
   }
   if (issue.code === 'invalid_union' && !issue.message.startsWith('expected')) {
     const inside = issue.errors.find((branch) => !branch.some(({ path: at }) => at.length === 0 && isOther(branch)))
@@ -95,6 +94,15 @@ function complain(issue: Issue, above: Path, tree: unknown): Complaint[] {
     : `${describeValue(valueAt(tree, path), path, issue)} (${expectation(issue)})`
   return [{ path, what }]
 }
+
+/** `known`: the keys that may be there. */
+function unknownKey(path: Path, known: readonly string[]): Complaint {
+  const name = renamed(path)
+  if (name && known.includes(String(name.at(-1)))) return { path, what: `${isCalled}${keyPath(name)}` }
+  return { path, what: `unknown key (${suggestion(String(path.at(-1)), known)})` }
+}
+
+const isCalled = 'is called '
 
 // A union branch of another type says nothing about what the operator meant.
 const isOther = (branch: readonly Issue[]): boolean =>
@@ -157,8 +165,9 @@ function isShown(value: unknown, path: Path, issue: Issue): boolean {
   return isChoice || sizeOrTime.test(value) || variable.test(value)
 }
 
-/** `limits.headers` is a time; the `headers` of an upstream may hold a token. */
-const isTime = (path: Path, value: unknown): boolean => typeof value === 'number' && keyPath(path) === 'limits.headers'
+/** `limits.headersTimeout` is a time; the `headers` of an upstream may hold a token. */
+const isTime = (path: Path, value: unknown): boolean =>
+  typeof value === 'number' && keyPath(path) === 'limits.headersTimeout'
 
 export const isSecret = (path: Path, value: unknown): boolean => {
   const text = String(value)

@@ -29,7 +29,7 @@ export type Beside = { readonly providers: number; readonly takers: number }
 const pinning = (beside: Beside) =>
   z
     .strictObject({
-      confirm: z
+      minConfirmations: z
         .union([count(), z.literal('all')])
         .default(1)
         .describe('How many providers must hold an upload before it is answered with 200.'),
@@ -38,7 +38,7 @@ const pinning = (beside: Beside) =>
         .prefault('60s')
         .describe('How long one attempt at one provider may take.'),
       probeEvery: duration().prefault('1m').describe('How often providers are looked at for /readyz. 0: never.'),
-      queue: z
+      acceptWhileUnavailable: z
         .boolean()
         .default(false)
         .describe('Where too few providers can be reached: keep the bytes here, answer 200, and go on trying.'),
@@ -64,11 +64,11 @@ const pinning = (beside: Beside) =>
       const message = `no provider is given the bytes: ${kinds} only fetches them (expected another provider beside it)`
       context.addIssue({ code: 'custom', path: ['providers'], message })
     })
-    .superRefine(({ confirm, providers }, context) => {
-      const most = providers.length + beside.providers
-      if (confirm === 'all' || most === 0 || confirm <= most) return
-      const message = `expected at most ${most}, the number of providers, or all`
-      context.addIssue({ code: 'custom', path: ['confirm'], message })
+    .superRefine(({ minConfirmations, providers }, context) => {
+      const max = providers.length + beside.providers
+      if (minConfirmations === 'all' || max === 0 || minConfirmations <= max) return
+      const message = `expected at most ${max}, the number of providers, or all`
+      context.addIssue({ code: 'custom', path: ['minConfirmations'], message })
     })
 
 const upstreamLimits = {
@@ -77,14 +77,14 @@ const upstreamLimits = {
 } as const
 
 const retrieval = z.strictObject({
-  deadline: duration()
+  timeout: duration()
     .prefault('5s')
     .describe('Until the first byte; then the answer is 404. What lies on the disk of this machine is waited for.'),
-  blockDeadline: duration()
+  blockTimeout: duration()
     .prefault('30s')
     .describe('For each further block of an answer that has begun; then it is reset.'),
-  keepLooking: duration().prefault('60s').describe('How long the search goes on behind a 404. 0: not at all.'),
-  hedge: z
+  backgroundSearch: duration().prefault('60s').describe('How long the search goes on behind a 404. 0: not at all.'),
+  hedgeDelay: z
     .union([z.literal('auto'), duration()])
     .default('auto')
     .describe(
@@ -127,23 +127,26 @@ const retrieval = z.strictObject({
     .describe(
       'Servers that say who has a CID (Delegated Routing V1), 4 at most: asked where the upstreams are late or have it not, and at once where there are none. The HTTP gateways that they name are asked too. Absent: none, or those of config/upstreams.yaml where `upstreams` is absent, too.',
     ),
-  notFound: z
+  negativeCache: z
     .strictObject({
-      first: duration()
+      initialTtl: duration()
         .prefault('5s')
         .describe('How long it is remembered that no upstream has a CID, the first time.'),
-      most: duration().prefault('60s').describe('It doubles each time up to this.'),
+      maxTtl: duration().prefault('60s').describe('It doubles each time up to this.'),
     })
-    .refine(({ first, most }) => first <= most, { path: ['most'], error: 'expected at least as long as `first`' })
+    .refine(({ initialTtl, maxTtl }) => initialTtl <= maxTtl, {
+      path: ['maxTtl'],
+      error: 'expected at least as long as `initialTtl`',
+    })
     .prefault({})
     .describe('What no upstream had lately is answered with 404 from memory.'),
 })
 
 const cache = z.strictObject({
-  hot: z
+  responses: z
     .strictObject({
       maxBytes: size().prefault('256MiB').describe('Memory for complete small answers. 0: none.'),
-      maxItem: size().prefault('1MiB').describe('The largest answer that is kept so.'),
+      maxItemBytes: size().prefault('1MiB').describe('The largest answer that is kept so.'),
     })
     .prefault({})
     .describe('Small answers, ready to be written to the socket.'),
@@ -153,7 +156,7 @@ const cache = z.strictObject({
       { use: 'disk', maxBytes: '10GiB' },
     ])
     .describe('Where proved blocks are kept, the fastest first. Faster tiers are filled from slower ones.'),
-  fillBytes: size()
+  writeQueueBytes: size()
     .prefault('16MiB')
     .describe(
       'Blocks that may wait, in memory, to be written to a slow tier. What is more than that is not kept there.',

@@ -24,7 +24,7 @@ export type AddOptions = {
 export type AddSource = string | Uint8Array | Blob | Iterable<Uint8Array> | AsyncIterable<Uint8Array>
 
 /**
- * An upload that as many providers hold as `pinning.confirm` requires, and that is readable here.
+ * An upload that as many providers hold as `pinning.minConfirmations` requires, and that is readable here.
  */
 export interface Added {
   readonly cid: CID
@@ -63,7 +63,7 @@ async function begin(
   { signal, schema }: AddOptions,
 ): Promise<{ readonly cid: CID }> {
   if (through !== undefined) {
-    const what = `this gateway is in thin mode (upload.through) and keeps no uploads: add to ${through} itself`
+    const what = `this gateway is in thin mode (upload.forwardTo) and keeps no uploads: add to ${through} itself`
     throw new Failure('unsupported', what, { source: 'client' })
   }
   if (schema !== undefined && !schemas.names.includes(schema))

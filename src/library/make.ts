@@ -154,7 +154,7 @@ const recordsIn = (store: Store): RecordPlace => ({
 function answerWorkers({ team, config, log }: Whole, { stack }: Tiers, store: Store): void {
   if (!isOwner(team)) return
   team.on('records', (said) =>
-    writeRecords(store, config.names.most, said as readonly KeptRecord[]).catch((error: unknown) =>
+    writeRecords(store, config.names.maxEntries, said as readonly KeptRecord[]).catch((error: unknown) =>
       log('warn', 'names.store-failed', { error: wordsOf(error) }),
     ),
   )
@@ -182,7 +182,7 @@ async function putTogether(whole: Whole): Promise<Together> {
   // start.
   await store.ready.catch((error: unknown) => whole.log('error', 'store.unusable', { why: wordsOf(error) }))
   const { router, handler, hot } = front
-  const { through } = whole.config.upload
+  const { forwardTo: through } = whole.config.upload
   const failed = failureOf(whole, shared)
   return {
     reader: readerOf(whole, { reading, tiers, front, shared, failed }),
@@ -225,7 +225,7 @@ function lookOf({ config, clock }: Whole, { reading, tiers, front }: Omit<ForGet
     jsonRule,
     jsonMaxBytes: config.responses.json.maxBytes,
     mode: config.responses.types,
-    stalledMs: config.limits.stalled,
+    stalledMs: config.limits.writeTimeout,
     tiers: tiers.stack.stats().map(({ tier }) => tier),
     clock,
   }

@@ -17,7 +17,7 @@ export type OwnBackends = {
   /** Raced with the configured upstreams, ordered by speed. */
   readonly upstreams?: readonly Upstream[] | undefined
   /**
-   * Receive every upload along with the configured providers; `pinning.confirm` counts all of them.
+   * Receive every upload along with the configured providers; `pinning.minConfirmations` counts all of them.
    */
   readonly providers?: readonly Provider[] | undefined
 }
@@ -79,13 +79,16 @@ export function refuseBeside(own: Own, { cache, retrieval, pinning, upload }: Co
     ...twice('providers', pinning.providers),
   ]
   const most = pinning.providers.length + own.providers.length
-  if (most > 0 && pinning.confirm !== 'all' && pinning.confirm > most)
-    wrong.push({ path: ['pinning', 'confirm'], what: `expected at most ${most}, the number of providers, or all` })
+  if (most > 0 && pinning.minConfirmations !== 'all' && pinning.minConfirmations > most)
+    wrong.push({
+      path: ['pinning', 'minConfirmations'],
+      what: `expected at most ${most}, the number of providers, or all`,
+    })
   if (pinning.providers.length === 0 && most > 0 && !own.providers.some(({ traits }) => traits.takesBytes))
     wrong.push(
       'option providers: no provider is given the bytes (expected one that takes bytes beside those that fetch them)',
     )
-  if (upload.through && own.providers.length > 0)
-    wrong.push('option providers: they get nothing beside `upload.through` (expected none)')
+  if (upload.forwardTo && own.providers.length > 0)
+    wrong.push('option providers: they get nothing beside `upload.forwardTo` (expected none)')
   if (wrong.length > 0) throw new ConfigError(wrong)
 }

@@ -67,11 +67,11 @@ export interface Names {
 
 export type NamesSettings = {
   readonly dns: 'system' | readonly string[]
-  readonly links: Readonly<Record<string, string>>
-  readonly deadline: number
-  readonly ttl: { readonly least: number; readonly most: number }
-  readonly notFound: number
-  readonly most: number
+  readonly static: Readonly<Record<string, string>>
+  readonly timeout: number
+  readonly ttl: { readonly min: number; readonly max: number }
+  readonly negativeTtl: number
+  readonly maxEntries: number
 }
 
 /** The known names. Kept across reloads and closed by the owner. */
@@ -101,13 +101,13 @@ export function createNames(options: {
   readonly log: Log
 }): Names {
   const { settings, pool, routers, memory, visit, userAgent, clock, log } = options
-  const { deadline: deadlineMs, notFound: notFoundMs, most } = settings
+  const { timeout: deadlineMs, negativeTtl: notFoundMs, maxEntries: most } = settings
   const bounds = {
     deadlineMs,
     notFoundMs,
     most,
     clock,
-    ttl: { leastMs: settings.ttl.least, mostMs: settings.ttl.most },
+    ttl: { leastMs: settings.ttl.min, mostMs: settings.ttl.max },
   }
   const { store, shared, records, links: known, without } = memory
   const ipns = createIpnsNames({
@@ -118,7 +118,7 @@ export function createNames(options: {
     sources: recordSources({ pool, routers, clock, log }),
   })
   const servers = txtServers(settings.dns, { userAgent, clock })
-  const links = createDnsLinks({ ...bounds, servers, memory: known, fixed: settings.links })
+  const links = createDnsLinks({ ...bounds, servers, memory: known, fixed: settings.static })
 
   async function step(name: string, wants: LookupRequest): Promise<LookupAnswer<string>> {
     const key = keyOf(name)
@@ -168,7 +168,7 @@ export function createNames(options: {
         throw new Failure('malformed', what, { source: 'client' })
       }
       const { value, freshMs, endsAt } = await ipns.resolve(key, wants)
-      const ttlMs = Math.min(value.ttlMs, settings.ttl.most)
+      const ttlMs = Math.min(value.ttlMs, settings.ttl.max)
       // Near the end of the record, its end limits the TTL.
       const isEnding = freshMs >= endsAt - clock.now()
       const ageMs = isEnding ? 0 : Math.max(0, ttlMs - freshMs)

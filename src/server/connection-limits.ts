@@ -7,8 +7,8 @@ import { clientOf } from '../http/limits/client.ts'
 import { type ConnectionLimits, type Connections, connectionsWithin } from './connections.ts'
 
 export function connectionLimits({ limits, trustedProxies }: Config, descriptors: number): ConnectionLimits {
-  const most = connectionsWithin(limits.connections, descriptors)
-  const { connectionsPerClient } = limits
+  const most = connectionsWithin(limits.maxConnections, descriptors)
+  const { maxConnectionsPerClient: connectionsPerClient } = limits
   const forwarded = createForwarded(trustedProxies)
   return {
     most,

@@ -34,7 +34,7 @@ export interface Front {
   readonly servers: readonly Server[]
   readonly address: AddressInfo | string | null
   /** In milliseconds; 0: as long as it likes. */
-  setTimeouts(timeouts: { readonly headers: number; readonly keepAlive: number }): void
+  setTimeouts(timeouts: { readonly headersTimeout: number; readonly keepAliveTimeout: number }): void
   stopAccepting(): void
   /** Takes no more connections, and ends each when its answer is out. Resolves when the last has ended. */
   close(): Promise<void>
@@ -166,12 +166,18 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
       await listenOn((server) => server.listen({ ...at, port, backlog, reusePort: true }))
   }
 
-  function setTimeouts({ headers, keepAlive: ms }: { readonly headers: number; readonly keepAlive: number }): void {
-    http.headersTimeout = headers
+  function setTimeouts({
+    headersTimeout,
+    keepAliveTimeout: ms,
+  }: {
+    readonly headersTimeout: number
+    readonly keepAliveTimeout: number
+  }): void {
+    http.headersTimeout = headersTimeout
     http.keepAliveTimeout = ms
     const told = ms > 0 ? `Keep-Alive: timeout=${Math.floor(ms / 1000)}\r\n` : ''
     keepAlive = `Connection: keep-alive\r\n${told}`
-    Object.assign(host, { headersMs: headers, keepAliveMs: ms > 0 ? ms + keepAliveBufferMs : 0 })
+    Object.assign(host, { headersMs: headersTimeout, keepAliveMs: ms > 0 ? ms + keepAliveBufferMs : 0 })
   }
 
   function look(): void {
@@ -180,7 +186,7 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
   }
 
   if (beyondShare) look()
-  setTimeouts({ headers: http.headersTimeout, keepAlive: http.keepAliveTimeout })
+  setTimeouts({ headersTimeout: http.headersTimeout, keepAliveTimeout: http.keepAliveTimeout })
   // Begins the looks at connections that send no headers.
   http.emit('listening')
 

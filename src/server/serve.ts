@@ -45,8 +45,8 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   const { config: first, create, log, clock = systemClock, processes } = options
   const starting = createStarting({
     mode: first.responses.types,
-    stalledMs: first.limits.stalled,
-    most: first.limits.inFlight,
+    stalledMs: first.limits.writeTimeout,
+    most: first.limits.maxConcurrentRequests,
   })
   const answering: { listen: RequestListener; admin: RequestListener } = {
     listen: (request, response) => starting.hold(request, response, () => answering.listen(request, response)),
@@ -127,7 +127,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
           void server.close().then(() => left.delete(server))
         }
         return running
-      }, config.limits.grace)
+      }, config.limits.shutdownTimeout)
       // This process answers by the new configuration in any case.
       if (isNew && !closing)
         await followed()?.catch((error: unknown) => log('error', 'workers.failed', { why: wordsOf(error) }))
@@ -136,7 +136,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     async close() {
       closing = true
       const began = clock.monotonic()
-      const { grace: graceMs, lameDuck: lameDuckMs } = config.limits
+      const { shutdownTimeout: graceMs, shutdownDelay: lameDuckMs } = config.limits
       log('info', 'server.stopping', { connections: connections.size, lameDuckMs, graceMs })
       gateways.current.drain()
       const workersEnd = processes?.stop(graceMs, lameDuckMs)

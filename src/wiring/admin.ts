@@ -67,8 +67,8 @@ export function wireAdmin(
   const { requests, limits, unread, compression } = front
   const { guards } = tiers
   const { clock, log, spans } = whole
-  const checks = config.upload.through
-    ? [checkThrough(whole, config.upload.through)]
+  const checks = config.upload.forwardTo
+    ? [checkThrough(whole, config.upload.forwardTo)]
     : [
         ...providers.map((one) => checkProvider(whole, one)),
         ...(providers.length > 0 ? [checkDisk(whole, writing)] : []),
@@ -99,8 +99,8 @@ export function wireAdmin(
       processes: processesOfTeam(team),
     }),
   )
-  const { confirm, queue } = config.pinning
-  const { through } = config.upload
+  const { minConfirmations: confirm, acceptWhileUnavailable: queue } = config.pinning
+  const { forwardTo: through } = config.upload
   let draining = false
   const ready = () =>
     readiness({

@@ -100,14 +100,14 @@ export function joinFound(
   { router, allowPrivate }: { readonly router: string; readonly allowPrivate: boolean },
 ): WiredUpstream & { readonly isFound: true } {
   const { config, clock, log, trace } = whole
-  const { userAgent, deadline } = config.retrieval
+  const { userAgent, timeout: deadline } = config.retrieval
   const kind = kindOf(upstreamKinds, 'trustless')
   // Asks for content that it holds only: a gateway that searches elsewhere could ask this one in
   // turn.
   const options = kind.options.parse({
     url: origin,
     headers: { 'cache-control': 'only-if-cached' },
-    connections: foundConnections,
+    maxConnections: foundConnections,
     allowPrivate,
   })
   const name = `${new URL(origin).host} via ${router}`
@@ -162,7 +162,7 @@ function readBacks({ config, own }: Whole): (UpstreamEntry & { readonly of: stri
 
 /** The store for shared rate limits; undefined if this instance counts alone. */
 export function takeTally({ config, clock, lease }: Whole): Tally | undefined {
-  const { sharedBy: entry } = config.limits
+  const { sharedStore: entry } = config.limits
   if (!entry) return undefined
   const { userAgent } = config.retrieval
   return lease.take(

@@ -15,7 +15,7 @@ export type OwnFolder = { readonly folder: DataFolder; readonly store: Store }
  */
 export async function ownDataFolder({ config, clock, log, lease, folders, own }: Whole): Promise<OwnFolder> {
   const { data, pinning, upload } = config
-  const isNeeded = pinning.providers.length + own.providers.length > 0 && !upload.through
+  const isNeeded = pinning.providers.length + own.providers.length > 0 && !upload.forwardTo
   const { folder, opened } = lease.take(
     'data folder',
     [data, isNeeded],

@@ -9,7 +9,7 @@ export type Finding = { readonly finder: Finder<Member>; readonly routers: reado
 /** Undefined if no router is configured. */
 export function takeFinding(whole: Whole, upstreams: readonly WiredUpstream[]): Finding | undefined {
   const { config, clock, log, lease, trace } = whole
-  const { routers: entries, userAgent, deadline, probeEvery, upstreams: configured } = config.retrieval
+  const { routers: entries, userAgent, timeout: deadline, probeEvery, upstreams: configured } = config.retrieval
   if (entries.length === 0) return undefined
   const asked = new Set(configured.flatMap(({ options }) => originOf((options as { url?: string }).url)))
   for (const origin of originOf(config.public)) asked.add(origin)

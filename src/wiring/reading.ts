@@ -53,7 +53,7 @@ export async function wireReading(
   },
 ): Promise<ReadSide> {
   const { config, clock, log, lease } = whole
-  const { deadline, hedge, probeEvery } = config.retrieval
+  const { timeout: deadline, hedgeDelay: hedge, probeEvery } = config.retrieval
   const patienceMs = deadline * shareOfUpstreams
   // May reject, so it comes before anything that starts work.
   const denials = await wireDenials(whole)
@@ -96,8 +96,8 @@ function takeRetrieval(
   },
 ): Retrieval {
   const { stack, pool, upstreams, finding } = parts
-  const { deadline, blockDeadline, keepLooking, readAhead } = config.retrieval
-  const { first, most } = config.retrieval.notFound
+  const { timeout: deadline, blockTimeout: blockDeadline, backgroundSearch: keepLooking, readAhead } = config.retrieval
+  const { initialTtl: first, maxTtl: most } = config.retrieval.negativeCache
   // The negative cache is valid only for the same upstreams: a new one may have the content.
   const notFound = lease.take('not found', [upstreams, finding, first, most], () =>
     createNotFoundMemory({
@@ -161,7 +161,7 @@ function takeNamesMemory(
   shelves: readonly Shelf[],
   { store, write }: RecordPlace,
 ): NamesMemory {
-  const { dns, links, ttl, notFound, most } = config.names
+  const { dns, static: links, ttl, negativeTtl: notFound, maxEntries: most } = config.names
   return {
     store: lease.take(
       'records on the disk',
@@ -187,9 +187,9 @@ function takeHot({ config, lease }: Whole): ResponseCache {
   const hots = lease.take('every hot', [], () => new Set<ResponseCache>())
   return lease.take(
     'hot',
-    [cache.hot, responses, hosts, names, trustedProxies, denylists],
+    [cache.responses, responses, hosts, names, trustedProxies, denylists],
     () => {
-      const hot = createResponseCache(cache.hot)
+      const hot = createResponseCache(cache.responses)
       hots.add(hot)
       return hot
     },

@@ -115,7 +115,7 @@ export const everyStack = (lease: Lease): Set<TierStack> => lease.take('every st
  * Takes over its write queue, whose blocks no other gateway of this process could read otherwise.
  */
 function takeLayer({ config, clock, lease }: Whole, tier: Tier): Layer {
-  const { fillBytes } = config.cache
+  const { writeQueueBytes: fillBytes } = config.cache
   const here = lease.take('every layer here', [], () => new Set<Layer>())
   return lease.take(
     'layer',

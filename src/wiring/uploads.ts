@@ -93,9 +93,9 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const quotas = takeQuotas(whole, parts.store)
   const uploads = counted(bounded(takeUploads(whole, stores), quotas), counts)
   const through =
-    upload.through &&
+    upload.forwardTo &&
     countedThrough(
-      boundedThrough(takeThrough(whole, upload.through, stores), quotas, { store: parts.store, log }),
+      boundedThrough(takeThrough(whole, upload.forwardTo, stores), quotas, { store: parts.store, log }),
       counts,
     )
   const clientOf = (request: IncomingMessage): Uploader => {
@@ -107,11 +107,11 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const description = createOpenApiRoute({
     schemas: schemas.all,
     hasTokens: typeof upload.auth !== 'string',
-    hasRpc: upload.rpc,
+    hasRpc: upload.kuboRpc,
     mode: responses.types,
     respond,
   })
-  const kubo = upload.rpc
+  const kubo = upload.kuboRpc
     ? [
         createKuboRoute({
           uploads,
@@ -218,7 +218,7 @@ const countedThrough = <Side extends Pick<UploadDoor, 'enter' | 'receive'>>(
         ),
 })
 
-const limitsOf = ({ maxBytes, idle, minRate }: Config['upload']): ReceiveLimits => ({
+const limitsOf = ({ maxBytes, idleTimeout: idle, minRate }: Config['upload']): ReceiveLimits => ({
   maxBytes,
   idleMs: idle,
   minRate,
@@ -230,8 +230,8 @@ function takeUploads({ config, clock, log, lease, trace }: Whole, parts: Stores)
   const { folder, store, providers, left, everywhere, admit } = parts
   const places = [...providers, ...left].flatMap(({ store }) => store ?? [])
   const { data, pinning, upload } = config
-  const { confirm, queue, timeout: pinMs } = pinning
-  const { profile, concurrency, perClient, mostBytes } = upload
+  const { minConfirmations: confirm, acceptWhileUnavailable: queue, timeout: pinMs } = pinning
+  const { profile, concurrency, perClient, maxPendingBytes: mostBytes } = upload
   const counts = lease.take('upload counts', [], createUploadCounts)
   const limits = limitsOf(upload)
   return lease.take(

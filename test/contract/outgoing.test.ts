@@ -133,13 +133,13 @@ const clients: Readonly<Record<string, (url: string) => Promise<unknown>>> = {
     await server?.close()
   },
   'the provider kubo': (url) => callsOfProvider('kubo', { url, auth: { bearer: secret } }),
-  'the provider kubo, by add': (url) => callsOfProvider('kubo', { url, how: 'add', auth: { bearer: secret } }),
+  'the provider kubo, by add': (url) => callsOfProvider('kubo', { url, uploadAs: 'add', auth: { bearer: secret } }),
   'the provider cluster': (url) => callsOfProvider('cluster', { url, auth: { bearer: secret } }),
   'the provider pinata': (url) => callsOfProvider('pinata', { uploadsUrl: url, apiUrl: url, token: secret }),
   'the provider pinata, in pieces': (url) =>
     callsOfProvider('pinata', { uploadsUrl: url, apiUrl: url, token: secret, resumableAbove: 1 }),
   'the provider filebase': (endpoint) =>
-    callsOfProvider('filebase', { endpoint, bucket: 'b', accessKeyId: secret, secretAccessKey: 'x', patience: 0 }),
+    callsOfProvider('filebase', { endpoint, bucket: 'b', accessKeyId: secret, secretAccessKey: 'x', cidTimeout: 0 }),
   'the provider psa': (url) => callsOfProvider('psa', { url, token: secret }),
   'the provider forward': (url) => callsOfProvider('forward', { url: `${url}/add`, token: secret }),
   'a bucket': (endpoint) =>
@@ -163,7 +163,7 @@ const clients: Readonly<Record<string, (url: string) => Promise<unknown>>> = {
     probeTarget({ url: `${url}/add?key=${secret}` }, 'cidgate/test', signal()).catch(() => {}),
   'an upload in thin mode': async (url) => {
     const through = { url: `${url}/add`, authorization: `Bearer ${secret}` }
-    const at = await startGateway({ config: { upload: { through }, pinning: { providers: [] } } })
+    const at = await startGateway({ config: { upload: { forwardTo: through }, pinning: { providers: [] } } })
     await post(`${at.url}/add`, multipart([{ body: 'hello' }]))
     await at.close()
   },

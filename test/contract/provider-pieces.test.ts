@@ -32,8 +32,8 @@ beforeEach(async () => {
     apiUrl: service.url,
     token,
     resumableAbove: 1,
-    pieceBytes,
-    idle: '1500ms',
+    chunkBytes: pieceBytes,
+    idleTimeout: '1500ms',
   }
   const context = {
     name: 'one',

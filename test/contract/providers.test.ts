@@ -68,7 +68,7 @@ const sets: Record<string, Set> = {
   'kubo by add': {
     use: 'kubo',
     api: services.kuboApi,
-    settings: (url, secret) => ({ url, auth: { bearer: secret }, how: 'add' }),
+    settings: (url, secret) => ({ url, auth: { bearer: secret }, uploadAs: 'add' }),
     carries: isPost,
   },
   cluster: {
@@ -91,7 +91,7 @@ const sets: Record<string, Set> = {
       apiUrl: url,
       token: secret,
       resumableAbove: 1000,
-      pieceBytes: 262_144,
+      chunkBytes: 262_144,
     }),
     carries: (call) => call.method === 'PATCH' || call.method === 'POST',
   },
@@ -103,7 +103,7 @@ const sets: Record<string, Set> = {
       bucket: 'b',
       accessKeyId,
       secretAccessKey: 'the-other-secret',
-      patience: '5s',
+      cidTimeout: '5s',
     }),
     carries: (call) => call.method === 'PUT',
   },
@@ -132,7 +132,7 @@ async function make(set: Set, patience = patient): Promise<Provider> {
 function connect({ use, settings }: Set, secret: string, patience = patient): Provider {
   const kind = providerKinds[use]
   assert.ok(kind)
-  const said = { use, name: 'one', ...settings(service.url, secret), idle: patience, connect: patience }
+  const said = { use, name: 'one', ...settings(service.url, secret), idleTimeout: patience, connectTimeout: patience }
   // As a whole configuration gives them: what it keeps for itself is no option of a provider. One that fetches is not alone.
   const [entry] = parseConfig({ retrieval: { upstreams: [] }, pinning: { providers: [said, { use: 'embedded' }] } })
     .pinning.providers

@@ -90,7 +90,7 @@ for (const [use, makeBed] of Object.entries(beds))
       await bed.server.refuse()
       await assert.rejects(first.add(one('a', 1), signal()), (error) => {
         assert.ok(isFailure(error, 'broken'))
-        assert.match(error.message, /^limits\.sharedBy: /)
+        assert.match(error.message, /^limits\.sharedStore: /)
         return !error.message.includes('secret')
       })
       await assert.rejects(first.probe(signal()))

@@ -30,7 +30,7 @@ afterEach(async () => {
   for (const one of cleanup.splice(0).reverse()) await one()
 })
 
-const patient = { connect: '10s', firstByte: '10s', idle: '10s' }
+const patient = { connectTimeout: '10s', firstByteTimeout: '10s', bodyTimeout: '10s' }
 const never = () => new AbortController().signal
 
 function upstreamAt(url: string, settings: Record<string, unknown> = {}): Upstream {
@@ -210,7 +210,7 @@ describe('upstreams over HTTP/2', () => {
       return new Promise((resolve) => forgetful.close(resolve))
     })
     const { port } = forgetful.address() as AddressInfo
-    const upstream = upstreamAt(`https://localhost:${port}`, { connect: '300ms', firstByte: '300ms' })
+    const upstream = upstreamAt(`https://localhost:${port}`, { connectTimeout: '300ms', firstByteTimeout: '300ms' })
     await upstream.block(all.files.hello.cid, never())
     for (const socket of sockets) {
       socket.unpipe()
@@ -243,7 +243,7 @@ describe('upstreams over HTTP/2', () => {
       }
       return true
     })
-    const settings = { redirects: 'subdomains', connections: 3 }
+    const settings = { redirects: 'subdomains', maxConnections: 3 }
     const upstream = upstreamAt(`https://localhost:${server.port}`, settings)
     const files = Object.values(all.files)
     for (let round = 0; round < 5; round++) await Promise.all(files.map(({ cid }) => upstream.block(cid, never())))

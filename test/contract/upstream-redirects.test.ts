@@ -97,7 +97,7 @@ const request_ = (url: string, { headers }: IncomingMessage) =>
 function connect(use: string, settings: Record<string, unknown>): Upstream {
   const kind = upstreamKinds[use]
   assert.ok(kind)
-  const options = kind.options.parse({ firstByte: '5s', idle: '5s', ...settings })
+  const options = kind.options.parse({ firstByteTimeout: '5s', bodyTimeout: '5s', ...settings })
   const upstream = kind.create(options, { name: 'one', userAgent: 'cidgate/test', log: silentLog, clock: systemClock })
   made.push(upstream)
   return upstream
@@ -155,7 +155,7 @@ describe('redirects: subdomains', () => {
       if (!at.pathname.startsWith('/ipfs/')) await new Promise((resolve) => setTimeout(resolve, 20))
       return false
     })
-    const upstream = connect('trustless', { url, redirects: 'subdomains', connections: 3 })
+    const upstream = connect('trustless', { url, redirects: 'subdomains', maxConnections: 3 })
     const got = await Promise.all(many().map(async (cid) => proves(cid, await upstream.block(cid, signal()))))
     assert.ok(got.every(Boolean))
     // Some more than places to ask, for probes and for what is being closed.

@@ -22,8 +22,8 @@ import { createKey } from '../support/ipns.ts'
 import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 /** For what an upstream leaves out. Everything else has the time that a busy machine may need. */
-const impatient = { connect: '500ms', firstByte: '300ms', idle: '300ms' }
-const patient = { connect: '10s', firstByte: '10s', idle: '10s' }
+const impatient = { connectTimeout: '500ms', firstByteTimeout: '300ms', bodyTimeout: '300ms' }
+const patient = { connectTimeout: '10s', firstByteTimeout: '10s', bodyTimeout: '10s' }
 const settingsFor = ({ kind }: Fault) => (kind === 'silent' || kind === 'stall' ? impatient : patient)
 
 const context: UpstreamContext = { name: 'one', userAgent: 'cidgate/test', log: silentLog, clock: systemClock }

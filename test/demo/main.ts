@@ -42,7 +42,7 @@ async function startGateway({ upstreams, service }: DemoWorld): Promise<Gateway 
     log: { level: 'error' },
     // Small, so that some reads always have to go further.
     cache: {
-      hot: { maxBytes: '2MiB' },
+      responses: { maxBytes: '2MiB' },
       tiers: [
         { use: 'memory', maxBytes: '4MiB' },
         { use: 'disk', maxBytes: '16MiB' },
@@ -52,7 +52,7 @@ async function startGateway({ upstreams, service }: DemoWorld): Promise<Gateway 
     responses: { types: 'web' },
     hosts: { localhost: { subdomains: true } },
     pinning: {
-      queue: true,
+      acceptWhileUnavailable: true,
       providers: [
         { name: 'local', use: 'embedded' },
         { name: 'service', use: 'kubo', url: service.url, auth: { bearer: service.token } },

@@ -34,7 +34,7 @@ const start = (more: Record<string, unknown> = {}): Promise<TestGateway> =>
         ...more,
       },
       // Nothing but the store of pins can answer after a restart.
-      cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '2MiB' }] },
+      cache: { responses: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '2MiB' }] },
     },
   })
 
@@ -85,7 +85,7 @@ describe('damaged embedded pins', () => {
 describe('folders removed while the gateway runs', () => {
   for (const gone of ['uploads', 'cache'])
     it(`${gone} removed → next upload accepted, readable after a restart`, async () => {
-      let gateway = await start({ confirm: 'all' })
+      let gateway = await start({ minConfirmations: 'all' })
       try {
         await add(gateway, randomBytes(1_500_000))
         await rm(join(data, gone), { recursive: true, force: true, maxRetries: 20, retryDelay: 10 })

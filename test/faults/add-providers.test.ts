@@ -373,7 +373,7 @@ describe('accepted upload not at every provider', () => {
   })
 })
 
-describe('pinning.queue', () => {
+describe('pinning.acceptWhileUnavailable', () => {
   it('provider down → 200 when stored here, delivered later', async () => {
     const clock = createFakeClock()
     const down = scriptedProvider('down', 'dead')

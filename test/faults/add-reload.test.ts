@@ -27,7 +27,7 @@ test('uploads in progress survive a reload', async () => {
       retrieval: { upstreams: [] },
       upload: { schemas },
       pinning: {
-        confirm: 1,
+        minConfirmations: 1,
         providers: [
           { name: 'local', use: 'embedded' },
           { name: 'kubo', use: 'kubo', url, auth: { bearer: token } },

@@ -33,7 +33,7 @@ async function atPlace(run: (place: Place) => Promise<void>): Promise<void> {
       config: {
         pinning: { providers },
         cache: {
-          hot: { maxBytes: 0 },
+          responses: { maxBytes: 0 },
           tiers: [
             { use: 'memory', maxBytes: '4MiB' },
             { use: 's3', bucket, endpoint, accessKeyId, secretAccessKey, forcePathStyle: true, timeout: '3s' },

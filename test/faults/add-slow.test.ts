@@ -34,7 +34,7 @@ before(async () => {
     'retrieval: { upstreams: [] }',
     'upload: { concurrency: 256, perClient: 256 }',
     // However busy the machine is with other tests.
-    'limits: { loopDelay: 0 }',
+    'limits: { maxEventLoopDelay: 0 }',
   ]
   await writeFile(file, lines.join('\n'))
   gateway = spawn(process.execPath, [program, 'serve', '--config', file], { stdio: ['ignore', 'pipe', 'inherit'] })

@@ -180,7 +180,7 @@ describe('more requests than the upstreams can serve', () => {
   for (const count of isLong ? [700, 2000] : [300]) {
     test(`${count} cold files, slow upstream → 200, or 503 with Retry-After`, async () => {
       const upstreams = [{ delayMs: 300 }]
-      const retrieval = isLong ? {} : { deadline: '2s' }
+      const retrieval = isLong ? {} : { timeout: '2s' }
       await trial({ files: count + 30, upstreams, retrieval }, async ({ cold }) => {
         allHad([await ask(cold())])
         const burst = await Promise.all(Array.from({ length: count }, () => ask(cold())))
@@ -193,7 +193,7 @@ describe('more requests than the upstreams can serve', () => {
 
   test('350 cold files, no CAR → begun responses finish', async () => {
     const upstreams = [{ delayMs: 200 }]
-    await trial({ files: 0, upstreams, retrieval: { deadline: '2s' } }, async ({ at, upstreams }) => {
+    await trial({ files: 0, upstreams, retrieval: { timeout: '2s' } }, async ({ at, upstreams }) => {
       const [one] = upstreams as [ProgrammableUpstream]
       one.fault = { kind: 'noCar', status: 406 }
       const paths = Array.from({ length: 350 }, (_, index) => {
@@ -215,7 +215,7 @@ describe('more requests than the upstreams can serve', () => {
   }
   for (const [when, tear] of Object.entries(tears))
     test(`upstream resets each CAR ${when} → single blocks, soon only these`, async () => {
-      await trial({ files: 0, upstreams: [{}], retrieval: { deadline: '20s' } }, async ({ at, upstreams }) => {
+      await trial({ files: 0, upstreams: [{}], retrieval: { timeout: '20s' } }, async ({ at, upstreams }) => {
         const [one] = upstreams as [ProgrammableUpstream]
         // Its probe for the empty CID is well: it is the CARs of content that something tears down.
         const isCar = ({ url }: { readonly url: string }) => url.includes('format=car') && !url.includes('/bafkqaaa?')
@@ -239,7 +239,7 @@ describe('more requests than the upstreams can serve', () => {
         { delayMs: 80, searchMs: 30 * second },
       ]
       const absent = (perSecond * ms) / second + 40
-      const retrieval = isLong ? {} : { deadline: '2s' }
+      const retrieval = isLong ? {} : { timeout: '2s' }
       await trial({ files: ms / 200 + 10, absent, upstreams, retrieval }, async ({ cold, absent }) => {
         // As if it had gone on for long.
         const before = Array.from({ length: isLong ? 0 : 30 }, () => ask(absent()))

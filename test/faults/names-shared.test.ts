@@ -84,7 +84,7 @@ describe('IPNS records shared by instances over', { concurrency: true }, () => {
       /** With a disk of its own, and an upstream, or none. */
       async function start(hasUpstream: boolean, timeout = '10s'): Promise<TestGateway> {
         const gateway = await startGateway({
-          upstreams: hasUpstream ? [{ name: 'one', url: upstream.url, firstByte: '2s', idle: '2s' }] : [],
+          upstreams: hasUpstream ? [{ name: 'one', url: upstream.url, firstByteTimeout: '2s', bodyTimeout: '2s' }] : [],
           clock,
           config: {
             cache: {

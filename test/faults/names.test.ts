@@ -46,12 +46,12 @@ async function start(): Promise<void> {
     upstreams: Object.entries({ one, two, three }).map(([name, { url }]) => ({
       name,
       url,
-      firstByte: '500ms',
-      idle: '500ms',
+      firstByteTimeout: '500ms',
+      bodyTimeout: '500ms',
     })),
     data,
     clock,
-    config: { cache: { tiers: [{ use: 'disk', maxBytes: '64MiB' }] }, names: { deadline: '2s' } },
+    config: { cache: { tiers: [{ use: 'disk', maxBytes: '64MiB' }] }, names: { timeout: '2s' } },
   })
 }
 const restart = async () => {

@@ -36,7 +36,7 @@ const configOf = (pinning: Record<string, unknown>, more: Record<string, unknown
     listen: '127.0.0.1:0',
     admin: false,
     retrieval: { upstreams: [] },
-    cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '1KiB' }] },
+    cache: { responses: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '1KiB' }] },
     pinning: { probeEvery: 0, ...pinning },
     ...more,
   })
@@ -81,7 +81,7 @@ for (const [what, embedded] of Object.entries(folders))
     test('former pins → readable without uploads, and in thin mode', async () => {
       const path = await add(await start(configOf({ providers: [embedded()] })))
       await isWhole(await start(configOf({ providers: [] })), path)
-      await isWhole(await start(configOf({ providers: [] }, { upload: { through: `${kubo.url}/api/v0` } })), path)
+      await isWhole(await start(configOf({ providers: [] }, { upload: { forwardTo: `${kubo.url}/api/v0` } })), path)
     })
   })
 

@@ -36,7 +36,7 @@ const gateway = async (upstreams: Record<string, ProgrammableUpstream>, retrieva
   keep(
     await startGateway({
       upstreams: Object.entries(upstreams).map(([name, { url }]) => ({ name, url })),
-      config: { retrieval, cache: { tiers: [{ use: 'memory', maxBytes: '16MiB' }], hot: { maxBytes: 0 } } },
+      config: { retrieval, cache: { tiers: [{ use: 'memory', maxBytes: '16MiB' }], responses: { maxBytes: 0 } } },
     }),
   )
 
@@ -83,7 +83,7 @@ describe(`honest upstream of 60 ms and a faulty one, ${most} files of 1 MiB`, ()
         test(`${name}, ${first} first, hedge: ${hedge}`, async () => {
           const bad = await upstream(blocks, fault)
           const before = honest.asked.length
-          const at = await gateway(first === 'nasty' ? { bad, honest } : { honest, bad }, { hedge })
+          const at = await gateway(first === 'nasty' ? { bad, honest } : { honest, bad }, { hedgeDelay: hedge })
           const [firstTime, ...times] = await readAll(at, all)
           const limit = 3 * p99(base) + busyMs
           const asked = honest.asked.length - before + bad.asked.length
@@ -98,7 +98,7 @@ test('only upstream stalls → explained error at the timeout', async () => {
   const blocks: BlockMap = new Map()
   const { cid } = await addFile(blocks, noise(mib, 7), 'v0')
   const staller = await upstream(blocks, { kind: 'stall', after: 400 })
-  const at = await gateway({ staller }, { deadline: '2s', keepLooking: 0 })
+  const at = await gateway({ staller }, { timeout: '2s', backgroundSearch: 0 })
   const { status, body, ms } = await fetchAll(`${at.url}/ipfs/${cid}`)
   // 503 where the next block was asked for with too little time left: then it is not known to be missing.
   assert.ok(status === 404 || status === 503, body.toString())

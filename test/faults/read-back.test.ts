@@ -20,7 +20,11 @@ const start = (providers: readonly Record<string, unknown>[], more: Partial<Star
   started(
     startGateway({
       ...more,
-      config: { pinning: { confirm: 1, probeEvery: 0, providers }, cache: { hot: { maxBytes: 0 } }, ...more.config },
+      config: {
+        pinning: { minConfirmations: 1, probeEvery: 0, providers },
+        cache: { responses: { maxBytes: 0 } },
+        ...more.config,
+      },
     }),
   )
 

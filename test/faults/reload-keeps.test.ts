@@ -65,7 +65,7 @@ const cacheStatus = ({ headers }: { headers: NodeJS.Dict<string | string[]> }) =
 
 describe('reload: memory tier', () => {
   test('upstreams down → blocks in memory still served', async () => {
-    const { get, reload } = await start({ cache: { hot: { maxBytes: 0 } } })
+    const { get, reload } = await start({ cache: { responses: { maxBytes: 0 } } })
     assert.equal((await get(big())).status, 200)
     const asked = upstream.asked.length
     upstream.fault = { kind: 'refuse' }
@@ -77,14 +77,14 @@ describe('reload: memory tier', () => {
   })
 
   test('another tier changes → kept', async () => {
-    const cache = { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, { use: 'disk' }] }
+    const cache = { responses: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, { use: 'disk' }] }
     const { get, reload } = await start({ cache })
     await get(big())
     upstream.fault = { kind: 'refuse' }
     const [memory] = cache.tiers
     const changed = {
       ...cache,
-      fillBytes: '1MiB',
+      writeQueueBytes: '1MiB',
       tiers: [memory, { use: 'disk', maxBytes: '1GiB', path: join(served?.data ?? '', 'other') }],
     }
     assert.equal(await reload(withUpstream({ cache: changed })), true)
@@ -92,9 +92,9 @@ describe('reload: memory tier', () => {
   })
 
   test('its own entry changes → dropped', async () => {
-    const { get, reload } = await start({ cache: { hot: { maxBytes: 0 } } })
+    const { get, reload } = await start({ cache: { responses: { maxBytes: 0 } } })
     await get(hello())
-    const cache = { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '32MiB' }] }
+    const cache = { responses: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '32MiB' }] }
     assert.equal(await reload(withUpstream({ cache })), true)
     const asked = upstream.asked.length
     assert.equal((await get(hello())).status, 200)
@@ -119,7 +119,7 @@ describe('reload: response cache', () => {
   const changes: [what: string, more: () => Said][] = [
     ['how answers look', () => ({ responses: { types: 'web' } })],
     ['what a host is', () => ({ hosts: { localhost: { subdomains: true } } })],
-    ['how names are resolved', () => ({ names: { sites: true } })],
+    ['how names are resolved', () => ({ names: { dnslinkSites: true } })],
     ['which proxies are believed', () => ({ trustedProxies: ['127.0.0.1'] })],
   ]
   for (const [what, more] of changes)
@@ -214,7 +214,7 @@ describe('reload: upstream health', () => {
       { name: 'two', url: other.url },
       { name: 'one', url: upstream.url },
     ]
-    assert.equal(await reload(withUpstream({ retrieval: { upstreams, hedge: '0s' } })), true)
+    assert.equal(await reload(withUpstream({ retrieval: { upstreams, hedgeDelay: '0s' } })), true)
     assert.equal((await get(big())).status, 200)
     assert.equal(upstream.asked.length, asked)
   })
@@ -246,7 +246,7 @@ describe('reload: negative cache', () => {
   const absent = '/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
 
   test('absent CID → still 404 without upstream requests', async () => {
-    const { get, reload } = await start({ retrieval: { notFound: { first: '50s' }, keepLooking: 0 } })
+    const { get, reload } = await start({ retrieval: { negativeCache: { initialTtl: '50s' }, backgroundSearch: 0 } })
     assert.equal((await get(absent)).status, 404)
     const asked = upstream.asked.length
     assert.equal(await reload(), true)
@@ -256,7 +256,7 @@ describe('reload: negative cache', () => {
 
   test('new upstream may have it → asked again', async () => {
     const notFound = { first: '50s' }
-    const { get, reload } = await start({ retrieval: { notFound, keepLooking: 0 } })
+    const { get, reload } = await start({ retrieval: { negativeCache: notFound, backgroundSearch: 0 } })
     const other = await another()
     upstream.fault = { kind: 'notFound' }
     assert.equal((await get(hello())).status, 404)
@@ -264,7 +264,10 @@ describe('reload: negative cache', () => {
       { name: 'one', url: upstream.url },
       { name: 'two', url: other.url },
     ]
-    assert.equal(await reload(withUpstream({ retrieval: { notFound, keepLooking: 0, upstreams } })), true)
+    assert.equal(
+      await reload(withUpstream({ retrieval: { negativeCache: notFound, backgroundSearch: 0, upstreams } })),
+      true,
+    )
     assert.equal((await get(hello())).status, 200)
   })
 })
@@ -339,7 +342,7 @@ describe('reload: counters', () => {
   })
 
   test('connection, refusal and malformed-request counts continue', async () => {
-    const { url, counters, admin, reload } = await start({ limits: { connections: 1, connectionsPerClient: 2 } })
+    const { url, counters, admin, reload } = await start({ limits: { maxConnections: 1, maxConnectionsPerClient: 2 } })
     const to = { port: Number(new URL(url).port), host: '127.0.0.1' }
     const refused = 'cidgate_connections_refused_total{limit="connections"}'
     const unread = 'cidgate_http_requests_total{route="none",method="other",status="400",source="none"}'
@@ -361,14 +364,17 @@ describe('reload: counters', () => {
       noise.write('noise\r\n\r\n')
       assert.match(await text(noise), /^HTTP\/1.1 400 /)
       assert.equal((await counters()).get(unread), turn)
-      assert.equal(await reload({ limits: { connections: 1, connectionsPerClient: 2, inFlight: 10 + turn } }), true)
+      assert.equal(
+        await reload({ limits: { maxConnections: 1, maxConnectionsPerClient: 2, maxConcurrentRequests: 10 + turn } }),
+        true,
+      )
       assert.equal((await counters()).get(refused), turn)
       assert.equal((await counters()).get(unread), turn)
     }
   })
 
   test('no counter decreases at any change', async () => {
-    const cache = { hot: { maxBytes: '1MiB' }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, { use: 'disk' }] }
+    const cache = { responses: { maxBytes: '1MiB' }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, { use: 'disk' }] }
     const one = await start({ cache, retrieval: {} })
     const traffic = async () => {
       for (const path of [hello(), big(), '/ipfs/nothing', `/ipfs/${all.directory}/nothing`, '/nowhere', hello()])
@@ -401,14 +407,17 @@ describe('reload: counters', () => {
           },
         },
       ],
-      ['hot', { cache: { ...cache, hot: { maxBytes: 0 } } }],
+      ['hot', { cache: { ...cache, responses: { maxBytes: 0 } } }],
       ['an upstream', { cache, ...two({ headers: { a: 'b' } }) }],
       ['an upstream that goes', { cache, retrieval: { upstreams: [{ name: 'dead', url: 'http://127.0.0.1:9' }] } }],
       ['and comes back', { cache, ...two() }],
-      ['limits', { cache, limits: { inFlight: 1, perClient: { perMinute: 60_000 } } }],
+      ['limits', { cache, limits: { maxConcurrentRequests: 1, perClient: { perMinute: 60_000 } } }],
       [
         'all of it',
-        { cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '1MiB' }] }, names: { most: 10 } },
+        {
+          cache: { responses: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '1MiB' }] },
+          names: { maxEntries: 10 },
+        },
       ],
     ]
     await traffic()
@@ -462,8 +471,8 @@ describe('reload: uploads', () => {
 
   const changes: [what: string, more: Said][] = [
     ['nothing', {}],
-    ['memory', { cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '32MiB' }] } }],
-    ['how long is waited for', { retrieval: { deadline: '6s' } }],
+    ['memory', { cache: { responses: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '32MiB' }] } }],
+    ['how long is waited for', { retrieval: { timeout: '6s' } }],
     ['the uploads themselves', { upload: { concurrency: 3 } }],
   ]
   for (const [what, more] of changes)
@@ -508,7 +517,7 @@ describe('reload: uploads', () => {
 
   test('pending deliveries keep their state', async () => {
     kubo.script = () => ({ status: 503 })
-    const pinning = { confirm: 1, providers: [local, remote()] }
+    const pinning = { minConfirmations: 1, providers: [local, remote()] }
     const { url, admin, reload } = await start({ pinning, retrieval: { upstreams: [] } })
     assert.equal((await post(`${url}/add`, body(1000, 5))).status, 200)
     const open = async () => JSON.parse((await admin('/uploads')).body.toString())
@@ -528,7 +537,7 @@ describe('reload: uploads', () => {
 
   test('provider probe results kept, so readiness is too', async () => {
     kubo.script = () => ({ status: 503 })
-    const pinning = { probeEvery: '1h', confirm: 1, providers: [remote()] }
+    const pinning = { probeEvery: '1h', minConfirmations: 1, providers: [remote()] }
     const { admin, reload } = await start({ pinning })
     type Ready = { uploads?: boolean; checks: { name: string; ok: boolean }[] }
     const ready = async (): Promise<Ready> => JSON.parse((await admin('/readyz?for=uploads')).body.toString())
@@ -537,7 +546,7 @@ describe('reload: uploads', () => {
     assert.equal((await ready()).uploads, false)
     kubo.script = undefined
     // Another one is looked at, and what is known of this one stays.
-    const more = { ...pinning, confirm: 2, providers: [local, remote()] }
+    const more = { ...pinning, minConfirmations: 2, providers: [local, remote()] }
     assert.equal(await reload(withUpstream({ pinning: more })), true)
     const seen = (await ready()).checks.find(({ name }) => name === 'provider kubo')
     assert.equal(seen?.ok, false)
@@ -560,7 +569,7 @@ test('repeated reloads under load lose no request', async () => {
     { cache: { tiers: [{ use: 'memory', maxBytes: '32MiB' }] } },
     { responses: { types: 'web' } },
     { retrieval: { upstreams: [{ name: 'another', url: upstream.url }] } },
-    { retrieval: { deadline: '7s' } },
+    { retrieval: { timeout: '7s' } },
   ]
   for (let count = 0; count < 25; count++)
     assert.equal(await one.reload(withUpstream(changes[count % changes.length])), true)

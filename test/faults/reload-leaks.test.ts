@@ -50,7 +50,7 @@ const said = (more: Said = {}): Said => ({
   names: { dns: ['http://127.0.0.1:9/dns-query'] },
   retrieval: {
     probeEvery: '10m',
-    deadline: '200ms',
+    timeout: '200ms',
     upstreams: [
       { name: 'one', url: upstream.url },
       { name: 'dead', url: dead },
@@ -78,7 +78,7 @@ const changes = (): Said[] => [
   said(),
   said({
     cache: {
-      hot: { maxBytes: '1MiB' },
+      responses: { maxBytes: '1MiB' },
       tiers: [
         { use: 'memory', maxBytes: '2MiB' },
         { use: 'redis', url: 'redis://127.0.0.1:10' },
@@ -86,11 +86,11 @@ const changes = (): Said[] => [
     },
   }),
   said({
-    retrieval: { deadline: '200ms', userAgent: 'another', upstreams: [{ name: 'one', url: upstream.url }] },
+    retrieval: { timeout: '200ms', userAgent: 'another', upstreams: [{ name: 'one', url: upstream.url }] },
     names: { dns: ['http://127.0.0.1:10/dns-query'] },
   }),
   said({
-    pinning: { confirm: 1, providers: [{ name: 'local', use: 'embedded' }] },
+    pinning: { minConfirmations: 1, providers: [{ name: 'local', use: 'embedded' }] },
     upload: { concurrency: 7 },
     responses: { types: 'web' },
   }),

@@ -185,7 +185,7 @@ describe('configuration reload', () => {
 
   it('moved and stopped at once → slow reader ends after grace', async () => {
     const stage = createStage()
-    const limits = { grace: '300ms' }
+    const limits = { shutdownTimeout: '300ms' }
     const own = await serve({ config: configOf({ limits }), ...stage })
     const request = get(`http://${own.listen}/large`)
     const [response] = (await once(request, 'response')) as [IncomingMessage]
@@ -255,11 +255,11 @@ describe('configuration reload', () => {
       }
     })
 
-  it('limits.lameDuck → connections served once, then refused', async () => {
+  it('limits.shutdownDelay → connections served once, then refused', async () => {
     const stage = createStage()
     const over = Promise.withResolvers<void>()
     const clock = { ...systemClock, sleep: () => over.promise }
-    const own = await serve({ config: configOf({ limits: { lameDuck: '1h' } }), ...stage, clock })
+    const own = await serve({ config: configOf({ limits: { shutdownDelay: '1h' } }), ...stage, clock })
     const address = own.listen
     const agent = new Agent({ keepAlive: true })
     const kept = () => read(`http://${address}/`, agent)
@@ -277,7 +277,7 @@ describe('configuration reload', () => {
 
   it('unfinished requests → cut off after the grace period', async () => {
     const stage = createStage()
-    const own = await serve({ config: configOf({ limits: { grace: '50ms' } }), ...stage })
+    const own = await serve({ config: configOf({ limits: { shutdownTimeout: '50ms' } }), ...stage })
     const slow = read(`http://${own.listen}/slow`)
     const cut = assert.rejects(slow, { code: 'ECONNRESET' })
     while (stage.held.length === 0) await read(`http://${own.listen}/`)

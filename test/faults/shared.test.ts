@@ -68,10 +68,10 @@ const start = (store: Store, timeout = '10s'): Promise<TestGateway> =>
   startGateway({
     upstreams: [{ name: 'one', url: upstream.url }],
     config: {
-      retrieval: { deadline: '30s' },
+      retrieval: { timeout: '30s' },
       cache: {
-        hot: { maxBytes: 0 },
-        fillBytes: '128MiB',
+        responses: { maxBytes: 0 },
+        writeQueueBytes: '128MiB',
         tiers: [
           { use: 'memory', maxBytes: '8MiB' },
           { ...store.tier, timeout },

@@ -34,7 +34,7 @@ const start = (store: S3Server | undefined, config: Record<string, unknown> = {}
     config: {
       ...config,
       cache: {
-        hot: { maxBytes: 0 },
+        responses: { maxBytes: 0 },
         tiers: [
           { use: 'memory', maxBytes: '64MiB' },
           { use: 'disk', maxBytes: '1GiB' },
@@ -237,9 +237,9 @@ test('burst of misses, silent upstream → disk not skipped', async () => {
   const at = await startGateway({
     upstreams: [{ name: 'near', url: upstream.url }],
     config: {
-      retrieval: { deadline: '2s' },
+      retrieval: { timeout: '2s' },
       cache: {
-        hot: { maxBytes: 0 },
+        responses: { maxBytes: 0 },
         tiers: [
           { use: 'memory', maxBytes: '64KiB' },
           { use: 'disk', maxBytes: '1GiB' },

@@ -52,7 +52,7 @@ describe('gateway start', () => {
     const kubo = await startStandIn(kuboApi)
     kubo.script = () => ({ status: 503 })
     const providers = [{ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } }]
-    const config = { pinning: { queue: true, providers } }
+    const config = { pinning: { acceptWhileUnavailable: true, providers } }
     const first = await startGateway({ data, config })
     const body = randomBytes(1000)
     const { json } = await post(`${first.url}/add`, multipart([{ fileName: 'a', body }]))
@@ -76,7 +76,12 @@ describe('gateway start', () => {
       return { handler, admin: handler, serves: () => false, drain: () => {}, close: async () => {} }
     }
     const addresses = await freeAddresses()
-    const config = parseConfig({ data, retrieval: { upstreams: [] }, limits: { inFlight: 2 }, ...addresses })
+    const config = parseConfig({
+      data,
+      retrieval: { upstreams: [] },
+      limits: { maxConcurrentRequests: 2 },
+      ...addresses,
+    })
     const serving = serve({ config, log: silentLog, create })
     const admin = `http://${addresses.admin}`
     while (

@@ -23,7 +23,7 @@ after(async () => {
 
 const tiers = {
   cache: {
-    hot: { maxBytes: 0 },
+    responses: { maxBytes: 0 },
     tiers: [
       { use: 'memory', maxBytes: '1MiB' },
       { use: 'disk', maxBytes: '1GiB' },

@@ -53,7 +53,10 @@ function overOneFolder(): void {
 
 const configOf = (kubo: string) => ({
   cache: { tiers: [{ use: 'memory', maxBytes: '4MiB' }] },
-  pinning: { queue: true, providers: [{ name: 'kubo', use: 'kubo', url: kubo, auth: { bearer: token } }] },
+  pinning: {
+    acceptWhileUnavailable: true,
+    providers: [{ name: 'kubo', use: 'kubo', url: kubo, auth: { bearer: token } }],
+  },
 })
 
 async function start(listen = '127.0.0.1:0'): Promise<Process> {

@@ -135,7 +135,7 @@ describe('failure after the first byte', () => {
       const one = await upstream(blocks, (request) =>
         request.url.includes('format=car') ? fault : { kind: 'notFound' },
       )
-      const at = await gateway({ one }, { retrieval: { blockDeadline: '500ms' } })
+      const at = await gateway({ one }, { retrieval: { blockTimeout: '500ms' } })
       await assert.rejects(fetchAll(`${at.url}/ipfs/${all.files.chunkedV1.cid}`), /aborted|cut|hang up|ECONNRESET/)
     })
   }
@@ -167,7 +167,7 @@ describe('rate-limiting upstream', () => {
   test('only 429 without Retry-After → one request a second, 404 says so', async () => {
     const fault: Fault = { kind: 'throttle' }
     const [one, two] = [await upstream(all.blocks, fault), await upstream(all.blocks, fault)]
-    const at = await gateway({ one, two }, { retrieval: { deadline: '2s' } })
+    const at = await gateway({ one, two }, { retrieval: { timeout: '2s' } })
     const url = `${at.url}/ipfs/${all.files.hello.cid}`
     const beganAt = performance.now()
     const retries = new Set<unknown>()
@@ -192,7 +192,7 @@ describe('rate-limiting upstream', () => {
   test('holder rate-limited, another says 404 → not stored or cached', async () => {
     const holder = await upstream(all.blocks, { kind: 'throttle', retryAfter: '2' })
     const empty = await upstream(new Map())
-    const at = await gateway({ holder, empty }, { retrieval: { notFound: { first: '30s', most: '60s' } } })
+    const at = await gateway({ holder, empty }, { retrieval: { negativeCache: { initialTtl: '30s', maxTtl: '60s' } } })
     const url = `${at.url}/ipfs/${all.files.hello.cid}`
     const answers = [await fetchAll(url), await fetchAll(url)]
     for (const { status, headers } of answers) {
@@ -218,7 +218,7 @@ test('queue time counts against the deadline', async () => {
   const silent = await upstream(new Map(), { kind: 'silent' })
   const files = await distinctFiles(new Map(), 320, 100)
   const deadlineMs = 1000
-  const at = await gateway({ silent }, { retrieval: { deadline: `${deadlineMs}ms`, keepLooking: 0 } })
+  const at = await gateway({ silent }, { retrieval: { timeout: `${deadlineMs}ms`, backgroundSearch: 0 } })
   const run = (headers: Record<string, string> = {}) =>
     inParallel(files, files.length, ({ cid }) => fetchAll(`${at.url}/ipfs/${cid}`, headers))
   // New sockets come one in each turn of the loop: those that are there bring all requests at once.
@@ -264,7 +264,7 @@ describe('upstreams without content, or with intermittent responses', { concurre
       const silent = await upstream(new Map(), { kind: 'silent' })
       const at = await gateway(
         { empty, silent },
-        { retrieval: { deadline: '1s', keepLooking: '20s', notFound: { first: '500ms', most: '2s' } } },
+        { retrieval: { timeout: '1s', backgroundSearch: '20s', negativeCache: { initialTtl: '500ms', maxTtl: '2s' } } },
       )
       const first = await fetchAll(`${at.url}/ipfs/${cid}`)
       assert.equal(first.status, 404)
@@ -303,7 +303,7 @@ describe('upstreams without content, or with intermittent responses', { concurre
       const silent = await upstream(new Map(), { kind: 'silent' })
       const { cid } = await addFile(new Map(), noise(1000, 14))
       for (const keepLooking of ['20s', 0]) {
-        const at = await gateway({ silent }, { retrieval: { deadline: '400ms', keepLooking } })
+        const at = await gateway({ silent }, { retrieval: { timeout: '400ms', backgroundSearch: keepLooking } })
         const answers = await Promise.all([1, 2, 3].map(() => fetchAll(`${at.url}/ipfs/${cid}`)))
         assert.deepEqual(new Set(answers.map(({ status }) => status)), new Set([404]))
         // What is left of the flight ends with the gateway; an unhandled rejection would end this process.
@@ -313,7 +313,7 @@ describe('upstreams without content, or with intermittent responses', { concurre
 
     test('no upstream available → response says so, not cached', async () => {
       const dead = await upstream(all.blocks, { kind: 'refuse' })
-      const at = await gateway({ dead }, { retrieval: { deadline: '1s' } })
+      const at = await gateway({ dead }, { retrieval: { timeout: '1s' } })
       const url = `${at.url}/ipfs/${all.files.hello.cid}`
       // Twice at once, and then after it was tried again.
       for (let count = 0; count < 3; count++) {

@@ -39,12 +39,12 @@ describe('worker processes', () => {
   const settings = ({ limits = '', more = '' } = {}) => `
 upload: { maxBytes: 8MiB, auth: open }
 retrieval:
-  deadline: 5s
-  keepLooking: 0s
+  timeout: 5s
+  backgroundSearch: 0s
   probeEvery: 0
   upstreams: [{ url: "${upstream.url}", allowPrivate: true }]
-  notFound: { first: 60s, most: 60s }
-limits: { grace: 10s, lameDuck: 0s${limits} }
+  negativeCache: { initialTtl: 60s, maxTtl: 60s }
+limits: { shutdownTimeout: 10s, shutdownDelay: 0s${limits} }
 ${more}`
 
   before(async () => {

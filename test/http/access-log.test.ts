@@ -169,7 +169,7 @@ describe('access log', () => {
     const source = await startUpstream({ blocks })
     const at = await startGateway({
       upstreams: [{ name: 'one', url: source.url }],
-      config: { log: { access: 'errors' }, upload: { rpc: true } },
+      config: { log: { access: 'errors' }, upload: { kuboRpc: true } },
     })
     try {
       const answer = await fetch(`${at.url}/api/v0/ls?arg=${root}&stream=true`, { method: 'POST' })
@@ -185,7 +185,7 @@ describe('access log', () => {
   test('all: cached leaf → line has the id sent to the client', async () => {
     const at = await startGateway({
       upstreams: [{ name: 'one', url: upstream.url }],
-      config: { log: { access: 'all' }, cache: { hot: { maxBytes: 0 } } },
+      config: { log: { access: 'all' }, cache: { responses: { maxBytes: 0 } } },
     })
     try {
       const url = `${at.url}/ipfs/${all.files.hello.cid}`

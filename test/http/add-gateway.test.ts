@@ -34,7 +34,7 @@ async function until(isTrue: () => Promise<boolean>): Promise<void> {
   assert.fail('it did not come about')
 }
 
-const noCache = { hot: { maxBytes: 0 }, tiers: [] }
+const noCache = { responses: { maxBytes: 0 }, tiers: [] }
 
 describe('failed upload in web mode', () => {
   it('JSON for programs, a page for browsers', async () => {
@@ -52,12 +52,15 @@ describe('failed upload in web mode', () => {
   })
 })
 
-describe('pinning.queue without a local provider', () => {
+describe('pinning.acceptWhileUnavailable without a local provider', () => {
   it('queued upload → readable until delivered, even after restart', async () => {
     const data = await tempFolder()
     const kubo = await startStandIn(kuboApi)
     kubo.script = ({ path }) => (path.endsWith('/version') ? undefined : { status: 503 })
-    const pinning = { queue: true, providers: [{ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } }] }
+    const pinning = {
+      acceptWhileUnavailable: true,
+      providers: [{ name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } }],
+    }
     const options = { data, config: { pinning, cache: noCache } }
     const bytes = randomBytes(2_500_000)
     try {
@@ -88,7 +91,7 @@ describe('pinning.queue without a local provider', () => {
 describe('embedded provider', () => {
   it('upload → stored once on this disk', async () => {
     const cache = {
-      hot: { maxBytes: 0 },
+      responses: { maxBytes: 0 },
       tiers: [
         { use: 'memory', maxBytes: '1MiB' },
         { use: 'disk', maxBytes: '1GiB' },
@@ -138,7 +141,7 @@ describe('thin mode', () => {
   for (const [name, through, has] of targets) {
     it(`${name}: pinned there, read here, nothing on this disk`, async () => {
       const config = {
-        upload: { through: through(), auth: { tokens: ['ours-and-long-enough'] } },
+        upload: { forwardTo: through(), auth: { tokens: ['ours-and-long-enough'] } },
         denylists: [list],
         pinning: { probeEvery: 0 },
       }
@@ -157,7 +160,7 @@ describe('thin mode', () => {
     })
 
     it(`${name}: denied → not reported as held`, async () => {
-      await withGateway({ config: { upload: { through: through() }, denylists: [list] } }, async (at) => {
+      await withGateway({ config: { upload: { forwardTo: through() }, denylists: [list] } }, async (at) => {
         const { status, body } = await add(at, 'hello world\n')
         assert.equal(status, 410, body)
         await sleep(50)

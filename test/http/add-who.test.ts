@@ -86,10 +86,10 @@ describe('remote client behind a trusted proxy', () => {
   for (const [what, upload, to, sent, status] of [
     ['is refused without a token', {}, path, stranger, 403],
     ['is refused with a page, too', {}, path, { ...stranger, origin: 'http://localhost:3000' }, 403],
-    ["is refused at Kubo's door", { rpc: true }, rpc, stranger, 403],
-    ['is refused in thin mode', { through: 'http://127.0.0.1:9/add' }, path, stranger, 403],
-    ['uploads where uploads are open', { auth: 'open', rpc: true }, rpc, stranger, 200],
-    ['is one of this machine where the proxy says so', { rpc: true }, rpc, { 'x-forwarded-for': '127.0.0.1' }, 200],
+    ["is refused at Kubo's door", { kuboRpc: true }, rpc, stranger, 403],
+    ['is refused in thin mode', { forwardTo: 'http://127.0.0.1:9/add' }, path, stranger, 403],
+    ['uploads where uploads are open', { auth: 'open', kuboRpc: true }, rpc, stranger, 200],
+    ['is one of this machine where the proxy says so', { kuboRpc: true }, rpc, { 'x-forwarded-for': '127.0.0.1' }, 200],
     ['is one of this machine by IPv6, too', {}, path, { 'x-forwarded-for': '::1' }, 200],
   ] as const)
     test(what, async () => {
@@ -128,7 +128,7 @@ describe('token with a quota', () => {
       ...more,
       config: {
         upload: {
-          rpc: true,
+          kuboRpc: true,
           auth: { tokens: [{ name: 'ci', token: secret, quota }, 'another-without-a-quota'] },
           ...(more.config?.['upload'] as object),
         },
@@ -174,7 +174,7 @@ describe('token with a quota', () => {
         'limit_uploads{token="ci"} 3',
         'used_bytes{token="ci"} 10',
         'limit_bytes{token="ci"} 1024',
-        'refused_total{token="ci"} 6',
+        'quota_refusals_total{token="ci"} 6',
       ])
         assert.ok(
           metrics.includes(`\ncidgate_token_${series}\n`),
@@ -246,7 +246,7 @@ describe('token with a quota', () => {
 
   test('applies in thin mode', async () => {
     const behind = await startGateway()
-    const at = await start({ uploads: 1 }, { config: { upload: { rpc: false, through: `${behind.url}/add` } } })
+    const at = await start({ uploads: 1 }, { config: { upload: { kuboRpc: false, forwardTo: `${behind.url}/add` } } })
     try {
       assert.equal((await upload(at, authorization)).status, 200)
       assert.equal((await upload(at, authorization)).status, 429)

@@ -272,7 +272,7 @@ describe('/uploads', () => {
 })
 
 test('abandoning the last copy requires an explicit option', async () => {
-  const pinning = { queue: true, providers: [{ name: 'gone', use: 'kubo', url: await nobody() }] }
+  const pinning = { acceptWhileUnavailable: true, providers: [{ name: 'gone', use: 'kubo', url: await nobody() }] }
   const at = await startGateway({ config: { pinning } })
   const ask = supertest(at.gateway.admin)
   try {
@@ -297,7 +297,7 @@ describe('/readyz', () => {
     at = await startGateway({
       config: {
         pinning: {
-          confirm: 2,
+          minConfirmations: 2,
           probeEvery: '1h',
           providers: [
             { name: 'local', use: 'embedded' },
@@ -373,7 +373,7 @@ describe('damaged data folder', () => {
 
 describe('/readyz in thin mode', () => {
   async function uploadsOf(through: string): Promise<[boolean | undefined, Check | undefined]> {
-    const at = await startGateway({ config: { upload: { through }, pinning: { providers: [] } } })
+    const at = await startGateway({ config: { upload: { forwardTo: through }, pinning: { providers: [] } } })
     try {
       for (;;) {
         const { body } = (await supertest(at.gateway.admin).get('/readyz')) as { body: State }
@@ -398,7 +398,7 @@ describe('/readyz in thin mode', () => {
     }
     const [uploads, check] = await uploadsOf(`${await nobody()}/add`)
     assert.equal(uploads, false)
-    assert.match(check?.why ?? '', /ECONNREFUSED.+upload\.through/)
+    assert.match(check?.why ?? '', /ECONNREFUSED.+upload\.forwardTo/)
   })
 })
 

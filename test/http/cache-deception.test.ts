@@ -41,7 +41,7 @@ before(async () => {
   at = await startGateway({
     upstreams: [{ name: 'one', url: upstream.url }],
     config: {
-      upload: { auth: { tokens: [token] }, rpc: true },
+      upload: { auth: { tokens: [token] }, kuboRpc: true },
       pinning: { providers: [{ name: 'local', use: 'embedded' }] },
       proxy: [{ path: '/account', to: service, sendAuthorization: true }],
       adminAccess: { tokens: ['a-token-of-the-operator'] },

@@ -56,7 +56,7 @@ test('cached leaf: fast path has same headers, limits, denylists, bytes', async 
   const upstream = await startUpstream({ blocks })
   const at = await startGateway({
     upstreams: [{ name: 'one', url: upstream.url }],
-    config: { cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'disk', maxBytes: '64MiB' }] } },
+    config: { cache: { responses: { maxBytes: 0 }, tiers: [{ use: 'disk', maxBytes: '64MiB' }] } },
   })
   try {
     for (const { cid, bytes } of [files.hello, { cid: document.cid, bytes: text('{"a":1}') }]) {

@@ -87,7 +87,7 @@ describe('limits per client', () => {
 
 test('two gateways share limits in Redis; without it, each counts alone', async () => {
   const redis = await closing(startRedisServer().then((server) => ({ ...server, close: () => server.stop(), server })))
-  const limits = { perClient: { perMinute: 60, burst: 10 }, sharedBy: { use: 'redis', url: redis.url } }
+  const limits = { perClient: { perMinute: 60, burst: 10 }, sharedStore: { use: 'redis', url: redis.url } }
   const [one, other] = [await start(limits), await start(limits)]
   const path = '/ipfs/bafkqaaa'
   for (let count = 0; count < 10; count++) assert.equal(await one.status(path), 200)

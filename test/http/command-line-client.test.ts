@@ -24,7 +24,7 @@ before(async () => {
   all = await fixtures()
   upstream = await startUpstream({ blocks: all.blocks })
   served = await startServed({
-    retrieval: { deadline: '2s', upstreams: [{ name: 'near', url: upstream.url }] },
+    retrieval: { timeout: '2s', upstreams: [{ name: 'near', url: upstream.url }] },
     pinning: { providers: [{ name: 'local', use: 'embedded' }] },
     upload: { auth: { tokens: ['a-token-that-is-long-enough-for-this'] } },
   })

@@ -115,7 +115,7 @@ listen: 127.0.0.1:0
 admin: 127.0.0.1:0
 data: ${folder}/data
 retrieval: { upstreams: [] }
-limits: { grace: 2s }
+limits: { shutdownTimeout: 2s }
 `
 
   /** Starts a gateway and waits for its line. What it writes is collected. */
@@ -330,13 +330,13 @@ cache: { tiers: [{ use: s3, endpoint: "${endpoint}", region: r, forcePathStyle: 
 
   it('check --effective: every value with source, no secrets', async () => {
     const said = `listen: 127.0.0.1:0
-retrieval: { deadline: 9s, upstreams: [{ url: "https://user:hush@one.example?key=hush" }] }
+retrieval: { timeout: 9s, upstreams: [{ url: "https://user:hush@one.example?key=hush" }] }
 upload: { auth: { tokens: [hush-hush-hush-hush, { name: ci, token: hush-hush-hush-hush, expires: 2027-01-31, quota: { uploads: 7 } }] } }
 `
     const file = await configFile('effective.yaml', said.replace('user:hush@', ''))
     const { code, out } = await runHere('check', file, '--effective')
     assert.equal(code, 0)
-    assert.match(out, new RegExp(`^retrieval\\.deadline = "9s" +# ${file}:2:14$`, 'm'))
+    assert.match(out, new RegExp(`^retrieval\\.timeout = "9s" +# ${file}:2:14$`, 'm'))
     assert.match(out, /^retrieval\.probeEvery = 600000 +# default$/m)
     assert.match(out, new RegExp(`^upload\\.auth\\.tokens\\[0\\] = \\*\\*\\* +# ${file}:3:`, 'm'))
     assert.match(out, /^upload\.auth\.tokens\[1\]\.name = "ci" +#/m)
@@ -385,11 +385,11 @@ upload: { auth: { tokens: ["$\${hush-hush-hush-hush}"] } }
       mistakes.map(({ key, position }: { key: string; position: string }) => [key, position]),
       [['retreival', `${bad}:1:1`]],
     )
-    const good = await configFile('good.json.yaml', 'limits: { headers: 9s }\n')
+    const good = await configFile('good.json.yaml', 'limits: { headersTimeout: 9s }\n')
     assert.deepEqual(JSON.parse((await runHere('check', good, '--json')).out), { file: good, isValid: true, notes: [] })
     const values = (await runHere('check', good, '--json', '--effective')).out.trimEnd().split('\n')
-    const limit = values.map((line) => JSON.parse(line)).find(({ key }) => key === 'limits.headers')
-    assert.deepEqual(limit, { key: 'limits.headers', value: '9s', from: `${good}:1:11` })
+    const limit = values.map((line) => JSON.parse(line)).find(({ key }) => key === 'limits.headersTimeout')
+    assert.deepEqual(limit, { key: 'limits.headersTimeout', value: '9s', from: `${good}:1:11` })
   })
 
   it('check, missing variable → other mistakes are reported too', async () => {
@@ -397,7 +397,7 @@ upload: { auth: { tokens: ["$\${hush-hush-hush-hush}"] } }
       'variable.yaml',
       `listen: nowhere
 upload: { auth: { tokens: ["\${NOT_SET}", short] }, schemas: { own: { type: nothing } } }
-retrieval: { deadline: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, { url: "https://\${NOT_SET}/", cat: 1 }] }
+retrieval: { timeout: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, { url: "https://\${NOT_SET}/", cat: 1 }] }
 `,
     )
     const { code, err } = await runHere('check', file)
@@ -409,7 +409,7 @@ retrieval: { deadline: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, {
       [code, ...keys],
       [
         ...[2, 'upload.auth.tokens[0]', 'retrieval.upstreams[0].url', 'retrieval.upstreams[1].url'],
-        ...['listen', 'upload.auth.tokens[1]', 'retrieval.deadline', 'retrieval.upstreams[1].cat'],
+        ...['listen', 'upload.auth.tokens[1]', 'retrieval.timeout', 'retrieval.upstreams[1].cat'],
       ],
     )
     const rest = `upload: { auth: { tokens: ["\${NOT_SET}"] }, schemas: { own: { type: nothing } } }\ndenylists: [gone.deny, "\${NOT_SET}"]`

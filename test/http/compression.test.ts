@@ -102,7 +102,7 @@ const plainOf = ({ headers, body }: Answer): Buffer => {
 }
 
 test('compressed cached responses count as requests in progress', async (t) => {
-  const hot = createResponseCache({ maxBytes: 10_000, maxItem: 5000 })
+  const hot = createResponseCache({ maxBytes: 10_000, maxItemBytes: 5000 })
   const body = Buffer.from('[]')
   hot.add('/a', { headers: ['Content-Type', 'application/json'], body, etag: '"a"', isCompressible: true })
   const limits = createLimits({ inFlight: 2, perClient: 'none', clock: systemClock })

@@ -279,7 +279,7 @@ describe('upload on the admin address', () => {
   test('no uploads configured → none; thin mode → no pins', async () => {
     const closed = await startGateway({ config: { pinning: { providers: [] } } })
     const thin = await startGateway({
-      config: { upload: { through: { url: `${good.url}/add` } }, pinning: { providers: [] } },
+      config: { upload: { forwardTo: { url: `${good.url}/add` } }, pinning: { providers: [] } },
     })
     try {
       assert.equal((await statusNow(closed)).takes, undefined)

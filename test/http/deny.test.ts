@@ -167,7 +167,7 @@ describe('denied content', () => {
     const json = await addFile(all.blocks, text(JSON.stringify({ of: 'a'.repeat(900), and: 'b'.repeat(200) })))
     const accepts = ['br', 'gzip', 'br, identity;q=0', '']
     const asked = (accepted: string) => get(`/ipfs/${json.cid}`, { 'Accept-Encoding': accepted })
-    await start('# nothing yet', { cache: { hot: { maxItem: '2KiB' } } })
+    await start('# nothing yet', { cache: { responses: { maxItemBytes: '2KiB' } } })
     for (let turn = 0; turn < 2; turn++) assert.equal((await get(`/ipfs/${leaf.cid}`)).status, 200)
     for (let turn = 0; turn < 2; turn++) assert.equal((await get(`/ipfs/${cid}`)).status, 200)
     assert.match(String((await get(`/ipfs/${cid}`)).headers['cache-status']), /hot/)
@@ -244,7 +244,7 @@ describe('name rule', () => {
       hosts: { 'gw.example': { subdomains: true } },
       names: {
         dns: ['https://127.0.0.1:1/dns-query'],
-        links: {
+        static: {
           'n.example': `/ipfs/${site}/www`,
           'top.example': `/ipfs/${site}`,
           'm.example': '/ipns/top.example/www',
@@ -305,7 +305,7 @@ describe('Kubo RPC and denylists', () => {
 
   test('denied → 410 or 451', async () => {
     const { cid } = all.files.hello
-    await start(`/ipfs/${cid} status=451\n/ipfs/${folderCid}/secret.html`, { upload: { rpc: true } })
+    await start(`/ipfs/${cid} status=451\n/ipfs/${folderCid}/secret.html`, { upload: { kuboRpc: true } })
     for (const command of ['cat', 'block/get', 'dag/export', 'pin/add', 'ls', 'get'])
       assert.equal(await call(`${command}?arg=${cid}`), 451, command)
     assert.equal(await call(`cat?arg=${folderCid}/secret.html`), 410)
@@ -318,7 +318,7 @@ describe('Kubo RPC and denylists', () => {
       ['', 1],
       [`/ipfs/${above}/sub`, 0],
     ] as const) {
-      await start(list, { upload: { rpc: true } })
+      await start(list, { upload: { kuboRpc: true } })
       const answer = await fetch(`${at.url}/api/v0/ls?arg=${above}`, { method: 'POST' })
       const { Objects } = (await answer.json()) as { Objects: { Links: { Name: string; Type: number }[] }[] }
       assert.deepEqual(
@@ -331,7 +331,7 @@ describe('Kubo RPC and denylists', () => {
 
   test('denied block, or CAR with one → not stored', async () => {
     const { cid, bytes } = all.files.hello
-    await start(`/ipfs/${cid}`, { upload: { rpc: true } })
+    await start(`/ipfs/${cid}`, { upload: { kuboRpc: true } })
     const car: Uint8Array[] = []
     const blocks = (async function* () {
       yield { cid, bytes }
@@ -349,7 +349,7 @@ describe('Kubo RPC and denylists', () => {
   })
 
   test('content with a denied part → neither stored nor exported', async () => {
-    await start(`/ipfs/${folderCid}/secret.html\n/ipfs/${shardedCid}/secret.html`, { upload: { rpc: true } })
+    await start(`/ipfs/${folderCid}/secret.html\n/ipfs/${shardedCid}/secret.html`, { upload: { kuboRpc: true } })
     for (const cid of [folderCid, shardedCid]) {
       assert.equal(await call(`pin/add?arg=${cid}`), 410)
       assert.equal(await call(`dag/export?arg=${cid}`), 'cut')

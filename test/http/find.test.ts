@@ -139,7 +139,7 @@ describe('find providers by routers', () => {
       response.end(recordOf(addressOf(at.url)))
     }
     const own = await holder(400)
-    const at = await gatewayWith([router], [{ name: 'own', url: own.url }], { keepLooking: 0 })
+    const at = await gatewayWith([router], [{ name: 'own', url: own.url }], { backgroundSearch: 0 })
     const opened = () => traps.reduce((sum, trap) => sum + trap.opened, 0)
     const { status, body } = await fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`)
     assert.ok(status === 200 && body.equals(all.files.hello.bytes))

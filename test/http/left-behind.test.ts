@@ -42,7 +42,7 @@ const said = (providers: Providers, more: object = {}) => ({
   admin: false,
   retrieval: { upstreams: [] },
   cache: { tiers: [{ use: 'memory' }] },
-  pinning: { confirm: 1, probeEvery: 0, providers },
+  pinning: { minConfirmations: 1, probeEvery: 0, providers },
   ...more,
 })
 const local = { name: 'local', use: 'embedded' }
@@ -170,7 +170,9 @@ describe('uploads only at a former provider', () => {
   })
 
   test('another provider holds it → not reported', async () => {
-    const running = await start([local, remote()], { pinning: { confirm: 'all', providers: [local, remote()] } })
+    const running = await start([local, remote()], {
+      pinning: { minConfirmations: 'all', providers: [local, remote()] },
+    })
     await add(running)
     await settled()
     assert.deepEqual(await notes('check', [local]), [])

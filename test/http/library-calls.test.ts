@@ -31,7 +31,7 @@ describe('library without HTTP', () => {
   let denied: Fixtures['files']['hello']['cid']
   const said = (more: ConfigInput = {}): ConfigInput => ({
     data,
-    retrieval: { probeEvery: 0, deadline: '2s', upstreams: [{ url: upstream.url }] },
+    retrieval: { probeEvery: 0, timeout: '2s', upstreams: [{ url: upstream.url }] },
     cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }] },
     upload: { maxBytes: '2MiB' },
     ...more,
@@ -119,7 +119,7 @@ describe('library without HTTP', () => {
     const clock = createFakeClock()
     const folder = await tempFolder()
     const own = await startedGateway(
-      said({ data: folder, limits: { inFlight: 3, stalled: '1s' }, pinning: { providers: [] } }),
+      said({ data: folder, limits: { maxConcurrentRequests: 3, writeTimeout: '1s' }, pinning: { providers: [] } }),
       {
         log: silentLog,
         clock,
@@ -193,7 +193,7 @@ describe('library without HTTP', () => {
     const adding = gateway.add(stuck(), { signal: controller.signal })
     controller.abort(reason)
     await assert.rejects(adding, (error) => error === reason)
-    const own = await startedGateway(said({ upload: { idle: '50ms' } }), { log: silentLog })
+    const own = await startedGateway(said({ upload: { idleTimeout: '50ms' } }), { log: silentLog })
     assert.equal(await kindOf(own.add(stuck())), 'timeout')
     await own.close()
   })
@@ -202,7 +202,7 @@ describe('library without HTTP', () => {
     const none = await startedGateway(said({ pinning: { providers: [] } }), { log: silentLog })
     assert.match((await failure(none.add('x'))).message, /provider/)
     await none.close()
-    const thin = await startedGateway(said({ upload: { through: 'http://127.0.0.1:1/api/v0' } }), { log: silentLog })
+    const thin = await startedGateway(said({ upload: { forwardTo: 'http://127.0.0.1:1/api/v0' } }), { log: silentLog })
     assert.match((await failure(thin.add('x'))).message, /thin mode .* add to 127\.0\.0\.1:1 itself/)
     await thin.close()
   })
@@ -227,9 +227,12 @@ describe('library without HTTP', () => {
     const dns = await startDnsServer()
     const links = { 'site.example': `/ipfs/${all.directory}` }
     const log: LogLine[] = []
-    const own = await startedGateway(said({ names: { dns: [dns.address], links }, responses: { types: 'web' } }), {
-      log: (level, event, facts = {}) => void log.push({ level, event, facts }),
-    })
+    const own = await startedGateway(
+      said({ names: { dns: [dns.address], static: links }, responses: { types: 'web' } }),
+      {
+        log: (level, event, facts = {}) => void log.push({ level, event, facts }),
+      },
+    )
     const got = await own.get('/ipns/site.example/readme.txt')
     assert.deepEqual([got.type, await text(got.bytes)], ['text/plain; charset=utf-8', 'read me'])
     await own.close()

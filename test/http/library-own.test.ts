@@ -117,7 +117,7 @@ describe("program's own backends", () => {
     data,
     retrieval: { upstreams: [], probeEvery: 0 },
     cache: { tiers: [{ use: 'memory', maxBytes: '1MiB' }] },
-    pinning: { confirm: 2, providers: [{ use: 'embedded' }] },
+    pinning: { minConfirmations: 2, providers: [{ use: 'embedded' }] },
     ...more,
   })
 
@@ -230,7 +230,7 @@ describe("program's own backends", () => {
     [
       'fewer providers than confirm, in a parsed one',
       () =>
-        createGateway(parseConfig(said({ pinning: { confirm: 3, providers: [] } })), {
+        createGateway(parseConfig(said({ pinning: { minConfirmations: 3, providers: [] } })), {
           providers: [new MapProvider()],
         }),
       /pinning.confirm: .*expected at most 1, the number/,
@@ -238,10 +238,10 @@ describe("program's own backends", () => {
     [
       'providers beside thin mode',
       () =>
-        createGateway(said({ pinning: {}, upload: { through: 'http://127.0.0.1:1' } }), {
+        createGateway(said({ pinning: {}, upload: { forwardTo: 'http://127.0.0.1:1' } }), {
           providers: [new MapProvider()],
         }),
-      /option providers: they get nothing beside `upload.through`/,
+      /option providers: they get nothing beside `upload.forwardTo`/,
     ],
   ]
   for (const [what, make, expected] of wrong)

@@ -36,10 +36,10 @@ describe('gateway in a program', () => {
     const written: ConfigInput = {
       listen: ':8080',
       retrieval: {
-        deadline: '5s',
+        timeout: '5s',
         probeEvery: 0,
         upstreams: [
-          { url: 'https://example.org', perMinute: 60, firstByte: '2s' },
+          { url: 'https://example.org', perMinute: 60, firstByteTimeout: '2s' },
           { use: 'kubo', url: 'http://127.0.0.1:5001' },
         ],
       },
@@ -49,15 +49,15 @@ describe('gateway in a program', () => {
           { use: 'redis', url: 'redis://localhost', ttl: '1h' },
         ],
       },
-      pinning: { confirm: 'all', providers: [{ use: 'embedded', name: 'local' }] },
+      pinning: { minConfirmations: 'all', providers: [{ use: 'embedded', name: 'local' }] },
     }
-    assert.equal(parseConfig(written).pinning.confirm, 'all')
+    assert.equal(parseConfig(written).pinning.minConfirmations, 'all')
     // What a file with these mistakes would be refused for, an editor underlines.
     const wrong: ConfigInput[] = [
       // @ts-expect-error: there is no such key.
       { retrieval: { deadlin: '5s' } },
       // @ts-expect-error: a number has no unit.
-      { retrieval: { deadline: 5 } },
+      { retrieval: { timeout: 5 } },
       // @ts-expect-error: there is no such backend.
       { cache: { tiers: [{ use: 'dsk' }] } },
       // @ts-expect-error: this option is of another backend.
@@ -123,7 +123,7 @@ describe('life cycle in a program', () => {
     const gateway = createGateway({
       data,
       denylists: [`${url}/list`],
-      names: { sites: true },
+      names: { dnslinkSites: true },
       retrieval: { upstreams: [{ url }] },
       pinning: { providers: [{ use: 'embedded' }, { use: 'kubo', url }] },
       cache: { tiers: [{ use: 'disk' }, { use: 'redis', url: 'redis://127.0.0.1:1' }] },

@@ -18,7 +18,7 @@ before(async () => {
   at = await startGateway({
     upstreams: [{ name: 'one', url: upstream.url }],
     config: {
-      upload: { rpc: true },
+      upload: { kuboRpc: true },
       pinning: { providers: [{ name: 'local', use: 'embedded' }] },
       proxy: [{ path: '/behind', to: 'http://127.0.0.1:9' }],
       cache: {

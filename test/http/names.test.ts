@@ -321,7 +321,7 @@ describe('DNSLink', () => {
   })
 
   test('configured static names', async () => {
-    await start({ names: { dns: [dns.address], links: { 'house.example': `/ipfs/${all.files.hello.cid}` } } })
+    await start({ names: { dns: [dns.address], static: { 'house.example': `/ipfs/${all.files.hello.cid}` } } })
     assert.equal((await get('/ipns/house.example')).status, 200)
     assert.deepEqual(dns.asked, [])
   })
@@ -398,8 +398,8 @@ describe('names in web mode', () => {
     assert.equal(headers.location, 'http://my--docs-example.ipns.example.org/policy.json')
   })
 
-  test('names.sites: host with DNSLink → site; others → paths', async () => {
-    await start({ ...web, names: { dns: [dns.address], sites: true } })
+  test('names.dnslinkSites: host with DNSLink → site; others → paths', async () => {
+    await start({ ...web, names: { dns: [dns.address], dnslinkSites: true } })
     dns.texts.set('_dnslink.docs.example', [`dnslink=/ipfs/${all.directory}`])
     const site = await get('/policy.json', { host: 'docs.example:8080' })
     assert.deepEqual([site.status, site.body.toString()], [200, '{"name":"Policy"}'])
@@ -414,7 +414,7 @@ describe('names in web mode', () => {
   })
 
   test('hosts without DNSLink → coalesced lookups', async () => {
-    await start({ ...web, names: { dns: [dns.address], sites: true } })
+    await start({ ...web, names: { dns: [dns.address], dnslinkSites: true } })
     dns.fault = 'servfail'
     const path = `/ipfs/${all.files.hello.cid}`
     for (let count = 0; count < 3; count++) {

@@ -336,7 +336,7 @@ describe("GET /openapi.json with the operator's schemas", () => {
 
 describe('GET /openapi.json with Kubo RPC', () => {
   it('enabled → lists its commands and responses', async () => {
-    const at = await startGateway({ config: { upload: { rpc: true } } })
+    const at = await startGateway({ config: { upload: { kuboRpc: true } } })
     try {
       const document = (await (await fetch(`${at.url}/openapi.json`)).json()) as Json
       const paths = Object.keys(document['paths'] ?? {}).filter((path) => path.startsWith('/api/v0/'))

@@ -339,7 +339,7 @@ describe('fast path and Express agree', () => {
 
 describe('overload', () => {
   test('request above the limit → 503, then recovers', async () => {
-    const small = await started({ limits: { inFlight: 3 } })
+    const small = await started({ limits: { maxConcurrentRequests: 3 } })
     upstream.fault = { kind: 'slowFirstByte', ms: 2000 }
     try {
       const cids = await Promise.all([41, 42, 43].map((seed) => addFile(all.blocks, noise(2000, seed))))
@@ -405,7 +405,7 @@ describe('overload', () => {
 
   test('unread cached responses count as in progress', async () => {
     const { cid } = await addFile(upstream.blocks, noise(900_000, 91))
-    const big = await started({ limits: { inFlight: 10 } })
+    const big = await started({ limits: { maxConcurrentRequests: 10 } })
     const path = `/ipfs/${cid}`
     await fetchAll(big.url + path)
     await until(async () => {
@@ -438,7 +438,7 @@ describe('overload', () => {
   })
 
   test('client stops reading → disconnected: cached, buffered and streamed', async () => {
-    const impatient = await started({ limits: { stalled: '300ms' } })
+    const impatient = await started({ limits: { writeTimeout: '300ms' } })
     const { cid } = await addFile(all.blocks, noise(900_000, 51))
     const large = await addFile(all.blocks, noise(30_000_000, 52))
     const path = `/ipfs/${cid}`
@@ -461,7 +461,7 @@ describe('overload', () => {
   })
 
   test('slow reader → not disconnected', async () => {
-    const impatient = await started({ limits: { stalled: '2s' } })
+    const impatient = await started({ limits: { writeTimeout: '2s' } })
     const { cid, bytes } = { ...(await addFile(all.blocks, noise(8_000_000, 53))), bytes: 8_000_000 }
     await fetchAll(`${impatient.url}/ipfs/${cid}`)
     const slow = raw(impatient, '')
@@ -494,7 +494,7 @@ describe('truncated body with known length', () => {
   ]
   for (const [what, last, fault] of ways)
     test(`${what}: reset, and only verified bytes`, async () => {
-      const one = await started({ retrieval: { blockDeadline: '300ms', deadline: '1s', keepLooking: 0 } })
+      const one = await started({ retrieval: { blockTimeout: '300ms', timeout: '1s', backgroundSearch: 0 } })
       upstream.fault = fault
       try {
         const cid = ofThree([mib, mib, last])
@@ -517,7 +517,7 @@ describe('truncated body with known length', () => {
 })
 
 test('failure after the first byte → reset, never looks complete', async () => {
-  const brief = await started({ retrieval: { blockDeadline: '300ms', deadline: '1s', keepLooking: 0 } })
+  const brief = await started({ retrieval: { blockTimeout: '300ms', timeout: '1s', backgroundSearch: 0 } })
   const { cid } = await addFile(all.blocks, noise(20_000_000, 61))
   upstream.fault = { kind: 'stall', after: 9_000_000 }
   try {

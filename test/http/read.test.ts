@@ -33,7 +33,7 @@ before(async () => {
   upstream = await startUpstream({ blocks })
   at = await startGateway({
     upstreams: [{ name: 'one', url: upstream.url }],
-    config: { responses: { json: { maxBytes: '64KiB' } }, limits: { inFlight: 100 } },
+    config: { responses: { json: { maxBytes: '64KiB' } }, limits: { maxConcurrentRequests: 100 } },
   })
 })
 after(async () => {

@@ -63,7 +63,7 @@ describe('refusals are readable', () => {
   const start = (upload: Record<string, unknown>, more: Record<string, unknown> = {}) =>
     startGateway({
       config: {
-        upload: { rpc: true, maxBytes: '1MiB', ...upload },
+        upload: { kuboRpc: true, maxBytes: '1MiB', ...upload },
         pinning: { providers: [{ name: 'local', use: 'embedded' }] },
         ...more,
       },
@@ -108,7 +108,7 @@ describe('refusals are readable', () => {
   })
 
   it('400: error within the stream', async () => {
-    const wide = await start({ maxBytes: '100MiB', mostBytes: '200MiB' })
+    const wide = await start({ maxBytes: '100MiB', maxPendingBytes: '200MiB' })
     try {
       const directory = part('name="file"; filename="a"', 'Content-Type: application/x-directory\r\n')
       for (const [path, head] of [

@@ -28,7 +28,7 @@ for (const types of ['api', 'web'] as const) {
         config: {
           responses: { types },
           pinning,
-          upload: { rpc: true },
+          upload: { kuboRpc: true },
           hosts: { 'gw.example': { subdomains: true } },
         },
       })

@@ -133,7 +133,7 @@ describe('router at the root of an application', () => {
     const url = await start({
       responses: { types: 'web' },
       hosts: { 'gw.example': { subdomains: true }, 'bytes.example': { trustless: true } },
-      names: { sites: true, links: { 'site.example': `/ipfs/${all.directory}` }, dns: [dns.address] },
+      names: { dnslinkSites: true, static: { 'site.example': `/ipfs/${all.directory}` }, dns: [dns.address] },
     })
     const get = (path: string, host: string) => fetchAll(url + path, { host })
     assert.equal((await get('/readme.txt', `${all.directory}.ipfs.gw.example`)).body.toString(), 'read me')

@@ -109,7 +109,7 @@ function configOf(service: string, redis: string): Record<string, unknown> {
     adminAccess: { tokens: [of('a token of the admin address')] },
     upload: {
       auth: { tokens: [of('an upload token'), { name: 'ci', token: of('an upload token with a name') }] },
-      rpc: true,
+      kuboRpc: true,
     },
     log: { level: 'debug', access: 'all', stateEvery: '50ms' },
     names: { dns: [`${url}/dns-query?key=${of('the query of DNS over HTTPS')}`] },
@@ -121,7 +121,7 @@ function configOf(service: string, redis: string): Record<string, unknown> {
       },
     ],
     retrieval: {
-      deadline: '1s',
+      timeout: '1s',
       upstreams: [
         {
           name: 'one',
@@ -262,7 +262,7 @@ before(async () => {
     url: `http://${service}/add?key=${of('the query of thin mode')}`,
     authorization: `Bearer ${of('the authorization of thin mode')}`,
   }
-  const thinConfig = { data: join(folder, 'thin'), upload: { through }, pinning: { providers: [] } }
+  const thinConfig = { data: join(folder, 'thin'), upload: { forwardTo: through }, pinning: { providers: [] } }
   const thin = await startGateway({ data: thinConfig.data, config: thinConfig })
   const answer = await post(`${thin.url}/add`, multipart([{ body: 'hello' }]))
   await thin.close()

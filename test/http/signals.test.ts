@@ -48,7 +48,7 @@ listen: 127.0.0.1:0
 admin: 127.0.0.1:0
 data: ${folder}/data
 retrieval: { probeEvery: 0, upstreams: [{ url: "http://127.0.0.1:${port}", allowPrivate: true }] }
-limits: { grace: 60s }
+limits: { shutdownTimeout: 60s }
 log: { level: info }
 `,
     )

@@ -1,4 +1,4 @@
-// A client that takes nothing of its answer is cut off after `limits.stalled`, whichever answer that is.
+// A client that takes nothing of its answer is cut off after `limits.writeTimeout`, whichever answer that is.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
@@ -35,8 +35,8 @@ describe('client that does not read', () => {
     test(`${what} → disconnected`, async () => {
       const at = await startGateway({
         config: {
-          limits: { stalled: '200ms' },
-          upload: { rpc: true },
+          limits: { writeTimeout: '200ms' },
+          upload: { kuboRpc: true },
           pinning: { providers: [{ name: 'local', use: 'embedded' }] },
         },
       })

@@ -23,8 +23,8 @@ const start = (stateEvery: string | number): Promise<TestGateway> =>
     ],
     config: {
       log: { stateEvery },
-      retrieval: { hedge: '0s' },
-      pinning: { queue: true, providers: [{ name: 'away', use: 'kubo', url: 'http://127.0.0.1:1' }] },
+      retrieval: { hedgeDelay: '0s' },
+      pinning: { acceptWhileUnavailable: true, providers: [{ name: 'away', use: 'kubo', url: 'http://127.0.0.1:1' }] },
       cache: { tiers: [{ use: 'memory', maxBytes: '4MiB' }] },
     },
   })

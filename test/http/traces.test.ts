@@ -64,7 +64,7 @@ describe('spans', () => {
           { name: 'silent', url: silent.url },
           { name: 'has', url: has.url },
         ],
-        config: { retrieval: { hedge: 0 }, cache: { hot: { maxBytes: 0 } } },
+        config: { retrieval: { hedgeDelay: 0 }, cache: { responses: { maxBytes: 0 } } },
         tracing: { OTEL_SERVICE_NAME: 'gateway-of-ours', OTEL_RESOURCE_ATTRIBUTES: 'deployment.environment=a%20test' },
       })
       const [askedSilent, askedHas] = [silent.asked.length, has.asked.length]
@@ -199,7 +199,7 @@ describe('spans', () => {
   test('thin mode → service request is in the trace', async () => {
     const thick = await startGateway({ config: { pinning: { providers: [{ name: 'here', use: 'embedded' }] } } })
     try {
-      const at = await start({ upstreams: [], config: { upload: { through: { url: `${thick.url}/add` } } } })
+      const at = await start({ upstreams: [], config: { upload: { forwardTo: { url: `${thick.url}/add` } } } })
       const { status, body } = await post(`${at.url}/add`, multipart([{ body: 'hello' }]), { traceparent })
       assert.equal(status, 200, body)
       const { server, client } = await spansOf(at)
@@ -258,7 +258,7 @@ describe('spans', () => {
     test(`collector that ${what} → no request fails, losses counted`, async () => {
       await spoil()
       const at = await start({
-        config: { cache: { hot: { maxBytes: 0 } } },
+        config: { cache: { responses: { maxBytes: 0 } } },
         tracing: { OTEL_BSP_SCHEDULE_DELAY: '1', OTEL_EXPORTER_OTLP_TIMEOUT: '100', OTEL_BSP_MAX_QUEUE_SIZE: '10' },
       })
       for (let turn = 0; turn < 50; turn++)

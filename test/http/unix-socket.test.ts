@@ -23,7 +23,7 @@ const config = (more: object = {}) => ({
   admin: `unix:${paths.admin}`,
   upload: { auth: 'open' },
   trustedProxies: ['unix'],
-  limits: { perClient: { perMinute: 1, burst: 2 }, connectionsPerClient: 1 },
+  limits: { perClient: { perMinute: 1, burst: 2 }, maxConnectionsPerClient: 1 },
   ...more,
 })
 

@@ -71,7 +71,7 @@ function configOf(all: Awaited<ReturnType<typeof everybody>>) {
   const urlOf = (what: keyof typeof all) => all[what].url
   return {
     pinning: {
-      confirm: 'all',
+      minConfirmations: 'all',
       timeout: '2s',
       providers: [
         { use: 'kubo', url: urlOf('kubo as a provider'), gateway: urlOf('a gateway to read back from') },
@@ -84,9 +84,9 @@ function configOf(all: Awaited<ReturnType<typeof everybody>>) {
     },
     retrieval: {
       userAgent,
-      deadline: '2s',
-      keepLooking: 0,
-      hedge: 0,
+      timeout: '2s',
+      backgroundSearch: 0,
+      hedgeDelay: 0,
       probeEvery: '1h',
       upstreams: [
         { name: 'trustless', url: urlOf('trustless') },
@@ -116,7 +116,7 @@ test('sent to upstreams, providers, stores, denylists and DNS servers', async ()
 
 test('sent to the service of thin mode, probes and uploads', async () => {
   const service = await listener()
-  const config = { pinning: { providers: [] }, retrieval: { userAgent }, upload: { through: `${service.url}/add` } }
+  const config = { pinning: { providers: [] }, retrieval: { userAgent }, upload: { forwardTo: `${service.url}/add` } }
   const gateway = await startGateway({ config })
   try {
     await named({ service })

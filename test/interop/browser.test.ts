@@ -167,7 +167,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
         { name: 'honest', url: honest.url },
       ],
       config: {
-        retrieval: { hedge: 0, deadline: '30s' },
+        retrieval: { hedgeDelay: 0, timeout: '30s' },
         adminAccess: { tokens: [token] },
         pinning: {
           providers: [

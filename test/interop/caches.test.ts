@@ -40,8 +40,8 @@ before(async () => {
     config: {
       responses: { types: 'web' },
       trustedProxies: ['127.0.0.1'],
-      retrieval: { notFound: { first: '3s' } },
-      names: { ttl: { least: '1s', most: '1h' } },
+      retrieval: { negativeCache: { initialTtl: '3s' } },
+      names: { ttl: { min: '1s', max: '1h' } },
       pinning: { providers: [{ name: 'local', use: 'embedded' }] },
     },
   })

@@ -34,7 +34,7 @@ describe('kubo-rpc-client', () => {
   let at: TestGateway
   before(async () => {
     at = await startGateway({
-      config: { upload: { rpc: true }, pinning: { providers: [{ name: 'local', use: 'embedded' }] } },
+      config: { upload: { kuboRpc: true }, pinning: { providers: [{ name: 'local', use: 'embedded' }] } },
     })
   })
   after(() => at?.close())
@@ -72,7 +72,7 @@ describe('kubo-rpc-client', () => {
     const token = 'a-token-that-may-delete'
     const guarded = await startGateway({
       config: {
-        upload: { rpc: true, auth: { tokens: [{ token, mayDelete: true }] } },
+        upload: { kuboRpc: true, auth: { tokens: [{ token, mayDelete: true }] } },
         pinning: { providers: [{ name: 'local', use: 'embedded' }] },
       },
     })
@@ -92,7 +92,7 @@ describe("Kubo's own command line", () => {
   before(async () => {
     at = await startGateway({
       config: {
-        upload: { rpc: true, maxBytes: '64MiB' },
+        upload: { kuboRpc: true, maxBytes: '64MiB' },
         pinning: { providers: [{ name: 'local', use: 'embedded' }] },
       },
     })
@@ -155,8 +155,8 @@ describe("Kubo's command line, against a Kubo and against this gateway", () => {
     at = await startGateway({
       upstreams: [{ name: 'node', url: node.gateway }],
       config: {
-        retrieval: { deadline: '30s' },
-        upload: { rpc: true, auth: { tokens: [{ token: member }, { token: owner, mayDelete: true }] } },
+        retrieval: { timeout: '30s' },
+        upload: { kuboRpc: true, auth: { tokens: [{ token: member }, { token: owner, mayDelete: true }] } },
         pinning: { providers: [{ name: 'local', use: 'embedded' }] },
       },
     })

@@ -21,9 +21,11 @@ for (const profile of profiles) {
         { name: 'local', use: 'embedded' },
         { name: 'kubo', use: 'kubo', url: node.rpc },
       ]
-      at = await startGateway({ config: { upload: { profile, rpc: true }, pinning: { confirm: 'all', providers } } })
+      at = await startGateway({
+        config: { upload: { profile, kuboRpc: true }, pinning: { minConfirmations: 'all', providers } },
+      })
       thin = await startGateway({
-        config: { upload: { profile, through: `${node.rpc}/api/v0` }, pinning: { providers: [] } },
+        config: { upload: { profile, forwardTo: `${node.rpc}/api/v0` }, pinning: { providers: [] } },
       })
     })
     after(async () => {

@@ -56,7 +56,7 @@ test('an upload with Kubo and Cluster as providers is pinned and readable there'
   const at = await start({
     config: {
       pinning: {
-        confirm: 'all',
+        minConfirmations: 'all',
         providers: [
           { name: 'node', use: 'kubo', url: node.rpc },
           { name: 'several', use: 'cluster', url: cluster.rest },

@@ -42,7 +42,7 @@ before(async () => {
       responses: { types: 'web' },
       trustedProxies: ['127.0.0.1'],
       hosts: { 'gw.example': { subdomains: true }, 'bytes.example': { trustless: true } },
-      retrieval: { notFound: { first: '30s' } },
+      retrieval: { negativeCache: { initialTtl: '30s' } },
     },
   })
   closing.push(() => web.close())

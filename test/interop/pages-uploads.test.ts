@@ -20,7 +20,9 @@ before(async () => {
   kubo = await startKubo()
   const gone = `http://127.0.0.1:${await freePort()}`
   const pinata = { name: 'pinata', use: 'pinata', token: 'a-token-of-pinata', uploadsUrl: gone, apiUrl: gone }
-  said = (...more) => ({ pinning: { queue: true, providers: [{ name: 'local', use: 'embedded' }, pinata, ...more] } })
+  said = (...more) => ({
+    pinning: { acceptWhileUnavailable: true, providers: [{ name: 'local', use: 'embedded' }, pinata, ...more] },
+  })
   served = await startServed(said())
 })
 after(async () => {

@@ -51,7 +51,7 @@ test('pinning.md: uploads switch providers, the old one stops → all readable',
     JSON.stringify({
       ...{ listen: '127.0.0.1:0', admin: '127.0.0.1:0', data: join(shell.path, 'switched'), log: { level: 'info' } },
       retrieval: { upstreams: [] },
-      pinning: { confirm: 1, providers },
+      pinning: { minConfirmations: 1, providers },
     })
   const one = { name: 'pinata', use: 'kubo', url: old.rpc }
   const other = { name: 'kubo', use: 'kubo', url: fresh.rpc }

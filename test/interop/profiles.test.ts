@@ -24,7 +24,7 @@ for (const profile of profiles) {
       node = await startKubo({ profile })
       at = await startGateway({
         config: {
-          upload: { profile, maxBytes: '4GiB', mostBytes: '4GiB' },
+          upload: { profile, maxBytes: '4GiB', maxPendingBytes: '4GiB' },
           pinning: { providers: [{ name: 'local', use: 'embedded' }] },
         },
       })

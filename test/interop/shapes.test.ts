@@ -44,7 +44,9 @@ describe('a file that is added with options gets the CID that Kubo gives it', ()
     node = await startKubo()
     const providers = [{ name: 'local', use: 'embedded' }]
     gateways = await Promise.all(
-      profiles.map((profile) => startGateway({ config: { upload: { rpc: true, profile }, pinning: { providers } } })),
+      profiles.map((profile) =>
+        startGateway({ config: { upload: { kuboRpc: true, profile }, pinning: { providers } } }),
+      ),
     )
   })
   after(async () => {

@@ -54,7 +54,7 @@ for (const [what, make] of Object.entries(stores))
       ]
       const at = await startGateway({
         upstreams,
-        config: { cache: { tiers }, names: { ttl: { least: '1s', most: '1s' } } },
+        config: { cache: { tiers }, names: { ttl: { min: '1s', max: '1s' } } },
       })
       open.push(at)
       return at

@@ -39,7 +39,7 @@ describe('what visitors see', { timeout: 300_000 }, () => {
       upstreams: [{ name: 'upstream', url: upstream.url }],
       config: {
         ...{ responses: { types: 'web' }, contact: 'abuse@gw.example', denylists: [list] },
-        retrieval: { deadline: '1s', keepLooking: 0 },
+        retrieval: { timeout: '1s', backgroundSearch: 0 },
       },
     })
     closing.push(at.close)

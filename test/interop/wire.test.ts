@@ -46,7 +46,7 @@ async function startBefore(url: string, retrieval: object = {}): Promise<Gateway
     admin: false,
     data: join(folder.path, 'data'),
     log: { level: 'error' },
-    limits: { headers: '3s', stalled: '3s', connectionsPerClient: 10_000, perClient: 'none' },
+    limits: { headersTimeout: '3s', writeTimeout: '3s', maxConnectionsPerClient: 10_000, perClient: 'none' },
     retrieval: { upstreams: [{ name: 'well', url }], ...retrieval },
   })
   closing.push(() => started.stop())
@@ -98,7 +98,7 @@ describe('bytes as they stand in the scripts', () => {
 
   test('upstream.vtc', { timeout: 60_000 }, async () => {
     const port = await freePort()
-    const before = await startBefore(`http://127.0.0.1:${port}`, { probeEvery: 0, keepLooking: 0 })
+    const before = await startBefore(`http://127.0.0.1:${port}`, { probeEvery: 0, backgroundSearch: 0 })
     const blocks = new Map<string, Uint8Array>()
     const contents = ['cut', 'pieces', 'whole', 'next', 'absent'].map(
       (name) => [name, `what is sent as ${name}`.padEnd(24)] as const,

@@ -55,7 +55,7 @@ const config = {
   limits: { perClient: { perMinute: 10_000_000 } },
   retrieval: { upstreams },
   cache: {
-    hot: { maxBytes: '4MiB' },
+    responses: { maxBytes: '4MiB' },
     tiers: [{ use: 'memory', maxBytes: '16MiB' }, { use: 'disk', maxBytes: '48MiB' }, s3],
   },
   pinning: { providers: [{ name: 'local', use: 'embedded' }] },

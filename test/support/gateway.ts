@@ -54,7 +54,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
       admin: false,
       ...more,
       // A test that shares its processor with others is late for no fault of the gateway.
-      limits: { loopDelay: 0, ...limits },
+      limits: { maxEventLoopDelay: 0, ...limits },
       retrieval: { probeEvery: 0, upstreams: options.upstreams ?? [], ...retrieval },
       cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }], ...cache },
     }),
@@ -65,7 +65,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
     { hot: gateway.hot, tunnels: gateway.serves, onRefused: gateway.refused },
     options.port,
   )
-  front.setTimeouts({ headers: 60_000, keepAlive: idleMs })
+  front.setTimeouts({ headersTimeout: 60_000, keepAliveTimeout: idleMs })
   let connections = 0
   let opened = 0
   front.onConnection((socket) => {

@@ -38,7 +38,7 @@ export async function startServed(more: Said, { clock }: { readonly clock?: Cloc
       admin: '127.0.0.1:0',
       ...rest,
       // No request is refused, and no connection let go, because the machine is busy with other tests.
-      limits: { loopDelay: 0, keepAlive: '1m', ...limits },
+      limits: { maxEventLoopDelay: 0, keepAliveTimeout: '1m', ...limits },
       retrieval: { probeEvery: 0, upstreams: [], ...retrieval },
       cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }], ...cache },
     })

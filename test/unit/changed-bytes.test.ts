@@ -193,7 +193,7 @@ describe('every single change', () => {
     await first.put(leaf.cid, leaf.bytes)
     await first.close()
     const files = readdirSync(path).map((name) => ({ name: join(path, name), bytes: readFileSync(join(path, name)) }))
-    const whole = { clock, log: silentLog, lease, config: { cache: { fillBytes: 0 } } } as unknown as Whole
+    const whole = { clock, log: silentLog, lease, config: { cache: { writeQueueBytes: 0 } } } as unknown as Whole
     const nothing = { blocks: { get: async () => undefined, has: async () => false } } as never
     const count = { corrupt: 0, missed: 0 }
     try {

@@ -13,6 +13,7 @@ import { ConfigError, keyPath, valueAt } from '../../src/config/complaints.ts'
 import { entries, entriesWith } from '../../src/config/entries.ts'
 import { isConfig, loadConfig, notesOnPublicList, parseConfig } from '../../src/config/load.ts'
 import { shipped } from '../../src/config/package.ts'
+import { renamedKeys } from '../../src/config/renamed.ts'
 
 const casesFolder = new URL('../config/', import.meta.url)
 
@@ -78,6 +79,31 @@ describe('configuration', () => {
     })
   }
 
+  const kindWith: Readonly<Record<string, object>> = {
+    'pinning.providers[].how': { use: 'kubo', url: 'http://127.0.0.1:1' },
+    'pinning.providers[].patience': { use: 'filebase', bucket: 'b', accessKeyId: 'a', secretAccessKey: 's' },
+    'pinning.providers[].pieceBytes': { use: 'pinata', token: 't' },
+    'cache.tiers[].missing403': { use: 's3', bucket: 'b' },
+  }
+
+  for (const [old, name] of Object.entries(renamedKeys)) {
+    it(`${old} is refused with its new name`, () => {
+      const kind = kindWith[old] ?? { use: old.startsWith('pinning') ? 'kubo' : 'trustless', url: 'http://127.0.0.1:1' }
+      const said = old
+        .split('.')
+        .reduceRight<unknown>(
+          (inner, key) =>
+            key.endsWith('[]') ? { [key.slice(0, -2)]: [{ ...kind, ...Object(inner) }] } : { [key]: inner },
+          1,
+        )
+      const at = (key: string) => key.replace('[]', '[0]')
+      assert.deepEqual(
+        errorsOf(() => parseConfig(said)),
+        [`config: ${at(old)} is called ${at(name)}`],
+      )
+    })
+  }
+
   it('is the shipped default without a file, with the same defaults as the schema', () => {
     assert.deepEqual(loadConfig(undefined, {}), parseConfig({}))
   })
@@ -86,13 +112,13 @@ describe('configuration', () => {
     listen: '127.0.0.1:0',
     admin: false,
     data: '/tmp/somewhere',
-    upload: { maxBytes: '5MiB', auth: { tokens: ['$${'.repeat(8)] }, rpc: true },
-    pinning: { confirm: 1, providers: [{ use: 'kubo', name: 'k', url: 'http://127.0.0.1:5001' }] },
-    retrieval: { deadline: '1s', upstreams: [{ url: 'https://one.example', perMinute: 5 }] },
+    upload: { maxBytes: '5MiB', auth: { tokens: ['$${'.repeat(8)] }, kuboRpc: true },
+    pinning: { minConfirmations: 1, providers: [{ use: 'kubo', name: 'k', url: 'http://127.0.0.1:5001' }] },
+    retrieval: { timeout: '1s', upstreams: [{ url: 'https://one.example', perMinute: 5 }] },
     cache: { tiers: [{ use: 'memory', maxBytes: '1MiB' }] },
     hosts: { 'a.example': { subdomains: true } },
     trustedProxies: ['10.0.0.0/8', '127.0.0.1'],
-    names: { deadline: '1s', links: { 'b.example': '/ipfs/bafkqaaa' } },
+    names: { timeout: '1s', static: { 'b.example': '/ipfs/bafkqaaa' } },
     responses: { types: 'web' },
     limits: { perClient: { perMinute: 7 } },
     proxy: [{ path: '/status', to: 'http://127.0.0.1:1' }],

@@ -93,7 +93,7 @@ test('a connection without a first answer is no idle one for a second: it is kep
   for (const one of first) assert.ok(connections.admit(one))
   const late = made('many')
   assert.equal(connections.admit(late), false)
-  assert.match(late.said, /limits\.connectionsPerClient/)
+  assert.match(late.said, /limits\.maxConnectionsPerClient/)
   assert.equal(told(first).length, 0)
 
   // One client alone cannot keep others out: the room is shared until each has as much.

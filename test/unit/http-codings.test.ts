@@ -262,7 +262,7 @@ describe('ready answers in codings', () => {
   const coded = Buffer.alloc(500)
 
   test('are counted, and go with the plain one', () => {
-    const hot = createResponseCache({ maxBytes: 100_000, maxItem: 10_000 })
+    const hot = createResponseCache({ maxBytes: 100_000, maxItemBytes: 10_000 })
     const plain = hot.add('/k', answer)
     assert.ok(plain)
     const before = hot.bytes
@@ -278,7 +278,7 @@ describe('ready answers in codings', () => {
   })
 
   test('are not kept when the plain one was purged meanwhile, nor beside another one', () => {
-    const hot = createResponseCache({ maxBytes: 100_000, maxItem: 10_000 })
+    const hot = createResponseCache({ maxBytes: 100_000, maxItemBytes: 10_000 })
     const plain = hot.add('/k', answer)
     assert.ok(plain)
     hot.clear()
@@ -290,7 +290,7 @@ describe('ready answers in codings', () => {
   })
 
   test('do not push the plain one out where there is room for that alone', () => {
-    const hot = createResponseCache({ maxBytes: 4500, maxItem: 3000 })
+    const hot = createResponseCache({ maxBytes: 4500, maxItemBytes: 3000 })
     const plain = hot.add('/k', answer)
     assert.ok(plain)
     hot.addCoded('/k', plain, 'br', Buffer.alloc(1900))

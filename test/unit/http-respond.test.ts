@@ -52,7 +52,7 @@ async function start(more: Partial<AppDeps> = {}) {
       },
     } as unknown as AppDeps['retrieval'],
     names: {} as AppDeps['names'],
-    hot: createResponseCache({ maxBytes: 0, maxItem: 0 }),
+    hot: createResponseCache({ maxBytes: 0, maxItemBytes: 0 }),
     compression: createCompression({ isOn: false }),
     tiers: [],
     clock,

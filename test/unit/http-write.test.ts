@@ -323,7 +323,7 @@ describe('what is no HTTP', () => {
       ['', []],
       ['GET / HTT', [408]],
     ] as const) {
-      server.front.setTimeouts({ headers: 50, keepAlive: 0 })
+      server.front.setTimeouts({ headersTimeout: 50, keepAliveTimeout: 0 })
       const client = connect(server.port, '127.0.0.1')
       const closed = text(client)
       client.write(sent)

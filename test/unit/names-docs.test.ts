@@ -9,8 +9,8 @@ test('the example is accepted, and the defaults in it are those of the schema', 
   const page = readFileSync(new URL('../../docs/websites.md', import.meta.url), 'utf8')
   const [, example = ''] = /```yaml\n(names:[\s\S]*?)```/.exec(page) ?? []
   const { names } = parseConfig(parse(example))
-  const { dns, links, ...rest } = names
-  const { dns: _system, links: _none, ...defaults } = parseConfig({}).names
+  const { dns, static: links, ...rest } = names
+  const { dns: _system, static: _none, ...defaults } = parseConfig({}).names
   assert.equal(dns.length, 2)
   assert.deepEqual(links, { 'docs.house.example': '/ipfs/bafkqaaa' })
   assert.deepEqual(rest, defaults)

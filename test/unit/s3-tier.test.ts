@@ -114,7 +114,7 @@ const outages: readonly {
     name: 'a wrong key where 403 means missing',
     kind: 'refused',
     says: /keys/,
-    options: { accessKeyId: 'x', missing403: true },
+    options: { accessKeyId: 'x', treat403AsMissing: true },
   },
   { name: 'a bucket that is not there', kind: 'refused', says: /create the bucket/, options: { bucket: 'other' } },
   {

@@ -484,15 +484,15 @@ describe('the share of one process', () => {
   const config = parseConfig(
     parse(`
 retrieval: { readAhead: 8MiB, upstreams: [{ url: "https://a.example", perMinute: 100, perCidPerMinute: 1 }] }
-limits: { inFlight: 1001, connections: 500 }
-cache: { hot: { maxBytes: 30MiB }, tiers: [{ use: memory, maxBytes: 60MiB }, { use: disk, maxBytes: 3GiB }] }
+limits: { maxConcurrentRequests: 1001, maxConnections: 500 }
+cache: { responses: { maxBytes: 30MiB }, tiers: [{ use: memory, maxBytes: 60MiB }, { use: disk, maxBytes: 3GiB }] }
 `),
   )
 
   it('is a part of what is bounded for all, and never nothing', () => {
     const { limits, cache, retrieval } = shareOf(config, 3)
-    assert.deepEqual([limits.inFlight, limits.connections], [333, 500])
-    assert.equal(cache.hot.maxBytes, 10 * 2 ** 20)
+    assert.deepEqual([limits.maxConcurrentRequests, limits.maxConnections], [333, 500])
+    assert.equal(cache.responses.maxBytes, 10 * 2 ** 20)
     assert.deepEqual(
       cache.tiers.map(({ options }) => (options as { maxBytes: number }).maxBytes),
       [20 * 2 ** 20, 3 * 2 ** 30],

@@ -98,7 +98,7 @@ describe('when the configuration changes', () => {
     ['nothing', {}, []],
     [
       'addresses, limits and the log',
-      { listen: ':1', admin: false, limits: { grace: '1s' }, log: { level: 'debug' } },
+      { listen: ':1', admin: false, limits: { shutdownTimeout: '1s' }, log: { level: 'debug' } },
       [],
     ],
     [
@@ -107,24 +107,24 @@ describe('when the configuration changes', () => {
       ['tier disk', 'guard disk', 'stack', 'retrieval'],
     ],
     ['the order of tiers', { cache: { tiers: [memory, redis, disk] } }, ['stack', 'retrieval']],
-    ['what may wait for a tier', { cache: { ...base.cache, fillBytes: '1MiB' } }, ['stack', 'retrieval']],
-    ['complete answers', { cache: { ...base.cache, hot: { maxItem: '2KiB' } } }, ['hot']],
+    ['what may wait for a tier', { cache: { ...base.cache, writeQueueBytes: '1MiB' } }, ['stack', 'retrieval']],
+    ['complete answers', { cache: { ...base.cache, responses: { maxItemBytes: '2KiB' } } }, ['hot']],
     [
       'an upstream',
       { retrieval: { ...retrieval, upstreams: [one, { ...two, perMinute: 9 }] } },
       ['upstream two', 'pool', 'retrieval', 'names'],
     ],
     ['the order of upstreams', { retrieval: { ...retrieval, upstreams: [two, one] } }, ['pool', 'retrieval', 'names']],
-    ['hedging', { retrieval: { ...retrieval, hedge: '1s' } }, ['pool', 'retrieval', 'names']],
-    ['a deadline', { retrieval: { ...retrieval, deadline: '9s' } }, ['pool', 'retrieval', 'names']],
+    ['hedging', { retrieval: { ...retrieval, hedgeDelay: '1s' } }, ['pool', 'retrieval', 'names']],
+    ['a deadline', { retrieval: { ...retrieval, timeout: '9s' } }, ['pool', 'retrieval', 'names']],
     [
       'a provider',
-      { pinning: { ...pinning, providers: [local, { ...kubo, how: 'add' }] } },
+      { pinning: { ...pinning, providers: [local, { ...kubo, uploadAs: 'add' }] } },
       ['provider kubo', 'uploads'],
     ],
-    ['how many providers confirm', { pinning: { ...pinning, confirm: 2 } }, ['uploads']],
+    ['how many providers confirm', { pinning: { ...pinning, minConfirmations: 2 } }, ['uploads']],
     ['uploads', { upload: { concurrency: 3 } }, ['uploads']],
-    ['names', { names: { deadline: '9s' } }, ['names', 'hot']],
+    ['names', { names: { timeout: '9s' } }, ['names', 'hot']],
     ['denylists', { denylists: ['list.deny'] }, ['denylists', 'names', 'hot']],
   ]
   for (const [changed, more, anew] of rows)
@@ -150,7 +150,7 @@ describe('while two gateways over one folder answer', () => {
   it('a takedown at either of them holds in both at once, and the tiers of both are purged', async () => {
     const kept = createKept()
     const before = await partsOf(kept, {})
-    const now = await partsOf(kept, { denylists: ['list.deny'], cache: { ...base.cache, fillBytes: '1MiB' } })
+    const now = await partsOf(kept, { denylists: ['list.deny'], cache: { ...base.cache, writeQueueBytes: '1MiB' } })
     const lists = [before, now].map((parts) => parts.get('denylists') as Denials['lists'])
     for (const [index, one] of lists.entries()) {
       const cid = cidOf(bytesOf(10, index))

@@ -52,7 +52,7 @@ export type Processes = { readonly wanted: number; readonly answering: number; r
 export type Requests = {
   readonly total: number
   readonly inProgress: number
-  /** Refused because limits.inFlight, or limits.perClient, was reached. */
+  /** Refused because limits.maxConcurrentRequests, or limits.perClient, was reached. */
   readonly shed: number
   readonly throttled: number
   /** `2xx`, `4xx` … */

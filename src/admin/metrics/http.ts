@@ -49,7 +49,7 @@ export const httpMetrics = ({ requests, limits, unread, hot, compressions, serve
     name: 'cidgate_http_concurrency_limit',
     kind: 'gauge',
     isSum: true,
-    help: 'The most requests that may be in progress now: limits.inFlight, or fewer while the event loop is late (limits.loopDelay).',
+    help: 'The most requests that may be in progress now: limits.maxConcurrentRequests, or fewer while the event loop is late (limits.maxEventLoopDelay).',
     read: () => limits.room,
   },
   {
@@ -97,7 +97,7 @@ export const httpMetrics = ({ requests, limits, unread, hot, compressions, serve
   {
     name: 'cidgate_http_requests_shed_total',
     kind: 'counter',
-    help: 'Requests answered with 503 because limits.inFlight was reached, or the event loop was late.',
+    help: 'Requests answered with 503 because limits.maxConcurrentRequests was reached, or the event loop was late.',
     read: () => limits.shed,
   },
   {
@@ -110,7 +110,7 @@ export const httpMetrics = ({ requests, limits, unread, hot, compressions, serve
   {
     name: 'cidgate_rate_limit_store_up',
     kind: 'gauge',
-    help: '1: limits.sharedBy can be reached, or is not set. 0: this instance counts its clients alone.',
+    help: '1: limits.sharedStore can be reached, or is not set. 0: this instance counts its clients alone.',
     read: () => (limits.isAlone ? 0 : 1),
   },
   {
@@ -129,7 +129,7 @@ export const httpMetrics = ({ requests, limits, unread, hot, compressions, serve
   {
     name: 'cidgate_http_slow_clients_closed_total',
     kind: 'counter',
-    help: 'Clients that were cut off because answers held limits.unread.',
+    help: 'Clients that were cut off because answers held limits.maxPendingResponseBytes.',
     read: () => unread.cut,
   },
   ...connectionMetrics(server),
@@ -151,7 +151,7 @@ export const httpMetrics = ({ requests, limits, unread, hot, compressions, serve
     name: 'cidgate_response_cache_limit_bytes',
     kind: 'gauge',
     isSum: true,
-    help: 'The most that complete answers may take (cache.hot.maxBytes).',
+    help: 'The most that complete answers may take (cache.responses.maxBytes).',
     read: () => hot.maxBytes,
   },
   {
@@ -192,7 +192,7 @@ const connectionMetrics = (server: ServerParts): readonly Reading[] => {
       name: 'cidgate_connections_limit',
       kind: 'gauge',
       isSum: true,
-      help: 'The most there may be: limits.connections, or three quarters of the file descriptors of this process.',
+      help: 'The most there may be: limits.maxConnections, or three quarters of the file descriptors of this process.',
       read: one('most'),
     },
     {

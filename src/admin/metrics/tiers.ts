@@ -61,7 +61,7 @@ export function tierMetrics({ stack, guards, usage, corrupt }: TierParts): reado
       name: 'cidgate_tier_write_queue_bytes',
       labels: ['tier'],
       kind: 'gauge',
-      help: 'Their bytes; cache.fillBytes is the most.',
+      help: 'Their bytes; cache.writeQueueBytes is the most.',
       read: () => stack.stats().map(({ tier, queuedBytes }) => ({ labels: { tier }, value: queuedBytes })),
     },
     {

@@ -11,7 +11,10 @@ export function banner(file: string, config: Config): string {
     ['data', data],
     ['tiers', listed(cache.tiers)],
     ['upstreams', listed(retrieval.upstreams)],
-    ['providers', config.upload.through ? 'none: uploads go on to another service' : listed(config.pinning.providers)],
+    [
+      'providers',
+      config.upload.forwardTo ? 'none: uploads go on to another service' : listed(config.pinning.providers),
+    ],
     ['uploads', whoMayUpload(config)],
   ]
   return lines.map(([what, said]) => `  ${what.padEnd(14)} ${said}\n`).join('')
@@ -20,7 +23,7 @@ export function banner(file: string, config: Config): string {
 const listed = (entries: readonly { readonly name: string }[]): string =>
   entries.length === 0 ? 'none' : entries.map(({ name }) => name).join(', ')
 
-function whoMayUpload({ upload: { auth, through }, pinning }: Config): string {
+function whoMayUpload({ upload: { auth, forwardTo: through }, pinning }: Config): string {
   if (!through && pinning.providers.length === 0) return 'nobody: there is no provider'
   if (auth === 'none') return 'every client of this machine, without a token'
   if (auth === 'open') return 'every client, without a token'

@@ -18,11 +18,13 @@ const perClient = z
     error: 'expected `perMinute` beside it',
   })
 
-/** `sharedBy`: the backends that may be named there. */
-export const limits = <SharedBy extends z.ZodType>(sharedBy: SharedBy) =>
+/** `sharedStore`: the backends that may be named there. */
+export const limits = <SharedStore extends z.ZodType>(sharedStore: SharedStore) =>
   z.strictObject({
-    inFlight: count().default(4096).describe('Requests being answered at once; the next is answered with 503.'),
-    loopDelay: duration()
+    maxConcurrentRequests: count()
+      .default(4096)
+      .describe('Requests being answered at once; the next is answered with 503.'),
+    maxEventLoopDelay: duration()
       .prefault('100ms')
       .describe(
         'While the event loop is later than this and more than 128 requests are in progress, fewer requests are let in, and the others answered with 503, so that answers from memory go on. 0: never.',
@@ -38,34 +40,34 @@ export const limits = <SharedBy extends z.ZodType>(sharedBy: SharedBy) =>
       .describe(
         'Of one address (IPv6: of one /64), a minute: requests, how many of them may come at once (burst), and of these those for content that no tier has (misses), for a CAR or tar (exports), and uploads. More is answered with 429. Behind proxies see `trustedProxies`.',
       ),
-    sharedBy: sharedBy
+    sharedStore: sharedStore
       .optional()
       .describe(
         'Where several instances count together what `perClient` and the quotas of tokens limit. No request waits for it: what one takes, the others know within about a second. While it is away, each counts alone.',
       ),
-    connections: count()
+    maxConnections: count()
       .default(8192)
       .describe(
         'Connections of clients at once, and three quarters of the files that this process may open at most. The longest idle one makes room for the next; where none is idle, the next is answered with 503.',
       ),
-    connectionsPerClient: z
+    maxConnectionsPerClient: z
       .union([z.literal('auto'), count()])
       .default('auto')
       .describe(
         'Of these, those of one address (IPv6: of one /64). auto: half of them. Addresses of `trustedProxies` are not counted, and connections over a unix socket neither.',
       ),
-    headers: duration().prefault('10s').describe('A request must have sent its headers by then.'),
-    keepAlive: duration()
+    headersTimeout: duration().prefault('10s').describe('A request must have sent its headers by then.'),
+    keepAliveTimeout: duration()
       .prefault('75s')
       .describe('How long an idle connection is kept; longer than your load balancer does.'),
-    stalled: duration().prefault('60s').describe('A client that reads nothing for this long is cut off.'),
-    unread: size()
+    writeTimeout: duration().prefault('60s').describe('A client that reads nothing for this long is cut off.'),
+    maxPendingResponseBytes: size()
       .prefault('512MiB')
       .describe(
         'Memory for blocks that wait for their clients, 250 ms and more for 64 KiB; what comes next may take as much again. Beyond that the client that has kept one waiting the longest is cut off.',
       ),
-    grace: duration().prefault('30s').describe('How long requests may go on after a stop or a reload.'),
-    lameDuck: duration()
+    shutdownTimeout: duration().prefault('30s').describe('How long requests may go on after a stop or a reload.'),
+    shutdownDelay: duration()
       .prefault(0)
       .describe(
         'After a stop: how long connections are still accepted while /readyz says 503, so that a load balancer sees it first. Longer than the time between its probes.',
@@ -73,7 +75,7 @@ export const limits = <SharedBy extends z.ZodType>(sharedBy: SharedBy) =>
   })
 
 type Sections = {
-  readonly limits: { readonly perClient: unknown; readonly sharedBy?: unknown }
+  readonly limits: { readonly perClient: unknown; readonly sharedStore?: unknown }
   readonly upload: { readonly auth: string | { readonly tokens: readonly (string | { readonly quota?: unknown })[] } }
 }
 
@@ -81,7 +83,7 @@ type Sections = {
 export function refuseNothingToShare({ limits, upload }: Sections, context: z.RefinementCtx): void {
   const tokens = typeof upload.auth === 'string' ? [] : upload.auth.tokens
   const hasQuota = tokens.some((one) => typeof one === 'object' && one.quota !== undefined)
-  if (limits.sharedBy === undefined || limits.perClient !== 'none' || hasQuota) return
+  if (limits.sharedStore === undefined || limits.perClient !== 'none' || hasQuota) return
   const message = 'there is nothing to count (expected `limits.perClient`, or a token with a quota)'
-  context.addIssue({ code: 'custom', path: ['limits', 'sharedBy'], message })
+  context.addIssue({ code: 'custom', path: ['limits', 'sharedStore'], message })
 }

@@ -38,24 +38,24 @@ export const names = z
       })
       .default('system')
       .describe('Who is asked for the DNSLink of a domain, one after another until one can say.'),
-    links: links
+    static: links
       .default({})
       .describe('Domains that DNS is not asked for, and what they point at: for tests, and for names inside a house.'),
-    sites: z
+    dnslinkSites: z
       .boolean()
       .default(false)
       .describe('Whether a host that has a DNSLink is the site it points at: https://<domain>/ is /ipns/<domain>/.'),
-    deadline: duration().prefault('5s').describe('For each step from a name to content; then the answer is 404.'),
+    timeout: duration().prefault('5s').describe('For each step from a name to content; then the answer is 404.'),
     ttl: z
       .strictObject({
-        least: duration().prefault('5s').describe('A name is not asked for more often than this.'),
-        most: duration().prefault('1h').describe('An answer is believed no longer than this, whatever it says itself.'),
+        min: duration().prefault('5s').describe('A name is not asked for more often than this.'),
+        max: duration().prefault('1h').describe('An answer is believed no longer than this, whatever it says itself.'),
       })
-      .refine(({ least, most }) => least <= most, { path: ['most'], error: 'expected at least as long as `least`' })
+      .refine(({ min, max }) => min <= max, { path: ['max'], error: 'expected at least as long as `min`' })
       .prefault({})
       .describe('Bounds of the TTL that a record or DNS gives. Past its end a record is never believed.'),
-    notFound: duration().prefault('5s').describe('How long it is remembered that a name cannot be resolved.'),
-    most: z
+    negativeTtl: duration().prefault('5s').describe('How long it is remembered that a name cannot be resolved.'),
+    maxEntries: z
       .int()
       .min(1)
       .default(10_000)

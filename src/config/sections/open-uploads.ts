@@ -5,13 +5,13 @@ import { type Address, addressText, listensOnLoopback } from '../values/address.
 
 type Sections = {
   readonly listen: Address
-  readonly upload: { readonly auth: unknown; readonly through?: unknown }
+  readonly upload: { readonly auth: unknown; readonly forwardTo?: unknown }
   readonly pinning: { readonly providers: readonly unknown[] }
 }
 
 /** For a gateway that listens itself: a program that mounts the router decides who reaches it. */
 export function openUploads({ listen, upload, pinning }: Sections): Complaint[] {
-  const takesUploads = upload.through !== undefined || pinning.providers.length > 0
+  const takesUploads = upload.forwardTo !== undefined || pinning.providers.length > 0
   if (upload.auth !== 'none' || !takesUploads || listensOnLoopback(listen)) return []
   const what = `every client that reaches ${addressText(listen)} could upload, and fill the disk (expected { tokens: [...] }, or open if that is meant)`
   return [{ path: ['upload', 'auth'], what }]

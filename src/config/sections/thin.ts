@@ -2,28 +2,30 @@
 import type { z } from 'zod'
 
 type ThinSections = {
-  readonly upload: { readonly through?: unknown; readonly rpc: boolean }
+  readonly upload: { readonly forwardTo?: unknown; readonly kuboRpc: boolean }
   readonly pinning: {
-    readonly confirm: number | 'all'
-    readonly queue: boolean
+    readonly minConfirmations: number | 'all'
+    readonly acceptWhileUnavailable: boolean
     readonly providers: readonly { readonly use: string }[]
   }
 }
 
 export function refuseBesideThrough({ upload, pinning }: ThinSections, context: z.core.$RefinementCtx): void {
-  if (upload.through === undefined) return
+  if (upload.forwardTo === undefined) return
   const refuse = (path: (string | number)[], message: string) => context.addIssue({ code: 'custom', path, message })
-  if (upload.rpc)
+  if (upload.kuboRpc)
     refuse(
-      ['upload', 'rpc'],
-      'expected false beside `upload.through`: its uploads are kept here, and thin mode keeps none',
+      ['upload', 'kuboRpc'],
+      'expected false beside `upload.forwardTo`: its uploads are kept here, and thin mode keeps none',
     )
-  if (pinning.confirm !== 1) refuse(['pinning', 'confirm'], 'expected nothing else than 1 beside `upload.through`')
-  if (pinning.queue) refuse(['pinning', 'queue'], 'expected false beside `upload.through`, which has no queue')
+  if (pinning.minConfirmations !== 1)
+    refuse(['pinning', 'minConfirmations'], 'expected nothing else than 1 beside `upload.forwardTo`')
+  if (pinning.acceptWhileUnavailable)
+    refuse(['pinning', 'acceptWhileUnavailable'], 'expected false beside `upload.forwardTo`, which has no queue')
   for (const [index, { use }] of pinning.providers.entries()) {
     // An embedded provider may hold earlier uploads, and is read.
     if (use === 'embedded') continue
-    const message = 'gets nothing beside `upload.through` (expected no provider, or an embedded one to be read)'
+    const message = 'gets nothing beside `upload.forwardTo` (expected no provider, or an embedded one to be read)'
     refuse(['pinning', 'providers', index], message)
   }
 }

@@ -35,11 +35,11 @@ export const upload = z
       .describe(
         'Of these, those of one address (IPv6: of one /64). auto: three times as many as are free besides, so that one client never has all. Behind proxies see `trustedProxies`.',
       ),
-    idle: duration()
+    idleTimeout: duration()
       .refine((ms) => ms > 0, 'expected more than 0')
       .prefault('30s')
       .describe('An upload that sends nothing for this long is ended.'),
-    mostBytes: size()
+    maxPendingBytes: size()
       .optional()
       .describe(
         'Bytes of uploads that may lie here without having been answered; more is answered with 503. By default 1GiB, or twice `maxBytes` where that is more.',
@@ -50,7 +50,7 @@ export const upload = z
       .describe(
         'JSON Schemas (2020-12) of your own for POST /add?schema=<name>, beside evidence, policy and dispute-template.',
       ),
-    through: z
+    forwardTo: z
       .union([
         serviceUrl().transform((url): { url: string; authorization?: string | undefined } => ({ url })),
         z.strictObject({ url: serviceUrl(), authorization: authorization().optional() }),
@@ -59,7 +59,7 @@ export const upload = z
       .describe(
         'Thin mode: uploads go on to this /add, or to the /api/v0 of a Kubo, as they arrive; nothing is kept here.',
       ),
-    rpc: z
+    kuboRpc: z
       .boolean()
       .default(false)
       .describe(
@@ -71,8 +71,11 @@ export const upload = z
         'Bytes a second, on average, below which an upload is ended as stuck. Eight times that for each upload that waits for a slot, over the last seconds; the slowest go first.',
       ),
   })
-  .transform(({ mostBytes, ...rest }) => ({ ...rest, mostBytes: mostBytes ?? Math.max(2 ** 30, 2 * rest.maxBytes) }))
-  .refine(({ maxBytes, mostBytes }) => maxBytes <= mostBytes, {
-    path: ['mostBytes'],
+  .transform(({ maxPendingBytes, ...rest }) => ({
+    ...rest,
+    maxPendingBytes: maxPendingBytes ?? Math.max(2 ** 30, 2 * rest.maxBytes),
+  }))
+  .refine(({ maxBytes, maxPendingBytes }) => maxBytes <= maxPendingBytes, {
+    path: ['maxPendingBytes'],
     error: 'expected at least `maxBytes`, or the largest uploads would never be taken',
   })

@@ -267,7 +267,14 @@ function find(
   const wanted = { query: target.query, parameters: negotiated.parameters, revision }
   const { jsonRule, jsonMaxBytes, hot } = deps
   const resolving = { range: bytesWanted(asked), lends: true, ...format?.wants(wanted) }
-  const options = { jsonRule, jsonMaxBytes, wholeBytes: hot.maxItem, isPartial: isPartial(asked), lends: true, signal }
+  const options = {
+    jsonRule,
+    jsonMaxBytes,
+    wholeBytes: hot.maxItemBytes,
+    isPartial: isPartial(asked),
+    lends: true,
+    signal,
+  }
   const rendered = (resolution: Resolution, otherwise: () => Answerable): Soon<Answerable> => {
     const plain = (): Answerable => {
       refuseRemainder(resolution)

@@ -371,7 +371,8 @@ function keepReady(
   { whole, isCompressible }: Pick<Whole, 'whole' | 'isCompressible'>,
 ): ReadyAnswer | undefined {
   if (!isPlain || place.cacheKey === undefined) return undefined
-  if (whole.byteLength > deps.hot.maxItem || target.search !== '' || !isUsualSpelling(target.path)) return undefined
+  if (whole.byteLength > deps.hot.maxItemBytes || target.search !== '' || !isUsualSpelling(target.path))
+    return undefined
   const kept = headers.with(headers.indexOf('Cache-Status') + 1, 'cidgate; hit; detail=hot')
   const answer = { headers: kept, body: whole, isLent: release !== undefined, etag, isCompressible }
   return deps.hot.add(place.cacheKey, answer, epoch)

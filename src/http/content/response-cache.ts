@@ -53,7 +53,7 @@ export interface ResponseCache {
   clear(): void
   /** Incremented by each `clear`. */
   readonly epoch: number
-  readonly maxItem: number
+  readonly maxItemBytes: number
   readonly maxBytes: number
   readonly bytes: number
   readonly items: number
@@ -99,10 +99,10 @@ const sizeOfForm = (headers: readonly string[], body: Uint8Array): number =>
 
 export function createResponseCache({
   maxBytes,
-  maxItem,
+  maxItemBytes,
 }: {
   readonly maxBytes: number
-  readonly maxItem: number
+  readonly maxItemBytes: number
 }): ResponseCache {
   // Caching a response copies it, so a response that may be requested only once is refused.
   const answers = maxBytes > 0 ? new AdmittingCache<ReadyAnswer>({ maxBytes, probation: 0 }) : undefined
@@ -110,7 +110,7 @@ export function createResponseCache({
   return {
     get: (key) => answers?.get(key),
     add(key, answer, begun = epoch) {
-      if (!answers || begun !== epoch || answer.body.byteLength > maxItem) return undefined
+      if (!answers || begun !== epoch || answer.body.byteLength > maxItemBytes) return undefined
       const bytes = key.length + sizeOfForm(answer.headers, answer.body)
       return answers.set(key, bytes, () => readyAnswer(answer))
     },
@@ -133,7 +133,7 @@ export function createResponseCache({
       return epoch
     },
     maxBytes,
-    maxItem: maxBytes > 0 ? Math.min(maxItem, maxBytes - entryBytes) : 0,
+    maxItemBytes: maxBytes > 0 ? Math.min(maxItemBytes, maxBytes - entryBytes) : 0,
     get bytes() {
       return answers?.bytes ?? 0
     },

@@ -1,4 +1,4 @@
-// Remembers briefly what no upstream had: per root and path, doubling from `first` to `most`, with jitter. An unsure absence
+// Remembers briefly what no upstream had: per root and path, doubling from `initialTtl` to `maxTtl`, with jitter. An unsure absence
 // (an upstream was throttled, late or resting) is never remembered longer than `first`.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
@@ -61,7 +61,7 @@ export function createNotFoundMemory(options: {
   const roots = new LRUCache<string, AbsenceRecord[]>(upTo(mostRoots))
   const find = (key: string, path: string) => roots.get(key)?.find((one) => one.path === path)
 
-  // Forgotten `most` after it ran out: until then the next absence is remembered twice as long.
+  // Forgotten `maxTtl` after it ran out: until then the next absence is remembered twice as long.
   const isOfUse = (record: AbsenceRecord) => record.held || record.until + mostMs > clock.monotonic()
 
   /** Looks at those that nobody asked for the longest. */

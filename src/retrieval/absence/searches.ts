@@ -1,4 +1,4 @@
-// The background search after a 404: for `keepLooking`, one round per period of the not-found memory, so an upstream is asked
+// The background search after a 404: for `backgroundSearch`, one round per period of the not-found memory, so an upstream is asked
 // no more often than clients would make us ask it. Blocks that it finds go into the tiers.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../core/block.ts'

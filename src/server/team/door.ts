@@ -13,7 +13,7 @@ export async function openDoor(path: string, handler: RequestListener): Promise<
   rmSync(path, { force: true })
   const door = createFront(throughInnerDoor(handler), { moreHeaderBytes: peerBytes })
   // The other side closes what is idle.
-  door.setTimeouts({ headers: headersMs, keepAlive: 0 })
+  door.setTimeouts({ headersTimeout: headersMs, keepAliveTimeout: 0 })
   await door.listen((server, backlog) => server.listen({ path, backlog }))
   return door
 }

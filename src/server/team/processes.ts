@@ -71,7 +71,7 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
 
   return {
     teamFor(config) {
-      deadlineMs = Math.max(deadlineMs, config.retrieval.deadline)
+      deadlineMs = Math.max(deadlineMs, config.retrieval.timeout)
       const size = processesOf(config)
       if (group?.data === config.data) next = group
       else next = size === 1 ? undefined : begin(config.data, size)
@@ -84,12 +84,12 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
     async follow({ config, listen, handler }) {
       const old = group
       group = next
-      if (old && old !== group) end(old, config.limits.grace)
+      if (old && old !== group) end(old, config.limits.shutdownTimeout)
       if (!group) return
       // The data folder is ours by now: what lies there was left by a process that was killed.
       if (!group.door) removeOtherPlaces(group.data, group.folder)
       group.door ??= await openDoor(doorOf(group.folder, 0), handler)
-      const graceMs = config.limits.grace
+      const graceMs = config.limits.shutdownTimeout
       await group.crew.set({ size: processesOf(config), input: inputOf(config), listen: listen.servers, graceMs })
     },
     beyondShare: (open) => group?.crew.team.crowd.beyondShare(open, group.crew.team.size) ?? 0,

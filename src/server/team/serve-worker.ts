@@ -37,7 +37,7 @@ export async function serveWorker<Running extends Replaceable>({
 }: ServeWorkerOptions<Running>): Promise<void> {
   const orders = await member.orders
   let config = configOf(orders.input)
-  const { team, setSize } = member.join(orders, () => config.retrieval.deadline + patienceBeyondMs)
+  const { team, setSize } = member.join(orders, () => config.retrieval.timeout + patienceBeyondMs)
   const gateways = createReload(await create(config, { team }), log)
   const descriptors = descriptorsLeft()
   const onFull = createTellFull(log, clock)
@@ -78,7 +78,10 @@ export async function serveWorker<Running extends Replaceable>({
     const { input, size } = said as Pick<Orders, 'input' | 'size'>
     const next = configOf(input)
     setSize(size)
-    const isNew = await gateways.replace(() => create(next, { previous: gateways.current, team }), config.limits.grace)
+    const isNew = await gateways.replace(
+      () => create(next, { previous: gateways.current, team }),
+      config.limits.shutdownTimeout,
+    )
     if (!isNew) throw new Error('the configuration could not be followed; the log has the reasons')
     config = next
     connections.set(connectionLimits(next, descriptors))

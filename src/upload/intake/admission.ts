@@ -242,7 +242,7 @@ function createRoom(mostBytes: number, { clientOf, forget }: Clients): Pick<Uplo
           // A single upload may need all the room, so a client's first upload is not limited by its share.
           const isTooMuch = client !== undefined && client.bytes > own && !mayHave(client.bytes, free)
           if (free < 0 || isTooMuch)
-            throw busy('the uploads in progress take all the room (upload.mostBytes); retry in 5 seconds', 5000)
+            throw busy('the uploads in progress take all the room (upload.maxPendingBytes); retry in 5 seconds', 5000)
         },
         async *over(source) {
           for await (const piece of source) {

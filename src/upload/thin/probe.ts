@@ -9,7 +9,7 @@ export async function probeTarget({ url }: Pick<Target, 'url'>, userAgent: strin
   // Kubo's RPC answers nothing at its root, only its commands.
   if (isKuboAddress(asked)) asked.pathname = asked.pathname.replace(/(\/add)?\/?$/, '/version')
   const refused = (why: string, cause?: unknown) =>
-    new Failure('unavailable', `${host} ${why}; look at it, and at upload.through`, { source: 'provider', cause })
+    new Failure('unavailable', `${host} ${why}; look at it, and at upload.forwardTo`, { source: 'provider', cause })
   let status: number
   try {
     const answer = await fetch(asked, {

@@ -59,12 +59,14 @@ export function wireFront(
   },
 ): Front {
   const { responses, proxy } = config
-  const { stalled } = config.limits
-  const unread = lease.take('unread', [config.limits.unread], () => createUnread(config.limits.unread))
+  const { writeTimeout: stalled } = config.limits
+  const unread = lease.take('unread', [config.limits.maxPendingResponseBytes], () =>
+    createUnread(config.limits.maxPendingResponseBytes),
+  )
   const hosts = createHosts({
     table: config.hosts,
     provider: config.provider,
-    hasLink: config.names.sites ? names.hasLink : undefined,
+    hasLink: config.names.dnslinkSites ? names.hasLink : undefined,
     forwarded,
   })
   const requestIds = createRequestIds(forwarded)

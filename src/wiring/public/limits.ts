@@ -9,7 +9,7 @@ import type { Whole } from '../whole.ts'
 
 export function wireLimits(whole: Whole, forwarded: Forwarded): Limits {
   const { config, clock, lease, team } = whole
-  const { inFlight, loopDelay, perClient } = config.limits
+  const { maxConcurrentRequests: inFlight, maxEventLoopDelay: loopDelay, perClient } = config.limits
   const telling = takeTelling(whole)
   const together = telling && lease.take('together', [telling], () => createTogether({ telling, clock }))
   return lease.take('limits', [inFlight, loopDelay, perClient, together, config.trustedProxies, team], () =>

@@ -44,7 +44,7 @@ export function wirePublic(whole: Whole): Public {
   }
   const respond = createRespond({
     mode: config.responses.types,
-    stalledMs: config.limits.stalled,
+    stalledMs: config.limits.writeTimeout,
     contact: config.contact,
     onFailed: requests.failed,
     trace,

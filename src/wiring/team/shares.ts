@@ -18,13 +18,17 @@ export function shareOf(config: Config, size: number): Config {
     ...config,
     cache: {
       ...cache,
-      fillBytes: bytes(cache.fillBytes),
-      hot: { ...cache.hot, maxBytes: bytes(cache.hot.maxBytes) },
+      writeQueueBytes: bytes(cache.writeQueueBytes),
+      responses: { ...cache.responses, maxBytes: bytes(cache.responses.maxBytes) },
       tiers: cache.tiers.map((tier) =>
         tier.use === 'memory' ? { ...tier, options: withPart(tier.options, part) } : tier,
       ),
     },
-    limits: { ...limits, inFlight: part(limits.inFlight), unread: bytes(limits.unread) },
+    limits: {
+      ...limits,
+      maxConcurrentRequests: part(limits.maxConcurrentRequests),
+      maxPendingResponseBytes: bytes(limits.maxPendingResponseBytes),
+    },
     retrieval: {
       ...retrieval,
       readAhead: bytes(retrieval.readAhead),

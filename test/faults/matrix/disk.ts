@@ -237,8 +237,8 @@ export async function diskRow(fault: DiskFault, form: Form, start = asProcess): 
     data: own,
     log: { level: 'error' },
     limits: { perClient: { perMinute: 10_000_000 } },
-    retrieval: { deadline: '2s', upstreams: [{ name: 'well', url: upstream.url }] },
-    cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'disk', path: join(own, 'cache'), maxBytes: '32MiB' }] },
+    retrieval: { timeout: '2s', upstreams: [{ name: 'well', url: upstream.url }] },
+    cache: { responses: { maxBytes: 0 }, tiers: [{ use: 'disk', path: join(own, 'cache'), maxBytes: '32MiB' }] },
     pinning: { providers: [{ name: 'local', use: 'embedded' }] },
   }
   const gateway = await start(folder, config, fault.isMounted ? mounting(own) : [])

@@ -158,8 +158,8 @@ async function rowOf<One extends Store>(
   const upstream = await startUpstream({ blocks, delayMs: 20 })
   const store = await start()
   const configWith = (deadlineMs: number) => ({
-    retrieval: { deadline: `${deadlineMs}ms` },
-    cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, tierOf(store)] },
+    retrieval: { timeout: `${deadlineMs}ms` },
+    cache: { responses: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, tierOf(store)] },
   })
   const well = [{ name: 'well', url: upstream.url }]
   await fill()

@@ -100,8 +100,8 @@ export async function upstreamRow(fault: UpstreamFault, form: Form): Promise<Row
   const elsewhere = await startUpstream({ blocks })
   const strangers = watchConnects([ill.url, well.url])
   const config = {
-    retrieval: { deadline: `${form.deadlineMs}ms` },
-    cache: { hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }] },
+    retrieval: { timeout: `${form.deadlineMs}ms` },
+    cache: { responses: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }] },
   }
   const start = (by: string, ...others: readonly { readonly name: string; readonly url: string }[]) =>
     startGateway({ upstreams: [{ name: 'ill', url: ill.url, headers: { [asker]: by } }, ...others], config })

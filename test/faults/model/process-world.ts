@@ -23,10 +23,14 @@ function configOf(folder: string, setting: Setting, { entries }: Way, upstream: 
     admin: '127.0.0.1:0',
     data,
     log: { level: 'error' },
-    limits: { loopDelay: 0, perClient: { perMinute: 10_000_000 } },
-    retrieval: { upstreams: [{ name: 'remote', url: upstream }], probeEvery: 0, deadline: '20s' },
+    limits: { maxEventLoopDelay: 0, perClient: { perMinute: 10_000_000 } },
+    retrieval: { upstreams: [{ name: 'remote', url: upstream }], probeEvery: 0, timeout: '20s' },
     cache: { tiers: tiersOf(data, setting, entries) },
-    pinning: { confirm: setting.confirm, probeEvery: '0s', providers: [{ name: 'local', use: 'embedded' }, second] },
+    pinning: {
+      minConfirmations: setting.confirm,
+      probeEvery: '0s',
+      providers: [{ name: 'local', use: 'embedded' }, second],
+    },
   }
 }
 

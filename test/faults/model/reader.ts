@@ -28,7 +28,7 @@ async function start(store: ModelStore): Promise<{ readonly gateway: TestGateway
   const gateway = await startGateway({
     own: { tiers: way.tiers },
     config: {
-      retrieval: { deadline: '20s' },
+      retrieval: { timeout: '20s' },
       cache: { tiers: [{ use: 'memory', maxBytes: '16MiB' }, ...way.entries] },
       pinning: { providers: [] },
     },

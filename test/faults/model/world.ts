@@ -62,11 +62,11 @@ const secondName = 'second'
 const configOf = (data: string, setting: Setting, { entries }: Way): ConfigInput => ({
   data,
   admin: false,
-  limits: { loopDelay: 0 },
+  limits: { maxEventLoopDelay: 0 },
   // Long, since no upstream of this test is ever silent: a busy machine is no reason to find nothing.
-  retrieval: { upstreams: [], probeEvery: 0, deadline: '20s' },
+  retrieval: { upstreams: [], probeEvery: 0, timeout: '20s' },
   cache: { tiers: tiersOf(data, setting, entries) as never },
-  pinning: { confirm: setting.confirm, providers: [{ name: 'local', use: 'embedded' as const }] },
+  pinning: { minConfirmations: setting.confirm, providers: [{ name: 'local', use: 'embedded' as const }] },
 })
 
 export const tiersOf = (data: string, { memory, disk }: Setting, entries: Way['entries']) => [

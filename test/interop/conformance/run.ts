@@ -49,8 +49,8 @@ async function startCidgate(types: 'api' | 'web', upstream: string, { namesMap }
     hosts: Object.fromEntries(hosts.map((name) => [name, { subdomains: true }])),
     trustedProxies: ['127.0.0.1'],
     names: {
-      sites: true,
-      links: Object.fromEntries(namesMap.split(',').map((pair) => pair.split(/:(.*)/).slice(0, 2))),
+      dnslinkSites: true,
+      static: Object.fromEntries(namesMap.split(',').map((pair) => pair.split(/:(.*)/).slice(0, 2))),
     },
     retrieval: { probeEvery: 0, upstreams: [{ name: 'kubo', url: upstream }] },
   }

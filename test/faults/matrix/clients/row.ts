@@ -47,7 +47,7 @@ export async function clientRow({ name, promised, hotMs, prepare, run, ...how }:
     data: join(folder, 'data'),
     log: { level: 'error' },
     hosts: { [siteHost]: { subdomains: true } },
-    limits: { perClient: { perMinute: 10_000_000 }, ...(how.inFlight && { inFlight: how.inFlight }) },
+    limits: { perClient: { perMinute: 10_000_000 }, ...(how.inFlight && { maxConcurrentRequests: how.inFlight }) },
     responses: { types: how.responses ?? 'api' },
     retrieval: { upstreams: [{ name: 'well', url: upstream.url }] },
     cache: {

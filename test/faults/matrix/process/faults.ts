@@ -169,7 +169,7 @@ export const processFaults: readonly ProcessFault[] = [
     promised: '/readyz says 503 first; what is under way, or was sent before the signal, ends whole; exit code 0',
     make: stopped,
     may: { reset: 'later', refused: true },
-    limits: { lameDuck: '1s' },
+    limits: { shutdownDelay: '1s' },
   },
   {
     name: 'SIGTERM three times, at random, without a lame duck',

@@ -53,7 +53,7 @@ async function withProcess<Made>(
     admin: '127.0.0.1:0',
     data: join(folder, 'data'),
     log: { level: 'debug' },
-    limits: { perClient: { perMinute: 10_000_000 }, loopDelay: 0, ...fault.limits },
+    limits: { perClient: { perMinute: 10_000_000 }, maxEventLoopDelay: 0, ...fault.limits },
     retrieval: { upstreams: [{ name: 'well', url: upstream.url }] },
     cache: {
       tiers: [
@@ -72,9 +72,14 @@ async function withProcess<Made>(
     ...{ gateway: await start(), start, notes: [], broken: [], bentBy: file, outages: [] },
     async writeAnother() {
       const number = ++others
-      const upstreams = [{ name: 'well', url: upstream.url, connections: 32 + number }]
+      const upstreams = [{ name: 'well', url: upstream.url, maxConnections: 32 + number }]
       const tiers = config.cache.tiers.map((tier) => ({ ...tier, maxBytes: `${8 + number}MiB` }))
-      const another = { ...config, retrieval: { upstreams }, cache: { tiers }, upload: { idle: `${30 + number}s` } }
+      const another = {
+        ...config,
+        retrieval: { upstreams },
+        cache: { tiers },
+        upload: { idleTimeout: `${30 + number}s` },
+      }
       await writeFile(join(folder, 'config.json'), JSON.stringify(another))
     },
     beginUnderWay: () =>

@@ -9,7 +9,7 @@ export type WireFault = {
   readonly sockets?: number
   readonly how?: How
   /** The option that ends it: not sooner than that says, and not much later. */
-  readonly clock?: 'limits.headers' | 'limits.keepAlive' | 'limits.stalled' | 'upload.minRate'
+  readonly clock?: 'limits.headersTimeout' | 'limits.keepAliveTimeout' | 'limits.writeTimeout' | 'upload.minRate'
   /** Uploads beside it are taken as well. */
   readonly alsoUploads?: true
   /** It is in `npm test`. */
@@ -87,7 +87,7 @@ const slow: readonly WireFault[] = [
     says: (path) => ({ dripped: `GET ${path} HTTP/1.1\r\n${head}\r\n` }),
     right: [408],
     sockets: 100,
-    clock: 'limits.headers',
+    clock: 'limits.headersTimeout',
   },
   {
     name: '40 clients that send a byte of their upload each second',
@@ -103,7 +103,7 @@ const slow: readonly WireFault[] = [
     right: ['cut'],
     sockets: 100,
     how: 'reads slowly',
-    clock: 'limits.stalled',
+    clock: 'limits.writeTimeout',
   },
   {
     name: '100 clients that never read on in 8 MiB',
@@ -111,7 +111,7 @@ const slow: readonly WireFault[] = [
     right: ['cut'],
     sockets: 100,
     how: 'stops reading',
-    clock: 'limits.stalled',
+    clock: 'limits.writeTimeout',
   },
   {
     name: '4,000 connections that send nothing',
@@ -119,7 +119,7 @@ const slow: readonly WireFault[] = [
     right: [408],
     sockets: 4000,
     how: 'idles',
-    clock: 'limits.headers',
+    clock: 'limits.headersTimeout',
   },
   {
     name: '4,000 connections that are idle behind an answer',
@@ -127,7 +127,7 @@ const slow: readonly WireFault[] = [
     right: ['closed'],
     sockets: 4000,
     how: 'idles',
-    clock: 'limits.keepAlive',
+    clock: 'limits.keepAliveTimeout',
   },
 ]
 

@@ -40,8 +40,8 @@ export async function withGate<Made>(limits: object, use: (gate: Gate) => Promis
     admin: '127.0.0.1:0',
     data: join(folder, 'data'),
     log: { level: 'error' },
-    limits: { loopDelay: 0, ...limits },
-    upload: { idle: inUnits(clockMs), auth: 'open' },
+    limits: { maxEventLoopDelay: 0, ...limits },
+    upload: { idleTimeout: inUnits(clockMs), auth: 'open' },
     retrieval: { probeEvery: 0, upstreams: [{ name: 'well', url: upstream.url }] },
     cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }] },
   }

@@ -20,7 +20,7 @@ const longMs = 120_000
 const groups = 400
 
 export const idleCrowdRow = (fault: IdleCrowd): Promise<Row> =>
-  withGate({ headers: inUnits(longMs), keepAlive: inUnits(longMs) }, (gate) => rowAt(gate, fault))
+  withGate({ headersTimeout: inUnits(longMs), keepAliveTimeout: inUnits(longMs) }, (gate) => rowAt(gate, fault))
 
 async function rowAt(gate: Gate, { name, sockets, bystanders }: IdleCrowd): Promise<Row> {
   const before = gate.handles?.() ?? 0
@@ -34,7 +34,7 @@ async function rowAt(gate: Gate, { name, sockets, bystanders }: IdleCrowd): Prom
   const answered = await attack
   return {
     fault: name,
-    promised: `what is beyond half of \`limits.connections\` is closed, the longest idle ones first, and none of another address; who comes is answered; hot answers within ${inMs(full.mostMs)}, and none refused`,
+    promised: `what is beyond half of \`limits.maxConnections\` is closed, the longest idle ones first, and none of another address; who comes is answered; hot answers within ${inMs(full.mostMs)}, and none refused`,
     cells: [answered, await beside, await afterCell(gate, before, full)],
   }
 

@@ -14,8 +14,9 @@ const atOnce = 200
 const others = 2
 
 export const wireRow = (fault: WireFault): Promise<Row> =>
-  withGate({ headers: inUnits(clockMs), keepAlive: inUnits(clockMs), stalled: inUnits(clockMs) }, (gate) =>
-    wireRowAt(gate, fault, full),
+  withGate(
+    { headersTimeout: inUnits(clockMs), keepAliveTimeout: inUnits(clockMs), writeTimeout: inUnits(clockMs) },
+    (gate) => wireRowAt(gate, fault, full),
   )
 
 export async function wireRowAt(gate: Gate, fault: WireFault, form: Form): Promise<Row> {
