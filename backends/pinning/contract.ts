@@ -59,6 +59,8 @@ export const addOptionsOfKubo = ({ cidVersion, isRaw, chunkBytes, width }: Shape
 export interface Upload {
   readonly cid: CID
   readonly profile: Profile
+  /** As its uploader called it. */
+  readonly name?: string
   /**
    * The gateways that it passed through, including this one (CDN-Loop, RFC 8586), for a provider
    * that is such a gateway.

@@ -1,6 +1,7 @@
 // Pins on the admin address: lists them page by page, deletes, verifies, and sends them to
 // providers that lack them.
 import { type Request, type Response, Router } from 'express'
+import { parseCid } from '../core/cid.ts'
 import { size } from '../core/units.ts'
 import type { Asked } from '../store/store.ts'
 import type { Pins } from '../upload/pins/pins.ts'
@@ -15,7 +16,11 @@ export function createPinRoutes(pins: Pins): Router {
   const router = Router()
 
   router.get('/pins', async (request, response) => {
-    response.json(await pins.list(askedBy(request)))
+    const asked = askedBy(request)
+    const cid = asked.name === undefined ? undefined : parseCid(asked.name)
+    if (!cid) return void response.json(await pins.list(asked))
+    const pin = await pins.find(cid)
+    response.json({ pins: pin ? [pin] : [], next: undefined })
   })
   router.get('/pins/:cid', async (request, response) => {
     const pin = await pins.find(cidIn(request))
@@ -74,6 +79,7 @@ function askedBy({ query }: Request): Asked {
   return {
     limit: read('limit', `a number from 1 to ${mostOnPage}`, count) ?? usualPage,
     after: read('after', 'the `next` of a page', after),
+    name: text('name'),
     holder: text('provider'),
     state: read('state', `one of ${[...standings].join(', ')}`, (one) =>
       standings.has(one) ? (one as Standing) : undefined,
@@ -87,4 +93,14 @@ function askedBy({ query }: Request): Asked {
 
 const bytesOf = (text: string): number | undefined => (/^\d+$/.test(text) ? Number(text) : size().safeParse(text).data)
 
-const asked: ReadonlySet<string> = new Set(['limit', 'after', 'provider', 'state', 'since', 'until', 'min', 'max'])
+const asked: ReadonlySet<string> = new Set([
+  'limit',
+  'after',
+  'name',
+  'provider',
+  'state',
+  'since',
+  'until',
+  'min',
+  'max',
+])

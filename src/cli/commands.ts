@@ -98,8 +98,17 @@ uploads are hard links where FOLDER is on the same disk.`,
     what: 'say how a running gateway is: how full its tiers are, which upstream is slow or lies, what waits for a provider',
     more: `It asks the admin address. The exit code is 0 when the gateway is ready, and 1 otherwise. --failures tells of the last
 100 requests with a status from 400 on instead: when, which request, why, and who was asked. ${adminHint}`,
-    options: { ...toAdmin, failures: { type: 'boolean', what: 'the last requests that failed, the newest first' } },
-    examples: ['cidgate status', 'cidgate status --failures', 'cidgate status --admin http://10.0.0.7:8081 --json'],
+    options: {
+      ...toAdmin,
+      watch: { type: 'boolean', what: 'show it again every two seconds, until it is interrupted' },
+      failures: { type: 'boolean', what: 'the last requests that failed, the newest first' },
+    },
+    examples: [
+      'cidgate status',
+      'cidgate status --watch',
+      'cidgate status --failures',
+      'cidgate status --admin http://10.0.0.7:8081 --json',
+    ],
     async run(given) {
       noneOf('status', given.positionals)
       return (await import('./client/status.ts')).statusCommand(given)
@@ -112,7 +121,11 @@ uploads are hard links where FOLDER is on the same disk.`,
     more: `A folder becomes one directory with everything below it, empty folders too; what begins with a dot is left out. - is the
 standard input. A CAR is added as the file that it is: import takes what is in it.
 ${tokenHint}`,
-    options: { ...toGateway, hidden: { type: 'boolean', what: 'take what begins with a dot, too' } },
+    options: {
+      ...toGateway,
+      name: { type: 'string', value: 'NAME', what: 'how lists of pins call it' },
+      hidden: { type: 'boolean', what: 'take what begins with a dot, too' },
+    },
     examples: ['cidgate add policy.json', 'cidgate add dist/', 'echo hello | cidgate add -'],
     async run(given) {
       if (given.positionals.length === 0) throw new UsageError('add takes a file or a folder')
@@ -211,6 +224,7 @@ added, and what a provider lost. verify and sync do all that the options choose 
 pin needs a look. ${adminHint}`,
     options: {
       ...toAdmin,
+      name: { type: 'string', value: 'TEXT', what: 'those whose name has this in it' },
       provider: { type: 'string', value: 'NAME', what: 'those that it holds, or that are in --state there' },
       state: { type: 'string', value: 'STATE', what: 'held, wanted, given-up or absent at a provider' },
       since: { type: 'string', value: 'TIME', what: 'uploaded from then on, such as 2026-01-31' },
@@ -220,6 +234,7 @@ pin needs a look. ${adminHint}`,
     },
     examples: [
       'cidgate pins',
+      'cidgate pins --name report',
       'cidgate pins verify',
       'cidgate pins sync --provider kubo --state absent',
       'cidgate pins rm bafy…',

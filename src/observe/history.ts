@@ -13,6 +13,9 @@ export type Span = {
   /** Answered with a status from 400 on; those from 500 on among them. */
   readonly refused: number
   readonly failed: number
+  /** Content that was answered well from a known place; `hits`: those that needed no upstream. */
+  readonly content: number
+  readonly hits: number
   /** To the first byte of content, without hot answers. */
   readonly p50Ms?: number
   readonly p95Ms?: number
@@ -26,7 +29,7 @@ export interface History {
 
 const everyMs = 5_000
 const mostSpans = 120
-const content: ReadonlySet<string | undefined> = new Set(['ipfs', 'ipns'])
+const contentRoutes: ReadonlySet<string | undefined> = new Set(['ipfs', 'ipns'])
 
 export function createHistory(counts: RequestCounts, clock: Clock): History {
   const spans: Span[] = []
@@ -44,6 +47,8 @@ export function createHistory(counts: RequestCounts, clock: Clock): History {
       requests: now.requests - before.requests,
       refused: now.refused - before.refused,
       failed: now.failed - before.failed,
+      content: now.content - before.content,
+      hits: now.hits - before.hits,
       ...(p50 !== undefined && { p50Ms: p50 * 1000 }),
       ...(p95 !== undefined && { p95Ms: p95 * 1000 }),
     })
@@ -62,19 +67,23 @@ export function createHistory(counts: RequestCounts, clock: Clock): History {
 }
 
 function readAll(counts: RequestCounts) {
-  let [requests, refused, failed] = [0, 0, 0]
-  for (const { labels, value } of counts.requests()) {
-    const status = Number(labels?.['status'])
+  let [requests, refused, failed, content, hits] = [0, 0, 0, 0, 0]
+  for (const { labels = {}, value } of counts.requests()) {
+    const { route, source = 'none' } = labels
+    const status = Number(labels['status'])
     requests += value
     if (status >= 400) refused += value
     if (status >= 500) failed += value
+    if (status >= 400 || source === 'none' || !contentRoutes.has(route)) continue
+    content += value
+    if (source !== 'upstream') hits += value
   }
   let bounds: readonly number[] = []
   const firstByte: number[] = []
   for (const { labels, histogram } of counts.firstByte()) {
-    if (!content.has(labels?.['route'])) continue
+    if (!contentRoutes.has(labels?.['route'])) continue
     bounds = histogram.bounds
     for (const [index, count] of histogram.counts.entries()) firstByte[index] = (firstByte[index] ?? 0) + count
   }
-  return { requests, refused, failed, bounds, firstByte }
+  return { requests, refused, failed, content, hits, bounds, firstByte }
 }

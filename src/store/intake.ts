@@ -188,10 +188,10 @@ export function createIntake(places: IntakePlaces): OwnIntake {
     dag,
     async pack(uploads) {
       const blocks = await pile.seal(uploads.map(({ kept }) => kept.cid))
-      const rows = uploads.map(({ kept, at, holders }): AcceptedRow => {
+      const rows = uploads.map(({ kept, name, at, holders }): AcceptedRow => {
         const { cid, profile, bytes, carBytes } = kept
         const list = Uint32Array.from(places.kept.get(kept)?.list ?? [])
-        return { cid: cid.toV1().bytes, profile, bytes, carBytes, at, holders, list }
+        return { cid: cid.toV1().bytes, name, profile, bytes, carBytes, at, holders, list }
       })
       return { blocks, uploads: rows }
     },

@@ -4,7 +4,7 @@ import { openCopy } from './schema.ts'
 
 const copied: Readonly<Record<string, readonly string[]>> = {
   car: ['id', 'name', 'bytes', 'at'],
-  upload: ['id', 'cid', 'profile', 'bytes', 'car_bytes', 'at', 'car', 'blocks'],
+  upload: ['id', 'cid', 'name', 'profile', 'bytes', 'car_bytes', 'at', 'car', 'blocks'],
   holder: ['upload', 'name', 'kind', 'state', 'tries', 'not_before', 'class', 'why'],
   block: ['id', 'key', 'car', 'at', 'length', 'uses'],
   quota: ['day', 'token', 'uploads', 'bytes'],

@@ -9,7 +9,7 @@ type Read = StoreReader['read']
 
 const mostRead = 20_000
 
-const entry = `select u.id, u.cid, u.profile, u.bytes, u.car_bytes, u.at, u.blocks is not null is_here,
+const entry = `select u.id, u.cid, u.name, u.profile, u.bytes, u.car_bytes, u.at, u.blocks is not null is_here,
 (select json_group_array(json_array(name, kind, state, tries, not_before, class, why)) from holder where upload = u.id) holders
 from upload u`
 
@@ -86,6 +86,7 @@ function entryOf(row: Row): Entry {
   return {
     id: row.id as number,
     cid: cidOf(row.cid as Uint8Array, profile),
+    ...(typeof row.name === 'string' && { name: row.name }),
     profile,
     bytes: row.bytes as number,
     carBytes: row.car_bytes as number,
@@ -120,7 +121,7 @@ const holdersOf = (rows: readonly HolderRow[]): Record<string, Standing> =>
     ]),
   )
 
-function conditionsOf({ state, holder, configured = [], since, until, minBytes, maxBytes }: Asked): {
+function conditionsOf({ name, state, holder, configured = [], since, until, minBytes, maxBytes }: Asked): {
   readonly where: string
   readonly args: readonly Value[]
 } {
@@ -130,6 +131,7 @@ function conditionsOf({ state, holder, configured = [], since, until, minBytes, 
     where.push(sql)
     args.push(...values)
   }
+  if (name !== undefined) need(`u.name like ? escape '\\'`, `%${name.replace(/[\\%_]/g, '\\$&')}%`)
   if (since !== undefined) need('u.at >= ?', since)
   if (until !== undefined) need('u.at <= ?', until)
   if (minBytes !== undefined) need('u.bytes >= ?', minBytes)

@@ -16,6 +16,7 @@ export type PackedBlocks = {
 export type AcceptedRow = {
   /** Version 1. */
   readonly cid: Uint8Array
+  readonly name: string | undefined
   readonly profile: string
   readonly bytes: number
   readonly carBytes: number
@@ -305,18 +306,18 @@ function putBlock(db: Connection, key: Uint8Array, place: Place, uses: number, c
 }
 
 function putUpload(db: Connection, upload: AcceptedRow, car: number | null, listed: Buffer, changes: Changes): number {
-  const { cid, profile, bytes, carBytes, at, holders } = upload
+  const { cid, name = null, profile, bytes, carBytes, at, holders } = upload
   let id = idOf(db, cid)
   if (id === undefined) {
     id = db.run(
-      'insert into upload (cid, profile, bytes, car_bytes, at, car, blocks) values (?, ?, ?, ?, ?, ?, ?)',
-      ...[cid, profile, bytes, carBytes, at, car, listed],
+      'insert into upload (cid, name, profile, bytes, car_bytes, at, car, blocks) values (?, ?, ?, ?, ?, ?, ?, ?)',
+      ...[cid, name, profile, bytes, carBytes, at, car, listed],
     ).id
   } else {
     release(db, id, changes)
     db.run(
-      'update upload set profile = ?, bytes = ?, car_bytes = ?, at = ?, car = ?, blocks = ? where id = ?',
-      ...[profile, bytes, carBytes, at, car, listed, id],
+      'update upload set name = coalesce(?, name), profile = ?, bytes = ?, car_bytes = ?, at = ?, car = ?, blocks = ? where id = ?',
+      ...[name, profile, bytes, carBytes, at, car, listed, id],
     )
   }
   for (const [name, { kind }] of Object.entries(holders))

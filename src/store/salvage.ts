@@ -205,13 +205,18 @@ async function addUploads(
   const byRoots: string[] = []
   let uploads = 0
   for (const source of sources)
-    for (const row of rowsOf(source, 'upload', 'cid, profile, bytes, car_bytes, at, blocks is not null here')) {
+    for (const row of rowsOf(source, 'upload', 'cid, name, profile, bytes, car_bytes, at, blocks is not null here')) {
       const cid = readCid(row)
       if (!cid || has(db, cid)) continue
       const ids = row.here === 1 ? await idsBelow(cid, pile) : undefined
       const holders = holdersOf(source, row.id as number)
       if (row.here === 1 && !ids) incomplete.push(cid.toString())
-      const id = addUpload(db, [row.id as number, cid], [row.profile, row.bytes, row.car_bytes, row.at] as Value[], ids)
+      const id = addUpload(
+        db,
+        [row.id as number, cid],
+        [row.name, row.profile, row.bytes, row.car_bytes, row.at] as Value[],
+        ids,
+      )
       for (const one of holders)
         if (ids || one.kind !== 'here')
           db.run(
@@ -230,7 +235,7 @@ async function addUploads(
     }
     const bytes = sum(db, ids)
     const profile = root.version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025'
-    const id = addUpload(db, [null, root], [profile, bytes, bytes, now], ids)
+    const id = addUpload(db, [null, root], [null, profile, bytes, bytes, now], ids)
     db.run(holderSql, id, name, 'here', 'held', 0, 0, null, null)
     byRoots.push(root.toString())
     uploads++
@@ -272,7 +277,7 @@ function addUpload(
 ): number {
   const own = old !== null && db.get('select 1 from upload where id = ?', old) ? null : old
   const { id } = db.run(
-    'insert into upload (id, cid, profile, bytes, car_bytes, at, car, blocks) values (?, ?, ?, ?, ?, ?, ?, ?)',
+    'insert into upload (id, cid, name, profile, bytes, car_bytes, at, car, blocks) values (?, ?, ?, ?, ?, ?, ?, ?, ?)',
     ...[own, cid.toV1().bytes, ...facts, ids ? carOf(db, ids) : null, ids ? packIds(ids) : null],
   )
   for (const one of ids ?? []) db.run('update block set uses = uses + 1 where id = ?', one)

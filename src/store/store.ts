@@ -86,6 +86,8 @@ export interface Kept {
 
 export type Accepted = {
   readonly kept: Kept
+  /** Undefined: it keeps the one that it has. */
+  readonly name?: string
   /** Milliseconds since the epoch. */
   readonly at: number
   readonly holders: Readonly<Record<string, Standing>>
@@ -114,6 +116,7 @@ export type Entry = {
   /** Rises with each new upload: the place in a page. */
   readonly id: number
   readonly cid: CID
+  readonly name?: string
   readonly profile: Profile
   readonly bytes: number
   readonly carBytes: number
@@ -143,6 +146,8 @@ export type Asked = {
   readonly limit: number
   /** `next` of the page before. */
   readonly after?: number | undefined
+  /** A part of the name, in letters of any case. */
+  readonly name?: string | undefined
   /** With `holder`: at that one. `absent`: no row of that holder. */
   readonly state?: HolderState | 'absent' | undefined
   readonly holder?: string | undefined

@@ -176,7 +176,10 @@ export function createConfirm(options: ConfirmOptions): Confirm {
   async function accept(own: readonly Asking[], quota: readonly QuotaUse[] | undefined): Promise<void> {
     const at = clock.now()
     const written = own.map(({ holders }) => new Map(holders))
-    const uploads = own.map(({ kept }, index) => ({ kept, at, holders: Object.fromEntries(written[index] ?? []) }))
+    const uploads = own.map(({ kept, upload: { name } }, index) => ({
+      ...{ kept, at, ...(name !== undefined && { name }) },
+      holders: Object.fromEntries(written[index] ?? []),
+    }))
     const began = clock.monotonic()
     const span = here && options.trace?.ask('provider pin')
     const note = (failure: { readonly isHeld: true } | ReturnType<typeof failedWith>): void => {

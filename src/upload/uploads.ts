@@ -57,6 +57,8 @@ export type { Added } from './intake/taking.ts'
 export type AddOptions = IncomingOptions & {
   /** Only computes the CID: it keeps nothing and asks no provider. */
   readonly isOnlyHashed?: boolean
+  /** Of each upload, for lists of pins. */
+  readonly name?: string | undefined
   /** Ends an upload whose bytes do not come from a request. */
   readonly signal?: AbortSignal
 }
@@ -72,7 +74,7 @@ export interface Uploads {
   /** The same for bytes that do not come from a request. */
   add(bytes: AsyncIterable<Uint8Array>, options?: AddOptions): Promise<Added>
   /** The same for a DAG that exists already: every proved block of it, in any order. */
-  keep(root: CID, blocks: AsyncIterable<Block>, slot?: UploadSlot): Promise<void>
+  keep(root: CID, blocks: AsyncIterable<Block>, slot?: UploadSlot, name?: string): Promise<void>
   /** What was accepted: listed, deleted, verified, brought to other providers, given up on. */
   readonly pins: Pins
   readonly admission: Pick<UploadAdmission, 'uploads' | 'waiting' | 'bytes'>
@@ -133,9 +135,10 @@ export function createUploads(options: UploadsOptions): Uploads {
   }
 
   /** All of them, or none. */
-  async function confirmed(received: readonly Received[], slot: UploadSlot | undefined): Promise<void> {
+  async function confirmed(received: readonly Received[], slot: UploadSlot | undefined, name?: string): Promise<void> {
+    const named = received.map((one) => (name === undefined ? one : { ...one, upload: { ...one.upload, name } }))
     try {
-      await confirm(received, slot?.quota && [slot.quota.use()])
+      await confirm(named, slot?.quota && [slot.quota.use()])
     } finally {
       for (const { counter } of received) counter.release()
     }
@@ -155,7 +158,7 @@ export function createUploads(options: UploadsOptions): Uploads {
           // No provider gets anything before the whole body has arrived and is well formed.
           const { added, received } = await receiveIncoming(request, receiving, given, { intake, taking })
           if (given.isOnlyHashed) for (const { counter } of received) counter.release()
-          else await confirmed(received, given.slot)
+          else await confirmed(received, given.slot, given.name)
           return [...added]
         }),
       ),
@@ -165,12 +168,12 @@ export function createUploads(options: UploadsOptions): Uploads {
           const signals = [closing, ...(given.signal ? [given.signal] : [])]
           const source = bounded(bytes, { ...limits, clock, signals, slot: given.slot })
           const received = await taking.file(intake, source, given)
-          await confirmed([received], given.slot)
+          await confirmed([received], given.slot, given.name)
           return received.added
         }),
       ),
-    keep: (root, blocks, slot) =>
-      track(withIntake(async (intake) => confirmed([await taking.dag(intake, root, blocks, slot)], slot))),
+    keep: (root, blocks, slot, name) =>
+      track(withIntake(async (intake) => confirmed([await taking.dag(intake, root, blocks, slot)], slot, name))),
     pins,
     admission,
     async probe() {

@@ -69,10 +69,10 @@ const top = (at: Whereabouts, cid: CID): string => {
     at.segments.length > 0
       ? `<tr><td><a href="${escaped(directoryUrl(at))}..">..</a></td><td></td><td></td></tr>\n`
       : ''
-  return `${pageTop(`Index of ${path}`)}<h1${at.namespace === 'ipfs' ? ' class="cut"' : ''}>Index of ${breadcrumbs(at)}</h1>
+  return `${pageTop(`Index of ${path}`)}<h1>Index of ${breadcrumbs(at)}</h1>
 <p>CID <code class="whole" translate="no">${cid}</code></p>
 <p class="dim"><a href="?format=tar&amp;download=true">Download as .tar</a><a href="?format=car">Download as .car</a><a href="?format=json">View as JSON</a></p>
-<table><thead><tr><th scope="col">Name</th><th scope="col">CID</th><th scope="col">Size</th></tr></thead><tbody>
+<table class="list"><thead><tr><th scope="col">Name</th><th scope="col">CID</th><th scope="col">Size</th></tr></thead><tbody>
 ${up}`
 }
 

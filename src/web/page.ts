@@ -17,8 +17,9 @@ export const escaped = (text: string): string =>
 export const shown = (name: string): string =>
   escaped(name.replace(/[\p{Cc}\p{Zl}\p{Zp}\u202a-\u202e\u2066-\u2069]/gu, '\ufffd'))
 
-const style = `:root{color-scheme:light dark;--text:#1c1e21;--dim:#5c6470;--line:#d9dde3;--link:#0b5cad;--paper:#fff;--hover:#f2f5f9}
-@media(prefers-color-scheme:dark){:root{--text:#e4e6ea;--dim:#9aa3af;--line:#2c3138;--link:#7ab7ff;--paper:#111418;--hover:#1a1f26}}
+/** The one style sheet: colours and parts of all public pages, and the base of the dashboard's. */
+export const style = `:root{color-scheme:light dark;--text:#1c1e21;--dim:#59616d;--line:#d9dde3;--link:#0b5cad;--paper:#fff;--hover:#f2f5f9;--good:#0b6b3a;--warn:#7a4b00;--bad:#a4161a;--key:#6b2fa0}
+@media(prefers-color-scheme:dark){:root{--text:#e4e6ea;--dim:#9aa3af;--line:#2c3138;--link:#7ab7ff;--paper:#111418;--hover:#1a1f26;--good:#8ce0ae;--warn:#ffd480;--bad:#ffb3b0;--key:#d2a8ff}}
 *{box-sizing:border-box}
 body{margin:0 auto;max-width:64rem;padding:1.5rem 1rem 3rem;font:16px/1.5 system-ui,sans-serif;color:var(--text);background:var(--paper);overflow-wrap:anywhere}
 h1{font-size:1.2rem;margin:0 0 .5rem}h2{font-size:1rem;margin:1.5rem 0 .25rem}
@@ -26,14 +27,29 @@ a{color:var(--link);text-decoration:none;unicode-bidi:isolate}a:hover,a:focus-vi
 p a,li a,dd a,pre a{text-decoration:underline}
 p{margin:.5rem 0}.dim,footer{color:var(--dim);font-size:.875rem}.dim a{margin-right:.75rem}
 code,.ipfs-hash,pre{font-family:ui-monospace,monospace;font-size:.85em}pre{white-space:pre-wrap;line-height:1.6}
+.text{max-width:76ch;margin:1.5rem 0}.whole{user-select:all}.k{color:var(--key)}.s{color:var(--good)}.n{color:var(--warn)}
 table{width:100%;border-collapse:collapse;table-layout:fixed;margin:1rem 0}
-td{padding:.5rem .25rem;border-top:1px solid var(--line);vertical-align:top}tr:hover td{background:var(--hover)}
-td+td{width:8rem;color:var(--dim)}td+td+td{width:6rem;text-align:right;white-space:nowrap}
-th{padding:.25rem;text-align:left;font-size:.875rem;font-weight:600;color:var(--dim)}th+th{width:8rem}th+th+th{width:6rem;text-align:right}
-.whole{user-select:all}.cut a:first-child{display:inline-block;max-width:14ch;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;vertical-align:bottom}
-tbody td:first-child::before{content:"";display:inline-block;width:1.5em;color:var(--dim)}.d td:first-child::before{content:"\\A0"/"Folder";width:.9em;height:.7em;line-height:.7;margin-right:.6em;background:currentColor;clip-path:polygon(0 0,40% 0,50% 20%,100% 20%,100% 100%,0 100%)}.image td:first-child::before{content:"\\25A3"/"Image"}.video td:first-child::before{content:"\\25B6\\FE0E"/"Video"}.audio td:first-child::before{content:"\\266A"/"Audio"}
-.d td:first-child::after{content:"/";color:var(--dim)}
-@media(max-width:36rem){thead{position:absolute;clip-path:inset(50%)}tr{display:grid;grid-template-columns:1fr auto;border-top:1px solid var(--line);padding:.35rem 0}td{border:0;padding:.15rem .25rem}td:first-child{grid-column:1/3}td+td,td+td+td{width:auto}}`
+th{padding:.25rem;text-align:left;font-size:.875rem;font-weight:600;color:var(--dim)}
+td{padding:.5rem .25rem;border-top:1px solid var(--line);vertical-align:top}
+.list tbody tr:hover td{background:var(--hover)}
+.list td+td,.list th+th{width:8rem;color:var(--dim)}.list td+td+td,.list th+th+th{width:6rem;text-align:right;white-space:nowrap}
+.list svg{width:1.15em;height:1.15em;margin-right:.5em;vertical-align:-.2em;fill:none;stroke:var(--dim);stroke-width:1.5;stroke-linejoin:round}
+.list .d svg{fill:var(--link);fill-opacity:.25;stroke:var(--link)}.d td:first-child::after{content:"/";color:var(--dim)}
+input,select,button,.pick{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--dim);border-radius:.35rem;padding:.4rem .7rem}
+button,.pick,summary{cursor:pointer}button:hover,.pick:hover,summary:hover{background:var(--hover)}
+:focus-visible,.pick:focus-within{outline:2px solid var(--link);outline-offset:2px}
+.pick{display:inline-block;position:relative}.pick input{position:absolute;opacity:0;width:1px;height:1px}
+progress{width:100%}[hidden]{display:none!important}
+.brand{display:flex;align-items:center;gap:.75rem;font-size:1.4rem}.brand img{width:2.5rem;height:2.5rem;object-fit:contain}
+.narrow form{margin:.75rem 0;display:flex;flex-wrap:wrap;gap:.5rem}.narrow label:not(.pick),.narrow form p,.narrow progress{flex:1 0 100%;margin:0}
+.narrow input[type=text]{flex:1 1 14rem;min-width:0}.narrow{max-width:44rem}.narrow ul{padding-left:1.25rem}
+#upload{border:2px dashed var(--line);border-radius:.5rem;padding:1rem}#upload.over{border-color:var(--link)}
+.fold{border:1px solid var(--line);border-radius:.5rem;margin:.5rem 0;padding:0 .75rem}.fold>summary{margin:0 -.75rem;padding:.5rem .75rem;border-radius:.5rem}
+.fold h2{display:inline;font-size:1em;font-weight:400}.fold [id]{scroll-margin-top:4rem}.fold pre{background:var(--hover);border-radius:.35rem;padding:.6rem .75rem;margin:.5rem 0}
+.method{display:inline-block;min-width:3.6rem;text-align:center;border-radius:.3rem;margin-right:.5rem;padding:.05rem .3rem;font-weight:600;color:var(--paper);background:var(--link)}
+.post{background:var(--good)}.delete{background:var(--bad)}.put{background:var(--warn)}
+dl{margin:.25rem 0}dt{font-weight:600}dd{margin:0 0 .35rem 1rem}
+@media(max-width:36rem){.list thead{position:absolute;clip-path:inset(50%)}.list tr{display:grid;grid-template-columns:1fr auto;border-top:1px solid var(--line);padding:.35rem 0}.list td{border:0;padding:.15rem .25rem}.list td:first-child{grid-column:1/3}.list td+td,.list td+td+td{width:auto}.fold h2 span{display:block}}`
 
 /** How a policy names a style or script that is written in the page. */
 export const sourceHash = (text: string): string => `'sha256-${createHash('sha256').update(text).digest('base64')}'`

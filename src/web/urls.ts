@@ -35,7 +35,8 @@ export function breadcrumbs(at: Whereabouts): string {
   const base = gateway === undefined ? `//${host}` : `${gateway}/${namespace}/${root}`
   const steps = [root, ...segments].map((name, index) => {
     const href = index === 0 && gateway === undefined ? `${base}/` : joined(base, segments.slice(0, index))
-    return `<a href="${escaped(href)}">${shown(name)}</a>`
+    const isCid = index === 0 && namespace === 'ipfs'
+    return `<a href="${escaped(href)}"${isCid ? ` title="${escaped(name)}">${shortCid(escaped(name))}` : `>${shown(name)}`}</a>`
   })
   return `/${namespace}/${steps.join('/')}`
 }
@@ -48,4 +49,4 @@ export function cidLink({ gateway }: Whereabouts, cid: string, filename?: string
   return `href="${escaped(`${gateway}/ipfs/${cid}${query}`)}"`
 }
 
-export const shortCid = (cid: string): string => (cid.length <= 12 ? cid : `${cid.slice(0, 4)}…${cid.slice(-4)}`)
+export const shortCid = (cid: string): string => (cid.length <= 18 ? cid : `${cid.slice(0, 9)}…${cid.slice(-6)}`)

@@ -195,7 +195,7 @@ const counted = (uploads: UploadDoor, counts: UploadCounts): UploadDoor => ({
       () => uploads.add(bytes, own),
       (added) => [added],
     ),
-  keep: (root, blocks, slot) => counts.over(() => uploads.keep(root, blocks, slot)),
+  keep: (root, blocks, slot, name) => counts.over(() => uploads.keep(root, blocks, slot, name)),
 })
 
 const countedThrough = <Side extends Pick<UploadDoor, 'enter' | 'receive'>>(

@@ -28,12 +28,12 @@ async function withDoor(options: AddingOptions, work: (door: KuboDoor) => Promis
   }
 }
 
-async function pin(door: KuboDoor, blocks: BlockMap, root: CID): Promise<{ status: number; text: string }> {
+async function pin(door: KuboDoor, blocks: BlockMap, root: CID, query = ''): Promise<{ status: number; text: string }> {
   for (const bytes of blocks.values()) {
     const cid = CID.createV1(0x55, await sha256.digest(bytes))
     await door.retrieval.store(cid, bytes, new AbortController().signal)
   }
-  const answer = await call(door, `pin/add?arg=${root}`)
+  const answer = await call(door, `pin/add?arg=${root}${query}`)
   return { status: answer.status, text: await answer.text() }
 }
 
@@ -159,6 +159,30 @@ describe('Kubo RPC: pins', () => {
       assert.equal((await door.adding.store.ledger.find(old))?.profile, 'unixfs-v0-2015')
       const { Keys } = (await (await call(door, 'pin/ls')).json()) as { Keys: object }
       assert.deepEqual(Object.keys(Keys).sort(), [raw, old].map(String).sort())
+    }))
+})
+
+describe('Kubo RPC: pin names', () => {
+  it('pin-name and name → listed and searched', () =>
+    withDoor({}, async (door) => {
+      const blocks: BlockMap = new Map()
+      const raw = addBlock(blocks, 0x55, text('a raw block'))
+      assert.equal((await pin(door, blocks, raw, '&name=from%20pin%20add')).status, 200)
+      const { status } = await post(
+        `${door.url}/api/v0/add?pin-name=from%20add`,
+        multipart([{ fileName: 'a', body: 'x' }]),
+      )
+      assert.equal(status, 200)
+      await idle(door.adding)
+      const names = async (query: string): Promise<string[]> => {
+        const { Keys } = (await (await call(door, `pin/ls${query}`)).json()) as {
+          Keys: Record<string, { Name: string }>
+        }
+        return Object.values(Keys).map(({ Name }) => Name)
+      }
+      assert.deepEqual((await names('?names=true')).sort(), ['from add', 'from pin add'])
+      assert.deepEqual(await names('?name=pin'), ['from pin add'])
+      assert.deepEqual(await names(''), ['', ''])
     }))
 })
 

@@ -79,7 +79,7 @@ describe('Kubo RPC', () => {
       'max-file-links=many',
       'raw-leaves=maybe',
     ],
-    ...['mode=0644', 'mtime=1', 'mtime-nsecs=5', 'preserve-mode=true', 'preserve-mtime', 'to-files=/a', 'pin-name=a'],
+    ...['mode=0644', 'mtime=1', 'mtime-nsecs=5', 'preserve-mode=true', 'preserve-mtime', 'to-files=/a'],
     ...['trickle=no', 'n=true&only-hash=false', 'encoding=text', 'cid-base=base58btc'],
   ]
   for (const query of refused) {

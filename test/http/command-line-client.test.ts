@@ -257,6 +257,36 @@ test('cidgate status: readiness, tier usage, upstream health', async () => {
   assert.equal((JSON.parse(json.toString()) as { ready: boolean }).ready, true)
 })
 
+test('cidgate status --watch: repeats until its reader closes', async () => {
+  const [out, err] = [new PassThrough(), new PassThrough()]
+  let said = ''
+  const environment = { CIDGATE_GATEWAY: served.url, CIDGATE_ADMIN_URL: `http://${served.serving.admin}` }
+  const ended = run(['status', '--watch'], { stdin: Readable.from([]), stdout: out, stderr: err, environment })
+  for await (const chunk of out) {
+    said += chunk
+    if (/requests\/s; requests since the start/.test(said)) break
+  }
+  assert.equal(await ended, 0)
+  assert.ok(said.split(': ready; ').length > 2)
+})
+
+test('cidgate status: alerts first, each with its next step', () => {
+  const alerts = [{ severity: 'bad', part: 'tiers', what: 'Tier s3 is away', next: 'start it' }] as const
+  const facts = { ready: true, draining: false, checks: [], uploads: true, alerts }
+  const requests = {
+    total: 0,
+    inProgress: 0,
+    bytesIn: 0,
+    bytesOut: 0,
+    byStatus: {},
+    bySource: {},
+    shed: 0,
+    throttled: 0,
+  }
+  const [, what, next] = statusLines('here', { ...facts, requests }, 0)
+  assert.deepEqual([what, next], ['  !! Tier s3 is away', '       next: start it'])
+})
+
 test('cidgate status: response cache off → not shown', () => {
   const requests = {
     total: 0,

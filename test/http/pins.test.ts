@@ -85,6 +85,35 @@ describe('GET /pins', () => {
     assert.equal((await page('?state=absent')).pins.length, 0)
   })
 
+  test('name part → pins with it, any case; new name replaces', async () => {
+    const own = await startGateway({ config: { pinning: { providers: [local] } } })
+    const named = async (name: string): Promise<(string | undefined)[]> => {
+      const { body } = await supertest(own.gateway.admin).get(`/pins?name=${encodeURIComponent(name)}`)
+      return (body as Page).pins.map((pin) => pin.name)
+    }
+    try {
+      await add(own, [{ body: 'one' }], '?name=A%20report%20of%20100%25')
+      const pictures = ['two', 'three'].map((fileName) => ({ fileName, body: fileName }))
+      const cid = await add(own, pictures, '?wrap=true&name=holiday_pictures')
+      await add(own, [{ body: 'four' }])
+      assert.deepEqual(await named('REPORT'), ['A report of 100%'])
+      assert.deepEqual(await named('0%'), ['A report of 100%'])
+      assert.deepEqual(await named('y_p'), ['holiday_pictures'])
+      assert.deepEqual(await named('_r'), [])
+      assert.equal(await add(own, pictures, '?wrap=true'), cid)
+      assert.deepEqual(await named('holiday'), ['holiday_pictures'])
+      await add(own, pictures, '?wrap=true&name=winter')
+      assert.deepEqual([await named('holiday'), await named('winter')], [[], ['winter']])
+      assert.equal(((await supertest(own.gateway.admin).get(`/pins/${cid}`)).body as Pin).name, 'winter')
+      for (const name of ['x'.repeat(256), 'a%00b', 'a%0Ab']) {
+        const { status } = await post(`${own.url}/add?name=${name}`, multipart([{ body: 'x' }]))
+        assert.equal(status, 400, name)
+      }
+    } finally {
+      await own.close()
+    }
+  })
+
   test('invalid query → 400 with reason', async () => {
     for (const query of [
       'limit=0',

@@ -11,7 +11,7 @@ import { multipart, post } from '../support/adding.ts'
 import { distinctFiles, type FileFixture, fixtures } from '../support/fixtures.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
-import { assertAccessible } from './support/axe.ts'
+import { assertGood } from './support/axe.ts'
 import { type Browser, type Page, startChromium } from './support/chromium.ts'
 import { require, tempFolder } from './support/processes.ts'
 
@@ -195,28 +195,40 @@ describe('the dashboard', { timeout: 300_000 }, () => {
   })
 
   const textOf = (selector: string) => `(document.querySelector(${JSON.stringify(selector)})?.innerText ?? '')`
-  const tile = (name: string) =>
-    `[...document.querySelectorAll('dt')].find((one) => one.innerText === ${JSON.stringify(name)})?.nextSibling.innerText`
+  const unfold = (id: string) => page.evaluate(`document.querySelector('#${id}').open = true`)
+  /** The answer to the question that the page asks: the choice of that word. */
+  const answer = async (word: string): Promise<void> => {
+    await page.until(
+      `[...document.querySelectorAll('#ask[open] button')].find((one) => one.innerText === '${word}')?.click() ?? !document.querySelector('#ask').open`,
+    )
+  }
 
   test('what clients ask shows within two seconds, without a reload', async () => {
-    await page.until(`${tile('Since the start')} === '0'`)
+    await page.until(`${textOf('#requests-gist')}.startsWith('0 since')`)
+    assert.deepEqual(await page.evaluate(`[...document.querySelectorAll('#figures dt')].map((one) => one.innerText)`), [
+      ...['Requests/s', 'Hit ratio', 'First byte p50 / p95', 'Errors (5xx)'],
+    ])
     await page.evaluate('globalThis.isTheSame = true')
     const took: number[] = []
     for (let count = 1; count <= 3; count++) {
       const began = performance.now()
       assert.equal((await fetch(`${own.url}/ipfs/nonsense`)).status, 400)
-      await page.until(`${tile('Since the start')} === '${count}' && ${tile('4xx')} === '${count}'`)
+      await page.until(`${textOf('#requests-gist')}.startsWith('${count} since')`)
       took.push(performance.now() - began)
     }
     // The quickest of three: a machine that is busy with more than this may be late.
     assert.ok(Math.min(...took) < 2000, `${took.join(', ')} ms`)
     await page.until(`${textOf('#failures')}.includes('not a CID')`)
+    // Three requests that failed for one reason are one line.
+    assert.equal(await page.evaluate(`document.querySelectorAll('#failures tbody tr').length`), 1)
     assert.equal(await page.evaluate('globalThis.isTheSame'), true)
   })
 
-  test('an upstream that lies turns red, with its reason', async () => {
+  test('a lying upstream: red, with its reason, and named above all with the next step', async () => {
     for (const { cid } of files) await (await fetch(`${own.url}/ipfs/${cid}`)).arrayBuffer()
     const row = `[...document.querySelectorAll('#upstreams tbody tr')].find((one) => one.innerText.startsWith('liar'))`
+    await page.until(`${textOf('#alerts')}.includes('Upstream liar is quarantined')`)
+    assert.match(await page.evaluate<string>(textOf('#alerts')), /Next: .*retrieval\.upstreams/)
     await page.until(`${row}?.querySelector('.bad') && ${row}.innerText.includes('do not hash to their CID')`)
     const red = await page.evaluate<string>(`getComputedStyle(${row}.querySelector('.bad')).color`)
     assert.equal(red, 'rgb(164, 22, 26)')
@@ -228,78 +240,105 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     await page.press('Enter')
     await page.until(`${textOf('#why-body')}.includes('memory')`)
     assert.match(await page.evaluate<string>(textOf('#why-body')), /^200 /)
-    await page.evaluate(`document.querySelector('#failures button').focus()`)
+    await page.evaluate(`document.querySelector('#failures [data-why="/ipfs/nonsense"]').focus()`)
     await page.press('Enter')
     await page.until(`${textOf('#why-body')}.includes('malformed')`)
     assert.equal(await page.evaluate('document.activeElement.id'), 'why-field')
   })
 
-  test('an upload that a provider lacks is given up, when the operator has said so twice', async () => {
+  test('an upload that a provider lacks is given up by choice alone', async () => {
     assert.equal((await post(`${own.url}/add`, multipart([{ body: 'on its way' }]))).status, 200)
-    await page.until(`document.querySelector('#uploads [data-name=gone]')`)
-    await page.evaluate(`document.querySelector('#uploads [data-name=gone]').click()`)
+    await unfold('uploads')
+    const menu = `document.querySelector('#uploads-body [data-holders]')`
+    await page.until(menu)
+    await page.evaluate(`${menu}.click()`)
     await page.until(`document.querySelector('#ask').open`)
     assert.equal(await page.evaluate('document.activeElement.value'), 'no')
     await page.press('Enter')
     await page.until(`!document.querySelector('#ask').open`)
-    // The answer to one question, which the browser tells of a moment later, is none to the next.
+    // The browser tells of an answer a moment later: it is none to the next question.
     await page.evaluate(`(async () => {
-      const ask = () => document.querySelector('#uploads [data-name=gone]').click()
-      ask()
+      ${menu}.click()
       document.querySelector('#ask button[value=no]').click()
-      ask()
+      ${menu}.click()
       await new Promise((resolve) => setTimeout(resolve, 100))
-      document.querySelector('#ask-yes').click()
     })()`)
-    await page.until(`!document.querySelector('#uploads [data-name=gone]')`)
+    await answer('Give up gone')
+    await page.until(`!${menu}`)
   })
 
-  test('a pin is found by where it is, verified, deleted and taken down, each after a question that says what it does', async () => {
-    const add = async (body: string): Promise<string> => {
-      const { status, json } = await post(`${own.url}/add`, multipart([{ body }]))
+  test('a pin is found by name, CID and place, verified, deleted and taken down, each by one menu', async () => {
+    const add = async (body: string, name: string): Promise<string> => {
+      const { status, json } = await post(`${own.url}/add?name=${encodeURIComponent(name)}`, multipart([{ body }]))
       assert.equal(status, 200)
       return (json['cids'] as string[])[0]?.replace('/ipfs/', '') ?? ''
     }
-    const [kept, bad] = [await add('to be deleted'), await add('to be taken down')]
-    const listed = (cid: string) => `${textOf('#pins-body')}.replaceAll(/\\s/g, '').includes('${cid}')`
-    const press = (cid: string, action: string) =>
+    const [kept, bad] = [await add('to be deleted', 'A report of May'), await add('to be taken down', 'Something bad')]
+    const listed = (cid: string) => `!!document.querySelector('#pins-body [data-copy="${cid}"]')`
+    const menu = (cid: string) =>
       page.until(
-        `(() => { const one = document.querySelector('#pins [data-cid="${cid}"][data-do=${action}]'); one?.click(); return one })() !== null`,
+        `(() => { const one = document.querySelector('#pins-body [data-cid="${cid}"]'); one?.click(); return one })() !== null`,
       )
-    const show = (provider: string, state: string) =>
+    const search = (name: string, provider = '', state = '') =>
       page.evaluate(`(() => {
+        document.querySelector('#pins-name').value = '${name}'
         document.querySelector('#pins-provider').value = '${provider}'
         document.querySelector('#pins-state').value = '${state}'
         document.querySelector('#pins-form').requestSubmit()
       })()`)
-    await show('gone', 'wanted')
+    await unfold('pins')
+    await search('', 'gone', 'wanted')
     await page.until(`${listed(kept)} && ${listed(bad)}`)
-    await show('gone', 'held')
+    await search('', 'gone', 'held')
     await page.until(`${textOf('#pins-body')}.includes('No pin is like this')`)
-    await show('local', 'held')
-    await page.until(listed(kept))
+    await search('report of m')
+    await page.until(`${listed(kept)} && !${listed(bad)} && ${textOf('#pins-body')}.includes('A report of May')`)
 
-    await press(kept, 'verify')
+    await menu(kept)
     await page.until(`document.querySelector('#ask').open && ${textOf('#ask')}.includes('Nothing is deleted')`)
-    await page.evaluate(`document.querySelector('#ask-yes').click()`)
+    await answer('Verify')
     await page.until(`${textOf('#pins-said')}.includes('blocks hashed: 1, 13 B')`)
 
-    await press(kept, 'remove')
+    await menu(kept)
+    await answer('Delete')
     await page.until(`document.querySelector('#ask').open && ${textOf('#ask')}.includes('local, gone')`)
     await page.press('Enter')
     await page.until(`!document.querySelector('#ask').open`)
     assert.equal((await fetch(`${own.url}/ipfs/${kept}`)).status, 200)
-    await press(kept, 'remove')
-    await page.evaluate(`document.querySelector('#ask-yes').click()`)
+    await menu(kept)
+    await answer('Delete')
+    await page.until(`${textOf('#ask-title')} === 'Delete?'`)
+    await answer('Delete')
     await page.until(`${textOf('#pins-said')}.includes('removed') && !(${listed(kept)})`)
 
-    await page.evaluate(`document.querySelector('#pin-field').value = '${bad}'`)
-    await page.evaluate(`document.querySelector('#pin-form [data-do=takedown]').click()`)
+    await search(bad)
+    await page.until(listed(bad))
+    await menu(bad)
+    await answer('Take down')
     await page.until(`document.querySelector('#ask').open && ${textOf('#ask')}.includes('denied from now on')`)
     await page.evaluate(`document.querySelector('#ask [name=legal]').click()`)
-    await page.evaluate(`document.querySelector('#ask-yes').click()`)
+    await answer('Take down')
     await page.until(`${textOf('#pins-said')}.includes('Denied') && !(${listed(bad)})`)
     assert.equal((await fetch(`${own.url}/ipfs/${bad}`)).status, 451)
+  })
+
+  test('a CID is short on the page and whole in its copy', async () => {
+    const found = await page.evaluate<[string, string]>(`(() => {
+      const one = document.querySelector('#failures [data-copy], #pins-body [data-copy], #why [data-copy]')
+      return [one.dataset.copy, one.previousSibling.innerText]
+    })()`)
+    assert.ok(found[0].startsWith('/ipfs/') && found[1].length <= found[0].length, found.join(' '))
+  })
+
+  test('a link to a part opens it, and scrolls to it', async () => {
+    await page.evaluate(`document.querySelector('#tiers').open = false`)
+    await page.evaluate(`document.querySelector('nav a[href="#tiers"]').click()`)
+    await page.until(`document.querySelector('#tiers').open`)
+    const other = await browser.page()
+    await other.look({ width: 390, height: 500 })
+    await other.open(`${admin}/#tiers`)
+    await other.until(`document.querySelector('#tiers').open`)
+    await other.until(`document.querySelector('#tiers').getBoundingClientRect().top < innerHeight / 2`)
   })
 
   test('a folder that is dropped ends in a CID that opens, and files in one each', async () => {
@@ -311,6 +350,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
       await writeFile(join(site, 'deep', 'er', 'big.bin'), Buffer.alloc(3_000_000, 7))
       const cidOf = `document.querySelector('#add-said [data-copy]')?.dataset.copy`
       await page.until(`!document.querySelector('#add').hidden`)
+      await unfold('add')
       await page.drop('#add-how', [site])
       const cid = await page.until<string>(cidOf)
       await page.until(`document.querySelector('#add-stop').offsetParent === null`)
@@ -343,7 +383,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
   })
 
   test('axe finds nothing serious, on a phone and on a desk, by day and by night; nothing is wider than a phone', async () => {
-    await assertAccessible(page, 'the dashboard')
+    await assertGood(page, 'the dashboard')
   })
 
   test('on another machine it asks for a token, and goes on with it', async () => {
@@ -357,9 +397,11 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     assert.match(await other.evaluate<string>(textOf('#token')), /adminAccess\.tokens/)
     await other.evaluate(`document.querySelector('#token-field').value = '${token}'`)
     await other.evaluate(`document.querySelector('#token-form').requestSubmit()`)
-    await other.until(`document.querySelector('#token').hidden && document.querySelector('#upstreams table')`)
+    await other.until(
+      `document.querySelector('#token').hidden && document.querySelector('#upstreams-gist:not(:empty)')`,
+    )
     await other.open(`${far}/`)
-    await other.until(`document.querySelector('#upstreams table')`)
+    await other.until(`document.querySelector('#upstreams-gist:not(:empty)')`)
   })
 
   test('nothing was asked of another host, and the console is empty', () => {

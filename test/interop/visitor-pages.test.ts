@@ -2,12 +2,15 @@
 // Needs `chromium` in PATH.
 import assert from 'node:assert/strict'
 import { writeFile } from 'node:fs/promises'
+import { createServer, type Server } from 'node:http'
+import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { addDirectory, distinctFiles, fixtures } from '../support/fixtures.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
 import { startUpstream } from '../support/upstream.ts'
-import { assertAccessible } from './support/axe.ts'
+import { assertGood } from './support/axe.ts'
+import { busyStatus } from './support/busy-status.ts'
 import { type Page, startChromium } from './support/chromium.ts'
 import { tempFolder } from './support/processes.ts'
 
@@ -16,6 +19,7 @@ describe('what visitors see', { timeout: 300_000 }, () => {
   const paths: Record<string, string> = {}
   let at: TestGateway
   let page: Page
+  let admin = ''
 
   before(async () => {
     const all = await fixtures()
@@ -88,12 +92,55 @@ describe('what visitors see', { timeout: 300_000 }, () => {
         `performance.getEntriesByType('navigation').map(({ responseStatus }) => ({ responseStatus }))`,
       )
       assert.equal(responseStatus, status)
-      await assertAccessible(page, name)
+      await assertGood(page, name)
     })
+
+  describe('the dashboard of a gateway on which much goes wrong', () => {
+    let server: Server
+    before(async () => {
+      const began = Date.now()
+      server = createServer((request, response) => {
+        if (request.url === '/status') response.end(JSON.stringify(busyStatus(began)))
+        else at.gateway.admin(request, response)
+      })
+      await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+      admin = `http://127.0.0.1:${(server.address() as AddressInfo).port}/`
+    })
+    after(() => {
+      server.closeAllConnections()
+      server.close()
+    })
+
+    const open = async (folds: string): Promise<void> => {
+      await page.look({ width: 1280, height: 900 })
+      await page.open(admin)
+      await page.until(`document.querySelector('#figures dd')`)
+      await page.evaluate(`for (const one of document.querySelectorAll('main > details')) one.open = ${folds}`)
+    }
+
+    test('its first screen: what is wrong, and four figures', async () => {
+      await open('false')
+      await assertGood(page, 'dashboard, folded')
+      assert.match(await page.evaluate<string>('document.body.innerText'), /Upstream liar is quarantined[\s\S]*Next: /)
+    })
+
+    test('all of its parts', async () => {
+      await open('true')
+      await assertGood(page, 'dashboard')
+    })
+
+    test('a phone is not scrolled for minutes', async () => {
+      await page.look({ width: 390, height: 844 })
+      await open('false')
+      await page.look({ width: 390, height: 844 })
+      const screens = await page.evaluate<number>('document.documentElement.scrollHeight / innerHeight')
+      assert.ok(screens < 3, `${screens} screens`)
+    })
+  })
 
   test('nothing of them comes from another host', () => {
     assert.deepEqual(
-      page.requests.filter((url) => !url.startsWith(`${at.url}/`)),
+      page.requests.filter((url) => !url.startsWith(`${at.url}/`) && !url.startsWith(admin)),
       [],
     )
   })

@@ -55,7 +55,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   upload: ['content', 'data-folder', 'ipld', 'retrieval', 'store'],
   schemas: ['content', 'upload'],
   http: ['announce', 'content', 'ipld', 'names', 'observe', 'retrieval', 'schemas', 'upload', 'web'],
-  admin: ['names', 'observe', 'retrieval', 'store', 'upload'],
+  admin: ['names', 'observe', 'retrieval', 'store', 'upload', 'web'],
   team: ['http'],
   wiring: [
     ...['admin', 'announce', 'config', 'data-folder', 'deny', 'http', 'ipld', 'names', 'observe'],

@@ -3,6 +3,7 @@
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { type Request, Router } from 'express'
+import { style } from '../../web/page.ts'
 import { answerFailures, untilLeft, Wrong } from '../requests.ts'
 import type { Blocks, Status, Why } from './shape.ts'
 
@@ -17,13 +18,12 @@ const types = {
   'style.css': 'text/css; charset=utf-8',
   'icon.svg': 'image/svg+xml',
   'main.js': 'text/javascript; charset=utf-8',
-  'blocks.js': 'text/javascript; charset=utf-8',
   'client.js': 'text/javascript; charset=utf-8',
   'sections.js': 'text/javascript; charset=utf-8',
-  'dialog.js': 'text/javascript; charset=utf-8',
   'pins.js': 'text/javascript; charset=utf-8',
   'upload.js': 'text/javascript; charset=utf-8',
   'why.js': 'text/javascript; charset=utf-8',
+  'folds.js': 'text/javascript; charset=utf-8',
   'elements.js': 'text/javascript; charset=utf-8',
   'plot.js': 'text/javascript; charset=utf-8',
   'words.js': 'text/javascript; charset=utf-8',
@@ -53,7 +53,8 @@ const policy = [
 export function createDashboard({ status, why, blocks }: DashboardDeps): Router {
   const router = Router({ strict: true })
   for (const [name, type] of Object.entries(types)) {
-    const bytes = readFileSync(new URL(name, folder))
+    const own = readFileSync(new URL(name, folder))
+    const bytes = name === 'style.css' ? Buffer.concat([Buffer.from(`${style}\n`), own]) : own
     router.get(name === 'index.html' ? '/' : prefix + name, (_request, response) => {
       response.set(pageHeaders).set('Content-Type', type).send(bytes)
     })

@@ -20,6 +20,8 @@ export type Status = {
   /** Limits of uploads at this address (POST /add); undefined if it accepts none. */
   readonly takes?: { readonly mostBytes: number } | undefined
   readonly checks: readonly Check[]
+  /** What is wrong now, the worst first. */
+  readonly alerts: readonly Alert[]
   /**
    * Set if several processes are configured. The following figures of tiers and upstreams are those
    * of the first process.
@@ -43,6 +45,14 @@ export type Status = {
   readonly disk?: { readonly freeBytes: number; readonly bytes: number } | undefined
   /** Newest first. */
   readonly failures: readonly FailedRequest[]
+}
+
+/** `part`: the section of the dashboard that says more. `next`: what an operator does about it. */
+export type Alert = {
+  readonly severity: 'bad' | 'warn'
+  readonly part: string
+  readonly what: string
+  readonly next: string
 }
 
 export type Check = { readonly name: string; readonly ok: boolean; readonly why?: string; readonly ms?: number }
@@ -69,6 +79,9 @@ export type HistorySpan = Times & {
   readonly requests: number
   readonly refused: number
   readonly failed: number
+  /** Content that was answered well; `hits`: without an upstream. */
+  readonly content: number
+  readonly hits: number
 }
 
 export type Router = {

@@ -10,6 +10,7 @@ import type { HttpParts } from '../metrics/http.ts'
 import type { TierParts } from '../metrics/tiers.ts'
 import { nothingWaits, type UploadParts } from '../metrics/uploads.ts'
 import type { Readiness } from '../readiness.ts'
+import { alertsOf } from './alerts.ts'
 import type { Journal, Provider, Requests, Status, Tier, Times, Upstream } from './shape.ts'
 
 type Member = {
@@ -51,7 +52,7 @@ export async function readStatus(parts: StatusParts): Promise<Status> {
   const { hot } = http
   const disk = await uploads.disk()
   const waiting = (await uploads.waiting?.()) ?? nothingWaits
-  return {
+  const facts = {
     version: parts.version,
     startedAt: Math.round(parts.startedAt),
     ready,
@@ -74,6 +75,7 @@ export async function readStatus(parts: StatusParts): Promise<Status> {
     disk: disk && { ...disk, freeBytes: disk.freeBytes - (disk.freeBytes % roundBytes) },
     failures: parts.failures.list(),
   }
+  return { ...facts, alerts: alertsOf(facts, clock.now()) }
 }
 
 function requestsOf({ requests, limits }: HttpParts): Requests {

@@ -10,12 +10,14 @@ export async function addCommand(given: Given): Promise<number> {
   const { values, positionals, io } = given
   const connection = connect(given)
   const progress = createProgress(io.stderr)
+  const pinName = typeof values['name'] === 'string' ? values['name'] : undefined
   const send = async (name: string, files: readonly FileToSend[] | StreamToSend, isFolder: boolean): Promise<void> => {
     const paths = await upload(connection, {
       name,
       files,
       token: io.environment['CIDGATE_TOKEN'],
       as: isFolder ? 'wrap=true' : '',
+      ...(pinName !== undefined && { pinName }),
       progress,
     })
     const sent = 'stream' in files ? 1 : files.filter(({ content }) => content.type !== folderType).length

@@ -11,7 +11,7 @@ import { createProgress } from './progress.ts'
 type Done = { readonly isWell: boolean; readonly said: object; readonly line: string | undefined }
 type Work = (connection: Connection, cid: string) => Promise<Done>
 
-const filters = ['provider', 'state', 'since', 'until', 'min', 'max'] as const
+const filters = ['name', 'provider', 'state', 'since', 'until', 'min', 'max'] as const
 const pageOf = 200
 const atOnce = 4
 const mostWaitMs = 60_000
@@ -55,9 +55,11 @@ async function* one(connection: Connection, named: readonly string[]): AsyncGene
   for (const cid of named) yield await asked<Pin>(connection, 'GET', pathOf(cid))
 }
 
-function lineOf({ cid, bytes, at, providers }: Pin): string {
+function lineOf({ cid, name, bytes, at, providers }: Pin): string {
   const states = Object.entries(providers).map(([name, { state }]) => `${name} ${state}`)
-  return [cid, bytes, at.slice(0, 19), states.join(', ')].join('  ')
+  return [cid, bytes, at.slice(0, 19), states.join(', '), ...(name === undefined ? [] : [JSON.stringify(name)])].join(
+    '  ',
+  )
 }
 
 /** Handles the named pins, or all that the options select, a few at a time. */

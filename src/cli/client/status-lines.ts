@@ -6,7 +6,8 @@ import { sizeOf } from './progress.ts'
 /** Behind a load balancer only /readyz may be reachable, since it needs no token. */
 export type Told = Pick<Status, 'ready' | 'draining' | 'uploads' | 'checks'> & Partial<Status>
 
-export function statusLines(at: string, told: Told, now: number): string[] {
+/** `perSecond`: requests now, where they were counted before. */
+export function statusLines(at: string, told: Told, now: number, perSecond?: number): string[] {
   const { ready, draining, uploads, checks, journal, requests, tiers = [], upstreams = [], providers = [] } = told
   const state = draining ? 'stopping' : ready ? 'ready' : 'not ready'
   const taken = uploads === undefined ? 'not known yet' : uploads ? 'yes' : 'no'
@@ -16,9 +17,14 @@ export function statusLines(at: string, told: Told, now: number): string[] {
   // Checks of upstreams, providers and tiers are shown in their own lines.
   const named = new Set([...upstreams.map(({ name }) => `upstream ${name}`), ...providers.map(providerName)])
   const others = checks.filter(({ name, ok }) => !named.has(name) && !(ok && name.startsWith('tier ')))
+  const rate = perSecond === undefined ? '' : `${perSecond.toFixed(1)} requests/s; `
   return [
     head,
-    `  ${requestWords(requests)}`,
+    ...(told.alerts ?? []).flatMap(({ severity, what, next }) => [
+      `  ${severity === 'bad' ? '!!' : '! '} ${what}`,
+      `       next: ${next}`,
+    ]),
+    `  ${rate}${requestWords(requests)}`,
     ...others.map(checkLine),
     ...(told.processes ? [processLine(told.processes)] : []),
     ...(told.hot && told.hot.limitBytes > 0

@@ -17,6 +17,8 @@ export type UploadRequest = {
   readonly files: readonly FileToSend[] | StreamToSend
   readonly token: string | undefined
   readonly as: '' | 'wrap=true' | 'format=car'
+  /** Of the pins. */
+  readonly pinName?: string
   readonly progress: ProgressLine
 }
 
@@ -31,10 +33,12 @@ export async function opened(file: string): Promise<Blob> {
 /** Returns the paths from the response, in order; at least one. */
 export async function upload(
   connection: Connection,
-  { name, files, token, as, progress }: UploadRequest,
+  { name, files, token, as, pinName, progress }: UploadRequest,
 ): Promise<string[]> {
   const { body, headers } = 'stream' in files ? streamed(files, progress) : formOf(files, progress)
-  const answer = await connection.ask(as === '' ? '/add' : `/add?${as}`, {
+  const query = new URLSearchParams(as)
+  if (pinName !== undefined) query.set('name', pinName)
+  const answer = await connection.ask(query.size === 0 ? '/add' : `/add?${query}`, {
     method: 'POST',
     headers: { ...headers, ...(token && { authorization: `Bearer ${token}` }) },
     body,

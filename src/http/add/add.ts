@@ -73,7 +73,7 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
   const { uploads, schemas, respond } = deps
   let leave = () => {}
   try {
-    const { kind, schema, isOnlyHashed, least } = lookAhead(context, deps)
+    const { kind, schema, isOnlyHashed, name, least } = lookAhead(context, deps)
     const via = deps.via(request.headers)
     const who = deps.clientOf(request)
     const slot = await uploads.enter(isOnlyHashed ? withoutQuota(who) : who, signal, least)
@@ -86,6 +86,7 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
       via,
       slot,
       isOnlyHashed,
+      name,
     })
     if (!response.destroyed)
       sendCids(

@@ -9,6 +9,19 @@ export type AddQuery = {
   readonly schema: string | undefined
   /** Computes the CIDs without storing anything. */
   readonly isOnlyHashed: boolean
+  /** Of the pins. */
+  readonly name: string | undefined
+}
+
+/** As long as the Pinning Service API takes it. */
+const maxNameChars = 255
+
+/** The name of a pin; throws for one that no list can show. */
+export function pinName(given: string | null | undefined): string | undefined {
+  const name = given ?? ''
+  if (name.length > maxNameChars) throw malformed(`name is longer than ${maxNameChars} characters`)
+  if (/\p{Cc}/u.test(name) || !name.isWellFormed()) throw malformed('name has characters that cannot be shown')
+  return name === '' ? undefined : name
 }
 
 export function readAddQuery(
@@ -22,11 +35,12 @@ export function readAddQuery(
     )
   const schema = query.get('schema') ?? undefined
   const isOnlyHashed = isOn(query, 'only-hash')
-  if (schema === undefined) return { kind, schema, isOnlyHashed }
+  const name = pinName(query.get('name'))
+  if (schema === undefined) return { kind, schema, isOnlyHashed, name }
   if (!known.schemas.includes(schema))
     throw malformed(`unknown schema ${JSON.stringify(schema)}; known are ${known.schemas.join(', ')}`)
   if (kind !== 'files') throw malformed('a schema is for documents: leave out schema, or wrap and format')
-  return { kind, schema, isOnlyHashed }
+  return { kind, schema, isOnlyHashed, name }
 }
 
 function kindOf(query: URLSearchParams): UploadKind {

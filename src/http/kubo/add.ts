@@ -8,12 +8,13 @@ import { receiveFiles } from './receiving.ts'
 
 export async function addFiles(call: KuboCall): Promise<void> {
   const { query, response } = call
-  const { shape, isOnlyHashed, isUpgraded, isSilent, directory } = readAddQuery(query)
+  const { shape, isOnlyHashed, isUpgraded, isSilent, name, directory } = readAddQuery(query)
   const added = await receiveFiles(call, {
     kind: directory === undefined ? 'files' : 'directory',
     look: directory === undefined ? checkPart : checkType,
     ...(directory && { directory: { pathOf, isBare: directory === 'only' } }),
     isOnlyHashed,
+    name,
     ...(shape && { shape }),
   })
   const lines = added.map(({ cid, dagBytes, fileName }) => {

@@ -2,6 +2,7 @@
 // another CID than Kubo's or needs a missing feature; one that changes nothing for files is
 // accepted, as is anything that Kubo ignores.
 import { type Shape, shapes } from '../../../backends/pinning/contract.ts'
+import { pinName } from '../add/query.ts'
 import { badCall, type GivenOptions, isOn, notDone, optionsIn, refuseOn, refuseOthers } from './call.ts'
 
 export type AddQuery = {
@@ -11,6 +12,8 @@ export type AddQuery = {
   /** Returns CIDs as v1. */
   readonly isUpgraded: boolean
   readonly isSilent: boolean
+  /** Of the pins. */
+  readonly name: string | undefined
   /**
    * All parts belong to one directory: `around` means a directory that wraps them, `only` one among
    * the parts.
@@ -52,7 +55,6 @@ const never: Readonly<Record<string, string>> = {
   mtime: 'files have no modification time here',
   'mtime-nsecs': 'files have no modification time here',
   'to-files': 'there is no MFS here',
-  'pin-name': 'pins have no names',
 }
 
 /** The only supported values; empty counts as absent. */
@@ -74,6 +76,7 @@ export function readAddQuery(query: URLSearchParams): AddQuery {
     isOnlyHashed: isOn(given, 'only-hash', false),
     isUpgraded: Boolean(given.get('cid-base')) || isOn(given, 'upgrade-cidv0-in-output', false),
     isSilent: isOn(given, 'silent', false),
+    name: pinName(given.get('pin-name')),
     directory: isOn(given, 'wrap-with-directory', false)
       ? 'around'
       : isOn(given, 'recursive', false)

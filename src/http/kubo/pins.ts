@@ -6,13 +6,14 @@ import { parseRoot } from '../../content/path.ts'
 import { wayFrom } from '../../content/way.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Pins } from '../../upload/pins/pins.ts'
+import { pinName } from '../add/query.ts'
 import { argOf, argsOf, badCall, isOn, type KuboCall, notDone, optionsIn, sendJson, spellingIn } from './call.ts'
 import { sendLines } from './stream.ts'
 
 export async function addPin({ request, query, session, signal, response, deps }: KuboCall): Promise<void> {
   const given = optionsIn(query, { r: 'recursive', n: 'name' })
   if (!isOn(given, 'recursive', true)) throw notDone('recursive=false', 'a DAG is pinned whole')
-  if (given.get('name')) throw badCall('pin names are not supported: leave name out')
+  const name = pinName(given.get('name'))
   const cid = parseRoot(argOf(query))
   session.pass(cid, [])
   const slot = await deps.uploads.enter(deps.clientOf(request), signal)
@@ -20,7 +21,7 @@ export async function addPin({ request, query, session, signal, response, deps }
     const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
     session.begun()
     const way = wayFrom(cid)
-    await deps.uploads.keep(cid, walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way }), slot)
+    await deps.uploads.keep(cid, walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way }), slot, name)
     sendJson({ response, deps }, { Pins: [cid.toString()] })
   } finally {
     slot.leave()
@@ -30,44 +31,48 @@ export async function addPin({ request, query, session, signal, response, deps }
 export async function listPins(call: KuboCall): Promise<void> {
   const { query } = call
   const given = optionsIn(query, { t: 'type', s: 'stream', n: 'name', q: 'quiet' })
-  if (given.get('name')) throw badCall('pin names are not supported: leave name out')
+  const name = pinName(given.get('name'))
+  const withNames = isOn(given, 'names', false) || name !== undefined
   const type = given.get('type') ?? 'all'
   if (!['all', 'recursive', 'direct', 'indirect'].includes(type))
     throw badCall(`type=${type} is not one of all, recursive, direct, indirect`)
   const isStream = isOn(given, 'stream', false)
+  const nameIn = (pin: Listed): string => (withNames ? (pin.name ?? '') : '')
   const asked = query.getAll('arg').length > 0 ? [parseRoot(argOf(query))] : undefined
-  const listed = asked ? pinned(call, asked) : type === 'all' || type === 'recursive' ? everything(call) : []
+  const listed = asked ? pinned(call, asked) : type === 'all' || type === 'recursive' ? everything(call, name) : []
   if (isStream) {
     async function* lines() {
-      for await (const cid of listed) yield { Cid: cid, Type: 'recursive', Name: '' }
+      for await (const pin of listed) yield { Cid: pin.cid, Type: 'recursive', Name: nameIn(pin) }
     }
     return sendLines(call, lines())
   }
   const keys: Record<string, { Type: string; Name: string }> = {}
   let count = 0
-  for await (const cid of listed) {
+  for await (const pin of listed) {
     if (++count > mostListed) throw badCall(`there are more than ${mostListed} pins; ask with stream=true`)
-    keys[cid] = { Type: 'recursive', Name: '' }
+    keys[pin.cid] = { Type: 'recursive', Name: nameIn(pin) }
   }
   sendJson(call, { Keys: keys })
 }
 
+type Listed = { readonly cid: string; readonly name?: string | undefined }
+
 const mostListed = 100_000
 
-async function* pinned({ deps }: KuboCall, cids: readonly CID[]): AsyncGenerator<string> {
+async function* pinned({ deps }: KuboCall, cids: readonly CID[]): AsyncGenerator<Listed> {
   for (const cid of cids) {
-    if (!(await deps.uploads.pins.find(cid)))
-      throw new Failure('not-found', `path '${cid}' is not pinned`, { source: 'client' })
-    yield cid.toString()
+    const pin = await deps.uploads.pins.find(cid)
+    if (!pin) throw new Failure('not-found', `path '${cid}' is not pinned`, { source: 'client' })
+    yield { cid: cid.toString(), name: pin.name }
   }
 }
 
 const pageOfPins = 1000
 
-async function* everything({ deps }: KuboCall): AsyncGenerator<string> {
+async function* everything({ deps }: KuboCall, name: string | undefined): AsyncGenerator<Listed> {
   for (let after: number | undefined, isFirst = true; isFirst || after !== undefined; isFirst = false) {
-    const page = await deps.uploads.pins.list({ limit: pageOfPins, after })
-    for (const { cid } of page.pins) yield cid
+    const page = await deps.uploads.pins.list({ limit: pageOfPins, after, name })
+    yield* page.pins
     after = page.next === undefined ? undefined : Number(page.next)
   }
 }

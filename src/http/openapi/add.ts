@@ -23,7 +23,7 @@ export const addOperation = (documents: readonly PublishedDocument[], hasTokens:
   summary: 'Adds files and answers their CIDs once enough providers hold them',
   operationId: 'uploadToIpfs',
   ...(hasTokens && { security: [{ bearer: [] }, { token: [] }] }),
-  parameters: ['wrap', 'addFormat', 'schema', 'onlyHash'].map((name) => ref('parameters', name)),
+  parameters: ['name', 'wrap', 'addFormat', 'schema', 'onlyHash'].map((name) => ref('parameters', name)),
   requestBody: {
     required: true,
     content: {

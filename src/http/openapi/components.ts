@@ -11,6 +11,12 @@ export const parametersWith = (schemas: readonly string[]): Json => ({
       'Checks the content against this schema first: 400 names each wrong field, and nothing is kept. Without it nothing is checked.',
     schema: { type: 'string', enum: schemas },
   },
+  name: {
+    name: 'name',
+    in: 'query',
+    description: 'How the uploads are called in lists of pins.',
+    schema: { type: 'string', maxLength: 255 },
+  },
   wrap: {
     name: 'wrap',
     in: 'query',

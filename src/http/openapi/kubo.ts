@@ -26,6 +26,7 @@ const commands: Readonly<Record<string, KuboCommand>> = {
       ['chunker', 'string', '`size-N`.'],
       ['max-file-links', 'integer', 'Links of a node.'],
       ['only-hash', 'boolean', 'Tells the CID and keeps nothing.'],
+      ['pin-name', 'string', 'How the pins are called in lists.'],
     ],
     takesFiles: true,
     type: 'application/json',
@@ -98,6 +99,7 @@ const commands: Readonly<Record<string, KuboCommand>> = {
   'pin/add': {
     summary: 'Finds a DAG and gives it to the providers',
     arg: cid,
+    options: [['name', 'string', 'How the pin is called in lists.']],
     type: 'application/json',
     schema: { type: 'object', properties: { Pins: { type: 'array', items: { type: 'string' } } } },
   },
@@ -106,6 +108,8 @@ const commands: Readonly<Record<string, KuboCommand>> = {
     options: [
       ['arg', 'string', cid],
       ['type', 'string', '`all`, `recursive`, `direct` or `indirect`.'],
+      ['name', 'string', 'Those whose name has this in it.'],
+      ['names', 'boolean', 'Says the name of each.'],
       ['stream', 'boolean', 'A line for each, and not one object.'],
     ],
     type: 'application/json',

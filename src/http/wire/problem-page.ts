@@ -106,7 +106,8 @@ export function problemPage(problem: Problem): string {
   )
   const heads =
     '<thead><tr><th scope="col">Server</th><th scope="col">Result</th><th scope="col">Time</th></tr></thead>'
-  const asked = rows.length > 0 ? `<h2>Servers that were asked</h2>\n<table>${heads}\n${rows.join('')}</table>\n` : ''
+  const asked =
+    rows.length > 0 ? `<h2>Servers that were asked</h2>\n<table class="list">${heads}\n${rows.join('')}</table>\n` : ''
   const meaning = kind === 'not-found' && attempts.length === 0 ? hasNot : meanings[kind]
   const steps = nextSteps(problem).map(escaped)
   const again = mayComeLater(problem) ? ' <a href="">Try again</a>' : ''

@@ -17,6 +17,8 @@ export type Standing = ProviderState['state'] | 'absent'
 
 export type Pin = {
   readonly cid: string
+  /** As its uploader called it. */
+  readonly name?: string
   readonly bytes: number
   readonly at: string
   /** Some provider or shared tier is still to get it. */

@@ -33,6 +33,7 @@ export function createView(providers: readonly Provider[], own: Provider | undef
     providersOf,
     pinOf: (entry) => ({
       ...told(entry),
+      ...(entry.name !== undefined && { name: entry.name }),
       isOpen: isWanted(entry),
       providers: { ...Object.fromEntries(absent), ...providersOf(entry) },
     }),

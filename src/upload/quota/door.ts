@@ -56,9 +56,9 @@ export const withQuotas = (
 /** The same for a DAG that exists already. */
 export const keepWithin =
   (keep: Uploads['keep']): Uploads['keep'] =>
-  async (root, blocks, slot) => {
+  async (root, blocks, slot, name) => {
     const { quota } = slot ?? {}
-    await keep(root, quota ? counted(blocks, (bytes) => quota.add(bytes)) : blocks, slot)
+    await keep(root, quota ? counted(blocks, (bytes) => quota.add(bytes)) : blocks, slot, name)
     quota?.accept()
   }
 

@@ -19,6 +19,7 @@ export interface Page {
   /** Drops files and folders of this machine where the element is. */
   drop(selector: string, paths: readonly string[]): Promise<void>
   look(size: Size): Promise<void>
+  /** All of the page as a PNG. */
   picture(): Promise<Buffer>
 }
 
@@ -184,9 +185,12 @@ async function openPage(send: Send, listen: (listener: (message: Message) => voi
       await tell('Emulation.setEmulatedMedia', { features })
     },
     async picture() {
-      const { data } = (await tell('Page.captureScreenshot', { format: 'png', captureBeyondViewport: false })) as {
-        data: string
-      }
+      const [width, height] = await evaluate<[number, number]>(
+        '[innerWidth, Math.max(innerHeight, document.documentElement.scrollHeight)]',
+      )
+      const clip = { x: 0, y: 0, width, height, scale: 1 }
+      const how = { format: 'png', captureBeyondViewport: true, clip }
+      const { data } = (await tell('Page.captureScreenshot', how)) as { data: string }
       return Buffer.from(data, 'base64')
     },
   }

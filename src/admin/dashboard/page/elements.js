@@ -1,7 +1,7 @@
 // Makes elements, and brings what is on the page to what it should be by changing only what differs: the focus, a selection and
 // a reader's place stay where they are while the numbers change.
 
-const svgNames = new Set(['svg', 'polyline', 'rect', 'title'])
+const svgNames = new Set(['svg', 'path', 'rect', 'title'])
 const ofSvg = 'svg:'
 
 /** @typedef {Node | string | undefined} Child */
@@ -56,23 +56,32 @@ function matchAttributes(there, next) {
 }
 
 /**
- * A table; the first cell of each row names it. The roles are said because a phone shows rows as blocks.
+ * A table; the first cell of each row names it. The roles are said because a phone shows rows as blocks. A column may have a
+ * width: `tight`, `middle`, or `wide` for a cell that takes a line of its own on a phone.
  * @param {string} caption
- * @param {readonly string[]} heads
+ * @param {readonly (string | readonly [head: string, width: string])[]} columns
  * @param {readonly (readonly Child[])[]} rows
  */
-export function table(caption, heads, rows) {
+export function table(caption, columns, rows) {
+  const heads = columns.map((column) => (typeof column === 'string' ? column : column[0]))
+  const widths = columns.map((column) => (typeof column === 'string' ? undefined : column[1]))
+  const cell = (/** @type {Child} */ child, /** @type {number} */ at) => {
+    const isNothing = child === undefined || child === nothing
+    const kind = isNothing ? 'nothing' : widths[at]?.includes('wide') ? 'wide' : undefined
+    return el('td', { role: 'cell', class: kind, 'data-label': heads[at] }, child ?? nothing)
+  }
   const row = (/** @type {readonly Child[]} */ [first, ...rest]) =>
     el(
       'tr',
       { role: 'row' },
       el('th', { scope: 'row', role: 'rowheader' }, first),
-      ...rest.map((cell, at) => el('td', { role: 'cell', 'data-label': heads[at + 1] }, cell)),
+      ...rest.map((one, at) => cell(one, at + 1)),
     )
   return el(
     'table',
     { role: 'table' },
     el('caption', {}, caption),
+    el('colgroup', {}, ...widths.map((width) => el('col', { class: width }))),
     el(
       'thead',
       { role: 'rowgroup' },
@@ -82,14 +91,93 @@ export function table(caption, heads, rows) {
   )
 }
 
+/** Stands in a cell that has nothing to say. */
+export const nothing = '–'
+
 /** @param {...Child} children */
 export const both = (...children) => el('span', {}, ...children)
 
 /** @param {string | undefined} text */
 export const detail = (text) => (text === undefined ? undefined : el('span', { class: 'detail' }, text))
 
-/** What is not broken into lines. @param {string} text */
-export const whole = (text) => el('span', { class: 'number' }, text)
-
 /** @param {'good' | 'warn' | 'bad'} kind @param {string} text */
 export const badge = (kind, text) => el('span', { class: `badge ${kind}` }, text)
+
+/** CIDs in a text, shortened in their middle. @param {string} text */
+export const shortened = (text) =>
+  text.replace(
+    /\b(?:b[a-z2-7]{30,}|Qm[1-9A-Za-z]{44}|k[0-9a-z]{40,})\b/g,
+    (cid) => `${cid.slice(0, 9)}…${cid.slice(-6)}`,
+  )
+
+/** A CID, or a path with CIDs: short, with a button that copies all of it. @param {string} text */
+export const cid = (text) =>
+  el(
+    'span',
+    {},
+    el('code', { title: text }, shortened(text)),
+    el('button', { type: 'button', class: 'copy', 'data-copy': text, 'aria-label': `Copy ${shortened(text)}` }, 'Copy'),
+  )
+
+/** @param {HTMLElement} button @param {string} text */
+export async function copy(button, text) {
+  const isCopied = await navigator.clipboard?.writeText(text).then(
+    () => true,
+    () => false,
+  )
+  show(button, isCopied || copiedByCommand(text) ? 'Copied' : 'Not copied')
+  setTimeout(() => show(button, 'Copy'), 2000)
+}
+
+/** Without a clipboard, on a page that came by plain HTTP from another machine. @param {string} text */
+function copiedByCommand(text) {
+  const field = document.createElement('textarea')
+  field.value = text
+  document.body.append(field)
+  field.select()
+  const isCopied = document.execCommand('copy')
+  field.remove()
+  return isCopied
+}
+
+/** @param {string} id @returns {HTMLElement} */
+export function at(id) {
+  const element = document.getElementById(id)
+  if (!element) throw new Error(`the page has no ${id}`)
+  return element
+}
+
+/**
+ * Asks the operator; the safe answer has the focus. `more`: what may be said besides.
+ * @typedef {{ readonly word: string, readonly what?: string, readonly isDanger?: boolean }} Choice
+ * @param {{ title: string, text?: readonly Child[], choices: readonly Choice[], more?: Element | undefined }} question
+ * @returns {Promise<number>} the index of the choice; -1: none
+ */
+export function choose({ title, text = [], choices, more }) {
+  const dialog = /** @type {HTMLDialogElement} */ (at('ask'))
+  show(at('ask-title'), title)
+  show(at('ask-text'), ...text)
+  at('ask-more').replaceChildren(...(more ? [more] : []))
+  const button = (/** @type {Choice} */ { word, isDanger = false }, /** @type {number} */ index) =>
+    el('button', { type: 'submit', value: index, class: isDanger ? 'danger' : undefined }, word)
+  at('ask-choices').replaceChildren(
+    ...choices.map((one, index) => el('div', { class: 'choice' }, button(one, index), one.what ?? '')),
+  )
+  dialog.showModal()
+  // Not by its `close`, which comes a moment later and may be that of a question before.
+  return new Promise((resolve) => {
+    const over = new AbortController()
+    const answer = (/** @type {number} */ index) => {
+      over.abort()
+      resolve(index)
+    }
+    const { signal } = over
+    const chosen = (/** @type {SubmitEvent} */ { submitter }) =>
+      Number.parseInt(submitter?.getAttribute('value') ?? '', 10)
+    at('ask-form').addEventListener('submit', (event) => answer(chosen(event) >= 0 ? chosen(event) : -1), { signal })
+    dialog.addEventListener('cancel', () => answer(-1), { signal })
+  })
+}
+
+/** @param {unknown} error */
+export const wordsOf = (error) => `No answer: ${error instanceof Error ? error.message : String(error)}`

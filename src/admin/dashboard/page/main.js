@@ -1,72 +1,81 @@
 // The page: draws each status that comes, and does what the operator asks for.
-import { startBlocks } from './blocks.js'
 import { ask, said, useToken, watchStatus } from './client.js'
-import { at, confirmed, wordsOf } from './dialog.js'
-import { badge, el, show } from './elements.js'
+import { at, badge, choose, copy, show, wordsOf } from './elements.js'
+import { startFolds } from './folds.js'
 import { startPins } from './pins.js'
-import { failuresOf, requestsOf, tiersOf, uploadsOf, upstreamsOf } from './sections.js'
+import { alertsOf, failuresOf, figuresOf, requestsOf, tiersOf, uploadsOf, upstreamsOf } from './sections.js'
 import { startUpload } from './upload.js'
-import { pathOf, whyOf } from './why.js'
-import { span } from './words.js'
+import { startWhy } from './why.js'
+import { count, span } from './words.js'
 
-/** @import { Status, Why } from '../shape.ts' */
+/** @import { Status } from '../shape.ts' */
+/** @import { Child } from './elements.js' */
 
 const tokenSection = at('token')
 const state = at('state')
 const pins = startPins()
 const upload = startUpload()
-const drawBlocks = startBlocks()
+const folds = startFolds()
+startWhy()
 /** Totals of the last seconds, for what is going on now. @type {{ at: number, total: number }[]} */
 const totals = []
-const keptTotals = 6
+const maxTotals = 6
+/** Above the figures; a first screen has room for no more. */
+const maxAlerts = 3
 
 /** @param {Status} status @param {number} now of the gateway's clock */
 function draw(status, now) {
   tokenSection.hidden = true
-  const { processes } = status
-  const isWell =
-    status.ready &&
-    status.upstreams.every((one) => one.state === 'ready') &&
-    status.tiers.every((one) => !one.isDown) &&
-    (!processes || processes.answering >= processes.wanted)
-  const words = status.draining
-    ? 'stopping'
-    : status.ready
-      ? isWell
-        ? 'all well'
-        : 'ready, with trouble'
-      : 'not ready'
-  const kind = status.ready ? (isWell ? 'good' : 'warn') : 'bad'
-  const several = processes ? `, ${processes.answering} of ${processes.wanted} processes answer` : ''
-  show(state, badge(kind, words), ` version ${status.version}, up for ${span(now - status.startedAt)}${several}`)
-  show(at('requests-body'), ...requestsOf(status, perSecond(status.requests.total)))
-  show(at('upstreams-body'), ...upstreamsOf(status, now))
-  show(at('tiers-body'), ...tiersOf(status))
-  show(at('uploads-body'), ...uploadsOf(status, now))
+  const { processes, alerts } = status
+  const isBad = alerts.some(({ severity }) => severity === 'bad')
+  const words = alerts.length === 0 ? 'all well' : `${count(alerts.length)} to look at`
+  const several = processes ? `, ${processes.answering} of ${processes.wanted} processes` : ''
+  show(
+    state,
+    badge(alerts.length === 0 ? 'good' : isBad ? 'bad' : 'warn', words),
+    ` version ${status.version}, up for ${span(now - status.startedAt)}${several}`,
+  )
+  const more = alerts.slice(maxAlerts)
+  show(at('alerts'), ...alertsOf(alerts.slice(0, maxAlerts)))
+  at('more-alerts').hidden = more.length === 0
+  show(at('more-alerts-gist'), `${count(more.length)} more`)
+  show(at('more-alerts-body'), ...alertsOf(more))
+  show(at('figures'), ...figuresOf(status, perSecond(status.requests.total), now))
+  part('requests', requestsOf(status))
+  part('failures', failuresOf(status, now))
+  part('upstreams', upstreamsOf(status, now))
+  part('tiers', tiersOf(status))
+  part('uploads', uploadsOf(status, now))
   pins.draw(status)
   upload.draw(status)
-  show(at('failures-body'), ...failuresOf(status, now))
+  folds.drawn()
+}
+
+/** @param {string} id @param {{ readonly gist: string, readonly body: readonly Child[] }} drawn */
+function part(id, { gist, body }) {
+  show(at(`${id}-gist`), gist)
+  show(at(`${id}-body`), ...body)
 }
 
 /** @param {number} total */
 function perSecond(total) {
   totals.push({ at: performance.now(), total })
-  if (totals.length > keptTotals) totals.shift()
+  if (totals.length > maxTotals) totals.shift()
   const [first] = totals
   const last = totals.at(-1)
-  if (!first || !last || last.at === first.at) return 0
+  if (!first || !last || last.at === first.at) return undefined
   return Math.max(0, ((last.total - first.total) * 1000) / (last.at - first.at))
 }
 
-const lookNow = watchStatus({
+const askNow = watchStatus({
   onStatus: draw,
   onRefused(why) {
-    show(state, badge('bad', 'a token is needed'))
+    show(state, badge('warn', 'a token is needed'))
     show(at('token-why'), why)
     tokenSection.hidden = false
   },
   onSilent(why) {
-    show(state, badge('bad', 'no answer'), ` from the gateway: ${why}. What is below is what it said last.`)
+    show(state, badge('bad', 'no answer'), ` from the gateway: ${why}. Below is its last answer.`)
   },
 })
 
@@ -75,67 +84,42 @@ at('token-form').addEventListener('submit', (event) => {
   const field = /** @type {HTMLInputElement} */ (at('token-field'))
   useToken(field.value.trim())
   field.value = ''
-  void lookNow()
+  void askNow()
 })
 
-/** @param {string} text */
-async function why(text) {
-  const body = at('why-body')
-  at('blocks-body').replaceChildren()
-  show(body, 'Reading …')
-  try {
-    const answer = await ask(`/why?path=${encodeURIComponent(pathOf(text))}`)
-    if (!answer.ok) return show(body, el('p', {}, await said(answer)))
-    /** @type {Why} */
-    const told = await answer.json()
-    show(body, ...whyOf(told))
-  } catch (error) {
-    show(body, el('p', {}, wordsOf(error)))
-  }
-}
-
-const whyField = /** @type {HTMLInputElement} */ (at('why-field'))
-
-at('why-form').addEventListener('submit', (event) => {
-  event.preventDefault()
-  void why(whyField.value)
+at('main').addEventListener('click', ({ target }) => {
+  if (target instanceof HTMLElement && target.dataset['copy'] !== undefined) void copy(target, target.dataset['copy'])
 })
 
-at('why-draw').addEventListener('click', () => {
-  if (whyField.reportValidity()) void drawBlocks(pathOf(whyField.value))
+at('uploads-body').addEventListener('click', ({ target }) => {
+  const { cid, holders } = target instanceof HTMLElement ? target.dataset : {}
+  if (cid !== undefined && holders !== undefined) void giveUp(cid, JSON.parse(holders))
 })
 
-at('main').addEventListener('click', (event) => {
-  const path = event.target instanceof HTMLElement ? event.target.dataset['why'] : undefined
-  if (path === undefined) return
-  whyField.value = path
-  whyField.focus()
-  void why(path)
-})
-
-at('uploads-body').addEventListener('click', (event) => {
-  const { cid, name } = event.target instanceof HTMLElement ? event.target.dataset : {}
-  if (cid !== undefined && name !== undefined) void giveUp(cid, name)
-})
-
-/** @param {string} cid @param {string} name */
-async function giveUp(cid, name) {
-  const title = 'Give up?'
-  if (!(await confirmed({ title, text: [`${name} will not get ${cid} any more.`], yes: 'Give up' }))) return
+/** @param {string} cid @param {readonly string[]} holders that are still to get it */
+async function giveUp(cid, holders) {
+  const title = `Give up an upload?`
+  const choices = holders.map((name) => ({
+    word: `Give up ${name}`,
+    what: `${name} does not get ${cid} any more.`,
+    isDanger: true,
+  }))
+  const name = holders[await choose({ title, choices })]
+  if (name === undefined) return
   const address = `/uploads/${encodeURIComponent(cid)}/${encodeURIComponent(name)}`
   try {
     const answer = await ask(address, { method: 'DELETE' })
     if (answer.status === 409) {
       const text = [`Only this gateway holds ${cid}: its bytes are lost then.`]
-      if (!(await confirmed({ title, text, yes: 'Give up and lose it' }))) return
+      if ((await choose({ title, text, choices: [{ word: 'Give up and lose it', isDanger: true }] })) < 0) return
       const second = await ask(`${address}?losing=true`, { method: 'DELETE' })
       if (!second.ok) await tell(await said(second))
     } else if (!answer.ok) await tell(await said(answer))
   } catch (error) {
     await tell(wordsOf(error))
   }
-  void lookNow()
+  void askNow()
 }
 
 /** @param {string} text */
-const tell = (text) => confirmed({ title: 'It was not done', text: [text], yes: 'Good' })
+const tell = (text) => choose({ title: 'It was not done', text: [text], choices: [] })

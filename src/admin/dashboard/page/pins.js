@@ -1,8 +1,20 @@
-// The life of a pin: a page of the pins by provider and state, and what an operator does with one. Each action says what it
-// will do before it is done, and what each provider said when it is.
+// Pins: found by name, CID, provider and state, and what an operator does with one. Each action says what it will do before it is
+// done, and what each provider said when it is.
 import { ask, said } from './client.js'
-import { at, confirmed, wordsOf } from './dialog.js'
-import { badge, both, detail, el, show, table, whole } from './elements.js'
+import {
+  at,
+  badge,
+  both,
+  choose,
+  cid as cidOf,
+  detail,
+  el,
+  nothing,
+  shortened,
+  show,
+  table,
+  wordsOf,
+} from './elements.js'
 import { count, moment, size } from './words.js'
 
 /** @import { Brought, Page, Pin, Removal, TakenDown, Verification } from '../../../upload/pins/told.ts' */
@@ -11,19 +23,27 @@ import { count, moment, size } from './words.js'
 
 const pageOf = 10
 
+const states = /** @type {const} */ ([
+  ['', 'any'],
+  ['held', 'held'],
+  ['wanted', 'wanted: to be sent'],
+  ['absent', 'absent: added later'],
+  ['given-up', 'given up'],
+])
+
 /** @type {Readonly<Record<string, 'good' | 'warn' | 'bad'>>} */
 const kinds = { held: 'good', removed: 'good', absent: 'warn', wanted: 'warn', queued: 'warn', 'not-asked': 'warn' }
 
 /**
- * What can be done with a pin. `text`: what it will do.
+ * What can be done with a pin. `text`: what is lost, which is asked before.
  * @typedef {{
  *   readonly word: string,
  *   readonly method: string,
  *   readonly path: (cid: string, more: HTMLFormElement | undefined) => string,
- *   readonly text: (cid: string, names: string) => readonly string[],
+ *   readonly what: string,
+ *   readonly text?: (cid: string, names: string) => readonly string[],
  *   readonly result: (answer: any) => readonly Child[],
  *   readonly more?: () => Element,
- *   readonly isDanger?: boolean,
  * }} Action
  */
 
@@ -33,12 +53,9 @@ const actions = {
     word: 'Verify',
     method: 'POST',
     path: (cid) => `/pins/${cid}/verify`,
-    text: (cid, names) => [
-      `Every block of ${cid} is read from the disks of this machine and hashed, and the other providers are asked whether they still hold it (${names}).`,
-      'Nothing is deleted. A provider that lost it is marked as lacking it.',
-    ],
+    what: 'Reads and hashes each of its blocks on this machine, and asks the other providers. Nothing is deleted.',
     result: (/** @type {Verification} */ { isWell, providers }) => [
-      el('p', {}, isWell ? badge('good', 'well') : badge('bad', 'not well'), ' '),
+      el('p', {}, isWell ? badge('good', 'whole') : badge('bad', 'damaged or missing')),
       outcomes(
         providers.map(({ provider, state, blocks, bytes, damaged = [], why }) => ({
           provider,
@@ -58,9 +75,7 @@ const actions = {
     word: 'Bring',
     method: 'POST',
     path: (cid) => `/pins/${cid}/sync`,
-    text: (cid, names) => [
-      `${cid} is sent to each configured provider that lacks it (of ${names}), behind everything else and with retries. It is listed under uploads until they have it.`,
-    ],
+    what: 'Sends it to each configured provider that lacks it, with retries.',
     result: (/** @type {Brought} */ { to }) => [
       el('p', {}, to.length === 0 ? 'No provider lacks it.' : `On its way to ${to.join(', ')}.`),
     ],
@@ -68,7 +83,7 @@ const actions = {
   remove: {
     word: 'Delete',
     method: 'DELETE',
-    isDanger: true,
+    what: 'Deletes it at every provider.',
     path: (cid) => `/pins/${cid}`,
     text: (cid, names) => [
       `${cid} is deleted at every provider that has it (of ${names}), and what is on its way stops. The blocks here that no other pin needs are freed.`,
@@ -79,7 +94,7 @@ const actions = {
   takedown: {
     word: 'Take down',
     method: 'POST',
-    isDanger: true,
+    what: 'Denies it from now on, and purges it from all tiers and providers.',
     path(cid, more) {
       const said = new FormData(more)
       const query = new URLSearchParams({ status: said.get('legal') ? '451' : '410' })
@@ -127,154 +142,167 @@ const gone = (isGone) => el('p', {}, isGone ? badge('good', 'gone') : badge('bad
 const outcomes = (told) =>
   table(
     'What each provider said',
-    ['Provider', 'Outcome', 'More'],
+    ['Provider', ['Outcome', 'middle'], ['More', 'wide']],
     told.map(({ provider, outcome, why = '' }) => [
       provider,
       badge(kinds[outcome] ?? 'bad', outcome),
-      why === '' ? '–' : why,
+      why === '' ? nothing : why,
     ]),
   )
 
-/** @param {string} cid @param {string} action */
-const button = (cid, action) => {
-  const { word = action, isDanger = false } = actions[action] ?? {}
-  return el(
-    'button',
-    { type: 'button', class: isDanger ? 'danger' : undefined, 'data-cid': cid, 'data-do': action },
-    word,
-  )
-}
-
 /** @param {Pin} pin @returns {Child[]} */
-function row({ cid, at: when, bytes, isOpen, providers }) {
-  const states = Object.entries(providers)
-  const isLacking = !isOpen && states.some(([, { state }]) => state === 'wanted' || state === 'absent')
+function row({ cid, name, at: when, bytes, providers }) {
   return [
-    el('code', {}, cid),
-    whole(moment(Date.parse(when), Date.now())),
-    whole(size(bytes)),
+    name ?? nothing,
+    cidOf(cid),
+    moment(Date.parse(when), Date.now()),
+    size(bytes),
     both(
-      ...states.map(([name, { state, why }]) =>
-        el('span', { class: 'standing' }, badge(kinds[state] ?? 'bad', state), ` ${name}`, detail(why)),
+      ...Object.entries(providers).map(([holder, { state, why }]) =>
+        el('span', { class: 'block' }, badge(kinds[state] ?? 'bad', state), ` ${holder}`, detail(why)),
       ),
     ),
-    both(...['verify', ...(isLacking ? ['sync'] : []), 'remove', 'takedown'].map((action) => button(cid, action))),
+    el('button', { type: 'button', 'data-cid': cid, 'aria-label': `Actions for ${shortened(cid)}` }, 'Actions'),
   ]
 }
 
 /** @returns {{ draw(status: Status): void }} */
 export function startPins() {
   const section = at('pins')
+  const name = /** @type {HTMLInputElement} */ (at('pins-name'))
   const provider = /** @type {HTMLSelectElement} */ (at('pins-provider'))
   const state = /** @type {HTMLSelectElement} */ (at('pins-state'))
-  const own = /** @type {HTMLInputElement} */ (at('pin-field'))
   const result = at('pins-said')
   /** Where each page begins that was seen, the first one's first. */
   let begins = ['']
   let isWorking = false
-  let isShown = false
   let names = ''
+  show(state, ...states.map(([value, text]) => el('option', { value }, text)))
 
   async function load() {
     const query = new URLSearchParams({ limit: String(pageOf) })
-    if (provider.value !== '') query.set('provider', provider.value)
-    if (state.value !== '') query.set('state', state.value)
     const after = begins.at(-1) ?? ''
-    if (after !== '') query.set('after', after)
+    const asked = { provider: provider.value, state: state.value, name: name.value.trim(), after }
+    for (const [key, value] of Object.entries(asked)) if (value !== '') query.set(key, value)
     try {
       const answer = await ask(`/pins?${query}`)
-      if (!answer.ok) return show(at('pins-body'), el('p', {}, await said(answer)))
-      /** @type {Page} */
-      const page = await answer.json()
-      drawPage(page)
+      if (answer.ok) drawPage(await answer.json())
+      else show(at('pins-body'), el('p', {}, await said(answer)))
     } catch (error) {
       show(at('pins-body'), el('p', {}, wordsOf(error)))
     }
   }
 
+  /** Also content that is not pinned can be taken down. */
+  function noPin() {
+    const cid = name.value.trim()
+    if (shortened(cid) === cid) return [el('p', {}, 'No pin is like this.')]
+    return [
+      el('p', {}, 'It is not pinned. '),
+      el('p', {}, el('button', { type: 'button', 'data-cid': cid }, 'Actions')),
+    ]
+  }
+
   /** @param {Page} page */
   function drawPage({ pins, next }) {
-    const heads = ['CID', 'Since', 'Size', 'Where', 'Action']
-    const nothing = next === undefined ? 'No pin is like this.' : 'None on this page; the next ones may have some.'
-    const first = begins.length === 1
+    const isFirst = begins.length === 1
+    const page = (/** @type {string} */ to, /** @type {boolean} */ isOff, /** @type {string} */ text) =>
+      el('button', { type: 'button', 'data-page': to, disabled: isOff ? '' : undefined }, text)
     show(
       at('pins-body'),
-      pins.length === 0 ? el('p', {}, nothing) : table(`Page ${count(begins.length)}`, heads, pins.map(row)),
-      el(
-        'p',
-        { class: 'line' },
-        el('button', { type: 'button', 'data-page': 'back', disabled: first ? '' : undefined }, 'Page before'),
-        el(
-          'button',
-          { type: 'button', 'data-page': next ?? '', disabled: next === undefined ? '' : undefined },
-          'Next page',
-        ),
-      ),
+      ...(pins.length > 0
+        ? [
+            table(
+              `Page ${count(begins.length)}`,
+              [
+                ['Name', 'wide'],
+                ['CID', 'wide'],
+                ['Since', 'middle'],
+                ['Size', 'tight'],
+                ['Where', 'wide'],
+                ['Action', 'tight'],
+              ],
+              pins.map(row),
+            ),
+          ]
+        : next === undefined
+          ? noPin()
+          : [el('p', {}, 'None on this page; the next ones may have some.')]),
+      isFirst && next === undefined
+        ? undefined
+        : el(
+            'p',
+            { class: 'line' },
+            page('back', isFirst, 'Page before'),
+            page(next ?? '', next === undefined, 'Next page'),
+          ),
     )
   }
 
-  /** @param {string} cid @param {string} name */
-  async function act(cid, name) {
-    const action = actions[name]
-    if (!action || isWorking) return
+  /** @param {string} cid */
+  async function menu(cid) {
+    if (isWorking) return
     isWorking = true
-    const { word } = action
-    const more = action.more?.()
-    more?.addEventListener('submit', (event) => event.preventDefault())
-    const paragraphs = action
-      .text(cid, names || 'none is configured')
-      .map((text) => el('span', { class: 'block' }, text))
     try {
-      if (!(await confirmed({ title: `${word}?`, text: paragraphs, yes: word, ...(more && { more }) }))) return
-      show(result, el('p', {}, `${word} ${cid}: under way …`))
-      const path = action.path(encodeURIComponent(cid), more instanceof HTMLFormElement ? more : undefined)
-      const answer = await ask(path, { method: action.method })
-      const told = answer.ok
-        ? action.result(await answer.json())
-        : [el('p', {}, badge('bad', 'refused'), ` ${await said(answer)}`)]
-      show(result, el('h3', {}, `${word}: `, el('code', {}, cid)), ...told)
-    } catch (error) {
-      show(result, el('p', {}, wordsOf(error)))
+      const all = Object.values(actions)
+      const choices = all.map(({ word, what, text }) => ({ word, what, isDanger: text !== undefined }))
+      const action = all[await choose({ title: 'Actions', text: [cidOf(cid)], choices })]
+      if (action) await act(cid, action)
     } finally {
       isWorking = false
+    }
+  }
+
+  /** @param {string} cid @param {Action} action */
+  async function act(cid, { word, text, method, path, more: makeMore, result: resultOf }) {
+    const more = makeMore?.()
+    more?.addEventListener('submit', (event) => event.preventDefault())
+    if (text) {
+      const paragraphs = text(cid, names || 'none is configured').map((one) => el('p', {}, one))
+      if ((await choose({ title: `${word}?`, text: paragraphs, choices: [{ word, isDanger: true }], more })) < 0) return
+    }
+    try {
+      show(result, el('p', {}, `${word}: in progress …`))
+      const route = path(encodeURIComponent(cid), more instanceof HTMLFormElement ? more : undefined)
+      const answer = await ask(route, { method })
+      const body = answer.ok
+        ? resultOf(await answer.json())
+        : [el('p', {}, badge('bad', 'refused'), ` ${await said(answer)}`)]
+      show(result, el('h3', {}, `${word}: `, cidOf(cid)), ...body)
+    } catch (error) {
+      show(result, el('p', {}, wordsOf(error)))
     }
     await load()
     if (document.activeElement === document.body) result.focus()
   }
 
-  section.addEventListener('click', (event) => {
-    if (!(event.target instanceof HTMLElement)) return
-    const { cid, do: action, page } = event.target.dataset
-    if (action !== undefined) {
-      const meant = cid ?? own.value.trim()
-      if (meant === '') return own.focus()
-      void act(meant, action)
-    } else if (page !== undefined) {
-      begins = page === 'back' ? begins.slice(0, -1) : [...begins, page]
-      void load()
-    }
+  section.addEventListener('click', ({ target }) => {
+    const { cid, page } = target instanceof HTMLElement ? target.dataset : {}
+    if (cid !== undefined) void menu(cid)
+    if (page === undefined) return
+    begins = page === 'back' ? begins.slice(0, -1) : [...begins, page]
+    void load()
+  })
+  section.addEventListener('toggle', () => {
+    if (section instanceof HTMLDetailsElement && section.open) void load()
   })
   at('pins-form').addEventListener('submit', (event) => {
     event.preventDefault()
     begins = ['']
     void load()
   })
-  at('pin-form').addEventListener('submit', (event) => event.preventDefault())
 
   return {
     draw({ pins, providers }) {
       section.hidden = pins === undefined
       if (pins === undefined) return
-      names = providers.map(({ name }) => name).join(', ')
-      const total = pins.pins === undefined ? 'being counted' : `${count(pins.pins)}, ${size(pins.bytes)}`
-      show(at('pins-total'), `Pins here: ${total}.`)
+      names = providers.map(({ name: one }) => one).join(', ')
+      show(at('pins-gist'), pins.pins === undefined ? 'being counted' : `${count(pins.pins)}, ${size(pins.bytes)}`)
       show(
         provider,
         el('option', { value: '' }, 'any'),
-        ...providers.map(({ name }) => el('option', { value: name }, name)),
+        ...providers.map(({ name: one }) => el('option', { value: one }, one)),
       )
-      if (!isShown) void load()
-      isShown = true
     },
   }
 }

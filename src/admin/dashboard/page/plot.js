@@ -5,30 +5,28 @@ import { share } from './words.js'
 const width = 600
 const height = 120
 
-/** @param {number} at */
-const seriesOf = (at) => `s${(at % 6) + 1}`
+/** Red is for what is bad alone. @param {number} at */
+const seriesOf = (at) => `s${(at % 5) + 1}`
 
-/** Red is for what is bad, and a tier is not. */
-const calm = [1, 4, 3, 5, 6]
-/** @param {number} at */
-const calmOf = (at) => `s${calm[at % calm.length]}`
-
-/** @typedef {{ readonly name: string, readonly values: readonly (number | undefined)[] }} Series */
+/** @typedef {{ readonly name: string, readonly values: readonly (number | undefined)[], readonly colour?: string }} Series */
 
 /**
  * @param {string} title
  * @param {readonly Series[]} series
- * @param {{ readonly write: (value: number) => string, readonly span: string }} how
+ * @param {{ readonly write: (value: number) => string, readonly span: string, readonly isGap: (at: number) => boolean, readonly max?: number }} how
  */
-export function plot(title, series, { write, span }) {
-  const most = Math.max(...series.flatMap(({ values }) => values.map((value) => value ?? 0)), 0)
-  const latest = series.map(({ values }) => values.at(-1))
-  const said = series.map(({ name }, at) => `${name} ${latest[at] === undefined ? 'none' : write(latest[at])}`)
+export function plot(title, series, { write, span, isGap, max: given }) {
+  const max = given ?? Math.max(...series.flatMap(({ values }) => values.map((value) => value ?? 0)), 0)
+  const said = series.map(({ name, values }) => {
+    const latest = values.at(-1)
+    return `${name} ${latest === undefined ? 'no data now' : write(latest)}`
+  })
+  const colour = (/** @type {number} */ at) => series[at]?.colour ?? seriesOf(at)
   return el(
     'figure',
     {},
     el('figcaption', {}, title),
-    el('div', { class: 'ends' }, el('span', {}, `at most ${write(most)}`)),
+    el('div', { class: 'ends' }, el('span', {}, `max ${write(max)}`)),
     el(
       'svg',
       {
@@ -36,24 +34,26 @@ export function plot(title, series, { write, span }) {
         viewBox: `0 0 ${width} ${height}`,
         preserveAspectRatio: 'none',
         role: 'img',
-        'aria-label': `${title}, ${span}; now: ${said.join(', ')}; at most ${write(most)}`,
+        'aria-label': `${title}, ${span}; now: ${said.join(', ')}; max ${write(max)}`,
       },
-      ...series.map(({ values }, at) => el('polyline', { class: seriesOf(at), points: pointsOf(values, most || 1) })),
+      ...series.map(({ values }, at) => el('path', { class: colour(at), d: lineOf(values, max || 1, isGap) })),
     ),
     el('div', { class: 'ends' }, el('span', {}, span), el('span', {}, 'now')),
-    legend(said, seriesOf),
+    legend(said, colour),
   )
 }
 
-/** Where nothing was measured, the line goes on from the value before. @param {readonly (number | undefined)[]} values @param {number} most */
-function pointsOf(values, most) {
+/** The line ends where nothing was measured, and begins anew behind it. @param {readonly (number | undefined)[]} values @param {number} max @param {(at: number) => boolean} isGap */
+function lineOf(values, max, isGap) {
   const step = width / Math.max(1, values.length - 1)
   return values
-    .map((value, at) =>
-      value === undefined ? '' : `${(at * step).toFixed(1)},${(height - (value / most) * (height - 4)).toFixed(1)}`,
-    )
-    .filter((point) => point !== '')
-    .join(' ')
+    .map((value, at) => {
+      if (value === undefined) return ''
+      const point = `${(at * step).toFixed(1)},${(height - (value / max) * (height - 4)).toFixed(1)}`
+      // A point alone is a dot, by the round end of a line without length.
+      return at > 0 && values[at - 1] !== undefined && !isGap(at) ? `L${point}` : `M${point}h0`
+    })
+    .join('')
 }
 
 /** @param {readonly string[]} said @param {(at: number) => string} colour */
@@ -96,9 +96,9 @@ export function shares(title, parts) {
       ...parts.map(([, value], at) => {
         const part = (100 * value) / (all || 1)
         from += part
-        return el('rect', { class: calmOf(at), x: (from - part).toFixed(2), width: part.toFixed(2), height: 10 })
+        return el('rect', { class: seriesOf(at), x: (from - part).toFixed(2), width: part.toFixed(2), height: 10 })
       }),
     ),
-    legend(said, calmOf),
+    legend(said, seriesOf),
   )
 }

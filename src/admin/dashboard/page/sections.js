@@ -1,93 +1,171 @@
-// What the status says, section by section.
-import { badge, both, detail, el, table, whole } from './elements.js'
+// What the status says, part by part: a line for the folded part, and its body.
+import { badge, both, cid as cidOf, detail, el, nothing, shortened, table } from './elements.js'
 import { plot, shares } from './plot.js'
 import { count, moment, ms, rate, share, size, span, times } from './words.js'
 
 /** @import { Status, Upstream, Tier, Provider, Upload } from '../shape.ts' */
-/** @import { Attempt } from '../../../observe/account.ts' */
 /** @import { FailedRequest } from '../../../observe/recent-failures.ts' */
 /** @import { Child } from './elements.js' */
 
-/** @param {readonly (readonly [name: string, value: string])[]} facts */
-const tiles = (facts) =>
-  el('dl', { class: 'tiles' }, ...facts.map(([name, value]) => el('div', {}, el('dt', {}, name), el('dd', {}, value))))
+/** @typedef {{ readonly gist: string, readonly body: readonly Child[] }} Part */
+
+/** @param {Status['alerts']} alerts @returns {Child[]} */
+export const alertsOf = (alerts) =>
+  alerts.map(({ severity, part, what, next }) =>
+    el(
+      'li',
+      { class: severity },
+      el('strong', {}, shortened(what)),
+      `Next: ${next}. `,
+      el('a', { href: `#${part}` }, 'Show'),
+    ),
+  )
+
+/** @param {Status['history']} history @param {'requests' | 'failed' | 'refused' | 'content' | 'hits'} name */
+const sum = (history, name) => history.reduce((all, one) => all + one[name], 0)
+
+/** @param {Status['history']} history */
+const minutesOf = (history) => `${Math.max(1, Math.round((history.length * 5) / 60))} min`
 
 /**
+ * The four figures that matter.
  * @param {Status} status
- * @param {number} perSecond what it is now
+ * @param {number | undefined} perSecond what it is now
+ * @param {number} now
+ * @returns {Child[]}
  */
-export function requestsOf({ requests, history, tiers }, perSecond) {
-  const { total, inProgress, byStatus, bySource, bytesOut, shed, throttled } = requests
-  const here = ['hot', ...tiers.map(({ name }) => name)]
-  const parts = here.map((name) => /** @type {const} */ ([name, bySource[name] ?? 0])).filter(([, value]) => value > 0)
-  const hits = parts.reduce((sum, [, value]) => sum + value, 0)
-  const fetched = bySource['upstream'] ?? 0
-  const minutes = `${Math.max(1, Math.round((history.length * 5) / 60))} min ago`
+export function figuresOf({ history, requests }, perSecond, now) {
+  const minutes = minutesOf(history)
+  const peak = Math.max(0, ...history.map(({ requests: all, seconds }) => all / seconds))
+  const latest = history.findLast(({ p50Ms }) => p50Ms !== undefined)
+  const [all, failed, refused] = [sum(history, 'requests'), sum(history, 'failed'), sum(history, 'refused')]
+  /** @param {string} name @param {string} value @param {string} more @param {string} [kind] */
+  const figure = (name, value, more, kind) =>
+    el('div', {}, el('dt', {}, name), el('dd', { class: kind }, value, el('span', { class: 'detail' }, more)))
   return [
-    tiles([
-      ['A second', rate(perSecond)],
-      ['Since the start', count(total)],
-      ['In progress', count(inProgress)],
-      ['Content from here', share(hits, hits + fetched)],
-      ['4xx', count(byStatus['4xx'] ?? 0)],
-      ['5xx', count(byStatus['5xx'] ?? 0)],
-      ['Refused: too many', count(shed + throttled)],
-      ['Sent', size(bytesOut)],
-    ]),
-    el(
-      'div',
-      { class: 'plots' },
-      plot(
-        'Requests a second',
-        [
-          { name: 'all', values: history.map(({ requests: all, seconds }) => all / seconds) },
-          { name: '5xx', values: history.map(({ failed, seconds }) => failed / seconds) },
-          { name: '4xx', values: history.map(({ refused, failed, seconds }) => (refused - failed) / seconds) },
-        ],
-        { write: rate, span: minutes },
-      ),
-      plot(
-        'Time to the first byte of content',
-        [
-          { name: 'half within', values: history.map(({ p50Ms }) => p50Ms) },
-          { name: '95 % within', values: history.map(({ p95Ms }) => p95Ms) },
-        ],
-        { write: ms, span: minutes },
-      ),
+    figure('Requests/s', perSecond === undefined ? nothing : rate(perSecond), `max ${rate(peak)} in ${minutes}`),
+    figure('Hit ratio', share(sum(history, 'hits'), sum(history, 'content')), `in ${minutes}`),
+    figure(
+      'First byte p50 / p95',
+      latest ? times(latest) : nothing,
+      latest ? `${span(now - latest.at)} ago` : `no content read in ${minutes}`,
     ),
-    shares('Where content came from', [...parts, ['upstreams', fetched]]),
+    figure(
+      'Errors (5xx)',
+      share(failed, all),
+      `${count(failed)} of ${count(all)} in ${minutes}; 4xx ${count(refused - failed)}; shed ${count(requests.shed + requests.throttled)}`,
+      failed > 0 && failed >= all / 100 ? 'bad' : undefined,
+    ),
   ]
 }
 
-/** @type {Readonly<Record<string, 'good' | 'warn' | 'bad'>>} */
-const kinds = { ready: 'good', 'cooling-down': 'warn', 'over-budget': 'warn' }
+/** @param {Status} status @returns {Part} */
+export function requestsOf({ requests, history, tiers }) {
+  const { total, inProgress, bySource, bytesOut } = requests
+  const known = Object.entries(bySource).filter(([name, value]) => name !== 'none' && name !== 'upstream' && value > 0)
+  const order = tiers.map(({ name }) => name)
+  const parts = known.toSorted(([one], [other]) => order.indexOf(one) - order.indexOf(other))
+  const since = `${minutesOf(history)} ago`
+  const how = {
+    span: since,
+    // A process that was stopped for a while measured nothing then.
+    isGap: (/** @type {number} */ at) =>
+      (history[at]?.at ?? 0) - (history[at - 1]?.at ?? 0) > 2500 * (history[at]?.seconds ?? 5),
+  }
+  return {
+    gist: `${count(total)} since the start, ${count(inProgress)} in progress, ${size(bytesOut)} sent`,
+    body: [
+      el(
+        'div',
+        { class: 'plots' },
+        plot(
+          'Requests/s',
+          [
+            { name: 'all', values: history.map(({ requests: all, seconds }) => all / seconds) },
+            {
+              name: '4xx',
+              colour: 's3',
+              values: history.map(({ refused, failed, seconds }) => (refused - failed) / seconds),
+            },
+            { name: '5xx', colour: 's-bad', values: history.map(({ failed, seconds }) => failed / seconds) },
+          ],
+          { ...how, write: rate },
+        ),
+        plot(
+          'Hit ratio',
+          [
+            {
+              name: 'hits',
+              values: history.map(({ hits, content }) => (content > 0 ? (100 * hits) / content : undefined)),
+            },
+          ],
+          { ...how, write: (value) => `${rate(value)} %`, max: 100 },
+        ),
+        plot(
+          'Time to the first byte of content',
+          [
+            { name: 'p50', values: history.map(({ p50Ms }) => p50Ms) },
+            { name: 'p95', values: history.map(({ p95Ms }) => p95Ms) },
+          ],
+          { ...how, write: ms },
+        ),
+      ),
+      shares('Where content came from, since the start', [...parts, ['upstreams', bySource['upstream'] ?? 0]]),
+    ],
+  }
+}
 
-/** @param {Status} status @param {number} now @returns {Child[]} */
+/** @type {Readonly<Record<string, 'good' | 'warn' | 'bad'>>} */
+const kinds = { ready: 'good', quarantined: 'bad', incompatible: 'bad' }
+
+/** @param {Status} status @param {number} now @returns {Part} */
 export function upstreamsOf({ upstreams, found, routers, announced }, now) {
-  if (upstreams.length === 0 && routers.length === 0 && !announced) return ['This gateway asks no upstreams.']
   /** @param {Upstream} one @returns {Child[]} */
   const row = (one) => [
     one.name,
     both(
-      badge(kinds[one.state] ?? 'bad', one.state),
-      detail(one.why),
-      detail(one.until === undefined ? undefined : `for ${span(one.until - now)} more at most`),
+      badge(kinds[one.state] ?? 'warn', one.state),
+      detail(one.why === undefined ? undefined : shortened(one.why)),
+      detail(one.until === undefined ? undefined : `for ${span(one.until - now)} at most`),
     ),
     both(
       `${count(one.won)} of ${count(one.asked)}`,
-      detail(one.pending > 0 ? `${count(one.pending)} under way` : undefined),
+      detail(one.pending > 0 ? `${count(one.pending)} in progress` : undefined),
     ),
     times(one.firstByte),
     mistakes(one),
-    one.budget ? `${count(one.budget.used)} of ${count(one.budget.perMinute)}` : 'no limit',
-    one.lastTrouble ? both(one.lastTrouble.why, detail(`${span(now - one.lastTrouble.at)} ago`)) : 'none',
+    one.budget ? `${count(one.budget.used)} of ${count(one.budget.perMinute)}` : nothing,
+    one.lastTrouble ? both(shortened(one.lastTrouble.why), detail(`${span(now - one.lastTrouble.at)} ago`)) : nothing,
   ]
-  const heads = ['Upstream', 'State', 'Brought', 'First byte p50 / p95', 'Did not', 'Asked this minute', 'Last error']
-  return [
-    table('Who is asked for what no tier has', heads, [...upstreams, ...found].map(row)),
-    ...routersOf(routers),
-    ...announcedOf(announced, now),
+  const ready = upstreams.filter(({ state }) => state === 'ready').length
+  const all = [...upstreams, ...found]
+  const gist = [
+    upstreams.length === 0 ? 'none' : `${count(ready)} of ${count(upstreams.length)} ready`,
+    ...(found.length > 0 ? [`${count(found.length)} found by routers`] : []),
+    ...(announced ? [`${count(announced.roots)} uploads announced`] : []),
   ]
+  return {
+    gist: gist.join(', '),
+    body: [
+      all.length === 0
+        ? el('p', {}, 'This gateway asks no upstreams.')
+        : table(
+            'Asked for what no tier has',
+            [
+              'Upstream',
+              ['State', 'middle'],
+              ['Won', 'tight'],
+              ['First byte p50 / p95', 'middle'],
+              ['Lost or failed', 'middle wide'],
+              ['Budget a minute', 'tight'],
+              ['Last error', 'wide'],
+            ],
+            all.map(row),
+          ),
+      ...routersOf(routers),
+      ...announcedOf(announced, now),
+    ],
+  }
 }
 
 /** @param {Status['routers']} routers @returns {Child[]} */
@@ -95,11 +173,17 @@ function routersOf(routers) {
   if (routers.length === 0) return []
   const rows = routers.map(({ name, lookups, named, failures, lastFailure, restsMs }) => [
     name,
-    restsMs > 0 ? both(badge('warn', 'left alone'), detail(`for ${span(restsMs)} more`)) : badge('good', 'ready'),
+    restsMs > 0 ? both(badge('warn', 'unhealthy'), detail(`for ${span(restsMs)} more`)) : badge('good', 'ready'),
     `${count(named)} of ${count(lookups)}`,
-    failures > 0 ? both(`failed ${count(failures)}`, detail(lastFailure)) : 'none',
+    failures > 0 ? both(`failed ${count(failures)}`, detail(lastFailure)) : nothing,
   ])
-  return [table('Who says who has it', ['Router', 'State', 'Named somebody', 'Trouble'], rows)]
+  return [
+    table(
+      'Routers, which say who has content',
+      ['Router', ['State', 'middle'], ['Named a gateway', 'middle'], ['Errors', 'wide']],
+      rows,
+    ),
+  ]
 }
 
 /** @param {Status['announced']} announced @param {number} now @returns {Child[]} */
@@ -108,191 +192,218 @@ function announcedOf(announced, now) {
   const { roots, advertisements, head, lastError, indexers } = announced
   const rows = indexers.map(({ name, announcedAt, lagMs, lastError: why }) => [
     name,
-    head === undefined || lagMs === 0 ? badge('good', 'has all') : both(badge('warn', 'lags'), detail(span(lagMs))),
-    announcedAt === undefined ? 'not yet' : `${span(now - announcedAt)} ago`,
-    why ?? lastError ?? 'none',
+    head === undefined || lagMs === 0 ? badge('good', 'up to date') : both(badge('warn', 'lags'), detail(span(lagMs))),
+    announcedAt === undefined ? nothing : `${span(now - announcedAt)} ago`,
+    why ?? lastError ?? nothing,
   ])
   const caption = `Announced: ${count(roots)} uploads in ${count(advertisements)} advertisements`
-  return [table(caption, ['Indexer', 'State', 'Told', 'Last error'], rows)]
+  return [table(caption, ['Indexer', ['State', 'middle'], ['Announced', 'middle'], ['Last error', 'wide']], rows)]
 }
 
 /** @param {Upstream} one */
 function mistakes({ notFound, throttled, failed, falseBytes, lost }) {
   const all = /** @type {const} */ ([
     ['not found', notFound],
-    ['too slow', lost],
-    ['throttled', throttled],
+    ['slower than another', lost],
+    ['rate-limited', throttled],
     ['failed', failed],
   ])
   const said = all.filter(([, value]) => value > 0).map(([name, value]) => `${name} ${count(value)}`)
-  return both(
-    said.join(', ') || (falseBytes === 0 ? '–' : ''),
-    ' ',
-    falseBytes > 0 ? badge('bad', `false bytes ${count(falseBytes)}`) : undefined,
-  )
+  if (said.length === 0 && falseBytes === 0) return nothing
+  return both(said.join(', '), ' ', falseBytes > 0 ? badge('bad', `hash mismatch ${count(falseBytes)}`) : undefined)
 }
 
-/** @param {Status} status @returns {Child[]} */
+/** @param {Status} status @returns {Part} */
 export function tiersOf({ tiers, hot, disk }) {
   /** @param {Tier} one @returns {Child[]} */
   const row = (one) => [
     one.name,
-    one.isDown ? both(badge('bad', 'passed over'), detail('its last calls failed')) : badge('good', 'well'),
+    one.isDown ? badge('bad', 'circuit open') : badge('good', 'ready'),
     full(one.name, one.bytes, one.limitBytes),
-    one.blocks === undefined ? 'not counted' : count(one.blocks),
+    one.blocks === undefined ? nothing : count(one.blocks),
     both(
       share(one.hits, one.hits + one.misses + one.outages),
-      detail(`${count(one.hits)} of ${count(one.hits + one.misses + one.outages)}`),
+      detail(`of ${count(one.hits + one.misses + one.outages)}`),
     ),
     times(one.reads),
     trouble(one),
   ]
-  const hotRow = [
-    'hot (answers)',
-    badge('good', 'well'),
-    full('hot', hot.bytes, hot.limitBytes),
+  const responses = [
+    'responses',
+    badge('good', 'ready'),
+    full('responses', hot.bytes, hot.limitBytes),
     count(hot.items),
-    '–',
-    '–',
-    'none',
+    nothing,
+    nothing,
+    nothing,
   ]
-  const heads = ['Tier', 'State', 'Full', 'Blocks', 'Hits', 'Reads p50 / p95', 'Trouble']
-  return [
-    table('Where blocks are kept, in the order in which they are looked for', heads, [hotRow, ...tiers.map(row)]),
-    disk &&
-      el(
-        'p',
-        { class: 'note' },
-        `Free on the disk of the data folder: ${size(disk.freeBytes)} of ${size(disk.bytes)}.`,
+  const open = tiers.filter(({ isDown }) => isDown).length
+  const free = disk === undefined ? '' : `, disk ${size(disk.freeBytes)} of ${size(disk.bytes)} free`
+  return {
+    gist: `${count(tiers.length - open)} of ${count(tiers.length)} ready${free}`,
+    body: [
+      table(
+        'In the order in which they are asked',
+        [
+          'Tier',
+          ['State', 'middle'],
+          ['Full', 'middle'],
+          ['Blocks', 'tight'],
+          ['Hit ratio', 'tight'],
+          ['Reads p50 / p95', 'middle'],
+          ['Errors', 'wide'],
+        ],
+        [responses, ...tiers.map(row)],
       ),
-  ]
+    ],
+  }
 }
 
 /** @param {string} name @param {number | undefined} bytes @param {number | undefined} limit @returns {Child} */
 function full(name, bytes, limit) {
-  if (limit === undefined) return bytes === undefined ? 'no limit here' : size(bytes)
+  if (limit === undefined) return bytes === undefined ? nothing : size(bytes)
   if (bytes === undefined) return `limit ${size(limit)}`
   const meter = el('meter', { min: 0, max: limit, value: bytes, 'aria-label': `${name}: how full` })
-  return both(meter, ` ${size(bytes)} of ${size(limit)}`)
+  return both(meter, `${size(bytes)} of ${size(limit)}`)
 }
 
 /** @param {Tier} one */
 function trouble({ outages, queued, dropped, failedWrites, corrupt }) {
   const all = /** @type {const} */ ([
-    ['could not be asked', outages],
+    ['outages', outages],
     ['waiting to be written', queued],
-    ['not written for lack of room', dropped],
+    ['not written, the queue was full', dropped],
     ['writes failed', failedWrites],
     ['corrupt blocks', corrupt],
   ])
-  return (
-    all
-      .filter(([, value]) => value > 0)
-      .map(([what, value]) => `${what}: ${count(value)}`)
-      .join('; ') || 'none'
-  )
+  const some = all.filter(([, value]) => value > 0)
+  return some.map(([what, value]) => `${what}: ${count(value)}`).join('; ') || nothing
 }
 
-/** @param {Status} status @param {number} now @returns {Child[]} */
+/** @param {Status} status @param {number} now @returns {Part} */
 export function uploadsOf({ providers, journal, uploads }, now) {
-  const taken = uploads === undefined ? 'not known yet' : uploads ? 'yes' : 'no'
-  const oldest = journal.oldestAt === undefined ? '–' : span(now - journal.oldestAt)
-  return [
-    tiles([
-      ['Uploads can be confirmed', taken],
-      ['Wait for a provider', count(journal.open)],
-      ['Their bytes', size(journal.bytes)],
-      ['The oldest waits for', oldest],
-    ]),
-    providers.length === 0 ? el('p', {}, 'No provider is configured.') : providerTable(providers),
-    journal.uploads.length === 0 ? undefined : journalTable(journal.uploads, now),
-  ]
+  const taken = uploads === undefined ? 'not checked yet' : uploads ? 'uploads accepted' : 'uploads refused'
+  const oldest = journal.oldestAt === undefined ? '' : `, the oldest for ${span(now - journal.oldestAt)}`
+  const waiting = `${count(journal.open)} ${journal.open === 1 ? 'waits' : 'wait'} for a provider`
+  return {
+    gist: providers.length === 0 ? 'no provider' : `${taken}, ${waiting}`,
+    body: [
+      providers.length === 0 ? el('p', {}, 'No provider is configured.') : providerTable(providers),
+      journal.open === 0 ? undefined : el('p', {}, `Waiting: ${count(journal.open)}, ${size(journal.bytes)}${oldest}.`),
+      journal.uploads.length === 0 ? undefined : journalTable(journal.uploads, now),
+    ],
+  }
 }
 
 /** @param {readonly Provider[]} providers */
-function providerTable(providers) {
-  const heads = [
-    'Provider',
-    'Last check',
-    'Holds since the start',
-    'Refusals and failures',
-    'Still to get',
-    'Took p50 / p95',
-  ]
-  return table(
+const providerTable = (providers) =>
+  table(
     'Where uploads are kept',
-    heads,
+    [
+      'Provider',
+      ['Last check', 'wide'],
+      ['Pinned since the start', 'middle'],
+      'Failures',
+      ['Waiting', 'tight'],
+      ['Took p50 / p95', 'middle'],
+    ],
     providers.map(({ name, ok, why, held, failed, waiting, took }) => [
       name,
-      ok === undefined ? 'not checked yet' : both(ok ? badge('good', 'well') : badge('bad', 'failed'), detail(why)),
+      ok === undefined ? 'not checked yet' : both(ok ? badge('good', 'ready') : badge('bad', 'failed'), detail(why)),
       count(held),
       Object.entries(failed)
         .map(([what, value]) => `${what} ${count(value)}`)
-        .join(', ') || 'none',
+        .join(', ') || nothing,
       count(waiting),
       times(took),
     ]),
   )
-}
 
 /** @param {readonly Upload[]} uploads @param {number} now */
 function journalTable(uploads, now) {
   /** @param {Upload} one @returns {Child[]} */
   const row = ({ cid, at, bytes, providers, owed = [] }) => {
-    const wanted = Object.entries(providers).filter(([, { state }]) => state === 'wanted')
-    const held = Object.entries(providers).filter(([, { state }]) => state === 'held')
-    const waits = wanted.map(([name, { tries, why, notBefore }]) => {
+    const pending = Object.entries(providers).filter(([, { state }]) => state === 'wanted')
+    const pinned = Object.entries(providers).filter(([, { state }]) => state === 'held')
+    const waits = pending.map(([name, { tries, why, notBefore }]) => {
       const next = notBefore !== undefined && notBefore > now ? `, next in ${span(notBefore - now)}` : ''
-      return both(`${name}: ${count(tries)} tries${next}`, detail(why))
+      return el('span', { class: 'block' }, `${name}: ${count(tries)} tries${next}`, detail(why))
     })
-    const buttons = [...wanted.map(([name]) => name), ...owed].map((name) =>
-      el('button', { type: 'button', class: 'danger', 'data-cid': cid, 'data-name': name }, `Give up ${name}`),
-    )
-    const owes = owed.map((name) => both(`tier ${name} lacks blocks of it`))
+    const holders = [...pending.map(([name]) => name), ...owed]
     return [
-      el('code', {}, cid),
+      cidOf(cid),
       span(now - Date.parse(at)),
       size(bytes),
-      held.map(([name]) => name).join(', ') || 'this gateway alone',
-      both(...waits, ...owes),
-      both(...buttons),
+      pinned.map(([name]) => name).join(', ') || 'this gateway alone',
+      both(...waits, ...owed.map((name) => el('span', { class: 'block' }, `tier ${name} lacks blocks of it`))),
+      el('button', { type: 'button', 'data-cid': cid, 'data-holders': JSON.stringify(holders) }, 'Actions'),
     ]
   }
   return table(
-    'What waits, the oldest first',
-    ['CID', 'Since', 'Size', 'Held by', 'Waits for', 'Action'],
+    'Waiting uploads, the oldest first',
+    ['CID', ['Since', 'tight'], ['Size', 'tight'], ['Pinned at', 'middle'], ['Waits for', 'wide'], ['Action', 'tight']],
     uploads.map(row),
   )
 }
 
-const mostAttempts = 4
+const maxCauses = 10
 
-/** @param {Attempt} tried */
-const attemptOf = ({ upstream, outcome, ms: took }) =>
-  `${upstream}: ${outcome}${outcome.startsWith('skipped') ? '' : `, ${ms(took)}`}`
+/** Failures that differ in a CID, an address or a number alone have one cause. @param {FailedRequest} one */
+const causeOf = ({ status, isCut, kind = '', why = '' }) =>
+  [
+    isCut ? `${status}, aborted` : status,
+    kind,
+    why.replace(/\b(?:b[a-z2-7]{30,}|Qm\w{44}|k[0-9a-z]{40,}|\d+(?:\.\d+)*)\b/g, '#'),
+  ].join('\n')
 
-/** @param {Status} status @param {number} now @returns {Child[]} */
+/** @param {Status} status @param {number} now @returns {Part} */
 export function failuresOf({ failures }, now) {
-  if (failures.length === 0) return ['No request has failed since the start.']
-  /** @param {FailedRequest} one @returns {Child[]} */
-  const row = ({ attempts = [], ...one }) => [
-    whole(moment(one.at, now)),
-    both(
-      badge(one.status >= 500 ? 'bad' : 'warn', one.isCut ? `${one.status}, cut` : `${one.status}`),
-      el('span', { class: 'detail number' }, one.kind ?? ''),
-    ),
-    both(
-      el('code', {}, `${one.method} ${one.path}`),
-      ' ',
-      /^\/ip[fn]s\//.test(one.path) ? el('button', { type: 'button', 'data-why': one.path }, 'Why?') : undefined,
-    ),
-    both(
-      one.why ?? (one.status === 499 ? 'the client left' : '–'),
-      ...attempts.slice(0, mostAttempts).map((tried) => detail(attemptOf(tried))),
-      detail(attempts.length > mostAttempts ? `and ${attempts.length - mostAttempts} more, in the log` : undefined),
-    ),
-    whole(ms(one.ms)),
-    both(one.request ?? '–', detail(one.client)),
-  ]
-  return [table('The newest first', ['When', 'Status', 'Request', 'Why', 'Took', 'Id and client'], failures.map(row))]
+  const groups = [...Map.groupBy(failures, causeOf).values()].toSorted((one, other) => other.length - one.length)
+  /** @param {readonly FailedRequest[]} group @returns {Child[]} */
+  const row = (group) => {
+    const [one] = group
+    if (!one) return []
+    const outcomes = Map.groupBy(
+      group.flatMap(({ attempts = [] }) => attempts),
+      ({ upstream, outcome }) => `${upstream}: ${outcome}`,
+    )
+    return [
+      both(
+        badge(one.status >= 500 ? 'bad' : 'warn', one.isCut ? `${one.status}, aborted` : `${one.status}`),
+        ` ${shortened(one.why ?? (one.status === 499 ? 'the client left' : (one.kind ?? 'no reason was noted')))}`,
+      ),
+      count(group.length),
+      moment(one.at, now),
+      [...outcomes]
+        .map(([what, all]) => `${what} ×${count(all.length)}`)
+        .slice(0, 4)
+        .join(', ') || nothing,
+      both(
+        `${one.method} `,
+        cidOf(one.path),
+        ' ',
+        /^\/ip[fn]s\//.test(one.path) ? el('button', { type: 'button', 'data-why': one.path }, 'Why') : undefined,
+        detail(`${ms(one.ms)}, client ${one.client ?? 'unknown'}, request ${one.request ?? 'unknown'}`),
+      ),
+    ]
+  }
+  const more = groups.length - maxCauses
+  if (groups.length === 0) return { gist: 'none since the start', body: ['No request has failed since the start.'] }
+  return {
+    gist: `${count(groups.length)} ${groups.length === 1 ? 'cause' : 'causes'}, the last at ${moment(failures[0]?.at ?? now, now)}`,
+    body: [
+      table(
+        `The last ${count(failures.length)} failures, the most frequent cause first`,
+        [
+          ['Cause', 'wide'],
+          ['Count', 'tight'],
+          ['Last', 'middle'],
+          ['Upstreams', 'wide'],
+          ['Last request', 'wide'],
+        ],
+        groups.slice(0, maxCauses).map(row),
+      ),
+      more > 0 ? el('p', {}, `${count(more)} more causes: cidgate status --failures, or the log.`) : undefined,
+    ],
+  }
 }

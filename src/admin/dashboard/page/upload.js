@@ -1,7 +1,6 @@
 // Uploads files and folders that are chosen or dropped, to the admin address itself: with progress, until there are CIDs to copy.
 import { said, send } from './client.js'
-import { at, wordsOf } from './dialog.js'
-import { badge, both, el, show, table } from './elements.js'
+import { at, badge, cid as cidOf, el, show, table, wordsOf } from './elements.js'
 import { share, size } from './words.js'
 
 /** @import { Status } from '../shape.ts' */
@@ -48,12 +47,15 @@ export function startUpload() {
     running = own
     const body = new FormData()
     for (const [file, name] of files) body.append('data', file, name)
+    const query = new URLSearchParams(isFolder ? { wrap: 'true' } : {})
+    const [only] = files
+    if (only && files.length === 1) query.set('name', only[1].slice(-255))
     let isSent = false
     bar.value = 0
     showProgress(true)
     show(result, el('p', {}, `Uploading ${named(files, isFolder)} …`))
     try {
-      const answer = await send(isFolder ? '/add?wrap=true' : '/add', body, {
+      const answer = await send(`/add?${query}`, body, {
         signal: own.signal,
         onProgress(sent, all) {
           bar.value = all > 0 ? sent / all : 0
@@ -83,18 +85,12 @@ export function startUpload() {
       result,
       table(
         'Uploaded',
-        ['What', 'CID', 'Action'],
-        rows.map(([name, path]) => {
-          const cid = path.replace('/ipfs/', '')
-          return [
-            name,
-            el('code', {}, cid),
-            both(
-              el('button', { type: 'button', 'data-copy': cid }, 'Copy the CID'),
-              el('button', { type: 'button', 'data-why': path }, 'Where is it?'),
-            ),
-          ]
-        }),
+        ['Name', ['CID', 'wide'], ['Action', 'tight']],
+        rows.map(([name, path]) => [
+          name,
+          cidOf(path.replace('/ipfs/', '')),
+          el('button', { type: 'button', 'data-why': path }, 'Why'),
+        ]),
       ),
     )
   }
@@ -145,10 +141,9 @@ export function startUpload() {
   addEventListener('drop', (event) => {
     event.preventDefault()
     section.classList.remove('over')
-    if (!section.hidden && event.dataTransfer) void take(event.dataTransfer)
-  })
-  result.addEventListener('click', ({ target }) => {
-    if (target instanceof HTMLElement && target.dataset['copy'] !== undefined) void copy(target, target.dataset['copy'])
+    if (section.hidden || !event.dataTransfer) return
+    section.setAttribute('open', '')
+    void take(event.dataTransfer)
   })
 
   return {
@@ -175,16 +170,4 @@ function inOne(files) {
 function named(files, isFolder) {
   if (isFolder) return `${files.length} files as one folder`
   return files.length === 1 && files[0] ? files[0][1] : `${files.length} files`
-}
-
-/** Without a clipboard (a page that came by plain HTTP from another machine) the CID is selected. @param {HTMLElement} button @param {string} text */
-async function copy(button, text) {
-  try {
-    await navigator.clipboard.writeText(text)
-    show(button, 'Copied')
-  } catch {
-    const code = button.closest('tr')?.querySelector('code')
-    if (code) getSelection()?.selectAllChildren(code)
-    show(button, 'Selected: copy it')
-  }
 }
