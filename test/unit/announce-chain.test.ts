@@ -79,13 +79,13 @@ async function made(t: TestContext, options: { blocks?: boolean; denied?: Set<st
 const chainOver = (store: Pick<Store, 'read' | 'write'>, blocks = false, denied = new Set<string>()): Chain =>
   createChain({ store, identity, addresses, blocks, isDenied: (cid) => denied.has(text(cid.multihash.bytes)) })
 
-test('nothing kept → no head', async (t) => {
+test('nothing stored → no head', async (t) => {
   const { chain } = await made(t)
   assert.equal(await chain.publish(), undefined)
   assert.equal(await chain.head(), undefined)
 })
 
-test('kept → one batch of roots; nothing new → the same head', async (t) => {
+test('stored → one batch of roots; nothing new → same head', async (t) => {
   const { store, chain } = await made(t)
   const kept = [await keepLeaf(store, randomBytes(10)), await keep(store, (dag) => putFile(dag, leavesOf(3, 100)))]
   const head = await chain.publish()
@@ -98,7 +98,7 @@ test('kept → one batch of roots; nothing new → the same head', async (t) => 
   assert.deepEqual(await chain.counts(), { advertisements: 1, contexts: 1, roots: 2 })
 })
 
-test('unpinned → its batch is removed, the rest is announced anew', async (t) => {
+test('unpinned → its batch removed, the rest announced again', async (t) => {
   const { store, chain } = await made(t)
   const kept = [await keepLeaf(store, randomBytes(10)), await keepLeaf(store, randomBytes(10))]
   await chain.publish()
@@ -119,7 +119,7 @@ test('unpinned → its batch is removed, the rest is announced anew', async (t) 
   assert.deepEqual((await chain.counts()).roots, 0)
 })
 
-test('uploaded again before or after the removal → announced once', async (t) => {
+test('uploaded again before or after removal → announced once', async (t) => {
   const { store, chain } = await made(t)
   const bytes = randomBytes(10)
   const kept = await keepLeaf(store, bytes)
@@ -135,7 +135,7 @@ test('uploaded again before or after the removal → announced once', async (t) 
   assert.deepEqual([...known(await walk(chain))], [keyOf(kept)])
 })
 
-test('two batches of one list, one removed → the other keeps the list', async (t) => {
+test('two batches share a list, one removed → list stays', async (t) => {
   const { store, chain } = await made(t)
   const bytes = Buffer.from([0x60])
   const leaf = await keepLeaf(store, bytes)
@@ -165,7 +165,7 @@ test('denied → removed; denied before → never announced', async (t) => {
   assert.equal(known(await walk(chain)).size, 2)
 })
 
-test('every block, by option → lists that follow one another', async (t) => {
+test('option for every block → consecutive lists', async (t) => {
   const { store, chain } = await made(t, { blocks: true })
   const kept = await keep(store, (dag) => putFile(dag, leavesOf(17_000, 20)))
   await chain.publish()
@@ -174,7 +174,7 @@ test('every block, by option → lists that follow one another', async (t) => {
   assert.deepEqual(known(all), new Set(kept.cids.map((cid) => text(cid.multihash.bytes))))
 })
 
-test('held elsewhere alone → not announced', async (t) => {
+test('held only elsewhere → not announced', async (t) => {
   const { store, chain } = await made(t)
   const held = { kind: 'provider', state: 'held', tries: 1 } as const
   const intake = store.begin()
@@ -189,7 +189,7 @@ test('held elsewhere alone → not announced', async (t) => {
   assert.equal(await chain.publish(), undefined)
 })
 
-test('a commit that fails → tried again, no gap, no fork', async (t) => {
+test('failed commit → retried, no gap, no fork', async (t) => {
   const { store } = await made(t)
   let fails = 0
   const shaky = {

@@ -70,7 +70,7 @@ function made() {
   return { announced, chain, indexer, publisher, pass }
 }
 
-test('a head → told once, confirmed by asking', async () => {
+test('new head → sent once, confirmed by a query', async () => {
   const { announced, indexer, publisher, pass } = made()
   await pass(3000)
   assert.deepEqual(announced, heads.slice(0, 1))
@@ -87,7 +87,7 @@ test('a head → told once, confirmed by asking', async () => {
   await publisher.close()
 })
 
-test('a new head → told with the next batch; each day again', async () => {
+test('changed head → sent with the next batch; resent daily', async () => {
   const { announced, chain, indexer, publisher, pass } = made()
   indexer.last = heads[0]
   await pass(5000)
@@ -104,7 +104,7 @@ test('a new head → told with the next batch; each day again', async () => {
   await publisher.close()
 })
 
-test('an indexer that fails → backoff, then told', async () => {
+test('failing indexer → backoff, then sent', async () => {
   const { announced, chain, indexer, publisher, pass } = made()
   indexer.fails = true
   await pass(30_000)
@@ -120,7 +120,7 @@ test('an indexer that fails → backoff, then told', async () => {
   await publisher.close()
 })
 
-test('the disk fails → said, and tried again with the next batch', async () => {
+test('disk failure → reported, retried with the next batch', async () => {
   const { announced, chain, publisher, pass } = made()
   chain.fails = true
   await pass(130_000)
@@ -133,7 +133,7 @@ test('the disk fails → said, and tried again with the next batch', async () =>
   await publisher.close()
 })
 
-test('nothing kept yet → no announcement', async () => {
+test('nothing stored yet → no announcement', async () => {
   const { announced, chain, publisher, pass } = made()
   chain.head = undefined
   await pass(300_000)

@@ -112,16 +112,16 @@ describe('announcement records: one wrong field', () => {
     Signature: [new Uint8Array(), new Uint8Array(200), 'text'],
   }
   for (const [name, values] of Object.entries(ofAd))
-    it(`advertisement, another ${name} → refused`, () => {
+    it(`advertisement with another ${name} → refused`, () => {
       for (const value of values) assert.throws(() => readAdvertisement(changed(ad1.bytes, { [name]: value })), /wrong/)
     })
 
-  it('advertisement, signed by another key than its provider → refused', () => {
+  it('advertisement not signed by its provider → refused', () => {
     const forged = encodeAdvertisement(first, other)
     assert.throws(() => readAdvertisement(forged.bytes), /Provider is wrong/)
   })
 
-  it('list, an entry that is no multihash, or too many → refused', () => {
+  it('list with an invalid entry, or too many → refused', () => {
     const wrong = [
       [new Uint8Array([9])],
       ['text'],
@@ -132,7 +132,7 @@ describe('announcement records: one wrong field', () => {
     assert.throws(() => readEntries(changed(chunk.bytes, { Next: 'text' })), /Next is wrong/)
   })
 
-  it('head, another CID, topic, key or signature → refused', () => {
+  it('head with another CID, topic, key or signature → refused', () => {
     const head = encodeHead(ad1.cid, identity)
     const wrong = { head: link, topic: '/other', pubkey: new Uint8Array(36), sig: new Uint8Array(64) }
     for (const [name, value] of Object.entries(wrong))
@@ -140,7 +140,7 @@ describe('announcement records: one wrong field', () => {
     assert.throws(() => readHead(encodeHead(ad1.cid, other), peerId), /pubkey is wrong/)
   })
 
-  it('no dag-json, a list or nothing → refused', () => {
+  it('not dag-json, a list, or empty → refused', () => {
     for (const text of ['', '[]', 'null', '{', '7'])
       for (const read of [readAdvertisement, readEntries, (bytes: Uint8Array) => readHead(bytes, peerId)])
         assert.throws(() => read(Buffer.from(text)), { name: 'Failure' }, text)
@@ -148,7 +148,7 @@ describe('announcement records: one wrong field', () => {
 })
 
 describe('addresses of an HTTP server', () => {
-  it('URL → both spellings, the port spelled out', () => {
+  it('URL → both spellings, with explicit port', () => {
     assert.deepEqual(addressesOf(new URL('https://gw.example')), [
       '/dns/gw.example/tcp/443/https',
       '/dns/gw.example/tcp/443/tls/http',

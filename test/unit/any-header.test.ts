@@ -17,7 +17,7 @@ import { runs } from '../support/property.ts'
 const words = (...all: string[]) => fc.array(fc.constantFrom(...all), { maxLength: 8 }).map((some) => some.join(''))
 const host = words(...'aZ0.-_~:@/?#[]%\\ \t\0é', 'gate.example', '127.0.0.1', '::1', ':80', '%41', 'xn--', '@')
 
-test('any Host that is taken for one is the host that a URL has, and nothing else', () => {
+test("any Host → accepted only if it is a URL's host", () => {
   let count = 0
   fc.assert(
     fc.property(host, (text) => {
@@ -31,7 +31,7 @@ test('any Host that is taken for one is the host that a URL has, and nothing els
   assert.ok(count > 50, `${count} were hosts`)
 })
 
-test('any request target is a path on this host, or refused', () => {
+test('any request target → a path on this host, or refused', () => {
   const target = fc.oneof(
     anyText({ maxLength: 20 }).map((rest) => `/${rest}`),
     words('/', '/ipfs/', 'http://', 'https://', 'gate.example', '?', '#', '\\', '*', '..', '%', ':', '@', 'a', '//'),
@@ -61,7 +61,7 @@ test('any request target is a path on this host, or refused', () => {
   assert.ok(count > 50, `${count} were read`)
 })
 
-test('any X-Forwarded-* gives a host, a scheme and an address that are some, and of strangers none', () => {
+test('any X-Forwarded-* → valid values from trusted proxies only', () => {
   const chain = fc.array(
     fc.oneof(
       fc.constantFrom('10.0.0.1', '9.9.9.9', '[::1]:80', '::ffff:10.0.0.1', '1.2.3.4:5', 'unknown', ''),
@@ -91,7 +91,7 @@ test('any X-Forwarded-* gives a host, a scheme and an address that are some, and
   )
 })
 
-test('any If-None-Match matches by the tags in it, whatever is in their quotes', () => {
+test('any If-None-Match → matches by its tags', () => {
   const tag = fc.string({ unit: fc.constantFrom(...'ab, *W/;=\\é'), maxLength: 4 })
   const listed = fc
     .tuple(tag, fc.boolean())
@@ -111,7 +111,7 @@ test('any If-None-Match matches by the tags in it, whatever is in their quotes',
   )
 })
 
-test('any Retry-After is some time up to a day, or none', () => {
+test('any Retry-After → a time up to a day, or none', () => {
   const value = fc.oneof(
     words('0', '1', '99999999999', '-', '+', '.', 'e', ' ', 'Sat, 21 Nov 2026 00:00:00 GMT', 'Infinity', 'NaN'),
     anyText(),
@@ -125,7 +125,7 @@ test('any Retry-After is some time up to a day, or none', () => {
   )
 })
 
-test('any Content-Type of an upload has a boundary of RFC 2046, or is refused', () => {
+test('any upload Content-Type → RFC 2046 boundary, or refused', () => {
   const type = words(
     'multipart/form-data',
     '; ',
@@ -159,7 +159,7 @@ test('any Content-Type of an upload has a boundary of RFC 2046, or is refused', 
   )
 })
 
-test('any Content-Disposition of a part names it in one way, or in none', () => {
+test('any part Content-Disposition → one name, or none', () => {
   const value = words(
     ...['form-data', '; ', ';', 'name', 'filename', '*', '=', '"', '\\', 'data', "utf-8''", '%41', '%', 'é'],
   )

@@ -27,7 +27,7 @@ function answerOf<Answer>(ask: () => Answer): Answer | undefined {
   }
 }
 
-test('a range is the first of the list that lies in the file, cut at its end', () => {
+test('any Range → first satisfiable range, clamped to the file', () => {
   const spec = fc.oneof(
     fc.tuple(fc.nat(60), fc.nat(60)).map(([first, more]) => ({ first, last: first + more })),
     fc.nat(60).map((first) => ({ first, last: undefined })),
@@ -51,7 +51,7 @@ test('a range is the first of the list that lies in the file, cut at its end', (
 const someCid = CID.createV1(codec.raw, create(hash.sha256, new Uint8Array(32).fill(1)))
 const odd = fc.string({ unit: fc.constantFrom(...'/:*%?# \n\r\t\0.aA0é;=,qb', 'http://a', ':splat', '301', 'ipfs') })
 
-test('any `_redirects` is read or refused, and leads to an address that a header can carry', () => {
+test('any `_redirects` → refused, or targets valid in a header', () => {
   const rule = fc
     .tuple(odd, odd, fc.constantFrom('', ' 200', ' 301', ' 404'))
     .map(([from, to, status]) => `/${from} /${to}${status}`)
@@ -66,7 +66,7 @@ test('any `_redirects` is read or refused, and leads to an address that a header
   )
 })
 
-test('any list of denials is read, and what makes no sense is told by its line', async () => {
+test('any denylist → parsed, invalid lines reported', async () => {
   await fc.assert(
     fc.asyncProperty(
       fc.array(
@@ -85,7 +85,7 @@ test('any list of denials is read, and what makes no sense is told by its line',
   )
 })
 
-test('any header of a list of denials is read, or refused with a reason', async () => {
+test('any denylist header → parsed, or refused with a reason', async () => {
   const words = [
     'version',
     'hints',
@@ -125,13 +125,13 @@ test('any header of a list of denials is read, or refused with a reason', async 
   assert.ok(read > 20, `${read} were read`)
 })
 
-test('a header of a list of denials that stands for more than there is time for is refused', async () => {
+test('denylist header that expands too far → refused', async () => {
   const aliases = Array.from({ length: 30 }, (_, at) => `k${at}: &a${at} [${`*a${at - 1}, `.repeat(at === 0 ? 0 : 4)}]`)
   for (const header of [`${'? '.repeat(60)}a`, [...aliases, 'hints: {reason: *a29}'].join('\n')])
     await assert.rejects(readList('any', `${header}\n---\n`), /is no text/)
 })
 
-test('a list of denials denies what its last rule for a path says', () => {
+test('denylist → the last rule for a path decides', () => {
   const cids = [someCid, CID.createV1(codec.raw, create(hash.sha256, new Uint8Array(32).fill(2)))]
   const path = fc.array(fc.constantFrom('a', 'b', 'ab', 'é', 'a b', '100%'), { maxLength: 3 })
   const rule = fc.record({ of: fc.nat(1), path, isPrefix: fc.boolean(), isSlashed: fc.boolean(), allows: fc.boolean() })
@@ -156,7 +156,7 @@ test('a list of denials denies what its last rule for a path says', () => {
   )
 })
 
-test('any Accept is understood as one of the formats', () => {
+test('any Accept → one of the formats', () => {
   const type = fc.constantFrom(
     'application/vnd.ipld.car',
     'application/vnd.ipld.raw',
@@ -182,7 +182,7 @@ test('any Accept is understood as one of the formats', () => {
   )
 })
 
-test('any path is taken apart or refused', () => {
+test('any path → split or refused', () => {
   const root = fc.oneof(
     odd,
     fc
@@ -198,7 +198,7 @@ test('any path is taken apart or refused', () => {
   )
 })
 
-test('any paths of files make a directory that can be saved, or are refused', () => {
+test('any file paths → a storable directory, or refused', () => {
   const name = fc.oneof(
     fc.constantFrom('a', 'b', '.', '..', '', '...', 'c:', 'a\\b', '\0', 'x'.repeat(256), '\ud800'),
     anyText({ maxLength: 5 }),
@@ -221,7 +221,7 @@ test('any paths of files make a directory that can be saved, or are refused', ()
   )
 })
 
-test('any entity-bytes is refused, or lies in the file', () => {
+test('any entity-bytes → inside the file, or refused', () => {
   const end = fc.oneof(
     fc.integer({ min: -60, max: 60 }).map(String),
     fc.constantFrom('*', '', '-0', '00', '9'.repeat(19), `-${'9'.repeat(19)}`, '1e3'),

@@ -74,12 +74,12 @@ const broken = (rule: (one: Import) => boolean): string[] =>
   imports.filter(rule).map(({ from, to }) => `${from} imports ${to}`)
 
 describe('architecture', () => {
-  it('sees the imports it judges', () => {
+  it('finds the imports it checks', () => {
     assert.ok(imports.length > 50)
     assert.ok(imports.some(({ from, to }) => from === 'src/retrieval/session.ts' && isContract(to)))
   })
 
-  it('depends on what it imports, on the types of that, and on nothing else', () => {
+  it('dependencies are imports and their types only', () => {
     const { dependencies } = JSON.parse(textOf('package.json')) as { dependencies: Record<string, string> }
     const imported = imports
       .filter(({ to }) => !isOurs(to) && !/^(node|file|data):|^\.|^$|^cidgate\//.test(to))
@@ -91,21 +91,21 @@ describe('architecture', () => {
     )
   })
 
-  it('lets core import nothing but core', () => {
+  it('core imports only core', () => {
     assert.deepEqual(
       broken(({ from, to }) => isCore(from) && isOurs(to) && !isCore(to)),
       [],
     )
   })
 
-  it('lets a contract import core only', () => {
+  it('contracts import only core', () => {
     assert.deepEqual(
       broken(({ from, to }) => isContract(from) && isOurs(to) && !isCore(to)),
       [],
     )
   })
 
-  it('lets a backend import its own kind and core only', () => {
+  it('backends import only their kind and core', () => {
     const isBackend = (path: string) => path.startsWith('backends/') && !isContract(path) && !isRegistry(path)
     // The embedded provider keeps its pins in the store.
     const isStore = (from: string, to: string) => from === 'backends/pinning/embedded.ts' && areaOf(to) === 'store'
@@ -117,7 +117,7 @@ describe('architecture', () => {
     )
   })
 
-  it('runs one way from area to area', () => {
+  it('imports between areas run in one direction', () => {
     const isWrong = ({ from, to }: Import) => {
       const allowed = mayImport[areaOf(from)]
       if (!from.startsWith('src/') || !isOurs(to) || isCore(to) || isContract(to)) return false
@@ -131,12 +131,12 @@ describe('architecture', () => {
     )
   })
 
-  it('has a line for every area, and every area in it', () => {
+  it('every area is listed exactly once', () => {
     const areas = new Set(sources.filter((file) => /^src\/.+\//.test(file)).map(areaOf))
     assert.deepEqual(Object.keys(mayImport).sort(), [...areas].sort())
   })
 
-  it('names backends in registries only, and registries in wiring/backends.ts and config/schema.ts', () => {
+  it('only registries name backends; only wiring and schema name registries', () => {
     const users = ['src/wiring/backends.ts', 'src/config/schema.ts']
     assert.deepEqual(
       broken(({ from, to }) => isRegistry(to) && !users.includes(from)),
@@ -151,7 +151,7 @@ describe('architecture', () => {
     )
   })
 
-  it('has a line in the registry for every backend', () => {
+  it('every backend is registered', () => {
     for (const kind of ['tiers', 'upstreams', 'pinning', 'tallies']) {
       const registry = `backends/${kind}/index.ts`
       const registered = importsOf(registry).map(({ to }) => to)
@@ -168,7 +168,7 @@ describe('architecture', () => {
     }
   })
 
-  it('keeps libraries behind their doors', () => {
+  it('libraries are imported only by their wrapper', () => {
     const doors: Readonly<Record<string, RegExp>> = {
       express: /^src\/(http|admin|wiring)\/|^src\/gateway\.ts/,
       undici: /^(backends|src\/(cli\/client|deny|names|observe\/tracing))\//,
@@ -183,7 +183,7 @@ describe('architecture', () => {
     )
   })
 
-  it('has no circle of imports', () => {
+  it('no import cycles', () => {
     const next = new Map<string, string[]>()
     for (const { from, to, isType } of imports)
       if (!isType && isOurs(to)) next.set(from, [...(next.get(from) ?? []), to])
@@ -197,14 +197,14 @@ describe('architecture', () => {
     for (const file of sources) visit(file, [])
   })
 
-  it('touches argv, the environment and exit at the command line only', () => {
+  it('argv, environment and exit only in the command line', () => {
     // AWS names its credentials and its region in the environment.
     const allowed = /^src\/(cli\/|config\/load\.ts|core\/wire\/s3\.ts)/
     const touching = sources.filter((file) => /\bprocess\.(argv|env|exit)\b/.test(textOf(file)) && !allowed.test(file))
     assert.deepEqual(touching, [])
   })
 
-  it('names statuses of answers in http, admin and server only', () => {
+  it('response statuses only in http, admin and server', () => {
     const others = sources.filter((file) => file.startsWith('src/') && !/^src\/(http|admin|server)\//.test(file))
     assert.deepEqual(
       others.filter((file) => /\bstatus: [45]\d\d\b/.test(textOf(file))),
@@ -212,21 +212,21 @@ describe('architecture', () => {
     )
   })
 
-  it('has no default export', () => {
+  it('no default exports', () => {
     assert.deepEqual(
       sources.filter((file) => /^export default\b/m.test(textOf(file))),
       [],
     )
   })
 
-  it('keeps no state in a module but the folders of this process', () => {
+  it("no module state except the process's folders", () => {
     assert.deepEqual(
       sources.flatMap((file) => stateIn(textOf(file)).map((name) => `${file}: ${name}`)),
       ['src/data-folder/process.ts: processFolders'],
     )
   })
 
-  it('knows state when it sees it', () => {
+  it('the state check detects state', () => {
     const state = [
       'let one = 1',
       'export var one = 1',
@@ -271,7 +271,7 @@ describe('architecture', () => {
     )
   })
 
-  it('opens every file with what it is', () => {
+  it('every file begins with a header comment', () => {
     assert.deepEqual(
       sources.filter((file) => !/^(#!.*\n)?(\/\/|\/\*)/.test(textOf(file))),
       [],
@@ -285,13 +285,13 @@ describe('architecture', () => {
     ['express', '5.0.0'],
   ]
   for (const [name, floor] of floors) {
-    it(`runs on ${name} ${floor} or later, where known holes are closed`, () => {
+    it(`${name} ${floor} or later, without known vulnerabilities`, () => {
       const installed = versionOf(name)
       assert.ok(isAtLeast(installed, floor), `${name} is ${installed}`)
     })
   }
 
-  it('compares versions by number', () => {
+  it('versions are compared by number', () => {
     assert.ok(isAtLeast('8.12.10', '8.12.2'))
     assert.ok(!isAtLeast('8.9.9', '8.12.2'))
     assert.ok(isAtLeast('10.0.0', '8.12.2'))

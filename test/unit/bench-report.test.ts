@@ -24,7 +24,7 @@ const run: Run = {
   tried: [{ trial: { id: 'race', what: 'stalls', script: '', quick: {} }, lines: ['holds  one', '(ended with 1)'] }],
 }
 
-test('a run is written with its machine, aims that are met and not met, peers that are missing, and trials', () => {
+test('report: machine, aims met and missed, missing peers, trials', () => {
   const text = section(run)
   assert.match(text, /^2 x a processor; load 0\.5 when it began and 1\.5 when it ended; 7 rounds of 4 s/m)
   assert.match(text, /\| proxy \| 200 \| 0\.50 \| 0\.75, not met \|/)
@@ -33,7 +33,7 @@ test('a run is written with its machine, aims that are met and not met, peers th
   assert.match(text, /`race`, stalls:\n\n```text\nholds {2}one\n\(ended with 1\)\n```/)
 })
 
-test('the plot has a bar for each peer, red where the aim is not met, and a mark for the aim', () => {
+test('plot: a bar per peer, red below the aim, aim marked', () => {
   const plot = bars([
     { name: 'miss of proxy', ratio: 0.5, aim: 0.75 },
     { name: 'hot of bare', ratio: 1.1, aim: 1 },

@@ -13,7 +13,7 @@ import { addDirectory, addNode, type BlockMap, noise, text } from '../support/fi
 
 const cidOf = (digest: Uint8Array): CID => CID.createV1(0x55, create(0x12, digest))
 
-test('the multihash in base32, whatever its length', () => {
+test('block key is the multihash in base32, any length', () => {
   for (let length = 0; length < 70; length++) {
     const cid = cidOf(noise(length, length + 1))
     assert.equal(blockKey(cid), base32.encode(cid.multihash.bytes))
@@ -44,7 +44,7 @@ const ofText = {
   'blake2s-256': 'bafk6bzaced5macq6mfraxyh2uzb4kx53gpxitkzwyygjwtwxvowuc2b5lk36o',
 }
 
-test('hash functions of Kubo → a block is proved', () => {
+test("Kubo's hash functions → verified", () => {
   for (const [name, spelled] of Object.entries(ofText)) {
     const cid = CID.parse(spelled)
     assert.equal(hashCode(name), cid.multihash.code, name)
@@ -53,13 +53,13 @@ test('hash functions of Kubo → a block is proved', () => {
   }
 })
 
-test('SHA-1, cut digests, codes without a function → proved by nothing', () => {
+test('SHA-1, truncated digests, unknown functions → never verified', () => {
   const sha1 = CID.parse('bafkrcffkpbnnzi7437qyqsxiidqty3jjjisbj2a')
   const shake128 = CID.createV1(0x55, create(0x18, new Uint8Array(32)))
   for (const cid of [sha1, shake128, CID.createV1(0x55, create(0x16, new Uint8Array(20)))]) assert.ok(!isProvable(cid))
 })
 
-test('base256emoji, as text and as URLs have it → the CID', () => {
+test('base256emoji, plain and percent-encoded → the CID', () => {
   const emoji = '🚀🪐👀💻😅🍺🍑🤞🙏🐸🌸😩🤣😷🙃👌🤫✈✨💋✈😌😰🍎🧡😒😄😀☄💧👈🎂💧💐💻❄😎'
   for (const spelled of [emoji, encodeURIComponent(emoji), encodeURIComponent(emoji).toLowerCase()])
     assert.equal(parseCid(spelled)?.toString(), ofText['sha2-256'])
@@ -67,7 +67,7 @@ test('base256emoji, as text and as URLs have it → the CID', () => {
     assert.equal(parseCid(bad), undefined)
 })
 
-test('a key takes hardly more memory than its letters', () => {
+test('key memory is close to its length', () => {
   setFlagsFromString('--expose-gc')
   const collect = runInNewContext('gc') as () => void
   const keys = new Set<string>()
@@ -85,7 +85,7 @@ test('a key takes hardly more memory than its letters', () => {
   assert.ok(each < 300, `${each.toFixed(0)} bytes a key`)
 })
 
-test('the quick way to read the CID of a leaf knows what the other one knows, and nothing else', () => {
+test('fast leaf parser agrees with the general parser', () => {
   for (let seed = 0; seed < 200; seed++) {
     const text = cidOf(noise(32, seed)).toString()
     const [quick, usual] = [parseLeaf(text), parseCid(text)]
@@ -109,7 +109,7 @@ test('the quick way to read the CID of a leaf knows what the other one knows, an
     assert.equal(parseLeaf(cid.toString()), undefined)
 })
 
-test('a CID in a block is the one that the library reads there, and the usual ones have no memory of their own', () => {
+test('CID in a block agrees with the library, usually without own memory', () => {
   const sha256 = create(0x12, noise(32, 1))
   const usual = [CID.createV0(sha256), ...[0x55, 0x70, 0x71].map((code) => CID.createV1(code, sha256))]
   const others = [
@@ -134,7 +134,7 @@ test('a CID in a block is the one that the library reads there, and the usual on
   }
 })
 
-test('a node with many links is decoded once, what is none is refused each time, and no larger buffer is kept', async () => {
+test('many links → decoded once; malformed → refused each time', async () => {
   const blocks: BlockMap = new Map()
   const names = Object.fromEntries(
     Array.from({ length: 50 }, (_, index) => [`file ${index}`, text(`content ${index}`)]),
@@ -156,7 +156,7 @@ test('a node with many links is decoded once, what is none is refused each time,
   for (let turn = 0; turn < 2; turn++) assert.throws(() => readNode(other, noise(2000, 1)), /not a dag-pb block/)
 })
 
-test('nodes that are passed once leave in the memory what was prepared, and find it', async () => {
+test('readOnce uses prepared nodes and leaves them cached', async () => {
   const blocks: BlockMap = new Map()
   const linked = (count: number, seed: number): CID =>
     addNode(blocks, { Links: Array.from({ length: count }, (_, at) => ({ Hash: cidOf(noise(32, seed + at)) })) })
@@ -172,7 +172,7 @@ test('nodes that are passed once leave in the memory what was prepared, and find
   assert.equal(readOnce(large, bytesOf(large)), prepared)
 })
 
-test('a large node is decoded in turns before it is asked for, and is the same; what is none is refused as it was', async () => {
+test('large node prepared in slices → same result or refusal', async () => {
   const blocks: BlockMap = new Map()
   const cid = addNode(blocks, { Links: Array.from({ length: 30_000 }, () => ({ Hash: cidOf(noise(32, 1)) })) })
   const bytes = blocks.get(blockKey(cid)) ?? assert.fail()

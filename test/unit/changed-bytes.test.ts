@@ -121,7 +121,7 @@ async function broughtBy(sent: Uint8Array<ArrayBuffer>): Promise<number> {
   }
 }
 
-describe('every single change', () => {
+describe('every single-byte change', () => {
   let server: Server
   let upstream: Upstream
   /** What it answers next. Without a length the answer ends as if it were whole. */
@@ -160,14 +160,14 @@ describe('every single change', () => {
     return less
   }
 
-  test('to a CAR that an upstream sends gives the true blocks or a failure', async () => {
+  test('CAR from an upstream → true blocks or a failure', async () => {
     assert.equal(await broughtBy(Buffer.from(car)), file.length)
     let less = 0
     for (const bytes of singleChanges(car)) less += Number((await broughtBy(bytes)) < file.length)
     assert.ok(less > 8 * Buffer.concat(sections).byteLength, `${less} were seen`)
   })
 
-  test('to a CAR, and to the order of its sections, gives a request the true blocks or a failure', async () => {
+  test('CAR, and section order → true blocks or a failure', async () => {
     assert.equal(await tryEach(file, 'car', [car, car]), 0)
     // Each kind of change, at some of the bytes.
     const some = [...singleChanges(car)].filter((_bytes, index) => index % 61 === 0)
@@ -179,13 +179,13 @@ describe('every single change', () => {
     await tryEach(file, 'car', orders.map(carOf))
   })
 
-  test('to a raw block that an upstream sends is a failure', async () => {
+  test('raw block from an upstream → failure', async () => {
     assert.equal(await tryEach([leaf], 'raw', [leaf.bytes, leaf.bytes]), 0)
     const all = [...singleChanges(leaf.bytes)]
     assert.equal(await tryEach([leaf], 'raw', all), all.length)
   })
 
-  test('to a file of the disk tier gives true bytes or none, counts what is false, and deletes it', async () => {
+  test('disk tier file → true bytes or none, counted and deleted', async () => {
     const path = await tempFolder()
     const lease = createKept().lease()
     const open = () => disk.create(disk.options.parse({ path }), { ...context, data: path })

@@ -10,7 +10,7 @@ const cidOf = (digest: Uint8Array): CID => CID.createV1(0x55, create(0x12, diges
 const made = (from: number, to: number): CID[] =>
   Array.from({ length: to - from }, (_, index) => addBlock(new Map(), 0x55, text(`${from + index}`)))
 
-test('what was added is there, once, and nothing else is', () => {
+test('has exactly what was added', () => {
   const [some, others] = [made(0, 3000), made(3000, 6000)]
   const set = createCidSet()
   for (const cid of [...some, ...some]) set.add(cid)
@@ -20,7 +20,7 @@ test('what was added is there, once, and nothing else is', () => {
   assert.ok(set.has(CID.createV1(0x70, (some[0] as CID).multihash)), 'whatever it is read as')
 })
 
-test('hashes of nothing but zeros, and short ones', () => {
+test('all-zero and short digests', () => {
   const set = createCidSet()
   const odd = [new Uint8Array(32), Uint8Array.of(7), new Uint8Array()].map(cidOf)
   assert.ok(!odd.some((cid) => set.has(cid)))
@@ -28,7 +28,7 @@ test('hashes of nothing but zeros, and short ones', () => {
   assert.ok(odd.every((cid) => set.has(cid)))
 })
 
-test('hashes chosen to collide cost no more than others', () => {
+test('digests chosen to collide → no slower', () => {
   for (const [byte, step] of [
     [24, 2 ** 5],
     [28, 2 ** 8],

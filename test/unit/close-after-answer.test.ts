@@ -11,7 +11,7 @@ import { openFront } from '../support/front.ts'
 const patient: LingerLimits = { mostBytes: 1e9, fullMs: 60_000, quietMs: 60_000, mostMs: 60_000 }
 const megabyte = Buffer.alloc(1_000_000)
 
-describe('a client that was answered while it sends', () => {
+describe('client answered while sending', () => {
   let server: Server | undefined
   afterEach(() => {
     server?.closeAllConnections()
@@ -51,15 +51,15 @@ describe('a client that was answered while it sends', () => {
     return sent
   }
 
-  it('is let go when nothing comes any more', async () => {
+  it('silent → closed', async () => {
     assert.equal(await flood({ quietMs: 50 }, Buffer.from('x')), 1)
   })
 
-  it('is let go when it has had all the time there is, though it still sends', async () => {
+  it('still sending at the time limit → closed', async () => {
     assert.ok((await flood({ mostMs: 300 }, Buffer.from('x'), { everyMs: 20 })) > 1)
   })
 
-  it('is read no more when enough was thrown away, and let go a moment later', async () => {
+  it('discard limit reached → reading stops, closed soon after', async () => {
     for (const isFull of [false, true]) {
       const sent = await flood({ mostBytes: 5_000_000, fullMs: 100, mostMs: 2000 }, megabyte, { everyMs: 0, isFull })
       assert.ok(sent >= 5_000_000 && sent < 60_000_000, `${sent} bytes`)
@@ -67,7 +67,7 @@ describe('a client that was answered while it sends', () => {
     }
   })
 
-  it('has its connection closed at once when it has sent everything', async () => {
+  it('everything sent → closed at once', async () => {
     server = createServer((request, response) => {
       closeAfter(request, response)
       request.resume().on('end', () => response.end('done'))
@@ -83,7 +83,7 @@ describe('a client that was answered while it sends', () => {
   })
 })
 
-describe('what stands behind a request whose answer ends the connection', () => {
+describe('bytes after a request whose response closes the connection', () => {
   const hidden = 'GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n'
   const chunked = 'POST /first HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n'
   const rows: readonly (readonly [what: string, pieces: readonly string[]])[] = [
@@ -92,7 +92,7 @@ describe('what stands behind a request whose answer ends the connection', () => 
     ['behind another answer that is not out', [`GET /slow HTTP/1.1\r\nHost: a\r\n\r\n${chunked}0\r\n\r\n${hidden}`]],
   ]
   for (const [what, pieces] of rows)
-    it(`is not handled as a request: ${what}`, async () => {
+    it(`${what} → not handled as a request`, async () => {
       const handled: string[] = []
       const { front, port, close } = await openFront((request, response) => {
         handled.push(request.url ?? '')

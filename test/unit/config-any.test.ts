@@ -212,7 +212,7 @@ const oddLines = [
   ],
 ]
 
-describe('a configuration that was changed', () => {
+describe('mutated configuration', () => {
   let folder: string
   before(async () => {
     folder = await tempFolder()
@@ -231,7 +231,7 @@ describe('a configuration that was changed', () => {
     return error
   }
 
-  test('in one place is used, or refused with a complaint that names the place', () => {
+  test('one value changed → accepted, or an error at that place', () => {
     assert.equal(
       refusal(() => parseConfig(valid)),
       undefined,
@@ -250,7 +250,7 @@ describe('a configuration that was changed', () => {
     assert.ok(count > 25, `${count} were refused`)
   })
 
-  test('in its text is used, or refused with complaints that name a key or a line', () => {
+  test('text changed → accepted, or an error with key or line', () => {
     const { listen, admin, upload, retrieval, log } = valid
     const text = stringify({ listen, admin, upload, retrieval, log })
     assert.equal(refusalOf(text), undefined)
@@ -288,9 +288,9 @@ describe('a configuration that was changed', () => {
     'a long key': `${'lisen'.repeat(many)}: 1`,
     'a long text': `listen: ${'9'.repeat(many * 10)}`,
   }))
-    test(`with ${name} is refused`, () => assert.ok(refusalOf(text)))
+    test(`with ${name} → refused`, () => assert.ok(refusalOf(text)))
 
-  test('with lists in lists is refused also where a program says it', () => {
+  test('nested lists from a program → refused', () => {
     let deep: unknown = []
     for (let depth = 0; depth < 100_000; depth++) deep = [deep]
     const round: Record<string, unknown> = { level: 'debug' }

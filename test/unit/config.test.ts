@@ -104,7 +104,7 @@ describe('configuration', () => {
     })
   }
 
-  it('is the shipped default without a file, with the same defaults as the schema', () => {
+  it("no file → shipped default, equal to the schema's defaults", () => {
     assert.deepEqual(loadConfig(undefined, {}), parseConfig({}))
   })
 
@@ -126,7 +126,7 @@ describe('configuration', () => {
     log: { level: 'debug' },
   }
 
-  it('can be made from another one, with what is to be different', () => {
+  it('derived from another with overrides', () => {
     for (const said of [{}, full]) {
       const first = parseConfig(said)
       assert.deepEqual(parseConfig({ ...first }), first)
@@ -137,7 +137,7 @@ describe('configuration', () => {
     }
   })
 
-  it('is made of what is said, frozen or not, and is known as one', () => {
+  it('from plain or frozen input → recognized as a configuration', () => {
     const said = Object.freeze({ data: '/tmp/somewhere', log: Object.freeze({ level: 'warn' }) })
     const config = parseConfig(said)
     assert.equal(config.log.level, 'warn')
@@ -145,7 +145,7 @@ describe('configuration', () => {
     assert.deepEqual(Object.getOwnPropertySymbols({ ...config }), [])
   })
 
-  it('takes the file CIDGATE_CONFIG names, unless one is named on the command line', () => {
+  it('CIDGATE_CONFIG is used unless the command line names a file', () => {
     const archive = new URL('archive.yaml', casesFolder).pathname
     assert.deepEqual(loadConfig(undefined, { CIDGATE_CONFIG: archive }).retrieval.upstreams, [])
     assert.notDeepEqual(
@@ -154,7 +154,7 @@ describe('configuration', () => {
     )
   })
 
-  it('names the position of each mistake: file, line and column, or the variable', () => {
+  it('each mistake has file, line and column, or variable', () => {
     const file = new URL('places.yaml', casesFolder).pathname
     const places = refused(() => loadConfig(file, { CIDGATE_ADMIN: 'nowhere', LONG: 'a-secret-of-its-reader' }))
       .message.split('\n')
@@ -168,14 +168,14 @@ describe('configuration', () => {
     ])
   })
 
-  it('says so when the file cannot be read', () => {
+  it('unreadable file → reported', () => {
     assert.deepEqual(
       errorsOf(() => loadConfig('/nowhere/cidgate.yaml', {})),
       ['config: /nowhere/cidgate.yaml: cannot be read: ENOENT (expected a file)'],
     )
   })
 
-  it('reads a secret from a file, without the newline an editor leaves', () => {
+  it('secret from a file → without trailing newline', () => {
     const folder = mkdtempSync(join(tmpdir(), 'cidgate-'))
     try {
       const secret = join(folder, 'token')
@@ -192,15 +192,15 @@ describe('configuration', () => {
     }
   })
 
-  it('has a schema for editors that is up to date (npm run schema)', () => {
+  it('editor schema is up to date (npm run schema)', () => {
     assert.equal(readFileSync(shipped('config/schema.json'), 'utf8'), jsonSchema())
   })
 
-  it('has a page of every option that is up to date (npm run schema)', () => {
+  it('options page is up to date (npm run schema)', () => {
     assert.equal(readFileSync(new URL('../../docs/configuration.md', import.meta.url), 'utf8'), reference())
   })
 
-  it('describes every option', () => {
+  it('every option has a description', () => {
     const undescribed: string[] = []
     const walk = (part: { properties?: Record<string, object>; description?: string }, path: string) => {
       for (const [key, value] of Object.entries(part.properties ?? {})) {
@@ -213,7 +213,7 @@ describe('configuration', () => {
     assert.deepEqual(undescribed, [])
   })
 
-  it('public upstreams reviewed more than 90 days ago → a note', async () => {
+  it('upstream list reviewed over 90 days ago → note', async () => {
     const { retrieval } = parseConfig({})
     const places = retrieval.upstreams.map(({ options }) => String(Object(options).url))
     assert.ok(places.length >= 8)
@@ -236,7 +236,7 @@ describe('configuration', () => {
 
   const examples = readdirSync(shipped('config/examples/'))
   for (const file of examples) {
-    it(`accepts the example ${file}`, () => {
+    it(`example ${file} → accepted`, () => {
       const path = shipped(`config/examples/${file}`)
       // An example names secrets of its reader: here they are all set.
       const names = [...readFileSync(path, 'utf8').matchAll(/(?<!\$)\$\{(\w+)\}/g)].map(([, name = '']) => name)
@@ -249,8 +249,8 @@ describe('configuration', () => {
   }
 })
 
-describe('the options of a backend', () => {
-  it('are never names that the list itself uses', () => {
+describe('backend options', () => {
+  it('never use names reserved by the list', () => {
     const kinds = (shape: z.ZodRawShape) => ({ one: { use: 'one', options: z.strictObject(shape) } })
     for (const key of ['use', 'name']) assert.throws(() => entries(kinds({ [key]: z.string() })), /one .+ its own: /)
     assert.throws(() => entriesWith(kinds({ perMinute: z.int() }), { perMinute: z.int() }, 'one'), /perMinute/)

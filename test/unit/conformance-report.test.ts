@@ -13,8 +13,8 @@ const lines = (outcomes: Record<string, string>): string =>
     .concat('no JSON at all', JSON.stringify({ Action: 'pass', Package: 'all of it' }))
     .join('\n')
 
-describe('the report of the conformance suite', () => {
-  test('counts the leaves, and not what the suite says of itself', () => {
+describe('conformance report', () => {
+  test('counts leaf tests only', () => {
     const { passed, failed } = readReport(
       lines({
         TestMetadata: 'pass',
@@ -31,11 +31,11 @@ describe('the report of the conformance suite', () => {
     assert.deepEqual([...failed], ['TestOne/b/header'])
   })
 
-  test('a test that dies before its first case is a failure', () => {
+  test('test that fails before its first case → failure', () => {
     assert.deepEqual([...readReport(lines({ TestOne: 'fail' })).failed], ['TestOne'])
   })
 
-  test('a case counts once, in the first group that had it', () => {
+  test('case counts once, in its first group', () => {
     const run = (...names: string[]) => ({ passed: new Set(names), failed: new Set<string>() })
     const cases = sorted(
       new Map([
@@ -70,7 +70,7 @@ describe('the report of the conformance suite', () => {
   ])
   const kubo = column('Kubo', ['a', 'b'], ['c'])
 
-  test('says what the first column passes and another does not, or was not asked', () => {
+  test('lists differences to the first column', () => {
     assert.deepEqual(judged([kubo, column('ours', ['a', 'b'], ['c'])], cases), {
       missed: [],
       shared: ['ours: two: c: failed'],
@@ -83,13 +83,13 @@ describe('the report of the conformance suite', () => {
     assert.deepEqual(judged([kubo, ofTwo], cases), { missed: [], shared: [] })
   })
 
-  test('a case that no group has run, and a run of nothing, are mistakes', () => {
+  test('unexpected case or empty run → error', () => {
     const more = column('Kubo', ['a', 'b', 'c', 'd'])
     assert.deepEqual(judged([more, more], cases).missed, ['in no group: Kubo: d', 'in no group: Kubo: d'])
     assert.deepEqual(judged([column('Kubo', [])], new Map()).missed, ['nothing was run'])
   })
 
-  test('the table has a row for each group and one for all', () => {
+  test('table has a row per group and a total', () => {
     const ofTwo = column('ours', ['c'], [], (group) => group === 'two')
     assert.deepEqual(table([kubo, ofTwo], cases).split('\n'), [
       '| group | Kubo | ours |',

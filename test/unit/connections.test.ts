@@ -40,7 +40,7 @@ const limitsOf = (most: number, perClient = most): ConnectionLimits => ({
 })
 const connectionsOf = (limits: ConnectionLimits) => createConnections(limits, { clock: createFakeClock() })
 
-test('thousands of idle connections of one client shut nobody out, and cost no connection of another client', () => {
+test('thousands of idle connections of one client → others unaffected', () => {
   const connections = connectionsOf(limitsOf(1000))
   const honest = Array.from({ length: 20 }, (_, at) => madeConnection(`10.0.0.${at}`))
   for (const socket of honest) assert.ok(connections.admit(socket))
@@ -50,7 +50,7 @@ test('thousands of idle connections of one client shut nobody out, and cost no c
   assert.deepEqual([honest.filter(({ gone }) => gone).length, connections.refused], [0, 0])
 })
 
-test('busy connections are kept: where all are busy, the next one is refused until one closes', () => {
+test('all connections busy → next refused until one closes', () => {
   const connections = connectionsOf(limitsOf(100))
   const busy = Array.from({ length: 100 }, (_, at) => madeConnection(`10.0.0.${at % 7}`, true))
   for (const socket of busy) assert.ok(connections.admit(socket))
@@ -67,7 +67,7 @@ test('busy connections are kept: where all are busy, the next one is refused unt
   assert.equal(busy.slice(0, 90).filter(({ gone, isBusy }) => gone && isBusy).length, 1, 'the one that the test closed')
 })
 
-test('one client has its own bound, which the operator changes and a proxy of the operator does not have', () => {
+test('limit per client is configurable; trusted proxies are exempt', () => {
   const connections = connectionsOf(limitsOf(10, 2))
   const first = madeConnection('a')
   assert.ok(
@@ -84,7 +84,7 @@ test('one client has its own bound, which the operator changes and a proxy of th
   assert.equal(connections.size, 10)
 })
 
-test('a connection without a first answer is no idle one for a second: it is kept, and the next one is told 503', () => {
+test('new connections are not evicted as idle; next gets 503', () => {
   const clock = createFakeClock()
   const connections = createConnections(limitsOf(20, 10), { clock })
   const made = (address: string) => madeConnection(address, false, true)
@@ -109,7 +109,7 @@ test('a connection without a first answer is no idle one for a second: it is kep
   assert.equal(told(first).length, before + 1, 'what asked nothing in a second makes room, and is told so')
 })
 
-test('a connection that was refused waits a second for its client to read that, and few of them wait at once', async () => {
+test('refused connections linger a second, few at once', async () => {
   const clock = createFakeClock()
   const connections = createConnections(limitsOf(32), { clock })
   for (let count = 0; count < 32; count++) connections.admit(madeConnection('a', true))
@@ -132,7 +132,7 @@ test('files and stores keep a quarter of the descriptors', () => {
   assert.ok(connectionsWithin(1_000_000_000, descriptorsLeft()) > 0)
 })
 
-test('over HTTP: of clients that come all at once each reads an answer: those that there is room for theirs, the others 503', async (t) => {
+test('HTTP: burst of clients → each gets a response or 503', async (t) => {
   const connections = createConnections(limitsOf(8), { clock: createFakeClock() })
   const { port, close } = await openFront((_request, response) => response.end('here'), { connections })
   t.after(close)
@@ -154,7 +154,7 @@ test('over HTTP: of clients that come all at once each reads an answer: those th
   assert.ok(statuses.includes('200'))
 })
 
-test('over HTTP: an idle connection is closed for the next client, and with all of them busy that is 503', async (t) => {
+test('HTTP: idle connection evicted; all busy → 503', async (t) => {
   const held: ServerResponse[] = []
   const clock = createFakeClock()
   const connections = createConnections(limitsOf(2), { clock })

@@ -91,8 +91,8 @@ function descend(cid: CID, blocks: BlockMap): string[] {
   return [cid.toString(), ...[...block.links()].flatMap(([, link]) => descend(link, blocks))]
 }
 
-describe('what a CAR holds', () => {
-  test('every file layout, enough to be read from it alone', async () => {
+describe('content of a CAR', () => {
+  test('every file layout → readable from its CAR alone', async () => {
     for (const [name, { cid, bytes }] of Object.entries(all.files)) {
       for (const scope of ['entity', 'all']) {
         const { sent, roots } = await carOf(cid.toString(), `dag-scope=${scope}`)
@@ -101,14 +101,14 @@ describe('what a CAR holds', () => {
       }
     }
   })
-  test('the blocks of the path first, then those below, in order', async () => {
+  test('path blocks first, then those below, in order', async () => {
     const { cids } = await carOf(`${all.directory}/sub/big.bin`)
     const { resolution } = await render(`${all.directory}/sub/big.bin`)
     const { entity, roots } = resolution
     assert.deepEqual(cids, [...roots.slice(0, -1).map(String), ...descend(entity.cid, all.blocks)])
     assert.ok(cids.length > 4)
   })
-  test('through a HAMT: the shards on the way and no others', async () => {
+  test('HAMT path → only the shards on it', async () => {
     const { sent, cids } = await carOf(`${all.hamt}/file-777.txt`, 'dag-scope=block')
     const everyShard = (await carOf(`${all.hamt}`, 'dag-scope=entity')).cids
     assert.ok(cids.length >= 3 && cids.length < everyShard.length, `${cids.length} of ${everyShard.length}`)
@@ -116,14 +116,14 @@ describe('what a CAR holds', () => {
     const { entity } = await resolve(again, parsePath(`${all.hamt}/file-777.txt`))
     assert.equal(Buffer.from(entity.block).toString(), 'content 777')
   })
-  test('block: the last block and no more', async () => {
+  test('scope block → the last block only', async () => {
     assert.deepEqual((await carOf(`${all.directory}`, 'dag-scope=block')).cids, [all.directory.toString()])
     assert.equal((await carOf(`${all.directory}/sub/big.bin`, 'dag-scope=block')).cids.length, 3)
   })
-  test('entity of a flat directory: its one block', async () => {
+  test('scope entity, flat directory → one block', async () => {
     assert.deepEqual((await carOf(`${all.directory}`, 'dag-scope=entity')).cids, [all.directory.toString()])
   })
-  test('entity of a HAMT: enough to list it, none of its files', async () => {
+  test('scope entity, HAMT → its shards, no files', async () => {
     const { sent } = await carOf(`${all.hamt}`, 'dag-scope=entity')
     assert.ok(sent.every(({ cid }) => cid.code === 0x70))
     const entry = await exporter(all.hamt, {
@@ -136,11 +136,11 @@ describe('what a CAR holds', () => {
     if (entry.type !== 'directory') assert.fail(entry.type)
     assert.equal((await Array.fromAsync(entry.entries())).length, 1500)
   })
-  test('all of a directory: everything below it', async () => {
+  test('scope all, directory → everything below', async () => {
     const { cids } = await carOf(`${all.hamt}`)
     assert.deepEqual(new Set(cids), new Set(descend(all.hamt, all.blocks)))
   })
-  test('a document: its links only with everything', async () => {
+  test('document links → followed only with scope all', async () => {
     assert.deepEqual((await carOf(`${all.cbor}`, 'dag-scope=entity')).cids, [all.cbor.toString()])
     assert.deepEqual((await carOf(`${all.cbor}`)).cids, descend(all.cbor, all.blocks))
     assert.deepEqual((await carOf(`${all.cbor}/inside/file`)).cids, [
@@ -149,7 +149,7 @@ describe('what a CAR holds', () => {
     ])
     assert.deepEqual((await carOf(`${all.cbor}/inside/number`)).cids, [all.cbor.toString()])
   })
-  test('identity blocks never, wherever they stand', async () => {
+  test('identity blocks → never sent', async () => {
     const { cids, roots } = await carOf(all.identity.toString(), 'car-dups=y')
     assert.deepEqual([cids, roots], [[], [all.identity.toString()]])
     const blocks: BlockMap = new Map()
@@ -163,14 +163,14 @@ describe('what a CAR holds', () => {
       for (const scope of ['block', 'entity', 'all'])
         assert.deepEqual((await carOf(cid.toString(), `dag-scope=${scope}`, blocks)).cids, [cid.toString()])
     })
-  test('child that does not decode → sent, and its siblings too', async () => {
+  test('child that does not decode → sent, with its siblings', async () => {
     const blocks: BlockMap = new Map()
     const [bad, good] = [addBlock(blocks, 0x71, text('garbage')), addBlock(blocks, 0x55, text('good'))]
     const root = addCbor(blocks, [bad, good])
     assert.deepEqual((await carOf(root.toString(), '', blocks)).cids, [root, bad, good].map(String))
   })
   for (const codec of [dagCbor, dagJson])
-    test(`path to a value in ${codec.name} → all below that value and nothing beside it`, async () => {
+    test(`path to a value in ${codec.name} → everything below that value`, async () => {
       const blocks: BlockMap = new Map()
       const leaves = ['before', 'one', 'two', 'three', 'after'].map((name) => addBlock(blocks, 0x55, text(name)))
       const [before, one, two, three, after] = leaves
@@ -188,7 +188,7 @@ describe('what a CAR holds', () => {
       ] as const)
         assert.deepEqual(await cidsAt(path, query), [String(root)])
     })
-  test('the links of a document in their order, and all of them however long it is', async () => {
+  test('document links → in order and complete, at any length', async () => {
     const blocks: BlockMap = new Map()
     const [one, two, three] = ['1', '2', '3'].map((name) => addBlock(blocks, 0x55, text(name)))
     const numbers = new Array(300_000).fill(1)
@@ -197,7 +197,7 @@ describe('what a CAR holds', () => {
   })
 })
 
-test('CAR: links of a document in stored order, also with keys that look like numbers', async () => {
+test('document links → stored order, even with numeric keys', async () => {
   const blocks: BlockMap = new Map()
   const leaves = ['one', 'two', 'three', 'four'].map((word) => addBlock(blocks, 0x55, text(word)))
   const [one, two, three, four] = leaves
@@ -224,19 +224,19 @@ describe('duplicates', () => {
     const root = await addDirectory(blocks, { 'a.bin': bytes, 'b.bin': bytes })
     return { blocks, root }
   }
-  test('n: each block once', async () => {
+  test('dups=n → each block once', async () => {
     const { blocks, root } = await same()
     const { cids } = await carOf(root.toString(), 'car-dups=n', blocks)
     assert.equal(cids.length, new Set(cids).size)
     assert.deepEqual(new Set(cids), new Set(descend(root, blocks)))
   })
-  test('y: each time it stands there', async () => {
+  test('dups=y → each occurrence', async () => {
     const { blocks, root } = await same()
     const { cids } = await carOf(root.toString(), 'car-dups=y', blocks)
     assert.deepEqual(cids, descend(root, blocks))
     assert.ok(cids.length > new Set(cids).size)
   })
-  test('n with a range: a part that is needed more of later is walked again', async () => {
+  test('dups=n with a range → partly sent parts are revisited', async () => {
     const blocks: BlockMap = new Map()
     const leaf = (name: string) => ({ Name: '', Hash: addBlock(blocks, 0x55, text(name)), Tsize: 4 })
     const file = (size: bigint, links: ReturnType<typeof leaf>[]) =>
@@ -251,7 +251,7 @@ describe('duplicates', () => {
 })
 
 describe('entity-bytes', () => {
-  test('makes the links alone that lead to the range', async (t) => {
+  test('only links into the range are created', async (t) => {
     const blocks: BlockMap = new Map()
     // Of a hash that the library reads, so that its calls can be counted.
     const Links = Array.from({ length: 5000 }, (_, at) => {
@@ -290,24 +290,24 @@ describe('entity-bytes', () => {
       assert.deepEqual(placeEntityBytes(parseEntityBytes(value), size), { from, to }))
   }
   for (const value of ['1026:*', '9999:10000', '0:-2000', '800:-900']) {
-    test(`${value} of ${size} bytes: none`, () =>
+    test(`${value} of ${size} bytes → none`, () =>
       assert.equal(placeEntityBytes(parseEntityBytes(value), size), undefined))
   }
   for (const value of ['', '5', ':', '5:', ':5', '*:5', 'a:b', '1:2:3', '10:5', '-1:-5', '1e3:*', '0x1:*', ' 1:2']) {
-    test(`${JSON.stringify(value)} is malformed`, () =>
+    test(`${JSON.stringify(value)} → malformed`, () =>
       assert.throws(
         () => parseEntityBytes(value),
         (error) => isFailure(error, 'malformed'),
       ))
   }
-  test('what a cold file is asked with', () => {
+  test('cold file → range hint for upstreams', () => {
     assert.deepEqual(hintOf(parseEntityBytes('5:*')), { from: 5 })
     assert.deepEqual(hintOf(parseEntityBytes('5:9')), { from: 5, to: 9 })
     assert.deepEqual(hintOf(parseEntityBytes('5:-9')), { from: 5 })
     assert.equal(hintOf(parseEntityBytes('-5:*')), undefined)
   })
 
-  test('as few blocks as prove the range, and enough to read it', async () => {
+  test('sends the fewest blocks that prove the range', async () => {
     const { cid, bytes } = all.files.deepV0
     for (const [from, to] of [
       [0, 0],
@@ -321,7 +321,7 @@ describe('entity-bytes', () => {
       assert.deepEqual(new Uint8Array(read), bytes.slice(from, to + 1))
     }
   })
-  test('a block that is missing elsewhere does not matter', async () => {
+  test('missing block outside the range → ignored', async () => {
     const { cid } = all.files.chunkedV0
     const [, first, second] = descend(cid, all.blocks)
     const blocks = new Map(all.blocks)
@@ -332,15 +332,15 @@ describe('entity-bytes', () => {
     assert.equal(after.cids.length, 2)
     await rejects(carOf(cid.toString(), '', blocks), 'not-found')
   })
-  test('none of the bytes: the root proves it', async () => {
+  test('empty range → the root proves it', async () => {
     const { cid } = all.files.chunkedV0
     assert.deepEqual((await carOf(cid.toString(), 'entity-bytes=99999999:*')).cids, [cid.toString()])
   })
-  test('ignored for what is no file', async () => {
+  test('not a file → ignored', async () => {
     const { cids } = await carOf(all.hamt.toString(), 'entity-bytes=0:1')
     assert.deepEqual(cids, (await carOf(all.hamt.toString(), 'dag-scope=entity')).cids)
   })
-  test('a cold path costs one answer: the first block is asked for with path, scope and range', async () => {
+  test('cold path → one request with path, scope and range', async () => {
     const session = memorySession(new Map())
     await rejects(
       resolve(session, parsePath(`${all.directory}/sub/big.bin`), car.wants(asked('entity-bytes=5:9'))),
@@ -355,16 +355,16 @@ describe('entity-bytes', () => {
   })
 })
 
-describe('how it is asked for and described', () => {
+describe('parameters and headers', () => {
   const refused = ['car-version=2', 'car-order=bfs', 'car-dups=maybe', 'dag-scope=half', 'entity-bytes=x']
   for (const query of refused) {
-    test(`${query} is malformed`, () =>
+    test(`${query} → malformed`, () =>
       assert.throws(
         () => car.wants(asked(query)),
         (error) => isFailure(error, 'malformed') && error.source === 'client',
       ))
   }
-  test('order and dups are echoed; the query wins over Accept', async () => {
+  test('order and dups are echoed; query overrides Accept', async () => {
     const { cid } = all.files.hello
     const typeOf = async (query: string, parameters = {}) =>
       (await render(cid.toString(), query, all.blocks, parameters)).rendering.type
@@ -372,7 +372,7 @@ describe('how it is asked for and described', () => {
     assert.match(await typeOf('', { order: 'unk', dups: 'y' }), /order=unk; dups=y/)
     assert.match(await typeOf('car-order=dfs&car-dups=y', { order: 'unk', dups: 'n' }), /order=dfs; dups=y/)
   })
-  test('every difference that shows in the bytes shows in the tag', async () => {
+  test('different bytes → different ETags', async () => {
     const cid = all.files.chunkedV0.cid.toString()
     const queries = [
       '',
@@ -389,18 +389,18 @@ describe('how it is asked for and described', () => {
     const { entity } = (await render(`${all.directory}/sub/big.bin`)).resolution
     assert.notEqual((await render(entity.cid.toString())).rendering.etag, byPath)
   })
-  test('nothing is fetched before it is read', async () => {
+  test('nothing is fetched before reading', async () => {
     const { session } = await render(all.files.deepV0.cid.toString())
     assert.equal(session.asked.length, 1)
   })
-  test('a reader that leaves stops the walk', async () => {
+  test('reader leaves → traversal stops', async () => {
     const { rendering, session } = await render(all.files.deepV0.cid.toString())
     for await (const _ of rendering.read(0, 0)) if (session.asked.length > 10) break
     assert.ok(session.asked.length < 15)
   })
 })
 
-describe('DAGs that are hard to walk', () => {
+describe('hostile DAGs', () => {
   const link = (Hash: CID) => ({ Name: '', Hash, Tsize: 1 })
   const file = (sizes: bigint[]) => new UnixFS({ type: 'file', blockSizes: sizes }).marshal()
 
@@ -416,13 +416,13 @@ describe('DAGs that are hard to walk', () => {
     }
     return cid
   }
-  test('2^50 bytes in five blocks are five blocks', async () => {
+  test('2^50 bytes in five blocks → five blocks', async () => {
     const blocks: BlockMap = new Map()
     const cid = exponential(blocks)
     assert.equal((await carOf(cid.toString(), '', blocks)).cids.length, 5)
     assert.equal((await carOf(cid.toString(), 'dag-scope=entity', blocks)).cids.length, 5)
   })
-  test('the same with a range: only its edges are walked twice', async () => {
+  test('the same with a range → only its edges revisited', async () => {
     const blocks: BlockMap = new Map()
     const { rendering, session } = await render(
       exponential(blocks).toString(),
@@ -432,26 +432,26 @@ describe('DAGs that are hard to walk', () => {
     assert.equal((await Array.fromAsync((await CarReader.fromIterable(rendering.read(0, 0))).cids())).length, 5)
     assert.ok(session.asked.length < 30, `${session.asked.length} blocks`)
   })
-  test('with duplicates it is streamed, never gathered', async () => {
+  test('with duplicates → streamed, never buffered', async () => {
     const blocks: BlockMap = new Map()
     const { rendering } = await render(exponential(blocks).toString(), 'car-dups=y', blocks)
     let pieces = 0
     for await (const _ of rendering.read(0, 0)) if (++pieces > 10_000) break
     assert.equal(pieces, 10_001)
   })
-  test('a chain deeper than any that is used', async () => {
+  test('chain deeper than the limit', async () => {
     const blocks: BlockMap = new Map()
     let cid = addBlock(blocks, 0x55, text('end'))
     for (let level = 0; level < 5_000; level++) cid = addNode(blocks, { Data: file([3n]), Links: [link(cid)] })
     await rejects(carOf(cid.toString(), '', blocks), 'malformed')
   })
-  test('a range over parts that lie about their size', async () => {
+  test('range over parts with wrong sizes', async () => {
     const blocks: BlockMap = new Map()
     const inner = addNode(blocks, { Data: file([4n]), Links: [link(addBlock(blocks, 0x55, text('four')))] })
     const root = addNode(blocks, { Data: file([400n]), Links: [link(inner)] })
     await rejects(carOf(root.toString(), 'entity-bytes=0:5', blocks), 'malformed')
   })
-  test('large blocks, deep, with siblings left to visit: more than may be kept', async () => {
+  test('large blocks, deep, many siblings → memory limit', async () => {
     const blocks: BlockMap = new Map()
     const leaf = link(addBlock(blocks, 0x55, text('x')))
     let cid = leaf.Hash

@@ -33,14 +33,14 @@ async function bytesOf(path: string, name: FormatName, from?: number, to?: numbe
 }
 
 describe('raw', () => {
-  test('the block a path ends at, and any part of it', async () => {
+  test('block at the end of a path, and ranges of it', async () => {
     const block = all.blocks.get(blockKey(all.directory)) as Uint8Array
     assert.ok((await bytesOf(all.directory.toString(), 'raw')).equals(block))
     assert.ok((await bytesOf(all.directory.toString(), 'raw', 3, 9)).equals(block.subarray(3, 9)))
     assert.equal((await bytesOf(`${all.directory}/readme.txt`, 'raw')).toString(), 'read me')
     assert.equal((await bytesOf(all.identity.toString(), 'raw')).toString(), 'carried in the CID')
   })
-  test('how it is described', async () => {
+  test('headers', async () => {
     const rendering = await render(all.directory.toString(), 'raw')
     assert.equal(rendering?.type, 'application/vnd.ipld.raw')
     assert.equal(rendering?.save?.filename, `${all.directory}.bin`)
@@ -50,12 +50,12 @@ describe('raw', () => {
     )
     assert.equal(rendering?.size, all.blocks.get(blockKey(all.directory))?.byteLength)
   })
-  test('of a block that makes no sense', async () => {
+  test('malformed block', async () => {
     const blocks: BlockMap = new Map()
     const cid = addBlock(blocks, 0x70, text('not dag-pb'))
     assert.equal((await bytesOf(cid.toString(), 'raw', undefined, undefined, blocks)).toString(), 'not dag-pb')
   })
-  test('only one block is fetched', async () => {
+  test('one block is fetched', async () => {
     const session = memorySession(all.blocks)
     const wants = formats.get('raw')?.wants({ query: new URLSearchParams(), parameters: {} }) ?? {}
     await resolve(session, parsePath(all.files.deepV0.cid.toString()), wants)
@@ -64,7 +64,7 @@ describe('raw', () => {
       ['block'],
     )
   })
-  test('a value in a document is none', async () => {
+  test('value inside a document → not supported', async () => {
     await assert.rejects(
       render(`${all.cbor}/inside/number`, 'raw'),
       (error) => isFailure(error, 'unsupported') && error.facts['remainder'] === 'inside/number',
@@ -84,7 +84,7 @@ describe('documents', () => {
   for (const [codec, code] of Object.entries(codecs)) {
     for (const name of names) {
       const isAllowed = allowed[codec]?.includes(name)
-      test(`a ${codec} block as ${name}: ${isAllowed ? 'as stored' : 'not acceptable'}`, async () => {
+      test(`${codec} block as ${name} → ${isAllowed ? 'as stored' : 'not acceptable'}`, async () => {
         const blocks: BlockMap = new Map()
         const stored = codec.endsWith('json') ? text('{ "b":1, "a":2 }') : new Uint8Array([0xa1, 0x61, 0x61, 0x01])
         const cid = addBlock(blocks, code, stored)
@@ -98,7 +98,7 @@ describe('documents', () => {
       })
     }
   }
-  test('files and directories are no documents', async () => {
+  test('files and directories → not acceptable as documents', async () => {
     for (const cid of [all.files.json.cid, all.files.jsonV0.cid, all.directory, all.symlink] as CID[]) {
       await rejects(render(cid.toString(), 'dag-json'), 'unsupported')
       await rejects(render(cid.toString(), 'dag-cbor'), 'unsupported')

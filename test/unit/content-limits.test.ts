@@ -32,19 +32,19 @@ const file = (sizes: bigint[], data?: Uint8Array) =>
 describe('paths', () => {
   const cid = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
   for (const rest of ['a\\b', '..\\x', 'a#b', '\ud800']) {
-    test(`refused: ${JSON.stringify(rest)}`, () => assert.throws(() => parsePath(`${cid}/${rest}`), is('malformed')))
+    test(`${JSON.stringify(rest)} → refused`, () => assert.throws(() => parsePath(`${cid}/${rest}`), is('malformed')))
   }
-  test('the same, encoded, are names', () => {
+  test('the same, percent-encoded → names', () => {
     assert.deepEqual(parsePath(`${cid}/a%5Cb/a%23b/a b`).segments, ['a\\b', 'a#b', 'a b'])
   })
-  test('the length of a list is no name in it', async () => {
+  test('the length of a list is not a name in it', async () => {
     const blocks: BlockMap = new Map()
     const document = addCbor(blocks, { list: [addBlock(blocks, 0x55, text('first')), 2] })
     await rejects(open(`${document}/list/length`, blocks), 'no-link')
     assert.equal(Buffer.from((await open(`${document}/list/0`, blocks)).entity.block).toString(), 'first')
     assert.deepEqual((await open(`${document}/list/1`, blocks)).remainder, ['list', '1'])
   })
-  test('a link that cannot be proved is not followed', async () => {
+  test('link with an unverifiable CID → not followed', async () => {
     const blocks: BlockMap = new Map()
     const short = createDigest(0x12, parsePath(cid).cid.multihash.digest.subarray(0, 4))
     const root = addNode(blocks, {
@@ -60,17 +60,17 @@ describe('files', () => {
     const { entity } = await open(cid.toString(), blocks)
     return Buffer.concat(await Array.fromAsync(readFile(memorySession(blocks), entity, ...range)))
   }
-  test('a file that declares a pebibyte is refused before its first byte', async () => {
+  test('declared pebibyte → refused before the first byte', async () => {
     const blocks: BlockMap = new Map()
     const root = addNode(blocks, { Data: file([2n ** 50n]), Links: [link(addBlock(blocks, 0x55, text('x')))] })
     const { entity } = await open(root.toString(), blocks)
     assert.throws(() => readFile(memorySession(blocks), entity), is('too-large'))
   })
-  test('the cap is the caller’s to set', async () => {
+  test('the caller can set the limit', async () => {
     const { entity } = await open(all.files.deepV0.cid.toString())
     assert.throws(() => readFile(memorySession(all.blocks), entity, 0, 10, { most: 1000 }), is('too-large'))
   })
-  test('a part that holds more than was said above it sends nothing of it', async () => {
+  test('part larger than its parent declared → none of it sent', async () => {
     const blocks: BlockMap = new Map()
     const [two, other] = [addBlock(blocks, 0x55, text('ab')), addBlock(blocks, 0x55, text('cd'))]
     const inner = addNode(blocks, { Data: file([2n, 2n]), Links: [link(two), link(other)] })
@@ -78,7 +78,7 @@ describe('files', () => {
     const { entity } = await open(root.toString(), blocks)
     await rejects(readFile(memorySession(blocks), entity).next(), 'malformed')
   })
-  test('parts without bytes are not fetched', async () => {
+  test('parts without bytes → not fetched', async () => {
     const blocks: BlockMap = new Map()
     const absent = addBlock(new Map(), 0x55, text('nobody has this'))
     const root = addNode(blocks, {
@@ -87,7 +87,7 @@ describe('files', () => {
     })
     assert.equal((await read(root, blocks)).toString(), 'ab')
   })
-  test('long chains above single bytes are more work than the bytes are worth', async () => {
+  test('long chains above single bytes → too much work, refused', async () => {
     const blocks: BlockMap = new Map()
     let cid = addBlock(blocks, 0x55, text('x'))
     for (let level = 0; level < 200; level++) cid = addNode(blocks, { Data: file([1n]), Links: [link(cid)] })
@@ -100,7 +100,7 @@ describe('files', () => {
     await rejects(Array.fromAsync(readFile(session, entity)), 'malformed')
     assert.ok(session.asked.length < 1100)
   })
-  test('large blocks, deep, with siblings left to visit: more than may be kept', async () => {
+  test('large blocks, deep, many siblings → memory limit', async () => {
     const blocks: BlockMap = new Map()
     const leaf = addBlock(blocks, 0x55, text('x'))
     const padding = new Uint8Array(2_000_000)
@@ -112,7 +112,7 @@ describe('files', () => {
     }
     await rejects(read(cid, blocks), 'too-large')
   })
-  test('the pieces are views of the blocks', async () => {
+  test('pieces are views of blocks', async () => {
     const { entity } = await open(all.files.chunkedV1.cid.toString())
     for await (const piece of readFile(memorySession(all.blocks), entity, 10, 2_000_000)) {
       assert.ok(
@@ -123,7 +123,7 @@ describe('files', () => {
       break
     }
   })
-  test('one block ahead of the reader and no more, which ends with it', async () => {
+  test('prefetches one block, which ends with the reader', async () => {
     const session = memorySession(all.blocks)
     const { entity } = await resolve(session, parsePath(all.files.deepV0.cid.toString()))
     const pieces = readFile(session, entity)
@@ -135,7 +135,7 @@ describe('files', () => {
     }
     await pieces.return(undefined)
   })
-  test('documents and symlinks are read like files, directories are not', async () => {
+  test('documents and symlinks read like files; directories do not', async () => {
     await rejects(read(all.linked, all.blocks), 'malformed')
     assert.equal((await read(all.symlink, all.blocks)).toString(), 'hello.txt')
     assert.equal((await read(all.symlink, all.blocks, 0, 5)).toString(), 'hello')
@@ -171,7 +171,7 @@ describe('HAMT directories', () => {
     return { blocks, root }
   }
   for (const fanoutBits of [3, 4, 10]) {
-    test(`every name is found with a fan-out of ${2 ** fanoutBits}`, async () => {
+    test(`fan-out of ${2 ** fanoutBits} → every name found`, async () => {
       const { blocks, root } = await sharded(fanoutBits, 300)
       for (const index of [0, 1, 150, 299]) {
         const { entity } = await open(`${root}/name-${index}`, blocks)
@@ -186,7 +186,7 @@ describe('HAMT directories', () => {
     Data: new UnixFS({ type: 'hamt-sharded-directory', data: new Uint8Array([1]), fanout: 256n, hashType }).marshal(),
     Links: links,
   })
-  test('another hash is not guessed at', async () => {
+  test('unknown hash function → refused', async () => {
     const blocks: BlockMap = new Map()
     const leaf = addBlock(blocks, 0x55, text('x'))
     const root = addNode(blocks, shard([link(leaf, 'FFx')], 0x12n))
@@ -194,13 +194,13 @@ describe('HAMT directories', () => {
     const { entity } = await open(root.toString(), blocks)
     await rejects(Array.fromAsync(listDirectory(memorySession(blocks), entity)), 'malformed')
   })
-  test('the hash is read from the message, wherever it stands', () => {
+  test('hash function is found anywhere in the message', () => {
     assert.equal(hashTypeOf(shard([]).Data), 0x22)
     assert.equal(hashTypeOf(file([1n])), undefined)
     assert.equal(hashTypeOf(new Uint8Array([0x12, 0xff, 0xff, 0xff, 0xff])), undefined)
     assert.equal(hashTypeOf(new Uint8Array([0x80])), undefined)
   })
-  test('a link without a place, and a shard that is none', async () => {
+  test('link without a prefix, or malformed shard → refused', async () => {
     const blocks: BlockMap = new Map()
     const leaf = addBlock(blocks, 0x55, text('x'))
     for (const root of [
@@ -215,7 +215,7 @@ describe('HAMT directories', () => {
       await rejects(Array.fromAsync(listDirectory(memorySession(blocks), entity)), 'malformed')
     }
   })
-  test('deeper than a hash reaches', async () => {
+  test('deeper than the hash → refused', async () => {
     const blocks: BlockMap = new Map()
     let cid = addNode(blocks, shard([]))
     for (let level = 0; level < 40; level++) {
@@ -228,8 +228,8 @@ describe('HAMT directories', () => {
   })
 })
 
-describe('what a walk keeps', () => {
-  test('gives back what it took', () => {
+describe('memory of a traversal', () => {
+  test('releases what it reserved', () => {
     const held = createMemoryBound(10)
     held.take(6)
     assert.throws(() => held.take(5), is('too-large'))
@@ -237,7 +237,7 @@ describe('what a walk keeps', () => {
     held.give(6)
     held.take(10)
   })
-  test('a chain keeps one block however long it is', () => {
+  test('chain of any length → one block in memory', () => {
     const held = createMemoryBound(100)
     const pending = createPending<number>(held)
     pending.push([0], 60)
@@ -247,7 +247,7 @@ describe('what a walk keeps', () => {
       pending.push([at], 60)
     }
   })
-  test('what comes next is made when it is looked at, once, and not looked at to its end', () => {
+  test('upcoming items are created once, on demand, boundedly', () => {
     const made: number[] = []
     const pending = createPending<number>()
     const at = (index: number) => {
@@ -263,7 +263,7 @@ describe('what a walk keeps', () => {
     }
     assert.deepEqual(made, [...Array(ahead + 10).keys()])
   })
-  test('depth first, in order', () => {
+  test('depth-first order', () => {
     const pending = createPending<string>()
     pending.push(['a', 'b', 'c'], 1)
     const order: string[] = []
@@ -282,7 +282,7 @@ describe('listings', () => {
     const Links = Array.from({ length: count }, (_, index) => link(child(index), `n${String(index).padStart(4, '0')}`))
     return addNode(blocks, { Data: new UnixFS({ type: 'directory' }).marshal(), Links })
   }
-  test('listing: entries are read in order, in parallel, at most so many, and never fetched', async () => {
+  test('read in order, in parallel up to a limit, never fetched', async () => {
     const blocks: BlockMap = new Map()
     const root = files(600, blocks)
     const { entity } = await open(root.toString(), blocks)
@@ -309,7 +309,7 @@ describe('listings', () => {
     assert.equal(entries.filter(({ type }) => type === 'unknown').length, 344)
     assert.ok(looks === 256 && most > 1 && most <= 16, `${looks} looks, ${most} at once`)
   })
-  test('listing gives way at each entry, also where one block holds all of them', async () => {
+  test('yields at each entry, even within one block', async () => {
     const blocks: BlockMap = new Map()
     const { entity } = await open(files(300, blocks).toString(), blocks)
     let turns = 0
@@ -321,7 +321,7 @@ describe('listings', () => {
     assert.equal(entries.length, 300)
     assert.ok(turns >= 300, `${turns} turns`)
   })
-  test('a large directory leaves the deadline of the first byte behind, a smaller one does not', async () => {
+  test('large directory → past the first-byte deadline; small → not', async () => {
     for (const [count, expected] of [
       [entriesToBegin - 1, []],
       [entriesToBegin + 100, [entriesToBegin - 1]],
@@ -336,7 +336,7 @@ describe('listings', () => {
       assert.deepEqual(begunAt, expected)
     }
   })
-  test('a tier that is away does not spoil it', async () => {
+  test('unreachable tier → listing complete', async () => {
     const blocks: BlockMap = new Map()
     const { entity } = await open(files(3, blocks).toString(), blocks)
     const session = { ...memorySession(blocks), has: () => Promise.reject(new Error('away')) }

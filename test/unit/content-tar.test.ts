@@ -105,8 +105,8 @@ const directory = (blocks: BlockMap, links: [name: string, cid: CID][]) =>
     Links: links.map(([Name, Hash]): PBLink => ({ Name, Hash, Tsize: 1 })),
   })
 
-describe('what is in an archive', () => {
-  test('a file, under its CID', async () => {
+describe('content of an archive', () => {
+  test('file, named by its CID', async () => {
     const { cid, bytes } = all.files.chunkedV0
     const { members, length, size } = await unpacked(cid.toString())
     assert.deepEqual(
@@ -116,7 +116,7 @@ describe('what is in an archive', () => {
     assert.ok(members[0]?.bytes.equals(bytes))
     assert.equal(size, length)
   })
-  test('a directory, with every name and byte', async () => {
+  test('directory, with every name and byte', async () => {
     const { members, length, size } = await unpacked(all.directory.toString())
     const files = members.filter(({ flag }) => flag === '0')
     const expected = Object.entries(all.names).map(([name, bytes]) => [`${all.directory}/${name}`, bytes] as const)
@@ -125,12 +125,12 @@ describe('what is in an archive', () => {
     assert.ok(members.some(({ path, flag }) => flag === '5' && path === `${all.directory}/sub/`))
     assert.equal(size, length, 'the length that was said')
   })
-  test('a HAMT, whose length is not known before', async () => {
+  test('HAMT, of unknown length', async () => {
     const { members, size } = await unpacked(all.hamt.toString())
     assert.equal(members.length, 1501)
     assert.equal(size, undefined)
   })
-  test('a symlink stays one', async () => {
+  test('symlink', async () => {
     const { members } = await unpacked(all.linked.toString())
     assert.deepEqual(members.map(({ path, flag, target }) => [path, flag, target])[1], [
       `${all.linked}/link`,
@@ -144,14 +144,14 @@ describe('what is in an archive', () => {
     const { members } = await unpacked(addNode(blocks, { Data: data, Links: [] }).toString(), blocks)
     assert.deepEqual([members[0]?.mode, members[0]?.mtime], [0o755, 1_700_000_000])
   })
-  test('a document in a directory is a file', async () => {
+  test('document in a directory → file', async () => {
     const blocks: BlockMap = new Map()
     const document = addCbor(blocks, { a: 1 })
     const { members } = await unpacked(directory(blocks, [['a.cbor', document]]).toString(), blocks)
     assert.ok(members[1]?.bytes.equals(blocks.get(blockKey(document)) as Uint8Array))
   })
-  test('a document alone is not acceptable as one', () => rejects(render(all.cbor.toString()), 'unsupported'))
-  test('the same bytes each time', async () => {
+  test('single document → not acceptable', () => rejects(render(all.cbor.toString()), 'unsupported'))
+  test('repeated → same bytes', async () => {
     const { rendering } = await render(all.directory.toString())
     const [one, other] = await Promise.all([
       Array.fromAsync(rendering.read(0, 0)),
@@ -159,7 +159,7 @@ describe('what is in an archive', () => {
     ])
     assert.ok(Buffer.concat(one).equals(Buffer.concat(other)))
   })
-  test('what is in no tier is not fetched to know the length', async () => {
+  test('not in a tier → not fetched for the length', async () => {
     const blocks = new Map(all.blocks)
     const first = await render(all.directory.toString())
     const child = first.session.asked.at(-1)?.cid as CID
@@ -189,23 +189,23 @@ describe('headers', () => {
     '99 '.repeat(33),
   ]
   for (const path of paths)
-    test(`the path ${JSON.stringify(path.slice(0, 30))} of ${path.length}`, () =>
+    test(`path ${JSON.stringify(path.slice(0, 30))} of ${path.length}`, () =>
       assert.equal(roundTrip({ path }).path, path))
-  test('a directory whose slash is one too many for the name', () => {
+  test('directory whose slash exceeds the name field', () => {
     assert.equal(roundTrip({ path: 'x'.repeat(100), type: 'directory' }).path, `${'x'.repeat(100)}/`)
   })
   for (const target of ['t'.repeat(100), 't'.repeat(101), '../ü']) {
-    test(`a symlink to ${target.slice(0, 10)}… of ${target.length}`, () =>
+    test(`symlink to ${target.slice(0, 10)}… of ${target.length}`, () =>
       assert.equal(roundTrip({ type: 'symlink', target }).target, target))
   }
   test('9 GiB', () => {
     const header = tarHeader({ path: 'big', type: 'file', size: 9 * 1024 ** 3, mode: 0o644, mtime: 0 })
     assert.equal(readPax(Buffer.from(header.subarray(512, 1024)).subarray(0, 19))['size'], String(9 * 1024 ** 3))
   })
-  test('a time before 1970', () => assert.equal(roundTrip({ mtime: -5 }).mtime, -5))
+  test('time before 1970', () => assert.equal(roundTrip({ mtime: -5 }).mtime, -5))
 })
 
-describe('paths that would be written somewhere else', () => {
+describe('paths that leave the archive', () => {
   const hidden = (blocks: BlockMap, name: string) =>
     directory(blocks, [['safe', directory(blocks, [[name, addBlock(blocks, 0x55, text('x'))]])]])
   for (const name of [
@@ -218,24 +218,24 @@ describe('paths that would be written somewhere else', () => {
     '../..',
     'deep/../../../../x',
   ]) {
-    test(`refused before the first byte: ${JSON.stringify(name)}`, async () => {
+    test(`${JSON.stringify(name)} → refused before the first byte`, async () => {
       const blocks: BlockMap = new Map()
       await rejects(render(hidden(blocks, name).toString(), blocks), 'malformed')
     })
   }
-  test('a sibling whose name begins like the archive', async () => {
+  test("sibling with the archive's name as prefix", async () => {
     const blocks: BlockMap = new Map()
     const file = addBlock(blocks, 0x55, text('x'))
     const root = directory(blocks, [['../bafy', file]])
     await rejects(render(root.toString(), blocks), 'malformed')
   })
-  test('.. that stays inside is taken, and resolved', async () => {
+  test('.. that stays inside → normalized', async () => {
     const blocks: BlockMap = new Map()
     const root = hidden(blocks, '../file')
     const { members } = await unpacked(root.toString(), blocks)
     assert.equal(members.at(-1)?.path, `${root}/file`)
   })
-  test('through a symlink of the archive itself', async () => {
+  test('through a symlink of the archive', async () => {
     const blocks: BlockMap = new Map()
     const file = addBlock(blocks, 0x55, text('x'))
     for (const links of [
@@ -261,22 +261,22 @@ describe('paths that would be written somewhere else', () => {
   })
 })
 
-describe('trees that are hard to pack', () => {
-  test('directories without end', async () => {
+describe('hostile trees', () => {
+  test('endless directories', async () => {
     const blocks: BlockMap = new Map()
     let cid = directory(blocks, [])
     for (let level = 0; level < 300; level++) cid = directory(blocks, [['d', cid]])
     const { rendering } = await render(cid.toString(), blocks)
     await rejects(Array.fromAsync(rendering.read(0, 0)), 'malformed')
   })
-  test('a file that declares more than is read', async () => {
+  test('file that declares more than the limit', async () => {
     const blocks: BlockMap = new Map()
     const leaf = addBlock(blocks, 0x55, text('x'))
     const data = new UnixFS({ type: 'file', blockSizes: [2n ** 50n] }).marshal()
     const bomb = addNode(blocks, { Data: data, Links: [{ Name: '', Hash: leaf, Tsize: 1 }] })
     await rejects(render(directory(blocks, [['bomb', bomb]]).toString(), blocks), 'malformed')
   })
-  test('a file that is shorter than it declares never looks whole', async () => {
+  test('file shorter than declared → never looks complete', async () => {
     const blocks: BlockMap = new Map()
     const leaf = addBlock(blocks, 0x55, text('x'))
     const data = new UnixFS({ type: 'file', blockSizes: [100n] }).marshal()

@@ -56,13 +56,13 @@ describe('paths', () => {
     ['2,000 segments', `${cid}/${'a/'.repeat(2000)}`],
   ]
   for (const [name, path] of refused) {
-    test(`refused: ${name}`, () =>
+    test(`${name} → refused`, () =>
       assert.throws(
         () => parsePath(path),
         (error) => isFailure(error, 'malformed'),
       ))
   }
-  test('every base that is spelled right', () => {
+  test('every base, correctly spelled → accepted', () => {
     const v1 = CID.parse(cid)
     for (const spelled of [
       cid,
@@ -73,19 +73,19 @@ describe('paths', () => {
       assert.ok(parsePath(spelled).cid.equals(v1), spelled)
     }
   })
-  test('slashes too many and a trailing one are nothing', () => {
+  test('duplicate and trailing slashes → ignored', () => {
     assert.deepEqual(parsePath(`${cid}//a///b/`).segments, ['a', 'b'])
   })
 })
 
-describe('resolving', () => {
-  test('through directories, to the bytes', async () => {
+describe('path resolution', () => {
+  test('directories → the bytes', async () => {
     for (const [path, bytes] of Object.entries(all.names)) {
       const asked = `${all.directory}/${path.split('/').map(encodeURIComponent).join('/')}`
       assert.deepEqual(new Uint8Array(await read(asked)), bytes, path)
     }
   })
-  test('a name with a literal %20 in it is found under both spellings', async () => {
+  test('name with literal %20 → found by both spellings', async () => {
     assert.deepEqual(
       new Uint8Array(await read(`${all.directory}/literal%20percent.txt`)),
       all.names['literal%20percent.txt'],
@@ -95,12 +95,12 @@ describe('resolving', () => {
       all.names['literal%20percent.txt'],
     )
   })
-  test('a name in a HAMT', async () => {
+  test('name in a HAMT', async () => {
     for (const name of ['file-0.txt', 'file-777.txt', 'file-1499.txt']) {
       assert.deepEqual(new Uint8Array(await read(`${all.hamt}/${name}`)), all.manyNames[name])
     }
   })
-  test('a name that is not there: said with its place', async () => {
+  test('missing name → error with its position', async () => {
     for (const path of [
       `${all.directory}/absent`,
       `${all.hamt}/absent`,
@@ -111,12 +111,12 @@ describe('resolving', () => {
       await rejects(open(path), 'no-link')
     }
   })
-  test('the CIDs of the way are told', async () => {
+  test('reports the CIDs of the path', async () => {
     const { roots, entity } = await open(`${all.directory}/sub/deep/file.bin`)
     assert.equal(roots.length, 4)
     assert.ok(roots[0]?.equals(all.directory) && roots[3]?.equals(entity.cid))
   })
-  test('what is missing is asked for with everything the path needs', async () => {
+  test('missing block → requested with everything the path needs', async () => {
     const session = memorySession(new Map())
     await rejects(
       resolve(session, parsePath(`${all.directory}/sub/big.bin`), { range: { from: 10, to: 20 } }),
@@ -129,14 +129,14 @@ describe('resolving', () => {
       range: { from: 10, to: 20 },
     })
   })
-  test('a link in a document is followed; a value is what remains of the path', async () => {
+  test('document: link followed, value becomes the remainder', async () => {
     assert.equal((await read(`${all.cbor}/inside/file`)).toString(), 'hello, juror\n')
     assert.deepEqual((await open(`${all.cbor}/inside/number`)).remainder, ['inside', 'number'])
     await rejects(open(`${all.cbor}/inside/absent`), 'no-link')
     await rejects(open(`${all.cbor}/__proto__`), 'no-link')
     assert.equal((await open(`${all.dagJson}/file`)).entity.kind, 'file')
   })
-  test('a symlink is its target, as text', async () => {
+  test('symlink → its target as text', async () => {
     const { entity } = await open(`${all.linked}/link`)
     assert.equal(entity.kind, 'symlink')
     assert.equal(Buffer.from(symlinkTarget(entity)).toString(), 'hello.txt')
@@ -144,7 +144,7 @@ describe('resolving', () => {
 })
 
 describe('files', () => {
-  test('every layout, whole, equal to what the ecosystem reads', async () => {
+  test("every layout → equal to the reference importer's bytes", async () => {
     const blockstore = {
       get: async function* (cid: CID) {
         yield all.blocks.get(blockKey(cid))
@@ -158,7 +158,7 @@ describe('files', () => {
       assert.ok(ours.equals(Buffer.concat(await Array.fromAsync(entry.content()))), name)
     }
   })
-  test('ranges, at and around every boundary', async () => {
+  test('ranges at and around every boundary', async () => {
     const { cid, bytes } = all.files.chunkedV0
     const chunk = 256 * 1024
     for (const from of [0, 1, chunk - 1, chunk, chunk + 1, 2 * chunk, bytes.length - 1]) {
@@ -171,19 +171,19 @@ describe('files', () => {
       }
     }
   })
-  test('a range reads no block it does not need', async () => {
+  test('range → reads only the blocks it needs', async () => {
     const session = memorySession(all.blocks)
     const { entity } = await resolve(session, parsePath(all.files.deepV0.cid.toString()))
     await Array.fromAsync(readFile(session, entity, 1_500_000, 1_500_010))
     assert.ok(session.asked.length <= 5, `${session.asked.length} blocks`)
     assert.equal(session.asked.at(-1)?.around?.range?.from, 1_500_000)
   })
-  test('a small one in one piece; a large one not at all', async () => {
+  test('small file in one piece; large one not', async () => {
     const { entity } = await open(all.files.json.cid.toString())
     assert.ok(isJson((await readSmall(memorySession(all.blocks), entity, 1000)) as Uint8Array))
     assert.equal(await readSmall(memorySession(all.blocks), entity, 10), undefined)
   })
-  test('a missing block in the middle is a failure, never a short answer', async () => {
+  test('missing block → failure, never a short response', async () => {
     const blocks = new Map(all.blocks)
     const { entity } = await open(all.files.chunkedV1.cid.toString())
     const leaf = dagPb.decode(entity.block).Links[2]?.Hash as CID
@@ -193,7 +193,7 @@ describe('files', () => {
   })
 })
 
-describe('content made to be hard to read', () => {
+describe('hostile content', () => {
   const file = (sizes: bigint[], data?: Uint8Array) => {
     const node = new UnixFS({ type: 'file', blockSizes: sizes, ...(data && { data }) })
     return node.marshal()
@@ -213,7 +213,7 @@ describe('content made to be hard to read', () => {
     }
     await rejects(read(cid.toString(), 0, undefined, blocks), 'malformed')
   })
-  test('a chain of 20,000 single links', async () => {
+  test('chain of 20,000 single links', async () => {
     const blocks: BlockMap = new Map()
     let cid = addBlock(blocks, 0x55, text('end'))
     for (let level = 0; level < 20_000; level++) cid = addNode(blocks, { Data: file([3n]), Links: [link(cid)] })
@@ -222,7 +222,7 @@ describe('content made to be hard to read', () => {
     await rejects(Array.fromAsync(readFile(session, entity)), 'malformed')
     assert.ok(session.asked.length < 300)
   })
-  test('a file of empty blocks', async () => {
+  test('file of empty blocks', async () => {
     const blocks: BlockMap = new Map()
     const empty = addNode(blocks, { Data: file([]), Links: [] })
     const wide = addNode(blocks, {
@@ -237,7 +237,7 @@ describe('content made to be hard to read', () => {
     ['too large', [10n]],
     ['too small', [1n]],
   ] as [string, bigint[]][]) {
-    test(`a part declared ${name}`, async () => {
+    test(`part declared ${name}`, async () => {
       const blocks: BlockMap = new Map()
       const root = addNode(blocks, { Data: file(sizes), Links: [link(addBlock(blocks, 0x55, text('four')))] })
       await rejects(read(root.toString(), 0, undefined, blocks), 'malformed')
@@ -253,12 +253,12 @@ describe('content made to be hard to read', () => {
     Links: links,
   })
   for (const fanout of [0n, 3n, 4n, 2048n, 2n ** 40n]) {
-    test(`a HAMT with a fan-out of ${fanout}`, async () => {
+    test(`HAMT with a fan-out of ${fanout}`, async () => {
       const blocks: BlockMap = new Map()
       await rejects(open(`${addNode(blocks, shard(fanout, []))}/name`, blocks), 'malformed')
     })
   }
-  test('a HAMT whose shards repeat', async () => {
+  test('HAMT with repeated shards', async () => {
     const blocks: BlockMap = new Map()
     let cid = addNode(blocks, shard(256n, [{ Name: '00a', Hash: addBlock(blocks, 0x55, text('a')), Tsize: 1 }]))
     for (let level = 0; level < 4; level++) {
@@ -277,7 +277,7 @@ describe('content made to be hard to read', () => {
     const { entity } = await open(cid.toString(), blocks)
     await rejects(Array.fromAsync(listDirectory(memorySession(blocks), entity)), 'malformed')
   })
-  test('a block that is no dag-pb', async () => {
+  test('block that is not dag-pb', async () => {
     const blocks: BlockMap = new Map()
     await rejects(open(addBlock(blocks, dagPb.code, text('not dag-pb')).toString(), blocks), 'malformed')
   })
@@ -289,7 +289,7 @@ describe('directories', () => {
     const { entity } = await resolve(session, parsePath(cid.toString()))
     return Array.fromAsync(listDirectory(session, entity, limits))
   }
-  test('flat: names, kinds', async () => {
+  test('flat: names and kinds', async () => {
     const entries = await list(all.directory)
     const kinds = Object.fromEntries(entries.map(({ name, type }) => [name, type]))
     assert.equal(kinds['readme.txt'], 'file')
@@ -300,7 +300,7 @@ describe('directories', () => {
     const names = (await list(all.hamt)).map(({ name }) => name)
     assert.deepEqual([...names].sort(), Object.keys(all.manyNames).sort())
   })
-  test('HAMT: announces the next shards, so that they are fetched together', async () => {
+  test('HAMT: next shards are prefetched together', async () => {
     const session = memorySession(all.blocks)
     const expected = new Set<string>()
     const reader = {
@@ -315,7 +315,7 @@ describe('directories', () => {
     assert.ok(shards.length > 10)
     assert.ok(shards.filter((key) => expected.has(key)).length > shards.length / 2)
   })
-  test('more entries than allowed are a failure', async () => {
+  test('more entries than allowed → failure', async () => {
     await rejects(list(all.hamt, { mostEntries: 100, mostLooks: 0 }), 'too-large')
   })
 })
@@ -337,7 +337,7 @@ function isJsonByParser(bytes: Uint8Array): boolean {
   }
 }
 
-describe('the JSON rule', () => {
+describe('JSON detection', () => {
   const cases: [text: string | Uint8Array, expected: boolean][] = [
     ['{}', true],
     ['[]', true],
@@ -370,7 +370,7 @@ describe('the JSON rule', () => {
     '\ufeff{"key":{"key":[[[1E9]]]}}',
     '[0,"\\ud800","\\\\\\"",12.25]',
   ]
-  test('it judges as JSON.parse does, in pieces of any length: documents, and documents that were changed', () => {
+  test('documents and mutations, any pieces → agrees with JSON.parse', () => {
     const change = fc.tuple(fc.nat(), fc.oneof(fc.nat(255), fc.constantFrom(...Buffer.from('{}[],:"\\\\u0e-.5 tn'))))
     fc.assert(
       fc.property(
@@ -389,7 +389,7 @@ describe('the JSON rule', () => {
     )
   })
 
-  test('it judges any bytes behind a bracket as JSON.parse does', () => {
+  test('any bytes after a bracket → agrees with JSON.parse', () => {
     const letters = fc.constantFrom(
       ...Buffer.from('{}[],:""\\/u0019aF+-.eE \n\ttruefalsn'),
       0xc3,
@@ -416,13 +416,13 @@ describe('the JSON rule', () => {
     )
   })
 
-  test('as many levels as there are bytes', () => {
+  test('nesting as deep as the bytes', () => {
     const levels = 100_000
     assert.ok(isJson(Buffer.from('['.repeat(levels) + ']'.repeat(levels)), 4096))
     assert.ok(!isJson(Buffer.from('['.repeat(levels) + ']'.repeat(levels + 1)), 4096))
   })
 
-  test('a byte order mark that is cut by the first piece may still become JSON', () => {
+  test('byte order mark split between pieces → may be JSON', () => {
     const whole = text('\ufeff{}')
     for (let cut = 0; cut <= whole.byteLength; cut++) assert.ok(mayBeJson(whole.subarray(0, cut)), `${cut} bytes`)
     assert.equal(mayBeJson(new Uint8Array([0xef, 0xbb, 0x20])), false)

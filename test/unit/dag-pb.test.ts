@@ -39,7 +39,7 @@ function outcome(decode: (block: Uint8Array) => Decoded, block: Uint8Array): unk
   }
 }
 
-test('every block, also one with bytes changed, cut out or put in, is read as @ipld/dag-pb reads it', () => {
+test('every block, also mutated → agrees with @ipld/dag-pb', () => {
   fc.assert(
     fc.property(blocks, anyChanges(), (whole, made) => {
       const block = made.reduce(changed, whole)
@@ -52,7 +52,7 @@ test('every block, also one with bytes changed, cut out or put in, is read as @i
   )
 })
 
-test('a link is found by its name as it is read, the first one where there are several', () => {
+test('link lookup by decoded name, first match', () => {
   const Hash = CID.parse('bafkqaaa')
   const mark = Buffer.of(0xef, 0xbb, 0xbf)
   const names = [
@@ -83,7 +83,7 @@ test('a link is found by its name as it is read, the first one where there are s
   }
 })
 
-test('a directory of many links costs no CID until one is asked for, and each is made once', (t) => {
+test('many links → CIDs created on access, once', (t) => {
   const Data = new UnixFS({ type: 'directory' }).marshal()
   // Of a hash that the library reads, so that its calls can be counted.
   const Hash = CID.createV1(0x55, create(0x13, new Uint8Array(64)))
@@ -98,7 +98,7 @@ test('a directory of many links costs no CID until one is asked for, and each is
   assert.equal(found?.Hash, found?.Hash)
 })
 
-test('a block with far more sizes than links is no UnixFS, and no number is made of each size', (t) => {
+test('far more sizes than links → not UnixFS, no numbers created', (t) => {
   const big = t.mock.method(UnixFS, 'unmarshal')
   const sizes = Buffer.alloc(20_000).fill(Buffer.of(0x20, 1))
   const cid = CID.parse('bafybeihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku')
@@ -107,7 +107,7 @@ test('a block with far more sizes than links is no UnixFS, and no number is made
   assert.equal(big.mock.callCount(), 0)
 })
 
-test('the sizes of a file are the same whoever reads them, few or many', () => {
+test('few or many sizes → same result', () => {
   const Hash = CID.parse('bafkqaaa')
   for (const count of [2, 5000]) {
     const unixfs = new UnixFS({
@@ -128,7 +128,7 @@ test('the sizes of a file are the same whoever reads them, few or many', () => {
   }
 })
 
-test('a message of thousands of fields that are no sizes is no UnixFS', (t) => {
+test('thousands of unknown fields → not UnixFS', (t) => {
   const big = t.mock.method(UnixFS, 'unmarshal')
   const cid = CID.parse('bafybeihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku')
   const fields = Buffer.alloc(20_000).fill(Buffer.of(0x28, 1))
@@ -139,7 +139,7 @@ test('a message of thousands of fields that are no sizes is no UnixFS', (t) => {
   assert.equal(big.mock.callCount(), 0)
 })
 
-test('a size whose number never ends is no size, among few and among many', () => {
+test('size with an endless varint → refused', () => {
   const Hash = CID.parse('bafkqaaa')
   const endless = Buffer.concat([Buffer.of(0x20), Buffer.alloc(160, 0x80), Buffer.of(0)])
   for (const count of [2, 5000]) {

@@ -15,7 +15,7 @@ import { diskFailure } from '../../src/upload/failures.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { startedGateway, tempFolder } from '../support/gateway.ts'
 
-describe('the data folder', () => {
+describe('data folder', () => {
   let folder: string
   beforeEach(async () => {
     folder = await tempFolder()
@@ -36,7 +36,7 @@ describe('the data folder', () => {
       },
     )
 
-  it('is locked for as long as one of this process works over it, and names its owner', async () => {
+  it('locked while a gateway uses it; lock names the owner', async () => {
     const [one, other] = await Promise.all([open(), open(join(folder, '.'))])
     const { pid, host, since } = JSON.parse(await readFile(join(folder, 'owner.json'), 'utf8'))
     assert.deepEqual([pid, host], [process.pid, hostname()])
@@ -51,7 +51,7 @@ describe('the data folder', () => {
     again()
   })
 
-  it('is shared by all gateways in it, under any path to it, until the last one leaves', async () => {
+  it('shared by gateways under any path until the last leaves', async () => {
     const make = (path: string) => ({ path })
     const [path, link] = [join(folder, 'real', 'data'), join(folder, 'link')]
     await symlink(join(folder, 'real'), link)
@@ -70,7 +70,7 @@ describe('the data folder', () => {
     assert.notEqual(folders.enter(path).part(make), part)
   })
 
-  it('is refused where another process has it, and names that process', async () => {
+  it('held by another process → refused, process named', async () => {
     const lock = await lockFile(join(folder, 'owner.lock'))
     const since = '2026-01-02T03:04:05.000Z'
     await writeFile(join(folder, 'owner.json'), JSON.stringify({ pid: 1, host: 'elsewhere', since }))
@@ -87,7 +87,7 @@ describe('the data folder', () => {
     ;(await open())()
   })
 
-  it('is locked again after its lock was removed', async () => {
+  it('lock removed → locked again', async () => {
     const clock = createFakeClock()
     const leave = await open(folder, { clock })
     await rm(folder, { recursive: true })
@@ -98,7 +98,7 @@ describe('the data folder', () => {
     assert.equal(clock.timers, 0)
   })
 
-  it('a folder that a read-only disk lacks is not taken for one that is gone', async () => {
+  it('missing folder on a read-only disk → not reported as gone', async () => {
     // As Node has it: all at once, the reason is another.
     const failing = (code: string) => Promise.reject(Object.assign(new Error(code), { code }))
     const asked: string[] = []
@@ -114,13 +114,13 @@ describe('the data folder', () => {
     assert.equal(refused.message, 'cannot take an upload in the data folder: EROFS; it is mounted read-only')
   })
 
-  it('a process that may open no file more is told so, and a retry is worth it', () => {
+  it('out of file descriptors → reported, retryable', () => {
     const refused = diskFailure(Object.assign(new Error(), { code: 'EMFILE' }), 'take an upload')
     assert.deepEqual([refused.kind, refused.retryAfterMs], ['overloaded', 1000])
     assert.match(refused.message, /EMFILE; raise the limit of open files/)
   })
 
-  it('an unwritable folder is named, with the user', async () => {
+  it('unwritable folder → named, with the user', async () => {
     await writeFile(join(folder, 'file'), '')
     const path = join(folder, 'file', 'data')
     const expected = new RegExp(`${path} is not a folder: a file is in its place`)

@@ -86,7 +86,7 @@ const noLists: readonly [what: string, answer: Answer, why: RegExp][] = [
   ['an error', { status: 500 }, /status 500/],
 ]
 
-test('the revision depends on the texts alone', async () => {
+test('revision depends on the texts only', async () => {
   assert.equal((await load()).revision, undefined, 'there are no lists')
   const { revision } = await load(url)
   assert.match(String(revision), /^[0-9a-f]{8}$/)
@@ -98,8 +98,8 @@ test('the revision depends on the texts alone', async () => {
   assert.notEqual(held.revision, revision)
 })
 
-describe('an address that gives nothing at the first start', () => {
-  test('is no reason not to start, where it is not required; it is in force as soon as it can be had', async () => {
+describe('URL unavailable at the first start', () => {
+  test('not required → starts; applies once available', async () => {
     answer = { status: 503 }
     const held = await load({ url, required: false })
     assert.equal(held.path(bad, []), undefined)
@@ -112,7 +112,7 @@ describe('an address that gives nothing at the first start', () => {
     assert.equal(await copy(), good)
   })
 
-  test('has a copy that the operator brought', async () => {
+  test("operator's copy → used", async () => {
     answer = { status: 503 }
     const brought = join(folder, 'brought.deny')
     await writeFile(brought, good)
@@ -129,9 +129,9 @@ describe('an address that gives nothing at the first start', () => {
   })
 })
 
-describe('an address that answers with', () => {
+describe('URL that responds with', () => {
   for (const [what, wrong, why] of noLists)
-    test(`${what} changes nothing, now and at the next start`, async () => {
+    test(`${what} → list unchanged, also at the next start`, async () => {
       const held = await load(url)
       answer = wrong
       await again(300_000)
@@ -148,13 +148,13 @@ describe('an address that answers with', () => {
     })
 
   for (const [what, wrong] of noLists.filter(([what]) => what !== 'a header without rules'))
-    test(`${what} is no list to start with`, async () => {
+    test(`${what} → not accepted as the first list`, async () => {
       answer = wrong
       await assert.rejects(load(url), /the denylist 127\.0\.0\.1:\d+\/list\.deny cannot be read/)
       assert.deepEqual(await readdir(folder), [], 'and no copy of it is kept')
     })
 
-  test('a list that is new is taken, and kept', async () => {
+  test('changed list → accepted and stored', async () => {
     const held = await load(url)
     answer = { text: `/ipfs/${cidOf('other')}\n` }
     await again(300_000)
@@ -163,7 +163,7 @@ describe('an address that answers with', () => {
     assert.equal(await copy(), answer.text)
   })
 
-  test('a page was kept as a copy by an older gateway: it is no list either', async () => {
+  test('invalid stored copy → refused', async () => {
     await load(url)
     const [name] = await readdir(join(folder, copies))
     await writeFile(join(folder, copies, String(name)), page)
@@ -172,8 +172,8 @@ describe('an address that answers with', () => {
   })
 })
 
-describe('a file', () => {
-  test('that is emptied for a moment leaves the rules as they were, and says so once', async () => {
+describe('denylist file', () => {
+  test('emptied briefly → rules stay, logged once', async () => {
     const path = join(folder, 'ours.deny')
     await writeFile(path, good)
     const held = await load(path)
@@ -190,7 +190,7 @@ describe('a file', () => {
     assert.ok(held.path(cidOf('other'), []))
   })
 
-  test('that is gone is said once, and why', async () => {
+  test('removed → logged once, with the reason', async () => {
     const path = join(folder, 'ours.deny')
     await writeFile(path, good)
     const held = await load(path)
@@ -202,7 +202,7 @@ describe('a file', () => {
     assert.match(String(said[0]?.facts['error']), /ENOENT/)
   })
 
-  test('with many faulty lines has the first of them logged, and their number', async () => {
+  test('many invalid lines → first and number logged', async () => {
     const path = join(folder, 'ours.deny')
     const rows = Array.from({ length: 100 }, (_, row) => (row % 3 === 0 ? 'what' : `/ipfs/${cidOf(String(row))}`))
     await writeFile(path, rows.join('\n'))
@@ -213,17 +213,17 @@ describe('a file', () => {
     assert.deepEqual(facts, { list: path, faults: 34 })
   })
 
-  test('without a rule is a list to start with: its rules come later', async () => {
+  test('no rules at start → accepted', async () => {
     const path = join(folder, 'ours.deny')
     await writeFile(path, '# nothing yet\n')
     assert.equal((await load(path)).rules, 0)
   })
 })
 
-describe('what is told of an address', () => {
+describe('log of a denylist URL', () => {
   const told = () => JSON.stringify(lines)
 
-  test('is its host and path, and why, without the query and the password', async () => {
+  test('host, path and reason, without query and password', async () => {
     const secret = url.replace('http://', 'http://user:quiet@')
     answer = { status: 500 }
     await assert.rejects(load(secret), (error: Error) => {
@@ -239,13 +239,13 @@ describe('what is told of an address', () => {
     assert.doesNotMatch(told(), /hush|quiet/)
   })
 
-  test('is that nobody listens there', async () => {
+  test('connection refused → says so', async () => {
     await new Promise((resolve) => server.close(resolve))
     await assert.rejects(load(url), (error: Error) => /ECONNREFUSED/.test(error.message) && !/hush/.test(error.message))
   })
 })
 
-describe('the list of takedowns', () => {
+describe('list of takedowns', () => {
   const [first, second, third] = [cidOf('first'), cidOf('second'), cidOf('third')]
   const no = { legal: false, reason: undefined }
   const said: string[] = []
@@ -256,7 +256,7 @@ describe('the list of takedowns', () => {
     return [first, second, third].map((cid) => list.path(cid, []) !== undefined)
   }
 
-  test('cut anywhere in the write that a crash ended denies what was acknowledged, and takes further takedowns', async () => {
+  test('truncated write → acknowledged rules apply, writable', async () => {
     const file = join(folder, 'takedowns.deny')
     await (await openList(file)).takeDown(first, no)
     const kept = (await readFile(file, 'utf8')).length
@@ -276,7 +276,7 @@ describe('the list of takedowns', () => {
     assert.ok(said.includes('takedowns.damaged'))
   })
 
-  test('whose last line was cut by hand says so until it is mended, and names no CID', async () => {
+  test('last line truncated → reported until repaired, without CIDs', async () => {
     const file = join(folder, 'takedowns.deny')
     const list = await openList(file)
     for (const cid of [first, second]) await list.takeDown(cid, no)
@@ -291,7 +291,7 @@ describe('the list of takedowns', () => {
     assert.equal(list.damage, undefined)
   })
 
-  test('that is gone, empty or no list any more lifts no takedown; a line that the operator takes out does', async () => {
+  test('file lost or invalid → takedowns stay; line removed → lifted', async () => {
     const file = join(folder, 'takedowns.deny')
     const list = await openList(file)
     await list.takeDown(first, no)

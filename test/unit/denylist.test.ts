@@ -36,7 +36,7 @@ function deniesName(text: string, name: string, path = ''): boolean {
 
 type Row = [rule: string, asked: CID, path: string, denied: boolean]
 
-describe('rules of a denylist', () => {
+describe('denylist rules', () => {
   const rows: Row[] = [
     [`/ipfs/${bad}`, bad, '', true],
     [`/ipfs/${bad}`, other, '', false],
@@ -110,8 +110,8 @@ describe('rules of a denylist', () => {
       assert.equal(deniesBelow(rule, name, path), denied))
 })
 
-describe('a list', () => {
-  test('says why, and whether the reason is legal: of the line, or of the whole list', () => {
+describe('denylist', () => {
+  test('reason and legality from the line or the list', () => {
     const list = createDenylist('ours')
     list.add(`version: 1\nhints:\n  reason: whole\n---\n/ipfs/${bad}\n/ipfs/${other} reason=dmca status=451`)
     const all = createDenylists(() => [list])
@@ -119,7 +119,7 @@ describe('a list', () => {
     assert.deepEqual(all.path(other, []), { list: 'ours', legal: true, reason: 'dmca' })
   })
 
-  test('leaves out what it cannot read and names the line', () => {
+  test('invalid line → skipped and named', () => {
     const faults = createDenylist('ours').add(`/ipfs/${bad}\n/ipfs/nonsense\n//zz\nwhatever`)
     assert.deepEqual(
       faults.map(({ line }) => line),
@@ -133,18 +133,18 @@ describe('a list', () => {
     )
   })
 
-  test('whose rules stand where a header should is refused, and not without rules', () => {
+  test('rules instead of a header → refused, not ignored', () => {
     const list = createDenylist('ours')
     assert.throws(() => list.add(`/ipfs/${bad}\n---\n`), /is not a header/)
     assert.throws(() => createDenylist('ours').add(`version: 2\n---\n/ipfs/${bad}\n`), /version 2/)
   })
 
-  test('with a header that is too long for the parser of YAML is refused', () => {
+  test('header too long → refused', () => {
     const header = Array.from({ length: 2000 }, (_, key) => `key${key}: 1`).join('\n')
     assert.throws(() => createDenylist('ours').add(`${header}\n---\n/ipfs/${bad}\n`), /longer than 16384 bytes/)
   })
 
-  test('the first list with a rule for a thing decides about it', () => {
+  test('first list with a matching rule decides', () => {
     const [allowing, denying] = [createDenylist('one'), createDenylist('two')]
     allowing.add(`!/ipfs/${bad}`)
     denying.add(`/ipfs/${bad}`)
@@ -152,7 +152,7 @@ describe('a list', () => {
     assert.equal(createDenylists(() => [denying, allowing]).path(bad, [])?.list, 'two')
   })
 
-  test('of tens of thousands of lines is asked about as quickly as one of ten', () => {
+  test('tens of thousands of lines → lookups as fast as ten', () => {
     const msOf = (lines: number) => {
       const list = createDenylist('large')
       const said = Array.from({ length: lines }, (_, line) => `//${sha256(String(line)).toString('hex')}`)

@@ -52,7 +52,7 @@ for (const file of ['compose.yaml', 'compose.kubo.yaml', 'two-instances/compose.
     const { services, volumes } = parse(read(file), { merge: true }) as Compose
 
     for (const [name, service] of Object.entries(services))
-      test(`${name} has an image, files, volumes and services that are there`, () => {
+      test(`${name}: image, files, volumes and services exist`, () => {
         const { build, image } = service
         assert.ok((build === undefined) !== (image === undefined), 'one of build and image')
         if (build) assert.ok(existsSync(join(folder, build.context, build.dockerfile)))
@@ -64,7 +64,7 @@ for (const file of ['compose.yaml', 'compose.kubo.yaml', 'two-instances/compose.
       })
 
     // A port that is published to one machine is open to every web page in a browser there.
-    test('uploads need a token', () => {
+    test('uploads require a token', () => {
       const gateways = Object.values(services).filter(({ build }) => build)
       assert.ok(gateways.length > 0)
       for (const { volumes: mounts = [], environment = {} } of gateways) {
@@ -76,7 +76,7 @@ for (const file of ['compose.yaml', 'compose.kubo.yaml', 'two-instances/compose.
       }
     })
 
-    test('every configuration is valid, and names services that are there', () => {
+    test('every configuration is valid and names existing services', () => {
       for (const { command = [], volumes: mounts = [], environment = {} } of Object.values(services)) {
         const target = command[command.indexOf('--config') + 1]
         if (!command.includes('--config') || target === undefined) continue
@@ -108,13 +108,13 @@ const dependencies = ({ depends_on: on = [] }: Service): readonly string[] =>
 describe('deploy/Dockerfile', () => {
   const text = read('Dockerfile')
 
-  test('the files that it copies are those that a package has, and what npm ci needs', () => {
+  test("copies the package's files and what npm ci needs", () => {
     const allowed: readonly string[] = readFileSync(join(root, '.dockerignore'), 'utf8').match(/^!.*/gm) ?? []
     for (const one of ['bin', 'src', 'backends', 'config', 'package.json', 'package-lock.json'])
       assert.ok(allowed.includes(`!${one}`), one)
   })
 
-  test('it runs the launcher with the Node that it needs, as a user without rights', () => {
+  test('runs the launcher with the required Node, unprivileged', () => {
     const [, version] = /^FROM node:(\d+)/m.exec(text) ?? []
     const { engines } = JSON.parse(readFileSync(join(root, 'package.json'), 'utf8')) as { engines: { node: string } }
     assert.ok(Number(version) >= Number(/\d+/.exec(engines.node)?.[0]))
@@ -125,7 +125,7 @@ describe('deploy/Dockerfile', () => {
   })
 })
 
-describe('the health check of the image', () => {
+describe('image health check', () => {
   const [, command = '[]'] = /^HEALTHCHECK [^[]*CMD (\[.*\])$/m.exec(read('Dockerfile')) ?? []
   const [, ...args] = JSON.parse(command) as string[]
   const ask = async (admin: string) => {
@@ -137,7 +137,7 @@ describe('the health check of the image', () => {
     return { code, said }
   }
 
-  test('asks the admin address that is configured, on a port or a unix socket, and says why it is not ready', async () => {
+  test('asks the configured admin address, reports why not ready', async () => {
     const data = await mkdtemp(join(tmpdir(), 'cidgate-health-'))
     const socket = `unix:${join(data, 'admin.sock')}`
     const { serving } = await started(startServed({ admin: socket }))
@@ -163,14 +163,14 @@ describe('deploy/kubernetes.yaml', () => {
   type Manifest = { readonly kind: string; readonly data?: Record<string, string> }
   const manifests = parseAllDocuments(text).map((one) => one.toJS() as Manifest)
 
-  test('the configuration in it is valid, with the secrets that its first lines make', () => {
+  test('configuration is valid with the documented secrets', () => {
     const config = manifests.find(({ kind }) => kind === 'ConfigMap')?.data?.['cidgate.yaml'] ?? ''
     for (const [, name = ''] of config.matchAll(/\$\{(\w+)\}/g))
       assert.ok(text.includes(`--from-literal=${name}=`), name)
     parseConfig(parse(config), secrets)
   })
 
-  test('the addresses that it probes are answered', async () => {
+  test('probe URLs respond', async () => {
     const paths = new Set([...text.matchAll(/httpGet: \{ path: (\S+),/g)].map(([, path = '']) => path))
     assert.deepEqual([...paths].sort(), ['/healthz', '/readyz'])
     const { serving } = await started(startServed({}))
@@ -224,16 +224,16 @@ describe('deploy/kubernetes-monitoring.yaml', () => {
     }),
   ])
 
-  test('is what the script makes of the alert rules', () => {
+  test("equals the script's output for the alert rules", () => {
     assert.equal(text, kubernetesMonitoring(), 'run `npm run schema`')
   })
 
-  test('has the form that the operator takes, and the rules of Prometheus as they are', () => {
+  test("has the operator's form, with unchanged Prometheus rules", () => {
     const [, , rules] = kinds.parse(documents)
     assert.deepEqual(rules.spec, parse(read('prometheus/alerts.yaml')))
   })
 
-  test('leads from the monitor over its service to the port of the pods, under the job that the rules know', () => {
+  test("monitor → service → pod port, with the rules' job name", () => {
     const [service, monitor] = kinds.parse(documents)
     const container = z.object({ ports: z.array(z.object({ name: z.string(), containerPort: z.int() })) })
     const template = z.object({
@@ -254,7 +254,7 @@ describe('deploy/kubernetes-monitoring.yaml', () => {
     assert.ok(alertRules().some(({ expr }) => expr.includes(`job="${job}"`)))
   })
 
-  test('is not taken for the service of clients', () => {
+  test('is distinct from the client service', () => {
     const [service, monitor] = kinds.parse(documents)
     const all = pods.map((one) =>
       z.object({ kind: z.string(), metadata: z.object({ labels: words.optional() }) }).parse(one),
@@ -266,7 +266,7 @@ describe('deploy/kubernetes-monitoring.yaml', () => {
   })
 })
 
-test('deploy/cidgate.service starts, checks and reloads with commands that there are', () => {
+test('deploy/cidgate.service uses existing commands', () => {
   const text = read('cidgate.service')
   const programs = [...text.matchAll(/\/opt\/cidgate\/(\S+\.mjs) (\w+)/g)].map(([, file = '', command]) => ({
     file,
@@ -281,9 +281,9 @@ test('deploy/cidgate.service starts, checks and reloads with commands that there
   assert.match(text, /^Type=notify\nNotifyAccess=all$/m)
 })
 
-describe('what the repository does on a push and on a tag', () => {
+describe('workflows on push and tag', () => {
   for (const name of ['ci', 'release'])
-    test(`${name}: every program and file that it names is there`, () => {
+    test(`${name}: every named program and file exists`, () => {
       const text = readFileSync(join(root, `.github/workflows/${name}.yml`), 'utf8')
       const { jobs } = parse(text) as { jobs: Record<string, { steps: { run?: string }[] }> }
       assert.ok(Object.values(jobs).every(({ steps }) => steps.length > 0))
@@ -292,7 +292,7 @@ describe('what the repository does on a push and on a tag', () => {
     })
 })
 
-describe('what watches it', () => {
+describe('monitoring files', () => {
   const metrics = new Map(allMetrics().map((reading) => [reading.name, reading]))
   const sources = readdirSync(join(root, 'src'), { recursive: true, encoding: 'utf8' })
     .filter((file) => file.endsWith('.ts'))
@@ -336,7 +336,7 @@ describe('what watches it', () => {
     ]
   }
 
-  test('a wrong metric, label, value, part of a histogram or legend is found', () => {
+  test('checker detects wrong metric, label, value, histogram, legend', () => {
     assert.deepEqual(faultsOf('sum by (tier) (rate(cidgate_tier_lookups_total{result="hit"}[5m])) > 0', ['tier']), [])
     for (const [expr, told, fault] of [
       ['rate(cidgate_tier_lookup_total[5m])', [], 'there is no metric cidgate_tier_lookup_total'],
@@ -350,7 +350,7 @@ describe('what watches it', () => {
       assert.deepEqual(faultsOf(expr, told), [fault])
   })
 
-  test('every query of the Grafana dashboard asks for metrics and labels that there are', () => {
+  test('Grafana queries use existing metrics and labels', () => {
     const queries = dashboardQueries()
     assert.ok(queries.length > 50)
     assert.deepEqual(
@@ -361,7 +361,7 @@ describe('what watches it', () => {
     )
   })
 
-  test('every alert asks for metrics and labels that there are, and has its paragraph in docs/troubleshoot.md', () => {
+  test('alerts use existing metrics, and have troubleshooting entries', () => {
     const rules = alertRules()
     assert.deepEqual(
       rules.flatMap(({ alert, expr, annotations: { summary } }) =>
@@ -380,7 +380,7 @@ describe('what watches it', () => {
     )
   })
 
-  test('Prometheus finds the rules, and Grafana Prometheus and the dashboard, where the compose file puts them', () => {
+  test('compose paths match for Prometheus, Grafana and rules', () => {
     const { services } = parse(read('two-instances/compose.yaml'), { merge: true }) as Compose
     const targets = (name: string) => (services[name]?.volumes ?? []).map((volume) => volume.split(':').at(1))
     const { rule_files: rules, scrape_configs: jobs } = parse(read('two-instances/prometheus.yaml')) as {

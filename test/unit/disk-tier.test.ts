@@ -73,7 +73,7 @@ async function bytesIn(path: string): Promise<number> {
 const contentOf = async (path: string): Promise<Buffer> =>
   Buffer.concat(await Promise.all((await readdir(path)).sort().map((name) => readFile(join(path, name)))))
 
-test('many writers at once → never above maxBytes, and most of what fits', async () => {
+test('many concurrent writers → never above maxBytes, nearly full', async () => {
   const path = await tempFolder()
   const tier = open(path)
   let most = 0
@@ -94,7 +94,7 @@ test('tiny blocks → within maxBytes', async () => {
   assert.ok(await tier.get(block(2999, 10).cid))
 })
 
-test('full → the oldest goes first, and stays where it was read', async () => {
+test('full → oldest evicted first, recently read ones stay', async () => {
   const path = await tempFolder()
   const tier = open(path, '4MiB')
   await putAll(tier, range(0, 20))
@@ -107,7 +107,7 @@ test('full → the oldest goes first, and stays where it was read', async () => 
   assert.ok(await tier.has(block(199).cid))
 })
 
-test('everything was read → the oldest goes all the same', async () => {
+test('everything was read → oldest evicted all the same', async () => {
   const path = await tempFolder()
   const tier = open(path, '2MiB')
   for (const seed of range(0, 100)) {
@@ -118,7 +118,7 @@ test('everything was read → the oldest goes all the same', async () => {
   assert.ok(await tier.has(block(99).cid))
 })
 
-test('a lower maxBytes → kept from the start on', async () => {
+test('lower maxBytes → enforced from start', async () => {
   const path = await tempFolder()
   const before = open(path, '8MiB')
   await putAll(before, range(0, 100))
@@ -130,7 +130,7 @@ test('a lower maxBytes → kept from the start on', async () => {
   assert.ok(await after.get(block(200).cid))
 })
 
-test('another process writes → had at once, and never said to be absent', async () => {
+test('another process writes → readable at once, never reported absent', async () => {
   const path = await tempFolder()
   const [one, other] = [open(path), open(path, '9MiB')]
   await putAll(one, [1])
@@ -158,7 +158,7 @@ test('another process writes → had at once, and never said to be absent', asyn
   assert.ok((await bytesIn(path)) <= 9 << 20)
 })
 
-test('a deleted block → its bytes are nowhere, in no process, also after a start', async () => {
+test('deleted block → gone in every process, also after restart', async () => {
   const path = await tempFolder()
   const secret = randomBytes(3000)
   const cid = cidOf(secret)
@@ -179,7 +179,7 @@ test('a deleted block → its bytes are nowhere, in no process, also after a sta
   assert.ok(same(await other.get(cid), secret))
 })
 
-test('any cut of any file → true bytes or a miss, and it goes on', async () => {
+test('any truncation of any file → true bytes or miss, continues', async () => {
   const path = await tempFolder()
   const before = open(path)
   const blocks = range(0, 20).map((seed) => block(seed, 100 + seed))
@@ -212,7 +212,7 @@ for (const [what, place] of [
   ['an empty file', (file) => writeFile(file, '')],
 ] satisfies [string, (file: string) => Promise<unknown>][])
   for (const kind of ['data', 'keys'])
-    test(`${what} in the place of ${kind} → its blocks are misses`, async () => {
+    test(`${what} in place of ${kind} → misses`, async () => {
       const path = await tempFolder()
       const before = open(path)
       await putAll(before, [1, 2])
@@ -231,7 +231,7 @@ for (const [what, place] of [
       assert.equal(await readFile(join(path, 'README'), 'utf8'), 'not ours')
     })
 
-test('a removed folder → made again; a block larger than maxBytes → not kept', async () => {
+test('removed folder → recreated; oversized block → not stored', async () => {
   const path = await tempFolder()
   const tier = open(path, '512KiB')
   const { cid, bytes } = block(1)
@@ -246,7 +246,7 @@ test('a removed folder → made again; a block larger than maxBytes → not kept
   assert.ok(await tier.get(cid))
 })
 
-test('put over rotten bytes → replaced', async () => {
+test('put over corrupt bytes → replaced', async () => {
   const path = await tempFolder()
   const tier = open(path)
   const { cid, bytes } = block(1)
@@ -259,7 +259,7 @@ test('put over rotten bytes → replaced', async () => {
   assert.ok(same(await tier.get(cid), bytes))
 })
 
-test('an outage → cause and remedy, found by a probe', async () => {
+test('outage → cause and hint, found by a probe', async () => {
   const path = join(await tempFolder(), 'file')
   await writeFile(path, '')
   const tier = open(path)
@@ -270,7 +270,7 @@ test('an outage → cause and remedy, found by a probe', async () => {
   await fine.probe?.()
 })
 
-test('thousands of calls at once → few open files', async () => {
+test('thousands of concurrent calls → few open files', async () => {
   // Their time is that of a busy machine: what counts here is how many there are.
   const tier = open(await tempFolder(), '8MiB', patientClock)
   const { cid, bytes } = block(1, 1000)
@@ -284,7 +284,7 @@ test('thousands of calls at once → few open files', async () => {
   assert.ok(most - before <= 8, `${most - before} files open`)
 })
 
-test('written or read → at hand whole and in part, until deleted', async () => {
+test('written or read → readable synchronously until deleted', async () => {
   const path = await tempFolder()
   const clock = createShiftedClock()
   const tier = open(path, '8MiB', clock)
@@ -305,7 +305,7 @@ test('written or read → at hand whole and in part, until deleted', async () =>
   assert.equal(tier.holds?.(cid), false)
 })
 
-test('a million blocks → few bytes of memory each, and soon ready', async () => {
+test('a million blocks → little memory, ready quickly', async () => {
   const path = await tempFolder()
   const [segments, each] = [8, 125_000]
   for (let segment = 0; segment < segments; segment++) {
@@ -337,7 +337,7 @@ async function atOnceIn() {
   return { atOnce, time, may }
 }
 
-test('a slow read → none at once for a while, and longer the next time', async () => {
+test('slow read → synchronous reads pause, longer each time', async () => {
   const { atOnce, time, may } = await atOnceIn()
   const slow = () => {
     time.step = 400
@@ -362,7 +362,7 @@ test('a slow read → none at once for a while, and longer the next time', async
   assert.ok(pausedFor() <= 60_000)
 })
 
-test('a thread waits for the disk → none at once', async () => {
+test('thread waits for the disk → no synchronous reads', async () => {
   const { atOnce, time, may } = await atOnceIn()
   const ended = atOnce.began()
   assert.equal(may(), true)
@@ -372,14 +372,14 @@ test('a thread waits for the disk → none at once', async () => {
   assert.equal(may(), true)
 })
 
-test('files that may lie on another machine → none at once', { skip: process.platform !== 'linux' }, async () => {
+test('files on a remote file system → no synchronous reads', { skip: process.platform !== 'linux' }, async () => {
   const atOnce = createAtOnce('/proc', systemClock)
   atOnce.may(0)
   await new Promise((resolve) => setTimeout(resolve, 20))
   assert.equal(atOnce.may(0), false)
 })
 
-test('not read for long → no longer taken to be in the page cache', async () => {
+test('not read for long → not assumed in the page cache', async () => {
   const path = await tempFolder()
   const clock = createShiftedClock()
   const tier = open(path, '8MiB', clock)
@@ -391,7 +391,7 @@ test('not read for long → no longer taken to be in the page cache', async () =
   assert.ok(same(await tier.get(cid), bytes))
 })
 
-test('lent memory is used again when it was given back, and by one reader at a time', () => {
+test('released buffer → reused, by one reader at a time', () => {
   const buffers = createBuffers(1 << 20)
   const one = buffers.lend(20_000)
   const other = buffers.lend(20_000)

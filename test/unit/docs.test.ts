@@ -27,16 +27,16 @@ const blocksOf = (page: string): string[] =>
 for (const page of pages) {
   describe(page, () => {
     for (const [index, block] of blocksOf(page).entries())
-      test(`configuration ${index + 1} is accepted`, () => {
+      test(`configuration ${index + 1} is valid`, () => {
         assert.ok(parseConfig(parse(block), withSecrets(block)))
       })
 
-    test('points at nothing that is not there', () => {
+    test('every link resolves', () => {
       for (const [, target = ''] of textOf(page).matchAll(/\]\(([^)#\s]+)(?:#[^)]*)?\)/g))
         if (!/^[a-z]+:/.test(target)) assert.ok(existsSync(new URL(target, new URL(page, root))), target)
     })
 
-    test('names no file of the repository that is not there', () => {
+    test('every named repository file exists', () => {
       const named = textOf(page).matchAll(/`((?:src|backends|test|bench|bin|scripts)\/[\w./-]+)`/g)
       assert.deepEqual(
         [...named].map(([, path = '']) => path).filter((path) => !existsSync(new URL(path, root))),
@@ -46,7 +46,7 @@ for (const page of pages) {
   })
 }
 
-test('every provider is shown with its configuration', () => {
+test('every provider has an example configuration', () => {
   const shown = blocksOf('docs/pinning.md').map((block) => {
     const { providers } = parseConfig(parse(block), withSecrets(block)).pinning
     return providers.map(({ use }) => use)
@@ -54,7 +54,7 @@ test('every provider is shown with its configuration', () => {
   assert.deepEqual(new Set(shown.flat()), new Set(Object.keys(providerKinds)))
 })
 
-test('the questions of docs/troubleshoot.md name events that the log has, and commands that there are', () => {
+test('docs/troubleshoot.md names existing events and commands', () => {
   const [, table = ''] = /^## At three in the morning\n([\s\S]*?)^## /m.exec(textOf('docs/troubleshoot.md')) ?? []
   const rows = table.split('\n').filter((line) => line.startsWith('| ') && !line.startsWith('| question'))
   assert.equal(rows.length, 7)
@@ -72,18 +72,18 @@ test('the questions of docs/troubleshoot.md name events that the log has, and co
   }
 })
 
-test('all pages together stay within 30,000 words', () => {
+test('pages have at most 30,000 words in total', () => {
   const texts = [...pages, 'CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md'].map(textOf)
   const words = texts.flatMap((text) => text.split(/\s+/)).filter((word) => /[\p{L}\p{N}]/u.test(word))
   assert.ok(words.length <= 30_000, `${words.length} words: remove as many as you add`)
 })
 
-test('a decision has at most 120 words', () => {
+test('decisions have at most 120 words each', () => {
   for (const record of textOf('docs/decisions.md').split(/^## /m).slice(1))
     assert.ok(record.split(/\s+/).length <= 120, record.slice(0, 60))
 })
 
-test('each message that a page quotes is one of the product', () => {
+test('every quoted message exists in the sources', () => {
   const sources = ['src', 'backends'].flatMap((folder) =>
     readdirSync(new URL(`${folder}/`, root), { recursive: true, encoding: 'utf8' })
       .filter((name) => name.endsWith('.ts'))

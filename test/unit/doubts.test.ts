@@ -10,7 +10,7 @@ function make() {
   return { clock, doubts: createDoubts(clock, keptMs) }
 }
 
-test('a doubt is over after its time, and begins anew when it is added again', async () => {
+test('doubt expires, and restarts when added again', async () => {
   const { clock, doubts } = make()
   doubts.add('a')
   await clock.advance(600)
@@ -23,14 +23,14 @@ test('a doubt is over after its time, and begins anew when it is added again', a
   assert.equal(doubts.leftMs('a'), 0)
 })
 
-test('what brought something is no longer doubted', () => {
+test('success removes the doubt', () => {
   const { doubts } = make()
   doubts.add('a')
   doubts.delete('a')
   assert.equal(doubts.has('a'), false)
 })
 
-test('the oldest gives way to one too many, and no other', () => {
+test('above the limit → only the oldest is dropped', () => {
   const { doubts } = make()
   for (let count = 0; count <= 10_000; count++) doubts.add(String(count))
   assert.equal(doubts.has('0'), false)
@@ -38,7 +38,7 @@ test('the oldest gives way to one too many, and no other', () => {
   assert.equal(doubts.size, 10_000)
 })
 
-test('what is over takes no room: the next one that is added clears it away', async () => {
+test('expired doubts are removed by the next addition', async () => {
   const { clock, doubts } = make()
   for (let count = 0; count < 5000; count++) doubts.add(String(count))
   await clock.advance(keptMs)

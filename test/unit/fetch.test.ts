@@ -36,24 +36,24 @@ function leaves(count: number, bytes = 10): { blocks: BlockMap; cids: CID[] } {
 }
 const around = (cid: CID): DagWant => ({ cid, segments: [], scope: 'entity' })
 
-describe('the pace of an answer', () => {
+describe('pace of a response', () => {
   const quick = (bytes: number) => 60 + bytes / (50 * 1024)
 
-  test('a stalled upstream is hedged soon, however quick it was, but not at once', () => {
+  test('stalled upstream → hedged soon, however fast it was before', () => {
     assert.equal(stallAfterMs({ usualMs: 1, rate: 50_000, blockBytes: mib }, quick), leastStallMs)
     assert.ok(stallAfterMs({ usualMs: 5000, rate: 1, blockBytes: mib }, quick) <= 400)
   })
-  test('without a quicker upstream it is given longer', () => {
+  test('no faster upstream → hedged later', () => {
     const slow = () => 10_000
     const seen = { usualMs: 80, rate: 3000, blockBytes: 256 * 1024 }
     assert.ok(stallAfterMs(seen, slow) > stallAfterMs(seen, quick))
   })
-  test('a trickle is slow only if another upstream would take half the time', () => {
+  test('trickle → slow only if another takes half the time', () => {
     assert.equal(isSlow({ usualMs: 20, rate: 256, blockBytes: 4096 }, quick), true)
     assert.equal(isSlow({ usualMs: 20, rate: 256, blockBytes: 4096 }, undefined), false)
     assert.equal(isSlow({ usualMs: 20, rate: 40_000, blockBytes: mib }, quick), false)
   })
-  test('time passes while readers wait, and hardly while this process is held up', async () => {
+  test('time counts while readers wait, not while the process stalls', async () => {
     const clock = createFakeClock()
     const progress = createProgress(clock)
     await clock.advance(1000)
@@ -68,8 +68,8 @@ describe('the pace of an answer', () => {
   })
 })
 
-describe('readers of an answer', () => {
-  test('get their block, and no other reader does', async () => {
+describe('readers of a response', () => {
+  test('get their own block only', async () => {
     const { cids } = leaves(2)
     const [one, other] = cids as [CID, CID]
     const readers = createReaders(() => {})
@@ -82,7 +82,7 @@ describe('readers of an answer', () => {
     assert.deepEqual(await waiting, { bytes: new Uint8Array(10), upstream: 'a' })
     assert.equal(readers.size, 0)
   })
-  test('follow it only so far: a block that does not come is asked for alone', async () => {
+  test('block does not come in time → requested by itself', async () => {
     const { cids } = leaves(301)
     const [missing, ...others] = cids as [CID, ...CID[]]
     const readers = createReaders(() => {})
@@ -92,7 +92,7 @@ describe('readers of an answer', () => {
   })
 })
 
-test('who asks for a block that came, and is in no tier yet, gets it as the others do', async () => {
+test('block that arrived, in no tier yet → shared', async () => {
   const { blocks, cids } = leaves(1)
   const cid = cids[0] as CID
   const clock = createFakeClock()
@@ -118,7 +118,7 @@ test('who asks for a block that came, and is in no tier yet, gets it as the othe
   assert.equal(await flight.wait(cid, around(cid), signal), 'went-by')
 })
 
-test('the links of a large node are noted in pieces, of which each is a turn of the loop', async () => {
+test('links of a large node → noted in slices', async () => {
   const { blocks, cids } = leaves(20_000)
   const root = addNode(blocks, { Data: new Uint8Array(), Links: cids.map((Hash) => ({ Name: '', Hash, Tsize: 1 })) })
   let turns = 0
@@ -135,7 +135,7 @@ test('the links of a large node are noted in pieces, of which each is a turn of 
   assert.ok(cids.every((cid) => noted.isExpected(cid)))
 })
 
-describe('reading ahead', () => {
+describe('prefetching', () => {
   function make(roomBytes = 64 * mib, check: (cid: CID) => void = () => {}) {
     const clock = createFakeClock()
     const asked: string[] = []
@@ -160,7 +160,7 @@ describe('reading ahead', () => {
   const expected = (cids: readonly CID[], bytes = mib): Expected[] =>
     cids.map((cid) => ({ cid, around: around(cid), bytes }))
 
-  test('asks for nothing that a link holds itself, and looks no further where only that and what is known comes', () => {
+  test('identity CIDs and known blocks → not requested', () => {
     const { cids } = leaves(3)
     const [first, second, third] = cids as [CID, CID, CID]
     const { asked, open } = make()
@@ -178,7 +178,7 @@ describe('reading ahead', () => {
     assert.ok(lookedAt < 100, `${lookedAt} were looked at`)
   })
 
-  test('goes further the more the reader has to wait, up to a bound', () => {
+  test('reader waits more → prefetches further, up to a limit', () => {
     const { cids } = leaves(100)
     const { asked, open } = make()
     const ahead = open()
@@ -191,7 +191,7 @@ describe('reading ahead', () => {
     assert.ok(most > 4 && most <= 9, `${most} blocks ahead`)
     ahead.end()
   })
-  test('does not look at 64 blocks ahead behind each of many small ones, and has each of them ahead', async () => {
+  test('many small blocks → prefetched without rescanning each time', async () => {
     const { cids } = leaves(400)
     const { clock, asked, answers, open } = make(64 * mib)
     const ahead = open()
@@ -212,7 +212,7 @@ describe('reading ahead', () => {
     assert.ok(looks < 400 * 8, `${looks} looks`)
     ahead.end()
   })
-  test('looks anew when a small block comes that it did not look for', () => {
+  test('unexpected small block → rescans', () => {
     const { cids } = leaves(120)
     const { asked, open } = make(64 * mib)
     const ahead = open()
@@ -222,7 +222,7 @@ describe('reading ahead', () => {
     assert.ok(asked.includes(blockKey(cids[1] as CID)))
     ahead.end()
   })
-  test('a reader that stops reading keeps one block; skipped blocks are asked for again', async () => {
+  test('reader stops → one block kept; skipped ones refetched', async () => {
     const { cids } = leaves(20)
     const { clock, answers, open } = make()
     const ahead = open()
@@ -237,7 +237,7 @@ describe('reading ahead', () => {
     assert.equal(here.length, 1)
     ahead.end()
   })
-  test('many readers share one room, and each has its next block', () => {
+  test('many readers share one budget, each has its next block', () => {
     const { cids } = leaves(40)
     const { open, asked } = make(4 * mib)
     const all = Array.from({ length: 10 }, open)
@@ -249,7 +249,7 @@ describe('reading ahead', () => {
     assert.ok(asked.length <= 10 * 4 + 4, `${asked.length} blocks`)
     for (const one of all) one.end()
   })
-  test('a block that failed ahead of its reader is asked for again, without an error', async () => {
+  test('failed prefetch → requested again without error', async () => {
     const { cids } = leaves(2)
     const { clock, answers, open } = make()
     const ahead = open()
@@ -259,7 +259,7 @@ describe('reading ahead', () => {
     assert.equal(ahead.take(cids[1] as CID), undefined)
     ahead.end()
   })
-  test('read-ahead asks the tiers for much at once, and upstreams only in turn', async () => {
+  test('tiers are prefetched in bulk, upstreams in order', async () => {
     const { cids } = leaves(40)
     const { clock, room } = make()
     const held: string[] = []
@@ -301,7 +301,7 @@ describe('reading ahead', () => {
     assert.ok(fetched.length <= 20, `${fetched.length} asked for elsewhere`)
     ahead.end()
   })
-  test('what is denied, by its CID or by its path, is not asked for ahead', () => {
+  test('denied by CID or path → not prefetched', () => {
     const { cids } = leaves(2)
     const denied = () => {
       throw new Error('denied')
@@ -315,7 +315,7 @@ describe('reading ahead', () => {
   })
 })
 
-describe('what an answer may waste', () => {
+describe('waste limits of a response', () => {
   const identity = CID.parse('bafkqaaa')
   function source(dag: () => AsyncGenerator<{ cid: CID; bytes: Uint8Array }>, isExpected: (cid: CID) => boolean) {
     const clock = createFakeClock()
@@ -334,7 +334,7 @@ describe('what an answer may waste', () => {
     })
   }
 
-  test('identity blocks of no bytes, without end: the root is asked for by itself', async () => {
+  test('endless empty identity blocks → root requested by itself', async () => {
     assert.ok(isProvable(identity))
     const endless = source(
       async function* () {
@@ -344,7 +344,7 @@ describe('what an answer may waste', () => {
     )
     assert.deepEqual((await endless.next())?.cid, leaves(1).cids[0])
   })
-  test('the same block again and again: it is broken', async () => {
+  test('same block repeatedly → broken', async () => {
     const { cids, blocks } = leaves(1)
     const [cid] = cids as [CID]
     const endless = source(
@@ -356,7 +356,7 @@ describe('what an answer may waste', () => {
     assert.ok(await endless.next())
     await assert.rejects(endless.next(), /the same blocks/)
   })
-  test('a CAR is read however it is cut; a chunk that is all of its memory is freed as soon as it is copied', async () => {
+  test('CAR in any chunks → parsed; exclusive chunks freed at once', async () => {
     const { cids, blocks } = leaves(3, 700)
     const head = dagCbor.encode({ version: 1, roots: cids.slice(0, 1) })
     const car = Buffer.concat([
@@ -383,7 +383,7 @@ describe('what an answer may waste', () => {
       assert.equal(shared.byteLength, car.byteLength)
     }
   })
-  test('padding without end: it is broken', async () => {
+  test('endless padding → broken', async () => {
     const head = dagCbor.encode({ version: 1, roots: [identity] })
     const chunks = async function* () {
       yield Uint8Array.of(head.byteLength, ...head)
@@ -393,7 +393,7 @@ describe('what an answer may waste', () => {
   })
   const some = leaves(5000)
   for (const isRootFirst of [false, true])
-    test(`tiny unwanted blocks ${isRootFirst ? 'behind the root' : 'alone'} are given up after some thousand`, async () => {
+    test(`tiny unwanted blocks ${isRootFirst ? 'after the root' : 'alone'} → abandoned after thousands`, async () => {
       const [root] = some.cids
       let sent = 0
       const foreign = source(

@@ -54,14 +54,14 @@ function fly(scripts: Record<string, Script>, more: Partial<FlightDeps> = {}) {
   return { clock, flight, reader, readerOf, askedAt, stopped, told, landed: () => landed }
 }
 
-test('a quick upstream is asked alone', async () => {
+test('fast upstream → asked alone', async () => {
   const { clock, askedAt, told } = fly({ one: { afterMs: 80 }, two: { afterMs: 1 } })
   await clock.advance(500)
   assert.equal(told[0]?.upstream, 'one')
   assert.deepEqual(askedAt, { one: 0 })
 })
 
-test('a late upstream is joined by the next, and the loser is stopped', async () => {
+test('late upstream → hedged, loser stopped', async () => {
   const { clock, askedAt, stopped, told, flight } = fly({ one: {}, two: { afterMs: 30 }, three: {} })
   await clock.advance(500)
   assert.equal(told[0]?.upstream, 'two')
@@ -73,20 +73,20 @@ test('a late upstream is joined by the next, and the loser is stopped', async ()
   )
 })
 
-test('a failure begins the next question at once', async () => {
+test('failure → next request at once', async () => {
   const { clock, askedAt, told } = fly({ one: { afterMs: 10, how: 'absent' }, two: { afterMs: 5 } })
   await clock.advance(500)
   assert.equal(told[0]?.upstream, 'two')
   assert.equal(askedAt['two'], 10)
 })
 
-test('false bytes never reach a reader', async () => {
+test('wrong bytes never reach a reader', async () => {
   const { clock, told } = fly({ one: { afterMs: 10, how: 'false' }, two: { afterMs: 5 } })
   await clock.advance(500)
   assert.deepEqual(told, [{ bytes, upstream: 'two' }])
 })
 
-test('no upstream has it → not-found, once', async () => {
+test('no upstream has it → one not-found', async () => {
   const absent = { afterMs: 10, how: 'absent' } as const
   const { clock, told, landed } = fly({ one: absent, two: absent })
   await clock.advance(500)
@@ -95,7 +95,7 @@ test('no upstream has it → not-found, once', async () => {
   assert.equal(landed(), 1)
 })
 
-test('the last reader that leaves stops the questions', async () => {
+test('last reader leaves → requests stop', async () => {
   const { clock, flight, reader, readerOf, stopped, told } = fly({ one: {}, two: {} })
   const other = readerOf()
   flight.join(other)
@@ -109,7 +109,7 @@ test('the last reader that leaves stops the questions', async () => {
   assert.deepEqual(told, [])
 })
 
-test('p-any decides a race: a judge that never does lets the read hang', async () => {
+test('race without a verdict → read hangs (p-any)', async () => {
   const judge = (() => Object.assign(new Promise(() => {}), { cancel() {} })) as unknown as NonNullable<
     FlightDeps['judge']
   >
@@ -121,7 +121,7 @@ test('p-any decides a race: a judge that never does lets the read hang', async (
   assert.equal(raced.told.length, 0)
 })
 
-test('a third question joins the race of the first two', async () => {
+test('third request joins the race', async () => {
   const { clock, told, stopped } = fly({ one: {}, two: {}, three: { afterMs: 5 } })
   await clock.advance(500)
   assert.equal(told[0]?.upstream, 'three')

@@ -13,13 +13,13 @@ const make = () => {
   return { flights, join, signals }
 }
 
-test('one start for many callers', () => {
+test('many callers → one start', () => {
   const { join, signals } = make()
   assert.deepEqual([join().work, join().work, join('b').work], [1, 1, 2])
   assert.equal(signals.length, 2)
 })
 
-test('the first to come may leave: the others fly on', () => {
+test('first caller leaves → others continue', () => {
   const { join, signals } = make()
   const leader = join()
   const follower = join()
@@ -30,20 +30,20 @@ test('the first to come may leave: the others fly on', () => {
   assert.equal(signals[0]?.aborted, true)
 })
 
-test('after an abort the next caller starts anew', () => {
+test('after an abort → next caller starts again', () => {
   const { join } = make()
   join().leave()
   assert.equal(join().work, 2)
 })
 
-test('work that is to be kept is not aborted by the last to leave', () => {
+test('keep → not aborted by the last caller', () => {
   const { join, signals } = make()
   join().leave({ keep: true })
   assert.equal(signals[0]?.aborted, false)
   assert.equal(join().work, 1)
 })
 
-test('what has landed is not joined; landing twice does not end the next one', () => {
+test('landed flight is not joined; landing twice is harmless', () => {
   const { flights, join } = make()
   const first = join()
   flights.land('a', first.work)
@@ -53,7 +53,7 @@ test('what has landed is not joined; landing twice does not end the next one', (
   assert.equal(join().work, 2)
 })
 
-test('work that is over is not aborted by the last to leave', () => {
+test('finished work → not aborted by the last caller', () => {
   const { flights, join, signals } = make()
   const over = join()
   flights.land('a', over.work, true)

@@ -8,8 +8,8 @@ import { createFakeClock } from '../support/fake-clock.ts'
 const full = () => new Failure('overloaded', 'full', { source: 'ours' })
 const settle = () => new Promise<void>((resolve) => setImmediate(resolve))
 
-describe('gate', () => {
-  test('lets in so many, and the rest in the order they came', async () => {
+describe('semaphore', () => {
+  test('admits up to the limit, others first come, first served', async () => {
     const gate = createGate({ most: 2, inLine: 9, full })
     const entered: number[] = []
     const leaves = [0, 1, 2, 3].map((index) =>
@@ -27,7 +27,7 @@ describe('gate', () => {
     assert.deepEqual(entered, [0, 1, 2])
   })
 
-  test('refuses callers when the queue is full, and those that waited too long', async () => {
+  test('queue full or waited too long → refused', async () => {
     const clock = createFakeClock()
     const gate = createGate({ most: 1, inLine: 1, full, patience: { ms: 100, clock } })
     const leave = await gate.enter(undefined)
@@ -39,7 +39,7 @@ describe('gate', () => {
     ;(await gate.enter(undefined))()
   })
 
-  test('a caller that leaves the queue makes way for those behind it', async () => {
+  test('caller leaves the queue → next ones move up', async () => {
     const gate = createGate({ most: 1, inLine: 2, full })
     const leave = await gate.enter(undefined)
     const gone = new AbortController()
@@ -51,7 +51,7 @@ describe('gate', () => {
     ;(await behind)()
   })
 
-  test('a caller that stopped waiting does not let in more work of its kind', async () => {
+  test('abandoned work keeps its slot until it ends', async () => {
     const gate = createGate({ most: 1, inLine: 1, full })
     const gone = new AbortController()
     const work = Promise.withResolvers<void>()

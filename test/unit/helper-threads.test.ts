@@ -19,7 +19,7 @@ function prioritiesWith(cores: number): readonly (readonly [name: string, priori
   return JSON.parse(execFileSync(process.execPath, ['--input-type=module', '-e', program], { encoding: 'utf8' }))
 }
 
-it('on one core the helpers of V8 come behind the loop, on several they do not', {
+it('helper threads: lower priority on one core only', {
   skip:
     (process.platform !== 'linux' && 'Linux alone has priorities for threads') ||
     (process.versions.node.startsWith('22.') && 'Node 22 gives its threads no names'),

@@ -53,11 +53,11 @@ describe('Accept-Encoding', () => {
     ['gzip br', undefined, ''],
   ]
   for (const [header, best, all] of rows) {
-    test(`${JSON.stringify(header)}: ${best ?? 'plain'}`, () =>
+    test(`${JSON.stringify(header)} → ${best ?? 'plain'}`, () =>
       assert.deepEqual(acceptedOf(header), { best, all: all.split(' ').filter(Boolean) }))
   }
 
-  test('is read once for each value, and no value is too odd or too long', () => {
+  test('parsed once per value; any value is safe', () => {
     const accepted = createAcceptEncodings()
     assert.equal(accepted(undefined), plainOnly)
     assert.equal(accepted('br, gzip'), accepted('br, gzip'))
@@ -71,7 +71,7 @@ describe('Accept-Encoding', () => {
   })
 })
 
-test('only text has codings, and neither a little nor a lot of it', () => {
+test('only text of medium size is compressed', () => {
   const size = 2000
   for (const type of [
     ...['application/json', 'text/html; charset=utf-8', 'text/css', 'text/javascript', 'image/svg+xml'],
@@ -92,7 +92,7 @@ test('only text has codings, and neither a little nor a lot of it', () => {
   )
 })
 
-test('the headers of a coding are those of the plain answer, with a tag, a length and no ranges of its own', () => {
+test('coded headers: own ETag and length, no ranges', () => {
   const plain = [
     'Content-Type',
     'a/b',
@@ -121,7 +121,7 @@ test('the headers of a coding are those of the plain answer, with a tag, a lengt
   assert.deepEqual(codedHeaders(plain, 'br', undefined), coded)
 })
 
-describe('If-None-Match with a coding', () => {
+describe('If-None-Match with codings', () => {
   const rows: readonly (readonly [header: string | undefined, takes: string, tag: string | undefined])[] = [
     [undefined, 'br', undefined],
     ['"c"', '', '"c"'],
@@ -139,7 +139,7 @@ describe('If-None-Match with a coding', () => {
     ['*', 'br', '"c"'],
   ]
   for (const [header, takes, tag] of rows) {
-    test(`${header} of a client that takes ${takes || 'none'}: ${tag}`, () =>
+    test(`${header}, client accepts ${takes || 'none'} → ${tag}`, () =>
       assert.equal(tagOfCopy(header, '"c"', acceptedOf(takes)), tag))
   }
 })
@@ -160,7 +160,7 @@ async function joined(pieces: AsyncIterable<Uint8Array>): Promise<Buffer> {
 
 describe('compression', () => {
   for (const coding of all) {
-    test(`${coding}: whole and in pieces, the bytes are the same again`, async () => {
+    test(`${coding}: complete and streamed → decodes to the same bytes`, async () => {
       const compression = createCompression({ isOn: true })
       for (const bytes of [long, noise(3000, 1), new Uint8Array()]) {
         const whole = await compression.compress(bytes, coding)
@@ -174,7 +174,7 @@ describe('compression', () => {
     })
   }
 
-  test('does a few at once, shares what has one name, and refuses the rest at once', async () => {
+  test('a few at once, same name shared, the rest refused', async () => {
     const compression = createCompression({ isOn: true, most: 2 })
     const [one, other] = [compression.compress(long, 'br', 'a'), compression.compress(long, 'gzip', 'b')]
     assert.equal(compression.compress(long, 'zstd', 'c'), undefined)
@@ -186,13 +186,13 @@ describe('compression', () => {
     assert.deepEqual(compression.counts.made, { br: 1, zstd: 1, gzip: 1 })
   })
 
-  test('one that is off takes no client at its word', () => {
+  test('disabled → no codings', () => {
     const off = createCompression({ isOn: false })
     assert.equal(off.accepted('br').best, undefined)
     assert.ok(!off.covers({ type: 'text/html', size: 5000 }))
   })
 
-  describe('in pieces', () => {
+  describe('streams', () => {
     /** Says how many pieces were asked for, and whether it was ended. */
     function counted(most = Number.POSITIVE_INFINITY) {
       const seen = { asked: 0, isOver: false }
@@ -212,7 +212,7 @@ describe('compression', () => {
     }
 
     for (const coding of all) {
-      test(`${coding}: a reader that leaves ends the source and frees its place`, async () => {
+      test(`${coding}: reader leaves → source ends, slot freed`, async () => {
         const compression = createCompression({ isOn: true, mostStreams: 1 })
         const { seen, pieces } = counted()
         const coded = compression.stream(pieces, coding)
@@ -232,7 +232,7 @@ describe('compression', () => {
         assert.ok(seen.asked < 100, `${seen.asked} pieces were read for a reader that took one`)
       })
 
-      test(`${coding}: a reader that waits is not read ahead for, and may leave`, { timeout: 10_000 }, async () => {
+      test(`${coding}: slow reader → no reading ahead, may leave`, { timeout: 10_000 }, async () => {
         const { seen, pieces } = counted()
         const reading = createCompression({ isOn: true }).stream(pieces, coding)?.[Symbol.asyncIterator]()
         await reading?.next()
@@ -246,7 +246,7 @@ describe('compression', () => {
         await until(() => seen.isOver)
       })
 
-      test(`${coding}: a source that fails fails its reader, with the same error`, async () => {
+      test(`${coding}: source fails → reader gets the same error`, async () => {
         const { pieces } = counted(3)
         const coded = createCompression({ isOn: true }).stream(pieces, coding)
         assert.ok(coded)
@@ -256,12 +256,12 @@ describe('compression', () => {
   })
 })
 
-describe('ready answers in codings', () => {
+describe('coded forms in the response cache', () => {
   const headers = ['Content-Type', 'application/json', 'ETag', '"c"', 'Cache-Status', 'x', 'Content-Length', '2000']
   const answer = { headers, body: Buffer.alloc(2000), etag: '"c"', isCompressible: true }
   const coded = Buffer.alloc(500)
 
-  test('are counted, and go with the plain one', () => {
+  test('counted, and evicted with the identity form', () => {
     const hot = createResponseCache({ maxBytes: 100_000, maxItemBytes: 10_000 })
     const plain = hot.add('/k', answer)
     assert.ok(plain)
@@ -277,7 +277,7 @@ describe('ready answers in codings', () => {
     assert.deepEqual([hot.get('/k'), hot.bytes], [undefined, 0])
   })
 
-  test('are not kept when the plain one was purged meanwhile, nor beside another one', () => {
+  test('identity form purged or replaced → not stored', () => {
     const hot = createResponseCache({ maxBytes: 100_000, maxItemBytes: 10_000 })
     const plain = hot.add('/k', answer)
     assert.ok(plain)
@@ -289,7 +289,7 @@ describe('ready answers in codings', () => {
     assert.deepEqual(hot.get('/k')?.coded, {})
   })
 
-  test('do not push the plain one out where there is room for that alone', () => {
+  test('no space for both → identity form stays', () => {
     const hot = createResponseCache({ maxBytes: 4500, maxItemBytes: 3000 })
     const plain = hot.add('/k', answer)
     assert.ok(plain)

@@ -53,7 +53,7 @@ async function placeAt(host: string, url: string) {
 }
 
 describe('hosts', () => {
-  test('paths are sent to an origin of their own, in one spelling', () =>
+  test('path → redirect to its own origin, normalized', () =>
     moved([
       ['gw.example', `/ipfs/${v1}`, `http://${v1}.ipfs.gw.example/`],
       ['gw.example:8080', `/ipfs/${v1}/a%20b/?x=1`, `http://${v1}.ipfs.gw.example:8080/a%20b/?x=1`],
@@ -67,7 +67,7 @@ describe('hosts', () => {
       ['gw.example', '/ipns/en.wiki-on.example/wiki/', 'http://en-wiki--on-example.ipns.gw.example/wiki/'],
     ]))
 
-  test('a proxy in front says which host and scheme it was asked for', async () => {
+  test('trusted proxy → its host and scheme', async () => {
     const headers = { 'x-forwarded-host': 'gw.example', 'x-forwarded-proto': 'https' }
     assert.deepEqual(await find('inside:3000', `/ipfs/${v1}`, headers), { location: `https://${v1}.ipfs.gw.example/` })
     assert.equal(await find('inside:3000', `/ipfs/${v1}`, { 'x-forwarded-host': 'evil.test' }), undefined)
@@ -79,7 +79,7 @@ describe('hosts', () => {
       )
   })
 
-  test('what a proxy passes on as a host is passed over where it is none: the answer names nothing of it', async () => {
+  test('invalid forwarded host → ignored', async () => {
     for (const said of [
       'gw.example/evil',
       'user@gw.example',
@@ -98,7 +98,7 @@ describe('hosts', () => {
     assert.deepEqual(['a.example:8080', '[::1]:80', 'a/b'].map(hostOf), ['a.example:8080', '[::1]:80', 'inside'])
   })
 
-  test('hosts: X-Forwarded-* of untrusted clients is ignored, also for the cache key', async () => {
+  test('untrusted X-Forwarded-* → ignored, also for the cache key', async () => {
     const headers = { 'x-forwarded-host': 'gw.example', 'x-forwarded-proto': 'https' }
     for (const proxy of ['::ffff:127.0.0.1', '10.1.2.3', 'fd00::1'])
       assert.ok(await find('inside', `/ipfs/${v1}`, headers, proxy), proxy)
@@ -114,7 +114,7 @@ describe('hosts', () => {
     await assert.rejects(find('bytes.example', '/add', trusted, '127.0.0.2'), { kind: 'no-link' })
   })
 
-  test('hosts: a subdomain is its own site, also for paths such as /ipfs/…', async () => {
+  test('subdomain → own site, also for paths such as /ipfs/…', async () => {
     const place = await placeAt(`${v1}.ipfs.gw.example:81`, `/ipfs/${v0}/x?y`)
     assert.equal(place.path, `/ipfs/${v1}/ipfs/${v0}/x`)
     assert.equal(place.own, true)
@@ -126,21 +126,21 @@ describe('hosts', () => {
     assert.equal((await placeAt(`${ed25519Key}.ipns.gw.example`, '/')).path, `/ipns/${ed25519Key}/`)
   })
 
-  test('another spelling of a label is sent to the one that browsers keep', () =>
+  test('other label spelling → redirect to the normalized one', () =>
     moved([
       [`${v0}.ipfs.gw.example`, '/a?b', `http://${v0AsV1}.ipfs.gw.example/a?b`],
       [`${CID.parse(v1).toString(base36)}.ipfs.gw.example`, '/', `http://${v1}.ipfs.gw.example/`],
       [`${ed25519}.ipns.gw.example`, '/', `http://${ed25519Key}.ipns.gw.example/`],
     ]))
 
-  test('what fits in no label is refused, on the path and on the host', async () => {
+  test('too long for a label → refused, as path and host', async () => {
     const tooLong = { message: /CID incompatible with DNS label length limit of 63/ }
     await assert.rejects(find('gw.example', `/ipfs/${sha512}`), tooLong)
     await assert.rejects(find(`${sha512}.ipfs.gw.example`, '/'), tooLong)
     await assert.rejects(find('nothing.ipfs.gw.example', '/'), { kind: 'malformed' })
   })
 
-  test('a domain with a DNSLink is its site; any other host is like every other', async () => {
+  test('domain with DNSLink → its site; other hosts → default', async () => {
     const place = await placeAt('site.example:8080', '/ipfs/x')
     assert.equal(place.path, '/ipns/site.example/ipfs/x')
     assert.equal(place.own, true)
@@ -151,7 +151,7 @@ describe('hosts', () => {
     assert.equal(await find('gw.example', '/ipfs/QmInvalid'), undefined, 'its own answer says what is wrong')
   })
 
-  test('a host that is configured is never looked up', async () => {
+  test('configured host → never looked up', async () => {
     const asked: string[] = []
     const strict = createHosts({
       table: {
@@ -169,12 +169,12 @@ describe('hosts', () => {
     assert.deepEqual(asked, ['site.example'])
   })
 
-  test('a trustless host has content and nothing else', async () => {
+  test('trustless host → content only', async () => {
     assert.equal((await placeAt('bytes.example', `/ipfs/${v1}`)).trustless, true)
     await assert.rejects(find('bytes.example', '/add'), { kind: 'no-link' })
   })
 
-  test('a small answer of one host is no answer of another', () => {
+  test('cached response of one host → not served by another', () => {
     const keys = [
       '127.0.0.1:1',
       'localhost',
@@ -187,7 +187,7 @@ describe('hosts', () => {
     assert.deepEqual(keys, ['/ipfs/x', '/ipfs/x', none, none, `/ipfs/x ${v1}.ipfs.gw.example`, none])
   })
 
-  test('hosts: the response cache key is the same whatever the case of the host', async () => {
+  test('cache key ignores the case of the host', async () => {
     for (const host of [`${v1}.ipfs.gw.example`, `${v1}.ipfs.gw.example:81`, `${v1}.IPFS.GW.example`]) {
       const place = await placeAt(host, '/ipfs/x')
       assert.equal(place.cacheKey, hosts.keyOf(asked(host, '/ipfs/x')))
@@ -195,18 +195,18 @@ describe('hosts', () => {
     }
   })
 
-  test('only hosts that are served here are served through CONNECT', () => {
+  test('CONNECT → served hosts only', () => {
     assert.deepEqual(['gw.example:80', `${v1}.ipfs.gw.example`, 'evil.test:443'].map(hosts.serves), [true, true, false])
   })
 })
 
-describe('labels of host names', () => {
-  test('base32, base36 where that is too long, and always base36 for keys', () => {
+describe('host labels', () => {
+  test('base32, base36 if too long, always base36 for keys', () => {
     assert.equal(labelOf(CID.parse(v0), 'ipfs'), v0AsV1)
     assert.ok(labelOf(CID.parse(ed25519Key, base36), 'ipfs').startsWith('k'))
   })
 
-  test('a domain and back', () => {
+  test('domain → label → domain', () => {
     for (const name of ['en.wikipedia-on-ipfs.org', 'a--b.c', 'x.y-z.w']) assert.equal(uninlined(inlined(name)), name)
     assert.equal(inlined('en.wikipedia-on-ipfs.org'), 'en-wikipedia--on--ipfs-org')
   })

@@ -14,8 +14,8 @@ import { createFakeClock } from '../support/fake-clock.ts'
 const request = (remoteAddress: string) => ({ socket: { remoteAddress } }) as IncomingMessage
 const response = () => new EventEmitter() as unknown as ServerResponse
 
-describe('requests in flight', () => {
-  test('one more than there is room for is turned away, and comes in when another has gone', () => {
+describe('concurrent requests', () => {
+  test('above the limit → refused, admitted after another ends', () => {
     const limits = createLimits({ inFlight: 2, perClient: 'none', clock: createFakeClock() })
     const first = response()
     assert.equal(limits.enter(request('a'), first), undefined)
@@ -26,7 +26,7 @@ describe('requests in flight', () => {
     assert.equal(limits.enter(request('b'), response()), undefined)
   })
 
-  test('what a program is refused with is its own, and a client that is refused after it hears nothing of it', () => {
+  test('library refusals are separate error objects', () => {
     const limits = createLimits({ inFlight: 1, perClient: 'none', clock: createFakeClock() })
     limits.hold()
     const refused = () => {
@@ -46,7 +46,7 @@ describe('requests in flight', () => {
   })
 })
 
-describe('an event loop that is late', () => {
+describe('late event loop', () => {
   const enter = (limits: Limits, atHand = false) => {
     const one = response()
     return limits.enter(request('a'), one, () => atHand) === undefined ? one : undefined
@@ -62,7 +62,7 @@ describe('an event loop that is late', () => {
     return { clock, limits, open, turns }
   }
 
-  test('lets fewer in, but for what is at hand; a single long turn changes nothing', async () => {
+  test('lower limit, except for cached content; one delay is ignored', async () => {
     const { limits, turns } = await busy()
     await turns(1, 5000)
     await turns(5, 50)
@@ -77,7 +77,7 @@ describe('an event loop that is late', () => {
     for (const atHand of [true, false]) assert.match(String(why(atHand)), /too many requests in progress \(1000\)/)
   })
 
-  test('lets more in again, step by step, when it is in time; then no timer is left', async () => {
+  test('in time again → limit grows stepwise, timer stops', async () => {
     const { clock, limits, open, turns } = await busy()
     await turns(20, 200)
     for (const one of open) one?.emit('close')
@@ -95,7 +95,7 @@ describe('an event loop that is late', () => {
     assert.deepEqual([rooms.at(-1), clock.timers], [1000, 0])
   })
 
-  test('has no timer when the burst is over, whether or not it was late', async () => {
+  test('burst over → no timer', async () => {
     const { clock, open } = await busy()
     assert.equal(clock.timers, 1)
     for (const one of open) one?.emit('close')
@@ -103,7 +103,7 @@ describe('an event loop that is late', () => {
     assert.equal(clock.timers, 0)
   })
 
-  test('few requests are let in however late it is', async () => {
+  test('minimum limit holds at any delay', async () => {
     const clock = createFakeClock()
     const limits = createLimits({ inFlight: 1000, loopDelay: 100, perClient: 'none', clock })
     for (let count = 0; count < leastRoom - 1; count++) assert.ok(enter(limits))
@@ -112,8 +112,8 @@ describe('an event loop that is late', () => {
   })
 })
 
-describe('requests of one client', () => {
-  test('a client has a burst, then its rate, and costs no other client', async () => {
+describe('rate limit per client', () => {
+  test('burst, then rate; other clients unaffected', async () => {
     const clock = createFakeClock()
     const limits = createLimits({ inFlight: 100, perClient: { perMinute: 60, burst: 3 }, clock })
     for (let count = 0; count < 3; count++) assert.equal(limits.enter(request('1.2.3.4'), response()), undefined)
@@ -134,10 +134,10 @@ describe('requests of one client', () => {
     ['fe80::1%eth0', 'fe80:0:0:0'],
     ['::1', '0:0:0:0'],
   ]
-  for (const [address, key] of rows) test(`${address} is ${key}`, () => assert.equal(clientOf(address), key))
+  for (const [address, key] of rows) test(`${address} → ${key}`, () => assert.equal(clientOf(address), key))
 })
 
-describe('the address of a client', () => {
+describe('client address', () => {
   const { addressOf } = createForwarded(['127.0.0.1', '10.0.0.0/8'])
   const rows: [from: string, said: string | undefined, address: string][] = [
     ['1.2.3.4', undefined, '1.2.3.4'],
@@ -159,12 +159,12 @@ describe('the address of a client', () => {
     ['127.0.0.1', '::ffff:1:909:909', '::ffff:1:909:909'],
   ]
   for (const [from, said, address] of rows)
-    test(`${from} that says ${said} is ${address}`, () => {
+    test(`${from} with ${said} → ${address}`, () => {
       const headers = said === undefined ? {} : { 'x-forwarded-for': said }
       assert.equal(addressOf({ headers, socket: { remoteAddress: from } } as unknown as IncomingMessage), address)
     })
 
-  test('is what its requests are counted by', () => {
+  test('requests are counted by it', () => {
     const limits = createLimits({
       inFlight: 9,
       perClient: { perMinute: 1, burst: 1 },
@@ -179,13 +179,13 @@ describe('the address of a client', () => {
   })
 })
 
-describe('documents that are looked into', () => {
+describe('JSON detection of files', () => {
   const cid = (digit: string) => CID.parse(`bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5${digit}`)
   const signal = new AbortController().signal
 
   const reader = (giveWay = (): Promise<void> | undefined => undefined) => ({ session: { giveWay }, signal })
 
-  test('judged once', async () => {
+  test('detected once', async () => {
     const rule = createJsonRule()
     assert.equal(rule.known(cid('e')), undefined)
     assert.equal(await rule.judge(cid('e'), [Buffer.from('[1'), Buffer.from(']')], reader()), true)
@@ -194,7 +194,7 @@ describe('documents that are looked into', () => {
     assert.equal(rule.known(cid('a')), false)
   })
 
-  test('a large one gives way to other requests while it is judged', async () => {
+  test('large document → yields to other requests', async () => {
     let turns = 0
     const giveWay = async () => {
       await new Promise(setImmediate)
@@ -205,7 +205,7 @@ describe('documents that are looked into', () => {
     assert.ok(turns >= large.byteLength / (64 * 1024), `${turns} turns`)
   })
 
-  test('one that is none is read no further than the byte that shows it', async () => {
+  test('not JSON → read only up to the deciding byte', async () => {
     let pieces = 0
     function* read() {
       for (;;) yield Buffer.from(++pieces === 3 ? ']]' : '[1,')
@@ -214,7 +214,7 @@ describe('documents that are looked into', () => {
     assert.equal(pieces, 3)
   })
 
-  test('clients that ask at once wait for one judgment; where its reader fails, the next one judges', async () => {
+  test('concurrent clients share one detection; failure passes it on', async () => {
     const rule = createJsonRule()
     let reads = 0
     const read = async function* (fails: boolean) {
@@ -230,7 +230,7 @@ describe('documents that are looked into', () => {
     assert.equal(reads, 2)
   })
 
-  test('a client that leaves waits for no judgment', async () => {
+  test('client that leaves → stops waiting', async () => {
     const rule = createJsonRule()
     const never = async function* () {
       await new Promise(() => {})

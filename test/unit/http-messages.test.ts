@@ -15,7 +15,7 @@ import { createAccount } from '../../src/observe/account.ts'
 import { anyText } from '../support/any-text.ts'
 import { runs } from '../support/property.ts'
 
-test('Host: a host and perhaps a port, as RFC 3986 has them, each time that it is asked', () => {
+test('Host: host and optional port (RFC 3986), repeatedly', () => {
   const right = [
     '',
     'a',
@@ -105,7 +105,7 @@ describe('Range', () => {
   for (const [header, size, expected] of rows) {
     test(`${header} of ${size}`, () => assert.deepEqual(parseRange(header, size), expected))
   }
-  test('ranges: any header gives a range inside the file, and a hint that covers its beginning', () => {
+  test('any Range → inside the file, hint covers its start', () => {
     fc.assert(
       fc.property(fc.string({ unit: fc.constantFrom(...'bytes=0123456789-, ') }), fc.nat(50), (tail, size) => {
         const header = `bytes=${tail}`
@@ -142,7 +142,7 @@ describe('If-None-Match and If-Range', () => {
     ['W/a', 'W/"a"', true],
   ]
   for (const [header, etag, expected] of rows) {
-    test(`${header} for ${etag}: ${expected}`, () => assert.equal(matches(header, etag), expected))
+    test(`${header} for ${etag} → ${expected}`, () => assert.equal(matches(header, etag), expected))
   }
   const strong: [ifRange: string | undefined, etag: string, expected: boolean][] = [
     [undefined, '"a"', true],
@@ -152,7 +152,7 @@ describe('If-None-Match and If-Range', () => {
     ['Sat, 21 Nov 2026 00:00:00 GMT', '"a"', false],
   ]
   for (const [ifRange, etag, expected] of strong) {
-    test(`If-Range ${ifRange} for ${etag}: ${expected}`, () => assert.equal(rangeApplies(ifRange, etag), expected))
+    test(`If-Range ${ifRange} for ${etag} → ${expected}`, () => assert.equal(rangeApplies(ifRange, etag), expected))
   }
 })
 
@@ -173,7 +173,7 @@ describe('Content-Disposition', () => {
   for (const [name, expected] of rows) {
     test(JSON.stringify(name) ?? 'none', () => assert.equal(disposition('attachment', name), expected))
   }
-  test('whatever the name, one line of printable ASCII', () => {
+  test('any name → one line of printable ASCII', () => {
     fc.assert(
       fc.property(anyText(), (name) => assert.match(disposition('inline', name), /^[\x20-\x7e]+$/)),
       runs(100),
@@ -181,7 +181,7 @@ describe('Content-Disposition', () => {
   })
 })
 
-test('X-Ipfs-Path is one line of printable ASCII for any path', () => {
+test('X-Ipfs-Path: any path → one line of printable ASCII', () => {
   fc.assert(
     fc.property(anyText(), (path) => {
       const headers = contentHeaders({
@@ -200,7 +200,7 @@ test('X-Ipfs-Path is one line of printable ASCII for any path', () => {
   )
 })
 
-describe('representation', () => {
+describe('content negotiation', () => {
   const rows: [query: string, accept: string | undefined, as: string, byAccept: boolean][] = [
     ['', undefined, 'file', false],
     ['', '*/*', 'file', false],
@@ -214,12 +214,12 @@ describe('representation', () => {
     ['format=raw&format=car', undefined, 'raw', false],
   ]
   for (const [query, accept, as, byAccept] of rows) {
-    test(`?${query} and ${accept}: ${as}`, () => {
+    test(`?${query} and ${accept} → ${as}`, () => {
       const found = negotiate(new URLSearchParams(query), accept)
       assert.deepEqual([found.as, found.byAccept], [as, byAccept])
     })
   }
-  test('the memory of Accept headers gives what a look gives', () => {
+  test('cached Accept agrees with parsing', () => {
     const representation = createAccepts()
     for (const [query, accept, as] of rows) {
       if (query !== '' || accept === undefined) continue
@@ -228,7 +228,7 @@ describe('representation', () => {
   })
 })
 
-describe('target', () => {
+describe('request target', () => {
   const request = (url: string, ...lines: [string, string][]): IncomingMessage => {
     const rawHeaders = [...lines, ['Host', 'gate.example']].flat()
     const headers = Object.fromEntries(
@@ -266,7 +266,7 @@ describe('target', () => {
     ],
   ]
   for (const [name, one] of bad) {
-    test(`${name}: refused`, () => {
+    test(`${name} → refused`, () => {
       assert.throws(
         () => readTarget(one),
         (error) => error instanceof Failure && error.kind === 'malformed',
@@ -276,7 +276,7 @@ describe('target', () => {
 })
 
 describe('Cache-Status', () => {
-  test('nothing, a hit, a miss, and a name with a quote in it', () => {
+  test('none, hit, miss, and a name with a quote', () => {
     const account = createAccount()
     assert.equal(cacheStatus(account), 'cidgate')
     account.tierHit('memory')
@@ -284,7 +284,7 @@ describe('Cache-Status', () => {
     account.fetched('a "b"\r\n')
     assert.equal(cacheStatus(account), 'cidgate; fwd=miss; detail="a b"')
   })
-  test('of several tiers the slowest one that was needed, whichever came last', () => {
+  test('several tiers → the slowest needed one', () => {
     const order = ['memory', 'pins', 'disk', 's3']
     for (const [hits, slowest] of [
       [['memory', 's3', 'disk', 'memory'], 's3'],

@@ -33,7 +33,7 @@ function send(failure: Failure, context: Omit<ProblemContext, 'stalledMs'>): Pro
 const failure = (kind: FailureKind, options: Partial<FailureOptions> = {}): Failure =>
   new Failure(kind, 'what happened', { source: 'upstream', ...options })
 
-test('every kind has a row, and every row a kind', () => {
+test('every kind has a row, and vice versa', () => {
   assert.deepEqual(Object.keys(table).sort(), [...failureKinds].sort())
 })
 
@@ -60,18 +60,18 @@ describe('status', () => {
     ['internal', {}, 500, 500],
   ]
   for (const [kind, options, api, web] of rows) {
-    test(`${kind} ${JSON.stringify(options)}: ${api}, ${web}`, () => {
+    test(`${kind} ${JSON.stringify(options)} → ${api}, ${web}`, () => {
       assert.deepEqual([statusOf(failure(kind, options), 'api'), statusOf(failure(kind, options), 'web')], [api, web])
     })
   }
 })
 
-test('a refusal of HTTP names its status itself', () => {
+test('HTTP refusal → its own status', () => {
   const refusal = new HttpRefusal('unsupported', 'not with PUT', { source: 'client', status: 405 })
   assert.deepEqual([statusOf(refusal, 'api'), statusOf(refusal, 'web')], [405, 405])
 })
 
-test('a fact that is misspelt, or of another kind of Failure, is an error of types', () => {
+test('misspelled or foreign detail → type error', () => {
   const all = [
     new Failure('denied', 'no', { source: 'ours', facts: { legal: true } }),
     // @ts-expect-error There is no such fact.
@@ -85,7 +85,7 @@ test('a fact that is misspelt, or of another kind of Failure, is an error of typ
   assert.ok(all.every(({ facts }) => facts.status === undefined))
 })
 
-describe('what caches may keep', () => {
+describe('cacheability of errors', () => {
   const rows: [
     name: string,
     failure: Failure,
@@ -119,7 +119,7 @@ describe('what caches may keep', () => {
   }
 })
 
-test('problem: attempts only on statuses caused by other services', async () => {
+test('attempts only on statuses caused by other services', async () => {
   const account = createAccount()
   account.attempt({ upstream: 'one', outcome: 'timeout', ms: 12 })
   const lost = JSON.parse((await send(failure('not-found'), { mode: 'api', account })).text) as Record<string, unknown>
@@ -136,15 +136,15 @@ test('problem: attempts only on statuses caused by other services', async () => 
   assert.equal(wrong.headers.connection, 'close')
 })
 
-test('what is no Failure is ours, and its words stay here', () => {
+test('other errors → internal, message not exposed', () => {
   const found = asFailure(new Error('password=hunter2'))
   assert.deepEqual([found.kind, found.message.includes('hunter2')], ['internal', false])
 })
 
-describe('a page', () => {
+describe('error page', () => {
   const evil = new Failure('not-found', '<script>alert("1")</script>', { source: 'client' })
   const html = 'text/html,application/xhtml+xml,*/*;q=0.8'
-  test('for a browser in web mode, in which nothing of the request is markup', async () => {
+  test('browser in web mode → page, request text escaped', async () => {
     const account = createAccount()
     account.attempt({ upstream: '<b>one', outcome: 'timeout', ms: 12.6 })
     const { status, headers, text } = await send(evil, { mode: 'web', accept: html, account })
@@ -162,11 +162,11 @@ describe('a page', () => {
     ['for who says nothing in api mode', { mode: 'api' }],
   ]
   for (const [name, context] of others) {
-    test(`not ${name}`, async () => {
+    test(`${name} → no page`, async () => {
       assert.equal((await send(evil, context)).headers['content-type'], 'application/problem+json')
     })
   }
-  test('plain text without an Accept header in web mode', async () => {
+  test('no Accept header in web mode → plain text', async () => {
     const { headers, text } = await send(failure('malformed', { source: 'client' }), { mode: 'web' })
     assert.equal(headers['content-type'], 'text/plain; charset=utf-8')
     assert.match(text, /^400 Malformed\nwhat happened\n/)

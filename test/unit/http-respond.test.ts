@@ -93,13 +93,13 @@ async function isTold(url: string, { logged, failed }: { logged: Logged[]; faile
   )
 }
 
-describe('a bug', () => {
-  test('on the way of a read is logged once, with the id that the client was told', async () => {
+describe('bug', () => {
+  test("during a read → logged once with the client's id", async () => {
     const at = await start()
     await isTold(at.url, at, '/ipfs/bafkqaaa?secret=x')
   })
 
-  test('where hosts are looked up is logged and counted as well', async () => {
+  test('during host lookup → logged and counted', async () => {
     const hosts = createHosts({ table: {}, forwarded: createForwarded([]) })
     const at = await start({
       hosts: { ...hosts, claims: () => 'surely', find: () => Promise.reject(new TypeError('a bug of ours')) },
@@ -107,14 +107,14 @@ describe('a bug', () => {
     await isTold(at.url, at, '/ipfs/bafkqaaa')
   })
 
-  test('in a route is logged and counted as well', async () => {
+  test('in a route → logged and counted', async () => {
     const at = await start({
       routes: [{ name: 'add', at: /^\/mine$/, answer: (_context, next) => next(new TypeError('a bug of ours')) }],
     })
     await isTold(at.url, at, '/mine')
   })
 
-  test('after the first byte is logged, and the answer does not look whole', async () => {
+  test('after the first byte → logged, response looks truncated', async () => {
     const logged: Logged[] = []
     const respond = createRespond({
       mode: 'api',
@@ -131,7 +131,7 @@ describe('a bug', () => {
   })
 })
 
-describe('what is no bug', () => {
+describe('expected failures', () => {
   const failures = [
     new Failure('malformed', 'asked wrongly', { source: 'client' }),
     new Failure('not-found', 'it is not here', { source: 'upstream' }),
@@ -139,7 +139,7 @@ describe('what is no bug', () => {
     new Failure('cancelled', 'the client left', { source: 'client' }),
   ]
   for (const failure of failures)
-    test(`${failure.kind} is counted and not logged`, async () => {
+    test(`${failure.kind} → counted, not logged`, async () => {
       const logged: Logged[] = []
       const failed: Failure[] = []
       const respond = createRespond({
@@ -158,7 +158,7 @@ describe('what is no bug', () => {
     })
 })
 
-test('the response cache shares the memory of a block, and copies a part of one and what is lent', () => {
+test('response cache shares full blocks, copies views and borrowed memory', () => {
   const block = new Uint8Array([1, 2, 3, 4])
   assert.equal(lasting(block, false).buffer, block.buffer)
   assert.deepEqual([...lasting(block, false)], [1, 2, 3, 4])

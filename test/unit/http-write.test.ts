@@ -51,7 +51,7 @@ const arrived = async (socket: Socket & { said: string }, bytes: number): Promis
   while (socket.said.length < bytes) await once(socket, 'data')
 }
 
-test('readers whose sockets take everything at once share the loop in slices, also of one large block', async () => {
+test('fast readers share the event loop, also within large blocks', async () => {
   const order: { reader: number; bytes: number }[] = []
   const reading = (reader: number) => {
     const write = (piece: Uint8Array) => order.push({ reader, bytes: piece.byteLength }) > 0
@@ -73,7 +73,7 @@ test('readers whose sockets take everything at once share the loop in slices, al
   assert.equal(longest, 256 * 1024)
 })
 
-describe('clients who read slowly', () => {
+describe('slow clients', () => {
   const mib = 1024 * 1024
   const slow = (clock: Clock, unread: Unread, piece: Uint8Array): Promise<unknown> => {
     const response = Object.assign(new EventEmitter(), { write: () => false, end: () => {}, writableLength: 1 })
@@ -83,7 +83,7 @@ describe('clients who read slowly', () => {
     )
   }
 
-  test('beyond the memory for their blocks, the one that has kept an answer waiting the longest is cut off', async () => {
+  test('memory limit reached → longest-waiting client disconnected', async () => {
     const clock = createFakeClock()
     const unread = createUnread(2 * mib)
     const first = slow(clock, unread, new Uint8Array(mib))
@@ -98,7 +98,7 @@ describe('clients who read slowly', () => {
     for (const other of others) assert.match(String(await other), /read nothing for 60000 ms/)
     assert.deepEqual([unread.bytes, unread.cut], [0, 1])
   })
-  test('a block that many of them wait for counts once', async () => {
+  test('shared block counts once', async () => {
     const clock = createFakeClock()
     const unread = createUnread(2 * mib)
     const piece = new Uint8Array(mib)
@@ -111,7 +111,7 @@ describe('clients who read slowly', () => {
   })
 })
 
-test('a small answer of any bytes goes out in one piece', async () => {
+test('small body of any bytes → one write with the head', async () => {
   const bytes = Uint8Array.from({ length: 256 }, (_, index) => index)
   let isCopied = false
   const { url } = await serve((_request, response) => {
@@ -152,7 +152,7 @@ async function writing(
 }
 
 describe('writeAll', () => {
-  test('all of it, in pieces of any size', async () => {
+  test('pieces of any size → all bytes', async () => {
     const { outcome, socket } = await writing(() => [Buffer.alloc(300_000, 97), Buffer.alloc(0), Buffer.from('end')], {
       size: 300_003,
     })
@@ -168,7 +168,7 @@ describe('writeAll', () => {
     ['nothing', [], 1],
   ]
   for (const [name, pieces, size] of liars) {
-    test(`${name}: the connection is reset and no answer looks whole`, async () => {
+    test(`${name} → connection reset, never looks complete`, async () => {
       const { outcome, socket } = await writing(() => pieces, { size })
       const failed = await outcome
       assert.ok(isFailure(failed, 'internal'), String(failed))
@@ -178,7 +178,7 @@ describe('writeAll', () => {
     })
   }
 
-  test('the memory of a piece is not touched any more when the next one is asked for', async () => {
+  test("piece's memory is unused once the next is requested", async () => {
     const piece = Buffer.alloc(3_000_000)
     const { outcome, socket } = await writing(
       function* () {
@@ -199,7 +199,7 @@ describe('writeAll', () => {
     assert.deepEqual(wrong, [])
   })
 
-  test('a client that reads nothing stops the source, and is cut off', async () => {
+  test('client reads nothing → source stops, disconnected', async () => {
     let given = 0
     const { outcome } = await writing(
       function* () {
@@ -211,7 +211,7 @@ describe('writeAll', () => {
     assert.ok(given < more, `${given} bytes were taken from the source`)
   })
 
-  test('a client that leaves ends the source', async () => {
+  test('client leaves → source ends', async () => {
     let ended = false
     const { outcome, socket } = await writing(
       async function* () {
@@ -232,7 +232,7 @@ describe('writeAll', () => {
   })
 })
 
-describe('an answer written in one go', () => {
+describe('response written at once', () => {
   const serveAll = (limitMs: number, onAnswer: (response: ServerResponse) => void = () => {}) =>
     serve((_request, response) => {
       onAnswer(response)
@@ -240,14 +240,14 @@ describe('an answer written in one go', () => {
       cutWhenStalled(response, limitMs)
     })
 
-  test('a client that does not read it is cut off', async () => {
+  test('client does not read → disconnected', async () => {
     const gone = new Promise<void>((resolve) => {
       void serveAll(stalledMs, (response) => void closed(response).then(resolve)).then(ask)
     })
     await soon(gone)
   })
 
-  test('a client that reads it is not', async () => {
+  test('client reads → not disconnected', async () => {
     const isWhole = async (limitMs: number) => {
       const reader = ask(await serveAll(limitMs), { reads: true })
       return new Promise<boolean>((resolve) => {
@@ -260,8 +260,8 @@ describe('an answer written in one go', () => {
   })
 })
 
-describe('an answer to a client that is still sending', () => {
-  test('may take as long as it does; once it is out, the client has five seconds', {
+describe('response while the client is sending', () => {
+  test('takes its time; then the client has five seconds', {
     timeout: 5000,
   }, async (context) => {
     const answers: ServerResponse[] = []
@@ -289,7 +289,7 @@ describe('an answer to a client that is still sending', () => {
   })
 })
 
-describe('what is no HTTP', () => {
+describe('malformed HTTP', () => {
   const rows: [name: string, sent: string, status: number][] = [
     ['a space before the colon', 'GET / HTTP/1.1\r\nHost : a\r\n\r\n', 400],
     ['noise', '\x16\x03\x01\x02\x00\x01\x00\r\n\r\n', 400],
@@ -301,7 +301,7 @@ describe('what is no HTTP', () => {
     ],
   ]
   for (const [name, sent, status] of rows) {
-    test(`${name}: ${status}, which a browser may read, and the connection is closed`, async () => {
+    test(`${name} → ${status} with CORS, connection closed`, async () => {
       const server = await serve((_request, response) => response.end('served'))
       const socket = connect(server.port, '127.0.0.1')
       let said = ''
@@ -316,7 +316,7 @@ describe('what is no HTTP', () => {
       assert.deepEqual([body['status'], body['detail']], [status, body['message']])
     })
   }
-  test('a connection that was opened in advance and asks nothing in time is told 408, and is no request', async () => {
+  test('idle preconnect → 408, not counted as a request', async () => {
     const refused: number[] = []
     const server = await serve(() => {}, { onRefused: ({ status }) => refused.push(status) })
     for (const [sent, counted] of [
@@ -336,7 +336,7 @@ describe('what is no HTTP', () => {
     ['answers that are', Array<string>(3).fill('GET / HTTP/1.1\r\nHost: a\r\n\r\n'), [200, 200, 200, 400]],
     ['an answer that ends the connection and is', ['GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n'], [200]],
   ] as const)
-    test(`behind ${what} still being written: told behind the last one, which is whole`, async () => {
+    test(`after ${what} still being written → answered in order`, async () => {
       const refused: number[] = []
       const server = await serve(
         (_request, response) => {
@@ -356,7 +356,7 @@ describe('what is no HTTP', () => {
       assert.equal(all.split('begun ended').length, 1 + requests.length)
       assert.deepEqual(refused, heads.slice(requests.length))
     })
-  test('in the body of a request whose answer is being written: no second answer in the middle of it', async () => {
+  test('in the body of an answered request → no second response', async () => {
     const server = await serve(
       (_request, response) => void response.writeHead(200, { 'content-length': 100 }).write('begun'),
     )

@@ -23,8 +23,8 @@ function create() {
   return { kept, made, closed, take }
 }
 
-describe('parts of a gateway', () => {
-  it('go over to the next gateway where they are made of the same', () => {
+describe('parts kept across reloads', () => {
+  it('same configuration → taken over', () => {
     const { kept, take } = create()
     const [one, two] = [kept.lease(), kept.lease()]
     const options = { url: 'http://a', nested: { list: [1, 'x'], none: undefined } }
@@ -35,7 +35,7 @@ describe('parts of a gateway', () => {
     assert.notEqual(take(two, 'upstream', ['s3', options]), first)
   })
 
-  it('are told apart by what values are, and not by how they look', () => {
+  it('compared by value', () => {
     const { kept, take } = create()
     const lease = kept.lease()
     const all = [
@@ -61,7 +61,7 @@ describe('parts of a gateway', () => {
     assert.equal(take(lease, 'part', [things[2]]), made[2])
   })
 
-  it('that are made of parts are the same as long as those are', () => {
+  it('made of parts → same while those are', () => {
     const { kept, take } = create()
     const [one, two] = [kept.lease(), kept.lease()]
     const tier = take(one, 'tier', ['disk'])
@@ -70,7 +70,7 @@ describe('parts of a gateway', () => {
     assert.notEqual(take(two, 'stack', [[take(two, 'tier', ['disk', 2])]]), stack)
   })
 
-  it('are closed with the last gateway that uses them, what was made last first', async () => {
+  it('closed with their last gateway, in reverse order', async () => {
     const { kept, closed, take } = create()
     const [one, two] = [kept.lease(), kept.lease()]
     for (const kind of ['tier', 'stack', 'retrieval']) take(one, kind, [])
@@ -83,7 +83,7 @@ describe('parts of a gateway', () => {
     assert.deepEqual(closed, [2, 1, 0])
   })
 
-  it('are made anew when they were closed', async () => {
+  it('closed → made anew', async () => {
     const { kept, made, take } = create()
     const one = kept.lease()
     take(one, 'tier', [])
@@ -92,7 +92,7 @@ describe('parts of a gateway', () => {
     assert.equal(made.length, 2)
   })
 
-  it('leave nothing behind that could not be made', async () => {
+  it('failed creation → nothing left', async () => {
     const { kept, closed, take } = create()
     const lease = kept.lease()
     take(lease, 'tier', [])
@@ -105,7 +105,7 @@ describe('parts of a gateway', () => {
     assert.deepEqual(closed.sort(), [0, 1])
   })
 
-  it('are all closed, also where one of them fails to be', async () => {
+  it('one fails to close → others close', async () => {
     const { kept, closed, take } = create()
     const lease = kept.lease()
     take(lease, 'tier', [])
@@ -120,7 +120,7 @@ describe('parts of a gateway', () => {
     assert.deepEqual(closed, [1, 0])
   })
 
-  it('are not taken for a gateway that has ended', async () => {
+  it('gateway ended → cannot take parts', async () => {
     const { kept, take } = create()
     const lease = kept.lease()
     await lease.end()

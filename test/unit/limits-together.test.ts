@@ -35,8 +35,8 @@ function make(instances: number) {
   return { clock, tally, calls, events, all, hammer }
 }
 
-describe('clients that instances count together', () => {
-  test('two instances let one client have little more than one would', async () => {
+describe('rate limits shared by instances', () => {
+  test("two instances → little more than one client's rate", async () => {
     const one = await make(1).hammer(40)
     const two = await make(2).hammer(40)
     const three = await make(3).hammer(40)
@@ -45,7 +45,7 @@ describe('clients that instances count together', () => {
     assert.ok(three >= 340 && three <= 1.25 * one, `${three} by three, ${one} by one`)
   })
 
-  test('what one instance let through, another knows a second later', async () => {
+  test('admissions reach other instances within a second', async () => {
     const { clock, all } = make(2)
     const [first, second] = all as [(typeof all)[0], (typeof all)[0]]
     for (let count = 0; count < 20; count++) assert.ok(first.take())
@@ -58,7 +58,7 @@ describe('clients that instances count together', () => {
     assert.ok(left.length < 15, `${left.length} more`)
   })
 
-  test('kinds of requests are counted apart, and no address goes out', async () => {
+  test('kinds are separate; no address leaves the instance', async () => {
     const { clock, all, calls } = make(1)
     const [{ limits, take }] = all as [(typeof all)[0]]
     assert.ok(take())
@@ -74,7 +74,7 @@ describe('clients that instances count together', () => {
   })
 
   for (const fault of ['away', 'silent'] as const)
-    test(`while the tally is ${fault} each counts alone, says so once, and nobody pays for that time later`, async () => {
+    test(`store ${fault} → each counts alone, logged once, no delay`, async () => {
       const { tally, events, hammer, all } = make(2)
       tally.fault = fault
       const alone = await hammer(20)
@@ -88,7 +88,7 @@ describe('clients that instances count together', () => {
       assert.ok(all.every(({ limits }) => !limits.isAlone))
     })
 
-  test('nobody asks: nothing is told, and no timer runs', async () => {
+  test('no requests → nothing sent, no timer', async () => {
     const { clock, calls, all } = make(1)
     all[0]?.take()
     await clock.advance(5000)
@@ -96,7 +96,7 @@ describe('clients that instances count together', () => {
     assert.equal(clock.timers, 0)
   })
 
-  test('of very many clients a thousand are told in a second', async () => {
+  test('very many clients → a thousand sent per second', async () => {
     const { clock, calls, all } = make(1)
     for (let count = 0; count < 2500; count++)
       all[0]?.limits.refuses({ socket: { remoteAddress: `10.0.${count >> 8}.${count & 255}` } } as IncomingMessage)
@@ -107,7 +107,7 @@ describe('clients that instances count together', () => {
     )
   })
 
-  test('closed, it tells nothing any more', async () => {
+  test('closed → nothing sent', async () => {
     const { clock, calls, all } = make(1)
     all[0]?.take()
     all[0]?.telling.close()

@@ -33,8 +33,8 @@ function createReader(): Reader {
 
 const eventsOf = ({ lines }: Reader) => lines.map((line) => (JSON.parse(line) as { event: string }).event)
 
-describe('the log', () => {
-  it('writes what is as important as it should be, one line of JSON each, with its facts', () => {
+describe('log', () => {
+  it('level filter, one JSON line each, with fields', () => {
     const reader = createReader()
     const log = createLog('warn', createLogSink(reader.stream))
     log('info', 'small')
@@ -46,7 +46,7 @@ describe('the log', () => {
     assert.equal(log.lost?.(), 0)
   })
 
-  it('loses only lines when its reader is gone, and reports their number afterwards', async () => {
+  it('reader gone → only lines lost, number reported later', async () => {
     const reader = createReader()
     const log = createLog('info', createLogSink(reader.stream))
     reader.state = 'gone'
@@ -63,7 +63,7 @@ describe('the log', () => {
     assert.equal(log.lost?.(), 3)
   })
 
-  it('keeps no more than a mebibyte for a reader that stands still', () => {
+  it('stalled reader → at most 1 MiB buffered', () => {
     const reader = createReader()
     const log = createLog('info', createLogSink(reader.stream))
     reader.state = 'stands still'
@@ -73,14 +73,14 @@ describe('the log', () => {
     assert.ok(lost() > 3500 && lost() < 5000, `${lost()}`)
   })
 
-  it('is listened to once, however many logs write to one stream', () => {
+  it('many logs on a stream → one listener', () => {
     const { stream } = createReader()
     for (let count = 0; count < 30; count++) survive(stream)
     assert.equal(stream.listenerCount('error'), 1)
   })
 })
 
-it('control characters in a fact → escaped in JSON as well, and read back the same', () => {
+it('control characters → escaped in JSON, round-trip', () => {
   const reader = createReader()
   const agent = 'a\u009b31m\u007f\u0085\u202e\u2028 ü'
   createLog('info', createLogSink(reader.stream))('info', 'http.request', { agent })
@@ -89,8 +89,8 @@ it('control characters in a fact → escaped in JSON as well, and read back the 
   assert.equal(JSON.parse(line).agent, agent)
 })
 
-describe('a line for people', () => {
-  it('has the facts in words, and nothing that a terminal obeys', () => {
+describe('text format', () => {
+  it('readable fields without terminal control characters', () => {
     const reader = createReader()
     const log = createLog('info', createLogSink(reader.stream), 'text')
     log('warn', 'a.b', { path: '/ipfs/x', why: 'two words', bad: '\u001b[2J\u009b\u202e\n', none: undefined, ms: 1.5 })
@@ -101,7 +101,7 @@ describe('a line for people', () => {
     )
   })
 
-  it('is what a terminal gets, and JSON what everything else gets', () => {
+  it('terminal → text, otherwise JSON', () => {
     assert.equal(formatFor('auto', { isTTY: true }), 'text')
     assert.equal(formatFor('auto', {}), 'json')
     assert.equal(formatFor('json', { isTTY: true }), 'json')

@@ -24,7 +24,7 @@ function madeTurns() {
   return { clock, turns, next, due: () => due.length }
 }
 
-test('a walk goes on within its slice, waits behind it, and goes on in a later turn', async () => {
+test('traversal: runs in its slice, then yields', async () => {
   const { clock, turns, next, due } = madeTurns()
   assert.equal(turns.giveWay(), undefined)
   clock.spend(sliceMs - 1)
@@ -43,7 +43,7 @@ test('a walk goes on within its slice, waits behind it, and goes on in a later t
   assert.equal(due(), 0, 'where no walk waits, nothing runs in each turn')
 })
 
-test('many walks that wait share the slice of one turn, the first first', async () => {
+test('many traversals share a slice, first come, first served', async () => {
   const { clock, turns, next } = madeTurns()
   void turns.giveWay()
   clock.spend(sliceMs)
@@ -64,7 +64,7 @@ test('many walks that wait share the slice of one turn, the first first', async 
   }
 })
 
-test('the first turn after an idle loop has all of its slice', async () => {
+test('first iteration after idle → full slice', async () => {
   const { clock, turns, next } = madeTurns()
   void turns.giveWay()
   await next()
@@ -84,7 +84,7 @@ function noting(turns: LoopTurns) {
   return { began, ask }
 }
 
-test('of many requests eight begin in each turn, in their order', async () => {
+test('many requests → eight start per iteration, in order', async () => {
   const { turns, next, due } = madeTurns()
   const { began, ask } = noting(turns)
   for (let request = 0; request < 2 * beginsEachTurn + 5; request++) ask('a', request)
@@ -109,7 +109,7 @@ test('of many requests eight begin in each turn, in their order', async () => {
   assert.equal(turns.begin('a'), undefined)
 })
 
-test('clients take turns to begin', async () => {
+test('clients are admitted round-robin', async () => {
   const { turns, next } = madeTurns()
   const { began, ask } = noting(turns)
   for (let request = 0; request < 10 * beginsEachTurn; request++) ask('many', request)
@@ -119,7 +119,7 @@ test('clients take turns to begin', async () => {
   assert.ok(began.includes('one0'), `${began}`)
 })
 
-test('a walk gives way earlier while requests wait to begin, and goes on in each turn', async () => {
+test('queued requests → traversals yield earlier, but progress', async () => {
   const { clock, turns, next } = madeTurns()
   let steps = 0
   async function walk(): Promise<void> {

@@ -9,7 +9,7 @@ import { createRecentFailures, type FailedRequest } from '../../src/observe/rece
 import { type Answered, createRequestCounts } from '../../src/observe/requests.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
-test('what is read is what is shown, labels escaped', async () => {
+test('readings → text format with escaped labels', async () => {
   const metrics = createMetrics()
   let hits = 1
   metrics.add({ name: 'hits_total', kind: 'counter', help: 'Hits.', read: () => hits })
@@ -26,13 +26,13 @@ test('what is read is what is shown, labels escaped', async () => {
   )
 })
 
-test('a name is registered once', () => {
+test('duplicate name → refused', () => {
   const metrics = createMetrics()
   metrics.add({ name: 'hits_total', kind: 'counter', help: 'Hits.', read: () => 1 })
   assert.throws(() => metrics.add({ name: 'hits_total', kind: 'counter', help: 'Hits.', read: () => 1 }), /twice/)
 })
 
-test('metrics: counters continue after a reload, gauges show the present', async () => {
+test('reload → counters continue, gauges are current', async () => {
   const create = (counts: Record<string, number>) => {
     const metrics = createMetrics()
     const samples = () => Object.entries(counts).map(([tier, value]) => ({ labels: { tier }, value }))
@@ -68,7 +68,7 @@ test('metrics: counters continue after a reload, gauges show the present', async
   assert.equal(await three.valueAt('hits_total{tier="memory"}'), 6)
 })
 
-test('a histogram counts each observation once, at or below its bound, and goes on after a reload', async () => {
+test('histogram counts at or below bounds, continues after reload', async () => {
   const create = () => {
     const metrics = createMetrics()
     const took = createHistograms<{ readonly tier: string }>([0.1, 1])
@@ -100,11 +100,11 @@ test('a histogram counts each observation once, at or below its bound, and goes 
   )
 })
 
-test('the page of all metrics and log events is up to date (npm run schema)', () => {
+test('metrics and events page is up to date (npm run schema)', () => {
   assert.equal(readFileSync(new URL('../../docs/monitoring.md', import.meta.url), 'utf8'), monitoring())
 })
 
-test('a share of a histogram is guessed within the bounds where it lies', () => {
+test('quantiles are interpolated within bucket bounds', () => {
   const bounds = [1, 2, 4]
   assert.equal(quantileOf(bounds, [0, 0, 0, 0], 0.5), undefined)
   assert.equal(quantileOf(bounds, [], 0.5), undefined)
@@ -114,7 +114,7 @@ test('a share of a histogram is guessed within the bounds where it lies', () => 
   assert.equal(quantileOf(bounds, [0, 0, 0, 3], 0.5), 4, 'above all bounds it is at least the last')
 })
 
-test('of the failures the last hundred are kept, the newest first, and none of their words has no end', () => {
+test('last hundred failures, newest first, bounded text', () => {
   const failures = createRecentFailures()
   const failed = (at: number): FailedRequest => ({
     ...{ at, request: undefined, client: undefined, method: 'GET', path: '/', route: 'ipfs', status: 404 },
@@ -129,7 +129,7 @@ test('of the failures the last hundred are kept, the newest first, and none of t
   assert.equal(list[0]?.why?.length, 500)
 })
 
-test('the history has what happened in each span of five seconds, for ten minutes', async () => {
+test('history: ten minutes in spans of five seconds', async () => {
   const clock = createFakeClock()
   const counts = createRequestCounts()
   const history = createHistory(counts, clock)

@@ -66,7 +66,7 @@ describe('DNSLink', () => {
     ['UDP', () => dns.address],
     ['HTTPS', () => dns.url],
   ] as const) {
-    test(`over ${over}: the record, its TTL, and who said so`, async () => {
+    test(`over ${over}: record, TTL and source`, async () => {
       dns.texts.set('_dnslink.docs.example', ['something else', 'dnslink=/ipfs/bafkqaaa/a b'])
       dns.ttl = 7
       const links = make([address()])
@@ -79,7 +79,7 @@ describe('DNSLink', () => {
       await links.close()
     })
 
-    test(`over ${over}: no name, no record of this kind, and a server that fails`, async () => {
+    test(`over ${over}: missing name, missing type, failing server`, async () => {
       dns.texts.set('_dnslink.other.example', ['v=spf1', 'dnslink=nonsense', 'dnslink=/http/x'])
       const links = make([address()])
       const kinds = await Promise.all(
@@ -95,7 +95,7 @@ describe('DNSLink', () => {
       await links.close()
     })
 
-    test(`over ${over}: an abort stops at once, and the last client that leaves stops the query`, async () => {
+    test(`over ${over}: abort stops; last client leaving stops the query`, async () => {
       dns.fault = 'silent'
       const links = make([address()])
       const leaving = new AbortController()
@@ -109,7 +109,7 @@ describe('DNSLink', () => {
     })
   }
 
-  test('over HTTPS: a failure names the host alone, for path and query may be the key of an account', async () => {
+  test('HTTPS failure names only the host', async () => {
     const { host, origin } = new URL(dns.url)
     dns.fault = 'garbage'
     const [server] = txtServers([`${origin}/an-account/dns-query?key=hush`], {
@@ -121,7 +121,7 @@ describe('DNSLink', () => {
     await server?.close()
   })
 
-  test('what UDP cuts is asked for again over TCP, which sends it in pieces', async () => {
+  test('UDP truncated → TCP, in segments', async () => {
     dns.texts.set('_dnslink.long.example', [`dnslink=/ipfs/bafkqaaa/${'x'.repeat(200)}`])
     dns.fault = 'truncate'
     const links = make([dns.address])
@@ -133,7 +133,7 @@ describe('DNSLink', () => {
     await links.close()
   })
 
-  test('a server that is silent is passed over for the next one', async () => {
+  test('silent server → next one', async () => {
     dns.fault = 'silent'
     other.texts.set('_dnslink.docs.example', ['dnslink=/ipns/b.example'])
     const links = make([dns.address, other.url], {}, hasty())
@@ -147,7 +147,7 @@ describe('DNSLink', () => {
   })
 
   // As the DNSLink standard has it for one namespace; of several namespaces a gateway of content means content first.
-  test('of several records the first by the alphabet counts, with spaces cut', async () => {
+  test('several records → first in alphabetical order, trimmed', async () => {
     const several = {
       'same.example': ['dnslink=/ipfs/bafkqacc', 'v=spf1 -all', 'dnslink= /ipfs/bafkqabb '],
       'mixed.example': ['dnslink=/ipns/a.example', 'dnslink=/ipfs/bafkqacc', 'dnslink=/swarm/aa'],
@@ -163,7 +163,7 @@ describe('DNSLink', () => {
     await links.close()
   })
 
-  test('configured names are resolved without DNS', async () => {
+  test('static names → no DNS', async () => {
     const links = make([dns.address], { 'House.example': '/ipfs/bafkqaaa', 'dot.house.example.': '/ipfs/bafkqabb' })
     assert.equal((await links.resolve('house.EXAMPLE', { signal: signal() })).value, '/ipfs/bafkqaaa')
     for (const name of ['dot.house.example', 'dot.house.example.'])
@@ -172,7 +172,7 @@ describe('DNSLink', () => {
     await links.close()
   })
 
-  test('DNSLink: a flood of made-up names uses bounded sockets, the rest is refused at once', async () => {
+  test('flood of invented names → bounded sockets, rest refused', async () => {
     dns.fault = 'silent'
     const timers = new Set<{ readonly ms: number; readonly action: () => void }>()
     const after = (ms: number, action: () => void) => {
@@ -206,7 +206,7 @@ describe('DNSLink', () => {
     await links.close()
   })
 
-  test('an invalid domain is not looked up', async () => {
+  test('invalid domain → no lookup', async () => {
     const links = make([dns.address])
     for (const name of [
       'nodots',
@@ -229,7 +229,7 @@ describe('DNSLink', () => {
   })
 })
 
-describe('a DNS server that is odd', () => {
+describe('faulty DNS servers', () => {
   const closers: (() => unknown)[] = []
   after(() => Promise.all(closers.map((close) => close())))
   const record = 'dnslink=/ipfs/bafkqaaa'
@@ -261,7 +261,7 @@ describe('a DNS server that is odd', () => {
     return (server.address() as AddressInfo).port
   }
 
-  test('a DoH server that stalls in TLS or trickles its answer is skipped in time', async () => {
+  test('DoH server stalls in TLS or trickles → skipped in time', async () => {
     dns.texts.set('_dnslink.docs.example', [record])
     const hole = createServer((socket) => {
       socket.on('error', () => {})
@@ -276,12 +276,12 @@ describe('a DNS server that is odd', () => {
       assert.equal((await linkOf([url, dns.address], hasty())).value, '/ipfs/bafkqaaa')
   })
 
-  test('a DNS server without a route does not delay the others', async () => {
+  test('server without a route → others not delayed', async () => {
     dns.texts.set('_dnslink.docs.example', [record])
     assert.equal((await linkOf(['255.255.255.255', dns.address])).value, '/ipfs/bafkqaaa')
   })
 
-  test('a DNS server that echoes the query has not said that there is no record', async () => {
+  test('echoed query → not taken for an empty answer', async () => {
     const echo = await odd((_question, bytes) => [bytes])
     assert.equal((await failure(linkOf([echo]))).kind, 'unavailable')
     const none = await odd((question) => [packet(question, { questions: [], answers: [] })])
@@ -290,7 +290,7 @@ describe('a DNS server that is odd', () => {
     assert.equal((await linkOf([echo, none, dns.address])).value, '/ipfs/bafkqaaa')
   })
 
-  test('what is forged is not heard: another number, another port, a record of another name', async () => {
+  test('forged packets (id, port, name) → ignored', async () => {
     const forged = (question: DecodedPacket, data: string, more: Partial<Packet> = {}) =>
       packet(question, { answers: [{ type: 'TXT', name: question.questions?.[0]?.name ?? '', ttl: 9, data }], ...more })
     const stranger = createSocket('udp4')
@@ -319,7 +319,7 @@ describe('a DNS server that is odd', () => {
     assert.equal((await linkOf([`127.0.0.1:${server.address().port}`])).value, '/ipfs/bafkqaaa')
   })
 
-  test('DNS: a CNAME bounds the TTL, wherever it stands; a CNAME loop gives no record', async () => {
+  test('CNAME bounds the TTL; CNAME loop → no record', async () => {
     const chain = (ttls: readonly [number, number, number]) =>
       odd((question) => [
         packet(question, {
@@ -349,7 +349,7 @@ describe('a DNS server that is odd', () => {
     assert.equal((await failure(linkOf([circle]))).kind, 'not-found')
   })
 
-  test('DNS: a large datagram is read whole; a truncated one is asked again over TCP', async () => {
+  test('large datagram → complete; truncated → TCP', async () => {
     const large = await odd((question) => {
       const name = question.questions?.[0]?.name ?? ''
       const data = ['x'.repeat(250), record].map((text) => ({ type: 'TXT', name, ttl: 9, data: text }) as const)

@@ -5,7 +5,7 @@ import { test } from 'node:test'
 import { parse } from 'yaml'
 import { parseConfig } from '../../src/config/load.ts'
 
-test('the example is accepted, and the defaults in it are those of the schema', () => {
+test("example is valid, with the schema's defaults", () => {
   const page = readFileSync(new URL('../../docs/websites.md', import.meta.url), 'utf8')
   const [, example = ''] = /```yaml\n(names:[\s\S]*?)```/.exec(page) ?? []
   const { names } = parseConfig(parse(example))

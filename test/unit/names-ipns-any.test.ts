@@ -49,7 +49,7 @@ async function believed(bytes: Uint8Array): Promise<IpnsRecord | undefined> {
 
 const saidBy = ({ value, sequence, ttlMs, endsAt }: IpnsRecord) => ({ value, sequence, ttlMs, endsAt })
 
-test('one with bytes changed, lost or put in is refused, or says the same', async () => {
+test('mutated record → refused, or same content', async () => {
   const truth = await believed(record)
   assert.ok(truth)
   let refused = 0
@@ -80,7 +80,7 @@ function stepped(fields: readonly Field[], { kind, at, to, field }: Step): reado
   }
 }
 
-test('one made of fields of several, in any order, says what one of its key says as a whole', async () => {
+test('mixed fields of several records → one valid record or refused', async () => {
   const signed = (await Promise.all([record, newer, shorter].map(believed))).map((one) => one && saidBy(one))
   const own = fieldsOf(record)
   assert.deepEqual(joined(own), Buffer.from(record))
@@ -106,7 +106,7 @@ test('one made of fields of several, in any order, says what one of its key says
   assert.ok(count > 5, `${count} were believed`)
 })
 
-test('one of any data that its key has signed is refused, or has a sequence, an end and a time to keep it', async () => {
+test('any signed data → refused, or valid sequence, end and TTL', async () => {
   const anything = fc.oneof(
     fc.constantFrom<unknown>(
       0,

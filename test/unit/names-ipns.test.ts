@@ -25,15 +25,15 @@ const kindOf = (work: Promise<unknown>) =>
     (error) => (isFailure(error) ? error.kind : String(error)),
   )
 
-describe('a record', () => {
+describe('IPNS record', () => {
   const key = createKey()
 
-  test('that its key signed is believed, with what it says', async () => {
+  test('signed by its key → accepted with its fields', async () => {
     const record = await provedRecord(key.cid, await key.record('/ipfs/bafkqaaa/a', { sequence: 7 }), Date.now())
     assert.deepEqual([record.value, record.sequence, record.ttlMs], ['/ipfs/bafkqaaa/a', 7n, 60_000])
   })
 
-  test('IPNS record: of another key, changed, cut or too large is false; expired is not-found', async () => {
+  test('wrong key, changed, truncated, oversized → false; expired → not-found', async () => {
     const good = await key.record('/ipfs/bafkqaaa')
     const proved = (bytes: Uint8Array, now = Date.now()) => kindOf(provedRecord(key.cid, bytes, now))
     assert.equal(await proved(await createKey().record('/ipfs/bafkqaaa')), 'false-bytes')
@@ -52,7 +52,7 @@ describe('a record', () => {
     assert.equal(await proved(await key.record('/ipfs/bafkqaaa', { lifetimeMs: -1000 })), 'not-found')
   })
 
-  test('with the higher sequence is the newer one, then the one that holds longer', async () => {
+  test('order: higher sequence, then later end', async () => {
     const make = async (sequence: number, lifetimeMs: number) =>
       provedRecord(key.cid, await key.record('/ipfs/bafkqaaa', { sequence, lifetimeMs }), Date.now())
     const [one, two, longer] = [await make(1, 90_000), await make(2, 50_000), await make(2, 60_000)]
@@ -61,7 +61,7 @@ describe('a record', () => {
     assert.equal(newest([]), undefined)
   })
 
-  test('is of one key, however that is spelled, and of no content', () => {
+  test('one key in any spelling; content CIDs refused', () => {
     const rsa = CID.parse('QmcJM7PRfkSbcM5cf1QugM5R37TLRKyJGgBEhXjLTB8uA2')
     assert.equal(canonicalKey(rsa).code, 0x72)
     const blake = CID.parse('bafykbzacecbswktivsnhfqpknxaor4zkbynuvsgqx7yk5zqhbqgzqmwnbnqku')
@@ -93,7 +93,7 @@ describe('kept IPNS records', () => {
     }
   }
 
-  test('last write of a key → there at once and after a restart', async () => {
+  test('last write of a key → readable at once and after restart', async () => {
     const [one, other] = [createKey().cid, createKey().cid]
     const store = open()
     assert.equal(await store.read(one), undefined)
@@ -112,7 +112,7 @@ describe('kept IPNS records', () => {
     assert.deepEqual([...((await last.read(other)) ?? [])], [3])
   })
 
-  test('more keys than allowed → the oldest write goes first', async () => {
+  test('too many keys → oldest write dropped', async () => {
     const keys = Array.from({ length: 5 }, () => createKey().cid)
     const store = open(3)
     for (const key of keys.slice(0, 3)) store.write(key, Uint8Array.of(1))
@@ -129,7 +129,7 @@ describe('kept IPNS records', () => {
     )
   })
 
-  test('store that fails → no absence, logged once, tried again', async () => {
+  test('store fails → unknown, logged once, retried', async () => {
     const lines: string[] = []
     let isBroken = true
     const broken = async () => {
@@ -148,7 +148,7 @@ describe('kept IPNS records', () => {
   })
 })
 
-describe('names of keys', () => {
+describe('resolving keys', () => {
   const emptyStore = (): RecordStore & { readonly written: Uint8Array[]; removed: number; bytes?: Uint8Array } => {
     const written: Uint8Array[] = []
     return {
@@ -201,7 +201,7 @@ describe('names of keys', () => {
     }
   }
 
-  test('the newest of those that several send', async () => {
+  test('several records → newest', async () => {
     const key = createKey()
     const [old, young] = [
       await key.record('/ipfs/bafkqaaa/old', { sequence: 1 }),
@@ -213,7 +213,7 @@ describe('names of keys', () => {
     assert.deepEqual(store.written, [young])
   })
 
-  test('IPNS: a lying upstream is reported; a silent one gets a moment after the first record', async () => {
+  test('wrong bytes → reported; silent upstream → short grace period', async () => {
     const key = createKey()
     const good = await key.record('/ipfs/bafkqaaa')
     const liar = sends('liar', await createKey().record('/ipfs/bafkqaaa', { sequence: 99 }))
@@ -227,7 +227,7 @@ describe('names of keys', () => {
     assert.deepEqual(outcomes, { liar: 'false-bytes', honest: 'record' })
   })
 
-  test('an older record than the one that is known never takes its place', async () => {
+  test('older record never replaces a known one', async () => {
     const key = createKey()
     const store = emptyStore()
     store.bytes = await key.record('/ipfs/bafkqaaa/young', { sequence: 5 })
@@ -238,7 +238,7 @@ describe('names of keys', () => {
     assert.equal(account.attempts[0]?.outcome, 'older')
   })
 
-  test('IPNS record store: records are verified when read, and expired ones stay', async () => {
+  test('stored records → verified when read, expired ones kept', async () => {
     const key = createKey()
     for (const [bytes, removed] of [
       [await createKey().record('/ipfs/bafkqaaa'), 1],
@@ -252,7 +252,7 @@ describe('names of keys', () => {
     }
   })
 
-  test('what has ended is not undone by what was before it: not in memory, not from the folder', async () => {
+  test('expired record still blocks older ones, memory and store', async () => {
     const key = createKey()
     const [old, ended, again, next] = [
       await key.record('/ipfs/bafkqaaa/old', { sequence: 3 }),
@@ -294,13 +294,13 @@ describe('names of keys', () => {
     ['not-found'],
   ]
   for (const [expected, ...kinds] of verdicts) {
-    test(`when all fail (${kinds.join(', ') || 'no upstream'}) it is ${expected}`, async () => {
+    test(`all fail (${kinds.join(', ') || 'no upstream'}) → ${expected}`, async () => {
       const { resolve } = make(kinds.map((kind, index) => fails(String(index), kind)))
       assert.equal(await kindOf(resolve(createKey().cid)), expected)
     })
   }
 
-  test('in an archive a store that failed or hangs is no absence: its folder or a shared tier may have it', async () => {
+  test('archive, store failed or hanging → absence unknown', async () => {
     const broken = { ...emptyStore(), read: () => Promise.reject(new Error('EIO')) }
     assert.equal(await kindOf(make([], broken).resolve(createKey().cid)), 'unavailable')
 
@@ -318,11 +318,11 @@ describe('names of keys', () => {
     assert.equal(await hanging, 'unavailable')
   })
 
-  test('when all lie it is false', async () => {
+  test('all send wrong records → false bytes', async () => {
     assert.equal(await kindOf(make([sends('liar', Uint8Array.of(1))]).resolve(createKey().cid)), 'false-bytes')
   })
 
-  test('a TTL is believed within bounds, and never past the end', async () => {
+  test('TTL is clamped, never past the end', async () => {
     const key = createKey()
     for (const [ttlMs, lifetimeMs, expected] of [
       [0, 86_400_000, 5_000],

@@ -55,8 +55,8 @@ const kindOf = (work: Promise<unknown>) =>
     (error) => (isFailure(error) ? error.kind : String(error)),
   )
 
-describe('look-ups of names', () => {
-  test('fresh from memory, with what is left of its time; asked again after it', async () => {
+describe('name lookups', () => {
+  test('fresh from memory with remaining TTL; then looked up again', async () => {
     const { get, clock, looks } = make()
     assert.deepEqual(await get(), { value: 'one', freshMs: 60_000, via: 'u' })
     await clock.advance(59_000)
@@ -67,13 +67,13 @@ describe('look-ups of names', () => {
     assert.equal(looks.length, 2)
   })
 
-  test('an answer is never said to be fresh past its end', async () => {
+  test('never fresh past its end', async () => {
     const { get, clock, state } = make()
     state.look = async () => ({ endsAt: clock.now() + 7_000 })
     assert.equal((await get()).freshMs, 7_000)
   })
 
-  test('name look-up: concurrent clients share one look-up, and each gets its account', async () => {
+  test('concurrent clients share a lookup, each with its account', async () => {
     const { get, lookups, looks } = make()
     const account = createAccount()
     const all = await Promise.all([
@@ -87,7 +87,7 @@ describe('look-ups of names', () => {
     assert.equal(lookups.stats().flights, 0)
   })
 
-  test('name look-up: goes on when one client leaves, stops when the last one does', async () => {
+  test('continues when one client leaves, stops with the last', async () => {
     const { get, state, signals, looks } = make()
     const gate = Promise.withResolvers<Partial<LookupResult<string>>>()
     state.look = () => gate.promise
@@ -114,7 +114,7 @@ describe('look-ups of names', () => {
     assert.equal(looks.length, 3)
   })
 
-  test('name look-up: stale while no server answers, retried every 10 s, never past expiry', async () => {
+  test('servers down → stale, retried every 10 s, until expiry', async () => {
     const { get, state, clock, looks, lookups } = make()
     await get()
     state.look = async () => {
@@ -134,7 +134,7 @@ describe('look-ups of names', () => {
     assert.equal(lookups.stats().stale, 4)
   })
 
-  test('name look-up: with a valid result clients wait one second, and the look-up goes on', async () => {
+  test('known result → served stale after 1 s, lookup continues', async () => {
     const { get, state, clock } = make()
     await get()
     await clock.advance(60_000)
@@ -162,7 +162,7 @@ describe('look-ups of names', () => {
     assert.equal(signals[0]?.aborted, true)
   })
 
-  test('name look-up: not-found is remembered briefly, with Retry-After', async () => {
+  test('not-found → cached briefly, with Retry-After', async () => {
     const { get, state, clock, looks } = make()
     state.look = async () => {
       throw missing
@@ -183,7 +183,7 @@ describe('look-ups of names', () => {
     assert.equal(looks.length, 4, 'that nobody could be asked is not remembered')
   })
 
-  test('name look-up: unavailable is remembered if configured, overloaded never', async () => {
+  test('unavailable → cached if configured; overloaded never', async () => {
     const { get, state, clock, looks } = make({ unavailableMs: 3_000 })
     state.look = async () => {
       throw unavailable
@@ -201,7 +201,7 @@ describe('look-ups of names', () => {
     assert.equal((await get()).value, 'one')
   })
 
-  test('a failure that takes back what was known', async () => {
+  test('definite failure → known result dropped', async () => {
     const { get, state, clock } = make({ takesBack: (error) => isFailure(error, 'not-found') })
     await get()
     await clock.advance(60_000)
@@ -216,7 +216,7 @@ describe('look-ups of names', () => {
     assert.equal(await kindOf(get()), 'unavailable')
   })
 
-  test('no-cache asks again, but for what is younger than a second', async () => {
+  test('no-cache → looked up, unless younger than a second', async () => {
     const { get, clock, looks } = make()
     await get()
     await get('n', { noCache: true })
@@ -226,7 +226,7 @@ describe('look-ups of names', () => {
     assert.equal(looks.length, 2)
   })
 
-  test('only-if-cached asks no source', async () => {
+  test('only-if-cached → no source asked', async () => {
     const { get, clock, looks } = make()
     const refused = await get('n', { onlyIfCached: true }).catch((error: Failure) => error)
     assert.ok(isFailure(refused, 'not-found'))
@@ -237,7 +237,7 @@ describe('look-ups of names', () => {
     assert.equal(looks.length, 1)
   })
 
-  test('name look-up: the result of an earlier process is served while no server answers', async () => {
+  test('servers down → result of an earlier process served', async () => {
     const clock = createFakeClock()
     const old = { value: 'old', endsAt: clock.now() + 30_000, via: 'disk' }
     const { get, state, looks } = make({ clock, restore: async () => old })
@@ -252,7 +252,7 @@ describe('look-ups of names', () => {
     assert.equal(await kindOf(get()), 'unavailable')
   })
 
-  test('name look-up: a shared result is served after one second, while the look-up goes on', async () => {
+  test('shared result → served after 1 s, lookup continues', async () => {
     const { get, clock, state, looks } = make()
     const newer = Promise.withResolvers<Partial<LookupResult<string>>>()
     state.look = async (_known, recalled) => {
@@ -270,7 +270,7 @@ describe('look-ups of names', () => {
     assert.deepEqual([(await get()).value, looks.length], ['newer', 1])
   })
 
-  test('name look-up: no client waits more than a second for a shared result', async () => {
+  test('shared result → no client waits over 1 s', async () => {
     const { get, clock, state } = make()
     const comes = Promise.withResolvers<void>()
     state.look = async (_known, recalled) => {
@@ -284,7 +284,7 @@ describe('look-ups of names', () => {
     assert.equal((await first).value, 'shared')
   })
 
-  test('name look-up: only-if-cached reads shared tiers and asks no upstream', async () => {
+  test('only-if-cached → reads shared tiers, no upstream', async () => {
     const clock = createFakeClock()
     const recall = async () => ({ value: 'shared', endsAt: clock.now() + 30_000, via: 'redis' })
     const { get, looks } = make({ clock, recall })
@@ -292,7 +292,7 @@ describe('look-ups of names', () => {
     assert.equal(looks.length, 0)
   })
 
-  test('name look-up: memory is bounded, the least recently used name goes first', async () => {
+  test('memory bounded, least recently used dropped', async () => {
     const { get, lookups, looks } = make()
     for (const name of ['a', 'b', 'c', 'd']) await get(name)
     assert.equal(lookups.stats().kept, 3)

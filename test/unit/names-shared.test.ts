@@ -38,8 +38,8 @@ const sequenceOn = async (shelf: TestShelf, key: TestKey): Promise<number | unde
   return bytes && Number((await signedRecord(key.cid, bytes)).sequence)
 }
 
-describe('records in tiers that instances share', () => {
-  test('a record that one instance offers reaches another, and is kept until it expires', async () => {
+describe('records in shared tiers', () => {
+  test('offered record → reaches others, kept until expiry', async () => {
     const [key, shelf] = [createKey(), createShelf()]
     const one = make([shelf]).shared
     assert.deepEqual(await lookUp(one, key, await recordOf(key, 3, 60_000), true), [])
@@ -48,7 +48,7 @@ describe('records in tiers that instances share', () => {
     assert.deepEqual(await lookUp(make([shelf]).shared, key, undefined, false), [{ sequence: 3n, tier: 'shared' }])
   })
 
-  test('an older record never replaces a newer one, and the newer replaces the older', async () => {
+  test('newer replaces older, never the reverse', async () => {
     const [key, shelf] = [createKey(), createShelf()]
     for (const sequence of [2, 1, 3, 2]) {
       const { shared } = make([shelf])
@@ -60,7 +60,7 @@ describe('records in tiers that instances share', () => {
     assert.equal(length, 2)
   })
 
-  test('not even when another instance writes between the look and the write', async () => {
+  test('concurrent write between read and write → newest stays', async () => {
     const [key, shelf] = [createKey(), createShelf()]
     const [older, newer] = [await recordOf(key, 1), await recordOf(key, 2)]
     const { shared } = make([shelf])
@@ -73,7 +73,7 @@ describe('records in tiers that instances share', () => {
     assert.deepEqual(shelf.calls, ['read', 'replace', 'read'])
   })
 
-  test('twenty instances that write at once leave the newest of all', async () => {
+  test('twenty concurrent instances → newest stays', async () => {
     const [key, shelf] = [createKey(), createShelf()]
     const all = await Promise.all(Array.from({ length: 20 }, (_, index) => recordOf(key, 20 - index)))
     shelf.before = () => setImmediate()
@@ -87,7 +87,7 @@ describe('records in tiers that instances share', () => {
     assert.equal(await sequenceOn(shelf, key), 20)
   })
 
-  test('shared records: a record of another key is ignored, logged and overwritten', async () => {
+  test('record of another key → ignored, logged, overwritten', async () => {
     const [key, shelf] = [createKey(), createShelf()]
     shelf.held.set(key.name, await createKey().record('/ipfs/bafkqaaa'))
     const { shared, lines } = make([shelf])
@@ -100,7 +100,7 @@ describe('records in tiers that instances share', () => {
     )
   })
 
-  test('a record that has ended is not written', async () => {
+  test('expired record → not written', async () => {
     const [key, shelf] = [createKey(), createShelf()]
     const { shared } = make([shelf])
     await lookUp(shared, key, await recordOf(key, 1, -1000), true)
@@ -108,7 +108,7 @@ describe('records in tiers that instances share', () => {
     assert.deepEqual(shelf.calls, ['read'])
   })
 
-  test('shared records: a known record is written once to a tier that lacks it', async () => {
+  test('tier lacks a known record → written once', async () => {
     const [key, shelf] = [createKey(), createShelf()]
     const { shared } = make([shelf])
     const record = await recordOf(key, 4)
@@ -120,7 +120,7 @@ describe('records in tiers that instances share', () => {
     await shared.close()
   })
 
-  test('a tier that is out holds up no other, and gets what it lacks at the next lookup', async () => {
+  test('tier down → others unaffected, repaired at next lookup', async () => {
     const key = createKey()
     const [out, well] = [createShelf('out'), createShelf('well')]
     out.before = isOut
@@ -135,7 +135,7 @@ describe('records in tiers that instances share', () => {
     assert.equal(await sequenceOn(out, key), 1)
   })
 
-  test('a bounded queue keeps the newest record of each name; closing takes bounded time', async () => {
+  test('bounded queue keeps newest per name; close is bounded', async () => {
     const clock = createFakeClock()
     const [key, shelf] = [createKey(), createShelf()]
     const { shared } = make([shelf], clock)

@@ -10,7 +10,7 @@ import { createFakeClock } from '../support/fake-clock.ts'
 const open = () => new AbortController().signal
 const unavailable = new Failure('unavailable', 'nobody could be asked', { source: 'upstream' })
 
-describe('whether a host is a site', () => {
+describe('DNSLink sites', () => {
   const make = () => {
     const clock = createFakeClock()
     const asked: { readonly domain: string; readonly signal: AbortSignal }[] = []
@@ -22,7 +22,7 @@ describe('whether a host is a site', () => {
     return { clock, asked, state, hasLink: createSites({ resolve, most: 10, clock }) }
   }
 
-  test('DNSLink sites: as DNS says; no server is asked for an invalid domain', async () => {
+  test('follows DNS; invalid domain → no query', async () => {
     const { hasLink, state, asked } = make()
     assert.equal(await hasLink('docs.example', open()), true)
     state.answer = () => Promise.reject(unavailable)
@@ -34,7 +34,7 @@ describe('whether a host is a site', () => {
     )
   })
 
-  test('a host that had none waits a moment for something new, and gets it when it comes', async () => {
+  test('had no link → waits briefly, then new link is used', async () => {
     const { hasLink, state, clock } = make()
     state.answer = () => Promise.reject(unavailable)
     await hasLink('docs.example', open())
@@ -54,7 +54,7 @@ describe('whether a host is a site', () => {
     assert.equal(clock.timers, 0)
   })
 
-  test('DNSLink sites: a client that leaves stops waiting, and the look-up goes on', async () => {
+  test('client leaves → stops waiting, lookup continues', async () => {
     const { hasLink, state, asked } = make()
     state.answer = () => new Promise(() => {})
     const leaving = new AbortController()
@@ -65,7 +65,7 @@ describe('whether a host is a site', () => {
   })
 })
 
-describe('turns', () => {
+describe('lookup queue', () => {
   const make = () => {
     const clock = createFakeClock()
     const full = () => new Failure('overloaded', 'too much', { source: 'ours' })
@@ -86,7 +86,7 @@ describe('turns', () => {
     return { clock, run, running, outcomes }
   }
 
-  test('DNSLink sites: two look-ups at once, two queued, the next is refused', async () => {
+  test('two running, two queued → next refused', async () => {
     const { clock, run, running, outcomes } = make()
     for (const name of ['a', 'b', 'c', 'd', 'e']) run(name)
     await clock.advance(0)
@@ -105,7 +105,7 @@ describe('turns', () => {
     assert.equal(running.length, 6, 'every turn came back')
   })
 
-  test('DNSLink sites: a client that leaves or waits too long frees its place in the queue', async () => {
+  test('client leaves or times out → queue slot freed', async () => {
     const { clock, run, running, outcomes } = make()
     const leaving = new AbortController()
     run('a')

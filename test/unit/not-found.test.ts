@@ -19,7 +19,7 @@ function make() {
   return { clock, memory }
 }
 
-test('remembered for `first`, doubling to `most` each time it is sure', async () => {
+test('certain absence → `first`, doubling up to `most`', async () => {
   const { clock, memory } = make()
   const lengths: number[] = []
   for (let round = 0; round < 6; round++) {
@@ -30,7 +30,7 @@ test('remembered for `first`, doubling to `most` each time it is sure', async ()
   assert.deepEqual(lengths, [5000, 10_000, 20_000, 40_000, 60_000, 60_000])
 })
 
-test('an absence that is not sure is never remembered longer than `first`', async () => {
+test('uncertain absence → never longer than `first`', async () => {
   const { clock, memory } = make()
   memory.remember(cid, '', failure(true), [])
   await clock.advance(5001)
@@ -39,7 +39,7 @@ test('an absence that is not sure is never remembered longer than `first`', asyn
   assert.equal(memory.remember(cid, '', failure(false), []).forMs, 5000)
 })
 
-test('paths below one root are apart; forgetting the root forgets them all', () => {
+test('paths below a root are separate; root clears all', () => {
   const { memory } = make()
   memory.remember(cid, 'a', failure(true), [])
   assert.equal(memory.look(cid, 'b'), undefined)
@@ -48,13 +48,13 @@ test('paths below one root are apart; forgetting the root forgets them all', () 
   assert.equal(memory.look(cid, 'a'), undefined)
 })
 
-test('v0 and v1, raw and dag-pb of the same bytes are one memory', () => {
+test('v0, v1, raw, dag-pb of same bytes → one entry', () => {
   const { memory } = make()
   memory.remember(CID.createV1(0x70, cid.multihash), '', failure(true), [])
   assert.ok(memory.look(CID.createV0(cid.multihash as MultihashDigest<0x12>), ''))
 })
 
-test('held while a search is on: it does not run out', async () => {
+test('during a search → does not expire', async () => {
   const { clock, memory } = make()
   memory.remember(cid, '', failure(true), [])
   memory.hold(cid, '', true)
@@ -71,13 +71,13 @@ const numbered = (count: number): CID => {
   return CID.decode(digest)
 }
 
-test('many roots: bounded', () => {
+test('many roots → bounded', () => {
   const { memory } = make()
   for (let count = 0; count < 10_050; count++) memory.remember(numbered(count), '', failure(true), [])
   assert.equal(memory.size, 10_000)
 })
 
-test('what ran out long ago takes no room: each new absence clears away two, and none that a search holds', async () => {
+test('expired entries are removed by additions, except during searches', async () => {
   const { clock, memory } = make()
   for (let count = 0; count < 100; count++) memory.remember(numbered(count), '', failure(true), [])
   memory.hold(numbered(0), '', true)
@@ -88,7 +88,7 @@ test('what ran out long ago takes no room: each new absence clears away two, and
   assert.equal(memory.look(numbered(1), ''), undefined)
 })
 
-test('asked for again within `most` after it ran out, it is remembered twice as long; later, as the first time', async () => {
+test('absent again soon → twice as long; later → as first', async () => {
   const { clock, memory } = make()
   memory.remember(numbered(0), '', failure(true), [])
   await clock.advance(5000 + 59_999)
@@ -99,7 +99,7 @@ test('asked for again within `most` after it ran out, it is remembered twice as 
   assert.equal(memory.remember(numbered(0), '', failure(true), []).forMs, 5000)
 })
 
-test('an absence takes little more than its words: neither causes nor the pieces of a text are kept', () => {
+test('entry memory is small: no causes or string slices', () => {
   setFlagsFromString('--expose-gc')
   const collect = runInNewContext('gc') as () => void
   const { memory } = make()

@@ -28,12 +28,12 @@ function stage(more: Record<string, string> = {}, run?: RunNotify) {
 
 const readyAs = (status: string) => `READY=1 MAINPID=${process.pid} STATUS=${status}`
 
-describe('a service manager', () => {
-  test('that does not want to know is told nothing', () => {
+describe('service manager', () => {
+  test('notification not requested → none sent', () => {
     assert.equal(createNotifier({ environment: {}, log: () => {}, clock: createFakeClock() }), undefined)
   })
 
-  test('is told of the start, a reload and the stop, in this order, and of nothing after the stop', async () => {
+  test('start, reload, stop in order; nothing after stop', async () => {
     const { notifier, said, warned } = stage()
     notifier.ready('here')
     await notifier.close()
@@ -53,7 +53,7 @@ describe('a service manager', () => {
     assert.deepEqual(warned, [])
   })
 
-  test('gets a sign of life twice in its time, until the stop', async () => {
+  test('watchdog: twice per interval until stop', async () => {
     const { notifier, said, clock } = stage({ WATCHDOG_USEC: '10000000', WATCHDOG_PID: String(process.pid) })
     notifier.ready('here')
     await clock.advance(16_000)
@@ -63,14 +63,14 @@ describe('a service manager', () => {
     assert.equal(said.length, 4)
   })
 
-  test('gets none where it waits for another process', async () => {
+  test('watchdog for another process → none', async () => {
     const { notifier, said, clock } = stage({ WATCHDOG_USEC: '10000000', WATCHDOG_PID: '1999999999' })
     notifier.ready('here')
     await clock.advance(60_000)
     assert.deepEqual(said, [readyAs('here')])
   })
 
-  test('that is slow gets the newest word of each kind', async () => {
+  test('slow → newest message of each kind', async () => {
     const first = Promise.withResolvers<void>()
     const { notifier, said } = stage({}, () => first.promise)
     for (let turn = 0; turn < 50; turn++) {
@@ -83,7 +83,7 @@ describe('a service manager', () => {
     assert.equal(said.at(-1), readyAs('turn 49'))
   })
 
-  test('that cannot be told is one warning until it can be told again', async () => {
+  test('unreachable → one warning until it recovers', async () => {
     let isBroken = true
     const { notifier, warned } = stage({}, async () => {
       if (isBroken) throw new Error('Connection refused')
@@ -129,7 +129,7 @@ describe('systemd-notify', () => {
     return warned
   }
 
-  test('is run from PATH with what is to be said', async () => {
+  test('runs from PATH with the message', async () => {
     assert.deepEqual(await tell('echo "$NOTIFY_SOCKET $*" >> "$SAID"'), [])
     assert.deepEqual((await readFile(join(folder, 'said'), 'utf8')).split('\n'), [
       `${socket.NOTIFY_SOCKET} ${readyAs('answers at http://127.0.0.1:8080')}`,
@@ -138,13 +138,13 @@ describe('systemd-notify', () => {
     ])
   })
 
-  test('that is missing is one warning with what to do', async () => {
+  test('missing → one warning with a hint', async () => {
     const [why = '', ...more] = await tell(undefined)
     assert.match(why, /^notify\.failed systemd-notify is not installed; install it, or set Type=exec/)
     assert.deepEqual(more, [])
   })
 
-  test('that fails is quoted', async () => {
+  test('fails → output quoted', async () => {
     assert.deepEqual(await tell('echo "No status data could be sent" >&2; exit 1'), [
       'notify.failed systemd-notify: No status data could be sent',
     ])

@@ -5,7 +5,7 @@ import { order } from '../../src/retrieval/upstreams/order.ts'
 
 const at = (who: string, load: number, usualMs?: number) => ({ who, load, usualMs })
 
-test('the smallest load goes first', () => {
+test('lowest load goes first', () => {
   assert.deepEqual(
     order([at('slow', 900), at('quick', 30), at('middle', 200)], 'auto').map(({ who }) => who),
     ['quick', 'middle', 'slow'],
@@ -22,7 +22,7 @@ const patience: { name: string; usual: (number | undefined)[]; hedge: 'auto' | n
   { name: 'all at once', usual: [120, 400], hedge: 0, expected: [0, 0] },
 ]
 for (const { name, usual, hedge, expected } of patience) {
-  test(`patience: ${name}`, () => {
+  test(`hedge delay: ${name}`, () => {
     const steps = order(
       usual.map((usualMs, index) => at(String(index), index, usualMs)),
       hedge,
@@ -34,7 +34,7 @@ for (const { name, usual, hedge, expected } of patience) {
   })
 }
 
-test('an unknown upstream is asked at once beside the best, and not waited for', () => {
+test('unknown upstream → asked with the best, not waited for', () => {
   const steps = order([at('quick', 30, 60), at('slow', 900, 900), { ...at('new', 1000), isUntried: true }], 'auto')
   assert.deepEqual(
     steps.map(({ who, patienceMs }) => [who, patienceMs]),
@@ -46,7 +46,7 @@ test('an unknown upstream is asked at once beside the best, and not waited for',
   )
 })
 
-test('where nothing is known of any, they are asked one after another', () => {
+test('nothing known → asked one after another', () => {
   const steps = order(
     [
       { ...at('one', 5), isUntried: true },

@@ -15,8 +15,8 @@ registerHooks({ resolve(name, context, next) {
   throw Object.assign(new Error('Cannot find package'), { code: 'ERR_MODULE_NOT_FOUND' })
 } })`)}`
 
-describe('a package that is not installed', () => {
-  it('is named with the command that installs it; what else is wrong stays as it is', async () => {
+describe('missing package', () => {
+  it('named with its install command; other errors unchanged', async () => {
     const missing = packageOf('of-nobody', () => import('of-nobody' as string))
     await assert.rejects(missing, { kind: 'unsupported', message: 'of-nobody is not installed; npm install of-nobody' })
     const wrong = new SyntaxError('what it says')
@@ -27,7 +27,7 @@ describe('a package that is not installed', () => {
     assert.equal(await packageOf('of-nobody', async () => 1), 1)
   })
 
-  it('is named by doctor for each backend that needs it', async () => {
+  it('doctor names it for each backend that needs it', async () => {
     const folder = await tempFolder()
     const file = join(folder, 'my.json')
     const key = { accessKeyId: 'an-access-key-id', secretAccessKey: 'a-secret-access-key' }

@@ -50,7 +50,7 @@ for (const [what, rate] of [
   ['a dripper of 256 KiB/s', perMs(256 * kib)],
   ['a dripper of 1 MiB/s', perMs(mib)],
 ] as const) {
-  test(`${what} ranks behind an honest upstream of 60 ms after one file`, async () => {
+  test(`${what} → ranks after an honest upstream of 60 ms`, async () => {
     const { health, serve, drip } = make()
     const [bad, honest] = [health(), health()]
     await drip(bad, rate)
@@ -60,7 +60,7 @@ for (const [what, rate] of [
   })
 }
 
-test('an unknown upstream is tried, by one question at a time', async () => {
+test('unknown upstream → one trial request at a time', async () => {
   const { clock, health, serve } = make()
   const one = health()
   assert.equal(one.isUntried('dag'), true)
@@ -73,7 +73,7 @@ test('an unknown upstream is tried, by one question at a time', async () => {
   assert.equal(one.isUntried('dag'), false)
 })
 
-test('a probe teaches how quick an upstream may be, until it was asked', async () => {
+test('probe → speed estimate until the first request', async () => {
   const { health } = make()
   const [far, near] = [health(), health()]
   far.probed({ ...report, ms: 400 })
@@ -81,7 +81,7 @@ test('a probe teaches how quick an upstream may be, until it was asked', async (
   assert.ok(far.load('dag') > near.load('dag'))
 })
 
-test('what is expected of an unknown upstream is a guess, and then what was learned', async () => {
+test('unknown upstream → default estimate, then measured', async () => {
   const { health, serve } = make()
   const one = health()
   assert.equal(one.rate('dag'), undefined)
@@ -92,7 +92,7 @@ test('what is expected of an unknown upstream is a guess, and then what was lear
   assert.equal(one.usualMs('dag'), 80)
 })
 
-test('what is learned of one kind of work says nothing of the other', async () => {
+test('kinds of work are measured separately', async () => {
   const { health, drip } = make()
   const one = health()
   await drip(one, 0)
@@ -100,7 +100,7 @@ test('what is learned of one kind of work says nothing of the other', async () =
   assert.ok(one.load('block') < 500)
 })
 
-test('an upstream that stalls mid-answer is not redeemed by a quick beginning', async () => {
+test('stall mid-response outweighs a fast start', async () => {
   const { health, serve, clock } = make()
   const [bad, honest] = [health(), health()]
   await serve(honest, 60, perMs(50 * mib))
@@ -113,7 +113,7 @@ test('an upstream that stalls mid-answer is not redeemed by a quick beginning', 
   }
 })
 
-test('what was not asked for long is to be tried again', async () => {
+test('idle for long → tried again', async () => {
   const { clock, health, drip } = make()
   const one = health()
   await drip(one, 0)
@@ -124,7 +124,7 @@ test('what was not asked for long is to be tried again', async () => {
   assert.ok(one.load('dag') < before / 10)
 })
 
-test('good probes shorten it', async () => {
+test('good probes shorten that time', async () => {
   const { health, drip } = make()
   const [one, other] = [health(), health()]
   await drip(one, 0)
@@ -133,7 +133,7 @@ test('good probes shorten it', async () => {
   assert.ok(one.load('dag') < other.load('dag'))
 })
 
-test('an upstream that is silent to all costs at least the time of its silence', async () => {
+test('silent to all → cost of the silence', async () => {
   const { clock, health, serve } = make()
   const one = health()
   await serve(one, 20, perMs(50 * mib))
@@ -149,7 +149,7 @@ test('an upstream that is silent to all costs at least the time of its silence',
   early.letGo('enough')
 })
 
-test('a slow client counts against no upstream', async () => {
+test('slow client → no effect on upstreams', async () => {
   const { clock, health } = make()
   const one = health()
   const ask = await enter(clock, one, { kind: 'dag', key: 'a' })

@@ -39,15 +39,15 @@ function readBacksOf(providers: Entries, upstreams: Entries = []) {
 const kubo = { name: 'kubo', use: 'kubo', url: 'http://127.0.0.1:5001' }
 const gateway = 'https://gateway.example.org'
 
-describe('upstreams made of providers', () => {
-  test('stand beside those that are configured, under the names of the providers', () => {
+describe('upstreams derived from providers', () => {
+  test("added to configured ones under the provider's name", () => {
     assert.deepEqual(readBacksOf([{ use: 'embedded' }, kubo], [{ name: 'other', url: gateway }]), [
       ['other', undefined, undefined],
       ['kubo', 'kubo', undefined],
     ])
   })
 
-  test('have names of their own where theirs is taken', () => {
+  test('name taken → another name', () => {
     const upstreams = [
       { name: 'kubo', url: gateway },
       { name: 'provider-kubo', url: `${gateway}/two` },
@@ -55,7 +55,7 @@ describe('upstreams made of providers', () => {
     assert.deepEqual(readBacksOf([kubo], upstreams).at(-1), ['provider-provider-kubo', 'kubo', undefined])
   })
 
-  test('are none where the same place is an upstream already, or another provider’s', () => {
+  test('same address already an upstream → none', () => {
     const forward = { name: 'main', use: 'forward', url: `${gateway}/add` }
     assert.deepEqual(readBacksOf([forward], [{ name: 'main', url: gateway }]), [['main', undefined, undefined]])
     const node = { name: 'node', use: 'kubo', url: 'http://127.0.0.1:5001/' }
@@ -63,13 +63,13 @@ describe('upstreams made of providers', () => {
     assert.equal(readBacksOf([kubo, { ...kubo, name: 'again' }]).length, 1)
   })
 
-  test('are made where the same place is asked with another key, or in another way', () => {
+  test('same address with another key or protocol → added', () => {
     const own = { ...kubo, auth: { bearer: 'token' } }
     assert.equal(readBacksOf([own], [{ name: 'node', use: 'kubo', url: kubo.url }]).length, 2)
     assert.equal(readBacksOf([kubo], [{ name: 'node', url: kubo.url }]).length, 2)
   })
 
-  test('are not made where the operator wants none, or no place is known', () => {
+  test('disabled, or no known gateway → none', () => {
     const keys = { accessKeyId: 'a', secretAccessKey: 'b', bucket: 'b' }
     const none: Entries = [
       { ...kubo, gateway: false },
@@ -80,7 +80,7 @@ describe('upstreams made of providers', () => {
     assert.deepEqual(readBacksOf(none), [])
   })
 
-  test('keep to what their public gateways allow', () => {
+  test('limits of public gateways apply', () => {
     const keys = { accessKeyId: 'a', secretAccessKey: 'b', bucket: 'b' }
     const hosted: Entries = [
       { name: 'pinata', use: 'pinata', token: 't' },

@@ -94,28 +94,28 @@ const wrong: [name: string, text: string][] = [
   ['too large', `/a /b\n${'#'.repeat(65 * 1024)}`],
 ]
 for (const [name, text] of wrong) {
-  test(`refused: ${name}`, () =>
+  test(`${name} → refused`, () =>
     assert.throws(
       () => parseRedirects(text),
       (error) => isFailure(error, 'malformed'),
     ))
 }
 
-test('a file full of rules costs a path of a thousand names little', () => {
+test('many rules, path of a thousand names → fast', () => {
   const many = parseRedirects('/a/:b/* /c\n'.repeat(5950))
   const ms = calmestWorkMs(() => assert.equal(redirect(many, `/x${'/y'.repeat(1000)}`, ''), undefined))
   assert.ok(ms < 40, `${ms} ms`)
 })
 
-test('a percent sign in the query of a target is one', () => {
+test("percent sign in a target's query → kept", () => {
   assert.equal(parseRedirects('/a /b?share=100% 301')[0]?.to, '/b?share=100%')
 })
 
-test('nothing matches: nothing is said', () => {
+test('no match → undefined', () => {
   assert.equal(redirect(parseRedirects('/a /b'), '/c', ''), undefined)
 })
 
-test('a rule that leads to an address of thousands of parts of the path is refused before it is made', () => {
+test('target with thousands of placeholders → refused early', () => {
   const rules = parseRedirects(`/a/* /${':splat'.repeat(5000)}\n/b/* /:splat\n/c/* /${':splat'.repeat(5000)} 200`)
   const long = 'x'.repeat(15_000)
   for (const path of [`/a/${long}`, `/b/${long}`, `/c/${long}`])
@@ -126,7 +126,7 @@ test('a rule that leads to an address of thousands of parts of the path is refus
   assert.ok(redirect(rules, '/b/short', ''))
 })
 
-test('what is wrong with a file is said', () => {
+test('invalid file → explained', () => {
   assert.throws(() => parseRedirects('/a /b\n/c /d 301!'), /could not parse _redirects: line 2: 301! is not a status/)
   assert.throws(
     () => parseRedirects('#'.repeat(70_000)),
@@ -134,7 +134,7 @@ test('what is wrong with a file is said', () => {
   )
 })
 
-test('the example in the documentation is one', () => {
+test('documentation example is valid', () => {
   const page = readFileSync(new URL('../../docs/websites.md', import.meta.url), 'utf8')
   const example = /```\n(\/old [^`]+)```/.exec(page)?.[1] ?? ''
   const found = redirect(parseRedirects(example), '/posts/2026/a/b', 'q=1')

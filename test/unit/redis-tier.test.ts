@@ -41,14 +41,14 @@ async function make(
   return { tier, server }
 }
 
-test('the server holds the bytes themselves, under the key of the block', async () => {
+test('server stores plain bytes under the block key', async () => {
   const { tier, server } = await make({}, { prefix: 'here:' })
   await tier.put(cid, bytes)
   assert.deepEqual([...server.values.keys()], [`here:${blockKey(cid)}`])
   assert.deepEqual(server.values.get(`here:${blockKey(cid)}`)?.value, Buffer.from(bytes))
 })
 
-test('with a ttl the server forgets it by itself; without, it is asked for none', async () => {
+test('ttl → server expires keys; without → none set', async () => {
   const short = await make({}, { ttl: '1h' })
   await short.tier.put(cid, bytes)
   const [kept] = short.server.values.values()
@@ -89,7 +89,7 @@ const outages: readonly {
   },
 ]
 for (const { name, faults, login, timeout = '10s', kind, says } of outages) {
-  test(`a server that is ${name} is an outage, in words, without the password`, async () => {
+  test(`server that is ${name} → explained outage, no password`, async () => {
     const { tier } = await make(faults, { timeout }, login)
     await tier.get(cid).catch(() => {}) // it may still be connecting
     for (const call of [() => tier.get(cid), () => tier.put(cid, bytes), () => tier.has(cid)]) {
@@ -103,14 +103,14 @@ for (const { name, faults, login, timeout = '10s', kind, says } of outages) {
   })
 }
 
-test('a right password is used', async () => {
+test('correct password → used', async () => {
   const { tier } = await make({ password: 'right' }, {}, ':right@')
   await tier.put(cid, bytes)
   assert.ok(await tier.get(cid))
   await tier.probe?.()
 })
 
-test('while it is away calls fail at once, and it is used again soon after it is back', async () => {
+test('server down → calls fail at once, used again after recovery', async () => {
   const { tier, server } = await make()
   await tier.put(cid, bytes)
   await server.refuse()
@@ -127,7 +127,7 @@ test('while it is away calls fail at once, and it is used again soon after it is
   await eventually('it is back', () => tier.get(cid).then(Boolean, () => false))
 })
 
-test('a connection that is half open is replaced, although it takes what is written to it', async () => {
+test('half-open connection → replaced, although writes succeed', async () => {
   const clock = createFakeClock()
   const { tier, server } = await make({}, {}, '', clock)
   await tier.put(cid, bytes)
@@ -139,7 +139,7 @@ test('a connection that is half open is replaced, although it takes what is writ
   await eventually('the old one is closed', () => server.connections === 1)
 })
 
-test('a server that only takes its time keeps its connection', async () => {
+test('slow server → connection kept', async () => {
   const clock = createFakeClock()
   const { tier, server } = await make({}, {}, '', clock)
   await tier.put(cid, bytes)
@@ -159,12 +159,12 @@ test('a server that only takes its time keeps its connection', async () => {
   assert.equal(server.clients.length, saidOnce)
 })
 
-test('a probe notices a server that loses what is written', async () => {
+test('probe detects lost writes', async () => {
   const { tier } = await make({ losesWrites: true })
   await assert.rejects(tier.probe?.() ?? Promise.resolve(), /lost a value that was just written/)
 })
 
-test('a Redis that never answers: calls fail in time, and closing leaves nothing running', async () => {
+test('Redis never responds → calls time out, close is clean', async () => {
   const { tier, server } = await make({}, { timeout: '200ms' })
   await server.refuse()
   const began = performance.now()

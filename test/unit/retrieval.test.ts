@@ -169,7 +169,7 @@ const failureOf = async (work: Promise<unknown>): Promise<Failure> => {
   return error
 }
 
-test('many readers of one cold file cost one answer of one upstream', async () => {
+test('many readers of a cold file → one upstream response', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const { session, stack } = make([one, scriptedUpstream('two', file.blocks)])
   const all = await Promise.all(Array.from({ length: 200 }, () => read(session())))
@@ -179,7 +179,7 @@ test('many readers of one cold file cost one answer of one upstream', async () =
   assert.equal(stack.held.size, file.blocks.size)
 })
 
-test('the second read is a hit, without any upstream', async () => {
+test('second read → hit without upstream', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const { session } = make([one])
   await read(session())
@@ -190,7 +190,7 @@ test('the second read is a hit, without any upstream', async () => {
   assert.equal(one.asked.dags.length, 1)
 })
 
-test('an answer cut half way is continued from there by another upstream', async () => {
+test('response cut half way → continued from another upstream', async () => {
   const one = scriptedUpstream('one', file.blocks, { breakAfter: leaves / 2 })
   const two = scriptedUpstream('two', file.blocks)
   const { session } = make([one, two])
@@ -201,7 +201,7 @@ test('an answer cut half way is continued from there by another upstream', async
   assert.deepEqual([one.asked.blocks.length, two.asked.blocks.length], [0, 0])
 })
 
-test('false bytes in the middle: quarantined at once, and no reader gets them', async () => {
+test('wrong bytes mid-response → quarantined, never delivered', async () => {
   const one = scriptedUpstream('one', file.blocks, { lieAt: 10 })
   const two = scriptedUpstream('two', file.blocks)
   const { session, pool, stack } = make([one, two])
@@ -210,7 +210,7 @@ test('false bytes in the middle: quarantined at once, and no reader gets them', 
   for (const { cid, bytes } of file.order) assert.deepEqual(stack.held.get(blockKey(cid)), bytes)
 })
 
-test('a lie in a single block never wins', async () => {
+test('wrong bytes of a block never win', async () => {
   const liar = scriptedUpstream('liar', file.blocks, { lieAt: -1, dag: false })
   const honest = scriptedUpstream('honest', file.blocks, { dag: false })
   const { session } = make([liar, honest])
@@ -218,7 +218,7 @@ test('a lie in a single block never wins', async () => {
   assert.deepEqual(await session().get(leaf.cid), leaf.bytes)
 })
 
-test('a reader that stops reading stops the upstream', async () => {
+test('reader stops → upstream stops', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const { session, clock } = make([one])
   const slow = session()
@@ -229,7 +229,7 @@ test('a reader that stops reading stops the upstream', async () => {
   slow.end()
 })
 
-test('the leader leaves at half: the others get everything from the same answer', async () => {
+test('first reader leaves → others get the same response', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const { session } = make([one])
   const controller = new AbortController()
@@ -244,7 +244,7 @@ test('the leader leaves at half: the others get everything from the same answer'
   assert.equal(one.asked.dags.length, 1)
 })
 
-test('the only reader leaves: the upstream is let go', async () => {
+test('only reader leaves → upstream request aborted', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const { session } = make([one])
   const { get, end } = session()
@@ -256,7 +256,7 @@ test('the only reader leaves: the upstream is let go', async () => {
   assert.equal(one.asked.dags.length, 1 + 1)
 })
 
-test('one leaf lost from the tiers costs one block', async () => {
+test('lost leaf → one block refetched', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const { session, stack } = make([one])
   await read(session())
@@ -267,7 +267,7 @@ test('one leaf lost from the tiers costs one block', async () => {
   assert.equal(one.asked.dags.length, 1)
 })
 
-test('absent everywhere: not found at once, then from memory, asked once a period', async () => {
+test('absent everywhere → 404, cached, asked once per period', async () => {
   const blocks = new Map<string, Uint8Array>()
   const one = scriptedUpstream('one', blocks)
   const two = scriptedUpstream('two', blocks)
@@ -295,7 +295,7 @@ test('absent everywhere: not found at once, then from memory, asked once a perio
   assert.equal(hit.account.fetches, 0)
 })
 
-test('a silent upstream: not found at the deadline, in memory at once, found later', async () => {
+test('silent upstream → 404 at timeout, cached, found later', async () => {
   const one = scriptedUpstream('one', file.blocks, { silent: true })
   const { session, clock } = make([one])
   const waiting = failureOf(session().get(file.cid, { cid: file.cid, segments: [], scope: 'entity' }))
@@ -305,7 +305,7 @@ test('a silent upstream: not found at the deadline, in memory at once, found lat
   assert.equal(one.asked.dags.length, 1)
 })
 
-test('requests that wait in vain for one answer are told in many turns of the loop, so that others get in between', async () => {
+test('many waiting requests fail → spread over event-loop iterations', async () => {
   const { session, clock } = make([scriptedUpstream('one', new Map())])
   let turn = 0
   let isOver = false
@@ -329,7 +329,7 @@ test('requests that wait in vain for one answer are told in many turns of the lo
   assert.ok(most <= 2, `${most} in one turn`)
 })
 
-test('no-cache forgets what was not found', async () => {
+test('no-cache → negative cache entry dropped', async () => {
   const blocks = new Map<string, Uint8Array>()
   const one = scriptedUpstream('one', blocks)
   const { session } = make([one])
@@ -339,14 +339,14 @@ test('no-cache forgets what was not found', async () => {
   assert.deepEqual(await session({ noCache: true }).get(file.cid), file.order[0]?.bytes)
 })
 
-test('an upload clears the memory', async () => {
+test('upload → negative cache entry dropped', async () => {
   const { session, retrieval } = make([scriptedUpstream('one', new Map())])
   await failureOf(session().get(file.cid))
   await retrieval.store(file.cid, (file.order[0] as Block).bytes, new AbortController().signal)
   assert.deepEqual(await session().get(file.cid), file.order[0]?.bytes)
 })
 
-test('an archive (no upstreams) answers not-found for what no tier has, and never remembers it', async () => {
+test('archive → not-found for misses, never cached', async () => {
   const { session, retrieval } = make([])
   for (let count = 0; count < 2; count++) {
     const failure = await failureOf(session().get(file.cid))
@@ -358,7 +358,7 @@ test('an archive (no upstreams) answers not-found for what no tier has, and neve
   assert.deepEqual(await session().get(file.cid), file.order[0]?.bytes)
 })
 
-test('in an archive the outage of another request makes no absence unknown: each is judged by its own look', async () => {
+test("archive: another request's outage → absence still known", async () => {
   const bucket = scriptedTier('bucket', { shared: true })
   const stackOf = (clock: FakeClock) => createTierStack([Object.assign(bucket, { clock })], { clock })
   const { session, clock } = make([], { stackOf })
@@ -376,7 +376,7 @@ test('in an archive the outage of another request makes no absence unknown: each
   assert.equal((await absent).kind, 'not-found')
 })
 
-test('what is pinned here and cannot be read is not called absent, whatever upstreams say', async () => {
+test('unreadable pin → not reported absent', async () => {
   const pinned = new Map([[blockKey(file.cid), Uint8Array.of(1, 2, 3)]])
   const store: LocalStore = {
     get: async (cid) => pinned.get(blockKey(cid)),
@@ -398,7 +398,7 @@ test('what is pinned here and cannot be read is not called absent, whatever upst
   assert.deepEqual(await session().get(file.cid), file.order[0]?.bytes)
 })
 
-test('only-if-cached asks no upstream', async () => {
+test('only-if-cached → no upstream', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const { session } = make([one])
   const failure = await failureOf(session({ onlyIfCached: true }).get(file.cid))
@@ -406,13 +406,13 @@ test('only-if-cached asks no upstream', async () => {
   assert.deepEqual([one.asked.blocks.length, one.asked.dags.length], [0, 0])
 })
 
-test('an upstream that knows single blocks only can still begin an entity', async () => {
+test('upstream without CAR → can start an entity', async () => {
   const plain = scriptedUpstream('plain', file.blocks, { dag: false })
   const { session } = make([scriptedUpstream('empty', new Map()), plain])
   assert.ok((await read(session())).equals(file.bytes))
 })
 
-test('below a path, a 404 may mean the path: the root alone is asked for', async () => {
+test('404 below a path → root requested by itself', async () => {
   const rootOnly = new Map([[blockKey(file.cid), (file.order[0] as Block).bytes]])
   const one = scriptedUpstream('one', rootOnly, {})
   one.dag = async function* () {
@@ -423,7 +423,7 @@ test('below a path, a 404 may mean the path: the root alone is asked for', async
   assert.deepEqual(bytes, file.order[0]?.bytes)
 })
 
-test('a single block is asked for as a block, not as a CAR', async () => {
+test('single block → requested as block, not CAR', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const { session } = make([one])
   assert.deepEqual(
@@ -433,7 +433,7 @@ test('a single block is asked for as a block, not as a CAR', async () => {
   assert.deepEqual([one.asked.blocks.length, one.asked.dags.length], [1, 0])
 })
 
-test('an answer without its root is no absence: the block is asked for alone first', async () => {
+test('response without its root → block requested first', async () => {
   const blocks = new Map(file.blocks)
   const one = scriptedUpstream('one', blocks)
   one.dag = async function* () {}
@@ -444,7 +444,7 @@ test('an answer without its root is no absence: the block is asked for alone fir
   assert.deepEqual([failure.kind, failure.facts['sure']], ['not-found', true])
 })
 
-test('what is linked to and may come by is kept in little room, however much it is', async () => {
+test('links and expected blocks → bounded memory', async () => {
   setFlagsFromString('--expose-gc')
   const collect = runInNewContext('gc') as () => void
   const most = 30_000
@@ -467,14 +467,14 @@ test('what is linked to and may come by is kept in little room, however much it 
   reading.end()
 })
 
-test('an identity CID is its own answer; an unprovable CID is refused', async () => {
+test('identity CID → answered itself; unverifiable CID → refused', async () => {
   const { session } = make([])
   assert.deepEqual(await session().get(CID.parse('bafkqabtimvwgy3yk')), new TextEncoder().encode('hello\n'))
   const short = CID.decode(new Uint8Array([1, 0x55, 0x12, 1, 0xff]))
   assert.equal((await failureOf(session().get(short))).kind, 'malformed')
 })
 
-test('a block on the disk is not called absent because the process was busy', async () => {
+test('busy process → block on disk not reported absent', async () => {
   const { clock, stack, session } = make([scriptedUpstream('silent', new Map(), { silent: true })])
   const looking = Promise.withResolvers<TierHit | undefined>()
   const look = { found: looking.promise, overdue: Promise.resolve(), haveAnswered: true, leave() {} }
@@ -490,7 +490,7 @@ test('a block on the disk is not called absent because the process was busy', as
   await denied
 })
 
-test('a request whose time was used up by the disk has the rest from there as well', async () => {
+test('time used up by the disk → rest read from disk', async () => {
   const { clock, stack, session } = make([scriptedUpstream('silent', new Map(), { silent: true })])
   const lookFor = (ms: number, hit: TierHit | undefined) => {
     const found = clock.sleep(ms).then(() => hit)
@@ -520,7 +520,7 @@ test('a request whose time was used up by the disk has the rest from there as we
   await denied
 })
 
-test('a store that is late and still the quickest is read ahead from as far as one in time', async () => {
+test('late but fastest store → prefetched as usual', async () => {
   const { stack, session } = make([scriptedUpstream('silent', new Map(), { silent: true })])
   const asked: CID[] = []
   stack.look = (cid) => {
@@ -540,7 +540,7 @@ test('a store that is late and still the quickest is read ahead from as far as o
   reader.end()
 })
 
-test('a session gives no denied block, however it is asked, and asks no upstream', async () => {
+test('denied block → never returned, no upstream asked', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const [, leaf] = file.order
   assert.ok(leaf)
@@ -562,7 +562,7 @@ test('a session gives no denied block, however it is asked, and asks no upstream
   reader.end()
 })
 
-test('a walk over blocks in memory gives way to other requests by the clock', async () => {
+test('traversal of cached blocks → yields by the clock', async () => {
   const { clock, stack, session } = make([])
   for (const { cid, bytes } of file.order) stack.held.set(blockKey(cid), bytes)
   let turns = 0
@@ -582,7 +582,7 @@ for (const [what, script, withinMs] of [
   ['lacks the block', {}, 0],
   ['is silent', { silent: true }, 1000],
 ] as const)
-  test(`a store that is passed over and well again has the block, and the upstream ${what}: it is found`, async () => {
+  test(`store skipped but recovered, upstream ${what} → found there`, async () => {
     const store = scriptedTier('store', { shared: true })
     const [root] = file.order as [Block]
     store.held.set(blockKey(root.cid), root.bytes)
@@ -603,7 +603,7 @@ for (const [what, script, withinMs] of [
     end()
   })
 
-test('a reader who joins a look in which a tier failed is not told that the content is absent', async () => {
+test('joined a lookup with a failed tier → not reported absent', async () => {
   const redis = scriptedTier('redis', { shared: true })
   const s3 = scriptedTier('s3', { shared: true })
   const { session, clock } = make([], { stackOf: (clock) => createTierStack([redis, s3], { clock }) })

@@ -22,14 +22,14 @@ const record = (id: string, addresses: readonly string[] = ['/dns/h/https']) =>
   JSON.stringify({ Schema: 'peer', ID: id, Addrs: addresses, Protocols: ['transport-ipfs-gateway-http'] })
 const ids = (records: readonly PeerRecord[]) => records.map(({ id }) => id)
 
-describe('answers of routers', () => {
-  it('lines cut anywhere → each record as it comes', async () => {
+describe('router responses', () => {
+  it('lines in any chunks → each record as it arrives', async () => {
     const text = `${record('a')}\n${record('b')}\n${record('c')}`
     for (let at = 0; at <= text.length; at += 7)
       assert.deepEqual(ids(await all(ndjson, text.slice(0, at), text.slice(at))), ['a', 'b', 'c'])
   })
 
-  it('JSON though lines were asked for → its list', async () => {
+  it('JSON instead of lines → its list', async () => {
     assert.deepEqual(ids(await all(`${json}; charset=utf-8`, `{"Providers":[${record('a')},${record('b')}]}`)), [
       'a',
       'b',
@@ -37,7 +37,7 @@ describe('answers of routers', () => {
     for (const text of ['{}', '{"Providers":null}']) assert.deepEqual(await all(json, text), [])
   })
 
-  it('malformed record → left out, the others stay', async () => {
+  it('malformed record → skipped, others kept', async () => {
     const bad = [
       '{',
       'null',
@@ -56,7 +56,7 @@ describe('answers of routers', () => {
     assert.deepEqual(ids(await all(json, `{"Providers":[${record('a')},${list},${record('b')}]}`)), ['a', 'b'])
   })
 
-  it('missing lists, unknown keys → a record without them', async () => {
+  it('missing lists, unknown keys → record without them', async () => {
     for (const text of [
       '{"Schema":"peer","ID":"a"}',
       '{"Schema":"peer","ID":"a","Addrs":null,"Protocols":null,"x":"oBIA"}',
@@ -64,7 +64,7 @@ describe('answers of routers', () => {
       assert.deepEqual(await all(ndjson, text), [{ id: 'a', addresses: [], protocols: [] }])
   })
 
-  it('line without an end → bounded, what follows is read', async () => {
+  it('endless line → bounded, following ones parsed', async () => {
     const long = 'x'.repeat(maxLineBytes * 3)
     assert.deepEqual(ids(await all(ndjson, long.slice(0, 9), long, `\n${record('a')}`)), ['a'])
     let sent = 0
@@ -106,7 +106,7 @@ describe('answers of routers', () => {
   })
 })
 
-describe('addresses that routers name', () => {
+describe('router addresses', () => {
   const rules = { allowPrivate: false, allowHttp: false, ports: [443], isInside }
   const of = (text: string, more: Partial<AddressRules> = {}) => {
     const found = gatewayAddress(text, { ...rules, ...more })
@@ -131,7 +131,7 @@ describe('addresses that routers name', () => {
     assert.equal(of('/ip6/2606:4700::1111/tcp/443/https'), 'https://[2606:4700::1111]')
   })
 
-  it('no HTTP, or malformed → refused', () => {
+  it('not HTTP, or malformed → refused', () => {
     for (const text of [
       '',
       '/',
@@ -162,7 +162,7 @@ describe('addresses that routers name', () => {
       assert.match(of(text), /^refused: /, text)
   })
 
-  it('private literals, however they are spelled → refused', () => {
+  it('private literals, any spelling → refused', () => {
     for (const text of [
       '/ip4/127.0.0.1/tcp/443/https',
       '/ip4/10.1.2.3/tcp/443/https',
@@ -191,7 +191,7 @@ describe('addresses that routers name', () => {
       assert.equal(of(text), 'refused: private address', text)
   })
 
-  it('plain HTTP and other ports → only where they are allowed', () => {
+  it('plain HTTP and other ports → only if allowed', () => {
     assert.equal(of('/dns/gw.example/tcp/80/http'), 'refused: plain HTTP')
     assert.equal(of('/dns/gw.example/tcp/80/http', { allowHttp: true }), 'http://gw.example')
     assert.equal(of('/dns/gw.example/tcp/8443/https'), 'refused: port 8443')

@@ -39,7 +39,7 @@ function make({ keepLookingMs = 60 * second } = {}) {
   return { clock, notFound, searches, rounds, round, missed, logged, settle }
 }
 
-test('one round for each period of the memory, until the search ends', async () => {
+test('one round per cache period until the search ends', async () => {
   const { clock, searches, rounds, round, missed } = make({ keepLookingMs: 60 * second })
   missed()
   searches.begin(cid, '', round, { client: 'one' })
@@ -52,7 +52,7 @@ test('one round for each period of the memory, until the search ends', async () 
   assert.equal(searches.size, 0)
 })
 
-test('what is found ends the search, and is remembered as absent no longer', async () => {
+test('found → search ends, negative cache entry dropped', async () => {
   const { clock, notFound, searches, rounds, round, missed, logged } = make()
   missed()
   searches.begin(cid, '', round, { client: 'one' })
@@ -63,7 +63,7 @@ test('what is found ends the search, and is remembered as absent no longer', asy
   assert.deepEqual(logged, ['search.found'])
 })
 
-test('one search for a thing, however many ask; the round of the others is stopped', async () => {
+test('one search per CID; other rounds stop', async () => {
   const { searches, rounds, round, missed } = make()
   missed()
   searches.begin(cid, '', round, { client: 'one' })
@@ -74,7 +74,7 @@ test('one search for a thing, however many ask; the round of the others is stopp
   assert.equal(searches.size, 2)
 })
 
-test('a client that asks for hundreds of absent things leaves room for the searches of others', async () => {
+test('hundreds of absent CIDs of one client → others still searched', async () => {
   const { searches, rounds, round, notFound, settle } = make()
   let made = 0
   const search = async (client: string): Promise<boolean> => {
@@ -98,7 +98,7 @@ test('a client that asks for hundreds of absent things leaves room for the searc
   assert.equal(searches.size, 0)
 })
 
-test('the round that its client had no more time for goes on as the first of the search', async () => {
+test('round out of client time → first of the search', async () => {
   const { clock, searches, rounds, round, missed } = make()
   missed()
   searches.begin(cid, '', round, { client: 'one', running: round() })
@@ -109,7 +109,7 @@ test('the round that its client had no more time for goes on as the first of the
   assert.equal(searches.size, 0)
 })
 
-test('a round that never ends is let go after half a minute, and none outlives the search', async () => {
+test('endless round → dropped after 30 s, none outlives its search', async () => {
   const { clock, searches, rounds, round, missed } = make({ keepLookingMs: 40 * second })
   missed()
   searches.begin(cid, '', round, { client: 'one', running: round() })
@@ -122,7 +122,7 @@ test('a round that never ends is let go after half a minute, and none outlives t
   assert.equal(searches.size, 0)
 })
 
-test('an upload of the content ends its search', async () => {
+test('upload → its search ends', async () => {
   const { clock, notFound, searches, rounds, round, missed } = make()
   missed()
   searches.begin(cid, '', round, { client: 'one' })
@@ -131,7 +131,7 @@ test('an upload of the content ends its search', async () => {
   assert.deepEqual([rounds.length, searches.size], [0, 0])
 })
 
-test('while a search is on, its memory answers', async () => {
+test('during a search → negative cache answers', async () => {
   const { clock, notFound, searches, round, missed } = make()
   missed()
   searches.begin(cid, '', round, { client: 'one', running: round() })
@@ -146,7 +146,7 @@ test('keepLooking 0: no background search', () => {
   assert.deepEqual([searches.size, rounds[0]?.isStopped], [0, true])
 })
 
-test('a round that is only brought to its end has ten seconds for it', async () => {
+test('final round → ten seconds', async () => {
   const { clock, searches, rounds, round } = make()
   searches.finish(round())
   await clock.advance(9 * second)
@@ -155,7 +155,7 @@ test('a round that is only brought to its end has ten seconds for it', async () 
   assert.equal(rounds[0]?.isStopped, true)
 })
 
-test('closing ends them all, and says nothing', async () => {
+test('close → all end silently', async () => {
   const { clock, searches, round, missed, logged, settle } = make()
   missed()
   searches.begin(cid, '', round, { client: 'one', running: round() })
@@ -164,7 +164,7 @@ test('closing ends them all, and says nothing', async () => {
   assert.deepEqual([searches.size, logged, clock.timers], [0, [], 0])
 })
 
-test('overloaded and unavailable are no absence', () => {
+test('overloaded and unavailable → not absence', () => {
   const kinds: FailureKind[] = ['not-found', 'timeout', 'overloaded', 'unavailable', 'broken']
   assert.deepEqual(
     kinds.map((kind) => isAbsence(failure(kind))),

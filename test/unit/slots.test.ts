@@ -53,8 +53,8 @@ const settled = (promise: Promise<unknown>): Promise<string> =>
     new Promise<string>((resolve) => setImmediate(() => resolve('waits'))),
   ])
 
-describe('the queue', () => {
-  test('no more are asked at once than there are slots, and the next goes as one leaves', async () => {
+describe('request queue', () => {
+  test('at most as many as slots, next starts when one ends', async () => {
     const { health, take, fill } = await make({ most: 2 })
     const [one] = await fill(2)
     const third = take('third')
@@ -64,7 +64,7 @@ describe('the queue', () => {
     assert.equal(await settled(third), 'entered')
   })
 
-  test('readers go before searches, each in the order in which they came', async () => {
+  test('readers before searches, each in order', async () => {
     const { clock, take, fill, entered } = await make({ most: 2 })
     const first = await fill(2)
     entered.length = 0
@@ -76,7 +76,7 @@ describe('the queue', () => {
     assert.deepEqual(entered, ['reader 1', 'reader 2', 'search'])
   })
 
-  test('begun files go first, and one of four slots goes to the others', async () => {
+  test('begun files first; one of four slots for others', async () => {
     const { clock, take, entered, latest } = await make({ most: 1 })
     let slot = await take('now')
     entered.length = 0
@@ -93,7 +93,7 @@ describe('the queue', () => {
     assert.deepEqual(order, ['begun', 'begun', 'begun', 'first', 'begun', 'begun', 'begun', 'again'])
   })
 
-  test('clients take turns: a single want of one does not wait behind five hundred of another', async () => {
+  test('clients are served round-robin', async () => {
     const { clock, take, entered, latest } = await make({ most: 1 })
     const slot = await take('now', { client: 'many' })
     entered.length = 0
@@ -106,7 +106,7 @@ describe('the queue', () => {
     assert.deepEqual(entered, ['many', 'single'])
   })
 
-  test('a wait that would end too late is given up, with a time to retry', async () => {
+  test('wait would end too late → refused with Retry-After', async () => {
     const { clock, take, fill } = await make({ most: 1 })
     await fill(1)
     const late = take('late')
@@ -115,7 +115,7 @@ describe('the queue', () => {
     await refused
   })
 
-  test('a caller that leaves the queue takes no slot', async () => {
+  test('caller leaves the queue → no slot used', async () => {
     const { health, take, fill } = await make({ most: 1 })
     const [one] = await fill(1)
     const controller = new AbortController()
@@ -128,7 +128,7 @@ describe('the queue', () => {
     assert.equal(health.pending, 1)
   })
 
-  test('callers whom several upstreams turn away in one moment learn of it in many turns of the loop, and go on in each for one short time', async () => {
+  test('mass rejection → spread over event-loop iterations', async () => {
     const clock = createFakeClock()
     const turns = createLoopTurns(clock)
     const upstreams = await Promise.all([1, 2, 3, 4].map(() => make({ most: 1, clock, turns })))
@@ -165,14 +165,14 @@ describe('the queue', () => {
 })
 
 describe('searches', () => {
-  test('get a share of the slots while readers come, and most of them otherwise', async () => {
+  test('a share of slots while readers come, most otherwise', async () => {
     const { health, take } = await make({ most: 16 })
     for (let count = 0; count < 20; count++) take('search', { rank: 'search' }).catch(() => {})
     assert.equal(health.pending, 12)
     assert.equal(await settled(take('reader')), 'entered')
   })
 
-  test('a question that others overtake becomes a search, and frees its slot', async () => {
+  test('overtaken request → becomes a search, frees its slot', async () => {
     const { clock, health, alive, take, fill } = await make({ most: 20 })
     await fill(16)
     const waits = take('reader')
@@ -183,7 +183,7 @@ describe('searches', () => {
     assert.equal(health.pending, 17)
   })
 
-  test('without any answer meanwhile the upstream is probed, and no question becomes a search', async () => {
+  test('no responses at all → probe, no search', async () => {
     const { clock, health, take, fill } = await make({ most: 2 })
     await fill(2)
     const waits = take('reader')
@@ -196,7 +196,7 @@ describe('searches', () => {
     ['answered others meanwhile: it had its time', true, 'timeout'],
     ['answered no other: it is no absence', false, 'overloaded'],
   ] as const)
-    test(`a search is let go for a reader, and the upstream ${what}`, async () => {
+    test(`search yields to a reader, upstream ${what}`, async () => {
       const { clock, take, alive } = await await make({ most: 4 })
       const searches = await Promise.all([1, 2, 3].map(() => take('search', { rank: 'search' })))
       const fourth = await take('reader')

@@ -30,15 +30,15 @@ const rows: Row[] = [
 
 const keyOf = (name: string, file: string): string => `${name} in ${file}`
 
-describe('packages with a script that runs when they are installed', () => {
-  test('are those that docs/security.md names, and no other', () => {
+describe('packages with install scripts', () => {
+  test('exactly those in docs/security.md', () => {
     const found = lockFiles.flatMap((file) =>
       packagesOf(file).flatMap(([name, { hasInstallScript }]) => (hasInstallScript ? [keyOf(name, file)] : [])),
     )
     assert.deepEqual(found.toSorted(), rows.map(({ name, file }) => keyOf(name, file)).toSorted())
   })
 
-  test('are never among those that a gateway runs with', () => {
+  test('never runtime dependencies', () => {
     const production = packagesOf('package-lock.json').filter(
       ([, { dev, hasInstallScript }]) => hasInstallScript && !dev,
     )
@@ -46,7 +46,7 @@ describe('packages with a script that runs when they are installed', () => {
     assert.ok(rows.every(({ kind }) => kind === 'development'))
   })
 
-  test('may run theirs where package.json says so, and the table says the same', () => {
+  test('allowed by package.json as the table says', () => {
     const { allowScripts } = JSON.parse(textOf('package.json')) as { allowScripts: Record<string, boolean> }
     const allowed = Object.entries(allowScripts).flatMap(([name, may]) => (may ? [name] : []))
     const told = rows.filter(({ mayRun }) => mayRun)
@@ -56,7 +56,7 @@ describe('packages with a script that runs when they are installed', () => {
     )
   })
 
-  test('run theirs nowhere where a gateway is put together', () => {
+  test('never run where a gateway is installed', () => {
     const installs = ['deploy/Dockerfile', 'docs/deploy.md', '.github/workflows/release.yml', '.ci/run'].flatMap(
       (file) => [...textOf(file).matchAll(/\bnpm (?:ci|install)\b[^\n]*/g)].map(([line]) => ({ file, line })),
     )
@@ -69,7 +69,7 @@ describe('packages with a script that runs when they are installed', () => {
 
 describe('every package', () => {
   for (const file of lockFiles)
-    test(`of ${file} comes from the registry, and its bytes are named`, () => {
+    test(`${file}: from the registry, with integrity`, () => {
       const all = packagesOf(file)
       assert.ok(all.length > 100)
       const others = all.filter(
@@ -81,7 +81,7 @@ describe('every package', () => {
       assert.deepEqual(others, [])
     })
 
-  test('is looked up among known holes in each run of the checks, and a hole fails it', () => {
+  test('audited in each check run; a vulnerability fails it', () => {
     const run = textOf('.ci/run')
     assert.match(run, /^set -euo pipefail$/m)
     assert.match(run, /npm audit --omit=dev[\s\S]*exit 1/)

@@ -28,7 +28,7 @@ import { createFakeClock } from '../support/fake-clock.ts'
 const folder = mkdtempSync(join(tmpdir(), 'cidgate-team-'))
 after(() => rmSync(folder, { recursive: true, force: true }))
 
-describe('what the processes of a gateway share', () => {
+describe('shared state of worker processes', () => {
   let processes: SharedFiles[]
   before(() => {
     processes = [0, 1, 2].map((index) => openShared(folder, { index, isNew: index === 0 }))
@@ -39,7 +39,7 @@ describe('what the processes of a gateway share', () => {
   })
   const of = (index: number) => processes[index] as SharedFiles
 
-  it('another process sees that a block came, and not that another one did', () => {
+  it('arrived block → seen by others; other blocks → not', () => {
     const [one, other] = ['bafkqaaa', 'bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku'].map((text) =>
       CID.parse(text),
     ) as [CID, CID]
@@ -51,13 +51,13 @@ describe('what the processes of a gateway share', () => {
     assert.equal(of(2).team.arrivals.of(one), 2)
   })
 
-  it('disk refuses the note of an upload → not acknowledged', () => {
+  it('disk refuses the arrival note → upload not acknowledged', () => {
     const view = new DataView(new ArrayBuffer(4))
     const arrivals = createArrivals({ count: 8, read: () => view, write: () => false, close() {} })
     assert.throws(() => arrivals.note('a'), /cannot be told of an upload/)
   })
 
-  it('the others know who fetches a path, until the last answer of it is over', () => {
+  it('fetch in progress → known to others until its last response', () => {
     const [first, second] = [of(1).team.underWay.hold('/ipfs/a'), of(1).team.underWay.hold('/ipfs/a')]
     assert.deepEqual(
       processes.map(({ team }) => team.underWay.holderOf('/ipfs/a')),
@@ -70,7 +70,7 @@ describe('what the processes of a gateway share', () => {
     assert.equal(of(0).team.underWay.holderOf('/ipfs/a'), undefined)
   })
 
-  it('what is under way when a team ends comes to its end, too', () => {
+  it('team ends → running requests finish', () => {
     const own = mkdtempSync(join(folder, 'ended-'))
     const shared = openShared(own, { index: 0, isNew: true })
     const letGo = shared.team.underWay.hold('/ipfs/a')
@@ -83,7 +83,7 @@ describe('what the processes of a gateway share', () => {
     shared.close()
   })
 
-  it('a process that ended holds nothing, and neither does its successor', () => {
+  it('process ended → holds nothing, nor its successor', () => {
     of(2).team.underWay.hold('/ipfs/c')
     assert.equal(of(0).team.underWay.holderOf('/ipfs/c'), 2)
     of(0).lives.end(2)
@@ -92,14 +92,14 @@ describe('what the processes of a gateway share', () => {
     assert.equal(of(0).team.underWay.holderOf('/ipfs/c'), undefined)
   })
 
-  it('what one lets go of is not what another one took over', () => {
+  it('release does not affect a new holder', () => {
     const mine = of(0).team.underWay.hold('/ipfs/d')
     of(1).team.underWay.hold('/ipfs/d')
     mine?.()
     assert.equal(of(0).team.underWay.holderOf('/ipfs/d'), 1)
   })
 
-  it('a client has one budget at all of them', () => {
+  it('one rate limit per client across processes', () => {
     const limit = { size: 3, perSecond: 0.001 }
     const [one, other] = [of(0).team.budgets(limit)('192.0.2.1'), of(1).team.budgets(limit)('192.0.2.1')]
     assert.deepEqual([one.take(), other.take(), one.take(), other.take(), one.take()], [true, true, true, false, false])
@@ -109,7 +109,7 @@ describe('what the processes of a gateway share', () => {
     assert.equal(other.take(), true)
   })
 
-  it('a process learns how many connections it has beyond its share', () => {
+  it('process learns its connections above its share', () => {
     const all = (counts: readonly number[]) => counts.map((count, index) => of(index).team.crowd.beyondShare(count, 3))
     all([30, 0, 0])
     assert.deepEqual(all([30, 0, 0]), [20, 0, 0])
@@ -122,10 +122,10 @@ describe('what the processes of a gateway share', () => {
   })
 })
 
-describe('the folder in which they meet', () => {
+describe('shared folder of the processes', () => {
   const makePlace = (data: string): string => inPlace(data, () => {}).folder
 
-  it('lies elsewhere where the disk has no room, and says what is wanted where there is none either', () => {
+  it('disk full → elsewhere; nowhere → explained', () => {
     const data = join(folder, 'full')
     const tried: string[] = []
     const failing = (times: number) => (at: string) => {
@@ -144,13 +144,13 @@ describe('the folder in which they meet', () => {
     assert.deepEqual(tried.map(existsSync), [false, false], 'what could not be made leaves nothing')
   })
 
-  it('lies in the data folder, where its name is short enough for a socket', () => {
+  it('short data folder path → inside it', () => {
     const place = makePlace(join(folder, 'data'))
     assert.equal(place.startsWith(join(folder, 'data/')), true)
   })
 
   for (const data of [join(folder, 'left'), join(folder, 'x'.repeat(120))])
-    it(`is removed at the next start, where it was left (${data.length < 100 ? 'in the data folder' : 'elsewhere'})`, () => {
+    it(`left behind (${data.length < 100 ? 'in the data folder' : 'elsewhere'}) → removed at start`, () => {
       const [left, own, others] = [makePlace(data), makePlace(data), makePlace(`${data}-other`)]
       assert.ok(Buffer.byteLength(doorOf(own, 63)) < 108, own)
       removeOtherPlaces(data, own)
@@ -170,7 +170,7 @@ describe('messages between two processes', () => {
     return [Object.assign(ends[0], { send: send(ends[1]) }), Object.assign(ends[1], { send: send(ends[0]) })]
   }
 
-  it('a question gets its answer, or the reason why there is none', async () => {
+  it('request → answer, or reason', async () => {
     const clock = createFakeClock()
     const [one, other] = line()
     const [asks, answers] = [createChannel(one, clock), createChannel(other, clock)]
@@ -183,7 +183,7 @@ describe('messages between two processes', () => {
     assert.equal(clock.timers, 0)
   })
 
-  it('a question has an end: its time, or that of the other side', async () => {
+  it('request ends by timeout or exit of the peer', async () => {
     const clock = createFakeClock()
     const [one, other] = line()
     const [asks, answers] = [createChannel(one, clock), createChannel(other, clock)]
@@ -197,7 +197,7 @@ describe('messages between two processes', () => {
     await assert.rejects(asks.ask('silent', undefined, 500), /the other process is gone/)
   })
 
-  it('a side that gives no sign of life is known by it, and one that stands still with the whole machine is not', async () => {
+  it('silent peer → detected; stalled machine → not', async () => {
     const clock = createFakeClock()
     const [one, other] = line()
     const [owner, worker] = [createChannel(one, clock), createChannel(other, clock)]
@@ -218,7 +218,7 @@ describe('messages between two processes', () => {
   })
 })
 
-describe('a worker', () => {
+describe('worker process', () => {
   const orders = (at: string): Orders => ({ index: 1, size: 2, folder: at, input: { workers: 2 }, denied: [] })
 
   function startFake(pid: number | undefined) {
@@ -247,20 +247,20 @@ describe('a worker', () => {
     return { child, worker, ended }
   }
 
-  it('that answers nothing yet is ended at once, because nobody waits for it', async () => {
+  it('not serving yet → ended at once', async () => {
     const { child, worker } = startFake(4711)
     await worker.end(30_000)
     assert.deepEqual(child.killedBy, ['SIGKILL'])
   })
 
-  it('that could not be started has ended', async () => {
+  it('failed to start → ended', async () => {
     const { child, worker, ended } = startFake(undefined)
     child.emit('error', new Error('spawn EAGAIN'))
     assert.equal(ended.length, 1)
     await worker.end(30_000)
   })
 
-  it('that is told something while it starts does it as soon as it runs', async () => {
+  it('orders during start → handled once it runs', async () => {
     const line = Object.assign(new EventEmitter(), { send: () => {} })
     const member = createCrewMember(line as unknown as Line, createFakeClock())
     line.emit('message', { topic: 'begin', said: orders(folder), id: 1 })
@@ -276,7 +276,7 @@ describe('a worker', () => {
   })
 })
 
-describe('a request that is handed on', () => {
+describe('forwarded request', () => {
   let handOn: HandOn
   let inner: Server
   let front: Server
@@ -332,7 +332,7 @@ describe('a request that is handed on', () => {
       asked.end(body)
     })
 
-  it('is answered here where it is content and the other process has no room', async () => {
+  it('content, other process full → handled here', async () => {
     const limits = { inFlight: 2, room: 2, wouldRefuse: () => false }
     const elsewhere = createElsewhere({
       team: { underWay: { holderOf: () => undefined, hold: () => undefined } } as unknown as Team,
@@ -352,7 +352,7 @@ describe('a request that is handed on', () => {
     assert.equal(otherwise.length, 1)
   })
 
-  it('arrives as it was sent, with the address of its client', async () => {
+  it("arrives unchanged, with the client's address", async () => {
     type Got = { url: string; headers: IncomingMessage['headers']; raw: string[]; address: string; isInner: boolean }
     let got: Got | undefined
     answer = (asked, response) => {
@@ -378,7 +378,7 @@ describe('a request that is handed on', () => {
     assert.equal(got?.headers['x-hop'], '1', 'a client takes nothing away by naming it')
   })
 
-  it('brings its body and the trailers of the answer', async () => {
+  it('body and response trailers pass', async () => {
     answer = (asked, response) => {
       let text = ''
       asked.setEncoding('utf8').on('data', (piece) => (text += piece))
@@ -405,7 +405,7 @@ describe('a request that is handed on', () => {
     return got
   }
 
-  it('means the same to the other process, whatever it names as being of this hop', async () => {
+  it('hop-by-hop headers do not change its meaning', async () => {
     answer = ({ headers, httpVersion }, response) => void response.end(`${httpVersion} of ${headers.host}`)
     const head = 'GET /ipfs/x HTTP/1.1\r\nHost: a\r\n'
     assert.match(await raw(`${head}Connection: host, close\r\n\r\n`), /1\.1 of a/)
@@ -413,7 +413,7 @@ describe('a request that is handed on', () => {
     assert.match(await raw('GET /ipfs/x HTTP/1.0\r\n\r\n'), /1\.0 of undefined/)
   })
 
-  it('gets an answer that comes before its body was read', async () => {
+  it('early response passes', async () => {
     answer = (_asked, response) => {
       response.shouldKeepAlive = false
       response.writeHead(401).end()
@@ -422,7 +422,7 @@ describe('a request that is handed on', () => {
       assert.equal((await ask({ method: 'POST', body: 'x'.repeat(1000) })).status, 401)
   })
 
-  it('is answered here where the other process gives no sign of life', async () => {
+  it('peer without heartbeat → handled here', async () => {
     const came = Promise.withResolvers<void>()
     answer = () => came.resolve()
     const told = ask({ method: 'POST', body: 'x' })
@@ -432,7 +432,7 @@ describe('a request that is handed on', () => {
     assert.deepEqual([(await told).body, otherwise], ['from here', ['no sign of life']])
   })
 
-  it('is answered here where nothing came in time', async () => {
+  it('peer too late → handled here', async () => {
     answer = () => {}
     patienceMs = 50
     otherwise = []
@@ -441,7 +441,7 @@ describe('a request that is handed on', () => {
     patienceMs = 5000
   })
 
-  it('is cut where the answer is cut, and never ends as if it were whole', async () => {
+  it('truncated response → truncated, never looks complete', async () => {
     answer = (_asked, response) => {
       response.writeHead(200, { 'Content-Length': 1000 })
       response.write('x'.repeat(500))
@@ -455,7 +455,7 @@ describe('a request that is handed on', () => {
     await assert.rejects(ask(), /aborted|ECONNRESET|hang up/)
   })
 
-  it('ends at the other process when its client leaves', async () => {
+  it('client leaves → ends at the peer', async () => {
     const left = Promise.withResolvers<void>()
     const came = Promise.withResolvers<void>()
     answer = (_asked, response) => {
@@ -470,7 +470,7 @@ describe('a request that is handed on', () => {
     await left.promise
   })
 
-  it('comes through no door without the word of a process', async () => {
+  it('internal socket requires the process header', async () => {
     const socket = connect(door)
     socket.end('GET / HTTP/1.1\r\nHost: a\r\n\r\n')
     let got = ''
@@ -480,7 +480,7 @@ describe('a request that is handed on', () => {
   })
 })
 
-describe('the share of one process', () => {
+describe('share of one process', () => {
   const config = parseConfig(
     parse(`
 retrieval: { readAhead: 8MiB, upstreams: [{ url: "https://a.example", perMinute: 100, perCidPerMinute: 1 }] }
@@ -489,7 +489,7 @@ cache: { responses: { maxBytes: 30MiB }, tiers: [{ use: memory, maxBytes: 60MiB 
 `),
   )
 
-  it('is a part of what is bounded for all, and never nothing', () => {
+  it('part of each total limit, never zero', () => {
     const { limits, cache, retrieval } = shareOf(config, 3)
     assert.deepEqual([limits.maxConcurrentRequests, limits.maxConnections], [333, 500])
     assert.equal(cache.responses.maxBytes, 10 * 2 ** 20)
@@ -501,7 +501,7 @@ cache: { responses: { maxBytes: 30MiB }, tiers: [{ use: memory, maxBytes: 60MiB 
     assert.equal(shareOf(config, 1), config)
   })
 
-  it('is made of the same configuration that the owner read', () => {
+  it("from the owner's configuration", () => {
     assert.deepEqual(configOf(structuredClone(inputOf(config))), config)
   })
 })

@@ -12,10 +12,10 @@ import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 
 const endpoint = { OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:4318' }
 
-describe('the variables of OpenTelemetry', () => {
+describe('OpenTelemetry variables', () => {
   const read = (more: Record<string, string>) => readTraceSettings({ ...endpoint, ...more })
 
-  test('no span is made without an address, with an empty one, or where an operator says so', () => {
+  test('no address, empty, or disabled → no spans', () => {
     const nothing = { settings: undefined, faults: [] }
     for (const environment of [
       {},
@@ -27,7 +27,7 @@ describe('the variables of OpenTelemetry', () => {
       assert.deepEqual(readTraceSettings(environment), nothing)
   })
 
-  test('the address of all signals gets the path of traces, and that for traces is taken as it is', () => {
+  test('general endpoint gets the traces path; specific one unchanged', () => {
     assert.equal(read({}).settings?.url, 'http://127.0.0.1:4318/v1/traces')
     const below = read({ OTEL_EXPORTER_OTLP_ENDPOINT: 'https://collector.example/otlp/' })
     assert.equal(below.settings?.url, 'https://collector.example/otlp/v1/traces')
@@ -35,7 +35,7 @@ describe('the variables of OpenTelemetry', () => {
     assert.equal(own.settings?.url, 'https://traces.example/here')
   })
 
-  test('headers, times and names are read, those for traces before those for all', () => {
+  test('headers, timeouts, names: trace-specific before general', () => {
     const { settings, faults } = read({
       OTEL_EXPORTER_OTLP_HEADERS: 'authorization=Basic%20abc=, x-scope = one',
       OTEL_EXPORTER_OTLP_TIMEOUT: '2000',
@@ -65,7 +65,7 @@ describe('the variables of OpenTelemetry', () => {
     ['OTEL_TRACES_SAMPLER', 'jaeger_remote', false],
     ['OTEL_TRACES_SAMPLER_ARG', '2', false],
   ] as const)
-    test(`${name}=${value} is told without repeating it${isOff ? ', and no span is sent' : ''}`, () => {
+    test(`${name}=${value} → reported without its value${isOff ? ', no spans' : ''}`, () => {
       const { settings, faults } = read({ [name]: value })
       assert.equal(faults.length, 1)
       assert.match(faults[0] ?? '', new RegExp(`^${name}: `))
@@ -74,7 +74,7 @@ describe('the variables of OpenTelemetry', () => {
     })
 })
 
-describe('which traces are recorded', () => {
+describe('sampling', () => {
   const low = `${'f'.repeat(16)}${'0'.repeat(16)}`
   const high = `${'0'.repeat(16)}${'f'.repeat(16)}`
   const rows: readonly [SamplerName, number, ...boolean[]][] = [
@@ -98,8 +98,8 @@ describe('which traces are recorded', () => {
     })
 })
 
-describe('questions below a request', () => {
-  test('a file of thousands of blocks has 128 spans, and its request says how many were left out', () => {
+describe('outgoing requests in a trace', () => {
+  test('thousands of blocks → 128 spans, skipped number recorded', () => {
     const taken: FinishedSpan[] = []
     const trace = createTrace({ recorder: { isSampled: () => true, take: (span) => taken.push(span) } })
     const point = trace.of({ headers: {} }) ?? assert.fail()
@@ -107,7 +107,7 @@ describe('questions below a request', () => {
     assert.deepEqual([taken.length, point.leftOut], [128, 872])
   })
 
-  test('what the systems of the client say of the trace is told to the collector, with the questions below, and to no other', () => {
+  test('tracestate → exported to the collector only', () => {
     const taken: FinishedSpan[] = []
     const traceparent = '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01'
     const recorder = { isSampled: () => true, take: (span: FinishedSpan) => taken.push(span) }
@@ -130,7 +130,7 @@ describe('questions below a request', () => {
     }
   })
 
-  test('on a Node where following costs, it is done for an operator who wants spans and for no client', () => {
+  test('costly Node version → only for operators who want spans', () => {
     const headers = { traceparent: '00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01' }
     const headerIn = (trace: ReturnType<typeof createTrace>) =>
       trace.run(trace.of({ headers }) ?? assert.fail(), trace.header)
@@ -142,7 +142,7 @@ describe('questions below a request', () => {
   })
 })
 
-describe('the way to the collector', () => {
+describe('export to the collector', () => {
   let collector: Collector
   let clock: FakeClock
   let lines: { event: string; why: unknown }[]
@@ -190,7 +190,7 @@ describe('the way to the collector', () => {
     }
   }
 
-  test('spans wait for one another, and go together after five seconds, or at once when they are enough', async () => {
+  test('batched for five seconds, or until full', async () => {
     const exporter = open({ OTEL_EXPORTER_OTLP_HEADERS: 'x-scope=one' })
     note(exporter, 3)
     await clock.advance(4_999)
@@ -204,7 +204,7 @@ describe('the way to the collector', () => {
     await until(() => exporter.counts.sent === 259)
   })
 
-  test('they go in gzip where the operator wants it', async () => {
+  test('gzip if configured', async () => {
     const exporter = open({ OTEL_EXPORTER_OTLP_COMPRESSION: 'gzip' })
     const before = collector.spans.length
     note(exporter, 256)
@@ -215,7 +215,7 @@ describe('the way to the collector', () => {
     assert.equal(collector.spans.length, before + 256)
   })
 
-  test('while the collector hangs, 2,048 spans wait and the others are counted as dropped', async () => {
+  test('collector hangs → 2,048 spans queued, others counted as dropped', async () => {
     collector.answer = 'hang'
     const exporter = open()
     note(exporter, 256)
@@ -230,7 +230,7 @@ describe('the way to the collector', () => {
     await until(() => exporter.counts.sent === 256 + 2_048)
   })
 
-  test('a collector that is overloaded is asked five times, later and later', async () => {
+  test('overloaded collector → five attempts with backoff', async () => {
     collector.answer = 503
     // No deadline comes between: time goes on here while a real answer is on its way.
     const exporter = open({ OTEL_BSP_SCHEDULE_DELAY: '1', OTEL_EXPORTER_OTLP_TIMEOUT: '1000000000' })
@@ -246,7 +246,7 @@ describe('the way to the collector', () => {
     assert.match(String(lines[0]?.why), /^the collector answered 503/)
   })
 
-  test('a refusal is not tried again, and a part that was refused is counted', async () => {
+  test('refusal → no retry; partial refusal → counted', async () => {
     collector.answer = 401
     const exporter = open({ OTEL_BSP_SCHEDULE_DELAY: '1' })
     note(exporter)
@@ -265,7 +265,7 @@ describe('the way to the collector', () => {
     assert.deepEqual(exporter.counts, { sent: 1, dropped: 0, failed: 4 }) // of those that were sent at most
   })
 
-  test('what waits is sent when the gateway closes, and a collector that hangs does not hold it up', async () => {
+  test('close → queue flushed; hanging collector → no delay', async () => {
     const exporter = open()
     note(exporter, 3)
     await exporter.close()
@@ -280,7 +280,7 @@ describe('the way to the collector', () => {
     assert.deepEqual(other.counts, { sent: 0, dropped: 44, failed: 256 })
   })
 
-  test('a collector that is gone is told once, by its code', async () => {
+  test('unreachable collector → logged once, by code', async () => {
     const exporter = open({ OTEL_EXPORTER_OTLP_ENDPOINT: 'http://127.0.0.1:1', OTEL_BSP_SCHEDULE_DELAY: '1' })
     note(exporter)
     await clock.advance(1)

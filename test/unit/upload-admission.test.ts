@@ -53,8 +53,8 @@ const outcome = (work: Promise<unknown>) =>
     (error: unknown) => (isFailure(error) ? error.kind : String(error)),
   )
 
-describe('slots for uploads', () => {
-  it('one client has three quarters of them at most, and others find one', async () => {
+describe('upload slots', () => {
+  it('one client → at most three quarters', async () => {
     const { admission, enter, clock } = stage({ minRate: 0 })
     for (let turn = 0; turn < 6; turn++) await enter('greedy')
     const more = outcome(enter('greedy'))
@@ -64,7 +64,7 @@ describe('slots for uploads', () => {
     assert.equal(await more, 'overloaded')
   })
 
-  it('as many as the operator says', async () => {
+  it('as many as configured', async () => {
     const { enter, clock } = stage({ perClient: 2, minRate: 0 })
     await enter('greedy')
     await enter('greedy')
@@ -76,7 +76,7 @@ describe('slots for uploads', () => {
     for (let turn = 0; turn < 8; turn++) await all.enter('greedy')
   })
 
-  it('a free slot goes to the waiting client with the fewest; waiting ends in time', async () => {
+  it('free slot → waiting client with fewest; waiting is bounded', async () => {
     const { admission, enter, slots, clock, isIn } = stage({ most: 4, perClient: 4, minRate: 0 })
     for (let turn = 0; turn < 4; turn++) await enter('greedy')
     const greedy = enter('greedy')
@@ -95,7 +95,7 @@ describe('slots for uploads', () => {
     assert.deepEqual([admission.waiting, admission.uploads, clock.timers], [0, 4, 0])
   })
 
-  it('the queue is bounded, and no client has all of it', async () => {
+  it('queue is bounded, also per client', async () => {
     const { admission, enter } = stage({ most: 4, perClient: 4, minRate: 0 })
     for (let turn = 0; turn < 4; turn++) await enter('greedy')
     const outcomes = Array.from({ length: 14 }, () => outcome(enter('greedy')))
@@ -106,7 +106,7 @@ describe('slots for uploads', () => {
     assert.equal(await outcome(enter('another')), 'overloaded')
   })
 
-  it('uploads leave the queue when the client leaves or the gateway stops', async () => {
+  it('client leaves or gateway stops → leaves the queue', async () => {
     const { admission, enter, closing, clock } = stage({ most: 1 })
     await enter('one')
     const left = new AbortController()
@@ -121,8 +121,8 @@ describe('slots for uploads', () => {
   })
 })
 
-describe('an upload that brings little', () => {
-  it('keeps its slot until another upload waits', async () => {
+describe('slow upload', () => {
+  it('keeps its slot until another waits', async () => {
     const { admission, enter, bring, slots, isIn } = stage()
     const rates = new Map<UploadSlot, number>()
     for (let turn = 0; turn < 6; turn++) rates.set(await enter('slow'), 2 * KiB)
@@ -140,7 +140,7 @@ describe('an upload that brings little', () => {
     assert.equal(gone[0]?.signal.reason.kind, 'slow')
   })
 
-  it('the more uploads wait, the faster one has to be; the slowest per slot goes first', async () => {
+  it('more waiting → higher minimum rate; slowest ends first', async () => {
     const { enter, bring, slots, admission } = stage({ perClient: 8 })
     const rates = new Map<UploadSlot, number>()
     for (let turn = 0; turn < 5; turn++) rates.set(await enter('many'), 20 * KiB)
@@ -164,7 +164,7 @@ describe('an upload that brings little', () => {
     assert.equal(admission.uploads, 8)
   })
 
-  it('is not judged by its first seconds, nor by time in which it was made to wait', async () => {
+  it('first seconds and paused time do not count', async () => {
     const { enter, bring, clock, slots } = stage({ most: 2, perClient: 2 })
     const [busy, young] = [await enter('one'), await enter('one')]
     await bring(
@@ -183,7 +183,7 @@ describe('an upload that brings little', () => {
     assert.ok(slots.every(({ signal }) => !signal.aborted))
   })
 
-  it('of the same client makes room for another of that client', async () => {
+  it('same client → its own upload is replaced', async () => {
     const { enter, bring, slots } = stage()
     const rates = new Map<UploadSlot, number>()
     for (let turn = 0; turn < 6; turn++) rates.set(await enter('home'), turn < 3 ? KiB : 50 * KiB)
@@ -197,8 +197,8 @@ describe('an upload that brings little', () => {
   })
 })
 
-describe('bytes of uploads', () => {
-  it('one client gets three quarters of the room at most, a single upload all of it', async () => {
+describe('upload bytes', () => {
+  it('one client → three quarters; a single upload → all', async () => {
     const { admission, enter } = stage()
     const [one, two, other] = [await enter('greedy'), await enter('greedy'), await enter('other')]
     const [first, second, third] = [one, two, other].map((slot) => admission.count(slot))
@@ -216,8 +216,8 @@ describe('bytes of uploads', () => {
   })
 })
 
-describe('the rate of an upload', () => {
-  it('is that of the last seconds', async () => {
+describe('upload rate', () => {
+  it('measured over the last seconds', async () => {
     const clock = createFakeClock()
     const rate = createUploadRate(clock)
     rate.turn(true)

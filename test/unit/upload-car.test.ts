@@ -25,7 +25,7 @@ async function node(value: unknown): Promise<Block> {
   return { cid: CID.createV1(0x71, await sha256.digest(bytes)), bytes }
 }
 
-test('a block below many roots counts for each of them; beyond the bound the upload is refused and leaves nothing', async () => {
+test('shared block counts per root; above the limit → refused', async () => {
   const data = await mkdtemp(join(tmpdir(), 'cidgate-car-'))
   try {
     const leaves = await Promise.all(Array.from({ length: 5 }, (_, index) => node({ index })))
@@ -66,7 +66,7 @@ test('a block below many roots counts for each of them; beyond the bound the upl
   }
 })
 
-test('a CAR is looked through without a link twice, and without one to a leaf in its own CID', async () => {
+test('CAR check keeps each link once, no identity leaves', async () => {
   const [left, right] = await Promise.all([node('left'), node('right')])
   const empty = CID.parse('bafkqaaa')
   const block = await node([...Array(2000).fill(empty), right.cid, left.cid, ...Array(2000).fill(left.cid), empty])
@@ -77,7 +77,7 @@ test('a CAR is looked through without a link twice, and without one to a leaf in
   )
 })
 
-test('a walk over an upload goes to its blocks and to none of its thousands of identity links', async () => {
+test('upload traversal skips thousands of identity links', async () => {
   const links = Array.from({ length: 3000 }, (_, index) =>
     CID.createV1(0x55, create(0, Uint8Array.of(index >> 8, index & 255))),
   )

@@ -33,21 +33,21 @@ async function rootOf(files: DirectoryFiles, shape: Shape): Promise<CID | undefi
 }
 
 for (const profile of profiles) {
-  describe(`a directory under ${profile} has the CID that Kubo gives it`, () => {
+  describe(`directory under ${profile} has Kubo's CID`, () => {
     for (const { what, files, cids } of directoryRows)
       it(what, async () => {
         assert.equal(String(await rootOf(files(), shapes[profile])), cids[profile])
       })
 
-    it('in whatever order the files come', async () => {
+    it('any order of files', async () => {
       for (const { what, files, cids } of directoryRows.filter((row) => row.files().length < 100))
         assert.equal(String(await rootOf(files().toReversed(), shapes[profile])), cids[profile], what)
     })
   })
 }
 
-describe('the size that a directory links its parent with', () => {
-  it('is that of all blocks below, a block that occurs twice counted twice', async () => {
+describe('size of a directory link', () => {
+  it('sum of all blocks, duplicates counted', async () => {
     const shape = shapes['unixfs-v1-2025']
     const blocks = new Map<string, number>()
     const put = async (cid: CID, bytes: Uint8Array) => void blocks.set(blockKey(cid), bytes.byteLength)
@@ -59,8 +59,8 @@ describe('the size that a directory links its parent with', () => {
   })
 })
 
-describe('a failed write of a directory', () => {
-  it('ends it with that failure, once all writes are over', async () => {
+describe('failed write of a directory', () => {
+  it('fails once all writes have ended', async () => {
     const shape = shapes['unixfs-v1-2025']
     const tree = createTree()
     const entry = await importFile(each(1), shape, nothing)
@@ -77,7 +77,7 @@ describe('a failed write of a directory', () => {
   })
 })
 
-describe('the paths of a directory', () => {
+describe('directory paths', () => {
   const refused: readonly (readonly [why: RegExp, ...paths: string[]])[] = [
     [/it has \.\. in it/, '../a'],
     [/it has \.\. in it/, 'a/../../b'],
@@ -101,7 +101,7 @@ describe('the paths of a directory', () => {
     [/"a" is a file in the same upload/, 'a', 'a/b/c'],
   ]
   for (const [why, ...paths] of refused)
-    it(`refuse ${paths.map((path) => JSON.stringify(path.slice(0, 20))).join(' and then ')}`, () => {
+    it(`${paths.map((path) => JSON.stringify(path.slice(0, 20))).join(' and then ')} → refused`, () => {
       const tree = createTree()
       for (const path of paths.slice(0, -1)) tree.file(path)
       assert.throws(
@@ -110,7 +110,7 @@ describe('the paths of a directory', () => {
       )
     })
 
-  it('take a directory said before and after its files', () => {
+  it('directory listed before or after its files → accepted', () => {
     const tree = createTree()
     for (const path of ['a', 'a', 'b/c']) tree.folder(path)
     tree.file('a/file')
@@ -118,13 +118,13 @@ describe('the paths of a directory', () => {
     assert.deepEqual([...tree.root.entries.keys()], ['a', 'b'])
   })
 
-  it('are no more than so many, directories counted', () => {
+  it('limited number, including directories', () => {
     const tree = createTree()
     for (let at = 0; at < mostEntries / 2; at++) tree.file(`${at}/a`)
     assert.throws(() => tree.file('one more'), /more than 16384 files and directories/)
   })
 
-  it('are shown in part where they are long', () => {
+  it('long → shortened in messages', () => {
     assert.throws(
       () => createTree().file(`${'a'.repeat(250)}/../b`),
       ({ message }: Error) => message.length < 300,

@@ -36,7 +36,7 @@ describe('the embedded provider', () => {
   })
   const blocks = async () => (await keptIn(data)).blocks
 
-  it('pins are read back after a restart, under another name too', async () => {
+  it('pins → readable after restart, under another name too', async () => {
     const uploads = await Promise.all([10, 100_000, 3 * MiB].map((bytes) => memoryUpload(randomBytes(bytes))))
     for (const upload of uploads) await store.pin(upload, never)
     await store.close()
@@ -48,7 +48,7 @@ describe('the embedded provider', () => {
     }
   })
 
-  it('unpinning frees the blocks that no other pin needs', async () => {
+  it('unpin → frees blocks that no other pin needs', async () => {
     const shared = randomBytes(MiB)
     const [one, other] = await Promise.all(
       ['a', 'b'].map((end) => memoryUpload(Buffer.concat([shared, Buffer.from(end)]))),
@@ -72,7 +72,7 @@ describe('the embedded provider', () => {
     assert.equal(await blocks(), 3)
   })
 
-  it('pins and unpins at the same time lose no block', async () => {
+  it('concurrent pin and unpin → no block lost', async () => {
     const shared = randomBytes(MiB)
     const uploads = await Promise.all(
       Array.from({ length: 12 }, (_, index) => memoryUpload(Buffer.concat([shared, Buffer.from([index])]))),
@@ -84,7 +84,7 @@ describe('the embedded provider', () => {
     assert.equal(await blocks(), 1 + 2 * 6)
   })
 
-  it('a pin that breaks off leaves nothing', async () => {
+  it('aborted pin → nothing left', async () => {
     const upload = await memoryUpload(randomBytes(4 * MiB))
     const stop = new AbortController()
     const broken: Upload = {
@@ -102,7 +102,7 @@ describe('the embedded provider', () => {
     assert.equal(await store.status(upload.cid, never), 'absent')
   })
 
-  it('a rotten block is no tier hit, and is whole when it comes again', async () => {
+  it('corrupt block → miss, repaired by re-upload', async () => {
     for (const bytes of [1000, 200_000]) {
       const upload = await memoryUpload(randomBytes(bytes))
       await store.pin(upload, never)
@@ -118,7 +118,7 @@ describe('the embedded provider', () => {
     }
   })
 
-  it('a folder of its own is found again when it is configured no more', async () => {
+  it('former own folder → found again', async () => {
     const path = join(data, 'second')
     const second = open(path, 'second')
     const upload = await memoryUpload(randomBytes(10))
@@ -129,7 +129,7 @@ describe('the embedded provider', () => {
     assert.deepEqual(await embedded.left?.(data, [{ path }]), [])
   })
 
-  it('a folder that cannot be written to is an outage that may pass', async () => {
+  it('unwritable folder → transient outage', async () => {
     await writeFile(join(data, 'a-file'), 'x')
     const broken = open(join(data, 'a-file', 'pins'))
     const upload = await memoryUpload(randomBytes(10))

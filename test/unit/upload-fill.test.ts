@@ -26,7 +26,7 @@ const rest = { forget() {}, sharedTiers: [], bring: async () => {} }
 const fill = (retrieval: Everywhere) =>
   fillTiers(upload, { retrieval, clock: createFakeClock(), log: silentLog }, new AbortController().signal)
 
-test('tiers that come in the middle get what went before them, too', async () => {
+test('tiers added during an upload get all blocks', async () => {
   const tiers = [new Set<string>()]
   let joined = 1
   const retrieval: Everywhere = {
@@ -46,7 +46,7 @@ test('tiers that come in the middle get what went before them, too', async () =>
   for (const tier of tiers) assert.equal(tier.size, blocks.length)
 })
 
-test('tiers that stay are filled once', async () => {
+test('unchanged tiers are written once', async () => {
   let stored = 0
   await fill({
     joined: 1,
@@ -66,7 +66,7 @@ test('tiers that stay are filled once', async () => {
   assert.equal(stored, 2 * blocks.length)
 })
 
-test('a shared tier that did not take one of them lacks it, and all do when time is up', async () => {
+test('shared tier lacks a block → reported; all after timeout', async () => {
   const stored = (lacking: (cid: CID) => string[]): Everywhere => ({ ...rest, store: async (cid) => lacking(cid) })
   assert.deepEqual(await fill(stored((cid) => (cid.equals(blocks[1]?.cid) ? ['s3'] : []))), ['s3'])
   const clock = createFakeClock()

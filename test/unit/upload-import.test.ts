@@ -36,7 +36,7 @@ async function whole(source: AsyncIterable<Uint8Array>): Promise<Buffer> {
 const sha = (bytes: Uint8Array): string => createHash('sha256').update(bytes).digest('hex')
 
 describe('chunks', () => {
-  it('are of one size, whatever size the pieces have', async () => {
+  it('equal size for any input pieces', async () => {
     const bytes = randomBytes(1000)
     for (const size of [1, 7, 64, 999, 1000, 1001]) {
       for (const piece of [1, 13, 64, 1000]) {
@@ -49,7 +49,7 @@ describe('chunks', () => {
   })
 })
 
-describe('an upload', () => {
+describe('imported upload', () => {
   let folder: string
   let joined: Joined
   const open = () => joinStore(processFolders.enter(folder), { clock: systemClock, log: silentLog })
@@ -88,7 +88,7 @@ describe('an upload', () => {
       ...(profile === 'unixfs-v0-2015' ? [174 * size, 174 * size + 1] : []),
     ]
     for (const length of sizes) {
-      it(`${profile}: ${length} bytes have the CID that others give them, and are read back`, async () => {
+      it(`${profile}: ${length} bytes → reference CID, readable`, async () => {
         const bytes = randomBytes(length)
         const stock = await importBytes(bytes, { put: async (cid: CID) => cid }, { profile })
         const made = await upload(bytes, profile)
@@ -120,7 +120,7 @@ describe('an upload', () => {
     }
   }
 
-  it('has CIDs that were written down from Kubo', async () => {
+  it('CIDs recorded from Kubo → equal', async () => {
     const known: readonly (readonly [(typeof profiles)[number], string, string])[] = [
       ['unixfs-v1-2025', 'hello world\n', 'bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4'],
       ['unixfs-v0-2015', 'hello world\n', 'QmT78zSuBmuS4z925WZfrqQ1qHaJ56DQaTfyMUF7F8ff5o'],
@@ -131,7 +131,7 @@ describe('an upload', () => {
     }
   })
 
-  it('writes and sends the same bytes once, however often they are in it', async () => {
+  it('repeated bytes → written and sent once', async () => {
     const bytes = Buffer.alloc(5 * MiB)
     const made = await upload(bytes, 'unixfs-v1-2025')
     assert.equal(made.cids?.length, 2)
@@ -139,7 +139,7 @@ describe('an upload', () => {
     assert.equal(sha(await whole(made.file(never))), sha(bytes))
   })
 
-  it('is read again after a restart', async () => {
+  it('readable after restart', async () => {
     const bytes = randomBytes(3 * MiB)
     const made = await upload(bytes, 'unixfs-v0-2015')
     const car = sha(await whole(made.car(never)))
@@ -152,7 +152,7 @@ describe('an upload', () => {
     assert.equal(sha(await whole(again.file(never))), sha(bytes))
   })
 
-  it('never gives a provider what rotted on the disk', async () => {
+  it('corrupt block → never sent to a provider', async () => {
     for (const length of [1000, 100_000]) {
       const made = await upload(randomBytes(length), 'unixfs-v1-2025')
       await joined.leave()
@@ -164,7 +164,7 @@ describe('an upload', () => {
     }
   })
 
-  it('stops being read when its reader is told to', async () => {
+  it('reader aborts → reading stops', async () => {
     const made = await upload(randomBytes(3 * MiB), 'unixfs-v1-2025')
     const stop = new AbortController()
     await assert.rejects(async () => {
@@ -172,7 +172,7 @@ describe('an upload', () => {
     }, /enough/)
   })
 
-  it('gives a file whose bytes are a root block a CID of its own', async () => {
+  it("file with a root block's bytes → its own CID", async () => {
     const large = await upload(randomBytes(2 * MiB), 'unixfs-v1-2025')
     let root: Uint8Array | undefined
     for await (const { bytes } of large.blocks(never)) root ??= bytes

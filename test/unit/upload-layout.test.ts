@@ -11,7 +11,7 @@ import { parentOf } from '../../src/upload/intake/layout.ts'
 const gibibyte = 1024 ** 3
 const cid = CID.parse('bafybeihavp4d7rhuxwqovr3ukauo3vwok5kmi76jwfv5csnz2nwsujmcra')
 
-test('the root of a file of 2 GiB is the one Kubo makes', () => {
+test("2 GiB file → Kubo's root CID", () => {
   const other = CID.parse('bafybeiajbaq3gpwreixqo5bzubnlieg5en67v23g2wdhz6yg2ajio4jaoe')
   const parts = [cid, other].map((one) => ({ cid: one, fileBytes: gibibyte, dagBytes: 1_073_793_035 }))
   const { block, fileBytes, dagBytes } = parentOf(parts)
@@ -21,7 +21,7 @@ test('the root of a file of 2 GiB is the one Kubo makes', () => {
 })
 
 for (const fileBytes of [2 ** 31 - 1, 2 ** 31, 2 ** 31 + 1, 3 * gibibyte, 2 ** 32 - 1, 2 ** 32, 2 ** 40, 2 ** 50]) {
-  test(`a part of ${fileBytes} bytes is read back as that`, () => {
+  test(`part of ${fileBytes} bytes → read back equal`, () => {
     const { block } = parentOf([
       { cid, fileBytes, dagBytes: fileBytes },
       { cid, fileBytes: 1, dagBytes: 1 },

@@ -42,8 +42,8 @@ function refusal(work: () => unknown) {
   return assert.fail('it was let in')
 }
 
-describe('a quota', () => {
-  test('is used up by what was accepted, and by what is under way as long as that lasts', () => {
+describe('quota', () => {
+  test('accepted and running uploads count', () => {
     const { quotas } = stage()
     const quota = named({ uploads: 2, bytes: 100 })
     const first = quotas.begin(quota)
@@ -65,7 +65,7 @@ describe('a quota', () => {
     assert.equal(quotas.refused('ci'), 3)
   })
 
-  test('is of one token: another one goes on, and one without it is not counted against a bound', () => {
+  test('per token; tokens without a quota are unlimited', () => {
     const { quotas } = stage()
     const one = quotas.begin(named({ uploads: 1 }))
     one.add(1e12)
@@ -75,13 +75,13 @@ describe('a quota', () => {
     assert.deepEqual(quotas.used('other'), { uploads: 1, bytes: 0 })
   })
 
-  test('refuses by what is announced, before a byte has come', () => {
+  test('announced size too large → refused before the body', () => {
     const { quotas } = stage()
     refusal(() => quotas.begin(named({ bytes: 10 }), 11))
     quotas.begin(named({ bytes: 10 }), 10).add(10)
   })
 
-  test('begins anew at midnight (UTC), and says until then when to come again', async () => {
+  test('resets at midnight (UTC), Retry-After until then', async () => {
     const { quotas, clock } = stage()
     const quota = named({ uploads: 1 })
     const left = dayMs - clock.now()
@@ -98,7 +98,7 @@ describe('a quota', () => {
     assert.equal(refusal(() => quotas.begin(quota)).retryAfterMs, dayMs + 1000)
   })
 
-  test('commits what it used, and the next process counts on', async () => {
+  test('committed; next process continues', async () => {
     const { quotas } = stage()
     const use = quotas.begin(named({ bytes: 100 }))
     use.add(30)
@@ -109,7 +109,7 @@ describe('a quota', () => {
     assert.deepEqual(refusal(() => next.quotas.begin(named({ bytes: 100 }), 41)).bytes, { most: 100, left: 40 })
   })
 
-  test('counts from nothing, with a warning, where the store cannot be read', async () => {
+  test('unreadable store → counts from zero, with a warning', async () => {
     const { quotas, events } = stage(createQuotaBook({ read: () => Promise.reject(new Error('damaged')) }))
     await quotas.ready
     assert.deepEqual(events, ['quotas.read-failed'])
@@ -118,7 +118,7 @@ describe('a quota', () => {
   })
 })
 
-describe('a quota that two instances count together', () => {
+describe('quota shared by two instances', () => {
   function pair() {
     const clock = createFakeClock()
     const tally = createMemoryTally(clock)
@@ -136,7 +136,7 @@ describe('a quota that two instances count together', () => {
     use.end()
   }
 
-  test('is used up by both: what one took, the other knows a second after it was asked', async () => {
+  test('use at one → known to the other within a second', async () => {
     const { clock, one, other } = pair()
     upload(one, 600)
     await clock.advance(1000)
@@ -151,7 +151,7 @@ describe('a quota that two instances count together', () => {
     assert.deepEqual(one.quotas.used('ci'), { uploads: 2, bytes: 900 })
   })
 
-  test('counts nothing twice: neither over a restart, nor what is told while more comes', async () => {
+  test('nothing counts twice: restart, or during a flush', async () => {
     const { clock, open, one } = pair()
     upload(one, 100)
     assert.deepEqual(one.quotas.used('ci'), { uploads: 1, bytes: 100 })
@@ -166,7 +166,7 @@ describe('a quota that two instances count together', () => {
     assert.deepEqual(again.quotas.used('ci'), { uploads: 3, bytes: 300 })
   })
 
-  test('holds here while the others cannot be told, who hear of all of it later', async () => {
+  test('store down → applies locally, synced later', async () => {
     const { clock, tally, one, other } = pair()
     tally.fault = 'away'
     upload(one, 600)
@@ -184,7 +184,7 @@ describe('a quota that two instances count together', () => {
     assert.deepEqual(other.quotas.used('ci'), { uploads: 2, bytes: 700 })
   })
 
-  test('begins anew with the day', async () => {
+  test('resets with the day', async () => {
     const { clock, one, other } = pair()
     upload(one, 1000)
     await clock.advance(2000)

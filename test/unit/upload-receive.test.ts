@@ -53,8 +53,8 @@ function begin(options: { minRate?: number; take?: (bytes: AsyncIterable<Uint8Ar
   }
 }
 
-describe('the clocks of an upload', () => {
-  it('silence ends it, when it lasts as long as it may and not before', async () => {
+describe('upload timeouts', () => {
+  it('silence → ends at the timeout, not before', async () => {
     const upload = begin({ minRate: 0 })
     await upload.sends(100_000, 29)
     await upload.sends(1, 29)
@@ -66,7 +66,7 @@ describe('the clocks of an upload', () => {
   })
 
   for (const bytes of [1, 500])
-    it(`a client that sends ${bytes} a second, below the least rate, is told so once it had its time to get going`, async () => {
+    it(`${bytes} a second, below the minimum → refused after a grace period`, async () => {
       const upload = begin()
       for (let second = 0; second < 30; second++) await upload.sends(bytes, 1)
       assert.equal(upload.isOver(), false)
@@ -76,14 +76,14 @@ describe('the clocks of an upload', () => {
       assert.equal(failure?.kind, 'slow')
     })
 
-  it('a slow one above it goes on for as long as it takes', async () => {
+  it('slow but above the minimum → continues', async () => {
     const upload = begin()
     for (let second = 0; second < 600; second++) await upload.sends(1100, 1)
     upload.body.end(tail)
     assert.deepEqual((await upload.settled).counts, [660_000])
   })
 
-  it('time in which we did not read is not the time of the sender', async () => {
+  it('time without reading → not charged to the sender', async () => {
     const gate = Promise.withResolvers<void>()
     const upload = begin({
       async take(bytes) {

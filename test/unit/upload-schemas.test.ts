@@ -23,7 +23,7 @@ describe('fileURI', () => {
     'zb2rhe5P4gXftAwvA4eXQ5HJwsER2owDyS9sKaQRRVQPn93bA',
   ]
   for (const cid of cids) {
-    test(`${cid} without any two of its letters is none`, () => {
+    test(`${cid} without any two letters → refused`, () => {
       assert.ok(isTaken(`/ipfs/${cid}`))
       for (let one = 0; one < cid.length; one++)
         for (let other = one + 1; other < cid.length; other++) {
@@ -34,8 +34,8 @@ describe('fileURI', () => {
   }
 })
 
-describe("an operator's own schema", () => {
-  test('may name formats that are not known here, and ours', () => {
+describe("operator's own schema", () => {
+  test('may use unknown formats, and ours', () => {
     const own = {
       receipt: {
         type: 'object',

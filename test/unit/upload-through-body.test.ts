@@ -25,8 +25,8 @@ function allOf(stream: Readable): string {
   return all
 }
 
-describe('the body that thin mode sends on', () => {
-  it('is what every parser reads in one way, and whole only when it is ended', async () => {
+describe('body forwarded by thin mode', () => {
+  it('unambiguous for every parser, complete only when ended', async () => {
     const { onward } = begin()
     const { signal } = new AbortController()
     for (const bytes of [3, 2]) for await (const _ of onward.part(pieces(1, bytes), signal));
@@ -45,7 +45,7 @@ describe('the body that thin mode sends on', () => {
     await assert.rejects(new Response(open, { headers: { 'content-type': onward.contentType } }).formData())
   })
 
-  it('waits for its reader, and fails when nothing is read for too long', async () => {
+  it('waits for its reader, fails at the timeout', async () => {
     const { onward, clock } = begin()
     let sent = 0
     const done = (async () => {
@@ -66,7 +66,7 @@ describe('the body that thin mode sends on', () => {
     assert.equal(clock.timers, 0)
   })
 
-  it('stops waiting when the upload is over', async () => {
+  it('upload over → stops waiting', async () => {
     const { onward, clock } = begin()
     const stop = new AbortController()
     const done = (async () => {

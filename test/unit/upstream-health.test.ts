@@ -46,7 +46,7 @@ function make(options: Partial<UpstreamHealthOptions> = {}) {
   return { clock, health, enter, fail, failAt, win, logged, state: (key = 'a') => health.state(key).state }
 }
 
-test('throttling is a cool-down of the full length asked for, 900 s included', async () => {
+test('429 → rate-limited for all of Retry-After, even 900 s', async () => {
   const { clock, fail, state } = make()
   await fail('throttled', 900_000)
   await clock.advance(899_000)
@@ -55,14 +55,14 @@ test('throttling is a cool-down of the full length asked for, 900 s included', a
   assert.equal(state(), 'ready')
 })
 
-test('an absurd Retry-After is cut to an hour', async () => {
+test('absurd Retry-After → capped at an hour', async () => {
   const { clock, fail, state } = make()
   await fail('throttled', 10 ** 15)
   await clock.advance(60 * minute + 1)
   assert.equal(state(), 'ready')
 })
 
-test('throttling is no failure: it adds nothing to the load', async () => {
+test('429 → no failure, no added load', async () => {
   const { health, fail, win, clock } = make()
   await win()
   const before = health.load('block')
@@ -71,7 +71,7 @@ test('throttling is no failure: it adds nothing to the load', async () => {
   assert.ok(Math.abs(health.load('block') - before) < 1)
 })
 
-test('64 simultaneous failures count as one, and earlier questions add nothing', async () => {
+test('64 simultaneous failures count once; earlier requests add nothing', async () => {
   const { clock, enter, state, health } = make({ connections: 64 })
   for (let count = 0; count < 64; count++) {
     const first = await enter()
@@ -85,7 +85,7 @@ test('64 simultaneous failures count as one, and earlier questions add nothing',
   assert.equal(health.counts.failed, 8)
 })
 
-test('it rests after three moments in which it failed, and is told of once', async () => {
+test('three failures → unhealthy, logged once', async () => {
   const { clock, failAt, win, state, logged } = make()
   await failAt(2)
   await win()
@@ -104,7 +104,7 @@ test('it rests after three moments in which it failed, and is told of once', asy
   )
 })
 
-test('what began before a rest does not make it longer', async () => {
+test('requests begun before → do not extend the backoff', async () => {
   const { clock, enter, failAt, state } = make()
   const before = [await enter()]
   await failAt(3)
@@ -114,7 +114,7 @@ test('what began before a rest does not make it longer', async () => {
   assert.equal(state(), 'ready')
 })
 
-test('one good answer ends a rest', async () => {
+test('one success → healthy', async () => {
   const { clock, enter, failAt, win, state, logged } = make()
   const early = await enter()
   await failAt(3)
@@ -128,7 +128,7 @@ test('one good answer ends a rest', async () => {
   assert.deepEqual(logged, ['upstream.unhealthy', 'upstream.recovered'])
 })
 
-test('a flapping upstream is logged once', async () => {
+test('flapping → logged once', async () => {
   const { clock, failAt, win, logged } = make()
   for (let count = 0; count < 20; count++) {
     await failAt(3)
@@ -138,7 +138,7 @@ test('a flapping upstream is logged once', async () => {
   assert.deepEqual(logged, ['upstream.unhealthy'])
 })
 
-test('one good probe ends a rest, and the next failure begins it again', async () => {
+test('good probe → healthy; next failure → unhealthy again', async () => {
   const { clock, health, fail, failAt, state } = make()
   await failAt(3)
   health.probed({ ...report, usable: true })
@@ -148,7 +148,7 @@ test('one good probe ends a rest, and the next failure begins it again', async (
   assert.equal(state(), 'resting')
 })
 
-test('a rest gets longer while nothing but failures come, up to a minute', async () => {
+test('repeated failures → longer backoff, up to a minute', async () => {
   const { clock, failAt, state, health } = make()
   await failAt(3)
   const lengths: number[] = []
@@ -162,7 +162,7 @@ test('a rest gets longer while nothing but failures come, up to a minute', async
   assert.deepEqual(lengths, [1, 2, 4, 8, 16, 32, 60, 60, 60])
 })
 
-test('a resting upstream is probed soon and often, then less often', async () => {
+test('unhealthy → probed often at first, then less', async () => {
   const { clock, health, failAt } = make()
   let looks = 0
   health.onSuspicion(() => looks++)
@@ -183,7 +183,7 @@ test('a resting upstream is probed soon and often, then less often', async () =>
   assert.ok((waits.at(-1) ?? 0) > 2000)
 })
 
-test('a timeout counts against an upstream only if another one has the block', async () => {
+test('timeout → counts only if another has the block', async () => {
   const { clock, enter, state, health, win } = make()
   await win()
   const before = health.load('block')
@@ -203,7 +203,7 @@ test('a timeout counts against an upstream only if another one has the block', a
   assert.equal(state(), 'resting')
 })
 
-test('timeouts without any answer ask for a probe', async () => {
+test('timeouts without any response → probe', async () => {
   const { clock, enter, health } = make()
   let wanted = 0
   health.onSuspicion(() => wanted++)
@@ -216,7 +216,7 @@ test('timeouts without any answer ask for a probe', async () => {
   assert.equal(health.lookInMs, Number.POSITIVE_INFINITY)
 })
 
-test('false bytes are a quarantine, longer each time; those of one moment count once', async () => {
+test('wrong bytes → quarantine, longer each time, once per moment', async () => {
   const { clock, enter, fail, state } = make()
   const asks = await Promise.all([enter(), enter(), enter()])
   for (const ask of asks) ask.failed(failure('false-bytes'))
@@ -229,7 +229,7 @@ test('false bytes are a quarantine, longer each time; those of one moment count 
   assert.equal(state('b'), 'quarantined')
 })
 
-test('a liar is out for up to an hour; ten honest minutes reset that', async () => {
+test('quarantine up to an hour; ten honest minutes reset it', async () => {
   const { clock, health, fail, state } = make()
   const out = async () => {
     await fail('false-bytes')
@@ -245,7 +245,7 @@ test('a liar is out for up to an hour; ten honest minutes reset that', async () 
   assert.equal(await out(), 5)
 })
 
-test('a CID with false bytes is asked of others for a minute', async () => {
+test('CID with wrong bytes → asked elsewhere for a minute', async () => {
   const { clock, fail, state } = make()
   await fail('false-bytes')
   await clock.advance(5 * second + 1)
@@ -254,7 +254,7 @@ test('a CID with false bytes is asked of others for a minute', async () => {
   assert.equal(state('a'), 'ready')
 })
 
-test('what this gateway had no means to ask counts against no upstream', async () => {
+test('local resource shortage → no upstream blamed', async () => {
   const { health, failAt, logged } = make()
   const before = health.load('block')
   await failAt(10, 'overloaded')
@@ -263,7 +263,7 @@ test('what this gateway had no means to ask counts against no upstream', async (
   assert.deepEqual(logged, [])
 })
 
-test('a client that left counts against no upstream', async () => {
+test('client left → no upstream blamed', async () => {
   const { health, fail } = make()
   const before = health.load('block')
   for (let count = 0; count < 10; count++) await fail('cancelled')
@@ -271,7 +271,7 @@ test('a client that left counts against no upstream', async () => {
   assert.equal(health.state('a').state, 'ready')
 })
 
-test('losing by being slow costs rank, until it is tried again', async () => {
+test('slow loser → lower rank, until tried again', async () => {
   const { clock, health, enter, win } = make()
   await win()
   const before = health.load('block')
@@ -284,7 +284,7 @@ test('losing by being slow costs rank, until it is tried again', async () => {
   assert.equal(health.isUntried('block'), true)
 })
 
-test('an upstream that always misses ranks behind one that has the blocks', async () => {
+test('always misses → ranks after one with the blocks', async () => {
   const has = make()
   const hasNot = make()
   for (let count = 0; count < 30; count++) {
@@ -297,7 +297,7 @@ test('an upstream that always misses ranks behind one that has the blocks', asyn
   assert.ok(hasNot.health.load('block') > has.health.load('block'))
 })
 
-test('a block that no upstream has does not change the hit rate', async () => {
+test('block nowhere → hit rate unchanged', async () => {
   const { clock, enter, win, health } = make()
   await win()
   const before = health.load('block')
@@ -309,7 +309,7 @@ test('a block that no upstream has does not change the hit rate', async () => {
   assert.ok(health.load('block') <= before + 1)
 })
 
-test('its budget for one CID is waited for, within reason', async () => {
+test('budget per CID → waited for, within limits', async () => {
   const { clock, enter, state } = make({ perCidPerMinute: 4, patienceMs: 10 * second })
   await enter('a')
   await enter('a')
@@ -326,7 +326,7 @@ test('its budget for one CID is waited for, within reason', async () => {
   assert.equal(state('b'), 'ready')
 })
 
-test('a question that would wait too long for a budget is refused', async () => {
+test('budget wait too long → refused', async () => {
   const { enter, state } = make({ perCidPerMinute: 1, patienceMs: 4 * second })
   await enter('a')
   assert.equal(state('a'), 'over-budget')
@@ -334,7 +334,7 @@ test('a question that would wait too long for a budget is refused', async () => 
   await assert.rejects(enter('a'), { kind: 'overloaded' })
 })
 
-test('without probes, a resting upstream is tried once a second', async () => {
+test('no probes → unhealthy upstream tried once a second', async () => {
   const { clock, enter, failAt } = make()
   await failAt(3)
   await clock.advance(second)
@@ -346,7 +346,7 @@ test('without probes, a resting upstream is tried once a second', async () => {
   await assert.rejects(enter(), { kind: 'unavailable' })
 })
 
-test('a question that waits for a resting upstream goes on with its first good probe', async () => {
+test('waiting request → continues with the first good probe', async () => {
   const { clock, health, enter, failAt } = make()
   health.onSuspicion(() => {})
   await failAt(3)
@@ -358,7 +358,7 @@ test('a question that waits for a resting upstream goes on with its first good p
   await (await waits).letGo('enough')
 })
 
-test('in the first moments of a rest two seconds are waited, later until the next look', async () => {
+test('just unhealthy → waits two seconds, later until next probe', async () => {
   const { clock, health, enter, failAt } = make()
   health.onSuspicion(() => {})
   const lookFor = async (seconds: number) => {
@@ -383,7 +383,7 @@ test('in the first moments of a rest two seconds are waited, later until the nex
   await late
 })
 
-test('with other upstreams, no question waits for one that has just gone to rest', async () => {
+test('other upstreams exist → no wait for an unhealthy one', async () => {
   const { clock, health, enter, failAt } = make({ connections: 1 })
   health.join({ hasOthers: () => true })
   health.onSuspicion(() => {})
@@ -395,7 +395,7 @@ test('with other upstreams, no question waits for one that has just gone to rest
   await waits
 })
 
-test('a probe decides whether an upstream is usable; an unusable one has no retry time', () => {
+test('probe decides compatibility; incompatible → no retry time', () => {
   const { health, state } = make()
   health.probed({ ...report, usable: false })
   assert.equal(state(), 'unusable')
@@ -404,7 +404,7 @@ test('a probe decides whether an upstream is usable; an unusable one has no retr
   assert.equal(state(), 'ready')
 })
 
-test('proved bytes lately outweigh a failed probe', async () => {
+test('recent verified bytes outweigh a failed probe', async () => {
   const { clock, health, win, fail, state } = make()
   await win()
   await fail('broken')
@@ -415,7 +415,7 @@ test('proved bytes lately outweigh a failed probe', async () => {
   assert.equal(state(), 'unusable')
 })
 
-test('a listener for suspicions that was taken back is not called, another one is', async () => {
+test('removed listener → not called, others are', async () => {
   const { health, failAt } = make()
   const looks = { old: 0, refused: 0 }
   health.onSuspicion(() => looks.old++)
@@ -426,7 +426,7 @@ test('a listener for suspicions that was taken back is not called, another one i
   assert.equal(looks.refused, 0)
 })
 
-test('an upstream of two pools has others as long as one of them says so', async () => {
+test('in two pools → others exist if either has them', async () => {
   const { clock, health, enter, failAt } = make({ connections: 1 })
   health.join({ hasOthers: () => true, patienceMs: 2 * second })
   const leave = health.join({ hasOthers: () => false, patienceMs: 9 * second })
@@ -440,7 +440,7 @@ test('an upstream of two pools has others as long as one of them says so', async
   await waits
 })
 
-test('a pool that is closed is asked no more whether there are others', async () => {
+test('closed pool → not consulted', async () => {
   const { clock, health, enter, failAt } = make({ connections: 1 })
   const [own, other] = [scriptedUpstream('one', new Map()), scriptedUpstream('other', new Map())]
   const pool = (members: Member[]) => createPool({ members, hedge: 'auto', clock })

@@ -47,8 +47,8 @@ const page = async (entries: Iterable<DirectoryEntry>, where = at): Promise<stri
 const namesIn = (html: string): string[] =>
   [...html.matchAll(/<tr[^>]*><td>(?:<a href="[^"]*">)?([^<]*)/g)].map(([, name]) => name as string)
 
-describe('a listing', () => {
-  test('links names, CIDs, the path and the way up, on the shared host', async () => {
+describe('listing page', () => {
+  test('links names, CIDs, path and parent, on a shared host', async () => {
     const html = await page([entry('file-źł.txt')])
     assert.ok(html.includes('Index of'))
     assert.ok(
@@ -62,7 +62,7 @@ describe('a listing', () => {
       html.includes(`<a class="ipfs-hash" translate="no" href="/ipfs/${file}?filename=file-%25C5%25BA%25C5%2582.txt">`),
     )
   })
-  test('shows its CID once to copy, names its columns and its downloads, and marks kinds', async () => {
+  test('CID to copy, named columns, downloads, kinds', async () => {
     const files = [entry('a', { type: 'directory' }), entry('b.png'), entry('c.mp4'), entry('d.mp3'), entry('e.txt')]
     const html = await page(files)
     assert.equal(html.split(`<code class="whole" translate="no">${root}</code>`).length, 2)
@@ -80,14 +80,14 @@ describe('a listing', () => {
       ],
     )
   })
-  test('links to the gateway beside it from an origin of its own', async () => {
+  test('own origin → links to the shared gateway', async () => {
     const html = await page([entry('hello')], own)
     assert.ok(html.includes('<a href="/%C4%85/%C4%99/hello">hello</a>'))
     assert.ok(html.includes('<a href="/%C4%85/%C4%99/..">..</a>'))
     assert.ok(html.includes(`<a href="//gateway.example/ipfs/${root}/%C4%85">ą</a>`))
     assert.ok(html.includes(`href="//gateway.example/ipfs/${file}?filename=hello"`))
   })
-  test('stays on its host where there is no gateway beside it', () => {
+  test('no shared gateway → stays on its host', () => {
     const crumbs = '/ipns/<a href="//site.example/">site.example</a>/<a href="//site.example/%C4%85">ą</a>/'
     assert.ok(breadcrumbs(site).startsWith(crumbs))
     assert.equal(
@@ -95,17 +95,17 @@ describe('a listing', () => {
       'href="https://cid.ipfs.tech/#bafy" target="_blank" rel="noreferrer noopener"',
     )
   })
-  test('of a root has no way up', async () => {
+  test('root → no parent link', async () => {
     assert.ok(!(await page([entry('a')], { ...at, segments: [] })).includes('>..<'))
   })
-  test('has directories first, then names as people count', async () => {
+  test('directories first, natural order', async () => {
     const directory = { type: 'directory' } as const
     const html = await page(
       ['b10', 'b9', 'Z', 'a'].map((name) => entry(name)).concat(entry('sub', directory), entry('a2', directory)),
     )
     assert.deepEqual(namesIn(html).slice(1), ['a2', 'sub', 'a', 'b9', 'b10', 'Z'])
   })
-  test('larger than the bound keeps nothing and comes in the stored order', async () => {
+  test('above the limit → streamed in stored order', async () => {
     let made = 0
     const many = function* () {
       for (; made < mostSorted * 3; made++) yield entry(`n${mostSorted * 3 - made}`)
@@ -121,7 +121,7 @@ describe('a listing', () => {
     )
     assert.ok(html.endsWith('</html>\n'))
   })
-  test('keeps no more than it may, however long names are', async () => {
+  test('long names → memory limit holds', async () => {
     let made = 0
     const long = function* () {
       for (; made < 1000; made++) yield entry(`${made}${'x'.repeat(1_000_000)}`)
@@ -129,16 +129,16 @@ describe('a listing', () => {
     await listingPage(at, root, from(long())).next()
     assert.ok(made < 10)
   })
-  test('of nothing is a page, too', async () => {
+  test('empty directory → page', async () => {
     assert.match(await page([]), /0 entries.*<\/html>\n$/s)
   })
-  test('a failure before the first entry leaves nothing half said', async () => {
+  test('failure before the first entry → no partial page', async () => {
     const failing = async function* (): AsyncGenerator<DirectoryEntry> {
       throw new Error('not there')
     }
     await assert.rejects(listingPage(at, root, failing()).next(), /not there/)
   })
-  test('sizes are for people', () => {
+  test('human-readable sizes', () => {
     assert.deepEqual([0, 1, 1023, 1024, 1536, 1024 ** 2 - 1, 5 * 1024 ** 3, 1024 ** 6].map(inUnits), [
       '0 B',
       '1 B',
@@ -150,12 +150,12 @@ describe('a listing', () => {
       '1024 PiB',
     ])
   })
-  test('its tag names the template and the directory', () => {
+  test('ETag covers template and directory', () => {
     assert.match(listingEtag(root), new RegExp(`^W/"DirIndex-[0-9a-f]+_CID-${root}"$`))
   })
 })
 
-describe('names that were made to do harm', () => {
+describe('hostile names', () => {
   const hostile = [
     '<script>alert(1)</script>',
     '"><img src=x onerror=alert(1)>',
@@ -173,7 +173,7 @@ describe('names that were made to do harm', () => {
     '\ud800',
     'x'.repeat(5000),
   ]
-  test('are text, and their links stay below the directory', async () => {
+  test('escaped; links stay below the directory', async () => {
     const html = await page(hostile.map((name) => entry(name)))
     assert.doesNotMatch(html, /<(script|img)/i)
     assert.doesNotMatch(html, /<[^>]*\son\w+=/i)
@@ -185,25 +185,25 @@ describe('names that were made to do harm', () => {
     assert.equal([...html.matchAll(/href="[^"]*\/\.*"/g)].length, 1, 'only the way up ends in dots or a slash')
     assert.doesNotMatch(html, /href="[^"?]*secret"/)
   })
-  test('survive the way through a URL', () => {
+  test('round-trip through a URL', () => {
     for (const name of hostile.filter((one) => one.isWellFormed() && !/^\.{0,2}$|\//.test(one))) {
       const { pathname } = new URL(`http://host/${encodeName(name)}`)
       assert.equal(decodeURIComponent(pathname.slice(1)), name)
     }
   })
-  test('what would turn a line around is marked', () => assert.equal(shown('a\u202egpj.exe'), 'a\ufffdgpj.exe'))
-  test('in a path are text, too', () => {
+  test('bidirectional controls → marked', () => assert.equal(shown('a\u202egpj.exe'), 'a\ufffdgpj.exe'))
+  test('in a path → escaped too', () => {
     assert.doesNotMatch(breadcrumbs({ ...at, root: '<b>', segments: ['"><i>'] }), /<[bi]>/)
   })
 })
 
-describe('a document', () => {
+describe('document page', () => {
   const blocks: BlockMap = new Map()
   const entity = (value: unknown) => {
     const cid = addCbor(blocks, value)
     return { cid, kind: 'data', block: dagCbor.encode(value), size: undefined } as const
   }
-  test('shows what is in it, and its links can be followed', async () => {
+  test('shows content with links', async () => {
     const html = String(
       await documentPage(at, entity({ '<k>': '<v>', n: [1, null, true], f: file, b: new Uint8Array([1, 2]) })),
     )
@@ -213,7 +213,7 @@ describe('a document', () => {
     assert.match(html, /: \[\n {4}1,\n {4}null,\n {4}true\n {2}\]/)
     assert.ok(html.endsWith('</html>\n'))
   })
-  test('of dag-json is shown with what its escapes and bytes stand for', async () => {
+  test('dag-json → escapes and bytes decoded', async () => {
     const block = Buffer.from(`{"a":"\\u00e9\\n","b":{"/":{"bytes":"AQI="}},"l":[{"/":"${file}"},{},[]],"n":-1.50}`)
     const cid = CID.createV1(dagJson.code, root.multihash)
     const html = String(await documentPage(at, { cid, kind: 'data', block, size: undefined }))
@@ -225,13 +225,13 @@ describe('a document', () => {
     const list = ['  "l": [', `    ${file},`, '    {},', '    []', '  ],']
     assert.deepEqual(lines, ['{', '  "a": "é\\n",', '  "b": bytes(AQI),', ...list, '  "n": -1.5', '}'])
   })
-  test('of many pieces is shown with every character of it', async () => {
+  test('many pieces → every character', async () => {
     const words = Array.from({ length: 6000 }, (_, index) => `é𝄞${index}`)
     const html = String(await documentPage(at, entity(words)))
     const shown = html.slice(html.indexOf('<pre translate="no">') + 20, html.indexOf('</pre>'))
     assert.deepEqual(JSON.parse(shown.replaceAll('&quot;', '"')), words)
   })
-  test('that is large or deep is shown in part', async () => {
+  test('large or deep → shown in part', async () => {
     const wide = await documentPage(at, entity(Array.from({ length: 200_000 }, (_, index) => index)))
     assert.ok(wide.byteLength < 600_000)
     assert.match(wide.toString(), /only the beginning is shown/)
@@ -240,13 +240,13 @@ describe('a document', () => {
     const cut = String(await documentPage(at, entity([deep, 2])))
     assert.match(cut, /…\n[ \]\n]+,\n {2}2\n\]<\/pre>/)
   })
-  test('its tag names the template and the document', () => {
+  test('ETag covers template and document', () => {
     assert.match(documentEtag(root), new RegExp(`^"DagIndex-[0-9a-f]+_CID-${root}"$`))
   })
 })
 
-describe('a problem', () => {
-  test('problem page: says what happened, the attempts and the next step, all escaped', () => {
+describe('problem page', () => {
+  test('what happened, attempts, next step; all escaped', () => {
     const attempts = [{ upstream: '<b>one</b>', outcome: 'timeout', ms: 12.4 }] as never
     const html = problemPage({
       title: 'Not found',
@@ -262,7 +262,7 @@ describe('a problem', () => {
     assert.doesNotMatch(html, /<script|<b>/)
   })
   const problem = { title: 'Title', detail: 'what happened', requestId: 'id<1' }
-  test('says when to try again, and links to that', () => {
+  test('retry time, with a link', () => {
     for (const [retryAfter, words] of [
       [1, 'a second'],
       [30, '30 seconds'],
@@ -275,7 +275,7 @@ describe('a problem', () => {
     const never = problemPage({ ...problem, status: 404, kind: 'no-link', retryAfter: 5 })
     assert.doesNotMatch(never, /try again/i)
   })
-  test('names its request and the operator, where the operator can help in the next step', () => {
+  test('request id, and the operator where useful', () => {
     const page = (status: number, kind: 'denied' | 'malformed' | 'not-found') =>
       problemPage({ ...problem, status, kind, contact: 'abuse@gw.example' })
     assert.ok(page(410, 'denied').includes('Request <code>id&lt;1</code>'))
@@ -289,7 +289,7 @@ describe('a problem', () => {
     const hostile = problemPage({ ...problem, status: 410, kind: 'denied', contact: 'https://a.example/"><b>' })
     assert.doesNotMatch(hostile, /<b>/)
   })
-  test('allows nothing but the style of the page', () => {
+  test('policy: own style only', () => {
     assert.match(pagePolicy, /^default-src 'none'; style-src 'sha256-[^']+';/)
     assert.doesNotMatch(pagePolicy, /unsafe/)
   })

@@ -29,10 +29,10 @@ describe('by name', () => {
     ['a.constructor', undefined],
     ['dir.png/file', undefined],
   ]
-  for (const [name, type] of rows) test(`${name}: ${type}`, () => assert.equal(typeByName(name), type))
+  for (const [name, type] of rows) test(`${name} → ${type}`, () => assert.equal(typeByName(name), type))
 })
 
-describe('by bytes, where the name says nothing', () => {
+describe('by bytes, if the name is inconclusive', () => {
   const zip = (first: string) => bytes('PK\x03\x04', Array(26).fill(0), first)
   const rows: [type: string, start: Uint8Array][] = [
     ['image/png', bytes([0x89], 'PNG\r\n\x1a\n', [0, 0])],
@@ -74,18 +74,18 @@ describe('by bytes, where the name says nothing', () => {
     ['application/octet-stream', bytes([0, 1, 2, 3])],
   ]
   for (const [type, start] of rows) {
-    test(`${type}: ${JSON.stringify(Buffer.from(start).toString('latin1').slice(0, 30))}`, () =>
+    test(`${JSON.stringify(Buffer.from(start).toString('latin1').slice(0, 30))} → ${type}`, () =>
       assert.equal(typeOf('', start), type))
   }
-  test('a character cut by the end of what is looked at is no reason against text', () => {
+  test('character split at the end of the sample → still text', () => {
     const long = Buffer.from(`x${'ü'.repeat(sniffedBytes)}`)
     assert.equal(typeOf('', long), utf8)
   })
-  test('the part that is looked at is the same, however much of the file is here', () => {
+  test('sample size is constant', () => {
     const file = Buffer.concat([Buffer.alloc(sniffedBytes, 0x61), Buffer.from([0, 1, 2])])
     assert.equal(typeOf('', file), typeOf('', file.subarray(0, sniffedBytes), file.byteLength))
   })
-  test('markup made to be looked at for long is not', () => {
+  test('hostile markup → bounded time', () => {
     const ms = calmestWorkMs(() => {
       typeOf('', Buffer.from('<!---->'.repeat(1000)))
       typeOf('a.html', Buffer.from('<meta '.repeat(1000)))
@@ -106,7 +106,7 @@ describe('name and bytes together', () => {
     ['an SVG is one by its name', 'a.svg', bytes('anything'), 'image/svg+xml'],
   ]
   for (const [why, name, start, type] of rows) test(why, () => assert.equal(typeOf(name, start), type))
-  test('the bytes are looked at only where the name does not settle it', () => {
+  test('bytes are read only if the name is inconclusive', () => {
     assert.equal(fileType('film.mp4').byName, 'video/mp4')
     assert.equal(fileType('film').byName, undefined)
     assert.equal(fileType('page.html').byName, undefined)
@@ -117,16 +117,15 @@ describe('name and bytes together', () => {
   })
 })
 
-describe('what a browser may run of it', () => {
+describe('sandbox', () => {
   const active = ['text/html; charset=utf-8', 'text/html', 'application/xhtml+xml', 'image/svg+xml', 'application/xml']
   const more = ['text/xml', 'application/rss+xml', 'application/x-unheard-of', 'multipart/related', '']
   for (const type of [...active, ...more]) {
-    test(`${type} is put into a sandbox`, () => assert.equal(policyFor(type, { own: false }), sandbox))
-    test(`${type} is free on an origin of its own`, () => assert.equal(policyFor(type, { own: true }), undefined))
+    test(`${type} → sandboxed`, () => assert.equal(policyFor(type, { own: false }), sandbox))
+    test(`${type} on its own origin → free`, () => assert.equal(policyFor(type, { own: true }), undefined))
   }
   const passive = ['image/png', 'video/mp4', 'application/pdf', utf8, 'text/css; charset=utf-8', 'application/json']
   for (const type of passive)
-    test(`${type} is left alone`, () => assert.equal(policyFor(type, { own: false }), undefined))
-  test('that sandbox lets no script run and shares no origin', () =>
-    assert.doesNotMatch(sandbox, /scripts|same-origin/))
+    test(`${type} → no policy`, () => assert.equal(policyFor(type, { own: false }), undefined))
+  test('sandbox: no scripts, no shared origin', () => assert.doesNotMatch(sandbox, /scripts|same-origin/))
 })

@@ -20,13 +20,13 @@ function make(most = 32) {
   return { clock, window, rounds }
 }
 
-test('it grows to its bound while answers come and it is full', async () => {
+test('busy and successful → grows to its limit', async () => {
   const { window, rounds } = make(32)
   await rounds(3, () => 60)
   assert.equal(window.size, 32)
 })
 
-test('it does not grow while it is not full', async () => {
+test('not full → does not grow', async () => {
   const { window, clock } = make(64)
   const before = window.size
   for (let count = 0; count < 50; count++) window.answered(60, clock.monotonic(), false)
@@ -45,31 +45,31 @@ async function crowd(atOnce: number) {
   return window
 }
 
-test('an upstream that does one thing at a time gets few, and is said to be crowded', async () => {
+test('serial upstream → small window, reported crowded', async () => {
   const window = await crowd(1)
   assert.ok(window.size <= 8, `${window.size}`)
   assert.equal(window.isCrowded, true)
 })
 
-test('an upstream that handles eight at once is kept busy, and little more', async () => {
+test('upstream with eight slots → kept busy, hardly more', async () => {
   const window = await crowd(8)
   assert.ok(window.size >= 8 && window.size <= 32, `${window.size}`)
 })
 
-test('a gateway that has some at once and searches for others is not crowded', async () => {
+test('cached and searching requests mixed → not crowded', async () => {
   const { window, rounds } = make(32)
   await rounds(12, (index) => (index % 3 === 0 ? 20 : 2000))
   assert.equal(window.size, 32)
   assert.equal(window.isCrowded, false)
 })
 
-test('an upstream that is slow by nature is not crowded', async () => {
+test('uniformly slow upstream → not crowded', async () => {
   const { window, rounds } = make(32)
   await rounds(12, () => 3000)
   assert.equal(window.size, 32)
 })
 
-test('failures halve it, once for all that were under way', async () => {
+test('failures → halved once for all running requests', async () => {
   const { clock, window, rounds } = make(32)
   await rounds(3, () => 60)
   const at = clock.monotonic()
@@ -78,7 +78,7 @@ test('failures halve it, once for all that were under way', async () => {
   assert.equal(window.size, 16)
 })
 
-test('after an outage it begins with one, and is back at once when answers come', async () => {
+test('after an outage → one, recovers quickly', async () => {
   const { window, rounds } = make(32)
   await rounds(3, () => 60)
   window.close()
@@ -87,7 +87,7 @@ test('after an outage it begins with one, and is back at once when answers come'
   assert.equal(window.size, 32)
 })
 
-test('a good look opens it a little at once', async () => {
+test('good probe → opens slightly at once', async () => {
   const { window } = make(32)
   window.close()
   window.open()

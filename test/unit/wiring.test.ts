@@ -93,7 +93,7 @@ const retrieval = { probeEvery: 0, upstreams: [one, two] }
 const pinning = { probeEvery: 0, providers: [local, kubo] }
 const base = { retrieval, pinning, cache: { tiers: [memory, disk, redis] } }
 
-describe('when the configuration changes', () => {
+describe('configuration changes', () => {
   const rows: [changed: string, more: Record<string, unknown>, anew: string[]][] = [
     ['nothing', {}, []],
     [
@@ -128,7 +128,7 @@ describe('when the configuration changes', () => {
     ['denylists', { denylists: ['list.deny'] }, ['denylists', 'names', 'hot']],
   ]
   for (const [changed, more, anew] of rows)
-    it(`a change of ${changed} makes no more anew than it has to`, async () => {
+    it(`${changed} changes → only dependent parts are new`, async () => {
       const kept = createKept()
       const before = await partsOf(kept, {})
       const now = await partsOf(kept, more)
@@ -137,7 +137,7 @@ describe('when the configuration changes', () => {
     })
 })
 
-it('what is made after a reload that made nothing anew shares the loop with what was made before', async () => {
+it('unchanged reload → later parts share the event-loop scheduler', async () => {
   const kept = createKept()
   const before = await partsOf(kept, {})
   await partsOf(kept, { listen: ':1' })
@@ -146,8 +146,8 @@ it('what is made after a reload that made nothing anew shares the loop with what
   assert.equal(now.get('turns'), before.get('turns'))
 })
 
-describe('while two gateways over one folder answer', () => {
-  it('a takedown at either of them holds in both at once, and the tiers of both are purged', async () => {
+describe('two gateways over one folder', () => {
+  it('takedown at either → applies in both, tiers of both purged', async () => {
     const kept = createKept()
     const before = await partsOf(kept, {})
     const now = await partsOf(kept, { denylists: ['list.deny'], cache: { ...base.cache, writeQueueBytes: '1MiB' } })
