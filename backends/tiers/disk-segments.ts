@@ -36,8 +36,8 @@ export interface Segments {
   /** False where that cannot be known at once. */
   lacks(cid: CID): boolean
   holds(cid: CID): boolean
-  /** Resolves when the block is written. A block larger than the tier is not kept. */
-  put(cid: CID, bytes: Uint8Array): Promise<void>
+  /** Calls `done` when the block is written, or with why it is not. A block larger than the tier is not kept. */
+  put(cid: CID, bytes: Uint8Array, done: Done): void
   /** Overwrites the block with zeros wherever it lies. */
   delete(cid: CID): Promise<void>
   readonly bytes: number
@@ -78,12 +78,15 @@ type Segment = {
   isFreed: boolean
 }
 
+/** `why` undefined: it went well. */
+type Done = (why?: unknown) => void
+
 type Put = {
   readonly hash: Hash
+  readonly text: string
   readonly head: Uint8Array
   readonly bytes: Uint8Array
-  readonly resolve: () => void
-  readonly reject: (why: unknown) => void
+  readonly done: Done[]
 }
 
 const lineBytes = recordWords * 4
@@ -489,18 +492,27 @@ export function createSegments(options: SegmentsOptions): Segments {
   let own: Segment | undefined
   let wroteAt = Number.NEGATIVE_INFINITY
   const waiting: Put[] = []
-  const writing = new Map<string, Promise<void>>()
+  const writing = new Map<string, Put>()
   let pumping: Promise<void> | undefined
   let isStuck = false
 
-  async function put(cid: CID, bytes: Uint8Array): Promise<void> {
+  function put(cid: CID, bytes: Uint8Array, done: Done): void {
+    if (costOf(bytes.byteLength) > softLimit) return done()
     const hash = hashOf(cid)
-    if (costOf(bytes.byteLength) > softLimit) return
-    await follow()
-    const before = writing.get(textOf(hash))
-    if (before !== undefined) return before
-    if (index.find(hash) >= 0 && (await isThere(cid, hash, bytes))) return
-    return writing.get(textOf(hash)) ?? append(hash, headOf(cid, bytes), bytes)
+    const following = follow()
+    if (!following && index.find(hash) < 0) append(hash, headOf(cid, bytes), bytes, done)
+    else putWhereMissing(cid, hash, bytes, following).then(() => done(), done)
+  }
+
+  async function putWhereMissing(
+    cid: CID,
+    hash: Hash,
+    bytes: Uint8Array,
+    following: Promise<void> | undefined,
+  ): Promise<void> {
+    await following
+    if (!writing.has(textOf(hash)) && index.find(hash) >= 0 && (await isThere(cid, hash, bytes))) return
+    await appended(hash, headOf(cid, bytes), bytes)
   }
 
   /** What rotted there may not have been read since, so it is looked at, and replaced. */
@@ -512,16 +524,24 @@ export function createSegments(options: SegmentsOptions): Segments {
     return false
   }
 
-  function append(hash: Hash, head: Uint8Array, bytes: Uint8Array): Promise<void> {
-    if (isStuck) return Promise.reject(late())
-    if (waiting.length >= maxWaiting) return Promise.reject(full())
-    const { promise, resolve, reject } = Promise.withResolvers<void>()
+  function append(hash: Hash, head: Uint8Array, bytes: Uint8Array, done: Done): void {
     const text = textOf(hash)
-    const done = promise.finally(() => writing.delete(text))
-    writing.set(text, done)
-    waiting.push({ hash, head, bytes, resolve, reject })
+    const before = writing.get(text)
+    if (before) return void before.done.push(done)
+    if (isStuck) return done(late())
+    if (waiting.length >= maxWaiting) return done(full())
+    const one = { hash, text, head, bytes, done: [done] }
+    writing.set(text, one)
+    waiting.push(one)
     pumping ??= turn().then(pump)
-    return done
+  }
+
+  const appended = (hash: Hash, head: Uint8Array, bytes: Uint8Array): Promise<void> =>
+    new Promise((resolve, reject) => append(hash, head, bytes, (why) => (why === undefined ? resolve() : reject(why))))
+
+  function settle({ text, done }: Put, why?: unknown): void {
+    writing.delete(text)
+    for (const one of done.splice(0)) one(why)
   }
 
   /** One append for all that came meanwhile, then the next one. */
@@ -531,13 +551,13 @@ export function createSegments(options: SegmentsOptions): Segments {
       const ended = atOnce.began()
       const stop = clock.after(writeMs, () => {
         isStuck = true
-        for (const { reject } of [...batch, ...waiting.splice(0)]) reject(late())
+        for (const put of [...batch, ...waiting.splice(0)]) settle(put, late())
       })
       try {
         await writeTogether(batch)
-        for (const { resolve } of batch) resolve()
+        for (const put of batch) settle(put)
       } catch (error) {
-        for (const { reject } of batch) reject(error)
+        for (const put of batch) settle(put, error)
       } finally {
         stop()
         ended()
@@ -695,7 +715,7 @@ export function createSegments(options: SegmentsOptions): Segments {
       // Meanwhile it may have been deleted, or appended by somebody else.
       if (!bytes || segment.records[at + 3] === 0 || writing.has(textOf(hash))) continue
       left -= costOf(bytes.byteLength)
-      puts.push(append(hash, head, bytes))
+      puts.push(appended(hash, head, bytes))
       if (puts.length < rescuedAtOnce) continue
       await Promise.allSettled(puts)
       puts = []
@@ -737,7 +757,8 @@ export function createSegments(options: SegmentsOptions): Segments {
   async function remove(cid: CID): Promise<void> {
     await follow()
     const hash = hashOf(cid)
-    await writing.get(textOf(hash))?.catch(() => {})
+    const under = writing.get(textOf(hash))
+    if (under) await new Promise<void>((resolve) => under.done.push(() => resolve()))
     for (let id = index.find(hash); id >= 0; id = index.find(hash)) await erase(hash, id)
   }
 

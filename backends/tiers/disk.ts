@@ -2,7 +2,7 @@
 import { join, resolve } from 'node:path'
 import { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
-import { orAborted, withDeadline } from '../../src/core/deadline.ts'
+import { withDeadline } from '../../src/core/deadline.ts'
 import { createAtOnce } from '../../src/core/disk/at-once.ts'
 import { remedyOf, tryToWrite } from '../../src/core/disk/files.ts'
 import { Failure } from '../../src/core/failure.ts'
@@ -61,16 +61,20 @@ function createDiskTier({ name, path, maxBytes, tells, clock }: DiskOptions): Ti
     atHand: segments.atHand,
     lacks: segments.lacks,
     holds: segments.holds,
-    async put(cid, bytes, signal, told) {
-      signal?.throwIfAborted()
-      told?.begun?.()
-      try {
-        await orAborted(signal, segments.put(cid, bytes))
-      } catch (error) {
-        signal?.throwIfAborted()
-        throw explained(error)
-      }
-    },
+    // Of one promise, and not a chain of them for each block.
+    put: (cid, bytes, signal, told) =>
+      new Promise((resolve, reject) => {
+        if (signal?.aborted) return reject(signal.reason)
+        told?.begun?.()
+        const leave = () => reject(signal?.reason)
+        signal?.addEventListener('abort', leave, { once: true })
+        const settle = (error?: unknown) => {
+          signal?.removeEventListener('abort', leave)
+          if (error === undefined) resolve()
+          else reject(explained(error))
+        }
+        segments.put(cid, bytes, settle)
+      }),
     has: (cid, signal, told) => calls.read(signal, told, () => segments.has(cid)),
     delete: (cid, signal, told) => calls.write(signal, told, () => segments.delete(cid)),
     probe: (signal) => calls.write(signal, undefined, () => tryToWrite(path)),
