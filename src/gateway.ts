@@ -1,14 +1,14 @@
-// The entry of the library: its types, and createGateway. The parts are put together in library/make.
-//
-// A GET: http/content/fast-path answers from the response cache, or http/app admits the request and http/content/answer makes
-// the answer. content/resolve walks the path block by block; each block comes from retrieval: the tier stack, or one flight
-// (retrieval/fetch) that races the upstreams in the order of retrieval/upstreams/order and lets only proved bytes through,
-// into the answer and the tiers. A failure is a Failure, which http/wire/problem turns into a status. The request's Account
-// records once what happened.
-//
-// A POST: http/add checks size and token, upload/intake parses the body as it streams into blocks, upload/confirm asks the
-// providers side by side, and one commit of the store accepts the upload before the client gets its answer; upload/behind brings
-// it to the holders that lack it.
+// The entry of the library: its types, and createGateway. The parts are put together in
+// library/make.
+// A GET: http/content/fast-path answers from the response cache, or http/app admits the request and
+// http/content/answer makes the answer. content/resolve walks the path block by block; each block
+// comes from retrieval: the tier stack, or one flight (retrieval/fetch) that races the upstreams in
+// the order of retrieval/upstreams/order and lets only proved bytes through, into the answer and
+// the tiers. A failure is a Failure, which http/wire/problem turns into a status. The request's
+// Account records once what happened.
+// A POST: http/add checks size and token, upload/intake parses the body as it streams into blocks,
+// upload/confirm asks the providers side by side, and one commit of the store accepts the upload
+// before the client gets its answer; upload/behind brings it to the holders that lack it.
 import './config/node-version.ts'
 import type { RequestListener } from 'node:http'
 import { ConfigError } from './config/complaints.ts'
@@ -56,77 +56,92 @@ export type { Added, AddOptions, AddSource } from './library/add.ts'
 export type { GetOptions, Got } from './library/get.ts'
 export type { OwnBackends } from './library/own.ts'
 
-/** A gateway in a program. Nothing is touched before `start`: no folder, no network, no timer, no listener. */
+/**
+ * A gateway in a program. Nothing is touched before `start`: no folder, network, timer or listener.
+ */
 export interface Gateway {
   /**
-   * Everything the public address answers, for `app.use` of an Express application, 5 or 4: at its root, or below a path, where
-   * `hosts` with subdomains have no effect. What is not ours goes on to the application, uncounted.
+   * Handles everything of the public address, for `app.use` of an Express application, 5 or 4: at
+   * its root, or below a path, where `hosts` with subdomains have no effect. Other requests pass to
+   * the application, uncounted.
    */
   readonly router: Middleware
   /**
-   * The same with the fast path in front and a 404 behind it, for a server of its own: `http.createServer(gateway.handler)`.
-   * Requests wait while the gateway starts, as they do at the router. Before `start` and after `close` they are 503.
+   * The router with the fast path before it and a 404 after it, for a server of its own:
+   * `http.createServer(gateway.handler)`. Requests wait while the gateway starts, as at the router.
+   * Before `start` and after `close` they get 503.
    */
   readonly handler: RequestListener
-  /** For `cidgate serve`, which reads plain requests by itself: what the response cache answers. */
+  /** Looks up the response cache, for `cidgate serve`, which parses plain requests itself. */
   readonly hot: HotAnswers['find']
-  /** Whether this host is served here as a site or gateway of its own: what a client may CONNECT to. */
+  /** True if this host is served as a site or gateway, so that a client may CONNECT to it. */
   serves(host: string): boolean
-  /** Health, readiness and metrics: for an address of their own. Before the gateway runs, it is alive and not ready. */
+  /**
+   * Health, readiness and metrics, for an address of their own. Before the gateway runs, it reports
+   * alive and not ready.
+   */
   readonly admin: RequestListener
   /**
-   * Opens it: the data folder, the stores, the journal of uploads, and the looks at upstreams and providers. Rejects with a
-   * ConfigError or a Failure where that cannot be, and then leaves nothing open; make another one to try again. A second call
-   * gives what the first one gave.
+   * Opens the data folder and the stores, and starts the checks of upstreams and providers. Rejects
+   * with a ConfigError or a Failure, after closing everything; create another gateway to try again.
+   * A second call returns the result of the first.
    */
   start(): Promise<void>
   /**
-   * What a path leads to, without HTTP: `/ipfs/<cid>[/<path>]` or `/ipns/<name>[/<path>]`, encoded as in a URL. Limits, denials,
-   * types and deadlines are those of a GET; the listing of a directory is JSON. Rejects with a Failure.
+   * Reads content without HTTP: `/ipfs/<cid>[/<path>]` or `/ipns/<name>[/<path>]`, encoded as in a
+   * URL. Limits, denylists, types and timeouts are those of a GET; the listing of a directory is
+   * JSON. Rejects with a Failure.
    */
   get(path: string, options?: GetOptions): Promise<Got>
   /**
-   * Adds a file, without HTTP: what resolves is held by enough providers and readable. Limits and denials are those of
-   * `POST /add`; it needs no token. Rejects with a Failure.
+   * Adds a file without HTTP; resolves when enough providers hold it and it is readable. Limits and
+   * denylists are those of `POST /add`; no token is needed. Rejects with a Failure.
    */
   add(source: AddSource, options?: AddOptions): Promise<Added>
   /**
-   * Counts and logs a request that your server refused (`clientError`) as the gateway does with those that it refuses itself.
-   * Before it runs, nothing is counted.
+   * Counts and logs a request that your server refused (`clientError`), like the gateway's own
+   * refusals. Before it runs, nothing is counted.
    */
   refused(refusal: ParserRefusal): void
-  /** Makes /readyz say that it is about to close, so that the load balancer sends no more clients. It answers as before. */
+  /**
+   * Makes /readyz report the shutdown, so that the load balancer sends no more clients. Requests
+   * are served as before.
+   */
   drain(): void
-  /** What the gateway after this one takes over: see `previous`. */
+  /** The parts for the next gateway: see `previous`. */
   readonly kept: Kept
-  /** Ends everything that `start` began. What is being answered is cut: close your server first. */
+  /**
+   * Ends everything that `start` began. Cuts off responses in progress: close your server first.
+   */
   close(): Promise<void>
 }
 
-/** What a gateway is made with, beside its configuration. */
+/** Options of a gateway in addition to its configuration. */
 export type GatewayOptions = OwnBackends & {
-  /** Where its log goes. By default lines of JSON on standard error, from `log.level` on. */
+  /** The log. Default: lines of JSON on standard error, from `log.level` on. */
   readonly log?: Log | undefined
   /**
-   * The variables of OpenTelemetry (`OTEL_EXPORTER_OTLP_ENDPOINT` and others): where spans are sent to. The command line
-   * passes its environment; by default there are none, since a program may have its own. A gateway that takes over from
-   * another one goes on with what that one had.
+   * OpenTelemetry variables (`OTEL_EXPORTER_OTLP_ENDPOINT` and others) for the export of spans. The
+   * command line passes its environment; the default is none, since a program may have its own
+   * tracing. With `previous`, those of the previous gateway.
    */
   readonly tracing?: TraceEnvironment | undefined
-  /** For tests that want time to pass. */
+  /** A fake clock for tests. */
   readonly clock?: Clock | undefined
   /**
-   * The gateway that this one takes over from. Parts with the same configuration in both go over unchanged: memory, the health
-   * of upstreams, running uploads, counters. Close the old one when its last request is answered.
+   * The gateway to replace. Parts with the same configuration in both are taken over: memory, the
+   * health of upstreams, running uploads, counters. Close the old one when its last request is
+   * answered.
    */
   readonly previous?: Pick<Gateway, 'kept'> | undefined
-  /** The processes that answer for this gateway: of `cidgate serve` alone. */
+  /** The processes of this gateway; only for `cidgate serve`. */
   readonly team?: Team | undefined
 }
 
 /**
- * Makes a gateway, which `start` opens. `input`: what a configuration file would say, as an object; or what `parseConfig` or
- * `loadConfig` gave, or a copy of that with other values in it. Throws a ConfigError that names every mistake.
+ * Creates a gateway, which `start` opens. `input`: the content of a configuration file as an
+ * object, the result of `parseConfig` or `loadConfig`, or a modified copy of that. Throws a
+ * ConfigError that names every mistake.
  */
 export function createGateway(input: ConfigInput | Parsed = {}, options: GatewayOptions = {}): Gateway {
   const own = ownOf(options)

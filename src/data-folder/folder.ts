@@ -1,5 +1,5 @@
-// The data folder has one owner at a time. Gateways of one process share it, as during a reload; a second process is
-// refused before it touches anything in it.
+// The data folder has one owner at a time. Gateways of one process share it, as during a reload; a
+// second process is refused before it touches anything in it.
 import { userInfo } from 'node:os'
 import { codeOf, isNoRoom, tryToWrite } from '../core/disk/files.ts'
 import { Failure } from '../core/failure.ts'
@@ -8,11 +8,17 @@ import { createOwnership, type Leave, type OwnerOptions, type OwnerRecord, recor
 import type { DataFolder } from './folders.ts'
 
 export type DataFolderOptions = Omit<OwnerOptions, 'isFull'> & {
-  /** The gateway keeps data that must not be lost. Otherwise a folder that is not writable does not stop the start. */
+  /**
+   * True if the gateway stores data that must not be lost. Otherwise an unwritable folder does not
+   * stop the start.
+   */
   readonly isNeeded: boolean
 }
 
-/** Rejects with a Failure `refused` that names the folder, and its owner or the user who cannot write to it. */
+/**
+ * Rejects with a Failure `refused` that names the folder, and its owner or the user who cannot
+ * write to it.
+ */
 export async function openDataFolder(folder: DataFolder, options: DataFolderOptions): Promise<Leave> {
   const { path } = folder
   const error = await tryToWrite(path).catch((cause: Error) => cause)

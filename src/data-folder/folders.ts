@@ -1,18 +1,18 @@
-// The folders of the gateways in one process. Two gateways may share one: during a reload, or where an application
-// creates two over the same data. What they share hangs on one object per folder.
+// The folders of the gateways in one process. Two gateways may share one: during a reload, or if an
+// application creates two over the same data. One object per folder holds the shared state.
 import { realpathSync } from 'node:fs'
 import { basename, dirname, join, resolve } from 'node:path'
 
 /** A folder as one gateway sees it, until it leaves. */
 export interface DataFolder {
   readonly path: string
-  /** The result of `make` for this folder: the same one for every gateway in it. */
+  /** Returns the same result of `make` to every gateway in this folder. */
   part<Part extends object>(make: (path: string) => Part): Part
   leave(): void
 }
 
 export interface DataFolders {
-  /** By its real path, whether the folder exists already or not. */
+  /** Identified by its real path, even if the folder does not exist yet. */
   enter(path: string): DataFolder
 }
 
@@ -46,7 +46,9 @@ export function createDataFolders(): DataFolders {
   }
 }
 
-/** A missing folder has the same real path before and after it is made, also below a symbolic link. */
+/**
+ * A missing folder has the same real path before and after it is made, also below a symbolic link.
+ */
 function realPathOf(path: string): string {
   try {
     return realpathSync(path)

@@ -1,4 +1,4 @@
-// How much room there is on the disk of a folder.
+// Free space on the disk of a folder.
 import { statfs } from 'node:fs/promises'
 import type { Clock } from '../core/clock.ts'
 import { withDeadline } from '../core/deadline.ts'
@@ -6,7 +6,7 @@ import { Failure } from '../core/failure.ts'
 
 const patienceMs = 1000
 
-/** Undefined: the disk does not say, or not in time. */
+/** Undefined if the disk does not report it, or not in time. */
 export async function roomAt(
   folder: string,
   clock: Clock,

@@ -1,5 +1,5 @@
-// The account of one request: which tiers were read, which upstreams were tried and how it went. Bounded; Cache-Status,
-// the `attempts` of an error and the metrics are made from it.
+// The record of one request: the tiers that were read, the upstreams that were tried, and the
+// outcomes. Bounded; the source of Cache-Status, the `attempts` of an error, and the metrics.
 
 export type Attempt = {
   readonly upstream: string
@@ -13,24 +13,24 @@ const mostAttempts = 16
 export interface Account {
   /** A block came from this tier. */
   tierHit(tier: string): void
-  /** A block was fetched from this upstream for this request (or for the flight it joined). */
+  /** A block was fetched from this upstream for this request, or for the flight that it joined. */
   fetched(upstream: string): void
   attempt(attempt: Attempt): void
-  /** Blocks this request caused or joined a fetch for: 0 means a pure hit. */
+  /** The number of blocks fetched for this request; 0 means a pure hit. */
   readonly fetches: number
   /** The slowest tier that was needed; undefined without any hit. */
   readonly tier: string | undefined
-  /** The last upstream whose proved bytes were used. */
+  /** The last upstream whose verified bytes were used. */
   readonly winner: string | undefined
   readonly attempts: readonly Attempt[]
 }
 
-/** `tiers`: their names, the fastest first. */
+/** `tiers`: names, fastest first. */
 export const createAccount = (tiers: readonly string[] = []): Account => new RequestAccount(tiers)
 
 /**
- * A class, because there is one for each request: a literal with a getter costs half a microsecond, and V8 keeps what it refers
- * to until it next looks through all of the heap.
+ * A class, because there is one per request: a literal with a getter costs half a microsecond, and
+ * stays in memory until V8's next full collection.
  */
 class RequestAccount implements Account {
   readonly attempts: Attempt[] = []

@@ -1,15 +1,17 @@
-// A distribution as Prometheus keeps it: how many observations were at most each bound, all of them, and their sum. It is
-// counted where something is observed, and read at each scrape.
+// A distribution in Prometheus' form: the number of observations up to each bound, their total and
+// their sum. Updated on observation, read at each scrape.
 
 export interface Histogram {
   readonly bounds: readonly number[]
-  /** Observations up to each bound and above the one before; the last is of those above all bounds. */
+  /**
+   * Observations up to each bound and above the previous one; the last count is above all bounds.
+   */
   readonly counts: Readonly<Float64Array>
   readonly sum: number
   observe(value: number): void
 }
 
-/** From a millisecond (this machine's own memory) to five minutes (a large file over a slow line). */
+/** From a millisecond (memory) to five minutes (a large file over a slow line). */
 export const secondsBounds: readonly number[] = [
   0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 ]
@@ -32,7 +34,7 @@ export function createHistogram(bounds: readonly number[] = secondsBounds): Hist
   }
 }
 
-/** A guess at the value that such a share of 1 is not larger than; undefined where nothing was observed. */
+/** Estimates the quantile `share`; undefined without observations. */
 export function quantileOf(bounds: readonly number[], counts: ArrayLike<number>, share: number): number | undefined {
   let all = 0
   for (let at = 0; at < counts.length; at++) all += counts[at] ?? 0
@@ -49,7 +51,7 @@ export function quantileOf(bounds: readonly number[], counts: ArrayLike<number>,
   return bounds.at(-1)
 }
 
-/** Several of one kind, by a key that is made of their labels. */
+/** Histograms of one kind, keyed by their labels. */
 export interface Histograms<Labels extends Readonly<Record<string, string>>> {
   observe(labels: Labels, value: number): void
   read(): Iterable<{ readonly labels: Labels; readonly histogram: Histogram }>

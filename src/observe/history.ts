@@ -1,28 +1,27 @@
-// What the gateway did in the last ten minutes, five seconds at a time, for the plots of the dashboard: a page that is opened
-// now shows the minutes before.
+// The activity of the last ten minutes in spans of five seconds, for the plots of the dashboard.
 import type { Clock } from '../core/clock.ts'
 import { quantileOf } from './histogram.ts'
 import type { RequestCounts } from './requests.ts'
 
-/** One span of time. Times are undefined where nothing was measured. */
+/** A time span. Latencies are undefined if nothing was measured. */
 export type Span = {
-  /** Its end, in milliseconds since the epoch. */
+  /** The end of the span, in milliseconds since the epoch. */
   readonly at: number
   readonly seconds: number
   readonly requests: number
-  /** Answered with a status from 400 on; those from 500 on among them. */
+  /** Responses with a status from 400 on, and the ones from 500 on among them. */
   readonly refused: number
   readonly failed: number
-  /** Content that was answered well from a known place; `hits`: those that needed no upstream. */
+  /** Successful content responses; `hits`: the ones that needed no upstream. */
   readonly content: number
   readonly hits: number
-  /** To the first byte of content, without hot answers. */
+  /** Time to the first byte of content, without cached responses. */
   readonly p50Ms?: number
   readonly p95Ms?: number
 }
 
 export interface History {
-  /** The oldest first. */
+  /** Oldest first. */
   list(): readonly Span[]
   close(): void
 }

@@ -1,5 +1,5 @@
-// Counters, gauges and histograms in the Prometheus text format. A counter on a fast path is one property of one object:
-// labelled counts stay where they are counted, and are read at each scrape.
+// Counters, gauges and histograms in the Prometheus text format. A counter on a fast path is one
+// property of one object: labelled counts stay where they are counted, and are read at each scrape.
 import type { Histogram } from './histogram.ts'
 
 export type Labels = Readonly<Record<string, string>>
@@ -9,17 +9,17 @@ export type HistogramSample = { readonly labels?: Labels; readonly histogram: Hi
 type About = {
   readonly name: string
   readonly help: string
-  /** The names of its labels, for the page that lists all metrics. */
+  /** Label names, for the page that lists all metrics. */
   readonly labels?: readonly string[]
 }
 
-/** One family of series, and how it is read. */
+/** A family of series, and a function that reads it. */
 export type Reading =
   | (About & { readonly kind: 'counter'; readonly read: () => number | Iterable<Sample> })
   | (About & {
       readonly kind: 'gauge'
       readonly read: () => number | Iterable<Sample> | Promise<Iterable<Sample>>
-      /** Of several processes of one gateway, the sum is told. It is read at once. */
+      /** Summed over the processes of a gateway. Read synchronously. */
       readonly isSum?: boolean
     })
   | (About & { readonly kind: 'histogram'; readonly read: () => Iterable<HistogramSample> })
@@ -28,11 +28,11 @@ export interface Metrics {
   /** Registers a reading: `read` is called at each scrape. */
   add(...readings: readonly Reading[]): void
   render(): Promise<string>
-  /** The values of gauges that are added up, by name and labels. */
+  /** The values of summed gauges, by name and labels. */
   sums(): ReadonlyMap<string, number>
   /** The values of all counters and histograms, by name and labels. */
   totals(): ReadonlyMap<string, number>
-  /** Continues the counters of a gateway that this one replaces, so that none goes back. */
+  /** Continues the counters of the replaced gateway, so that none decreases. */
   goOnFrom(before: Metrics): void
   readonly readings: readonly Reading[]
 }
@@ -45,7 +45,7 @@ function seriesOf(name: string, labels: Labels = {}): string {
   return pairs.length > 0 ? `${name}{${pairs.join(',')}}` : name
 }
 
-/** As OpenMetrics has states: one series for each state, of which one is 1. */
+/** A stateset as in OpenMetrics: one series for each state, exactly one of which is 1. */
 export const stateset = (label: string, states: readonly string[], now: string, labels: Labels = {}): Sample[] =>
   states.map((state) => ({ labels: { ...labels, [label]: state }, value: state === now ? 1 : 0 }))
 
@@ -67,7 +67,10 @@ function* seriesOfHistogram(name: string, { labels, histogram }: HistogramSample
   yield [seriesOf(`${name}_count`, labels), below]
 }
 
-/** `name_bucket{…}`, `name_sum{…}` and `name_count{…}` are of the histogram `name`, which no counter is called. */
+/**
+ * `name_bucket{…}`, `name_sum{…}` and `name_count{…}` belong to the histogram `name`, a name that
+ * no counter has.
+ */
 function byFamily(all: Iterable<ReadonlyMap<string, number>>): ReadonlyMap<string, Map<string, number>> {
   const families = new Map<string, Map<string, number>>()
   const note = (family: string, series: string, value: number): void => {
@@ -93,10 +96,10 @@ function* added(own: Series, rest: ReadonlyMap<string, number>): Series {
   yield* left
 }
 
-/** `others`: the totals and sums of other processes of this gateway, which are told with those of this one. */
+/** `others`: totals and sums of sibling processes, which are added to those of this one. */
 export function createMetrics(others: () => Iterable<ReadonlyMap<string, number>> = () => []): Metrics {
   const readings: Reading[] = []
-  /** The value of each counter when this gateway began to count. */
+  /** The initial value of each counter, taken over from the previous gateway. */
   const before = new Map<string, number>()
 
   function* counted(reading: Reading): Series {
@@ -108,7 +111,7 @@ export function createMetrics(others: () => Iterable<ReadonlyMap<string, number>
     for (const [series, value] of counted(reading)) yield [series, value + (before.get(series) ?? 0)]
   }
 
-  // Counters without a reading keep their values: an upstream of that name may come back.
+  // Counters without a reading keep their values: an upstream of that name may return.
   const totals = () => new Map([...before, ...readings.flatMap((reading) => [...countedOn(reading)])])
 
   return {

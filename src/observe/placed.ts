@@ -1,26 +1,29 @@
-// Where the blocks of a DAG lie, as an operator is told it. Nothing is imported here, so that the scripts of the dashboard can be checked
-// against it.
+// The location of the blocks of a DAG, for operators. No imports, so that the scripts of the
+// dashboard can be checked against it.
 
-/** `unknown`: the tier could not be asked now. */
+/** `unknown`: the tier is unavailable. */
 export type Place = 'has' | 'lacks' | 'unknown'
 
 export type PlacedBlock = {
   readonly cid: string
-  /** Where in the list the block is that leads to it; the root has none. A block that several lead to is there once. */
+  /**
+   * The index of the block that links to it; undefined for the root. A block with several parents
+   * is listed once.
+   */
   readonly parent?: number
-  /** Undefined for a leaf, which is not read, and for what no tier has. */
+  /** Undefined for a leaf, which is not read, and for a block in no tier. */
   readonly bytes?: number
   /** In the order of the tiers. */
   readonly places: readonly Place[]
-  /** No tier has it, so that what lies below it is not known. */
+  /** True if no tier has it, so that its links are unknown. */
   readonly isAway: boolean
 }
 
 export type Placed = {
-  /** By name, in the order in which they are asked. */
+  /** Names, in lookup order. */
   readonly tiers: readonly string[]
-  /** From the root on, level by level. */
+  /** From the root, level by level. */
   readonly blocks: readonly PlacedBlock[]
-  /** There are more, or the time was over. */
+  /** True if there are more blocks, or the time ran out. */
   readonly isCut: boolean
 }

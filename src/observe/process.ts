@@ -1,5 +1,5 @@
-// What this process itself takes, under the names that dashboards for Node know. It must be closed: Node goes on measuring
-// otherwise.
+// Resource usage of this process, under the metric names that dashboards for Node expect. Must be
+// closed, because Node continues to measure otherwise.
 import { readdir, readFile } from 'node:fs/promises'
 import { constants, monitorEventLoopDelay, PerformanceObserver } from 'node:perf_hooks'
 import { getHeapSpaceStatistics } from 'node:v8'
@@ -89,7 +89,7 @@ const ofProcess = (startedAt: number): readonly Reading[] => [
   },
 ]
 
-/** On a system without /proc there is no sample. */
+/** No sample on systems without /proc. */
 async function ofLinux(read: () => Promise<number>): Promise<{ readonly value: number }[]> {
   const value = await read().catch(() => Number.NaN)
   return Number.isFinite(value) ? [{ value }] : []
@@ -168,7 +168,7 @@ const ofLoop = (lag: LagWatch): readonly Reading[] => [
 
 type LagWatch = { p99Seconds(): number; maxSeconds(): number; close(): void }
 
-/** Windows of its own: were the delay reset by a scrape, two scrapers would each see half of it. */
+/** Uses windows of its own: if a scrape reset the delay, two scrapers would each see half of it. */
 function watchLag(): LagWatch {
   const delay = monitorEventLoopDelay({ resolution: 20 })
   delay.enable()

@@ -1,22 +1,23 @@
-// The requests that failed last, for the dashboard: a bounded number of them, the newest first. The access log has them all.
+// The most recent failed requests, for the dashboard: bounded, newest first. The access log has all
+// of them.
 import type { Attempt } from './account.ts'
 
-/** A request that was answered with a status from 400 on, or whose answer was cut. */
+/** A request with a status from 400 on, or a truncated response. */
 export type FailedRequest = {
   /** Milliseconds since the epoch. */
   readonly at: number
-  /** As the client was told it (`X-Request-Id`); the log names it too. */
+  /** The `X-Request-Id` of the response, as in the log. */
   readonly request: string | undefined
   readonly client: string | undefined
   readonly method: string
   /** Without its query. */
   readonly path: string
   readonly route: string
-  /** 499: the client left before there was one. */
+  /** 499 if the client left before the response. */
   readonly status: number
   readonly isCut: boolean
   readonly ms: number
-  /** The kind of the failure, and what the client was told. */
+  /** The kind of the failure, and the explanation sent to the client. */
   readonly kind?: string
   readonly why?: string
   readonly attempts?: readonly Attempt[]
@@ -24,7 +25,7 @@ export type FailedRequest = {
 
 export interface RecentFailures {
   note(failed: FailedRequest): void
-  /** The newest first. */
+  /** Newest first. */
   list(): readonly FailedRequest[]
 }
 

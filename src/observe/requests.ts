@@ -1,33 +1,32 @@
-// The counts of requests: by what answered, method, status, and where the bytes came from. One for all gateways that follow
-// one another.
+// Request counts by route, method, status and source. Shared by successive gateways.
 import type { Failure } from '../core/failure.ts'
 import type { Account } from './account.ts'
 import { createHistogram, type Histogram } from './histogram.ts'
 import type { HistogramSample, Sample } from './metrics.ts'
 
-/** An answer that is over. */
+/** A finished response. */
 export type Answered = {
   readonly route: string
   readonly method: string
   readonly status: number
-  /** `hot`, a tier, `upstream`, or `none`: no block was needed. */
+  /** `hot`, a tier, `upstream`, or `none` if no block was needed. */
   readonly source: string
-  /** The client got all of it. */
+  /** True if the client received all of it. */
   readonly isWhole: boolean
-  /** Undefined where no status went out. */
+  /** Undefined if no status was sent. */
   readonly firstByteSeconds: number | undefined
   readonly seconds: number
   readonly bytesIn: number
   readonly bytesOut: number
 }
 
-/** Of the fast path: a request must cost it no more than additions. */
+/** Counts of the fast path, where a request must cost only additions. */
 export type HotCounts = { get: number; getUnchanged: number; head: number; headUnchanged: number; bytes: number }
 
 export interface RequestCounts {
   readonly hot: HotCounts
   answered(answer: Answered): void
-  /** What a program read without HTTP, which has no status. */
+  /** Counts a read by the library, which has no status. */
   read(account: Account): void
   failed(failure: Failure): void
   requests(): Iterable<Sample>
@@ -40,11 +39,11 @@ export interface RequestCounts {
   duration(): Iterable<HistogramSample>
 }
 
-/** The slowest place that bytes were needed from. */
+/** The slowest source that was needed. */
 export const sourceOf = (account: Account | undefined): string =>
   account === undefined ? 'none' : account.fetches > 0 ? 'upstream' : (account.tier ?? 'none')
 
-/** By route and source. */
+/** Counts by route and source. */
 type RouteCounts = {
   readonly labels: Readonly<Record<string, string>>
   bytesOut: number
@@ -52,7 +51,7 @@ type RouteCounts = {
   readonly duration: Histogram
 }
 
-/** By method and status too: one look-up for each request finds all that it is counted in. */
+/** Adds method and status: one lookup per request finds all its counters. */
 type Cell = { readonly place: RouteCounts; readonly labels: Readonly<Record<string, string>>; value: number }
 
 const methods: ReadonlySet<string> = new Set(['GET', 'HEAD', 'POST', 'OPTIONS', 'PUT', 'DELETE', 'PATCH'])
@@ -67,7 +66,7 @@ export function createRequestCounts(): RequestCounts {
   const failures = createTally()
 
   function cellOf({ route, method: given, status, source }: Answered): Cell {
-    // A client may send any word as its method: a series for each would have no end.
+    // Other methods share a series, since clients may send any word.
     const method = methods.has(given) ? given : 'other'
     const key = `${route} ${method} ${status} ${source}`
     const known = cells.get(key)

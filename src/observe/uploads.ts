@@ -1,10 +1,10 @@
-// The counts of uploads and of what providers answered. One for all gateways that follow one another.
+// Counts of uploads and provider responses. Shared by successive gateways.
 import { isFailure } from '../core/failure.ts'
 import { createHistograms, type Histograms } from './histogram.ts'
 import type { Sample } from './metrics.ts'
 import { createTally } from './requests.ts'
 
-/** What the counts see of an upload side: the same in thin mode. */
+/** The part of an upload that is counted, also in thin mode. */
 type CountedUpload = { readonly dagBytes: number }
 type ProviderAttempt = {
   readonly provider: string
@@ -14,7 +14,7 @@ type ProviderAttempt = {
 }
 
 export interface UploadCounts {
-  /** Counts what becomes of an upload; the answer is that of `work`. */
+  /** Counts the outcome of an upload; returns the result of `work`. */
   over<Answer>(work: () => Promise<Answer>, addedOf?: (answer: Answer) => readonly CountedUpload[]): Promise<Answer>
   refused(error: unknown): void
   attempt(attempt: ProviderAttempt): void

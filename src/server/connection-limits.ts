@@ -1,4 +1,4 @@
-// How many connections a configuration allows, and the line in the log while there are too many.
+// The connection limits of a configuration, and the log line while they are reached.
 import type { Config } from '../config/load.ts'
 import type { Clock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
@@ -13,14 +13,14 @@ export function connectionLimits({ limits, trustedProxies }: Config, descriptors
   return {
     most,
     perClient: connectionsPerClient === 'auto' ? Math.max(1, Math.floor(most / 2)) : connectionsPerClient,
-    // Without an address: over a unix socket, where all of them are those of the proxy, or closed already.
+    // An empty address means a unix socket, shared by the proxy's clients, or a closed socket.
     clientOf: (address) => (address === '' || forwarded.isProxy(address) ? undefined : clientOf(address)),
   }
 }
 
 const tellFullEveryMs = 60_000
 
-/** A line in the log while there are too many. */
+/** Logs that the limit is reached, rate-limited. */
 export function createTellFull(log: Log, clock: Clock): (connections: Connections) => void {
   let toldAt = Number.NEGATIVE_INFINITY
   return ({ size: open, ended, refused }) => {

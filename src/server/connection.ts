@@ -1,5 +1,6 @@
-// One connection of a client. A plain GET or HEAD that the response cache has is answered here, by one write; every other byte goes
-// on to `node:http` through a lane, one request after another: the next one waits here, unread, until the answer before it is out.
+// A client's connection. A plain GET or HEAD that the response cache has is answered here by one
+// write; all other bytes pass through a lane to `node:http`, one request at a time: the next one
+// waits here, unparsed, until the previous response was sent.
 import type { ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { isUnixPeer, markUnixPeer } from '../core/wire/loopback.ts'
@@ -16,26 +17,26 @@ export interface ConnectionHost {
   readonly throttle: Throttle
   readonly keepAliveMs: number
   readonly headersMs: number
-  /** The answer of the response cache. Undefined: `node:http` has to find one. */
+  /** The cached response; undefined if `node:http` has to handle the request. */
   hot(request: RequestHead): HotAnswer | undefined
-  /** `node:http` reads from this lane from now on. */
+  /** Makes `node:http` read from this lane. */
   open(lane: Lane): void
-  /** The head of a hot answer. */
+  /** The head of a cached response. */
   headOf(answer: HotAnswer, isLast: boolean): string
-  /** True: this connection ends with the answer that is about to be written. */
+  /** True if the connection closes after the response that is about to be written. */
   isEnding(): boolean
-  /** False: others go first; `connection.goOn` is called when it is its turn. */
+  /** False if other connections go first; `connection.goOn` is then called later. */
   isItsTurn(connection: Connection): boolean
-  /** Ends the connection, which sent nothing in time. */
+  /** Closes a connection that sent nothing in time. */
   isLate(connection: Connection): void
-  /** The answer to a request is out. */
+  /** The response to a request was sent. */
   answered(connection: Connection): void
   over(connection: Connection): void
 }
 
 // Node's parser refuses what is longer.
 const maxHeadBytes = 16 * 1024
-// A small body is copied: one write of a string costs less than two pieces.
+// A smaller body is copied: one write of a string is cheaper than two.
 const joinedBytes = 4096
 
 export class Connection implements Admitted, Throttled, OwnConnection {
@@ -43,22 +44,22 @@ export class Connection implements Admitted, Throttled, OwnConnection {
   refusals: Refusals | undefined
   readonly #host: ConnectionHost
   #lane: Lane | undefined
-  /** How many requests came. */
+  /** The number of requests so far. */
   #requests = 0
-  /** A request is in the lane, and its answer is not out. */
+  /** True while a request is in the lane and its response is not sent. */
   #isOpen = false
   #answer: ServerResponse | undefined
-  /** The beginning of a head whose end did not come yet. */
+  /** The beginning of an incomplete head. */
   #begun = ''
   #body: PassedBody | undefined
   #fields: Fields | undefined
-  /** Nobody but `node:http` knows where its request ends: the answer to it is the last one. */
+  /** True if only `node:http` can tell where the request ends: its response is then the last. */
   #isUnknown = false
-  /** Nothing that comes is read as a request any more. */
+  /** True if incoming bytes are no longer parsed. */
   #isDeaf = false
-  /** Ends a hot answer that the client did not take at once. */
+  /** Ends the accounting of a cached response that the client did not read at once. */
   #unread: (() => void) | undefined
-  /** Came, and waits. */
+  /** Received bytes that wait. */
   #rest: Buffer | undefined
   #isHeld = false
   #isLaneFull = false
@@ -74,7 +75,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
     socket.on('close', this.#onClose)
   }
 
-  /** An answer is under way. */
+  /** True while a response is in progress. */
   get isBusy(): boolean {
     return this.#isOpen || this.socket.writableLength > 0 || this.#rest !== undefined
   }
@@ -83,7 +84,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
     return this.socket.bytesWritten > 0
   }
 
-  /** Of the request that `node:http` is at. */
+  /** The response that `node:http` is handling. */
   get answer(): ServerResponse | undefined {
     return this.#answer
   }
@@ -99,7 +100,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
     this.#flow()
   }
 
-  /** Reads what waits, if it need not wait any longer. */
+  /** Parses waiting bytes if it may. */
   readonly goOn = (): void => {
     const rest = this.#rest
     if (!rest || this.#isHeld || this.socket.destroyed) return
@@ -133,7 +134,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
     }
   }
 
-  /** A head, or as much of it as there is. The answer: where to read on. */
+  /** Parses a head, or as much of it as has arrived. Returns the next offset. */
   #readHead(piece: Buffer, at: number): number {
     const { byteLength } = piece
     const before = this.#begun
@@ -234,10 +235,10 @@ export class Connection implements Admitted, Throttled, OwnConnection {
     this.#flow()
   }
 
-  /** `node:http` read a request of the lane. False: it is not to be answered. */
+  /** `node:http` parsed a request of the lane. Returns false if it must not be answered. */
   enter(response: ServerResponse): boolean {
     if (this.#answer) {
-      // It stands behind one whose answer is the last.
+      // It follows a request whose response is the last.
       this.ignore()
       return false
     }
@@ -251,7 +252,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
     const isKept = this.#answer?.req.complete === true && this.#answer.shouldKeepAlive
     this.#answer = undefined
     this.#isOpen = false
-    // It may have been found out behind its head, which promised more.
+    // Its end may have been found only after its head.
     if (this.#isUnknown && !this.#lane?.writableEnded) this.#lane?.destroySoon()
     if (isKept && this.refusals?.ordinal === this.#requests) this.#host.throttle.answered(this)
     if (this.#rest && this.#host.isItsTurn(this)) this.goOn()
@@ -262,20 +263,23 @@ export class Connection implements Admitted, Throttled, OwnConnection {
     this.#host.throttle.refused(this, this.#requests)
   }
 
-  /** Ends it with an answer that stands for itself. What came, and what comes, is passed over: a reset would take the answer along. */
+  /**
+   * Closes with a self-contained response. Discards received bytes instead of resetting, which
+   * would discard the response too.
+   */
   end(answer: string): void {
     this.ignore()
     this.socket.end(answer)
   }
 
-  /** `node:http` is done with what came, and reads requests anew. */
+  /** `node:http` has consumed the received bytes, and parses requests anew. */
   tunnel(hasMore: boolean): void {
     this.#isUnknown = hasMore
     this.#isOpen = hasMore
     this.#begun = ''
   }
 
-  /** What comes from now on is passed over. */
+  /** Discards bytes from now on. */
   ignore(): void {
     this.#isDeaf = true
     this.#rest = undefined

@@ -1,6 +1,7 @@
-// Bounds the connections of clients, in all and from one address, below the file descriptors of this process: idle ones would
-// take them all, and then no file is opened and no client gets in. At a bound the longest idle connection makes room; where
-// none is idle, the new one is refused. A connection that was accepted just now is not idle: its first request is on the way.
+// Limits connections in total and per client, below the file descriptors of this process: otherwise
+// idle ones could use them all, and no file could be opened. At a limit the longest idle connection
+// is closed; if none is idle, the new one is refused. A newly accepted connection is not idle,
+// because its first request is on the way.
 import { randomUUID } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import type { Socket } from 'node:net'
@@ -8,43 +9,43 @@ import { type Clock, systemClock } from '../core/clock.ts'
 import { problemText } from './problem-text.ts'
 import { createThrottle, type Throttle } from './throttle.ts'
 
-/** A connection of a client. */
+/** A client's connection. */
 export interface Admitted {
   readonly socket: Pick<Socket, 'remoteAddress' | 'once' | 'destroy'>
-  /** An answer is under way. */
+  /** True while a response is in progress. */
   readonly isBusy: boolean
-  /** It was answered before. */
+  /** True after its first response. */
   readonly isAnswered: boolean
-  /** Ends it with this answer. */
+  /** Closes with this response. */
   end(answer: string): void
 }
 
 export type ConnectionLimits = {
   readonly most: number
   readonly perClient: number
-  /** Which client a connection is from. Undefined: a proxy of the operator, which brings many. */
+  /** The client of an address; undefined for a trusted proxy, which carries many. */
   readonly clientOf: (address: string) => string | undefined
 }
 
 export interface Connections {
   readonly throttle: Throttle
-  /** Counts a new connection. False: there is no room for it, and it was answered with a 503. */
+  /** Counts a new connection. Returns false if there is no capacity, after sending a 503. */
   admit(connection: Admitted): boolean
   /** Applies from the next connection on. */
   set(limits: ConnectionLimits): void
   readonly size: number
-  /** The most there may be. */
+  /** The current maximum. */
   readonly most: number
-  /** Idle connections that were ended to make room. */
+  /** Idle connections closed to make room. */
   readonly ended: number
   readonly refused: number
-  /** How often a connection was not read for a while. */
+  /** The number of times that a connection was paused. */
   readonly held: number
-  /** The same, by the limit that was reached. */
+  /** Counts by the limit that was reached. */
   readonly tally: Readonly<Record<ConnectionLimit, Readonly<ConnectionTally>>>
 }
 
-/** As the operator sets them in `limits`. */
+/** Named as in `limits`. */
 export type ConnectionLimit = 'connections' | 'connectionsPerClient'
 
 export type ConnectionTally = { ended: number; refused: number }
@@ -56,20 +57,20 @@ type Open = {
   readonly since: number
 }
 
-// So long the first request of a connection is waited for: the time that a client needs to send it.
+// The time that a client has to send the first request of a connection, in which it is not idle.
 const firstRequestMs = 1000
 
-// Looked at for each new connection at a bound. Busy ones go to the end of the line, so that they are not looked at again
-// and again.
+// Connections examined per new one at a limit. Busy ones move to the end, so that they are not
+// examined repeatedly.
 const looks = 64
 
-// Connections that were refused and whose clients still read that: they take descriptors, too.
+// Refused connections whose clients are still reading: they take descriptors too.
 const mostTurnedAway = 64
 const turnedAwayMs = 1000
 
 export type ConnectionsOptions = {
   readonly clock?: Clock | undefined
-  /** Called for each connection that is ended or refused for a limit. */
+  /** Called for each connection that is closed or refused because of a limit. */
   readonly onFull?: (connections: Connections) => void
 }
 
@@ -101,7 +102,9 @@ export function createConnections(
   const isNew = ({ connection, since }: Open): boolean =>
     !connection.isAnswered && clock.monotonic() - since < firstRequestMs
 
-  /** Closed at once, it would be reset by the request that is on its way, and the answer would be gone with it. */
+  /**
+   * Not closed at once: the request on its way would reset the connection and discard the response.
+   */
   function refuse(connection: Admitted, limit: ConnectionLimit): void {
     for (const first of turnedAway) {
       if (turnedAway.size < Math.min(mostTurnedAway, Math.ceil(limits.most / 16))) break
@@ -119,8 +122,9 @@ export function createConnections(
   }
 
   /**
-   * Ends a connection of the line: of the idle ones that of the client that has most, and of those the oldest. Where none is idle, a
-   * new one of a client that has more than the client that comes: else one client would shut out all others.
+   * Closes an idle connection: of the client with the most, and of those the oldest. If none is
+   * idle, closes a new one of a client that has more than the arriving client: otherwise one client
+   * could shut out all others.
    */
   function makeRoom(line: Set<Open>, limit: ConnectionLimit, comes: Pick<Open, 'clientSet'>): boolean {
     let idle: Open | undefined
@@ -140,13 +144,13 @@ export function createConnections(
     tally[limit].ended++
     onFull(connections)
     forget(chosen)
-    // One that was never answered may have asked by now.
+    // A client without a response so far may have sent a request by now.
     if (chosen.connection.isAnswered) chosen.connection.socket.destroy()
     else refuse(chosen.connection, limit)
     return true
   }
 
-  /** The limit that leaves no room for one more; undefined: there is room, or was made. */
+  /** The limit that is reached; undefined if there is capacity, or was made. */
   function reached(clientSet: Set<Open> | undefined): ConnectionLimit | undefined {
     const comes = { clientSet }
     if (clientSet && clientSet.size >= limits.perClient && !makeRoom(clientSet, 'connectionsPerClient', comes))
@@ -169,7 +173,7 @@ export function createConnections(
         refuse(connection, limit)
         return false
       }
-      // Its own connection may have made room, and the set of the client been taken out with it.
+      // The client's own connection may have been closed, which removes its set.
       const since = clock.monotonic()
       const open: Open = { connection, client, clientSet: client === undefined ? undefined : setOf(client), since }
       all.add(open)
@@ -199,12 +203,12 @@ export function createConnections(
   return connections
 }
 
-/** A quarter of the descriptors is left to files, stores and upstreams. */
+/** Reserves a quarter of the descriptors for files, stores and upstreams. */
 export function connectionsWithin(wanted: number, descriptors: number): number {
   return Math.min(wanted, Math.max(1, Math.floor(descriptors * 0.75)))
 }
 
-/** The files that this process may open beyond those that it has open. Infinite where the system does not tell. */
+/** The number of files that this process may still open; infinite if the system does not tell. */
 export function descriptorsLeft(): number {
   try {
     const most = /^Max open files +(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8'))?.[1]

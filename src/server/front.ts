@@ -1,5 +1,5 @@
-// The front: owns the listening sockets and the connections of one address. It counts, answers from the response cache, hands
-// everything else to `node:http`, lets go and closes; nothing else touches a socket.
+// The front: owns the listening sockets and the connections of one address. It counts, serves from
+// the response cache, and passes everything else to `node:http`; nothing else touches a socket.
 import type { Server as HttpServer, RequestListener } from 'node:http'
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net'
 import { type Clock, systemClock } from '../core/clock.ts'
@@ -15,34 +15,39 @@ import type { Lane } from './lane.ts'
 import { createThrottle } from './throttle.ts'
 
 export type FrontOptions = HttpServerOptions & {
-  /** What the response cache has for a request. */
+  /** Looks up a request in the response cache. */
   readonly hot?: ((request: RequestHead) => HotAnswer | undefined) | undefined
   readonly connections?: Pick<Connections, 'admit' | 'throttle'> | undefined
-  /** Each answer ends its connection. */
+  /** True if each response closes its connection. */
   readonly isEnding?: (() => boolean) | undefined
-  /** How many connections this process has beyond its share, now: so many end behind an answer, and come again elsewhere. */
+  /**
+   * The number of connections above this process's share: as many close after a response, and
+   * reconnect elsewhere.
+   */
   readonly beyondShare?: (() => number) | undefined
   readonly clock?: Clock | undefined
 }
 
 export interface Front {
-  /** Rejects with the error of the system. A function makes a socket listen at a path. */
+  /** Rejects with the system's error. A function argument makes a socket listen at a path. */
   listen(at: { readonly host?: string | undefined; readonly port: number } | ListenAt): Promise<void>
-  /** The connections that this process takes from sockets that another one opened. */
+  /** Accepts connections from a listening socket of another process. */
   share(listening: Server, isUnix: boolean): void
   /** The listening sockets. */
   readonly servers: readonly Server[]
   readonly address: AddressInfo | string | null
-  /** In milliseconds; 0: as long as it likes. */
+  /** In milliseconds; 0 means no timeout. */
   setTimeouts(timeouts: { readonly headersTimeout: number; readonly keepAliveTimeout: number }): void
   stopAccepting(): void
-  /** Takes no more connections, and ends each when its answer is out. Resolves when the last has ended. */
+  /**
+   * Accepts no more connections, and closes each after its response. Resolves when all have closed.
+   */
   close(): Promise<void>
-  /** Cuts all of them. */
+  /** Closes all connections. */
   destroy(): void
-  /** An answer is under way. */
+  /** True while a response is in progress. */
   readonly isBusy: boolean
-  /** Called with each connection that comes. */
+  /** Called with each new connection. */
   onConnection(listener: (socket: Socket) => void): void
 }
 
@@ -50,12 +55,13 @@ export interface Front {
 export type ListenAt = (server: Server, backlog: number) => void
 
 const backlog = 2048
-// libuv takes one connection of a listening socket in each turn of the loop.
+// libuv accepts one connection of a listening socket per event-loop iteration.
 const listeners = process.platform === 'linux' ? 16 : 1
-// Handled as they come; then all wait, and as many are handled at the end of each turn until nobody waits. Where a thousand sockets
-// have something to read, libuv reads them up to 48 times before a timer fires.
+// Chunks handled as they arrive; further ones are queued, and as many are handled at the end of
+// each iteration. With a thousand readable sockets, libuv polls up to 48 times before it runs a
+// timer.
 const piecesInOneTurn = 512
-// Node closes an idle connection a little later than it tells the client.
+// Node closes an idle connection a little later than it announces.
 const keepAliveBufferMs = 1000
 const lookMs = 250
 
@@ -157,7 +163,7 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
   }
 
   async function listenOften(at: { readonly host?: string | undefined; readonly port: number }): Promise<void> {
-    // A socket that shares its port does not tell that another program has it: this one does.
+    // A socket with a shared port does not detect another program on it; this one does.
     const alone = await listenOn((server) => server.listen({ ...at, backlog }))
     const { port } = alone.address() as AddressInfo
     servers.pop()
@@ -187,7 +193,7 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
 
   if (beyondShare) look()
   setTimeouts({ headersTimeout: http.headersTimeout, keepAliveTimeout: http.keepAliveTimeout })
-  // Begins the looks at connections that send no headers.
+  // Starts the checks for connections that send no headers.
   http.emit('listening')
 
   function stopAccepting(): void {
@@ -202,7 +208,7 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
       else await listenOn((server) => server.listen({ ...at, backlog }))
     },
     share(server, isUnix) {
-      // It listens by now, with the defaults of node:net.
+      // It was created with the defaults of node:net.
       Object.assign(server, { allowHalfOpen: true, noDelay: true })
       server.on('connection', (socket: Socket) => accept(socket, isUnix))
       server.on('error', () => {})

@@ -1,5 +1,6 @@
-// A running gateway that a reload replaces while requests go on: new requests go to the newest, and an older one is
-// closed when its last request is answered. A wrong configuration changes nothing.
+// A running gateway that a reload replaces without interrupting requests: new requests go to the
+// newest, and an older one is closed when its last request is answered. A wrong configuration
+// changes nothing.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { ConfigError } from '../config/complaints.ts'
 import type { Log } from '../core/log.ts'
@@ -11,12 +12,12 @@ import type { Kept } from '../wiring/kept.ts'
 export interface Replaceable {
   readonly handler: RequestListener
   readonly admin: RequestListener
-  /** What its response cache has. */
+  /** Looks up its response cache. */
   readonly hot?: HotAnswers['find']
   serves(host: string): boolean
-  /** Notes a request that the server refused itself. */
+  /** Records a request that the server refused itself. */
   refused?(refusal: ParserRefusal): void
-  /** What goes over to the one that replaces it. */
+  /** The parts that its successor takes over. */
   readonly kept?: Kept
   drain(): void
   close(): Promise<void>
@@ -24,16 +25,19 @@ export interface Replaceable {
 
 type Generation<Running> = { readonly running: Running; inFlight: number; onIdle: (() => void) | undefined }
 
-/** On a response: the generation that took its request. */
+/** A property of a response: the generation that took its request. */
 const taken = Symbol('generation')
 
 export interface Reload<Running extends Replaceable> {
   readonly current: Running
   readonly handler: RequestListener
   readonly admin: RequestListener
-  /** Makes the next one and switches to it. False: it could not be made, and the old one stays. One at a time. */
+  /**
+   * Creates the next gateway and switches to it. Returns false if creation failed and the old one
+   * stays. One at a time.
+   */
   replace(make: () => Promise<Running>, graceMs: number): Promise<boolean>
-  /** Resolves when every request was answered, or after `graceMs`; then closes what is open. */
+  /** Resolves when every request was answered, or after `graceMs`; then closes everything. */
   close(graceMs: number): Promise<void>
 }
 
@@ -43,7 +47,7 @@ export function createReload<Running extends Replaceable>(first: Running, log: L
   let turn: Promise<unknown> = Promise.resolve()
   const retiring = new Set<Promise<void>>()
 
-  // One listener for all requests: a closure for each would cost a tenth of a fast-path answer.
+  // Shared by all requests: a closure for each would cost a tenth of a fast-path response.
   function leave(this: Taken): void {
     const generation = this[taken]
     if (!generation) return

@@ -1,4 +1,5 @@
-// The `node:http` server behind the front, with the limits that a public address needs, and a readable answer to malformed HTTP.
+// The `node:http` server behind the front, with limits for a public address, and readable responses
+// to malformed HTTP.
 import { randomUUID } from 'node:crypto'
 import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
@@ -12,21 +13,24 @@ const headerBytes = 16 * 1024
 const lingerMs = 1000
 
 export type HttpServerOptions = {
-  /** The hosts that a client may CONNECT to. Tunnels end here: the gateway never connects anywhere for a client. */
+  /**
+   * Hosts that a client may CONNECT to. Tunnels end here: the gateway never connects anywhere for a
+   * client.
+   */
   readonly tunnels?: (host: string) => boolean
-  /** Called for each request that was refused here and never came to `handle` as a whole. */
+  /** Called for each request that was refused here instead of reaching `handle`. */
   readonly onRefused?: (refusal: ParserRefusal) => void
-  /** For headers that are none of the client's. */
+  /** For headers that are not the client's. */
   readonly moreHeaderBytes?: number
 }
 
-/** The connections as their owner knows them. */
+/** The owner of the connections. */
 export interface Owner {
-  /** The answer that a connection is at. */
+  /** The response in progress on a connection. */
   answerOf(socket: Duplex): ServerResponse | undefined
-  /** Nothing that comes over this connection is read any more. */
+  /** Discards everything that arrives on this connection. */
   ignore(socket: Duplex): void
-  /** Requests begin anew. `hasMore`: what came behind the last one is read already. */
+  /** Restarts parsing. `hasMore`: bytes after the last request were read already. */
   tunnel(socket: Duplex, hasMore: boolean): void
 }
 
@@ -36,23 +40,24 @@ export function createHttpServer(handle: RequestListener, owner: Owner, options:
     {
       connectionsCheckingInterval: headerCheckMs,
       maxHeaderSize: headerBytes + moreHeaderBytes,
-      // request-target.ts refuses it, with an answer that browsers may read.
+      // request-target.ts refuses it, with a response that browsers may read.
       requireHostHeader: false,
     },
     handle,
   )
-  // The upload routes send `100 Continue` themselves, after checking size and token; other routes need none.
+  // The upload routes send `100 Continue` themselves, after checking size and token; other routes
+  // need none.
   server.on('checkContinue', handle)
   server.on('checkExpectation', handle)
   const refuse = refusing(owner, onRefused)
   server.on('clientError', (error: NodeJS.ErrnoException, socket: Duplex) => {
-    // The parser reports further errors after the answer is out.
+    // The parser reports further errors after the response was sent.
     if (socket.writableEnded) return
     if (!socket.writable || error.code === 'ECONNRESET') return void socket.destroy()
     const answer = owner.answerOf(socket)
-    // The answer to what came before is the last one of its connection.
+    // The response to the preceding request is the last one of its connection.
     if (answer?.req.complete) return owner.ignore(socket)
-    // It is the rest of a request whose answer is going out.
+    // The error is in the rest of a request whose response is being sent.
     if (answer?.headersSent) return void socket.destroy()
     const [status, detail] = refusals[error.code ?? ''] ?? [400, 'the request is not well-formed HTTP']
     refuse(socket, status, detail)
@@ -60,9 +65,10 @@ export function createHttpServer(handle: RequestListener, owner: Owner, options:
   const inTunnel = new WeakSet<Duplex>()
   server.on('connect', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     const { url: host = '' } = request
-    // An answer now would be taken for that of an earlier request.
+    // A response now would be taken for that of an earlier request.
     if (owner.answerOf(socket)) return void socket.destroy()
-    // A nested tunnel leads nowhere new, and each costs a parser and listeners for the life of the socket.
+    // A nested tunnel leads nowhere new, and each costs a parser and listeners for the life of the
+    // socket.
     if (inTunnel.has(socket)) return refuse(socket, 403, 'CONNECT inside a CONNECT tunnel is not supported')
     inTunnel.add(socket)
     // A socket that left the parser has no other error listener.
@@ -74,7 +80,7 @@ export function createHttpServer(handle: RequestListener, owner: Owner, options:
     owner.tunnel(socket, head.byteLength > 0)
     server.emit('connection', socket)
   })
-  // Uploads have their own deadlines: a request may take as long as it moves.
+  // Uploads have their own timeouts: a request may take as long as it makes progress.
   server.requestTimeout = 0
   return server
 }
@@ -89,7 +95,7 @@ function lateDetail(): string {
   return 'the headers did not arrive in time'
 }
 
-/** For a connection over which nothing came. */
+/** For a connection on which nothing arrived. */
 export const lateText = (): string =>
   problemText(408, { kind: 'malformed', detail: lateDetail(), requestId: randomUUID() })
 
@@ -98,21 +104,21 @@ const refusing =
   (socket: Duplex, status: number, why: string): void => {
     const { remoteAddress: address = '' } = socket as Socket
     const response = owner.answerOf(socket)
-    // The id that the request was logged with, where it has come so far.
+    // The id in the log, if the request got that far.
     const requestId = (response && requestIdOf(response)) ?? randomUUID()
     socket.end(problemText(status, { kind: 'malformed', detail: why, requestId }))
     endSoon(socket)
     onRefused({ status, why, requestId, address, response })
   }
 
-/** Closing at once would reset a client that is still sending, and take the answer with it. */
+/** Closing at once would reset a client that is still sending, and discard the response. */
 export function endSoon(socket: Duplex): void {
   const timer = setTimeout(() => socket.destroy(), lingerMs)
   timer.unref()
   socket.once('close', () => clearTimeout(timer))
 }
 
-/** Whether it is the address that the client is connected to. */
+/** True for the address that the client is connected to. */
 function isHere(host: string, { localAddress = '', localPort }: Socket): boolean {
   const address = localAddress.replace(/^::ffff:/, '')
   return host === `${address.includes(':') ? `[${address}]` : address}:${localPort}`

@@ -1,17 +1,17 @@
-// The way of a connection into `node:http`: for the server it is the socket; byte for byte, it is read and written through the
-// front, which owns the real one.
+// Connects a client's connection to `node:http`: the server uses it as the socket, while the front,
+// which owns the real one, reads and writes byte for byte.
 import type { Socket } from 'node:net'
 import { Duplex } from 'node:stream'
 
 type Done = (error?: Error | null) => void
 
-/** Makes the socket read on or not. */
+/** Pauses or resumes reading of the socket. */
 export type LaneOwner = { laneIsRead(): void }
 
 export class Lane extends Duplex {
   readonly #socket: Socket
   readonly #owner: LaneOwner
-  /** Called when the system has taken all that was written. */
+  /** Called when the kernel has taken everything written. */
   #done: Done | undefined
   #writes = 0
 
@@ -46,7 +46,8 @@ export class Lane extends Duplex {
     this.#wait(done)
   }
 
-  // Mostly the system takes it at once. Else it is waited for: what is written may be lent until it is taken.
+  // Usually the kernel takes it at once. Otherwise waits, since the buffer may be reused
+  // afterwards.
   #wait(done: Done): void {
     if (this.#socket.writableLength === 0) done()
     else this.#done = done
@@ -69,7 +70,7 @@ export class Lane extends Duplex {
     done(error)
   }
 
-  /** As that of a socket, for an answer that ends its connection. */
+  /** Like a socket's, for a response that closes its connection. */
   destroySoon(): void {
     if (this.writable) this.end()
     if (this.writableFinished) this.destroy()
@@ -81,7 +82,7 @@ export class Lane extends Duplex {
     return this.destroy()
   }
 
-  /** The socket tells each byte that goes in or out, and its owner the end of the time. */
+  /** The socket restarts the timer at each byte, and its owner reports the timeout. */
   setTimeout(ms: number, onTimeout?: () => void): this {
     this.#socket.setTimeout(ms)
     if (onTimeout && ms > 0) this.once('timeout', onTimeout)

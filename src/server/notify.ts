@@ -1,20 +1,26 @@
-// Tells systemd that the gateway is ready, reloads, stops, and is alive (sd_notify). Node has no datagram sockets in the file
-// system, so systemd's own program sends each message: it is there where systemd is.
+// Notifies systemd of readiness, reloads, stop and liveness (sd_notify). Node has no datagram
+// sockets in the file system, so systemd's own program sends each message.
 import { execFile } from 'node:child_process'
 import type { Clock } from '../core/clock.ts'
 import { codeOf } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
 
 export interface Notifier {
-  /** The gateway answers: after a start, and after each reload, `status` says with which result. */
+  /**
+   * Reports that the gateway serves: after a start, and after each reload with its result in
+   * `status`.
+   */
   ready(status: string): void
   reloading(): void
   stopping(): void
-  /** Resolves when what was said is sent, or given up. */
+  /** Resolves when pending messages were sent or abandoned. */
   close(): Promise<void>
 }
 
-/** Runs systemd-notify with these arguments. Rejects when it fails, is missing, or takes longer than this. */
+/**
+ * Runs systemd-notify with these arguments. Rejects if it fails, is missing, or exceeds the
+ * timeout.
+ */
 export type RunNotify = (args: readonly string[], withinMs: number) => Promise<void>
 
 export type NotifyOptions = {
@@ -33,7 +39,7 @@ type Message = {
 const program = 'systemd-notify'
 const messageMs = 5_000
 
-/** Undefined: no service manager wants to know. */
+/** Undefined if no service manager asks for notifications. */
 export function createNotifier({
   environment,
   log,
@@ -41,7 +47,7 @@ export function createNotifier({
   run = runIn(environment),
 }: NotifyOptions): Notifier | undefined {
   if (!environment['NOTIFY_SOCKET']) return undefined
-  /** At most one of each kind, of those the newest: a slow program gathers no queue. */
+  /** At most one message of each kind, the newest: a slow program builds up no queue. */
   let pending: Message[] = []
   let sending: Promise<void> | undefined
   let isMissing = false
@@ -59,7 +65,7 @@ export function createNotifier({
       const why = isMissing
         ? `${program} is not installed; install it, or set Type=exec and no WatchdogSec= in the unit`
         : `${program}: ${error instanceof Error ? error.message.trim() : String(error)}`
-      // Once for each time that it stops working: the watchdog would fill the log.
+      // Logged once per failure period, because the watchdog would fill the log.
       if (!hasFailed) log('warn', 'notify.failed', { why })
       hasFailed = true
     }
@@ -80,7 +86,8 @@ export function createNotifier({
     if (everyMs === undefined) return
     endWatch()
     endWatch = clock.after(everyMs, () => {
-      // What is being sent is a sign of life as well, and one that hangs must not gather others behind it.
+      // Skipped while another message is being sent, which proves liveness too; one that hangs must
+      // not build up a queue.
       if (!sending) say('alive', ['WATCHDOG=1'], Math.min(messageMs, everyMs))
       watch()
     })
@@ -109,7 +116,10 @@ export function createNotifier({
   }
 }
 
-/** Twice in the time that systemd allows. Undefined: it waits for no sign of life of this process, or of its launcher. */
+/**
+ * Half of systemd's watchdog interval. Undefined if it expects no heartbeat of this process or its
+ * launcher.
+ */
 function watchdogMs({ WATCHDOG_USEC, WATCHDOG_PID }: NotifyOptions['environment']): number | undefined {
   if (WATCHDOG_PID && ![process.pid, process.ppid].includes(Number(WATCHDOG_PID))) return undefined
   const ms = Number(WATCHDOG_USEC ?? 0) / 2000

@@ -1,4 +1,4 @@
-// A whole answer with a problem, as text: for a socket that has no response to write it to.
+// A complete error response as text, for a socket without a response object.
 import { STATUS_CODES } from 'node:http'
 import type { FailureKind } from '../core/failure.ts'
 import { corsHeaders } from '../http/wire/cors.ts'

@@ -1,18 +1,18 @@
-// The strict look at a request that came over a socket: where it ends, and what it says, if it is written as nearly all
-// requests are. It never finds a fault: what is outside of this grammar is read by `node:http` alone.
+// A strict parser for the common form of requests. It never rejects: everything outside its grammar
+// is left to `node:http`.
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import type { RequestHead } from '../http/wire/request-head.ts'
 
-/** The header fields of a request. A client of a kept connection sends the same ones again and again. */
+/** The header fields of a request. A client on a kept connection sends the same ones repeatedly. */
 export type Fields = {
   readonly text: string
   readonly headers: IncomingHttpHeaders
   readonly rawHeaders: string[]
-  /** No field stands there twice. */
+  /** True if no field is repeated. */
   readonly isEachOnce: boolean
-  /** Bytes of the body, or that it comes in chunks. Undefined: only `node:http` can tell. */
+  /** The length of the body, or chunked; undefined if only `node:http` can tell. */
   readonly body: number | 'chunked' | undefined
-  /** `close` and `keep-alive`; undefined: the client said neither. */
+  /** The value of Connection; undefined if absent. */
   readonly connection: 'close' | 'keep-alive' | 'other' | undefined
 }
 
@@ -26,7 +26,10 @@ export type ReadHead = {
 const requestLine = /^([A-Z]{3,16}) ([\x21-\x7e]+) HTTP\/1\.([01])\r\n/
 const field = /([!#$%&'*+\-.^_`|~0-9A-Za-z]+):([\t\x20-\x7e\x80-\xff]*)\r\n/y
 
-/** `text`: up to the empty line, with it. `known`: the fields of the request before. Undefined: outside of the grammar. */
+/**
+ * `text`: up to and including the empty line. `known`: the fields of the previous request.
+ * Undefined if outside of the grammar.
+ */
 export function readHead(text: string, known: Fields | undefined): ReadHead | undefined {
   const [line, method, url, minor] = requestLine.exec(text) ?? []
   if (line === undefined || method === undefined || url === undefined || method === 'CONNECT') return undefined
@@ -87,15 +90,15 @@ function bodyOf(headers: IncomingHttpHeaders, rawHeaders: readonly string[]): Fi
   return /^\d{1,15}$/.test(length) ? Number(length) : undefined
 }
 
-/** A request that the front answers itself, as handlers read it. */
+/** A request that the front answers itself, in the form for handlers. */
 export const asRequest = (
   { method, url, fields: { headers, rawHeaders } }: ReadHead,
   socket: IncomingMessage['socket'],
 ): RequestHead => ({ method, url, headers, rawHeaders, socket })
 
-/** A body that is passed on: how far it reaches. */
+/** Finds the end of a body that is passed through. */
 export interface PassedBody {
-  /** The index behind the bytes of this piece, from `at` on, that are part of it. */
+  /** The index after the last byte of the body in this piece, searching from `at`. */
   endIn(piece: Uint8Array, at: number): number
   readonly state: 'open' | 'over' | 'unknown'
 }
@@ -124,11 +127,11 @@ class SizedBody implements PassedBody {
 
 const lineFeed = 10
 
-/** Plain chunks: one with an extension or with trailers is `node:http`'s. */
+/** Plain chunks; extensions and trailers are left to `node:http`. */
 class ChunkedBody implements PassedBody {
   state: PassedBody['state'] = 'open'
   #line = ''
-  /** Of the chunk. Undefined: its size is read. */
+  /** Remaining bytes of the chunk; undefined while its size is read. */
   #left: number | undefined
   #isLast = false
 
@@ -152,7 +155,7 @@ class ChunkedBody implements PassedBody {
   #endLine(): void {
     const line = this.#line
     this.#line = ''
-    // The end of a chunk, and of the empty one that is the last.
+    // The end of a chunk, including the last, empty one.
     if (this.#isLast || this.#left === 0) {
       if (line !== '\r\n') this.state = 'unknown'
       else if (this.#isLast) this.state = 'over'

@@ -1,7 +1,7 @@
-// The server: two listening sockets in front of one gateway, which SIGHUP replaces. It starts in this order: open the
-// sockets, make the gateway, answer the requests that waited; a second process on the address fails before it makes a
-// gateway. It stops: tell it at /readyz, wait until load balancers have seen it, take no new connections, answer open
-// requests, close the gateway.
+// The server: two listening sockets in front of one gateway, which SIGHUP replaces. Startup order:
+// open the sockets, create the gateway, answer waiting requests; so a second process on the address
+// fails before it creates a gateway. Shutdown order: report it at /readyz, wait for load balancers,
+// stop accepting, answer open requests, close the gateway.
 import type { RequestListener } from 'node:http'
 import { ConfigError } from '../config/complaints.ts'
 import type { Config } from '../config/load.ts'
@@ -24,19 +24,22 @@ import { type ListenerKind, listenOnUnix, makeWay, setMode } from './unix-socket
 
 export type ServeOptions<Running extends Replaceable> = {
   readonly config: Config
-  /** Makes and starts a gateway. `previous`: the gateway that it replaces. */
+  /** Creates and starts a gateway. `previous`: the gateway that it replaces. */
   readonly create: (config: Config, options: { readonly previous?: Running | undefined }) => Promise<Running>
   readonly log: Log
   readonly clock?: Clock | undefined
-  /** Further processes, where the configuration wants some. */
+  /** Worker processes, if configured. */
   readonly processes?: Processes | undefined
 }
 
 export interface Serving {
-  /** The real address: port 0 is replaced by the actual port. That of a unix socket is `unix:` and its path. */
+  /**
+   * The actual address: port 0 is replaced by the real port. For a unix socket it is `unix:` and
+   * its path.
+   */
   readonly listen: string
   readonly admin: string | undefined
-  /** Reloads. False: refused (the log has the reasons), and the old gateway goes on. */
+  /** Reloads. Returns false if refused (the log has the reasons), and the old gateway continues. */
   reload(load: () => Config): Promise<boolean>
   close(): Promise<void>
 }
@@ -57,9 +60,9 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   let hot: HotAnswers['find'] = () => undefined
   let config = first
   let closing = false
-  /** Those that a reload left, while clients read from them. */
+  /** Fronts of earlier configurations whose clients are still reading. */
   const left = new Set<Front>()
-  // Looked at once: later the connections themselves are among those that are open.
+  // Measured first: later the connections themselves count as open files.
   const descriptors = descriptorsLeft()
   const onFull = createTellFull(log, clock)
   const connections = createConnections(connectionLimits(first, descriptors), { clock, onFull })
@@ -107,7 +110,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     async reload(load) {
       const isNew = await gateways.replace(async () => {
         const next = load()
-        // Opens new addresses first: a taken one must be known before anything changes.
+        // Opens new addresses first: an address in use must be detected before anything changes.
         const opened = await openSockets(next, fronts, { config, sockets })
         const running = await create(next, { previous: gateways.current }).catch(async (error: unknown) => {
           processes?.abandon()
@@ -128,7 +131,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         }
         return running
       }, config.limits.shutdownTimeout)
-      // This process answers by the new configuration in any case.
+      // This process uses the new configuration in any case.
       if (isNew && !closing)
         await followed()?.catch((error: unknown) => log('error', 'workers.failed', { why: wordsOf(error) }))
       return isNew
@@ -140,20 +143,21 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       log('info', 'server.stopping', { connections: connections.size, lameDuckMs, graceMs })
       gateways.current.drain()
       const workersEnd = processes?.stop(graceMs, lameDuckMs)
-      // Clients that a load balancer sends meanwhile are answered, and their connections end with the answer.
+      // Clients routed here meanwhile are served, and their connections close after the response.
       if (lameDuckMs > 0) await clock.sleep(lameDuckMs)
       const { listen } = sockets
       const until = clock.monotonic() + graceMs
       const closed = [listen.close()]
-      // Idle ones are closed by now: those that are left are being answered.
+      // Idle connections have been closed: the remaining ones have responses in progress.
       await new Promise((resolve) => setImmediate(resolve))
       if (connections.size > 0) log('info', 'server.waiting', { connections: connections.size, graceMs })
-      // What workers hand on is answered here until they have ended.
+      // Requests forwarded by workers are handled here until the workers have exited.
       await workersEnd
       await gateways.close(Math.max(0, until - clock.monotonic()))
       await whileBusy([listen, ...left], until, clock)
       processes?.close()
-      // The admin address is closed last: until then /readyz says that the gateway is stopping. A reload under way has opened others.
+      // The admin address is closed last: until then /readyz reports the shutdown. A reload in
+      // progress may have opened other sockets.
       closed.push(...all(sockets).flatMap((server) => (server === listen ? [] : [server.close()])))
       for (const front of [...all(sockets), ...left]) front.destroy()
       await Promise.all(closed)
@@ -164,7 +168,10 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
 
 const lookMs = 50
 
-/** Hot answers that their clients still read: nothing but their connection is left of them. */
+/**
+ * Waits for cached responses that their clients are still reading, of which only the connection
+ * remains.
+ */
 export async function whileBusy(fronts: readonly Front[], until: number, clock: Clock): Promise<void> {
   while (fronts.some(({ isBusy }) => isBusy) && clock.monotonic() < until) await clock.sleep(lookMs)
 }
@@ -185,7 +192,7 @@ async function tellMoved(
 type Sockets = { readonly listen: Front; readonly admin: Front | undefined }
 type Makers = { readonly listen: () => Front; readonly admin: () => Front }
 
-/** Keeps sockets whose address is the same, and opens the others. All of them, or none. */
+/** Keeps sockets with an unchanged address and opens the others: all of them, or none. */
 async function openSockets(
   config: Config,
   fronts: Makers,
@@ -221,7 +228,10 @@ async function listenOn(address: Address, front: Front, key: ListenerKind): Prom
   return front
 }
 
-/** Of unix sockets that are kept. The gateway that was loaded runs by now: a file that the operator took away is told. */
+/**
+ * Sets the modes of kept unix sockets. The loaded gateway runs already, so a missing file is only
+ * logged.
+ */
 function setModes(config: Config, log: Log): void {
   for (const key of ['listen', 'admin'] as const) {
     const address = config[key]

@@ -1,35 +1,36 @@
-// Clients that ignore `Retry-After` are throttled. Each refusal costs little, and a flood of them makes every other client wait: so
-// their connection is not read for a while, for longer each time. A client that waits as long as the refusal said is not.
+// Throttles clients that ignore `Retry-After`. A refusal is cheap, but a flood of them delays every
+// other client: so their connection is paused, longer each time. A client that waits as requested
+// is never paused.
 import type { Clock } from '../core/clock.ts'
 
 export interface Throttle {
-  /** The `ordinal`th request of this connection was told to come later. */
+  /** The response to the `ordinal`th request of this connection had a Retry-After. */
   refused(throttled: Throttled, ordinal: number): void
-  /** Its answer is out, and the connection goes on. */
+  /** Its response was sent, and the connection goes on. */
   answered(throttled: Throttled): void
-  /** How often a connection was not read for a while. */
+  /** The number of pauses. */
   readonly held: number
 }
 
-/** A connection: `refusals` is kept for `Throttle`. */
+/** A connection; `refusals` belongs to `Throttle`. */
 export interface Throttled {
   refusals: Refusals | undefined
-  /** It is read again when `release` is called. */
+  /** Pauses reading until `release` is called. */
   hold(): void
   release(): void
 }
 
-/** Refusals in a row; `at`: of the last one, or of the moment in which it was read again. */
+/** Consecutive refusals. `at`: the time of the last one, or of the last resumption. */
 export type Refusals = { count: number; at: number; ordinal: number }
 
-/** A page asks for a few things at once. */
+/** A page sends a few requests at once. */
 const free = 2
 const firstMs = 100
-/** `Retry-After` is a second at least. */
+/** `Retry-After` is at least one second. */
 const maxMs = 1000
-/** More or less than that: those who were refused together are not to come back together. */
+/** Jitter, so that clients refused together do not return together. */
 const jitter = 0.25
-/** Read again in one turn of the loop, which answers each of them before it comes to anybody else. */
+/** The maximum resumed per event-loop iteration, which handles them all before other events. */
 const maxInOneTurn = 32
 
 export function createThrottle({

@@ -1,5 +1,5 @@
-// A listener on a unix socket. A process that was killed leaves its file behind, which would keep every later one from
-// listening: it is removed where no process answers at it. libuv removes the file when the listener is closed.
+// Listens on a unix socket. A killed process leaves its file behind, which would prevent listening:
+// it is removed if no process answers on it. libuv removes the file when the listener is closed.
 import { chmodSync, lstatSync, type Stats, unlinkSync } from 'node:fs'
 import { connect, type Server } from 'node:net'
 import type { UnixAddress } from '../config/values/address.ts'
@@ -7,15 +7,17 @@ import { codeOf } from '../core/disk/files.ts'
 
 export type ListenerKind = 'listen' | 'admin'
 
-/** Each process that can open the file of the admin address needs no token: only those of its owner, unless the operator says otherwise. */
+/** Any process that can open the admin socket needs no token, so only its owner can by default. */
 const modes: Readonly<Record<ListenerKind, number>> = { listen: 0o660, admin: 0o600 }
 
 const modeOf = ({ mode }: UnixAddress, kind: ListenerKind): number => mode ?? modes[kind]
 
-/** A process that is alive takes connections at once; one with a full queue refuses with EAGAIN, which is an answer too. */
+/**
+ * A live process accepts at once; one with a full queue refuses with EAGAIN, which counts as alive.
+ */
 const answerMs = 1000
 
-/** Rejects with words that name what is in the way. */
+/** Rejects with an explanation of what blocks the path. */
 export async function makeWay({ path }: UnixAddress): Promise<void> {
   const before = statOf(path)
   if (!before) return
@@ -28,14 +30,15 @@ export async function makeWay({ path }: UnixAddress): Promise<void> {
         ? 'there is a socket that this user may not open; remove it, or listen elsewhere'
         : 'another process answers there; stop it, or listen elsewhere',
     )
-  // Another process may have done the same meanwhile, and listen by now.
+  // Another process may have done the same meanwhile, and listen already.
   const now = statOf(path)
   if (now?.ino === before.ino && now.ctimeMs === before.ctimeMs) unlinkSync(path)
 }
 
 /**
- * Group and others have at no moment more than the mode says. Node binds before `listen` returns. The rights of the owner are left
- * to `chmod`, because the umask is that of every thread: a folder that one of them makes meanwhile must not be closed to us.
+ * Group and others never have more access than the mode allows, since Node binds before `listen`
+ * returns. The owner's access is set by `chmod` instead, because the umask applies to every thread:
+ * a folder created meanwhile must stay accessible.
  */
 export function listenOnUnix(server: Server, address: UnixAddress, kind: ListenerKind, backlog: number): void {
   const before = process.umask(0o077 & ~modeOf(address, kind))
@@ -54,7 +57,7 @@ function statOf(path: string): Stats | undefined {
   return lstatSync(path, { throwIfNoEntry: false })
 }
 
-/** `answers`, `silent`, or the code of the error. */
+/** Returns `answers`, `silent`, or the code of the error. */
 function knock(path: string): Promise<string> {
   return new Promise((resolve) => {
     const socket = connect(path)

@@ -1,5 +1,5 @@
-// Sends spans to a collector of OpenTelemetry by OTLP/HTTP. It holds a bounded number of them for a collector that is slow or
-// down, counts what is lost, and no request ever waits for it.
+// Sends spans to an OpenTelemetry collector by OTLP/HTTP. Buffers a bounded number for a slow or
+// unavailable collector, counts losses, and never delays a request.
 import { promisify } from 'node:util'
 import { gzip } from 'node:zlib'
 import { Agent, request } from 'undici'
@@ -12,12 +12,12 @@ import type { FinishedSpan, SpanRecorder } from '../../core/wire/trace.ts'
 import { otlpOf } from './otlp.ts'
 import type { TraceSettings } from './settings.ts'
 
-/** Spans that the collector took, that found no room here, and that the collector did not take. */
+/** Spans accepted by the collector, dropped from the full queue, and refused by the collector. */
 export type SpanCounts = { sent: number; dropped: number; failed: number }
 
 export interface SpanExporter extends SpanRecorder {
   readonly counts: Readonly<SpanCounts>
-  /** Sends what is left, for a short time. */
+  /** Flushes the queue, for a short time. */
   close(): Promise<void>
 }
 
@@ -36,7 +36,7 @@ const longestPauseMs = 30_000
 const closeMs = 5_000
 const tellEveryMs = 60_000
 const mostAnswerBytes = 64 * 1024
-/** The statuses after which the specification of OTLP has a client try again. */
+/** The statuses after which the OTLP specification requires a retry. */
 const passing: ReadonlySet<number> = new Set([429, 502, 503, 504])
 
 type Outcome =
@@ -154,7 +154,7 @@ export function createSpanExporter({ settings, version, clock, log }: SpanExport
   }
 }
 
-/** A collector may take a part of a batch (`partialSuccess`). */
+/** A collector may accept part of a batch (`partialSuccess`). */
 function rejectedIn(text: string): { readonly rejected: number; readonly why: string } {
   try {
     const { partialSuccess = {} } = JSON.parse(text) as { partialSuccess?: { rejectedSpans?: unknown } }

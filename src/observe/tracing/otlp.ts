@@ -1,9 +1,9 @@
-// Spans as a collector reads them: OTLP in its JSON form.
+// Encodes spans as OTLP JSON.
 import type { FinishedSpan, SpanFacts } from '../../core/wire/trace.ts'
 
 export type SpanSource = {
   readonly version: string
-  /** Of this service. */
+  /** Attributes of this service. */
   readonly resource: SpanFacts
 }
 
@@ -30,7 +30,7 @@ const spanOf = ({ point, kind, name, beganAt, ms, facts, isError }: FinishedSpan
   ...(isError && { status: { code: failed } }),
 })
 
-/** In whole microseconds: as nanoseconds a number of JavaScript would not be exact. */
+/** In whole microseconds, because nanoseconds exceed the exact integers of JavaScript. */
 const nanos = (ms: number): string => `${Math.round(ms * 1000)}000`
 
 const attributesOf = (facts: SpanFacts) =>

@@ -1,5 +1,5 @@
-// Which traces are recorded: the samplers of OpenTelemetry's specification. All services that sample by the same share choose
-// the same traces, because the trace id alone decides.
+// The samplers of the OpenTelemetry specification. All services with the same ratio select the same
+// traces, because the trace id alone decides.
 import { isSampledBy } from '../../core/wire/trace.ts'
 
 export const samplers = [
@@ -14,7 +14,10 @@ export const samplers = [
 export type SamplerName = (typeof samplers)[number]
 export type IsSampled = (traceId: string, parentFlags: string | undefined) => boolean
 
-/** The last 52 bits of a trace id are its random number: more would not fit into a number of JavaScript. */
+/**
+ * The last 52 bits of a trace id are its random number: more would not fit into a JavaScript
+ * number.
+ */
 const digits = 13
 const range = 2 ** 52
 

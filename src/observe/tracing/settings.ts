@@ -1,34 +1,37 @@
-// The standard OTEL_ variables that say whether spans are sent, where to, and how many. An empty one counts as not set, as the
-// specification of OpenTelemetry has it.
+// The standard OTEL_ variables that configure the export of spans. An empty one counts as not set,
+// as the specification requires.
 import { createSampler, type IsSampled, samplers } from './sampler.ts'
 
 export type TraceEnvironment = Readonly<Record<string, string | undefined>>
 
 export type TraceSettings = {
-  /** Of the collector, with the path for spans. */
+  /** The URL of the collector for spans. */
   readonly url: string
   readonly headers: Readonly<Record<string, string>>
-  /** With gzip, before they are sent. */
+  /** True for gzip. */
   readonly isCompressed: boolean
-  /** How long one answer of the collector may take. */
+  /** The response timeout. */
   readonly timeoutMs: number
-  /** How long a span waits for others to be sent with, how many wait at most, and how many are sent at once. */
+  /** The batch interval, the queue limit, and the batch size. */
   readonly everyMs: number
   readonly mostWaiting: number
   readonly mostInBatch: number
-  /** Of this service, on each span. */
+  /** Attributes of this service, on each span. */
   readonly resource: Readonly<Record<string, string>>
   readonly isSampled: IsSampled
 }
 
 export type ReadSettings = {
-  /** Undefined: no span is made. */
+  /** Undefined if spans are off. */
   readonly settings: TraceSettings | undefined
-  /** What cannot be done as it was said. */
+  /** Settings that are not supported or invalid. */
   readonly faults: readonly string[]
 }
 
-/** What the specification has, but for smaller batches: to write one keeps the event loop for a millisecond or two. */
+/**
+ * The specification's defaults, except for smaller batches: encoding one blocks the event loop for
+ * one or two milliseconds.
+ */
 const defaults = { timeoutMs: 10_000, everyMs: 5_000, mostWaiting: 2048, mostInBatch: 256 } as const
 
 export function readTraceSettings(environment: TraceEnvironment): ReadSettings {
@@ -74,7 +77,7 @@ export function readTraceSettings(environment: TraceEnvironment): ReadSettings {
   }
 }
 
-/** The address, or what is wrong with it: it is not repeated, since secrets are put there by mistake. */
+/** The URL, or its error; the value is not repeated, since it may contain secrets by mistake. */
 function urlOf(endpoint: string, isForAllSignals: boolean): URL | string {
   const name = isForAllSignals ? 'OTEL_EXPORTER_OTLP_ENDPOINT' : 'OTEL_EXPORTER_OTLP_TRACES_ENDPOINT'
   const url = URL.canParse(endpoint) ? new URL(endpoint) : undefined
@@ -86,7 +89,7 @@ function urlOf(endpoint: string, isForAllSignals: boolean): URL | string {
   return url
 }
 
-/** `key=value,key=value`, with values encoded as in a URL. */
+/** Parses `key=value,key=value` with URL-encoded values. */
 function readPairs(text: string | undefined, name: string, faults: string[]): Record<string, string> {
   const pairs: Record<string, string> = {}
   for (const part of text?.split(',') ?? []) {

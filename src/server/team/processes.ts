@@ -1,4 +1,4 @@
-// The further processes of a gateway, beside the one that was started: as many as the newest configuration wants.
+// Manages the worker processes that the newest configuration requires.
 import type { ChildProcess } from 'node:child_process'
 import { rmSync } from 'node:fs'
 import type { RequestListener } from 'node:http'
@@ -13,15 +13,15 @@ import type { Front } from '../front.ts'
 import { openDoor } from './door.ts'
 
 export interface Processes {
-  /** What a gateway of this configuration is made with. Undefined: it is alone, and always was. */
+  /** The team for a gateway of this configuration; undefined if it always was a single process. */
   teamFor(config: Config): OwnerTeam | undefined
-  /** The gateway for which a team was asked last could not be made. */
+  /** Reverts the last `teamFor`, because its gateway could not be created. */
   abandon(): void
-  /** The gateway of this configuration answers: the others are as it says. */
+  /** Adjusts the workers to the configuration of the running gateway. */
   follow(gateway: { readonly config: Config; readonly listen: Front; readonly handler: RequestListener }): Promise<void>
-  /** How many of so many connections this process has beyond its share. */
+  /** The number of connections above this process's share. */
   beyondShare(open: number): number
-  /** `lameMs`: for so long they tell their clients with each answer that they go. */
+  /** `lameMs`: the time in which clients receive `Connection: close` with their responses. */
   stop(graceMs: number, lameMs: number): Promise<void>
   close(): void
 }
@@ -40,13 +40,13 @@ type Group = {
   door: Front | undefined
 }
 
-/** Beyond the time in which a gateway gives up by itself. */
+/** The margin above the timeout of the gateway itself. */
 const patienceBeyondMs = 2000
 
 export function createProcesses({ clock, log, start }: ProcessesOptions): Processes {
   let group: Group | undefined
   let next: Group | undefined
-  /** Those of data folders that were left. */
+  /** Workers of data folders that are no longer used. */
   const ending = new Set<Promise<void>>()
   let deadlineMs = 0
 
@@ -86,7 +86,7 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
       group = next
       if (old && old !== group) end(old, config.limits.shutdownTimeout)
       if (!group) return
-      // The data folder is ours by now: what lies there was left by a process that was killed.
+      // This process owns the data folder now, so folders in it are stale.
       if (!group.door) removeOtherPlaces(group.data, group.folder)
       group.door ??= await openDoor(doorOf(group.folder, 0), handler)
       const graceMs = config.limits.shutdownTimeout
@@ -97,7 +97,7 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
       await Promise.all([group?.crew.stop(graceMs, lameMs), ...ending])
     },
     close() {
-      // Of a reload that the end overtook.
+      // From a reload that the shutdown overtook.
       if (next && next !== group) leave(next)
       if (group) leave(group)
       group = undefined

@@ -1,5 +1,5 @@
-// A worker as a server: it answers on the listening sockets that the owner shares with it, and at a door of its own for what the
-// other processes hand on. What it does and when it ends, the owner says.
+// The server of a worker: serves the listening sockets that the owner shares, and an internal
+// socket for requests forwarded by siblings. The owner controls it.
 import { Server as NetServer } from 'node:net'
 import { type Config, configOf } from '../../config/load.ts'
 import type { Clock } from '../../core/clock.ts'
@@ -28,7 +28,7 @@ export type ServeWorkerOptions<Running extends Replaceable> = {
 
 const patienceBeyondMs = 2000
 
-/** Resolves when the owner has told it to end, and all is answered. */
+/** Resolves when the owner has ordered it to end, and all requests are answered. */
 export async function serveWorker<Running extends Replaceable>({
   member,
   create,
@@ -44,7 +44,7 @@ export async function serveWorker<Running extends Replaceable>({
   const connections = createConnections(connectionLimits(config, descriptors), { clock, onFull })
   if (gateways.current.kept) noteConnections(gateways.current.kept, connections)
   let closing = false
-  /** The newest, and those that a reload left while clients read from them. */
+  /** The newest front, and earlier ones whose clients are still reading. */
   const fronts: Front[] = []
   const over = Promise.withResolvers<void>()
 
