@@ -57,17 +57,24 @@ const afterIdle: After = (clock, ms, action) => {
 }
 
 /** Stops waiting for shared work when this caller leaves; the work goes on for the others. */
-export async function orAborted<T>(signal: AbortSignal | undefined, work: Promise<T>): Promise<T> {
+export function orAborted<T>(signal: AbortSignal | undefined, work: Promise<T>): Promise<T> {
   if (!signal) return work
-  const left = Promise.withResolvers<never>()
-  const leave = () => left.reject(signal.reason)
-  if (signal.aborted) leave()
-  signal.addEventListener('abort', leave, { once: true })
-  try {
-    return await Promise.race([left.promise, work])
-  } finally {
-    signal.removeEventListener('abort', leave)
-  }
+  return new Promise((resolve, reject) => {
+    const leave = () => reject(signal.reason)
+    const stop = () => signal.removeEventListener('abort', leave)
+    work.then(
+      (value) => {
+        stop()
+        resolve(value)
+      },
+      (error: unknown) => {
+        stop()
+        reject(error)
+      },
+    )
+    if (signal.aborted) leave()
+    else signal.addEventListener('abort', leave, { once: true })
+  })
 }
 
 const heldUpMs = 50

@@ -351,7 +351,7 @@ class WatchedCall {
   /** It may find nothing, and is waited for by how often the tier had something. */
   readonly #isRead: boolean
   readonly #own = new AbortController()
-  readonly #cut = Promise.withResolvers<never>()
+  #cut: ((why: unknown) => void) | undefined
   #dueMs = 0
   #stop: (() => void) | undefined
 
@@ -366,9 +366,11 @@ class WatchedCall {
     live.add(this)
     if (announces) this.#stop = clock.after(times.lineMs, () => this.tell())
     else this.#begun()
-    // A store of a program's own may throw at once, where it should reject.
-    const called = async () => work(this.#own.signal, () => this.#begun())
-    return Promise.race([called(), this.#cut.promise])
+    // A store of a program's own may throw at once, where it should reject: so does this.
+    return new Promise((resolve, reject) => {
+      this.#cut = reject
+      work(this.#own.signal, () => this.#begun()).then(resolve, reject)
+    })
   }
 
   /** Tells the caller, once, that it need not wait for this alone. `isWell`: the tier is not slow. */
@@ -380,7 +382,7 @@ class WatchedCall {
 
   end(why: unknown): void {
     this.#own.abort(why)
-    this.#cut.reject(why)
+    this.#cut?.(why)
   }
 
   get isEnded(): boolean {

@@ -93,9 +93,10 @@ export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTie
       atHand: (cid, options) =>
         options?.part ? partAtHand(cid, options.part, options.lends) : wholeAtHand(cid, options),
     }),
-    async put(cid, bytes, signal, call) {
-      await orAborted(signal, Promise.resolve(reading.get(blockKey(cid))))
-      return tier.put(cid, bytes, signal, call)
+    put(cid, bytes, signal, call) {
+      const read = reading.get(blockKey(cid))
+      const put = () => tier.put(cid, bytes, signal, call)
+      return read === undefined ? put() : orAborted(signal, read).then(put)
     },
     ...(tier.lacks && { lacks: (cid) => tier.lacks?.(cid) ?? false }),
     ...(tier.holds && { holds: (cid) => tier.holds?.(cid) ?? false }),
