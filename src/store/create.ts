@@ -131,6 +131,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
   const committing = new Set<CarFile>()
   /** Of commits that failed, and may count after a restart: the next commit ends that. */
   const doubtful = new Set<string>()
+  const emptying = new Set<string>()
   /** Files whose blocks are staged: they go with their rows. */
   const staged = new Set<string>()
 
@@ -229,7 +230,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
     try {
       const outcome = await (await writing).commit(operation)
       if (outcome.gone.length > 0 || overcome.length > 0) goOn(removeFiles([...outcome.gone, ...overcome]))
-      for (const name of outcome.left) goOn(empty(name))
+      for (const name of outcome.left) if (!emptying.has(name)) goOn(empty(name))
       for (const name of overcome) doubtful.delete(name)
       return outcome
     } catch (error) {
@@ -240,6 +241,11 @@ export function createStore(folder: string, options: StoreOptions): Store {
 
   /** A file that no upload names: what others still need of it moves, unless that is most of it. */
   async function empty(name: string): Promise<void> {
+    emptying.add(name)
+    await moveFrom(name).finally(() => emptying.delete(name))
+  }
+
+  async function moveFrom(name: string): Promise<void> {
     const rows = await read(leftInSql, [name])
     const used = rows.reduce((sum, { length }) => sum + (length as number), 0)
     const { size } = await stat(join(places.cars, name))

@@ -139,6 +139,7 @@ describe('store', () => {
       await mkdir(join(shadow, '.ino'), { recursive: true })
       const env = { LD_PRELOAD: library, CUT_ROOT: folder, CUT_SHADOW: shadow }
       const writer = await startWriter(folder, new Set(), env)
+      while (writer.kept.size === 0 && writer.child.exitCode === null) await systemClock.sleep(20)
       await systemClock.sleep(300 + randomInt(700))
       await kill(writer)
       await cp(shadow, left, { recursive: true, dereference: true })
