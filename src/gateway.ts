@@ -1,14 +1,14 @@
-// The entry of the library: its types, and createGateway. The parts are put together in
-// library/make.
-// A GET: http/content/fast-path answers from the response cache, or http/app admits the request and
-// http/content/answer makes the answer. content/resolve walks the path block by block; each block
-// comes from retrieval: the tier stack, or one flight (retrieval/fetch) that races the upstreams in
-// the order of retrieval/upstreams/order and lets only proved bytes through, into the answer and
-// the tiers. A failure is a Failure, which http/wire/problem turns into a status. The request's
-// Account records once what happened.
-// A POST: http/add checks size and token, upload/intake parses the body as it streams into blocks,
-// upload/confirm asks the providers side by side, and one commit of the store accepts the upload
-// before the client gets its answer; upload/behind brings it to the holders that lack it.
+// The entry of the library: its types, and createGateway. library/make assembles the parts.
+//
+// A GET: http/content/hot-answers serves the response cache, or http/app admits the request and
+// http/content/answer handles it. content/resolve follows the path block by block. Each block comes
+// from retrieval: a tier, or one flight (retrieval/flight) that races the upstreams in the order of
+// retrieval/upstreams/order. Only verified bytes reach the response and the tiers. A failure is a
+// Failure, which http/wire/problem maps to a status. The Account records the outcome of a request.
+//
+// A POST: http/add checks size and token, upload/intake parses the body into blocks as it streams,
+// upload/confirm sends them to the providers concurrently, and one commit of the store accepts the
+// upload before the response. upload/behind then delivers it to the holders that lack it.
 import './config/node-version.ts'
 import type { RequestListener } from 'node:http'
 import { ConfigError } from './config/complaints.ts'

@@ -1,26 +1,26 @@
-// The mistakes of a configuration, one line each: `config: <key.path>: <what> (expected …)`. A value is shown as the
-// file has it, never with ${…} filled in, and only where it cannot be a secret.
+// The mistakes of a configuration, one line each: `config: <key.path>: <what> (expected …)`. A
+// value is shown as in the file, never with ${…} substituted, and only where it cannot be a secret.
 import { z } from 'zod'
 import { nearest } from './nearest.ts'
 import { renamed } from './renamed.ts'
 
 export type Path = readonly PropertyKey[]
 
-/** A mistake in the whole configuration, at one key, or at a position of the file. */
+/** A mistake in the configuration as such, at a key, or at a position in the file. */
 export type Complaint =
   | string
   | { readonly path: Path; readonly what: string }
   | { readonly position: string; readonly what: string }
 
-/** The position of a value in the file, where it is known: `cidgate.yaml:3:9`. */
+/** The position of a value in the file, if known: `cidgate.yaml:3:9`. */
 export type PositionOf = (path: Path) => string | undefined
 
-/** A configuration that cannot be used. `lines` names each mistake, with the path of its key. */
+/** An invalid configuration. `lines` names each mistake with the path of its key. */
 export class ConfigError extends Error {
   readonly complaints: readonly Complaint[]
-  /** One for each mistake, without its position. */
+  /** One line for each mistake, without its position. */
   readonly lines: readonly string[]
-  /** The same in pieces, for programs. */
+  /** The mistakes as objects, for programs. */
   readonly mistakes: readonly Mistake[]
 
   constructor(complaints: readonly Complaint[], positionOf: PositionOf = () => undefined) {
@@ -73,7 +73,7 @@ export const knownKeys = (issue: z.core.$ZodRawIssue): string | undefined =>
     ? Object.keys(issue.inst.shape).join(' ')
     : undefined
 
-/** `tree` is the file's content before `${…}` is filled in. */
+/** `tree` is the content of the file before ${…} is substituted. */
 export function complaints(issues: readonly Issue[], tree: unknown): Complaint[] {
   return issues.flatMap((issue) => complain(issue, [], tree))
 }
@@ -95,7 +95,7 @@ function complain(issue: Issue, above: Path, tree: unknown): Complaint[] {
   return [{ path, what }]
 }
 
-/** `known`: the keys that may be there. */
+/** `known`: the valid keys. */
 function unknownKey(path: Path, known: readonly string[]): Complaint {
   const name = renamed(path)
   if (name && known.includes(String(name.at(-1)))) return { path, what: `${isCalled}${keyPath(name)}` }
@@ -104,7 +104,7 @@ function unknownKey(path: Path, known: readonly string[]): Complaint {
 
 const isCalled = 'is called '
 
-// A union branch of another type says nothing about what the operator meant.
+// A union branch of another type says nothing about the intention.
 const isOther = (branch: readonly Issue[]): boolean =>
   branch.some(({ code, path }) => path.length === 0 && code !== 'unrecognized_keys')
 
@@ -157,7 +157,10 @@ function describeValue(value: unknown, path: Path, issue: Issue): string {
 const sizeOrTime = /^\d+(?:\.\d+)? ?(?:ms|[smhd]|seconds?|minutes?|hours?|days?|[KMGT]?i?B)$/i
 const variable = /^\$\{[^}]*\}$/
 
-/** A text is shown where a few words are allowed, or where it is no secret by its form: at any other key it may be one. */
+/**
+ * A string is shown if only a few words are valid, or if its form rules out a secret: at any other
+ * key it may be one.
+ */
 function isShown(value: unknown, path: Path, issue: Issue): boolean {
   if (isSecret(path, value)) return false
   if (typeof value !== 'string') return issue.code !== 'invalid_type' || issue.expected !== 'string'
@@ -165,7 +168,9 @@ function isShown(value: unknown, path: Path, issue: Issue): boolean {
   return isChoice || sizeOrTime.test(value) || variable.test(value)
 }
 
-/** `limits.headersTimeout` is a time; the `headers` of an upstream may hold a token. */
+/**
+ * `limits.headersTimeout` is a duration, while the `headers` of an upstream may contain a token.
+ */
 const isTime = (path: Path, value: unknown): boolean =>
   typeof value === 'number' && keyPath(path) === 'limits.headersTimeout'
 
@@ -187,7 +192,10 @@ export function valueAt(tree: unknown, path: Path): unknown {
   return here
 }
 
-/** `cache.tiers[1].path`. A key with spaces, or a long one, is likely to be a value. */
+/**
+ * Formats a path, such as `cache.tiers[1].path`. A long key, or one with spaces, is probably a
+ * value, and hidden.
+ */
 export function keyPath(path: Path): string {
   const text = path.map((key) => (typeof key === 'number' ? `[${key}]` : `.${shown(String(key))}`)).join('')
   return text.replace(/^\./, '') || 'the file'

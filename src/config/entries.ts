@@ -1,12 +1,12 @@
-// A list of backends in the configuration: `use` picks the kind from the registry, whose options are checked with it.
-// Every entry becomes a kind, a name and options.
+// A list of backends in the configuration: `use` selects the kind from the registry, whose schema
+// validates the options. Every entry becomes a kind, a name and options.
 import { z } from 'zod'
 
 export type Kind = { readonly use: string; readonly options: z.ZodType }
 export type Kinds = Readonly<Record<string, Kind>>
 export type BackendEntry = { readonly use: string; readonly name: string; readonly options: unknown }
 
-/** The input type of an entry, discriminated by `use`, which may be absent for the assumed kind. */
+/** The input type of an entry, discriminated by `use`, which is optional for the assumed kind. */
 export type BackendInput<All extends Kinds, Shared = unknown, Assumed extends string = never> = {
   [Use in keyof All & string]: z.input<All[Use]['options']> &
     Shared & { name?: string | undefined } & (Use extends Assumed ? { use?: Use | undefined } : { use: Use })
@@ -37,7 +37,9 @@ function one<Shared extends z.ZodRawShape>(kind: Kind, shared: Shared, isDefault
   return kind.options.safeExtend({ use, name: nameOf().optional(), ...shared })
 }
 
-/** The list for one registry. `All`: its kinds with their options, for the input type. */
+/**
+ * The schema of a list for one registry. `All`: its kinds with their options, for the input type.
+ */
 export function entries<All extends Kinds>(kinds: Kinds): z.ZodType<BackendEntry[], BackendInput<All>[]> {
   const list = listOf(kinds, {}, undefined).transform((all): BackendEntry[] =>
     all.map(({ use, name, ...options }) => ({ use: use ?? '', name: name ?? '', options })),
@@ -46,8 +48,8 @@ export function entries<All extends Kinds>(kinds: Kinds): z.ZodType<BackendEntry
 }
 
 /**
- * The same, with keys that belong to the list and not to the backend: they come out beside `options`. Without `use`, an
- * entry is of the kind `assume`.
+ * The schema of a list whose entries also have keys of the list itself, which appear next to
+ * `options`. Without `use`, an entry has the kind `assume`.
  */
 export function entriesWith<All extends Kinds, Shared extends z.ZodRawShape, Assumed extends string>(
   kinds: Kinds,
@@ -69,7 +71,7 @@ export function entriesWith<All extends Kinds, Shared extends z.ZodRawShape, Ass
   >
 }
 
-/** One backend of a registry, where there is room for one: it has no name. */
+/** The schema of a single backend, without a name. */
 export function entry<All extends Kinds>(kinds: Kinds): z.ZodType<UnnamedEntry, UnnamedInput<All>> {
   const all = Object.values(kinds).map(({ use, options }) => {
     if (!(options instanceof z.ZodObject)) throw new TypeError(`the options of ${use} must be a zod object`)

@@ -1,5 +1,5 @@
-// Turns a YAML file, the environment and the defaults into one frozen Config, or a ConfigError with every mistake. It
-// reads only the files named in it; whether addresses and stores answer is checked later.
+// Builds one frozen Config from a YAML file, the environment and the defaults, or a ConfigError
+// with every mistake. Reads only files; the availability of services and stores is checked later.
 import { resolve } from 'node:path'
 import { fileURLToPath } from 'node:url'
 import {
@@ -20,18 +20,23 @@ import { readYaml } from './yaml.ts'
 
 export type { Config, ConfigInput, Parsed } from './schema.ts'
 
-/** Without a file: `CIDGATE_CONFIG`, or else the default that is shipped. A mistake is told with its position in the file. */
+/**
+ * Loads `file`, or `CIDGATE_CONFIG`, or the shipped default. Mistakes have their position in the
+ * file.
+ */
 export const loadConfig = (file: string | undefined, environment: Environment = process.env): Config =>
   loadWithPositions(file, environment).config
 
-/** The file that is read. */
+/** The file that is loaded. */
 export const configFile = (file: string | undefined, environment: Environment = process.env): string =>
   file ?? (environment.CIDGATE_CONFIG || fileURLToPath(shipped('config/default.yaml')))
 
-/** A check of what the schema accepts. */
+/** A check of a configuration that the schema accepts. */
 export type Rule = (config: Config) => readonly Complaint[]
 
-/** The same, with what the file says, and the positions of its values. `rules`: checks beyond those of every load. */
+/**
+ * Also returns the content of the file and the positions of its values. `rules`: additional checks.
+ */
 export function loadWithPositions(
   file: string | undefined,
   environment: Environment = process.env,
@@ -43,25 +48,25 @@ export function loadWithPositions(
   return { config: valid(parsed, positionOf), positionOf, said }
 }
 
-/** The variable of the environment that gave a value. */
+/** The environment variable that set a value. */
 export const variableOf = (path: readonly PropertyKey[], environment: Environment = process.env): string | undefined =>
   fromOutside.find(({ key, name }) => environment[name] && key.every((part, at) => part === path[at]))?.name
 
 /**
- * For programs that have the configuration as an object: the content of the YAML file, `5s` and `10MiB` included.
- * Sections of another Config may be used in it: `{ ...config, listen: ':80' }`.
+ * Parses a configuration object with the content of the YAML file, including `5s` and `10MiB`. It
+ * may contain sections of another Config: `{ ...config, listen: ':80' }`.
  */
 export const parseConfig = (said: unknown, environment: Environment = {}): Config =>
   parseWith(configSchema, said, environment)
 
-/** The same for a program that brings some providers itself. */
+/** For a program with providers of its own. */
 export const parseConfigBeside = (beside: Beside, said: unknown): Config =>
   beside.providers === 0 ? parseConfig(said) : parseWith(configSchemaBeside(beside), said, {})
 
 const parseWith = (schema: typeof configSchema, said: unknown, environment: Environment): Config =>
   valid(parse(schema, said, environment))
 
-/** `config`: absent where the schema refuses it. */
+/** `config` is undefined if the schema refuses it. */
 type Parse = { readonly config?: Config; readonly mistakes: readonly Complaint[] }
 
 function valid({ config, mistakes }: Parse, positionOf?: PositionOf): Config {
@@ -69,7 +74,10 @@ function valid({ config, mistakes }: Parse, positionOf?: PositionOf): Config {
   return config
 }
 
-/** A secret that is missing is one mistake: a stand-in takes its place, and mistakes that the stand-in causes are left out. */
+/**
+ * A missing secret is one mistake: a placeholder takes its place, and mistakes caused by the
+ * placeholder are dropped.
+ */
 function parse(
   schema: typeof configSchema,
   said: unknown,
@@ -88,13 +96,13 @@ function parse(
   return { ...(config && { config }), mistakes: [...missing, ...others] }
 }
 
-/** This place, one around it, or one within it. */
+/** True for this path, an ancestor or a descendant. */
 const isAbout = (mistake: Complaint, place: Path): boolean =>
   typeof mistake === 'object' &&
   'path' in mistake &&
   mistake.path.every((part, at) => at >= place.length || part === place[at])
 
-/** `said`: as it was before secrets were filled in, for the words about mistakes. */
+/** `said`: the input before secrets were substituted, for error messages. */
 function checked(schema: typeof configSchema, whole: unknown, said: unknown): Parse {
   const result = schema.safeParse(whole, { error: knownKeys, reportInput: false })
   if (!result.success) return { mistakes: complaints(result.error.issues, said) }
@@ -102,25 +110,22 @@ function checked(schema: typeof configSchema, whole: unknown, said: unknown): Pa
   return { config: freeze(madeFrom(config, whole)), mistakes: [] }
 }
 
-/** What a configuration was made from, with everything filled in: for another process, by `configOf`. */
+/** The input of a configuration with everything substituted, for `configOf` in another process. */
 export const inputOf = (config: Config): unknown => Reflect.get(config, source)
 
-/** The configuration of the process that `inputOf` was called in. */
+/** Recreates the configuration from `inputOf` of another process. */
 export const configOf = (input: unknown): Config => valid(checked(configSchema, input, input))
 
-/** Whether this object came from parseConfig, and is not a copy. */
+/** True for a result of parseConfig, false for a copy. */
 export const isConfig = (value: object): value is Config => Object.hasOwn(value, source)
 
-/**
- * The input that a configuration, or a section of it, was made from, with everything filled in: hidden, and not copied
- * with it.
- */
+/** The key of the hidden input of a configuration or section, which is not copied with it. */
 const source = Symbol('source')
 
 function madeFrom<Made extends object>(config: Made, whole: unknown): Made {
   const sections = Object.entries(config).map(([key, section]) => {
     if (typeof section !== 'object' || section === null) return [key, section]
-    // A default may be the same object in every configuration.
+    // Copied, because a default may be the same object in every configuration.
     const own = Array.isArray(section) ? [...section] : { ...section }
     return [key, hide(own, isMapping(whole) ? whole[key] : undefined)]
   })
@@ -129,7 +134,7 @@ function madeFrom<Made extends object>(config: Made, whole: unknown): Made {
 
 const hide = <T extends object>(value: T, made: unknown): T => Object.defineProperty(value, source, { value: made })
 
-/** Replaces parsed sections by their input, which is not filled in again. */
+/** Replaces parsed sections by their input, which is not substituted again. */
 function withoutParsed(said: unknown): { readonly tree: unknown; readonly parsed: Readonly<Record<string, unknown>> } {
   if (!isMapping(said)) return { tree: said, parsed: {} }
   const tree: Record<string, unknown> = {}
@@ -156,7 +161,7 @@ const fromOutside = [
   },
 ] as const
 
-/** Variables of the environment win over the file. */
+/** Environment variables override the file. */
 function withEnvironment(tree: unknown, environment: Environment): unknown {
   return fromOutside.reduce((found, { key, name, read }) => {
     const value = environment[name]
@@ -170,7 +175,7 @@ function placed(tree: unknown, [key, ...below]: readonly string[], value: unknow
   return { ...tree, [key]: placed(tree?.[key], below, value) }
 }
 
-/** Public gateways change: they are data in a file, not part of the program. */
+/** Public gateways change, so they are data in a file, not part of the program. */
 function withPublicUpstreams(tree: unknown, parsed: Readonly<Record<string, unknown>>): unknown {
   if (!isMapping(tree) || parsed.retrieval !== undefined) return tree
   const retrieval = tree.retrieval === undefined ? {} : tree.retrieval
@@ -185,7 +190,7 @@ const publicList = (): PublicList => readYaml(shipped('config/upstreams.yaml')).
 
 const maxReviewDays = 90
 
-/** A note for the operator where this file leaves the upstreams to a list that was reviewed long ago. */
+/** Notes if the configuration uses the default upstreams and their review is old. */
 export function notesOnPublicList(file: string | undefined, now: number): string[] {
   if (valueAt(readYaml(configFile(file)).tree, ['retrieval', 'upstreams']) !== undefined) return []
   const { reviewed } = publicList()

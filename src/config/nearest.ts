@@ -1,13 +1,13 @@
-// What a person meant who typed a word that is none of those that are known.
+// Suggests a known word for a mistyped one.
 
-/** The known word that is at most so many letters away. */
+/** The known word within `most` edits. */
 export function nearest(word: string, known: readonly string[], most: number): string | undefined {
   const near = known.map((one) => ({ one, far: distance(word.toLowerCase(), one.toLowerCase()) }))
   const [best] = near.sort((a, b) => a.far - b.far)
   return best && best.far <= most ? best.one : undefined
 }
 
-/** Letters put in, left out, changed or swapped with their neighbour. */
+/** Damerau–Levenshtein distance: insertions, deletions, changes and swaps of neighbours. */
 function distance(one: string, other: string): number {
   const rows = [Array.from({ length: other.length + 1 }, (_, column) => column)]
   const at = (row: number, column: number): number => rows[row]?.[column] ?? Number.POSITIVE_INFINITY

@@ -1,4 +1,5 @@
-// The first import of the library: on an older Node the other modules fail with messages that do not name the cause.
+// The first import of the library: on an older Node the other modules fail with messages that do
+// not name the cause.
 import { engine } from './package.ts'
 
 const numbers = (version: string): number[] => version.match(/\d+/g)?.map(Number) ?? []

@@ -1,9 +1,9 @@
-// Where this package lies and which version it is, the same for a clone, a compiled build and an installed package.
+// The location and version of this package, in a clone, a build or an installed package.
 import { readFileSync } from 'node:fs'
 
 const manifest = new URL(import.meta.resolve('cidgate/package.json'))
 
-/** A file that is shipped with the package, by its path from the package's root. */
+/** A file of the package by its path from the root. */
 export const shipped = (path: string): URL => new URL(path, manifest)
 
 type Manifest = { readonly version: string; readonly engines: { readonly node: string } }
@@ -12,5 +12,5 @@ const read = JSON.parse(readFileSync(manifest, 'utf8')) as Manifest
 
 export const version: string = read.version
 
-/** The Node that it needs. */
+/** The required Node version. */
 export const engine: string = read.engines.node

@@ -46,7 +46,9 @@ export const renamedKeys: Readonly<Record<string, string>> = {
   'limits.unread': 'limits.maxPendingResponseBytes',
 }
 
-/** The path of the new key, with the positions in lists that `path` has, or undefined where no key was renamed. */
+/**
+ * The path of the new key, with the list indexes of `path`; undefined if the key was not renamed.
+ */
 export function renamed(path: readonly PropertyKey[]): PropertyKey[] | undefined {
   const pattern = path.map((key) => (typeof key === 'number' ? '[]' : `.${String(key)}`)).join('')
   const old = pattern.slice(1)

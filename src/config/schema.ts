@@ -1,5 +1,5 @@
-// Everything an operator may set, in one strict schema, joined from what the gateway and each backend declare. The
-// reference of the configuration is made from the descriptions here (config/schema.json); docs and editors read those.
+// The strict schema of all options, composed of those of the gateway and of each backend. The
+// configuration reference is generated from its descriptions (config/schema.json).
 import { z } from 'zod'
 import { type ProviderKinds, providerKinds } from '../../backends/pinning/index.ts'
 import { type TallyKinds, tallyKinds } from '../../backends/tallies/index.ts'
@@ -23,7 +23,7 @@ import { token } from './values/token.ts'
 
 const count = (least = 1) => z.int().min(least)
 
-/** Providers that a program passes besides the configured ones. */
+/** Providers that a program passes in addition to the configured ones. */
 export type Beside = { readonly providers: number; readonly takers: number }
 
 const pinning = (beside: Beside) =>
@@ -49,7 +49,7 @@ const pinning = (beside: Beside) =>
     .superRefine(({ providers }, context) => {
       const folders = new Set<unknown>()
       for (const [index, { use, options }] of providers.entries()) {
-        // If one entry is malformed, the entries are still as the file has them.
+        // If one entry is malformed, zod passes the entries unparsed.
         if (use !== 'embedded' || options === undefined) continue
         const { path = '' } = options as { path?: string }
         const message = 'is the folder of another provider (expected a `path` of its own)'
@@ -328,17 +328,23 @@ export const configSchemaBeside = (beside: Beside) =>
 
 export const configSchema = configSchemaBeside({ providers: 0, takers: 0 })
 
-/** A configuration that was checked, with every default in it: what `parseConfig` and `loadConfig` give. Frozen. */
+/**
+ * A validated configuration with all defaults: the result of `parseConfig` and `loadConfig`.
+ * Frozen.
+ */
 export type Config = z.output<typeof configSchema> & Parsed
 
 declare const parsed: unique symbol
 
-/** The mark of a configuration that was checked, which its copies keep: `{ ...config, listen: ':80' }`. For the compiler alone. */
+/**
+ * Marks a validated configuration, and its copies `{ ...config, listen: ':80' }`. For the compiler
+ * only.
+ */
 export type Parsed = { readonly [parsed]: true }
 
 /**
- * What an operator may write: the keys of the file `cidgate.yaml`, with units as there (`5s`, `10MiB`, or 0). Backends are
- * told apart by `use`. See docs/configuration.md for what each key does.
+ * The input of a configuration: the keys of `cidgate.yaml`, with its units (`5s`, `10MiB`, or 0).
+ * Backends are discriminated by `use`. See docs/configuration.md for each key.
  */
 export interface ConfigInput extends DeepReadonly<z.input<typeof configSchema>> {}
 

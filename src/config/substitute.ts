@@ -1,5 +1,6 @@
-// `${NAME}` from the environment and `${file:/run/secrets/x}` from a file, in the text values of a configuration. It is
-// done after YAML was read, so that what a secret contains can never become a key. `$${` stands for a plain `${`.
+// Substitutes `${NAME}` from the environment and `${file:/run/secrets/x}` from a file in string
+// values. Runs after the YAML was parsed, so that a secret's content can never become a key. `$${`
+// stands for a literal `${`.
 import { closeSync, openSync, readSync } from 'node:fs'
 import type { Path } from './complaints.ts'
 
@@ -10,8 +11,8 @@ const mostSecretBytes = 64 * 1024
 export type Missing = { readonly path: Path; readonly what: string }
 
 /**
- * The tree with everything filled in. A value that is missing is replaced by a stand-in of its own, which passes for a token or an
- * address. Never shows a secret.
+ * Returns the tree with everything substituted. A missing value is replaced by a placeholder that
+ * is valid as a token or URL. Never shows a secret.
  */
 export function substitute(tree: unknown, environment: Environment): { tree: unknown; missing: Missing[] } {
   const missing: Missing[] = []
@@ -59,7 +60,7 @@ function fromFile(path: string): Substituted {
   }
 }
 
-/** No more than a secret has, and a byte: a device has no end, and says that its size is 0. */
+/** Reads one byte more than the limit of a secret: a device is endless, and reports a size of 0. */
 function beginningOf(path: string): Buffer {
   const bytes = Buffer.alloc(mostSecretBytes + 1)
   const file = openSync(path, 'r')

@@ -1,11 +1,12 @@
-// Whether a configuration can be walked to its end. A mapping that contains itself has none, and thirty lists of a few aliases of the
-// list before make more values than there is time for: both are a few lines of YAML.
+// Checks that a configuration can be traversed. A mapping may contain itself, and thirty lists of a
+// few aliases of the previous list expand to more values than there is time for: both are a few
+// lines of YAML.
 import type { Complaint } from './complaints.ts'
 
 const mostLevels = 64
 const mostValues = 100_000
 
-/** The first key below which there is too much. */
+/** The first key whose subtree is too large. */
 export function tooMuch(tree: unknown): Complaint | undefined {
   if (typeof tree !== 'object' || tree === null) return undefined
   let left = mostValues

@@ -1,4 +1,4 @@
-// Reads a YAML file as plain values, with the position of each.
+// Reads a YAML file as plain values with their positions.
 import { readFileSync } from 'node:fs'
 import {
   type Document,
@@ -44,7 +44,7 @@ export function readYaml(file: string | URL): Read {
   return { tree: plain(document), positionOf }
 }
 
-/** Without what the file has there: it may be a secret that was to be quoted. */
+/** Omits the content of the file, which may be an unquoted secret. */
 function wordsOf({ code, message }: YAMLError): string {
   if (code === 'BAD_ALIAS' || code === 'TAG_RESOLVE_FAILED') return 'a text that begins with * or ! must be quoted'
   return message.replaceAll('\n', ' ').replace(/: .*$/, '')
@@ -60,7 +60,7 @@ function plain(document: Document): unknown {
   }
 }
 
-/** The offset of the key or item, or of its nearest parent in the file. */
+/** The offset of the key or item, or of its nearest ancestor in the file. */
 function offsetOf({ contents }: Document, path: Path): number | undefined {
   let node: unknown = contents
   let at: number | undefined

@@ -1,5 +1,5 @@
-// What is stored and served in tests of backends, made with the ecosystem's own importer: every layout, always the same bytes
-// and CIDs.
+// Content for tests of backends, made with the ecosystem's own importer: every layout, always the
+// same bytes and CIDs.
 import { createHash } from 'node:crypto'
 import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
@@ -31,7 +31,7 @@ export const profileOptions = {
 } as const
 export type ProfileName = keyof typeof profileOptions
 
-/** Bytes that look random, are the same each time, and are quick to make. */
+/** Reproducible bytes that look random, and are fast to generate. */
 export function noise(length: number, seed = 1): Uint8Array {
   const bytes = new Uint8Array(length)
   let state = (seed * 2654435761) >>> 0 || 1
@@ -97,7 +97,7 @@ export async function addDirectory(
 
 const sha256 = (bytes: Uint8Array) => createDigest(0x12, createHash('sha256').update(bytes).digest())
 
-/** Puts one block and names it. */
+/** Adds a block and returns its CID. */
 export function addBlock(blocks: BlockMap, code: number, bytes: Uint8Array): CID {
   const cid = CID.createV1(code, sha256(bytes))
   blocks.set(blockKey(cid), bytes)
@@ -117,10 +117,10 @@ export function addSymlink(blocks: BlockMap, target: string): CID {
 
 export const text = (value: string): Uint8Array => new TextEncoder().encode(value)
 
-/** A piece of `deepV0`. */
+/** The chunk size of `deepV0`. */
 export const deepChunk = 16 * 1024
 
-/** One of everything, in one map. */
+/** Makes every layout in one map. */
 export async function makeContent() {
   const blocks: BlockMap = new Map()
   const evidence = text(JSON.stringify({ name: 'Evidence', description: 'what happened', fileURI: '/ipfs/bafkqaaa' }))
@@ -132,7 +132,7 @@ export async function makeContent() {
     smallV0: await addFile(blocks, noise(1000, 3), 'v0'),
     chunkedV0: await addFile(blocks, noise(700_000, 4), 'v0'),
     chunkedV1: await addFile(blocks, noise(3_300_000, 5)),
-    // Two levels of links, as 50 MB have them, in a sixteenth of the bytes.
+    // Two levels of links, as in a file of 50 MB, in a sixteenth of the bytes.
     deepV0: await addFile(blocks, noise(3_125_000, 6), 'v0', deepChunk),
   }
   const names = {
@@ -160,5 +160,8 @@ export async function makeContent() {
   return { blocks, files, names, directory, manyNames, hamt, symlink, linked, cbor, dagJson: dagJsonDocument, identity }
 }
 
-/** What an upstream serves while it is tested: files, directories and documents of every layout, and their blocks by key. */
+/**
+ * The content of an upstream under test: files, directories and documents of every layout, and
+ * their blocks by key.
+ */
 export type Content = Awaited<ReturnType<typeof makeContent>>

@@ -1,5 +1,5 @@
-// The contract suite of providers, for a stand-in with the wire format of the service or the service itself. Cases that need
-// a service that misbehaves on command are in test/contract/providers.test.ts.
+// The contract suite of providers, for a stand-in with the wire format of the service or the
+// service itself. Cases that need a misbehaving service are in test/contract/providers.test.ts.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Profile, Provider, Upload } from '../../backends/pinning/contract.ts'
@@ -8,16 +8,16 @@ import { type Failure, isFailure } from '../core/failure.ts'
 import { noise } from './content.ts'
 import { memoryUpload } from './upload.ts'
 
-/** A provider while it is tested, and what the test can do to its service. */
+/** A provider under test, and the test's control of its service. */
 export type ProviderUnderTest = {
   readonly provider: Provider
-  /** The same service asked with a secret that is not good; absent where the service asks for none. */
+  /** The same service with a wrong secret; undefined if the service needs none. */
   readonly stranger?: Provider
-  /** For a service that fetches by CID: lets it have the content. */
+  /** Offers the content, for a service that fetches by CID. */
   readonly offer?: (upload: Upload) => Promise<void>
-  /** Has no way to take something back. */
+  /** True if it cannot delete uploads. */
   readonly keepsAll?: boolean
-  /** Profiles it can keep the CID of; all, if not said. */
+  /** The profiles whose CIDs it preserves. Default: all. */
   readonly profiles?: readonly Profile[]
   stop(): Promise<void>
 }
@@ -42,7 +42,7 @@ const uploads: readonly [what: string, bytes: number, profile: Profile][] = [
   ['three chunks, v0', 600_000, 'unixfs-v0-2015'],
 ]
 
-/** The upload, read so far and then something happens. */
+/** The upload, with an event after `least` bytes were read. */
 function readUntil(upload: Upload, least: number, event: () => void): Upload {
   async function* watched<Piece extends Uint8Array | Block>(source: AsyncIterable<Piece>) {
     let read = 0
@@ -61,7 +61,8 @@ function readUntil(upload: Upload, least: number, event: () => void): Upload {
 }
 
 /**
- * Declares the whole suite with node:test. Each case has a service of its own, or the one that `make` gives again and again: no case minds what another left.
+ * Declares the suite with node:test. Each case has a service of its own, or a shared one from
+ * `make`: no case depends on the state that another left.
  */
 export function providerContract(name: string, make: () => Promise<ProviderUnderTest>): void {
   const with_ = (run: (service: ProviderUnderTest) => Promise<void>) => async () => {

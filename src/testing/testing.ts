@@ -1,4 +1,5 @@
-// `cidgate/testing`: what each kind of backend promises, as suites for node:test. Those of cidgate pass the very same ones.
+// `cidgate/testing`: the contracts of each kind of backend as suites for node:test. Those of
+// cidgate pass the same suites.
 export type { Content } from './content.ts'
 export { type ProviderUnderTest, providerContract } from './provider.ts'
 export { type Exception, type TierUnderTest, tierContract } from './tier.ts'

@@ -1,5 +1,6 @@
-// What every tier promises, as a suite for node:test and as cases that can be run one by one: the suite itself is tried on tiers that break a
-// promise each, and must notice. A case that needs the store to fail is run where the harness can make it fail.
+// The contract suite of tiers, for node:test and as single cases: the suite itself is tested on
+// tiers that each break one promise. A case that needs a failing store runs if the harness can make
+// it fail.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
 import { describe, it } from 'node:test'
@@ -9,26 +10,26 @@ import type { Records, Tier } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../core/block.ts'
 import { Failure } from '../core/failure.ts'
 
-/** A tier while it is tested, and what the test can do to its store. */
+/** A tier under test, and the test's control of its store. */
 export type TierUnderTest = {
   readonly tier: Tier
   stop(): Promise<void>
-  /** Another tier on the same store, as after a restart. */
+  /** Opens another tier on the same store, as after a restart. */
   readonly reopen?: () => Promise<Tier>
   /** Takes the store down and brings it back. */
   readonly outage?: { begin(): Promise<void>; end(): Promise<void> }
-  /** The store takes calls and never answers. */
+  /** Makes the store accept calls without responding. */
   readonly silence?: () => void
-  /** The store compares and writes a record in one step. */
+  /** True if the store compares and writes a record atomically. */
   readonly compares?: boolean
-  /** The store itself lets go of a record whose time is over. */
+  /** True if the store itself deletes expired records. */
   readonly forgets?: boolean
 }
 
 export type TierCase = {
   readonly name: string
   readonly needs?: 'reopen' | 'outage' | 'silence' | 'compares' | 'forgets'
-  /** Only where the tier keeps records. */
+  /** Runs only for tiers that keep records. */
   readonly isOfRecords?: boolean
   run(store: TierUnderTest): Promise<void>
 }
@@ -38,7 +39,7 @@ const hour = 3_600_000
 export const cidOf = (bytes: Uint8Array, codec = 0x55): CID =>
   CID.createV1(codec, Digest.create(sha256, createHash('sha256').update(bytes).digest()))
 
-/** Distinct, reproducible bytes with every value in them, most of them no UTF-8. */
+/** Distinct, reproducible bytes with every value in them, mostly invalid UTF-8. */
 export function bytesOf(length: number, seed = 0): Uint8Array {
   const bytes = new Uint8Array(length)
   for (let index = 0; index < length; index++) bytes[index] = index * 167 + (index >> 8) * 59 + seed * 101 + 13
@@ -54,7 +55,7 @@ const calls = (tier: Tier, cid: CID, bytes: Uint8Array) => [
   { name: 'delete', call: (signal?: AbortSignal) => tier.delete(cid, signal) },
 ]
 
-/** Until it is so, or three seconds. */
+/** Waits for the condition, at most three seconds. */
 export async function eventually(
   what: string,
   check: () => Promise<boolean> | boolean,
@@ -328,15 +329,15 @@ function recordsOf({ records }: Tier): Records {
   return records
 }
 
-/** Of what is told of silence, on a machine that is busy with other tests. */
+/** The limit for calls to a silent store, on a machine that is busy with other tests. */
 const soonMs = 10_000
 
-/** A case that does not hold for a tier, by its name. */
+/** The name of a case that does not apply to a tier, with the reason. */
 export type Exception = { readonly test: string; readonly reason: string }
 
 /**
- * Declares the whole suite with node:test: each case on a store of its own, which `make` gives for it. A case that needs what the
- * store cannot do (an outage, a restart, records) is skipped, and says so.
+ * Declares the suite with node:test: `make` creates a store for each case. A case that the store
+ * does not support (an outage, a restart, records) is skipped with a message.
  */
 export function tierContract(
   name: string,
@@ -345,7 +346,8 @@ export function tierContract(
 ): void {
   const names = new Set(tierCases.map((one) => one.name))
   for (const { test } of except) assert.ok(names.has(test), `no such case: ${test}`)
-  // Also where the suites of several tiers run side by side: some cases look at how long it takes.
+  // Sequential, even if the suites of several tiers run in parallel, because some cases measure
+  // time.
   describe(`tier: ${name}`, { concurrency: 1 }, () => {
     for (const one of tierCases)
       it(one.name, async (context) => {

@@ -1,4 +1,5 @@
-// An upload in memory, as the providers get it: readable again and again, as a file, as a CAR, as blocks.
+// An upload in memory, as providers receive it: readable repeatedly, as a file, as a CAR, as
+// blocks.
 import type { CID } from 'multiformats/cid'
 import type { Profile, Upload } from '../../backends/pinning/contract.ts'
 import type { Block } from '../core/block.ts'

@@ -1,5 +1,5 @@
-// The contract suite of upstreams that behave, for the programmable one or a real gateway that holds the content. The reaction
-// of each kind to misbehaviour is in test/contract/upstreams.test.ts.
+// The contract suite of well-behaved upstreams, for the programmable one or a real gateway with the
+// content. Reactions to misbehaviour are tested in test/contract/upstreams.test.ts.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { CID } from 'multiformats/cid'
@@ -8,12 +8,12 @@ import { blockKey, proves } from '../core/block.ts'
 import { isFailure } from '../core/failure.ts'
 import { addCbor, type BlockMap, type Content, deepChunk, makeContent } from './content.ts'
 
-/** An upstream while it is tested. It serves the content that `make` was given. */
+/** An upstream under test, which serves the content given to `make`. */
 export type UpstreamUnderTest = {
   readonly upstream: Upstream
-  /** The same kind at an address without a listener; absent if there is none. */
+  /** The same kind at an address without a listener; undefined if there is none. */
   readonly gone?: Upstream
-  /** Whose IPNS record it has, and the record; absent where it is not asked for records. */
+  /** The key and bytes of its IPNS record; undefined if it serves none. */
   readonly published?: { readonly key: { readonly cid: CID }; readonly record: Uint8Array }
   stop(): Promise<void>
 }
@@ -35,8 +35,8 @@ async function kindOf(work: Promise<unknown>): Promise<string> {
 const nobodys = (): CID => addCbor(new Map(), { nobody: Math.random(), at: Date.now() })
 
 /**
- * Declares the whole suite with node:test. `make` gives an upstream that serves every block of the content, by `blockKey` in
- * `content.blocks`; it is called for each case.
+ * Declares the suite with node:test. `make` is called for each case, and returns an upstream that
+ * serves every block in `content.blocks`, keyed by `blockKey`.
  */
 export function upstreamContract(
   name: string,
@@ -81,7 +81,8 @@ export function upstreamContract(
         const cid = nobodys()
         const began = performance.now()
         assert.equal(await kindOf(upstream.block(cid, signal())), 'not-found')
-        // Some say so; others, Kubo among them, send a CAR without a block, or one that breaks off.
+        // Some upstreams report it; others, such as Kubo, send a CAR that lacks a block or is
+        // truncated.
         const blocks = await pull(upstream, { cid, segments: [], scope: 'entity' }).catch((error: unknown) => {
           assert.ok(isFailure(error, 'not-found') || isFailure(error, 'broken'), String(error))
           return []

@@ -1,4 +1,4 @@
-// The `announce:` section: which indexers are told of what is pinned here.
+// The `announce:` section: the indexers to which pins are announced.
 import { isIP } from 'node:net'
 import { z } from 'zod'
 import { duration } from '../../core/units.ts'
@@ -47,7 +47,7 @@ export function refuseAnnouncingNowhere(
   if (address === undefined)
     return issue('others could not reach this gateway (expected `public`, its https address)', ['announce'])
   const { protocol, hostname } = new URL(address)
-  // Plain HTTP is for tests on one machine: nodes take it at literal addresses alone.
+  // Plain HTTP is for tests on one machine: nodes accept it at literal addresses only.
   if (protocol !== 'https:' && isIP(hostname.replace(/^\[|\]$/g, '')) === 0)
     issue('other nodes ask a name over https alone (expected https://…)', ['public'])
   if (!pinning.providers.some(({ use }) => use === 'embedded'))

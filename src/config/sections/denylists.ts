@@ -1,4 +1,4 @@
-// The `denylists:` section: what is not served, in files or at addresses.
+// The `denylists:` section: lists of denied content, in files or at URLs.
 import { z } from 'zod'
 
 const expected = 'expected a file, an address, or { url, required, copy }'

@@ -1,4 +1,5 @@
-// What a visitor finds who asks for no content: `root:`, the first page, and `contact:`, who answers for this gateway.
+// What a visitor finds who asks for no content: `root:`, the first page, and `contact:`, who
+// answers for this gateway.
 import { z } from 'zod'
 import { contentPath } from '../values/content-path.ts'
 

@@ -1,4 +1,4 @@
-// What one client, and all of them, may ask of this machine: the `limits:` section.
+// The `limits:` section: limits per client and in total.
 import { z } from 'zod'
 import { duration, size } from '../../core/units.ts'
 
@@ -18,7 +18,7 @@ const perClient = z
     error: 'expected `perMinute` beside it',
   })
 
-/** `sharedStore`: the backends that may be named there. */
+/** `sharedStore`: the backends that it can name. */
 export const limits = <SharedStore extends z.ZodType>(sharedStore: SharedStore) =>
   z.strictObject({
     maxConcurrentRequests: count()
@@ -79,7 +79,7 @@ type Sections = {
   readonly upload: { readonly auth: string | { readonly tokens: readonly (string | { readonly quota?: unknown })[] } }
 }
 
-/** A place to count together, and nothing to count. */
+/** Refuses a shared store without limits to share. */
 export function refuseNothingToShare({ limits, upload }: Sections, context: z.RefinementCtx): void {
   const tokens = typeof upload.auth === 'string' ? [] : upload.auth.tokens
   const hasQuota = tokens.some((one) => typeof one === 'object' && one.quota !== undefined)

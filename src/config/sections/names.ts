@@ -1,4 +1,4 @@
-// The `names:` section: which DNS servers are asked for DNSLinks, and how long answers are kept.
+// The `names:` section: DNS servers for DNSLinks, and lifetimes of results.
 import { isIP } from 'node:net'
 import { z } from 'zod'
 import { duration } from '../../core/units.ts'

@@ -1,5 +1,5 @@
-// Uploads that everybody may make are refused where everybody can reach them, unless the operator says that this is meant: what is
-// uploaded is kept for good.
+// Refuses uploads without a token on a public address, unless the operator confirms them, because
+// uploads are stored permanently.
 import type { Complaint } from '../complaints.ts'
 import { type Address, addressText, listensOnLoopback } from '../values/address.ts'
 
@@ -9,7 +9,10 @@ type Sections = {
   readonly pinning: { readonly providers: readonly unknown[] }
 }
 
-/** For a gateway that listens itself: a program that mounts the router decides who reaches it. */
+/**
+ * Only for a gateway with its own listener: a program that mounts the router decides which clients
+ * reach it.
+ */
 export function openUploads({ listen, upload, pinning }: Sections): Complaint[] {
   const takesUploads = upload.forwardTo !== undefined || pinning.providers.length > 0
   if (upload.auth !== 'none' || !takesUploads || listensOnLoopback(listen)) return []

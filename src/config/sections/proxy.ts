@@ -1,4 +1,4 @@
-// The `proxy:` section: paths that the operator hands on to other services.
+// The `proxy:` section: paths forwarded to other services.
 import { z } from 'zod'
 import { duration, size } from '../../core/units.ts'
 import { serviceUrl } from '../values/service-url.ts'

@@ -1,4 +1,4 @@
-// Refuses options that do nothing in thin mode: the operator who wrote them expects an effect.
+// Refuses options without effect in thin mode, because the operator expects one.
 import type { z } from 'zod'
 
 type ThinSections = {
@@ -23,7 +23,7 @@ export function refuseBesideThrough({ upload, pinning }: ThinSections, context: 
   if (pinning.acceptWhileUnavailable)
     refuse(['pinning', 'acceptWhileUnavailable'], 'expected false beside `upload.forwardTo`, which has no queue')
   for (const [index, { use }] of pinning.providers.entries()) {
-    // An embedded provider may hold earlier uploads, and is read.
+    // An embedded provider may hold earlier uploads, which are read.
     if (use === 'embedded') continue
     const message = 'gets nothing beside `upload.forwardTo` (expected no provider, or an embedded one to be read)'
     refuse(['pinning', 'providers', index], message)

@@ -1,15 +1,15 @@
-// Where the gateway listens, as people write it: 127.0.0.1:8080, [::1]:8080, :8080 for every address of the machine, or
-// unix:/run/cidgate/public.sock for a socket in the file system.
+// Listen addresses: 127.0.0.1:8080, [::1]:8080, :8080 for every address of the machine, or
+// unix:/run/cidgate/public.sock for a unix socket.
 import { z } from 'zod'
 
 export type TcpAddress = { readonly host: string; readonly port: number }
-/** `mode`: the permissions of the file. Undefined: those of its kind of listener. */
+/** `mode`: the permissions of the file. Default: those of the kind of listener. */
 export type UnixAddress = { readonly path: string; readonly mode?: number | undefined }
 export type Address = TcpAddress | UnixAddress
 
 export const isUnix = (address: Address): address is UnixAddress => 'path' in address
 
-/** The system's own limit, with the byte that ends the name: 108 on Linux, 104 on macOS. */
+/** The system's limit, including the terminating byte: 108 on Linux, 104 on macOS. */
 const longestPath = process.platform === 'darwin' ? 103 : 107
 
 const expected =
@@ -22,7 +22,7 @@ function parseTcp(text: string): TcpAddress | undefined {
   return match && port <= 65_535 ? { host: match[1] ?? (match[2] || '::'), port } : undefined
 }
 
-/** A text says what is wrong. */
+/** Returns an error as a string. */
 function parseUnix(text: string): UnixAddress | string {
   const [, path, mode] = /^unix:(\/[^\0]*?[^/\0])(?:,mode=0?([0-7]{3}))?$/s.exec(text) ?? []
   if (path === undefined || /,mode=[^/]*$/.test(path)) return expectedUnix
@@ -52,10 +52,13 @@ export function addressText(address: Address): string {
   return host.includes(':') ? `[${host}]:${port}` : `${host}:${port}`
 }
 
-/** As a line for people names it: a URL, or the socket. */
+/** For messages: a URL, or the socket. */
 export const addressShown = (text: string): string => (text.startsWith('unix:') ? text : `http://${text}`)
 
-/** Reached from this machine alone. Behind a unix socket there is usually a proxy, whose clients come from anywhere. */
+/**
+ * True if reachable from this machine only. False for a unix socket: it usually has a proxy, whose
+ * clients come from anywhere.
+ */
 export const listensOnLoopback = (address: Address): boolean =>
   !isUnix(address) && /^(?:127\.|::1$|localhost$)/i.test(address.host)
 
@@ -67,14 +70,14 @@ export function isSameAddress(one: Address | false, other: Address | false): boo
 
 const isEvery = ({ host }: TcpAddress): boolean => host === '::' || host === '0.0.0.0'
 
-/** Port 0 is any free port. */
+/** Port 0 is any free port, so it never collides. */
 function collide(one: Address, other: Address): boolean {
   if (isUnix(one) || isUnix(other)) return isSameAddress(one, other)
   if (one.port === 0 || one.port !== other.port) return false
   return one.host === other.host || isEvery(one) || isEvery(other)
 }
 
-/** Two servers cannot listen on one address. */
+/** Refuses the same address for two listeners. */
 export function refuseOneAddressTwice(
   { listen, admin }: { readonly listen: Address; readonly admin: Address | false },
   context: z.core.$RefinementCtx,

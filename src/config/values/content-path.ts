@@ -1,4 +1,4 @@
-// A path to content as an operator writes it: /ipfs/<cid>[/<path>], or /ipns/<name>.
+// A content path in the configuration: /ipfs/<cid>[/<path>], or /ipns/<name>.
 import { z } from 'zod'
 import { parseCid, parseKey } from '../../core/cid.ts'
 
@@ -6,7 +6,7 @@ const expected = 'expected /ipfs/<cid>[/<path>] or /ipns/<name>'
 
 export const domain = /^[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*\.?$/
 
-/** Checked as the gateway reads it: the operator learns of a mistake at start, not the clients later. */
+/** Validated as by the gateway, so that a mistake is found at startup. */
 function isContentPath(text: string): boolean {
   const [namespace, root = '', ...rest] = text.split('/').filter((part) => part !== '')
   if (rest.some((part) => part === '.' || part === '..')) return false

@@ -1,4 +1,4 @@
-// Addresses of machines, one or a range of them: 127.0.0.1, 10.0.0.0/8, fd00::/8. `unix` is what comes over a unix socket.
+// IP addresses and ranges: 127.0.0.1, 10.0.0.0/8, fd00::/8. `unix` stands for unix sockets.
 import { isIP } from 'node:net'
 import { z } from 'zod'
 

@@ -1,5 +1,5 @@
-// The address of a service that is asked. Who we are there stands in an option of its own, if anywhere: a user and a password in the
-// address would not be sent.
+// The URL of a service. Credentials belong in an option of their own: a user and a password in the
+// URL would not be sent.
 import { z } from 'zod'
 
 export const serviceUrl = () =>

@@ -1,10 +1,11 @@
-// A token that clients send in a header: a token with a space would never match, and a short one could be guessed.
+// A token that clients send in a header: one with a space would never match, and a short one could
+// be guessed.
 import { z } from 'zod'
 import { isUnfilled, size, unfilled } from '../../core/units.ts'
 
 const leastCharacters = 16
 
-/** Each rule for itself, so that a union with this tells which rule was broken. */
+/** Separate rules, so that a union reports which one was broken. */
 export const token = () =>
   z
     .string()
@@ -17,7 +18,10 @@ export const token = () =>
 
 const expected = 'expected a date such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z'
 
-/** The moment at which a token is no longer taken, since the epoch. A date alone: the beginning of that day (UTC). */
+/**
+ * The expiry of a token, as milliseconds since the epoch. A bare date means the beginning of that
+ * day (UTC).
+ */
 const moment = z.string({ error: expected }).transform((text, context) => {
   const isForm = /^\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}(:\d{2}(\.\d+)?)?(Z|[+-]\d{2}:\d{2}))?$/.test(text)
   const at = isForm ? Date.parse(text) : Number.NaN
@@ -36,7 +40,7 @@ const quota = z
   })
   .refine(({ bytes, uploads }) => bytes !== undefined || uploads !== undefined, 'expected `bytes`, `uploads`, or both')
 
-/** A token by itself, or one that has a name, that is written as its hash, or that ends. */
+/** A token as a string, or an object with a name, a hash or an expiry. */
 export const namedToken = () =>
   z.union([
     token(),
