@@ -1,7 +1,8 @@
-// A tier that cannot hold up a request. It watches each call, tells the caller when waiting is no longer worth it, and skips a
-// tier that keeps failing (Failure `unavailable`) until a trial that no request waits for succeeds. It never skips reads of
-// this machine's own disk for being slow, or for one unreadable file: the block may be nowhere else. It judges reads and
-// writes apart: a full disk can still be read.
+// A tier that cannot hold up a request. It watches each call, tells the caller when waiting is no
+// longer worth it, and skips a tier that keeps failing (Failure `unavailable`) until a trial that
+// no request waits for succeeds. It never skips reads of this machine's own disk for being slow, or
+// for one unreadable file: the block may be nowhere else. It judges reads and writes apart: a full
+// disk can still be read.
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import type { Clock } from '../../core/clock.ts'
 import { orAborted, withDeadline } from '../../core/deadline.ts'
@@ -49,16 +50,19 @@ type Times = {
 }
 
 const readTimes: Times = { firstMs: 100, minMs: 25, factor: 2, maxMs: 500, lineMs: 250 }
-// A block on this machine is worth waiting for longer than asking an upstream, also while the machine is busy.
+// A block on this machine is worth waiting for longer than asking an upstream, also while the
+// machine is busy.
 const localTimes: Times = { firstMs: 250, minMs: 250, factor: 2, maxMs: 1000, lineMs: 500 }
-// An upload may be 200 ms later for a store that hangs, and waits longer for one that is known to take longer.
+// An upload may be 200 ms later for a store that hangs, and waits longer for one that is known to
+// take longer.
 const writeTimes: Times = { firstMs: 150, minMs: 25, factor: 1.5, maxMs: 500, lineMs: 1000 }
 
 const defaultDeadlineMs = 1000
 const writesTake = 10
 const probeMs = 10_000
 const defaultFailures = 3
-// Until the first trial; doubles with each that fails. A store is used again within five seconds, however long it was away.
+// Until the first trial; doubles with each that fails. A store is used again within five seconds,
+// however long it was away.
 const defaultPause: Pause = { firstMs: 1000, maxMs: 3500 }
 const maxAtOnce = 8192
 const kept = 32
@@ -70,9 +74,11 @@ const maxStrays = 8
 // A timer of ours that rings later than this tells of our own delay, and is set again.
 const lateMs = 10
 const againMs = 25
-// How much longer a caller waits if this process itself was held up: rarely the cause with a remote store, mostly with a disk.
+// How much longer a caller waits if this process itself was held up: rarely the cause with a remote
+// store, mostly with a disk.
 const heldUpMs = { elsewhere: 50, here: 500 } as const
-// So many times its deadline a call has in any case: a process that is held up all the time would wait for ever.
+// So many times its deadline a call has in any case: a process that is held up all the time would
+// wait for ever.
 const maxTimes = 10
 
 export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
@@ -129,12 +135,18 @@ export function guarded(tier: Tier, options: GuardOptions): GuardedTier {
 /** A call, as the tier makes it. */
 type Work<T> = (signal: AbortSignal, begun: () => void) => Promise<T>
 
-/** The calls of one kind to one tier: how long one is waited for, which ones count against the tier, and whether it is asked at all. */
+/**
+ * The calls of one kind to one tier: how long one is waited for, which ones count against the tier,
+ * and whether it is asked at all.
+ */
 class Calls {
   readonly name: string
   readonly clock: Clock
   readonly announces: boolean
-  /** A call that is slow for this tier counts as a failure at once, and not only when it is given up. */
+  /**
+   * A call that is slow for this tier counts as a failure at once, and not only when it is given
+   * up.
+   */
   readonly slowIsFailure: boolean
   readonly deadlineMs: number
   readonly times: Times
@@ -306,7 +318,9 @@ class Calls {
     if (!this.isOpen) this.#open(error)
   }
 
-  /** Releases all callers that wait for the tier, and cancels its calls that are still in our queue. */
+  /**
+   * Releases all callers that wait for the tier, and cancels its calls that are still in our queue.
+   */
   #open(error: unknown): void {
     const wasOpen = this.isOpen
     this.#openUntil = this.clock.monotonic() + this.#pauseMs
@@ -338,8 +352,8 @@ class Calls {
 }
 
 /**
- * One call. Its clock begins when the tier really works on it: first the caller is told that it is overdue, then it counts as slow,
- * once, and in the end it is given up.
+ * One call. Its clock begins when the tier really works on it: first the caller is told that it is
+ * overdue, then it counts as slow, once, and in the end it is given up.
  */
 class WatchedCall {
   beganAt: number | undefined
@@ -373,7 +387,9 @@ class WatchedCall {
     })
   }
 
-  /** Tells the caller, once, that it need not wait for this alone. `isWell`: the tier is not slow. */
+  /**
+   * Tells the caller, once, that it need not wait for this alone. `isWell`: the tier is not slow.
+   */
   tell(isWell = false): void {
     if (this.isTold) return
     this.isTold = true
@@ -445,7 +461,10 @@ class WatchedCall {
 
 const notTheirs: ReadonlySet<string> = new Set(['cancelled', 'too-large', 'malformed', 'unsupported', 'overloaded'])
 
-/** A failure that says something about the tier, and not about what was asked of it, who asked, or our own queue. */
+/**
+ * A failure that says something about the tier, and not about what was asked of it, who asked, or
+ * our own queue.
+ */
 const isTheirs = (error: unknown): boolean => !(isFailure(error) && notTheirs.has(error.kind))
 
 const silent = (name: string, ms: number): Failure =>

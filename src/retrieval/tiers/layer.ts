@@ -1,4 +1,5 @@
-// One tier in a stack: what is on its way to it, and what is counted of it. It may outlive the stack and go over to the next.
+// One tier in a stack: what is on its way to it, and what is counted of it. It may outlive the
+// stack and go over to the next.
 import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey } from '../../core/block.ts'
@@ -7,11 +8,14 @@ import { Failure, isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { createWriteBehind, type QueuedBlock, type WriteBehind } from './write-behind.ts'
 
-export type LayerOptions = {
+type LayerOptions = {
   readonly clock: Clock
   /** What may wait to be written there. */
   readonly fillBytes?: number | undefined
-  /** All of this machine that a block can be read from, where there was no room to keep it while it waits. */
+  /**
+   * All of this machine that a block can be read from, where there was no room to keep it while it
+   * waits.
+   */
   readonly here: () => Iterable<Layer>
 }
 
@@ -20,8 +24,9 @@ export type SlowLayer = Layer & { readonly writeBehind: WriteBehind }
 
 const defaultDrainMs = 5000
 const sharedRewriteMs = 1000
-// A disk slower than a stream of new blocks slows the stream down a little instead of losing blocks: content read once should
-// be there when every upstream is down. A shared tier delays no reader: it gets the rest from the disk later.
+// A disk slower than a stream of new blocks slows the stream down a little instead of losing
+// blocks: content read once should be there when every upstream is down. A shared tier delays no
+// reader: it gets the rest from the disk later.
 const localWaitMs = 500
 
 export class Layer {
@@ -48,7 +53,10 @@ export class Layer {
         })
   }
 
-  /** Asks it, and counts what became of that. Undefined: it has nothing, or could not say. Rejects only with the reason of `signal`. */
+  /**
+   * Asks it, and counts what became of that. Undefined: it has nothing, or could not say. Rejects
+   * only with the reason of `signal`.
+   */
   async ask<T>(
     signal: AbortSignal | undefined,
     log: Log,
@@ -82,7 +90,10 @@ export class Layer {
     return failure
   }
 
-  /** Writes what waits for the tier, as long as that does not take longer than `drainMs`. The tier stays open. */
+  /**
+   * Writes what waits for the tier, as long as that does not take longer than `drainMs`. The tier
+   * stays open.
+   */
   async close(drainMs = defaultDrainMs): Promise<void> {
     await this.writeBehind?.close(drainMs)
   }

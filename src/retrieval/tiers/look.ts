@@ -1,13 +1,13 @@
-// A question to the slow tiers in turn, the nearest first. The next tier is asked when the one before has nothing, or takes longer than
-// is worth waiting for; a late tier goes on, and the first hit of any tier counts. All who want the same join it; the last one that
-// leaves ends it.
+// A question to the slow tiers in turn, the nearest first. The next tier is asked when the one
+// before has nothing, or takes longer than is worth waiting for; a late tier goes on, and the first
+// hit of any tier counts. All who want the same join it; the last one that leaves ends it.
 import type { Call } from '../../../backends/tiers/contract.ts'
 import { cancelled } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import type { SlowLayer } from './layer.ts'
 
 /** Undefined: the tier has nothing. */
-export type LayerQuestion<T> = (layer: SlowLayer, signal: AbortSignal, call: Call) => Promise<T | undefined>
+type LayerQuestion<T> = (layer: SlowLayer, signal: AbortSignal, call: Call) => Promise<T | undefined>
 
 // Made once: it says nothing of where it is thrown, and finding that out is dear.
 const elsewhere = Object.freeze(new DOMException('another tier has it', 'AbortError'))
@@ -15,9 +15,15 @@ const elsewhere = Object.freeze(new DOMException('another tier has it', 'AbortEr
 export class Look<T> {
   /** Undefined: no slow tier has it, or none could be asked. Rejects only when it was ended. */
   readonly found: Promise<T | undefined>
-  /** Resolves as soon as all were asked, and none of those without an answer is worth waiting for. The look goes on. */
+  /**
+   * Resolves as soon as all were asked, and none of those without an answer is worth waiting for.
+   * The look goes on.
+   */
   readonly overdue: Promise<void>
-  /** Resolves when no tier of this machine has it, or could say so. They may be slow because we are busy. */
+  /**
+   * Resolves when no tier of this machine has it, or could say so. They may be slow because we are
+   * busy.
+   */
   readonly here: Promise<void>
   readonly #layers: readonly SlowLayer[]
   readonly #log: Log
@@ -48,7 +54,10 @@ export class Look<T> {
     this.#askNext()
   }
 
-  /** Whether each tier that was asked so far said whether it has it: none failed, and none that was late still owes its answer. */
+  /**
+   * Whether each tier that was asked so far said whether it has it: none failed, and none that was
+   * late still owes its answer.
+   */
   get haveAnswered(): boolean {
     return this.#owing.size === 0
   }

@@ -1,5 +1,6 @@
-// Wraps a tier that other programs may write to: every block read from it is hashed. Bytes that do not match their CID are a
-// miss, and are deleted before the miss is reported, so that the right ones can replace them.
+// Wraps a tier that other programs may write to: every block read from it is hashed. Bytes that do
+// not match their CID are a miss, and are deleted before the miss is reported, so that the right
+// ones can replace them.
 import { hash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
@@ -9,12 +10,12 @@ import { orAborted } from '../../core/deadline.ts'
 import type { AtHand, AtHandOptions, ByteSpan } from '../../core/disk/at-hand.ts'
 import type { Log } from '../../core/log.ts'
 
-export type ProvedTier = Tier & {
+type ProvedTier = Tier & {
   /** Blocks that were not what their key says. */
   readonly corrupt: number
 }
 
-export type ProvedOptions = {
+type ProvedOptions = {
   readonly log: Log
   readonly onCorrupt?: ((tier: string, cid: CID) => void) | undefined
 }
@@ -22,7 +23,8 @@ export type ProvedOptions = {
 export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTier {
   const proofs = createChunkProofs()
   let corrupt = 0
-  // What a read under way finds corrupt is deleted, and must not take with it what is written meanwhile.
+  // What a read under way finds corrupt is deleted, and must not take with it what is written
+  // meanwhile.
   const reading = new Map<string, Promise<unknown>>()
 
   async function noted<T>(key: string, read: Promise<T>): Promise<T> {
@@ -59,7 +61,10 @@ export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTie
     return undefined
   }
 
-  /** What does not match is left to `get`, which reads it again, and deletes and counts what is corrupt. */
+  /**
+   * What does not match is left to `get`, which reads it again, and deletes and counts what is
+   * corrupt.
+   */
   function wholeAtHand(cid: CID, options: AtHandOptions | undefined): AtHand | undefined {
     const held = tier.atHand?.(cid, options)
     if (!held || proves(cid, held.bytes)) return held
@@ -110,8 +115,9 @@ export function proved(tier: Tier, { log, onCorrupt }: ProvedOptions): ProvedTie
   }
 }
 
-// A part of a block is proved without hashing all of it: when a block is proved, the digests of its chunks are made of the same bytes
-// and kept in this process; a part is read as whole chunks, and each has to match its digest.
+// A part of a block is proved without hashing all of it: when a block is proved, the digests of its
+// chunks are made of the same bytes and kept in this process; a part is read as whole chunks, and
+// each has to match its digest.
 
 interface ChunkProofs {
   /** Of a block that has just been proved. */

@@ -1,6 +1,6 @@
-// The tiers as one: fastest first, and itself a tier. A block found in a slow one is brought to those before it; a new one
-// is in memory at once and in the slow ones soon, behind the request. A tier that fails is passed over: for a reader of
-// the stack there are hits and misses only.
+// The tiers as one: fastest first, and itself a tier. A block found in a slow one is brought to
+// those before it; a new one is in memory at once and in the slow ones soon, behind the request. A
+// tier that fails is passed over: for a reader of the stack there are hits and misses only.
 import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey, isIdentity } from '../../core/block.ts'
@@ -16,11 +16,11 @@ import type { FillStats } from './write-behind.ts'
 
 export type TierHit = { readonly bytes: Uint8Array; readonly tier: string }
 /** A block, or a part of it, that was had at once. */
-export type HitAtHand = AtHand & { readonly tier: string; readonly isMemory: boolean }
+type HitAtHand = AtHand & { readonly tier: string; readonly isMemory: boolean }
 export type TierFailure = { readonly tier: string; readonly failure: Failure }
 /** Who takes it leaves it, once. */
 export type TierLook = Pick<Look<TierHit>, 'found' | 'overdue' | 'here' | 'haveAnswered' | 'leave'>
-export type TierFailed = (tier: string, error: unknown) => void
+type TierFailed = (tier: string, error: unknown) => void
 
 export type TierStats = FillStats & {
   readonly tier: string
@@ -31,43 +31,58 @@ export type TierStats = FillStats & {
 }
 
 export type TierStack = Omit<Tier, 'atHand' | 'peek'> & {
-  /** Looks into this process only: memory, and what waits to be written. Counts a hit, and no miss. */
+  /**
+   * Looks into this process only: memory, and what waits to be written. Counts a hit, and no miss.
+   */
   near(cid: CID): TierHit | undefined
-  /** The same, and in files that are in the page cache. Undefined: it may be in a tier all the same. */
+  /**
+   * The same, and in files that are in the page cache. Undefined: it may be in a tier all the same.
+   */
   atHand(cid: CID, options?: AtHandOptions): HitAtHand | undefined
-  /** Whether no tier has it, as far as is known without asking. Then this counts as a miss of each. */
+  /**
+   * Whether no tier has it, as far as is known without asking. Then this counts as a miss of each.
+   */
   lacks(cid: CID): boolean
   /** Whether a tier of this machine surely has it, known at once. Counts nothing. */
   holds(cid: CID): boolean
   /** Asks the slow tiers, once for all who want the block. */
   look(cid: CID): TierLook
   /**
-   * Asks the slow tiers once more, also those that failed lately, and waits for all of them. `failed`: called for each that could
-   * not say whether it has it. Rejects only with the reason of `signal`.
+   * Asks the slow tiers once more, also those that failed lately, and waits for all of them.
+   * `failed`: called for each that could not say whether it has it. Rejects only with the reason of
+   * `signal`.
    */
   lookAgain(cid: CID, signal: AbortSignal, failed?: TierFailed): Promise<TierHit | undefined>
   /** `get`, with the tier it came from. Waits for as long as it is worth it. */
   find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined>
-  /** Whether a tier that is only read has it, which are the pins and uploads on this machine. Rejects where one cannot be asked. */
+  /**
+   * Whether a tier that is only read has it, which are the pins and uploads on this machine.
+   * Rejects where one cannot be asked.
+   */
   isPinned(cid: CID, signal: AbortSignal): Promise<boolean>
-  /** Puts a block that came for a reader. A promise: there is no room for it to wait, and its reader waits a little. */
+  /**
+   * Puts a block that came for a reader. A promise: there is no room for it to wait, and its reader
+   * waits a little.
+   */
   keep(cid: CID, bytes: Uint8Array): void | Promise<void>
   /**
-   * For an upload: resolves when memory and every shared tier has it, naming the shared tiers that failed or take longer
-   * than is worth waiting for. The others get it behind, but for those after a tier of this machine that keeps it for good.
-   * Rejects only with the reason of `signal`.
+   * For an upload: resolves when memory and every shared tier has it, naming the shared tiers that
+   * failed or take longer than is worth waiting for. The others get it behind, but for those after
+   * a tier of this machine that keeps it for good. Rejects only with the reason of `signal`.
    */
   store(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<{ readonly failed: readonly TierFailure[] }>
   /** The tiers that other instances see too. */
   readonly shared: readonly string[]
-  /** For a block that a shared tier lacks: resolves when it has the block, and rejects as it does. */
+  /**
+   * For a block that a shared tier lacks: resolves when it has the block, and rejects as it does.
+   */
   bring(tier: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void>
   /** Looks at every tier once; those that are of no use are named, and passed over from then on. */
   probeAll(signal?: AbortSignal): Promise<readonly TierFailure[]>
   stats(): readonly TierStats[]
 }
 
-export type TierStackOptions = {
+type TierStackOptions = {
   readonly clock?: Clock
   readonly log?: Log
   /** For each slow tier: what may wait to be written there. */
@@ -77,16 +92,22 @@ export type TierStackOptions = {
 }
 
 /**
- * Leaves of this size are pieces of files that stream by: in memory they would push everything else out, and from a disk of this
- * machine they are read again for little more than their hash.
+ * Leaves of this size are pieces of files that stream by: in memory they would push everything else
+ * out, and from a disk of this machine they are read again for little more than their hash.
  */
 export const largeLeafBytes = 256 * 1024
 
-/** A block that is all of its buffer never changes (`Tier`); a part of one is the caller's to write over. */
-export const keepable = (bytes: Uint8Array): Uint8Array =>
+/**
+ * A block that is all of its buffer never changes (`Tier`); a part of one is the caller's to write
+ * over.
+ */
+const keepable = (bytes: Uint8Array): Uint8Array =>
   bytes.byteLength === bytes.buffer.byteLength ? bytes : new Uint8Array(bytes)
 
-/** Closes tiers that were passed in. It does not close a layer that was passed in, which may be part of another stack. */
+/**
+ * Closes tiers that were passed in. It does not close a layer that was passed in, which may be part
+ * of another stack.
+ */
 export function createTierStack(parts: readonly (Tier | Layer)[], options: TierStackOptions = {}): TierStack {
   const { clock = systemClock, log = silentLog, fillBytes, drainMs } = options
   const all: readonly Layer[] = parts.map((part) =>
@@ -137,7 +158,8 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
       const one = layer.tier.atHand?.(cid, options)
       if (!one) continue
       missed(fast)
-      // What links to other blocks is read by each reader of them. A leaf is at hand for a hash of it, and has no need of memory.
+      // What links to other blocks is read by each reader of them. A leaf is at hand for a hash of
+      // it, and has no need of memory.
       if (cid.code !== codec.raw && !options?.part) remember(cid, one.bytes)
       layer.hits++
       return { ...one, tier: layer.tier.name, isMemory: false }
@@ -160,13 +182,19 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
 
   // By asking the slow ones.
 
-  /** A tier that surely lacks it, as far as it knows, is asked last: its look at the disk would be in the way of each block. */
+  /**
+   * A tier that surely lacks it, as far as it knows, is asked last: its look at the disk would be
+   * in the way of each block.
+   */
   function likelyFirst(cid: CID): readonly SlowLayer[] {
     const lacking = slow.filter(({ tier }) => tier.lacks?.(cid))
     return lacking.length === 0 ? slow : [...slow.filter((layer) => !lacking.includes(layer)), ...lacking]
   }
 
-  /** Fills every tier that is asked before the one that has it. A failed fill is counted there; no reader waits for it. */
+  /**
+   * Fills every tier that is asked before the one that has it. A failed fill is counted there; no
+   * reader waits for it.
+   */
   function fillBefore(found: Layer, cid: CID, bytes: Uint8Array): void {
     for (const layer of all.slice(0, all.indexOf(found))) {
       if (!layer.writeBehind) putInto(layer, cid, bytes)

@@ -1,5 +1,6 @@
-// The write-behind queue of one slow tier: bounded, a few writes at once, and for each key one operation at a time in the order of
-// the calls, so that a running write never undoes a delete. Waiting blocks can be read.
+// The write-behind queue of one slow tier: bounded, a few writes at once, and for each key one
+// operation at a time in the order of the calls, so that a running write never undoes a delete.
+// Waiting blocks can be read.
 import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey } from '../../core/block.ts'
@@ -10,7 +11,7 @@ import { Failure, isFailure } from '../../core/failure.ts'
 /** `bytes` undefined: it waits by name, and is read again when it is its turn. */
 export type QueuedBlock = { readonly cid: CID; readonly bytes: Uint8Array | undefined }
 
-export type WriteBehindOptions = {
+type WriteBehindOptions = {
   readonly tier: Tier
   readonly clock: Clock
   readonly maxBytes?: number
@@ -21,8 +22,8 @@ export type WriteBehindOptions = {
   /** How long `put` waits for room in the queue before the block is dropped. 0: not at all. */
   readonly waitMs?: number
   /**
-   * Reads a block again. With this no caller waits for the tier: a block that finds no room waits by name only, and the queue
-   * waits while the tier is skipped.
+   * Reads a block again. With this no caller waits for the tier: a block that finds no room waits
+   * by name only, and the queue waits while the tier is skipped.
    */
   readonly reread?: ((cid: CID) => Promise<Uint8Array | undefined>) | undefined
   /** Called with a block that the tier did not take, unless it was deleted meanwhile. */
@@ -40,12 +41,15 @@ export type FillStats = {
 }
 
 export interface WriteBehind {
-  /** Takes a block whose buffer no caller changes any more. A promise: the caller waits for room. Never rejects. */
+  /**
+   * Takes a block whose buffer no caller changes any more. A promise: the caller waits for room.
+   * Never rejects.
+   */
   put(cid: CID, bytes: Uint8Array): void | Promise<void>
   /**
-   * Writes at once, after running work on this key; rejects as the tier does. What was written just now is written again only
-   * if the tier says that it lost it. A caller that was told that it is overdue need not wait: the write goes on in the
-   * background, within bounds.
+   * Writes at once, after running work on this key; rejects as the tier does. What was written just
+   * now is written again only if the tier says that it lost it. A caller that was told that it is
+   * overdue need not wait: the write goes on in the background, within bounds.
    */
   write(cid: CID, bytes: Uint8Array, call?: Call): Promise<void>
   /** Forgets what waits for this key, then deletes it from the tier. */
@@ -69,11 +73,15 @@ type Writing = {
 const leastPauseMs = 250
 const maxNames = 16_384
 const fullPart = 0.75
-// More than this at once comes for a reader, and writing takes processor time from it: it is written when nothing came for a moment,
-// or that has gone on for long, or the queue is getting full.
+// More than this at once comes for a reader, and writing takes processor time from it: it is
+// written when nothing came for a moment, or that has gone on for long, or the queue is getting
+// full.
 const burstBytes = 256 * 1024
 const soon = { quietMs: 50, maxMs: 1000 } as const
-/** A tier elsewhere has time: beyond the room of the queue a block waits by name, and is read again from memory. */
+/**
+ * A tier elsewhere has time: beyond the room of the queue a block waits by name, and is read again
+ * from memory.
+ */
 const patient = { quietMs: 250, maxMs: 3000, maxBytes: 64 * 1024 * 1024 } as const
 
 export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
@@ -131,7 +139,10 @@ export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
     return job
   }
 
-  /** Waits for room in order of arrival, not where nothing moves, and by no more than the queue is long. */
+  /**
+   * Waits for room in order of arrival, not where nothing moves, and by no more than the queue is
+   * long.
+   */
   async function room(bytes: Uint8Array): Promise<boolean> {
     if (waitMs === 0 || isStuck || seekers.size >= maxBlocks || bytes.byteLength > maxBytes) return false
     const { promise, resolve } = Promise.withResolvers<boolean>()
