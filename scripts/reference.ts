@@ -69,15 +69,13 @@ function row(path: string, part: Part, isRequired = false): string {
 function shape(part: Part): string {
   if (part.const !== undefined) return `\`${part.const}\``
   if (part.enum) return part.enum.map((one) => `\`${one}\``).join(', ')
-  if (part.title) return part.title
-  if (part.anyOf) return part.anyOf.map((one) => shape(one as Part)).join(' or ')
-  if (part.type === 'array') return oneOf(part) ? 'a list, see below' : 'a list'
+  if (part.title) return part.title.replace(/^an? /, '')
+  if (part.anyOf) return [...new Set(part.anyOf.map((one) => shape(one as Part)))].join(' or ')
+  if (part.type === 'array')
+    return oneOf(part) ? 'list, see below' : `list of ${part.items ? shape(part.items as Part) : 'any'}`
   if (part.type === 'object' && part.properties)
-    return Object.keys(part.properties).length > 0 ? `\`{ ${Object.keys(part.properties).join(', ')} }\`` : 'a mapping'
-  return (
-    { boolean: '`true`, `false`', integer: 'a number', number: 'a number', object: 'a mapping' }[String(part.type)] ??
-    'a text'
-  )
+    return Object.keys(part.properties).length > 0 ? `\`{ ${Object.keys(part.properties).join(', ')} }\`` : 'mapping'
+  return { boolean: 'boolean', integer: 'integer', number: 'number', object: 'mapping' }[String(part.type)] ?? 'string'
 }
 
 const oneOf = (part: Part): Part[] | undefined => (part.items as Part | undefined)?.oneOf as Part[] | undefined

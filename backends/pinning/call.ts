@@ -147,7 +147,7 @@ export function failed(
   kind: FailureClass,
   more: { readonly retryAfterMs?: number | undefined; readonly cause?: unknown } = {},
 ): Failure {
-  return new Failure(kind === 'transient' ? 'broken' : 'refused', `provider ${name}: ${what}`, {
+  return new Failure(kind === 'transient' ? 'upstream-error' : 'refused', `provider ${name}: ${what}`, {
     source: 'provider',
     facts: { class: kind },
     ...more,

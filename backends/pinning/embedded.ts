@@ -107,16 +107,16 @@ async function probeFolder(root: string): Promise<void> {
   await tryToWrite(root)
   const { bavail, bsize } = await statfs(root)
   if (bavail * bsize < minFreeBytes)
-    throw new Failure('no-room', 'the disk is full: make room or set another folder', { source: 'ours' })
+    throw new Failure('disk-full', 'the disk is full: make room or set another folder', { source: 'ours' })
 }
 
 const isOutage = (error: unknown): boolean =>
   isFailure(error) ? error.source === 'ours' && error.facts.class !== 'content' : codeOf(error) !== undefined
 
 function outage(name: string, what: string, root: string, cause: unknown): Failure {
-  const isFull = isFailure(cause, 'no-room')
+  const isFull = isFailure(cause, 'disk-full')
   const why = cause instanceof Error ? cause.message : String(cause)
-  return new Failure('broken', `provider ${name}: cannot ${what} in ${root}: ${why}`, {
+  return new Failure('upstream-error', `provider ${name}: cannot ${what} in ${root}: ${why}`, {
     source: 'provider',
     cause,
     facts: { class: isFull ? 'quota' : 'transient' },

@@ -164,7 +164,8 @@ function createReader(upload: Upload, signal: AbortSignal) {
         if (rest.byteLength === 0) {
           const { value, done } = await source.chunks.next()
           if (source !== open) return
-          if (done) throw new Failure('broken', 'the upload is shorter than its declared length', { source: 'ours' })
+          if (done)
+            throw new Failure('upstream-error', 'the upload is shorter than its declared length', { source: 'ours' })
           rest = value
         }
         const part = rest.subarray(0, (source.at < from ? from : until) - source.at)

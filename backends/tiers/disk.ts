@@ -95,7 +95,7 @@ const roomier: Readonly<Record<string, string>> = {
 
 function outage(name: string, path: string, cause: unknown): Failure {
   const code = cause instanceof Error && 'code' in cause ? String(cause.code) : 'an unknown error'
-  return new Failure('broken', `tier ${name}: ${code} in ${path}; ${roomier[code] ?? remedyOf(cause)}`, {
+  return new Failure('upstream-error', `tier ${name}: ${code} in ${path}; ${roomier[code] ?? remedyOf(cause)}`, {
     source: 'tier',
     cause,
   })

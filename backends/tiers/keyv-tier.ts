@@ -128,7 +128,7 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
         // A Map keeps what it is given; a server has it on the wire when the call is over.
         const value = keyv.store instanceof Map ? Buffer.from(bytes) : asBuffer(bytes)
         const kept = await keyv.set(keyOf(cid), value, ttlMs)
-        if (!kept) throw new Failure('broken', `tier ${name} did not keep a block`, { source: 'tier' })
+        if (!kept) throw new Failure('upstream-error', `tier ${name} did not keep a block`, { source: 'tier' })
       })
     },
     has: (cid, signal, told) =>
@@ -148,7 +148,9 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
         const held = bytesOf(await keyv.getRaw(key))
         await keyv.delete(key)
         if (held?.[0] !== 1) {
-          throw new Failure('broken', `tier ${name} lost a value that was just written to it`, { source: 'tier' })
+          throw new Failure('upstream-error', `tier ${name} lost a value that was just written to it`, {
+            source: 'tier',
+          })
         }
       })
     },

@@ -46,7 +46,7 @@ export const keyv: TierKind<typeof options> = {
       writeTimeoutMs: timeout * 10,
       openMs,
       explain: (cause) =>
-        new Failure('broken', `tier ${name}: ${module} failed; check its server`, { source: 'tier', cause }),
+        new Failure('upstream-error', `tier ${name}: ${module} failed; check its server`, { source: 'tier', cause }),
     }),
 }
 

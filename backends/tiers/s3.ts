@@ -97,7 +97,7 @@ function explain(name: string, bucket: string, cause: unknown): Failure {
   const place = `tier ${name}: bucket ${bucket}`
   const because = { source: 'tier', cause } as const
   // The words are our own: the bucket answered, and not as a bucket has to.
-  if (cause instanceof RangeError) return new Failure('broken', `${place}: ${cause.message}`, because)
+  if (cause instanceof RangeError) return new Failure('upstream-error', `${place}: ${cause.message}`, because)
   if (!(cause instanceof S3Error)) return unreachable(place, because)
   const { status, name: code } = cause
   const said = `${place} answered ${status} (${code})`
@@ -106,7 +106,7 @@ function explain(name: string, bucket: string, cause: unknown): Failure {
   if (status === 401 || status === 403)
     return new Failure('refused', `${said}; check its keys and permissions`, because)
   if (status === 429 || status === 503) return new Failure('throttled', `${said}; rate limited`, because)
-  return new Failure('broken', `${said}; check the store and its endpoint`, because)
+  return new Failure('upstream-error', `${said}; check the store and its endpoint`, because)
 }
 
 function unreachable(place: string, because: { readonly source: 'tier'; readonly cause: unknown }): Failure {
@@ -114,5 +114,5 @@ function unreachable(place: string, because: { readonly source: 'tier'; readonly
   if (because.cause instanceof Error && because.cause.name === 'CredentialsProviderError')
     return new Failure('refused', `${place}: this machine has no credentials; set accessKeyId, or its profile`, because)
   const said = `${place}: connection failed (${code ?? 'no reason given'}); check the network and its endpoint`
-  return new Failure(/TIME(?:D_?)?OUT/.test(code ?? '') ? 'timeout' : 'broken', said, because)
+  return new Failure(/TIME(?:D_?)?OUT/.test(code ?? '') ? 'timeout' : 'upstream-error', said, because)
 }

@@ -138,7 +138,7 @@ export class WholeAsk implements Dispatcher.DispatchHandler {
     if (this.#said) return this.#refuse()
     if (this.#length !== undefined && this.#taken !== this.#length) {
       const what = `${this.#question.name} sent ${this.#taken} of ${this.#length} bytes`
-      return this.#fail(new Failure('broken', what, { source: 'upstream' }))
+      return this.#fail(new Failure('upstream-error', what, { source: 'upstream' }))
     }
     this.#end()
     const isWhole = this.#taken === this.#body.byteLength

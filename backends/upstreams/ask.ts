@@ -145,13 +145,13 @@ export function unlikeAsked(
 ): Failure | undefined {
   const encoding = oneOf(headers['content-encoding'])
   if (encoding && encoding !== 'identity')
-    return failure('broken', `${name} sent a body with Content-Encoding ${encoding}, which is not supported`)
+    return failure('upstream-error', `${name} sent a body with Content-Encoding ${encoding}, which is not supported`)
   const said = oneOf(headers['content-type'])
   if (said !== undefined && said === expects) return undefined
   const type = said?.split(';')[0]?.trim().toLowerCase()
   if (expects === undefined ? type !== 'text/html' : type === expects) return undefined
   return new Failure(
-    'broken',
+    'upstream-error',
     `${name} answered with Content-Type ${type ?? 'none'}, expected ${expects ?? 'a file'}`,
     {
       source: 'upstream',
@@ -177,7 +177,7 @@ export function translate(name: string, error: unknown, own?: AbortSignal, outer
   if (code === 'UND_ERR_CONNECT_TIMEOUT') return failure('timeout', `${name}: connection timed out`, error)
   const inner = (error as { cause?: unknown } | null)?.cause
   if (isFailure(inner)) return inner
-  return failure('broken', `${name}: connection failed (${code ?? 'no reason given'})`, error)
+  return failure('upstream-error', `${name}: connection failed (${code ?? 'no reason given'})`, error)
 }
 
 // Errors of this process or machine, which say nothing about the upstream.
@@ -196,7 +196,7 @@ const codeOf = (error: unknown): string | undefined => {
 }
 
 export function isStaleSocket(error: unknown): boolean {
-  if (!isFailure(error, 'broken')) return false
+  if (!isFailure(error, 'upstream-error')) return false
   const cause = error.cause as { code?: string; socket?: { bytesRead?: number; bytesWritten?: number } } | undefined
   // undici counts per socket: a reused one has read an earlier response. A connection that breaks
   // within a body does not get here: that fails the body, not the request.
@@ -209,7 +209,7 @@ export function elsewhere(name: string, status: number, location: string | undef
   const what = isOwn
     ? `redirects to a subdomain of its own (${status}); set \`redirects: subdomains\` if that is meant`
     : `redirects to another host (${status}); set url to that host if it is meant`
-  return failure('broken', `${name} ${what}`)
+  return failure('upstream-error', `${name} ${what}`)
 }
 
 async function beginning(body: AsyncIterable<Uint8Array>): Promise<string> {
@@ -254,5 +254,5 @@ export function refusal(
   // 502, 503 and the codes of proxies: a proxy in front could not reach the upstream.
   const unreachable = status === 502 || status === 503 || status >= 520
   const facts = { isIll: status >= 500, ...(unreachable && { unreachable }) }
-  return new Failure('broken', `${name} answered with ${status}`, { source: 'upstream', facts })
+  return new Failure('upstream-error', `${name} answered with ${status}`, { source: 'upstream', facts })
 }

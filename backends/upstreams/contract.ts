@@ -55,7 +55,7 @@ export type ProbeReport = {
 /**
  * Promises to callers: a call stops at once when its signal aborts, and its socket is freed; errors
  * are Failures (source `upstream`): not-found, throttled (with retryAfterMs as sent, uncapped),
- * refused, timeout, broken, false-bytes, too-large. Bytes are *not* verified here (but `plain` may
+ * refused, timeout, broken, hash-mismatch, too-large. Bytes are *not* verified here (but `plain` may
  * prove that it has nothing). At most one block is buffered. Redirects are followed within the
  * operator's host only, and to its own subdomain for the same content if the operator allows that.
  */

@@ -68,7 +68,7 @@ export function openIndexer(
     } catch (error) {
       if (error instanceof Failure) throw error
       const { code, message } = error as { code?: string; message?: string }
-      throw new Failure('broken', `${name} could not be asked (${code ?? message ?? 'no reason given'})`, {
+      throw new Failure('upstream-error', `${name} could not be asked (${code ?? message ?? 'no reason given'})`, {
         source: 'upstream',
         cause: error,
       })
@@ -89,7 +89,7 @@ export function openIndexer(
       const how = { method: 'GET', headers: { accept: 'application/json' } } as const
       const { status, text } = await call(at(url, `providers/${peerId}`), finder, how, signal)
       if (status === 404) return undefined
-      if (status !== 200) throw new Failure('broken', `${name} answered with ${status}`, { source: 'upstream' })
+      if (status !== 200) throw new Failure('upstream-error', `${name} answered with ${status}`, { source: 'upstream' })
       const said = parsed(text)
       const last = (said['LastAdvertisement'] as { '/'?: unknown } | null | undefined)?.['/']
       const error = said['LastError']
@@ -103,7 +103,7 @@ export function openIndexer(
       const how = { method: 'GET', headers: { accept: 'application/json' } } as const
       const { status, text } = await call(at(url, `cid/${cid.toV1()}`), finder, how, signal)
       if (status !== 200 && status !== 404)
-        throw new Failure('broken', `${name} answered with ${status}`, { source: 'upstream' })
+        throw new Failure('upstream-error', `${name} answered with ${status}`, { source: 'upstream' })
       return status === 200 && text.includes(JSON.stringify(peerId))
     },
     async close() {

@@ -69,7 +69,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
     // Kubo sends 200 first and may fail later: then a trailer has the reason.
     const late = answer.trailers()['x-stream-error']
     if (late)
-      throw new Failure('broken', `${name} failed after it had begun to answer (X-Stream-Error)`, {
+      throw new Failure('upstream-error', `${name} failed after it had begun to answer (X-Stream-Error)`, {
         source: 'upstream',
       })
     return bytes
@@ -100,7 +100,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
           if (!isFailure(error, 'not-found')) throw error
         })
         lied = bytes !== undefined && bytes.byteLength > 0
-        if (lied) throw new Failure('false-bytes', 'it sent wrong bytes for the empty CID', { source: 'upstream' })
+        if (lied) throw new Failure('hash-mismatch', 'it sent wrong bytes for the empty CID', { source: 'upstream' })
       })
       const report: ProbeReport = { usable: raw, raw, car: false, findings, ms: Math.round(clock.monotonic() - began) }
       return lied ? { ...report, lied } : report
@@ -118,7 +118,7 @@ function recordIn(name: string, lines: Uint8Array): Uint8Array {
       if (Type === valueEvent && typeof Extra === 'string') return Buffer.from(Extra, 'base64')
     }
   } catch (cause) {
-    throw new Failure('broken', `${name} answered routing/get with lines that are not JSON`, {
+    throw new Failure('upstream-error', `${name} answered routing/get with lines that are not JSON`, {
       source: 'upstream',
       cause,
     })

@@ -187,7 +187,7 @@ function createTrustless(
       const raw = await finding(findings, 'raw blocks', async () => {
         const bytes = await block(probeCid, signal)
         lied = bytes.byteLength > 0
-        if (lied) throw new Failure('false-bytes', 'it sent wrong bytes for the empty CID', { source: 'upstream' })
+        if (lied) throw new Failure('hash-mismatch', 'it sent wrong bytes for the empty CID', { source: 'upstream' })
       })
       const car = await finding(findings, carQuestion, async () => {
         for await (const _block of dagBlocks({ cid: probeCid, segments: [], scope: 'block' }, signal)) break
@@ -204,11 +204,11 @@ function createTrustless(
 }
 
 const isTearing = (error: unknown): error is Failure =>
-  isFailure(error, 'broken') && tornDown.has((error.cause as { code?: unknown } | undefined)?.code)
+  isFailure(error, 'upstream-error') && tornDown.has((error.cause as { code?: unknown } | undefined)?.code)
 
 /** The block may be available by itself: some gateways and proxies end each CAR like this. */
 const withoutCar = ({ message, source, cause, retryAfterMs }: Failure): Failure =>
-  new Failure('broken', message, { source, cause, retryAfterMs, facts: { refuses: 'format' } })
+  new Failure('upstream-error', message, { source, cause, retryAfterMs, facts: { refuses: 'format' } })
 
 /**
  * Runs one request of a probe. Rate limits, timeouts and 5xx say nothing about the abilities of the
@@ -242,7 +242,7 @@ export async function readOne(name: string, answer: UpstreamResponse, cid: CID):
 }
 
 const notAll = (name: string, cid: CID, bytes: Uint8Array): Failure =>
-  new Failure('broken', `${name} sent ${bytes.byteLength} bytes that are not ${cid}, or not all of it`, {
+  new Failure('upstream-error', `${name} sent ${bytes.byteLength} bytes that are not ${cid}, or not all of it`, {
     source: 'upstream',
   })
 
@@ -264,7 +264,9 @@ export async function readBlock(
     pieces.push(piece)
   }
   if (answer.contentLength !== undefined && bytes !== answer.contentLength) {
-    throw new Failure('broken', `${name} sent ${bytes} of ${answer.contentLength} bytes`, { source: 'upstream' })
+    throw new Failure('upstream-error', `${name} sent ${bytes} of ${answer.contentLength} bytes`, {
+      source: 'upstream',
+    })
   }
   const [only] = pieces
   return pieces.length === 1 && only && only.buffer.byteLength === only.byteLength ? only : Buffer.concat(pieces)

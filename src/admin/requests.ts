@@ -26,7 +26,12 @@ export function untilLeft(response: Response): AbortSignal {
 }
 
 /** Any other kind is a failing provider or tier. */
-const statuses: Partial<Record<FailureKind, number>> = { denied: 409, overloaded: 503, cancelled: 503, 'no-room': 507 }
+const statuses: Partial<Record<FailureKind, number>> = {
+  denied: 409,
+  overloaded: 503,
+  cancelled: 503,
+  'disk-full': 507,
+}
 
 export function answerFailures(
   error: unknown,

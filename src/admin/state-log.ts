@@ -65,8 +65,8 @@ const tierOf = ({ name: tier, bytes, limitBytes, hits, misses, outages, corrupt,
   ...rounded(reads),
 })
 
-const upstreamOf = ({ name: upstream, state, why, asked, won, failed, falseBytes, firstByte }: Upstream) => ({
-  ...{ upstream, state, why, asked, won, failed, falseBytes },
+const upstreamOf = ({ name: upstream, state, why, asked, won, failed, hashMismatch, firstByte }: Upstream) => ({
+  ...{ upstream, state, why, asked, won, failed, hashMismatch },
   ...rounded(firstByte),
 })
 

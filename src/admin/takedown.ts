@@ -16,7 +16,7 @@ export type Takedown = (
 type Why = { readonly legal: boolean; readonly reason: string | undefined }
 
 export type TakedownDeps = {
-  /** Applies at once. Rejects with a Failure `no-room` or `disk` if it is only in memory. */
+  /** Applies at once. Rejects with a Failure `disk-full` or `disk` if it is only in memory. */
   readonly deny: (cid: CID, why: Why) => Promise<void>
   /** Lists the blocks below it in the tiers, and what could not be read. Never rejects. */
   readonly below: (cid: CID, signal: AbortSignal) => Promise<Below>
@@ -44,7 +44,7 @@ export const createTakedown =
     const forgotten = await deny(cid, why).then(
       () => undefined,
       (error: unknown) => {
-        if (isFailure(error, 'no-room') || isFailure(error, 'disk')) return error
+        if (isFailure(error, 'disk-full') || isFailure(error, 'disk-error')) return error
         throw error
       },
     )
@@ -77,7 +77,7 @@ export function createTakedownRoute(takedown: Takedown): Router {
       throw new Wrong('reason is one word of letters, digits and . : / - _, such as malware')
     const { done, forgotten } = await takedown(cid, { legal: status === '451', reason })
     if (forgotten) {
-      const status = forgotten.kind === 'no-room' ? 507 : 500
+      const status = forgotten.kind === 'disk-full' ? 507 : 500
       if (done !== 'busy') return void response.status(status).json({ status, detail: forgotten.message, ...done })
       return refuse(response, status, `${forgotten.message}; nothing was deleted yet, because it was being uploaded`)
     }

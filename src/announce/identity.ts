@@ -47,7 +47,7 @@ export function identityIn(file: string): Identity {
     return identityWith(createPrivateKey(readFileSync(file)))
   } catch (cause) {
     if ((cause as NodeJS.ErrnoException).code !== 'ENOENT')
-      throw new Failure('disk', `${file} is no ed25519 key in PEM that can be read`, { source: 'ours' })
+      throw new Failure('disk-error', `${file} is no ed25519 key in PEM that can be read`, { source: 'ours' })
   }
   const { privateKey } = generateKeyPairSync('ed25519')
   mkdirSync(dirname(file), { recursive: true })

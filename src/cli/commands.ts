@@ -197,18 +197,18 @@ indexers of \`announce\` and the routers. The exit code is 1 where something is 
     name: 'warm',
     takes: 'LIST|PATH…',
     what: 'bring everything below each path, and each path in a list, into the tiers',
-    more: 'With --done it can be stopped at any time and started again: it goes on with what that file does not name.',
+    more: 'With --resume-file it can be stopped at any time and started again: it goes on with what that file does not name.',
     options: {
       ...toGateway,
       list: { type: 'string', value: 'FILE', what: 'a file with a path or CID on each line; # begins a comment' },
-      done: {
+      'resume-file': {
         type: 'string',
         value: 'FILE',
         what: 'write each path that is done into this file, and leave those out that it names',
       },
-      'at-once': { type: 'string', value: 'N', what: 'so many at a time (4)' },
+      concurrency: { type: 'string', value: 'N', what: 'so many at a time (4)' },
     },
-    examples: ['cidgate warm bafybei…', 'cidgate warm cids.txt --done cids.done'],
+    examples: ['cidgate warm bafybei…', 'cidgate warm cids.txt --resume-file cids.done'],
     async run(given) {
       return (await import('./client/warm.ts')).warmCommand(given)
     },

@@ -58,7 +58,7 @@ function positionIn(one: Complaint, positionOf: PositionOf): string {
 type Issue = z.core.$ZodIssue
 
 const typeNames: Readonly<Record<string, string>> = {
-  string: 'a text',
+  string: 'a string',
   number: 'a number',
   int: 'a whole number',
   boolean: 'true or false',

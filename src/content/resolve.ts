@@ -205,7 +205,7 @@ export const symlinkTarget = ({ target }: Entity): Uint8Array => target ?? new U
 
 function noLink({ cid, segments }: ContentPath, at: number): Failure {
   const parent = ['', 'ipfs', cid.toString(), ...segments.slice(0, at)].join('/')
-  return new Failure('no-link', `no link named ${JSON.stringify(segments[at])} under ${parent}`, {
+  return new Failure('path-not-found', `no link named ${JSON.stringify(segments[at])} under ${parent}`, {
     source: 'content',
   })
 }

@@ -3,21 +3,21 @@
 
 export const failureKinds = [
   'not-found', // not at the upstreams that were asked (a 404, or a block that none has)
-  'no-link', // proved absent: the directory is available and has no such name
+  'path-not-found', // proved absent: the directory is available and has no such name
   'throttled', // 429, or 503 with Retry-After: rate-limited, but healthy
   'refused', // 401, 403, 410, 451, a challenge page: a retry does not help
   'timeout', // a deadline passed
-  'slow', // the client sends below the minimum rate
-  'broken', // connection cut or refused, 5xx, wrong type, wrong content
-  'false-bytes', // bytes that do not hash to their CID
+  'upload-too-slow', // the client sends below the minimum rate
+  'upstream-error', // connection cut or refused, 5xx, wrong type, wrong content
+  'hash-mismatch', // bytes that do not hash to their CID
   'unavailable', // no upstream could be asked: all are rate-limited or unhealthy, or none is configured
   'too-large', // over a limit of the gateway
   'denied', // on a denylist of the operator
   'malformed', // the request, or verified content, is malformed
   'unsupported', // valid, but not supported
   'overloaded', // the gateway is overloaded
-  'no-room', // the gateway's disk is full
-  'disk', // the gateway's disk fails
+  'disk-full', // the gateway's disk is full
+  'disk-error', // the gateway's disk fails
   'cancelled', // the client left
   'internal', // a bug of the gateway
 ] as const
@@ -82,7 +82,7 @@ type FactNames = {
   readonly unavailable: 'sure' | 'alone'
   readonly overloaded: 'sure'
   readonly throttled: 'quota'
-  readonly broken: 'refuses' | 'isIll' | 'unreachable'
+  readonly 'upstream-error': 'refuses' | 'isIll' | 'unreachable'
   readonly refused: 'refuses' | 'trouble'
   readonly denied: 'legal'
   readonly malformed: 'errors'
@@ -140,7 +140,7 @@ export const isFailure = <Kind extends FailureKind = FailureKind>(
  * proxy reported one.
  */
 export const isUnreachable = ({ kind, cause, facts }: Failure): boolean =>
-  kind === 'broken' &&
+  kind === 'upstream-error' &&
   (facts.unreachable === true || typeof (cause as { code?: unknown } | undefined)?.code === 'string')
 
 /** The reason to abort with when the caller has left. */

@@ -89,7 +89,7 @@ export async function loadDenylists(entries: readonly DenylistEntry[], options: 
       await found.taken()
     } catch (cause) {
       closing.signal.throwIfAborted()
-      throw new Failure('broken', `the denylist ${source.where} cannot be read: ${whyOf(cause)}`, {
+      throw new Failure('upstream-error', `the denylist ${source.where} cannot be read: ${whyOf(cause)}`, {
         source: 'ours',
         cause,
       })

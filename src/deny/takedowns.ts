@@ -28,7 +28,7 @@ export interface Takedowns {
   refresh(): Promise<void>
   /**
    * Adds a rule, unless it exists. It applies at once, even if the disk fails; it is durable when
-   * this resolves. Rejects with a Failure `no-room` or `disk` if it is only in memory.
+   * this resolves. Rejects with a Failure `disk-full` or `disk` if it is only in memory.
    */
   takeDown(cid: CID, hints: Hints): Promise<void>
   /** Adds a rule in memory only: another process of this gateway writes it. */
@@ -51,12 +51,12 @@ function unwritten(cause: unknown): Failure {
   const context = { source: 'ours', cause } as const
   if (isNoRoom(cause))
     return new Failure(
-      'no-room',
+      'disk-full',
       `disk full: ${held}; free space on the disk of the data folder, then repeat it`,
       context,
     )
   const why = `the list of takedowns in the data folder cannot be written (${codeOf(cause) ?? (cause instanceof Error ? cause.message : 'an unexpected error')})`
-  return new Failure('disk', `${why}: ${held}; look at that disk, then repeat it`, context)
+  return new Failure('disk-error', `${why}: ${held}; look at that disk, then repeat it`, context)
 }
 
 /** Shown to every client, so it names no CID and no local path. */

@@ -270,7 +270,7 @@ function refuseExpectation(request: IncomingMessage, response: ServerResponse): 
 const continues = /(?:^|\W)100-continue(?:$|\W)/i
 
 const noSuchPath = ({ url }: IncomingMessage): Failure =>
-  new Failure('no-link', `no such path: ${JSON.stringify(url?.split('?')[0])}; content is at /ipfs/<cid>`, {
+  new Failure('path-not-found', `no such path: ${JSON.stringify(url?.split('?')[0])}; content is at /ipfs/<cid>`, {
     source: 'client',
   })
 

@@ -26,7 +26,7 @@ const mostAnswerBytes = 64 * 1024
 const oneServerMs = 2_000
 
 const failed = (server: string, cause: unknown): Failure =>
-  new Failure('broken', `the DNS server ${server} did not answer`, { source: 'upstream', cause })
+  new Failure('upstream-error', `the DNS server ${server} did not answer`, { source: 'upstream', cause })
 
 /** The deadline of one server, for connecting and the complete response. */
 function inTime<T>(

@@ -42,7 +42,7 @@ export function canonicalKey(cid: CID): CID {
 export const keyText = (key: CID): string => key.toString(base36)
 
 /**
- * Verifies that this key signed the record; accepts an expired one. Throws `false-bytes` for
+ * Verifies that this key signed the record; accepts an expired one. Throws `hash-mismatch` for
  * anything else.
  */
 export async function signedRecord(key: CID, bytes: Uint8Array): Promise<IpnsRecord> {
@@ -65,7 +65,7 @@ export async function signedRecord(key: CID, bytes: Uint8Array): Promise<IpnsRec
     if (ttl !== undefined && !isCount(ttl)) throw new Error('its TTL is not a count')
     return { bytes, value, sequence, ttlMs: ttl === undefined ? defaultTtlMs : Number(ttl / 1_000_000n), endsAt }
   } catch (cause) {
-    throw new Failure('false-bytes', `the IPNS record sent for /ipns/${keyText(key)} is not valid`, {
+    throw new Failure('hash-mismatch', `the IPNS record sent for /ipns/${keyText(key)} is not valid`, {
       source: 'upstream',
       cause,
     })

@@ -121,7 +121,7 @@ export function createIpnsNames(options: {
       } catch (error) {
         failures.push(error)
         end(isFailure(error) ? error.kind : 'internal')
-        if (isFailure(error, 'false-bytes')) source.lied(error)
+        if (isFailure(error, 'hash-mismatch')) source.lied(error)
       }
     }
     const isKnownValid = known !== undefined && known.endsAt > clock.now()
@@ -267,10 +267,10 @@ function verdict(key: CID, failures: readonly unknown[]): Failure {
       source: 'upstream',
       cause: missing,
     })
-  const lie = first('false-bytes')
+  const lie = first('hash-mismatch')
   if (lie)
     return new Failure(
-      'false-bytes',
+      'hash-mismatch',
       `${name} cannot be resolved: the IPNS records that upstreams sent are not valid`,
       {
         source: 'upstream',

@@ -50,7 +50,7 @@ export type ResolveRequest = LookupRequest & {
 }
 
 export interface Names {
-  /** Rejects with a Failure: malformed, not-found, denied, false-bytes, timeout, unavailable. */
+  /** Rejects with a Failure: malformed, not-found, denied, hash-mismatch, timeout, unavailable. */
   resolve(name: string, wants: ResolveRequest): Promise<ResolvedName>
   /**
    * The verified record of a key as bytes. Rejects with `malformed` for a domain, which has none.

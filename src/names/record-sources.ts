@@ -84,12 +84,12 @@ export function recordSources(options: {
       if (!upstream.record) continue
       const state = hasLied(upstream.name, spentOn) ? 'sent-a-false-record' : health.state(spentOn).state
       if (state === 'ready') ready.push(member)
-      else if (state === 'resting') resting.push(member)
-      else skipped.push({ upstream: upstream.name, outcome: `skipped: ${state}`, ms: 0 })
+      else if (state === 'unhealthy') resting.push(member)
+      else skipped.push({ upstream: upstream.name, outcome: `skipped-${state}`, ms: 0 })
     }
     if (ready.length === 0) ready.push(...resting)
     else
-      for (const { upstream } of resting) skipped.push({ upstream: upstream.name, outcome: 'skipped: resting', ms: 0 })
+      for (const { upstream } of resting) skipped.push({ upstream: upstream.name, outcome: 'skipped-unhealthy', ms: 0 })
     return { ready: [...ready.map((member) => sourceOf(member, spentOn)), ...routed(spentOn)], skipped }
   }
 }

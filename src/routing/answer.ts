@@ -25,7 +25,7 @@ export async function* readPeers(
 ): AsyncGenerator<PeerRecord> {
   const type = contentType?.split(';')[0]?.trim().toLowerCase()
   if (type !== ndjsonType && type !== jsonType)
-    throw new Failure('broken', `it answered with Content-Type ${type ?? 'none'}, expected ${ndjsonType}`, {
+    throw new Failure('upstream-error', `it answered with Content-Type ${type ?? 'none'}, expected ${ndjsonType}`, {
       source: 'upstream',
     })
   let records = 0
@@ -83,7 +83,8 @@ async function* listed(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<unknow
   }
   const whole = parsed(Buffer.concat(pieces))
   const list = isMapping(whole) && (whole['Providers'] ?? whole['Peers'] ?? [])
-  if (!Array.isArray(list)) throw new Failure('broken', 'its answer has no list of providers', { source: 'upstream' })
+  if (!Array.isArray(list))
+    throw new Failure('upstream-error', 'its answer has no list of providers', { source: 'upstream' })
   yield* list
 }
 

@@ -165,7 +165,7 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
         return lookup.members.length < maxMembers
       })
     } catch (error) {
-      outcome = isFailure(error) ? error.kind : 'broken'
+      outcome = isFailure(error) ? error.kind : 'upstream-error'
       lookup.failed(error)
     }
     if (named.length > 0) standing.named++
@@ -188,7 +188,7 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
     for (const router of routers)
       if (!ready.includes(router)) {
         const { last = '' } = standings.get(router) as Standing
-        lookup.note({ upstream: `router ${router.name}`, outcome: 'skipped: resting', ms: 0 })
+        lookup.note({ upstream: `router ${router.name}`, outcome: 'skipped-unhealthy', ms: 0 })
         lookup.failed(
           new Failure('unavailable', `${router.name} rests after a failure: ${last}`, { source: 'upstream' }),
         )
@@ -265,7 +265,7 @@ class RunningLookup<Member> implements Lookup<Member> {
   }
 
   failed(error: unknown): void {
-    this.#failure ??= isFailure(error) ? error : new Failure('broken', wordsOf(error), { source: 'upstream' })
+    this.#failure ??= isFailure(error) ? error : new Failure('upstream-error', wordsOf(error), { source: 'upstream' })
   }
 
   end(): void {

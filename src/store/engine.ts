@@ -130,7 +130,7 @@ export function failureOf(error: unknown, what: string): Failure {
   if (error instanceof Failure) return error
   const trouble = troubleOf(error)
   if (trouble === 'full')
-    return new Failure('no-room', `disk full: no room to ${what}; free space on the disk of the data folder`, {
+    return new Failure('disk-full', `disk full: no room to ${what}; free space on the disk of the data folder`, {
       source: 'ours',
       cause: error,
       facts: { class: 'quota' },
@@ -139,7 +139,7 @@ export function failureOf(error: unknown, what: string): Failure {
   const isOutOfFiles = code === 'EMFILE' || code === 'ENFILE'
   const said = code === undefined || code === 'ERR_SQLITE_ERROR' ? (error as Error)?.message : code
   const why = (trouble && words[trouble]) ?? `${said}; ${remedyOf(error)}`
-  return new Failure(isOutOfFiles ? 'overloaded' : 'disk', `cannot ${what} in the data folder: ${why}`, {
+  return new Failure(isOutOfFiles ? 'overloaded' : 'disk-error', `cannot ${what} in the data folder: ${why}`, {
     source: 'ours',
     cause: error,
     ...(isOutOfFiles && { retryAfterMs: 1000 }),

@@ -56,7 +56,7 @@ export function createChannel(line: Line, clock: Clock): Channel {
     if (got.to === undefined) return void answer(got, handle)
     const question = open.get(got.to)
     open.delete(got.to)
-    if (got.error !== undefined) question?.reject(new Failure('broken', got.error, { source: 'ours' }))
+    if (got.error !== undefined) question?.reject(new Failure('upstream-error', got.error, { source: 'ours' }))
     else question?.resolve(got.said)
   })
 
@@ -86,4 +86,4 @@ export function createChannel(line: Line, clock: Clock): Channel {
   }
 }
 
-const gone = (): Failure => new Failure('broken', 'the other process is gone', { source: 'ours' })
+const gone = (): Failure => new Failure('upstream-error', 'the other process is gone', { source: 'ours' })

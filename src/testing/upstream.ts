@@ -84,7 +84,7 @@ export function upstreamContract(
         // Some upstreams report it; others, such as Kubo, send a CAR that lacks a block or is
         // truncated.
         const blocks = await pull(upstream, { cid, segments: [], scope: 'entity' }).catch((error: unknown) => {
-          assert.ok(isFailure(error, 'not-found') || isFailure(error, 'broken'), String(error))
+          assert.ok(isFailure(error, 'not-found') || isFailure(error, 'upstream-error'), String(error))
           return []
         })
         assert.deepEqual(blocks, [])
@@ -196,7 +196,7 @@ export function upstreamContract(
       with_(async ({ upstream, gone }, { files }) => {
         const { usable, raw, findings } = await upstream.probe(signal())
         assert.deepEqual({ usable, raw, findings }, { usable: true, raw: true, findings: [] })
-        if (gone) assert.equal(await kindOf(gone.block(files.hello.cid, signal())), 'broken')
+        if (gone) assert.equal(await kindOf(gone.block(files.hello.cid, signal())), 'upstream-error')
       }),
     )
   })

@@ -128,7 +128,7 @@ async function askToPin(provider: Provider, upload: Upload, options: AttemptOpti
     const cid = await withDeadline({ ms, clock, signal, late }, (own) => provider.pin(upload, own))
     if (nameOf(cid) === nameOf(upload.cid)) return { provider: provider.name, isHeld: true, ms: took() }
     throw new Failure(
-      'false-bytes',
+      'hash-mismatch',
       `provider ${provider.name}: answered with the wrong CID ${cid}; the upload is ${upload.cid}`,
       {
         source: 'provider',

@@ -273,7 +273,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
 const unpinMs = 10_000
 
 function failedWith(error: unknown) {
-  const isNoRoom = isFailure(error, 'no-room')
+  const isNoRoom = isFailure(error, 'disk-full')
   const why = error instanceof Error ? error.message : String(error)
   return { isHeld: false, class: isNoRoom ? 'quota' : 'transient', why, retryAfterMs: undefined, isNoRoom } as const
 }

@@ -11,10 +11,14 @@ export const tooLarge = (maxBytes: number): Failure =>
   })
 
 export const nobodyKeeps = (): Failure =>
-  new Failure('broken', 'this gateway takes no uploads: its configuration has no provider (pinning.providers)', {
-    source: 'provider',
-    facts: { outcomes: [] },
-  })
+  new Failure(
+    'upstream-error',
+    'this gateway takes no uploads: its configuration has no provider (pinning.providers)',
+    {
+      source: 'provider',
+      facts: { outcomes: [] },
+    },
+  )
 
 export const busy = (message: string, retryAfterMs = 1000): Failure =>
   new Failure('overloaded', message, { source: 'ours', retryAfterMs })
@@ -26,13 +30,13 @@ export function diskFailure(error: unknown, what: string): Failure {
   if (error instanceof Failure) return error
   const code = codeOf(error) ?? 'an unknown error'
   return isNoRoom(error)
-    ? new Failure('no-room', `disk full: no room to ${what}; free space on the disk of the data folder`, {
+    ? new Failure('disk-full', `disk full: no room to ${what}; free space on the disk of the data folder`, {
         source: 'ours',
         cause: error,
         facts: { class: 'quota' },
       })
     : new Failure(
-        outOfFiles.has(code) ? 'overloaded' : 'disk',
+        outOfFiles.has(code) ? 'overloaded' : 'disk-error',
         `cannot ${what} in the data folder: ${code}; ${remedyOf(error)}`,
         {
           source: 'ours',

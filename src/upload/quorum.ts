@@ -53,7 +53,7 @@ export function createQuorum({ providers, own, confirm, queue }: QuorumOptions):
       const isFull = attempts.length > 0 && attempts.every((attempt) => !attempt.isHeld && attempt.isNoRoom)
       const waits = attempts.flatMap((attempt) => (attempt.isHeld ? [] : [attempt.retryAfterMs ?? 0]))
       return new Failure(
-        isFull ? 'no-room' : 'broken',
+        isFull ? 'disk-full' : 'upstream-error',
         `only ${holding} of ${needed} providers confirmed the upload, and nothing of it was kept; retry, or see the outcome of each provider`,
         {
           source: isFull ? 'ours' : 'provider',

@@ -147,8 +147,12 @@ export const nameOf = (cid: CID): string => cid.toV1().toString()
 export const blockName = (cid: CID): string => `${cid.code}:${blockKey(cid)}`
 
 const lost = (cid: CID, cause?: unknown): Failure =>
-  new Failure('broken', `the block ${cid} of this upload is lost or damaged on this disk; upload the file again`, {
-    source: 'ours',
-    cause,
-    facts: { class: 'content' },
-  })
+  new Failure(
+    'upstream-error',
+    `the block ${cid} of this upload is lost or damaged on this disk; upload the file again`,
+    {
+      source: 'ours',
+      cause,
+      facts: { class: 'content' },
+    },
+  )

@@ -53,7 +53,8 @@ export async function serveSite(session: Session, request: SiteRequest, options:
   try {
     resolution = await resolve(session, path, options)
   } catch (error) {
-    const redirected = isFailure(error, 'no-link') && request.own ? await redirectOf(session, request) : undefined
+    const redirected =
+      isFailure(error, 'path-not-found') && request.own ? await redirectOf(session, request) : undefined
     if (redirected === undefined) throw error
     if (redirected.kind === 'redirect') return redirected
     resolution = await rewritten(session, path.cid, redirected.path, options, error)
@@ -79,7 +80,7 @@ async function child(
   try {
     return await resolve(session, { cid, segments: [...segments, name], encoded: [...encoded, name] }, options)
   } catch (error) {
-    if (isFailure(error, 'no-link')) return undefined
+    if (isFailure(error, 'path-not-found')) return undefined
     throw error
   }
 }
@@ -107,7 +108,7 @@ async function rewritten(
     return await resolve(session, path, options)
   } catch (error) {
     // The rule's page is missing, too: the client gets the error of the path that it asked for.
-    throw isFailure(error, 'no-link') ? missing : error
+    throw isFailure(error, 'path-not-found') ? missing : error
   }
 }
 

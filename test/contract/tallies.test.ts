@@ -89,7 +89,7 @@ for (const [use, makeBed] of Object.entries(beds))
       await first.add(one('a', 1), signal())
       await bed.server.refuse()
       await assert.rejects(first.add(one('a', 1), signal()), (error) => {
-        assert.ok(isFailure(error, 'broken'))
+        assert.ok(isFailure(error, 'upstream-error'))
         assert.match(error.message, /^limits\.sharedStore: /)
         return !error.message.includes('secret')
       })

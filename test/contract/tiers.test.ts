@@ -105,7 +105,7 @@ const mapOptions = {
   timeoutMs: 100,
   writeTimeoutMs: 1000,
   openMs: 100,
-  explain: (cause: unknown) => new Failure('broken', 'the map failed', { source: 'tier', cause }),
+  explain: (cause: unknown) => new Failure('upstream-error', 'the map failed', { source: 'tier', cause }),
 }
 const mapTier = (store: Map<string, unknown>, binary: boolean): Tier =>
   createKeyvTier({ ...mapOptions, clock, open: async () => store, binary })
@@ -212,7 +212,7 @@ function plainTier(
 ): Store {
   const held = new Map<string, Uint8Array>()
   const state = { isDown: false }
-  const down = () => new Failure('broken', 'the plain store is down; bring it back', { source: 'tier' })
+  const down = () => new Failure('upstream-error', 'the plain store is down; bring it back', { source: 'tier' })
   const check = (signal?: AbortSignal) => {
     signal?.throwIfAborted()
     if (state.isDown) throw down()
@@ -377,7 +377,7 @@ test('adapter that hides errors → configured to report outages', async () => {
   }`
   const module = `data:text/javascript,${encodeURIComponent(adapter)}`
   const tier = keyv.create(keyv.options.parse({ module }), context('keyv'))
-  await assert.rejects(tier.get(cidOf(bytesOf(10))), (error) => isFailure(error, 'broken'))
+  await assert.rejects(tier.get(cidOf(bytesOf(10))), (error) => isFailure(error, 'upstream-error'))
   await tier.close()
 })
 

@@ -173,7 +173,7 @@ describe('upstreams over HTTP/2', () => {
     const upstream = upstreamAt(`https://localhost:${server.port}`)
     await upstream.block(all.files.hello.cid, never())
     refusals = Number.POSITIVE_INFINITY
-    await assert.rejects(upstream.block(all.files.hello.cid, never()), (error) => isFailure(error, 'broken'))
+    await assert.rejects(upstream.block(all.files.hello.cid, never()), (error) => isFailure(error, 'upstream-error'))
     assert.ok(server.asked.length <= 6)
   })
 
@@ -185,7 +185,7 @@ describe('upstreams over HTTP/2', () => {
       return true
     })
     const upstream = upstreamAt(`https://localhost:${server.port}`)
-    await assert.rejects(upstream.block(all.files.hello.cid, never()), (error) => isFailure(error, 'broken'))
+    await assert.rejects(upstream.block(all.files.hello.cid, never()), (error) => isFailure(error, 'upstream-error'))
   })
 
   test('dead connection → replaced', async () => {

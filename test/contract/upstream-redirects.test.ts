@@ -134,7 +134,7 @@ describe('redirects: subdomains', () => {
   test('option off → not followed, log names the option', async () => {
     const { url, hosts } = await front(behind)
     const { kind, message } = await failure(connect('trustless', { url }).block(all.files.hello.cid, signal()))
-    assert.equal(kind, 'broken')
+    assert.equal(kind, 'upstream-error')
     assert.match(message, /subdomain of its own \(301\); set `redirects: subdomains` if that is meant/)
     assert.equal(hosts.length, 1)
   })
@@ -146,7 +146,7 @@ describe('redirects: subdomains', () => {
       return true
     })
     const upstream = connect('trustless', { url, redirects: 'subdomains' })
-    assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
+    assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'upstream-error')
     assert.equal(hosts.length, 3)
   })
 

@@ -90,36 +90,36 @@ async function idle(most: number): Promise<void> {
 }
 
 const faults: [fault: Fault, block: FailureKind | 'ok', dag: FailureKind | 'ok'][] = [
-  [{ kind: 'refuse' }, 'broken', 'broken'],
+  [{ kind: 'refuse' }, 'upstream-error', 'upstream-error'],
   [{ kind: 'silent' }, 'timeout', 'timeout'],
   [{ kind: 'slowFirstByte', ms: 50 }, 'ok', 'ok'],
-  [{ kind: 'cut', after: 100 }, 'broken', 'broken'],
+  [{ kind: 'cut', after: 100 }, 'upstream-error', 'upstream-error'],
   [{ kind: 'stall', after: 100 }, 'timeout', 'timeout'],
-  [{ kind: 'html' }, 'broken', 'broken'],
-  [{ kind: 'redirect', to: 'http://127.0.0.1:1/elsewhere' }, 'broken', 'broken'],
-  [{ kind: 'redirect', to: '//evil.example/x' }, 'broken', 'broken'],
+  [{ kind: 'html' }, 'upstream-error', 'upstream-error'],
+  [{ kind: 'redirect', to: 'http://127.0.0.1:1/elsewhere' }, 'upstream-error', 'upstream-error'],
+  [{ kind: 'redirect', to: '//evil.example/x' }, 'upstream-error', 'upstream-error'],
   [{ kind: 'notFound' }, 'not-found', 'not-found'],
   [{ kind: 'throttle', retryAfter: '900' }, 'throttled', 'throttled'],
   [{ kind: 'throttle' }, 'throttled', 'throttled'],
   [{ kind: 'status', status: 503, retryAfter: '5' }, 'throttled', 'throttled'],
-  [{ kind: 'status', status: 503 }, 'broken', 'broken'],
-  [{ kind: 'status', status: 500 }, 'broken', 'broken'],
+  [{ kind: 'status', status: 503 }, 'upstream-error', 'upstream-error'],
+  [{ kind: 'status', status: 500 }, 'upstream-error', 'upstream-error'],
   [
     { kind: 'status', status: 500, body: 'ipld: could not find x: block was not found locally' },
     'not-found',
     'not-found',
   ],
-  [{ kind: 'status', status: 502 }, 'broken', 'broken'],
+  [{ kind: 'status', status: 502 }, 'upstream-error', 'upstream-error'],
   [{ kind: 'status', status: 504 }, 'timeout', 'timeout'],
   [{ kind: 'status', status: 403 }, 'refused', 'refused'],
   [{ kind: 'status', status: 410 }, 'refused', 'refused'],
   [{ kind: 'status', status: 451 }, 'refused', 'refused'],
-  [{ kind: 'status', status: 204 }, 'broken', 'broken'],
-  [{ kind: 'endless' }, 'too-large', 'broken'],
-  [{ kind: 'gzipBomb' }, 'broken', 'broken'],
-  [{ kind: 'wrongType', type: 'application/octet-stream' }, 'broken', 'broken'],
-  [{ kind: 'emptyCar' }, 'ok', 'broken'],
-  [{ kind: 'wrongLength' }, 'broken', 'ok'],
+  [{ kind: 'status', status: 204 }, 'upstream-error', 'upstream-error'],
+  [{ kind: 'endless' }, 'too-large', 'upstream-error'],
+  [{ kind: 'gzipBomb' }, 'upstream-error', 'upstream-error'],
+  [{ kind: 'wrongType', type: 'application/octet-stream' }, 'upstream-error', 'upstream-error'],
+  [{ kind: 'emptyCar' }, 'ok', 'upstream-error'],
+  [{ kind: 'wrongLength' }, 'upstream-error', 'ok'],
 ]
 
 const nowhere = { url: 'http://127.0.0.1:1' }
@@ -248,13 +248,13 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
           : { kind: 'redirect', to: `${server.url}/ipfs/${all.files.hello.cid}?format=raw&moved` }
       assert.deepEqual(new Uint8Array(await upstream.block(all.files.hello.cid, signal())), all.files.hello.bytes)
       server.fault = { kind: 'redirect', to: '/again' }
-      assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
+      assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'upstream-error')
     })
 
     test('block without length, truncated → broken, not false bytes', async () => {
       const upstream = await make('trustless')
       server.fault = { kind: 'endsEarly', after: 5 }
-      assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
+      assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'upstream-error')
       server.fault = { kind: 'endsEarly', after: all.files.hello.bytes.byteLength }
       assert.deepEqual(new Uint8Array(await upstream.block(all.files.hello.cid, signal())), all.files.hello.bytes)
     })
@@ -303,7 +303,7 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       server.fault = { kind: 'throttle' }
       assert.equal((await failure(upstream.probe(signal()))).kind, 'throttled')
       server.fault = { kind: 'status', status: 500 }
-      assert.equal((await failure(upstream.probe(signal()))).kind, 'broken')
+      assert.equal((await failure(upstream.probe(signal()))).kind, 'upstream-error')
     })
 
     test('out of file descriptors → overloaded, upstream not blamed', async () => {
@@ -377,7 +377,7 @@ describe('trustless: IPNS records', () => {
   })
 
   for (const [fault, , expected] of faults.filter(([{ kind }]) => kind !== 'emptyCar' && kind !== 'slowFirstByte')) {
-    const kind = fault.kind === 'endless' ? 'too-large' : fault.kind === 'wrongLength' ? 'broken' : expected
+    const kind = fault.kind === 'endless' ? 'too-large' : fault.kind === 'wrongLength' ? 'upstream-error' : expected
     test(`${Object.values(fault).join(' ')} → ${kind}`, async () => {
       const upstream = await withRecord(await key.record(`/ipfs/bafkqaaa/${'x'.repeat(200)}`), settingsFor(fault))
       server.fault = fault
@@ -427,7 +427,7 @@ describe('plain', () => {
     const { cid: large } = await addFile(all.blocks, noise(9_000_000, 6), 'v0')
     for (const cid of [large, all.files.deepV0.cid])
       assert.equal((await failure(upstream.block(cid, signal()))).kind, 'not-found')
-    assert.equal((await failure(upstream.block(all.directory, signal()))).kind, 'broken') // a page that lists it
+    assert.equal((await failure(upstream.block(all.directory, signal()))).kind, 'upstream-error') // a page that lists it
     assert.equal(upstream.traits.canBlock(all.cbor), false)
     assert.equal((await failure(pull(upstream, entity(all.directory)))).kind, 'not-found')
   })
@@ -489,7 +489,7 @@ describe('kubo', () => {
   test('error after a 200 → failure', async () => {
     const upstream = await kubo()
     behind = true
-    assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'broken')
+    assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'upstream-error')
   })
 
   test('record found among the search events', async () => {
@@ -504,6 +504,6 @@ describe('kubo', () => {
     events.set(`/ipns/${key.name}`, '')
     assert.equal((await failure(ask())).kind, 'not-found')
     events.set(`/ipns/${key.name}`, 'a page')
-    assert.equal((await failure(ask())).kind, 'broken')
+    assert.equal((await failure(ask())).kind, 'upstream-error')
   })
 })

@@ -154,7 +154,7 @@ describe('multipart upload, one part not confirmed', () => {
     return Object.assign(provider, {
       async pin(...[upload, signal]: Parameters<typeof pin>) {
         if (upload.bytes === bad.length)
-          throw new Failure('broken', 'not that one', { source: 'provider', facts: { class: 'content' } })
+          throw new Failure('upstream-error', 'not that one', { source: 'provider', facts: { class: 'content' } })
         return pin(upload, signal)
       },
     })

@@ -108,7 +108,7 @@ describe('IPNS with wrong or failing upstreams', () => {
     assert.equal(answer.status, 502)
     assert.deepEqual(
       attemptsOf(answer).map(({ outcome }) => outcome),
-      ['false-bytes', 'false-bytes', 'false-bytes'],
+      ['hash-mismatch', 'hash-mismatch', 'hash-mismatch'],
     )
     await gateway.close()
     assert.deepEqual(await keptRecords(), [])

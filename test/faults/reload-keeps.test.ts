@@ -189,7 +189,7 @@ describe('reload: upstream health', () => {
     assert.equal(await reload(), true)
     assert.equal((await get(big())).status, 404)
     assert.equal(upstream.asked.length, asked)
-    assert.match((await admin('/readyz')).body.toString(), /"upstream one","ok":false,"why":"cooling-down"/)
+    assert.match((await admin('/readyz')).body.toString(), /"upstream one","ok":false,"why":"rate-limited"/)
   })
 
   test('quarantine for wrong bytes → kept', async () => {

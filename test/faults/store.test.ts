@@ -163,7 +163,7 @@ describe('store', () => {
     await assertSound(folder, writer.kept)
   })
 
-  test('full disk → no-room, uploads complete, deletions free space', async (t) => {
+  test('full disk → disk-full, uploads complete, deletions free space', async (t) => {
     const folder = newFolder()
     await mkdir(folder)
     try {
@@ -183,8 +183,8 @@ describe('store', () => {
           (error: unknown) => (refusal = error),
         )
       }
-      assert.ok(isFailure(refusal, 'no-room'), String(refusal))
-      await assert.rejects(store.probe(), (error) => isFailure(error, 'no-room'))
+      assert.ok(isFailure(refusal, 'disk-full'), String(refusal))
+      await assert.rejects(store.probe(), (error) => isFailure(error, 'disk-full'))
       // Another program takes the rest.
       const handle = await open(filler, 'w')
       for (;;)
@@ -240,7 +240,7 @@ describe('store', () => {
       await handle.close()
       const store = openStore(folder)
       assert.ok(await isWhole(store, kept.cid))
-      await assert.rejects(keepLeaf(store, randomBytes(1000)), (error) => isFailure(error, 'no-room'))
+      await assert.rejects(keepLeaf(store, randomBytes(1000)), (error) => isFailure(error, 'disk-full'))
       assert.equal(await store.remove(kept.cid), true)
       await store.close()
     } finally {
@@ -265,7 +265,7 @@ describe('store', () => {
       const store = openStore(folder)
       for (const { cid } of [small, large]) assert.ok(await isWhole(store, cid))
       assert.equal((await store.ledger.page({ limit: 10 })).entries.length, 2)
-      await assert.rejects(keepLeaf(store, randomBytes(10)), (error) => isFailure(error, 'disk'))
+      await assert.rejects(keepLeaf(store, randomBytes(10)), (error) => isFailure(error, 'disk-error'))
       await store.close()
     } finally {
       execFileSync('umount', ['-l', folder])

@@ -219,11 +219,11 @@ test('cidgate warm: loads listed paths into tiers, resumes after interruption', 
   const [list, done] = [join(folder, 'list'), join(folder, 'done')]
   const cids = [all.files.deepV0.cid, all.files.smallV0.cid].map(String)
   await writeFile(list, `# what the front page needs\n${cids.join('\n')}\n`)
-  const first = await cidgate(['warm', '--list', list, '--done', done, '--json'])
+  const first = await cidgate(['warm', '--list', list, '--resume-file', done, '--json'])
   assert.equal(first.code, 0, first.err)
   assert.equal(first.out.toString().trim().split('\n').length, 2)
   upstream.fault = { kind: 'refuse' }
-  const again = await cidgate(['warm', list, '--done', done])
+  const again = await cidgate(['warm', list, '--resume-file', done])
   assert.deepEqual([again.code, again.out.length], [0, 0])
   for (const cid of cids) assert.equal((await cidgate(['get', cid])).code, 0)
   // A list is a list without --list as well.
@@ -432,7 +432,7 @@ describe('wrong usage', () => {
     [['pins', 'rm'], /pins rm takes a CID/],
     [['deny'], /deny takes a CID/],
     [['add'], /add takes a file or a folder/],
-    [['warm', 'a', '--at-once', 'x'], /--at-once takes a number/],
+    [['warm', 'a', '--concurrency', 'x'], /--concurrency takes a number/],
     [['get', 'a', '--gateway', 'nonsense'], /nonsense is no URL/],
     [['completion', 'tcsh'], /bash, zsh and fish/],
   ]

@@ -171,7 +171,7 @@ describe('/status', () => {
       assert.notEqual((await fetchAll(`${own.url}/ipfs/${only[0]?.cid}`)).status, 200)
       const { upstreams } = (await supertest(own.gateway.admin).get('/status')).body as Status
       const [told] = upstreams
-      assert.ok((told?.falseBytes ?? 0) > 0)
+      assert.ok((told?.hashMismatch ?? 0) > 0)
       assert.match(told?.lastTrouble?.why ?? '', /do not hash to their CID/)
       // The first quarantine is over in seconds: on a machine that is held up it is by now.
       if (told?.state === 'ready') return
@@ -326,7 +326,7 @@ describe('/why', () => {
     assert.equal((await why(`/ipfs/${all.directory}`)).status, 200)
     const noLink = await why(`/ipfs/${all.directory}/not-there`)
     assert.equal(noLink.status, 404)
-    assert.equal(noLink.failure?.kind, 'no-link')
+    assert.equal(noLink.failure?.kind, 'path-not-found')
     assert.equal(noLink.steps.length, 1)
     const absent = await why('/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy')
     assert.equal(absent.status, 404)

@@ -91,7 +91,7 @@ describe('library without HTTP', () => {
   it('errors are explained Failures', async () => {
     const nobodys = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
     assert.equal(await kindOf(gateway.get(`/ipfs/${nobodys}`)), 'not-found')
-    assert.equal(await kindOf(gateway.get(`/ipfs/${all.directory}/nothing`)), 'no-link')
+    assert.equal(await kindOf(gateway.get(`/ipfs/${all.directory}/nothing`)), 'path-not-found')
     assert.equal(await kindOf(gateway.get(`/ipfs/${denied}/bad.txt`)), 'denied')
     for (const path of ['', 'bafkqaaa', '/ipfs/nonsense', '/ipfs/', '/other/x', 5 as never])
       assert.equal(await kindOf(gateway.get(path)), 'malformed', JSON.stringify(path))

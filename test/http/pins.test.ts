@@ -695,7 +695,7 @@ describe('concurrent operations on a pin', () => {
   })
 
   test('takedown during upload, full disk → reports that nothing was deleted', async () => {
-    const forgotten = new Failure('no-room', 'disk full', { source: 'ours' })
+    const forgotten = new Failure('disk-full', 'disk full', { source: 'ours' })
     const app = express().use(createTakedownRoute(async () => ({ done: 'busy', forgotten })))
     const { status, body } = await supertest(app).post(`/deny/${cidOf(randomBytes(10))}`)
     assert.equal(status, 507)

@@ -49,7 +49,7 @@ test('tier usage, upstream speed, hash mismatches, pending uploads', async () =>
     const isTold = ({ waiting, providers, upstreams, tiers }: State) =>
       waiting === 1 &&
       providers.some((one) => one['provider'] === 'away' && one['waiting'] === 1) &&
-      upstreams.some(({ upstream, falseBytes }) => upstream === 'liar' && falseBytes === 1) &&
+      upstreams.some(({ upstream, hashMismatch }) => upstream === 'liar' && hashMismatch === 1) &&
       upstreams.some(({ upstream, won, p95 }) => upstream === 'honest' && won === 1 && typeof p95 === 'number') &&
       tiers.some(({ tier, bytes, limitBytes }) => tier === 'memory' && Number(bytes) > 20_000 && limitBytes === 4 << 20)
     for (const until = Date.now() + 10_000; !statesOf(at.log).some(isTold); await sleep(20))

@@ -55,9 +55,9 @@ const lie: RequestListener = ({ url = '' }, response) => {
 for (const use of ['trustless', 'kubo'])
   test(`${use}: probe with wrong bytes increments hash mismatches`, async () => {
     await start(lie, { use }, '1h')
-    await untilOut('unusable')
-    const { asked, false_bytes } = await counted()
-    assert.deepEqual({ asked, false_bytes }, { asked: 1, false_bytes: 1 })
+    await untilOut('incompatible')
+    const { asked, hash_mismatch } = await counted()
+    assert.deepEqual({ asked, hash_mismatch }, { asked: 1, hash_mismatch: 1 })
   })
 
 const throttle: RequestListener = (_request, response) => {
@@ -66,7 +66,7 @@ const throttle: RequestListener = (_request, response) => {
 
 test('rate-limited probe → counts as a request', async () => {
   await start(throttle, {}, '1h')
-  await untilOut('cooling-down')
+  await untilOut('rate-limited')
   const { asked, throttled } = await counted()
   assert.deepEqual({ asked, throttled }, { asked: 1, throttled: 1 })
 })
@@ -74,7 +74,7 @@ test('rate-limited probe → counts as a request', async () => {
 test('rate-limited name lookup → counts as a request', async () => {
   await start(throttle, {}, 0)
   await fetch(`${at.url}/ipns/k51qzi5uqu5dlvj2baxnqndepeb86cbk3ng7n3i46uzyxzyqj2xjonzllnv0v8`)
-  await untilOut('cooling-down')
+  await untilOut('rate-limited')
   const { asked, throttled } = await counted()
   assert.deepEqual({ asked, throttled }, { asked: 1, throttled: 1 })
 })

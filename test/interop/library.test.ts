@@ -177,7 +177,7 @@ await gateway.start()
         if (code.includes('tierContract')) assert.match(stdout, /pass [1-9]\d*\n[\s\S]*fail 0\n/)
         if (!code.includes('gateway.get')) return
         assert.match(stdout, /^bafk\w+: application\/json, 20 bytes\n/)
-        assert.match(stderr, /^no-link no link named "nothing"/m)
+        assert.match(stderr, /^path-not-found no link named "nothing"/m)
         assert.equal(await readFile(join(folder, 'policy.json'), 'utf8'), '{"title":"a policy"}')
       })
 

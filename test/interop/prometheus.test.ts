@@ -124,7 +124,7 @@ describe('alerts', () => {
       ],
     ],
     CidgateUpstreamLies: [
-      [[`cidgate_upstream_outcomes_total{${instance},upstream="one",outcome="false_bytes"}`, '0x115 1x5']],
+      [[`cidgate_upstream_outcomes_total{${instance},upstream="one",outcome="hash_mismatch"}`, '0x115 1x5']],
       [[`cidgate_upstream_outcomes_total{${instance},upstream="one",outcome="failed"}`, '0+9x120']],
     ],
     CidgateTierDown: [

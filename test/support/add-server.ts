@@ -17,7 +17,7 @@ const second = {
   traits: { takesBytes: true, local: false },
   pin(...[upload, signal]: Parameters<typeof store.pin>) {
     if (Math.random() < 0.15)
-      throw new Failure('broken', 'not now', { source: 'provider', facts: { class: 'transient' } })
+      throw new Failure('upstream-error', 'not now', { source: 'provider', facts: { class: 'transient' } })
     return store.pin(upload, signal)
   },
 }

@@ -43,7 +43,7 @@ export function scriptedProvider(
       asked++
       try {
         const fail = (kind: Facts['class']) =>
-          new Failure('broken', `provider ${name}: ${kind}`, {
+          new Failure('upstream-error', `provider ${name}: ${kind}`, {
             source: 'provider',
             retryAfterMs: provider.retryAfterMs,
             facts: { class: kind },

@@ -40,7 +40,7 @@ export function scriptedTier(name: string, traits: Partial<TierTraits> = {}): Sc
     if (self.isDown) throw down()
   }
   const isSlow = traits.persistent !== false || traits.shared
-  const down = () => new Failure('broken', `${name} is down for this test`, { source: 'tier' })
+  const down = () => new Failure('upstream-error', `${name} is down for this test`, { source: 'tier' })
   const self: ScriptedTier = {
     name,
     traits: { ...slowTraits, ...traits },

@@ -62,7 +62,7 @@ export function scriptedUpstream(
       let offset = 0
       for (const block of walk(want.cid)) {
         signal.throwIfAborted()
-        if (index === script.breakAfter) throw new Failure('broken', `${name} was cut`, { source: 'upstream' })
+        if (index === script.breakAfter) throw new Failure('upstream-error', `${name} was cut`, { source: 'upstream' })
         const isLeaf = block.cid.code === 0x55
         const at = offset
         if (isLeaf) offset += block.bytes.byteLength

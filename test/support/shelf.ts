@@ -42,5 +42,5 @@ export function createShelf(name = 'shared'): TestShelf {
 }
 
 export const isOut = (): never => {
-  throw new Failure('broken', 'the store is out; bring it back', { source: 'tier' })
+  throw new Failure('upstream-error', 'the store is out; bring it back', { source: 'tier' })
 }

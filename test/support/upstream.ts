@@ -113,7 +113,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     const begin = () => {
       answer(entry, response, fault).catch((error: unknown) => {
         if (response.headersSent) return void response.destroy()
-        const isAbsent = isFailure(error, 'not-found') || isFailure(error, 'no-link')
+        const isAbsent = isFailure(error, 'not-found') || isFailure(error, 'path-not-found')
         if (isAbsent) lacking(response, upstream.searchMs, String(error))
         else plainAnswer(response, 400, String(error))
       })
@@ -401,7 +401,7 @@ async function* carBlocks(blocks: BlockMap, rest: string, query: URLSearchParams
   const entity = await resolve(session, path).then(
     (resolved) => resolved.entity,
     (error: unknown) => {
-      if (!isFailure(error, 'no-link')) throw error
+      if (!isFailure(error, 'path-not-found')) throw error
     },
   )
   const fresh = (block: Block): boolean => {

@@ -31,7 +31,7 @@ function made() {
     block: async () => undefined,
     async publish() {
       chain.publishes++
-      if (chain.fails) throw new Failure('disk', 'the disk is full', { source: 'ours' })
+      if (chain.fails) throw new Failure('disk-error', 'the disk is full', { source: 'ours' })
       return this.head()
     },
     reconsider() {},
@@ -42,7 +42,7 @@ function made() {
     async announce(body) {
       const [head, places] = dagCbor.decode<[CID, Uint8Array[]]>(body)
       assert.ok(places.length === 1 && Buffer.from(places[0] as Uint8Array).includes(Buffer.from('gw.example')))
-      if (indexer.fails) throw new Failure('broken', 'indexer answered with 500', { source: 'upstream' })
+      if (indexer.fails) throw new Failure('upstream-error', 'indexer answered with 500', { source: 'upstream' })
       announced.push(head.toString())
     },
     async provider() {

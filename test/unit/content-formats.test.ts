@@ -109,6 +109,6 @@ describe('documents', () => {
     const { bytes } = all.files.hello
     assert.ok((await bytesOf(`${all.cbor}/inside/file`, 'raw')).equals(bytes))
     await rejects(render(`${all.cbor}/inside/number`, 'dag-cbor'), 'unsupported')
-    await rejects(render(`${all.cbor}/inside/absent`, 'dag-cbor'), 'no-link')
+    await rejects(render(`${all.cbor}/inside/absent`, 'dag-cbor'), 'path-not-found')
   })
 })

@@ -40,7 +40,7 @@ describe('paths', () => {
   test('the length of a list is not a name in it', async () => {
     const blocks: BlockMap = new Map()
     const document = addCbor(blocks, { list: [addBlock(blocks, 0x55, text('first')), 2] })
-    await rejects(open(`${document}/list/length`, blocks), 'no-link')
+    await rejects(open(`${document}/list/length`, blocks), 'path-not-found')
     assert.equal(Buffer.from((await open(`${document}/list/0`, blocks)).entity.block).toString(), 'first')
     assert.deepEqual((await open(`${document}/list/1`, blocks)).remainder, ['list', '1'])
   })

@@ -108,7 +108,7 @@ describe('path resolution', () => {
       `${all.directory}/readme.txt/x`,
       `${all.linked}/link/x`,
     ]) {
-      await rejects(open(path), 'no-link')
+      await rejects(open(path), 'path-not-found')
     }
   })
   test('reports the CIDs of the path', async () => {
@@ -132,8 +132,8 @@ describe('path resolution', () => {
   test('document: link followed, value becomes the remainder', async () => {
     assert.equal((await read(`${all.cbor}/inside/file`)).toString(), 'hello, juror\n')
     assert.deepEqual((await open(`${all.cbor}/inside/number`)).remainder, ['inside', 'number'])
-    await rejects(open(`${all.cbor}/inside/absent`), 'no-link')
-    await rejects(open(`${all.cbor}/__proto__`), 'no-link')
+    await rejects(open(`${all.cbor}/inside/absent`), 'path-not-found')
+    await rejects(open(`${all.cbor}/__proto__`), 'path-not-found')
     assert.equal((await open(`${all.dagJson}/file`)).entity.kind, 'file')
   })
   test('symlink → its target as text', async () => {

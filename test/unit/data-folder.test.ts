@@ -110,7 +110,7 @@ describe('data folder', () => {
     await assert.rejects(makeFolders('/disk/a/b', make), { code: 'EROFS' })
     assert.deepEqual(asked, ['/disk/a/b', '/disk/a'])
     const refused = await makeFolders('/disk/a/b', make).catch((error: unknown) => diskFailure(error, 'take an upload'))
-    assert.ok(isFailure(refused, 'disk'))
+    assert.ok(isFailure(refused, 'disk-error'))
     assert.equal(refused.message, 'cannot take an upload in the data folder: EROFS; it is mounted read-only')
   })
 

@@ -263,7 +263,7 @@ test('outage → cause and hint, found by a probe', async () => {
   const path = join(await tempFolder(), 'file')
   await writeFile(path, '')
   const tier = open(path)
-  const says = (error: unknown) => isFailure(error, 'broken') && /(ENOTDIR|EEXIST).*; /.test(error.message)
+  const says = (error: unknown) => isFailure(error, 'upstream-error') && /(ENOTDIR|EEXIST).*; /.test(error.message)
   await assert.rejects(tier.probe?.() ?? Promise.resolve(), says)
   await assert.rejects(tier.put(block(1).cid, block(1).bytes), /ENOTDIR.*in the place of the folder/)
   const fine = open(await tempFolder())

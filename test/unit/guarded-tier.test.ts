@@ -282,7 +282,8 @@ test('time in our queue is not held against the tier; silence empties the queue'
 test('what fails at once says nothing about the next read of this machine’s disk', async () => {
   const { clock, tier, guard } = make({}, { shared: false })
   tier.isDown = true
-  for (let turn = 0; turn < 10; turn++) await assert.rejects(guard.get(cid), (error) => isFailure(error, 'broken'))
+  for (let turn = 0; turn < 10; turn++)
+    await assert.rejects(guard.get(cid), (error) => isFailure(error, 'upstream-error'))
   assert.ok(!guard.isDown)
   tier.isDown = false
   tier.isSilent = true
@@ -472,7 +473,7 @@ test('false bytes are a miss although they cannot be deleted, and an outage stay
   const honest = proved({ ...tier, delete: () => Promise.reject(new Error('denied')) }, { log: silentLog })
   assert.equal(await honest.get(cid), undefined)
   tier.isDown = true
-  await assert.rejects(honest.get(cid), (error) => isFailure(error, 'broken'))
+  await assert.rejects(honest.get(cid), (error) => isFailure(error, 'upstream-error'))
 })
 
 test('what is at hand is proved, whole and in part: a flipped byte is not handed out, and `get` finds and deletes it', async () => {

@@ -111,7 +111,7 @@ describe('hosts', () => {
       })
     }
     const trusted = { 'x-forwarded-host': 'plain.example' }
-    await assert.rejects(find('bytes.example', '/add', trusted, '127.0.0.2'), { kind: 'no-link' })
+    await assert.rejects(find('bytes.example', '/add', trusted, '127.0.0.2'), { kind: 'path-not-found' })
   })
 
   test('subdomain → own site, also for paths such as /ipfs/…', async () => {
@@ -171,7 +171,7 @@ describe('hosts', () => {
 
   test('trustless host → content only', async () => {
     assert.equal((await placeAt('bytes.example', `/ipfs/${v1}`)).trustless, true)
-    await assert.rejects(find('bytes.example', '/add'), { kind: 'no-link' })
+    await assert.rejects(find('bytes.example', '/add'), { kind: 'path-not-found' })
   })
 
   test('cached response of one host → not served by another', () => {

@@ -41,10 +41,10 @@ describe('status', () => {
   const rows: [kind: FailureKind, options: Partial<FailureOptions>, api: number, web: number][] = [
     ['not-found', {}, 404, 404],
     ['not-found', { facts: { onlyIfCached: true } }, 412, 412],
-    ['no-link', {}, 404, 404],
+    ['path-not-found', {}, 404, 404],
     ['timeout', {}, 404, 504],
     ['unavailable', {}, 404, 502],
-    ['slow', { source: 'client' }, 408, 408],
+    ['upload-too-slow', { source: 'client' }, 408, 408],
     ['throttled', { source: 'client' }, 429, 429],
     ['too-large', { source: 'client' }, 413, 413],
     ['denied', {}, 410, 410],
@@ -54,9 +54,9 @@ describe('status', () => {
     ['unsupported', {}, 406, 406],
     ['unsupported', { facts: { remainder: 'a/b' } }, 501, 501],
     ['overloaded', {}, 503, 503],
-    ['no-room', { source: 'ours' }, 507, 507],
-    ['disk', { source: 'ours' }, 500, 500],
-    ['broken', { source: 'provider' }, 502, 502],
+    ['disk-full', { source: 'ours' }, 507, 507],
+    ['disk-error', { source: 'ours' }, 500, 500],
+    ['upstream-error', { source: 'provider' }, 502, 502],
     ['internal', {}, 500, 500],
   ]
   for (const [kind, options, api, web] of rows) {
@@ -77,9 +77,9 @@ test('misspelled or foreign detail → type error', () => {
     // @ts-expect-error There is no such fact.
     new Failure('denied', 'no', { source: 'ours', facts: { leagl: true } }),
     // @ts-expect-error It is one of `denied`.
-    new Failure('broken', 'no', { source: 'ours', facts: { legal: true } }),
+    new Failure('upstream-error', 'no', { source: 'ours', facts: { legal: true } }),
     // @ts-expect-error Not a class of failures of a provider.
-    new Failure('broken', 'no', { source: 'provider', facts: { class: 'passing' } }),
+    new Failure('upstream-error', 'no', { source: 'provider', facts: { class: 'passing' } }),
   ]
   // @ts-expect-error Statuses are given in http alone.
   assert.ok(all.every(({ facts }) => facts.status === undefined))

@@ -135,7 +135,7 @@ describe('expected failures', () => {
   const failures = [
     new Failure('malformed', 'asked wrongly', { source: 'client' }),
     new Failure('not-found', 'it is not here', { source: 'upstream' }),
-    new Failure('broken', 'a provider failed', { source: 'provider' }),
+    new Failure('upstream-error', 'a provider failed', { source: 'provider' }),
     new Failure('cancelled', 'the client left', { source: 'client' }),
   ]
   for (const failure of failures)

@@ -141,7 +141,7 @@ describe('DNSLink', () => {
     assert.equal((await links.resolve('docs.example', { signal: signal(), account })).value, '/ipns/b.example')
     assert.deepEqual(
       account.attempts.map(({ outcome }) => outcome),
-      ['broken', 'record'],
+      ['upstream-error', 'record'],
     )
     await links.close()
   })

@@ -42,7 +42,7 @@ async function believed(bytes: Uint8Array): Promise<IpnsRecord | undefined> {
   try {
     return await provedRecord(key.cid, bytes, now)
   } catch (error) {
-    assert.ok(isFailure(error, 'false-bytes') || isFailure(error, 'not-found'), String(error))
+    assert.ok(isFailure(error, 'hash-mismatch') || isFailure(error, 'not-found'), String(error))
     return undefined
   }
 }

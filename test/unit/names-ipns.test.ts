@@ -36,18 +36,18 @@ describe('IPNS record', () => {
   test('wrong key, changed, truncated, oversized → false; expired → not-found', async () => {
     const good = await key.record('/ipfs/bafkqaaa')
     const proved = (bytes: Uint8Array, now = Date.now()) => kindOf(provedRecord(key.cid, bytes, now))
-    assert.equal(await proved(await createKey().record('/ipfs/bafkqaaa')), 'false-bytes')
+    assert.equal(await proved(await createKey().record('/ipfs/bafkqaaa')), 'hash-mismatch')
     for (let at = 0; at < good.byteLength; at += 3) {
       const changed = Uint8Array.from(good)
       changed[at] = (changed[at] as number) ^ 1
       // The signature of the first version is nobody's business: the second one covers all that is read.
       const kind = await proved(changed)
-      if (kind !== 'ok') assert.equal(kind, 'false-bytes', `byte ${at}`)
+      if (kind !== 'ok') assert.equal(kind, 'hash-mismatch', `byte ${at}`)
       else assert.equal((await provedRecord(key.cid, changed, Date.now())).value, '/ipfs/bafkqaaa')
     }
-    assert.equal(await proved(good.subarray(0, 40)), 'false-bytes')
-    assert.equal(await proved(new Uint8Array()), 'false-bytes')
-    assert.equal(await proved(new Uint8Array(10 * 1024 + 1)), 'false-bytes')
+    assert.equal(await proved(good.subarray(0, 40)), 'hash-mismatch')
+    assert.equal(await proved(new Uint8Array()), 'hash-mismatch')
+    assert.equal(await proved(new Uint8Array(10 * 1024 + 1)), 'hash-mismatch')
     assert.equal(await proved(good, Date.now() + 86_400_000), 'not-found')
     assert.equal(await proved(await key.record('/ipfs/bafkqaaa', { lifetimeMs: -1000 })), 'not-found')
   })
@@ -224,7 +224,7 @@ describe('resolving keys', () => {
     assert.ok(performance.now() - began < 2_000)
     assert.equal(liar.lies, 1)
     const outcomes = Object.fromEntries(account.attempts.map(({ upstream, outcome }) => [upstream, outcome]))
-    assert.deepEqual(outcomes, { liar: 'false-bytes', honest: 'record' })
+    assert.deepEqual(outcomes, { liar: 'hash-mismatch', honest: 'record' })
   })
 
   test('older record never replaces a known one', async () => {
@@ -247,7 +247,7 @@ describe('resolving keys', () => {
     ] as const) {
       const store = emptyStore()
       store.bytes = bytes
-      assert.equal(await kindOf(make([fails('a', 'broken')], store).resolve(key.cid)), 'unavailable')
+      assert.equal(await kindOf(make([fails('a', 'upstream-error')], store).resolve(key.cid)), 'unavailable')
       assert.equal(store.removed, removed)
     }
   })
@@ -275,7 +275,7 @@ describe('resolving keys', () => {
 
     const store = emptyStore()
     store.bytes = ended
-    const later = make([serve, fails('b', 'broken')], store, { clock })
+    const later = make([serve, fails('b', 'upstream-error')], store, { clock })
     assert.equal(await kindOf(later.resolve(key.cid)), 'not-found')
     store.bytes = old
     assert.equal(await kindOf(later.resolve(key.cid)), 'not-found', 'the folder fell behind')
@@ -288,9 +288,9 @@ describe('resolving keys', () => {
 
   const verdicts: [expected: Failure['kind'], ...kinds: Failure['kind'][]][] = [
     ['not-found', 'not-found', 'not-found'],
-    ['not-found', 'broken', 'not-found', 'timeout'],
-    ['timeout', 'broken', 'timeout'],
-    ['unavailable', 'broken', 'throttled'],
+    ['not-found', 'upstream-error', 'not-found', 'timeout'],
+    ['timeout', 'upstream-error', 'timeout'],
+    ['unavailable', 'upstream-error', 'throttled'],
     ['not-found'],
   ]
   for (const [expected, ...kinds] of verdicts) {
@@ -318,8 +318,8 @@ describe('resolving keys', () => {
     assert.equal(await hanging, 'unavailable')
   })
 
-  test('all send wrong records → false bytes', async () => {
-    assert.equal(await kindOf(make([sends('liar', Uint8Array.of(1))]).resolve(createKey().cid)), 'false-bytes')
+  test('all send wrong records → false mismatch', async () => {
+    assert.equal(await kindOf(make([sends('liar', Uint8Array.of(1))]).resolve(createKey().cid)), 'hash-mismatch')
   })
 
   test('TTL is clamped, never past the end', async () => {

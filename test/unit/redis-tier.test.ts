@@ -69,13 +69,13 @@ const outages: readonly {
   {
     name: 'out of memory',
     faults: { error: "OOM command not allowed when used memory > 'maxmemory'." },
-    kind: 'broken',
+    kind: 'upstream-error',
     says: /OOM/,
   },
   {
     name: 'still loading',
     faults: { error: 'LOADING Redis is loading the dataset in memory' },
-    kind: 'broken',
+    kind: 'upstream-error',
     says: /LOADING/,
   },
   { name: 'asking for a password', faults: { password: 'right' }, kind: 'refused', says: /NOAUTH.*user and password/ },
@@ -121,7 +121,8 @@ test('server down → calls fail at once, used again after recovery', async () =
     ),
   )
   const began = performance.now()
-  for (let turn = 0; turn < 20; turn++) await assert.rejects(tier.get(cid), (error) => isFailure(error, 'broken'))
+  for (let turn = 0; turn < 20; turn++)
+    await assert.rejects(tier.get(cid), (error) => isFailure(error, 'upstream-error'))
   assert.ok(performance.now() - began < 2000) // each of them would wait for half a second
   await server.heal()
   await eventually('it is back', () => tier.get(cid).then(Boolean, () => false))
@@ -132,7 +133,7 @@ test('half-open connection → replaced, although writes succeed', async () => {
   const { tier, server } = await make({}, {}, '', clock)
   await tier.put(cid, bytes)
   server.strand()
-  const lost = assert.rejects(tier.get(cid), (error) => isFailure(error, 'broken'))
+  const lost = assert.rejects(tier.get(cid), (error) => isFailure(error, 'upstream-error'))
   await clock.advance(3000)
   await lost
   assert.deepEqual(await tier.get(cid), Buffer.from(bytes))

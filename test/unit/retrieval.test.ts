@@ -365,7 +365,7 @@ test("archive: another request's outage → absence still known", async () => {
   const get = bucket.get.bind(bucket)
   const answers = Promise.withResolvers<void>()
   bucket.get = async (cid, ...rest) => {
-    if (blockKey(cid) === blockKey(file.cid)) throw new Failure('broken', 'an outage', { source: 'tier' })
+    if (blockKey(cid) === blockKey(file.cid)) throw new Failure('upstream-error', 'an outage', { source: 'tier' })
     await answers.promise
     return get(cid, ...rest)
   }

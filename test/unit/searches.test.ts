@@ -165,7 +165,7 @@ test('close → all end silently', async () => {
 })
 
 test('overloaded and unavailable → not absence', () => {
-  const kinds: FailureKind[] = ['not-found', 'timeout', 'overloaded', 'unavailable', 'broken']
+  const kinds: FailureKind[] = ['not-found', 'timeout', 'overloaded', 'unavailable', 'upstream-error']
   assert.deepEqual(
     kinds.map((kind) => isAbsence(failure(kind))),
     [true, true, false, false, false],

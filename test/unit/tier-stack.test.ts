@@ -248,7 +248,7 @@ test('store waits for the shared tier, and names it when it failed', async () =>
   const { failed } = await stack.store(other.cid, other.bytes)
   assert.deepEqual(
     failed.map(({ tier, failure }) => [tier, failure.kind]),
-    [['bucket', 'broken']],
+    [['bucket', 'upstream-error']],
   )
   await settle()
   assert.ok(memory.held.has(other.key) && disk.held.has(other.key))
@@ -429,7 +429,11 @@ test('an upload that comes again within that second is written again only where 
   assert.deepEqual(tier.calls.map(kind), ['put', 'has', 'has', 'has', 'has', 'put'])
   assert.equal(tier.held.size, 1)
   tier.isDown = true
-  await assert.rejects(writeBehind.write(cid, bytes), { kind: 'broken' }, 'a tier that cannot say so is owed it')
+  await assert.rejects(
+    writeBehind.write(cid, bytes),
+    { kind: 'upstream-error' },
+    'a tier that cannot say so is owed it',
+  )
 })
 
 test('a full queue keeps blocks by name, and reads them again at their turn', async () => {

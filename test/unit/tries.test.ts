@@ -31,7 +31,7 @@ function make(...names: string[]) {
   const upstreams = names.map((name) => {
     const one = scriptedUpstream(name, blocks)
     const guard = () => {
-      if (ill.has(name)) throw failure('broken')
+      if (ill.has(name)) throw failure('upstream-error')
     }
     const look = () => {
       asked.push(name)
@@ -180,12 +180,12 @@ test('however long it was away, an upstream is looked at every five seconds', as
 describe('upstreams that may be asked again', () => {
   const hopes: [kind: FailureKind, isHope: boolean][] = [
     ['unavailable', true],
-    ['broken', true],
+    ['upstream-error', true],
     ['timeout', true],
     ['overloaded', false],
     ['throttled', true],
     ['refused', false],
-    ['false-bytes', false],
+    ['hash-mismatch', false],
     ['not-found', false],
   ]
   for (const [kind, isHope] of hopes) {

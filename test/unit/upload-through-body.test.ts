@@ -7,7 +7,7 @@ import { Failure } from '../../src/core/failure.ts'
 import { createOnward } from '../../src/upload/thin/body.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
-const late = () => new Failure('broken', 'it took nothing', { source: 'provider' })
+const late = () => new Failure('upstream-error', 'it took nothing', { source: 'provider' })
 
 function begin() {
   const clock = createFakeClock()

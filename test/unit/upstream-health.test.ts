@@ -37,7 +37,7 @@ function make(options: Partial<UpstreamHealthOptions> = {}) {
     ask.done()
   }
   /** It fails at so many moments, one after another. */
-  const failAt = async (moments: number, kind: FailureKind = 'broken') => {
+  const failAt = async (moments: number, kind: FailureKind = 'upstream-error') => {
     for (let count = 0; count < moments; count++) {
       await fail(kind)
       await clock.advance(10)
@@ -50,7 +50,7 @@ test('429 → rate-limited for all of Retry-After, even 900 s', async () => {
   const { clock, fail, state } = make()
   await fail('throttled', 900_000)
   await clock.advance(899_000)
-  assert.equal(state(), 'cooling-down')
+  assert.equal(state(), 'rate-limited')
   await clock.advance(1_001)
   assert.equal(state(), 'ready')
 })
@@ -80,7 +80,7 @@ test('64 simultaneous failures count once; earlier requests add nothing', async 
   }
   const asks = await Promise.all(Array.from({ length: 8 }, () => enter()))
   await clock.advance(5 * second)
-  for (const ask of asks) ask.failed(failure('broken'))
+  for (const ask of asks) ask.failed(failure('upstream-error'))
   assert.equal(state(), 'ready')
   assert.equal(health.counts.failed, 8)
 })
@@ -92,7 +92,7 @@ test('three failures → unhealthy, logged once', async () => {
   await failAt(2)
   assert.equal(state(), 'ready')
   await failAt(1)
-  assert.equal(state(), 'resting')
+  assert.equal(state(), 'unhealthy')
   // Nobody looks at it here: it is tried now and then.
   for (let count = 0; count < 5; count++) {
     await clock.advance(minute)
@@ -109,7 +109,7 @@ test('requests begun before → do not extend the backoff', async () => {
   const before = [await enter()]
   await failAt(3)
   await clock.advance(500)
-  for (const ask of before) ask.failed(failure('broken'))
+  for (const ask of before) ask.failed(failure('upstream-error'))
   await clock.advance(600)
   assert.equal(state(), 'ready')
 })
@@ -118,7 +118,7 @@ test('one success → healthy', async () => {
   const { clock, enter, failAt, win, state, logged } = make()
   const early = await enter()
   await failAt(3)
-  assert.equal(state(), 'resting')
+  assert.equal(state(), 'unhealthy')
   await clock.advance(1)
   early.brought(1, 0)
   early.done()
@@ -144,8 +144,8 @@ test('good probe → healthy; next failure → unhealthy again', async () => {
   health.probed({ ...report, usable: true })
   assert.equal(state(), 'ready')
   await clock.advance(10)
-  await fail('broken')
-  assert.equal(state(), 'resting')
+  await fail('upstream-error')
+  assert.equal(state(), 'unhealthy')
 })
 
 test('repeated failures → longer backoff, up to a minute', async () => {
@@ -173,7 +173,7 @@ test('unhealthy → probed often at first, then less', async () => {
     const ms = health.lookInMs
     waits.push(ms)
     await clock.advance(ms)
-    health.unreachable(failure('broken'), clock.monotonic())
+    health.unreachable(failure('upstream-error'), clock.monotonic())
   }
   assert.ok(
     waits.slice(0, 3).every((ms) => ms <= 1000),
@@ -200,7 +200,7 @@ test('timeout → counts only if another has the block', async () => {
     await clock.advance(5 * second)
     ask.failed(failure('timeout'))?.()
   }
-  assert.equal(state(), 'resting')
+  assert.equal(state(), 'unhealthy')
 })
 
 test('timeouts without any response → probe', async () => {
@@ -219,12 +219,12 @@ test('timeouts without any response → probe', async () => {
 test('wrong bytes → quarantine, longer each time, once per moment', async () => {
   const { clock, enter, fail, state } = make()
   const asks = await Promise.all([enter(), enter(), enter()])
-  for (const ask of asks) ask.failed(failure('false-bytes'))
+  for (const ask of asks) ask.failed(failure('hash-mismatch'))
   await clock.advance(4 * second)
   assert.equal(state('b'), 'quarantined')
   await clock.advance(second + 1)
   assert.equal(state('b'), 'ready')
-  await fail('false-bytes')
+  await fail('hash-mismatch')
   await clock.advance(9 * second)
   assert.equal(state('b'), 'quarantined')
 })
@@ -232,7 +232,7 @@ test('wrong bytes → quarantine, longer each time, once per moment', async () =
 test('quarantine up to an hour; ten honest minutes reset it', async () => {
   const { clock, health, fail, state } = make()
   const out = async () => {
-    await fail('false-bytes')
+    await fail('hash-mismatch')
     const { untilMs = 0 } = health.state('b')
     await clock.advance(untilMs + 1)
     return Math.round(untilMs / second)
@@ -247,7 +247,7 @@ test('quarantine up to an hour; ten honest minutes reset it', async () => {
 
 test('CID with wrong bytes → asked elsewhere for a minute', async () => {
   const { clock, fail, state } = make()
-  await fail('false-bytes')
+  await fail('hash-mismatch')
   await clock.advance(5 * second + 1)
   assert.deepEqual([state('a'), state('b')], ['quarantined', 'ready'])
   await clock.advance(minute)
@@ -329,7 +329,7 @@ test('budget per CID → waited for, within limits', async () => {
 test('budget wait too long → refused', async () => {
   const { enter, state } = make({ perCidPerMinute: 1, patienceMs: 4 * second })
   await enter('a')
-  assert.equal(state('a'), 'over-budget')
+  assert.equal(state('a'), 'budget-exhausted')
   assert.equal(state('b'), 'ready')
   await assert.rejects(enter('a'), { kind: 'overloaded' })
 })
@@ -391,14 +391,14 @@ test('other upstreams exist → no wait for an unhealthy one', async () => {
   const last = await enter()
   const waits = assert.rejects(enter(), { kind: 'unavailable' })
   await clock.advance(1)
-  last.failed(failure('broken'))
+  last.failed(failure('upstream-error'))
   await waits
 })
 
 test('probe decides compatibility; incompatible → no retry time', () => {
   const { health, state } = make()
   health.probed({ ...report, usable: false })
-  assert.equal(state(), 'unusable')
+  assert.equal(state(), 'incompatible')
   assert.equal(health.state('a').untilMs, undefined)
   health.probed({ ...report, usable: true })
   assert.equal(state(), 'ready')
@@ -407,12 +407,12 @@ test('probe decides compatibility; incompatible → no retry time', () => {
 test('recent verified bytes outweigh a failed probe', async () => {
   const { clock, health, win, fail, state } = make()
   await win()
-  await fail('broken')
+  await fail('upstream-error')
   health.probed({ ...report, usable: false, findings: ['no empty block'] })
   assert.equal(state(), 'ready')
   await clock.advance(11 * minute)
   health.probed({ ...report, usable: false })
-  assert.equal(state(), 'unusable')
+  assert.equal(state(), 'incompatible')
 })
 
 test('removed listener → not called, others are', async () => {
@@ -436,7 +436,7 @@ test('in two pools → others exist if either has them', async () => {
   const last = await enter()
   const waits = assert.rejects(enter(), { kind: 'unavailable' })
   await clock.advance(1)
-  last.failed(failure('broken'))
+  last.failed(failure('upstream-error'))
   await waits
 })
 
@@ -455,7 +455,7 @@ test('closed pool → not consulted', async () => {
     isTurnedAway = true
   })
   await clock.advance(1)
-  last.failed(failure('broken'))
+  last.failed(failure('upstream-error'))
   await clock.advance(1)
   assert.equal(isTurnedAway, false)
   health.probed({ ...report, usable: true })

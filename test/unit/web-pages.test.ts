@@ -272,7 +272,7 @@ describe('problem page', () => {
       const html = problemPage({ ...problem, status: 503, kind: 'overloaded', retryAfter })
       assert.ok(html.includes(`<p>Try again in ${words}. <a href="">Try again</a></p>`), words)
     }
-    const never = problemPage({ ...problem, status: 404, kind: 'no-link', retryAfter: 5 })
+    const never = problemPage({ ...problem, status: 404, kind: 'path-not-found', retryAfter: 5 })
     assert.doesNotMatch(never, /try again/i)
   })
   test('request id, and the operator where useful', () => {

@@ -118,7 +118,7 @@ export type Indexer = {
 
 export type Upstream = {
   readonly name: string
-  /** `ready`, `cooling-down`, `resting`, `quarantined`, `unusable` or `over-budget`. */
+  /** `ready`, `rate-limited`, `resting`, `quarantined`, `unusable` or `budget-exhausted`. */
   readonly state: string
   /** The reason if it is not ready. */
   readonly why?: string | undefined
@@ -130,7 +130,7 @@ export type Upstream = {
   readonly notFound: number
   readonly throttled: number
   readonly failed: number
-  readonly falseBytes: number
+  readonly hashMismatch: number
   readonly pending: number
   readonly bytes: number
   /** Time to the first verified bytes of its recent responses. */

@@ -104,7 +104,7 @@ function upstreamOf({ upstream: { name }, health }: Member, clock: Clock): Upstr
   return {
     name,
     state,
-    ...(isOut && { why: state === 'over-budget' ? 'its budget of this minute is used up' : told.why }),
+    ...(isOut && { why: state === 'budget-exhausted' ? 'its budget of this minute is used up' : told.why }),
     ...(isOut && untilMs !== undefined && { until: Math.ceil((clock.now() + untilMs) / roundMs) * roundMs }),
     ...(counts as Record<keyof typeof counts, number>),
     pending,

@@ -53,7 +53,7 @@ export function upstreamMetrics({ pool, finder, retrieval, names }: UpstreamPart
       name: 'cidgate_upstream_outcomes_total',
       labels: ['upstream', 'outcome'],
       kind: 'counter',
-      help: 'What became of them: won, lost (another was faster), not_found, throttled, failed or false_bytes.',
+      help: 'What became of them: won, lost (another was faster), not_found, throttled, failed or hash_mismatch.',
       read: () =>
         members.flatMap(({ upstream, health }) =>
           Object.entries(health.counts)

@@ -107,7 +107,7 @@ function announcedLines(
 }
 
 function upstreamLine(one: Upstream, now: number): string {
-  const { name, state, why, until, asked, won, notFound, throttled, failed, falseBytes, firstByte, lastTrouble } = one
+  const { name, state, why, until, asked, won, notFound, throttled, failed, hashMismatch, firstByte, lastTrouble } = one
   const isWell = state === 'ready'
   return `  ${mark(isWell)} upstream ${name}: ${[
     `${state}${isWell || why === undefined ? '' : ` (${why})`}`,
@@ -117,7 +117,7 @@ function upstreamLine(one: Upstream, now: number): string {
     ...count(notFound, 'not found'),
     ...count(throttled, 'throttled'),
     ...count(failed, 'failed'),
-    ...count(falseBytes, 'with FALSE BYTES'),
+    ...count(hashMismatch, 'hash mismatch'),
     ...(lastTrouble ? [`last trouble ${agoOf(now - lastTrouble.at)} ago: ${lastTrouble.why}`] : []),
   ].join(', ')}`
 }

@@ -12,10 +12,10 @@ const mostWaitMs = 30_000
 
 export async function warmCommand(given: Given): Promise<number> {
   const { values, io } = given
-  const atOnce = Number(values['at-once'] ?? 4)
-  if (!Number.isInteger(atOnce) || atOnce < 1 || atOnce > 64)
-    throw new UsageError('--at-once takes a number from 1 to 64')
-  const done = typeof values['done'] === 'string' ? values['done'] : undefined
+  const concurrency = Number(values['concurrency'] ?? 4)
+  if (!Number.isInteger(concurrency) || concurrency < 1 || concurrency > 64)
+    throw new UsageError('--concurrency takes a number from 1 to 64')
+  const done = typeof values['resume-file'] === 'string' ? values['resume-file'] : undefined
   const paths = await pathsOf(given, done)
   const connection = connect(given)
   const progress = createProgress(io.stderr)
@@ -40,7 +40,7 @@ export async function warmCommand(given: Given): Promise<number> {
     }
   }
   try {
-    await Promise.all(Array.from({ length: atOnce }, worker))
+    await Promise.all(Array.from({ length: concurrency }, worker))
   } finally {
     progress.end()
     await connection.close()

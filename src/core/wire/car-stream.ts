@@ -24,7 +24,8 @@ export type CarOptions = {
   readonly ownsChunks?: boolean
 }
 
-const ofUpstream: Fault = (what, cause) => new Failure('broken', `the CAR ${what}`, { source: 'upstream', cause })
+const ofUpstream: Fault = (what, cause) =>
+  new Failure('upstream-error', `the CAR ${what}`, { source: 'upstream', cause })
 
 /** Yields blocks in the order sent; ends normally only if the stream ends between two sections. */
 export async function* readCar(

@@ -125,5 +125,5 @@ export function explainRedis(cause: unknown, { what, source }: { what: string; s
     const message = `${what}: Redis refused the connection (${word}); check the user and password in its url`
     return new Failure('refused', message, { source, cause })
   }
-  return new Failure('broken', `${what}: Redis failed (${word}); check its server`, { source, cause })
+  return new Failure('upstream-error', `${what}: Redis failed (${word}); check its server`, { source, cause })
 }

@@ -183,7 +183,7 @@ function trustlessPlace(target: RequestTarget, base: string): ContentPlace {
   const place = sharedPlace(target, base, undefined)
   if (place) return { ...place, trustless: true }
   throw new Failure(
-    'no-link',
+    'path-not-found',
     'no such path: this host has only /ipfs/<cid> and /ipns/<key>, as raw, car or ipns-record',
     {
       source: 'client',

@@ -116,7 +116,7 @@ async function removePin(
   tell(removal.isGone)
   if (removal.isGone) return
   const outcomes = removal.providers.map(({ why, ...one }) => ({ ...one, ...(why !== undefined && { detail: why }) }))
-  throw new Failure('broken', `${cid} is not gone from every provider: remove it again${also}`, {
+  throw new Failure('upstream-error', `${cid} is not gone from every provider: remove it again${also}`, {
     source: 'provider',
     facts: { outcomes },
   })

@@ -100,7 +100,7 @@ const examples: Readonly<Record<number, Json>> = {
         'An upstream or provider failed',
         '1 of 2 providers hold the upload; nothing of it was kept here',
         {
-          kind: 'broken',
+          kind: 'upstream-error',
           outcomes: [
             { provider: 'local', outcome: 'held', ms: 4 },
             { provider: 'kubo', outcome: 'transient', detail: 'provider kubo: cannot be reached', ms: 12 },

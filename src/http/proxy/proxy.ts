@@ -109,7 +109,7 @@ function forwarder(entry: ProxyEntry, respond: Respond) {
     if (!(response instanceof ServerResponse)) return
     if (response.headersSent || response.destroyed) return void response.destroy()
     const [status, what] = isSilent.has(request) ? [504, 'did not answer in time'] : [502, 'cannot be reached']
-    const failure = new HttpRefusal('broken', `the service behind ${entry.path} ${what}`, {
+    const failure = new HttpRefusal('upstream-error', `the service behind ${entry.path} ${what}`, {
       source: 'upstream',
       cause: error,
       status,

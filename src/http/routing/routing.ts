@@ -153,7 +153,7 @@ const malformed = (why: string): Failure => new Failure('malformed', why, { sour
 
 const noSuchPath = (): Failure =>
   new Failure(
-    'no-link',
+    'path-not-found',
     'no such path: there are /routing/v1/providers/{cid}, /routing/v1/ipns/{name} and /routing/v1/peers/{id}',
     {
       source: 'client',

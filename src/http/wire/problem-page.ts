@@ -26,13 +26,13 @@ export const pageHeaders: readonly (readonly [name: string, value: string])[] = 
 /** The meaning for the visitor; the detail below it is for support. */
 const meanings: Readonly<Partial<Record<FailureKind, string>>> = {
   'not-found': 'No server that was asked has this content.',
-  'no-link': 'There is nothing at this address.',
+  'path-not-found': 'There is nothing at this address.',
   timeout: 'This content was not found in the time that a visitor waits.',
   unavailable: 'None of the servers that may have this content could be reached.',
   throttled: 'There were too many requests from your network.',
   refused: 'This gateway does not know you.',
-  broken: 'A server that this gateway needs has failed.',
-  'false-bytes': 'What the servers sent is not what this address stands for, so it is not shown.',
+  'upstream-error': 'A server that this gateway needs has failed.',
+  'hash-mismatch': 'What the servers sent is not what this address stands for, so it is not shown.',
   denied: 'The operator of this gateway does not serve this content.',
   overloaded: 'This gateway has too much to do at the moment.',
   internal: 'Something went wrong in this gateway.',
@@ -57,12 +57,12 @@ const stepsOf: Readonly<Record<number, string>> = {
 const forOperator: ReadonlySet<number> = new Set([401, 410, 451, 500, 502])
 
 // A path that is proved not to exist will not appear later.
-const mayComeLater = ({ kind, retryAfter }: Problem): boolean => kind !== 'no-link' && retryAfter !== undefined
+const mayComeLater = ({ kind, retryAfter }: Problem): boolean => kind !== 'path-not-found' && retryAfter !== undefined
 
 /** Sentences; the one that may lead to the operator comes first. */
 function nextSteps(problem: Problem): string[] {
   const { kind, status, retryAfter = 0, attempts = [] } = problem
-  if (kind === 'no-link') return ['Check the address: this path is proved not to exist.']
+  if (kind === 'path-not-found') return ['Check the address: this path is proved not to exist.']
   if (kind === 'malformed' && status === 500)
     return ['The content was published with this mistake: only its author can fix it.']
   const again = mayComeLater(problem) ? `Try again in ${inWords(retryAfter)}.` : undefined
@@ -85,8 +85,8 @@ const outcomes: Readonly<Record<string, string>> = {
   unavailable: 'Cannot be reached',
   throttled: 'Takes no more requests now',
   refused: 'Refused',
-  broken: 'Failed',
-  'false-bytes': 'Sent something else',
+  'upstream-error': 'Failed',
+  'hash-mismatch': 'Sent something else',
   cancelled: 'No longer needed',
   lost: 'Another was faster',
   won: 'Sent it',

@@ -20,21 +20,21 @@ type ProblemTitle = { readonly title: string; readonly api: number; readonly web
  */
 export const table: Readonly<Record<FailureKind, ProblemTitle>> = {
   'not-found': { title: 'Not found', api: 404, web: 404 },
-  'no-link': { title: 'No such path', api: 404, web: 404 },
-  slow: { title: 'Upload too slow', api: 408, web: 408 },
+  'path-not-found': { title: 'No such path', api: 404, web: 404 },
+  'upload-too-slow': { title: 'Upload too slow', api: 408, web: 408 },
   timeout: { title: 'Not found in time', api: 404, web: 504 },
   unavailable: { title: 'No upstream could be reached', api: 404, web: 502 },
   throttled: { title: 'Too many requests', api: 429, web: 429 },
   refused: { title: 'Not allowed', api: 401, web: 401 },
-  broken: { title: 'An upstream or provider failed', api: 502, web: 502 },
-  'false-bytes': { title: 'Content does not match its CID', api: 502, web: 502 },
+  'upstream-error': { title: 'An upstream or provider failed', api: 502, web: 502 },
+  'hash-mismatch': { title: 'Content does not match its CID', api: 502, web: 502 },
   'too-large': { title: 'Too large', api: 413, web: 413 },
   denied: { title: 'Denied by the operator', api: 410, web: 410 },
   malformed: { title: 'Malformed', api: 400, web: 400 },
   unsupported: { title: 'Not supported', api: 406, web: 406 },
   overloaded: { title: 'Overloaded', api: 503, web: 503 },
-  'no-room': { title: 'Disk full', api: 507, web: 507 },
-  disk: { title: 'Disk error', api: 500, web: 500 },
+  'disk-full': { title: 'Disk full', api: 507, web: 507 },
+  'disk-error': { title: 'Disk error', api: 500, web: 500 },
   cancelled: { title: 'The client left', api: 499, web: 499 },
   internal: { title: 'Internal error', api: 500, web: 500 },
 }
@@ -50,7 +50,7 @@ export function statusOf(failure: Failure, mode: Mode): number {
   if (failure.kind === 'denied' && failure.facts.legal) return 451
   // Malformed content is not the client's mistake.
   if (failure.kind === 'malformed' && failure.source === 'content') return mode === 'api' ? 422 : 500
-  if (failure.kind === 'broken' && failure.source === 'provider') return 502
+  if (failure.kind === 'upstream-error' && failure.source === 'provider') return 502
   if (isStoreFailure(failure)) return 503
   // A path that ends at a value inside a document, which this gateway does not support.
   if (failure.kind === 'unsupported' && failure.facts.remainder !== undefined) return 501
@@ -175,7 +175,7 @@ const seconds = (ms: number): number => Math.max(1, Math.ceil(ms / 1000))
  */
 function cacheControl({ kind, facts, retryAfterMs }: Failure, status: number): string {
   if (status !== 404 || kind === 'unavailable' || facts.unasked) return 'no-store'
-  if (kind === 'no-link') return 'public, max-age=60'
+  if (kind === 'path-not-found') return 'public, max-age=60'
   return retryAfterMs === undefined || retryAfterMs < 1000
     ? 'no-store'
     : `public, max-age=${Math.floor(retryAfterMs / 1000)}`

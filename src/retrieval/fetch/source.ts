@@ -4,7 +4,7 @@ import type { DagWant } from '../../../backends/upstreams/contract.ts'
 import { type Block, isIdentity, proves } from '../../core/block.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { createCidSet } from '../../ipld/cid-set.ts'
-import { falseBytes } from '../flight/block-flight.ts'
+import { hashMismatch } from '../flight/block-flight.ts'
 import type { Attempts } from '../upstreams/attempts.ts'
 import type { Member } from '../upstreams/pool.ts'
 import type { LetGo, Question } from '../upstreams/question.ts'
@@ -92,7 +92,7 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
     useless++
     uselessBytes += bytes.byteLength
     if (useless <= mostUselessBlocks && uselessBytes <= mostUselessBytes) return
-    throw new Failure('broken', `${upstream.name} keeps sending blocks that were not asked for`, {
+    throw new Failure('upstream-error', `${upstream.name} keeps sending blocks that were not asked for`, {
       source: 'upstream',
       facts: { refuses: 'format' },
     })
@@ -101,13 +101,13 @@ export function openSource({ member, part, attempts, isExpected, signal, onAsked
   /** A source that repeats one block endlessly brings nothing, but a file may repeat a block a few times. */
   function passOverRepeated(): void {
     if (++useless <= mostUselessBlocks + seen.size) return
-    throw new Failure('broken', `${upstream.name} keeps sending the same blocks`, { source: 'upstream' })
+    throw new Failure('upstream-error', `${upstream.name} keeps sending the same blocks`, { source: 'upstream' })
   }
 
   async function nextProved(from: AsyncIterator<Block>, asked: Question): Promise<Block | undefined> {
     const { value: block, done } = await asked.within(() => from.next())
     if (done) return undefined
-    if (!proves(block.cid, block.bytes)) throw falseBytes(upstream.name, block.cid)
+    if (!proves(block.cid, block.bytes)) throw hashMismatch(upstream.name, block.cid)
     seen.add(block.cid)
     return block
   }

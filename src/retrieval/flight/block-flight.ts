@@ -220,7 +220,7 @@ export class BlockFlight implements Asker {
 
   came(question: Question, bytes: Uint8Array): void {
     if (this.#isOver || question.isOver) return
-    if (!proves(this.#cid, bytes)) return this.failed(question, falseBytes(question.member.upstream.name, this.#cid))
+    if (!proves(this.#cid, bytes)) return this.failed(question, hashMismatch(question.member.upstream.name, this.#cid))
     const now = this.#deps.clock.monotonic()
     question.brought(bytes.byteLength, 0, now)
     question.done(now)
@@ -367,5 +367,5 @@ class Open implements BlockAnswer {
 /** The reason a losing question is stopped with: it counts as slower than the winner, not as a failure. */
 export const lost: Failure = new Failure('cancelled', 'another upstream was faster', { source: 'ours' })
 
-export const falseBytes = (upstream: string, cid: CID): Failure =>
-  new Failure('false-bytes', `${upstream} sent bytes that do not hash to ${cid}`, { source: 'upstream' })
+export const hashMismatch = (upstream: string, cid: CID): Failure =>
+  new Failure('hash-mismatch', `${upstream} sent bytes that do not hash to ${cid}`, { source: 'upstream' })

@@ -24,7 +24,7 @@ export type Wanting = {
 }
 
 /** Outcomes of an upstream that could not be asked. */
-const refusals: ReadonlySet<string> = new Set(['broken', 'throttled', 'unavailable'])
+const refusals: ReadonlySet<string> = new Set(['upstream-error', 'throttled', 'unavailable'])
 
 const anybody: Wanting = { client: '', hasBegun: false }
 

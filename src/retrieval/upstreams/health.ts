@@ -5,7 +5,7 @@ import type { Failure } from '../../core/failure.ts'
 import { wordsOf } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 
-export const healthStates = ['ready', 'cooling-down', 'resting', 'quarantined', 'unusable'] as const
+export const healthStates = ['ready', 'rate-limited', 'unhealthy', 'quarantined', 'incompatible'] as const
 export type HealthState = (typeof healthStates)[number]
 
 export interface Health {
@@ -111,10 +111,10 @@ export function createHealth(options: {
 
   const until = (now: number): { state: HealthState; at: number } | undefined => {
     if (quarantineUntil > now) return { state: 'quarantined', at: quarantineUntil }
-    if (isUnusable) return { state: 'unusable', at: Number.POSITIVE_INFINITY }
+    if (isUnusable) return { state: 'incompatible', at: Number.POSITIVE_INFINITY }
     const cooledBy = Math.max(coolUntil, guessUntil)
-    if (cooledBy > now) return { state: 'cooling-down', at: cooledBy }
-    return restUntil > now ? { state: 'resting', at: restUntil } : undefined
+    if (cooledBy > now) return { state: 'rate-limited', at: cooledBy }
+    return restUntil > now ? { state: 'unhealthy', at: restUntil } : undefined
   }
 
   return {

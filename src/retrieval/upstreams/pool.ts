@@ -133,10 +133,13 @@ export function createPool(options: {
       // is no other: bytes are proved, whoever sends them.
       const isAlone = !able.some(isReady)
       if (ready.length === 0) {
-        ready.push(...inState('resting').filter(({ health }) => isAlone || health.isRestingBriefly))
-        if (isAlone) ready.push(...inState('cooling-down').filter(({ health }) => isTriedSoon(health)))
+        ready.push(...inState('unhealthy').filter(({ health }) => isAlone || health.isRestingBriefly))
+        if (isAlone) ready.push(...inState('rate-limited').filter(({ health }) => isTriedSoon(health)))
         if (ready.length === 0 && isAlone)
-          ready.push(...inState('unusable'), ...fresh.filter(({ health }) => health.state('').state === 'quarantined'))
+          ready.push(
+            ...inState('incompatible'),
+            ...fresh.filter(({ health }) => health.state('').state === 'quarantined'),
+          )
       }
       const skipped: Attempt[] = []
       let isUnasked = false
@@ -148,8 +151,8 @@ export function createPool(options: {
         const ms = (isAlone ? health.triesInMs : undefined) ?? untilMs
         if (ms !== undefined) soonestMs = Math.max(1, Math.min(soonestMs ?? ms, ms))
         if (except?.has(member)) continue
-        skipped.push({ upstream: upstream.name, outcome: `skipped: ${state}`, ms: 0 })
-        isUnasked ||= state === 'over-budget' || health.isOutBriefly
+        skipped.push({ upstream: upstream.name, outcome: `skipped-${state}`, ms: 0 })
+        isUnasked ||= state === 'budget-exhausted' || health.isOutBriefly
       }
       const steps = order(
         ready.map((who) => ({

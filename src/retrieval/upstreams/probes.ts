@@ -150,7 +150,7 @@ export function createProbeSchedule(options: {
     get inMs() {
       const now = clock.monotonic()
       const wanted = Math.max(0, lookAt - now)
-      if (health.state !== 'resting') return wanted
+      if (health.state !== 'unhealthy') return wanted
       const ms = isWaitedFor() ? Math.min(restLookMs, looksApartMs) : restLookMs
       return Math.min(wanted, Math.max(0, lookedAt + ms - now))
     },

@@ -27,7 +27,7 @@ export interface Asker {
 /** Where it is at its upstream. `searching`: what it asks for may be nowhere; `sending`: the upstream answers it with bytes. */
 export type Place = 'new' | 'delayed' | 'line' | 'asked' | 'searching' | 'sending' | 'over'
 
-const waitsForSlot = 'waiting for its turn'
+const waitsForSlot = 'queued'
 // An upstream that sent nothing of use for so long is called stalled in the account.
 const stalledMs = 1000
 
@@ -152,8 +152,8 @@ export class Question {
     const upstream = this.member.upstream.name
     if (outcome === waitsForSlot) return { upstream, outcome, ms: Math.round(now - this.at) }
     if (outcome !== undefined) return { upstream, outcome, ms: this.ms }
-    const sending = now - this.broughtAt < stalledMs ? 'sending' : 'began, then stalled'
-    return { upstream, outcome: bytes === 0 ? 'no answer yet' : sending, ms: Math.round(now - this.at) }
+    const sending = now - this.broughtAt < stalledMs ? 'sending' : 'stalled'
+    return { upstream, outcome: bytes === 0 ? 'pending' : sending, ms: Math.round(now - this.at) }
   }
 
   get foundNoSlot(): boolean {

@@ -34,7 +34,7 @@ export class Tries {
     const wasAsked = !isFailure(error, 'unavailable')
     const wasThrottled = isFailure(error, 'throttled')
     const wasSilent = isFailure(error, 'timeout') && error.facts.isSearching !== true
-    const mayPass = wasThrottled || isFailure(error, 'broken') || wasSilent
+    const mayPass = wasThrottled || isFailure(error, 'upstream-error') || wasSilent
     const isFinal = tries >= maxTries || (wasAsked && !mayPass)
     if (isFailure(error, 'not-found')) this.#isDenied = true
     this.#spent.set(member, { at: this.#clock.monotonic(), wasAsked, wasThrottled, isFinal, tries })

@@ -25,10 +25,10 @@ import {
   type Window,
 } from './record.ts'
 
-export const upstreamStates = [...healthStates, 'over-budget'] as const
+export const upstreamStates = [...healthStates, 'budget-exhausted'] as const
 export type UpstreamState = (typeof upstreamStates)[number]
 
-export type UpstreamCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed' | 'falseBytes' | 'lost'
+export type UpstreamCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed' | 'hashMismatch' | 'lost'
 
 /** For the operator alone. `recent`: milliseconds to the first byte of the last answers. */
 export type UpstreamMeasured = {
@@ -100,7 +100,7 @@ export const createUpstreamHealth = (options: UpstreamHealthOptions): UpstreamHe
 
 export class UpstreamHealth {
   readonly counts: Record<UpstreamCount, number> = {
-    ...{ asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, falseBytes: 0, lost: 0 },
+    ...{ asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, hashMismatch: 0, lost: 0 },
   }
   readonly measured: UpstreamMeasured = {
     firstByte: createHistogram(),
@@ -166,12 +166,12 @@ export class UpstreamHealth {
     const falseMs = this.#falsified.size > 0 ? this.#falsified.leftMs(key) : 0
     if (falseMs > 0) return { state: 'quarantined', untilMs: falseMs }
     const budgetMs = Math.max(this.#minute?.waitMs ?? 0, this.#allowanceOf(key)?.waitMs ?? 0)
-    return budgetMs > this.#patienceMs ? { state: 'over-budget', untilMs: budgetMs } : readyState
+    return budgetMs > this.#patienceMs ? { state: 'budget-exhausted', untilMs: budgetMs } : readyState
   }
 
   /** The upstream began to rest a moment ago, and is probed often. */
   get isRestingBriefly(): boolean {
-    return this.#health.state === 'resting' && this.#health.outMs < briefRestMs
+    return this.#health.state === 'unhealthy' && this.#health.outMs < briefRestMs
   }
 
   /** The upstream is well, and has answered a client or a probe since then. */
@@ -181,19 +181,19 @@ export class UpstreamHealth {
 
   /** The upstream is throttling, and for less time than a client waits. */
   get coolsInTime(): boolean {
-    return this.#health.state === 'cooling-down' && (this.#health.untilMs ?? 0) < this.#patienceMs
+    return this.#health.state === 'rate-limited' && (this.#health.untilMs ?? 0) < this.#patienceMs
   }
 
   /** How long until the upstream is tried although it cools down, which it does by a guess; undefined otherwise. */
   get triesInMs(): number | undefined {
-    if (this.#health.state !== 'cooling-down' || !this.#health.isGuess) return undefined
+    if (this.#health.state !== 'rate-limited' || !this.#health.isGuess) return undefined
     return Math.max(0, this.#tryAt - this.#clock.monotonic())
   }
 
   /** The upstream is out, and may be back so soon that what it lacks is not known: an outage of a minute is no absence of a moment. */
   get isOutBriefly(): boolean {
     const { state, outMs } = this.#health
-    return state === 'cooling-down' || (state === 'resting' && outMs < longOutMs)
+    return state === 'rate-limited' || (state === 'unhealthy' && outMs < longOutMs)
   }
 
   /** The upstream is well, or began to rest a moment ago and is probed. */
@@ -297,12 +297,12 @@ export class UpstreamHealth {
     const { state } = this.#health
     if (state !== 'ready') {
       // One that said when it can be asked again is waited for, where that is in time.
-      if (state === 'cooling-down' && !this.#mayEnter()) {
+      if (state === 'rate-limited' && !this.#mayEnter()) {
         const ms = this.#health.untilMs ?? 0
         if (now + ms > question.giveUpAt) return question.refused(this.#out(), now)
         return this.#delay(question, Math.max(1, ms))
       }
-      if (state === 'resting') this.#schedule.suspect()
+      if (state === 'unhealthy') this.#schedule.suspect()
       if (!this.#mayEnter()) return question.refused(this.#out(), now)
     }
     const isSearch = question.rank === 'search'
@@ -501,7 +501,7 @@ export class UpstreamHealth {
     const isEvicted = question.eviction !== undefined
     const isBegun = question.bytes > 0
     if (!isBegun && (kind === 'not-found' || kind === 'timeout' || isEvicted)) this.#doubts.add(question.key)
-    if (kind === 'false-bytes') this.#falsified.add(question.key)
+    if (kind === 'hash-mismatch') this.#falsified.add(question.key)
     if (kind === 'not-found') this.#hits.saidNo(ms)
     if (kind !== 'timeout' && kind !== 'cancelled' && kind !== 'overloaded' && !isEvicted)
       this.#hasAnswered(question, now)
@@ -544,8 +544,8 @@ export class UpstreamHealth {
         this.#window.failed(at)
         if (isFailure(error)) this.#judged(() => this.#health.throttled(error, at))
         return undefined
-      case 'false-bytes':
-        counts.falseBytes++
+      case 'hash-mismatch':
+        counts.hashMismatch++
         this.#judged(() => this.#health.lied())
         return undefined
       default:
@@ -608,7 +608,7 @@ export class UpstreamHealth {
     judge()
     const { state } = this.#health
     if (state === before) return
-    if (state === 'resting') {
+    if (state === 'unhealthy') {
       this.#window.close()
       // Its open questions are most likely lost, and must not be in the way when it is back.
       for (const question of this.#asked) {
@@ -620,9 +620,9 @@ export class UpstreamHealth {
       this.#schedule.rested()
     }
     // A request that waits for an upstream that has just gone to rest waits for the next probe, if no other can be asked.
-    if (state !== 'ready' && (state !== 'resting' || this.#hasOthers)) this.#turnAway(this.#clock.monotonic())
+    if (state !== 'ready' && (state !== 'unhealthy' || this.#hasOthers)) this.#turnAway(this.#clock.monotonic())
     this.#look()
-    if (state === 'resting') this.#schedule.changed()
+    if (state === 'unhealthy') this.#schedule.changed()
   }
 
   get #hasOthers(): boolean {
@@ -648,9 +648,9 @@ export class UpstreamHealth {
     switch (state) {
       case 'ready':
         return this.#minute?.waitMs ?? 0
-      case 'resting':
+      case 'unhealthy':
         return this.#isProbed ? untilMs : Math.min(untilMs, tryMs)
-      case 'cooling-down':
+      case 'rate-limited':
         return this.#health.isGuess ? Math.min(untilMs, tryMs) : untilMs
       default:
         return tryMs
@@ -663,8 +663,8 @@ export class UpstreamHealth {
    */
   #mayEnter(): boolean {
     const { state } = this.#health
-    if (state === 'ready' || (state === 'resting' && this.#isProbed)) return true
-    return this.#tryAt <= this.#clock.monotonic() && (state !== 'cooling-down' || this.#health.isGuess)
+    if (state === 'ready' || (state === 'unhealthy' && this.#isProbed)) return true
+    return this.#tryAt <= this.#clock.monotonic() && (state !== 'rate-limited' || this.#health.isGuess)
   }
 
   #allowanceOf(key: string): Allowance | undefined {
@@ -692,7 +692,7 @@ export class UpstreamHealth {
     this.#failsProbes = false
     const now = this.#clock.monotonic()
     this.#schedule.made()
-    if (report.lied) this.#countProbe('falseBytes')
+    if (report.lied) this.#countProbe('hashMismatch')
     if (report.usable) this.#window.open()
     this.#judged(() => this.#health.looked(report.usable, report.findings))
     if (!report.usable) return
@@ -706,7 +706,7 @@ export class UpstreamHealth {
   unreachable(error: unknown, beganAt: number): void {
     this.#schedule.made()
     const isThrottled = isFailure(error, 'throttled')
-    const isAnswer = isThrottled || (isFailure(error, 'broken') && error.facts.isIll === true)
+    const isAnswer = isThrottled || (isFailure(error, 'upstream-error') && error.facts.isIll === true)
     if (isAnswer && this.#health.state === 'ready' && this.#health.isProven) return
     this.#failsProbes = isAnswer
     if (isThrottled) {
@@ -721,7 +721,7 @@ export class UpstreamHealth {
   }
 
   /** A probe is counted where the upstream is out for what it answered: who reads the counters finds out why. */
-  #countProbe(what: 'falseBytes' | 'throttled'): void {
+  #countProbe(what: 'hashMismatch' | 'throttled'): void {
     this.counts.asked++
     this.counts[what]++
   }

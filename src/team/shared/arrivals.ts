@@ -25,7 +25,7 @@ export function createArrivals(slots: Slots): Arrivals {
       view.setUint32(0, (view.getUint32(0) + 1) >>> 0 || 1)
       if (!slots.write(place))
         throw new Failure(
-          'broken',
+          'upstream-error',
           'the other processes of this gateway cannot be told of an upload: look at the disk',
           {
             source: 'ours',

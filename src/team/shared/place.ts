@@ -37,7 +37,7 @@ export function inPlace<Made>(
     return madeIn(() => mkdtempSync(join(tmpdir(), elsewhere(data))), make)
   } catch (cause) {
     const why = `workers: what they share (7 MiB) can lie neither in ${data} nor in ${tmpdir()}: ${wordsOf(cause)}`
-    throw new Failure('broken', `${why}; make room, or set workers to 1`, { source: 'ours', cause })
+    throw new Failure('upstream-error', `${why}; make room, or set workers to 1`, { source: 'ours', cause })
   }
 }
 

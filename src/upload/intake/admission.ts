@@ -270,7 +270,7 @@ const full = (most: number): Failure => busy(`too many uploads in progress (${mo
 
 const tooSlow = (waiting: number, rate: number): Failure =>
   new Failure(
-    'slow',
+    'upload-too-slow',
     `upload too slow: less than ${rate} bytes a second while ${waiting} wait for a slot; send it again over a faster connection`,
     {
       source: 'client',

@@ -236,7 +236,7 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
       if (now - pausedAt > stuckMs)
         fail(
           new Failure(
-            'broken',
+            'upstream-error',
             `upload timed out: this gateway processed none of it for ${stuckMs} ms; send it again`,
             { source: 'ours' },
           ),
@@ -291,4 +291,4 @@ function decode(decoder: TextDecoder | undefined, piece?: Uint8Array): void {
 
 const misread = (): Failure => malformed('the headers of a part are ambiguous: parsers read them in two ways')
 
-const slow = (why: string): Failure => new Failure('slow', why, { source: 'client' })
+const slow = (why: string): Failure => new Failure('upload-too-slow', why, { source: 'client' })

@@ -193,7 +193,7 @@ export function createTaking(options: TakingOptions): Taking {
       for await (const _ of storedUpload(taken.kept, [taken.kept]).blocks(closing));
     } catch (error) {
       taken.counter.release()
-      throw isFailure(error, 'broken') ? malformed(`blocks below ${root} are missing`, error) : error
+      throw isFailure(error, 'upstream-error') ? malformed(`blocks below ${root} are missing`, error) : error
     }
     return taken
   }

@@ -78,7 +78,7 @@ export function createForwarding(options: {
     directory: middlewareTo(addressFor(url, 'directory', options.profile)),
   }
 
-  const failure: TargetFailure = (kind, why, { as = 'broken', ...more } = {}) =>
+  const failure: TargetFailure = (kind, why, { as = 'upstream-error', ...more } = {}) =>
     new Failure(as, `${url.host} does not hold the upload: ${why}`, {
       source: 'provider',
       ...more,

@@ -100,7 +100,7 @@ const storeOfOwner = (team: WorkerTeam): LocalStore => ({
   async get(cid) {
     if (team.arrivals.of(cid) === 0) return undefined
     const said = await team.ask('block', cid.toString(), blockMs).catch((cause: unknown) => {
-      throw new Failure('broken', 'the process that holds uploads does not answer', { source: 'tier', cause })
+      throw new Failure('upstream-error', 'the process that holds uploads does not answer', { source: 'tier', cause })
     })
     return said instanceof Uint8Array ? said : undefined
   },

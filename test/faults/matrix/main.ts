@@ -1,6 +1,6 @@
 // `npm run faults`: the whole fault matrix, each row a real run through HTTP, one behind the other. It writes what it measured into
 // docs/measured.md, and ends with 1 when a promise was broken. `--only upstreams` runs one section and writes its table alone;
-// `--histories 10000` runs so many random histories of the model test instead, `--at-once 8` in so many processes, since they mostly wait;
+// `--histories 10000` runs so many random histories of the model test instead, `--concurrency 8` in so many processes, since they mostly wait;
 // `--seed` those of a run before, `--kill` with a gateway that is a process of its own; `--path` and `--replay` run the one that failed.
 import { readFile, writeFile } from 'node:fs/promises'
 import { availableParallelism, loadavg } from 'node:os'
@@ -26,7 +26,7 @@ const { values } = parseArgs({
   options: {
     only: { type: 'string' },
     histories: { type: 'string' },
-    'at-once': { type: 'string', default: '1' },
+    concurrency: { type: 'string', default: '1' },
     seed: { type: 'string' },
     kill: { type: 'boolean', default: false },
     path: { type: 'string' },
@@ -36,7 +36,7 @@ const { values } = parseArgs({
 
 if (values.histories !== undefined) {
   const { path, replay: replayPath, kill: isKilled } = values
-  const [histories, processes] = [Number(values.histories), Number(values['at-once'])]
+  const [histories, processes] = [Number(values.histories), Number(values['concurrency'])]
   const seed = Number(values.seed ?? Date.now() % 2 ** 31)
   console.log(`${histories} histories of seed ${seed}${isKilled ? ', each gateway a process that is killed' : ''}`)
   // The one that failed is one.
@@ -169,7 +169,7 @@ for (const plan of plans) {
 }
 const broken = [...sections.values()].flatMap(brokenCells)
 const skipped = [...sections.values()].flatMap(skippedRows)
-for (const one of skipped) console.log(`skipped: ${one}`)
+for (const one of skipped) console.log(`skipped-${one}`)
 for (const one of broken) console.log(`broken: ${one}`)
 await writeTables(sections, loads)
 const but = skipped.length === 0 ? '' : `; ${skipped.length} rows were skipped, and nothing is known of them`

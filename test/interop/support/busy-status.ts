@@ -6,7 +6,7 @@ const cid = 'bafybeigdyrzt5sfp7udm7hu76uh7y26nf3efuylqabf3oclgtqy55fbzdi'
 const minute = 60_000
 
 const upstream = (name: string, state: string, more: Partial<Upstream> = {}): Upstream => ({
-  ...{ name, state, asked: 12_345, won: 9876, lost: 321, notFound: 45, throttled: 0, failed: 0, falseBytes: 0 },
+  ...{ name, state, asked: 12_345, won: 9876, lost: 321, notFound: 45, throttled: 0, failed: 0, hashMismatch: 0 },
   ...{ pending: 2, bytes: 5e9, firstByte: { p50Ms: 84, p95Ms: 812 } },
   ...more,
 })
@@ -44,7 +44,7 @@ export function busyStatus(now: number): Status {
       upstream('trustless-gateway.link', 'ready', { budget: { perMinute: 600, used: 123 } }),
       upstream('a-gateway-with-a-long-name.example.com', 'rate-limited', { throttled: 77, until: now + 12_000 }),
       upstream('liar', 'quarantined', {
-        ...{ falseBytes: 3, until: now + 4 * minute },
+        ...{ hashMismatch: 3, until: now + 4 * minute },
         why: `2 blocks do not hash to their CID, the last of them ${cid}`,
         lastTrouble: { at: now - 12_000, why: `block ${cid} does not hash to its CID` },
       }),
@@ -116,7 +116,7 @@ export function busyStatus(now: number): Status {
       ...(index % 3 === 0
         ? { status: 404, kind: 'not-found', why: `no upstream has ${cid}`, attempts }
         : index % 7 === 0
-          ? { status: 502, kind: 'broken', why: 'every upstream failed', attempts, isCut: true }
+          ? { status: 502, kind: 'upstream-error', why: 'every upstream failed', attempts, isCut: true }
           : { status: 400 + (index % 13), kind: 'malformed', why: 'this is not a CID' }),
     })),
   }

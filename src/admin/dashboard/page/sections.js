@@ -201,7 +201,7 @@ function announcedOf(announced, now) {
 }
 
 /** @param {Upstream} one */
-function mistakes({ notFound, throttled, failed, falseBytes, lost }) {
+function mistakes({ notFound, throttled, failed, hashMismatch, lost }) {
   const all = /** @type {const} */ ([
     ['not found', notFound],
     ['slower than another', lost],
@@ -209,8 +209,8 @@ function mistakes({ notFound, throttled, failed, falseBytes, lost }) {
     ['failed', failed],
   ])
   const said = all.filter(([, value]) => value > 0).map(([name, value]) => `${name} ${count(value)}`)
-  if (said.length === 0 && falseBytes === 0) return nothing
-  return both(said.join(', '), ' ', falseBytes > 0 ? badge('bad', `hash mismatch ${count(falseBytes)}`) : undefined)
+  if (said.length === 0 && hashMismatch === 0) return nothing
+  return both(said.join(', '), ' ', hashMismatch > 0 ? badge('bad', `hash mismatch ${count(hashMismatch)}`) : undefined)
 }
 
 /** @param {Status} status @returns {Part} */

@@ -118,7 +118,7 @@ export async function besideCell(parts: Parts): Promise<{ readonly cell: Cell; r
 }
 
 const isOut = ({ log }: TestGateway): boolean =>
-  log.some(({ event, facts }) => /\.(quarantined|cooling-down)$/.test(event) && facts['upstream'] === 'ill')
+  log.some(({ event, facts }) => /\.(quarantined|rate-limited)$/.test(event) && facts['upstream'] === 'ill')
 
 export async function againCell({ single, fresh, form }: Parts): Promise<Cell> {
   const ms = await untilWhole(single.url, fresh, form.mendedWithinMs)
