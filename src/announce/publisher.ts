@@ -71,6 +71,8 @@ const firstRetryMs = 5_000
 const maxRetryMs = 3_600_000
 /** An indexer takes a moment, and its answers are cached for some minutes. */
 const firstConfirmMs = 2_000
+/** A head that is not confirmed by then is announced again. */
+const repeatMs = 30_000
 
 type Told = {
   announced?: string
@@ -138,11 +140,12 @@ export function createPublisher(options: PublisherOptions): Publisher {
     if ((isNew || now >= state.repeatAt) && state.announcing.remainingMs === 0) {
       try {
         await indexer.announce(encodeAnnouncement(head, places), signal())
-        Object.assign(state, { announced: text, announcedAt: clock.now(), lastError: undefined })
+        Object.assign(state, { announced: text, announcedAt: clock.now() })
+        if (isNew || state.confirmed === text) state.lastError = undefined
         state.repeatAt = clock.monotonic() + dayMs
         state.announcing.succeeded()
-        state.confirming.succeeded()
-        state.confirming.failed(firstConfirmMs)
+        if (isNew) state.confirming.succeeded()
+        state.confirming.failed()
         log('info', 'announce.announced', { indexer: indexer.name, head: text })
       } catch (error) {
         if (closing.signal.aborted) return
@@ -168,6 +171,8 @@ export function createPublisher(options: PublisherOptions): Publisher {
       failed(indexer, state, error)
     }
     state.confirming.failed()
+    // An indexer that could not fetch the chain then does not try again by itself.
+    if (state.confirming.remainingMs >= repeatMs) state.repeatAt = clock.monotonic()
   }
 
   function failed({ name }: IndexerClient, state: Told, error: unknown): void {

@@ -122,6 +122,14 @@ describe('announce', () => {
     }
   })
 
+  test('client over its limit → content 429, chain 200', async () => {
+    const at = await announcing({ limits: { perClient: { perMinute: 1, burst: 1 } } })
+    const statuses = async (path: string) =>
+      (await Promise.all(Array.from({ length: 5 }, () => fetchAll(at.url + path)))).map(({ status }) => status)
+    assert.ok((await statuses('/ipfs/bafkqaaa')).includes(429))
+    assert.deepEqual(await statuses('/ipni/v1/ad/head'), [204, 204, 204, 204, 204])
+  })
+
   test('denied → removed, absent from our router', async () => {
     const data = await tempFolder()
     const list = join(data, 'list.deny')

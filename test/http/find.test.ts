@@ -61,6 +61,26 @@ describe('find providers by routers', () => {
     assert.ok(big.body.equals(all.names['sub/big.bin'] as Buffer))
   })
 
+  test('beside a liar and a slow one → 1.5 times configured', async () => {
+    const timeOf = async (find: (holders: readonly ProgrammableUpstream[]) => Promise<TestGateway>) => {
+      const [liar, slow] = [await holder(), await holder(300)]
+      liar.fault = { kind: 'wrongBytes', block: 0 }
+      const at = await find([liar, slow])
+      const began = performance.now()
+      for (const { cid, bytes } of [all.files.hello, all.files.json])
+        assert.ok((await fetchAll(`${at.url}/ipfs/${cid}`)).body.equals(bytes))
+      return performance.now() - began
+    }
+    const configured = await timeOf((holders) =>
+      gatewayWith(
+        [],
+        holders.map(({ url }, index) => ({ name: `u${index}`, url })),
+      ),
+    )
+    const found = await timeOf(async (holders) => gatewayWith([await routerOf(...holders)]))
+    assert.ok(found <= 1.5 * configured, `${found} ms against ${configured} ms`)
+  })
+
   test('one lookup per root, however much is read below', async () => {
     const router = await routerOf(await holder())
     const at = await gatewayWith([router])

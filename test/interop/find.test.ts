@@ -1,23 +1,30 @@
 // Find and be found with real servers: Kubo fetches what this gateway's router names, an indexer takes its chain, and this gateway
 // finds through Kubo's routing API.
 import assert from 'node:assert/strict'
+import { readFile, rm, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { CID } from 'multiformats/cid'
+import { parse, stringify } from 'yaml'
 import { encodeHead } from '../../src/announce/advertisement.ts'
 import { identityIn, identityOf } from '../../src/announce/identity.ts'
 import { noise } from '../support/fixtures.ts'
-import { fetchAll, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
+import { fetchAll, metricsOf, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 import { type Indexer, startStoretheindex } from './support/indexer.ts'
 import { type Kubo, startKubo } from './support/kubo.ts'
+import { commandsOf, root, shellForPages } from './support/page.ts'
 import { freePort } from './support/processes.ts'
 
-async function holder(more: Record<string, unknown> = {}): Promise<TestGateway & { readonly port: number }> {
+async function holder(
+  more: Record<string, unknown> = {},
+  data?: string,
+): Promise<TestGateway & { readonly port: number }> {
   const port = await freePort()
   const at = await startGateway({
     port,
+    ...(data !== undefined && { data }),
     config: { public: `http://127.0.0.1:${port}`, provider: true, upload: { maxBytes: '200MiB' }, ...more },
   })
   return { ...at, port }
@@ -217,6 +224,64 @@ describe('storetheindex with Pebble', () => {
       forged.close()
     }
   })
+})
+
+test('find.md: its command, once all is announced → nothing to mend', async () => {
+  const indexer = await startStoretheindex()
+  const shell = await shellForPages()
+  const indexers = [{ name: 'sti', url: indexer.finder, announce: indexer.ingest }]
+  const at = await holder({ announce: { indexers, every: '200ms' } })
+  try {
+    const cid = await add(at.url, { data: Buffer.from('within reach') })
+    await within(20_000, 'confirmed', async () =>
+      /cidgate_announce_confirmed\{indexer="sti"\} 1/.test(await metricsOf(at.gateway)),
+    )
+    const text = await readFile(join(root, 'docs/find.md'), 'utf8')
+    const page = parse(/^```yaml\n([\s\S]*?)^```$/m.exec(text)?.[1] ?? '') as Record<string, Record<string, unknown>>
+    const routers = [{ name: 'own', url: at.url, allowPrivate: true }]
+    const here = { public: at.url, announce: { indexers }, retrieval: { ...page['retrieval'], routers } }
+    await writeFile(join(shell.path, 'my.yaml'), stringify({ ...page, ...here }))
+    const [command = ''] = await commandsOf('docs/find.md')
+    const said = await shell.run({ url: at.url, serving: {} }, command.replace(/bafk\w+/, cid))
+    for (const name of ['public', 'router', 'block', 'headers', 'miss', 'head', 'indexer sti', 'router own'])
+      assert.match(said, new RegExp(`^ok   ${name}: `, 'm'))
+  } finally {
+    await at.close()
+    await shell.remove()
+    await indexer.stop()
+  }
+})
+
+test('an indexer that meets the limit of a client → takes the whole chain all the same', async () => {
+  const data = await tempFolder()
+  const indexer = await startStoretheindex()
+  const indexers = [{ name: 'sti', url: indexer.finder, announce: indexer.ingest }]
+  try {
+    const nobody = [{ name: 'none', url: 'http://127.0.0.1:1' }]
+    const before = await holder({ announce: { indexers: nobody, every: '100ms' } }, data)
+    const cids: string[] = []
+    let head = ''
+    while (cids.length < 20) {
+      cids.push(await add(before.url, { data: Buffer.from(`number ${cids.length}`) }))
+      await within(10_000, 'published', async () => {
+        const { body } = await fetchAll(`${before.url}/ipni/v1/ad/head`)
+        const isNew = body.toString() !== head
+        head = body.toString()
+        return isNew
+      })
+    }
+    await before.close()
+    const limits = { perClient: { perMinute: 120, burst: 5 } }
+    const at = await holder({ announce: { indexers, every: '200ms' }, limits }, data)
+    try {
+      for (const cid of cids) await within(30_000, `${cid} is indexed`, () => indexer.knows(cid))
+    } finally {
+      await at.close()
+    }
+  } finally {
+    await indexer.stop()
+    await rm(data, { recursive: true, force: true })
+  }
 })
 
 function syncs(work: () => string): string {

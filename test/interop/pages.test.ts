@@ -66,7 +66,10 @@ test('backup.md: a copy made while uploads go on, restored, has every upload fro
     isCopied = true
   })
   await meanwhile
-  await run(there(restore))
+  const doctor = await run(there(restore))
+  assert.match(doctor, /^ok {3}data .*\/backup \(/m)
+  assert.match(doctor, /^ok {3}provider local \(/m)
+  assert.doesNotMatch(doctor, /^bad/m)
 
   const again = await startServed({
     data: backup,

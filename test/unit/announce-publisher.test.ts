@@ -112,11 +112,28 @@ test('failing indexer → backoff, then sent', async () => {
   chain.head = heads[1]
   indexer.fails = false
   await pass(120_000)
-  assert.deepEqual(announced, heads)
+  assert.deepEqual([...new Set(announced)], heads)
   assert.equal(publisher.state().indexers[0]?.lastError, undefined)
   indexer.error = 'no such entries'
   await pass(60_000)
   assert.equal(publisher.state().indexers[0]?.lastError, 'no such entries')
+  await publisher.close()
+})
+
+test('never confirmed → announced again with backoff', async () => {
+  const { announced, indexer, publisher, pass } = made()
+  await pass(25_000)
+  assert.equal(announced.length, 1)
+  await pass(20_000)
+  assert.equal(announced.length, 2)
+  await pass(3_600_000)
+  const { length } = announced
+  assert.ok(length > 3 && length < 10, String(length))
+  indexer.last = heads[0]
+  await pass(3_700_000)
+  const told = announced.length
+  await pass(3_600_000)
+  assert.equal(announced.length, told)
   await publisher.close()
 })
 

@@ -55,6 +55,8 @@ export type LimitOptions = Pick<ClientBudgetOptions, 'perClient' | 'budgets' | '
   readonly addressOf?: (request: RequestHead) => string
   /** True while the shared rate-limit store is unreachable. */
   readonly isAlone?: () => boolean
+  /** True for a request that no limit of its client refuses. */
+  readonly isExempt?: ((request: RequestHead) => boolean) | undefined
   /** True if the connection may carry requests of many clients. */
   readonly isShared?: ((request: IncomingMessage) => boolean) | undefined
 }
@@ -68,6 +70,7 @@ export function createLimits(options: LimitOptions): Limits {
     addressOf = socketAddress,
     isShared = () => false,
     isAlone = () => false,
+    isExempt = () => false,
     clock,
   } = options
   const learned = createLearnedRoom({ most, inFlight: () => inFlight, lateMs: loopDelay, clock })
@@ -145,7 +148,7 @@ export function createLimits(options: LimitOptions): Limits {
         return refusalFor(full)
       }
       const budget = budgetOf(request)
-      if (budget && !budget.take()) {
+      if (budget && !budget.take() && !isExempt(request)) {
         throttledBy.requests++
         tellLater(request, response)
         return tooMany('requests', budget)
