@@ -1,5 +1,6 @@
-// What an indexer of IPNI reads, in dag-json: advertisements, each of which signs itself and names the one before, the lists of
-// multihashes that they name, and the signed head of the chain. Encoding, signing, and reading with every field checked.
+// The three documents that an IPNI indexer fetches, in dag-json: advertisements (each signed, each
+// linked to the one before), their lists of multihashes, and the signed head. Encodes and signs
+// them, and reads them with every field checked.
 import { createHash } from 'node:crypto'
 import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
@@ -16,14 +17,20 @@ export type Advertisement = {
   readonly PreviousID?: CID | undefined
   /** The peer ID of the provider, in base58btc. */
   readonly Provider: string
-  /** Of the provider, best first. In every one: the newest that has any counts. */
+  /**
+   * Multiaddrs of the provider, best first. Every advertisement repeats them: an indexer keeps the
+   * newest.
+   */
   readonly Addresses: readonly string[]
   /** The first list of multihashes; `noEntries` where there is none. */
   readonly Entries: CID
-  /** Names the set of multihashes. Never used again once it was removed: an indexer would bring the removed ones back. */
+  /**
+   * Names the set of multihashes. A removed name is never used again: an indexer would restore the
+   * removed multihashes.
+   */
   readonly ContextID: Uint8Array
   readonly Metadata: Uint8Array
-  /** The whole context is removed. */
+  /** True: the indexer forgets every multihash under this ContextID. */
   readonly IsRm: boolean
 }
 
@@ -32,10 +39,13 @@ export type SignedAdvertisement = Advertisement & { readonly Signature: Uint8Arr
 export type EntryChunk = { readonly Entries: readonly Uint8Array[]; readonly Next?: CID | undefined }
 
 export const topic = '/indexer/ingest/mainnet'
-/** `transport-ipfs-gateway-http`, and the length of what follows, which is none: Go leaves the protocol out without it. */
+/**
+ * The code of `transport-ipfs-gateway-http` and a zero length, without which Go clients ignore the
+ * protocol.
+ */
 export const gatewayMetadata: Uint8Array = Buffer.from('a01200', 'hex')
 export const noEntries: CID = CID.decode(Buffer.from('01551210e3b0c44298fc1c149afbf4c8996fb924', 'hex'))
-/** An indexer takes as many in one list. */
+/** The maximum that indexers accept in one list. */
 export const maxChunkEntries = 16_384
 const maxContextBytes = 64
 const maxMetadataBytes = 1024
@@ -69,11 +79,11 @@ export function encodeHead(head: CID, { publicKey, sign }: Identity): Uint8Array
   return dagJson.encode({ head, pubkey: plain(publicKey.message), sig: plain(signature), topic })
 }
 
-/** The body of `PUT /announce`: the head, where it is served, and nothing more. */
+/** The body of `PUT /announce`: the head and the multiaddrs that serve it. */
 export const encodeAnnouncement = (head: CID, addresses: readonly Uint8Array[]): Uint8Array =>
   dagCbor.encode([head, addresses.map(plain), new Uint8Array()])
 
-/** Throws a Failure that names the field that is wrong. */
+/** Throws a Failure that names the invalid field. */
 export function readAdvertisement(bytes: Uint8Array): SignedAdvertisement {
   const value = decoded(bytes, 'advertisement')
   const { PreviousID, Provider, Addresses, Entries, ContextID, Metadata, IsRm, Signature } = value
@@ -91,7 +101,7 @@ export function readAdvertisement(bytes: Uint8Array): SignedAdvertisement {
   return advertisement
 }
 
-/** Throws a Failure that names the field that is wrong. */
+/** Throws a Failure that names the invalid field. */
 export function readEntries(bytes: Uint8Array): EntryChunk {
   const value = decoded(bytes, 'list')
   const { Entries, Next } = value
@@ -100,7 +110,7 @@ export function readEntries(bytes: Uint8Array): EntryChunk {
   return value as unknown as EntryChunk
 }
 
-/** The head of the chain of this peer. Throws a Failure that names the field that is wrong. */
+/** Returns the head of this peer's chain. Throws a Failure that names the invalid field. */
 export function readHead(bytes: Uint8Array, peerId: string): CID {
   const { head, pubkey, sig, topic: named } = decoded(bytes, 'head')
   must(isLink(head), 'head')
@@ -130,21 +140,24 @@ function payloadOf({ PreviousID, Entries, Provider, Addresses, Metadata, IsRm }:
   return sha256(all)
 }
 
-/** As a multihash. */
+/** The SHA-256 multihash of the bytes. */
 const sha256 = (bytes: Uint8Array): Uint8Array =>
   Buffer.concat([Buffer.from([hash.sha256, 32]), createHash('sha256').update(bytes).digest()])
 
 const signedBytes = (payload: Uint8Array): Uint8Array =>
   Buffer.concat([Buffer.from(domain), payloadType, payload].flatMap((part) => [varint(part.byteLength), part]))
 
-/** The envelope of libp2p: a protobuf of the key, the type, the payload and the signature. */
+/** A libp2p signed envelope: a protobuf of public key, payload type, payload and signature. */
 const envelope = ({ message }: PublicKey, payload: Uint8Array, signature: Uint8Array): Uint8Array =>
   Buffer.concat([field(1, message), field(2, payloadType), field(3, payload), field(5, signature)])
 
 const field = (number: number, bytes: Uint8Array): Uint8Array =>
   Buffer.concat([Buffer.from([(number << 3) | 2]), varint(bytes.byteLength), bytes])
 
-/** The key that signed this payload. An envelope has one form: what it should be is made again and compared. */
+/**
+ * Returns the key that signed this payload. The envelope is encoded again and compared, since its
+ * encoding is unique.
+ */
 function opened(signature: Uint8Array, payload: Uint8Array): PublicKey {
   const bytes = Buffer.from(signature)
   const key = publicKeyOf(bytes.subarray(2, 2 + (bytes[1] ?? 0)))
@@ -182,5 +195,5 @@ function isMultihash(value: unknown): boolean {
   }
 }
 
-/** The encoders know Uint8Array alone. */
+/** Copies a Buffer: the encoders accept Uint8Array only. */
 const plain = (bytes: Uint8Array): Uint8Array => Uint8Array.from(bytes)

@@ -1,5 +1,6 @@
-// The chain of advertisements in the store: what is kept here and not announced yet becomes a batch, what is gone is removed. The
-// head is the newest advertisement, so that it commits together with what it names.
+// The chain of advertisements, in the store. Pins that are not announced yet become a batch; a
+// batch that lost a pin is removed, and the rest of it is announced again. The head is the newest
+// row, so that it commits together with the lists that it names.
 import { randomBytes } from 'node:crypto'
 import { CID } from 'multiformats/cid'
 import type { Statement, Store, Value } from '../store/store.ts'
@@ -15,13 +16,19 @@ import {
 import type { Identity } from './identity.ts'
 
 export interface Chain {
-  /** The newest advertisement; undefined: there is none yet. */
+  /** The newest advertisement; undefined before the first. */
   head(): Promise<CID | undefined>
-  /** The bytes of an advertisement or a list. Rejects where the disk cannot say. */
+  /**
+   * The bytes of an advertisement or a list; undefined if the chain has no such CID. Rejects if the
+   * disk fails.
+   */
   block(cid: string): Promise<Uint8Array | undefined>
-  /** Adds what came and removes what went since, in one commit. Resolves with the head. One call at a time. */
+  /**
+   * Announces new pins and removes lost ones, in one commit for each batch. Resolves with the head.
+   * Calls must not overlap.
+   */
   publish(): Promise<CID | undefined>
-  /** Looks at everything again with the next `publish`, and removes what is denied by now. */
+  /** The next `publish` checks every pin again, and removes those that are denied. */
   reconsider(): void
   counts(): Promise<{ readonly advertisements: number; readonly contexts: number; readonly roots: number }>
 }
@@ -29,16 +36,16 @@ export interface Chain {
 export type ChainOptions = {
   readonly store: Pick<Store, 'read' | 'write'>
   readonly identity: Identity
-  /** Of this gateway, as multiaddrs. */
+  /** Multiaddrs of this gateway. */
   readonly addresses: readonly string[]
-  /** Every block, and not the roots alone. */
+  /** True: announces every block. False: roots only. */
   readonly blocks: boolean
   readonly isDenied: (cid: CID) => boolean
-  /** Changes with what is denied. */
+  /** A value that changes whenever the denylists do. */
   readonly denyRevision?: () => string | undefined
 }
 
-/** Uploads of one batch: with their roots alone, these fill one list. */
+/** The maximum number of uploads in a batch: their roots fill one list. */
 const maxBatch = maxChunkEntries
 const maxChunks = 400
 const pageOf = 10_000
@@ -55,7 +62,7 @@ const isHeld = "exists (select 1 from holder h where h.upload = u.id and h.kind 
 
 export function createChain(options: ChainOptions): Chain {
   const { store, identity, addresses, blocks, isDenied, denyRevision = () => undefined } = options
-  /** Every upload with a smaller id was looked at. */
+  /** Uploads up to this id were checked. */
   let looked = 0
   let isToReconsider = true
   let revision: string | undefined
@@ -67,7 +74,7 @@ export function createChain(options: ChainOptions): Chain {
     return row && CID.parse(row['cid'] as string)
   }
 
-  /** What is announced and must not be any more goes into the table of what is gone. */
+  /** Marks announced uploads that are denied by now as gone. */
   async function noteDenied(): Promise<void> {
     for (let after = 0; ; ) {
       const rows = await store.read('select upload, cid from announced where upload > ? order by upload limit ?', [
@@ -87,7 +94,7 @@ export function createChain(options: ChainOptions): Chain {
     }
   }
 
-  /** Of what was noted as gone: those that are held again are none. */
+  /** Reads the uploads that are marked as gone; an upload that is held again is not gone. */
   async function gone(): Promise<Gone> {
     const rows = await store.read(
       `select g.upload, a.context, a.cid, ${isHeld} held from announce_gone g join announced a on a.upload = g.upload left join upload u on u.id = g.upload limit ?`,
@@ -101,7 +108,7 @@ export function createChain(options: ChainOptions): Chain {
     }
   }
 
-  /** The batches that lost something are removed; what is left of them comes into the next batch. */
+  /** The uploads that remain of removed batches. They join the next batch. */
   async function restOf(contexts: readonly number[], without: ReadonlySet<number>): Promise<Announced[]> {
     const rest: Announced[] = []
     for (const context of contexts)
@@ -133,7 +140,7 @@ export function createChain(options: ChainOptions): Chain {
     return { found, isLast: rows.length < most || most === 0 }
   }
 
-  /** What one batch announces: its roots, or every block below them. */
+  /** The multihashes of a batch: its roots, or every block below them. */
   async function multihashesOf(all: readonly Announced[]): Promise<Uint8Array[]> {
     const found = new Map<string, Uint8Array>()
     const add = (bytes: Uint8Array) => found.set(Buffer.from(bytes).toString('base64'), bytes)
@@ -197,7 +204,8 @@ export function createChain(options: ChainOptions): Chain {
         args: [chunk.cid.toString(), chunk.bytes, context],
       })
     }
-    // The random part: a data folder that was restored from a backup counts again from where it was.
+    // The number alone would repeat: a data folder restored from a backup counts on from an older
+    // state.
     const ContextID = Buffer.from(`${context}-${randomBytes(8).toString('hex')}`)
     advertise(to, { ContextID, Entries: next ?? noEntries, IsRm: false }, context)
     const uploads = JSON.stringify(all.map(({ upload }) => upload))
@@ -206,7 +214,7 @@ export function createChain(options: ChainOptions): Chain {
         sql: 'insert or replace into announced (upload, cid, context) select value, (select cid from upload where id = value), ? from json_each(?)',
         args: [context, uploads],
       },
-      // What went between the look and this commit.
+      // Uploads that were deleted since the query above.
       {
         sql: "insert or ignore into announce_gone select a.upload from announced a where a.context = ? and not exists (select 1 from holder h where h.upload = a.upload and h.kind = 'here' and h.state = 'held')",
         args: [context],
@@ -274,7 +282,7 @@ const cidOf = (row: { readonly [name: string]: Value }): CID => CID.decode(row['
 
 const idBytes = 6
 
-/** The ids of the blocks of an upload, as the store packs them. */
+/** Unpacks the block ids of an upload row. */
 function idsIn(packed: Uint8Array): number[] {
   const bytes = Buffer.from(packed.buffer, packed.byteOffset, packed.byteLength)
   return Array.from({ length: bytes.byteLength / idBytes }, (_, index) => bytes.readUIntBE(index * idBytes, idBytes))

@@ -1,4 +1,5 @@
-// The key that signs what this gateway publishes, and the peer ID that names it: ed25519 alone.
+// The ed25519 key that signs what this gateway publishes, and the peer ID that names it. Other
+// kinds of keys are refused.
 import { createPrivateKey, createPublicKey, generateKeyPairSync, type KeyObject, sign, verify } from 'node:crypto'
 import { closeSync, fsyncSync, mkdirSync, openSync, readFileSync, writeSync } from 'node:fs'
 import { dirname } from 'node:path'
@@ -12,12 +13,12 @@ import { Failure } from '../core/failure.ts'
 const seedBytes = 32
 const privatePrefix = Buffer.from('302e020100300506032b657004220420', 'hex')
 const publicPrefix = Buffer.from('302a300506032b6570032100', 'hex')
-/** A protobuf of libp2p: the type, Ed25519, and the length of the key. */
+/** The start of a libp2p PublicKey protobuf: key type Ed25519 and the length of the key. */
 const keyPrefix = Buffer.from('08011220', 'hex')
 const multihashPrefix = Buffer.from([0x00, keyPrefix.length + seedBytes])
 
 export type Identity = {
-  /** In base58btc, the spelling that every reader of records knows: `12D3Koo…`. */
+  /** In base58btc (`12D3Koo…`), the spelling that every client accepts. */
   readonly peerId: string
   readonly publicKey: PublicKey
   sign(bytes: Uint8Array): Uint8Array
@@ -25,7 +26,7 @@ export type Identity = {
 
 export type PublicKey = {
   readonly peerId: string
-  /** As libp2p writes it. */
+  /** The key as a libp2p protobuf. */
   readonly message: Uint8Array
   /** The multihash that the peer ID spells. */
   readonly multihash: Uint8Array
@@ -39,8 +40,8 @@ export function identityOf(seed: Uint8Array): Identity {
 }
 
 /**
- * The identity in this file (PEM, PKCS 8), which is made where it is missing, for its owner alone. A lost key is a new identity.
- * Throws a Failure that names the file, and nothing of what is in it.
+ * Reads the identity from this PEM file (PKCS 8), or creates the file, readable by its owner only. A lost key means a new peer ID.
+ * Throws a Failure that names the file and none of its contents.
  */
 export function identityIn(file: string): Identity {
   try {
@@ -68,7 +69,7 @@ function identityWith(key: KeyObject): Identity {
   return { peerId: publicKey.peerId, publicKey, sign: (bytes) => sign(null, bytes, key) }
 }
 
-/** From the protobuf of libp2p. Undefined for a key of another kind. */
+/** Decodes a libp2p PublicKey protobuf; undefined for a key of another kind. */
 export function publicKeyOf(message: Uint8Array): PublicKey | undefined {
   const bytes = Buffer.from(message)
   const isEd25519 =
@@ -91,7 +92,7 @@ export function publicKeyOf(message: Uint8Array): PublicKey | undefined {
   }
 }
 
-/** The public key in an ed25519 peer ID, however that is spelled. Undefined for what is none. */
+/** The public key inside an ed25519 peer ID, in any encoding; undefined for other text. */
 export function publicKeyIn(peerId: string): PublicKey | undefined {
   const multihash = parseKey(peerId)?.multihash
   return multihash?.code === hash.identity ? publicKeyOf(multihash.digest) : undefined

@@ -1,4 +1,4 @@
-// Multiaddrs of HTTP servers in bytes, as an announcement carries them.
+// Multiaddrs of HTTP servers, in the binary form that announcements carry.
 import { isIPv4 } from 'node:net'
 import type { CID } from 'multiformats/cid'
 import { parseKey } from '../core/cid.ts'
@@ -6,7 +6,7 @@ import { parseKey } from '../core/cid.ts'
 const withText = { dns: 0x35, dns4: 0x36, dns6: 0x37, sni: 0x01c1, 'http-path': 0x01e1 } as const
 const alone = { https: 0x01bb, tls: 0x01c0, http: 0x01e0 } as const
 
-/** `/dns/<host>/tcp/<port>/https` and `…/tls/http`: the same server, each found by other clients. */
+/** Both spellings of an HTTPS server, `/https` and `/tls/http`: some clients know only one. */
 export function addressesOf(url: URL): readonly string[] {
   const name = url.hostname
   const port = url.port || (url.protocol === 'https:' ? '443' : '80')
@@ -15,7 +15,7 @@ export function addressesOf(url: URL): readonly string[] {
   return url.protocol === 'https:' ? [`${at}/https`, `${at}/tls/http`] : [`${at}/http`]
 }
 
-/** Throws a TypeError for what it cannot write. */
+/** Throws a TypeError for an unknown or malformed component. */
 export function multiaddrBytes(text: string): Uint8Array {
   const [empty, ...words] = text.split('/')
   if (empty !== '') throw new TypeError(`${text} is no multiaddr`)

@@ -1,5 +1,6 @@
-// Publishes the chain in batches, tells the indexers of its head, and asks them whether they took it. What an indexer missed it gets
-// with the next head: one announcement serves any number of advertisements.
+// Publishes the chain in batches, announces its head to the indexers, and asks them whether they
+// took it. One announcement serves any number of advertisements: an indexer that missed some
+// fetches them with the next head.
 import type { CID } from 'multiformats/cid'
 import { type Backoff, createBackoff } from '../core/backoff.ts'
 import type { Clock } from '../core/clock.ts'
@@ -14,7 +15,7 @@ import { multiaddrBytes } from './multiaddr.ts'
 export interface IndexerClient {
   readonly name: string
   announce(body: Uint8Array, signal: AbortSignal): Promise<void>
-  /** What it knows of this peer; undefined: it does not know it. */
+  /** Its record of this peer; undefined if it has none. */
   provider(peerId: string, signal: AbortSignal): Promise<IndexedProvider | undefined>
   close(): Promise<void>
 }
@@ -23,13 +24,13 @@ export type IndexedProvider = { readonly last: string | undefined; readonly erro
 
 export type IndexerState = {
   readonly name: string
-  /** The head that it was told of last, and when. */
+  /** The head that was announced to it last, and when. */
   readonly announced: string | undefined
   readonly announcedAt: number | undefined
-  /** The head that it said it took, and when it said so. */
+  /** The head that it confirmed last, and when. */
   readonly confirmed: string | undefined
   readonly confirmedAt: number | undefined
-  /** For how long it has not taken the head; 0: it has. */
+  /** Time since the first head that it has not confirmed; 0 if it confirmed the newest. */
   readonly lagMs: number
   readonly lastError: string | undefined
 }
@@ -47,9 +48,9 @@ export type PublisherState = {
 
 export interface Publisher {
   state(): PublisherState
-  /** What is denied may have changed. */
+  /** Checks every announced pin against the denylists, with the next batch. */
   reconsider(): void
-  /** Publishes and announces now, and not with the next batch. */
+  /** Publishes and announces at once. */
   now(): Promise<void>
   close(): Promise<void>
 }
@@ -57,7 +58,7 @@ export interface Publisher {
 export type PublisherOptions = {
   readonly chain: Chain
   readonly identity: Identity
-  /** Where the chain is served, as multiaddrs. */
+  /** Multiaddrs that serve the chain. */
   readonly addresses: readonly string[]
   readonly indexers: readonly IndexerClient[]
   readonly everyMs: number
@@ -69,9 +70,9 @@ const dayMs = 86_400_000
 const callMs = 15_000
 const firstRetryMs = 5_000
 const maxRetryMs = 3_600_000
-/** An indexer takes a moment, and its answers are cached for some minutes. */
+/** An indexer needs a moment to fetch the chain, and a CDN caches its answers for minutes. */
 const firstConfirmMs = 2_000
-/** A head that is not confirmed by then is announced again. */
+/** An unconfirmed head is announced again once the backoff of confirmations is this long. */
 const repeatMs = 30_000
 
 type Told = {
@@ -81,7 +82,7 @@ type Told = {
   confirmedAt?: number
   readonly announcing: Backoff
   readonly confirming: Backoff
-  /** The same head is announced again then. */
+  /** When the same head is announced again. */
   repeatAt: number
   since: number
   lastError?: string | undefined
@@ -98,7 +99,7 @@ export function createPublisher(options: PublisherOptions): Publisher {
       return [one, { announcing, confirming, repeatAt: 0, since: 0 }]
     }),
   )
-  // An indexer reads only what is announced under the name of the peer.
+  // An indexer ignores an announcement whose address does not end with the peer ID.
   const places = addresses.slice(0, 1).map((address) => multiaddrBytes(`${address}/p2p/${peerId}`))
   let head: CID | undefined
   let counts = { advertisements: 0, contexts: 0, roots: 0 }
@@ -171,7 +172,7 @@ export function createPublisher(options: PublisherOptions): Publisher {
       failed(indexer, state, error)
     }
     state.confirming.failed()
-    // An indexer that could not fetch the chain then does not try again by itself.
+    // An indexer that failed to fetch the chain does not retry by itself.
     if (state.confirming.remainingMs >= repeatMs) state.repeatAt = clock.monotonic()
   }
 
@@ -185,7 +186,7 @@ export function createPublisher(options: PublisherOptions): Publisher {
     await Promise.all([...told].map(([indexer, state]) => tell(indexer, state)))
   }
 
-  /** One at a time: the chain has one end. */
+  /** Runs never overlap: two batches with the same predecessor would fork the chain. */
   function run(isNow = false): Promise<void> {
     stopTimer()
     const before = running ?? Promise.resolve()

@@ -4,7 +4,10 @@ import type { Clock } from './clock.ts'
 export interface Backoff {
   /** Until it may be tried again; 0: now. */
   readonly remainingMs: number
-  /** `askedMs`: the wait that the other side asked for, which counts instead of ours, up to the same bound. */
+  /**
+   * `askedMs`: the wait that the other side asked for, which counts instead of ours, up to the same
+   * bound.
+   */
   failed(askedMs?: number): void
   succeeded(): void
 }

@@ -1,8 +1,8 @@
-// Reads an answer of a Delegated Routing V1 server, streamed (ndjson) or in one piece (JSON), within bounds: its records come
-// from strangers, and a malformed one costs itself alone.
+// Reads the response of a Delegated Routing V1 server, streamed (ndjson) or as one JSON document.
+// Strangers write its records: sizes are bounded, and a malformed record is skipped.
 import { Failure } from '../core/failure.ts'
 
-/** A peer that a router names, in its own words. */
+/** A peer as a router describes it; nothing of it is verified. */
 export type PeerRecord = {
   readonly id: string | undefined
   readonly addresses: readonly string[]
@@ -18,7 +18,9 @@ const maxWordChars = 1024
 export const ndjsonType = 'application/x-ndjson'
 export const jsonType = 'application/json'
 
-/** Rejects with a Failure for an answer that is neither; ends at a bound, with the records before it. */
+/**
+ * Rejects with a Failure for any other content type. Stops at a limit, after the records before it.
+ */
 export async function* readPeers(
   contentType: string | undefined,
   chunks: AsyncIterable<Uint8Array>,
@@ -36,7 +38,7 @@ export async function* readPeers(
   }
 }
 
-/** The values of the lines. A line that is too long or no JSON is left out. */
+/** Parses each line; skips a line that is too long or not JSON. */
 async function* lines(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<unknown> {
   let held: Uint8Array[] = []
   let heldBytes = 0
@@ -97,7 +99,10 @@ function parsed(bytes: Buffer): unknown {
   }
 }
 
-/** Undefined for a record of another schema, or with a value of another type than it has. Missing lists are empty. */
+/**
+ * Returns undefined for a record of another schema or with a field of the wrong type. Missing lists
+ * are empty.
+ */
 export function peerOf(value: unknown): PeerRecord | undefined {
   if (!isMapping(value) || value['Schema'] !== 'peer') return undefined
   const { ID: id, Addrs: addresses, Protocols: protocols } = value

@@ -1,5 +1,5 @@
-// Finds gateways that hold a CID by asking routers: one look-up for each root, shared by all who want something below it. The gateways
-// that it names join the race as upstreams do, each with its own standing.
+// Asks routers which gateways hold a CID. All requests below one root share one look-up. Gateways
+// that a router names join the race between upstreams, each with a health record of its own.
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { type Backoff, createBackoff } from '../core/backoff.ts'
@@ -23,35 +23,35 @@ export type Router = {
   ): Promise<{ readonly contentType: string | undefined; readonly chunks: AsyncIterable<Uint8Array> }>
 }
 
-/** One look-up for a root. Members come while it goes on. */
+/** One look-up for a root. Members are added until it is over. */
 export interface Lookup<Member> {
   readonly members: readonly Member[]
   readonly isOver: boolean
-  /** The routers, and what each of them said. */
+  /** One entry for each router, with its outcome. */
   readonly attempts: readonly Attempt[]
-  /** Why it found nobody: a router's failure, or that no router names anybody. Undefined while it goes on. */
+  /** Why it found no gateway: a router's failure, or `not-found`. Undefined until it is over. */
   readonly failure: Failure | undefined
-  /** Calls at each new member, and at the end, until the returned function is called. */
+  /** Calls `tell` for each new member and at the end. The returned function unsubscribes. */
   onNews(tell: () => void): () => void
 }
 
 export type RouterState = {
   readonly name: string
   readonly lookups: number
-  /** Look-ups that named somebody who may be asked. */
+  /** Look-ups that named a gateway which may be asked. */
   readonly named: number
   readonly failures: number
   readonly lastFailure: string | undefined
-  /** How long it is left alone after failures; 0: it may be asked. */
+  /** The remaining backoff after failures; 0 if it may be asked. */
   readonly restsMs: number
 }
 
 export interface Finder<Member> {
-  /** The look-up for this root: one that goes on, one that is remembered, or a new one. */
+  /** Returns the look-up for this root: running, remembered, or new. */
   find(root: CID): Lookup<Member>
-  /** The members that a remembered look-up named. Asks nobody. */
+  /** The members of a remembered look-up. Sends no request. */
   known(root: CID): readonly Member[]
-  /** Every gateway that is remembered, with the router that named it first. */
+  /** Every remembered gateway, with the router that named it first. */
   found(): readonly { readonly member: Member; readonly router: string }[]
   routers(): readonly RouterState[]
   close(): Promise<void>
@@ -59,10 +59,10 @@ export interface Finder<Member> {
 
 export type FinderOptions<Member> = {
   readonly routers: readonly Router[]
-  /** Throws a Failure for an origin that may not be asked. */
+  /** Throws a Failure for a forbidden origin. */
   readonly join: (origin: string, router: string) => Member
   readonly leave: (member: Member) => Promise<void>
-  /** Origins that are asked anyway, or are this gateway. */
+  /** True for the origins of configured upstreams and of this gateway. */
   readonly isKnown: (origin: string) => boolean
   /** The interval between probes of each router; 0: none. */
   readonly probeMs: number
@@ -74,13 +74,13 @@ const maxMembers = 8
 const maxOrigins = 256
 const maxRemembered = 4096
 const maxLookups = 64
-/** As routers themselves are cached. */
+/** The cache time that routers give for found providers. */
 const foundMs = 300_000
 const emptyMs = 15_000
 const firstRestMs = 1_000
 const maxRestMs = 60_000
 const maxNamesTold = 3
-/** Probes ask for it: every router answers, and nobody's content is asked for. */
+/** The CID that probes ask for: an empty identity block, which reveals nobody's interest. */
 const emptyBlock = CID.parse('bafkqaaa')
 
 type Standing = {
@@ -124,7 +124,10 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
     }
   }
 
-  /** Reads what a router names until `take` returns false. Rejects with its failure, which counts against it. */
+  /**
+   * Passes the peers that a router names to `take`, until that returns false. Counts a failure, and
+   * rejects with it.
+   */
   async function ask(router: Router, root: CID, take: (peer: PeerRecord) => boolean): Promise<void> {
     const standing = standings.get(router) as Standing
     const own = new AbortController()
@@ -176,7 +179,10 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
     })
   }
 
-  /** A router that fails is known before a request waits for it, and one that is back before its rest is over. */
+  /**
+   * Finds a failed router before a request waits for it, and a recovered one before its backoff is
+   * over.
+   */
   const probe = (router: Router): Promise<boolean> =>
     ask(router, emptyBlock, () => false).then(
       () => true,
@@ -198,7 +204,7 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
     running--
     lookup.end()
     const { members, failure } = lookup
-    // What a router could not say is asked again.
+    // A look-up that failed is not remembered as an absence.
     if (members.length === 0 && failure?.kind !== 'not-found') lookups.delete(key)
     else lookup.untilMs = clock.monotonic() + (members.length > 0 ? foundMs : emptyMs)
   }
@@ -252,7 +258,7 @@ class RunningLookup<Member> implements Lookup<Member> {
     return this.#failure
   }
 
-  /** False: it is there already, or there are enough. */
+  /** Returns false for a known member, and at the limit. */
   add(member: Member): boolean {
     if (this.members.includes(member) || this.members.length >= maxMembers) return false
     this.members.push(member)
@@ -284,7 +290,7 @@ class RunningLookup<Member> implements Lookup<Member> {
   }
 }
 
-/** The first address of a record that may be asked. */
+/** The origin of the first permitted address. */
 function originOf(addresses: readonly string[], rules: AddressRules): string | undefined {
   for (const address of addresses) {
     const found = gatewayAddress(address, rules)

@@ -1,14 +1,17 @@
-// Turns an address that a stranger published (a multiaddr) into the origin of an HTTP gateway, if this gateway may ask it.
-// Names are checked again where the connection is made: only there it is known where they lead.
+// Turns a multiaddr that a stranger published into the origin of an HTTP gateway, or refuses it.
+// Host names are checked again when the connection is made: only then their IP addresses are known.
 import { isIP } from 'node:net'
 
 export type AddressRules = {
-  /** Loopback and private addresses too; a literal one may speak plain HTTP, on any port, as Kubo allows. */
+  /**
+   * Permits loopback and private addresses; a literal one with plain HTTP and on any port, as in
+   * Kubo.
+   */
   readonly allowPrivate: boolean
-  /** Plain HTTP too, on port 80. */
+  /** Permits plain HTTP, on port 80. */
   readonly allowHttp: boolean
   readonly ports: 'any' | readonly number[]
-  /** Whether this IP address is inside the operator's network. */
+  /** True for an IP address inside the operator's network. */
   readonly isInside: (address: string) => boolean
 }
 
@@ -27,7 +30,8 @@ export function gatewayAddress(text: string, rules: AddressRules): GatewayAddres
     `${isTls ? 'https' : 'http'}://${isBare ? `[${host}]` : host}${port === undefined ? '' : `:${port}`}`,
   )
   if (url?.pathname !== '/' || url.username !== '' || url.hostname === '') return refused('no host name')
-  // The parser of URLs reads 0x7f000001 and 127.1 as addresses: what it made of the name counts.
+  // URL parsing turns names like 0x7f000001 and 127.1 into IP addresses: the parsed host is
+  // checked.
   const literal = url.hostname.replace(/^\[|\]$/g, '')
   const isPrivate = isIP(literal) !== 0 && rules.isInside(literal)
   if (isPrivate && !rules.allowPrivate) return refused('private address')
@@ -41,7 +45,7 @@ export function gatewayAddress(text: string, rules: AddressRules): GatewayAddres
 const names: ReadonlySet<string> = new Set(['dns', 'dns4', 'dns6'])
 const hostName = /^[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?$/i
 
-/** The host, the port and whether it speaks TLS; in words, why it is no gateway's. */
+/** Returns host, port and TLS, or as text the reason why the address is not a gateway's. */
 function partsOf(text: string): Parts | string {
   const [empty, kind = '', host = '', ...rest] = text.split('/')
   if (empty !== '') return 'no multiaddr'
@@ -64,7 +68,7 @@ function partsOf(text: string): Parts | string {
 
 function schemeOf(rest: string[], host: string, port: number | undefined): Parts | undefined {
   const first = rest.shift()
-  // Some write /tcp/443/http and mean HTTPS.
+  // Some publishers write /tcp/443/http for HTTPS.
   if (first === 'http') return ends(rest) ? { host, port, isTls: port === 443 } : undefined
   if (first === 'https') return ends(rest) ? { host, port, isTls: true } : undefined
   if (first !== 'tls') return undefined
@@ -77,7 +81,7 @@ function schemeOf(rest: string[], host: string, port: number | undefined): Parts
   return rest.shift() === 'http' && ends(rest) ? { host: name, port, isTls: true } : undefined
 }
 
-/** A path is left aside, as Kubo and helia do: the gateway is at the root. So is the peer's name. */
+/** Ignores a path, as Kubo and helia do (the gateway is at the root), and the peer ID. */
 function ends(rest: readonly string[]): boolean {
   const [kind, value, ...more] = rest
   if (kind === undefined) return true

@@ -99,7 +99,7 @@ describe('announce', () => {
     assert.equal(heads.size, 2)
   })
 
-  test('a disk that cannot say → 503 to an indexer, and never 404', async () => {
+  test('disk damaged → 503 to indexers, never 404', async () => {
     const data = await tempFolder()
     const at = await announcing({}, data)
     const cid = await add(at, 'kept on a bad disk')

@@ -46,7 +46,7 @@ const gatewayWith = async (
 const attemptsOf = (body: Buffer): { upstream: string; outcome: string }[] => JSON.parse(body.toString()).attempts
 
 describe('find providers by routers', () => {
-  test('no upstream, a router names two → proved, whichever lies or is slow', async () => {
+  test('no upstream, found gateways lie or stall → verified content', async () => {
     const [liar, slow, good] = [await holder(), await holder(1500), await holder()]
     liar.fault = { kind: 'wrongBytes', block: 0 }
     const router = await routerOf(liar, slow, good)
@@ -131,7 +131,7 @@ describe('find providers by routers', () => {
     assert.equal((await fetchAll(`${at.url}/ipfs/${all.files.json.cid}`)).status, 200)
   })
 
-  test('a router that fails, probed → the request does not wait for it', async () => {
+  test('failing router, probed → no request waits for it', async () => {
     const [bad, good] = [await routerOf(), await routerOf(await holder())]
     bad.instead = (_request, response) => void response.writeHead(503, { 'retry-after': '60' }).end()
     const at = await gatewayWith([bad, good], [], { probeEvery: '1h' })

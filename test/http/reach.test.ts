@@ -97,7 +97,7 @@ test('no `public`, plain HTTP, or unreachable → named', async () => {
   assert.match(await last({ public: 'https://127.0.0.1:1', announce: false }), /^first to mend: router: .*ECONNREFUSED/)
 })
 
-test('behind TLS: HTTP/2 and short headers → reached; without → the first thing named', async (t) => {
+test('over TLS without HTTP/2 or short headers → named first', async (t) => {
   const day = 86_400_000
   const certificate = selfSigned('localhost', new Date(Date.now() - day), new Date(Date.now() + day))
   const trusted = getCACertificates('default')

@@ -96,7 +96,7 @@ describe('Kubo with this gateway as its only router', () => {
     assert.ok((await cat(kubo, await add(at.url, { data: big }))).equals(big))
   })
 
-  test('unpinned → the router names it no more', async () => {
+  test('unpinned → not named by the router', async () => {
     const cid = await add(at.url, { data: Buffer.from('for a while') })
     const told = async () =>
       JSON.parse((await fetchAll(`${at.url}/routing/v1/providers/${cid}`)).body.toString()).Providers.length
@@ -107,7 +107,7 @@ describe('Kubo with this gateway as its only router', () => {
 })
 
 describe('this gateway without an upstream', () => {
-  test('finds through the routing API of Kubo what a second gateway holds', async () => {
+  test('Kubo as router → finds what a second gateway holds', async () => {
     const second = await holder()
     const kubo = await startKubo({ isOnline: true, config: delegated(second.url) })
     const routers = [{ name: 'kubo', url: kubo.gateway, allowPrivate: true }]
@@ -172,7 +172,7 @@ describe('storetheindex with Pebble', () => {
 
   const announced = async () => at.log.filter(({ event }) => event === 'announce.announced').length
 
-  test('takes the chain, and forgets what is removed, also after the next batch', async () => {
+  test('removal → forgotten, also after the next batch', async () => {
     const before = await announced()
     const [stays, goes] = [
       await add(at.url, { data: Buffer.from('stays') }),
@@ -194,7 +194,7 @@ describe('storetheindex with Pebble', () => {
     )
   })
 
-  test('reads the signed head by itself, and refuses one of another key', async () => {
+  test('admin sync → signed head taken, forged head refused', async () => {
     const { peerId } = identityIn(join(at.data, 'identity.pem'))
     indexer.sync(peerId, `/ip4/127.0.0.1/tcp/${at.port}/http`)
     await within(5000, 'synced', async () => indexer.output().includes('Latest advertisement already processed'))
@@ -226,7 +226,7 @@ describe('storetheindex with Pebble', () => {
   })
 })
 
-test('find.md: its command, once all is announced → nothing to mend', async () => {
+test('find.md: reach, once announced → nothing to mend', async () => {
   const indexer = await startStoretheindex()
   const shell = await shellForPages()
   const indexers = [{ name: 'sti', url: indexer.finder, announce: indexer.ingest }]
@@ -252,7 +252,7 @@ test('find.md: its command, once all is announced → nothing to mend', async ()
   }
 })
 
-test('an indexer that meets the limit of a client → takes the whole chain all the same', async () => {
+test('low limits per client → indexer takes the whole chain', async () => {
   const data = await tempFolder()
   const indexer = await startStoretheindex()
   const indexers = [{ name: 'sti', url: indexer.finder, announce: indexer.ingest }]

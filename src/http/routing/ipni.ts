@@ -1,5 +1,5 @@
-// /ipni/v1/ad: the chain of advertisements, as indexers fetch it. A block that the disk cannot give now is 503: an indexer
-// skips a block that is 404 for ever.
+// /ipni/v1/ad: serves the chain of advertisements to indexers. A disk that fails is 503 and never
+// 404: an indexer skips a 404 for ever.
 import type { CID } from 'multiformats/cid'
 import { encodeHead } from '../../announce/advertisement.ts'
 import type { Chain } from '../../announce/chain.ts'

@@ -1,4 +1,4 @@
-// A route that other nodes read and nobody writes: its methods, its headers for every origin, and the body.
+// A read-only route for other nodes: GET, HEAD and OPTIONS, from every origin.
 import type { Failure } from '../../core/failure.ts'
 import type { Route } from '../add/add.ts'
 import { closeAfter } from '../wire/close-after-answer.ts'
@@ -10,7 +10,7 @@ import { cutWhenStalled } from '../wire/write.ts'
 
 const methods = 'GET, HEAD, OPTIONS'
 
-/** A body undefined is 204. */
+/** The response; without a body it is 204. */
 export type Read = {
   readonly body: Uint8Array | undefined
   readonly headers: Readonly<Record<string, string>>
@@ -25,7 +25,7 @@ export function readRoute({
   readonly at: RegExp
   /** Rejects with a Failure. */
   readonly read: (context: RequestContext) => Promise<Read>
-  /** For a request with another method. */
+  /** The error for any other method. */
   readonly refusal: (method: string) => Failure
   readonly respond: Respond
 }): Route {

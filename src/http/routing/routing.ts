@@ -1,5 +1,5 @@
-// /routing/v1 (Delegated Routing V1) of ourselves: other nodes ask who has a CID, and are told of this gateway where it is held
-// for good. Nothing is looked for elsewhere.
+// /routing/v1 (Delegated Routing V1): names this gateway as the provider of every CID that is
+// pinned on its disk. A request never starts a search.
 import { createHash } from 'node:crypto'
 import type { CID } from 'multiformats/cid'
 import { publicKeyIn } from '../../announce/identity.ts'
@@ -14,16 +14,16 @@ import type { RequestContext } from '../wire/request-context.ts'
 import type { Respond } from '../wire/respond.ts'
 import { type Read, readRoute } from './read-route.ts'
 
-/** What other nodes are told of this gateway. */
+/** This gateway, as it is named to other nodes. */
 export type Self = {
   readonly peerId: string
-  /** As multiaddrs, the best first: some clients read no other. */
+  /** Multiaddrs, best first: some clients read the first only. */
   readonly addresses: readonly string[]
 }
 
 export type RoutingOptions = {
   readonly self: Self
-  /** Whether this gateway holds it for good, and may give it. Rejects where its disk cannot say. */
+  /** True if the CID is pinned here and not denied. Rejects if the disk fails. */
   readonly holds: (cid: CID) => Promise<boolean>
   readonly names: Pick<Names, 'record'>
   readonly respond: Respond
@@ -35,7 +35,7 @@ const recordType = 'application/vnd.ipfs.ipns-record'
 const ndjson = 'application/x-ndjson'
 const json = 'application/json'
 
-// As caches of this protocol keep it elsewhere; with nothing to tell, a little while.
+// The cache times of other routers: an empty answer expires soon.
 const foundSeconds = 300
 const emptySeconds = 15
 const staleSeconds = 172_800
@@ -78,7 +78,7 @@ export function createRoutingRoute(options: RoutingOptions): Route {
     }
   }
 
-  /** A record that was proved here before; no upstream is asked. */
+  /** Returns a record that this gateway has verified before. */
   async function record(name: string, accept: string | undefined, signal: AbortSignal): Promise<Read> {
     if (
       accept !== undefined &&
@@ -110,7 +110,7 @@ export function createRoutingRoute(options: RoutingOptions): Route {
   return readRoute({
     at: /^\/routing\/v1\//,
     read,
-    // A record that somebody else puts here would be told as ours.
+    // This router names its own gateway only.
     refusal: (method) =>
       new HttpRefusal('unsupported', 'this router tells of itself alone, and takes no records', {
         source: 'client',
@@ -122,7 +122,10 @@ export function createRoutingRoute(options: RoutingOptions): Route {
 
 const longestTold = 100
 
-/** The record of this gateway as the client's filters (IPIP-484) leave it; undefined: they leave none. */
+/**
+ * Applies the client's filters (IPIP-484) to the record of this gateway; undefined if nothing
+ * remains.
+ */
 export function filtered(self: Self, addresses: string | null, protocols: string | null): object | undefined {
   const wanted = words(protocols)
   if (wanted.length > 0 && !wanted.includes(gatewayProtocol)) return undefined
