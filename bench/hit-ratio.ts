@@ -101,9 +101,9 @@ const asUpstream = { url: originUrl }
 const caches: [string, (isCrawled: boolean) => Promise<number>][] = [
   [
     'cidgate, memory tier',
-    (is) => shareOf(cidgate({ hot: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: `${roomKib}KiB` }] }), is),
+    (is) => shareOf(cidgate({ responses: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: `${roomKib}KiB` }] }), is),
   ],
-  ['cidgate, response cache', (is) => shareOf(cidgate({ hot: { maxBytes: `${roomKib}KiB` }, tiers: [] }), is)],
+  ['cidgate, response cache', (is) => shareOf(cidgate({ responses: { maxBytes: `${roomKib}KiB` }, tiers: [] }), is)],
   ['plain LRU', shareOfLru],
 ]
 if (isInstalled('nginx')) caches.push(['nginx', (is) => shareOf(() => startNginxCache(asUpstream, kept), is)])

@@ -5,12 +5,12 @@ import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
 import { fetchAll, startGateway } from '../support/gateway.ts'
 import { startUpstream } from '../support/upstream.ts'
 
-const hot = { maxBytes: '256KiB', maxItem: '64KiB' }
+const responses = { maxBytes: '256KiB', maxItemBytes: '64KiB' }
 const memory = { use: 'memory', maxBytes: '256KiB' }
 
 for (const [name, cache] of [
-  ['response cache', { hot, tiers: [] }],
-  ['memory tier', { hot: { maxBytes: 0 }, tiers: [memory] }],
+  ['response cache', { responses, tiers: [] }],
+  ['memory tier', { responses: { maxBytes: 0 }, tiers: [memory] }],
 ] as const)
   test(`${name}, crawler of ten times its size → readers' files stay`, async () => {
     const blocks: BlockMap = new Map()

@@ -116,7 +116,7 @@ describe('alerts', () => {
     CidgateNoUpstream: [
       [
         [`cidgate_upstream_state{${instance},upstream="one",state="ready"}`, '0x120'],
-        [`cidgate_upstream_state{${instance},upstream="one",state="resting"}`, '1x120'],
+        [`cidgate_upstream_state{${instance},upstream="one",state="unhealthy"}`, '1x120'],
       ],
       [
         [`cidgate_upstream_state{${instance},upstream="one",state="ready"}`, '0x120'],

@@ -118,7 +118,7 @@ export type Indexer = {
 
 export type Upstream = {
   readonly name: string
-  /** `ready`, `rate-limited`, `resting`, `quarantined`, `unusable` or `budget-exhausted`. */
+  /** `ready`, `rate-limited`, `unhealthy`, `quarantined`, `incompatible` or `budget-exhausted`. */
   readonly state: string
   /** The reason if it is not ready. */
   readonly why?: string | undefined
