@@ -74,6 +74,8 @@ export interface Upstream {
    * the response.
    */
   dag(want: DagWant, signal: AbortSignal): AsyncIterable<Block>
+  /** The same without a promise for each block. Absent: `dag` is asked. */
+  askDag?(want: DagWant, answer: DagAnswer): DagAsk
   /**
    * Resolves with at most 10 KiB, an unverified IPNS record. Optional: without it, it is never
    * asked for records.
@@ -91,6 +93,21 @@ export interface BlockAnswer {
   /** At most 2 MiB of unverified bytes. */
   came(bytes: Uint8Array): void
   failed(error: unknown): void
+}
+
+/** What a DAG is asked for. After `ended` or `failed` nothing is called. */
+export interface DagAnswer {
+  came(block: Block): void
+  /** The answer ended cleanly. */
+  ended(): void
+  failed(error: unknown): void
+}
+
+export interface DagAsk {
+  /** Takes effect before the next block. The socket is left alone until `resume`, and no clock of the upstream runs. */
+  pause(): void
+  resume(): void
+  stop(): void
 }
 
 export type UpstreamContext = {

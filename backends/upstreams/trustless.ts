@@ -4,12 +4,14 @@ import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { type Block, blockKey, isIdentity, maxBlockBytes, proves } from '../../src/core/block.ts'
 import { Failure, isFailure, isUnreachable } from '../../src/core/failure.ts'
-import { readCar } from '../../src/core/wire/car-stream.ts'
 import { ask, type UpstreamResponse } from './ask.ts'
-import { asPlain, tooLarge, WholeAsk, type WholeQuestion } from './ask-whole.ts'
+import { CarAsk, pulledFrom } from './ask-car.ts'
+import { asPlain, tooLarge, WholeAsk } from './ask-whole.ts'
 import { createAgent } from './connect.ts'
 import {
   type BlockAnswer,
+  type DagAnswer,
+  type DagAsk,
   type DagWant,
   maxRecordBytes,
   type ProbeReport,
@@ -18,6 +20,7 @@ import {
   type UpstreamKind,
 } from './contract.ts'
 import { contentUrl, contentUrls, gatewayOptions, recordUrl } from './options.ts'
+import type { Redirects } from './redirects.ts'
 
 const options = z.strictObject(gatewayOptions)
 
@@ -54,7 +57,7 @@ function createTrustless(
   { name, userAgent, isFound, clock, trace }: UpstreamContext,
 ): Upstream {
   const { url, headers, firstByteTimeout, bodyTimeout } = settings
-  const redirects = isFound ? 'none' : settings.redirects
+  const redirects: Redirects = isFound ? 'none' : settings.redirects
   const agent = createAgent({
     ...settings,
     connectMs: settings.connectTimeout,
@@ -93,11 +96,9 @@ function createTrustless(
     for (const oldest of torn) if (torn.size > mostTorn) torn.delete(oldest)
   }
 
-  /** The common part of all requests for blocks. */
-  const whole: Omit<WholeQuestion, 'url'> = {
-    ...{ name, headers: rawHeaders, expects: rawType, maxBytes: maxBlockBytes, agent, clock },
-    ...{ redirects, firstByteMs: firstByteTimeout, idleMs: bodyTimeout },
-  }
+  /** What all questions have in common, and all questions for a block. */
+  const common = { name, agent, clock, redirects, firstByteMs: firstByteTimeout, idleMs: bodyTimeout }
+  const whole = { ...common, headers: rawHeaders, expects: rawType, maxBytes: maxBlockBytes }
 
   function askBlock(cid: CID, answer: BlockAnswer): () => void {
     const asked = new WholeAsk(
@@ -137,7 +138,13 @@ function createTrustless(
     })
   }
 
-  async function* dagBlocks(want: DagWant, signal: AbortSignal): AsyncGenerator<Block> {
+  const carHeaders = asPlain({
+    ...headers,
+    accept: `${carType}; version=1; order=dfs; dups=n`,
+    'user-agent': userAgent,
+  })
+
+  function askDag(want: DagWant, answer: DagAnswer): DagAsk {
     const query = {
       format: 'car',
       'dag-scope': want.scope,
@@ -146,24 +153,33 @@ function createTrustless(
       'car-order': 'dfs',
       'car-dups': 'n',
     }
-    const target = contentUrl(url, want.cid.toString(), want.segments, query)
+    const target = contentUrl(url, want.cid.toString(), want.segments, query).href
     let hasBegun = false
-    try {
-      const answer = await get(target, `${carType}; version=1; order=dfs; dups=n`, carType, signal)
-      refusals = 0
-      for await (const one of readCar(answer.chunks, { ownsChunks: true })) {
-        hasBegun = true
-        if (tears > 0) tears = 0
-        yield one
-      }
-    } catch (error) {
-      // One refusal may be about this request; several in a row mean that it does not support CAR.
-      if (isFailure(error) && error.facts.refuses === 'format' && ++refusals >= refusalsToBelieve) dag = false
-      if (hasBegun || !isTearing(error)) throw error
-      noteTorn(want.cid)
-      throw withoutCar(error)
-    }
+    return new CarAsk(
+      { ...common, url: target, headers: carHeaders, expects: carType },
+      {
+        begun() {
+          refusals = 0
+        },
+        came(block) {
+          hasBegun = true
+          if (tears > 0) tears = 0
+          answer.came(block)
+        },
+        ended: () => answer.ended(),
+        failed(error) {
+          // One want may be refused for what it is; several in a row mean that CAR is not spoken here.
+          if (isFailure(error) && error.facts.refuses === 'format' && ++refusals >= refusalsToBelieve) dag = false
+          if (hasBegun || !isTearing(error)) return answer.failed(error)
+          noteTorn(want.cid)
+          answer.failed(withoutCar(error))
+        },
+      },
+    )
   }
+
+  const dagBlocks = (want: DagWant, signal: AbortSignal): AsyncGenerator<Block> =>
+    pulledFrom((answer) => askDag(want, answer), signal)
 
   return {
     name,
@@ -177,6 +193,7 @@ function createTrustless(
     block,
     ask: askBlock,
     dag: dagBlocks,
+    askDag,
     async record(key, signal) {
       return readBlock(name, await get(recordUrl(url, key), recordType, recordType, signal), maxRecordBytes)
     },

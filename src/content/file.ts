@@ -8,7 +8,7 @@ import { Failure } from '../core/failure.ts'
 import type { LazyLink } from '../ipld/dag-links.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
 import { declaredSize, type Node, startsOf, wrongContent } from '../ipld/unixfs.ts'
-import type { DagWant, Expected, Session } from '../retrieval/session.ts'
+import type { Expected, Place, Session } from '../retrieval/session.ts'
 import { between, type Children, createPending, madeOf } from './dag/pending.ts'
 import type { Entity } from './entity.ts'
 import { symlinkTarget } from './resolve.ts'
@@ -90,12 +90,11 @@ async function* readParts(
   // neither.
   let isExpected = false
 
-  const wantOf = (part: FilePart): DagWant => ({
-    cid: root,
-    segments: [],
-    scope: 'entity',
-    range: { from: Math.max(from, part.start), to: end - 1 },
-  })
+  const wantOf = (part: FilePart): Place => {
+    const start = Math.max(from, part.start)
+    const bytes = Math.min(end, part.start + part.size) - start
+    return { cid: root, segments: [], scope: 'entity', range: { from: start, to: end - 1 }, bytes }
+  }
   /** The wanted bytes of a leaf, if they are readable without waiting. */
   const leafAtHand = ({ link, size: bytes, start, block: here }: FilePart): AtHand | undefined => {
     const { Hash: cid } = link

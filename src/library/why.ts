@@ -104,10 +104,10 @@ function createTellingAccount(tiers: readonly string[]) {
       from = tier
       account.tierHit(tier)
     },
-    fetched(upstream) {
+    fetched(upstream, bytes) {
       from = upstream
       isFetched = true
-      account.fetched(upstream)
+      account.fetched(upstream, bytes)
     },
     attempt: (attempt) => account.attempt(attempt),
     get fetches() {
@@ -116,8 +116,8 @@ function createTellingAccount(tiers: readonly string[]) {
     get tier() {
       return account.tier
     },
-    get winner() {
-      return account.winner
+    get brought() {
+      return account.brought
     },
     attempts: account.attempts,
     since() {

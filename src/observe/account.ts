@@ -6,22 +6,28 @@ export type Attempt = {
   /** `won`, `lost` (another was faster), `skipped: <why>`, or the kind of the Failure. */
   readonly outcome: string
   readonly ms: number
+  /** Proved bytes that it brought; absent: none. */
+  readonly bytes?: number
 }
 
+/** What an upstream brought of an answer. */
+export type Brought = { readonly upstream: string; bytes: number }
+
 const mostAttempts = 16
+const nothing: readonly Brought[] = []
 
 export interface Account {
   /** A block came from this tier. */
   tierHit(tier: string): void
   /** A block was fetched from this upstream for this request, or for the flight that it joined. */
-  fetched(upstream: string): void
+  fetched(upstream: string, bytes?: number): void
   attempt(attempt: Attempt): void
   /** The number of blocks fetched for this request; 0 means a pure hit. */
   readonly fetches: number
   /** The slowest tier that was needed; undefined without any hit. */
   readonly tier: string | undefined
-  /** The last upstream whose verified bytes were used. */
-  readonly winner: string | undefined
+  /** The upstreams whose verified bytes were used. */
+  readonly brought: readonly Brought[]
   readonly attempts: readonly Attempt[]
 }
 
@@ -37,7 +43,7 @@ class RequestAccount implements Account {
   readonly #tiers: readonly string[]
   #fetches = 0
   #tier: string | undefined
-  #winner: string | undefined
+  #brought: Brought[] | undefined
 
   constructor(tiers: readonly string[]) {
     this.#tiers = tiers
@@ -47,9 +53,11 @@ class RequestAccount implements Account {
     if (this.#tier === undefined || this.#tiers.indexOf(name) > this.#tiers.indexOf(this.#tier)) this.#tier = name
   }
 
-  fetched(upstream: string): void {
+  fetched(upstream: string, bytes = 0): void {
     this.#fetches++
-    this.#winner = upstream
+    const known = this.#brought?.find((one) => one.upstream === upstream)
+    if (known) known.bytes += bytes
+    else (this.#brought ??= []).push({ upstream, bytes })
   }
 
   attempt(attempt: Attempt): void {
@@ -64,7 +72,7 @@ class RequestAccount implements Account {
     return this.#tier
   }
 
-  get winner(): string | undefined {
-    return this.#winner
+  get brought(): readonly Brought[] {
+    return this.#brought ?? nothing
   }
 }

@@ -8,18 +8,17 @@ import type { Clock } from '../core/clock.ts'
 import { orAborted, withDeadline } from '../core/deadline.ts'
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import { cancelled, type Failure, isFailure } from '../core/failure.ts'
-import type { Flight } from '../core/flights.ts'
 import type { Soon } from '../core/soon.ts'
 import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
 import type { Account } from '../observe/account.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'
 import { isAbsence, type Searches, type SearchRound } from './absence/searches.ts'
-import type { DagFlight } from './fetch/dag.ts'
-import { pathOf, sameBytes } from './fetch/key.ts'
 import type { BlockFlight, BlockReader } from './flight/block-flight.ts'
+import type { DagFlight, DagReader } from './flight/dag-flight.ts'
+import { pathOf, sameBytes } from './flight/want.ts'
 import { createGuard } from './policy.ts'
 import { createReadAhead, type ReadAhead, type Room } from './read-ahead.ts'
-import type { DagWant, Expected, Session, SessionOptions } from './session.ts'
+import type { DagWant, Expected, Place, Session, SessionOptions } from './session.ts'
 import {
   internal,
   noTimeLeft,
@@ -52,9 +51,10 @@ export type ReaderParts = {
   readonly isArchive: boolean
   /** The flight that brings this block: one for all. */
   blockFlight(cid: CID, asker: Wanting): BlockFlight
-  joinDag(want: DagWant, asker: Wanting, key?: string): Flight<DagFlight>
-  /** The key of another reader's flight that will still bring this block. */
-  onItsWay(cid: CID): string | undefined
+  /** The flight that brings this DAG: one for all. */
+  dagFlight(want: DagWant, asker: Wanting): DagFlight
+  /** Another reader's flight that will still bring this block. */
+  onItsWay(cid: CID): DagFlight | undefined
   /** Whether an upstream may be asked for more than single blocks now. */
   knowsDags(cid: CID, root: CID): boolean
   /** The upstreams that cannot be asked for it now. */
@@ -72,6 +72,9 @@ const maxAlone = 1024
 const secondLookMs = 1000
 /** An upstream said that it lacks it: so long is a tier that could not be asked waited for, before the block is denied. */
 const lastLookMs = 200
+
+/** An answer that this reader follows, until it leaves. */
+type Followed = { readonly flight: DagFlight; readonly leave: () => void }
 
 /** Opens the session of one request, until its `end`. */
 export const openReader = (options: SessionOptions, shared: ReaderParts): Session => new Reader(options, shared)
@@ -105,7 +108,7 @@ class Reader implements Session {
   #hasMissed = false
   #lastFrom: 'nowhere' | 'tier' | 'upstream' = 'nowhere'
   /** The answer that it follows: one at a time brings the block that it wants and those behind it. */
-  #followed: Flight<DagFlight> | undefined
+  #followed: Followed | undefined
   #aloneLeft = 0
   #aloneNext = firstAlone
   #noted: WeakSet<Attempts> | undefined
@@ -141,7 +144,7 @@ class Reader implements Session {
     this.#deadlineAt = shared.clock.monotonic() + shared.deadlineMs - waitedMs
   }
 
-  get(cid: CID, around?: DagWant): Soon<Uint8Array> {
+  get(cid: CID, around?: Place): Soon<Uint8Array> {
     const turn = this.shared.turns.giveWay()
     return turn === undefined ? this.#get(cid, around) : turn.then(() => this.#get(cid, around))
   }
@@ -182,7 +185,7 @@ class Reader implements Session {
 
   // Where a block comes from.
 
-  #get(cid: CID, around: DagWant | undefined): Soon<Uint8Array> {
+  #get(cid: CID, around: Place | undefined): Soon<Uint8Array> {
     if (this.#isOver) throw cancelled('the request is over')
     this.#check(cid)
     this.#root ??= cid
@@ -237,13 +240,13 @@ class Reader implements Session {
   }
 
   /** What is not near. */
-  #fetch(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
+  #fetch(cid: CID, around: Place | undefined): Promise<Uint8Array> {
     this.signal.throwIfAborted()
-    if (around && this.#currentAnswer()?.work.expects(cid)) return this.#follow(cid, around)
+    if (around && this.#currentAnswer()?.flight.expects(cid)) return this.#follow(cid, around)
     return this.#fromElsewhere(cid, around)
   }
 
-  async #follow(cid: CID, around: DagWant): Promise<Uint8Array> {
+  async #follow(cid: CID, around: Place): Promise<Uint8Array> {
     const answer = this.#currentAnswer()
     const flown = answer && (await this.#fromAnswer(cid, around, answer))
     if (!flown) return this.#fromElsewhere(cid, undefined)
@@ -252,7 +255,7 @@ class Reader implements Session {
   }
 
   /** Where no tier has it, as far as is known, the upstreams alone are asked; otherwise the tiers begin. */
-  #fromElsewhere(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
+  #fromElsewhere(cid: CID, around: Place | undefined): Promise<Uint8Array> {
     const { stack } = this.shared
     if (this.#onlyIfCached || !stack.lacks(cid)) return this.#fromTiers(cid, around)
     return this.#fromUpstreams(cid, around, (error) => {
@@ -263,7 +266,7 @@ class Reader implements Session {
 
   // The slow tiers: at first alone, then beside the upstreams, and once more when no upstream could help.
 
-  async #fromTiers(cid: CID, around: DagWant | undefined): Promise<Uint8Array> {
+  async #fromTiers(cid: CID, around: Place | undefined): Promise<Uint8Array> {
     const look = this.shared.stack.look(cid)
     try {
       const late = this.#onlyIfCached ? [] : [look.overdue.then(() => 'late' as const)]
@@ -283,7 +286,7 @@ class Reader implements Session {
   /** The first of tiers and upstreams that has it. */
   async #besideTiers(
     cid: CID,
-    around: DagWant | undefined,
+    around: Place | undefined,
     tiers: (own: AbortSignal) => Promise<TierHit | undefined>,
   ): Promise<Uint8Array> {
     const over = new AbortController()
@@ -378,7 +381,7 @@ class Reader implements Session {
   /** `otherwise`: what may help where they do not. */
   #fromUpstreams(
     cid: CID,
-    around: DagWant | undefined,
+    around: Place | undefined,
     otherwise?: (error: unknown) => Promise<Uint8Array>,
   ): Promise<Uint8Array> {
     return new Promise((resolve, reject) => {
@@ -420,8 +423,8 @@ class Reader implements Session {
   }
 
   /** The block came. */
-  fetched(upstream: string): void {
-    this.account.fetched(upstream)
+  fetched(upstream: string, bytes: number): void {
+    this.account.fetched(upstream, bytes)
     this.#lastFrom = 'upstream'
   }
 
@@ -432,26 +435,32 @@ class Reader implements Session {
 
   // An answer with those that follow.
 
-  #currentAnswer(): Flight<DagFlight> | undefined {
-    if (this.#followed?.work.over) this.#leaveAnswer(this.#followed)
+  #currentAnswer(): Followed | undefined {
+    if (this.#followed?.flight.isOver) this.#leaveAnswer(this.#followed)
     return this.#followed
   }
 
-  #leaveAnswer(answer: Flight<DagFlight>): void {
-    answer.leave()
+  #leaveAnswer(answer: Followed): void {
+    // Who brought how much of it.
+    if (this.account.brought.length > 1) this.#note(answer.flight.attempts)
     if (this.#followed === answer) this.#followed = undefined
+    answer.leave()
+  }
+
+  #followOf(flight: DagFlight): Followed {
+    return (this.#followed = { flight, leave: flight.follow() })
   }
 
   /** The answer to ask for the block with those that follow it; undefined: ask for it alone. */
-  #chooseAnswer(cid: CID, around: DagWant | undefined): Flight<DagFlight> | undefined {
+  #chooseAnswer(cid: CID, around: DagWant | undefined): Followed | undefined {
     if (!around) return undefined
     const current = this.#currentAnswer()
     if (current) return current
-    const { joinDag, onItsWay, knowsDags } = this.shared
+    const { dagFlight, onItsWay, knowsDags } = this.shared
     const lastFrom = this.#lastFrom
     // A reader that caught up with another one's flight flies on with it.
-    const key = lastFrom === 'nowhere' ? undefined : onItsWay(cid)
-    if (key !== undefined) return (this.#followed = joinDag(around, this.#asker, key))
+    const flight = lastFrom === 'nowhere' ? undefined : onItsWay(cid)
+    if (flight) return this.#followOf(flight)
     if (this.#aloneLeft > 0) {
       this.#aloneLeft--
       return undefined
@@ -461,47 +470,44 @@ class Reader implements Session {
     const isItself = around.segments.length === 0 && sameBytes(cid, around.cid)
     const isAlone = cid.code === codec.raw ? lastFrom === 'tier' || isItself : around.scope === 'block' && isItself
     if (isAlone || (lastFrom !== 'nowhere' && !knowsDags(cid, this.#root ?? cid))) return undefined
-    return (this.#followed = joinDag(around, this.#asker))
+    return this.#followOf(dagFlight(around, this.#asker))
   }
 
-  async #fromAnswer(cid: CID, around: DagWant, answer: Flight<DagFlight>): Promise<Uint8Array | undefined> {
-    const wasLate = this.isLate
-    const asked = sameBytes(cid, around.cid) ? around : undefined
-    const { work } = answer
-    const { attempts } = work
-    try {
-      const arrival = await this.inTime(cid, (own) => work.wait(cid, around, own))
-      if (arrival === 'went-by') return this.shared.stack.near(cid)?.bytes
-      if (arrival === 'not-here') {
-        this.#leftOut(answer)
-        return undefined
-      }
-      this.account.fetched(arrival.upstream)
-      return arrival.bytes
-    } catch (error) {
-      if (isFailure(error, 'timeout') && !work.over && !this.#hasBegun) {
-        // The search takes this reader's seat.
-        if (this.#followed === answer) this.#followed = undefined
-        throw this.missed(error, cid, asked, attempts, wasLate, {
-          ...{ done: work.drain(), attempts, stop: answer.leave },
-        })
-      }
-      this.#leaveAnswer(answer)
-      // Below a path, "not found" may mean the path: only the root alone can tell whether the root is there.
-      if (isFailure(error, 'not-found') && around.segments.length > 0 && asked) {
-        this.#note(attempts)
-        return undefined
-      }
-      throw this.missed(error, cid, asked, attempts, wasLate)
-    }
+  /** Undefined: the block does not come from there. */
+  #fromAnswer(cid: CID, around: Place, answer: Followed): Promise<Uint8Array | undefined> {
+    return new Promise((resolve, reject) => new DagWait(this, cid, around, answer, resolve, reject).begin())
+  }
+
+  /** It came by before, and memory has it. */
+  wentBy(cid: CID): Uint8Array | undefined {
+    return this.shared.stack.near(cid)?.bytes
   }
 
   /** This answer did not bring a block that the reader waited for: if it is over, the next answers may do so too. */
-  #leftOut(answer: Flight<DagFlight>): void {
-    if (!answer.work.over || this.#followed !== answer) return
+  leftOut(answer: Followed): void {
+    if (!answer.flight.isOver || this.#followed !== answer) return
     this.#leaveAnswer(answer)
     this.#aloneLeft = this.#aloneNext
     this.#aloneNext = Math.min(maxAlone, this.#aloneNext * 2)
+  }
+
+  /** The failure to throw for a block that an answer did not bring; undefined: it is asked for alone. */
+  answerFailed(error: unknown, cid: CID, around: DagWant, answer: Followed, wasLate: boolean): Failure | undefined {
+    const asked = sameBytes(cid, around.cid) ? around : undefined
+    const { flight, leave } = answer
+    const { attempts } = flight
+    if (isFailure(error, 'timeout') && !flight.isOver && !this.#hasBegun) {
+      // The search takes this reader's seat.
+      if (this.#followed === answer) this.#followed = undefined
+      return this.missed(error, cid, asked, attempts, wasLate, { done: flight.drain(), attempts, stop: leave })
+    }
+    this.#leaveAnswer(answer)
+    // Below a path, "not found" may mean the path: only the root alone can tell whether the root is there.
+    if (isFailure(error, 'not-found') && around.segments.length > 0 && asked) {
+      this.#note(attempts)
+      return undefined
+    }
+    return this.missed(error, cid, asked, attempts, wasLate)
   }
 
   // Its time: one deadline for everything until its first byte goes out, then one for each block.
@@ -665,7 +671,7 @@ class BlockWait implements BlockReader {
   settle(bytes: Uint8Array, upstream: string): void {
     if (this.#search) return this.#search.resolve()
     if (!this.#end()) return
-    this.#reader.fetched(upstream)
+    this.#reader.fetched(upstream, bytes.byteLength)
     this.#resolve(bytes)
   }
 
@@ -694,6 +700,80 @@ class BlockWait implements BlockReader {
     this.#search = search
     const running = { done: search.promise, attempts, stop: () => this.#flight.leave(this) }
     this.#reject(this.#reader.missed(error, this.#cid, undefined, attempts, this.#wasLate, running))
+  }
+
+  #end(): boolean {
+    if (this.#isOver) return false
+    this.#isOver = true
+    this.#stop?.()
+    this.#reader.signal.removeEventListener('abort', this.#left)
+    return true
+  }
+}
+
+/** A reader that waits for one block of an answer that it follows, until its deadline, or its client leaves. */
+class DagWait implements DagReader {
+  readonly #reader: Reader
+  readonly #cid: CID
+  readonly #around: Place
+  readonly #answer: Followed
+  readonly #resolve: (bytes: Uint8Array | undefined) => void
+  readonly #reject: (error: unknown) => void
+  readonly #wasLate: boolean
+  #stop: (() => void) | undefined
+  #isOver = false
+
+  constructor(
+    reader: Reader,
+    cid: CID,
+    around: Place,
+    answer: Followed,
+    resolve: (bytes: Uint8Array | undefined) => void,
+    reject: (error: unknown) => void,
+  ) {
+    this.#reader = reader
+    this.#cid = cid
+    this.#around = around
+    this.#answer = answer
+    this.#resolve = resolve
+    this.#reject = reject
+    this.#wasLate = reader.isLate
+  }
+
+  begin(): void {
+    const { signal } = this.#reader
+    if (signal.aborted) return this.fail(this.#reader.reason)
+    signal.addEventListener('abort', this.#left, { once: true })
+    this.#stop = this.#reader.whenLate(this.#cid, (late) => this.#leave(late))
+    this.#answer.flight.join(this.#cid, this.#around, this)
+  }
+
+  settle(bytes: Uint8Array, upstream: string): void {
+    if (!this.#end()) return
+    this.#reader.fetched(upstream, bytes.byteLength)
+    this.#resolve(bytes)
+  }
+
+  passed(isKept: boolean): void {
+    if (!this.#end()) return
+    if (isKept) return this.#resolve(this.#reader.wentBy(this.#cid))
+    this.#reader.leftOut(this.#answer)
+    this.#resolve(undefined)
+  }
+
+  fail(error: unknown): void {
+    if (!this.#end()) return
+    const failure = this.#reader.answerFailed(error, this.#cid, this.#around, this.#answer, this.#wasLate)
+    if (failure) this.#reject(failure)
+    else this.#resolve(undefined)
+  }
+
+  readonly #left = (): void => this.#leave(this.#reader.reason)
+
+  #leave(why: unknown): void {
+    if (this.#isOver) return
+    this.#answer.flight.leave(this.#cid, this)
+    this.fail(why)
   }
 
   #end(): boolean {

@@ -4,15 +4,14 @@ import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/block.ts'
 import type { Clock } from '../core/clock.ts'
 import { cancelled } from '../core/failure.ts'
-import { createFlights, type Flight } from '../core/flights.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import { createNodeMemory } from '../ipld/node-memory.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'
 import { createSearches, type SearchRound } from './absence/searches.ts'
-import { type DagFlight, flyForDag } from './fetch/dag.ts'
-import { dagKey } from './fetch/key.ts'
 import { BlockFlight, type BlockReader } from './flight/block-flight.ts'
+import { DagFlight } from './flight/dag-flight.ts'
+import { dagKey } from './flight/want.ts'
 import { createRoom } from './read-ahead.ts'
 import { openReader, type ReaderParts } from './reader.ts'
 import type { DagWant, Retrieval } from './session.ts'
@@ -43,8 +42,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   const { stack, pool, notFound, clock, turns, log, trace } = options
   const searches = createSearches({ keepLookingMs: options.keepLookingMs, notFound, clock, log })
   const blockFlights = new Map<string, BlockFlight>()
-  const dagFlights = createFlights<DagFlight>()
-  const airborne = new Map<string, DagFlight>()
+  const dagFlights = new Map<string, DagFlight>()
   const { giveWay } = turns
 
   const keep = (cid: CID, bytes: Uint8Array): void | Promise<void> => {
@@ -63,21 +61,20 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     return flight
   }
 
-  function joinDag(want: DagWant, asker: Asker, key = dagKey(want)): Flight<DagFlight> {
-    return dagFlights.join(key, (signal) => {
-      const onOver = () => {
-        dagFlights.land(key, work)
-        if (airborne.get(key) === work) airborne.delete(key)
-      }
-      const work: DagFlight = flyForDag(want, signal, { pool, clock, keep, asker, trace, giveWay, onOver })
-      airborne.set(key, work)
-      return work
+  function dagFlight(want: DagWant, asker: Asker): DagFlight {
+    const key = dagKey(want)
+    const running = dagFlights.get(key)
+    if (running) return running
+    const flight = new DagFlight(want, { pool, clock, keep, trace, giveWay }, asker, () => {
+      if (dagFlights.get(key) === flight) dagFlights.delete(key)
     })
+    dagFlights.set(key, flight)
+    return flight
   }
 
-  /** The key of another reader's flight that will still bring this block. */
-  function onItsWay(cid: CID): string | undefined {
-    for (const [key, flight] of airborne) if (flight.expects(cid)) return key
+  /** Another reader's flight that will still bring this block. */
+  function onItsWay(cid: CID): DagFlight | undefined {
+    for (const flight of dagFlights.values()) if (flight.expects(cid)) return flight
     return undefined
   }
 
@@ -86,7 +83,8 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     const asker = { client, hasBegun: false, root: around?.cid ?? cid }
     return (signal) => {
       if (!around) return searchBlock(cid, signal, asker)
-      const flight = flyForDag(around, signal, { pool, clock, keep, asker, trace, giveWay, onOver: () => {} })
+      const flight = new DagFlight(around, { pool, clock, keep, trace, giveWay }, asker)
+      signal.addEventListener('abort', () => flight.abort(signal.reason), { once: true })
       return { done: flight.drain(), attempts: flight.attempts, stop: () => {} }
     }
   }
@@ -113,7 +111,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     blockDeadlineMs: options.blockDeadlineMs,
     isArchive: pool.members.length === 0 && !pool.find,
     blockFlight,
-    joinDag,
+    dagFlight,
     onItsWay,
     knowsDags: (cid, root) =>
       pool
@@ -146,8 +144,8 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     forget: (cid) => notFound.forget(cid),
     async close() {
       searches.close()
-      for (const flight of blockFlights.values()) flight.abort(cancelled('the gateway is closing'))
-      dagFlights.close()
+      const closing = cancelled('the gateway is closing')
+      for (const flight of [...blockFlights.values(), ...dagFlights.values()]) flight.abort(closing)
     },
   }
 }

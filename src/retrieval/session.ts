@@ -25,10 +25,13 @@ export type SessionOptions = Policy & {
   readonly noCache?: boolean
 }
 
+/** The entity that a block is part of, and where the reader stands in it. `bytes`: of the entity, from there on, below the block. */
+export type Place = DagWant & { readonly bytes?: number }
+
 /** A block that the reader will ask for. `bytes`: its approximate size. */
 export type Expected = {
   readonly cid: CID
-  readonly around: DagWant
+  readonly around: Place
   readonly bytes: number
   /** Throws if its path is denied. The session itself checks whether its CID is. */
   readonly visit?: (() => void) | undefined
@@ -40,7 +43,7 @@ export interface Session extends Omit<Guard, 'check'> {
    * if no tier has the block, the gateway fetches the entity from there in one answer, which brings the following blocks.
    * At once where it can be had without a wait. Throws, or rejects with, a Failure: denied, not-found, timeout, unavailable, malformed (unprovable), cancelled.
    */
-  get(cid: CID, around?: DagWant): Uint8Array | Promise<Uint8Array>
+  get(cid: CID, around?: Place): Uint8Array | Promise<Uint8Array>
   /** The same, or a part of a block, proved, where no wait is needed for it. Undefined: `get` brings it. Throws what may not be read. */
   atHand(cid: CID, options?: AtHandOptions): AtHand | undefined
   /** Decodes a dag-pb block that this session gave, or finds what it was decoded to. Throws for what is none. */

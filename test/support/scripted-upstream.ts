@@ -14,6 +14,8 @@ export type Script = {
   /** Sends other bytes instead of this block of a DAG (counted from 0), or of any single block for -1. */
   lieAt?: number
   dag?: boolean
+  /** Asked for a range, it sends all of it. */
+  sendsAll?: boolean
 }
 
 export interface ScriptedUpstream extends Upstream {
@@ -58,7 +60,7 @@ export function scriptedUpstream(
       if (script.silent) await never(signal)
       let index = 0
       // The range is taken by leaves of equal size, as the fixtures of these tests have them.
-      const from = want.range?.from ?? 0
+      const { from = 0, to = Number.POSITIVE_INFINITY } = script.sendsAll ? {} : (want.range ?? {})
       let offset = 0
       for (const block of walk(want.cid)) {
         signal.throwIfAborted()
@@ -66,7 +68,7 @@ export function scriptedUpstream(
         const isLeaf = block.cid.code === 0x55
         const at = offset
         if (isLeaf) offset += block.bytes.byteLength
-        if (isLeaf && at + block.bytes.byteLength <= from) continue
+        if (isLeaf && (at + block.bytes.byteLength <= from || at > to)) continue
         asked.sent++
         yield index === script.lieAt ? { cid: block.cid, bytes: new Uint8Array(block.bytes.byteLength) } : block
         index++

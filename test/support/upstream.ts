@@ -28,6 +28,7 @@ export type Fault =
   | { readonly kind: 'cut'; readonly after: number } // torn down after so many bytes of body
   | { readonly kind: 'stall'; readonly after: number } // silent after so many bytes of body
   | { readonly kind: 'pace'; readonly bytesPerSecond: number } // evenly, however much is asked for
+  | { readonly kind: 'ignoresRanges' } // sends all of a file
   | { readonly kind: 'noCar'; readonly status: number } // single blocks only
   | { readonly kind: 'endsEarly'; readonly after: number } // says no length, and ends cleanly after so many bytes
   | { readonly kind: 'wrongLength' } // says more than it sends, and ends
@@ -49,6 +50,8 @@ export type Fault =
   | { readonly kind: 'foreignBlock'; readonly count?: number } // a block, or so many, that was not asked for, before the others
   | { readonly kind: 'backwards' } // the last block first
   | { readonly kind: 'repeats'; readonly times: number } // each block so many times
+
+const paceMs = 20
 
 export type Seen = { readonly method: string; readonly url: string; readonly headers: IncomingMessage['headers'] }
 
@@ -77,6 +80,8 @@ export interface ProgrammableUpstream {
   fault: Fault | ((request: Seen) => Fault | undefined) | undefined
   delayMs: number
   searchMs: number
+  /** The pace of each body, whatever else is wrong with it; undefined: at once. */
+  bytesPerSecond: number | undefined
   readonly sockets: number
   /** Sockets, or the streams in them where it speaks HTTP/2. */
   readonly inUse: number
@@ -219,6 +224,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     }
     if (fault?.kind === 'endless') return endless(response, headers)
     if (fault?.kind === 'gzipBomb') return bomb(response, headers)
+    if (fault?.kind === 'ignoresRanges') url.searchParams.delete('entity-bytes')
     const body = await bodyOf(rest, format, url.searchParams, fault)
     if (body.type) headers['content-type'] = body.type
     if (body.length !== undefined && fault?.kind !== 'endsEarly')
@@ -267,12 +273,14 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
 
   async function send(response: ServerResponse, chunks: Body['chunks'], fault: Fault | undefined): Promise<void> {
     let sent = 0
-    const dripMs = fault?.kind === 'pace' ? 20 : fault?.kind === 'drip' ? fault.everyMs : undefined
+    const beganAt = performance.now()
+    const bytesPerSecond = fault?.kind === 'pace' ? fault.bytesPerSecond : upstream.bytesPerSecond
+    const dripMs = fault?.kind === 'drip' ? fault.everyMs : undefined
     const pieces =
       fault?.kind === 'drip'
         ? sliced(chunks, fault.bytes, fault.after)
-        : fault?.kind === 'pace'
-          ? sliced(chunks, Math.ceil((fault.bytesPerSecond * 20) / 1000))
+        : bytesPerSecond !== undefined
+          ? sliced(chunks, Math.ceil((bytesPerSecond * paceMs) / 1000))
           : chunks
     for await (const chunk of pieces) {
       const isShort = fault?.kind === 'cut' || fault?.kind === 'stall' || fault?.kind === 'endsEarly'
@@ -291,6 +299,11 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
         if (fault?.kind === 'endsEarly') return void response.end()
       }
       const isDripping = fault?.kind !== 'drip' || sent >= (fault.after ?? 0)
+      if (bytesPerSecond !== undefined) {
+        // By the clock, and not by so many timers, of which a busy machine makes each late.
+        const aheadMs = (sent / bytesPerSecond) * 1000 - (performance.now() - beganAt)
+        if (aheadMs >= 1) await new Promise<void>((resolve) => later(aheadMs, resolve))
+      }
       if (dripMs !== undefined && isDripping) await new Promise<void>((resolve) => later(dripMs, resolve))
     }
     if (fault?.kind === 'wrongLength') response.destroy()
@@ -335,6 +348,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     fault: undefined,
     delayMs: options.delayMs ?? 0,
     searchMs: options.searchMs ?? 0,
+    bytesPerSecond: undefined,
     get sockets() {
       return sockets.size
     },

@@ -12,7 +12,6 @@ import { memory } from '../../backends/tiers/memory.ts'
 import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
 import { trustless } from '../../backends/upstreams/trustless.ts'
 import { type Block, blockKey } from '../../src/core/block.ts'
-import { systemClock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
@@ -20,13 +19,11 @@ import { linksOf } from '../../src/ipld/block-links.ts'
 import { carHeader, carSection } from '../../src/ipld/car.ts'
 import { createAccount } from '../../src/observe/account.ts'
 import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
-import { createDagBlocks } from '../../src/retrieval/fetch/dag/blocks.ts'
-import { openSource } from '../../src/retrieval/fetch/source.ts'
+import { DagFlight } from '../../src/retrieval/flight/dag-flight.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
 import { createLoopTurns } from '../../src/retrieval/turns/loop-turns.ts'
-import type { Attempts } from '../../src/retrieval/upstreams/attempts.ts'
-import { createPool, type Member } from '../../src/retrieval/upstreams/pool.ts'
+import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createKept } from '../../src/wiring/kept.ts'
 import { wireTiers } from '../../src/wiring/tiers.ts'
 import type { Whole } from '../../src/wiring/whole.ts'
@@ -94,31 +91,23 @@ async function broughtBy(sent: Uint8Array<ArrayBuffer>): Promise<number> {
   async function* chunks() {
     yield sent
   }
-  const upstream = {
+  const upstream: Upstream = {
     name: 'one',
-    traits: { dag: true },
+    traits: { dag: true, canBlock: () => true },
     dag: () => readCar(chunks(), { ownsChunks: true }),
     block: async () => {
       throw new Failure('not-found', 'it has no single blocks', { source: 'upstream' })
     },
+    probe: () => assert.fail('it is not probed'),
+    close: async () => {},
   }
-  const noted = { onLetGo() {}, brought() {}, done() {}, letGo() {}, failed() {} }
-  const question = { ...noted, within: <Result>(work: () => Result): Result => work() }
-  const known = createDagBlocks(undefined)
-  known.expect(root)
-  const source = openSource({
-    member: { upstream } as unknown as Member,
-    part: want(0),
-    attempts: { enter: () => ({ question, slot: Promise.resolve() }), clock: systemClock } as unknown as Attempts,
-    isExpected: ({ cid }) => known.isExpected(cid),
-    signal: new AbortController().signal,
-  })
-  for (;;) {
-    const block = await source.next().catch(refused)
-    if (!block) return known.size
-    assert.ok(isTrue(blockOf(block.cid), block.bytes), `other bytes for ${block.cid}`)
-    known.add(block)
-  }
+  const pool = createPool({ members: membersOf([upstream], clock), hedge: 'auto', clock })
+  const kept: Block[] = []
+  const keep = (cid: CID, bytes: Uint8Array): void => void kept.push({ cid, bytes })
+  await new DagFlight(want(0), { pool, clock, keep }, undefined).drain().catch(refused)
+  pool.close()
+  for (const { cid, bytes } of kept) assert.ok(isTrue(blockOf(cid), bytes), `other bytes for ${cid}`)
+  return kept.length
 }
 
 describe('every single-byte change', () => {

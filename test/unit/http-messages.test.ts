@@ -284,6 +284,13 @@ describe('Cache-Status', () => {
     account.fetched('a "b"\r\n')
     assert.equal(cacheStatus(account), 'cidgate; fwd=miss; detail="a b"')
   })
+  test('several upstreams → each with its share', () => {
+    const account = createAccount()
+    account.fetched('one', 300)
+    account.fetched('two', 50)
+    account.fetched('two', 50)
+    assert.equal(cacheStatus(account), 'cidgate; fwd=miss; detail="one 75%, two 25%"')
+  })
   test('several tiers → the slowest needed one', () => {
     const order = ['memory', 'pins', 'disk', 's3']
     for (const [hits, slowest] of [

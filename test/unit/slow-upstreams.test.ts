@@ -8,6 +8,7 @@ import type { Upstream } from '../../backends/upstreams/contract.ts'
 import { readFile } from '../../src/content/file.ts'
 import { parsePath } from '../../src/content/path.ts'
 import { resolve } from '../../src/content/resolve.ts'
+import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { createAccount } from '../../src/observe/account.ts'
@@ -27,9 +28,19 @@ const mib = 1024 * kib
 const tripMs = 60
 const leafBytes = 4 * kib
 
-/** `stallAfter`: silent after so many bytes of an answer. `pace`: so many bytes a second. */
-type Ways = { stallAfter?: number; pace?: number; delayMs?: number; dag?: boolean }
-type TimedUpstream = Upstream & { readonly questions: number }
+/**
+ * `stallAfter`: silent after so many bytes of an answer. `pace`: so many bytes a second. `part`: of an answer that begins in the
+ * middle of a file.
+ */
+type Ways = {
+  stallAfter?: number
+  pace?: number
+  delayMs?: number
+  dag?: boolean
+  sendsAll?: boolean
+  part?: 'stalls' | 'lies' | 'breaks'
+}
+type TimedUpstream = Upstream & { readonly questions: number; readonly sent: number }
 
 const open: Retrieval[] = []
 afterEach(async () => {
@@ -37,8 +48,9 @@ afterEach(async () => {
 })
 
 function timed(name: string, blocks: BlockMap, clock: FakeClock, ways: Ways = {}): TimedUpstream {
-  const plain = scriptedUpstream(name, blocks, { dag: ways.dag ?? true })
+  const plain = scriptedUpstream(name, blocks, { dag: ways.dag ?? true, sendsAll: ways.sendsAll ?? false })
   let questions = 0
+  let sentBytes = 0
 
   /** Resolves when so many bytes more would have come. */
   async function wait(sent: number, bytes: number, signal: AbortSignal): Promise<void> {
@@ -56,10 +68,14 @@ function timed(name: string, blocks: BlockMap, clock: FakeClock, ways: Ways = {}
     get questions() {
       return questions
     },
+    get sent() {
+      return sentBytes
+    },
     async block(cid, signal) {
       await begin(signal)
       const bytes = await plain.block(cid, signal)
       await wait(0, bytes.byteLength, signal)
+      sentBytes += bytes.byteLength
       return bytes
     },
     async *dag(want, signal) {
@@ -68,7 +84,11 @@ function timed(name: string, blocks: BlockMap, clock: FakeClock, ways: Ways = {}
       for await (const block of plain.dag(want, signal)) {
         await wait(sent, block.bytes.byteLength, signal)
         sent += block.bytes.byteLength
-        yield block
+        sentBytes += block.bytes.byteLength
+        const isBad = (want.range?.from ?? 0) > 0 && sent > mib
+        if (isBad && ways.part === 'stalls') await clock.sleep(Number.POSITIVE_INFINITY, signal)
+        if (isBad && ways.part === 'breaks') throw new Failure('upstream-error', 'it was cut', { source: 'upstream' })
+        yield isBad && ways.part === 'lies' ? { ...block, bytes: new Uint8Array(block.bytes.byteLength) } : block
       }
     },
   }
@@ -132,7 +152,8 @@ function make(blocks: BlockMap, all: Readonly<Record<string, Ways>>) {
     return reading
   }
   const asked = () => upstreams.reduce((sum, { questions }) => sum + questions, 0)
-  return { clock, upstreams, read, asked }
+  const sent = () => upstreams.map((one) => one.sent)
+  return { clock, upstreams, read, asked, sent }
 }
 
 const file = async (blocks: BlockMap, bytes: number, seed: number, leaf = leafBytes): Promise<CID> =>
@@ -192,4 +213,66 @@ test('32 MiB of single blocks, each a round trip of 60 ms away, come at 40 MB a 
   const [one] = await read(cid)
   assert.equal(one?.bytes, size)
   assert.ok(size / one.ms / 1000 >= 40, `${(size / one.ms / 1000).toFixed()} MB/s`)
+})
+
+describe('48 MiB from upstreams of 8 MB a second', () => {
+  const size = 48 * mib
+  const pace = 8e6
+  async function readFrom(ways: Readonly<Record<string, Ways>>, leaf = 256 * kib, bytes = size) {
+    const blocks: BlockMap = new Map()
+    const { read, asked, sent } = make(blocks, ways)
+    const [one] = await read(await file(blocks, bytes, 1, leaf))
+    assert.equal(one?.bytes, bytes)
+    const all = sent()
+    const twice = all.reduce((sum, some) => sum + some, 0) / bytes - 1
+    return { ms: one.ms, gapMs: one.gapMs, asked: asked(), sent: all, twice }
+  }
+  let one: ReturnType<typeof readFrom> | undefined
+  const alone = () => (one ??= readFrom({ one: { pace } }))
+
+  test('one upstream → one question', async () => {
+    assert.equal((await alone()).asked, 1)
+  })
+  test('file of 1 MiB → one question', async () => {
+    assert.equal((await readFrom({ one: { pace }, two: { pace } }, 256 * kib, mib)).asked, 1)
+  })
+  for (const [what, delayMs, leaf] of [
+    ['at once', 0, 256 * kib],
+    ['60 ms away', tripMs, 256 * kib],
+    ['60 ms away, leaves of 1 MiB', tripMs, mib],
+  ] as const)
+    test(`two of them, ${what} → two thirds of the time, hardly a byte twice`, async () => {
+      const { ms, twice, sent } = await readFrom({ one: { pace, delayMs }, two: { pace, delayMs } }, leaf)
+      const share = ms / (await alone()).ms
+      assert.ok(share <= (leaf === mib ? 0.67 : 0.6), `${share} of the time of one`)
+      assert.ok(twice < 0.05, `${twice} came twice`)
+      for (const bytes of sent) assert.ok(bytes > size / 3, `${bytes} bytes`)
+    })
+  test('three of them → less than half the time', async () => {
+    const { ms } = await readFrom({ one: { pace }, two: { pace }, three: { pace } })
+    assert.ok(ms / (await alone()).ms < 0.5)
+  })
+  test('one of 3 MB a second → it brings less, and the file is earlier', async () => {
+    const { ms, sent, twice } = await readFrom({ quick: { pace }, slow: { pace: 3e6 } })
+    assert.ok(ms / (await alone()).ms < 0.8)
+    assert.ok((sent[1] ?? 0) > size / 8 && (sent[1] ?? 0) < size / 2.5, `${sent}`)
+    assert.ok(twice < 0.05, `${twice} came twice`)
+  })
+  test('one quick upstream beside another → one question', async () => {
+    assert.equal((await readFrom({ one: { pace: 1e8 }, two: { pace: 1e8 } })).asked, 1)
+  })
+  const bad: Record<string, Ways> = {
+    'stalls in its part': { part: 'stalls' },
+    'lies in its part': { part: 'lies' },
+    'breaks off in its part': { part: 'breaks' },
+    'sends all for a part': { sendsAll: true },
+    'sends single blocks alone': { dag: false },
+  }
+  for (const [what, ways] of Object.entries(bad))
+    test(`one ${what} → no later than from the other alone, no long gap`, async () => {
+      const { ms, gapMs, twice } = await readFrom({ good: { pace }, bad: { pace, ...ways } })
+      assert.ok(ms <= (await alone()).ms * 1.05, `${ms} ms`)
+      assert.ok(gapMs <= 600, `${gapMs} ms`)
+      assert.ok(twice < 0.05, `${twice} came twice`)
+    })
 })

@@ -3,8 +3,8 @@ import assert from 'node:assert/strict'
 import { afterEach, describe, test } from 'node:test'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { flyForDag } from '../../src/retrieval/fetch/dag.ts'
 import { BlockFlight } from '../../src/retrieval/flight/block-flight.ts'
+import { DagFlight, type DagReader } from '../../src/retrieval/flight/dag-flight.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { startProbes } from '../../src/retrieval/upstreams/probes.ts'
 import { Tries } from '../../src/retrieval/upstreams/tries.ts'
@@ -62,21 +62,32 @@ function make(...names: string[]) {
   })
   const probes = startProbes({ pool, everyMs: 0, clock, log: silentLog, random: () => 0 })
   stops.push(probes.close)
-  const deps = { pool, clock, keep: async () => {} }
-  const blockDeps = { ...deps, keep: () => {} }
+  const deps = { pool, clock, keep: () => {} }
   const kinds = {
-    block: (signal = new AbortController().signal) => found(new BlockFlight(cid, blockDeps, anybody, () => {}), signal),
-    async answer(signal = new AbortController().signal) {
-      const want = { cid, segments: [], scope: 'entity' } as const
-      const flight = flyForDag(want, signal, { ...deps, onOver: () => {} })
-      const arrival = await flight.wait(cid, want, signal)
-      return arrival as Exclude<typeof arrival, string>
-    },
+    block: (signal = new AbortController().signal) => found(new BlockFlight(cid, deps, anybody, () => {}), signal),
+    answer: (signal = new AbortController().signal) => brought(new DagFlight(want, deps, anybody), signal),
   }
   return { clock, ill, absent, asked, pool, kinds }
 }
 
 const anybody = { client: '', hasBegun: false }
+const want = { cid, segments: [], scope: 'entity' } as const
+
+function brought(flight: DagFlight, signal: AbortSignal): Promise<{ bytes: Uint8Array; upstream: string }> {
+  return new Promise((resolve, reject) => {
+    const leave = flight.follow()
+    const reader: DagReader = {
+      settle: (bytes, upstream) => resolve({ bytes, upstream }),
+      passed: () => reject(new Error('it does not come from here')),
+      fail: reject,
+    }
+    flight.join(cid, want, reader)
+    signal.addEventListener('abort', () => {
+      leave()
+      reject(signal.reason)
+    })
+  })
+}
 
 function found(flight: BlockFlight, signal: AbortSignal): Promise<{ bytes: Uint8Array; upstream: string }> {
   return new Promise((resolve, reject) => {

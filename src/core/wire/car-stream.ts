@@ -27,30 +27,151 @@ export type CarOptions = {
 const ofUpstream: Fault = (what, cause) =>
   new Failure('upstream-error', `the CAR ${what}`, { source: 'upstream', cause })
 
-/** Yields blocks in the order sent; ends normally only if the stream ends between two sections. */
-export async function* readCar(
-  chunks: AsyncIterable<Uint8Array>,
-  { broken = ofUpstream, onRoots, ownsChunks = false }: CarOptions = {},
-): AsyncGenerator<Block> {
-  const reader = createReader(chunks, broken, ownsChunks)
-  try {
-    const headerBytes = await reader.varint()
-    if (headerBytes === undefined) throw broken('is empty')
-    if (headerBytes > maxHeaderBytes) throw broken('has a header larger than it may be')
-    const roots = rootsIn(await reader.take(headerBytes), broken)
-    onRoots?.(roots)
-    for (let padding = 0; ; ) {
-      const length = await reader.varint()
-      if (length === undefined) return
-      if (length === 0) {
-        if (++padding > mostPadding) throw broken('is padded without end')
+/** Yields blocks in the order sent; ends normally only where a section ends and the stream does too. */
+export async function* readCar(chunks: AsyncIterable<Uint8Array>, options: CarOptions = {}): AsyncGenerator<Block> {
+  const parser = new CarParser(options)
+  for await (const chunk of chunks) {
+    parser.push(chunk)
+    for (let block = parser.next(); block; block = parser.next()) yield block
+    if (options.ownsChunks) free(chunk)
+  }
+  parser.end()
+}
+
+const nothing = Buffer.alloc(0)
+// A CID with a digest of 64 bytes and codes of any length fits in.
+const usualCidBytes = 96
+
+/** Takes the chunks of a CAR as they come and gives its blocks one by one. */
+export class CarParser {
+  readonly #broken: Fault
+  readonly #onRoots: CarOptions['onRoots']
+  /** What is not read yet. */
+  readonly #chunks: Uint8Array[] = []
+  #at = 0
+  #state: 'length' | 'header' | 'cid' | 'block' = 'length'
+  #isBegun = false
+  /** Of the length that is being read: its bytes so far, and their value. */
+  #lengthBytes = 0
+  #length = 0
+  #padding = 0
+  /** What is being filled, and how far. */
+  #piece: Buffer = nothing
+  #filled = 0
+  #cid: CID | undefined
+
+  constructor({ broken = ofUpstream, onRoots }: CarOptions = {}) {
+    this.#broken = broken
+    this.#onRoots = onRoots
+  }
+
+  /** The chunk must not change until `next` has given undefined. */
+  push(chunk: Uint8Array): void {
+    if (chunk.byteLength > 0) this.#chunks.push(chunk)
+  }
+
+  /** Undefined: more has to come. The bytes lie in a memory of their own: the memory tier keeps them as they are. */
+  next(): Block | undefined {
+    for (;;) {
+      if (this.#state === 'length') {
+        if (!this.#readLength()) return undefined
+        this.#begin()
         continue
       }
-      if (length > maxBlockBytes + maxCidBytes) throw broken('has a block larger than it may be')
-      yield await section(reader, length, broken)
+      if (!this.#fill()) return undefined
+      if (this.#state === 'cid') this.#readCid()
+      else if (this.#state === 'header') this.#readHeader()
+      else return this.#block()
     }
-  } finally {
-    await reader.close()
+  }
+
+  /** No more comes. Throws where that is no end of a CAR. */
+  end(): void {
+    if (this.#state !== 'length') throw this.#broken('ends in the middle of a block')
+    if (this.#lengthBytes > 0) throw this.#broken('ends in the middle of a length')
+    if (!this.#isBegun) throw this.#broken('is empty')
+  }
+
+  #readLength(): boolean {
+    for (let [chunk] = this.#chunks; chunk; [chunk] = this.#chunks) {
+      const byte = chunk[this.#at] as number
+      this.#take(1)
+      if (this.#lengthBytes === 0) this.#length = 0
+      this.#length += (byte & 0x7f) * 2 ** (7 * this.#lengthBytes++)
+      const isLast = byte < 0x80
+      if (!isLast && this.#lengthBytes < maxVarintBytes) continue
+      if (!isLast || !Number.isSafeInteger(this.#length)) throw this.#broken('has a malformed length')
+      this.#lengthBytes = 0
+      return true
+    }
+    return false
+  }
+
+  #begin(): void {
+    const length = this.#length
+    if (!this.#isBegun) {
+      if (length > maxHeaderBytes) throw this.#broken('has a header larger than it may be')
+      this.#isBegun = true
+      return this.#expect('header', Buffer.allocUnsafeSlow(length))
+    }
+    if (length > maxBlockBytes + maxCidBytes) throw this.#broken('has a block larger than it may be')
+    if (length > 0) return this.#expect('cid', Buffer.allocUnsafeSlow(Math.min(length, usualCidBytes)))
+    if (++this.#padding > mostPadding) throw this.#broken('is padded without end')
+  }
+
+  #expect(state: 'header' | 'cid' | 'block', piece: Buffer, filled = 0): void {
+    this.#state = state
+    this.#piece = piece
+    this.#filled = filled
+  }
+
+  #readHeader(): void {
+    this.#state = 'length'
+    const roots = rootsIn(this.#piece, this.#broken)
+    this.#onRoots?.(roots)
+  }
+
+  #readCid(): void {
+    const head = this.#piece
+    const size = measured(head, this.#broken)
+    if (size > this.#length) throw this.#broken('has a section without a CID')
+    if (size > head.byteLength) {
+      const longer = Buffer.allocUnsafeSlow(size)
+      longer.set(head)
+      return this.#expect('cid', longer, head.byteLength)
+    }
+    this.#cid = cidIn(head.subarray(0, size), this.#broken)
+    const bytes = Buffer.allocUnsafeSlow(this.#length - size)
+    bytes.set(head.subarray(size))
+    this.#expect('block', bytes, head.byteLength - size)
+  }
+
+  #block(): Block {
+    const block = { cid: this.#cid as CID, bytes: this.#piece }
+    this.#state = 'length'
+    this.#piece = nothing
+    return block
+  }
+
+  /** False: more has to come. */
+  #fill(): boolean {
+    const piece = this.#piece
+    while (this.#filled < piece.byteLength) {
+      const [chunk] = this.#chunks
+      if (!chunk) return false
+      const part = Math.min(piece.byteLength - this.#filled, chunk.byteLength - this.#at)
+      piece.set(chunk.subarray(this.#at, this.#at + part), this.#filled)
+      this.#filled += part
+      this.#take(part)
+    }
+    return true
+  }
+
+  #take(bytes: number): void {
+    this.#at += bytes
+    if (this.#at < (this.#chunks[0]?.byteLength ?? 0)) return
+    this.#chunks.shift()
+    this.#at = 0
   }
 }
 
@@ -65,24 +186,6 @@ function rootsIn(bytes: Uint8Array, broken: Fault): readonly CID[] {
   if (version !== 1) throw broken('is not of version 1')
   const cids = (Array.isArray(roots) ? roots : []).map((root) => CID.asCID(root))
   return cids.filter((cid) => cid !== null)
-}
-
-// Fits a CID with a digest of 64 bytes and codes of any length.
-const usualCidBytes = 96
-
-/**
- * The returned bytes have memory of their own, so that the memory tier can keep them without a
- * copy.
- */
-async function section(reader: Reader, length: number, broken: Fault): Promise<Block> {
-  let head = await reader.take(Math.min(length, usualCidBytes))
-  const size = measured(head, broken)
-  if (size > length) throw broken('has a section without a CID')
-  if (size > head.byteLength) head = Buffer.concat([head, await reader.take(size - head.byteLength)])
-  const bytes = Buffer.allocUnsafeSlow(length - size)
-  bytes.set(head.subarray(size))
-  await reader.fill(bytes, head.byteLength - size)
-  return { cid: cidIn(head.subarray(0, size), broken), bytes }
 }
 
 function measured(head: Uint8Array, broken: Fault): number {
@@ -108,65 +211,4 @@ function cidIn(bytes: Uint8Array, broken: Fault): CID {
  */
 function free({ buffer, byteLength }: Uint8Array): void {
   if (buffer instanceof ArrayBuffer && buffer.byteLength === byteLength) buffer.transfer(0)
-}
-
-type Reader = ReturnType<typeof createReader>
-
-function createReader(chunks: AsyncIterable<Uint8Array>, broken: Fault, ownsChunks: boolean) {
-  const iterator = chunks[Symbol.asyncIterator]()
-  let chunk: Uint8Array | undefined
-  let held: Uint8Array = new Uint8Array()
-
-  async function more(): Promise<boolean> {
-    if (chunk && ownsChunks) free(chunk)
-    chunk = undefined
-    for (;;) {
-      const { value, done } = await iterator.next()
-      if (done) return false
-      if (value.byteLength === 0) continue
-      held = chunk = value
-      return true
-    }
-  }
-
-  async function fill(piece: Uint8Array, from: number): Promise<void> {
-    for (let filled = from; filled < piece.byteLength; ) {
-      if (held.byteLength === 0 && !(await more())) throw broken('ends in the middle of a block')
-      const part = held.subarray(0, piece.byteLength - filled)
-      piece.set(part, filled)
-      filled += part.byteLength
-      held = held.subarray(part.byteLength)
-    }
-  }
-
-  return {
-    /** Undefined at a clean end. */
-    async varint(): Promise<number | undefined> {
-      let value = 0
-      for (let count = 0; count < maxVarintBytes; count++) {
-        if (held.byteLength === 0 && !(await more())) {
-          if (count === 0) return undefined
-          throw broken('ends in the middle of a length')
-        }
-        const byte = held[0] as number
-        held = held.subarray(1)
-        value += (byte & 0x7f) * 2 ** (7 * count)
-        if (byte < 0x80) {
-          if (!Number.isSafeInteger(value)) break
-          return value
-        }
-      }
-      throw broken('has a malformed length')
-    },
-    /** Copies into memory of its own, so that the network's buffers are freed. */
-    async take(length: number): Promise<Uint8Array> {
-      const piece = Buffer.allocUnsafeSlow(length)
-      await fill(piece, 0)
-      return piece
-    },
-    fill,
-    close: async () => {
-      await iterator.return?.()
-    },
-  }
 }

@@ -130,6 +130,7 @@ const outcome = (who: string): Json => ({
       outcome: { type: 'string' },
       detail: { type: 'string' },
       ms: { type: 'number', minimum: 0 },
+      bytes: { type: 'integer', minimum: 1 },
     },
   },
 })

@@ -92,6 +92,7 @@ export function createAccessLog(options: {
         ...(!isWhole && { cut: true }),
         ...(failure && { kind: failure.kind, why: failure.message }),
         ...(failure && account && account.attempts.length > 0 && { attempts: account.attempts }),
+        ...(account && account.brought.length > 1 && { brought: account.brought }),
         ...before,
       })
     },

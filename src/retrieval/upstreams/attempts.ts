@@ -193,7 +193,7 @@ export class Attempts {
   /** What can be said now; those still running are `no answer yet`. */
   list(): Attempt[] {
     const now = this.clock.monotonic()
-    return [...this.#made.map((question) => question.attempt(now)), ...(this.#skipped ?? [])]
+    return [...inOne(this.#made.map((question) => question.attempt(now))), ...(this.#skipped ?? [])]
   }
 
   /** Names and numbers alone: messages of failures may repeat what a service said. */
@@ -207,4 +207,16 @@ export class Attempts {
     }
     span?.end(facts, !harmless.has(outcome))
   }
+}
+
+/** Parts of one file that an upstream brought are one attempt. */
+function inOne(attempts: readonly Attempt[]): Attempt[] {
+  const all = new Map<string, Attempt>()
+  for (const one of attempts) {
+    const key = `${one.upstream} ${one.outcome}`
+    const before = all.get(key)
+    if (before?.bytes === undefined || one.bytes === undefined) all.set(before ? `${key} ${all.size}` : key, one)
+    else all.set(key, { ...before, ms: Math.max(before.ms, one.ms), bytes: before.bytes + one.bytes })
+  }
+  return [...all.values()]
 }

@@ -151,9 +151,10 @@ export class Question {
     const { outcome, bytes } = this
     const upstream = this.member.upstream.name
     if (outcome === waitsForSlot) return { upstream, outcome, ms: Math.round(now - this.at) }
-    if (outcome !== undefined) return { upstream, outcome, ms: this.ms }
+    const brought = bytes > 0 && { bytes }
+    if (outcome !== undefined) return { upstream, outcome, ms: this.ms, ...brought }
     const sending = now - this.broughtAt < stalledMs ? 'sending' : 'stalled'
-    return { upstream, outcome: bytes === 0 ? 'pending' : sending, ms: Math.round(now - this.at) }
+    return { upstream, outcome: bytes === 0 ? 'pending' : sending, ms: Math.round(now - this.at), ...brought }
   }
 
   get foundNoSlot(): boolean {

@@ -137,6 +137,7 @@ export class UpstreamHealth {
   #stopTimer: (() => void) | undefined
 
   #foundWellAt = Number.NEGATIVE_INFINITY
+  #sendsAllUntil = Number.NEGATIVE_INFINITY
   /** The upstream answers, and fails at what a probe asks for: only a client's question tells whether it can do its work. */
   #failsProbes = false
 
@@ -238,6 +239,15 @@ export class UpstreamHealth {
   /** Wanted bytes a millisecond while readers wait; undefined while nothing is known. */
   rate(kind: AskKind): number | undefined {
     return this.#work[kind].rate
+  }
+
+  /** Asked for a part of a file as a CAR, the upstream sends all of it. */
+  get sendsAll(): boolean {
+    return this.#clock.monotonic() < this.#sendsAllUntil
+  }
+
+  heedsNoRanges(): void {
+    this.#sendsAllUntil = this.#clock.monotonic() + doubtedMs
   }
 
   /** How long the upstream would take for so many bytes if it were asked now: with guesses for the unknown. */

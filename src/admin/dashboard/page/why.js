@@ -50,8 +50,8 @@ function whyOf({ path, status, ms: took, steps, found, failure, attempts }) {
       ? undefined
       : table(
           'What the upstreams said',
-          ['Upstream', 'Outcome', ['After', 'tight']],
-          attempts.map(({ upstream, outcome, ms: after }) => [upstream, outcome, ms(after)]),
+          ['Upstream', 'Outcome', ['Brought', 'tight'], ['After', 'tight']],
+          attempts.map(({ upstream, outcome, ms: after, bytes }) => [upstream, outcome, size(bytes ?? 0), ms(after)]),
         ),
   ]
 }

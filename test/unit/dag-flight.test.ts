@@ -1,4 +1,4 @@
-// The parts of a flight by themselves: the pace, who waits, what is read ahead, and what an answer may waste.
+// The flight of a DAG by itself: the pace, who waits, what is read ahead, and what an answer may waste.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { setImmediate as nextTurn } from 'node:timers/promises'
@@ -7,20 +7,16 @@ import { CID } from 'multiformats/cid'
 import { blockKey, isProvable, proves } from '../../src/core/block.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
 import { carSection } from '../../src/ipld/car.ts'
-import { createDagBlocks } from '../../src/retrieval/fetch/dag/blocks.ts'
-import { flyForDag } from '../../src/retrieval/fetch/dag.ts'
-import { isSlow, leastStallMs, stallAfterMs } from '../../src/retrieval/fetch/hedging.ts'
-import { createProgress } from '../../src/retrieval/fetch/progress.ts'
-import { createReaders } from '../../src/retrieval/fetch/readers.ts'
-import { openSource } from '../../src/retrieval/fetch/source.ts'
+import { createDagBlocks } from '../../src/retrieval/flight/dag-blocks.ts'
+import { DagFlight, type DagReader } from '../../src/retrieval/flight/dag-flight.ts'
+import { createStopwatch, Pace } from '../../src/retrieval/flight/pace.ts'
 import { createReadAhead, createRoom } from '../../src/retrieval/read-ahead.ts'
 import type { DagWant, Expected } from '../../src/retrieval/session.ts'
-import { Attempts } from '../../src/retrieval/upstreams/attempts.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addBlock, addNode, type BlockMap } from '../support/fixtures.ts'
 import { membersOf } from '../support/members.ts'
-import { scriptedUpstream } from '../support/scripted-upstream.ts'
+import { type ScriptedUpstream, scriptedUpstream } from '../support/scripted-upstream.ts'
 
 const mib = 1024 * 1024
 const raw = 0x55
@@ -36,89 +32,97 @@ function leaves(count: number, bytes = 10): { blocks: BlockMap; cids: CID[] } {
 }
 const around = (cid: CID): DagWant => ({ cid, segments: [], scope: 'entity' })
 
-describe('pace of a response', () => {
+/** A flight over one upstream, or several, and what became of a block that is waited for. */
+function flightOf(
+  want: DagWant,
+  upstreams: readonly ScriptedUpstream[],
+  keep: (cid: CID) => void | Promise<void> = () => {},
+) {
+  const clock = createFakeClock()
+  const pool = createPool({ members: membersOf(upstreams, clock), hedge: 'auto', clock, patienceMs: 4000 })
+  const flight = new DagFlight(want, { pool, clock, keep }, undefined)
+  flight.follow()
+  const wait = (cid: CID, place: DagWant = want): Promise<string | Uint8Array> =>
+    new Promise((resolve, reject) => {
+      const reader: DagReader = {
+        settle: resolve,
+        passed: (isKept) => resolve(isKept ? 'went by' : 'not here'),
+        fail: reject,
+      }
+      flight.join(cid, place, reader)
+    })
+  return { clock, flight, wait }
+}
+
+describe('the pace of an upstream', () => {
   const quick = (bytes: number) => 60 + bytes / (50 * 1024)
 
-  test('stalled upstream → hedged soon, however fast it was before', () => {
-    assert.equal(stallAfterMs({ usualMs: 1, rate: 50_000, blockBytes: mib }, quick), leastStallMs)
-    assert.ok(stallAfterMs({ usualMs: 5000, rate: 1, blockBytes: mib }, quick) <= 400)
-  })
-  test('no faster upstream → hedged later', () => {
-    const slow = () => 10_000
-    const seen = { usualMs: 80, rate: 3000, blockBytes: 256 * 1024 }
-    assert.ok(stallAfterMs(seen, slow) > stallAfterMs(seen, quick))
-  })
-  test('trickle → slow only if another takes half the time', () => {
-    assert.equal(isSlow({ usualMs: 20, rate: 256, blockBytes: 4096 }, quick), true)
-    assert.equal(isSlow({ usualMs: 20, rate: 256, blockBytes: 4096 }, undefined), false)
-    assert.equal(isSlow({ usualMs: 20, rate: 40_000, blockBytes: mib }, quick), false)
-  })
-  test('time counts while readers wait, not while the process stalls', async () => {
+  test('a trickle is slow only where another upstream takes half the time', async () => {
     const clock = createFakeClock()
-    const progress = createProgress(clock)
+    const watch = createStopwatch(clock)
+    const pace = new Pace(watch)
+    watch.run()
+    for (let count = 0; count < 8; count++) {
+      await clock.advance(50)
+      pace.came(4096)
+    }
+    assert.equal(pace.isSlow(quick), true)
+    assert.equal(pace.isSlow(undefined), false)
+    assert.equal(
+      pace.isSlow(() => 60_000),
+      false,
+    )
+  })
+  test('time passes while readers wait, and hardly while the process is busy', async () => {
+    const clock = createFakeClock()
+    const watch = createStopwatch(clock)
+    const pace = new Pace(watch)
     await clock.advance(1000)
-    assert.equal(progress.silentMs(0), 0)
-    progress.setWaiting(true)
+    assert.equal(pace.silentMs(), 0)
+    watch.run()
     await clock.advance(100)
-    assert.equal(Math.round(progress.silentMs(0)), 100)
+    assert.equal(Math.round(pace.silentMs()), 100)
     await clock.jump(1000)
-    assert.ok(progress.silentMs(0) < 250)
-    progress.came(mib)
-    assert.equal(progress.silentMs(0), 0)
+    assert.ok(pace.silentMs() < 250)
+    pace.came(mib)
+    assert.equal(pace.silentMs(), 0)
   })
 })
 
-describe('readers of a response', () => {
-  test('get their own block only', async () => {
-    const { cids } = leaves(2)
-    const [one, other] = cids as [CID, CID]
-    const readers = createReaders(() => {})
-    const waiting = readers.wait(one, around(one), new AbortController().signal)
-    const left = new AbortController()
-    const leaving = readers.wait(other, around(other), left.signal)
-    left.abort(new Error('gone'))
-    await assert.rejects(leaving, /gone/)
-    readers.arrived(one, { bytes: new Uint8Array(10), upstream: 'a' })
-    assert.deepEqual(await waiting, { bytes: new Uint8Array(10), upstream: 'a' })
-    assert.equal(readers.size, 0)
-  })
-  test('block does not come in time → requested by itself', async () => {
-    const { cids } = leaves(301)
-    const [missing, ...others] = cids as [CID, ...CID[]]
-    const readers = createReaders(() => {})
-    const waiting = readers.wait(missing, around(missing), new AbortController().signal)
-    for (const cid of others) readers.arrived(cid, { bytes: new Uint8Array(10), upstream: 'a' })
-    assert.equal(await waiting, 'not-here')
-  })
+test('a block that does not come soon is left to be asked for alone', async () => {
+  const { blocks, cids } = leaves(301)
+  const root = addNode(blocks, { Data: new Uint8Array(), Links: cids.map((Hash) => ({ Name: '', Hash, Tsize: 1 })) })
+  const missing = cids[0] as CID
+  const one = scriptedUpstream('one', blocks)
+  const { dag } = one
+  one.dag = async function* (want, signal) {
+    for await (const block of dag(want, signal)) if (!block.cid.equals(missing)) yield block
+  }
+  const { wait } = flightOf(around(root), [one])
+  assert.ok((await wait(root)) instanceof Uint8Array)
+  assert.equal(await wait(missing), 'not here')
+  assert.ok(one.asked.sent < 300)
 })
 
-test('block that arrived, in no tier yet → shared', async () => {
+test('a block that came and is in no tier yet goes to every reader', async () => {
   const { blocks, cids } = leaves(1)
   const cid = cids[0] as CID
-  const clock = createFakeClock()
-  const pool = createPool({
-    members: membersOf([scriptedUpstream('one', blocks)], clock),
-    hedge: 'auto',
-    clock,
-    patienceMs: 4000,
-  })
-  const { signal } = new AbortController()
   const [came, kept] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
   const keep = (): Promise<void> => {
     came.resolve()
     return kept.promise
   }
-  const flight = flyForDag(around(cid), signal, { pool, clock, keep, onOver: () => {} })
-  const first = flight.wait(cid, around(cid), signal)
+  const { flight, wait } = flightOf(around(cid), [scriptedUpstream('one', blocks)], keep)
+  const first = wait(cid)
   await came.promise
   assert.ok(flight.expects(cid))
-  const second = flight.wait(cid, around(cid), signal)
+  const second = wait(cid)
   kept.resolve()
   assert.deepEqual(await second, await first)
-  assert.equal(await flight.wait(cid, around(cid), signal), 'went-by')
+  assert.equal(await wait(cid), 'went by')
 })
 
-test('links of a large node → noted in slices', async () => {
+test('the links of a large node are noted in pieces, of which each is a turn of the loop', async () => {
   const { blocks, cids } = leaves(20_000)
   const root = addNode(blocks, { Data: new Uint8Array(), Links: cids.map((Hash) => ({ Name: '', Hash, Tsize: 1 })) })
   let turns = 0
@@ -135,7 +139,7 @@ test('links of a large node → noted in slices', async () => {
   assert.ok(cids.every((cid) => noted.isExpected(cid)))
 })
 
-describe('prefetching', () => {
+describe('reading ahead', () => {
   function make(roomBytes = 64 * mib, check: (cid: CID) => void = () => {}) {
     const clock = createFakeClock()
     const asked: string[] = []
@@ -160,7 +164,7 @@ describe('prefetching', () => {
   const expected = (cids: readonly CID[], bytes = mib): Expected[] =>
     cids.map((cid) => ({ cid, around: around(cid), bytes }))
 
-  test('identity CIDs and known blocks → not requested', () => {
+  test('asks for nothing that a link holds itself, and looks no further where only that and what is known comes', () => {
     const { cids } = leaves(3)
     const [first, second, third] = cids as [CID, CID, CID]
     const { asked, open } = make()
@@ -178,7 +182,7 @@ describe('prefetching', () => {
     assert.ok(lookedAt < 100, `${lookedAt} were looked at`)
   })
 
-  test('reader waits more → prefetches further, up to a limit', () => {
+  test('goes further the more the reader has to wait, up to a bound', () => {
     const { cids } = leaves(100)
     const { asked, open } = make()
     const ahead = open()
@@ -191,7 +195,7 @@ describe('prefetching', () => {
     assert.ok(most > 4 && most <= 9, `${most} blocks ahead`)
     ahead.end()
   })
-  test('many small blocks → prefetched without rescanning each time', async () => {
+  test('does not look at 64 blocks ahead behind each of many small ones, and has each of them ahead', async () => {
     const { cids } = leaves(400)
     const { clock, asked, answers, open } = make(64 * mib)
     const ahead = open()
@@ -212,7 +216,7 @@ describe('prefetching', () => {
     assert.ok(looks < 400 * 8, `${looks} looks`)
     ahead.end()
   })
-  test('unexpected small block → rescans', () => {
+  test('looks anew when a small block comes that it did not look for', () => {
     const { cids } = leaves(120)
     const { asked, open } = make(64 * mib)
     const ahead = open()
@@ -222,7 +226,7 @@ describe('prefetching', () => {
     assert.ok(asked.includes(blockKey(cids[1] as CID)))
     ahead.end()
   })
-  test('reader stops → one block kept; skipped ones refetched', async () => {
+  test('a reader that stops reading keeps one block; skipped blocks are asked for again', async () => {
     const { cids } = leaves(20)
     const { clock, answers, open } = make()
     const ahead = open()
@@ -237,7 +241,7 @@ describe('prefetching', () => {
     assert.equal(here.length, 1)
     ahead.end()
   })
-  test('many readers share one budget, each has its next block', () => {
+  test('many readers share one room, and each has its next block', () => {
     const { cids } = leaves(40)
     const { open, asked } = make(4 * mib)
     const all = Array.from({ length: 10 }, open)
@@ -249,7 +253,7 @@ describe('prefetching', () => {
     assert.ok(asked.length <= 10 * 4 + 4, `${asked.length} blocks`)
     for (const one of all) one.end()
   })
-  test('failed prefetch → requested again without error', async () => {
+  test('a block that failed ahead of its reader is asked for again, without an error', async () => {
     const { cids } = leaves(2)
     const { clock, answers, open } = make()
     const ahead = open()
@@ -259,7 +263,7 @@ describe('prefetching', () => {
     assert.equal(ahead.take(cids[1] as CID), undefined)
     ahead.end()
   })
-  test('tiers are prefetched in bulk, upstreams in order', async () => {
+  test('read-ahead asks the tiers for much at once, and upstreams only in turn', async () => {
     const { cids } = leaves(40)
     const { clock, room } = make()
     const held: string[] = []
@@ -301,7 +305,7 @@ describe('prefetching', () => {
     assert.ok(fetched.length <= 20, `${fetched.length} asked for elsewhere`)
     ahead.end()
   })
-  test('denied by CID or path → not prefetched', () => {
+  test('what is denied, by its CID or by its path, is not asked for ahead', () => {
     const { cids } = leaves(2)
     const denied = () => {
       throw new Error('denied')
@@ -315,48 +319,39 @@ describe('prefetching', () => {
   })
 })
 
-describe('waste limits of a response', () => {
+describe('what an answer may waste', () => {
   const identity = CID.parse('bafkqaaa')
-  function source(dag: () => AsyncGenerator<{ cid: CID; bytes: Uint8Array }>, isExpected: (cid: CID) => boolean) {
-    const clock = createFakeClock()
-    const upstream = scriptedUpstream('one', leaves(1).blocks)
+  const one = leaves(1)
+  const root = one.cids[0] as CID
+  function over(dag: () => AsyncGenerator<{ cid: CID; bytes: Uint8Array }>, blocks = one.blocks, cid = root) {
+    const upstream = scriptedUpstream('one', blocks)
     upstream.dag = dag
-    const pool = createPool({ members: membersOf([upstream], clock), hedge: 'auto', clock })
-    const [member] = pool.members
-    assert.ok(member)
-    const { cids } = leaves(1)
-    return openSource({
-      member,
-      part: around(cids[0] as CID),
-      attempts: new Attempts(clock),
-      isExpected: ({ cid }) => isExpected(cid),
-      signal: new AbortController().signal,
-    })
+    return { upstream, ...flightOf(around(cid), [upstream]) }
   }
 
-  test('endless empty identity blocks → root requested by itself', async () => {
+  test('identity blocks without end: the root is asked for alone', async () => {
     assert.ok(isProvable(identity))
-    const endless = source(
-      async function* () {
-        for (;;) yield { cid: identity, bytes: new Uint8Array() }
-      },
-      () => true,
-    )
-    assert.deepEqual((await endless.next())?.cid, leaves(1).cids[0])
+    const { upstream, wait } = over(async function* () {
+      for (;;) yield { cid: identity, bytes: new Uint8Array() }
+    })
+    assert.ok((await wait(root)) instanceof Uint8Array)
+    assert.equal(upstream.asked.blocks.length, 1)
   })
-  test('same block repeatedly → broken', async () => {
-    const { cids, blocks } = leaves(1)
-    const [cid] = cids as [CID]
-    const endless = source(
+  test('one block again and again: the answer is broken', async () => {
+    const { blocks, cids } = leaves(1)
+    const node = addNode(blocks, { Data: new Uint8Array(), Links: [{ Name: '', Hash: cids[0] as CID, Tsize: 1 }] })
+    const { flight, wait } = over(
       async function* () {
-        for (;;) yield { cid, bytes: blocks.get(blockKey(cid)) as Uint8Array }
+        for (;;) yield { cid: node, bytes: blocks.get(blockKey(node)) as Uint8Array }
       },
-      () => true,
+      blocks,
+      node,
     )
-    assert.ok(await endless.next())
-    await assert.rejects(endless.next(), /the same blocks/)
+    assert.ok((await wait(node)) instanceof Uint8Array)
+    assert.equal(await wait(cids[0] as CID), 'not here')
+    assert.match(String(flight.attempts.failures[0]), /the same blocks/)
   })
-  test('CAR in any chunks → parsed; exclusive chunks freed at once', async () => {
+  test('a CAR is read however it is cut; a chunk that is all of its memory is freed as soon as it is copied', async () => {
     const { cids, blocks } = leaves(3, 700)
     const head = dagCbor.encode({ version: 1, roots: cids.slice(0, 1) })
     const car = Buffer.concat([
@@ -383,7 +378,7 @@ describe('waste limits of a response', () => {
       assert.equal(shared.byteLength, car.byteLength)
     }
   })
-  test('endless padding → broken', async () => {
+  test('padding without end: it is broken', async () => {
     const head = dagCbor.encode({ version: 1, roots: [identity] })
     const chunks = async function* () {
       yield Uint8Array.of(head.byteLength, ...head)
@@ -393,22 +388,25 @@ describe('waste limits of a response', () => {
   })
   const some = leaves(5000)
   for (const isRootFirst of [false, true])
-    test(`tiny unwanted blocks ${isRootFirst ? 'after the root' : 'alone'} → abandoned after thousands`, async () => {
-      const [root] = some.cids
+    test(`unwanted blocks ${isRootFirst ? 'behind the root' : 'alone'} are given up after some thousand`, async () => {
+      const { blocks } = some
+      const lacking = leaves(5001).cids.at(-1) as CID
+      const node = addNode(blocks, { Data: new Uint8Array(), Links: [{ Name: '', Hash: lacking, Tsize: 1 }] })
       let sent = 0
-      const foreign = source(
+      const { upstream, wait } = over(
         async function* () {
-          for (const cid of isRootFirst ? some.cids : some.cids.slice(1)) {
+          for (const cid of isRootFirst ? [node, ...some.cids] : some.cids) {
             sent++
-            yield { cid, bytes: some.blocks.get(blockKey(cid)) as Uint8Array }
+            yield { cid, bytes: blocks.get(blockKey(cid)) as Uint8Array }
           }
         },
-        (cid) => cid === root,
+        blocks,
+        node,
       )
+      assert.ok((await wait(node)) instanceof Uint8Array)
+      if (isRootFirst) assert.equal(await wait(lacking), 'not here')
       // Without it in front, it is asked for by itself.
-      assert.deepEqual((await foreign.next())?.cid, root)
-      if (isRootFirst) await assert.rejects(foreign.next(), /were not asked for/)
-      else assert.equal(await foreign.next(), undefined)
-      assert.ok(sent < 4100, `${sent} blocks`)
+      assert.equal(upstream.asked.blocks.length, isRootFirst ? 0 : 1)
+      assert.ok(sent > 4000 && sent < 4100, `${sent} blocks`)
     })
 })

@@ -1,0 +1,102 @@
+// Which part of a file an upstream that is free should bring, while others are at work on it: a pure function. The parts lie among the
+// blocks that readers wait for, so that nothing is fetched further ahead than readers read.
+import type { CID } from 'multiformats/cid'
+import { maxBlockBytes } from '../../core/block.ts'
+import type { Place } from '../session.ts'
+import type { Member } from '../upstreams/pool.ts'
+import type { DagQuestion, Span } from './dag-question.ts'
+import { maxStallMs } from './pace.ts'
+
+/** A block that a reader waits for, and the bytes of the file that it stands for. */
+export type Waiting = {
+  readonly cid: CID
+  readonly place: Place
+  readonly from: number
+  readonly end: number
+}
+
+/** `victim`: whose part ends where this one begins. `leaves`: all of it, where it is made of single blocks. */
+export type Share = Span & { readonly victim?: DagQuestion; readonly leaves?: readonly CID[] | undefined }
+
+// So long an upstream should take for its part: who is slow gets a shorter one.
+const shareMs = 500
+const minShareBytes = 512 * 1024
+// What another question has to save the readers.
+const minSavedMs = 150
+const maxLeaves = 64
+
+/** `line`: in the order of the file. `hasOthers`: without any, one answer brings all that is left. */
+export function shareFor(
+  member: Member,
+  line: readonly Waiting[],
+  questions: readonly DagQuestion[],
+  hasOthers: boolean,
+): Share | undefined {
+  const { upstream, health } = member
+  const kind = upstream.traits.dag ? 'dag' : 'block'
+  const isOpen = ({ from }: Waiting) => !questions.some((one) => one.covers(from))
+  const first = line.findIndex(isOpen)
+  if (first === -1) return takenOver(member, kind, line, questions)
+  const after = line.slice(first)
+  const covered = after.findIndex((one) => !isOpen(one))
+  const open = covered === -1 ? after : after.slice(0, covered)
+  const { from } = open[0] as Waiting
+  if (!hasOthers) return kind === 'dag' ? { from, to: Number.POSITIVE_INFINITY } : undefined
+  if (kind === 'dag' && from > 0 && health.sendsAll) return undefined
+  const bytes = Math.max(minShareBytes, (health.rate(kind) ?? 0) * shareMs)
+  const limit = Math.min(...questions.map((one) => one.from).filter((start) => start > from))
+  const share = upTo(open, from + bytes, Math.min(limit, Number.POSITIVE_INFINITY), kind)
+  if (!share) return undefined
+  const isTail = share.to > lastByte(line)
+  return first === 0 || isTail || share.to - from >= minShareBytes ? share : undefined
+}
+
+const lastByte = (line: readonly Waiting[]): number => line.at(-1)?.place.range?.to ?? 0
+
+/** From the first of these up to the block in which `most` lies. */
+function upTo(open: readonly Waiting[], most: number, limit: number, kind: 'dag' | 'block'): Share | undefined {
+  const { from } = open[0] as Waiting
+  let to = from
+  let leaves: CID[] | undefined = []
+  for (const one of open) {
+    if (to >= most || (leaves?.length ?? 0) >= maxLeaves) break
+    const isLeaf = one.end - one.from <= maxBlockBytes
+    if (kind === 'block' && !isLeaf) break
+    to = isLeaf ? one.end : Math.max(to, Math.min(one.end, most))
+    if (isLeaf) leaves?.push(one.cid)
+    else leaves = undefined
+  }
+  return to > from ? { from, to: Math.min(to, limit), leaves } : undefined
+}
+
+/** The second part of what another one is at work on, so that both are done at the same time. */
+function takenOver(
+  member: Member,
+  kind: 'dag' | 'block',
+  line: readonly Waiting[],
+  questions: readonly DagQuestion[],
+): Share | undefined {
+  const { health } = member
+  if (kind === 'dag' && health.sendsAll) return undefined
+  let best: (Share & { readonly savedMs: number }) | undefined
+  for (const victim of questions) {
+    const own = victim.pace.rate
+    // One that stalls is asked beside, from where it stands.
+    if (own === undefined || own === 0 || victim.isRacing || victim.pace.silentMs() >= maxStallMs) continue
+    const work = line.filter(({ from }) => victim.covers(from))
+    const [head, ...rest] = work
+    const end = work.at(-1)?.end
+    if (!head || end === undefined) continue
+    const rate = health.rate(kind) ?? own
+    const firstMs = health.expectedMs(kind, 0)
+    // Both take as long: x / own = firstMs + (all - x) / rate.
+    const kept = (firstMs + (end - head.from) / rate) / (1 / own + 1 / rate)
+    const share = rest.findIndex(({ from }) => from >= head.from + kept)
+    if (share === -1) continue
+    const taken = upTo(rest.slice(share), Number.POSITIVE_INFINITY, Math.min(victim.to, end), kind)
+    if (!taken) continue
+    const savedMs = (taken.to - taken.from) / own
+    if (savedMs >= minSavedMs && savedMs > (best?.savedMs ?? 0)) best = { ...taken, victim, savedMs }
+  }
+  return best
+}
