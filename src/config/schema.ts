@@ -11,7 +11,7 @@ import { entries, entriesWith, entry } from './entries.ts'
 import { version } from './package.ts'
 import { announce, refuseAnnouncingNowhere } from './sections/announce.ts'
 import { denylists } from './sections/denylists.ts'
-import { contact, publicAddress, root } from './sections/front.ts'
+import { contact, logo, name, publicAddress, root } from './sections/front.ts'
 import { limits, refuseNothingToShare } from './sections/limits.ts'
 import { names } from './sections/names.ts'
 import { proxy } from './sections/proxy.ts'
@@ -266,6 +266,8 @@ const everything = (beside: Beside) =>
     public: publicAddress,
     announce: announce(indexerOptions),
     root,
+    name,
+    logo,
     contact,
     upload: upload.prefault({}).describe('POST /add.'),
     pinning: pinning(beside).prefault({}).describe('Where uploads are kept.'),

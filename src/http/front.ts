@@ -19,14 +19,22 @@ export type FrontOptions = Omit<FrontFacts, 'base' | 'uploads'> & {
   readonly isSameForAll: boolean
   /** `page`, `none`, or the target of a redirect from `/`. */
   readonly root: string
+  /** The operator's; undefined means the own icon. */
+  readonly logo: { readonly bytes: Uint8Array; readonly type: string } | undefined
   /** Hosts whose content has its own origins. */
   readonly subdomainHosts: readonly string[]
   readonly respond: Respond
 }
 
 const methods = 'GET, HEAD, OPTIONS'
+const iconPolicy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 
-type Text = { readonly type: string; readonly text: string; readonly maxAge: number; readonly isPrivate?: boolean }
+type Text = {
+  readonly type: string
+  readonly text: string | Uint8Array
+  readonly maxAge: number
+  readonly isPrivate?: boolean
+}
 
 // A crawler that traverses other people's content costs the upstreams as much as all visitors. If
 // `/` redirects to content, the gateway is a website of the operator, which should be found.
@@ -37,12 +45,14 @@ const robots = (root: string): Text => ({
     : 'User-agent: *\nDisallow: /ipfs/\nDisallow: /ipns/\nDisallow: /add\nDisallow: /api/\n',
   maxAge: 3600,
 })
-const favicon: Text = { type: 'image/svg+xml', text: icon, maxAge: 86_400 }
 
 export function createFrontRoutes(options: FrontOptions): readonly Route[] {
   const forms = options.subdomainHosts.flatMap((host) => [`*.ipfs.${host}:*`, `*.ipns.${host}:*`])
   const policy = frontPolicy(forms)
-  const { root } = options
+  const { root, logo } = options
+  const favicon: Text = logo
+    ? { type: logo.type, text: logo.bytes, maxAge: 3600 }
+    : { type: 'image/svg+xml', text: icon, maxAge: 86_400 }
   const kept = { maxAge: 60, isPrivate: !options.isSameForAll }
 
   function first(context: RequestContext): void {
@@ -62,7 +72,7 @@ export function createFrontRoutes(options: FrontOptions): readonly Route[] {
   }
 
   function send({ request, response }: RequestContext, { type, text, maxAge, isPrivate }: Text, status = 200): void {
-    const body = Buffer.from(text)
+    const body = typeof text === 'string' ? Buffer.from(text) : text
     for (const [name, value] of corsHeaders) response.setHeader(name, value)
     response.setHeader('Cache-Control', `${isPrivate ? 'private' : 'public'}, max-age=${maxAge}`)
     response.setHeader('X-Content-Type-Options', 'nosniff')
@@ -89,17 +99,22 @@ export function createFrontRoutes(options: FrontOptions): readonly Route[] {
 
   return [
     ...(root === 'none' ? [] : [route(/^\/$/, first)]),
-    route(/^\/favicon\.(?:ico|svg)$/, (context) => send(context, favicon)),
+    route(/^\/favicon\.(?:ico|svg)$/, (context) => {
+      // An SVG that is opened by itself is a page: its scripts would run here.
+      context.response.setHeader('Content-Security-Policy', iconPolicy)
+      send(context, favicon)
+    }),
     route(/^\/robots\.txt$/, (context) => send(context, robots(root))),
   ]
 }
 
 /** The front page for programs: where everything is. */
-function described({ version, uploadsFor, contact }: FrontOptions, request: IncomingMessage): string {
+function described({ version, name, uploadsFor, contact }: FrontOptions, request: IncomingMessage): string {
   const uploads = uploadsFor(request, 'program')
   const about = {
     name: 'cidgate',
     version,
+    title: name,
     content: ['/ipfs/{cid}', '/ipns/{name}'],
     openapi: '/openapi.json',
     ...(uploads === 'closed' ? {} : { uploads: { path: '/add', needsToken: uploads === 'token' } }),

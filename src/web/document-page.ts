@@ -92,7 +92,7 @@ class Markup implements DocumentVisitor, DocumentStructure {
   key(name: string): void {
     const map = this.within.at(-1)
     if (this.isHidden || !map) return
-    this.write(`${map.count++ === 0 ? '' : ','}\n${this.indent}${quoted(name)}: `)
+    this.write(`${map.count++ === 0 ? '' : ','}\n${this.indent}<span class="k">${quoted(name)}</span>: `)
   }
 
   link(bytes: Uint8Array, from: number, to: number): void {
@@ -104,7 +104,8 @@ class Markup implements DocumentVisitor, DocumentStructure {
 
   scalar(kind: ScalarKind, from: number, to: number): void {
     this.item()
-    if (!this.isHidden) this.write(this.shownScalar(kind, from, to))
+    if (!this.isHidden)
+      this.write(`<span class="${kind === 'other' ? 'n' : 's'}">${this.shownScalar(kind, from, to)}</span>`)
   }
 
   private get isHidden(): boolean {

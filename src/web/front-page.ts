@@ -3,10 +3,12 @@
 import { contactLink, whoAnswers } from './contact.ts'
 import { frontScript } from './front-script.ts'
 import { inUnits } from './listing.ts'
-import { escaped, pageEnd, pageTop, sourceHash, styleSource } from './page.ts'
+import { escaped, pageEnd, pageTop, shown, sourceHash, styleSource } from './page.ts'
 
 export type FrontFacts = {
   readonly version: string
+  /** Of the gateway, by its operator. */
+  readonly name: string
   /** The path under which an application mounted the gateway; empty at the root. */
   readonly base: string
   /** `closed`: this gateway takes none of this client. */
@@ -15,24 +17,16 @@ export type FrontFacts = {
   readonly contact: string | undefined
 }
 
-const style = `form{margin:.75rem 0}label{display:block;margin-bottom:.25rem}
-input[type=text],button,.pick{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--dim);border-radius:.35rem;padding:.45rem .6rem}
-input[type=text]{width:100%;max-width:40rem;margin:0 .5rem .5rem 0}button,.pick{cursor:pointer}button:hover,.pick:hover{background:var(--hover)}
-:focus-visible,.pick:focus-within{outline:2px solid var(--link);outline-offset:2px}
-#upload{border:2px dashed var(--line);border-radius:.5rem;padding:1rem}#upload.over{border-color:var(--link)}
-.pick{display:inline-block;margin:0 .5rem .5rem 0}.pick input{position:absolute;opacity:0;width:1px;height:1px}
-progress{width:100%}[hidden]{display:none!important}ul{padding-left:1.25rem}`
-
 /** `forms`: hosts besides this one that the field may lead to, since browsers hold the policy against redirects as well. */
 export const frontPolicy = (forms: readonly string[]): string =>
-  `default-src 'none'; style-src ${styleSource} ${sourceHash(style)}; script-src ${sourceHash(frontScript)}; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action ${["'self'", ...forms].join(' ')}; frame-ancestors 'none'`
+  `default-src 'none'; style-src ${styleSource}; script-src ${sourceHash(frontScript)}; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action ${["'self'", ...forms].join(' ')}; frame-ancestors 'none'`
 
 export function frontPage(facts: FrontFacts): string {
-  const { version, base, uploads, contact } = facts
-  const head = `<link rel="icon" href="${escaped(base)}/favicon.svg"><style>${style}</style>`
+  const { version, name, base, uploads, contact } = facts
+  const icon = `${escaped(base)}/favicon.svg`
   const said = contact === undefined ? '' : `<li>${whoAnswers} ${contactLink(contact)}</li>\n`
-  return `${pageTop('IPFS gateway', head)}<main><h1>IPFS gateway</h1>
-<p>Files here are addressed by what is in them: a CID is made of the bytes. Every byte is checked against the CID that you asked for before you get it.</p>
+  return `${pageTop(name, `<link rel="icon" href="${icon}">`)}<main class="narrow"><h1 class="brand"><img src="${icon}" alt="" width="40" height="40">${shown(name)}</h1>
+<p>An IPFS gateway. Files here are addressed by what is in them: a CID is made of the bytes. Every byte is checked against the CID that you asked for before you get it.</p>
 <form action="${escaped(base)}/ipfs/" method="get"><label for="uri">A CID, an ipfs:// address, or a name</label>
 <input type="text" id="uri" name="uri" required autocomplete="off" autocapitalize="none" spellcheck="false" placeholder="ipfs://bafy…"><button>Open</button></form>
 ${uploads === 'open' ? uploadArea(facts) : ''}${uploads === 'token' ? '<p>Uploads need a token of the operator here.</p>\n' : ''}<h2>More</h2>

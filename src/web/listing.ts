@@ -69,7 +69,7 @@ const top = (at: Whereabouts, cid: CID): string => {
     at.segments.length > 0
       ? `<tr><td><a href="${escaped(directoryUrl(at))}..">..</a></td><td></td><td></td></tr>\n`
       : ''
-  return `${pageTop(`Index of ${path}`)}<h1>Index of ${breadcrumbs(at)}</h1>
+  return `${pageTop(`Index of ${path}`)}${symbols}<h1>Index of ${breadcrumbs(at)}</h1>
 <p>CID <code class="whole" translate="no">${cid}</code></p>
 <p class="dim"><a href="?format=tar&amp;download=true">Download as .tar</a><a href="?format=car">Download as .car</a><a href="?format=json">View as JSON</a></p>
 <table class="list"><thead><tr><th scope="col">Name</th><th scope="col">CID</th><th scope="col">Size</th></tr></thead><tbody>
@@ -81,15 +81,42 @@ function row(at: Whereabouts, { name, cid, size, type }: DirectoryEntry): string
   const link = isLinkable(name) ? `<a href="${escaped(directoryUrl(at) + encodeName(name))}">${label}</a>` : label
   const text = spell(cid)
   const hash = `<a class="ipfs-hash" translate="no" ${cidLink(at, text, name)}>${shortCid(text)}</a>`
-  const kind = type === 'directory' ? 'd' : kindOf(name)
-  return `<tr${kind === undefined ? '' : ` class="${kind}"`}><td>${link}</td><td>${hash}</td><td>${size === undefined ? '' : inUnits(size)}</td></tr>\n`
+  const isFolder = type === 'directory'
+  const icon = `<svg aria-hidden="true"><use href="#${isFolder ? 'folder' : kindOf(name)}"/></svg>`
+  return `<tr${isFolder ? ' class="d"' : ''}><td>${icon}${link}</td><td>${hash}</td><td>${size === undefined ? '' : inUnits(size)}</td></tr>\n`
 }
 
-/** The class of its mark: what the name says that it is. */
-function kindOf(name: string): 'image' | 'video' | 'audio' | undefined {
-  const kind = typeByName(name)?.split('/', 1)[0]
-  return kind === 'image' || kind === 'video' || kind === 'audio' ? kind : undefined
+type Kind = keyof typeof icons
+
+const archive = /zip|gzip|tar|compressed|vnd\.ipld\.car/
+const code = /json|javascript|xml|html|css|wasm|yaml|toml/
+
+/** What the name says that it is. */
+function kindOf(name: string): Kind {
+  const type = typeByName(name) ?? ''
+  const [kind = ''] = type.split('/', 1)
+  if (kind === 'image' || kind === 'video' || kind === 'audio') return kind
+  if (archive.test(type)) return 'archive'
+  if (code.test(type)) return 'code'
+  return kind === 'text' || type === 'application/pdf' ? 'text' : 'file'
 }
+
+const sheet = 'M3 1.5h6.5L13 5v9.5H3zM9.5 1.5V5H13'
+/** Drawn in 16 by 16. */
+const icons = {
+  folder: 'M1.5 3.5h4.5l1.5 2h7v8h-13z',
+  file: sheet,
+  text: `${sheet}M5.5 8h5M5.5 10h5M5.5 12h3`,
+  code: `${sheet}M6.5 7.5 5 9.5l1.5 2M9.5 7.5l1.5 2-1.5 2`,
+  archive: `${sheet}M6 1.5v2M7 3.5v2M6 5.5v2M7 7.5v2`,
+  image: 'M1.5 2.5h13v11h-13zM2 11l4-4 3.5 3.5 2-2 3 3M10.5 5.5h1',
+  video: 'M1.5 3.5h13v9h-13zM6.5 6v4l3.5-2z',
+  audio: 'M6 12V3.5l7-1.5v8.5M6 12a2 1.5 0 1 1-4 0 2 1.5 0 0 1 4 0zM13 10.5a2 1.5 0 1 1-4 0 2 1.5 0 0 1 4 0z',
+} as const
+
+const symbols = `<svg hidden>${Object.entries(icons)
+  .map(([kind, path]) => `<symbol id="${kind}" viewBox="0 0 16 16"><path d="${path}"/></symbol>`)
+  .join('')}</svg>\n`
 
 const bottom = (count: number, bytes: number): string =>
   `</tbody></table>\n<footer>${count} ${count === 1 ? 'entry' : 'entries'}, ${inUnits(bytes)}</footer>\n${pageEnd}`

@@ -26,13 +26,13 @@ h1{font-size:1.2rem;margin:0 0 .5rem}h2{font-size:1rem;margin:1.5rem 0 .25rem}
 a{color:var(--link);text-decoration:none;unicode-bidi:isolate}a:hover,a:focus-visible{text-decoration:underline}
 p a,li a,dd a,pre a{text-decoration:underline}
 p{margin:.5rem 0}.dim,footer{color:var(--dim);font-size:.875rem}.dim a{margin-right:.75rem}
-code,.ipfs-hash,pre{font-family:ui-monospace,monospace;font-size:.85em}pre{white-space:pre-wrap;line-height:1.6}
+code,.ipfs-hash,pre{font-family:ui-monospace,monospace;font-size:.85em}pre{white-space:pre-wrap;line-height:1.6}pre .ipfs-hash{font-size:1em}
 .text{max-width:76ch;margin:1.5rem 0}.whole{user-select:all}.k{color:var(--key)}.s{color:var(--good)}.n{color:var(--warn)}
 table{width:100%;border-collapse:collapse;table-layout:fixed;margin:1rem 0}
 th{padding:.25rem;text-align:left;font-size:.875rem;font-weight:600;color:var(--dim)}
 td{padding:.5rem .25rem;border-top:1px solid var(--line);vertical-align:top}
 .list tbody tr:hover td{background:var(--hover)}
-.list td+td,.list th+th{width:8rem;color:var(--dim)}.list td+td+td,.list th+th+th{width:6rem;text-align:right;white-space:nowrap}
+.list td+td,.list th+th{width:9.5rem;color:var(--dim)}.list td+td+td,.list th+th+th{width:6rem;text-align:right;white-space:nowrap}
 .list svg{width:1.15em;height:1.15em;margin-right:.5em;vertical-align:-.2em;fill:none;stroke:var(--dim);stroke-width:1.5;stroke-linejoin:round}
 .list .d svg{fill:var(--link);fill-opacity:.25;stroke:var(--link)}.d td:first-child::after{content:"/";color:var(--dim)}
 input,select,button,.pick{font:inherit;color:inherit;background:var(--paper);border:1px solid var(--dim);border-radius:.35rem;padding:.4rem .7rem}

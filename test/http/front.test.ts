@@ -1,9 +1,12 @@
 // What a server of its own answers besides content: the first page for people and programs, its icon, and robots.txt.
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
+import { rm, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { Script } from 'node:vm'
-import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { parseConfig } from '../../src/gateway.ts'
+import { fetchAll, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 
 const cid = 'bafkqaaa'
 const people = { accept: 'text/html,application/xhtml+xml,application/xml;q=0.9,*/*;q=0.8' }
@@ -43,6 +46,33 @@ describe('front page', () => {
     assert.equal(json.headers['content-type'], 'application/json')
   })
 
+  test('name and logo → on the page, as the icon, in the JSON', async () => {
+    const folder = await tempFolder()
+    const logo = join(folder, 'logo.svg')
+    const svg = '<svg xmlns="http://www.w3.org/2000/svg"><script>1</script></svg>'
+    await writeFile(logo, svg)
+    const own = await startGateway({ config: { name: 'Gateway of <Example>', logo } })
+    try {
+      const html = (await fetchAll(`${own.url}/`, people)).body.toString()
+      assert.match(
+        html,
+        /<title>Gateway of &lt;Example&gt;<\/title>[\s\S]*<h1[^>]*><img src="\/favicon\.svg"[^>]*>Gateway of &lt;Example&gt;<\/h1>/,
+      )
+      const icon = await fetchAll(`${own.url}/favicon.svg`)
+      assert.deepEqual([icon.body.toString(), icon.headers['content-type']], [svg, 'image/svg+xml'])
+      assert.match(String(icon.headers['content-security-policy']), /^default-src 'none'.*sandbox$/)
+      assert.equal(
+        (JSON.parse((await fetchAll(`${own.url}/`)).body.toString()) as { title: string }).title,
+        'Gateway of <Example>',
+      )
+    } finally {
+      await own.close()
+      await rm(folder, { recursive: true })
+    }
+    for (const wrong of [join(folder, 'gone.svg'), 'README.md'])
+      assert.throws(() => parseConfig({ logo: wrong }), /logo: .*expected an existing \.svg/)
+  })
+
   test('policy: own scripts by hash, nothing external', async () => {
     const { headers, body } = await fetchAll(`${open.url}/`, people)
     const html = body.toString()
@@ -50,7 +80,7 @@ describe('front page', () => {
     assert.doesNotMatch(policy, /unsafe|https?:/)
     for (const [, , text = ''] of html.matchAll(/<(style|script)>(.*?)<\/\1>/gs))
       assert.ok(policy.includes(hashOf(text)), text.slice(0, 40))
-    assert.doesNotMatch(html, /<(script|style)\s|\son\w+="|\sstyle="|src="/)
+    assert.doesNotMatch(html, /<(script|style)\s|\son\w+="|\sstyle="|src="(?!\/favicon\.svg")/)
     for (const [, href = ''] of html.matchAll(/<link[^>]*href="([^"]*)"/g)) assert.ok(href.startsWith('/'), href)
     // The field leads to another origin here, and a browser holds the policy against the redirect, too.
     assert.match(policy, /form-action 'self' \*\.ipfs\.gw\.example:\* \*\.ipns\.gw\.example:\*;/)

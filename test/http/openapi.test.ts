@@ -1,15 +1,19 @@
 // GET /openapi.json as a client reads it: its form, its examples against its own schemas, and the statuses we answer with.
 import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
 import { readdirSync, readFileSync } from 'node:fs'
+import { rm, writeFile } from 'node:fs/promises'
 import { request } from 'node:http'
+import { join } from 'node:path'
 import { after, before, describe, it } from 'node:test'
+import { promisify } from 'node:util'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import type { FailureKind } from '../../src/core/failure.ts'
 import { addStatuses, anyStatuses, readStatuses } from '../../src/http/openapi/problems.ts'
 import { table } from '../../src/http/wire/problem.ts'
 import { builtIn } from '../../src/schemas/checks.ts'
 import { multipart, post } from '../support/adding.ts'
-import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
+import { fetchAll, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 
 type Json = { readonly [name: string]: Json } & { readonly $ref?: string }
 
@@ -26,6 +30,8 @@ const expecting = (url: string) =>
     })
     asked.once('error', reject).end()
   })
+
+const unescaped = (text: string): string => text.replaceAll('&quot;', '"').replaceAll('&amp;', '&')
 
 describe('GET /openapi.json', () => {
   let at: TestGateway
@@ -79,7 +85,23 @@ describe('GET /openapi.json', () => {
     assert.equal(page.headers.get('content-type'), 'text/html; charset=utf-8')
     assert.equal(page.headers.get('vary'), 'Accept')
     assert.match(page.headers.get('content-security-policy') ?? '', /^default-src 'none'/)
-    assert.match(text, /<h2 [^>]*><code>POST \/add<\/code><\/h2>/)
+    assert.match(text, /<span class="method post">POST<\/span><code>\/add<\/code>/)
+    // Each operation has an example that can be pasted.
+    const examples = [...text.matchAll(/<pre id="[^"]+">(curl [^<]+)<\/pre>/g)].map(([, one = '']) => unescaped(one))
+    assert.equal(examples.length, text.split('class="method').length - 1)
+    const folder = await tempFolder()
+    try {
+      await writeFile(join(folder, 'file.json'), '{"a":"file"}')
+      for (const example of examples) {
+        const command = example.replace('curl ', 'curl -s -o /dev/null -w "%{http_code}" ')
+        const environment = { ...process.env, GATEWAY: at.url, TOKEN: 'token' }
+        const { stdout } = await promisify(execFile)('sh', ['-c', command], { cwd: folder, env: environment })
+        // The content of the examples is not here: what is asked is understood.
+        assert.match(stdout, /^(?:200|30\d|404)$/, example)
+      }
+    } finally {
+      await rm(folder, { recursive: true })
+    }
     assert.match(text, /<dt><code>dag-scope \(query\)<\/code><\/dt><dd>[^<]+ One of <code>block<\/code>/)
     assert.match(text, /<dt><code>416<\/code><\/dt><dd>The range begins behind the end; <code>Content-Range<\/code>/)
     for (const path of Object.keys(document['paths'] ?? {})) assert.ok(text.includes(path), path)

@@ -61,6 +61,7 @@ before(async () => {
     'sub/picture.svg': text('<svg xmlns="http://www.w3.org/2000/svg"><script>1</script></svg>'),
     'sub/paper.pdf': text('%PDF-1.7'),
     'sub/<img src=x>.txt': text('x'),
+    'sub/read.md': text('# Ü <b>not bold</b>'),
     '404.html': text('<p>not here'),
     '410.html': text('<p>gone'),
     '451.html': text('<p>not allowed'),
@@ -241,7 +242,7 @@ describe('directories', () => {
     })
   test('HAMT listing → sorted', async () => {
     const html = body(await get(`/ipfs/${hamt}/`))
-    const names = [...html.matchAll(/<tr><td><a href="[^"]+">([^<]+)/g)].map(([, name]) => name)
+    const names = [...html.matchAll(/<\/svg><a href="[^"]+">([^<]+)/g)].map(([, name]) => name)
     assert.deepEqual(
       names,
       Array.from({ length: 1500 }, (_, index) => `n${index}`),
@@ -279,6 +280,27 @@ describe('directories', () => {
     }
     const both = await get(`/ipfs/${bare}/`, { Accept: 'text/html, application/json;q=0.9' })
     assert.match(String(both.headers['content-type']), /html/)
+  })
+})
+
+describe('Markdown', () => {
+  test('text page for browsers, the file for others', async () => {
+    const path = `/ipfs/${site}/sub/read.md`
+    const answer = await get(path, asBrowser)
+    assert.equal(answer.headers['content-type'], 'text/html; charset=utf-8')
+    assert.match(String(answer.headers['content-security-policy']), /^default-src 'none'/)
+    assert.match(body(answer), /<pre class="text"># Ü &lt;b&gt;not bold&lt;\/b&gt;<\/pre>/)
+    const plain = await get(path)
+    assert.deepEqual(
+      [body(plain), plain.headers['content-type']],
+      ['# Ü <b>not bold</b>', 'text/markdown; charset=utf-8'],
+    )
+    for (const one of [answer, plain]) assert.match(String(one.headers['vary']), /Accept/)
+    assert.notEqual(answer.headers['etag'], plain.headers['etag'])
+    assert.equal(body(await get(`${path}?download=true`, asBrowser)), '# Ü <b>not bold</b>')
+    // Also behind an answer to another client.
+    const again = await get(path, { ...asBrowser, 'If-None-Match': String(answer.headers['etag']) })
+    assert.equal(again.status, 304)
   })
 })
 

@@ -48,7 +48,15 @@ describe('what visitors see', { timeout: 300_000 }, () => {
     })
     closing.push(at.close)
     const form = new FormData()
-    for (const name of ['a.png', 'b.mp4', 'c.mp3', 'd.txt', 'folder/e.txt', `a-long-name-${'x'.repeat(120)}.bin`])
+    for (const name of [
+      'a.png',
+      'b.mp4',
+      'c.mp3',
+      'd.txt',
+      'folder/e.txt',
+      'f.md',
+      `a-long-name-${'x'.repeat(120)}.bin`,
+    ])
       form.append('data', new Blob([name]), name)
     const added = await fetch(`${at.url}/add?wrap=true`, { method: 'POST', body: form })
     const { cids } = (await added.json()) as { cids: string[] }
@@ -76,6 +84,7 @@ describe('what visitors see', { timeout: 300_000 }, () => {
     ['a listing', () => `${paths['small']}/`, 200, /Index of[\s\S]*b\.mp4/],
     ['a sharded listing', () => `${paths['large']}/`, 200, /Index of/],
     ['a document', () => paths['document'], 200, /A dag-json document/],
+    ['Markdown', () => `${paths['small']}/f.md`, 200, /f\.md/],
     ['400', () => '/ipfs/nonsense', 400, /not a CID/],
     ['404 of a path', () => `${paths['small']}/nothing`, 404, /proved not to exist[\s\S]*abuse@gw\.example/],
     ['404', () => paths['absent'], 404, /has this content[\s\S]*abuse@gw\.example/],

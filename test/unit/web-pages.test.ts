@@ -9,7 +9,7 @@ import { problemPage, problemText } from '../../src/http/wire/problem-page.ts'
 import { documentEtag, documentPage } from '../../src/web/document-page.ts'
 import { inUnits, listingEtag, listingPage, mostSorted } from '../../src/web/listing.ts'
 import { pagePolicy, shown } from '../../src/web/page.ts'
-import { breadcrumbs, cidLink, encodeName, type Whereabouts } from '../../src/web/urls.ts'
+import { breadcrumbs, cidLink, encodeName, shortCid, type Whereabouts } from '../../src/web/urls.ts'
 import { addCbor, type BlockMap } from '../support/fixtures.ts'
 
 const root = CID.parse('bafybeigdyrzt5sfp7udm7hu76uh7y26nf3efuylqabf3oclgtqy55fbzdi')
@@ -45,7 +45,7 @@ async function* from(entries: Iterable<DirectoryEntry>) {
 const page = async (entries: Iterable<DirectoryEntry>, where = at): Promise<string> =>
   Buffer.concat(await Array.fromAsync(listingPage(where, root, from(entries)))).toString()
 const namesIn = (html: string): string[] =>
-  [...html.matchAll(/<tr[^>]*><td>(?:<a href="[^"]*">)?([^<]*)/g)].map(([, name]) => name as string)
+  [...html.matchAll(/<tr[^>]*><td>(?:<svg.*?<\/svg>)?(?:<a href="[^"]*">)?([^<]*)/g)].map(([, name]) => name as string)
 
 describe('listing page', () => {
   test('links names, CIDs, path and parent, on a shared host', async () => {
@@ -53,7 +53,7 @@ describe('listing page', () => {
     assert.ok(html.includes('Index of'))
     assert.ok(
       html.includes(
-        `/ipfs/<a href="/ipfs/${root}">${root}</a>/<a href="/ipfs/${root}/%C4%85">ą</a>/<a href="/ipfs/${root}/%C4%85/%C4%99">ę</a>`,
+        `/ipfs/<a href="/ipfs/${root}" title="${root}">${shortCid(String(root))}</a>/<a href="/ipfs/${root}/%C4%85">ą</a>/<a href="/ipfs/${root}/%C4%85/%C4%99">ę</a>`,
       ),
     )
     assert.ok(html.includes(`<a href="/ipfs/${root}/%C4%85/%C4%99/..">..</a>`))
@@ -68,15 +68,16 @@ describe('listing page', () => {
     assert.equal(html.split(`<code class="whole" translate="no">${root}</code>`).length, 2)
     for (const head of ['Name', 'CID', 'Size']) assert.ok(html.includes(`<th scope="col">${head}</th>`), head)
     assert.match(html, />Download as \.tar<.*>Download as \.car<.*>View as JSON</)
-    const kinds = [...html.matchAll(/<tr(?: class="(\w+)")?><td><a href="[^"]*">([^<.]+)/g)]
+    const kinds = [...html.matchAll(/<use href="#(\w+)"\/><\/svg><a href="[^"]*">([^<.]+)/g)]
+    for (const [, kind] of kinds) assert.ok(html.includes(`<symbol id="${kind}"`), kind)
     assert.deepEqual(
       kinds.map(([, kind, name]) => [name, kind]),
       [
-        ['a', 'd'],
+        ['a', 'folder'],
         ['b', 'image'],
         ['c', 'video'],
         ['d', 'audio'],
-        ['e', undefined],
+        ['e', 'text'],
       ],
     )
   })
@@ -207,10 +208,12 @@ describe('document page', () => {
     const html = String(
       await documentPage(at, entity({ '<k>': '<v>', n: [1, null, true], f: file, b: new Uint8Array([1, 2]) })),
     )
-    assert.ok(html.includes('&quot;&lt;k&gt;&quot;: &quot;&lt;v&gt;&quot;'))
+    assert.ok(
+      html.includes('<span class="k">&quot;&lt;k&gt;&quot;</span>: <span class="s">&quot;&lt;v&gt;&quot;</span>'),
+    )
     assert.ok(html.includes(`<a class="ipfs-hash" href="/ipfs/${file}">${file}</a>`))
     assert.ok(html.includes('bytes(AQI)'))
-    assert.match(html, /: \[\n {4}1,\n {4}null,\n {4}true\n {2}\]/)
+    assert.match(html.replaceAll(/<[^>]*>/g, ''), /: \[\n {4}1,\n {4}null,\n {4}true\n {2}\]/)
     assert.ok(html.endsWith('</html>\n'))
   })
   test('dag-json → escapes and bytes decoded', async () => {
@@ -229,7 +232,7 @@ describe('document page', () => {
     const words = Array.from({ length: 6000 }, (_, index) => `é𝄞${index}`)
     const html = String(await documentPage(at, entity(words)))
     const shown = html.slice(html.indexOf('<pre translate="no">') + 20, html.indexOf('</pre>'))
-    assert.deepEqual(JSON.parse(shown.replaceAll('&quot;', '"')), words)
+    assert.deepEqual(JSON.parse(shown.replaceAll(/<[^>]*>/g, '').replaceAll('&quot;', '"')), words)
   })
   test('large or deep → shown in part', async () => {
     const wide = await documentPage(at, entity(Array.from({ length: 200_000 }, (_, index) => index)))
@@ -238,7 +241,7 @@ describe('document page', () => {
     let deep: unknown = 1
     for (let index = 0; index < 500; index++) deep = [deep]
     const cut = String(await documentPage(at, entity([deep, 2])))
-    assert.match(cut, /…\n[ \]\n]+,\n {2}2\n\]<\/pre>/)
+    assert.match(cut.replaceAll(/<\/?span[^>]*>/g, ''), /…\n[ \]\n]+,\n {2}2\n\]<\/pre>/)
   })
   test('ETag covers template and document', () => {
     assert.match(documentEtag(root), new RegExp(`^"DagIndex-[0-9a-f]+_CID-${root}"$`))

@@ -1,5 +1,7 @@
 // What a visitor finds who asks for no content: `root:`, the first page, and `contact:`, who
 // answers for this gateway.
+import { statSync } from 'node:fs'
+import { extname } from 'node:path'
 import { z } from 'zod'
 import { contentPath } from '../values/content-path.ts'
 
@@ -35,3 +37,32 @@ export const contact = z
   })
   .optional()
   .describe('Who answers for this gateway: an e-mail address or the address of a page, shown on its pages.')
+
+/** Types of a logo, by the ending of its file. */
+export const logoTypes: Readonly<Record<string, string>> = {
+  '.svg': 'image/svg+xml',
+  '.png': 'image/png',
+  '.jpg': 'image/jpeg',
+  '.webp': 'image/webp',
+}
+const maxLogoBytes = 256 * 1024
+
+const isLogo = (file: string): boolean =>
+  extname(file).toLowerCase() in logoTypes &&
+  (statSync(file, { throwIfNoEntry: false })?.size ?? maxLogoBytes + 1) <= maxLogoBytes
+
+export const name = z
+  .string()
+  .trim()
+  .min(1)
+  .max(80)
+  .default('IPFS gateway')
+  .describe('The name of this gateway on its first page.')
+
+export const logo = z
+  .string()
+  .refine(isLogo, `expected an existing ${Object.keys(logoTypes).join(', ')} file of at most 256 KiB`)
+  .optional()
+  .describe(
+    'A picture of the operator, for the first page and as the icon of the site. Relative to where the gateway is started.',
+  )

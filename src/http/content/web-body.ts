@@ -2,6 +2,7 @@
 // documents, and redirects.
 import { listDirectory } from '../../content/directory.ts'
 import type { ContentPath, Entity, Resolution } from '../../content/entity.ts'
+import { readFile } from '../../content/file.ts'
 import { etagOf, type Representation } from '../../content/representation.ts'
 import type { ResolveOptions } from '../../content/resolve.ts'
 import { symlinkTarget } from '../../content/resolve.ts'
@@ -10,8 +11,10 @@ import type { Session } from '../../retrieval/session.ts'
 import { documentEtag, documentPage, hasPage } from '../../web/document-page.ts'
 import { fileType } from '../../web/file-type.ts'
 import { listingEtag, listingPage } from '../../web/listing.ts'
+import { typeByName } from '../../web/media-types.ts'
 import { pagePolicy } from '../../web/page.ts'
 import { type Served, type SiteRequest, serveSite } from '../../web/site.ts'
+import { textEtag, textPage } from '../../web/text-page.ts'
 import { directoryUrl, joined, type Whereabouts } from '../../web/urls.ts'
 import type { AboutBody } from '../codings/compressible.ts'
 import type { RequestTarget } from '../wire/request-target.ts'
@@ -68,7 +71,7 @@ export async function answerOnWeb(
   resolving: ResolveOptions,
   options: BodyOptions,
 ): Promise<WebAnswer> {
-  const { path, place, target, negotiated } = request
+  const { path, place, target } = request
   const wanted = listingWanted(request)
   const site = { path, listing: wanted, hasSlash: place.path.endsWith('/'), own: place.own, search: target.search }
   const served = await serveSite(session, site, resolving)
@@ -105,10 +108,8 @@ export async function answerOnWeb(
     case 'data': {
       const etag = etagOf(entity.cid)
       if (!hasPage(entity)) return found({ etag }, () => document(entity))
-      const wantsPage = negotiated.as === 'file' && qualityOf(request.accept, 'text/html') > 0 && !isDownload(target)
-      if (!wantsPage) return found({ etag, varies: true }, () => document(entity))
-      const tags = { etag: documentEtag(entity.cid), cacheControl: listingCacheControl, varies: true }
-      return found(tags, async () => ({
+      if (!wantsPage(request)) return found({ etag, varies: true }, () => document(entity))
+      return found({ ...pageTags, etag: documentEtag(entity.cid) }, async () => ({
         ...inMemory(await documentPage(at, entity, session.giveWay), html),
         ranges: false,
         policy: pagePolicy,
@@ -116,10 +117,30 @@ export async function answerOnWeb(
     }
     case 'file': {
       const name = target.query.get('filename') ?? resolution.path.segments.at(-1) ?? ''
+      // A browser that opens Markdown gets its text in a page, every other client the file.
+      if (typeByName(name) === markdown) {
+        if (wantsPage(request))
+          return found({ ...pageTags, etag: textEtag(entity.cid) }, () => text(session, entity, name))
+        // Not in the response cache, which knows no Accept.
+        const plain = () => fileBody(session, entity, fileType(name), options)
+        return found({ etag: etagOf(entity.cid), varies: true }, plain)
+      }
       const about = { type: fileType(name).byName, size: entity.size }
       return found({ etag: etagOf(entity.cid), ...about }, () => file(session, entity, name, options))
     }
   }
+}
+
+const pageTags: Omit<WebTags, 'etag'> = { cacheControl: listingCacheControl, varies: true }
+const markdown = 'text/markdown'
+
+const wantsPage = ({ negotiated, accept, target }: WebRequest): boolean =>
+  negotiated.as === 'file' && qualityOf(accept, 'text/html') > 0 && !isDownload(target)
+
+/** The file is read as it is sent: of any size, with nothing kept. */
+function text(session: Session, entity: Entity, name: string): Content {
+  const read = () => textPage(name, entity.cid, readFile(session, entity))
+  return { type: html, size: undefined, ranges: false, policy: pagePolicy, read }
 }
 
 const indexName = 'index.html'

@@ -1,7 +1,7 @@
 // The description as an HTML page: the representation of /openapi.json for browsers. Made from the
 // same document, so that both agree.
 import { escaped, pageEnd, pageTop } from '../../web/page.ts'
-import type { Json } from './words.ts'
+import { aCid, aName, type Json } from './words.ts'
 
 type Part = { readonly [name: string]: unknown }
 
@@ -18,24 +18,19 @@ export function openApiPage(document: Json): string {
       return operation === undefined ? [] : [{ path, method, operation: partOf(operation), item: partOf(item) }]
     }),
   )
-  const names = operations.map(({ method, path }) => `${method.toUpperCase()} ${path}`)
   return [
     pageTop(`${wordOf(info['title'])}: the API`),
     `<h1>The API of this gateway</h1>
-<p>${words(info['summary'])} Every path answers HEAD where it answers GET.</p>
+<p>${words(info['summary'])} Every path answers HEAD where it answers GET. The examples are for a shell in which <code>GATEWAY</code> is the address of this gateway, such as <code>http://127.0.0.1:8080</code>.</p>
 <p class="dim"><a href="?format=json">View as JSON (OpenAPI ${escaped(wordOf(document['openapi']))})</a></p>
-<ul>${names.map((name) => `<li><a href="#${anchorOf(name)}"><code>${escaped(name)}</code></a></li>`).join('')}</ul>
 `,
-    ...operations.map(({ path, method, operation, item }, at) =>
-      section({ name: names[at] ?? '', path: base + path, method, operation, item, document }),
-    ),
+    ...operations.map((one) => section({ ...one, path: base + one.path, document })),
     `<footer>Version ${escaped(wordOf(info['version']))} of the interface</footer>\n`,
     pageEnd,
   ].join('')
 }
 
 type Described = {
-  readonly name: string
   readonly path: string
   readonly method: string
   readonly operation: Part
@@ -43,22 +38,60 @@ type Described = {
   readonly document: Json
 }
 
-function section({ name, path, method, operation, item, document }: Described): string {
+function section({ path, method, operation, item, document }: Described): string {
   const resolved = (one: unknown): Part => target(document, one)
   const parameters = [...listOf(item['parameters']), ...listOf(operation['parameters'])].map(resolved)
   const sent = partOf(partOf(resolved(operation['requestBody'])['content'])['multipart/form-data'])
   const fields = Object.entries(partOf(resolved(sent['schema'])['properties']))
   const answers = Object.entries(partOf(operation['responses']))
   const isOpen = operation['security'] === undefined
-  return `<h2 id="${anchorOf(name)}"><code>${escaped(method.toUpperCase())} ${escaped(path)}</code></h2>
-<p>${words(operation['summary'])}.${isOpen ? '' : ' Needs a token: <code>Authorization: Bearer …</code> or <code>X-Auth-Token</code>.'}</p>
-${definitions('It takes', [
-  ...parameters.map((one) => [`${wordOf(one['name'])} (${wordOf(one['in'])})`, described(one)] as const),
-  ...fields.map(([field, one]) => [`${field} (a part of the form)`, described(partOf(one))] as const),
-])}${definitions(
+  // A link to what lies in a fold opens it.
+  return `<details class="fold"><summary><h2><span class="method ${method}">${method.toUpperCase()}</span><code>${escaped(path)}</code> <span>${words(operation['summary'])}</span></h2></summary>
+<pre id="${anchorOf(`${method} ${path}`)}">${escaped(exampleOf({ method, path, parameters, isUpload: fields.length > 0, needsToken: !isOpen }))}</pre>
+${isOpen ? '' : '<p>Needs a token: <code>Authorization: Bearer …</code> or <code>X-Auth-Token</code>.</p>\n'}${definitions(
+  'It takes',
+  [
+    ...parameters.map((one) => [`${wordOf(one['name'])} (${wordOf(one['in'])})`, described(one)] as const),
+    ...fields.map(([field, one]) => [`${field} (a part of the form)`, described(partOf(one))] as const),
+  ],
+)}${definitions(
   'It answers',
   answers.map(([status, one]) => [status, described(resolved(one))] as const),
-)}`
+)}</details>
+`
+}
+
+type Example = {
+  readonly method: string
+  readonly path: string
+  readonly parameters: readonly Part[]
+  readonly isUpload: boolean
+  readonly needsToken: boolean
+}
+
+/** What stands for the parameters of a path, and for those that have to be there. */
+const samples: Readonly<Record<string, string>> = {
+  hash: aCid,
+  path: 'readme.txt',
+  name: aName,
+  arg: aCid,
+  uri: `ipfs://${aCid}`,
+}
+
+/** A command that can be pasted. */
+function exampleOf({ method, path, parameters, isUpload, needsToken }: Example): string {
+  const filled = path.replaceAll(/\{(\w+)\}/g, (_all, name: string) => samples[name] ?? name)
+  const wanted = parameters.filter(
+    (one) => one['in'] === 'query' && (one['required'] === true || one['name'] === 'arg'),
+  )
+  const query = wanted.map((one) => `${wordOf(one['name'])}=${samples[wordOf(one['name'])] ?? '…'}`).join('&')
+  return [
+    'curl',
+    ...(method === 'get' || isUpload ? [] : ['-X', method.toUpperCase()]),
+    ...(needsToken ? ['-H "Authorization: Bearer $TOKEN"'] : []),
+    ...(isUpload ? [`-F ${path.includes('/api/v0/') ? 'file' : 'data'}=@file.json`] : []),
+    `"$GATEWAY${filled}${query === '' ? '' : `?${query}`}"`,
+  ].join(' ')
 }
 
 /** Appends the allowed values to the description. */

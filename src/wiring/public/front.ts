@@ -1,7 +1,10 @@
 // Assembles the front: limits, hosts, the fast path, and the routes of the public address.
+import { readFileSync } from 'node:fs'
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import { extname } from 'node:path'
 import type { Router } from 'express'
 import { version } from '../../config/package.ts'
+import { logoTypes } from '../../config/sections/front.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Route } from '../../http/add/add.ts'
 import { createApp } from '../../http/app.ts'
@@ -106,6 +109,8 @@ export function wireFront(
     ownRoutes: createFrontRoutes({
       version,
       root: config.root,
+      name: config.name,
+      logo: logoOf(config.logo),
       contact: config.contact,
       ...uploads,
       subdomainHosts: Object.entries(config.hosts).flatMap(([host, one]) => (one.subdomains ? [host] : [])),
@@ -155,3 +160,8 @@ const ownerIsGone = (): Failure =>
     source: 'ours',
     retryAfterMs: 1000,
   })
+
+const logoOf = (file: string | undefined) =>
+  file === undefined
+    ? undefined
+    : { bytes: readFileSync(file), type: logoTypes[extname(file).toLowerCase()] ?? 'application/octet-stream' }
