@@ -255,7 +255,7 @@ describe('reload: negative cache', () => {
   })
 
   test('new upstream may have it → asked again', async () => {
-    const notFound = { first: '50s' }
+    const notFound = { initialTtl: '50s' }
     const { get, reload } = await start({ retrieval: { negativeCache: notFound, backgroundSearch: 0 } })
     const other = await another()
     upstream.fault = { kind: 'notFound' }
