@@ -38,7 +38,7 @@ async function world(
   const gateway = keep(
     await startGateway({
       upstreams: Object.entries(upstreams).map(([name, { url }]) => ({ name, url, ...options })),
-      config: { cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }], hot: { maxBytes: 0 } } },
+      config: { cache: { tiers: [{ use: 'memory', maxBytes: '64MiB' }], responses: { maxBytes: 0 } } },
     }),
   )
   return { file, upstreams, gateway }
@@ -86,8 +86,8 @@ describe(`${largeMib} MiB from upstreams of 2 MB a second`, () => {
     await read(gateway, file)
   })
 
-  test('connections: 1 → each upstream has one question at a time', async () => {
-    const { gateway, file, upstreams } = await world({ one: honest, two: honest }, { connections: 1 })
+  test('maxConnections: 1 → each upstream has one question at a time', async () => {
+    const { gateway, file, upstreams } = await world({ one: honest, two: honest }, { maxConnections: 1 })
     await read(gateway, file)
     // The socket of an answer that was given up may be open there still.
     for (const one of Object.values(upstreams)) assert.ok(one.mostAtOnce <= 2, `${one.mostAtOnce}`)
