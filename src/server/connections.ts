@@ -46,7 +46,7 @@ export interface Connections {
 }
 
 /** Named as in `limits`. */
-export type ConnectionLimit = 'connections' | 'connectionsPerClient'
+export type ConnectionLimit = 'maxConnections' | 'maxConnectionsPerClient'
 
 export type ConnectionTally = { ended: number; refused: number }
 
@@ -83,8 +83,8 @@ export function createConnections(
   const all = new Set<Open>()
   const clients = new Map<string, Set<Open>>()
   let limits = first
-  const tally = { connections: { ended: 0, refused: 0 }, connectionsPerClient: { ended: 0, refused: 0 } }
-  const inAll = (what: keyof ConnectionTally) => tally.connections[what] + tally.connectionsPerClient[what]
+  const tally = { maxConnections: { ended: 0, refused: 0 }, maxConnectionsPerClient: { ended: 0, refused: 0 } }
+  const inAll = (what: keyof ConnectionTally) => tally.maxConnections[what] + tally.maxConnectionsPerClient[what]
 
   function setOf(client: string): Set<Open> {
     let set = clients.get(client)
@@ -153,9 +153,9 @@ export function createConnections(
   /** The limit that is reached; undefined if there is capacity, or was made. */
   function reached(clientSet: Set<Open> | undefined): ConnectionLimit | undefined {
     const comes = { clientSet }
-    if (clientSet && clientSet.size >= limits.perClient && !makeRoom(clientSet, 'connectionsPerClient', comes))
-      return 'connectionsPerClient'
-    return all.size >= limits.most && !makeRoom(all, 'connections', comes) ? 'connections' : undefined
+    if (clientSet && clientSet.size >= limits.perClient && !makeRoom(clientSet, 'maxConnectionsPerClient', comes))
+      return 'maxConnectionsPerClient'
+    return all.size >= limits.most && !makeRoom(all, 'maxConnections', comes) ? 'maxConnections' : undefined
   }
 
   const connections: Connections = {

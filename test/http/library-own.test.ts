@@ -226,14 +226,18 @@ describe("program's own backends", () => {
       () => createGateway(said({ pinning: {} }), { tiers: [new MapTier('memory')] }),
       /option tiers\[0\]: "memory" is used twice/,
     ],
-    ['fewer providers than confirm', () => createGateway(said()), /pinning.confirm: .*expected at most 1, the number/],
     [
-      'fewer providers than confirm, in a parsed one',
+      'fewer providers than minConfirmations',
+      () => createGateway(said()),
+      /pinning.minConfirmations: .*expected at most 1, the number/,
+    ],
+    [
+      'fewer providers than minConfirmations, in a parsed one',
       () =>
         createGateway(parseConfig(said({ pinning: { minConfirmations: 3, providers: [] } })), {
           providers: [new MapProvider()],
         }),
-      /pinning.confirm: .*expected at most 1, the number/,
+      /pinning.minConfirmations: .*expected at most 1, the number/,
     ],
     [
       'providers beside thin mode',

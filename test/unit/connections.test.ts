@@ -56,7 +56,7 @@ test('all connections busy → next refused until one closes', () => {
   for (const socket of busy) assert.ok(connections.admit(socket))
   assert.equal(connections.admit(madeConnection('late')), false)
   assert.deepEqual([connections.size, connections.refused, connections.ended], [100, 1, 0])
-  assert.deepEqual(connections.tally.connections, { ended: 0, refused: 1 })
+  assert.deepEqual(connections.tally.maxConnections, { ended: 0, refused: 1 })
   busy[3]?.destroy()
   assert.ok(connections.admit(madeConnection('late')))
   // Idle ones behind many that are busy are found after some looks.
@@ -74,7 +74,7 @@ test('limit per client is configurable; trusted proxies are exempt', () => {
     connections.admit(first) && connections.admit(madeConnection('a')) && connections.admit(madeConnection('a')),
   )
   assert.deepEqual([connections.size, first.gone], [2, true], 'the oldest makes room')
-  assert.deepEqual(connections.tally.connectionsPerClient, { ended: 1, refused: 0 })
+  assert.deepEqual(connections.tally.maxConnectionsPerClient, { ended: 1, refused: 0 })
   for (let count = 0; count < 6; count++) assert.ok(connections.admit(madeConnection('proxy', true)))
   assert.equal(connections.size, 8)
   connections.set(limitsOf(10, 4))
@@ -101,7 +101,7 @@ test('new connections are not evicted as idle; next gets 503', () => {
   const third = Array.from({ length: 8 }, () => made('third'))
   assert.equal(third.filter((one) => connections.admit(one)).length, 6)
   assert.equal(told(third).length, 2, 'those that were refused')
-  assert.deepEqual([connections.size, connections.tally.connections], [20, { ended: 6, refused: 2 }])
+  assert.deepEqual([connections.size, connections.tally.maxConnections], [20, { ended: 6, refused: 2 }])
 
   clock.spend(1000)
   const before = told(first).length

@@ -137,7 +137,7 @@ describe('slow upload', () => {
       ['slow'],
     )
     assert.match(String(gone[0]?.signal.reason), /less than 8192 bytes a second while 1 wait for a slot/)
-    assert.equal(gone[0]?.signal.reason.kind, 'slow')
+    assert.equal(gone[0]?.signal.reason.kind, 'upload-too-slow')
   })
 
   it('more waiting → higher minimum rate; slowest ends first', async () => {

@@ -61,7 +61,7 @@ describe('upload timeouts', () => {
     assert.equal(upload.isOver(), false)
     await upload.sends(0, 3)
     const { failure } = await upload.settled
-    assert.equal(failure?.kind, 'slow')
+    assert.equal(failure?.kind, 'upload-too-slow')
     assert.match(failure?.message ?? '', /no data for 30000 ms/)
   })
 
@@ -73,7 +73,7 @@ describe('upload timeouts', () => {
       for (let second = 0; second < 3; second++) await upload.sends(bytes, 1)
       const { failure } = await upload.settled
       assert.match(failure?.message ?? '', /less than 1024 bytes a second/)
-      assert.equal(failure?.kind, 'slow')
+      assert.equal(failure?.kind, 'upload-too-slow')
     })
 
   it('slow but above the minimum → continues', async () => {

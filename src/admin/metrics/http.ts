@@ -199,7 +199,7 @@ const connectionMetrics = (server: ServerParts): readonly Reading[] => {
       name: 'cidgate_connections_refused_total',
       labels: ['limit'],
       kind: 'counter',
-      help: 'Connections that were answered with 503 and closed, because all were busy, by the setting that was reached: connections or connectionsPerClient.',
+      help: 'Connections that were answered with 503 and closed, because all were busy, by the setting that was reached: maxConnections or maxConnectionsPerClient.',
       read: byLimit('refused'),
     },
     {
