@@ -344,7 +344,7 @@ describe('reload: counters', () => {
   test('connection, refusal and malformed-request counts continue', async () => {
     const { url, counters, admin, reload } = await start({ limits: { maxConnections: 1, maxConnectionsPerClient: 2 } })
     const to = { port: Number(new URL(url).port), host: '127.0.0.1' }
-    const refused = 'cidgate_connections_refused_total{limit="connections"}'
+    const refused = 'cidgate_connections_refused_total{limit="maxConnections"}'
     const unread = 'cidgate_http_requests_total{route="none",method="other",status="400",source="none"}'
     for (let turn = 1; turn < 3; turn++) {
       const busy = connect(to)
