@@ -344,7 +344,8 @@ describe('accepted upload not at every provider', () => {
       assert.equal((await add(three)).status, 200)
       await until(() => down.asked === 1)
       await one.close()
-      for (let looks = 0; looks < 20; looks++, await sleep(5)) assert.equal(down.pins, 1)
+      // Where the one that asked is the one that left, another asks again.
+      for (let looks = 0; looks < 20; looks++, await sleep(5)) assert.ok(down.asked <= 1)
     } finally {
       for (const adding of [two, three]) await adding.close()
     }
