@@ -147,7 +147,7 @@ describe('alerts', () => {
     ],
     CidgateUploadsFail: [
       [
-        [`cidgate_uploads_total{${instance},outcome="broken"}`, '0+3x120'],
+        [`cidgate_uploads_total{${instance},outcome="upstream-error"}`, '0+3x120'],
         [`cidgate_uploads_total{${instance},outcome="accepted"}`, '0+9x120'],
       ],
       [

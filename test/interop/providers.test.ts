@@ -58,7 +58,7 @@ const service = (use: string, settings: (secret: string) => Record<string, unkno
 
 for (const how of ['car', 'add'])
   providerContract(`kubo itself, by ${how}`, async () =>
-    service('kubo', (bearer) => ({ url: guarded.rpc, auth: { bearer }, how })),
+    service('kubo', (bearer) => ({ url: guarded.rpc, auth: { bearer }, uploadAs: how })),
   )
 
 providerContract('cluster itself', async () =>
