@@ -35,8 +35,7 @@ export function breadcrumbs(at: Whereabouts): string {
   const base = gateway === undefined ? `//${host}` : `${gateway}/${namespace}/${root}`
   const steps = [root, ...segments].map((name, index) => {
     const href = index === 0 && gateway === undefined ? `${base}/` : joined(base, segments.slice(0, index))
-    const isCid = index === 0 && namespace === 'ipfs'
-    return `<a href="${escaped(href)}"${isCid ? ` title="${escaped(name)}">${shortCid(escaped(name))}` : `>${shown(name)}`}</a>`
+    return `<a href="${escaped(href)}">${shown(name)}</a>`
   })
   return `/${namespace}/${steps.join('/')}`
 }
