@@ -58,6 +58,8 @@ describe('access log', () => {
       upstreams: [{ name: 'one', url: upstream.url }],
       config: {
         log: { access: 'all' },
+        // A search behind the answer is of no client.
+        retrieval: { backgroundSearch: 0 },
         pinning: { providers: [{ name: 'there', use: 'forward', url }], probeEvery: 0 },
       },
     })
