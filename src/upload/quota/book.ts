@@ -44,7 +44,11 @@ export function createQuotaBook(store: Pick<StoreReader, 'read'>): QuotaBook {
 
   return {
     get ready() {
-      loading ??= load()
+      if (!loading) {
+        loading = load()
+        // Read by nobody where the gateway closes at once.
+        loading.catch(() => {})
+      }
       return loading
     },
     underWay: new Map(),
