@@ -3,10 +3,8 @@ import { createHash, hash as digestOf } from 'node:crypto'
 import { blake2b } from '@noble/hashes/blake2.js'
 import { blake3 } from '@noble/hashes/blake3.js'
 import { keccak_256, keccak_512 } from '@noble/hashes/sha3.js'
-import { base32 } from 'multiformats/bases/base32'
-import { CID } from 'multiformats/cid'
-import { decode as decodeDigest } from 'multiformats/hashes/digest'
-import { codec, hash, inBase32, keptKey } from './cid.ts'
+import type { CID } from 'multiformats/cid'
+import { hash, inBase32, keptKey } from './cid.ts'
 
 export type Block = { readonly cid: CID; readonly bytes: Uint8Array }
 
@@ -86,15 +84,6 @@ export function proves(cid: CID, bytes: Uint8Array): boolean {
   const { code, digest } = cid.multihash
   const hashed = code === hash.identity ? bytes : digestBy(code, bytes)
   return hashed !== undefined && Buffer.compare(hashed, digest) === 0
-}
-
-/** The same check for a block key. */
-export function provesKey(key: string, bytes: Uint8Array): boolean {
-  try {
-    return proves(CID.createV1(codec.raw, decodeDigest(base32.decode(key))), bytes)
-  } catch {
-    return false
-  }
 }
 
 /**

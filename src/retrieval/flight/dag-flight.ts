@@ -9,19 +9,17 @@ import pAny from 'p-any'
 import type { DagWant } from '../../../backends/upstreams/contract.ts'
 import { type Block, blockKey } from '../../core/block.ts'
 import { codec } from '../../core/cid.ts'
-import type { Clock } from '../../core/clock.ts'
 import type { Failure } from '../../core/failure.ts'
 import { cancelled } from '../../core/failure.ts'
-import type { Trace } from '../../core/wire/trace.ts'
 import type { GiveWay } from '../../ipld/documents/read.ts'
 import type { Place } from '../session.ts'
 import { Attempts, type Wanting } from '../upstreams/attempts.ts'
 import type { Step } from '../upstreams/order.ts'
 import { outcomeOf } from '../upstreams/outcome.ts'
-import type { Finding, Member, Plan, Pool } from '../upstreams/pool.ts'
+import type { Finding, Member, Plan } from '../upstreams/pool.ts'
 import type { LetGo } from '../upstreams/question.ts'
 import { lookAgainMs, Tries } from '../upstreams/tries.ts'
-import type { BlockReader } from './block-flight.ts'
+import type { BlockReader, FlightDeps } from './block-flight.ts'
 import { createDagBlocks } from './dag-blocks.ts'
 import { type DagAsker, DagQuestion, type Racer, type Span } from './dag-question.ts'
 import { createStopwatch, failedMs, maxStallMs, minStallMs } from './pace.ts'
@@ -33,16 +31,9 @@ export interface DagReader extends BlockReader {
   passed(isKept: boolean): void
 }
 
-export type DagFlightDeps = {
-  readonly pool: Pool
-  readonly clock: Clock
-  readonly trace?: Trace | undefined
-  /** Called with each proved block before any reader gets it. A promise: the readers wait for it. */
-  readonly keep: (cid: CID, bytes: Uint8Array) => void | Promise<void>
+export type DagFlightDeps = FlightDeps & {
   /** Between blocks, and between the pieces of a document or of a large node. */
   readonly giveWay?: GiveWay
-  /** The judge of a race. Default: p-any. */
-  readonly judge?: typeof pAny
 }
 
 type Waiter = Waiting & { readonly reader: DagReader; passedBlocks: number; passedBytes: number }

@@ -38,9 +38,6 @@ export const createWaitingList = (most = usualMost): WaitingList => ({
   forgotten: 0,
 })
 
-/** The one of a data folder, which a reload passes on. */
-export const waitingListOfFolder = (): WaitingList => createWaitingList()
-
 export type AskAgainOptions = {
   /** Of all gateways over the data folder. By default of this one alone. */
   readonly list?: WaitingList

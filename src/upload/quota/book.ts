@@ -5,7 +5,7 @@ export type Used = { uploads: number; bytes: number }
 
 export interface QuotaBook {
   /** What earlier processes counted is known. Rejects where it cannot be read: today is counted from nothing. */
-  readonly ready: Promise<void>
+  ready(): Promise<void>
   /** What was used on this day: it counts anew with each later day. */
   used(token: string, day: number): Readonly<Used>
   /** The store has it already. */
@@ -43,14 +43,7 @@ export function createQuotaBook(store: Pick<StoreReader, 'read'>): QuotaBook {
   let loading: Promise<void> | undefined
 
   return {
-    get ready() {
-      if (!loading) {
-        loading = load()
-        // Read by nobody where the gateway closes at once.
-        loading.catch(() => {})
-      }
-      return loading
-    },
+    ready: () => (loading ??= load()),
     underWay: new Map(),
     used(token, today) {
       turnTo(today)

@@ -62,7 +62,7 @@ export function createQuotas({ book, clock, log }: { book: QuotaBook; clock: Clo
 
   return {
     get ready() {
-      ready ??= book.ready.catch((error: unknown) => log('warn', 'quotas.read-failed', { error: wordsOf(error) }))
+      ready ??= book.ready().catch((error: unknown) => log('warn', 'quotas.read-failed', { error: wordsOf(error) }))
       return ready
     },
     used,
