@@ -82,6 +82,14 @@ export interface Tier {
    */
   atHand?(cid: CID, options?: AtHandOptions): AtHand | undefined
   put(cid: CID, bytes: Uint8Array, signal?: AbortSignal, call?: Call): Promise<void>
+  /** Puts many blocks by one call: for a tier of this machine. Absent: each is put by itself. */
+  putAll?(
+    blocks: readonly { readonly cid: CID; readonly bytes: Uint8Array }[],
+    signal?: AbortSignal,
+    call?: Call,
+  ): Promise<void>
+  /** The same as `put`, at once: for blocks in this process. Absent: only `put` writes. */
+  putNow?(cid: CID, bytes: Uint8Array): void
   has(cid: CID, signal?: AbortSignal, call?: Call): Promise<boolean>
   /** The same as `get`, at once: for blocks in this process. Absent: only `get` tells. */
   peek?(cid: CID): Uint8Array | undefined
@@ -89,6 +97,8 @@ export interface Tier {
   lacks?(cid: CID): boolean
   /** Whether it surely has the block, known at once. False where it may lack it. Absent: only `get` tells. */
   holds?(cid: CID): boolean
+  /** A reader got the block from a faster tier, which counts for the eviction here. */
+  noteRead?(cid: CID): void
   delete(cid: CID, signal?: AbortSignal, call?: Call): Promise<void>
   /** Forgets all of it at once: for a tier in memory. */
   clear?(): void

@@ -52,6 +52,22 @@ function createDiskTier({ name, path, maxBytes, tells, clock }: DiskOptions): Ti
   })
   let ending: Promise<void> | undefined
 
+  const putAll: NonNullable<Tier['putAll']> = (blocks, signal, call) =>
+    new Promise((resolve, reject) => {
+      if (signal?.aborted) return reject(signal.reason)
+      call?.begun?.()
+      const leave = () => reject(signal?.reason)
+      signal?.addEventListener('abort', leave, { once: true })
+      let missing = blocks.length
+      const settle = (error?: unknown) => {
+        if (error !== undefined) reject(explained(error))
+        if (--missing > 0) return
+        signal?.removeEventListener('abort', leave)
+        resolve()
+      }
+      for (const { cid, bytes } of blocks) segments.put(cid, bytes, settle)
+    })
+
   return {
     name,
     traits: { persistent: true, shared: false, trusted: false },
@@ -61,20 +77,8 @@ function createDiskTier({ name, path, maxBytes, tells, clock }: DiskOptions): Ti
     atHand: segments.atHand,
     lacks: segments.lacks,
     holds: segments.holds,
-    // Of one promise, and not a chain of them for each block.
-    put: (cid, bytes, signal, told) =>
-      new Promise((resolve, reject) => {
-        if (signal?.aborted) return reject(signal.reason)
-        told?.begun?.()
-        const leave = () => reject(signal?.reason)
-        signal?.addEventListener('abort', leave, { once: true })
-        const settle = (error?: unknown) => {
-          signal?.removeEventListener('abort', leave)
-          if (error === undefined) resolve()
-          else reject(explained(error))
-        }
-        segments.put(cid, bytes, settle)
-      }),
+    put: (cid, bytes, signal, call) => putAll([{ cid, bytes }], signal, call),
+    putAll,
     has: (cid, signal, told) => calls.read(signal, told, () => segments.has(cid)),
     delete: (cid, signal, told) => calls.write(signal, told, () => segments.delete(cid)),
     probe: (signal) => calls.write(signal, undefined, () => tryToWrite(path)),

@@ -1,5 +1,6 @@
 // A memory tier: blocks in this process, with admission. Every put is copied: a block kept as a view would pin the
 // buffer it was cut from, and change when its owner writes there. Readers must not write to what they get.
+import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { AdmittingCache } from '../../src/core/admitting-cache.ts'
 import { blockKey } from '../../src/core/block.ts'
@@ -26,6 +27,14 @@ export const memory: TierKind<typeof options> = {
 
 function createMemoryTier(name: string, maxBytes: number): Tier {
   const blocks = new AdmittingCache<Uint8Array>({ maxBytes, probation })
+
+  function putNow(cid: CID, bytes: Uint8Array): void {
+    const key = blockKey(cid)
+    if (blocks.peek(key)) return
+    const copy = () => (bytes.byteLength === bytes.buffer.byteLength ? bytes : new Uint8Array(bytes))
+    blocks.set(key, bytes.byteLength + overheadBytes, copy)
+  }
+
   return {
     name,
     traits: { persistent: false, shared: false, trusted: true },
@@ -36,11 +45,9 @@ function createMemoryTier(name: string, maxBytes: number): Tier {
     peek: (cid) => blocks.get(blockKey(cid)),
     async put(cid, bytes, signal) {
       signal?.throwIfAborted()
-      const key = blockKey(cid)
-      if (blocks.peek(key)) return
-      const copy = () => (bytes.byteLength === bytes.buffer.byteLength ? bytes : new Uint8Array(bytes))
-      blocks.set(key, bytes.byteLength + overheadBytes, copy)
+      putNow(cid, bytes)
     },
+    putNow,
     async has(cid, signal) {
       signal?.throwIfAborted()
       return blocks.peek(blockKey(cid)) !== undefined

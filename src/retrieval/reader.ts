@@ -30,7 +30,7 @@ import {
   unprovable,
   withRetry,
 } from './session-failures.ts'
-import type { TierHit, TierLook, TierStack } from './tiers/stack.ts'
+import type { TierHit, TierLook, TierStack } from './tiers/tier-stack.ts'
 import type { LoopTurns } from './turns/loop-turns.ts'
 import type { Attempts, Wanting } from './upstreams/attempts.ts'
 import { outcomeOf, overloaded } from './upstreams/outcome.ts'

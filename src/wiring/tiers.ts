@@ -4,11 +4,9 @@ import type { Tier, TierUsage } from '../../backends/tiers/contract.ts'
 import { cancelled } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Shelf } from '../names/shared-records.ts'
-import { type GuardedTier, guarded } from '../retrieval/tiers/guarded.ts'
-import { Layer } from '../retrieval/tiers/layer.ts'
-import { createPinsTier } from '../retrieval/tiers/pins.ts'
-import { proved } from '../retrieval/tiers/proved.ts'
-import { createTierStack, type TierStack } from '../retrieval/tiers/stack.ts'
+import { type GuardedTier, guarded } from '../retrieval/tiers/guarded-tier.ts'
+import { createTierStack, Layer, type TierStack } from '../retrieval/tiers/tier-stack.ts'
+import { createPinsTier, verified } from '../retrieval/tiers/verified-tier.ts'
 import type { StoreReader } from '../store/store.ts'
 import type { Lease } from './kept.ts'
 import type { Whole } from './whole.ts'
@@ -58,9 +56,9 @@ export function wireTiers(
     const guard = lease.take('guard', [tier], () => guarded(tier, { clock, log }))
     guards.push(guard)
     if (trusted) return guard
-    return lease.take('proved', [guard], () => proved(guard, { log, onCorrupt }))
+    return lease.take('verified', [guard], () => verified(guard, { log, onCorrupt }))
   })
-  const onThisDisk = (tier: Tier) => guarded(tier, { clock, log, deadlineMs: pinsMs })
+  const onThisDisk = (tier: Tier) => guarded(tier, { clock, log, timeoutMs: pinsMs })
   const pinsOf = (of: object, name: string, store: LocalStore, keeps: boolean): Tier =>
     lease.take('pins', [of], () => onThisDisk(createPinsTier(name, store, { keeps, log })))
   const pins = [...providers, ...left].flatMap((provider) =>
@@ -121,7 +119,7 @@ function takeLayer({ config, clock, lease }: Whole, tier: Tier): Layer {
     'layer',
     [tier, fillBytes],
     () => {
-      const layer = new Layer(tier, { clock, fillBytes, here: () => here })
+      const layer = new Layer(tier, clock, fillBytes, () => here)
       here.add(layer)
       return layer
     },

@@ -1,239 +1,153 @@
-// A tier that is dead, slow or full must not be felt by those who ask it. And one whose bytes are false is not believed.
+// A guarded tier: patience, circuit breaker and trials by a fake clock; and verification of what a tier returns.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { Call, Tier } from '../../backends/tiers/contract.ts'
+import type { Tier } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { partOf } from '../../src/core/disk/at-hand.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { type GuardOptions, guarded } from '../../src/retrieval/tiers/guarded.ts'
-import { proved } from '../../src/retrieval/tiers/proved.ts'
+import { type GuardOptions, guarded } from '../../src/retrieval/tiers/guarded-tier.ts'
+import { verified } from '../../src/retrieval/tiers/verified-tier.ts'
 import { bytesOf, cidOf } from '../../src/testing/tier.ts'
-import { createFakeClock } from '../support/fake-clock.ts'
+import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 import { scriptedTier } from '../support/scripted-tier.ts'
 
 const bytes = bytesOf(100)
 const cid = cidOf(bytes)
 
-function make(
-  options: Partial<GuardOptions> = {},
-  { shared = true, announces = false }: { readonly shared?: boolean; readonly announces?: boolean } = {},
-) {
+function make({ shared = true, announces = false }: { readonly shared?: boolean; readonly announces?: boolean } = {}) {
   const clock = createFakeClock()
-  const tier = Object.assign(scriptedTier('far', { shared }), { announces })
+  const tier = Object.assign(scriptedTier('far', { shared }), { announces, clock })
   const events: string[] = []
   const log: GuardOptions['log'] = (level, event, facts) => events.push(`${level} ${event} ${facts?.['what']}`)
-  return { clock, tier, events, guard: guarded(tier, { clock, log, deadlineMs: 1000, ...options }) }
+  return { clock, tier, events, guard: guarded(tier, { clock, log, timeoutMs: 1000 }) }
 }
 
-/** How a read ends, and after how long. */
-async function timed(clock: ReturnType<typeof createFakeClock>, work: Promise<unknown>) {
+/** How a call ends, or when its caller is told to ask others too, and after how long. */
+async function timed(
+  clock: FakeClock,
+  call: (overdue: (isWell?: boolean) => void) => Promise<unknown>,
+  waitsOn = false,
+): Promise<string> {
   const began = clock.monotonic()
-  let end: { kind: string; ms: number } | undefined
-  work.then(
-    (value) => (end = { kind: value === undefined ? 'miss' : 'hit', ms: clock.monotonic() - began }),
-    (error: unknown) => (end = { kind: isFailure(error) ? error.kind : 'other', ms: clock.monotonic() - began }),
+  let end: string | undefined
+  const settle = (kind: string) => (end ??= `${kind} ${clock.monotonic() - began}`)
+  call((isWell) => void (waitsOn || settle(isWell ? 'overdue, well,' : 'overdue'))).then(
+    (value) => settle(value === undefined ? 'miss' : 'hit'),
+    (error: unknown) => settle(isFailure(error) ? error.kind : 'error'),
   )
   for (let turn = 0; turn < 2000 && !end; turn++) await clock.advance(1)
   assert.ok(end, 'it never ended')
   return end
 }
+const read = (clock: FakeClock, guard: Tier, waitsOn = false) =>
+  timed(clock, (overdue) => guard.get(cid, undefined, { overdue }), waitsOn)
 
-/** A read whose caller waits only for as long as it is worth it. */
-async function patiently(clock: ReturnType<typeof createFakeClock>, guard: Tier, call: Call = {}) {
-  const told = Promise.withResolvers<'overdue'>()
-  const read = guard.get(cid, undefined, { ...call, overdue: () => told.resolve('overdue') })
-  read.catch(() => {})
-  const began = clock.monotonic()
-  let end: { kind: string; ms: number } | undefined
-  Promise.race([read, told.promise]).then(
-    (value) => {
-      const kind = value === 'overdue' ? value : value === undefined ? 'miss' : 'hit'
-      end = { kind, ms: clock.monotonic() - began }
-    },
-    (error: unknown) => (end = { kind: isFailure(error) ? error.kind : 'other', ms: clock.monotonic() - began }),
-  )
-  for (let turn = 0; turn < 2000 && !end; turn++) await clock.advance(1)
-  assert.ok(end, 'it never ended')
-  return end
+async function openBreaker({ tier, guard }: Pick<ReturnType<typeof make>, 'tier' | 'guard'>): Promise<void> {
+  tier.isDown = true
+  for (let turn = 0; turn < 3; turn++) await assert.rejects(guard.get(cid))
+  tier.isDown = false
 }
 
-test('a quick tier that falls silent is waited for twice, asked three times, then passed over', async () => {
+test('quick tier falls silent → waited for twice, then skipped', async () => {
   const { clock, tier, guard, events } = make()
   tier.held.set(blockKey(cid), bytes)
   for (let turn = 0; turn < 5; turn++) assert.ok(await guard.get(cid))
   tier.isSilent = true
-  for (const ms of [25, 25, 0]) assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms })
+  for (const end of ['overdue 25', 'overdue 25', 'overdue 0']) assert.equal(await read(clock, guard), end)
   assert.equal(tier.waiting, 3, 'the calls go on')
-  await clock.advance(400)
+  await clock.advance(500)
   assert.ok(guard.isDown)
-  for (let turn = 0; turn < 10; turn++) assert.deepEqual(await patiently(clock, guard), { kind: 'unavailable', ms: 0 })
+  for (let turn = 0; turn < 10; turn++) assert.equal(await read(clock, guard), 'unavailable 0')
   assert.deepEqual(events, ['warn tier.circuit-open reads'])
 })
 
-for (const { usualMs, waited } of [
-  { usualMs: 20, waited: 25 },
-  { usualMs: 80, waited: 0 },
-]) {
-  test(`a tier of ${usualMs} ms that mostly misses is waited for ${waited} ms, and as usual after a hit`, async () => {
-    const { clock, tier, guard, events } = make()
-    const read = async (takesMs = usualMs) => {
-      const wells: (boolean | undefined)[] = []
-      tier.isSilent = true
-      const under = guard.get(cid, undefined, { overdue: (isWell) => wells.push(isWell) })
-      const began = clock.monotonic()
-      for (let ms = 0; ms < takesMs && wells.length === 0; ms++) await clock.advance(1)
-      const waited = clock.monotonic() - began
-      for (let ms = waited; ms < takesMs; ms++) await clock.advance(1)
-      tier.isSilent = false
-      await tier.release()
-      await under
-      return wells.length > 0 ? { waited, isWell: wells[0] } : 'as usual'
-    }
-    for (let turn = 0; turn < 8; turn++) await read()
-    assert.deepEqual(await read(usualMs + 6), { waited, isWell: true })
-    tier.held.set(blockKey(cid), bytes)
-    await read()
-    await read()
-    assert.equal(await read(), 'as usual')
-    assert.equal(guard.failures, 0)
-    assert.deepEqual(events, [])
-  })
-}
-
-for (const { usualMs, waits } of [
-  { usualMs: 20, waits: [25, 25, 0, 0] },
-  { usualMs: 80, waits: [0, 0, 0, 0] },
-]) {
-  test(`a tier of ${usualMs} ms that mostly missed and falls silent: reads wait ${waits.join(', ')} ms`, async () => {
-    const { clock, tier, guard } = make()
-    tier.clock = clock
-    tier.slowMs = usualMs
-    for (let turn = 0; turn < 8; turn++) await timed(clock, guard.get(cid))
-    tier.isSilent = true
-    for (const ms of waits) {
-      assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms })
-      // An upstream answers meanwhile.
-      await clock.advance(10)
-    }
-  })
-}
-
-test('a tier that is silent from the start is waited for 100 ms, twice', async () => {
+test('tier silent from the start → waited for 150 ms, twice', async () => {
   const { clock, tier, guard } = make()
   tier.isSilent = true
-  for (const ms of [100, 100, 0, 0]) assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms })
-  await clock.advance(400)
-  assert.deepEqual(await patiently(clock, guard), { kind: 'unavailable', ms: 0 })
+  for (const ms of [150, 150, 0, 0]) assert.equal(await read(clock, guard), `overdue ${ms}`)
 })
 
-test('hundreds of calls at one moment are released together, and count once each', async () => {
-  const { clock, tier, guard } = make()
-  tier.isSilent = true
-  const ends = Promise.all(Array.from({ length: 300 }, () => patiently(clock, guard)))
-  for (const end of await ends) assert.deepEqual(end, { kind: 'overdue', ms: 100 })
-  assert.ok(guard.failures <= 300)
-  await clock.advance(1000)
-  assert.ok(guard.failures <= 300, `${guard.failures} failures of 300 calls`)
-})
-
-test('however long it was away, it is used again five seconds after it is back', async () => {
-  const { clock, tier, guard } = make()
-  await guard.put(cid, bytes)
-  const read = () => guard.get(cid).catch(() => undefined)
-  let longest = 0
-  tier.isDown = true
-  let asked = 0
-  for (let awayMs = 0, lastMs = 0; awayMs < 120_000; awayMs += 100) {
-    await read()
-    await clock.advance(100)
-    if (tier.calls.length > asked) lastMs = awayMs
-    asked = tier.calls.length
-    longest = Math.max(longest, awayMs - lastMs)
-  }
-  assert.ok(longest > 2000 && longest <= 4500, `${longest} ms between trials`)
-  tier.isDown = false
-  await clock.advance(4500)
-  await read()
-  await clock.advance(1)
-  assert.deepEqual(await read(), bytes)
-})
-
-test('it comes back by itself, by a trial that no caller waits for', async () => {
-  const { clock, tier, guard, events } = make()
-  await guard.put(cid, bytes)
-  tier.isDown = true
-  for (let turn = 0; turn < 3; turn++) await assert.rejects(guard.get(cid))
-  const asked = tier.calls.length
-  await assert.rejects(guard.get(cid), (error) => isFailure(error, 'unavailable'))
-  assert.equal(tier.calls.length, asked)
-  tier.isDown = false
-  await clock.advance(1000)
-  assert.deepEqual(await timed(clock, guard.get(cid)), { kind: 'unavailable', ms: 0 })
-  await clock.advance(1)
-  assert.deepEqual(await timed(clock, guard.get(cid)), { kind: 'hit', ms: 0 })
-  assert.deepEqual(events, ['warn tier.circuit-open reads', 'info tier.circuit-closed reads'])
-})
-
-test('trials of a silent tier delay no caller, one at a time, at most ten seconds apart', async () => {
-  const { clock, tier, guard } = make()
-  tier.isDown = true
-  for (let turn = 0; turn < 3; turn++) await assert.rejects(guard.get(cid))
-  tier.isDown = false
-  tier.isSilent = true
-  await clock.advance(1000)
-  for (let turn = 0; turn < 5; turn++)
-    assert.deepEqual(await timed(clock, guard.get(cid)), { kind: 'unavailable', ms: 0 })
-  assert.equal(tier.waiting, 1)
-  await clock.advance(1000)
-  assert.equal(tier.waiting, 0, 'the trial is aborted at the deadline')
-  for (let second = 0; second < 60; second++) {
-    await clock.advance(1000)
-    await guard.get(cid).catch(() => {})
-  }
-  tier.isSilent = false
-  for (let second = 0; second < 12; second++) {
-    await clock.advance(1000)
-    await guard.get(cid).catch(() => {})
-  }
-  assert.ok(!guard.isDown)
-})
-
-test('a tier that is far but answers is waited for as long as it usually takes', async () => {
+test('distant tier that answers → waited for twice its usual time', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   tier.slowMs = 80
-  tier.clock = clock
-  assert.deepEqual(await patiently(clock, guard), { kind: 'hit', ms: 80 })
-  assert.equal(guard.patienceMs, 160)
-  tier.slowMs = 0
-  for (let turn = 0; turn < 40; turn++) await guard.get(cid)
-  assert.equal(guard.patienceMs, 25)
+  assert.equal(await read(clock, guard), 'hit 80')
+  tier.slowMs = 150
+  assert.equal(await read(clock, guard), 'hit 150')
 })
 
-test('an always slow tier is asked beside others, not waited for and not passed over', async () => {
+test('tier that is always slow → asked beside others, never skipped', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   tier.slowMs = 350
-  tier.clock = clock
-  assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms: 100 })
-  await clock.advance(250)
-  assert.equal(guard.patienceMs, 0)
+  assert.equal(await read(clock, guard), 'overdue 150')
+  await clock.advance(400)
   for (let turn = 0; turn < 20; turn++) {
-    assert.deepEqual(await patiently(clock, guard), { kind: 'overdue', ms: 0 })
+    assert.equal(await read(clock, guard), 'overdue 0')
     await clock.advance(400)
   }
   assert.ok(!guard.isDown)
-  assert.equal(guard.failures, 0)
 })
 
-test('three slow answers that do come close the breaker again', async () => {
+for (const { usualMs, end } of [
+  { usualMs: 20, end: 'overdue, well, 25' },
+  { usualMs: 80, end: 'overdue, well, 0' },
+])
+  test(`tier of ${usualMs} ms that mostly misses → ${end}; waited for again after a hit`, async () => {
+    const { clock, tier, guard } = make()
+    tier.slowMs = usualMs
+    for (let turn = 0; turn < 8; turn++) await read(clock, guard, true)
+    tier.slowMs += 6
+    assert.equal(await read(clock, guard), end)
+    tier.held.set(blockKey(cid), bytes)
+    await read(clock, guard, true)
+    assert.match(await read(clock, guard), /^hit/)
+  })
+
+test('burst of calls to a silent tier → all callers told together', async () => {
+  const { clock, tier, guard } = make()
+  tier.isSilent = true
+  for (const end of await Promise.all(Array.from({ length: 300 }, () => read(clock, guard))))
+    assert.equal(end, 'overdue 150')
+})
+
+test('however long a tier was away, it is used again within seconds', async () => {
+  const { clock, tier, guard, events } = make()
+  await guard.put(cid, bytes)
+  tier.isDown = true
+  for (let second = 0; second < 60; second++) {
+    await guard.get(cid).catch(() => {})
+    await clock.advance(1000)
+  }
+  tier.isDown = false
+  const asked = tier.calls.length
+  assert.equal(await read(clock, guard), 'unavailable 0', 'no caller waits for the trial')
+  await clock.advance(1)
+  assert.equal(await read(clock, guard), 'hit 0')
+  assert.equal(tier.calls.length, asked + 2)
+  assert.deepEqual(events, ['warn tier.circuit-open reads', 'info tier.circuit-closed reads'])
+})
+
+test('trials of a silent tier → one at a time, cancelled in the end', async () => {
+  const at = make()
+  const { clock, tier, guard } = at
+  await openBreaker(at)
+  tier.isSilent = true
+  await clock.advance(1000)
+  for (let turn = 0; turn < 5; turn++) assert.equal(await read(clock, guard), 'unavailable 0')
+  assert.equal(tier.waiting, 1)
+  await clock.advance(1000)
+  assert.equal(tier.waiting, 0)
+})
+
+test('late success closes the breaker', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   await guard.get(cid)
   tier.isSilent = true
   const slow = [guard.get(cid), guard.get(cid), guard.get(cid)]
-  await clock.advance(399)
+  await clock.advance(499)
   assert.ok(!guard.isDown)
   await clock.advance(1)
   assert.ok(guard.isDown)
@@ -242,20 +156,33 @@ test('three slow answers that do come close the breaker again', async () => {
   assert.ok(!guard.isDown)
 })
 
-test('a local tier is passed over for silence, not for slowness', async () => {
-  const { clock, tier, guard } = make({}, { shared: false })
-  await guard.get(cid)
+test('local tier → skipped for silence, not for slowness or errors', async () => {
+  const { clock, tier, guard } = make({ shared: false })
+  tier.isDown = true
+  for (let turn = 0; turn < 10; turn++) await assert.rejects(guard.get(cid), { kind: 'upstream-error' })
+  assert.ok(!guard.isDown)
+  tier.isDown = false
   tier.isSilent = true
-  for (let turn = 0; turn < 20; turn++) guard.get(cid).catch(() => {})
+  for (let turn = 0; turn < 3; turn++) guard.get(cid).catch(() => {})
   await clock.advance(900)
   assert.ok(!guard.isDown)
-  assert.equal(guard.patienceMs, 0, 'but nobody waits for it')
   await clock.advance(100)
   assert.ok(guard.isDown)
 })
 
+test('local tier gives up by its own clock → skipped', async () => {
+  const { clock, tier, guard } = make({ shared: false })
+  tier.get = async () => {
+    await clock.sleep(900)
+    throw new Failure('timeout', 'the disk did not answer', { source: 'tier' })
+  }
+  for (let turn = 0; turn < 3; turn++) guard.get(cid).catch(() => {})
+  await clock.advance(900)
+  assert.ok(guard.isDown)
+})
+
 test('time in our queue is not held against the tier; silence empties the queue', async () => {
-  const { clock, tier, guard } = make({}, { announces: true })
+  const { clock, tier, guard } = make({ announces: true })
   const begin: (() => void)[] = []
   const get = tier.get
   tier.get = (one, signal, call) => {
@@ -267,105 +194,56 @@ test('time in our queue is not held against the tier; silence empties the queue'
   const ends = Array.from({ length: 10 }, () =>
     guard.get(cid, undefined, { overdue: () => told++ }).then(() => {}, String),
   )
-  await clock.advance(200)
+  await clock.advance(499)
   assert.equal(told, 0)
-  await clock.advance(50)
-  assert.equal(told, 10, 'a reader does not stand in line for ever')
-  assert.equal(guard.failures, 0)
+  await clock.advance(1)
+  assert.equal(told, 10)
+  assert.ok(!guard.isDown)
   for (const go of begin.slice(0, 3)) go()
-  await clock.advance(400)
+  await clock.advance(500)
   assert.ok(guard.isDown)
   for (const end of await Promise.all(ends.slice(3))) assert.match(String(end), /passed over/)
   assert.equal(tier.waiting, 3)
 })
 
-test('what fails at once says nothing about the next read of this machine’s disk', async () => {
-  const { clock, tier, guard } = make({}, { shared: false })
-  tier.isDown = true
-  for (let turn = 0; turn < 10; turn++)
-    await assert.rejects(guard.get(cid), (error) => isFailure(error, 'upstream-error'))
-  assert.ok(!guard.isDown)
-  tier.isDown = false
-  tier.isSilent = true
-  for (let turn = 0; turn < 3; turn++) guard.get(cid).catch(() => {})
-  await clock.advance(1000)
-  assert.ok(guard.isDown)
-})
-
-test('a disk that hangs is passed over, whichever clock gives up on it first', async () => {
-  const { clock, tier, guard } = make({}, { shared: false })
-  tier.get = async () => {
-    await clock.sleep(1000)
-    throw new Failure('timeout', 'the disk did not answer', { source: 'tier' })
-  }
-  for (let turn = 0; turn < 3; turn++) guard.get(cid).catch(() => {})
-  await clock.advance(1000)
-  assert.ok(guard.isDown)
-})
-
-test('a caller without an upstream waits until the deadline', async () => {
-  const { clock, tier, guard } = make()
+test('no other source → waits until the timeout, asks a skipped tier', async () => {
+  const at = make()
+  const { clock, tier, guard } = at
   tier.held.set(blockKey(cid), bytes)
   await guard.get(cid)
   tier.isSilent = true
   clock.after(900, () => void tier.release())
-  assert.deepEqual(await timed(clock, guard.get(cid)), { kind: 'hit', ms: 900 })
+  assert.equal(await read(clock, guard, true), 'hit 900')
+  tier.isSilent = false
+  await openBreaker(at)
+  assert.deepEqual(await guard.get(cid, undefined, { anyway: true }), bytes)
+  assert.ok(guard.isDown, 'it is no trial')
 })
 
-test('a caller without an upstream asks a tier that is passed over; that is no trial', async () => {
-  const { clock, tier, guard } = make()
-  tier.held.set(blockKey(cid), bytes)
-  tier.isDown = true
-  for (let turn = 0; turn < 3; turn++) await assert.rejects(guard.get(cid))
-  tier.isDown = false
-  assert.deepEqual(await timed(clock, guard.get(cid)), { kind: 'unavailable', ms: 0 })
-  assert.deepEqual(await timed(clock, guard.get(cid, undefined, { anyway: true })), { kind: 'hit', ms: 0 })
-  assert.ok(guard.isDown)
-})
-
-test('a timer of ours that rings late is not held against the tier', async () => {
+test('a stall of this process is not held against the tier', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   await guard.get(cid)
   tier.isSilent = true
   const reads = [guard.get(cid), guard.get(cid), guard.get(cid)]
-  for (let time = 0; time < 20; time++) await clock.jump(400)
+  await clock.jump(2000)
   assert.ok(!guard.isDown)
-  assert.ok(guard.patienceMs > 0)
   await tier.release()
-  for (const read of reads) assert.ok(await read)
+  for (const one of reads) assert.ok(await one)
 })
 
-test('a process that is held up all the time gives up a silent tier all the same', async () => {
-  const { clock, tier, guard } = make({}, { shared: false })
+test('process that stalls all the time → silent tier is given up all the same', async () => {
+  const { clock, tier, guard } = make({ shared: false })
   await guard.get(cid)
   tier.isSilent = true
-  const began = clock.monotonic()
-  let gaveUpAt = Number.POSITIVE_INFINITY
-  guard.get(cid).catch(() => (gaveUpAt = clock.monotonic()))
-  for (let turn = 0; turn < 300; turn++) await clock.jump(40)
-  assert.ok(gaveUpAt - began > 10_000 && gaveUpAt - began < 10_200, `${gaveUpAt - began} ms`)
-  assert.equal(clock.timers, 0, 'no clock is left running')
+  let isOver = false
+  guard.get(cid).catch(() => (isOver = true))
+  for (let turn = 0; turn < 30 && !isOver; turn++) await clock.jump(300)
+  assert.ok(isOver)
+  assert.equal(clock.timers, 0)
 })
 
-test('while this process is held up, a remote store gets little more time, a disk more', async () => {
-  for (const [shared, most] of [
-    [true, 200],
-    [false, 900],
-  ] as const) {
-    const { clock, tier, guard } = make({}, { shared })
-    await guard.get(cid)
-    tier.isSilent = true
-    const began = clock.monotonic()
-    let toldAt = Number.POSITIVE_INFINITY
-    guard.get(cid, undefined, { overdue: () => (toldAt = clock.monotonic()) }).catch(() => {})
-    for (let time = 0; time < 15; time++) await clock.jump(90)
-    assert.ok(toldAt - began <= most, `${toldAt - began} ms`)
-    assert.equal(guard.failures, 0)
-  }
-})
-
-test('a client that leaves stops the call, and no failure is counted', async () => {
+test('client leaves → call stopped, nothing counted', async () => {
   const { clock, tier, guard } = make()
   tier.isSilent = true
   for (let turn = 0; turn < 10; turn++) {
@@ -378,77 +256,55 @@ test('a client that leaves stops the call, and no failure is counted', async () 
   await clock.advance(1)
   assert.equal(tier.waiting, 0)
   assert.ok(!guard.isDown)
-  assert.equal(guard.failures, 0)
-  assert.equal(clock.timers, 0, 'no clock is left running')
-})
-
-test('a few abandoned calls go on, so that their duration is learned', async () => {
-  const { clock, tier, guard } = make({ failures: 100 })
-  tier.held.set(blockKey(cid), bytes)
-  tier.isSilent = true
-  const leaving = new AbortController()
-  const reads = Array.from({ length: 20 }, () => guard.get(cid, leaving.signal).catch(String))
-  await clock.advance(100)
-  leaving.abort(new Error('left'))
-  await Promise.all(reads)
-  await clock.advance(0)
-  assert.equal(tier.waiting, 8)
-  await clock.advance(40)
-  await tier.release()
-  await clock.advance(0)
-  assert.equal(guard.patienceMs, 280)
-})
-
-test('hung writes: two are waited for 150 ms, after three the tier is passed over', async () => {
-  const { clock, tier, guard } = make()
-  tier.isSilent = true
-  for (const waits of [150, 150, 0]) {
-    let toldAt: number | undefined
-    const began = clock.monotonic()
-    guard.put(cid, bytes, undefined, { overdue: () => (toldAt = clock.monotonic()) }).catch(() => {})
-    await clock.advance(150)
-    assert.equal(toldAt, began + waits)
-  }
-  await clock.advance(400)
-  assert.deepEqual(await timed(clock, guard.put(cid, bytes)), { kind: 'unavailable', ms: 0 })
-  await clock.advance(1000)
-  assert.deepEqual(await timed(clock, guard.put(cid, bytes)), { kind: 'unavailable', ms: 0 })
-  assert.equal(tier.waiting, 4)
-})
-
-test('a tier that throws synchronously has failed, and leaves no timer', async () => {
-  const { clock, tier, guard } = make()
-  const get = () => {
-    throw new TypeError('a bug of the store')
-  }
-  Object.assign(tier, { get })
-  await assert.rejects(guard.get(cid), TypeError)
-  assert.equal(guard.failures, 1)
   assert.equal(clock.timers, 0)
 })
 
-test('a disk that is full still reads', async () => {
-  const { tier, guard } = make()
-  await guard.put(cid, bytes)
-  tier.isDown = true
-  for (let turn = 0; turn < 5; turn++) await assert.rejects(guard.put(cid, bytes))
-  await assert.rejects(guard.put(cid, bytes), (error) => isFailure(error, 'unavailable'))
-  tier.isDown = false
-  assert.ok(await guard.get(cid))
+test('reads abandoned for a hedge go on → slow tier is measured and waited for', async () => {
+  const { clock, tier, guard } = make()
+  tier.held.set(blockKey(cid), bytes)
+  tier.slowMs = 200
+  const leaving = new AbortController()
+  const overdue = () => leaving.abort(new Error('another source has it'))
+  const left = assert.rejects(guard.get(cid, leaving.signal, { overdue }), /another source/)
+  await clock.advance(200)
+  await left
+  assert.equal(await read(clock, guard), 'hit 200')
 })
 
-test('a failed probe makes a tier passed over before a caller waits for it', async () => {
+test('hung writes → two waited for 150 ms, then skipped; reads go on', async () => {
+  const { clock, tier, guard } = make()
+  const write = () => timed(clock, (overdue) => guard.put(cid, bytes, undefined, { overdue }))
+  tier.isSilent = true
+  for (const ms of [150, 150, 0]) assert.equal(await write(), `overdue ${ms}`)
+  await clock.advance(500)
+  assert.equal(await write(), 'unavailable 0')
+  tier.isSilent = false
+  assert.equal(await read(clock, guard), 'miss 0')
+})
+
+test('tier that throws instead of rejecting → a failure, no timer left', async () => {
+  const { clock, tier, guard } = make()
+  Object.assign(tier, {
+    get: () => {
+      throw new TypeError('a bug of the store')
+    },
+  })
+  await assert.rejects(guard.get(cid), TypeError)
+  assert.equal(clock.timers, 0)
+})
+
+test('failed probe → skipped before a caller waits for it', async () => {
   const { clock, tier } = make()
   const dead = { ...tier, probe: () => Promise.reject(new Error('nobody there')) }
   const guard = guarded(dead, { clock, log: silentLog })
   await assert.rejects(guard.probe?.() ?? Promise.resolve())
-  assert.deepEqual(await timed(clock, guard.get(cid)), { kind: 'unavailable', ms: 0 })
+  assert.equal(await read(clock, guard), 'unavailable 0')
 })
 
 test('false bytes are a miss, deleted and counted; true ones pass as they are', async () => {
   const tier = scriptedTier('bucket')
   const seen: string[] = []
-  const honest = proved(tier, { log: silentLog, onCorrupt: (name, of) => seen.push(`${name} ${of}`) })
+  const honest = verified(tier, { log: silentLog, onCorrupt: (name, of) => seen.push(`${name} ${of}`) })
   assert.equal(honest.traits.trusted, true)
   tier.held.set(blockKey(cid), bytes)
   assert.equal(await honest.get(cid), bytes)
@@ -463,14 +319,13 @@ test('false bytes are a miss, deleted and counted; true ones pass as they are', 
     assert.equal(await honest.get(cid), undefined, what)
     assert.equal(tier.held.size, 0, `${what} is still there`)
   }
-  assert.equal(honest.corrupt, 5)
   assert.deepEqual(new Set(seen), new Set([`bucket ${cid}`]))
 })
 
 test('false bytes are a miss although they cannot be deleted, and an outage stays an outage', async () => {
   const tier = scriptedTier('bucket')
   tier.held.set(blockKey(cid), bytesOf(3))
-  const honest = proved({ ...tier, delete: () => Promise.reject(new Error('denied')) }, { log: silentLog })
+  const honest = verified({ ...tier, delete: () => Promise.reject(new Error('denied')) }, { log: silentLog })
   assert.equal(await honest.get(cid), undefined)
   tier.isDown = true
   await assert.rejects(honest.get(cid), (error) => isFailure(error, 'upstream-error'))
@@ -481,7 +336,7 @@ test('what is at hand is proved, whole and in part: a flipped byte is not handed
   const of = cidOf(large)
   const tier = scriptedTier('bucket')
   let asked: unknown[] = []
-  const honest = proved(
+  const honest = verified(
     {
       ...tier,
       atHand(_cid, options) {
@@ -517,5 +372,4 @@ test('what is at hand is proved, whole and in part: a flipped byte is not handed
   hold(flipped(70_500))
   assert.equal(await honest.get(of), undefined)
   assert.equal(tier.held.size, 0)
-  assert.equal(honest.corrupt, 1)
 })

@@ -4,8 +4,8 @@ import { test } from 'node:test'
 import { blockKey } from '../../src/core/block.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { guarded } from '../../src/retrieval/tiers/guarded.ts'
-import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
+import { guarded } from '../../src/retrieval/tiers/guarded-tier.ts'
+import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 import { bytesOf, cidOf } from '../../src/testing/tier.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 import { type ScriptedTier, scriptedTier } from '../support/scripted-tier.ts'
@@ -98,7 +98,7 @@ test('a hung Redis hides neither S3 nor what it has itself, and a hung S3 not th
   const { clock, disk, redis, bucket, stack } = make()
   redis.isSilent = true
   bucket.held.set(key, bytes)
-  assert.deepEqual(await waited(clock, stack), { tier: 'bucket', ms: 100 })
+  assert.deepEqual(await waited(clock, stack), { tier: 'bucket', ms: 150 })
   bucket.isSilent = true
   disk.held.set(block(1).key, block(1).bytes)
   assert.deepEqual(await waited(clock, stack, block(1).cid), { tier: 'disk', ms: 0 })
@@ -115,8 +115,8 @@ test('a hung Redis hides neither S3 nor what it has itself, and a hung S3 not th
 test('tiers that hang cost two readers a moment, and the third nothing', async () => {
   const { clock, redis, bucket, stack } = make()
   redis.isSilent = bucket.isSilent = true
-  assert.deepEqual(await waited(clock, stack), { tier: undefined, ms: 200 })
-  assert.deepEqual(await waited(clock, stack), { tier: undefined, ms: 200 })
+  assert.deepEqual(await waited(clock, stack), { tier: undefined, ms: 300 })
+  assert.deepEqual(await waited(clock, stack), { tier: undefined, ms: 300 })
   for (let turn = 0; turn < 10; turn++) assert.equal((await waited(clock, stack)).ms, 0)
   await clock.advance(1000)
   // From now on they are not asked, so that there is an answer at once.

@@ -4,14 +4,15 @@ import { describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import * as dagCbor from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
+import type { Tier } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../../src/core/block.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { findPlaces } from '../../src/retrieval/places.ts'
-import { guarded } from '../../src/retrieval/tiers/guarded.ts'
-import { createPinsTier } from '../../src/retrieval/tiers/pins.ts'
+import { guarded } from '../../src/retrieval/tiers/guarded-tier.ts'
 import { belowIn, purge } from '../../src/retrieval/tiers/purge.ts'
-import { createTierStack } from '../../src/retrieval/tiers/stack.ts'
-import { createWriteBehind } from '../../src/retrieval/tiers/write-behind.ts'
+import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
+import { createPinsTier } from '../../src/retrieval/tiers/verified-tier.ts'
+import { WriteBehind } from '../../src/retrieval/tiers/write-behind.ts'
 import { bytesOf, cidOf } from '../../src/testing/tier.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { type ScriptedTier, scriptedTier } from '../support/scripted-tier.ts'
@@ -305,186 +306,129 @@ test('a dead tier behind its guard does not slow down or fail anything', async (
   assert.ok(dead.held.size >= 40, `${dead.held.size} of 50 blocks`)
 })
 
-test('the write-behind queue is bounded in bytes and blocks, and counts what it drops', async () => {
+const fill = (tier: Tier, options: Partial<ConstructorParameters<typeof WriteBehind>[0]> = {}) => {
   const clock = createFakeClock()
-  const tier = scriptedTier('bucket')
+  return { clock, queue: new WriteBehind({ tier, clock, maxBytes: 1000, ...options }) }
+}
+/** Eight are being written, and ten wait. */
+const fullOf = async (queue: WriteBehind) => {
+  for (let seed = 0; seed < 18; seed++) await queue.put(block(seed).cid, block(seed).bytes)
+}
+const kinds = ({ calls }: ScriptedTier) => calls.map((call) => call.split(' ')[0])
+
+test('full write-behind queue, stuck tier → one block waits, others dropped at once', async () => {
+  const tier = scriptedTier('disk')
   tier.isSilent = true
-  const writeBehind = createWriteBehind({ tier, clock, maxBytes: 1000, maxBlocks: 50, atOnce: 2 })
-  for (let seed = 0; seed < 20; seed++) await writeBehind.put(block(seed).cid, block(seed).bytes)
-  // Two are being written, ten wait, eight found no room.
-  assert.equal(tier.waiting, 2)
-  assert.deepEqual(writeBehind.stats, { written: 0, dropped: 8, failed: 0, queued: 12, queuedBytes: 1000 })
+  const { clock, queue } = fill(tier)
+  await fullOf(queue)
+  assert.equal(tier.waiting, 8)
+  assert.deepEqual(queue.stats, { written: 0, dropped: 0, failed: 0, queued: 18, queuedBytes: 1000 })
+  const began = clock.monotonic()
+  const one = queue.put(block(20).cid, block(20).bytes)
+  await clock.advance(500)
+  await one
+  for (let seed = 21; seed < 30; seed++) await queue.put(block(seed).cid, block(seed).bytes)
+  assert.equal(clock.monotonic() - began, 500)
+  assert.equal(queue.stats.dropped, 10)
+  await tier.release()
+  await settle()
+  await queue.put(block(30).cid, block(30).bytes)
   tier.isSilent = false
   await tier.release()
   await settle()
-  assert.deepEqual(writeBehind.stats, { written: 12, dropped: 8, failed: 0, queued: 0, queuedBytes: 0 })
-})
-
-test('a write that may wait enters when there is room, and is dropped if there is none in time', async () => {
-  const clock = createFakeClock()
-  const tier = scriptedTier('disk')
-  tier.isSilent = true
-  const writeBehind = createWriteBehind({ tier, clock, maxBytes: 100, atOnce: 1, waitMs: 500 })
-  await writeBehind.put(block(1).cid, block(1).bytes)
-  await writeBehind.put(block(2).cid, block(2).bytes)
-  const third = writeBehind.put(block(3).cid, block(3).bytes)
-  await tier.release()
-  await third
-  assert.equal(writeBehind.stats.dropped, 0)
-  const fourth = writeBehind.put(block(4).cid, block(4).bytes)
-  await clock.advance(500)
-  await fourth
-  assert.equal(writeBehind.stats.dropped, 1)
+  assert.deepEqual(queue.stats, { written: 19, dropped: 10, failed: 0, queued: 0, queuedBytes: 0 })
   assert.equal(clock.timers, 0)
 })
 
-test('blocks for a reader are written after a quiet moment, or when the queue fills', async () => {
-  const clock = createFakeClock()
+test('full write-behind queue that moves → the block waits for room', async () => {
   const tier = scriptedTier('disk')
-  const writeBehind = createWriteBehind({ tier, clock, maxBytes: 2_000_000 })
-  const large = Array.from({ length: 18 }, (_, seed) => block(seed, 100_000))
-  for (const one of large.slice(0, 10)) {
-    await writeBehind.put(one.cid, one.bytes)
-    await clock.advance(10)
-  }
-  assert.equal(tier.held.size, 2, 'the first were no burst yet')
-  assert.deepEqual(writeBehind.waiting(large[9]?.key ?? ''), large[9]?.bytes, 'what waits can be read')
-  await clock.advance(40)
-  assert.equal(tier.held.size, 10)
-  for (const one of large.slice(10)) await writeBehind.put(one.cid, one.bytes)
-  await clock.advance(50)
-  assert.equal(tier.held.size, 18)
-  const full = createWriteBehind({ tier, clock, maxBytes: 400_000, waitMs: 500 })
-  const more = Array.from({ length: 8 }, (_, seed) => block(100 + seed, 100_000))
-  for (const one of more) await full.put(one.cid, one.bytes)
-  assert.deepEqual(full.stats.dropped, 0, 'a full line waits for no quiet')
+  tier.isSilent = true
+  const { queue } = fill(tier)
+  await fullOf(queue)
+  const waits = queue.put(block(20).cid, block(20).bytes)
+  await tier.release()
+  await waits
+  assert.equal(queue.stats.dropped, 0)
 })
 
-test('a shared tier is not written to while a reader is sent a file, also when the queue is full, and gets all of it', async () => {
-  const clock = createFakeClock()
-  const tier = scriptedTier('bucket')
-  const here = new Map<string, Uint8Array>()
-  const reread = async (cid: CID) => here.get(blockKey(cid))
-  const file = Array.from({ length: 40 }, (_, seed) => block(200 + seed, 100_000))
-  const writeBehind = createWriteBehind({ tier, clock, maxBytes: 1_000_000, reread })
-  const bring = async (blocks: typeof file) => {
-    for (const { cid, key, bytes } of blocks) {
-      here.set(key, bytes)
-      await writeBehind.put(cid, bytes)
-      await clock.advance(100)
-    }
-  }
-  await bring(file.slice(0, 20))
-  assert.equal(tier.held.size, 2, 'the first were no burst yet')
-  await clock.advance(250)
-  assert.equal(tier.held.size, 20)
-  await bring(file.slice(20))
-  await clock.advance(250)
-  assert.equal(tier.held.size, 40)
-  assert.equal(writeBehind.stats.dropped, 0)
-})
-
-test('a shared tier waits three seconds for a stream of blocks without end, then gets them beside it', async () => {
-  const clock = createFakeClock()
-  const tier = scriptedTier('bucket')
-  const writeBehind = createWriteBehind({ tier, clock, reread: async () => undefined })
-  const heldAfter = async (ms: number) => {
-    for (const end = clock.monotonic() + ms; clock.monotonic() < end; await clock.advance(100)) {
-      const one = block(clock.monotonic(), 100_000)
-      await writeBehind.put(one.cid, one.bytes)
-    }
-    return tier.held.size
-  }
-  const first = await heldAfter(2900)
-  assert.equal(first, 2)
-  assert.ok((await heldAfter(400)) > 29)
-})
-
-const kind = (call: string): string | undefined => call.split(' ')[0]
-
-test('the same key is written once a second, once however many ask', async () => {
-  const clock = createFakeClock()
-  const tier = scriptedTier('bucket')
-  const writeBehind = createWriteBehind({ tier, clock, rewriteMs: 1000 })
-  const writes = () => tier.calls.filter((call) => call.startsWith('put')).length
-  for (let turn = 0; turn < 10; turn++) await writeBehind.put(cid, bytes)
-  await settle()
-  assert.equal(writes(), 1)
-  for (let turn = 0; turn < 10; turn++) await writeBehind.put(cid, bytes)
-  await clock.advance(999)
-  assert.equal(writes(), 1)
-  await clock.advance(1)
-  assert.equal(writes(), 2)
-})
-
-test('an upload that comes again within that second is written again only where the tier lost it', async () => {
-  const clock = createFakeClock()
-  const tier = scriptedTier('bucket')
-  const writeBehind = createWriteBehind({ tier, clock, rewriteMs: 1000 })
-  for (let turn = 0; turn < 3; turn++) await writeBehind.write(cid, bytes)
-  assert.deepEqual(tier.calls.map(kind), ['put', 'has', 'has'])
-  // As another instance does that reads it spoilt.
-  tier.held.clear()
-  await Promise.all([writeBehind.write(cid, bytes), writeBehind.write(cid, bytes)])
-  assert.deepEqual(tier.calls.map(kind), ['put', 'has', 'has', 'has', 'has', 'put'])
-  assert.equal(tier.held.size, 1)
-  tier.isDown = true
-  await assert.rejects(
-    writeBehind.write(cid, bytes),
-    { kind: 'upstream-error' },
-    'a tier that cannot say so is owed it',
-  )
-})
-
-test('a full queue keeps blocks by name, and reads them again at their turn', async () => {
-  const clock = createFakeClock()
+test('full queue of a shared tier → blocks wait by name, read again later', async () => {
   const tier = scriptedTier('bucket', { shared: true })
   tier.isSilent = true
   const blocks = Array.from({ length: 40 }, (_, seed) => block(seed))
   const elsewhere = new Map(blocks.map((one) => [one.key, one.bytes]))
-  const reread = async (wanted: CID) => elsewhere.get(blockKey(wanted))
-  const writeBehind = createWriteBehind({ tier, clock, maxBytes: 1000, atOnce: 2, reread })
-  for (const one of blocks) await writeBehind.put(one.cid, one.bytes)
-  assert.deepEqual(writeBehind.stats, { written: 0, dropped: 0, failed: 0, queued: 40, queuedBytes: 1000 })
+  const { queue } = fill(tier, { reread: async (wanted) => elsewhere.get(blockKey(wanted)) })
+  for (const one of blocks) await queue.put(one.cid, one.bytes)
+  assert.deepEqual(queue.stats, { written: 0, dropped: 0, failed: 0, queued: 40, queuedBytes: 1000 })
   // Two of those by name are gone before their turn.
   for (const one of blocks.slice(-2)) elsewhere.delete(one.key)
   tier.isSilent = false
   await tier.release()
   await settle()
-  assert.deepEqual(writeBehind.stats, { written: 38, dropped: 2, failed: 0, queued: 0, queuedBytes: 0 })
+  assert.deepEqual(queue.stats, { written: 38, dropped: 2, failed: 0, queued: 0, queuedBytes: 0 })
 })
 
-test('a stuck disk holds up one block for half a second, and the next ones not at all', async () => {
-  const clock = createFakeClock()
+test('tier that takes many blocks → one call for all that wait', async () => {
   const tier = scriptedTier('disk')
-  tier.isSilent = true
-  const writeBehind = createWriteBehind({ tier, clock, maxBytes: 100, atOnce: 1, waitMs: 500 })
-  for (const seed of [1, 2]) await writeBehind.put(block(seed).cid, block(seed).bytes)
-  const began = clock.monotonic()
-  const third = writeBehind.put(block(3).cid, block(3).bytes)
-  await clock.advance(500)
-  await third
-  for (let seed = 4; seed < 30; seed++) await writeBehind.put(block(seed).cid, block(seed).bytes)
-  assert.equal(clock.monotonic() - began, 500)
-  assert.equal(writeBehind.stats.dropped, 27)
-  await tier.release()
+  const batches: number[] = []
+  const slow = Promise.withResolvers<void>()
+  const { queue } = fill(
+    {
+      ...tier,
+      async putAll(blocks) {
+        batches.push(blocks.length)
+        for (const { cid, bytes } of blocks) tier.held.set(blockKey(cid), bytes)
+      },
+      put: () => slow.promise,
+    },
+    { maxBytes: 100_000 },
+  )
+  for (let seed = 0; seed < 30; seed++) queue.put(block(seed).cid, block(seed).bytes)
+  assert.ok(queue.waiting(block(29).key), 'readable while it waits')
+  const deleted = queue.delete(block(5).cid)
+  slow.resolve()
+  await deleted
   await settle()
-  const next = writeBehind.put(block(30).cid, block(30).bytes)
-  await tier.release()
-  await next
-  assert.equal(writeBehind.stats.dropped, 27)
+  assert.deepEqual(batches, [28])
+  assert.ok(!tier.held.has(block(5).key))
 })
 
-test('a write of a block that is on its way already joins it, and is told that it takes long', async () => {
+test('shared tier: a key is written once a second', async () => {
+  const tier = scriptedTier('bucket', { shared: true })
+  const { clock, queue } = fill(tier)
+  for (let turn = 0; turn < 10; turn++) await queue.put(cid, bytes)
+  await settle()
+  await clock.advance(999)
+  for (let turn = 0; turn < 10; turn++) await queue.put(cid, bytes)
+  assert.deepEqual(kinds(tier), ['put'])
+  await clock.advance(1)
+  await queue.put(cid, bytes)
+  assert.deepEqual(kinds(tier), ['put', 'put'])
+})
+
+test('upload repeated within a second → written again only where lost', async () => {
+  const tier = scriptedTier('bucket', { shared: true })
+  const { queue } = fill(tier)
+  for (let turn = 0; turn < 3; turn++) await queue.write(cid, bytes)
+  assert.deepEqual(kinds(tier), ['put', 'has', 'has'])
+  // Another instance found it corrupt.
+  tier.held.clear()
+  await Promise.all([queue.write(cid, bytes), queue.write(cid, bytes)])
+  assert.deepEqual(kinds(tier), ['put', 'has', 'has', 'has', 'has', 'put'])
+  assert.equal(tier.held.size, 1)
+  tier.isDown = true
+  await assert.rejects(queue.write(cid, bytes), { kind: 'upstream-error' }, 'unknown whether it has it')
+})
+
+test('upload of a block that is being written → joins, and learns that it is late', async () => {
   const clock = createFakeClock()
   const bucket = scriptedTier('bucket', { shared: true })
-  const writeBehind = createWriteBehind({ tier: guarded(bucket, { clock, log }), clock })
+  const { queue } = fill(guarded(bucket, { clock, log }), { clock })
   bucket.isSilent = true
-  await writeBehind.put(cid, bytes)
+  await queue.put(cid, bytes)
   await clock.advance(100)
   let toldAt = 0
   const began = clock.monotonic()
-  const write = writeBehind.write(cid, bytes, { overdue: () => (toldAt = clock.monotonic()) })
+  const write = queue.write(cid, bytes, { overdue: () => (toldAt = clock.monotonic()) })
   await clock.advance(50)
   assert.equal(toldAt - began, 50)
   await bucket.release()
@@ -492,21 +436,16 @@ test('a write of a block that is on its way already joins it, and is told that i
   assert.equal(bucket.calls.length, 1)
 })
 
-test('what hangs behind uploads is bounded in bytes', async () => {
+test('hanging writes of uploads → bounded in bytes', async () => {
   const clock = createFakeClock()
   const bucket = scriptedTier('bucket', { shared: true })
-  const writeBehind = createWriteBehind({
-    tier: guarded(bucket, { clock, log, failures: 1000 }),
-    clock,
-    maxBytes: 1000,
-  })
+  const { queue } = fill(guarded(bucket, { clock, log }), { clock })
   bucket.isSilent = true
   const writes = Array.from({ length: 50 }, (_, seed) =>
-    writeBehind.write(block(seed).cid, block(seed).bytes).catch(() => {}),
+    queue.write(block(seed).cid, block(seed).bytes).catch(() => {}),
   )
   await clock.advance(150)
-  // Ten of 100 bytes, and a few more that the guard lets end to learn from.
-  assert.ok(bucket.waiting <= 10 + 8, `${bucket.waiting} writes`)
+  assert.ok(bucket.waiting <= 10, `${bucket.waiting} writes`)
   await bucket.release()
   await Promise.all(writes)
 })

@@ -2,7 +2,7 @@
 import type { TierUsage } from '../../../backends/tiers/contract.ts'
 import type { Histogram } from '../../observe/histogram.ts'
 import type { Reading, Sample } from '../../observe/metrics.ts'
-import type { TierStats } from '../../retrieval/tiers/stack.ts'
+import type { TierStats } from '../../retrieval/tiers/tier-stack.ts'
 
 export type TierParts = {
   readonly stack: { stats(): readonly TierStats[] }

@@ -1,6 +1,6 @@
-// The write-behind queue of one slow tier: bounded, a few writes at once, and for each key one
-// operation at a time in the order of the calls, so that a running write never undoes a delete.
-// Waiting blocks can be read.
+// The write-behind queue of one slow tier: bounded, readable while blocks wait, and with one
+// operation at a time for each key in the order of the calls, so that a running write never undoes a
+// delete. A tier that takes many blocks by one call gets all that came during the call before.
 import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey } from '../../core/block.ts'
@@ -8,31 +8,25 @@ import type { Clock } from '../../core/clock.ts'
 import { orAborted, withDeadline } from '../../core/deadline.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 
-/** `bytes` undefined: it waits by name, and is read again when it is its turn. */
-export type QueuedBlock = { readonly cid: CID; readonly bytes: Uint8Array | undefined }
+/** Without `bytes` it is read again before it is written. */
+type QueuedBlock = { readonly cid: CID; readonly bytes: Uint8Array | undefined }
 
 type WriteBehindOptions = {
   readonly tier: Tier
   readonly clock: Clock
-  readonly maxBytes?: number
-  readonly maxBlocks?: number
-  readonly atOnce?: number
-  /** The same key is not written again sooner: R2 answers 429 to more than one write a second. */
-  readonly rewriteMs?: number
-  /** How long `put` waits for room in the queue before the block is dropped. 0: not at all. */
-  readonly waitMs?: number
+  readonly maxBytes: number
   /**
-   * Reads a block again. With this no caller waits for the tier: a block that finds no room waits
-   * by name only, and the queue waits while the tier is skipped.
+   * Reads a block again. With it no caller waits for the tier: a block beyond `maxBytes` waits
+   * without its bytes, and the queue waits while the tier is down.
    */
   readonly reread?: ((cid: CID) => Promise<Uint8Array | undefined>) | undefined
   /** Called with a block that the tier did not take, unless it was deleted meanwhile. */
-  readonly onFailed?: ((block: QueuedBlock) => void) | undefined
+  readonly onFailed?: ((cid: CID, bytes: Uint8Array) => void) | undefined
 }
 
 export type FillStats = {
   readonly written: number
-  /** There was no room in the queue, or it was gone when it was to be read again. */
+  /** The queue was full, or the block was gone when it was to be read again. */
   readonly dropped: number
   readonly failed: number
   /** Waiting, or being written. */
@@ -40,316 +34,301 @@ export type FillStats = {
   readonly queuedBytes: number
 }
 
-export interface WriteBehind {
-  /**
-   * Takes a block whose buffer no caller changes any more. A promise: the caller waits for room.
-   * Never rejects.
-   */
-  put(cid: CID, bytes: Uint8Array): void | Promise<void>
-  /**
-   * Writes at once, after running work on this key; rejects as the tier does. What was written just
-   * now is written again only if the tier says that it lost it. A caller that was told that it is
-   * overdue need not wait: the write goes on in the background, within bounds.
-   */
-  write(cid: CID, bytes: Uint8Array, call?: Call): Promise<void>
-  /** Forgets what waits for this key, then deletes it from the tier. */
-  delete(cid: CID, signal?: AbortSignal): Promise<void>
-  /** The bytes on their way to the tier. */
-  waiting(key: string): Uint8Array | undefined
-  readonly stats: FillStats
-  /** Takes no more and writes what waits; what is left after `ms` is dropped. */
-  close(ms: number): Promise<void>
-}
-
-/** A block that is being written; `told`: the callers to be told that it is overdue. */
-type Writing = {
-  readonly job: QueuedBlock
+/** One call to the tier, with all that wait for it. */
+type Write = {
+  readonly bytes: number
   readonly stop: AbortController
-  readonly told: Set<() => void>
+  /** Callers to tell that it is overdue. */
+  readonly tell: Set<() => void>
   done: Promise<void>
   isOverdue: boolean
 }
 
-const leastPauseMs = 250
-const maxNames = 16_384
-const fullPart = 0.75
-// More than this at once comes for a reader, and writing takes processor time from it: it is
-// written when nothing came for a moment, or that has gone on for long, or the queue is getting
-// full.
-const burstBytes = 256 * 1024
-const soon = { quietMs: 50, maxMs: 1000 } as const
-/**
- * A tier elsewhere has time: beyond the room of the queue a block waits by name, and is read again
- * from memory.
- */
-const patient = { quietMs: 250, maxMs: 3000, maxBytes: 64 * 1024 * 1024 } as const
+const maxBlocks = 16_384
+const concurrency = 8
+// R2 answers 429 to more than one write a second of one key.
+const rewriteMs = 1000
+/** A disk slower than a stream of new blocks slows the stream down a little instead of losing them. */
+const maxWaitMs = 500
 
-export function createWriteBehind(options: WriteBehindOptions): WriteBehind {
-  const { tier, clock, maxBytes = 32 * 1024 * 1024, maxBlocks = 2048, atOnce = 8 } = options
-  const { rewriteMs = 0, waitMs = 0, reread, onFailed } = options
-  const { quietMs, maxMs } = reread ? patient : soon
-  const counts = { written: 0, dropped: 0, failed: 0 }
-  /** First in, first out. */
-  const queue = new Map<string, QueuedBlock>()
-  let queuedBytes = 0
-  let names = 0
-  /** The last of what is done under a key, one after the other. None of these promises rejects. */
-  const busy = new Map<string, Promise<unknown>>()
-  const running = new Set<Writing>()
-  /** Those of them that were not deleted meanwhile. */
-  const byKey = new Map<string, Writing>()
-  /** When a key was last written, where that counts. The oldest go. */
-  const writtenAt = new Map<string, number>()
-  /** Callers that wait for room. */
-  const seekers = new Set<() => void>()
-  let behind = 0
-  let moves = 0
-  let isStuck = false
-  let isClosed = false
-  let busySince = clock.monotonic()
-  let pausedUntil = Number.NEGATIVE_INFINITY
-  let lastArrival = Number.NEGATIVE_INFINITY
-  let burst = 0
-  let stopTimer: (() => void) | undefined
-  let onIdle: (() => void) | undefined
+export class WriteBehind {
+  readonly #tier: Tier
+  readonly #clock: Clock
+  readonly #maxBytes: number
+  readonly #reread: WriteBehindOptions['reread']
+  readonly #onFailed: WriteBehindOptions['onFailed']
+  readonly #isBatched: boolean
+  readonly #queue = new Map<string, QueuedBlock>()
+  #queuedBytes = 0
+  /** The last operation on a key; never rejects. */
+  readonly #busy = new Map<string, Promise<void>>()
+  /** Blocks that are being written and were not deleted meanwhile. */
+  readonly #writing = new Map<string, { readonly write: Write; readonly block: QueuedBlock }>()
+  readonly #writes = new Set<Write>()
+  #running = 0
+  #lateBytes = 0
+  /** When keys were written lately, the oldest first. */
+  readonly #writtenAt = new Map<string, number>()
+  /** Callers that wait for room in the queue. */
+  readonly #waiters = new Set<() => void>()
+  #isStuck = false
+  #isClosed = false
+  #pausedUntil = Number.NEGATIVE_INFINITY
+  #stopTimer = () => {}
+  #onIdle = () => {}
+  #written = 0
+  #dropped = 0
+  #failed = 0
 
-  // The queue.
-
-  const hasRoom = (bytes: Uint8Array): boolean =>
-    queue.size - names < maxBlocks && queuedBytes + bytes.byteLength <= maxBytes
-
-  function add(key: string, { cid, bytes }: QueuedBlock): boolean {
-    if (bytes && hasRoom(bytes)) {
-      queue.set(key, { cid, bytes })
-      queuedBytes += bytes.byteLength
-      return true
-    }
-    if (!reread || names >= maxNames) return false
-    queue.set(key, { cid, bytes: undefined })
-    names++
-    return true
-  }
-
-  function take(key: string): QueuedBlock | undefined {
-    const job = queue.get(key)
-    if (!job) return undefined
-    queue.delete(key)
-    if (job.bytes) queuedBytes -= job.bytes.byteLength
-    else names--
-    return job
+  constructor({ tier, clock, maxBytes, reread, onFailed }: WriteBehindOptions) {
+    this.#tier = tier
+    this.#clock = clock
+    this.#maxBytes = maxBytes
+    this.#reread = reread
+    this.#onFailed = onFailed
+    this.#isBatched = tier.putAll !== undefined && !reread
   }
 
   /**
-   * Waits for room in order of arrival, not where nothing moves, and by no more than the queue is
-   * long.
+   * Takes a block whose buffer no caller changes any more. A promise: the caller waits for room.
+   * Never rejects.
    */
-  async function room(bytes: Uint8Array): Promise<boolean> {
-    if (waitMs === 0 || isStuck || seekers.size >= maxBlocks || bytes.byteLength > maxBytes) return false
-    const { promise, resolve } = Promise.withResolvers<boolean>()
-    const before = moves
-    const seek = () => {
-      if (isClosed || isStuck) resolve(false)
-      else if (hasRoom(bytes)) resolve(true)
-    }
-    const stop = clock.after(waitMs, () => {
-      isStuck = moves === before
-      resolve(false)
-    })
-    seekers.add(seek)
-    return promise.finally(() => {
-      stop()
-      seekers.delete(seek)
+  put(cid: CID, bytes: Uint8Array): void | Promise<void> {
+    const key = blockKey(cid)
+    if (this.#isKnown(key)) return undefined
+    if (this.#isClosed || this.#reread || this.#hasRoom(bytes)) return this.#enqueue(key, { cid, bytes })
+    return this.#whenRoom(bytes).then((hasRoom) => {
+      if (!hasRoom) this.#dropped++
+      else if (!this.#isKnown(key)) this.#enqueue(key, { cid, bytes })
     })
   }
 
-  function enqueue(key: string, job: QueuedBlock & { readonly bytes: Uint8Array }): void {
-    if (isOnItsWay(key)) return
-    if (isClosed || !add(key, job)) return void counts.dropped++
-    const now = clock.monotonic()
-    burst = now - lastArrival > quietMs ? job.bytes.byteLength : burst + job.bytes.byteLength
-    lastArrival = now
-    pump()
+  /**
+   * Writes at once, after running work on this key; rejects as the tier does. A block written just
+   * now is written again only if the tier lost it. A caller that was told that it is overdue need
+   * not wait: the write goes on, within `maxBytes`.
+   */
+  async write(cid: CID, bytes: Uint8Array, call?: Call): Promise<void> {
+    const key = blockKey(cid)
+    // Another instance may have found it corrupt since, and deleted it.
+    if (!this.#busy.has(key) && this.#isJustWritten(key) && (await this.#tier.has(cid, undefined, call))) return
+    if (this.#isClosed) throw closing(this.#tier.name)
+    this.#take(key)
+    const joined = this.#writing.get(key)?.write
+    const isBehindDelete = !joined && this.#busy.has(key)
+    const write = joined ?? this.#begin([[key, { cid, bytes }]])
+    const overdue = () => {
+      if (!joined && this.#lateBytes > this.#maxBytes) write.stop.abort(crowded(this.#tier.name))
+      call?.overdue?.()
+    }
+    if (write.isOverdue || isBehindDelete) overdue()
+    else write.tell.add(overdue)
+    await write.done.catch((error: unknown) => {
+      if (!joined) this.#failed++
+      throw error
+    })
+  }
+
+  /** Forgets what waits for this key, then deletes it from the tier. */
+  async delete(cid: CID, signal?: AbortSignal): Promise<void> {
+    const key = blockKey(cid)
+    this.#take(key)
+    this.#writing.delete(key)
+    const work = this.#inOrder([key], async () => {
+      this.#writtenAt.delete(key)
+      await this.#tier.delete(cid, signal)
+    })
+    await orAborted(signal, work)
+  }
+
+  /** The bytes on their way to the tier. */
+  waiting(key: string): Uint8Array | undefined {
+    return this.#queue.get(key)?.bytes ?? this.#writing.get(key)?.block.bytes
+  }
+
+  get stats(): FillStats {
+    const queued = this.#queue.size + this.#running
+    return {
+      ...{ written: this.#written, dropped: this.#dropped, failed: this.#failed },
+      ...{ queued, queuedBytes: this.#queuedBytes },
+    }
+  }
+
+  /** Takes no more and writes what waits; the rest is dropped after `ms`. */
+  async close(ms: number): Promise<void> {
+    this.#isClosed = true
+    const idle = Promise.withResolvers<void>()
+    this.#onIdle = idle.resolve
+    this.#pump()
+    const late = () => closing(this.#tier.name)
+    await withDeadline({ ms, clock: this.#clock, late }, () => idle.promise).catch(() => {
+      this.#dropped += this.#queue.size
+      for (const key of [...this.#queue.keys()]) this.#take(key)
+      for (const { stop } of this.#writes) stop.abort(late())
+    })
+    this.#stopTimer()
+  }
+
+  // The queue.
+
+  #isKnown(key: string): boolean {
+    return this.#queue.has(key) || this.#writing.has(key) || this.#isJustWritten(key)
+  }
+
+  #isJustWritten(key: string): boolean {
+    return (this.#writtenAt.get(key) ?? Number.NEGATIVE_INFINITY) + rewriteMs > this.#clock.monotonic()
+  }
+
+  #hasRoom(bytes: Uint8Array): boolean {
+    return this.#queue.size < maxBlocks && this.#queuedBytes + bytes.byteLength <= this.#maxBytes
+  }
+
+  #enqueue(key: string, { cid, bytes }: QueuedBlock): void {
+    const isWhole = bytes !== undefined && this.#hasRoom(bytes)
+    if (this.#isClosed || (!isWhole && (!this.#reread || this.#queue.size >= maxBlocks))) return void this.#dropped++
+    this.#queue.set(key, { cid, bytes: isWhole ? bytes : undefined })
+    if (isWhole) this.#queuedBytes += bytes.byteLength
+    this.#pump()
+  }
+
+  #take(key: string): void {
+    this.#queuedBytes -= this.#queue.get(key)?.bytes?.byteLength ?? 0
+    this.#queue.delete(key)
+  }
+
+  /** False: there was no room in time. After a wait in vain nobody waits until a write has ended. */
+  #whenRoom(bytes: Uint8Array): Promise<boolean> {
+    if (this.#isStuck || this.#waiters.size >= maxBlocks || bytes.byteLength > this.#maxBytes)
+      return Promise.resolve(false)
+    return new Promise((resolve) => {
+      const settle = (hasRoom: boolean) => {
+        stop()
+        this.#waiters.delete(look)
+        resolve(hasRoom)
+      }
+      const look = () => {
+        if (this.#isClosed || this.#isStuck) settle(false)
+        else if (this.#hasRoom(bytes)) settle(true)
+      }
+      const before = this.#written + this.#failed
+      const stop = this.#clock.after(maxWaitMs, () => {
+        this.#isStuck = this.#written + this.#failed === before
+        settle(false)
+      })
+      this.#waiters.add(look)
+    })
+  }
+
+  #pump(): void {
+    const waitMs = this.#isClosed ? 0 : this.#pausedUntil - this.#clock.monotonic()
+    this.#stopTimer()
+    if (waitMs > 0) this.#stopTimer = this.#clock.after(waitMs, () => this.#pump())
+    else while (this.#writes.size < (this.#isBatched ? 1 : concurrency) && this.#writeNext());
+    for (const look of [...this.#waiters]) look()
+    if (this.#queue.size === 0 && this.#busy.size === 0) this.#onIdle()
+  }
+
+  /** False: no block can be written now. */
+  #writeNext(): boolean {
+    const blocks: [string, QueuedBlock][] = []
+    let bytes = 0
+    for (const [key, block] of this.#queue) {
+      if (this.#busy.has(key)) continue
+      bytes += block.bytes?.byteLength ?? 0
+      if (blocks.length > 0 && bytes > this.#maxBytes / concurrency) break
+      blocks.push([key, block])
+      if (!this.#isBatched) break
+    }
+    if (blocks.length === 0) return false
+    for (const [key] of blocks) this.#take(key)
+    this.#begin(blocks).done.catch((error: unknown) => {
+      if (!this.#reread || this.#isClosed || !isFailure(error, 'unavailable'))
+        return void (this.#failed += blocks.length)
+      this.#pausedUntil = this.#clock.monotonic() + (error.retryAfterMs ?? rewriteMs)
+      for (const [key, block] of blocks) if (!this.#queue.has(key)) this.#enqueue(key, block)
+    })
+    return true
   }
 
   // One operation after the other.
 
-  /** Does the work after what was asked for under this key before, whatever became of that. */
-  function inLine<T>(key: string, work: () => Promise<T>): Promise<T> {
-    const before = busy.get(key)
-    const done = before === undefined ? work() : before.then(work)
-    const settle = () => {
-      if (busy.get(key) === over) busy.delete(key)
-      pump()
+  #begin(blocks: readonly (readonly [string, QueuedBlock])[]): Write {
+    const bytes = blocks.reduce((sum, [, block]) => sum + (block.bytes?.byteLength ?? 0), 0)
+    const write: Write = { bytes, stop: new AbortController(), tell: new Set(), done: noWork, isOverdue: false }
+    for (const [key, block] of blocks) this.#writing.set(key, { write, block })
+    this.#writes.add(write)
+    this.#running += blocks.length
+    const keys = blocks.map(([key]) => key)
+    write.done = this.#inOrder(keys, () => this.#put(blocks, write))
+    return write
+  }
+
+  async #put(blocks: readonly (readonly [string, QueuedBlock])[], write: Write): Promise<void> {
+    const overdue = () => {
+      if (!write.isOverdue) this.#lateBytes += write.bytes
+      write.isOverdue = true
+      for (const tell of write.tell) tell()
     }
-    const over = done.then(settle, settle)
-    busy.set(key, over)
+    let isWritten = false
+    try {
+      const [first] = blocks
+      if (blocks.length === 1 && first) {
+        const [, { cid, bytes: held }] = first
+        const bytes = held ?? (await this.#reread?.(cid))
+        if (!bytes) return void this.#dropped++
+        await this.#tier.put(cid, bytes, write.stop.signal, { overdue })
+      } else
+        await this.#tier.putAll?.(
+          blocks.map(([, block]) => block as Whole),
+          write.stop.signal,
+          { overdue },
+        )
+      isWritten = true
+      this.#written += blocks.length
+      this.#pausedUntil = Number.NEGATIVE_INFINITY
+    } finally {
+      this.#isStuck = false
+      if (write.isOverdue) this.#lateBytes -= write.bytes
+      this.#writes.delete(write)
+      this.#running -= blocks.length
+      for (const [key, block] of blocks) {
+        const isOurs = this.#writing.get(key)?.write === write
+        if (isOurs) this.#writing.delete(key)
+        if (isWritten) this.#noteWritten(key)
+        else if (isOurs && block.bytes) this.#onFailed?.(block.cid, block.bytes)
+      }
+    }
+  }
+
+  /** Only a shared tier limits how often a key is written. */
+  #noteWritten(key: string): void {
+    if (!this.#tier.traits.shared) return
+    const now = this.#clock.monotonic()
+    this.#writtenAt.delete(key)
+    this.#writtenAt.set(key, now)
+    for (const [oldest, at] of this.#writtenAt) {
+      if (at + rewriteMs > now) break
+      this.#writtenAt.delete(oldest)
+    }
+  }
+
+  /** Does the work after the last operation on these keys; keys of several blocks are free. */
+  #inOrder(keys: readonly string[], work: () => Promise<void>): Promise<void> {
+    const before = this.#busy.get(keys[0] as string)
+    const done = before === undefined ? work() : before.then(work)
+    const end = () => {
+      for (const key of keys) if (this.#busy.get(key) === over) this.#busy.delete(key)
+      this.#pump()
+    }
+    const over = done.then(end, end)
+    for (const key of keys) this.#busy.set(key, over)
     return done
   }
-
-  async function bring(key: string, { cid, bytes: own }: QueuedBlock, one: Writing): Promise<void> {
-    try {
-      const bytes = own ?? (await reread?.(cid))
-      if (!bytes) return void counts.dropped++
-      const overdue = () => {
-        one.isOverdue = true
-        for (const tell of one.told) tell()
-      }
-      await tier.put(cid, bytes, one.stop.signal, { overdue })
-      counts.written++
-      pausedUntil = Number.NEGATIVE_INFINITY
-      noteWritten(key)
-    } catch (error) {
-      if (byKey.get(key) === one) onFailed?.(one.job)
-      throw error
-    } finally {
-      moves++
-      isStuck = false
-      running.delete(one)
-      if (byKey.get(key) === one) byKey.delete(key)
-    }
-  }
-
-  function begin(key: string, job: QueuedBlock): Writing {
-    const stop = new AbortController()
-    const one: Writing = { job, stop, told: new Set(), done: Promise.resolve(), isOverdue: false }
-    byKey.set(key, one)
-    running.add(one)
-    one.done = inLine(key, () => bring(key, job, one))
-    return one
-  }
-
-  function noteWritten(key: string): void {
-    if (rewriteMs === 0) return
-    const now = clock.monotonic()
-    writtenAt.delete(key)
-    writtenAt.set(key, now)
-    for (const [oldest, at] of writtenAt) {
-      if (at + rewriteMs > now) break
-      writtenAt.delete(oldest)
-    }
-  }
-
-  const notBefore = (key: string): number => (writtenAt.get(key) ?? Number.NEGATIVE_INFINITY) + rewriteMs
-
-  // Behind the readers.
-
-  /** From when on the next may be written. */
-  function nextAt(now: number): number {
-    if (isClosed) return now
-    const isFilling = queuedBytes > fullPart * maxBytes || queue.size > fullPart * maxBlocks
-    const mayWait = reread ? burst < patient.maxBytes : !isFilling
-    const isHeld = burst > burstBytes && now - busySince < maxMs && mayWait
-    return Math.max(pausedUntil, isHeld ? lastArrival + quietMs : now)
-  }
-
-  function pump(): void {
-    const now = clock.monotonic()
-    if (queue.size === 0 && behind === 0) busySince = now
-    const from = nextAt(now)
-    // After a pause one goes ahead of the others.
-    const max = from > now ? 0 : pausedUntil > Number.NEGATIVE_INFINITY && !isClosed ? 1 : atOnce
-    let soonest = from > now ? from : Number.POSITIVE_INFINITY
-    for (const key of max > 0 ? queue.keys() : []) {
-      if (behind >= max) break
-      if (busy.has(key)) continue
-      if (!isClosed && notBefore(key) > now) soonest = Math.min(soonest, notBefore(key))
-      else writeNext(key)
-    }
-    stopTimer?.()
-    stopTimer = soonest < Number.POSITIVE_INFINITY && queue.size > 0 ? clock.after(soonest - now, pump) : undefined
-    for (const seek of [...seekers]) seek()
-    if (queue.size === 0 && busy.size === 0) onIdle?.()
-  }
-
-  function writeNext(key: string): void {
-    const job = take(key)
-    if (!job) return
-    behind++
-    const over = () => {
-      behind--
-      pump()
-    }
-    begin(key, job).done.then(over, (error: unknown) => {
-      if (!reread || isClosed || !isFailure(error, 'unavailable')) counts.failed++
-      else {
-        // The tier is passed over for now. What waits here goes on waiting.
-        pausedUntil = clock.monotonic() + Math.max(leastPauseMs, error.retryAfterMs ?? 0)
-        if (!add(key, job)) counts.dropped++
-      }
-      over()
-    })
-  }
-
-  const isOnItsWay = (key: string): boolean => queue.has(key) || byKey.has(key)
-
-  return {
-    put(cid, bytes) {
-      const key = blockKey(cid)
-      if (isOnItsWay(key)) return undefined
-      if (isClosed || reread || hasRoom(bytes)) return enqueue(key, { cid, bytes })
-      return (async () => {
-        while (!isClosed && !hasRoom(bytes)) if (!(await room(bytes))) return void counts.dropped++
-        enqueue(key, { cid, bytes })
-      })()
-    },
-    async write(cid, bytes, call) {
-      const key = blockKey(cid)
-      const isRewrite = !isClosed && !busy.has(key) && notBefore(key) > clock.monotonic()
-      // Written just now. Another instance may have found it spoilt since, and deleted it.
-      if (isRewrite && (await tier.has(cid, undefined, call))) return
-      if (isClosed) throw closing(tier.name)
-      take(key)
-      const under = byKey.get(key)
-      const isBehindDelete = !under && busy.has(key)
-      const one = under ?? begin(key, { cid, bytes })
-      const overdue = () => {
-        if (one !== under) {
-          // It may go on without a caller, up to as many bytes as the queue may hold.
-          let late = 0
-          for (const { isOverdue, job } of running) if (isOverdue) late += job.bytes?.byteLength ?? 0
-          if (late > maxBytes) one.stop.abort(crowded(tier.name))
-        }
-        call?.overdue?.()
-      }
-      if (one.isOverdue || isBehindDelete) overdue()
-      else one.told.add(overdue)
-      try {
-        await one.done
-      } catch (error) {
-        if (one !== under) counts.failed++
-        throw error
-      }
-    },
-    async delete(cid, signal) {
-      const key = blockKey(cid)
-      take(key)
-      byKey.delete(key)
-      const work = inLine(key, async () => {
-        writtenAt.delete(key)
-        await tier.delete(cid, signal)
-      })
-      await orAborted(signal, work)
-    },
-    waiting: (key) => queue.get(key)?.bytes ?? byKey.get(key)?.job.bytes,
-    get stats() {
-      return { ...counts, queued: queue.size + behind, queuedBytes }
-    },
-    async close(ms) {
-      isClosed = true
-      const idle = Promise.withResolvers<void>()
-      onIdle = idle.resolve
-      pump()
-      const late = () => closing(tier.name)
-      await withDeadline({ ms, clock, late }, () => idle.promise).catch(() => {
-        counts.dropped += queue.size
-        queue.clear()
-        queuedBytes = names = 0
-        for (const { stop } of running) stop.abort(late())
-      })
-      stopTimer?.()
-    },
-  }
 }
+
+/** A block of several that are written together. */
+type Whole = QueuedBlock & { readonly bytes: Uint8Array }
+const noWork = Promise.resolve()
 
 const closing = (name: string): Failure => new Failure('unavailable', `tier ${name} is closing`, { source: 'tier' })
 

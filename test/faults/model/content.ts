@@ -2,7 +2,7 @@
 // it did; of different bytes, so that no file has a block of another one.
 import { blockKey, proves } from '../../../src/core/block.ts'
 import { linksOf } from '../../../src/ipld/block-links.ts'
-import { largeLeafBytes } from '../../../src/retrieval/tiers/stack.ts'
+import { largeLeafBytes } from '../../../src/retrieval/tiers/tier-stack.ts'
 import { addFile, type BlockMap, type FileFixture, noise } from '../../support/fixtures.ts'
 
 export const remote: BlockMap = new Map()

@@ -1,0 +1,559 @@
+// The tiers as one, fastest first, and itself a tier. A block found in a slow tier is copied to those
+// before it; a new block is in memory at once and in the slow tiers soon, behind the request. A tier
+// that fails is skipped: for a reader of the stack there are hits and misses only.
+import type { CID } from 'multiformats/cid'
+import type { Call, Tier } from '../../../backends/tiers/contract.ts'
+import { blockKey, isIdentity } from '../../core/block.ts'
+import { codec } from '../../core/cid.ts'
+import { type Clock, systemClock } from '../../core/clock.ts'
+import { orAborted } from '../../core/deadline.ts'
+import { type AtHand, type AtHandOptions, partOf } from '../../core/disk/at-hand.ts'
+import { cancelled, Failure, isFailure } from '../../core/failure.ts'
+import { type Log, silentLog } from '../../core/log.ts'
+import { type FillStats, WriteBehind } from './write-behind.ts'
+
+export type TierHit = { readonly bytes: Uint8Array; readonly tier: string }
+/** A block, or a part of it, that was read without waiting. */
+type HitAtHand = AtHand & { readonly tier: string; readonly isMemory: boolean }
+export type TierFailure = { readonly tier: string; readonly failure: Failure }
+/** Each caller leaves it, once. */
+export type TierLook = Pick<Lookup<TierHit>, 'found' | 'overdue' | 'here' | 'haveAnswered' | 'leave'>
+type OnFailed = (tier: string, error: unknown) => void
+
+export type TierStats = FillStats & {
+  readonly tier: string
+  readonly hits: number
+  readonly misses: number
+  /** Calls that failed or were not answered in time. */
+  readonly outages: number
+}
+
+export type TierStack = Omit<Tier, 'atHand' | 'peek'> & {
+  /** Reads from memory and write-behind queues only. Counts a hit, and no miss. */
+  near(cid: CID): TierHit | undefined
+  /** Reads from files in the page cache too. Undefined: it may be in a tier all the same. */
+  atHand(cid: CID, options?: AtHandOptions): HitAtHand | undefined
+  /** True if no tier has it, as far as is known without asking. Counts a miss of each. */
+  lacks(cid: CID): boolean
+  /** True if a tier of this machine surely has it. Counts nothing. */
+  holds(cid: CID): boolean
+  /** Asks the slow tiers, once for all who want the block. */
+  look(cid: CID): TierLook
+  /**
+   * Asks the slow tiers once more, also those that failed lately, and waits for all of them.
+   * `onFailed` is called for each that could not answer. Rejects only with the reason of `signal`.
+   */
+  lookAgain(cid: CID, signal: AbortSignal, onFailed?: OnFailed): Promise<TierHit | undefined>
+  /** `get`, with the tier it came from. Waits as long as that is worth it. */
+  find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined>
+  /** True if a pin or upload on this machine has it. Rejects if one cannot be asked. */
+  isPinned(cid: CID, signal: AbortSignal): Promise<boolean>
+  /** Puts a block that came for a reader. A promise: a write-behind queue is full; wait a little. */
+  keep(cid: CID, bytes: Uint8Array): void | Promise<void>
+  /**
+   * For an upload: resolves when memory and every shared tier has it, and names the shared tiers
+   * that failed or are late. Caches of this machine get it behind, unless a tier before them keeps
+   * it for good. Rejects only with the reason of `signal`.
+   */
+  store(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<{ readonly failed: readonly TierFailure[] }>
+  /** Names of the tiers that other instances see too. */
+  readonly shared: readonly string[]
+  /** Writes a block to a shared tier that lacks it; rejects as the tier does. */
+  bring(tier: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void>
+  /** Probes every tier once; those that fail are skipped from then on. */
+  probeAll(signal?: AbortSignal): Promise<readonly TierFailure[]>
+  stats(): readonly TierStats[]
+}
+
+type TierStackOptions = {
+  readonly clock?: Clock
+  readonly log?: Log
+  /** The maximum that waits to be written, for each slow tier. */
+  readonly fillBytes?: number
+  /** How long `close` waits for the write-behind queues. */
+  readonly drainMs?: number
+}
+
+/**
+ * Leaves of this size are pieces of streamed files: in memory they would evict everything else, and
+ * a disk of this machine returns them for little more than their hash.
+ */
+export const largeLeafBytes = 256 * 1024
+const defaultFillBytes = 16 * 1024 * 1024
+const defaultDrainMs = 5000
+
+/** A slow tier, with its write-behind queue. */
+export type SlowLayer = Layer & { readonly writeBehind: WriteBehind }
+
+/** One tier of a stack, its write-behind queue and its counts. Outlives the stack in a reload. */
+export class Layer {
+  readonly tier: Tier
+  /** Undefined for memory, which is written to directly. */
+  readonly writeBehind: WriteBehind | undefined
+  hits = 0
+  misses = 0
+  outages = 0
+
+  /** `here`: all layers, among them those of this machine to read a queued block from. */
+  constructor(tier: Tier, clock: Clock, fillBytes: number, here: () => Iterable<Layer>) {
+    this.tier = tier
+    const reread = async (cid: CID): Promise<Uint8Array | undefined> => {
+      for (const { tier, writeBehind } of here()) {
+        if (tier.traits.shared) continue
+        const bytes = writeBehind?.waiting(blockKey(cid)) ?? (await tier.get(cid).catch(() => undefined))
+        if (bytes) return bytes
+      }
+      return undefined
+    }
+    const options = tier.traits.shared
+      ? { reread }
+      : { onFailed: (cid: CID, bytes: Uint8Array) => putInMemory(here(), cid, bytes) }
+    this.writeBehind = tier.peek ? undefined : new WriteBehind({ tier, clock, maxBytes: fillBytes, ...options })
+  }
+
+  /**
+   * Asks the tier and counts the result. Undefined: it has nothing, or could not answer. Rejects only
+   * with the reason of `signal`.
+   */
+  async ask<T>(
+    signal: AbortSignal | undefined,
+    log: Log,
+    question: (call: Call) => Promise<T>,
+    call?: Call,
+  ): Promise<T | undefined> {
+    let isCounted = false
+    const count = (error: unknown) => {
+      if (!isCounted) this.outage(error, log)
+      isCounted = true
+    }
+    const overdue = (isWell = false) => {
+      if (!isWell) count(late(this.tier.name))
+      call?.overdue?.(isWell)
+    }
+    try {
+      const answer = await question({ ...call, overdue })
+      if (answer === undefined && !isCounted) this.misses++
+      return answer
+    } catch (error) {
+      if (signal?.aborted) throw error
+      count(error)
+      return undefined
+    }
+  }
+
+  outage(error: unknown, log: Log): Failure {
+    const { name } = this.tier
+    this.outages++
+    if (isFailure(error) && error.kind !== 'internal') return error
+    log('error', 'tier.error', { tier: name, error: String(error) })
+    const said = `tier ${name}: internal error; the log has it as tier.error`
+    return isFailure(error) ? error : new Failure('internal', said, { source: 'ours', cause: error })
+  }
+
+  /** Writes what waits for the tier, within the time. The tier stays open. */
+  async close(drainMs = defaultDrainMs): Promise<void> {
+    await this.writeBehind?.close(drainMs)
+  }
+}
+
+/** Closes tiers that were passed in, but no layers, which may be part of another stack. */
+export function createTierStack(parts: readonly (Tier | Layer)[], options: TierStackOptions = {}): TierStack {
+  const { clock = systemClock, log = silentLog, fillBytes = defaultFillBytes, drainMs } = options
+  const all: readonly Layer[] = parts.map((part) =>
+    part instanceof Layer ? part : new Layer(part, clock, fillBytes, () => all),
+  )
+  const own = all.filter((layer) => !parts.includes(layer))
+  const fast = all.filter(({ writeBehind }) => !writeBehind)
+  const slow = all.filter((layer): layer is SlowLayer => layer.writeBehind !== undefined)
+  /** Those that new blocks are written to. */
+  const filled = slow.filter(({ tier }) => !tier.traits.readOnly)
+  const lookups = new Map<string, Lookup<TierHit>>()
+  let deletes = 0
+  let closing: Promise<void> | undefined
+
+  // Without waiting.
+
+  function inProcess(cid: CID): [Layer, Uint8Array] | undefined {
+    for (const layer of fast) {
+      const bytes = layer.tier.peek?.(cid)
+      if (!bytes) continue
+      for (const { tier } of filled) tier.noteRead?.(cid)
+      return [layer, bytes]
+    }
+    const key = filled.length > 0 ? blockKey(cid) : ''
+    for (const layer of filled) {
+      const bytes = layer.writeBehind.waiting(key)
+      if (bytes) return [layer, bytes]
+    }
+    return undefined
+  }
+
+  function near(cid: CID): TierHit | undefined {
+    const [layer, bytes] = inProcess(cid) ?? []
+    return layer && bytes && hit(layer, bytes)
+  }
+
+  function atHand(cid: CID, options?: AtHandOptions): HitAtHand | undefined {
+    const [held, bytes] = inProcess(cid) ?? []
+    if (held && bytes)
+      return { ...hit(held, bytes), ...partOf(bytes, options?.part), isMemory: held.writeBehind === undefined }
+    for (const layer of slow) {
+      const one = layer.tier.atHand?.(cid, options)
+      if (!one) continue
+      missed(fast)
+      // Each reader needs a block with links. A leaf on this disk costs a hash, and no memory.
+      if (cid.code !== codec.raw && !options?.part) putInMemory(fast, cid, one.bytes)
+      return { ...one, ...hit(layer, one.bytes), isMemory: false }
+    }
+    return undefined
+  }
+
+  function lacks(cid: CID): boolean {
+    if (!slow.every(({ tier }) => tier.lacks?.(cid))) return false
+    missed(all)
+    return true
+  }
+
+  const holds = (cid: CID): boolean =>
+    isIdentity(cid) || inProcess(cid) !== undefined || slow.some(({ tier }) => tier.holds?.(cid))
+
+  // By asking slow tiers.
+
+  function lookUp(cid: CID, anyway: boolean, onFailed?: OnFailed): Lookup<TierHit> {
+    const before = deletes
+    // A tier that lacks it, as far as it knows, is asked last.
+    const lacking = slow.filter(({ tier }) => tier.lacks?.(cid))
+    const order = lacking.length > 0 ? [...slow.filter((layer) => !lacking.includes(layer)), ...lacking] : slow
+    return new Lookup(order, log, async (layer, signal, call) => {
+      const bytes = await layer.tier.get(cid, signal, { ...call, anyway }).catch((error: unknown) => {
+        onFailed?.(layer.tier.name, error)
+        throw error
+      })
+      if (!bytes) return undefined
+      if (deletes === before) fillBefore(layer, cid, bytes)
+      return hit(layer, bytes)
+    })
+  }
+
+  /** Copies a block to the tiers that are asked before the one that has it. */
+  function fillBefore(found: Layer, cid: CID, bytes: Uint8Array): void {
+    putInMemory(fast, cid, bytes)
+    for (const layer of filled) {
+      if (all.indexOf(layer) >= all.indexOf(found)) return
+      void layer.writeBehind.put(cid, bytes)
+    }
+  }
+
+  function look(cid: CID): TierLook {
+    const key = blockKey(cid)
+    missed(fast)
+    const running = lookups.get(key)
+    if (running) return running.join()
+    const begun = lookUp(cid, false)
+    const over = () => {
+      if (lookups.get(key) === begun) lookups.delete(key)
+    }
+    lookups.set(key, begun)
+    begun.found.then(over, over)
+    return begun.join()
+  }
+
+  async function lookAgain(cid: CID, signal: AbortSignal, onFailed?: OnFailed): Promise<TierHit | undefined> {
+    signal.throwIfAborted()
+    const begun = lookUp(cid, true, onFailed).join()
+    return orAborted(signal, begun.found).finally(() => begun.leave())
+  }
+
+  function whileWorthIt<T>(signal: AbortSignal | undefined, of: Lookup<T> | TierLook): Promise<T | undefined> {
+    const { found, overdue } = of as Lookup<T>
+    return orAborted(signal, Promise.race([found, overdue.then(() => undefined)])).finally(() => of.leave())
+  }
+
+  async function find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined> {
+    signal?.throwIfAborted()
+    return near(cid) ?? whileWorthIt<TierHit>(signal, look(cid))
+  }
+
+  async function has(cid: CID, signal?: AbortSignal): Promise<boolean> {
+    signal?.throwIfAborted()
+    if (inProcess(cid)) return true
+    const asked = new Lookup<true>(
+      slow,
+      log,
+      async ({ tier }, own, call) => (await tier.has(cid, own, call)) || undefined,
+    )
+    return (await whileWorthIt(signal, asked.join())) ?? false
+  }
+
+  // Writing.
+
+  function keep(cid: CID, bytes: Uint8Array): void | Promise<void> {
+    const own = owned(bytes)
+    const isLarge = cid.code === codec.raw && bytes.byteLength >= largeLeafBytes
+    if (!isLarge) putInMemory(fast, cid, own)
+    let waits: Promise<void>[] | undefined
+    for (const { writeBehind } of filled) {
+      const wait = writeBehind.put(cid, own)
+      if (wait) (waits ??= []).push(wait)
+    }
+    if (!isLarge) return waits && Promise.all(waits).then(() => {})
+    const before = deletes
+    // A large leaf is read from the queue of the disk while it waits; a failed write puts it in memory.
+    const isOnItsWay = () =>
+      filled.some(({ tier, writeBehind }) => !tier.traits.shared && writeBehind.waiting(blockKey(cid)))
+    const otherwise = () => {
+      if (deletes === before && !isOnItsWay()) putInMemory(fast, cid, own)
+    }
+    return waits ? Promise.all(waits).then(otherwise) : otherwise()
+  }
+
+  async function store(cid: CID, bytes: Uint8Array, signal?: AbortSignal) {
+    signal?.throwIfAborted()
+    const own = owned(bytes)
+    putInMemory(fast, cid, own)
+    const failed: TierFailure[] = []
+    /** Whether a tier before it keeps the block for good. */
+    let isKept = false
+    const writes: Promise<void>[] = []
+    for (const layer of slow) {
+      const { tier, writeBehind } = layer
+      const { keeps, readOnly, shared } = tier.traits
+      if (keeps) isKept ||= (await layer.ask(signal, log, () => tier.has(cid, signal))) === true
+      if (readOnly) continue
+      if (shared) writes.push(acknowledged(layer, cid, own).then((failure) => void (failure && failed.push(failure))))
+      else if (!isKept) void writeBehind.put(cid, own)
+    }
+    await orAborted(signal, Promise.all(writes))
+    return { failed }
+  }
+
+  /** Resolves when the shared tier has it, failed, or is no longer worth waiting for. */
+  function acknowledged(layer: SlowLayer, cid: CID, bytes: Uint8Array): Promise<TierFailure | undefined> {
+    const { name: tier } = layer.tier
+    return new Promise((resolve) => {
+      let isOver = false
+      const fail = (error: unknown) => {
+        if (!isOver) resolve({ tier, failure: layer.outage(error, log) })
+        isOver = true
+      }
+      const overdue = () => fail(late(tier))
+      layer.writeBehind.write(cid, bytes, { overdue }).then(() => resolve(undefined), fail)
+    })
+  }
+
+  async function bring(name: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
+    signal.throwIfAborted()
+    const layer = slow.find(({ tier }) => tier.traits.shared && tier.name === name)
+    if (!layer) throw new Failure('unavailable', `there is no shared tier ${name}`, { source: 'tier' })
+    try {
+      await orAborted(signal, layer.writeBehind.write(cid, new Uint8Array(bytes)))
+    } catch (error) {
+      signal.throwIfAborted()
+      throw layer.outage(error, log)
+    }
+  }
+
+  async function remove(cid: CID, signal?: AbortSignal): Promise<void> {
+    signal?.throwIfAborted()
+    deletes++
+    // A lookup under way may have read it: later readers begin another one.
+    lookups.delete(blockKey(cid))
+    const work = all.map(({ writeBehind, tier }) => writeBehind?.delete(cid, signal) ?? tier.delete(cid, signal))
+    const failures = (await Promise.allSettled(work)).filter((result) => result.status === 'rejected')
+    signal?.throwIfAborted()
+    if (failures[0]) throw failures[0].reason
+  }
+
+  async function probeAll(signal?: AbortSignal): Promise<readonly TierFailure[]> {
+    const probes = all.map((layer) =>
+      Promise.resolve(layer.tier.probe?.(signal)).then(
+        () => [],
+        (error: unknown) => {
+          signal?.throwIfAborted()
+          return [{ tier: layer.tier.name, failure: layer.outage(error, log) }]
+        },
+      ),
+    )
+    return (await Promise.all(probes)).flat()
+  }
+
+  async function shut(): Promise<void> {
+    await Promise.all(own.map((layer) => layer.close(drainMs)))
+    for (const one of lookups.values()) one.abort(cancelled('the gateway is closing'))
+    lookups.clear()
+    await Promise.all(own.map(({ tier }) => tier.close()))
+  }
+
+  return {
+    name: 'tiers',
+    traits: {
+      persistent: all.some(({ tier }) => tier.traits.persistent),
+      shared: all.some(({ tier }) => tier.traits.shared),
+      trusted: all.every(({ tier }) => tier.traits.trusted),
+    },
+    ...{ near, atHand, lacks, holds, look, lookAgain, find, has, keep, store, bring, probeAll },
+    async isPinned(cid, signal) {
+      for (const { tier } of slow)
+        if (tier.traits.readOnly && !tier.lacks?.(cid) && (await tier.has(cid, signal))) return true
+      return false
+    },
+    get: async (cid, signal) => (await find(cid, signal))?.bytes,
+    async put(cid, bytes, signal) {
+      signal?.throwIfAborted()
+      await orAborted(signal, Promise.resolve(keep(cid, bytes)))
+    },
+    shared: slow.flatMap(({ tier }) => (tier.traits.shared ? [tier.name] : [])),
+    delete: remove,
+    async probe(signal) {
+      const [first] = await probeAll(signal)
+      if (first) throw first.failure
+    },
+    stats() {
+      return all.map(({ tier, writeBehind, hits, misses, outages }) => ({
+        ...{ tier: tier.name, hits, misses, outages },
+        ...(writeBehind?.stats ?? { written: 0, dropped: 0, failed: 0, queued: 0, queuedBytes: 0 }),
+      }))
+    },
+    close() {
+      closing ??= shut()
+      return closing
+    },
+  }
+}
+
+const hit = (layer: Layer, bytes: Uint8Array): TierHit => {
+  layer.hits++
+  return { bytes, tier: layer.tier.name }
+}
+
+const missed = (layers: readonly Layer[]): void => {
+  for (const layer of layers) layer.misses++
+}
+
+function putInMemory(layers: Iterable<Layer>, cid: CID, bytes: Uint8Array): void {
+  for (const { tier } of layers)
+    if (tier.putNow) tier.putNow(cid, bytes)
+    else if (tier.peek) tier.put(cid, bytes).catch(() => {})
+}
+
+/** A block that is all of its buffer never changes (`Tier`); a caller may write over a part of one. */
+const owned = (bytes: Uint8Array): Uint8Array =>
+  bytes.byteLength === bytes.buffer.byteLength ? bytes : new Uint8Array(bytes)
+
+const late = (name: string): Failure =>
+  new Failure('timeout', `tier ${name} timed out: it takes longer than it is waited for`, { source: 'tier' })
+
+/** Undefined: the tier has nothing. */
+type Question<T> = (layer: SlowLayer, signal: AbortSignal, call: Call) => Promise<T | undefined>
+
+// Made once: its stack trace tells nothing, and is expensive.
+const elsewhere = Object.freeze(new DOMException('another tier has it', 'AbortError'))
+
+/**
+ * A question to the slow tiers, nearest first. The next tier is asked when one has nothing or is
+ * late; late tiers go on, and the first hit of any counts. Many callers share it; the last one that
+ * leaves ends it.
+ */
+class Lookup<T> {
+  /** Undefined: no slow tier has it, or none could be asked. Rejects only when it was ended. */
+  readonly found: Promise<T | undefined>
+  /** Resolves when all were asked and each is late or has answered. The lookup goes on. */
+  readonly overdue: Promise<void>
+  /** Resolves when each tier of this machine has nothing, or could not answer. */
+  readonly here: Promise<void>
+  readonly #layers: readonly SlowLayer[]
+  readonly #log: Log
+  readonly #question: Question<T>
+  readonly #own = new AbortController()
+  readonly #found = Promise.withResolvers<T | undefined>()
+  readonly #overdue = Promise.withResolvers<void>()
+  readonly #here = Promise.withResolvers<void>()
+  /** Those without an answer, and whether each is late. */
+  readonly #open = new Map<SlowLayer, boolean>()
+  /** Those that failed, or are late and slow. */
+  readonly #unsure = new Set<SlowLayer>()
+  #readers = 0
+  #next = 0
+  #isOver = false
+
+  constructor(layers: readonly SlowLayer[], log: Log, question: Question<T>) {
+    this.#layers = layers
+    this.#log = log
+    this.#question = question
+    this.found = this.#found.promise
+    this.overdue = this.#overdue.promise
+    this.here = this.#here.promise
+    this.found.catch(() => {})
+    this.#askNext()
+    this.#noteHere()
+  }
+
+  /** True if no tier that was asked so far failed or still owes a late answer. */
+  get haveAnswered(): boolean {
+    return this.#unsure.size === 0
+  }
+
+  join(): this {
+    this.#readers++
+    return this
+  }
+
+  leave(): void {
+    if (--this.#readers === 0) this.abort(unwanted)
+  }
+
+  abort(reason: unknown): void {
+    this.#end(() => this.#found.reject(reason), reason)
+  }
+
+  #end(settle: () => void, reason: unknown): void {
+    if (this.#isOver) return
+    this.#isOver = true
+    settle()
+    if (this.#open.size > 0) this.#own.abort(reason)
+  }
+
+  #askNext(): void {
+    const layer = this.#layers[this.#next++]
+    if (this.#isOver) return
+    if (layer) void this.#ask(layer)
+    else if (this.#open.size === 0) this.#end(() => this.#found.resolve(undefined), elsewhere)
+    else if ([...this.#open.values()].every((isLate) => isLate)) this.#overdue.resolve()
+  }
+
+  #noteHere(): void {
+    const rest = [...this.#open.keys(), ...this.#layers.slice(this.#next)]
+    if (rest.every(({ tier }) => tier.traits.shared)) this.#here.resolve()
+  }
+
+  async #ask(layer: SlowLayer): Promise<void> {
+    const { signal } = this.#own
+    this.#open.set(layer, false)
+    const overdue = (isWell = false) => {
+      if (!isWell) this.#unsure.add(layer)
+      if (this.#open.get(layer) !== false) return
+      this.#open.set(layer, true)
+      this.#askNext()
+    }
+    const question = async (call: Call) => {
+      try {
+        const answer = await this.#question(layer, signal, call)
+        this.#unsure.delete(layer)
+        return answer
+      } catch (error) {
+        this.#unsure.add(layer)
+        throw error
+      }
+    }
+    // Rejects only when the lookup is over.
+    const answer = await layer.ask(signal, this.#log, question, { overdue }).catch(() => undefined)
+    const wasLate = this.#open.get(layer)
+    this.#open.delete(layer)
+    if (answer !== undefined) return this.#end(() => this.#found.resolve(answer), elsewhere)
+    this.#noteHere()
+    // After a late tier the next one was asked already; only the last answer of all ends it.
+    if (!wasLate || this.#next >= this.#layers.length) this.#askNext()
+  }
+}
+
+const unwanted = cancelled('no caller waits for it any more')
