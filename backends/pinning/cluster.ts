@@ -70,7 +70,7 @@ function createCluster(settings: z.output<typeof options>, context: ProviderCont
     },
     async status(cid, signal): Promise<PinState> {
       const { status } = await ask('GET', `${base}/allocations/${cid}`, signal, { accept: [404] })
-      if (status === 404) return 'absent'
+      if (status === 404) return 'missing'
       const all = await states(cid, signal)
       if (all.filter((state) => state === 'pinned').length >= settings.peers) return 'pinned'
       return all.some((state) => /error/.test(state)) ? 'failed' : 'queued'

@@ -93,7 +93,7 @@ export type ProviderTraits = {
 }
 
 /** The state of an upload at a provider. */
-export type PinState = 'pinned' | 'queued' | 'failed' | 'absent'
+export type PinState = 'pinned' | 'queued' | 'failed' | 'missing'
 
 /**
  * Promises to callers: `pin` resolves with the CID that the provider reports, once it *holds* it,

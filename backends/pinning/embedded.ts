@@ -63,7 +63,7 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
       signal.throwIfAborted()
       const kept = filling.finish(upload.cid, upload.profile, upload.bytes)
       await note(root, data)
-      const holders: Record<string, Standing> = { [name]: { kind: 'here', state: 'held', tries: 1 } }
+      const holders: Record<string, Standing> = { [name]: { kind: 'here', state: 'pinned', tries: 1 } }
       await store.accept([{ kept, at: clock.now(), holders }])
       return upload.cid
     } finally {
@@ -95,10 +95,10 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
 }
 
 /** Under any provider name, since names may change. */
-const statusOf = (entry: Entry | undefined): 'pinned' | 'absent' =>
-  Object.values(entry?.holders ?? {}).some(({ kind, state }) => kind === 'here' && state === 'held')
+const statusOf = (entry: Entry | undefined): 'pinned' | 'missing' =>
+  Object.values(entry?.holders ?? {}).some(({ kind, state }) => kind === 'here' && state === 'pinned')
     ? 'pinned'
-    : 'absent'
+    : 'missing'
 
 const minFreeBytes = 64 * 1024 * 1024
 

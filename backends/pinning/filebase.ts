@@ -160,7 +160,7 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
     },
     async status(cid, signal): Promise<PinState> {
       const told = await look(cid, signal)
-      if (!told.isThere) return 'absent'
+      if (!told.isThere) return 'missing'
       return told.cid === undefined ? 'queued' : 'pinned'
     },
     async probe(signal) {

@@ -67,7 +67,7 @@ function createForward(settings: z.output<typeof options>, context: ProviderCont
       const target = `${home.url.replace(/\/+$/, '')}/ipfs/${cid}`
       const headers = { ...(home['headers'] as Record<string, string> | undefined) }
       const { status } = await askHome('HEAD', target, signal, { headers, accept: [404, 410, 412] })
-      return status === 200 ? 'pinned' : 'absent'
+      return status === 200 ? 'pinned' : 'missing'
     },
     async probe(signal) {
       // An upload without a body is refused as incomplete, or because of the token, which is what

@@ -105,7 +105,7 @@ function createKubo(settings: z.output<typeof options>, context: ProviderContext
     async status(cid, signal): Promise<PinState> {
       const reply = await rpc('pin/ls', { arg: cid.toString(), type: 'recursive' }, signal, undefined, [500])
       if (reply.status === 200) return 'pinned'
-      if (/not pinned/i.test(said(reply))) return 'absent'
+      if (/not pinned/i.test(said(reply))) return 'missing'
       throw failed(name, `it does not say whether it holds it: ${said(reply)}`, 'transient')
     },
     async probe(signal) {

@@ -101,7 +101,7 @@ function createPinata(settings: z.output<typeof options>, context: ProviderConte
       }
     },
     async status(cid, signal): Promise<PinState> {
-      return (await listed(cid, signal)).length > 0 ? 'pinned' : 'absent'
+      return (await listed(cid, signal)).length > 0 ? 'pinned' : 'missing'
     },
     async probe(signal) {
       // This succeeds even for keys without permissions; listing needs that of reading.

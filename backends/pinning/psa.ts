@@ -108,7 +108,7 @@ function createPsa(settings: z.output<typeof options>, context: ProviderContext)
       const all = (await known(cid, signal)).map(({ status }) => status)
       if (all.includes('pinned')) return 'pinned'
       if (all.some((status) => status === 'queued' || status === 'pinning')) return 'queued'
-      return all.length > 0 ? 'failed' : 'absent'
+      return all.length > 0 ? 'failed' : 'missing'
     },
     async probe(signal) {
       await ask('GET', `${base}/pins?limit=1`, signal)

@@ -132,7 +132,7 @@ function addUploadRoutes(app: Express, pins: Pins): void {
     const { cid, provider } = request.params
     const parsed = parseCid(cid)
     const outcome = parsed && (await pins.giveUp(parsed, provider, request.query['losing'] === 'true'))
-    if (outcome === 'given-up') return void response.status(204).end()
+    if (outcome === 'abandoned') return void response.status(204).end()
     if (outcome === 'only-copy') {
       const detail = `only this gateway holds ${cid}, which would be lost; add ?losing=true to give it up anyway`
       return void response.status(409).json({ status: 409, detail })

@@ -10,7 +10,7 @@ import { answerFailures, cidIn, refuse, untilLeft, Wrong } from './requests.ts'
 
 const usualPage = 100
 const mostOnPage = 1000
-const standings: ReadonlySet<string> = new Set<Standing>(['held', 'wanted', 'given-up', 'absent'])
+const standings: ReadonlySet<string> = new Set<Standing>(['pinned', 'pending', 'abandoned', 'missing'])
 
 export function createPinRoutes(pins: Pins): Router {
   const router = Router()

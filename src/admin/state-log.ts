@@ -70,4 +70,4 @@ const upstreamOf = ({ name: upstream, state, why, asked, won, failed, hashMismat
   ...rounded(firstByte),
 })
 
-const providerOf = ({ name: provider, ok, why, held, waiting }: Provider) => ({ provider, ok, why, held, waiting })
+const providerOf = ({ name: provider, ok, why, pinned, waiting }: Provider) => ({ provider, ok, why, pinned, waiting })

@@ -58,7 +58,7 @@ type Gone = {
 }
 type New = { readonly statements: Statement[]; head: CID | undefined }
 
-const isHeld = "exists (select 1 from holder h where h.upload = u.id and h.kind = 'here' and h.state = 'held')"
+const isHeld = "exists (select 1 from holder h where h.upload = u.id and h.kind = 'here' and h.state = 'pinned')"
 
 export function createChain(options: ChainOptions): Chain {
   const { store, identity, addresses, blocks, isDenied, denyRevision = () => undefined } = options
@@ -216,7 +216,7 @@ export function createChain(options: ChainOptions): Chain {
       },
       // Uploads that were deleted since the query above.
       {
-        sql: "insert or ignore into announce_gone select a.upload from announced a where a.context = ? and not exists (select 1 from holder h where h.upload = a.upload and h.kind = 'here' and h.state = 'held')",
+        sql: "insert or ignore into announce_gone select a.upload from announced a where a.context = ? and not exists (select 1 from holder h where h.upload = a.upload and h.kind = 'here' and h.state = 'pinned')",
         args: [context],
       },
     )

@@ -51,7 +51,7 @@ export function createUploadCounts(): UploadCounts {
     },
     refused,
     attempt({ provider, isHeld, ms, class: kind = 'transient' }) {
-      attempts.add(1, { provider, outcome: isHeld ? 'held' : kind })
+      attempts.add(1, { provider, outcome: isHeld ? 'pinned' : kind })
       took.observe({ provider }, ms / 1000)
     },
     outcomes: outcomes.read,

@@ -23,7 +23,8 @@ import { createWriter } from './writer.ts'
 import type { Opened } from './writer-thread.ts'
 
 /** As `needed` in operations.ts says it of rows. */
-const needsBlocks = ({ kind, state }: Standing): boolean => state === 'wanted' || (kind === 'here' && state === 'held')
+const needsBlocks = ({ kind, state }: Standing): boolean =>
+  state === 'pending' || (kind === 'here' && state === 'pinned')
 
 /** `under`: what ends the note of its keys. `loose`: rows of blocks that were staged for it. */
 type Accepting = { readonly under: (() => void)[]; readonly loose: number[] }

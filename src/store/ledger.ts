@@ -34,7 +34,7 @@ export function createLedger(read: Read, slow: Read): Ledger {
     },
     due: (holder, limit) =>
       entries(
-        `${entry} join holder h on h.upload = u.id where h.name = ? and h.state = 'wanted' order by h.not_before limit ?`,
+        `${entry} join holder h on h.upload = u.id where h.name = ? and h.state = 'pending' order by h.not_before limit ?`,
         ...[holder, limit],
       ),
     async waiting() {
@@ -64,14 +64,14 @@ export function createLedger(read: Read, slow: Read): Ledger {
   }
 }
 
-const waitingIds = "select distinct upload from holder where state = 'wanted'"
+const waitingIds = "select distinct upload from holder where state = 'pending'"
 const waitingSql = `select count(*) uploads, coalesce(sum(bytes), 0) bytes, min(at) oldest from upload where id in (${waitingIds})`
-const waitingHoldersSql = `select name holder, kind, count(*) uploads from holder where state = 'wanted' group by name, kind`
+const waitingHoldersSql = `select name holder, kind, count(*) uploads from holder where state = 'pending' group by name, kind`
 
 const othersSql = (marks: string): string => `select h.name holder,
-sum(h.state = 'wanted') waiting,
-sum(h.state = 'held' and u.blocks is null and not exists
-  (select 1 from holder o where o.upload = h.upload and o.state = 'held' and o.name in (${marks}))) alone
+sum(h.state = 'pending') waiting,
+sum(h.state = 'pinned' and u.blocks is null and not exists
+  (select 1 from holder o where o.upload = h.upload and o.state = 'pinned' and o.name in (${marks}))) alone
 from holder h join upload u on u.id = h.upload where h.name not in (${marks}) group by h.name`
 
 /** v0 is how the older profile spells it. */
@@ -137,9 +137,9 @@ function conditionsOf({ name, state, holder, configured = [], since, until, minB
   if (minBytes !== undefined) need('u.bytes >= ?', minBytes)
   if (maxBytes !== undefined) need('u.bytes <= ?', maxBytes)
   const some = 'exists (select 1 from holder h where h.upload = u.id'
-  if (holder !== undefined && state === 'absent') need(`not ${some} and h.name = ?)`, holder)
-  else if (holder !== undefined) need(`${some} and h.name = ? and h.state = ?)`, holder, state ?? 'held')
-  else if (state === 'absent')
+  if (holder !== undefined && state === 'missing') need(`not ${some} and h.name = ?)`, holder)
+  else if (holder !== undefined) need(`${some} and h.name = ? and h.state = ?)`, holder, state ?? 'pinned')
+  else if (state === 'missing')
     need(`(${['false', ...configured.map(() => `not ${some} and h.name = ?)`)].join(' or ')})`, ...configured)
   else if (state !== undefined) need(`${some} and h.state = ?)`, state)
   return { where: where.join(' and '), args }

@@ -195,7 +195,7 @@ function performOne(db: Connection, operation: Operation, changes: Changes): boo
       return dropWanted(
         db,
         operation.holder,
-        db.all("select upload from holder where name = ? and state = 'wanted'", operation.holder),
+        db.all("select upload from holder where name = ? and state = 'pending'", operation.holder),
         changes,
       )
     case 'trim':
@@ -340,7 +340,7 @@ const holderSql = `insert into holder (upload, name, kind, state, tries, not_bef
 on conflict (upload, name) do update set kind = excluded.kind, state = excluded.state, tries = excluded.tries,
 not_before = excluded.not_before, class = excluded.class, why = excluded.why`
 
-const needed = `select 1 from holder where upload = ? and (state = 'wanted' or (kind = 'here' and state = 'held'))
+const needed = `select 1 from holder where upload = ? and (state = 'pending' or (kind = 'here' and state = 'pinned'))
 limit 1`
 
 /** How many blocks went. */
@@ -395,8 +395,8 @@ function dropWanted(
 }
 
 const wantedByAge = `select h.upload upload, u.bytes bytes, not exists (select 1 from holder o where o.upload = h.upload and o.name <> h.name
-and (o.state = 'wanted' or (o.kind = 'here' and o.state = 'held'))) alone
-from holder h join upload u on u.id = h.upload where h.name = ? and h.state = 'wanted' order by h.upload`
+and (o.state = 'pending' or (o.kind = 'here' and o.state = 'pinned'))) alone
+from holder h join upload u on u.id = h.upload where h.name = ? and h.state = 'pending' order by h.upload`
 
 type Trim = Extract<Operation, { kind: 'trim' }>
 

@@ -236,7 +236,7 @@ async function addUploads(
     const bytes = sum(db, ids)
     const profile = root.version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025'
     const id = addUpload(db, [null, root], [null, profile, bytes, bytes, now], ids)
-    db.run(holderSql, id, name, 'here', 'held', 0, 0, null, null)
+    db.run(holderSql, id, name, 'here', 'pinned', 0, 0, null, null)
     byRoots.push(root.toString())
     uploads++
   }

@@ -11,7 +11,7 @@ create table car (id integer primary key, name text not null unique, bytes int, 
 create table upload (id integer primary key autoincrement, cid blob not null unique, name text, profile text, bytes int, car_bytes int, at int, car int, blocks blob);
 create index upload_car on upload (car) where car is not null;
 create table holder (upload int, name text, kind text, state text, tries int, not_before int, class text, why text, primary key (upload, name)) without rowid;
-create index holder_due on holder (name, not_before) where state = 'wanted';
+create index holder_due on holder (name, not_before) where state = 'pending';
 create table block (id integer primary key autoincrement, key blob not null unique, bytes blob, car int, at int, length int, uses int);
 create index block_car on block (car) where car is not null;
 create table loose (id integer primary key autoincrement, car int, ids blob);
@@ -26,7 +26,7 @@ create index announced_context on announced (context);
 create table announce_gone (upload integer primary key);
 create trigger announce_gone_here after delete on holder when old.kind = 'here' begin insert or ignore into announce_gone select upload from announced where upload = old.upload; end;
 create view uploads as select u.id, hex(u.cid) cid, u.name, u.profile, u.bytes, datetime(u.at / 1000, 'unixepoch') at, c.name car, group_concat(h.name || ' ' || h.state, ', ') holders from upload u left join car c on c.id = u.car left join holder h on h.upload = u.id group by u.id;
-create view waiting as select h.name holder, hex(u.cid) cid, u.bytes, h.tries, datetime(h.not_before / 1000, 'unixepoch') not_before, h.why from holder h join upload u on u.id = h.upload where h.state = 'wanted';
+create view waiting as select h.name holder, hex(u.cid) cid, u.bytes, h.tries, datetime(h.not_before / 1000, 'unixepoch') not_before, h.why from holder h join upload u on u.id = h.upload where h.state = 'pending';
 create view cars as select c.name, c.bytes, count(b.id) blocks, sum(b.length) used from car c left join block b on b.car = c.id group by c.id;
 `
 

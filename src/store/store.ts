@@ -98,8 +98,8 @@ export type Accepted = {
  * holds them, or any holder is wanted.
  */
 export type HolderKind = 'here' | 'provider' | 'tier'
-/** `given-up`: an operator decided it. */
-export type HolderState = 'wanted' | 'held' | 'given-up'
+/** `abandoned`: an operator decided it. */
+export type HolderState = 'pending' | 'pinned' | 'abandoned'
 
 export type Standing = {
   readonly kind: HolderKind
@@ -148,10 +148,10 @@ export type Asked = {
   readonly after?: number | undefined
   /** A part of the name, in letters of any case. */
   readonly name?: string | undefined
-  /** With `holder`: at that one. `absent`: no row of that holder. */
-  readonly state?: HolderState | 'absent' | undefined
+  /** With `holder`: at that one. `missing`: no row of that holder. */
+  readonly state?: HolderState | 'missing' | undefined
   readonly holder?: string | undefined
-  /** With `absent` and without `holder`: at some of these. */
+  /** With `missing` and without `holder`: at some of these. */
   readonly configured?: readonly string[] | undefined
   readonly since?: number | undefined
   readonly until?: number | undefined

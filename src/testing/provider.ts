@@ -81,12 +81,12 @@ export function providerContract(name: string, make: () => Promise<ProviderUnder
         const upload = await memoryUpload(noise(2_500_000, 5))
         await offer?.(upload)
         await provider.probe(signal())
-        assert.equal(await provider.status(upload.cid, signal()), 'absent')
+        assert.equal(await provider.status(upload.cid, signal()), 'missing')
         for (let count = 0; count < 2; count++)
           assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
         assert.equal(await provider.status(upload.cid, signal()), 'pinned')
         await provider.unpin(upload.cid, signal())
-        if (!keepsAll) assert.equal(await provider.status(upload.cid, signal()), 'absent')
+        if (!keepsAll) assert.equal(await provider.status(upload.cid, signal()), 'missing')
         await provider.unpin(upload.cid, signal())
       }),
     )
@@ -148,7 +148,7 @@ export function providerContract(name: string, make: () => Promise<ProviderUnder
           throw new Error('the upload broke')
         })
         await assert.rejects(provider.pin(broken, signal()))
-        assert.equal(await provider.status(upload.cid, signal()), 'absent')
+        assert.equal(await provider.status(upload.cid, signal()), 'missing')
       }),
     )
 

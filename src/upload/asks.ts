@@ -61,13 +61,13 @@ export type StandingAfter = (attempt: ProviderAttempt, tries: number) => Standin
 export const createStandingAfter =
   (clock: Clock, random: () => number): StandingAfter =>
   (attempt, tries) => {
-    if (attempt.isHeld) return { kind: 'provider', state: 'held', tries }
+    if (attempt.isHeld) return { kind: 'provider', state: 'pinned', tries }
     const { class: kind, why } = attempt
     const notBefore = clock.now() + nextTryMs(attempt, tries, random)
-    return { kind: 'provider', state: 'wanted', tries, notBefore, class: kind, why }
+    return { kind: 'provider', state: 'pending', tries, notBefore, class: kind, why }
   }
 
-export const wantedNow = { kind: 'provider', state: 'wanted', tries: 0 } as const
+export const wantedNow = { kind: 'provider', state: 'pending', tries: 0 } as const
 
 export type ProviderAttempt =
   | { readonly provider: string; readonly isHeld: true; readonly ms: number }
@@ -104,7 +104,7 @@ async function attemptPin(provider: Provider, upload: Upload, options: AttemptOp
   }
   try {
     const attempt = await span.run(() => askToPin(provider, upload, options))
-    const outcome = attempt.isHeld ? 'held' : attempt.class
+    const outcome = attempt.isHeld ? 'pinned' : attempt.class
     span.end({ ...facts, 'cidgate.outcome': outcome }, !attempt.isHeld)
     return attempt
   } catch (error) {

@@ -243,10 +243,10 @@ export function createBehind(options: BehindOptions): Behind {
   async function write(line: Line, cid: CID, standing: Standing | undefined | 'later', changes: number): Promise<void> {
     if (standing === 'later') return
     const { holder } = line
-    if (standing && standing.state !== 'held' && shared.changes !== changes) {
+    if (standing && standing.state !== 'pinned' && shared.changes !== changes) {
       // An operator may have given up on it; one that holds it all the same says so.
       const now = await store.ledger.find(cid)
-      if (now?.holders[holder]?.state !== 'wanted') return
+      if (now?.holders[holder]?.state !== 'pending') return
     }
     await store.update(cid, { [holder]: standing })
   }

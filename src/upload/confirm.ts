@@ -67,7 +67,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     const name = nameOf(received.upload.cid)
     const fresh = { attempts: [], held: new Set<string>(), stop: new AbortController(), questions: new Set<never>() }
     const holders = new Map<string, Standing>(quorum.asked.map((one) => [one.name, wantedNow]))
-    if (here) holders.set(here.name, { kind: 'here', state: 'held', tries: 1 })
+    if (here) holders.set(here.name, { kind: 'here', state: 'pinned', tries: 1 })
     const asking = { ...received, ...fresh, name, holders, outcome, isAccepted: false, failure: undefined }
     if (!askings.has(name)) askings.set(name, asking)
     return asking
@@ -170,7 +170,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
 
   async function fill({ upload, holders }: Asking): Promise<void> {
     const lacking = await fillTiers(upload, { retrieval, log, clock }, closing)
-    for (const tier of lacking) holders.set(tier, { kind: 'tier', state: 'wanted', tries: 0 })
+    for (const tier of lacking) holders.set(tier, { kind: 'tier', state: 'pending', tries: 0 })
   }
 
   async function accept(own: readonly Asking[], quota: readonly QuotaUse[] | undefined): Promise<void> {
@@ -186,7 +186,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
       if (!here) return
       const attempt = { provider: here.name, ms: Math.round(clock.monotonic() - began), ...failure }
       for (const _ of own) options.onAttempt?.(attempt)
-      const outcome = attempt.isHeld ? 'held' : attempt.class
+      const outcome = attempt.isHeld ? 'pinned' : attempt.class
       const bytes = own.reduce((sum, { kept }) => sum + kept.carBytes, 0)
       const facts = { 'cidgate.provider': here.name, 'cidgate.bytes': bytes, 'cidgate.outcome': outcome }
       span?.end(facts, !attempt.isHeld)
@@ -209,7 +209,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
       // An answer may have come during the commit.
       for (const [holder, standing] of asking.holders)
         if (written[index]?.get(holder) !== standing) writeLate(asking, holder, standing)
-      isWanted ||= [...asking.holders.values()].some(({ state }) => state === 'wanted')
+      isWanted ||= [...asking.holders.values()].some(({ state }) => state === 'pending')
     }
     if (isWanted) wake()
   }
@@ -220,7 +220,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     if (locals.length === 0) return
     const entry = await store.ledger.find(upload.cid)
     for (const { name, unpin } of locals)
-      if (entry?.holders[name]?.state !== 'held') await unpin(upload.cid, AbortSignal.timeout(unpinMs))
+      if (entry?.holders[name]?.state !== 'pinned') await unpin(upload.cid, AbortSignal.timeout(unpinMs))
   }
 
   async function fail(own: readonly Asking[], error: unknown): Promise<void> {

@@ -72,7 +72,7 @@ function outcomes(providers: readonly Provider[], attempts: readonly ProviderAtt
     if (!attempt) return { provider: name, outcome: 'not waited for' }
     const { isHeld, ms } = attempt
     return isHeld
-      ? { provider: name, outcome: 'held', ms }
+      ? { provider: name, outcome: 'pinned', ms }
       : { provider: name, outcome: attempt.class, detail: attempt.why, ms }
   })
 }

@@ -117,7 +117,7 @@ export async function leftWith(old: Config, { data, pinning }: Config, looking: 
   const counted = await readStore(old.data, looking, async ({ ledger }) => ({
     ...{ all: await ledger.counts(), waiting: await ledger.waiting() },
   }))
-  const here = counted?.all.holders.find(({ kind, state }) => kind === 'here' && state === 'held')?.uploads ?? 0
+  const here = counted?.all.holders.find(({ kind, state }) => kind === 'here' && state === 'pinned')?.uploads ?? 0
   const waiting = counted?.waiting.uploads ?? 0
   const moved = `data was ${old.data} and is ${data}`
   return [

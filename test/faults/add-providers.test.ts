@@ -238,7 +238,7 @@ describe('accepted upload missing at a provider', () => {
       await until(async () => (await adding.uploads.pins.find(cidOf(json)))?.providers['refusing']?.class === 'auth')
       await clock.advance(5 * 60_000)
       assert.equal(refusing.pins, 1)
-      assert.equal(await adding.uploads.pins.giveUp(cidOf(json), 'refusing'), 'given-up')
+      assert.equal(await adding.uploads.pins.giveUp(cidOf(json), 'refusing'), 'abandoned')
       await idle(adding)
       assert.equal(await adding.uploads.pins.giveUp(cidOf(json), 'refusing'), 'unknown')
     })
@@ -367,7 +367,7 @@ describe('accepted upload not at every provider', () => {
       const { pins } = adding.uploads
       assert.equal(await pins.giveUp(cidOf(json), 'down'), 'only-copy')
       assert.equal((await keptIn(data)).blocks, 1)
-      assert.equal(await pins.giveUp(cidOf(json), 'down', true), 'given-up')
+      assert.equal(await pins.giveUp(cidOf(json), 'down', true), 'abandoned')
       await idle(adding)
     })
     assert.deepEqual(await keptIn(data), nothing, 'no record says that it is held')

@@ -317,7 +317,9 @@ describe('store', () => {
     for (const at of [5_000, 1, 9_000_000_000_000, 3]) {
       const intake = store.begin()
       const kept = await putFile(intake.dag(), leavesOf(1, 10))
-      await store.accept([{ kept, at, holders: { k: { kind: 'provider', state: 'wanted', tries: 0, notBefore: at } } }])
+      await store.accept([
+        { kept, at, holders: { k: { kind: 'provider', state: 'pending', tries: 0, notBefore: at } } },
+      ])
       await intake.drop()
     }
     const { entries } = await store.ledger.page({ limit: 10 })
@@ -367,7 +369,7 @@ describe('store', () => {
     const store = openStore(folder)
     assert.deepEqual(await lostOf(store, large), [])
     assert.ok((await lostOf(store, small)).length <= 25)
-    assert.equal((await store.ledger.find(CID.parse(large[0] as string)))?.holders['local']?.state, 'held')
+    assert.equal((await store.ledger.find(CID.parse(large[0] as string)))?.holders['local']?.state, 'pinned')
     await keepLeaf(store, randomBytes(10))
     await store.close()
   })

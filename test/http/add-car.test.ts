@@ -133,7 +133,7 @@ describe('CAR upload', () => {
             return upload.cid
           },
           unpin: async () => {},
-          status: async () => 'absent',
+          status: async () => 'missing',
           probe: async () => {},
           close: async () => {},
         },

@@ -147,7 +147,7 @@ describe('directory upload', () => {
     }
     const signal = new AbortController().signal
     assert.equal(await adding.embedded.status(root, signal), 'pinned')
-    assert.equal(await adding.embedded.status(cids[0] as CID, signal), 'absent')
+    assert.equal(await adding.embedded.status(cids[0] as CID, signal), 'missing')
   })
 
   const broken = (disposition: string) =>

@@ -443,7 +443,7 @@ describe('Kubo RPC: pin/rm', () => {
       await idle(door.adding)
       const { status, text: said } = await remove(door, `arg=${one}`, 'owner')
       assert.equal(status, 500)
-      assert.match(said, /not gone from every provider.*local: removed.*there: still-held/)
+      assert.match(said, /not gone from every provider.*local: removed.*there: still-pinned/)
       assert.deepEqual(door.log, [{ event: 'pin.removed', facts: { cid: String(one), isGone: false, token: 'owner' } }])
     } finally {
       await door.close()

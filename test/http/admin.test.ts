@@ -258,7 +258,7 @@ describe('/uploads', () => {
         await sleep(5)
       }
       assert.equal(entry.cid, cid)
-      assert.equal(entry.providers['local']?.state, 'held')
+      assert.equal(entry.providers['local']?.state, 'pinned')
       assert.match(entry.providers['gone'].why, /ECONNREFUSED/)
       assert.equal((await ask.delete(`/uploads/${cid}/nobody`)).status, 404)
       assert.equal((await ask.delete('/uploads/nonsense/gone')).status, 404)

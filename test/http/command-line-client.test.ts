@@ -245,7 +245,7 @@ test('cidgate status: readiness, tier usage, upstream health', async () => {
     said,
     /^ {2}ok {2}upstream near: ready, asked \d+, won \d+, first byte \d+ ms, p95 \d+ ms, \d+ not found/m,
   )
-  assert.match(said, /^ {2}ok {2}provider local: \d+ held since the start, 0 wait for it/m)
+  assert.match(said, /^ {2}ok {2}provider local: \d+ pinned since the start, 0 wait for it/m)
   const failures = await cidgate(['status', '--failures'])
   assert.match(
     failures.out.toString(),
@@ -367,7 +367,7 @@ describe('cidgate pins and deny', () => {
     const path = await added('a pin that lives for a moment')
     const cid = path.slice('/ipfs/'.length)
     const { out: text } = await cidgate(['pins'])
-    assert.match(text.toString(), new RegExp(`^${cid}  29  \\S+  local held$`, 'm'))
+    assert.match(text.toString(), new RegExp(`^${cid}  29  \\S+  local pinned$`, 'm'))
     const listed = lines((await cidgate(['pins', 'ls', '--provider', 'local', '--max', '29', '--json'])).out)
     assert.ok(listed.some((line) => (JSON.parse(line) as { cid: string }).cid === cid))
     const { code, out, err } = await cidgate(['pins', 'verify'])

@@ -230,7 +230,7 @@ describe('/status', () => {
         const { body } = (await supertest(own.gateway.admin).get('/status')) as { body: Status }
         const [local, gone] = body.providers
         if (gone?.failed['transient'] === undefined || local?.ok === undefined || gone.ok === undefined) continue
-        assert.equal(local.held, 1)
+        assert.equal(local.pinned, 1)
         assert.equal(gone.waiting, 1)
         assert.equal(gone.ok, false)
         assert.match(gone.why ?? '', /ECONNREFUSED/)

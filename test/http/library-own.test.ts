@@ -99,7 +99,7 @@ class MapProvider implements Provider {
     this.#held.delete(blockKey(cid))
   }
   async status(cid: CID): Promise<PinState> {
-    return this.#held.has(blockKey(cid)) ? 'pinned' : 'absent'
+    return this.#held.has(blockKey(cid)) ? 'pinned' : 'missing'
   }
   async probe() {}
   async close() {

@@ -125,7 +125,7 @@ describe('request metrics by route', () => {
     assert.equal(added.get('cidgate_http_request_body_bytes_total{route="add"}'), body.byteLength)
     assert.equal(added.get('cidgate_uploads_total{outcome="accepted"}'), 1)
     assert.equal(added.get('cidgate_uploaded_bytes_total'), 100_000)
-    assert.equal(added.get('cidgate_provider_requests_total{provider="local",outcome="held"}'), 1)
+    assert.equal(added.get('cidgate_provider_requests_total{provider="local",outcome="pinned"}'), 1)
   })
 })
 

@@ -82,7 +82,7 @@ describe('GET /pins', () => {
     assert.equal((await page('?until=2000-01-01')).pins.length, 0)
     assert.equal((await page('?provider=local')).pins.length, 40)
     assert.equal((await page('?provider=other')).pins.length, 0)
-    assert.equal((await page('?state=absent')).pins.length, 0)
+    assert.equal((await page('?state=missing')).pins.length, 0)
   })
 
   test('name part → pins with it, any case; new name replaces', async () => {
@@ -123,7 +123,7 @@ describe('GET /pins', () => {
       'min=big',
       'after=x',
       'sort=size',
-      'state=held&state=held',
+      'state=pinned&state=pinned',
     ]) {
       const { status, body } = await supertest(at.gateway.admin).get(`/pins?${query}`)
       assert.equal(status, 400, query)
@@ -144,7 +144,7 @@ describe('GET /pins', () => {
   test('single pin by CID', async () => {
     const { body } = await supertest(at.gateway.admin).get(`/pins/${cids[0]}`)
     const { cid, bytes, isOpen, providers } = body as Pin
-    assert.deepEqual([cid, bytes, isOpen, providers['local']?.state], [cids[0], 100, false, 'held'])
+    assert.deepEqual([cid, bytes, isOpen, providers['local']?.state], [cids[0], 100, false, 'pinned'])
     const other = 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
     for (const [path, status] of [
       [`/pins/${other}`, 404],
@@ -209,8 +209,8 @@ describe('DELETE /pins/<cid>', () => {
     try {
       const cid = await add(at, [{ body: randomBytes(2000) }])
       const { isOpen, providers } = (await ask.get(`/pins/${cid}`)).body as Pin
-      assert.deepEqual([isOpen, providers['local']?.state, providers['gone']?.state], [true, 'held', 'wanted'])
-      assert.equal(((await ask.get('/pins?provider=gone&state=wanted')).body as Page).pins.length, 1)
+      assert.deepEqual([isOpen, providers['local']?.state, providers['gone']?.state], [true, 'pinned', 'pending'])
+      assert.equal(((await ask.get('/pins?provider=gone&state=pending')).body as Page).pins.length, 1)
       const removal = (await ask.delete(`/pins/${cid}`)).body as Removal
       assert.equal(removal.isGone, false, 'the provider that could not be asked may have it')
       assert.deepEqual(
@@ -252,8 +252,8 @@ describe('pin and a second provider', () => {
       assert.deepEqual(
         before.providers.map(({ provider, state, blocks }) => [provider, state, blocks]),
         [
-          ['local', 'held', 4],
-          ['second', 'absent', undefined],
+          ['local', 'pinned', 4],
+          ['second', 'missing', undefined],
         ],
       )
       const brought = await ask.post(`/pins/${cid}/sync`)
@@ -267,15 +267,15 @@ describe('pin and a second provider', () => {
       const rotten = await verified()
       assert.equal(rotten.isWell, false)
       const told = at.log.filter(({ event }) => event === 'pin.missing').map(({ facts }) => facts)
-      assert.deepEqual(told, [{ cid, providers: { local: 'damaged', second: 'held' } }])
+      assert.deepEqual(told, [{ cid, providers: { local: 'damaged', second: 'pinned' } }])
       assert.deepEqual(
         rotten.providers.map(({ state, damaged }) => [state, damaged]),
         [
           ['damaged', [cid]],
-          ['held', undefined],
+          ['pinned', undefined],
         ],
       )
-      assert.equal(((await ask.get('/pins?state=wanted')).body as Page).pins[0]?.cid, cid)
+      assert.equal(((await ask.get('/pins?state=pending')).body as Page).pins[0]?.cid, cid)
       assert.deepEqual((await ask.post(`/pins/${cid}/sync`)).body, { cid, to: ['local'] })
       await settled(at)
       assert.ok((await verified()).isWell)
@@ -439,14 +439,14 @@ describe('concurrent operations on a pin', () => {
   test('deleted during verify → stays deleted', async () => {
     const { adding, uploads, far, cid } = await stage()
     try {
-      const answer = Promise.withResolvers<'absent'>()
+      const answer = Promise.withResolvers<'missing'>()
       const { status } = far
       let asked = 0
       Object.assign(far, { status: (one: CID) => (asked++ === 0 ? answer.promise : status(one, signal)) })
       const verifying = uploads.pins.verify(cid, signal)
       for (let tries = 0; tries < 5000 && asked === 0; tries++) await sleep(2)
       assert.equal(((await uploads.pins.remove(cid)) as Removal).isGone, true)
-      answer.resolve('absent')
+      answer.resolve('missing')
       await verifying
       assert.equal(await uploads.pins.find(cid), undefined)
     } finally {
@@ -654,7 +654,7 @@ describe('concurrent operations on a pin', () => {
     const upload = async () => CID.parse((await older.uploads.add(Readable.from([randomBytes(300)]))).cid.toString())
     const { pins } = newest.uploads
     const removed = async (cid: CID) => {
-      assert.equal((await pins.find(cid))?.providers['far']?.state, 'wanted')
+      assert.equal((await pins.find(cid))?.providers['far']?.state, 'pending')
       assert.deepEqual(outcomesOf((await pins.remove(cid)) as Removal), { local: 'removed', far: 'not-known' })
       assert.equal(await pins.find(cid), undefined)
     }

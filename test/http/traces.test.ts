@@ -168,7 +168,7 @@ describe('spans', () => {
     const url = `http://127.0.0.1:${(service.address() as AddressInfo).port}/add`
     try {
       for (const [provider, status, outcome] of [
-        [{ name: 'here', use: 'embedded' }, 200, 'held'],
+        [{ name: 'here', use: 'embedded' }, 200, 'pinned'],
         [{ name: 'there', use: 'forward', url }, 502, 'transient'],
       ] as const) {
         const at = await start({ config: { pinning: { providers: [provider], probeEvery: 0 } } })
@@ -177,7 +177,7 @@ describe('spans', () => {
         const found = await spansOf(at)
         const answered = found.server.at(-1)
         const pinned = found.client.at(-1)
-        const error = outcome === 'held' ? undefined : { code: 2 }
+        const error = outcome === 'pinned' ? undefined : { code: 2 }
         assert.deepEqual([answered?.name, answered?.status], ['POST add', error])
         assert.deepEqual(
           [pinned?.name, pinned?.status, pinned?.parentSpanId],
@@ -185,7 +185,7 @@ describe('spans', () => {
         )
         assert.deepEqual(pinned?.facts['cidgate.provider'], provider.name)
         assert.deepEqual(pinned.facts['cidgate.outcome'], outcome)
-        if (outcome === 'held') continue
+        if (outcome === 'pinned') continue
         assert.equal(pinned.facts['http.response.status_code'], 500)
         assert.equal(heard, `00-${traceId}-${pinned.spanId}-01`)
       }
@@ -206,7 +206,7 @@ describe('spans', () => {
       const [{ name, parentSpanId, facts } = assert.fail(), ...others] = client
       assert.deepEqual([name, parentSpanId, others], ['provider pin', server[0]?.spanId, []])
       const host = new URL(thick.url).host
-      assert.deepEqual(facts, { 'cidgate.provider': host, 'cidgate.outcome': 'held', 'cidgate.bytes': 5 })
+      assert.deepEqual(facts, { 'cidgate.provider': host, 'cidgate.outcome': 'pinned', 'cidgate.bytes': 5 })
     } finally {
       await thick.close()
     }

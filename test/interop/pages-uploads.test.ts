@@ -89,7 +89,7 @@ test('pinning.md: pins are listed, verified, synced, deleted and taken down', as
   })
   await shell.run(served, sync)
   const heldBy = async () => JSON.stringify(JSON.parse((await served.admin(`/pins/${CID}`)).body.toString()))
-  await until(async () => /"kubo"[^}]*"held"/.test(await heldBy()), 'Kubo does not get it')
+  await until(async () => /"kubo"[^}]*"pinned"/.test(await heldBy()), 'Kubo does not get it')
   assert.ok(kubo.ipfs(['pin', 'ls', '--type=recursive', '--quiet']).includes(CID), 'Kubo holds it')
 
   const answers = await shell.run(served, byHttp, { CID })

@@ -40,7 +40,7 @@ export async function keptIn(folder: string): Promise<Kept> {
     return {
       uploads: cids('select cid from upload order by id'),
       waiting: cids(
-        "select cid from upload where exists (select 1 from holder where upload = id and state = 'wanted') order by id",
+        "select cid from upload where exists (select 1 from holder where upload = id and state = 'pending') order by id",
       ),
       blocks: Number(db.prepare('select count(*) n from block').get()?.['n']),
       strays: cars.filter((name) => !named.has(name)),

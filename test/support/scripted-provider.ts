@@ -72,7 +72,7 @@ export function scriptedProvider(
       provider.unpins.push(cid.toString())
       provider.held.delete(cid.toV1().toString())
     },
-    status: async (cid: CID): Promise<PinState> => (provider.held.has(cid.toV1().toString()) ? 'pinned' : 'absent'),
+    status: async (cid: CID): Promise<PinState> => (provider.held.has(cid.toV1().toString()) ? 'pinned' : 'missing'),
     probe: async () => {},
     close: async () => {},
   }

@@ -12,7 +12,7 @@ import type { Filling, Kept, Standing, Store } from '../../src/store/store.ts'
 
 export const openStore = (folder: string, log = silentLog): Store => createStore(folder, { clock: systemClock, log })
 
-export const here: Standing = { kind: 'here', state: 'held', tries: 1 }
+export const here: Standing = { kind: 'here', state: 'pinned', tries: 1 }
 
 export const cidOfBytes = (bytes: Uint8Array, code: number = codec.raw): CID =>
   CID.createV1(code, createDigest(hash.sha256, createHash('sha256').update(bytes).digest()))

@@ -176,7 +176,7 @@ test('option for every block → consecutive lists', async (t) => {
 
 test('held only elsewhere → not announced', async (t) => {
   const { store, chain } = await made(t)
-  const held = { kind: 'provider', state: 'held', tries: 1 } as const
+  const held = { kind: 'provider', state: 'pinned', tries: 1 } as const
   const intake = store.begin()
   const dag = intake.dag()
   const { cid, bytes } = {

@@ -39,7 +39,7 @@ async function assertWhole(store: Pick<Store, 'blocks'>, kept: Kept): Promise<vo
   }
 }
 
-const wanted: Standing = { kind: 'provider', state: 'wanted', tries: 0 }
+const wanted: Standing = { kind: 'provider', state: 'pending', tries: 0 }
 
 /** Work behind a commit: files are removed once it is over. */
 async function until(check: () => Promise<boolean>): Promise<void> {
@@ -177,7 +177,7 @@ test('blocks go with the last holder that needs them, and the row stays', async 
   const { store } = await storeFor(t)
   const intake = store.begin()
   const kept = await putLeaf(intake.dag(), randomBytes(100))
-  await store.accept([{ kept, at: 5, holders: { kubo: { ...wanted, state: 'held' }, pinata: wanted } }])
+  await store.accept([{ kept, at: 5, holders: { kubo: { ...wanted, state: 'pinned' }, pinata: wanted } }])
   await intake.drop()
   assert.deepEqual(
     (await store.ledger.due('pinata', 10)).map(({ cid }) => String(cid)),
@@ -186,7 +186,7 @@ test('blocks go with the last holder that needs them, and the row stays', async 
   const { uploads, bytes, oldestAt } = await store.ledger.waiting()
   assert.deepEqual([uploads, bytes, oldestAt], [1, 100, 5])
   await assertWhole(store, kept)
-  assert.equal(await store.update(kept.cid, { pinata: { ...wanted, state: 'held', tries: 2 } }), true)
+  assert.equal(await store.update(kept.cid, { pinata: { ...wanted, state: 'pinned', tries: 2 } }), true)
   assert.equal(await store.blocks.get(kept.cid), undefined)
   const entry = await store.ledger.find(kept.cid)
   assert.equal(entry?.isHere, false)
@@ -236,8 +236,8 @@ test('pages of uploads follow each other, with conditions', async (t) => {
   )
   const some = async (asked: object) => (await store.ledger.page({ limit: 100, ...asked })).entries.length
   assert.equal(await some({ holder: 'local' }), 12)
-  assert.equal(await some({ holder: 'local', state: 'absent' }), 13)
-  assert.equal(await some({ state: 'wanted' }), 13)
+  assert.equal(await some({ holder: 'local', state: 'missing' }), 13)
+  assert.equal(await some({ state: 'pending' }), 13)
   assert.equal(await some({ since: 10, until: 14 }), 5)
   assert.equal(await some({ maxBytes: 6 }), 10)
 })

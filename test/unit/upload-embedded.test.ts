@@ -99,7 +99,7 @@ describe('the embedded provider', () => {
     }
     await assert.rejects(store.pin(broken, stop.signal), /enough/)
     assert.deepEqual(await keptIn(data), { uploads: [], waiting: [], blocks: 0, strays: [] })
-    assert.equal(await store.status(upload.cid, never), 'absent')
+    assert.equal(await store.status(upload.cid, never), 'missing')
   })
 
   it('corrupt block → miss, repaired by re-upload', async () => {

@@ -70,7 +70,7 @@ describe('imported upload', () => {
     const dag = intake.dag()
     const { cid: root } = await importFile(pieces(bytes), shapes[profile], dag.put)
     const kept = dag.finish(root, profile, bytes.byteLength)
-    await store.accept([{ kept, at: 0, holders: { here: { kind: 'here', state: 'held', tries: 1 } } }])
+    await store.accept([{ kept, at: 0, holders: { here: { kind: 'here', state: 'pinned', tries: 1 } } }])
     await intake.drop()
     return storedUpload(kept, [store.blocks])
   }

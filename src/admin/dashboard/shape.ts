@@ -163,7 +163,7 @@ export type Provider = {
   /** The result of its last check; undefined before the first. */
   readonly ok?: boolean | undefined
   readonly why?: string | undefined
-  readonly held: number
+  readonly pinned: number
   /** By failure class. */
   readonly failed: Readonly<Record<string, number>>
   /** Uploads that are still to be sent to it. */

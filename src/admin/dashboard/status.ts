@@ -137,13 +137,13 @@ function providersOf(names: readonly string[], { uploads, checks }: UploadParts,
     const check = seen.find((one) => one.name === `provider ${name}` || one.name === `through ${name}`)
     const own = attempts.filter(({ labels }) => labels?.['provider'] === name)
     const failed: Record<string, number> = {}
-    for (const { labels, value } of own) if (outcomeOf(labels) !== 'held') count(failed, outcomeOf(labels), value)
+    for (const { labels, value } of own) if (outcomeOf(labels) !== 'pinned') count(failed, outcomeOf(labels), value)
     const times = took.find(({ labels }) => labels.provider === name)
     return {
       name,
       ok: check?.ok,
       why: check?.why,
-      held: sum(own.filter(({ labels }) => outcomeOf(labels) === 'held')),
+      pinned: sum(own.filter(({ labels }) => outcomeOf(labels) === 'pinned')),
       failed,
       waiting: waiting.holders.find(({ holder }) => holder === name)?.uploads ?? 0,
       took: times ? timesOf(times.histogram) : {},

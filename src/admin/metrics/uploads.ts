@@ -66,7 +66,7 @@ export function uploadMetrics(parts: UploadParts): readonly Reading[] {
       name: 'cidgate_provider_requests_total',
       labels: ['provider', 'outcome'],
       kind: 'counter',
-      help: 'Requests to keep an upload, by provider and outcome: held, or the class of the failure.',
+      help: 'Requests to keep an upload, by provider and outcome: pinned, or the class of the failure.',
       read: uploads.attempts,
     },
     {
@@ -137,7 +137,7 @@ export function uploadMetrics(parts: UploadParts): readonly Reading[] {
       labels: ['provider'],
       kind: 'gauge',
       help: 'Those of them that a provider holds.',
-      read: () => [...(pins()?.held ?? [])].map(([provider, value]) => ({ labels: { provider }, value })),
+      read: () => [...(pins()?.pinned ?? [])].map(([provider, value]) => ({ labels: { provider }, value })),
     },
     {
       name: 'cidgate_data_free_bytes',

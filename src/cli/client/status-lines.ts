@@ -128,7 +128,7 @@ function providerLine(one: Provider): string {
   const failed = Object.entries(one.failed).map(([kind, number]) => `${number} ${kind}`)
   return `  ${mark(one.ok !== false)} ${providerName(one)}: ${[
     ...(one.ok === false && one.why !== undefined ? [one.why] : []),
-    `${one.held} held since the start`,
+    `${one.pinned} pinned since the start`,
     `${one.waiting} wait for it`,
     ...timesOf('took', one.took),
     ...(failed.length > 0 ? [`failures: ${failed.join(', ')}`] : []),
@@ -138,10 +138,10 @@ function providerLine(one: Provider): string {
 function journalLines({ open, oldestAt, uploads }: Status['journal'], now: number): string[] {
   const oldest = oldestAt === undefined ? '' : `, the oldest for ${agoOf(now - oldestAt)}`
   const lines = uploads.slice(0, 10).map(({ cid, providers }) => {
-    const lacking = Object.entries(providers).filter(([, { state }]) => state !== 'held')
+    const lacking = Object.entries(providers).filter(([, { state }]) => state !== 'pinned')
     return `    ${cid}  ${lacking.map(([name, { state, why }]) => `${name} ${state}${why ? ` (${why})` : ''}`).join(', ')}`
   })
-  const more = open > lines.length ? [`    and ${open - lines.length} more: cidgate pins --state wanted`] : []
+  const more = open > lines.length ? [`    and ${open - lines.length} more: cidgate pins --state pending`] : []
   return [`  ${open} uploads wait for a provider${oldest}:`, ...lines, ...more]
 }
 

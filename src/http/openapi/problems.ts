@@ -102,7 +102,7 @@ const examples: Readonly<Record<number, Json>> = {
         {
           kind: 'upstream-error',
           outcomes: [
-            { provider: 'local', outcome: 'held', ms: 4 },
+            { provider: 'local', outcome: 'pinned', ms: 4 },
             { provider: 'kubo', outcome: 'transient', detail: 'provider kubo: cannot be reached', ms: 12 },
           ],
         },

@@ -65,7 +65,7 @@ export function createAskAgain(options: AskAgainOptions): AskAgain {
   })
 
   async function ask(provider: Provider, cid: CID): Promise<void> {
-    if ((await inTime(provider, closing, (own) => provider.status(cid, own))) === 'absent') return
+    if ((await inTime(provider, closing, (own) => provider.status(cid, own))) === 'missing') return
     await inTime(provider, closing, (own) => provider.unpin(cid, own))
   }
 

@@ -18,7 +18,7 @@ export type PinCount = {
   readonly pins: number
   readonly bytes: number
   /** Those that each provider holds. */
-  readonly held: ReadonlyMap<string, number>
+  readonly pinned: ReadonlyMap<string, number>
 }
 
 export interface Pins {
@@ -40,7 +40,7 @@ export interface Pins {
    * An operator gives up: this provider, or this shared tier, need not get the upload any more. The last copy of an accepted
    * upload goes only with `losing`.
    */
-  giveUp(cid: CID, holder: string, losing?: boolean): Promise<'given-up' | 'unknown' | 'only-copy'>
+  giveUp(cid: CID, holder: string, losing?: boolean): Promise<'abandoned' | 'unknown' | 'only-copy'>
 }
 
 export type PinsOptions = {
@@ -92,8 +92,8 @@ export function createPins(options: PinsOptions): Pins {
     if (!entry) return 'unknown'
     admit(cid)
     const states = view.pinOf(entry).providers
-    const to = providers.filter(({ name }) => states[name]?.state === 'absent' || states[name]?.state === 'wanted')
-    const now = to.filter(({ name }) => states[name]?.state === 'absent' || states[name]?.notBefore === undefined)
+    const to = providers.filter(({ name }) => states[name]?.state === 'missing' || states[name]?.state === 'pending')
+    const now = to.filter(({ name }) => states[name]?.state === 'missing' || states[name]?.notBefore === undefined)
     if (to.length > 0 && !entry.isHere && !(await isElsewhereHere(entry))) return 'not-here'
     const wanted = now.map((one) => [one.name, one === own ? { ...wantedNow, kind: 'here' } : wantedNow] as const)
     if (wanted.length > 0) await store.update(cid, Object.fromEntries(wanted) as Record<string, Standing>)
@@ -107,19 +107,19 @@ export function createPins(options: PinsOptions): Pins {
     return found.includes(true)
   }
 
-  async function giveUpNow(cid: CID, name: string, losing: boolean): Promise<'given-up' | 'unknown' | 'only-copy'> {
+  async function giveUpNow(cid: CID, name: string, losing: boolean): Promise<'abandoned' | 'unknown' | 'only-copy'> {
     const entry = await ledger.find(cid)
     const standing = entry?.holders[name]
-    if (!entry || standing?.state !== 'wanted') return 'unknown'
+    if (!entry || standing?.state !== 'pending') return 'unknown'
     shared.changed()
     if (standing.kind === 'tier') await store.update(cid, { [name]: undefined })
     else if (isLast(entry, name)) {
       if (!losing) return 'only-copy'
       await shared.stop(nameOf(cid), new Failure('cancelled', 'an operator gave up on it', { source: 'ours' }))
       await store.remove(cid)
-    } else await store.update(cid, { [name]: { ...standing, state: 'given-up' } })
+    } else await store.update(cid, { [name]: { ...standing, state: 'abandoned' } })
     shared.changed()
-    return 'given-up'
+    return 'abandoned'
   }
 
   /** No provider holds it, and no other one that is configured is to get it. */
@@ -128,7 +128,7 @@ export function createPins(options: PinsOptions): Pins {
       ([other, { kind, state }]) =>
         kind !== 'tier' &&
         other !== name &&
-        (state === 'held' || (state === 'wanted' && providers.some((one) => one.name === other))),
+        (state === 'pinned' || (state === 'pending' && providers.some((one) => one.name === other))),
     )
 
   return {
@@ -168,12 +168,12 @@ function createCount({ store, own, clock, closing, track }: PinsOptions): Pins['
     isCounting = true
     try {
       const { uploads: pins, bytes, holders } = await store.ledger.counts()
-      const held = new Map<string, number>()
+      const pinned = new Map<string, number>()
       for (const { holder, kind, state, uploads } of holders) {
         const name = kind === 'here' && own ? own.name : holder
-        if (state === 'held') held.set(name, (held.get(name) ?? 0) + uploads)
+        if (state === 'pinned') pinned.set(name, (pinned.get(name) ?? 0) + uploads)
       }
-      last = { pins, bytes, held }
+      last = { pins, bytes, pinned }
     } finally {
       isCounting = false
       const now = clock.monotonic()

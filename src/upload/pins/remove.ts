@@ -27,13 +27,13 @@ export function createRemove(options: RemoveOptions): (cid: CID) => Promise<Remo
     const { name } = provider
     const status = () => inTime(provider, closing, (signal) => provider.status(cid, signal))
     try {
-      if ((await status()) === 'absent')
+      if ((await status()) === 'missing')
         return mayCome
           ? { provider: name, outcome: 'not-known', why: mayPinLater }
-          : { provider: name, outcome: 'absent' }
+          : { provider: name, outcome: 'missing' }
       await inTime(provider, closing, (signal) => provider.unpin(cid, signal))
       if ((await status()) !== 'pinned') return { provider: name, outcome: 'removed' }
-      return { provider: name, outcome: 'still-held', why: 'it was asked to delete it, and says that it holds it' }
+      return { provider: name, outcome: 'still-pinned', why: 'it was asked to delete it, and says that it holds it' }
     } catch (error) {
       closing.throwIfAborted()
       return { provider: name, outcome: 'failed', why: wordsOf(error) }
@@ -43,7 +43,7 @@ export function createRemove(options: RemoveOptions): (cid: CID) => Promise<Remo
   /** The upload stays as the record of those that still hold it, without its blocks. */
   async function forget(cid: CID, { holders }: Entry, left: readonly string[]): Promise<void> {
     if (left.length === 0) return void (await store.remove(cid))
-    const now = Object.keys(holders).map((name) => [name, left.includes(name) ? held : undefined] as const)
+    const now = Object.keys(holders).map((name) => [name, left.includes(name) ? pinned : undefined] as const)
     await store.update(cid, Object.fromEntries(now))
   }
 
@@ -56,29 +56,29 @@ export function createRemove(options: RemoveOptions): (cid: CID) => Promise<Remo
     // The ledger goes last, and the store of this gateway with it.
     const remote = providers.filter((one) => one !== own)
     const asked = await Promise.all(remote.map((one) => removeAt(one, root, mayPin(one, states[one.name]))))
-    const isHeldBy = (name: string): boolean => states[name]?.state === 'held'
+    const isHeldBy = (name: string): boolean => states[name]?.state === 'pinned'
     const isConfigured = (name: string): boolean => providers.some((one) => one.name === name)
     const others = Object.keys(states).filter((name) => isHeldBy(name) && !isConfigured(name))
     const left = asked.flatMap(({ provider, outcome }) =>
-      outcome === 'still-held' || (outcome === 'failed' && isHeldBy(provider)) ? [provider] : [],
+      outcome === 'still-pinned' || (outcome === 'failed' && isHeldBy(provider)) ? [provider] : [],
     )
     if (entry) await forget(cid, entry, [...left, ...others])
     shared.changed()
     const wasHere = Object.values(entry?.holders ?? {}).some(({ kind }) => kind === 'here')
-    const here: Removed[] = own ? [{ provider: own.name, outcome: wasHere ? 'removed' : 'absent' }] : []
+    const here: Removed[] = own ? [{ provider: own.name, outcome: wasHere ? 'removed' : 'missing' }] : []
     const all = providers.flatMap(({ name }) => [...here, ...asked].find(({ provider }) => provider === name) ?? [])
-    if (!entry && all.every(({ outcome }) => outcome === 'absent')) return 'unknown'
-    const isGone = others.length === 0 && all.every(({ outcome }) => outcome === 'removed' || outcome === 'absent')
+    if (!entry && all.every(({ outcome }) => outcome === 'missing')) return 'unknown'
+    const isGone = others.length === 0 && all.every(({ outcome }) => outcome === 'removed' || outcome === 'missing')
     const untold = others.map((provider) => ({ provider, outcome: 'not-asked' as const, why: notConfigured }))
     return { cid: root.toString(), isGone, providers: [...all, ...untold] }
   }
 }
 
-const held: Standing = { kind: 'provider', state: 'held', tries: 0 }
+const pinned: Standing = { kind: 'provider', state: 'pinned', tries: 0 }
 
 const mayPinLater =
   'it was being sent it, says that it has none now, and may pin it later; it is asked again, and so it is by a repeated request'
 
 /** It may have got all of it although it did not say so: only a refusal says that it keeps nothing. */
 const mayPin = ({ traits }: Provider, standing: ProviderState | undefined): boolean =>
-  !traits.local && standing?.state === 'wanted' && (standing.class ?? 'transient') === 'transient'
+  !traits.local && standing?.state === 'pending' && (standing.class ?? 'transient') === 'transient'

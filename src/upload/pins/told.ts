@@ -4,8 +4,8 @@ import type { FailureClass } from '../../store/standing.ts'
 
 /** Where one provider stands with an upload. */
 export type ProviderState = {
-  /** `given-up`: an operator decided it. */
-  readonly state: 'wanted' | 'held' | 'given-up'
+  /** `abandoned`: an operator decided it. */
+  readonly state: 'pending' | 'pinned' | 'abandoned'
   readonly tries: number
   readonly class?: FailureClass
   readonly why?: string
@@ -13,7 +13,7 @@ export type ProviderState = {
   readonly notBefore?: number
 }
 
-export type Standing = ProviderState['state'] | 'absent'
+export type Standing = ProviderState['state'] | 'missing'
 
 export type Pin = {
   readonly cid: string
@@ -41,7 +41,7 @@ export type Page = { readonly pins: readonly Pin[]; readonly next: string | unde
 
 export type Verified = {
   readonly provider: string
-  readonly state: 'held' | 'damaged' | 'absent' | 'queued' | 'failed' | 'not-asked' | 'unknown'
+  readonly state: 'pinned' | 'damaged' | 'missing' | 'queued' | 'failed' | 'not-asked' | 'unknown'
   /** Of a provider of this machine: what was read and hashed. */
   readonly blocks?: number
   readonly bytes?: number
@@ -52,12 +52,12 @@ export type Verified = {
 export type Verification = { readonly cid: string; readonly isWell: boolean; readonly providers: readonly Verified[] }
 
 /**
- * `still-held`: it was asked, and has it all the same. `not-asked`: no provider of that name is configured. `not-known`: it says that
+ * `still-pinned`: it was asked, and has it all the same. `not-asked`: no provider of that name is configured. `not-known`: it says that
  * it has none, but was being sent it and may pin what it got later on.
  */
 export type Removed = {
   readonly provider: string
-  readonly outcome: 'removed' | 'absent' | 'still-held' | 'failed' | 'not-asked' | 'not-known'
+  readonly outcome: 'removed' | 'missing' | 'still-pinned' | 'failed' | 'not-asked' | 'not-known'
   readonly why?: string
 }
 /** `isGone`: no provider has it any more, as far as they say. */

@@ -26,9 +26,9 @@ export function createVerify({ providers, own, store, view, inTime, log, alone }
     const { name, store: local } = provider
     try {
       const state = await inTime(provider, signal, (each) => provider.status(cid, each))
-      if (!local || state !== 'pinned') return { provider: name, state: state === 'pinned' ? 'held' : state }
+      if (!local || state !== 'pinned') return { provider: name, state: state === 'pinned' ? 'pinned' : state }
       const { blocks, bytes, damaged } = await rehash(cid, local, signal)
-      if (damaged.length === 0) return { provider: name, state: 'held', blocks, bytes }
+      if (damaged.length === 0) return { provider: name, state: 'pinned', blocks, bytes }
       return { provider: name, state: 'damaged', blocks, bytes, damaged }
     } catch (error) {
       signal.throwIfAborted()
@@ -42,13 +42,13 @@ export function createVerify({ providers, own, store, view, inTime, log, alone }
     if (!entry) return
     const states = view.providersOf(entry)
     const lost = found.filter(
-      ({ provider, state }) => (state === 'absent' || state === 'damaged') && states[provider]?.state === 'held',
+      ({ provider, state }) => (state === 'missing' || state === 'damaged') && states[provider]?.state === 'pinned',
     )
     const now = lost.map(({ provider, state }): [string, Standing] => [
       provider,
       {
         kind: provider === own?.name ? 'here' : 'provider',
-        state: 'wanted',
+        state: 'pending',
         tries: 0,
         why: `${state} when it was verified`,
       },
@@ -60,13 +60,13 @@ export function createVerify({ providers, own, store, view, inTime, log, alone }
     const { cid } = entry
     const found = await Promise.all(providers.map((one) => verifyAt(one, cid, signal)))
     const states = view.providersOf(entry)
-    const isHeldBy = (name: string): boolean => states[name]?.state === 'held'
-    const isLost = ({ provider, state }: Verified) => (state === 'absent' || state === 'damaged') && isHeldBy(provider)
+    const isHeldBy = (name: string): boolean => states[name]?.state === 'pinned'
+    const isLost = ({ provider, state }: Verified) => (state === 'missing' || state === 'damaged') && isHeldBy(provider)
     if (found.some(isLost)) await alone(cid, () => note(cid, found))
     const others = Object.keys(states).filter((name) => isHeldBy(name) && providers.every((one) => one.name !== name))
     const isSound = ({ provider, state }: Verified): boolean =>
-      state === 'held' || (state !== 'damaged' && !isHeldBy(provider))
-    const isWell = found.some(({ state }) => state === 'held') && found.every(isSound)
+      state === 'pinned' || (state !== 'damaged' && !isHeldBy(provider))
+    const isWell = found.some(({ state }) => state === 'pinned') && found.every(isSound)
     if (!isWell) {
       const seen = Object.fromEntries(found.map(({ provider, state }) => [provider, state]))
       log('warn', 'pin.missing', { cid: nameOf(cid), providers: seen })

@@ -8,15 +8,15 @@ import type { Pin, ProviderState, WaitingUpload } from './told.ts'
 export type View = {
   /** The providers that hold it or are to get it, by name. */
   providersOf(entry: Entry): Record<string, ProviderState>
-  /** With `absent` for each configured provider that neither holds it nor is to get it. */
+  /** With `missing` for each configured provider that neither holds it nor is to get it. */
   pinOf(entry: Entry): Pin
   waitingOf(entry: Entry): WaitingUpload
 }
 
-export const isWanted = ({ holders }: Entry): boolean => Object.values(holders).some(({ state }) => state === 'wanted')
+export const isWanted = ({ holders }: Entry): boolean => Object.values(holders).some(({ state }) => state === 'pending')
 
 export function createView(providers: readonly Provider[], own: Provider | undefined): View {
-  const absent = providers.map(({ name }) => [name, { state: 'absent', tries: 0 }] as const)
+  const absent = providers.map(({ name }) => [name, { state: 'missing', tries: 0 }] as const)
 
   const nameFor = (name: string, { kind }: HolderStanding): string => (kind === 'here' && own ? own.name : name)
 

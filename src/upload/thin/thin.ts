@@ -209,7 +209,7 @@ function endSpan(span: OpenSpan | undefined, provider: string, became: unknown):
   const failure = isFailure(became) ? became : undefined
   const facts = {
     'cidgate.provider': provider,
-    'cidgate.outcome': held ? 'held' : (failure?.facts.class ?? failure?.kind ?? 'internal'),
+    'cidgate.outcome': held ? 'pinned' : (failure?.facts.class ?? failure?.kind ?? 'internal'),
     'cidgate.bytes': held?.reduce((sum, { dagBytes }) => sum + dagBytes, 0),
   }
   // A client that sends what may not be uploaded is no fault of the service.

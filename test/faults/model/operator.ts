@@ -16,7 +16,7 @@ type Outcomes = { readonly providers?: readonly { readonly provider: string; rea
 /** The pins of this machine lie on a disk that is well. */
 function isDeletedHere(index: number, { providers = [] }: Outcomes): void {
   const outcome = providers.find(({ provider }) => provider === 'local')?.outcome
-  if (outcome !== undefined) assert.match(outcome, /^(removed|absent)$/, `the pin of ${index} on this machine`)
+  if (outcome !== undefined) assert.match(outcome, /^(removed|missing)$/, `the pin of ${index} on this machine`)
 }
 
 function noteDeleted(model: Model, index: number, told: Told | undefined, wasUploaded: boolean): void {
@@ -100,10 +100,10 @@ export async function lookAtPins(model: Model, world: World): Promise<void> {
     const states = Object.values((told?.json as Listed | undefined)?.providers ?? {}).map(({ state }) => state)
     if (model.uploaded.has(index)) {
       assert.equal(told?.status, 200, `file ${index} was acknowledged, and is no pin`)
-      assert.ok(states.includes('held'), `file ${index} was acknowledged, and is held by none: ${states}`)
+      assert.ok(states.includes('pinned'), `file ${index} was acknowledged, and is held by none: ${states}`)
     }
     if (model.unpinned.has(index)) {
-      const isPinned = states.some((state) => state === 'held' || state === 'wanted')
+      const isPinned = states.some((state) => state === 'pinned' || state === 'pending')
       assert.ok(!isPinned, `file ${index} was deleted at every provider, and is pinned: ${states}`)
       assert.ok(!world.providerHolds(cidOf(index)), `file ${index} was deleted, and the provider has it`)
     }

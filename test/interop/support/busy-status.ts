@@ -79,12 +79,12 @@ export function busyStatus(now: number): Status {
     ],
     hot: { bytes: 200 * 1024 ** 2, limitBytes: 256 * 1024 ** 2, items: 34_567 },
     providers: [
-      { name: 'local', ok: true, held: 345, failed: {}, waiting: 0, took: { p50Ms: 4, p95Ms: 12 } },
+      { name: 'local', ok: true, pinned: 345, failed: {}, waiting: 0, took: { p50Ms: 4, p95Ms: 12 } },
       {
         ...{
           name: 'kubo',
           ok: false,
-          held: 340,
+          pinned: 340,
           failed: { transient: 12 },
           waiting: 2,
           took: { p50Ms: 24, p95Ms: 212 },
@@ -97,9 +97,9 @@ export function busyStatus(now: number): Status {
       uploads: [1, 2].map((size) => ({
         ...{ cid, at: new Date(now - size * 60 * minute).toISOString(), bytes: size * 1_000_000 },
         providers: {
-          local: { state: 'held', tries: 1 },
+          local: { state: 'pinned', tries: 1 },
           kubo: {
-            state: 'wanted',
+            state: 'pending',
             tries: 7,
             why: 'cannot be reached (ECONNREFUSED 127.0.0.1:5001)',
             notBefore: now + 20_000,

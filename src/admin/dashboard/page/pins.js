@@ -25,14 +25,14 @@ const pageOf = 10
 
 const states = /** @type {const} */ ([
   ['', 'any'],
-  ['held', 'held'],
-  ['wanted', 'wanted: to be sent'],
-  ['absent', 'absent: added later'],
-  ['given-up', 'given up'],
+  ['pinned', 'pinned'],
+  ['pending', 'pending: to be sent'],
+  ['missing', 'missing: added later'],
+  ['abandoned', 'abandoned'],
 ])
 
 /** @type {Readonly<Record<string, 'good' | 'warn' | 'bad'>>} */
-const kinds = { held: 'good', removed: 'good', absent: 'warn', wanted: 'warn', queued: 'warn', 'not-asked': 'warn' }
+const kinds = { pinned: 'good', removed: 'good', missing: 'warn', pending: 'warn', queued: 'warn', 'not-asked': 'warn' }
 
 /**
  * What can be done with a pin. `text`: what is lost, which is asked before.

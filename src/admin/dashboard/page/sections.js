@@ -307,10 +307,10 @@ const providerTable = (providers) =>
       ['Waiting', 'tight'],
       ['Took p50 / p95', 'middle'],
     ],
-    providers.map(({ name, ok, why, held, failed, waiting, took }) => [
+    providers.map(({ name, ok, why, pinned, failed, waiting, took }) => [
       name,
       ok === undefined ? 'not checked yet' : both(ok ? badge('good', 'ready') : badge('bad', 'failed'), detail(why)),
-      count(held),
+      count(pinned),
       Object.entries(failed)
         .map(([what, value]) => `${what} ${count(value)}`)
         .join(', ') || nothing,
@@ -323,8 +323,8 @@ const providerTable = (providers) =>
 function journalTable(uploads, now) {
   /** @param {Upload} one @returns {Child[]} */
   const row = ({ cid, at, bytes, providers, owed = [] }) => {
-    const pending = Object.entries(providers).filter(([, { state }]) => state === 'wanted')
-    const pinned = Object.entries(providers).filter(([, { state }]) => state === 'held')
+    const pending = Object.entries(providers).filter(([, { state }]) => state === 'pending')
+    const pinned = Object.entries(providers).filter(([, { state }]) => state === 'pinned')
     const waits = pending.map(([name, { tries, why, notBefore }]) => {
       const next = notBefore !== undefined && notBefore > now ? `, next in ${span(notBefore - now)}` : ''
       return el('span', { class: 'block' }, `${name}: ${count(tries)} tries${next}`, detail(why))
