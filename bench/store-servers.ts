@@ -1,6 +1,6 @@
 // For bench/stores.ts, in a process of its own: an upstream of 10 ms and an S3, both with what is wanted of them on command.
 
-import { blockKey } from '../src/core/block.ts'
+import { blockKey } from '../src/core/cid.ts'
 import { addFile, type BlockMap, distinctFiles, noise } from '../test/support/fixtures.ts'
 import { startS3Server } from '../test/support/s3-server.ts'
 import { startUpstream } from '../test/support/upstream.ts'

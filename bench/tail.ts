@@ -6,7 +6,7 @@ import { loadavg } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { CID } from 'multiformats/cid'
 import pAny from 'p-any'
-import { proves } from '../src/core/block.ts'
+import { proves } from '../src/core/cid.ts'
 import { startGateway } from '../test/support/gateway.ts'
 import { numbers } from './work/zipf.ts'
 

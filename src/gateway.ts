@@ -40,7 +40,7 @@ export type { Call, Records, StoredRecord, Tier, TierTraits } from '../backends/
 export type { DagWant, ProbeReport, Upstream, UpstreamTraits } from '../backends/upstreams/contract.ts'
 export { ConfigError } from './config/complaints.ts'
 export { type Config, type ConfigInput, loadConfig, type Parsed, parseConfig } from './config/load.ts'
-export { type Block, blockKey, maxBlockBytes, proves } from './core/block.ts'
+export { type Block, blockKey, maxBlockBytes, proves } from './core/cid.ts'
 export { type Clock, systemClock } from './core/clock.ts'
 export {
   Failure,

@@ -3,7 +3,7 @@
 // provider passes src/testing/provider.ts.
 import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
-import type { Block } from '../../src/core/block.ts'
+import type { Block } from '../../src/core/cid.ts'
 import type { Clock } from '../../src/core/clock.ts'
 import type { FolderCompany, SharedFolders } from '../../src/core/disk/shared-folders.ts'
 import type { Log } from '../../src/core/log.ts'

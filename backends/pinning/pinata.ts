@@ -2,8 +2,7 @@
 // (TUS) above its limit.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { blockKey } from '../../src/core/block.ts'
-import { parseCid } from '../../src/core/cid.ts'
+import { blockKey, parseCid } from '../../src/core/cid.ts'
 import { createService, failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack, Upload } from './contract.ts'
 import { fileForm } from './form.ts'

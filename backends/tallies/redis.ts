@@ -1,6 +1,6 @@
 // Counters in Redis or Valkey: one key with an expiry for each.
 import { z } from 'zod'
-import { orAborted } from '../../src/core/deadline.ts'
+import { orAborted } from '../../src/core/clock.ts'
 import {
   connectRedis,
   explainRedis,

@@ -1,8 +1,7 @@
 // Blocks on a disk of this machine, in segments. Several processes may share the folder.
 import { join, resolve } from 'node:path'
 import { z } from 'zod'
-import type { Clock } from '../../src/core/clock.ts'
-import { withDeadline } from '../../src/core/deadline.ts'
+import { type Clock, withDeadline } from '../../src/core/clock.ts'
 import { createAtOnce } from '../../src/core/disk/at-once.ts'
 import { remedyOf, tryToWrite } from '../../src/core/disk/files.ts'
 import { Failure } from '../../src/core/failure.ts'

@@ -2,8 +2,8 @@
 // buffer it was cut from, and change when its owner writes there. Readers must not write to what they get.
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { AdmittingCache } from '../../src/core/admitting-cache.ts'
-import { blockKey } from '../../src/core/block.ts'
+import { AdmittingCache } from '../../src/core/cache.ts'
+import { blockKey } from '../../src/core/cid.ts'
 import { size } from '../../src/core/units.ts'
 import type { Tier, TierKind } from './contract.ts'
 

@@ -1,5 +1,5 @@
 // One question to an upstream whose answer is a CAR: its blocks are given one by one as they come, without a promise for any of them.
-import type { Block } from '../../src/core/block.ts'
+import type { Block } from '../../src/core/cid.ts'
 import { CarParser } from '../../src/core/wire/car-stream.ts'
 import { PushedAsk, type PushedQuestion } from './ask-whole.ts'
 import type { DagAnswer, DagAsk } from './contract.ts'

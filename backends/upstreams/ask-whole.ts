@@ -1,9 +1,9 @@
 // One question to an upstream by the same rules as in ask.ts, without a stream: most blocks come in one or two pieces, and a stream, its
 // iterator and its signals cost more than the block. `WholeAsk` gives the body whole, for a block.
 import type { Dispatcher } from 'undici'
-import { onceLate } from '../../src/core/deadline.ts'
+import { onceLate } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
-import { oneOf } from '../../src/core/header.ts'
+import { oneOf } from '../../src/core/wire/http.ts'
 import {
   elsewhere,
   type HttpQuestion,

@@ -2,12 +2,10 @@
 // Failures, no redirect off the site, and a check of the media type. Used by every upstream that
 // speaks HTTP.
 import type { Readable } from 'node:stream'
-import type { Dispatcher } from 'undici'
-import { request } from 'undici'
-import type { Clock } from '../../src/core/clock.ts'
-import { onceLate } from '../../src/core/deadline.ts'
+import { type Dispatcher, request } from 'undici'
+import { type Clock, onceLate } from '../../src/core/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
-import { oneOf, parseRetryAfter } from '../../src/core/header.ts'
+import { oneOf, parseRetryAfter } from '../../src/core/wire/http.ts'
 import { piecesOf } from './body.ts'
 import { followed, isOwnSubdomain, mostHops, type Redirects } from './redirects.ts'
 

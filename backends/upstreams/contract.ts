@@ -2,7 +2,7 @@
 // retries, scores and hedging belong to the race. Every upstream passes src/testing/upstream.ts.
 import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
-import type { Block } from '../../src/core/block.ts'
+import type { Block } from '../../src/core/cid.ts'
 import type { Clock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
 import type { Trace } from '../../src/core/wire/trace.ts'

@@ -5,7 +5,7 @@ import { request } from 'undici'
 import { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
-import { oneOf, parseRetryAfter } from '../../src/core/header.ts'
+import { oneOf, parseRetryAfter } from '../../src/core/wire/http.ts'
 import { createAgent } from './connect.ts'
 import { httpOptions } from './options.ts'
 

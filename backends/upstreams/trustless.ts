@@ -2,7 +2,7 @@
 // kind, and the only one that returns an entity in one response.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { type Block, blockKey, isIdentity, maxBlockBytes, proves } from '../../src/core/block.ts'
+import { type Block, blockKey, isIdentity, maxBlockBytes, proves } from '../../src/core/cid.ts'
 import { Failure, isFailure, isUnreachable } from '../../src/core/failure.ts'
 import { ask, type UpstreamResponse } from './ask.ts'
 import { CarAsk, pulledFrom } from './ask-car.ts'

@@ -3,8 +3,7 @@
 import { createHash } from 'node:crypto'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
-import { blockKey } from '../../src/core/block.ts'
-import { codec, hash } from '../../src/core/cid.ts'
+import { blockKey, codec, hash } from '../../src/core/cid.ts'
 import { addFile, type BlockMap, noise } from '../../src/testing/content.ts'
 import { addLargeDirectory } from './directory.ts'
 

@@ -4,8 +4,7 @@ import { hash as digestOf } from 'node:crypto'
 import { murmur364 } from '@multiformats/murmur3'
 import { UnixFS } from 'ipfs-unixfs'
 import { CID } from 'multiformats/cid'
-import { blockKey } from '../../src/core/block.ts'
-import { codec, hash } from '../../src/core/cid.ts'
+import { blockKey, codec, hash } from '../../src/core/cid.ts'
 import type { BlockMap } from '../../src/testing/content.ts'
 
 type Entry = { readonly name: string; readonly place: Uint8Array; readonly cid: Uint8Array }

@@ -6,9 +6,7 @@ import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { isIP } from 'node:net'
 import type { NextFunction, Request, Response } from 'express'
-import { isFromAnotherSite } from '../core/wire/cross-site.ts'
-import { isHost } from '../core/wire/host.ts'
-import { isLoopback, isUnixPeer } from '../core/wire/loopback.ts'
+import { isFromAnotherSite, isHost, isLoopback, isUnixPeer } from '../core/wire/http.ts'
 import { isOfThePage } from './dashboard/dashboard.ts'
 
 export type AdminAccess = {

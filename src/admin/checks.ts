@@ -1,10 +1,8 @@
 // Checks providers, tiers and upstreams in the background, so that /readyz responds at once and
 // causes no load on them.
-import type { Clock } from '../core/clock.ts'
-import { withDeadline } from '../core/deadline.ts'
+import { type Clock, repeatCheck, withDeadline } from '../core/clock.ts'
 import { cancelled, Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import { watch } from '../core/schedule.ts'
 
 export type Check = {
   /** `provider local`, `tier s3`, `upstream one`. */
@@ -58,7 +56,7 @@ export function startChecks(
 
   if (everyMs > 0) {
     for (const one of looked)
-      watch({ everyMs, clock, signal: closing.signal, look: () => look(one) }).catch((error: unknown) => {
+      repeatCheck({ everyMs, clock, signal: closing.signal, check: () => look(one) }).catch((error: unknown) => {
         if (!closing.signal.aborted) log('error', 'check.error', { part: one.name, error: String(error) })
       })
   }

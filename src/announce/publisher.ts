@@ -2,8 +2,7 @@
 // took it. One announcement serves any number of advertisements: an indexer that missed some
 // fetches them with the next head.
 import type { CID } from 'multiformats/cid'
-import { type Backoff, createBackoff } from '../core/backoff.ts'
-import type { Clock } from '../core/clock.ts'
+import { type Backoff, type Clock, createBackoff } from '../core/clock.ts'
 import { cancelled, isFailure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { encodeAnnouncement } from './advertisement.ts'

@@ -1,8 +1,7 @@
 // Lists a directory, flat or HAMT. Entries are described by the directory and by blocks in the
 // tiers; nothing is fetched for them.
 import type { CID } from 'multiformats/cid'
-import { type Block, isIdentity } from '../core/block.ts'
-import { codec } from '../core/cid.ts'
+import { type Block, codec, isIdentity } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import { listShards, type ShardLink } from './dag/hamt.ts'

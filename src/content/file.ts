@@ -1,8 +1,7 @@
 // Reads a file from its blocks, depth first, fetching only those that the range needs. Every
 // declared size is checked: a file with a wrong size ends in a failure, never in a short response.
 import type { CID } from 'multiformats/cid'
-import { isIdentity } from '../core/block.ts'
-import { codec } from '../core/cid.ts'
+import { codec, isIdentity } from '../core/cid.ts'
 import type { AtHand } from '../core/disk/at-hand.ts'
 import { Failure } from '../core/failure.ts'
 import type { LazyLink } from '../ipld/dag-links.ts'

@@ -1,8 +1,7 @@
 // Parses the path after `/ipfs/` into a CID and names. Refuses a path that two parsers could read
 // differently, before any upstream is asked.
 import type { CID } from 'multiformats/cid'
-import { isProvable } from '../core/block.ts'
-import { codec, mostCidChars, parseCid, parseLeaf } from '../core/cid.ts'
+import { codec, isProvable, mostCidChars, parseCid, parseLeaf } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 import type { ContentPath } from './entity.ts'
 

@@ -2,10 +2,9 @@
 // block is requested together with everything the path needs, so that a cold path costs one
 // request.
 import type { CID } from 'multiformats/cid'
-import { type Block, isProvable } from '../core/block.ts'
-import { codec } from '../core/cid.ts'
+import { type Block, codec, isProvable } from '../core/cid.ts'
+import { after, type Soon } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
-import { after, type Soon } from '../core/soon.ts'
 import { stepInto } from '../ipld/dag-links.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
 import { declaredSize, readNode, wrongContent } from '../ipld/unixfs.ts'

@@ -1,7 +1,6 @@
 // Free space on the disk of a folder.
 import { statfs } from 'node:fs/promises'
-import type { Clock } from '../core/clock.ts'
-import { withDeadline } from '../core/deadline.ts'
+import { type Clock, withDeadline } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 
 const patienceMs = 1000

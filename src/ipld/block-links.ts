@@ -1,7 +1,6 @@
 // Lists the CIDs that a verified block links to.
 import type { CID } from 'multiformats/cid'
-import { type Block, isIdentity, isProvable } from '../core/block.ts'
-import { codec } from '../core/cid.ts'
+import { type Block, codec, isIdentity, isProvable } from '../core/cid.ts'
 import type { LazyLink } from './dag-links.ts'
 import { decodePb, decodePbInTurns } from './dag-pb.ts'
 import { documentLinks, documentLinksNow, type GiveWay, inOwnTurns } from './documents/read.ts'

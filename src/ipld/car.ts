@@ -2,7 +2,7 @@
 import { encode } from '@ipld/dag-cbor'
 import { varint } from 'multiformats'
 import type { CID } from 'multiformats/cid'
-import { type Block, isIdentity } from '../core/block.ts'
+import { type Block, isIdentity } from '../core/cid.ts'
 
 /**
  * A smaller block is copied after its length, which is cheaper than two more writes to a socket.

@@ -1,8 +1,7 @@
 // Lists the links of a block in order, for a depth-first traversal (`order=dfs`). The list must be
 // complete: a block that cannot be decoded is a failure, not a leaf.
 import type { CID } from 'multiformats/cid'
-import type { Block } from '../core/block.ts'
-import { codec } from '../core/cid.ts'
+import { type Block, codec } from '../core/cid.ts'
 import { type DocumentStep, documentLinks, type GiveWay, inOwnTurns, stepIntoDocument } from './documents/read.ts'
 import { readNodeInTurns, wrongContent } from './unixfs.ts'
 

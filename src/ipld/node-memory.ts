@@ -3,7 +3,7 @@
 // hash, so entries never become stale.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../core/block.ts'
+import { blockKey } from '../core/cid.ts'
 import type { GiveWay } from './documents/read.ts'
 import { type Node, readNode, readNodeInTurns } from './unixfs.ts'
 

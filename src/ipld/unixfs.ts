@@ -2,7 +2,7 @@
 // that uses the UnixFS libraries.
 import { UnixFS } from 'ipfs-unixfs'
 import type { CID } from 'multiformats/cid'
-import { maxBlockBytes } from '../core/block.ts'
+import { maxBlockBytes } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 import { decodePb, decodePbInTurns, type PbLinks, type PbNode } from './dag-pb.ts'
 import type { GiveWay } from './documents/read.ts'

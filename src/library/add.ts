@@ -1,7 +1,7 @@
 // An upload by a program without HTTP: admitted, checked, confirmed and readable like one of POST
 // /add.
 import type { CID } from 'multiformats/cid'
-import { orAborted } from '../core/deadline.ts'
+import { orAborted } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import type { SchemaChecks } from '../schemas/checks.ts'
 import { malformed } from '../upload/failures.ts'

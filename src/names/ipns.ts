@@ -2,9 +2,9 @@
 // cache. An older valid record never replaces a newer one, even after the newer one has expired.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
+import { upTo } from '../core/cache.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
-import { upTo } from '../core/lru.ts'
 import type { Attempt } from '../observe/account.ts'
 import { type IpnsRecord, keyText, newest, provedRecord, signedRecord } from './ipns-record.ts'
 import {

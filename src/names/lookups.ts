@@ -1,11 +1,10 @@
 // Caches lookups: serves fresh results from memory, coalesces lookups of one name, and serves the
 // last valid result stale while no server responds.
 import { LRUCache } from 'lru-cache'
-import type { Clock } from '../core/clock.ts'
-import { orAborted, withDeadline } from '../core/deadline.ts'
+import { upTo } from '../core/cache.ts'
+import { type Clock, orAborted, withDeadline } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import { createFlights } from '../core/flights.ts'
-import { upTo } from '../core/lru.ts'
 import type { Account, Attempt } from '../observe/account.ts'
 
 export type LookupRequest = {

@@ -3,11 +3,11 @@
 // an upstream serves blocks.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../core/block.ts'
+import { upTo } from '../core/cache.ts'
+import { blockKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import { upTo } from '../core/lru.ts'
 import type { Attempt } from '../observe/account.ts'
 import { Attempts } from '../retrieval/upstreams/attempts.ts'
 import type { Member, Pool } from '../retrieval/upstreams/pool.ts'

@@ -1,8 +1,7 @@
 // Tells if a host has a DNSLink. Asked for every request to it, so no request waits for DNS twice.
 import { LRUCache } from 'lru-cache'
-import type { Clock } from '../core/clock.ts'
-import { orAborted } from '../core/deadline.ts'
-import { upTo } from '../core/lru.ts'
+import { upTo } from '../core/cache.ts'
+import { type Clock, orAborted } from '../core/clock.ts'
 import { isDomain } from './dnslink.ts'
 
 /** False also if no server responded, so that requests to other hosts are served. */

@@ -2,8 +2,7 @@
 // that, so that the look does not change what it sees.
 import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../backends/tiers/contract.ts'
-import { type Block, blockKey, isIdentity } from '../core/block.ts'
-import { codec } from '../core/cid.ts'
+import { type Block, blockKey, codec, isIdentity } from '../core/cid.ts'
 import { eachLinkInTurns } from '../ipld/block-links.ts'
 import type { Place, Placed, PlacedBlock } from '../observe/placed.ts'
 

@@ -3,7 +3,7 @@
 // upstream is asked. All readers share one memory budget: a reader that finds it full still gets its next block ahead.
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import type { CID } from 'multiformats/cid'
-import { blockKey, isIdentity } from '../core/block.ts'
+import { blockKey, isIdentity } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import type { DagWant, Expected } from './session.ts'
 

@@ -2,13 +2,10 @@
 // them is worth it, or from the upstreams, which are then asked beside the tiers. It answers at once what it can, and is itself what
 // waits for a block: reader of the flight and its own deadline.
 import type { CID } from 'multiformats/cid'
-import { isIdentity, isProvable } from '../core/block.ts'
-import { codec } from '../core/cid.ts'
-import type { Clock } from '../core/clock.ts'
-import { orAborted, withDeadline } from '../core/deadline.ts'
+import { codec, isIdentity, isProvable } from '../core/cid.ts'
+import { type Clock, orAborted, type Soon, withDeadline } from '../core/clock.ts'
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import { cancelled, type Failure, isFailure } from '../core/failure.ts'
-import type { Soon } from '../core/soon.ts'
 import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
 import type { Account } from '../observe/account.ts'
 import type { NotFoundMemory } from './absence/not-found.ts'

@@ -1,7 +1,7 @@
 // Retrieval: gets blocks from the tiers, then from one shared flight that races the upstreams. This file keeps what all
 // requests share; open-session has one request. A proved block goes into the tiers before any reader gets it.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../core/block.ts'
+import { blockKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import { cancelled } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'

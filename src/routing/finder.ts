@@ -2,13 +2,10 @@
 // that a router names join the race between upstreams, each with a health record of its own.
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
-import { type Backoff, createBackoff } from '../core/backoff.ts'
-import { blockKey } from '../core/block.ts'
-import type { Clock } from '../core/clock.ts'
-import { onceLate } from '../core/deadline.ts'
+import { blockKey } from '../core/cid.ts'
+import { type Backoff, type Clock, createBackoff, onceLate, repeatCheck } from '../core/clock.ts'
 import { cancelled, Failure, isFailure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import { watch } from '../core/schedule.ts'
 import type { Attempt } from '../observe/account.ts'
 import { type PeerRecord, readPeers } from './answer.ts'
 import { type AddressRules, gatewayAddress } from './gateway-address.ts'
@@ -211,7 +208,7 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
 
   if (probeMs > 0)
     for (const router of routers)
-      void watch({ everyMs: probeMs, clock, signal: closing.signal, look: () => probe(router) }).catch(() => {})
+      void repeatCheck({ everyMs: probeMs, clock, signal: closing.signal, check: () => probe(router) }).catch(() => {})
 
   return {
     find(root) {

@@ -3,7 +3,7 @@
 // waits here, unparsed, until the previous response was sent.
 import type { ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
-import { isUnixPeer, markUnixPeer } from '../core/wire/loopback.ts'
+import { isUnixPeer, markUnixPeer } from '../core/wire/http.ts'
 import type { HotAnswer } from '../http/content/hot-answers.ts'
 import { markOwn, type OwnConnection } from '../http/wire/own-server.ts'
 import type { RequestHead } from '../http/wire/request-head.ts'

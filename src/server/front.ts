@@ -3,7 +3,7 @@
 import type { Server as HttpServer, RequestListener } from 'node:http'
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net'
 import { type Clock, systemClock } from '../core/clock.ts'
-import { markUnixPeer } from '../core/wire/loopback.ts'
+import { markUnixPeer } from '../core/wire/http.ts'
 import type { HotAnswer } from '../http/content/hot-answers.ts'
 import { connectionOf } from '../http/wire/own-server.ts'
 import type { RequestHead } from '../http/wire/request-head.ts'

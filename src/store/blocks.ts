@@ -1,7 +1,7 @@
 // A key to its bytes, wherever they lie. A filter in memory says what is not here; what was touched lately is read at once,
 // everything else by the reader's thread.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../core/block.ts'
+import { blockKey } from '../core/cid.ts'
 import { type Connection, failureOf } from './engine.ts'
 import { addKey, emptyFilter, type Filter, mayHave } from './filter.ts'
 import { keysIn, type PackedBlocks } from './operations.ts'

@@ -1,6 +1,6 @@
 // The blocks of one request until it is accepted: in memory up to 64 KiB, in one CAR file beyond that.
 import type { CID } from 'multiformats/cid'
-import { blockKey, isIdentity } from '../core/block.ts'
+import { blockKey, isIdentity } from '../core/cid.ts'
 import { carHeader, carSectionBytes } from '../ipld/car.ts'
 import type { CarFile } from './car-file.ts'
 import { failureOf } from './engine.ts'

@@ -3,7 +3,7 @@
 // were connected here, with the client's address for limits and log.
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
-import { isUnixPeer, markUnixPeer } from '../core/wire/loopback.ts'
+import { isUnixPeer, markUnixPeer } from '../core/wire/http.ts'
 
 /**
  * The client's connection as the accepting process reports it. Set only by processes of this

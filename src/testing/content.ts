@@ -10,7 +10,7 @@ import { fixedSize } from 'ipfs-unixfs-importer/chunker'
 import { balanced } from 'ipfs-unixfs-importer/layout'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
-import { blockKey } from '../core/block.ts'
+import { blockKey } from '../core/cid.ts'
 
 export type BlockMap = Map<string, Uint8Array>
 export type FileFixture = { readonly cid: CID; readonly bytes: Uint8Array }

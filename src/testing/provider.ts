@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Profile, Provider, Upload } from '../../backends/pinning/contract.ts'
-import type { Block } from '../core/block.ts'
+import type { Block } from '../core/cid.ts'
 import { type Failure, isFailure } from '../core/failure.ts'
 import { noise } from './content.ts'
 import { memoryUpload } from './upload.ts'

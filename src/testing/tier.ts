@@ -7,7 +7,7 @@ import { describe, it } from 'node:test'
 import { CID } from 'multiformats/cid'
 import * as Digest from 'multiformats/hashes/digest'
 import type { Records, Tier } from '../../backends/tiers/contract.ts'
-import { blockKey } from '../core/block.ts'
+import { blockKey } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 
 /** A tier under test, and the test's control of its store. */

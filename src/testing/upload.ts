@@ -2,8 +2,7 @@
 // blocks.
 import type { CID } from 'multiformats/cid'
 import type { Profile, Upload } from '../../backends/pinning/contract.ts'
-import type { Block } from '../core/block.ts'
-import { blockKey } from '../core/block.ts'
+import { type Block, blockKey } from '../core/cid.ts'
 import { linksOf } from '../ipld/block-links.ts'
 import { carHeader, carSection } from '../ipld/car.ts'
 import { addFile, type BlockMap } from './content.ts'

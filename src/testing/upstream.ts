@@ -4,7 +4,7 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { CID } from 'multiformats/cid'
 import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
-import { blockKey, proves } from '../core/block.ts'
+import { blockKey, proves } from '../core/cid.ts'
 import { isFailure } from '../core/failure.ts'
 import { addCbor, type BlockMap, type Content, deepChunk, makeContent } from './content.ts'
 

@@ -2,8 +2,7 @@
 // names another CID than ours has failed.
 import type { CID } from 'multiformats/cid'
 import type { Provider, Upload } from '../../backends/pinning/contract.ts'
-import type { Clock } from '../core/clock.ts'
-import { withDeadline } from '../core/deadline.ts'
+import { type Clock, withDeadline } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import { createGate, type Gate } from '../core/gate.ts'
 import type { Trace } from '../core/wire/trace.ts'

@@ -2,8 +2,7 @@
 // for a shared tier that does not take them; it notes the blocks as owed to that tier.
 import type { CID } from 'multiformats/cid'
 import type { Upload } from '../../backends/pinning/contract.ts'
-import type { Clock } from '../core/clock.ts'
-import { withDeadline } from '../core/deadline.ts'
+import { type Clock, withDeadline } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Retrieval } from '../retrieval/session.ts'

@@ -1,6 +1,6 @@
 // Writes an acknowledged upload into every gateway of this process.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../core/block.ts'
+import { blockKey } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import { isOwner } from '../team/team.ts'

@@ -7,7 +7,7 @@ import { createSecureContext, getCACertificates, setDefaultCACertificates } from
 import { CID } from 'multiformats/cid'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
-import { blockKey, proves } from '../../src/core/block.ts'
+import { blockKey, proves } from '../../src/core/cid.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'

@@ -2,7 +2,7 @@
 import { hash } from 'node:crypto'
 import * as dagCbor from '@ipld/dag-cbor'
 import type { CID } from 'multiformats/cid'
-import type { Block } from '../../src/core/block.ts'
+import type { Block } from '../../src/core/cid.ts'
 import type { Fault } from './upstream.ts'
 
 /** Nothing is sent before the first block is there: a failure to find it is an answer of its own. */

@@ -1,6 +1,6 @@
 // A session over a map of blocks, for tests of content: no tiers, no upstreams. It writes down what it was asked for.
 import type { CID } from 'multiformats/cid'
-import { blockKey, isIdentity } from '../../src/core/block.ts'
+import { blockKey, isIdentity } from '../../src/core/cid.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { readNode } from '../../src/ipld/unixfs.ts'
 import { createGuard } from '../../src/retrieval/policy.ts'

@@ -4,7 +4,7 @@ import { createServer, type IncomingMessage, type ServerResponse } from 'node:ht
 import type { AddressInfo, Socket } from 'node:net'
 import { CarReader } from '@ipld/car/reader'
 import { CID } from 'multiformats/cid'
-import { blockKey } from '../../src/core/block.ts'
+import { blockKey } from '../../src/core/cid.ts'
 import { addFile, type BlockMap } from './fixtures.ts'
 
 export type Call = {

@@ -2,7 +2,7 @@
 import { setImmediate } from 'node:timers/promises'
 import type { CID } from 'multiformats/cid'
 import type { Tier, TierTraits } from '../../backends/tiers/contract.ts'
-import { blockKey } from '../../src/core/block.ts'
+import { blockKey } from '../../src/core/cid.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 

@@ -2,7 +2,7 @@
 // depth-first walk, counts what it was asked, and misbehaves by script.
 import type { CID } from 'multiformats/cid'
 import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
-import { type Block, blockKey } from '../../src/core/block.ts'
+import { type Block, blockKey } from '../../src/core/cid.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { linksOf } from '../../src/ipld/block-links.ts'
 

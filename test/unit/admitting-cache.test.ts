@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { numbers, zipf } from '../../bench/work/zipf.ts'
-import { AdmittingCache } from '../../src/core/admitting-cache.ts'
+import { AdmittingCache } from '../../src/core/cache.ts'
 
 const fits = 500
 const files = 20 * fits

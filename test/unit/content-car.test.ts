@@ -16,7 +16,7 @@ import { car } from '../../src/content/formats/car.ts'
 import { hintOf, parseEntityBytes, placeEntityBytes } from '../../src/content/formats/entity-bytes.ts'
 import { parsePath } from '../../src/content/path.ts'
 import { resolve } from '../../src/content/resolve.ts'
-import { blockKey, proves } from '../../src/core/block.ts'
+import { blockKey, proves } from '../../src/core/cid.ts'
 import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import {
   addBlock,

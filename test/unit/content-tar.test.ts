@@ -9,7 +9,7 @@ import { tar } from '../../src/content/formats/tar.ts'
 import { type TarMember, tarHeader } from '../../src/content/formats/tar-header.ts'
 import { parsePath } from '../../src/content/path.ts'
 import { resolve } from '../../src/content/resolve.ts'
-import { blockKey } from '../../src/core/block.ts'
+import { blockKey } from '../../src/core/cid.ts'
 import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import {
   addBlock,

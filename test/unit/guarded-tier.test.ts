@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Tier } from '../../backends/tiers/contract.ts'
-import { blockKey } from '../../src/core/block.ts'
+import { blockKey } from '../../src/core/cid.ts'
 import { partOf } from '../../src/core/disk/at-hand.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'

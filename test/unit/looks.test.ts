@@ -1,7 +1,7 @@
 // A look into the slow tiers: who is asked when, how long it is worth waiting, and what an upload waits for. By the clock.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { blockKey } from '../../src/core/block.ts'
+import { blockKey } from '../../src/core/cid.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded-tier.ts'

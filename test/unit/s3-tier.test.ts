@@ -135,7 +135,7 @@ const outages: readonly {
 for (const { name, kind, says, faults, options } of outages) {
   test(`${name} is an outage (${kind}), not a miss, and holds no secret`, async () => {
     const { tier, server } = await make({}, options)
-    server.objects.set(`blocks/${(await import('../../src/core/block.ts')).blockKey(cid)}`, Buffer.from(bytes))
+    server.objects.set(`blocks/${(await import('../../src/core/cid.ts')).blockKey(cid)}`, Buffer.from(bytes))
     server.faults = faults ?? {}
     await assert.rejects(tier.get(cid), (error) => {
       assert.ok(isFailure(error, kind), `${error}`)

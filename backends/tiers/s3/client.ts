@@ -2,7 +2,7 @@
 // further attempt where that may help.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { Agent, type Dispatcher } from 'undici'
-import { oneOf } from '../../../src/core/header.ts'
+import { oneOf } from '../../../src/core/wire/http.ts'
 import { type S3Place, type S3Request, s3ErrorCode, s3Signer } from '../../../src/core/wire/s3.ts'
 
 export type S3Connection = S3Place & {

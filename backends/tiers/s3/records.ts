@@ -1,7 +1,7 @@
 // Records as objects in the blocks' bucket. S3 compares and writes in one step: the writer names the ETag that it read.
 // With a store that does not know this, the record is read, then written.
 import type Keyv from 'keyv'
-import { oneOf } from '../../../src/core/header.ts'
+import { oneOf } from '../../../src/core/wire/http.ts'
 import type { StoredRecord } from '../contract.ts'
 import { isSame, type RecordSteps } from '../keyv-records.ts'
 import { isMissing, statusOf } from './client.ts'

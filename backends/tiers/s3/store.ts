@@ -4,7 +4,7 @@
 import { randomBytes } from 'node:crypto'
 import { EventEmitter } from 'node:events'
 import type { KeyvStoreAdapter, StoredData } from 'keyv'
-import { maxBlockBytes } from '../../../src/core/block.ts'
+import { maxBlockBytes } from '../../../src/core/cid.ts'
 import {
   defaultRequestMs,
   isBadKey,

@@ -2,8 +2,7 @@
 // shard that could make a traversal endless is refused.
 import { murmur364 } from '@multiformats/murmur3'
 import type { CID } from 'multiformats/cid'
-import { type Block, blockKey, isIdentity } from '../../core/block.ts'
-import { codec, hash } from '../../core/cid.ts'
+import { type Block, blockKey, codec, hash, isIdentity } from '../../core/cid.ts'
 import type { PbLink } from '../../ipld/dag-pb.ts'
 import { hashTypeOf, type Node, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'

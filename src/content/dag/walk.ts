@@ -1,8 +1,7 @@
 // Traverses the blocks of an entity, or of everything below it: depth first, parents before
 // children. Fetches only what the scope and the range need, so other missing blocks do not matter.
 import type { CID } from 'multiformats/cid'
-import { type Block, isIdentity } from '../../core/block.ts'
-import { codec } from '../../core/cid.ts'
+import { type Block, codec, isIdentity } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
 import { declaredSize, type Node, startsOf, wrongContent } from '../../ipld/unixfs.ts'

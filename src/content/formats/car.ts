@@ -2,7 +2,7 @@
 // order (IPIP-412). It is streamed, so a CAR that was cut off lacks blocks, and its reader has to
 // check.
 import { createHash } from 'node:crypto'
-import type { Block } from '../../core/block.ts'
+import type { Block } from '../../core/cid.ts'
 import { writeCar } from '../../ipld/car.ts'
 import type { DagWant, Session } from '../../retrieval/session.ts'
 import { type Span, walkDag } from '../dag/walk.ts'

@@ -1,7 +1,7 @@
 // Lists everything below an entity as paths, depth first, for archives. Refuses a path that would
 // leave the archive when unpacked, directly or through a symlink of the archive.
 import { posix } from 'node:path'
-import type { Block } from '../../core/block.ts'
+import type { Block } from '../../core/cid.ts'
 import { Failure } from '../../core/failure.ts'
 import { wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Session } from '../../retrieval/session.ts'

@@ -1,8 +1,7 @@
 // Shares counters between instances. Local increments are flushed to the shared store once a
 // second, and the store returns the totals. No request waits for this.
 import { createHash } from 'node:crypto'
-import type { Clock } from '../clock.ts'
-import { withDeadline } from '../deadline.ts'
+import { type Clock, withDeadline } from '../clock.ts'
 import { cancelled, Failure } from '../failure.ts'
 import type { Log } from '../log.ts'
 

@@ -2,8 +2,7 @@
 // The caller verifies the blocks.
 import { decode as decodeCbor } from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
-import { type Block, maxBlockBytes } from '../block.ts'
-import { cidAt } from '../cid.ts'
+import { type Block, cidAt, maxBlockBytes } from '../cid.ts'
 import { Failure } from '../failure.ts'
 
 const maxHeaderBytes = 1024 * 1024

@@ -1,7 +1,6 @@
 // A connection to Redis or Valkey that reconnects on its own. A command made while the server is
 // away fails at once.
-import type { Clock } from '../clock.ts'
-import { onceLate } from '../deadline.ts'
+import { type Clock, onceLate } from '../clock.ts'
 import { Failure, type FailureSource } from '../failure.ts'
 import { isMissingPackage, packageOf } from '../packages.ts'
 

@@ -2,8 +2,7 @@
 // elsewhere. Also refuses foreign web pages, open in a local browser, since they reach addresses
 // that their authors cannot; Kubo's RPC refuses them too.
 import type { IncomingMessage } from 'node:http'
-import { isFromAnotherSite } from '../../core/wire/cross-site.ts'
-import { isLoopback } from '../../core/wire/loopback.ts'
+import { isFromAnotherSite, isLoopback } from '../../core/wire/http.ts'
 import { isAtOwnServer } from '../wire/own-server.ts'
 import { HttpRefusal } from '../wire/refusal.ts'
 

@@ -2,7 +2,7 @@
 // `node:http`. A scan of the headers decides if the request wants the plain response; any other
 // takes the normal route.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import { createHostCheck } from '../../core/wire/host.ts'
+import { createHostCheck } from '../../core/wire/http.ts'
 import type { HotCounts } from '../../observe/requests.ts'
 import { plainOnly } from '../codings/accept-encoding.ts'
 import { type Coding, codedTag } from '../codings/codings.ts'

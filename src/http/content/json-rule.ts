@@ -3,9 +3,9 @@
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { createJsonJudge } from '../../content/json.ts'
+import { upTo } from '../../core/cache.ts'
 import { textOf } from '../../core/cid.ts'
-import { orAborted } from '../../core/deadline.ts'
-import { upTo } from '../../core/lru.ts'
+import { orAborted } from '../../core/clock.ts'
 import type { Session } from '../../retrieval/session.ts'
 
 export interface JsonRule {

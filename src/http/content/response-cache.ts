@@ -1,7 +1,7 @@
 // The response cache (`cache.responses`): complete small responses as text of their head and body,
 // under the key from `Hosts.keyOf`.
 import { STATUS_CODES } from 'node:http'
-import { AdmittingCache } from '../../core/admitting-cache.ts'
+import { AdmittingCache } from '../../core/cache.ts'
 import { type Coding, codedHeaders, codedTag } from '../codings/codings.ts'
 
 /** The head of a response that is sent many times. */

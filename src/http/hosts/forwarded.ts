@@ -3,8 +3,7 @@
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { BlockList, isIP, isIPv6 } from 'node:net'
 import type { TLSSocket } from 'node:tls'
-import { createHostCheck } from '../../core/wire/host.ts'
-import { isUnixPeer, plainAddress } from '../../core/wire/loopback.ts'
+import { createHostCheck, isUnixPeer, plainAddress } from '../../core/wire/http.ts'
 import type { RequestHead } from '../wire/request-head.ts'
 
 export interface Forwarded {

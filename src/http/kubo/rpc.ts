@@ -1,7 +1,7 @@
 // The part of Kubo's RPC that tools use to add and read files: off by default. Formats and statuses
 // are Kubo's, so that its clients work unchanged; POST /add and the content routes do the work.
 import { type Failure, isFailure } from '../../core/failure.ts'
-import { isFromAnotherSite } from '../../core/wire/cross-site.ts'
+import { isFromAnotherSite } from '../../core/wire/http.ts'
 import { createAccount } from '../../observe/account.ts'
 import type { Route } from '../add/add.ts'
 import { refuseStranger } from '../add/this-machine.ts'

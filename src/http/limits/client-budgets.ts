@@ -1,10 +1,10 @@
 // Rate limits of each client: all requests, and the kinds that cost more. One token bucket per
 // client and kind, created on first use.
 import { LRUCache } from 'lru-cache'
+import { upTo } from '../../core/cache.ts'
 import type { Clock } from '../../core/clock.ts'
 import { type Budget, createBudget } from '../../core/counting/budget.ts'
 import { Failure } from '../../core/failure.ts'
-import { upTo } from '../../core/lru.ts'
 import { clientOf } from './client.ts'
 import type { Together } from './together.ts'
 

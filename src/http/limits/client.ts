@@ -1,5 +1,5 @@
 // Identifies the client of a request for limits.
-import { plainAddress } from '../../core/wire/loopback.ts'
+import { plainAddress } from '../../core/wire/http.ts'
 
 /** An IPv4 address, or the /64 of an IPv6 one, since a client usually controls all of it. */
 export function clientOf(address: string): string {

@@ -2,10 +2,10 @@
 // what the others admitted when it learns of it, possibly into debt: otherwise a client could use
 // its full limit at each instance.
 import { LRUCache } from 'lru-cache'
+import { upTo } from '../../core/cache.ts'
 import type { Clock } from '../../core/clock.ts'
 import { type Budget, createBudget, type OwnBudget } from '../../core/counting/budget.ts'
 import type { Counted, Telling } from '../../core/counting/telling.ts'
-import { upTo } from '../../core/lru.ts'
 
 export interface Together {
   budget(key: string, limit: { readonly size: number; readonly perSecond: number }): Budget

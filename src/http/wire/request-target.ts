@@ -2,7 +2,7 @@
 // smuggling).
 import type { IncomingMessage } from 'node:http'
 import { Failure } from '../../core/failure.ts'
-import { isHost } from '../../core/wire/host.ts'
+import { isHost } from '../../core/wire/http.ts'
 import { HttpRefusal } from './refusal.ts'
 
 export type RequestTarget = {

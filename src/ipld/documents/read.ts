@@ -1,8 +1,7 @@
 // Reads documents: their links, or the value at a path. Both yield to the event loop between
 // slices.
 import type { CID } from 'multiformats/cid'
-import type { Block } from '../../core/block.ts'
-import { cidAt, codec } from '../../core/cid.ts'
+import { type Block, cidAt, codec } from '../../core/cid.ts'
 import { CborScan } from './cbor.ts'
 import { JsonScan } from './json.ts'
 import type { DocumentScan, DocumentStructure, DocumentVisitor } from './scan.ts'

@@ -2,10 +2,10 @@
 // (an upstream was throttled, late or resting) is never remembered longer than `first`.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../../core/block.ts'
+import { upTo } from '../../core/cache.ts'
+import { blockKey } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Failure } from '../../core/failure.ts'
-import { upTo } from '../../core/lru.ts'
 import type { Attempt } from '../../observe/account.ts'
 
 /** What is kept of the Failure: neither its causes nor its trace. */

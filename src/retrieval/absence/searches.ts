@@ -1,7 +1,7 @@
 // The background search after a 404: for `backgroundSearch`, one round per period of the not-found memory, so an upstream is asked
 // no more often than clients would make us ask it. Blocks that it finds go into the tiers.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../../core/block.ts'
+import { blockKey } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 import { cancelled, Failure, isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'

@@ -5,7 +5,7 @@
 import type { CID } from 'multiformats/cid'
 import pAny from 'p-any'
 import type { BlockAnswer } from '../../../backends/upstreams/contract.ts'
-import { blockKey, proves } from '../../core/block.ts'
+import { blockKey, proves } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 import { cancelled, Failure } from '../../core/failure.ts'
 import type { Trace } from '../../core/wire/trace.ts'

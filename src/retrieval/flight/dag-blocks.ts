@@ -1,7 +1,6 @@
 // Which blocks of a DAG are known to belong to it, because one that came links to them, and which of them came by.
 import type { CID } from 'multiformats/cid'
-import { type Block, blockKey, isIdentity } from '../../core/block.ts'
-import { codec } from '../../core/cid.ts'
+import { type Block, blockKey, codec, isIdentity } from '../../core/cid.ts'
 import { eachLinkInTurns } from '../../ipld/block-links.ts'
 import { type CidSet, createCidSet } from '../../ipld/cid-set.ts'
 import { eachHashEnd, eachHashEndInTurns } from '../../ipld/dag-pb.ts'

@@ -3,7 +3,7 @@
 // that go by number as well as by bytes: an answer may be endless and cost its sender nothing.
 import type { CID } from 'multiformats/cid'
 import type { DagAnswer, DagAsk, DagWant, Upstream } from '../../../backends/upstreams/contract.ts'
-import { type Block, isIdentity, proves } from '../../core/block.ts'
+import { type Block, isIdentity, proves } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { createCidSet } from '../../ipld/cid-set.ts'
 import type { Attempts } from '../upstreams/attempts.ts'

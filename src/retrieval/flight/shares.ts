@@ -1,7 +1,7 @@
 // Which part of a file an upstream that is free should bring, while others are at work on it: a pure function. The parts lie among the
 // blocks that readers wait for, so that nothing is fetched further ahead than readers read.
 import type { CID } from 'multiformats/cid'
-import { maxBlockBytes } from '../../core/block.ts'
+import { maxBlockBytes } from '../../core/cid.ts'
 import type { Place } from '../session.ts'
 import type { Member } from '../upstreams/pool.ts'
 import type { DagQuestion, Span } from './dag-question.ts'

@@ -1,6 +1,6 @@
 // The keys of wants: the bytes of the CID without its version and base.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../../core/block.ts'
+import { blockKey } from '../../core/cid.ts'
 import type { DagWant } from '../session.ts'
 
 export const sameBytes = (one: CID, other: CID): boolean => blockKey(one) === blockKey(other)

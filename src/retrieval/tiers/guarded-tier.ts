@@ -5,8 +5,7 @@
 // silence: slow or unreadable blocks may be nowhere else.
 import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
-import type { Clock } from '../../core/clock.ts'
-import { onceLate, withDeadline } from '../../core/deadline.ts'
+import { type Clock, onceLate, withDeadline } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { createHistogram, type Histogram } from '../../observe/histogram.ts'

@@ -1,8 +1,7 @@
 // Deletes from every tier what lies below a CID, as far as the tiers themselves know what that is.
 // Pins are their provider's.
 import type { CID } from 'multiformats/cid'
-import { type Block, blockKey, isIdentity } from '../../core/block.ts'
-import { codec } from '../../core/cid.ts'
+import { type Block, blockKey, codec, isIdentity } from '../../core/cid.ts'
 import { wordsOf } from '../../core/failure.ts'
 import { blocksBelow } from '../../ipld/block-links.ts'
 import type { TierStack } from './tier-stack.ts'

@@ -3,10 +3,8 @@
 // that fails is skipped: for a reader of the stack there are hits and misses only.
 import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
-import { blockKey, isIdentity } from '../../core/block.ts'
-import { codec } from '../../core/cid.ts'
-import { type Clock, systemClock } from '../../core/clock.ts'
-import { orAborted } from '../../core/deadline.ts'
+import { blockKey, codec, isIdentity } from '../../core/cid.ts'
+import { type Clock, orAborted, systemClock } from '../../core/clock.ts'
 import { type AtHand, type AtHandOptions, partOf } from '../../core/disk/at-hand.ts'
 import { cancelled, Failure, isFailure } from '../../core/failure.ts'
 import { type Log, silentLog } from '../../core/log.ts'

@@ -3,9 +3,8 @@
 // delete. A tier that takes many blocks by one call gets all that came during the call before.
 import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
-import { blockKey } from '../../core/block.ts'
-import type { Clock } from '../../core/clock.ts'
-import { orAborted, withDeadline } from '../../core/deadline.ts'
+import { blockKey } from '../../core/cid.ts'
+import { type Clock, orAborted, withDeadline } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 
 /** Without `bytes` it is read again before it is written. */

@@ -1,6 +1,6 @@
 // The account of one flight while it runs: who was asked, what became of it, and who has not answered yet.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../../core/block.ts'
+import { blockKey } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { FailureKind } from '../../core/failure.ts'
 import type { Trace, TracePoint } from '../../core/wire/trace.ts'

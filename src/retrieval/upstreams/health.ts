@@ -1,8 +1,7 @@
 // Whether an upstream may be asked at all. It is out only for what it did, and no longer than it takes to see that it is
 // well again: failures of one moment are one failure, and a rest ends with the first good answer or probe.
 import type { Clock } from '../../core/clock.ts'
-import type { Failure } from '../../core/failure.ts'
-import { wordsOf } from '../../core/failure.ts'
+import { type Failure, wordsOf } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 
 export const healthStates = ['ready', 'rate-limited', 'unhealthy', 'quarantined', 'incompatible'] as const

@@ -1,7 +1,7 @@
 // The pool of upstreams for the race: which may be asked for a CID now, in which order, and after what delay.
 import type { CID } from 'multiformats/cid'
 import type { Upstream } from '../../../backends/upstreams/contract.ts'
-import { blockKey } from '../../core/block.ts'
+import { blockKey } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 import { createBudget } from '../../core/counting/budget.ts'
 import type { Failure } from '../../core/failure.ts'

@@ -1,7 +1,6 @@
 // Looks at each upstream at start and on a schedule, so that requests need not find out what it can do; and soon and
 // often at one that failed, so that it is out no longer than it has to be.
-import type { Clock } from '../../core/clock.ts'
-import { onceLate } from '../../core/deadline.ts'
+import { type Clock, onceLate } from '../../core/clock.ts'
 import { cancelled, Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import type { Health } from './health.ts'

@@ -2,10 +2,10 @@
 // each question teaches as it ends. The line is the only one on the way to it, so that time spent there is never held against it.
 import { LRUCache } from 'lru-cache'
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
+import { upTo } from '../../core/cache.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
-import { upTo } from '../../core/lru.ts'
 import { createHistogram, type Histogram } from '../../observe/histogram.ts'
 import { createLastFew, type LastFew } from '../last-few.ts'
 import { RankedLine } from '../line.ts'

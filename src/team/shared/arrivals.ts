@@ -2,7 +2,7 @@
 // certainly not uploaded, any other value means maybe. The owner increments before its 200, so no
 // worker answers an acknowledged upload with 404.
 import type { CID } from 'multiformats/cid'
-import { blockKey } from '../../core/block.ts'
+import { blockKey } from '../../core/cid.ts'
 import { Failure } from '../../core/failure.ts'
 import { marksOf, type Slots } from './slots.ts'
 

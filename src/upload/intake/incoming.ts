@@ -1,7 +1,7 @@
 // What a request brings: files one by one, all of them as one directory, CARs, or blocks with all below them.
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
-import { type Block, maxBlockBytes } from '../../core/block.ts'
+import { type Block, maxBlockBytes } from '../../core/cid.ts'
 import { createGate } from '../../core/gate.ts'
 import type { Intake } from '../../store/store.ts'
 import { mostEntries } from '../directory/paths.ts'

@@ -1,6 +1,5 @@
 // Reads the bytes of an upload that a program makes, with the limits and time limits that an HTTP body has.
-import type { Clock } from '../../core/clock.ts'
-import { withDeadline } from '../../core/deadline.ts'
+import { type Clock, withDeadline } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { malformed, tooLarge } from '../failures.ts'
 import type { UploadSlot } from './admission.ts'

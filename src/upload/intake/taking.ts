@@ -1,7 +1,7 @@
 // Takes a file, a directory or a DAG of a request, counted and checked as it arrives, into the one intake of that request.
 import type { CID } from 'multiformats/cid'
 import { type Profile, type Shape, shapes, type Upload } from '../../../backends/pinning/contract.ts'
-import { type Block, isIdentity, proves } from '../../core/block.ts'
+import { type Block, isIdentity, proves } from '../../core/cid.ts'
 import { isFailure } from '../../core/failure.ts'
 import { createGate } from '../../core/gate.ts'
 import type { Intake, Kept, Store } from '../../store/store.ts'

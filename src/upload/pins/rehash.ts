@@ -1,7 +1,7 @@
 // Reads every block of a pin from one store of this machine and hashes it: disks rot, and say nothing.
 import type { CID } from 'multiformats/cid'
 import type { LocalStore } from '../../../backends/pinning/contract.ts'
-import { blockKey, isIdentity, proves } from '../../core/block.ts'
+import { blockKey, isIdentity, proves } from '../../core/cid.ts'
 import { blocksBelow } from '../../ipld/block-links.ts'
 
 export type Rehashed = {

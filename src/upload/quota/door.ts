@@ -1,7 +1,7 @@
 // Uploads as clients reach them: each door says which client it is, and the quota of its token holds at all of them.
 
 import type { IncomingMessage } from 'node:http'
-import type { Block } from '../../core/block.ts'
+import type { Block } from '../../core/cid.ts'
 import type { UploadSlot } from '../intake/admission.ts'
 import type { Added, AddOptions, Uploads } from '../uploads.ts'
 import type { NamedQuota, Quotas, QuotaUse } from './quotas.ts'

@@ -2,7 +2,7 @@
 import type { IncomingMessage } from 'node:http'
 import { CID } from 'multiformats/cid'
 import type { Failure, FailureKind } from '../../core/failure.ts'
-import { parseRetryAfter } from '../../core/header.ts'
+import { parseRetryAfter } from '../../core/wire/http.ts'
 import type { FailureClass } from '../../store/standing.ts'
 import { nameOf } from '../stored-upload.ts'
 

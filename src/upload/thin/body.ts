@@ -3,8 +3,7 @@
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { PassThrough } from 'node:stream'
-import type { Clock } from '../../core/clock.ts'
-import { withDeadline } from '../../core/deadline.ts'
+import { type Clock, withDeadline } from '../../core/clock.ts'
 import type { Failure } from '../../core/failure.ts'
 
 export type Onward = {

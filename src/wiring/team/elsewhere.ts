@@ -2,8 +2,7 @@
 // that one response of an upstream serves both; and, at a worker, everything except content.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { CID } from 'multiformats/cid'
-import { isProvable } from '../../core/block.ts'
-import { parseCid, parseLeaf } from '../../core/cid.ts'
+import { isProvable, parseCid, parseLeaf } from '../../core/cid.ts'
 import type { Hosts } from '../../http/hosts/hosts.ts'
 import type { Limits } from '../../http/limits/limits.ts'
 import { readTarget } from '../../http/wire/request-target.ts'

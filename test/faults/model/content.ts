@@ -1,6 +1,6 @@
 // What random histories upload and read: one block, several, and one that the upstream lacks. Few, so that a history comes back to what
 // it did; of different bytes, so that no file has a block of another one.
-import { blockKey, proves } from '../../../src/core/block.ts'
+import { blockKey, proves } from '../../../src/core/cid.ts'
 import { linksOf } from '../../../src/ipld/block-links.ts'
 import { largeLeafBytes } from '../../../src/retrieval/tiers/tier-stack.ts'
 import { addFile, type BlockMap, type FileFixture, noise } from '../../support/fixtures.ts'

@@ -4,7 +4,7 @@ import { encode, type PBLink, prepare } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
-import { blockKey } from '../../../../src/core/block.ts'
+import { blockKey } from '../../../../src/core/cid.ts'
 import { addBlock, addDirectory, addFile, addNode, type BlockMap, noise, text } from '../../../support/fixtures.ts'
 
 const mib = 1024 * 1024

@@ -130,3 +130,9 @@ function hashOf(key: string): number {
   for (let at = 0; at < key.length; at++) hash = Math.imul(hash ^ key.charCodeAt(at), 0x01000193)
   return hash
 }
+
+/**
+ * Limits an `lru-cache` to `most` entries. Its own `max` would allocate megabytes in advance for
+ * each gateway; `maxSize` grows with the entries.
+ */
+export const upTo = (most: number) => ({ maxSize: most, sizeCalculation: () => 1 })

@@ -1,0 +1,82 @@
+// The peer of an HTTP message and its headers: host, address, site, repeated values, Retry-After.
+
+import type { IncomingHttpHeaders } from 'node:http'
+import { isIPv6, type Socket } from 'node:net'
+
+const form =
+  /^(?:(?:[\w.~!$&'()*+,;=-]|%[\da-f]{2})*|\[(?:([\da-f:.]+)|v[\da-f]+\.[\w.~!$&'()*+,;=:-]+)\])(?::(\d*))?$/i
+const highestPort = 65_535
+
+/** Clients use few distinct hosts; one that invents many only slows its own requests. */
+const mostKnown = 256
+const longestKnown = 260
+
+/** A cached check, five times as fast, for responses from memory. */
+export function createHostCheck(): (host: string) => boolean {
+  const known = new Set<string>()
+  return (host) => {
+    if (known.has(host)) return true
+    if (!isHost(host)) return false
+    if (known.size >= mostKnown) known.clear()
+    if (host.length <= longestKnown) known.add(host)
+    return true
+  }
+}
+
+/** An empty Host is valid: clients send it where the URL has no host (RFC 9112 §3.2). */
+export function isHost(text: string): boolean {
+  const [whole, address, port = ''] = form.exec(text) ?? []
+  if (whole === undefined || Number(port) > highestPort) return false
+  return address === undefined || isIPv6(address)
+}
+
+export const isLoopback = (address = ''): boolean => /^(?:::ffff:)?127\.|^::1$/.test(address)
+
+/** Converts an IPv4-mapped IPv6 address to IPv4: ::ffff:1.2.3.4 and ::ffff:102:304 are 1.2.3.4. */
+export function plainAddress(address: string): string {
+  if (!address.startsWith('::ffff:')) return address
+  const mapped = address.slice('::ffff:'.length)
+  const [high = Number.NaN, low = Number.NaN, ...more] = mapped.split(':').map((group) => Number.parseInt(group, 16))
+  if (mapped.includes('.')) return mapped.includes(':') ? address : mapped
+  return more.length > 0 || Number.isNaN(low) ? address : [high >> 8, high & 255, low >> 8, low & 255].join('.')
+}
+
+const told = Symbol('whether it came over a unix socket')
+
+/** Overrides the detection for a connection that another process accepted or forwards. */
+export function markUnixPeer(socket: Pick<Socket, 'remoteAddress'>, isUnix: boolean): void {
+  Object.assign(socket, { [told]: isUnix })
+}
+
+/**
+ * True for a unix socket. A missing peer address is not enough: a closed TCP connection has none
+ * either.
+ */
+export function isUnixPeer(socket: Pick<Socket, 'remoteAddress'> & { readonly [told]?: boolean }): boolean {
+  const known = socket[told]
+  if (known !== undefined) return known
+  if (socket.remoteAddress !== undefined) return false
+  // Node sets `server` on each accepted socket. A server on a unix socket has a path as its
+  // address.
+  const server: { address?(): unknown } | undefined = Reflect.get(socket, 'server')
+  return typeof server?.address?.() === 'string'
+}
+
+/** `same-site` is not trusted: foreign content has origins on subdomains of the gateway's host. */
+export function isFromAnotherSite(headers: IncomingHttpHeaders): boolean {
+  const site = headers['sec-fetch-site']
+  return site === 'cross-site' || site === 'same-site'
+}
+
+/** The first value: Node returns an array for some repeated headers. */
+export const oneOf = (value: string | string[] | undefined): string | undefined =>
+  Array.isArray(value) ? value[0] : value
+
+const mostMs = 86_400_000
+
+/** Parses seconds or a date to milliseconds from now, capped at a day. */
+export function parseRetryAfter(value: string | undefined, now: number): number | undefined {
+  if (value === undefined) return undefined
+  const ms = /^\d+$/.test(value.trim()) ? Number(value) * 1000 : Date.parse(value) - now
+  return Number.isNaN(ms) ? undefined : Math.min(mostMs, Math.max(0, ms))
+}
