@@ -1,7 +1,7 @@
 // Reads off the event loop, by a thread that starts with the first of them: many keys with one message.
-import { Worker } from 'node:worker_threads'
+import type { Worker } from 'node:worker_threads'
 import { asError } from './engine.ts'
-import { threadScript } from './places.ts'
+import { startThread } from './places.ts'
 import type { BlockAnswer, FromReader, Question, ReaderData, Replies } from './reader-thread.ts'
 
 export interface Reader {
@@ -31,7 +31,7 @@ export function createReader(data: ReaderData, name: string, idleMs?: number): R
 
   function started(): Worker {
     if (thread) return thread
-    const made = new Worker(threadScript('reader'), { name, workerData: data, env: {}, execArgv: [] })
+    const made = startThread('reader', name, data)
     made.on('message', heard)
     made.on('error', (error) => failAll(error))
     made.on('exit', () => {

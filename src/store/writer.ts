@@ -1,9 +1,8 @@
 // Commits: the operations that came in one iteration of the event loop, or while the commit before was under way, become one
 // transaction in a thread of its own. Each caller hears of its own operation.
-import { Worker } from 'node:worker_threads'
 import { asError, type ErrorText } from './engine.ts'
 import { blocksAtOnce, type Operation, type Outcome, weightOf } from './operations.ts'
-import { threadScript } from './places.ts'
+import { startThread } from './places.ts'
 import type { Answer, FromWriter, Opened, WriterData } from './writer-thread.ts'
 
 export interface Writer {
@@ -35,7 +34,7 @@ export function createWriter(data: WriterData): Writer {
   let isClosing = false
   let failed: Error | undefined
 
-  const thread = new Worker(threadScript('writer'), { name: 'store writer', workerData: data, env: {}, execArgv: [] })
+  const thread = startThread('writer', 'store writer', data)
   // An idle thread does not keep the process; one with a commit does.
   thread.unref()
   thread.on('message', heard)
