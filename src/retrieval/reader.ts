@@ -8,11 +8,10 @@ import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import { cancelled, type Failure, isFailure } from '../core/failure.ts'
 import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
 import type { Account } from '../observe/account.ts'
-import type { NotFoundMemory } from './absence/not-found.ts'
-import { isAbsence, type Searches, type SearchRound } from './absence/searches.ts'
 import type { BlockFlight, BlockReader } from './flight/block-flight.ts'
 import type { DagFlight, DagReader } from './flight/dag-flight.ts'
 import { pathOf, sameBytes } from './flight/want.ts'
+import { isAbsence, type NegativeCache, type Searches, type SearchRound } from './negative-cache.ts'
 import { createGuard } from './policy.ts'
 import { createReadAhead, type ReadAhead, type Room } from './read-ahead.ts'
 import type { DagWant, Expected, Place, Session, SessionOptions } from './session.ts'
@@ -37,7 +36,7 @@ import type { Plan } from './upstreams/pool.ts'
 export type ReaderParts = {
   readonly stack: TierStack
   readonly clock: Clock
-  readonly notFound: NotFoundMemory
+  readonly notFound: NegativeCache
   readonly searches: Searches
   readonly room: Room
   readonly nodes: NodeMemory
@@ -57,7 +56,7 @@ export type ReaderParts = {
   /** The upstreams that cannot be asked for it now. */
   whoIsLeft(cid: CID): Omit<Plan, 'steps'>
   /** One round of a background search, which this client began: no client waits. */
-  lookFor(cid: CID, around: DagWant | undefined, client: string): (signal: AbortSignal) => SearchRound
+  lookFor(cid: CID, around: DagWant | undefined, client: string): () => SearchRound
 }
 
 // With less than this share of the time left, an upstream is not really asked, so the answer is no proof of absence.

@@ -7,11 +7,10 @@ import { cancelled } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import { createNodeMemory } from '../ipld/node-memory.ts'
-import type { NotFoundMemory } from './absence/not-found.ts'
-import { createSearches, type SearchRound } from './absence/searches.ts'
 import { BlockFlight, type BlockReader } from './flight/block-flight.ts'
 import { DagFlight } from './flight/dag-flight.ts'
 import { dagKey } from './flight/want.ts'
+import { createSearches, type NegativeCache, type SearchRound } from './negative-cache.ts'
 import { createRoom } from './read-ahead.ts'
 import { openReader, type ReaderParts } from './reader.ts'
 import type { DagWant, Retrieval } from './session.ts'
@@ -34,13 +33,13 @@ export type RetrievalOptions = {
   readonly keepLookingMs: number
   /** Most bytes that all requests together may read ahead. */
   readonly readAheadBytes: number
-  readonly notFound: NotFoundMemory
+  readonly notFound: NegativeCache
   readonly trace?: Trace | undefined
 }
 
 export function createRetrieval(options: RetrievalOptions): Retrieval {
   const { stack, pool, notFound, clock, turns, log, trace } = options
-  const searches = createSearches({ keepLookingMs: options.keepLookingMs, notFound, clock, log })
+  const searches = createSearches({ durationMs: options.keepLookingMs, negativeCache: notFound, clock, log })
   const blockFlights = new Map<string, BlockFlight>()
   const dagFlights = new Map<string, DagFlight>()
   const { giveWay } = turns
@@ -79,24 +78,23 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   }
 
   /** One round of a background search: asks like a request, but its client does not wait. */
-  function lookFor(cid: CID, around: DagWant | undefined, client: string): (signal: AbortSignal) => SearchRound {
+  function lookFor(cid: CID, around: DagWant | undefined, client: string): () => SearchRound {
     const asker = { client, hasBegun: false, root: around?.cid ?? cid }
-    return (signal) => {
-      if (!around) return searchBlock(cid, signal, asker)
+    const over = cancelled('the search is over')
+    return () => {
+      if (!around) return searchBlock(cid, asker)
       const flight = new DagFlight(around, { pool, clock, keep, trace, giveWay }, asker)
-      signal.addEventListener('abort', () => flight.abort(signal.reason), { once: true })
-      return { done: flight.drain(), attempts: flight.attempts, stop: () => {} }
+      return { done: flight.drain(), attempts: flight.attempts, stop: () => flight.abort(over) }
     }
   }
 
-  function searchBlock(cid: CID, signal: AbortSignal, asker: Asker): SearchRound {
+  function searchBlock(cid: CID, asker: Asker): SearchRound {
     const flight = new BlockFlight(cid, { pool, clock, keep, trace }, asker, () => {})
     const { promise: done, resolve, reject } = Promise.withResolvers<void>()
     const reader: BlockReader = { settle: () => resolve(), fail: reject }
     done.catch(() => {})
     flight.join(reader)
-    signal.addEventListener('abort', () => flight.abort(signal.reason), { once: true })
-    return { done, attempts: flight.attempts, stop: () => {} }
+    return { done, attempts: flight.attempts, stop: () => flight.leave(reader) }
   }
 
   const shared: ReaderParts = {

@@ -1,7 +1,7 @@
 // The Failures of a request that gets no block.
 import type { CID } from 'multiformats/cid'
 import { Failure } from '../core/failure.ts'
-import type { Absence } from './absence/not-found.ts'
+import type { Absence } from './negative-cache.ts'
 
 export const withRetry = ({ kind, message, source, facts }: Absence, retryAfterMs: number): Failure =>
   new Failure(kind, message, { source, facts, retryAfterMs })

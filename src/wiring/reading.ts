@@ -6,7 +6,7 @@ import { createNames, type Names, type NamesMemory } from '../names/names.ts'
 import { createRecordStore, type KeptRecord } from '../names/record-store.ts'
 import { createSharedRecords, type Shelf } from '../names/shared-records.ts'
 import { createNoLinkMemory } from '../names/sites.ts'
-import { createNotFoundMemory } from '../retrieval/absence/not-found.ts'
+import { createNegativeCache } from '../retrieval/negative-cache.ts'
 import { createRetrieval } from '../retrieval/retrieval.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import type { TierStack } from '../retrieval/tiers/tier-stack.ts'
@@ -97,12 +97,12 @@ function takeRetrieval(
 ): Retrieval {
   const { stack, pool, upstreams, finding } = parts
   const { timeout: deadline, blockTimeout: blockDeadline, backgroundSearch: keepLooking, readAhead } = config.retrieval
-  const { initialTtl: first, maxTtl: most } = config.retrieval.negativeCache
+  const { initialTtl: initialTtlMs, maxTtl: maxTtlMs } = config.retrieval.negativeCache
   // The negative cache is valid only for the same upstreams: a new one may have the content.
-  const notFound = lease.take('not found', [upstreams, finding, first, most], () =>
-    createNotFoundMemory({
-      firstMs: first,
-      mostMs: most,
+  const notFound = lease.take('not found', [upstreams, finding, initialTtlMs, maxTtlMs], () =>
+    createNegativeCache({
+      initialTtlMs,
+      maxTtlMs,
       clock,
       arrivalOf: isWorker(team) ? team.arrivals.of : undefined,
     }),

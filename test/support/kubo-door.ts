@@ -11,7 +11,7 @@ import { createTokens, type Token } from '../../src/http/add/tokens.ts'
 import { createKuboRoute } from '../../src/http/kubo/rpc.ts'
 import { readContext } from '../../src/http/wire/request-context.ts'
 import { createRespond } from '../../src/http/wire/respond.ts'
-import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
+import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval } from '../../src/retrieval/session.ts'
 import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
@@ -54,7 +54,7 @@ export async function startKuboDoor(tokens?: readonly Token[], options: AddingOp
     blockDeadlineMs: 1000,
     keepLookingMs: 0,
     readAheadBytes: 64 * 1024 * 1024,
-    notFound: createNotFoundMemory({ firstMs: 1, mostMs: 1, clock }),
+    notFound: createNegativeCache({ initialTtlMs: 1, maxTtlMs: 1, clock }),
   })
   const adding: Adding = await startAdding({ retrieval, maxBytes: 20_000_000, ...options })
   const lines: Adding['log'] = []

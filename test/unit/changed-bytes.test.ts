@@ -18,8 +18,8 @@ import { readCar } from '../../src/core/wire/car-stream.ts'
 import { linksOf } from '../../src/ipld/block-links.ts'
 import { carHeader, carSection } from '../../src/ipld/car.ts'
 import { createAccount } from '../../src/observe/account.ts'
-import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
 import { DagFlight } from '../../src/retrieval/flight/dag-flight.ts'
+import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 import { createLoopTurns } from '../../src/retrieval/turns/loop-turns.ts'
@@ -67,7 +67,7 @@ async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(U
   const retrieval = createRetrieval({
     ...{ stack, pool, clock, turns: createLoopTurns(clock), log: silentLog },
     ...{ deadlineMs: 10_000, blockDeadlineMs: 10_000, keepLookingMs: 0, readAheadBytes: 0 },
-    notFound: createNotFoundMemory({ firstMs: 5000, mostMs: 5000, clock }),
+    notFound: createNegativeCache({ initialTtlMs: 5000, maxTtlMs: 5000, clock }),
   })
   const session = retrieval.session({ signal: new AbortController().signal, account: createAccount() })
   const found: (Uint8Array | undefined)[] = []

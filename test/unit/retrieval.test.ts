@@ -14,7 +14,7 @@ import { type Block, blockKey } from '../../src/core/cid.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createAccount } from '../../src/observe/account.ts'
-import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
+import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import type { Visit } from '../../src/retrieval/policy.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import { type Retrieval, type Session, withGet } from '../../src/retrieval/session.ts'
@@ -124,7 +124,7 @@ function make(upstreams: ScriptedUpstream[], options: MakeOptions = {}) {
     blockDeadlineMs: 15_000,
     keepLookingMs: 60_000,
     readAheadBytes: 64 * 1024 * 1024,
-    notFound: createNotFoundMemory({ firstMs: 5000, mostMs: 60_000, clock }),
+    notFound: createNegativeCache({ initialTtlMs: 5000, maxTtlMs: 60_000, clock }),
   })
   open.push(retrieval)
   const session = (

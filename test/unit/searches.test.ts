@@ -3,8 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Failure, type FailureKind } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
-import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
-import { createSearches, isAbsence, type SearchRound } from '../../src/retrieval/absence/searches.ts'
+import { createNegativeCache, createSearches, isAbsence, type SearchRound } from '../../src/retrieval/negative-cache.ts'
 import { Attempts } from '../../src/retrieval/upstreams/attempts.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addBlock, text } from '../support/fixtures.ts'
@@ -15,21 +14,19 @@ const failure = (kind: FailureKind) => new Failure(kind, kind, { source: 'upstre
 
 function make({ keepLookingMs = 60 * second } = {}) {
   const clock = createFakeClock()
-  const notFound = createNotFoundMemory({ firstMs: 5 * second, mostMs: 60 * second, clock, random: () => 0 })
+  const notFound = createNegativeCache({ initialTtlMs: 5 * second, maxTtlMs: 60 * second, clock, random: () => 0 })
   const logged: string[] = []
   const log: Log = (_level, event) => logged.push(event)
-  const searches = createSearches({ keepLookingMs, notFound, clock, log })
+  const searches = createSearches({ durationMs: keepLookingMs, negativeCache: notFound, clock, log })
   /** Rounds in the order in which they began; each ends when the test says so. */
-  const rounds: { at: number; end: (error?: unknown) => void; isStopped: boolean; signal: AbortSignal | undefined }[] =
-    []
+  const rounds: { at: number; end: (error?: unknown) => void; isStopped: boolean }[] = []
   const began = clock.monotonic()
-  const round = (signal?: AbortSignal): SearchRound => {
+  const round = (): SearchRound => {
     const { promise, resolve, reject } = Promise.withResolvers<void>()
     const one = {
       at: clock.monotonic() - began,
       end: (error?: unknown) => (error === undefined ? resolve() : reject(error)),
       isStopped: false,
-      signal,
     }
     rounds.push(one)
     return { done: promise, attempts: new Attempts(clock), stop: () => void (one.isStopped = true) }

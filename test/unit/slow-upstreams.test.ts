@@ -12,7 +12,7 @@ import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folders.ts'
 import { createAccount } from '../../src/observe/account.ts'
-import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
+import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval } from '../../src/retrieval/session.ts'
 import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
@@ -120,7 +120,7 @@ function make(blocks: BlockMap, all: Readonly<Record<string, Ways>>) {
     blockDeadlineMs: 15_000,
     keepLookingMs: 60_000,
     readAheadBytes: 64 * mib,
-    notFound: createNotFoundMemory({ firstMs: 5000, mostMs: 60_000, clock }),
+    notFound: createNegativeCache({ initialTtlMs: 5000, maxTtlMs: 60_000, clock }),
   })
   open.push(retrieval)
 

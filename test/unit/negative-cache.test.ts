@@ -7,7 +7,7 @@ import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
 import type { MultihashDigest } from 'multiformats/hashes/interface'
 import { Failure } from '../../src/core/failure.ts'
-import { createNotFoundMemory } from '../../src/retrieval/absence/not-found.ts'
+import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const cid = CID.parse('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e')
@@ -15,7 +15,7 @@ const failure = (sure: boolean) => new Failure('not-found', 'nobody has it', { s
 
 function make() {
   const clock = createFakeClock()
-  const memory = createNotFoundMemory({ firstMs: 5000, mostMs: 60_000, clock, random: () => 0 })
+  const memory = createNegativeCache({ initialTtlMs: 5000, maxTtlMs: 60_000, clock, random: () => 0 })
   return { clock, memory }
 }
 
@@ -77,25 +77,12 @@ test('many roots → bounded', () => {
   assert.equal(memory.size, 10_000)
 })
 
-test('expired entries are removed by additions, except during searches', async () => {
-  const { clock, memory } = make()
-  for (let count = 0; count < 100; count++) memory.remember(numbered(count), '', failure(true), [])
-  memory.hold(numbered(0), '', true)
-  await clock.advance(5000 + 60_000)
-  for (let count = 100; count < 200; count++) memory.remember(numbered(count), '', failure(true), [])
-  assert.equal(memory.size, 101)
-  assert.ok(memory.look(numbered(0), ''))
-  assert.equal(memory.look(numbered(1), ''), undefined)
-})
-
 test('absent again soon → twice as long; later → as first', async () => {
   const { clock, memory } = make()
   memory.remember(numbered(0), '', failure(true), [])
   await clock.advance(5000 + 59_999)
-  for (let count = 1; count < 9; count++) memory.remember(numbered(count), '', failure(true), [])
   assert.equal(memory.remember(numbered(0), '', failure(true), []).forMs, 10_000)
   await clock.advance(10_000 + 60_000)
-  for (let count = 9; count < 18; count++) memory.remember(numbered(count), '', failure(true), [])
   assert.equal(memory.remember(numbered(0), '', failure(true), []).forMs, 5000)
 })
 
