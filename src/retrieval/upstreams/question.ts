@@ -25,7 +25,7 @@ export interface Asker {
 }
 
 /** Where it is at its upstream. `searching`: what it asks for may be nowhere; `sending`: the upstream answers it with bytes. */
-export type Place = 'new' | 'delayed' | 'line' | 'asked' | 'searching' | 'sending' | 'over'
+export type Place = 'new' | 'delayed' | 'line' | 'asked' | 'searching' | 'sending' | 'evicted' | 'over'
 
 const waitsForSlot = 'queued'
 // An upstream that sent nothing of use for so long is called stalled in the account.

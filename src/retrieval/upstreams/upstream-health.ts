@@ -1,32 +1,61 @@
-// One upstream: whether it may be asked now (health.ts), what asking costs (record.ts), its slots and the line before them, and what
-// each question teaches as it ends. The line is the only one on the way to it, so that time spent there is never held against it.
+// One upstream: a circuit breaker, a concurrency window with a queue in front of it, budgets and estimates, all learned from how each
+// question ends. Its queue is the only one on the way to the upstream, so the time in it is never held against the upstream.
+//
+// | state            | begins with                        | ends with                                         | asked meanwhile               |
+// | ---------------- | ---------------------------------- | ------------------------------------------------- | ----------------------------- |
+// | ready            |                                    |                                                   | as the window allows          |
+// | unhealthy        | failures at three moments, a probe | a good answer or probe; without probes the time   | without probes: once a second |
+// | rate-limited     | a 429, also to a probe             | the time: `Retry-After`, else a guess             | if that is a guess: the same  |
+// | incompatible     | a probe                            | a probe, a good answer                            | once a second                 |
+// | quarantined      | bytes of another hash              | the time, a good answer                           | once a second                 |
+// | budget-exhausted | its requests of this minute        | the time                                          | never                         |
+//
+// Whether one that is not ready is asked at all, the pool decides: where no other upstream is ready.
 import { LRUCache } from 'lru-cache'
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import { upTo } from '../../core/cache.ts'
 import type { Clock } from '../../core/clock.ts'
-import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
+import { Failure, type FailureKind, isFailure, wordsOf } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { createHistogram, type Histogram } from '../../observe/histogram.ts'
 import { createLastFew, type LastFew } from '../last-few.ts'
 import { RankedLine } from '../line.ts'
 import type { LoopTurns } from '../turns/loop-turns.ts'
-import { type Allowance, createAllowance } from './allowance.ts'
-import { createHealth, type Health, healthStates, type Told } from './health.ts'
-import { createProbeSchedule, type ProbeSchedule } from './probes.ts'
+import { ConcurrencyWindow, Estimate, MinuteBudget, minuteMs } from './estimates.ts'
 import type { AskKind, LetGo, Question } from './question.ts'
-import {
-  createDoubts,
-  createHits,
-  createPerformance,
-  createWindow,
-  type Doubts,
-  type Hits,
-  type Performance,
-  type Window,
-} from './record.ts'
 
-export const upstreamStates = [...healthStates, 'budget-exhausted'] as const
+const hourMs = 60 * minuteMs
+/** For so long an event is remembered: an absence, proved bytes, a hash mismatch. */
+const memoryMs = 10 * minuteMs
+
+/** In the order in which they count. A backoff doubles up to `maxMs`, and is forgotten after `forgetMs` without another. */
+const outages = {
+  quarantined: { firstMs: 5_000, maxMs: hourMs, forgetMs: memoryMs },
+  incompatible: { firstMs: Number.POSITIVE_INFINITY, maxMs: Number.POSITIVE_INFINITY, forgetMs: 0 },
+  'rate-limited': { firstMs: 1_000, maxMs: minuteMs, forgetMs: memoryMs },
+  unhealthy: { firstMs: 1_000, maxMs: minuteMs, forgetMs: 10_000 },
+} as const
+
+type OutState = keyof typeof outages
+const outStates = Object.keys(outages) as OutState[]
+
+export const upstreamStates = [
+  ...(['ready', 'rate-limited', 'unhealthy', 'quarantined', 'incompatible'] as const),
+  'budget-exhausted',
+] as const
 export type UpstreamState = (typeof upstreamStates)[number]
+
+class Outage {
+  readonly state: OutState
+  /** Backoffs in a row. */
+  count = 0
+  since = 0
+  at = Number.NEGATIVE_INFINITY
+  until = Number.NEGATIVE_INFINITY
+  constructor(state: OutState) {
+    this.state = state
+  }
+}
 
 export type UpstreamCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed' | 'hashMismatch' | 'lost'
 
@@ -38,63 +67,62 @@ export type UpstreamMeasured = {
   bytes: number
 }
 
+/** What it is out for, or was last, and its last failure. `at`: milliseconds since the epoch. */
+export type Told = {
+  readonly why: string | undefined
+  readonly lastTrouble: { readonly at: number; readonly why: string } | undefined
+}
+
 export type Others = {
-  /** Whether another upstream could be asked instead. */
+  /** Another upstream could be asked instead. */
   readonly hasOthers: () => boolean
-  /** How long a question waits for its slot and the answer. */
+  /** The time for the queue and the answer. */
   readonly patienceMs?: number
 }
 
 export type UpstreamHealthOptions = {
   readonly name: string
   readonly clock: Clock
-  /** Shared with all that takes turns on this loop. */
+  /** Shared by everything that yields on this loop. */
   readonly turns: LoopTurns
   readonly log: Log
   readonly connections?: number | undefined
   readonly perMinute?: number | undefined
   readonly perCidPerMinute?: number | undefined
-  /** How long a question waits for its slot and the answer, unless its pool says something else. */
+  /** The same as in `Others`, which count before it. */
   readonly patienceMs?: number | undefined
   readonly random?: (() => number) | undefined
 }
 
-const usualBytes = { block: 256 * 1024, dag: 1024 * 1024 } as const
+/** One CID at this upstream. */
+type KeyRecord = { missedUntil: number; falseUntil: number; readonly budget: MinuteBudget | undefined }
+
+const maxKeys = 10_000
 const defaultConnections = 32
 const defaultPatienceMs = 4_000
-const connectionsThatSlow = 32
-const lateLeastMs = 250
+const failuresToOutage = 3
+const jitter = 0.25
+const briefMs = 10_000
+const usualBytes = { block: 256 * 1024, dag: 1024 * 1024 } as const
+const missWeight = 0.05
+// Falling behind others is less than breaking off: the others may just have been quick.
+const behindShare = 0.3
 const lateUnknownMs = 1_000
-const longOutMs = 60_000
-const recentAnswers = 64
-const doubtedMs = 600_000
-const falsifiedMs = 60_000
-// Falling behind others is less than giving out: the others may just have been very quick.
-const behindWeight = 0.3
-// The line.
+const minLateMs = 250
+const tryEveryMs = 1_000
+// The queue.
 const maxQueued = 10_000
-const lookAgainMs = 100
-const minRetryMs = 1000
-const outMs = 60_000
-const typicalWeight = 0.1
-const guessedMs = 300
-// Its slots: searches for what may be nowhere have a small share, and more only while no reader wants it.
+const recheckMs = 100
+// Searches for what may be nowhere get this share of the connections, and more only while no reader wants them.
 const searchShare = 1 / 8
 const idleSearchShare = 3 / 4
 const enoughOvertook = 2
-// A question is given up for others only when it is surely a long one: on a busy machine an upstream that is well answers late too.
-const minBeforeEvictionMs = 2000
-// Sooner where the upstream answered later ones meanwhile, and usually takes a small part of that.
-const minOvertakenMs = 1000
-const lateTimes = 4
-// One that is out is tried so often where there is no other.
-const tryEveryMs = 1_000
-const maxCids = 10_000
-const maxRetryMs = 30_000
+// On a busy machine a healthy upstream answers late too.
+const minBeforeEvictionMs = 2_000
 // Probes.
-const probeAnswers = 2
-const briefRestMs = 10_000
-const briefWaitMs = 2_000
+const probesApartMs = 250
+const maxProbesApartMs = 3_500
+const waitedForMs = 500
 
 export const createUpstreamHealth = (options: UpstreamHealthOptions): UpstreamHealth => new UpstreamHealth(options)
 
@@ -105,189 +133,225 @@ export class UpstreamHealth {
   readonly measured: UpstreamMeasured = {
     firstByte: createHistogram(),
     duration: createHistogram(),
-    recent: createLastFew(recentAnswers),
+    recent: createLastFew(64),
     bytes: 0,
   }
   readonly #name: string
   readonly #clock: Clock
-  readonly #turns: LoopTurns
-  readonly #maxOpen: number
   readonly #options: UpstreamHealthOptions
-  readonly #joined = new Set<Others>()
-  readonly #health: Health
-  readonly #work: Readonly<Record<AskKind, Performance>>
-  readonly #window: Window
-  readonly #hits: Hits = createHits()
-  readonly #doubts: Doubts
-  /** Of these it sent something else: another one has to answer. */
-  readonly #falsified: Doubts
-  readonly #minute: Allowance | undefined
-  readonly #cids: LRUCache<string, Allowance> | undefined
-  readonly #schedule: ProbeSchedule
+  readonly #pools = new Set<Others>()
 
-  // The questions, all in the order in which they were asked.
+  // The circuit breaker.
+  readonly #outages = Object.fromEntries(outStates.map((state) => [state, new Outage(state)])) as Record<
+    OutState,
+    Outage
+  >
+  #outUntil = Number.NEGATIVE_INFINITY
+  /** The upstream did not say for how long it limits the rate. */
+  #isGuess = false
+  /** Moments at which it failed since its last answer. */
+  #failures = 0
+  #failedAt = Number.NEGATIVE_INFINITY
+  #provenAt = Number.NEGATIVE_INFINITY
+  #isLoggedOut = false
+  #told: Told = { why: undefined, lastTrouble: undefined }
+
+  // Estimates and budgets.
+  readonly #estimates: Readonly<Record<AskKind, Estimate>>
+  readonly #window: ConcurrencyWindow
+  readonly #budget: MinuteBudget | undefined
+  readonly #keys = new LRUCache<string, KeyRecord>(upTo(maxKeys))
+  #missShare = 0
+  #missMs = 0
+  #answerMs = 300
+  #sendsAllUntil = Number.NEGATIVE_INFINITY
+
+  // The questions.
   readonly #line = new RankedLine<Question>()
-  readonly #asked = new Set<Question>()
-  readonly #searching = new Set<Question>()
-  #sending = 0
+  /** Those without an answer, in the order in which they were asked. */
   readonly #unanswered = new Set<Question>()
+  #searching = 0
+  #sending = 0
   #answeredAt = Number.NEGATIVE_INFINITY
-  #answerMs = guessedMs
+  /** One that is out is tried again then. */
   #tryAt = 0
   #stopTimer: (() => void) | undefined
 
+  // Probes.
+  readonly #probers = new Set<() => void>()
+  #probeAt = Number.POSITIVE_INFINITY
+  #probedAt = Number.NEGATIVE_INFINITY
   #foundWellAt = Number.NEGATIVE_INFINITY
-  #sendsAllUntil = Number.NEGATIVE_INFINITY
-  /** The upstream answers, and fails at what a probe asks for: only a client's question tells whether it can do its work. */
+  #waitedForUntil = Number.NEGATIVE_INFINITY
+  /** It answers, and fails at what a probe asks for: only a client's question tells whether it works. */
   #failsProbes = false
 
   constructor(options: UpstreamHealthOptions) {
-    const { name, clock, turns, log, connections = defaultConnections, perMinute, perCidPerMinute, random } = options
+    const { name, clock, connections = defaultConnections, perMinute } = options
     this.#name = name
     this.#clock = clock
-    this.#turns = turns
-    this.#maxOpen = connections
     this.#options = options
-    this.#health = createHealth({ name, clock, log, random })
-    this.#work = { block: createPerformance(clock), dag: createPerformance(clock) }
-    this.#window = createWindow(connections, clock)
-    this.#doubts = createDoubts(clock, doubtedMs)
-    this.#falsified = createDoubts(clock, falsifiedMs)
-    this.#minute = perMinute === undefined ? undefined : createAllowance(perMinute, clock)
-    this.#cids = perCidPerMinute === undefined ? undefined : new LRUCache<string, Allowance>(upTo(maxCids))
-    this.#schedule = createProbeSchedule({ clock, health: this.#health, isQueuedFor: () => this.#line.size > 0 })
+    this.#estimates = { block: new Estimate(clock), dag: new Estimate(clock) }
+    this.#window = new ConcurrencyWindow(connections)
+    this.#budget = perMinute === undefined ? undefined : new MinuteBudget(perMinute)
   }
 
   // Whether it may be asked.
 
-  /** Whether the upstream may be asked for this, and if not, why and when again; undefined: not known. */
+  /** Whether it may be asked for this, and if not, how long until it may again; undefined: unknown. */
   state(key: string): { readonly state: UpstreamState; readonly untilMs: number | undefined } {
-    const { state, untilMs } = this.#health
-    if (state !== 'ready') return { state, untilMs }
-    const falseMs = this.#falsified.size > 0 ? this.#falsified.leftMs(key) : 0
-    if (falseMs > 0) return { state: 'quarantined', untilMs: falseMs }
-    const budgetMs = Math.max(this.#minute?.waitMs ?? 0, this.#allowanceOf(key)?.waitMs ?? 0)
+    const now = this.#now
+    const out = this.#outAt(now)
+    if (out) return { state: out.state, untilMs: leftMs(out, now) }
+    const record = this.#keys.size > 0 ? this.#keys.get(key) : undefined
+    if (record && record.falseUntil > now) return { state: 'quarantined', untilMs: record.falseUntil - now }
+    const budgetMs = Math.max(this.#budget?.waitMs(now) ?? 0, record?.budget?.waitMs(now) ?? 0)
     return budgetMs > this.#patienceMs ? { state: 'budget-exhausted', untilMs: budgetMs } : readyState
   }
 
-  /** The upstream began to rest a moment ago, and is probed often. */
+  get told(): Told {
+    return this.#told
+  }
+
+  /** It is unhealthy since a moment ago, and probed often. */
   get isRestingBriefly(): boolean {
-    return this.#health.state === 'unhealthy' && this.#health.outMs < briefRestMs
+    return this.#outAt(this.#now)?.state === 'unhealthy' && this.#outMs < briefMs
   }
 
-  /** The upstream is well, and has answered a client or a probe since then. */
+  /** It is ready, and has answered a client or a probe since then. */
   isBackSince(at: number): boolean {
-    return this.#health.state === 'ready' && Math.max(this.#answeredAt, this.#foundWellAt) > at
+    return this.#outAt(this.#now) === undefined && Math.max(this.#answeredAt, this.#foundWellAt) > at
   }
 
-  /** The upstream is throttling, and for less time than a client waits. */
+  /** It is rate-limited, for less time than a client waits. */
   get coolsInTime(): boolean {
-    return this.#health.state === 'rate-limited' && (this.#health.untilMs ?? 0) < this.#patienceMs
+    const now = this.#now
+    const out = this.#outAt(now)
+    return out?.state === 'rate-limited' && out.until - now < this.#patienceMs
   }
 
-  /** How long until the upstream is tried although it cools down, which it does by a guess; undefined otherwise. */
+  /** Rate-limited by a guess, it is tried again after this; undefined otherwise. */
   get triesInMs(): number | undefined {
-    if (this.#health.state !== 'rate-limited' || !this.#health.isGuess) return undefined
-    return Math.max(0, this.#tryAt - this.#clock.monotonic())
+    const now = this.#now
+    return this.#outAt(now)?.state === 'rate-limited' && this.#isGuess ? Math.max(0, this.#tryAt - now) : undefined
   }
 
-  /** The upstream is out, and may be back so soon that what it lacks is not known: an outage of a minute is no absence of a moment. */
+  /** It may be back so soon that nobody knows yet whether it has what the others lack. */
   get isOutBriefly(): boolean {
-    const { state, outMs } = this.#health
-    return state === 'rate-limited' || (state === 'unhealthy' && outMs < longOutMs)
+    const state = this.#outAt(this.#now)?.state
+    return state === 'rate-limited' || (state === 'unhealthy' && this.#outMs < outages.unhealthy.maxMs)
   }
 
-  /** The upstream is well, or began to rest a moment ago and is probed. */
+  /** It is ready, or may be in a moment. */
   get mayComeBack(): boolean {
-    return this.coolsInTime || (this.#schedule.areOn && (this.#health.state === 'ready' || this.isRestingBriefly))
+    const isReady = this.#outAt(this.#now) === undefined
+    return this.coolsInTime || (this.#probers.size > 0 && (isReady || this.isRestingBriefly))
   }
 
-  /** A request that failed at the upstream waits until it is well: for a moment, it is looked at often. */
-  waitedFor(): void {
-    this.#schedule.waitedFor()
-  }
-
-  /** Whether this was looked for lately and not found. */
+  /** This was asked for lately and not found. */
   isDoubted(key: string): boolean {
-    return this.#doubts.size > 0 && this.#doubts.has(key)
+    return this.#keys.size > 0 && (this.#keys.get(key)?.missedUntil ?? 0) > this.#now
+  }
+
+  get #now(): number {
+    return this.#clock.monotonic()
+  }
+
+  #outAt(now: number): Outage | undefined {
+    if (now >= this.#outUntil) return undefined
+    for (const state of outStates) if (this.#outages[state].until > now) return this.#outages[state]
+    return undefined
+  }
+
+  /** The time since it became unhealthy, with pauses in which only probes succeeded. */
+  get #outMs(): number {
+    const { count, since } = this.#outages.unhealthy
+    return count === 0 ? 0 : this.#now - since
   }
 
   get #patienceMs(): number {
     let newest: Others | undefined
-    for (const one of this.#joined) newest = one
+    for (const one of this.#pools) newest = one
     return newest?.patienceMs ?? this.#options.patienceMs ?? defaultPatienceMs
+  }
+
+  #recordOf(key: string): KeyRecord {
+    let record = this.#keys.get(key)
+    if (!record) {
+      const { perCidPerMinute } = this.#options
+      const budget = perCidPerMinute === undefined ? undefined : new MinuteBudget(perCidPerMinute)
+      this.#keys.set(key, (record = { missedUntil: 0, falseUntil: 0, budget }))
+    }
+    return record
   }
 
   // What it costs.
 
-  /** The expected cost of asking the upstream now, for 1 MiB of a DAG or one block: with guesses for the unknown. */
+  /** The expected cost of asking it now, for 1 MiB of a DAG or one block, with guesses for the unknown. */
   load(kind: AskKind): number {
-    const cost = Math.max(this.#work[kind].costMs(usualBytes[kind]), this.silentMs)
-    return cost * (1 + this.pending / connectionsThatSlow) + this.#hits.costMs + this.waitMs
+    const now = this.#now
+    const cost = Math.max(this.#estimates[kind].costMs(usualBytes[kind], now), this.silentMs)
+    const missMs = (this.#missShare / Math.max(missWeight, 1 - this.#missShare)) * this.#missMs
+    return cost * (1 + this.pending / defaultConnections) + missMs + this.waitMs
   }
 
-  /** Nothing is known of the upstream in this kind of work, or nothing new. */
   isUntried(kind: AskKind): boolean {
-    return this.#work[kind].isUntried
+    return this.#estimates[kind].isUntried(this.#now)
   }
 
-  /** How long the upstream may take to begin without being late; undefined while nothing is known. */
   usualMs(kind: AskKind): number | undefined {
-    return this.#work[kind].usualMs
+    return this.#estimates[kind].usualMs
   }
 
-  /** Wanted bytes a millisecond while readers wait; undefined while nothing is known. */
   rate(kind: AskKind): number | undefined {
-    return this.#work[kind].rate
+    return this.#estimates[kind].rate
   }
 
-  /** Asked for a part of a file as a CAR, the upstream sends all of it. */
+  /** How long it would take for so many bytes if it were asked now. */
+  expectedMs(kind: AskKind, bytes: number): number {
+    return Math.max(this.#estimates[kind].expectedMs(bytes), this.silentMs) + this.waitMs
+  }
+
+  /** Asked for a part of a file as a CAR, it sends all of it. */
   get sendsAll(): boolean {
-    return this.#clock.monotonic() < this.#sendsAllUntil
+    return this.#now < this.#sendsAllUntil
   }
 
   heedsNoRanges(): void {
-    this.#sendsAllUntil = this.#clock.monotonic() + doubtedMs
+    this.#sendsAllUntil = this.#now + memoryMs
   }
 
-  /** How long the upstream would take for so many bytes if it were asked now: with guesses for the unknown. */
-  expectedMs(kind: AskKind, bytes: number): number {
-    return Math.max(this.#work[kind].expectedMs(bytes), this.silentMs) + this.waitMs
-  }
-
-  /** How long a question would wait for its slot now. */
+  /** How long a question would wait in the queue now. */
   get waitMs(): number {
-    const wait = this.#heldMs()
+    const held = this.#heldMs(this.#now)
     const { readers } = this.#line
     const crowd = readers > 0 || !this.#hasRoom ? ((readers + 1) / this.#window.size) * this.#answerMs : 0
-    return Math.max(crowd, Number.isFinite(wait) ? wait : outMs)
+    return Math.max(crowd, Number.isFinite(held) ? held : minuteMs)
   }
 
-  /** Answers of the upstream came late just now: more is asked of it than it can do. */
   get isCrowded(): boolean {
-    return this.#window.isCrowded
+    return this.#window.isCrowded(this.#now)
   }
 
-  /** For how long the upstream has owed answers without giving any to any client. */
+  /** For how long it has owed answers without giving one to any client. */
   get silentMs(): number {
-    // Questions are in the order in which they began: those before the newest answer say nothing.
-    for (const { at } of this.#unanswered) if (at >= this.#answeredAt) return this.#clock.monotonic() - at
+    // Questions before the newest answer say nothing.
+    for (const { at } of this.#unanswered) if (at >= this.#answeredAt) return this.#now - at
     return 0
   }
 
-  /** The questions that are under way at it. */
+  /** The questions that it works on. */
   get pending(): number {
-    return this.#asked.size + this.#searching.size + this.#sending
+    return this.#unanswered.size + this.#sending
   }
 
   get budget(): { readonly perMinute: number; readonly used: number } | undefined {
-    const { perMinute } = this.#options
-    return this.#minute && perMinute !== undefined ? { perMinute, used: this.#minute.used } : undefined
+    return this.#budget && { perMinute: this.#budget.perMinute, used: this.#budget.used(this.#now) }
   }
 
-  // A question, from its line to its end.
+  // A question, from the queue to its end.
 
-  /** Begins it, or has it wait until it can begin. Else it is refused: `overloaded`, or `unavailable` while the upstream is out. */
+  /** Begins it, or queues it; refuses it as `overloaded`, or as `unavailable` while the upstream is out. */
   ask(question: Question, waitedMs: number, now: number): void {
     question.giveUpAt = now + this.#patienceMs - waitedMs
     this.#enter(question, now)
@@ -296,54 +360,53 @@ export class UpstreamHealth {
   #enter(question: Question, now: number): void {
     question.stopWait = undefined
     question.place = 'new'
-    const own = question.hasBudget ? undefined : this.#allowanceOf(question.key)
-    if (own) {
-      const ms = own.waitMs
-      if (now + ms > question.giveUpAt) return question.refused(overloaded(this.#name, ms), now)
+    if (this.#options.perCidPerMinute !== undefined && !question.hasBudget) {
+      const own = this.#recordOf(question.key).budget
+      const ms = own?.waitMs(now) ?? 0
+      if (now + ms > question.giveUpAt) return question.refused(this.#overloaded(ms), now)
       if (ms > 0) return this.#delay(question, ms)
-      own.take()
+      own?.take(now)
       question.hasBudget = true
     }
-    const { state } = this.#health
-    if (state !== 'ready') {
-      // One that said when it can be asked again is waited for, where that is in time.
-      if (state === 'rate-limited' && !this.#mayEnter()) {
-        const ms = this.#health.untilMs ?? 0
-        if (now + ms > question.giveUpAt) return question.refused(this.#out(), now)
-        return this.#delay(question, Math.max(1, ms))
+    const out = this.#outAt(now)
+    if (out) {
+      // One that said when it may be asked again is waited for, if that is in time.
+      if (out.state === 'rate-limited' && !this.#mayEnter(now)) {
+        if (out.until > question.giveUpAt) return question.refused(this.#unavailable(now), now)
+        return this.#delay(question, out.until - now)
       }
-      if (state === 'unhealthy') this.#schedule.suspect()
-      if (!this.#mayEnter()) return question.refused(this.#out(), now)
+      if (out.state === 'unhealthy') this.#suspect()
+      if (!this.#mayEnter(now)) return question.refused(this.#unavailable(now), now)
     }
     const isSearch = question.rank === 'search'
-    const { readers, searchers } = this.#line
-    if ((isSearch ? searchers : readers) >= maxQueued) return question.refused(this.#tooLate(), now)
-    // Most find no line and a free slot.
-    if (!isSearch && readers + searchers === 0 && this.#hasRoom && this.#heldMs() === 0) {
+    if ((isSearch ? this.#line.searchers : this.#line.readers) >= maxQueued)
+      return question.refused(this.#tooLate(now), now)
+    // Most find no queue and a free slot.
+    if (!isSearch && this.#line.size === 0 && this.#hasRoom && this.#heldMs(now) === 0) {
       this.#line.passed(question.rank)
       return this.#open(question, now)
     }
     question.place = 'line'
     question.queuedAt = now
     this.#line.add(question)
-    this.#look()
+    this.#serve()
     if (question.place !== 'line') return
-    const patienceMs = Math.max(0, question.giveUpAt - this.#answerMs - now)
-    question.stopWait = this.#clock.after(patienceMs, () => this.#refuseInTurn(question, () => this.#tooLate()))
+    const ms = Math.max(0, question.giveUpAt - this.#answerMs - now)
+    question.stopWait = this.#clock.after(ms, () => this.#refuseInTurn(question, () => this.#tooLate(this.#now)))
   }
 
   #delay(question: Question, ms: number): void {
     question.place = 'delayed'
-    question.stopWait = this.#clock.after(ms, () => this.#enter(question, this.#clock.monotonic()))
+    question.stopWait = this.#clock.after(Math.max(1, ms), () => this.#enter(question, this.#now))
   }
 
-  /** Thousands wait in vain for the same moment, and each then looks elsewhere: they learn of it in turns of the loop that have time. */
+  /** Thousands are refused at the same moment, and each then asks elsewhere: spread over event-loop iterations. */
   #refuseInTurn(question: Question, why: () => Failure): void {
     if (!this.#leave(question)) return
     const failure = why()
     question.place = 'delayed'
-    void this.#turns.inLine().then(() => {
-      if (question.place === 'delayed') question.refused(failure, this.#clock.monotonic())
+    void this.#options.turns.inLine().then(() => {
+      if (question.place === 'delayed') question.refused(failure, this.#now)
     })
   }
 
@@ -351,12 +414,10 @@ export class UpstreamHealth {
     question.stopWait?.()
     question.stopWait = undefined
     const stood = question.place === 'line' && this.#line.delete(question)
-    // Nothing waits for the next look any more.
     if (stood && this.#line.size === 0) this.#stopTimer?.()
     return stood
   }
 
-  /** It is not wanted any more. */
   leaveLine(question: Question): void {
     this.#leave(question)
   }
@@ -365,90 +426,94 @@ export class UpstreamHealth {
     const isSearch = question.rank === 'search'
     question.stopWait?.()
     question.stopWait = undefined
+    question.wasFull = this.#asked + 1 >= this.#window.size || this.#line.readers > 0
     question.place = isSearch ? 'searching' : 'asked'
-    ;(isSearch ? this.#searching : this.#asked).add(question)
-    this.#minute?.take()
-    this.#tryAt = now + tryEveryMs
-    question.wasFull = this.#asked.size >= this.#window.size || this.#line.readers > 0
-    this.counts.asked++
+    if (isSearch) this.#searching++
     this.#unanswered.add(question)
-    this.#work[question.kind].asked()
+    this.#budget?.take(now)
+    this.#tryAt = now + tryEveryMs
+    this.counts.asked++
+    this.#estimates[question.kind].asked(now)
     question.begun(now)
   }
 
-  /** Gives slots away, if a change allows that now. */
-  #look(): void {
+  get #asked(): number {
+    return this.#unanswered.size - this.#searching
+  }
+
+  get #hasRoom(): boolean {
+    return this.#asked < this.#window.size && this.pending < this.#maxOpen
+  }
+
+  get #maxOpen(): number {
+    return this.#options.connections ?? defaultConnections
+  }
+
+  #hasSearchRoom(isReaderWaiting: boolean): boolean {
+    const { size } = this.#window
+    const hasShare = this.#searching < Math.max(1, Math.floor(size * searchShare))
+    const isIdle = !isReaderWaiting && this.#unanswered.size < size * idleSearchShare
+    return this.pending < this.#maxOpen && (hasShare || isIdle)
+  }
+
+  /** Gives slots to those in the queue, if a change allows that now. */
+  #serve(): void {
     this.#stopTimer?.()
     this.#stopTimer = undefined
     for (;;) {
       const { reader, searcher } = this.#line
       if (!reader && !searcher) return
-      const wait = this.#heldMs()
-      if (wait > 0) return this.#lookIn(wait)
+      const now = this.#now
+      const held = this.#heldMs(now)
+      if (held > 0) return this.#serveIn(held)
       let next: Question | undefined
       if (reader && this.#hasRoom) next = reader
-      else if (reader && this.#makeRoom()) continue
+      else if (reader && this.#makeRoom(now)) continue
       else if (searcher && this.#hasSearchRoom(reader !== undefined)) next = searcher
-      if (!next) return this.#lookIn(lookAgainMs)
+      if (!next) return this.#serveIn(recheckMs)
       this.#line.served(next)
-      this.#open(next, this.#clock.monotonic())
+      this.#open(next, now)
     }
   }
 
-  #lookIn(ms: number): void {
+  #serveIn(ms: number): void {
     this.#stopTimer?.()
-    this.#stopTimer = Number.isFinite(ms) ? this.#clock.after(Math.max(1, ms), () => this.#look()) : undefined
+    this.#stopTimer = Number.isFinite(ms) ? this.#clock.after(Math.max(1, ms), () => this.#serve()) : undefined
   }
 
-  get #hasRoom(): boolean {
-    return this.#asked.size < this.#window.size && this.pending < this.#maxOpen
-  }
-
-  #hasSearchRoom(isReaderWaiting: boolean): boolean {
-    const { size } = this.#window
-    const hasShare = this.#searching.size < Math.max(1, Math.floor(size * searchShare))
-    const isIdle = !isReaderWaiting && this.#asked.size + this.#searching.size < size * idleSearchShare
-    return this.pending < this.#maxOpen && (hasShare || isIdle)
-  }
-
-  /** Whether something was done for a reader that finds no room: a late question is a search, and searches may have to go. */
-  #makeRoom(): boolean {
-    const now = this.#clock.monotonic()
+  /** A late question becomes a search, and a search may have to go. False: nothing could be done for a reader that waits. */
+  #makeRoom(now: number): boolean {
     const late = this.#lateMs
-    const [oldest] = this.#asked
-    if (oldest && now - oldest.at >= late) {
-      if (this.#demote(now, late)) return true
-      // All slots are held by questions that are late, and readers wait: is the upstream alive?
-      this.#schedule.suspect()
+    let hasLate = false
+    for (const question of this.#unanswered) {
+      if (question.place !== 'asked') continue
+      if (now - question.at < late) break
+      hasLate = true
+      if (question.overtakenBy < enoughOvertook) continue
+      question.place = 'searching'
+      this.#searching++
+      return true
     }
+    // Late questions hold slots, and none was overtaken: is the upstream alive?
+    if (hasLate) this.#suspect()
     return this.#evict(now, late)
   }
 
-  /** Makes the oldest late question that was overtaken a search. */
-  #demote(now: number, late: number): boolean {
-    for (const question of this.#asked) {
-      if (now - question.at < late) return false
-      if (question.overtakenBy < enoughOvertook) continue
-      this.#asked.delete(question)
-      this.#searching.add(question)
-      question.place = 'searching'
-      return true
-    }
-    return false
-  }
-
-  /** Gives up the oldest search that has had its time, if searches have more than their share of the connections. */
+  /** Gives up the oldest search that has had its time, if searches hold more than their share of the connections. */
   #evict(now: number, late: number): boolean {
-    const [search] = this.#searching
     const max = this.#maxOpen
-    if (!search || this.pending < max || this.#searching.size <= Math.floor(max * searchShare)) return false
-    const hadTime = search.overtakenBy >= enoughOvertook && !search.isLost && !this.#window.isCrowded
-    const soonest = hadTime
-      ? Math.min(minBeforeEvictionMs, Math.max(minOvertakenMs, late * lateTimes))
-      : minBeforeEvictionMs
-    if (now - search.at < Math.max(late, soonest)) return false
-    this.#searching.delete(search)
-    const reason = givenUp(this.#name, now - search.at, hadTime, this.waitMs)
+    if (this.pending < max || this.#searching <= Math.floor(max * searchShare)) return false
+    let search: Question | undefined
+    for (const one of this.#unanswered)
+      if (one.place === 'searching') {
+        search = one
+        break
+      }
+    if (!search || now - search.at < Math.max(late, minBeforeEvictionMs)) return false
+    const hadTime = search.overtakenBy >= enoughOvertook && !search.isLost && !this.#window.isCrowded(now)
+    const reason = evicted(this.#name, now - search.at, hadTime, this.waitMs)
+    this.#release(search)
+    search.place = 'evicted'
     search.eviction = reason
     search.asker.evicted(search, reason)
     return true
@@ -457,65 +522,69 @@ export class UpstreamHealth {
   /** The question takes long, and the upstream has answered others meanwhile. */
   isOvertaken(question: Question): boolean {
     if (question.place === 'searching') return true
-    return question.overtakenBy >= enoughOvertook && this.#clock.monotonic() - question.at >= this.#lateMs
+    return question.overtakenBy >= enoughOvertook && this.#now - question.at >= this.#lateMs
   }
 
-  /** A question that takes longer than this is late. */
   get #lateMs(): number {
-    return Math.max(lateLeastMs, this.#work.dag.usualMs ?? this.#work.block.usualMs ?? lateUnknownMs)
+    const { block, dag } = this.#estimates
+    return Math.max(minLateMs, dag.usualMs ?? block.usualMs ?? lateUnknownMs)
   }
 
-  /** Wanted bytes came, for which readers waited this long since the last ones. The first tell how quick it begins. */
+  /** More proved bytes, for which readers waited this long since the last. */
   brought(question: Question, bytes: number, waitedMs: number, now: number): void {
     this.measured.bytes += bytes
-    const performance = this.#work[question.kind]
-    // What it brought in all is more than this: it has begun.
-    if (question.bytes > bytes || (bytes === 0 && question.bytes > 0)) return performance.moved(bytes, waitedMs)
+    const estimate = this.#estimates[question.kind]
+    // It has begun before.
+    if (question.bytes > bytes || (bytes === 0 && question.bytes > 0)) return estimate.moved(bytes, waitedMs)
     if (bytes === 0) return
-    this.#hasAnswered(question, now)
-    this.#slotAnswered(question, now)
     const ms = now - question.at
-    performance.began(ms)
+    this.#answeredAt = now
+    estimate.began(ms, now)
     this.measured.firstByte.observe(ms / 1000)
     this.measured.recent.add(ms)
-    this.#window.answered(ms, question.at, question.wasFull)
-    this.#judged(() => this.#health.answered(question.at))
-    this.#hits.has()
-    if (this.#doubts.size > 0) this.#doubts.delete(question.key)
+    this.#window.answered(ms, now, question.wasFull)
+    this.#missShare -= this.#missShare * missWeight
+    if (this.#keys.size > 0) this.#notMissed(question.key)
+    this.#answered(question.at, now)
+    this.#hasSlotAnswered(question, now)
   }
 
-  /** The upstream gave all that it was asked for. */
+  #notMissed(key: string): void {
+    const record = this.#keys.get(key)
+    if (record) record.missedUntil = 0
+  }
+
+  /** It gave all that it was asked for. */
   done(question: Question, now: number): void {
     this.counts.won++
-    this.#work[question.kind].finished()
+    this.#estimates[question.kind].finished()
     this.#end(question, now)
   }
 
-  /** Given up without having failed: others brought enough, or it fell behind what it usually does. */
+  /** Given up without a failure: others brought enough, or it fell behind. */
   letGo(question: Question, why: LetGo, now: number): void {
-    const performance = this.#work[question.kind]
     if (question.bytes === 0) {
       this.counts.lost++
-      performance.notYet(now - question.at)
-    } else if (why === 'behind') performance.gaveOut(behindWeight)
+      this.#estimates[question.kind].notYet(now - question.at, now)
+    } else if (why === 'behind') this.#estimates[question.kind].brokeOff(behindShare)
     this.#end(question, now)
   }
 
-  /**
-   * A failure that may be no fault of the upstream (no upstream has the CID) does not count yet: call the returned function
-   * when another one turns out to have it.
-   */
+  /** The answer is what to hold against it if another upstream turns out to have the content. */
   failed(question: Question, error: unknown, now: number): (() => void) | undefined {
     const ms = now - question.at
     const kind = kindOf(error)
     const isEvicted = question.eviction !== undefined
     const isBegun = question.bytes > 0
-    if (!isBegun && (kind === 'not-found' || kind === 'timeout' || isEvicted)) this.#doubts.add(question.key)
-    if (kind === 'hash-mismatch') this.#falsified.add(question.key)
-    if (kind === 'not-found') this.#hits.saidNo(ms)
-    if (kind !== 'timeout' && kind !== 'cancelled' && kind !== 'overloaded' && !isEvicted)
-      this.#hasAnswered(question, now)
-    if (kind === 'not-found' || kind === 'refused') this.#slotAnswered(question, now)
+    const isAnswer = kind === 'not-found' || kind === 'refused'
+    if (!isBegun && (kind === 'not-found' || kind === 'timeout' || isEvicted))
+      this.#recordOf(question.key).missedUntil = now + memoryMs
+    if (kind === 'hash-mismatch') this.#recordOf(question.key).falseUntil = now + minuteMs
+    if (kind === 'not-found') this.#missMs += (ms - this.#missMs) * (this.#missMs === 0 ? 1 : missWeight)
+    if (!isEvicted && kind !== 'timeout' && kind !== 'cancelled' && kind !== 'overloaded') {
+      this.#answeredAt = now
+      if (isAnswer) this.#hasSlotAnswered(question, now)
+    }
     if (isEvicted) {
       this.counts.lost++
       return void this.#end(question, now)
@@ -524,253 +593,358 @@ export class UpstreamHealth {
     this.#end(question, now)
     if (kind !== 'timeout' || !later) return later
     return () => {
-      this.#work[question.kind].notYet(ms)
+      this.#estimates[question.kind].notYet(ms, this.#now)
       later()
     }
   }
 
-  /** The upstream failed at something that was no question of a race. */
+  /** It failed at something that was no question of a race. */
   brokeOff(error: unknown): void {
-    this.#blame(error, kindOf(error), 'block', this.#clock.monotonic(), false)
+    this.#blame(error, kindOf(error), 'block', this.#now, false)
   }
 
-  /**
-   * What a failure says of the upstream: that it lacks something, asks for patience, lies, or is not well. An absence says nothing of it
-   * until another upstream turns out to have the thing: the answer is what to say then.
-   */
+  /** An absence or a silence says nothing of the upstream until another one turns out to have the content. */
   #blame(error: unknown, kind: FailureKind, of: AskKind, at: number, isBegun: boolean): (() => void) | undefined {
     const { counts } = this
+    const now = this.#now
     switch (kind) {
       case 'cancelled':
-      case 'overloaded': // this gateway had no means to ask
+      case 'overloaded': // this gateway could not ask
         return undefined
       case 'not-found':
       case 'refused':
         counts.notFound++
-        if (kind === 'not-found') this.#judged(() => this.#health.answered(at))
-        return () => this.#hits.lacks()
+        if (kind === 'not-found') this.#answered(at, now)
+        return () => {
+          this.#missShare += (1 - this.#missShare) * missWeight
+        }
       case 'throttled':
         counts.throttled++
-        this.#window.failed(at)
-        if (isFailure(error)) this.#judged(() => this.#health.throttled(error, at))
+        this.#window.failed(at, now)
+        this.#throttled(error as Failure, at, now)
         return undefined
       case 'hash-mismatch':
         counts.hashMismatch++
-        this.#judged(() => this.#health.lied())
+        // Several false answers under way at once are one.
+        this.#note(hashMismatch, true)
+        if (this.#outages.quarantined.until <= now) {
+          const forMs = this.#out('quarantined', now)
+          this.#options.log('error', 'upstream.quarantined', { upstream: this.#name, forMs, why: hashMismatch })
+        }
         return undefined
       default:
         counts.failed++
-        if (isBegun) this.#work[of].gaveOut(1)
-        else if (kind !== 'timeout') this.#notWell(error, of, at)
+        if (isBegun) this.#estimates[of].brokeOff(1)
+        else if (kind !== 'timeout') this.#failed(error, of, at)
         else {
-          // The upstream was silent, and the reason is not known yet. If it has given no answer to any client since, a probe will tell.
-          if (this.#answeredAt < at) this.#schedule.suspect()
-          return () => this.#notWell(error, of, at)
+          // Silent for an unknown reason: if it has answered no client since, a probe will tell.
+          if (this.#answeredAt < at) this.#suspect()
+          return () => this.#failed(error, of, at)
         }
         return undefined
     }
   }
 
-  /** The upstream failed before anything came, or was silent although another one had the block. */
-  #notWell(error: unknown, of: AskKind, at: number): void {
-    this.#work[of].gaveOut(1)
-    this.#judged(() => this.#health.failed(error, at))
-    this.#window.failed(at)
-    this.#schedule.suspect()
-  }
-
-  #hasAnswered(question: Question, now: number): void {
-    this.#unanswered.delete(question)
-    this.#answeredAt = now
-  }
-
-  /** The upstream answered: with bytes (it goes on) or in words. */
-  #slotAnswered(question: Question, now: number): void {
-    this.#answerMs += (now - question.at - this.#answerMs) * typicalWeight
-    if (!this.#asked.delete(question) && !this.#searching.delete(question)) return
+  #hasSlotAnswered(question: Question, now: number): void {
+    this.#answerMs += (now - question.at - this.#answerMs) / 10
+    if (question.place !== 'asked' && question.place !== 'searching') return
+    this.#release(question)
     question.place = 'sending'
     this.#sending++
-    this.#alive(question.at, 1)
+    this.#overtake(question.at, 1)
   }
 
-  /** The upstream answered a question, or so many, that began then: those that began before it take long by themselves. */
-  #alive(beganAt: number, answers: number): void {
-    for (const question of this.#asked) if (question.at < beganAt) question.overtakenBy += answers
-    for (const question of this.#searching) if (question.at < beganAt) question.overtakenBy += answers
-    if (this.#line.size > 0) this.#look()
+  /** So many questions that began then were answered: those that began before them take long by themselves. */
+  #overtake(beganAt: number, answers: number): void {
+    for (const question of this.#unanswered) {
+      if (question.at >= beganAt) break
+      question.overtakenBy += answers
+    }
+    if (this.#line.size > 0) this.#serve()
+  }
+
+  #release(question: Question): void {
+    if (question.place === 'sending') this.#sending--
+    else if (this.#unanswered.delete(question) && question.place === 'searching') this.#searching--
   }
 
   #end(question: Question, now: number): void {
     this.measured.duration.observe((now - question.at) / 1000)
-    this.#unanswered.delete(question)
-    this.#work[question.kind].ended()
-    if (question.place === 'sending') this.#sending--
-    else if (!this.#asked.delete(question)) this.#searching.delete(question)
+    this.#estimates[question.kind].ended(now)
+    this.#release(question)
     question.place = 'over'
-    if (this.#line.size > 0) this.#look()
+    if (this.#line.size > 0) this.#serve()
   }
 
-  // Its health.
+  // The circuit breaker.
 
-  /** Runs `judge`, and acts on a change of the state. */
-  #judged(judge: () => void): void {
-    const before = this.#health.state
-    judge()
-    const { state } = this.#health
+  #answered(beganAt: number, now: number): void {
+    this.#provenAt = now
+    const { unhealthy, quarantined, incompatible, 'rate-limited': limited } = this.#outages
+    if (this.#failures === 0 && unhealthy.count + limited.count === 0 && now >= this.#outUntil && !this.#isLoggedOut)
+      return
+    const before = this.#outAt(now)?.state
+    const isCalm = now - unhealthy.at >= briefMs
+    this.#failures = unhealthy.count = 0
+    unhealthy.until = incompatible.until = Math.min(unhealthy.until, now)
+    quarantined.until = Math.min(quarantined.until, now)
+    if (beganAt >= limited.at) {
+      limited.count = 0
+      if (this.#isGuess) limited.until = Math.min(limited.until, now)
+    }
+    // One that comes and goes is logged once.
+    if (this.#isLoggedOut && isCalm) {
+      this.#isLoggedOut = false
+      this.#options.log('info', 'upstream.recovered', { upstream: this.#name })
+    }
+    this.#changed(before, now)
+  }
+
+  /** It failed before anything came, or was silent although another one had the content. */
+  #failed(error: unknown, of: AskKind, beganAt: number): void {
+    const now = this.#now
+    this.#estimates[of].brokeOff(1)
+    this.#note(error, false)
+    this.#window.failed(beganAt, now)
+    // Questions that were under way at its last failure fail of the same cause.
+    if (beganAt >= this.#failedAt) {
+      const { unhealthy } = this.#outages
+      if (unhealthy.count > 0 && now - unhealthy.until > outages.unhealthy.forgetMs) this.#failures = 0
+      this.#failedAt = now
+      if (++this.#failures >= failuresToOutage) this.#unhealthy(error, now)
+    }
+    this.#suspect()
+  }
+
+  #unhealthy(error: unknown, now: number): void {
+    this.#failedAt = now
+    this.#note(error, true)
+    this.#out('unhealthy', now)
+    if (this.#isLoggedOut) return
+    this.#isLoggedOut = true
+    this.#options.log('warn', 'upstream.unhealthy', { upstream: this.#name, why: wordsOf(error) })
+  }
+
+  #throttled(error: Failure, beganAt: number, now: number): void {
+    const limited = this.#outages['rate-limited']
+    this.#note(error, true)
+    const { retryAfterMs } = error
+    const wasOut = limited.until > now
+    // Several refusals of one moment are one, and a time that was named counts before a guess.
+    if (retryAfterMs === undefined && (beganAt < limited.at || (wasOut && !this.#isGuess))) return
+    const named = retryAfterMs === undefined ? undefined : Math.min(hourMs, retryAfterMs)
+    this.#isGuess = named === undefined
+    const forMs = this.#out('rate-limited', now, named)
+    if (!wasOut) this.#options.log('warn', 'upstream.rate-limited', { upstream: this.#name, forMs })
+  }
+
+  /** It is in this state for the next backoff, or so long. */
+  #out(state: OutState, now: number, named?: number): number {
+    const before = this.#outAt(now)?.state
+    const one = this.#outages[state]
+    const { firstMs, maxMs, forgetMs } = outages[state]
+    if (now - one.until > forgetMs) one.count = 0
+    if (one.count === 0) one.since = now
+    const ms = named ?? Math.min(maxMs, firstMs * 2 ** one.count)
+    if (named === undefined) one.count++
+    const { random = Math.random } = this.#options
+    one.at = now
+    one.until = now + (state === 'unhealthy' ? ms * (1 + jitter * random()) : ms)
+    this.#outUntil = Math.max(this.#outUntil, one.until)
+    this.#changed(before, now)
+    return ms
+  }
+
+  #changed(before: OutState | undefined, now: number): void {
+    this.#outUntil = Math.max(...outStates.map((state) => this.#outages[state].until))
+    const state = this.#outAt(now)?.state
     if (state === before) return
     if (state === 'unhealthy') {
-      this.#window.close()
+      this.#window.close(now)
       // Its open questions are most likely lost, and must not be in the way when it is back.
-      for (const question of this.#asked) {
+      for (const question of this.#unanswered) {
         question.place = 'searching'
-        this.#searching.add(question)
+        question.isLost = true
       }
-      for (const question of this.#searching) question.isLost = true
-      this.#asked.clear()
-      this.#schedule.rested()
+      this.#searching = this.#unanswered.size
     }
-    // A request that waits for an upstream that has just gone to rest waits for the next probe, if no other can be asked.
-    if (state !== 'ready' && (state !== 'unhealthy' || this.#hasOthers)) this.#turnAway(this.#clock.monotonic())
-    this.#look()
-    if (state === 'unhealthy') this.#schedule.changed()
+    // A request that waits for an upstream that has just become unhealthy waits for the next probe, if no other can be asked.
+    if (state !== undefined && (state !== 'unhealthy' || this.#hasOthers)) this.#turnAway(now)
+    this.#serve()
+    if (state === 'unhealthy') this.#probeChanged()
   }
 
   get #hasOthers(): boolean {
-    for (const others of this.#joined) if (others.hasOthers()) return true
+    for (const pool of this.#pools) if (pool.hasOthers()) return true
     return false
   }
 
-  /** The upstream is out: callers queued before that moment need not wait for it. */
+  /** Refuses those that were queued before that. */
   #turnAway(before: number): void {
     for (const question of this.#line.all())
-      if (question.queuedAt <= before) this.#refuseInTurn(question, () => this.#out())
+      if (question.queuedAt <= before) this.#refuseInTurn(question, () => this.#unavailable(this.#now))
   }
 
-  /** Whether probes decide when a rest is over. Without, it is tried now and then. */
-  get #isProbed(): boolean {
-    return this.#schedule.areOn && !this.#failsProbes
+  /** Until one may be asked, for other reasons than the slots; Infinity: until something changes. */
+  #heldMs(now: number): number {
+    const out = this.#outAt(now)
+    if (!out) return this.#budget?.waitMs(now) ?? 0
+    const tryMs = Math.max(0, this.#tryAt - now)
+    if (out.state === 'quarantined' || out.state === 'incompatible') return tryMs
+    return this.#isTriedNowAndThen(out) ? Math.min(out.until - now, tryMs) : out.until - now
   }
 
-  /** Milliseconds until one may be asked, for reasons besides the slots; Infinity: not before something changes. */
-  #heldMs(): number {
-    const { state, untilMs = Number.POSITIVE_INFINITY } = this.#health
-    const tryMs = Math.max(0, this.#tryAt - this.#clock.monotonic())
-    switch (state) {
-      case 'ready':
-        return this.#minute?.waitMs ?? 0
-      case 'unhealthy':
-        return this.#isProbed ? untilMs : Math.min(untilMs, tryMs)
-      case 'rate-limited':
-        return this.#health.isGuess ? Math.min(untilMs, tryMs) : untilMs
-      default:
-        return tryMs
-    }
+  /** Probes decide when an outage ends; without them the upstream is tried. All that it sends is proved. */
+  #isTriedNowAndThen({ state }: Outage): boolean {
+    if (state === 'unhealthy') return this.#probers.size === 0 || this.#failsProbes
+    return state !== 'rate-limited' || this.#isGuess
   }
 
-  /**
-   * One that rests without probes, that no probe found usable, that sent a false block, or that cools down by a guess, is tried now and
-   * then: all it sends is proved.
-   */
-  #mayEnter(): boolean {
-    const { state } = this.#health
-    if (state === 'ready' || (state === 'unhealthy' && this.#isProbed)) return true
-    return this.#tryAt <= this.#clock.monotonic() && (state !== 'rate-limited' || this.#health.isGuess)
+  #mayEnter(now: number): boolean {
+    const out = this.#outAt(now)
+    if (!out || (out.state === 'unhealthy' && !this.#isTriedNowAndThen(out))) return true
+    return this.#tryAt <= now && this.#isTriedNowAndThen(out)
   }
 
-  #allowanceOf(key: string): Allowance | undefined {
-    const { perCidPerMinute } = this.#options
-    if (this.#cids === undefined || perCidPerMinute === undefined) return undefined
-    let found = this.#cids.get(key)
-    if (!found) this.#cids.set(key, (found = createAllowance(perCidPerMinute, this.#clock)))
-    return found
+  #note(error: unknown, isOut: boolean): void {
+    const why = wordsOf(error).slice(0, 500)
+    this.#told = { why: isOut ? why : this.#told.why, lastTrouble: { at: this.#clock.now(), why } }
   }
 
-  #tooLate(): Failure {
-    return this.#health.state === 'ready' ? overloaded(this.#name, this.waitMs) : this.#out()
+  #tooLate(now: number): Failure {
+    return this.#outAt(now) ? this.#unavailable(now) : this.#overloaded(this.waitMs)
   }
 
-  #out(): Failure {
-    return new Failure('unavailable', `${this.#name} cannot be asked now (${this.#health.state})`, {
+  #overloaded(waitMs: number): Failure {
+    return new Failure('overloaded', `${this.#name} is overloaded: its queue is too long to be asked in time`, {
+      source: 'ours',
+      retryAfterMs: Math.min(minuteMs / 2, waitMs),
+    })
+  }
+
+  #unavailable(now: number): Failure {
+    const out = this.#outAt(now)
+    return new Failure('unavailable', `${this.#name} cannot be asked now (${out?.state ?? 'ready'})`, {
       source: 'upstream',
-      retryAfterMs: this.triesInMs ?? this.#health.untilMs,
+      retryAfterMs: this.triesInMs ?? (out ? leftMs(out, now) : 0),
     })
   }
 
   // Probes.
 
   probed(report: ProbeReport): void {
+    const now = this.#now
+    this.#wasProbed(now)
     this.#failsProbes = false
-    const now = this.#clock.monotonic()
-    this.#schedule.made()
     if (report.lied) this.#countProbe('hashMismatch')
     if (report.usable) this.#window.open()
-    this.#judged(() => this.#health.looked(report.usable, report.findings))
+    const before = this.#outAt(now)?.state
+    const { incompatible, unhealthy } = this.#outages
+    const wasCompatible = incompatible.until <= now
+    // Recent proved bytes say more than a probe: some gateways do not know the empty block that it asks for.
+    const usable = report.usable || now - this.#provenAt < memoryMs
+    if (!usable) this.#note(report.findings.join('; ') || 'a probe found it unusable', true)
+    else unhealthy.until = Math.min(unhealthy.until, now)
+    incompatible.until = usable ? now : Number.POSITIVE_INFINITY
+    if (usable !== wasCompatible) {
+      const { findings } = report
+      const event = usable ? 'upstream.compatible' : 'upstream.incompatible'
+      this.#options.log(usable ? 'info' : 'warn', event, { upstream: this.#name, findings })
+    }
+    this.#changed(before, now)
     if (!report.usable) return
     this.#foundWellAt = now
-    // A probe of a gateway that can do both asks two questions, one after the other.
-    for (const performance of Object.values(this.#work)) performance.probed(report.car ? report.ms / 2 : report.ms)
-    this.#alive(now - report.ms, probeAnswers)
+    // A probe of a gateway with both formats asks two questions, one after the other.
+    for (const estimate of Object.values(this.#estimates)) estimate.probed(report.car ? report.ms / 2 : report.ms)
+    this.#overtake(now - report.ms, enoughOvertook)
   }
 
-  /** A probe that began then did not get through. */
+  /** A probe that began then failed. */
   unreachable(error: unknown, beganAt: number): void {
-    this.#schedule.made()
+    const now = this.#now
+    this.#wasProbed(now)
     const isThrottled = isFailure(error, 'throttled')
     const isAnswer = isThrottled || (isFailure(error, 'upstream-error') && error.facts.isIll === true)
-    if (isAnswer && this.#health.state === 'ready' && this.#health.isProven) return
+    const isProven = this.#failures === 0 && now - this.#provenAt < memoryMs
+    if (isAnswer && isProven && !this.#outAt(now)) return
     this.#failsProbes = isAnswer
     if (isThrottled) {
       this.#countProbe('throttled')
-      return this.#judged(() => this.#health.throttled(error, beganAt))
+      return this.#throttled(error, beganAt, now)
     }
-    this.#judged(() => this.#health.unreachable(error))
-    this.#schedule.rested()
+    this.#unhealthy(error, now)
     // The upstream may be back in a moment: a client that came just now waits for the next probe.
-    const isBrief = this.#health.outMs < briefRestMs
-    this.#turnAway(isBrief ? Math.min(beganAt, this.#clock.monotonic() - briefWaitMs) : beganAt)
+    this.#turnAway(this.#outMs < briefMs ? Math.min(beganAt, now - minBeforeEvictionMs) : beganAt)
   }
 
-  /** A probe is counted where the upstream is out for what it answered: who reads the counters finds out why. */
+  /** Probes are counted where the upstream is out for its answer, so that the counters tell why. */
   #countProbe(what: 'hashMismatch' | 'throttled'): void {
     this.counts.asked++
     this.counts[what]++
   }
 
-  /** When the upstream should be probed before its turn: `look` is called when that may have changed. */
+  /** Until the next probe besides the regular ones; Infinity: none. */
   get lookInMs(): number {
-    return this.#schedule.inMs
+    const now = this.#now
+    const wanted = Math.max(0, this.#probeAt - now)
+    if (this.#outAt(now)?.state !== 'unhealthy') return wanted
+    // Often at first, and while a request waits for it.
+    const ms = this.#isWaitedFor(now) ? 0 : this.#outMs / 2
+    return Math.min(wanted, Math.max(0, this.#probedAt + Math.min(maxProbesApartMs, probesApartMs + ms) - now))
   }
 
-  /** The returned function takes `look` back: while one gateway takes over from another, both probe. */
-  onSuspicion(look: () => void): () => void {
-    return this.#schedule.onSuspicion(look)
+  /** Calls `listener` when `lookInMs` may have changed, until the returned function is called. */
+  onSuspicion(listener: () => void): () => void {
+    this.#probers.add(listener)
+    return () => this.#probers.delete(listener)
   }
 
-  /** The upstream is part of this pool until the returned function is called, and may be part of others. The newest pool sets its patience. */
-  join(others: Others): () => void {
-    this.#joined.add(others)
-    return () => void this.#joined.delete(others)
+  /** A request that failed at it waits until it is back. */
+  waitedFor(): void {
+    const now = this.#now
+    const was = this.#isWaitedFor(now)
+    this.#waitedForUntil = now + waitedForMs
+    if (!was) this.#probeChanged()
   }
 
-  /** What it is out for, or was last, and what it last did wrong: for the operator. */
-  get told(): Told {
-    return this.#health.told
+  #isWaitedFor(now: number): boolean {
+    return this.#line.size > 0 || now < this.#waitedForUntil
+  }
+
+  #suspect(): void {
+    const at = Math.max(this.#now, this.#probedAt + probesApartMs)
+    if (at >= this.#probeAt) return
+    this.#probeAt = at
+    this.#probeChanged()
+  }
+
+  #wasProbed(now: number): void {
+    this.#probedAt = now
+    this.#probeAt = Number.POSITIVE_INFINITY
+  }
+
+  #probeChanged(): void {
+    for (const listener of this.#probers) listener()
+  }
+
+  /** It belongs to this pool, and maybe to others, until the returned function is called. */
+  join(pool: Others): () => void {
+    this.#pools.add(pool)
+    return () => void this.#pools.delete(pool)
   }
 }
 
 const readyState = { state: 'ready', untilMs: 0 } as const
+const hashMismatch = 'it sent bytes that do not hash to their CID'
+
+const leftMs = ({ until }: Outage, now: number): number | undefined =>
+  Number.isFinite(until) ? until - now : undefined
 
 export const kindOf = (error: unknown): FailureKind => (isFailure(error) ? error.kind : 'internal')
 
-const overloaded = (name: string, waitMs: number): Failure =>
-  new Failure('overloaded', `${name} is overloaded: its queue is too long to be asked in time`, {
-    source: 'ours',
-    retryAfterMs: Math.min(maxRetryMs, waitMs),
-  })
-
-function givenUp(name: string, ms: number, hadTime: boolean, waitMs: number): Failure {
+function evicted(name: string, ms: number, hadTime: boolean, waitMs: number): Failure {
   const what = `${name} was let go after ${Math.round(ms)} ms without an answer`
-  // An upstream that answered later questions first is searching: it had its time for what it has.
+  // One that answered later questions first is searching: it had its time.
   if (hadTime)
     return new Failure('timeout', `${what}, while it answered others`, {
       source: 'upstream',
@@ -778,6 +952,6 @@ function givenUp(name: string, ms: number, hadTime: boolean, waitMs: number): Fa
     })
   return new Failure('overloaded', `${what}: other requests need its connections`, {
     source: 'ours',
-    retryAfterMs: Math.max(minRetryMs, waitMs),
+    retryAfterMs: Math.max(1_000, waitMs),
   })
 }
