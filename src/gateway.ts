@@ -1,6 +1,6 @@
 // The entry of the library: its types, and createGateway. library/make assembles the parts.
 //
-// A GET: http/content/hot-answers serves the response cache, or http/app admits the request and
+// A GET: http/content/response-cache serves the response cache, or http/app admits the request and
 // http/content/answer handles it. content/resolve follows the path block by block. Each block comes
 // from retrieval: a tier, or one flight (retrieval/flight) that races the upstreams in the order of
 // retrieval/upstreams/order. Only verified bytes reach the response and the tiers. A failure is a
@@ -15,9 +15,9 @@ import { ConfigError } from './config/complaints.ts'
 import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigBeside } from './config/load.ts'
 import { type Clock, systemClock } from './core/clock.ts'
 import type { Log } from './core/log.ts'
-import type { HotAnswers } from './http/content/hot-answers.ts'
-import { createDoors, type Doors, type Middleware } from './http/doors.ts'
-import type { ParserRefusal } from './http/wire/refusal.ts'
+import type { HotAnswers } from './http/content/response-cache.ts'
+import { createDoors, type Doors, type Middleware } from './http/gateway-handlers.ts'
+import type { ParserRefusal } from './http/wire/request.ts'
 import type { Added, AddOptions, AddSource } from './library/add.ts'
 import type { GetOptions, Got } from './library/get.ts'
 import { createLifecycle, notStarted } from './library/lifecycle.ts'
@@ -25,8 +25,8 @@ import { makeGateway } from './library/make.ts'
 import { type OwnBackends, ownOf, refuseBeside } from './library/own.ts'
 import type { TraceEnvironment } from './observe/tracing/settings.ts'
 import type { Team } from './team/team.ts'
-import { createKept, type Kept } from './wiring/kept.ts'
-import { processesOf, shareOf } from './wiring/team/shares.ts'
+import { createKept, type Kept } from './wiring/component-registry.ts'
+import { processesOf, shareOf } from './wiring/team/counts.ts'
 
 export type {
   LocalStore,
@@ -50,8 +50,8 @@ export {
   isFailure,
 } from './core/failure.ts'
 export type { Log, LogLevel } from './core/log.ts'
-export type { Middleware } from './http/doors.ts'
-export type { ParserRefusal } from './http/wire/refusal.ts'
+export type { Middleware } from './http/gateway-handlers.ts'
+export type { ParserRefusal } from './http/wire/request.ts'
 export type { Added, AddOptions, AddSource } from './library/add.ts'
 export type { GetOptions, Got } from './library/get.ts'
 export type { OwnBackends } from './library/own.ts'

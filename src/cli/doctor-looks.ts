@@ -15,9 +15,9 @@ import { processFolders } from '../data-folder/process.ts'
 import { loadDenylists } from '../deny/load.ts'
 import { probeTarget } from '../upload/thin/probe.ts'
 import { openIndexer, openRouter, takeTally, wireBackends } from '../wiring/backends.ts'
-import { createKept } from '../wiring/kept.ts'
-import { notesOn } from '../wiring/left.ts'
-import { nothingOfItsOwn, takeTurns, type Whole } from '../wiring/whole.ts'
+import { createKept } from '../wiring/component-registry.ts'
+import { notesOn } from '../wiring/orphaned-uploads.ts'
+import { nothingOfItsOwn, takeTurns, type Whole } from '../wiring/wiring-context.ts'
 import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './sockets.ts'
 
 type Telling = {

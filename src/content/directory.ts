@@ -6,8 +6,7 @@ import { Failure } from '../core/failure.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import { listShards, type ShardLink } from './dag/hamt.ts'
 import { createMemoryBound } from './dag/pending.ts'
-import type { DirectoryEntry, Entity } from './entity.ts'
-import { entityOf } from './resolve.ts'
+import { type DirectoryEntry, type Entity, entityOf } from './resolve.ts'
 
 export type ListingLimits = {
   /** A directory with more entries fails instead of giving a shorter list. */

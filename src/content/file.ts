@@ -9,8 +9,7 @@ import type { ReadNode } from '../ipld/node-memory.ts'
 import { declaredSize, type Node, startsOf, wrongContent } from '../ipld/unixfs.ts'
 import type { Expected, Place, Session } from '../retrieval/session.ts'
 import { between, type Children, createPending, madeOf } from './dag/pending.ts'
-import type { Entity } from './entity.ts'
-import { symlinkTarget } from './resolve.ts'
+import { type Entity, symlinkTarget } from './resolve.ts'
 
 const mostDepth = 256
 // Nodes without bytes cost as much to fetch as leaves, so a file may have only this many more nodes

@@ -1,17 +1,15 @@
-// Resolves a path block by block; upstreams are never trusted to resolve one. The first missing
-// block is requested together with everything the path needs, so that a cold path costs one
-// request.
+// Parses a content path, and resolves it block by block; upstreams are never trusted to resolve one.
+// The first missing block is requested together with everything the path needs, so that a cold path
+// costs one request.
 import type { CID } from 'multiformats/cid'
-import { type Block, codec, isProvable } from '../core/cid.ts'
+import { type Block, codec, isProvable, mostCidChars, parseCid, parseLeaf } from '../core/cid.ts'
 import { after, type Soon } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import { stepInto } from '../ipld/dag-links.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
-import { declaredSize, readNode, wrongContent } from '../ipld/unixfs.ts'
+import { declaredSize, type Node, readNode, wrongContent } from '../ipld/unixfs.ts'
 import type { DagWant, Session } from '../retrieval/session.ts'
 import { findInShards, type ShardMatch } from './dag/hamt.ts'
-import type { ContentPath, Entity, Resolution } from './entity.ts'
-import { visitWay, type Way, wayFrom } from './way.ts'
 
 export type ResolveOptions = {
   /** The bytes that will be read, if known: upstreams are asked for no more. */
@@ -207,4 +205,166 @@ function noLink({ cid, segments }: ContentPath, at: number): Failure {
   return new Failure('path-not-found', `no link named ${JSON.stringify(segments[at])} under ${parent}`, {
     source: 'content',
   })
+}
+
+const maxPathChars = 8 * 1024
+const maxSegments = 1024
+
+/** The codecs that this gateway can decode. */
+const readable: ReadonlySet<number> = new Set<number>([
+  codec.raw,
+  codec.dagPb,
+  codec.dagCbor,
+  codec.dagJson,
+  codec.json,
+  codec.cbor,
+])
+
+const malformed = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
+
+/** `rest`: the raw, still encoded text after `/ipfs/`, without the query. */
+export function parsePath(rest: string): ContentPath {
+  const { root, ...names } = splitPath(rest)
+  return { cid: parseRoot(root), ...names }
+}
+
+/** Splits a path into the root as sent, of any kind, and the names after it. */
+export function splitPath(rest: string): Omit<ContentPath, 'cid'> & { readonly root: string } {
+  if (rest.length > maxPathChars) throw malformed(`the path is longer than ${maxPathChars} characters`)
+  const [root = '', ...names] = rest.split('/')
+  const encoded = names.filter((name) => name !== '')
+  if (encoded.length > maxSegments) throw malformed(`the path has more than ${maxSegments} segments`)
+  return { root, segments: encoded.map(decodeSegment), encoded }
+}
+
+export function parseRoot(text: string): CID {
+  if (text.length > mostCidChars) throw malformed('the CID is too long')
+  const cid = parseLeaf(text) ?? parseCid(text)
+  if (!cid) throw malformed(`invalid path ${JSON.stringify(`/ipfs/${text}`)}: not a CID; expected /ipfs/<cid>[/<path>]`)
+  if (cid.code === codec.libp2pKey) throw malformed(`${text} is an IPNS key and not content: ask for /ipns/${text}`)
+  if (!readable.has(cid.code))
+    throw malformed(`the codec 0x${cid.code.toString(16)} of ${text} is not one this gateway reads`)
+  if (!isProvable(cid)) {
+    throw malformed(`${text} cannot be proved: its hash function or digest length is not one this gateway trusts`)
+  }
+  return cid
+}
+
+function decodeSegment(encoded: string): string {
+  // No client sends these unencoded, and URL parsers disagree on them.
+  if (/[\\#]/.test(encoded)) throw malformed('a backslash or # in the path has to be percent-encoded')
+  let name: string
+  try {
+    name = decodeURIComponent(encoded)
+  } catch {
+    throw malformed(`${JSON.stringify(encoded)} in the path is not percent-encoded UTF-8`)
+  }
+  if (name === '.' || name === '..') throw malformed('a path cannot hold . or .. segments')
+  if (/[\0/]/.test(name)) throw malformed('a name in the path cannot hold a slash or NUL')
+  if (!name.isWellFormed()) throw malformed('a name in the path is not well-formed Unicode')
+  return name
+}
+
+/**
+ * An entity on a path, its parent, and the names that lead to it from there. The topmost one is the
+ * CID of the request.
+ */
+export type Way = {
+  readonly cid: CID
+  readonly names: readonly string[]
+  readonly above: Way | undefined
+}
+
+export const wayFrom = (cid: CID): Way => ({ cid, names: [], above: undefined })
+
+/** Bounds the checks for each entity of an export that is nested a thousand directories deep. */
+const mostAbove = 64
+
+/**
+ * Checks the path to this entity, and `rest` below it, against the denylists, starting from each
+ * entity on the path.
+ */
+export function visitWay(session: Session, way: Way, rest: readonly string[], most = Number.POSITIVE_INFINITY): void {
+  let below = rest
+  let count = 0
+  for (let at: Way | undefined = way; at && count <= most; at = at.above) {
+    session.visit(at.cid, below)
+    if (!at.above) session.visitNames(below)
+    below = [...at.names, ...below]
+    count++
+  }
+}
+
+/** The same check for an entry of an export, starting from its nearest ancestors only. */
+export const visitBelow = (session: Session, way: Way): void => visitWay(session, way, [], mostAbove)
+
+/** `/ipfs/<cid>[/<segment>…]`, decoded and validated. */
+export type ContentPath = {
+  readonly cid: CID
+  readonly segments: readonly string[]
+  /**
+   * The segments still encoded: old content has names with a literal `%20`, so both readings are
+   * tried.
+   */
+  readonly encoded: readonly string[]
+}
+
+export type EntityKind =
+  | 'file' // UnixFS file, or a raw block
+  | 'directory' // UnixFS directory, flat or HAMT
+  | 'symlink'
+  | 'data' // dag-cbor, dag-json, json, cbor: a document, or dag-pb that is not UnixFS
+
+/**
+ * The end of a path. Its root block is verified and in memory; the rest is read through the session
+ * on demand.
+ */
+export type Entity = {
+  readonly cid: CID
+  readonly kind: EntityKind
+  /** The bytes of the root block (for an identity CID: of its digest). */
+  readonly block: Uint8Array
+  /** The decoded block of a file, if it was decoded. */
+  readonly node?: Node
+  /**
+   * Set if `block` is in a reusable buffer: to be called when the reader, and everything it passed
+   * the block to, are done with it.
+   */
+  readonly release?: (() => void) | undefined
+  /**
+   * The size of the file, of the symlink's target or of the document; undefined for a directory.
+   */
+  readonly size: number | undefined
+  /** UnixFS 1.5 modification time in seconds; undefined if the content has none. */
+  readonly mtime?: number | undefined
+  /** UnixFS mode, or the default of its kind. */
+  readonly mode?: number | undefined
+  /** The target of a symlink, as stored. */
+  readonly target?: Uint8Array | undefined
+}
+
+export type Resolution = {
+  readonly path: ContentPath
+  readonly entity: Entity
+  /** The CID of each path component from the root to the entity (X-Ipfs-Roots). */
+  readonly roots: readonly CID[]
+  /**
+   * The rest of a path that ends at a value inside a dag-cbor or dag-json document; otherwise
+   * empty.
+   */
+  readonly remainder: readonly string[]
+  /** The path of the entity by the names that matched, decoded or as sent. */
+  readonly way: Way
+}
+
+export type DirectoryEntry = {
+  readonly name: string
+  readonly cid: CID
+  /** Cumulative DAG size as the link declares it (Tsize); a hint, never verified. */
+  readonly size: number | undefined
+  /**
+   * The type as far as the CID or inlined data shows it: a raw link is a file; a dag-pb link is
+   * unknown.
+   */
+  readonly type: 'file' | 'directory' | 'symlink' | 'unknown'
 }

@@ -1,10 +1,18 @@
-// Decides if the operator's lists deny a path or a block, and why. A check costs a few map reads,
-// and one hash per function of the double-hashed rules.
-import type { CID } from 'multiformats/cid'
+// A denylist (IPIP-383): parses its lines, and decides if a path or a block is denied, and why. A
+// check costs a few map reads, and one hash per function of the double-hashed rules. A login page at
+// the URL, or a half-written file, never replaces a list.
+
+import { createHash } from 'node:crypto'
+import { setImmediate } from 'node:timers/promises'
+import { blake2b } from '@noble/hashes/blake2.js'
+import { blake3 } from '@noble/hashes/blake3.js'
+import { LRUCache } from 'lru-cache'
+import { base58btc } from 'multiformats/bases/base58'
+import { CID } from 'multiformats/cid'
+import { decode as decodeDigest } from 'multiformats/hashes/digest'
 import { parseDocument } from 'yaml'
+import { codec, hash, parseKey } from '../core/cid.ts'
 import { plainValues } from '../core/plain-yaml.ts'
-import { doubleHash, hashedKey, parseRule, type Rule } from './rules.ts'
-import { createSpelling, type SpelledCid, type SpelledName } from './spelling.ts'
 
 export type Denial = {
   readonly list: string
@@ -198,3 +206,218 @@ export function createDenylists(lists: () => readonly Denylist[]) {
 }
 /** Lists of the operator; `belowCid` is for the gateway's own. */
 export type Denylists = Omit<ReturnType<typeof createDenylists>, 'belowCid'>
+
+export type ReadList = {
+  readonly list: Denylist
+  /** The hash of the text. */
+  readonly digest: string
+  /** The first of them. */
+  readonly faults: readonly ListFault[]
+  readonly faultCount: number
+}
+
+const mostFaultsTold = 10
+const headBytes = 1024 * 1024
+const pieceBytes = 256 * 1024
+
+export async function readList(name: string, text: string): Promise<ReadList> {
+  const list = createDenylist(name)
+  const hash = createHash('sha256')
+  const faults: ListFault[] = []
+  let faultCount = 0
+  for (const piece of pieces(text)) {
+    hash.update(piece)
+    const found = list.add(piece)
+    faultCount += found.length
+    faults.push(...found.slice(0, mostFaultsTold - faults.length))
+    await setImmediate() // a large list must not block the event loop
+  }
+  return { list, digest: hash.digest('hex'), faults, faultCount }
+}
+
+/**
+ * The reason not to replace a list of `rulesBefore` rules with this one; undefined means to accept
+ * it.
+ */
+export function objection(
+  { list, faults, faultCount }: ReadList,
+  { rulesBefore, isEmptyOdd }: { readonly rulesBefore: number; readonly isEmptyOdd: boolean },
+): string | undefined {
+  if (faultCount * 2 > list.lines) {
+    const [{ line, what } = { line: 0, what: '' }] = faults
+    return `${faultCount} of its ${list.lines} lines make no sense, the first of them is line ${line} (${what})`
+  }
+  if (list.rules > 0) return undefined
+  if (rulesBefore > 0) return `it has no rule, and had ${rulesBefore}`
+  if (isEmptyOdd && !list.hasHeader) return 'it has neither a rule nor a header'
+  return undefined
+}
+
+/** Splits at line ends; the first piece is large enough for the header of a list. */
+function* pieces(text: string): Generator<string> {
+  for (let from = 0; from < text.length; ) {
+    const end = text.indexOf('\n', from + (from === 0 ? headBytes : pieceBytes))
+    const to = end === -1 ? text.length : end + 1
+    yield text.slice(from, to)
+    from = to
+  }
+}
+
+export type Rule = {
+  /** The position in the list: the last matching rule decides. */
+  readonly order: number
+  readonly allow: boolean
+  /** The paths below the key; undefined for a hashed rule, whose key covers the path. */
+  readonly path?: { readonly text: string; readonly prefix: boolean } | undefined
+  readonly hints: Readonly<Record<string, string>>
+}
+
+export type KeyedRule = {
+  readonly space: 'ipfs' | 'ipns' | 'hashed'
+  /**
+   * The multihash in base58btc, a domain name, or for `hashed` the double hash itself as a
+   * multihash.
+   */
+  readonly key: string
+  /** The hash function of a hashed rule. */
+  readonly code?: number
+  readonly rule: Rule
+}
+
+export const doubleHash: ReadonlyMap<number, (text: string) => Uint8Array> = new Map<
+  number,
+  (text: string) => Uint8Array
+>([
+  [hash.sha256, (text) => createHash('sha256').update(text).digest()],
+  [0x13, (text) => createHash('sha512').update(text).digest()],
+  [0x1e, (text) => blake3(new TextEncoder().encode(text))],
+  [0xb220, (text) => blake2b(new TextEncoder().encode(text), { dkLen: 32 })],
+])
+
+export const keyOf = (multihash: Uint8Array): string => base58btc.baseEncode(multihash)
+/** In hex, because base58 takes ten times as long for hundreds of thousands of rules. */
+export const hashedKey = (code: number, digest: Uint8Array): string => `${code} ${Buffer.from(digest).toString('hex')}`
+
+// Empty files and folders in every encoding: a list that denies them by mistake would break half of
+// all content.
+const neverDenied: ReadonlySet<string> = new Set(
+  [
+    'QmUNLLsPACCz1vLxQVkXqqLX5R1X345qqfHbsf67hvA3Nn',
+    'bafyaabakaieac',
+    'bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku',
+    'bafkqaaa',
+    'QmbFMke1KXqnYyBBWxB74N4c5SBnJMVAiMNRcGu6x1AwQH',
+    'bafyreigbtj4x7ip5legnfznufuopl4sg4knzc2cof6duas4b3q2fy6swua',
+    'baguqeeraiqjw7i2vwntyuekgvulpp2det2kpwt6cd7tx5ayqybqpmhfk76fa',
+  ].map((text) => keyOf(CID.parse(text).multihash.bytes)),
+)
+
+/**
+ * Parses a line to its rules (an ambiguous double hash gives two); throws an explanation if it is
+ * invalid.
+ */
+export function parseRule(line: string, order: number, listHints: Readonly<Record<string, string>>): KeyedRule[] {
+  const [first = '', ...hintWords] = line.trim().split(/\s+/)
+  const allow = /^[!+-]/.test(first)
+  const text = allow ? first.slice(1) : first
+  const hints: Record<string, string> = { ...listHints }
+  for (const word of hintWords) {
+    const at = word.indexOf('=')
+    if (at > 0) hints[word.slice(0, at)] = word.slice(at + 1)
+  }
+  const rule = { order, allow, hints }
+  if (text.startsWith('//')) return parseHashed(text.slice(2), rule)
+  const [, space, name = '', ...rest] = text.split('/')
+  if ((space !== 'ipfs' && space !== 'ipns') || name === '') throw new Error('expected /ipfs/…, /ipns/… or //…')
+  const path = rulePath(rest.join('/'))
+  const cid = parseKey(name)
+  if (space === 'ipns')
+    return [{ space, key: cid ? keyOf(cid.multihash.bytes) : name.toLowerCase(), rule: { ...rule, path } }]
+  if (!cid) throw new Error(`${name} is not a CID`)
+  const key = keyOf(cid.multihash.bytes)
+  return neverDenied.has(key) ? [] : [{ space, key, rule: { ...rule, path } }]
+}
+
+function rulePath(text: string): { text: string; prefix: boolean } {
+  const prefix = text.endsWith('*')
+  const bare = (prefix ? text.slice(0, -1) : text).replace(/\/+$/, '')
+  return { text: bare.split('/').map(decodedName).join('/'), prefix }
+}
+
+/** Keeps a name that is not valid percent-encoding. */
+function decodedName(name: string): string {
+  try {
+    return decodeURIComponent(name)
+  } catch {
+    return name
+  }
+}
+
+function parseHashed(text: string, rule: Rule): KeyedRule[] {
+  const found: KeyedRule[] = []
+  // Base58 has no 0.
+  if (!text.includes('0')) {
+    try {
+      const { code, digest } = decodeDigest(base58btc.baseDecode(text))
+      if (doubleHash.has(code)) found.push({ space: 'hashed', key: hashedKey(code, digest), code, rule })
+    } catch {
+      // Not a multihash: try the older form.
+    }
+  }
+  if (/^[0-9a-f]{64}$/i.test(text)) {
+    found.push({ space: 'hashed', key: hashedKey(hash.sha256, Buffer.from(text, 'hex')), code: hash.sha256, rule })
+  }
+  if (found.length === 0)
+    throw new Error('the double hash is neither a multihash of a known function nor a sha2-256 in hex')
+  return found
+}
+
+export type SpelledCid = { readonly hash: string; readonly v1: string }
+export type SpelledName = { readonly key: string; readonly modern: string; readonly legacy: string }
+
+export interface Spelling {
+  cid(cid: CID): SpelledCid
+  name(asked: string): SpelledName
+}
+
+const mostNames = 256
+const mostKeptChars = 256
+
+export function createSpelling(): Spelling {
+  const cids = new WeakMap<CID, SpelledCid>()
+  const names = new LRUCache<string, SpelledName>({ max: mostNames })
+
+  return {
+    cid(cid) {
+      const known = cids.get(cid)
+      if (known) return known
+      const made = { hash: keyOf(cid.multihash.bytes), v1: CID.createV1(cid.code, cid.multihash).toString() }
+      cids.set(cid, made)
+      return made
+    },
+    name(asked) {
+      const known = names.get(asked)
+      if (known) return known
+      const made = spellName(asked)
+      if (asked.length <= mostKeptChars) names.set(asked, made)
+      return made
+    },
+  }
+}
+
+function spellName(asked: string): SpelledName {
+  const cid = parseKey(asked)
+  if (cid) {
+    const key = keyOf(cid.multihash.bytes)
+    return { key, modern: key, legacy: CID.createV1(codec.libp2pKey, cid.multihash).toString() }
+  }
+  const domain = domainOf(asked)
+  return { key: domain, modern: `/ipns/${domain}`, legacy: domain }
+}
+
+/** Converts a DNSLink name inlined as one label (`en-wikipedia--on--ipfs-org`) to its domain. */
+function domainOf(name: string): string {
+  const lower = name.toLowerCase().replace(/\.$/, '')
+  if (lower.includes('.')) return lower
+  return lower.replaceAll('--', '\0').replaceAll('-', '.').replaceAll('\0', '-')
+}

@@ -5,13 +5,10 @@ import { contactHref } from '../web/contact.ts'
 import { type FrontFacts, frontPage, frontPolicy, icon } from '../web/front-page.ts'
 import type { Route } from './add/add.ts'
 import { qualityOf } from './content/negotiate.ts'
-import { closeAfter } from './wire/close-after-answer.ts'
 import { corsHeaders, preflight } from './wire/cors.ts'
-import { HttpRefusal } from './wire/refusal.ts'
-import type { RequestContext } from './wire/request-context.ts'
-import { baseOf, hasBody } from './wire/request-target.ts'
-import type { Respond } from './wire/respond.ts'
-import { cutWhenStalled } from './wire/write.ts'
+import type { Respond } from './wire/problem.ts'
+import { baseOf, HttpRefusal, hasBody, type RequestContext } from './wire/request.ts'
+import { closeAfter, cutWhenStalled } from './wire/write.ts'
 
 export type FrontOptions = Omit<FrontFacts, 'base' | 'uploads'> & {
   readonly uploadsFor: (request: IncomingMessage, to: 'page' | 'program') => FrontFacts['uploads']

@@ -5,7 +5,7 @@ import type { Tier } from '../../backends/tiers/contract.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
 import { type Complaint, ConfigError } from '../config/complaints.ts'
 import type { Config } from '../config/load.ts'
-import type { Own } from '../wiring/whole.ts'
+import type { Own } from '../wiring/wiring-context.ts'
 
 /**
  * A program's own backends, in addition to the configured ones. The gateway uses them, and never

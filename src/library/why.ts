@@ -4,7 +4,7 @@ import { refuseRemainder } from '../content/formats/format.ts'
 import { walkPath } from '../content/resolve.ts'
 import type { Failure } from '../core/failure.ts'
 import { asFailure, statusOf } from '../http/wire/problem.ts'
-import { type Account, createAccount } from '../observe/account.ts'
+import { type Account, createAccount } from '../observe/request-record.ts'
 import type { Session } from '../retrieval/session.ts'
 import { bodyFor, contentOf, type GetDeps } from './get.ts'
 

@@ -3,7 +3,7 @@
 import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import { createGate } from '../core/gate.ts'
-import type { Attempt } from '../observe/account.ts'
+import type { Attempt } from '../observe/request-record.ts'
 import type { TxtServer } from './dns-query.ts'
 import {
   createLookups,

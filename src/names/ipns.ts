@@ -5,7 +5,7 @@ import type { CID } from 'multiformats/cid'
 import { upTo } from '../core/cache.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
-import type { Attempt } from '../observe/account.ts'
+import type { Attempt } from '../observe/request-record.ts'
 import { type IpnsRecord, keyText, newest, provedRecord, signedRecord } from './ipns-record.ts'
 import {
   createLookupMemory,

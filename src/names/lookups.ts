@@ -5,7 +5,7 @@ import { upTo } from '../core/cache.ts'
 import { type Clock, orAborted, withDeadline } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import { createFlights } from '../core/flights.ts'
-import type { Account, Attempt } from '../observe/account.ts'
+import type { Account, Attempt } from '../observe/request-record.ts'
 
 export type LookupRequest = {
   readonly signal: AbortSignal

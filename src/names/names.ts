@@ -1,8 +1,7 @@
 // Resolves /ipns/<name>, keys by their records and domains by their DNSLink, step by step until the
 // path ends at content. Callers append the rest of the request's path.
 import type { CID } from 'multiformats/cid'
-import type { ContentPath } from '../content/entity.ts'
-import { parseRoot } from '../content/path.ts'
+import { type ContentPath, parseRoot } from '../content/resolve.ts'
 import { parseKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'

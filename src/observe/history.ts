@@ -1,7 +1,6 @@
 // The activity of the last ten minutes in spans of five seconds, for the plots of the dashboard.
 import type { Clock } from '../core/clock.ts'
-import { quantileOf } from './histogram.ts'
-import type { RequestCounts } from './requests.ts'
+import { quantileOf, type RequestCounts } from './requests.ts'
 
 /** A time span. Latencies are undefined if nothing was measured. */
 export type Span = {

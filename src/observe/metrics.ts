@@ -1,6 +1,6 @@
 // Counters, gauges and histograms in the Prometheus text format. A counter on a fast path is one
 // property of one object: labelled counts stay where they are counted, and are read at each scrape.
-import type { Histogram } from './histogram.ts'
+import type { Histogram } from './requests.ts'
 
 export type Labels = Readonly<Record<string, string>>
 export type Sample = { readonly labels?: Labels; readonly value: number }

@@ -3,8 +3,8 @@
 import { readdir, readFile } from 'node:fs/promises'
 import { constants, monitorEventLoopDelay, PerformanceObserver } from 'node:perf_hooks'
 import { getHeapSpaceStatistics } from 'node:v8'
-import { createHistograms } from './histogram.ts'
 import type { Reading } from './metrics.ts'
+import { createHistograms } from './requests.ts'
 
 export interface ProcessWatch {
   readonly readings: readonly Reading[]

@@ -1,6 +1,6 @@
 // The most recent failed requests, for the dashboard: bounded, newest first. The access log has all
 // of them.
-import type { Attempt } from './account.ts'
+import type { Attempt } from './request-record.ts'
 
 /** A request with a status from 400 on, or a truncated response. */
 export type FailedRequest = {

@@ -1,8 +1,8 @@
-// Request counts by route, method, status and source. Shared by successive gateways.
-import type { Failure } from '../core/failure.ts'
-import type { Account } from './account.ts'
-import { createHistogram, type Histogram } from './histogram.ts'
+// Counts of requests, uploads and provider responses, and the distributions of their times. Shared by
+// successive gateways.
+import { type Failure, isFailure } from '../core/failure.ts'
 import type { HistogramSample, Sample } from './metrics.ts'
+import type { Account } from './request-record.ts'
 
 /** A finished response. */
 export type Answered = {
@@ -143,5 +143,134 @@ export function createTally(): Tally {
       else all.set(key, { labels, value })
     },
     read: () => all.values(),
+  }
+}
+
+export interface Histogram {
+  readonly bounds: readonly number[]
+  /**
+   * Observations up to each bound and above the previous one; the last count is above all bounds.
+   */
+  readonly counts: Readonly<Float64Array>
+  readonly sum: number
+  observe(value: number): void
+}
+
+/** From a millisecond (memory) to five minutes (a large file over a slow line). */
+export const secondsBounds: readonly number[] = [
+  0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
+]
+
+export function createHistogram(bounds: readonly number[] = secondsBounds): Histogram {
+  const counts = new Float64Array(bounds.length + 1)
+  let sum = 0
+  return {
+    bounds,
+    counts,
+    get sum() {
+      return sum
+    },
+    observe(value) {
+      let at = 0
+      while (at < bounds.length && value > (bounds[at] as number)) at++
+      counts[at] = (counts[at] as number) + 1
+      sum += value
+    },
+  }
+}
+
+/** Estimates the quantile `share`; undefined without observations. */
+export function quantileOf(bounds: readonly number[], counts: ArrayLike<number>, share: number): number | undefined {
+  let all = 0
+  for (let at = 0; at < counts.length; at++) all += counts[at] ?? 0
+  if (all === 0) return undefined
+  let below = 0
+  for (const [at, bound] of bounds.entries()) {
+    const count = counts[at] ?? 0
+    if (count > 0 && below + count >= share * all) {
+      const from = bounds[at - 1] ?? 0
+      return from + ((bound - from) * (share * all - below)) / count
+    }
+    below += count
+  }
+  return bounds.at(-1)
+}
+
+/** Histograms of one kind, keyed by their labels. */
+export interface Histograms<Labels extends Readonly<Record<string, string>>> {
+  observe(labels: Labels, value: number): void
+  read(): Iterable<{ readonly labels: Labels; readonly histogram: Histogram }>
+}
+
+export function createHistograms<Labels extends Readonly<Record<string, string>>>(
+  bounds: readonly number[] = secondsBounds,
+): Histograms<Labels> {
+  const all = new Map<string, { readonly labels: Labels; readonly histogram: Histogram }>()
+  return {
+    observe(labels, value) {
+      const key = Object.values(labels).join('\n')
+      let one = all.get(key)
+      if (!one) all.set(key, (one = { labels, histogram: createHistogram(bounds) }))
+      one.histogram.observe(value)
+    },
+    read: () => all.values(),
+  }
+}
+
+/** The part of an upload that is counted, also in thin mode. */
+type CountedUpload = { readonly dagBytes: number }
+type ProviderAttempt = {
+  readonly provider: string
+  readonly isHeld: boolean
+  readonly ms: number
+  readonly class?: string
+}
+
+export interface UploadCounts {
+  /** Counts the outcome of an upload; returns the result of `work`. */
+  over<Answer>(work: () => Promise<Answer>, addedOf?: (answer: Answer) => readonly CountedUpload[]): Promise<Answer>
+  refused(error: unknown): void
+  attempt(attempt: ProviderAttempt): void
+  readonly outcomes: () => Iterable<Sample>
+  readonly files: () => number
+  readonly bytes: () => number
+  readonly attempts: () => Iterable<Sample>
+  readonly took: Histograms<{ readonly provider: string }>
+}
+
+export function createUploadCounts(): UploadCounts {
+  const outcomes = createTally()
+  const attempts = createTally()
+  const took = createHistograms<{ readonly provider: string }>()
+  let files = 0
+  let bytes = 0
+
+  const refused = (error: unknown) => outcomes.add(1, { outcome: isFailure(error) ? error.kind : 'internal' })
+
+  return {
+    async over(work, addedOf) {
+      try {
+        const answer = await work()
+        outcomes.add(1, { outcome: 'accepted' })
+        for (const { dagBytes } of addedOf?.(answer) ?? []) {
+          files++
+          bytes += dagBytes
+        }
+        return answer
+      } catch (error) {
+        refused(error)
+        throw error
+      }
+    },
+    refused,
+    attempt({ provider, isHeld, ms, class: kind = 'transient' }) {
+      attempts.add(1, { provider, outcome: isHeld ? 'pinned' : kind })
+      took.observe({ provider }, ms / 1000)
+    },
+    outcomes: outcomes.read,
+    files: () => files,
+    bytes: () => bytes,
+    attempts: attempts.read,
+    took,
   }
 }

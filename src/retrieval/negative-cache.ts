@@ -7,7 +7,7 @@ import { blockKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import { cancelled, Failure, isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import type { Attempt } from '../observe/account.ts'
+import type { Attempt } from '../observe/request-record.ts'
 import type { Attempts } from './upstreams/attempts.ts'
 
 /** A Failure without its cause and its stack. */

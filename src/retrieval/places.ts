@@ -4,7 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { type Block, blockKey, codec, isIdentity } from '../core/cid.ts'
 import { eachLinkInTurns } from '../ipld/block-links.ts'
-import type { Place, Placed, PlacedBlock } from '../observe/placed.ts'
+import type { Place, Placed, PlacedBlock } from '../observe/block-locations.ts'
 
 const atOnce = 8
 

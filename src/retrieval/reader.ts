@@ -7,7 +7,7 @@ import { type Clock, orAborted, type Soon, withDeadline } from '../core/clock.ts
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import { cancelled, type Failure, isFailure } from '../core/failure.ts'
 import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
-import type { Account } from '../observe/account.ts'
+import type { Account } from '../observe/request-record.ts'
 import type { BlockFlight, BlockReader } from './flight/block-flight.ts'
 import type { DagFlight, DagReader } from './flight/dag-flight.ts'
 import { pathOf, sameBytes } from './flight/want.ts'

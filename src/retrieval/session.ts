@@ -4,7 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../backends/upstreams/contract.ts'
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
-import type { Account } from '../observe/account.ts'
+import type { Account } from '../observe/request-record.ts'
 import type { Guard, Policy } from './policy.ts'
 
 export type { DagWant } from '../../backends/upstreams/contract.ts'

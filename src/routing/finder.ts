@@ -6,7 +6,7 @@ import { blockKey } from '../core/cid.ts'
 import { type Backoff, type Clock, createBackoff, onceLate, repeatCheck } from '../core/clock.ts'
 import { cancelled, Failure, isFailure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import type { Attempt } from '../observe/account.ts'
+import type { Attempt } from '../observe/request-record.ts'
 import { type PeerRecord, readPeers } from './answer.ts'
 import { type AddressRules, gatewayAddress } from './gateway-address.ts'
 

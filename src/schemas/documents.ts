@@ -1,6 +1,6 @@
 // The documents of the first users, as JSON Schema: they are checked on request and published in openapi.json.
 
-import { parseRoot } from '../content/path.ts'
+import { parseRoot } from '../content/resolve.ts'
 
 export type JsonSchema = Readonly<Record<string, unknown>>
 

@@ -1,13 +1,15 @@
 // Limits connections in total and per client, below the file descriptors of this process: otherwise
 // idle ones could use them all, and no file could be opened. At a limit the longest idle connection
 // is closed; if none is idle, the new one is refused. A newly accepted connection is not idle,
-// because its first request is on the way.
+// because its first request is on the way. Pauses connections of clients that ignore `Retry-After`.
 import { randomUUID } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import type { Socket } from 'node:net'
+import type { Config } from '../config/load.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
-import { problemText } from './problem-text.ts'
-import { createThrottle, type Throttle } from './throttle.ts'
+import type { Log } from '../core/log.ts'
+import { clientOf, createForwarded } from '../http/wire/client.ts'
+import { problemText } from './http-server.ts'
 
 /** A client's connection. */
 export interface Admitted {
@@ -215,5 +217,103 @@ export function descriptorsLeft(): number {
     return most === undefined ? Number.POSITIVE_INFINITY : Number(most) - readdirSync('/proc/self/fd').length
   } catch {
     return Number.POSITIVE_INFINITY
+  }
+}
+
+export function connectionLimits({ limits, trustedProxies }: Config, descriptors: number): ConnectionLimits {
+  const most = connectionsWithin(limits.maxConnections, descriptors)
+  const { maxConnectionsPerClient: connectionsPerClient } = limits
+  const forwarded = createForwarded(trustedProxies)
+  return {
+    most,
+    perClient: connectionsPerClient === 'auto' ? Math.max(1, Math.floor(most / 2)) : connectionsPerClient,
+    // An empty address means a unix socket, shared by the proxy's clients, or a closed socket.
+    clientOf: (address) => (address === '' || forwarded.isProxy(address) ? undefined : clientOf(address)),
+  }
+}
+
+const tellFullEveryMs = 60_000
+
+/** Logs that the limit is reached, rate-limited. */
+export function createTellFull(log: Log, clock: Clock): (connections: Connections) => void {
+  let toldAt = Number.NEGATIVE_INFINITY
+  return ({ size: open, ended, refused }) => {
+    if (clock.monotonic() - toldAt < tellFullEveryMs) return
+    toldAt = clock.monotonic()
+    log('warn', 'connections.full', { open, ended, refused })
+  }
+}
+
+export interface Throttle {
+  /** The response to the `ordinal`th request of this connection had a Retry-After. */
+  refused(throttled: Throttled, ordinal: number): void
+  /** Its response was sent, and the connection goes on. */
+  answered(throttled: Throttled): void
+  /** The number of pauses. */
+  readonly held: number
+}
+
+/** A connection; `refusals` belongs to `Throttle`. */
+export interface Throttled {
+  refusals: Refusals | undefined
+  /** Pauses reading until `release` is called. */
+  hold(): void
+  release(): void
+}
+
+/** Consecutive refusals. `at`: the time of the last one, or of the last resumption. */
+export type Refusals = { count: number; at: number; ordinal: number }
+
+/** A page sends a few requests at once. */
+const free = 2
+const firstMs = 100
+/** `Retry-After` is at least one second. */
+const maxMs = 1000
+/** Jitter, so that clients refused together do not return together. */
+const jitter = 0.25
+/** The maximum resumed per event-loop iteration, which handles them all before other events. */
+const maxInOneTurn = 32
+
+export function createThrottle({
+  clock,
+  random = Math.random,
+}: {
+  readonly clock: Pick<Clock, 'after' | 'monotonic'>
+  readonly random?: () => number
+}): Throttle {
+  let over: Throttled[] = []
+  let held = 0
+
+  function readAgain(): void {
+    const now = over.slice(0, maxInOneTurn)
+    over = over.slice(maxInOneTurn)
+    if (over.length > 0) setImmediate(readAgain)
+    for (const one of now) {
+      if (one.refusals) one.refusals.at = clock.monotonic()
+      one.release()
+    }
+  }
+
+  return {
+    refused(throttled, ordinal) {
+      const at = clock.monotonic()
+      const before = throttled.refusals
+      const isInARow = before && at - before.at <= maxMs && ordinal <= before.ordinal + 1
+      throttled.refusals = { count: isInARow ? before.count + 1 : 1, at, ordinal }
+    },
+    answered(throttled) {
+      const { count = 0 } = throttled.refusals ?? {}
+      if (count <= free) return
+      held++
+      throttled.hold()
+      const ms = Math.min(maxMs, firstMs * 2 ** (count - free - 1)) * (1 + jitter * (2 * random() - 1))
+      clock.after(ms, () => {
+        if (over.length === 0) setImmediate(readAgain)
+        over.push(throttled)
+      })
+    },
+    get held() {
+      return held
+    },
   }
 }

@@ -1,12 +1,21 @@
 // The `node:http` server behind the front, with limits for a public address, and readable responses
 // to malformed HTTP.
 import { randomUUID } from 'node:crypto'
-import { createServer, type IncomingMessage, type RequestListener, type Server, type ServerResponse } from 'node:http'
+import {
+  createServer,
+  type IncomingMessage,
+  type RequestListener,
+  type Server,
+  type ServerResponse,
+  STATUS_CODES,
+} from 'node:http'
 import type { Socket } from 'node:net'
 import type { Duplex } from 'node:stream'
+import type { FailureKind } from '../core/failure.ts'
+import { requestIdHeader } from '../http/wire/client.ts'
+import { corsHeaders } from '../http/wire/cors.ts'
 import { requestIdOf } from '../http/wire/exchange.ts'
-import type { ParserRefusal } from '../http/wire/refusal.ts'
-import { problemText } from './problem-text.ts'
+import type { ParserRefusal } from '../http/wire/request.ts'
 
 const headerCheckMs = 1000
 const headerBytes = 16 * 1024
@@ -122,4 +131,33 @@ export function endSoon(socket: Duplex): void {
 function isHere(host: string, { localAddress = '', localPort }: Socket): boolean {
   const address = localAddress.replace(/^::ffff:/, '')
   return host === `${address.includes(':') ? `[${address}]` : address}:${localPort}`
+}
+
+type Said = { readonly kind: FailureKind; readonly detail: string; readonly requestId: string }
+
+export function problemText(
+  status: number,
+  { kind, detail, requestId }: Said,
+  more: readonly (readonly [string, string])[] = [],
+): string {
+  const body = JSON.stringify({
+    type: `urn:problem-type:cidgate:${kind}`,
+    title: STATUS_CODES[status],
+    status,
+    detail,
+    message: detail,
+    requestId,
+  })
+  const headers: readonly (readonly [string, string])[] = [
+    ...corsHeaders,
+    ['Content-Type', 'application/problem+json'],
+    ['Content-Length', String(Buffer.byteLength(body))],
+    ['Cache-Control', 'no-store'],
+    [requestIdHeader, requestId],
+    ['X-Content-Type-Options', 'nosniff'],
+    ['Connection', 'close'],
+    ...more,
+  ]
+  const lines = headers.map(([name, value]) => `${name}: ${value}\r\n`).join('')
+  return `HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n${lines}\r\n${body}`
 }

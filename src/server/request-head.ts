@@ -1,7 +1,7 @@
 // A strict parser for the common form of requests. It never rejects: everything outside its grammar
 // is left to `node:http`.
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
-import type { RequestHead } from '../http/wire/request-head.ts'
+import type { RequestHead } from '../http/wire/request.ts'
 
 /** The header fields of a request. A client on a kept connection sends the same ones repeatedly. */
 export type Fields = {

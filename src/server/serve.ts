@@ -2,7 +2,7 @@
 // open the sockets, create the gateway, answer waiting requests; so a second process on the address
 // fails before it creates a gateway. Shutdown order: report it at /readyz, wait for load balancers,
 // stop accepting, answer open requests, close the gateway.
-import type { RequestListener } from 'node:http'
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { ConfigError } from '../config/complaints.ts'
 import type { Config } from '../config/load.ts'
 import { type Address, addressText, isSameAddress, isUnix } from '../config/values/address.ts'
@@ -10,15 +10,14 @@ import { type Clock, systemClock } from '../core/clock.ts'
 import { wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { processFolders } from '../data-folder/process.ts'
-import type { HotAnswers } from '../http/content/hot-answers.ts'
-import { createStarting } from '../http/starting.ts'
-import type { ParserRefusal } from '../http/wire/refusal.ts'
-import { noteConnections } from '../wiring/admin.ts'
-import { leftWith } from '../wiring/left.ts'
-import { connectionLimits, createTellFull } from './connection-limits.ts'
-import { createConnections, descriptorsLeft } from './connections.ts'
+import type { HotAnswers } from '../http/content/response-cache.ts'
+import { createStarting } from '../http/gateway-handlers.ts'
+import type { ParserRefusal } from '../http/wire/request.ts'
+import { noteConnections, noteReload } from '../wiring/admin.ts'
+import type { Kept } from '../wiring/component-registry.ts'
+import { leftWith } from '../wiring/orphaned-uploads.ts'
+import { connectionLimits, createConnections, createTellFull, descriptorsLeft } from './connections.ts'
 import { createFront, type Front } from './front.ts'
-import { createReload, type Replaceable } from './generations.ts'
 import type { Processes } from './team/processes.ts'
 import { type ListenerKind, listenOnUnix, makeWay, setMode } from './unix-socket.ts'
 
@@ -268,4 +267,113 @@ function where({ address: at }: Front): string {
   return typeof at === 'object' && at
     ? addressText({ host: at.address, port: at.port })
     : addressText({ path: String(at) })
+}
+
+export interface Replaceable {
+  readonly handler: RequestListener
+  readonly admin: RequestListener
+  /** Looks up its response cache. */
+  readonly hot?: HotAnswers['find']
+  serves(host: string): boolean
+  /** Records a request that the server refused itself. */
+  refused?(refusal: ParserRefusal): void
+  /** The parts that its successor takes over. */
+  readonly kept?: Kept
+  drain(): void
+  close(): Promise<void>
+}
+
+type Generation<Running> = { readonly running: Running; inFlight: number; onIdle: (() => void) | undefined }
+
+/** A property of a response: the generation that took its request. */
+const taken = Symbol('generation')
+
+export interface Reload<Running extends Replaceable> {
+  readonly current: Running
+  readonly handler: RequestListener
+  readonly admin: RequestListener
+  /**
+   * Creates the next gateway and switches to it. Returns false if creation failed and the old one
+   * stays. One at a time.
+   */
+  replace(make: () => Promise<Running>, graceMs: number): Promise<boolean>
+  /** Resolves when every request was answered, or after `graceMs`; then closes everything. */
+  close(graceMs: number): Promise<void>
+}
+
+export function createReload<Running extends Replaceable>(first: Running, log: Log): Reload<Running> {
+  type Taken = ServerResponse & { [taken]?: Generation<Running> | undefined }
+  let newest: Generation<Running> = { running: first, inFlight: 0, onIdle: undefined }
+  let turn: Promise<unknown> = Promise.resolve()
+  const retiring = new Set<Promise<void>>()
+
+  // Shared by all requests: a closure for each would cost a tenth of a fast-path response.
+  function leave(this: Taken): void {
+    const generation = this[taken]
+    if (!generation) return
+    this[taken] = undefined
+    generation.inFlight--
+    if (generation.inFlight === 0) generation.onIdle?.()
+  }
+
+  function serve(which: 'handler' | 'admin') {
+    return (request: IncomingMessage, response: Taken) => {
+      const generation = newest
+      generation.inFlight++
+      response[taken] = generation
+      response.on('close', leave)
+      generation.running[which](request, response)
+    }
+  }
+
+  async function retire(generation: Generation<Running>, graceMs: number): Promise<void> {
+    if (generation.inFlight > 0) {
+      const idle = Promise.withResolvers<void>()
+      const timer = setTimeout(idle.resolve, graceMs)
+      generation.onIdle = idle.resolve
+      await idle.promise
+      clearTimeout(timer)
+    }
+    try {
+      await generation.running.close()
+    } catch (error) {
+      log('error', 'gateway.close-failed', { error: String(error) })
+    }
+  }
+
+  async function replaceNow(make: () => Promise<Running>, graceMs: number): Promise<boolean> {
+    try {
+      const running = await make()
+      const old = newest
+      newest = { running, inFlight: 0, onIdle: undefined }
+      const retired = retire(old, graceMs)
+      retiring.add(retired)
+      void retired.finally(() => retiring.delete(retired))
+      if (running.kept) noteReload(running.kept, true)
+      log('info', 'config.reloaded')
+      return true
+    } catch (error) {
+      if (newest.running.kept) noteReload(newest.running.kept, false)
+      const lines = error instanceof ConfigError ? error.message.split('\n') : [String(error)]
+      for (const line of lines) log('error', 'config.refused', { why: line })
+      return false
+    }
+  }
+
+  return {
+    get current() {
+      return newest.running
+    },
+    handler: serve('handler'),
+    admin: serve('admin'),
+    replace(make, graceMs) {
+      const replaced = turn.then(() => replaceNow(make, graceMs))
+      turn = replaced
+      return replaced
+    },
+    async close(graceMs) {
+      await turn
+      await Promise.all([retire(newest, graceMs), ...retiring])
+    },
+  }
 }

@@ -1,5 +1,5 @@
-// Messages between the owner of the data folder and a worker: notifications, and requests with a
-// timeout.
+// Messages between the owner of the data folder and a worker: notifications, requests with a
+// timeout, and heartbeats.
 import type { Clock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 
@@ -87,3 +87,22 @@ export function createChannel(line: Line, clock: Clock): Channel {
 }
 
 const gone = (): Failure => new Failure('upstream-error', 'the other process is gone', { source: 'ours' })
+
+const everyMs = 1000
+const mostMissed = 10
+
+/** Calls `silent` each second while the other process is silent. Returns a function that stops. */
+export function createPulse(channel: Channel, clock: Clock, silent: () => void): () => void {
+  let missed = 0
+  let cancel = () => {}
+  channel.on('alive', () => {
+    missed = 0
+  })
+  function beat(): void {
+    channel.tell('alive')
+    cancel = clock.after(everyMs, beat)
+    if (++missed > mostMissed) silent()
+  }
+  beat()
+  return () => cancel()
+}

@@ -3,9 +3,7 @@
 // forward everything else to it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Budget } from '../core/counting/budget.ts'
-import type { Arrivals } from './shared/arrivals.ts'
-import type { Crowd } from './shared/crowd.ts'
-import type { UnderWay } from './shared/under-way.ts'
+import type { Arrivals, Crowd, UnderWay } from './slot-file.ts'
 
 export type Totals = ReadonlyMap<string, number>
 

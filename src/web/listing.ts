@@ -1,7 +1,7 @@
 // A directory as a page. Up to a bound it is sorted, directories first and numbers by value; a larger one is streamed
 // in stored order, with nothing kept.
 import { CID } from 'multiformats/cid'
-import type { DirectoryEntry } from '../content/entity.ts'
+import type { DirectoryEntry } from '../content/resolve.ts'
 import { spell } from '../core/cid.ts'
 import { typeByName } from './media-types.ts'
 import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'

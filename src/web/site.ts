@@ -1,10 +1,8 @@
 // Resolves a path as browsers expect of a site: index.html for a directory, and the site's `_redirects` for a missing
 // path. `_redirects` apply only on the site's own origin, and are read only when the path is proved to be absent.
 import type { CID } from 'multiformats/cid'
-import type { ContentPath, Resolution } from '../content/entity.ts'
 import { readSmall } from '../content/file.ts'
-import { parsePath } from '../content/path.ts'
-import { type ResolveOptions, resolve } from '../content/resolve.ts'
+import { type ContentPath, parsePath, type Resolution, type ResolveOptions, resolve } from '../content/resolve.ts'
 import { type Failure, isFailure } from '../core/failure.ts'
 import type { Session } from '../retrieval/session.ts'
 import {

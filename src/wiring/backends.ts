@@ -12,7 +12,7 @@ import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
 import { blocksBelow } from '../ipld/block-links.ts'
 import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/upstreams/upstream-health.ts'
-import type { Whole } from './whole.ts'
+import type { Whole } from './wiring-context.ts'
 
 export { isInside, openIndexer, openRouter, type RouterClient }
 

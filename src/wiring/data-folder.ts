@@ -5,7 +5,7 @@ import { openDataFolder } from '../data-folder/folder.ts'
 import type { DataFolder } from '../data-folder/folders.ts'
 import { joinStore } from '../store/open.ts'
 import type { Store } from '../store/store.ts'
-import type { Whole } from './whole.ts'
+import type { Whole } from './wiring-context.ts'
 
 export type OwnFolder = { readonly folder: DataFolder; readonly store: Store }
 

@@ -3,10 +3,9 @@ import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { ConfigError } from '../config/complaints.ts'
 import { Failure } from '../core/failure.ts'
-import { loadDenylists } from '../deny/load.ts'
-import { type DenylistsWithTakedowns, openTakedowns, withTakedowns } from '../deny/takedowns.ts'
+import { type DenylistsWithTakedowns, loadDenylists, openTakedowns, withTakedowns } from '../deny/load.ts'
 import type { ResponseCache } from '../http/content/response-cache.ts'
-import type { Whole } from './whole.ts'
+import type { Whole } from './wiring-context.ts'
 
 export type Denials = {
   readonly lists: DenylistsWithTakedowns

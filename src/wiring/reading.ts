@@ -10,14 +10,14 @@ import { createNegativeCache } from '../retrieval/negative-cache.ts'
 import { createRetrieval } from '../retrieval/retrieval.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import type { TierStack } from '../retrieval/tiers/tier-stack.ts'
-import { createPool, type Pool } from '../retrieval/upstreams/pool.ts'
+import { createPool, type Member, type Pool } from '../retrieval/upstreams/pool.ts'
 import { startProbes } from '../retrieval/upstreams/probes.ts'
+import { createFinder, type Finder } from '../routing/finder.ts'
 import type { StoreReader } from '../store/store.ts'
 import { isWorker } from '../team/team.ts'
-import type { WiredUpstream } from './backends.ts'
+import { isInside, joinFound, openRouter, type RouterClient, type WiredUpstream } from './backends.ts'
 import { type Denials, wireDenials } from './denials.ts'
-import { type Finding, takeFinding } from './finding.ts'
-import type { Whole } from './whole.ts'
+import type { Whole } from './wiring-context.ts'
 
 /** The storage of IPNS records; a worker has its owner write them. */
 export type RecordPlace = {
@@ -196,3 +196,42 @@ function takeHot({ config, lease }: Whole): ResponseCache {
     (hot) => hots.delete(hot),
   )
 }
+
+export type Finding = { readonly finder: Finder<Member>; readonly routers: readonly RouterClient[] }
+
+/** Undefined if no router is configured. */
+export function takeFinding(whole: Whole, upstreams: readonly WiredUpstream[]): Finding | undefined {
+  const { config, clock, log, lease, trace } = whole
+  const { routers: entries, userAgent, timeout: deadline, probeEvery, upstreams: configured } = config.retrieval
+  if (entries.length === 0) return undefined
+  const asked = new Set(configured.flatMap(({ options }) => originOf((options as { url?: string }).url)))
+  for (const origin of originOf(config.public)) asked.add(origin)
+  return lease.take(
+    'finding',
+    [entries, userAgent, deadline, probeEvery, [...asked], upstreams],
+    () => {
+      const routers = entries.map((entry) => openRouter(entry, { userAgent, clock, trace }))
+      const mayBePrivate = new Map(routers.map(({ name }, index) => [name, entries[index]?.allowPrivate === true]))
+      const finder = createFinder<Member>({
+        routers: routers.map(({ name, providers }, index) => {
+          const { timeout, allowPrivate, allowHttp, ports } = entries[index] as (typeof entries)[number]
+          return { name, providers, timeoutMs: timeout, rules: { allowPrivate, allowHttp, ports, isInside } }
+        }),
+        join: (origin, router) => joinFound(whole, origin, { router, allowPrivate: mayBePrivate.get(router) === true }),
+        leave: ({ upstream }) => upstream.close(),
+        isKnown: (origin) => asked.has(origin),
+        probeMs: probeEvery,
+        clock,
+        log,
+      })
+      return { finder, routers }
+    },
+    async ({ finder, routers }) => {
+      await finder.close()
+      await Promise.all(routers.map((router) => router.close()))
+    },
+  )
+}
+
+const originOf = (url: string | undefined): readonly string[] =>
+  url !== undefined && URL.canParse(url) ? [new URL(url).origin] : []

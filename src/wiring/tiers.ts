@@ -8,8 +8,8 @@ import { type GuardedTier, guarded } from '../retrieval/tiers/guarded-tier.ts'
 import { createTierStack, Layer, type TierStack } from '../retrieval/tiers/tier-stack.ts'
 import { createPinsTier, verified } from '../retrieval/tiers/verified-tier.ts'
 import type { StoreReader } from '../store/store.ts'
-import type { Lease } from './kept.ts'
-import type { Whole } from './whole.ts'
+import type { Lease } from './component-registry.ts'
+import type { Whole } from './wiring-context.ts'
 
 export type Tiers = {
   readonly stack: TierStack

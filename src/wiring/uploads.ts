@@ -6,19 +6,21 @@ import type { Provider } from '../../backends/pinning/contract.ts'
 import type { QuotaState } from '../admin/metrics/uploads.ts'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
-import { wordsOf } from '../core/failure.ts'
+import { blockKey } from '../core/cid.ts'
+import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { DataFolder } from '../data-folder/folders.ts'
 import { createAddRoute, type Route } from '../http/add/add.ts'
 import { type AdminAdd, createAdminAdd } from '../http/add/admin-add.ts'
-import { mayUpload } from '../http/add/this-machine.ts'
-import { createTokens } from '../http/add/tokens.ts'
+import { createTokens, mayUpload } from '../http/add/upload-auth.ts'
 import { createKuboRoute } from '../http/kubo/rpc.ts'
-import { createOpenApiRoute } from '../http/openapi/route.ts'
-import type { Respond } from '../http/wire/respond.ts'
-import { createUploadCounts, type UploadCounts } from '../observe/uploads.ts'
+import { createOpenApiRoute } from '../http/openapi/page.ts'
+import type { Respond } from '../http/wire/problem.ts'
+import { createUploadCounts, type UploadCounts } from '../observe/requests.ts'
+import type { Retrieval } from '../retrieval/session.ts'
 import type { SchemaChecks } from '../schemas/checks.ts'
 import type { Store } from '../store/store.ts'
+import { isOwner } from '../team/team.ts'
 import type { Everywhere } from '../upload/fill-tiers.ts'
 import type { ReceiveLimits } from '../upload/intake/receive.ts'
 import { createQuotaBook } from '../upload/quota/book.ts'
@@ -28,12 +30,10 @@ import { shareBook } from '../upload/quota/shared-book.ts'
 import type { Target } from '../upload/thin/forward.ts'
 import { createThrough, type Through } from '../upload/thin/thin.ts'
 import { type AddOptions, createUploads, type Uploads } from '../upload/uploads.ts'
-import { takeEverywhere } from './everywhere.ts'
-import type { Public } from './public/public.ts'
+import { type Public, takeTelling } from './public.ts'
 import type { ReadSide } from './reading.ts'
 import { schemasOf } from './schemas.ts'
-import { takeTelling } from './telling.ts'
-import type { Whole } from './whole.ts'
+import type { Whole } from './wiring-context.ts'
 
 export type WriteSide = {
   readonly counts: UploadCounts
@@ -286,4 +286,48 @@ function takeThrough({ config, clock, lease, trace }: Whole, target: Target, { e
       }),
     (through) => through.close(),
   )
+}
+
+/**
+ * Covers all tiers and memories of this process, including those of a gateway created during the
+ * upload or about to end: an upload acknowledged by one must be readable from the others at once.
+ */
+export function takeEverywhere({ lease, team }: Whole, retrieval: Retrieval): Everywhere {
+  const all = lease.take('every retrieval', [], () => ({ now: new Set<Retrieval>(), joined: 0 }))
+  lease.take(
+    'retrieval that is written to',
+    [retrieval],
+    () => {
+      all.now.add(retrieval)
+      all.joined++
+      return { retrieval }
+    },
+    () => all.now.delete(retrieval),
+  )
+  // Sibling processes ask this one for the block, even before the upload is acknowledged.
+  const tell = (cid: CID): void => {
+    if (isOwner(team)) team.arrivals.note(blockKey(cid))
+  }
+  return lease.take('everywhere', [team], () => ({
+    get joined() {
+      return all.joined
+    },
+    async store(cid, bytes, signal) {
+      tell(cid)
+      const lacking = await Promise.all([...all.now].map((one) => one.store(cid, bytes, signal)))
+      return [...new Set(lacking.flat())]
+    },
+    get sharedTiers() {
+      return [...new Set([...all.now].flatMap((one) => one.sharedTiers))]
+    },
+    async bring(tier, cid, bytes, signal) {
+      const having = [...all.now].filter((one) => one.sharedTiers.includes(tier))
+      if (having.length === 0) throw new Failure('unavailable', `there is no shared tier ${tier}`, { source: 'tier' })
+      await Promise.all(having.map((one) => one.bring(tier, cid, bytes, signal)))
+    },
+    forget(cid) {
+      tell(cid)
+      for (const one of all.now) one.forget(cid)
+    },
+  }))
 }

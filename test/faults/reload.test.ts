@@ -9,8 +9,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { parseConfig } from '../../src/config/load.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
-import type { Replaceable } from '../../src/server/generations.ts'
-import { type Serving, serve } from '../../src/server/serve.ts'
+import { type Replaceable, type Serving, serve } from '../../src/server/serve.ts'
 
 const configOf = (more: object = {}) =>
   parseConfig({ listen: '127.0.0.1:0', admin: '127.0.0.1:0', retrieval: { upstreams: [] }, ...more })

@@ -8,7 +8,7 @@ import { gunzipSync } from 'node:zlib'
 import { UnixFS } from 'ipfs-unixfs'
 import { CID } from 'multiformats/cid'
 import { sha256 } from 'multiformats/hashes/sha2'
-import { gzipped } from '../../src/http/kubo/gzipped.ts'
+import { gzipped } from '../../src/http/kubo/read.ts'
 import { addCbor, addFile, addNode, addSymlink, type BlockMap, noise, text } from '../support/fixtures.ts'
 import { type KuboDoor, startKuboDoor } from '../support/kubo-door.ts'
 

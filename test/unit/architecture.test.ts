@@ -58,7 +58,7 @@ const mayImport: Readonly<Record<string, readonly string[]>> = {
   admin: ['names', 'observe', 'retrieval', 'store', 'upload', 'web'],
   team: ['http'],
   wiring: [
-    ...['admin', 'announce', 'config', 'data-folder', 'deny', 'http', 'ipld', 'names', 'observe'],
+    ...['admin', 'announce', 'config', 'content', 'data-folder', 'deny', 'http', 'ipld', 'names', 'observe'],
     ...['retrieval', 'routing', 'schemas', 'store', 'team', 'upload'],
   ],
   library: [

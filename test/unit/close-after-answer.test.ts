@@ -5,7 +5,7 @@ import { createServer, type Server } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
 import { afterEach, describe, it } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
-import { closeAfter, type LingerLimits, lingerAfter } from '../../src/http/wire/close-after-answer.ts'
+import { closeAfter, type LingerLimits, lingerAfter } from '../../src/http/wire/write.ts'
 import { openFront } from '../support/front.ts'
 
 const patient: LingerLimits = { mostBytes: 1e9, fullMs: 60_000, quietMs: 60_000, mostMs: 60_000 }

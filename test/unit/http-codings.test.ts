@@ -4,11 +4,17 @@ import { describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib'
 import fc from 'fast-check'
-import { acceptedOf, createAcceptEncodings, plainOnly } from '../../src/http/codings/accept-encoding.ts'
-import { type Coding, codedHeaders, codedTag } from '../../src/http/codings/codings.ts'
-import { isCompressible } from '../../src/http/codings/compressible.ts'
-import { createCompression } from '../../src/http/codings/compression.ts'
-import { tagOfCopy } from '../../src/http/content/conditional.ts'
+import {
+  acceptedOf,
+  type Coding,
+  codedHeaders,
+  codedTag,
+  createAcceptEncodings,
+  createCompression,
+  isCompressible,
+  plainOnly,
+} from '../../src/http/compression.ts'
+import { tagOfCopy } from '../../src/http/content/negotiate.ts'
 import { createResponseCache } from '../../src/http/content/response-cache.ts'
 import { anyText } from '../support/any-text.ts'
 import { noise, text } from '../support/fixtures.ts'

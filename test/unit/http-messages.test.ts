@@ -5,13 +5,17 @@ import { describe, test } from 'node:test'
 import fc from 'fast-check'
 import { Failure } from '../../src/core/failure.ts'
 import { createHostCheck, isHost } from '../../src/core/wire/http.ts'
-import { matches, rangeApplies } from '../../src/http/content/conditional.ts'
-import { contentHeaders, disposition } from '../../src/http/content/headers.ts'
-import { createAccepts, negotiate } from '../../src/http/content/negotiate.ts'
-import { parseRange, rangeHint } from '../../src/http/content/range.ts'
-import { cacheStatus } from '../../src/http/wire/cache-status.ts'
-import { readTarget } from '../../src/http/wire/request-target.ts'
-import { createAccount } from '../../src/observe/account.ts'
+import { contentHeaders, disposition } from '../../src/http/content/deliver.ts'
+import {
+  createAccepts,
+  matches,
+  negotiate,
+  parseRange,
+  rangeApplies,
+  rangeHint,
+} from '../../src/http/content/negotiate.ts'
+import { readTarget } from '../../src/http/wire/request.ts'
+import { cacheStatus, createAccount } from '../../src/observe/request-record.ts'
 import { anyText } from '../support/any-text.ts'
 import { runs } from '../support/property.ts'
 

@@ -5,8 +5,8 @@ import type { AddressInfo } from 'node:net'
 import { after, before, describe, test } from 'node:test'
 import { Failure, type FailureKind, type FailureOptions, failureKinds } from '../../src/core/failure.ts'
 import { asFailure, type ProblemContext, sendProblem, statusOf, table } from '../../src/http/wire/problem.ts'
-import { HttpRefusal } from '../../src/http/wire/refusal.ts'
-import { createAccount } from '../../src/observe/account.ts'
+import { HttpRefusal } from '../../src/http/wire/request.ts'
+import { createAccount } from '../../src/observe/request-record.ts'
 
 let next: { failure: Failure; context: ProblemContext }
 const server = createServer((_request, response) => sendProblem(response, next.failure, next.context))

@@ -7,9 +7,15 @@ import { text } from 'node:stream/consumers'
 import { afterEach, describe, test } from 'node:test'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
-import { createUnread, type Unread } from '../../src/http/unread.ts'
-import { closeAfter } from '../../src/http/wire/close-after-answer.ts'
-import { cutWhenStalled, endWith, reset, writeAll } from '../../src/http/wire/write.ts'
+import {
+  closeAfter,
+  createUnread,
+  cutWhenStalled,
+  endWith,
+  reset,
+  type Unread,
+  writeAll,
+} from '../../src/http/wire/write.ts'
 import type { FrontOptions } from '../../src/server/front.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { type OpenFront, openFront } from '../support/front.ts'

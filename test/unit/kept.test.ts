@@ -1,7 +1,7 @@
 // What goes over from one gateway to the next, and when it is closed.
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
-import { createKept } from '../../src/wiring/kept.ts'
+import { createKept } from '../../src/wiring/component-registry.ts'
 
 type Part = { readonly id: number }
 

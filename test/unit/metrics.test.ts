@@ -2,11 +2,10 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
 import { monitoring } from '../../scripts/monitoring.ts'
-import { createHistograms, quantileOf } from '../../src/observe/histogram.ts'
 import { createHistory } from '../../src/observe/history.ts'
 import { createMetrics } from '../../src/observe/metrics.ts'
 import { createRecentFailures, type FailedRequest } from '../../src/observe/recent-failures.ts'
-import { type Answered, createRequestCounts } from '../../src/observe/requests.ts'
+import { type Answered, createHistograms, createRequestCounts, quantileOf } from '../../src/observe/requests.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 test('readings → text format with escaped labels', async () => {

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { createLookups, type LookupContext, type LookupOptions, type LookupResult } from '../../src/names/lookups.ts'
-import { createAccount } from '../../src/observe/account.ts'
+import { createAccount } from '../../src/observe/request-record.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const missing = new Failure('not-found', 'nobody has it', { source: 'upstream' })

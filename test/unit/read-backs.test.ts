@@ -8,8 +8,8 @@ import { silentLog } from '../../src/core/log.ts'
 import { createTrace } from '../../src/core/wire/trace.ts'
 import { processFolders } from '../../src/data-folder/process.ts'
 import { wireBackends } from '../../src/wiring/backends.ts'
-import { createKept, type Lease } from '../../src/wiring/kept.ts'
-import { nothingOfItsOwn, takeTurns } from '../../src/wiring/whole.ts'
+import { createKept, type Lease } from '../../src/wiring/component-registry.ts'
+import { nothingOfItsOwn, takeTurns } from '../../src/wiring/wiring-context.ts'
 
 const leases: Lease[] = []
 afterEach(async () => {

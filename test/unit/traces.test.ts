@@ -4,8 +4,12 @@ import assert from 'node:assert/strict'
 import { after, afterEach, before, beforeEach, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { createTrace, type FinishedSpan } from '../../src/core/wire/trace.ts'
-import { createSpanExporter, type SpanExporter } from '../../src/observe/tracing/exporter.ts'
-import { createSampler, type SamplerName } from '../../src/observe/tracing/sampler.ts'
+import {
+  createSampler,
+  createSpanExporter,
+  type SamplerName,
+  type SpanExporter,
+} from '../../src/observe/tracing/exporter.ts'
 import { readTraceSettings } from '../../src/observe/tracing/settings.ts'
 import { type Collector, startCollector } from '../support/collector.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'

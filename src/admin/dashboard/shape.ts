@@ -2,9 +2,9 @@
 // programs read. Imports nothing that needs Node, so that the scripts of the page can be checked
 // against it. Times are milliseconds since the epoch.
 
-import type { Attempt } from '../../observe/account.ts'
-import type { Placed } from '../../observe/placed.ts'
+import type { Placed } from '../../observe/block-locations.ts'
 import type { FailedRequest } from '../../observe/recent-failures.ts'
+import type { Attempt } from '../../observe/request-record.ts'
 import type { ProviderState } from '../../upload/pins/told.ts'
 
 /** Milliseconds; undefined if nothing was measured. */

@@ -1,9 +1,9 @@
 // Builds the response of GET /status from the counters of the metrics, in words for operators.
 import type { Clock } from '../../core/clock.ts'
-import { type Histogram, quantileOf } from '../../observe/histogram.ts'
 import type { History } from '../../observe/history.ts'
 import type { Labels, Sample } from '../../observe/metrics.ts'
 import type { RecentFailures } from '../../observe/recent-failures.ts'
+import { type Histogram, quantileOf } from '../../observe/requests.ts'
 import type { UpstreamHealth } from '../../retrieval/upstreams/upstream-health.ts'
 import type { Waiting } from '../../store/store.ts'
 import type { HttpParts } from '../metrics/http.ts'

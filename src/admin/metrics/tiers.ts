@@ -1,7 +1,7 @@
 // Metrics of tiers.
 import type { TierUsage } from '../../../backends/tiers/contract.ts'
-import type { Histogram } from '../../observe/histogram.ts'
 import type { Reading, Sample } from '../../observe/metrics.ts'
+import type { Histogram } from '../../observe/requests.ts'
 import type { TierStats } from '../../retrieval/tiers/tier-stack.ts'
 
 export type TierParts = {

@@ -1,7 +1,7 @@
 // Metrics of uploads, of providers, and of deliveries to them.
 import type { Clock } from '../../core/clock.ts'
 import type { Reading } from '../../observe/metrics.ts'
-import type { UploadCounts } from '../../observe/uploads.ts'
+import type { UploadCounts } from '../../observe/requests.ts'
 import type { Waiting } from '../../store/store.ts'
 import type { PinCount } from '../../upload/pins/pins.ts'
 import type { WaitingUpload } from '../../upload/pins/told.ts'

@@ -1,8 +1,8 @@
 // Metrics of upstreams, and of searches and name lookups.
 
 import type { Names } from '../../names/names.ts'
-import type { Histogram } from '../../observe/histogram.ts'
 import { type Reading, type Sample, stateset } from '../../observe/metrics.ts'
+import type { Histogram } from '../../observe/requests.ts'
 import type { Retrieval } from '../../retrieval/session.ts'
 import { type UpstreamState, upstreamStates } from '../../retrieval/upstreams/upstream-health.ts'
 

@@ -7,7 +7,7 @@ import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
 import { declaredSize, type Node, startsOf, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { mostFileBytes } from '../file.ts'
-import { visitBelow, type Way } from '../way.ts'
+import { visitBelow, type Way } from '../resolve.ts'
 import { isShardLink, namesInShard } from './hamt.ts'
 import { between, type Children, createPending, madeOf } from './pending.ts'
 

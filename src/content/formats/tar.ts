@@ -1,15 +1,11 @@
 // application/x-tar: an entity and everything below it, named by its CID and packed while it is
 // read.
-
 import { Failure } from '../../core/failure.ts'
 import { wrongContent } from '../../ipld/unixfs.ts'
 import { type Session, withGet } from '../../retrieval/session.ts'
-import type { Entity } from '../entity.ts'
 import { mostFileBytes, readFile } from '../file.ts'
-import { symlinkTarget } from '../resolve.ts'
-import type { Way } from '../way.ts'
+import { type Entity, symlinkTarget, type Way } from '../resolve.ts'
 import { type Format, notAcceptable, refuseRemainder, weakTag } from './format.ts'
-import { paddingAfter, type TarMember, tarCut, tarEnd, tarHeader } from './tar-header.ts'
 import { type ArchiveMember, membersOf } from './tree.ts'
 
 const mediaType = 'application/x-tar'
@@ -110,4 +106,112 @@ async function plannedSize(session: Session, root: Entity, way: Way): Promise<nu
     if (error === notHere) return undefined
     throw error
   }
+}
+
+export type TarMember = {
+  readonly path: string
+  readonly type: 'file' | 'directory' | 'symlink'
+  readonly size: number
+  readonly mode: number
+  /** Seconds since the epoch. */
+  readonly mtime: number
+  /** The target of a symlink. */
+  readonly target?: string
+  /** Omits the slash after the path of a directory: Kubo's clients refuse it, others expect it. */
+  readonly isBare?: boolean
+}
+
+export const tarBlock = 512
+export const tarEnd = new Uint8Array(2 * tarBlock)
+export const paddingAfter = (size: number): number => (tarBlock - (size % tarBlock)) % tarBlock
+
+const largestOctal = 8 ** 11 - 1
+const flags = { file: '0', symlink: '2', directory: '5' } as const
+
+export function tarHeader(member: TarMember): Uint8Array {
+  const path = member.type === 'directory' && !member.isBare ? `${member.path}/` : member.path
+  const target = member.target ?? ''
+  const { size, mtime, mode } = member
+  const [name, prefix] = split(path) ?? [fallback(path), '']
+  const records = [
+    (split(path) === undefined || !isPlain(path)) && record('path', path),
+    (Buffer.byteLength(target) > 100 || !isPlain(target)) && record('linkpath', target),
+    size > largestOctal && record('size', String(size)),
+    isOctal(mtime) || record('mtime', String(mtime)),
+  ].filter((text) => text !== false && text !== true)
+  const main = ustar({
+    name: isPlain(name) ? name : fallback(name),
+    prefix: isPlain(prefix) ? prefix : '',
+    flag: flags[member.type],
+    target: fallback(target),
+    size: size > largestOctal ? 0 : size,
+    mtime: isOctal(mtime) ? mtime : 0,
+    mode,
+  })
+  if (records.length === 0) return main
+  const pax = Buffer.from(records.join(''))
+  return Buffer.concat([paxHeader(pax.length), pax, Buffer.alloc(paddingAfter(pax.length)), main])
+}
+
+const paxHeader = (size: number): Buffer =>
+  ustar({ name: 'PaxHeaders/member', prefix: '', flag: 'x', target: '', size, mtime: 0, mode: 0o644 })
+
+/**
+ * The end of a failed archive: an extended header without its records, so that every reader reports
+ * truncation and extracts nothing from it.
+ */
+export const tarCut = (): Uint8Array => paxHeader(tarBlock)
+
+const isOctal = (value: number): boolean => value >= 0 && value <= largestOctal
+const isPlain = (text: string): boolean => /^[\x20-\x7e]*$/.test(text)
+const fallback = (text: string): string => text.replace(/[^\x20-\x7e]/g, '_').slice(0, 100)
+
+/** Splits a path at a slash into name and prefix; undefined if it does not fit. */
+function split(path: string): [name: string, prefix: string] | undefined {
+  if (path.length <= 100) return [path, '']
+  const at = path.indexOf('/', path.length - 101)
+  const isGood = at > 0 && at <= 155 && at < path.length - 1
+  return isGood ? [path.slice(at + 1), path.slice(0, at)] : undefined
+}
+
+/** A pax record `<length> <key>=<value>\n`, where the length includes its own digits. */
+function record(key: string, value: string): string {
+  const rest = Buffer.byteLength(` ${key}=${value}\n`)
+  let length = rest
+  while (length !== rest + String(length).length) length = rest + String(length).length
+  return `${length} ${key}=${value}\n`
+}
+
+type Ustar = {
+  readonly name: string
+  readonly prefix: string
+  readonly flag: string
+  readonly target: string
+  readonly size: number
+  readonly mtime: number
+  readonly mode: number
+}
+
+function ustar({ name, prefix, flag, target, size, mtime, mode }: Ustar): Buffer {
+  const bytes = Buffer.alloc(tarBlock)
+  const octal = (value: number, at: number, digits: number) =>
+    bytes.write(value.toString(8).padStart(digits, '0'), at, 'latin1')
+  bytes.write(name, 0, 'latin1')
+  octal(mode, 100, 7)
+  octal(0, 108, 7)
+  octal(0, 116, 7)
+  octal(size, 124, 11)
+  octal(mtime, 136, 11)
+  bytes.write('        ', 148, 'latin1')
+  bytes.write(flag, 156, 'latin1')
+  bytes.write(target, 157, 'latin1')
+  bytes.write('ustar\x0000', 257, 'latin1')
+  bytes.write(prefix, 345, 'latin1')
+  octal(
+    bytes.reduce((sum, byte) => sum + byte, 0),
+    148,
+    6,
+  )
+  bytes[154] = 0
+  return bytes
 }

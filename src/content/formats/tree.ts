@@ -8,9 +8,7 @@ import type { DagWant, Session } from '../../retrieval/session.ts'
 import type { ShardLink } from '../dag/hamt.ts'
 import { createMemoryBound } from '../dag/pending.ts'
 import { linksOfDirectory } from '../directory.ts'
-import type { Entity } from '../entity.ts'
-import { entityOf } from '../resolve.ts'
-import { visitBelow, type Way } from '../way.ts'
+import { type Entity, entityOf, visitBelow, type Way } from '../resolve.ts'
 
 export type ArchiveMember = { readonly path: string; readonly entity: Entity }
 

@@ -1,26 +1,21 @@
 // POST /add. Checks the headers before reading a byte of the body; src/upload does the rest.
 
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import { randomBytes } from 'node:crypto'
+import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http'
 import { type Failure, isFailure } from '../../core/failure.ts'
 import type { SchemaChecks } from '../../schemas/checks.ts'
 import { malformed, tooLarge } from '../../upload/failures.ts'
-import { mostPartsOf } from '../../upload/intake/incoming.ts'
+import { mostPartsOf, type UploadKind } from '../../upload/intake/incoming.ts'
 import { boundaryOf } from '../../upload/intake/part-watch.ts'
 import { aroundBytes } from '../../upload/intake/receive.ts'
 import { type UploadDoor, type Uploader, withoutQuota } from '../../upload/quota/door.ts'
-import type { CostlyKind } from '../limits/client-budgets.ts'
-import { closeAfter, lingerAfter } from '../wire/close-after-answer.ts'
+import type { CostlyKind } from '../limits.ts'
 import { corsHeaders, preflight } from '../wire/cors.ts'
 import { noteToken, type RouteName } from '../wire/exchange.ts'
-import { HttpRefusal } from '../wire/refusal.ts'
-import type { RequestContext } from '../wire/request-context.ts'
-import { hasBody } from '../wire/request-target.ts'
-import type { Respond } from '../wire/respond.ts'
-import { cutWhenStalled } from '../wire/write.ts'
-import { createVia, type Via } from './cdn-loop.ts'
-import { type AddQuery, readAddQuery } from './query.ts'
-import { type Reach, refuseForeignPage, refuseStranger } from './this-machine.ts'
-import type { Tokens } from './tokens.ts'
+import type { Respond } from '../wire/problem.ts'
+import { HttpRefusal, hasBody, type RequestContext } from '../wire/request.ts'
+import { closeAfter, cutWhenStalled, lingerAfter } from '../wire/write.ts'
+import { type Reach, refuseForeignPage, refuseStranger, type Tokens } from './upload-auth.ts'
 
 export type AddDeps = {
   readonly uploads: Pick<UploadDoor, 'maxBytes' | 'kinds' | 'enter' | 'receive'>
@@ -149,3 +144,84 @@ function sendCids(response: ServerResponse, cids: readonly string[], stalledMs: 
   response.end(text)
   cutWhenStalled(response, stalledMs)
 }
+
+export type AddQuery = {
+  readonly kind: UploadKind
+  /** The name of the schema that each file is validated against. */
+  readonly schema: string | undefined
+  /** Computes the CIDs without storing anything. */
+  readonly isOnlyHashed: boolean
+  /** Of the pins. */
+  readonly name: string | undefined
+}
+
+/** As long as the Pinning Service API takes it. */
+const maxNameChars = 255
+
+/** The name of a pin; throws for one that no list can show. */
+export function pinName(given: string | null | undefined): string | undefined {
+  const name = given ?? ''
+  if (name.length > maxNameChars) throw malformed(`name is longer than ${maxNameChars} characters`)
+  if (/\p{Cc}/u.test(name) || !name.isWellFormed()) throw malformed('name has characters that cannot be shown')
+  return name === '' ? undefined : name
+}
+
+export function readAddQuery(
+  query: URLSearchParams,
+  known: { readonly schemas: readonly string[]; readonly kinds: readonly UploadKind[] },
+): AddQuery {
+  const kind = kindOf(query)
+  if (!known.kinds.includes(kind))
+    throw malformed(
+      'format=car is not supported in thin mode: this gateway passes on files and folders; bring the CAR to the service itself',
+    )
+  const schema = query.get('schema') ?? undefined
+  const isOnlyHashed = isOn(query, 'only-hash')
+  const name = pinName(query.get('name'))
+  if (schema === undefined) return { kind, schema, isOnlyHashed, name }
+  if (!known.schemas.includes(schema))
+    throw malformed(`unknown schema ${JSON.stringify(schema)}; known are ${known.schemas.join(', ')}`)
+  if (kind !== 'files') throw malformed('a schema is for documents: leave out schema, or wrap and format')
+  return { kind, schema, isOnlyHashed, name }
+}
+
+function kindOf(query: URLSearchParams): UploadKind {
+  const isWrapped = isOn(query, 'wrap')
+  const [format, ...more] = query.getAll('format')
+  if (format === undefined) return isWrapped ? 'directory' : 'files'
+  if (more.length > 0) throw malformed('format is given twice')
+  if (format !== 'car') throw malformed(`format=${format} is not supported: it is car, or left out for files`)
+  if (isWrapped) throw malformed('wrap is for files, and a CAR has its directories in itself: leave out wrap or format')
+  return 'cars'
+}
+
+function isOn(query: URLSearchParams, name: string): boolean {
+  const values = new Set(query.getAll(name))
+  if (values.size > 1) throw malformed(`${name} is given twice, with different values`)
+  const [value = 'false'] = values
+  if (['', 'true', '1'].includes(value)) return true
+  if (['false', '0'].includes(value)) return false
+  throw malformed(`${name}=${value} is not true or false`)
+}
+
+/** Returns the list to forward, with this gateway appended. Throws if it is in the list already. */
+export type Via = (headers: IncomingHttpHeaders) => string
+
+/**
+ * Each instance has its own name, because several instances that forward in a row are not a loop.
+ */
+export function createVia(self = `cidgate-${randomBytes(8).toString('hex')}`): Via {
+  return (headers) => {
+    const before = [headers['cdn-loop'] ?? []].flat().join(', ')
+    const names = before.split(',').map((one) => one.split(';')[0]?.trim())
+    if (names.includes(self)) throw loop()
+    return before === '' ? self : `${before}, ${self}`
+  }
+}
+
+const loop = (): Failure =>
+  new HttpRefusal(
+    'unsupported',
+    'upload loop (CDN-Loop): this upload was forwarded from here and came back; stop one of the gateways that forward to each other',
+    { source: 'client', status: 508 },
+  )

@@ -1,13 +1,12 @@
 // Uploads on the admin address, for the dashboard: the same route and intake as on the public
 // address, without its token and cross-origin check, because the admin address has stricter ones.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { Forwarded } from '../hosts/forwarded.ts'
+import { createRequestIds, type Forwarded, requestIdHeader } from '../wire/client.ts'
 import { corsHeaders } from '../wire/cors.ts'
 import type { Exchange } from '../wire/exchange.ts'
-import { readContext } from '../wire/request-context.ts'
-import { createRequestIds, requestIdHeader } from '../wire/request-id.ts'
+import { readContext } from '../wire/request.ts'
 import { type AddDeps, createAddRoute, type Next } from './add.ts'
-import { createTokens } from './tokens.ts'
+import { createTokens } from './upload-auth.ts'
 
 export type AdminAdd = {
   readonly mostBytes: number

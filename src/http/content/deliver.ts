@@ -1,28 +1,20 @@
 // Sends a response: its headers, the requested range, and the bytes at the client's pace.
-
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
-import type { Representation } from '../../content/representation.ts'
+import type { Representation } from '../../content/formats/format.ts'
+import { textOf } from '../../core/cid.ts'
 import type { Clock, Soon } from '../../core/clock.ts'
 import { oneOf } from '../../core/wire/http.ts'
-import type { Account } from '../../observe/account.ts'
+import { type Account, cacheStatus } from '../../observe/request-record.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { policyFor } from '../../web/sandbox.ts'
-import { type Coding, codedHeaders, codedTag } from '../codings/codings.ts'
-import type { AboutBody } from '../codings/compressible.ts'
-import type { Compression } from '../codings/compression.ts'
-import type { Unread } from '../unread.ts'
-import { cacheStatus } from '../wire/cache-status.ts'
+import { type AboutBody, type Coding, type Compression, codedHeaders, codedTag } from '../compression.ts'
+import type { ContentPlace } from '../hosts.ts'
 import { corsHeaders, corsRequests } from '../wire/cors.ts'
 import type { Mode } from '../wire/problem.ts'
-import { HttpRefusal } from '../wire/refusal.ts'
-import type { RequestContext } from '../wire/request-context.ts'
-import type { RequestTarget } from '../wire/request-target.ts'
-import { cutWhenStalled, endWith, notAsPromised, onceSent, writeAll } from '../wire/write.ts'
-import { rangeApplies } from './conditional.ts'
-import type { ContentPlace } from './content-place.ts'
-import { contentHeaders, disposition, headerSafe, programsOnly } from './headers.ts'
-import { parseRange, type Range } from './range.ts'
+import { HttpRefusal, type RequestContext, type RequestTarget } from '../wire/request.ts'
+import { cutWhenStalled, endWith, notAsPromised, onceSent, type Unread, writeAll } from '../wire/write.ts'
+import { parseRange, type Range, rangeApplies } from './negotiate.ts'
 import type { ReadyAnswer, ResponseCache } from './response-cache.ts'
 import type { Moved } from './web-body.ts'
 
@@ -375,4 +367,78 @@ function keepReady(
   const kept = headers.with(headers.indexOf('Cache-Status') + 1, 'cidgate; hit; detail=hot')
   const answer = { headers: kept, body: whole, isLent: release !== undefined, etag, isCompressible }
   return deps.hot.add(place.cacheKey, answer, epoch)
+}
+
+export const immutable = 'public, max-age=29030400, immutable'
+
+export type ContentHeaders = {
+  readonly etag: string
+  readonly type: string
+  readonly path: string
+  readonly roots: readonly (CID | string)[]
+  readonly cacheControl?: string
+  readonly acceptsRanges: boolean
+  readonly disposition?: string | undefined
+  /** The Content-Security-Policy; undefined means none. */
+  readonly policy: string | undefined
+  /** A site on its own origin, whose pages set their Referrer-Policy themselves. */
+  readonly own: boolean
+  /** The request headers that select the representation. */
+  readonly varies: readonly string[]
+}
+
+/** For responses made for programs: a browser that opens one runs and loads nothing. */
+export const programsOnly = "default-src 'none'; sandbox"
+
+/** A flat list of names and values, in the order they are written. */
+export function contentHeaders(content: ContentHeaders): string[] {
+  const headers = [
+    'Content-Type',
+    content.type,
+    'ETag',
+    content.etag,
+    'Cache-Control',
+    content.cacheControl ?? immutable,
+    'Accept-Ranges',
+    content.acceptsRanges ? 'bytes' : 'none',
+    'X-Ipfs-Path',
+    headerSafe(content.path),
+    'X-Content-Type-Options',
+    'nosniff',
+    'Cross-Origin-Resource-Policy',
+    'cross-origin',
+  ]
+  if (content.roots.length > 0) headers.push('X-Ipfs-Roots', content.roots.map(spelled).join(','))
+  if (!content.own) headers.push('Referrer-Policy', 'no-referrer')
+  if (content.policy !== undefined) headers.push('Content-Security-Policy', content.policy)
+  if (content.varies.length > 0) headers.push('Vary', content.varies.join(', '))
+  if (content.disposition !== undefined) headers.push('Content-Disposition', content.disposition)
+  for (const [name, value] of corsHeaders) headers.push(name, value)
+  return headers
+}
+
+const spelled = (root: CID | string): string => (typeof root === 'string' ? root : textOf(root))
+
+/** Encodes a path for a header: everything except printable ASCII is percent-encoded. */
+export function headerSafe(path: string): string {
+  return path.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
+}
+
+/**
+ * RFC 6266: an ASCII name for every client, and the exact one for clients that support RFC 8187.
+ * Never a path, never a second header.
+ */
+export function disposition(kind: 'inline' | 'attachment', filename: string | undefined): string {
+  const name = filename
+    ?.replace(/[\p{Cc}\p{Cf}]/gu, '')
+    .split(/[/\\]/)
+    .at(-1)
+    ?.slice(0, 255)
+  if (!name) return kind
+  const ascii = name.replace(/[^\x20-\x7e]/g, '_').replace(/["\\]/g, '_')
+  const exact = encodeURIComponent(name.toWellFormed()).replace(
+    /['()*]/g,
+    (char) => `%${char.charCodeAt(0).toString(16).toUpperCase()}`,
+  )
+  return `${kind}; filename="${ascii}"; filename*=UTF-8''${exact}`
 }

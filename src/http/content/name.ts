@@ -1,16 +1,15 @@
 // Requests under /ipns: resolves a name to content for as long as the record is valid, or sends the
 // signed record of a key.
 import { createHash } from 'node:crypto'
-import type { ContentPath } from '../../content/entity.ts'
-import { splitPath } from '../../content/path.ts'
-import type { Representation } from '../../content/representation.ts'
+import type { Representation } from '../../content/formats/format.ts'
+import { type ContentPath, splitPath } from '../../content/resolve.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { type LookupRequest, type Names, type ResolvedName, spellingOf } from '../../names/names.ts'
 import type { VisitNames } from '../../retrieval/policy.ts'
+import type { ContentPlace } from '../hosts.ts'
 import type { Mode } from '../wire/problem.ts'
-import type { RequestTarget } from '../wire/request-target.ts'
-import type { ContentPlace } from './content-place.ts'
+import type { RequestTarget } from '../wire/request.ts'
 import type { Negotiated } from './negotiate.ts'
 import type { Moved } from './web-body.ts'
 

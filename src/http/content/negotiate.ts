@@ -1,5 +1,8 @@
-// Content negotiation: `?format=` overrides Accept (IPIP-523); without either, the file itself.
+// What the headers and the query of a request select: the format (`?format=` overrides Accept,
+// IPIP-523), the range (RFC 9110 §14) and the copy that the client has (§13). Content of a CID never
+// changes, so a weak comparison suffices for If-None-Match; If-Range requires a strong one.
 import { Failure } from '../../core/failure.ts'
+import { type Accepted, codedTag } from '../compression.ts'
 
 export type FormatChoice = 'file' | 'raw' | 'car' | 'tar' | 'dag-json' | 'dag-cbor' | 'json' | 'cbor' | 'ipns-record'
 
@@ -33,7 +36,7 @@ export const formats: ReadonlySet<string> = new Set([
   'ipns-record',
 ])
 
-type Accepted = { readonly as: FormatChoice; readonly parameters: Readonly<Record<string, string>> }
+type AcceptedFormat = { readonly as: FormatChoice; readonly parameters: Readonly<Record<string, string>> }
 
 export function negotiate(query: URLSearchParams, accept: string | undefined): Negotiated {
   const asked = query.get('format')
@@ -68,8 +71,8 @@ export function createAccepts(): (accept: string) => FormatChoice {
   }
 }
 
-function best(accept: string): Accepted | undefined {
-  let winner: (Accepted & { q: number }) | undefined
+function best(accept: string): AcceptedFormat | undefined {
+  let winner: (AcceptedFormat & { q: number }) | undefined
   for (const part of accept.split(',')) {
     const [type = '', ...rest] = part.split(';').map((text) => text.trim())
     const parameters = Object.fromEntries(
@@ -99,4 +102,86 @@ export function qualityOf(accept: string | undefined, type: string): number {
   if (part === undefined) return 0
   const q = Number(/;\s*q=([\d.]+)/i.exec(part)?.[1] ?? 1)
   return Number.isNaN(q) ? 0 : q
+}
+
+/** `to` is inclusive, as in Content-Range. */
+export type Range = { readonly from: number; readonly to: number }
+
+/** Undefined means to send all bytes; `unsatisfiable` means 416. */
+export function parseRange(header: string | undefined, size: number): Range | 'unsatisfiable' | undefined {
+  // An empty file ignores ranges, as in nginx and Kubo, since caches request every file in ranges.
+  if (size === 0) return undefined
+  const specs = specsOf(header)
+  if (!specs) return undefined
+  for (const { first, last } of specs) {
+    if (first === undefined) {
+      const length = Math.min(last ?? 0, size)
+      if (length > 0) return { from: size - length, to: size - 1 }
+    } else if (first < size) return { from: first, to: Math.min(last ?? size - 1, size - 1) }
+  }
+  return 'unsatisfiable'
+}
+
+/**
+ * The range as far as it is known without the size, so that upstreams are asked for no more than
+ * that.
+ */
+export function rangeHint(header: string | undefined): { from: number; to?: number } | undefined {
+  const [spec] = specsOf(header) ?? []
+  if (spec?.first === undefined) return undefined
+  return spec.last === undefined ? { from: spec.first } : { from: spec.first, to: spec.last }
+}
+
+/** Without `first` it is a suffix: the last `last` bytes. */
+type Spec = { readonly first: number | undefined; readonly last: number | undefined }
+
+/** One malformed range invalidates the header. */
+function specsOf(header: string | undefined): Spec[] | undefined {
+  const list = /^bytes=(.*)$/i.exec(header?.trim() ?? '')?.[1]
+  if (list === undefined) return undefined
+  const specs: Spec[] = []
+  for (const text of list.split(',')) {
+    if (text.trim() === '') continue
+    const [, first = '', last = ''] = /^\s*(\d*)-(\d*)\s*$/.exec(text) ?? []
+    if (first === '' && last === '') return undefined
+    if (first !== '' && last !== '' && Number(last) < Number(first)) return undefined
+    specs.push({ first: first === '' ? undefined : Number(first), last: last === '' ? undefined : Number(last) })
+  }
+  return specs.length > 0 ? specs : undefined
+}
+
+// Some clients drop the quotes, or add quotes around a weak ETag; the text inside is compared.
+const bare = (tag: string): string =>
+  tag
+    .trim()
+    .replace(/^W\//, '')
+    .replace(/^"(.*)"$|^([^"]+)"+$/, '$1$2')
+
+export function matches(header: string | undefined, etag: string): boolean {
+  if (header === undefined) return false
+  if (header.trim() === '*') return true
+  const own = bare(etag)
+  return splitTags(header).some((tag) => bare(tag) === own)
+}
+
+/**
+ * Finds the ETag of the client's copy, if it may be used for this request: identity, or a coding
+ * that the client accepts. A cache sends the tags of all its copies, and serves the one that the
+ * 304 names (RFC 9111 §4.3.4).
+ */
+export function tagOfCopy(header: string | undefined, etag: string, { best, all }: Accepted): string | undefined {
+  if (header === undefined) return undefined
+  if (all.length === 0 || header.trim() === '*') return matches(header, etag) ? etag : undefined
+  const coded = all.map((coding) => codedTag(etag, coding))
+  const tags = best === undefined ? [etag, ...coded] : [...coded, etag]
+  return tags.find((tag) => matches(header, tag))
+}
+
+function splitTags(header: string): string[] {
+  return header.match(/(?:W\/)?"[^"]*"|[^,\s]+/g) ?? []
+}
+
+/** True if a Range request may get a part: the client's copy has this ETag. */
+export function rangeApplies(ifRange: string | undefined, etag: string): boolean {
+  return ifRange === undefined || (ifRange.trim() === etag && !etag.startsWith('W/'))
 }

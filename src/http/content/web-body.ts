@@ -1,10 +1,15 @@
 // Responses in `web` mode: files with the media types that browsers know, pages for directories and
 // documents, and redirects.
 import { listDirectory } from '../../content/directory.ts'
-import type { ContentPath, Entity, Resolution } from '../../content/entity.ts'
 import { readFile } from '../../content/file.ts'
-import { etagOf, type Representation } from '../../content/representation.ts'
-import { type ResolveOptions, symlinkTarget } from '../../content/resolve.ts'
+import { etagOf, type Representation } from '../../content/formats/format.ts'
+import {
+  type ContentPath,
+  type Entity,
+  type Resolution,
+  type ResolveOptions,
+  symlinkTarget,
+} from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { documentEtag, documentPage, hasPage } from '../../web/document-page.ts'
@@ -15,11 +20,20 @@ import { pagePolicy } from '../../web/page.ts'
 import { type Served, type SiteRequest, serveSite } from '../../web/site.ts'
 import { textEtag, textPage } from '../../web/text-page.ts'
 import { directoryUrl, joined, type Whereabouts } from '../../web/urls.ts'
-import type { AboutBody } from '../codings/compressible.ts'
-import type { RequestTarget } from '../wire/request-target.ts'
-import { type BodyOptions, type Content, decodeQuietly, listing, listingCacheControl, tagsOf } from './body.ts'
-import type { ContentPlace } from './content-place.ts'
-import { fileBody, inMemory, octets } from './file-body.ts'
+import type { AboutBody } from '../compression.ts'
+import type { ContentPlace } from '../hosts.ts'
+import type { RequestTarget } from '../wire/request.ts'
+import {
+  type BodyOptions,
+  type Content,
+  decodeQuietly,
+  fileBody,
+  inMemory,
+  listing,
+  listingCacheControl,
+  octets,
+  tagsOf,
+} from './body.ts'
 import { type Negotiated, qualityOf } from './negotiate.ts'
 
 export type WebRequest = {

@@ -1,10 +1,13 @@
 // Kubo's `add`: every part is a file, or all of them are one directory. A part that Kubo would
 // treat differently (a symlink, a directory among files) is refused, not added as a file.
 import { posix } from 'node:path'
-import type { PartName } from '../../upload/intake/receive.ts'
-import { badCall, type KuboCall, sendJson } from './call.ts'
-import { readAddQuery } from './options.ts'
-import { receiveFiles } from './receiving.ts'
+import { tooLarge } from '../../upload/failures.ts'
+import { mostPartsOf } from '../../upload/intake/incoming.ts'
+import { boundaryOf } from '../../upload/intake/part-watch.ts'
+import { aroundBytes, type PartName } from '../../upload/intake/receive.ts'
+import { withoutQuota } from '../../upload/quota/door.ts'
+import type { Added, AddOptions } from '../../upload/uploads.ts'
+import { badCall, isOn, type KuboCall, optionsIn, readAddQuery, refuseOn, sendJson, spellingIn } from './call.ts'
 
 export async function addFiles(call: KuboCall): Promise<void> {
   const { query, response } = call
@@ -58,5 +61,60 @@ function unescaped(fileName: string): string {
   } catch {
     // As in Kubo, a name that cannot be decoded is kept as it is.
     return fileName
+  }
+}
+
+const off: Readonly<Record<string, string>> = {
+  'local-only': 'a root is kept whole, or not at all',
+  'allow-big-block': 'a block has 2 MiB at most',
+}
+
+export async function importCars(call: KuboCall): Promise<void> {
+  const { query, response } = call
+  const given = optionsIn(query, {})
+  refuseOn(given, off)
+  const spelled = spellingIn(given)
+  // Everything is pinned, as with `add`; the option only controls the response.
+  const tellsRoots = isOn(given, 'pin-roots', true)
+  const tellsStats = isOn(given, 'stats', false)
+  const stats = { BlockCount: 0, BlockBytesCount: 0 }
+  const added = await receiveFiles(call, {
+    kind: 'cars',
+    look: checkFile,
+    onCarBlock({ bytes }) {
+      stats.BlockCount++
+      stats.BlockBytesCount += bytes.byteLength
+    },
+  })
+  const roots = new Set(tellsRoots ? added.map(({ cid }) => spelled(cid)) : [])
+  const lines = [...roots].map((root) => ({ Root: { Cid: { '/': root }, PinErrorMsg: '' } }))
+  response.setHeader('X-Chunked-Output', '1')
+  sendJson(call, ...lines, ...(tellsStats ? [{ Stats: stats }] : []))
+}
+
+/** Refuses parts that are not files. */
+export function checkFile({ type }: PartName): void {
+  const kind = /^application\/(x-directory|symlink)\b/i.exec(type)?.[1]
+  if (kind)
+    throw badCall(`only files are taken here: ${kind === 'symlink' ? 'a symbolic link' : 'a directory'} is none`)
+}
+
+/** Every part counts, whatever its name: clients of Kubo call them `file`, `data` or `path`. */
+export async function receiveFiles(
+  { request, response, signal, deps }: KuboCall,
+  options: Omit<AddOptions, 'parts' | 'slot'>,
+): Promise<Added[]> {
+  const { uploads } = deps
+  boundaryOf(request.headers['content-type'])
+  const least = Number(request.headers['content-length'] ?? 0) - aroundBytes(mostPartsOf(options.kind))
+  if (least > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
+  const who = deps.clientOf(request)
+  const slot = await uploads.enter(options.isOnlyHashed ? withoutQuota(who) : who, signal, least)
+  try {
+    // An HTTP/1.0 client cannot read it (RFC 9110 §10.1.1).
+    if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
+    return await uploads.receive(request, { ...options, parts: 'every', slot })
+  } finally {
+    slot.leave()
   }
 }

@@ -3,23 +3,23 @@
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
 import { walkDag } from '../../content/dag/walk.ts'
-import { wayFrom } from '../../content/way.ts'
+import { wayFrom } from '../../content/resolve.ts'
 import { type Block, codec, digestBy, hash, hashCode } from '../../core/cid.ts'
 import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
 import { lazyLinksInOrder } from '../../ipld/dag-links.ts'
 import type { Session } from '../../retrieval/session.ts'
+import { checkFile, receiveFiles } from './add.ts'
 import {
   badCall,
   type GivenOptions,
   type KuboCall,
   notDone,
+  numberOf,
   optionsIn,
   refuseOn,
   sendJson,
   spellingIn,
 } from './call.ts'
-import { numberOf } from './options.ts'
-import { checkFile, receiveFiles } from './receiving.ts'
 
 const codecs: Readonly<Record<string, number>> = {
   raw: codec.raw,

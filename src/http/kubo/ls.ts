@@ -1,10 +1,16 @@
 // `ls`: the links of directories and files with their targets, in Kubo's format.
 import type { CID } from 'multiformats/cid'
 import { linksOfDirectory } from '../../content/directory.ts'
-import type { ContentPath, Entity } from '../../content/entity.ts'
 import { refuseRemainder } from '../../content/formats/format.ts'
-import { entityOf, resolve, symlinkTarget } from '../../content/resolve.ts'
-import { visitBelow, type Way } from '../../content/way.ts'
+import {
+  type ContentPath,
+  type Entity,
+  entityOf,
+  resolve,
+  symlinkTarget,
+  visitBelow,
+  type Way,
+} from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import { isFailure } from '../../core/failure.ts'
 import { lazyLinksInOrder } from '../../ipld/dag-links.ts'

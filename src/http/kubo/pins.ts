@@ -2,11 +2,10 @@
 // `pin/rm` deletes them.
 import type { CID } from 'multiformats/cid'
 import { walkDag } from '../../content/dag/walk.ts'
-import { parseRoot } from '../../content/path.ts'
-import { wayFrom } from '../../content/way.ts'
+import { parseRoot, wayFrom } from '../../content/resolve.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Pins } from '../../upload/pins/pins.ts'
-import { pinName } from '../add/query.ts'
+import { pinName } from '../add/add.ts'
 import { argOf, argsOf, badCall, isOn, type KuboCall, notDone, optionsIn, sendJson, spellingIn } from './call.ts'
 import { sendLines } from './stream.ts'
 

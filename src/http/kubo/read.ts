@@ -1,12 +1,17 @@
 // `cat`, `block/get` and `dag/export`: content as Kubo's clients request it.
+
+import { pipeline } from 'node:stream/promises'
+import { createGzip } from 'node:zlib'
 import { walkDag } from '../../content/dag/walk.ts'
 import { readFile } from '../../content/file.ts'
-import { parseRoot } from '../../content/path.ts'
-import { resolve } from '../../content/resolve.ts'
-import { wayFrom } from '../../content/way.ts'
+import { refuseRemainder } from '../../content/formats/format.ts'
+import { archiveOf } from '../../content/formats/tar.ts'
+import { type Entity, parseRoot, resolve, wayFrom } from '../../content/resolve.ts'
+import { codec } from '../../core/cid.ts'
 import { writeCar } from '../../ipld/car.ts'
-import { argOf, badCall, type GivenOptions, type KuboCall, optionsIn, pathOf } from './call.ts'
-import { sendPieces } from './stream.ts'
+import type { Session } from '../../retrieval/session.ts'
+import { argOf, badCall, type GivenOptions, isOn, type KuboCall, numberOf, optionsIn, pathOf } from './call.ts'
+import { sendPieces, sendTold } from './stream.ts'
 
 export async function readPath({ query, session, response, deps }: KuboCall): Promise<void> {
   const { entity } = await resolve(session, pathOf(argOf(query)))
@@ -14,8 +19,8 @@ export async function readPath({ query, session, response, deps }: KuboCall): Pr
   // As in Kubo, also if the path ends at a value in a document.
   if (entity.kind === 'data') throw badCall(`unknown node type: ${entity.cid} is not a file; block/get reads it`)
   const given = optionsIn(query, { o: 'offset', l: 'length' })
-  const from = numberOf(given, 'offset') ?? 0
-  const length = numberOf(given, 'length')
+  const from = wholeNumber(given, 'offset') ?? 0
+  const length = wholeNumber(given, 'length')
   const size = entity.size ?? 0
   const bytes = readFile(
     session,
@@ -46,10 +51,59 @@ export async function exportDag({ query, session, response, deps }: KuboCall): P
   await sendPieces({ response, session, deps }, writeCar(cid, blocks))
 }
 
-function numberOf(given: GivenOptions, name: string): number | undefined {
+function wholeNumber(given: GivenOptions, name: string): number | undefined {
   const text = given.get(name)
   if (text === undefined) return undefined
   const value = Number(text)
   if (!Number.isSafeInteger(value) || value < 0) throw badCall(`${name} is a number of bytes`)
   return value
+}
+
+export async function getArchive(call: KuboCall): Promise<void> {
+  const { query, session, response } = call
+  const given = optionsIn(query, { o: 'output', a: 'archive', C: 'compress', l: 'compression-level', p: 'progress' })
+  const [isArchive, isCompressed] = [isOn(given, 'archive', false), isOn(given, 'compress', false)]
+  const level = numberOf(given, 'compression-level') ?? -1
+  if (isCompressed && level !== -1 && (level < 1 || level > 9))
+    throw badCall(`compression-level=${level} is not from 1 to 9`)
+  const arg = argOf(query)
+  const path = pathOf(arg)
+  const resolution = await resolve(session, path, { scope: 'all' })
+  refuseRemainder(resolution)
+  const { entity, way } = resolution
+  if (entity.kind === 'data') throw badCall(`${entity.cid} is neither a file nor a directory`)
+  const isAlone = isCompressed && !isArchive
+  if (isAlone && entity.kind !== 'file') throw badCall(`a ${entity.kind} is compressed with archive=true`)
+  const name = path.segments.at(-1) ?? (arg.split('/')[0] as string)
+  const pieces = isAlone ? readFile(session, entity) : archiveOf(session, entity, { top: name, way, isBare: true })
+  response.setHeader('Content-Type', isCompressed ? 'application/gzip' : 'application/x-tar')
+  response.setHeader('X-Stream-Output', '1')
+  response.setHeader('X-Content-Length', await sizeOf(session, entity))
+  await sendTold(call, isCompressed ? gzipped(pieces, level) : pieces)
+}
+
+/** The size of a directory as its links declare it, for the progress bar of clients. */
+async function sizeOf({ readNode, giveWay }: Session, { cid, block, kind, size }: Entity): Promise<number> {
+  if (kind !== 'directory' || cid.code !== codec.dagPb) return size ?? 0
+  let sum = block.byteLength
+  for (const { Tsize } of readNode(cid, block).links) {
+    sum += Tsize ?? 0
+    const turn = giveWay()
+    if (turn !== undefined) await turn
+  }
+  return sum
+}
+
+/** Reads no more pieces than are consumed; when the consumer stops, so does the source. */
+export async function* gzipped(pieces: AsyncIterable<Uint8Array>, level: number): AsyncGenerator<Uint8Array> {
+  const gzip = createGzip({ level })
+  const over = new AbortController()
+  const feeding = pipeline(pieces, gzip, { signal: over.signal })
+  feeding.catch(() => {}) // the reader gets the error from the stream
+  try {
+    yield* gzip
+  } finally {
+    over.abort()
+    await feeding.catch(() => {})
+  }
 }

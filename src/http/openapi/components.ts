@@ -1,6 +1,251 @@
-// Shared `components`: parameters, headers and security schemes.
+// The components of the OpenAPI document: schemas, parameters, responses and problems.
+import { builtIn } from '../../schemas/checks.ts'
+import type { JsonSchema } from '../../schemas/documents.ts'
 import { formats } from '../content/negotiate.ts'
-import { type Json, text } from './words.ts'
+import type { Mode } from '../wire/problem.ts'
+
+export type Json = Readonly<Record<string, unknown>>
+
+export const ref = (kind: string, name: string): Json => ({ $ref: `#/components/${kind}/${name}` })
+export const text = (description: string): Json => ({ description, schema: { type: 'string' } })
+/** Every response also has an id. */
+export const headersOf = (names: readonly string[]): Json =>
+  Object.fromEntries([...names, 'X-Request-Id'].map((name) => [name, ref('headers', name)]))
+
+/** For examples: the CID of a file with `hello world`. */
+export const aCid = 'bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4'
+export const aName = 'k51qzi5uqu5dgutdk6i1ynyzgkqngpha5xpgia3a5qqp4jsh0u4csozksxel2r'
+
+export type PublishedDocument = { readonly title: string; readonly schema: JsonSchema }
+
+/**
+ * Built-in schemas under their titles, `EvidenceFile`; the operator's under their `?schema=` names.
+ */
+export const documentsOf = (schemas: Readonly<Record<string, JsonSchema>>): PublishedDocument[] =>
+  Object.entries(schemas).map(([name, schema]) => ({
+    title: schema === builtIn[name] ? String(schema['title']) : name,
+    schema,
+  }))
+
+export const examplesOf = ({ title, schema }: PublishedDocument): [string, Json][] =>
+  (Array.isArray(schema['examples']) ? schema['examples'] : []).map((value: unknown, index) => [
+    index === 0 ? title : `${title}${index + 1}`,
+    { value },
+  ])
+
+export const schemasWith = (documents: readonly PublishedDocument[]): Json => ({
+  Added: added,
+  Problem: problemSchema,
+  Listing: listing,
+  ...Object.fromEntries(documents.map(({ title, schema }) => [title, schema])),
+})
+
+const added: Json = {
+  type: 'object',
+  required: ['cids'],
+  properties: {
+    cids: { type: 'array', minItems: 1, items: { type: 'string', pattern: '^/ipfs/[0-9A-Za-z]+$' } },
+  },
+}
+
+const listing: Json = {
+  title: 'Listing',
+  description: 'A directory.',
+  type: 'object',
+  required: ['cid', 'path', 'entries'],
+  properties: {
+    cid: { type: 'string' },
+    path: { type: 'string' },
+    entries: {
+      type: 'array',
+      items: {
+        type: 'object',
+        required: ['name', 'cid', 'size', 'type'],
+        properties: {
+          name: { type: 'string' },
+          cid: { type: 'string' },
+          size: { type: ['integer', 'null'] },
+          type: { type: 'string' },
+        },
+      },
+    },
+  },
+}
+
+const problemOf = (status: number, title: string, detail: string, more: Json = {}): Json => ({
+  type: `urn:problem-type:cidgate:${more['kind'] ?? 'malformed'}`,
+  title,
+  status,
+  detail,
+  message: detail,
+  ...Object.fromEntries(Object.entries(more).filter(([name]) => name !== 'kind')),
+})
+
+/** The meaning of each error status for the client. */
+const meanings: Readonly<Record<number, string>> = {
+  400: 'The request is malformed; `errors` names each field that a schema wants otherwise.',
+  401: 'A token is wanted, as `Authorization: Bearer …`.',
+  403: 'Neither clients of other machines nor pages of other origins may upload to a gateway that is for its own machine.',
+  404: 'No upstream has the content, or no upstream could be reached. The search goes on: retry after `Retry-After`.',
+  405: 'This path does not take this method; `Allow` names those that it takes.',
+  406: 'The content is not available in this format.',
+  408: 'The headers did not arrive in time; or the upload stalled, or was too slow.',
+  410: 'The operator of this gateway does not serve or keep it.',
+  412: '`Cache-Control: only-if-cached`, and it is not here.',
+  413: 'More bytes than this gateway takes, or content with more parts than it reads.',
+  416: 'The range begins behind the end; `Content-Range` names the size.',
+  417: 'The only `Expect` that is supported is `100-continue`.',
+  422: 'The content matches its CID and is malformed.',
+  429: 'Too many requests of one client, or its token has no more to upload today: `quota` says what is left.',
+  431: 'The request line and headers are too long.',
+  451: 'As 410, for a legal reason.',
+  500: 'Internal error of this gateway.',
+  501: 'A path into a document that ends at a value.',
+  502: 'Upstreams or providers failed: `attempts` or `outcomes` names each of them. Nothing of an upload was kept.',
+  503: 'Overloaded; retry after `Retry-After`.',
+  504: 'No upstream answered in time (`responses.types: web` only).',
+  505: 'A version of HTTP that is not HTTP/1.',
+  507: 'No room on the disk for the upload.',
+  508: 'The upload was forwarded from here and has come back.',
+}
+
+export const failures = (statuses: readonly number[]): Json =>
+  Object.fromEntries(statuses.map((status) => [String(status), ref('responses', `Problem${status}`)]))
+
+/** Statuses that any route may send. */
+export const anyStatuses = [400, 405, 408, 413, 417, 429, 431, 500, 503, 505] as const
+export const readStatuses = [...anyStatuses, 404, 406, 410, 412, 416, 422, 451, 501, 502, 504] as const
+export const addStatuses = [...anyStatuses, 401, 403, 410, 451, 502, 507, 508] as const
+
+const retried: ReadonlySet<number> = new Set([404, 429, 502, 503, 504])
+
+/** In `web` mode a client gets a page or text, depending on Accept. */
+const asText = { 'text/html': { schema: { type: 'string' } }, 'text/plain': { schema: { type: 'string' } } } as const
+
+function problemResponse(status: number, mode: Mode): Json {
+  const headers = {
+    'Access-Control-Allow-Origin': ref('headers', 'Access-Control-Allow-Origin'),
+    'Cache-Control': ref('headers', 'Cache-Control'),
+    'X-Request-Id': ref('headers', 'X-Request-Id'),
+    ...(retried.has(status) && { 'Retry-After': ref('headers', 'Retry-After') }),
+    ...(status === 401 && { 'WWW-Authenticate': text('`Bearer`.') }),
+    ...(status === 405 && { Allow: text('The methods there are.') }),
+    ...(status === 416 && { 'Content-Range': ref('headers', 'Content-Range') }),
+  }
+  return {
+    description: meanings[status],
+    headers,
+    content: {
+      'application/problem+json': {
+        schema: ref('schemas', 'Problem'),
+        ...(examples[status] && { examples: examples[status] }),
+      },
+      ...(mode === 'web' && asText),
+    },
+  }
+}
+
+const examples: Readonly<Record<number, Json>> = {
+  400: {
+    schema: {
+      summary: 'POST /add?schema=evidence',
+      value: problemOf(400, 'Malformed', 'the document does not match the schema evidence: name is missing', {
+        errors: [{ field: 'name', message: 'is missing' }],
+      }),
+    },
+  },
+  404: {
+    absent: {
+      value: problemOf(404, 'Not found', 'nobody who was asked has it', {
+        kind: 'not-found',
+        attempts: [{ upstream: 'trustless', outcome: 'not-found', ms: 212 }],
+      }),
+    },
+  },
+  502: {
+    unconfirmed: {
+      value: problemOf(
+        502,
+        'An upstream or provider failed',
+        '1 of 2 providers hold the upload; nothing of it was kept here',
+        {
+          kind: 'upstream-error',
+          outcomes: [
+            { provider: 'local', outcome: 'pinned', ms: 4 },
+            { provider: 'kubo', outcome: 'transient', detail: 'provider kubo: cannot be reached', ms: 12 },
+          ],
+        },
+      ),
+    },
+  },
+}
+
+export const problemResponses = (mode: Mode): Json =>
+  Object.fromEntries(Object.keys(meanings).map((status) => [`Problem${status}`, problemResponse(Number(status), mode)]))
+
+const rest = (): Json => ({
+  type: 'object',
+  required: ['most', 'left'],
+  properties: { most: { type: 'integer' }, left: { type: 'integer' } },
+})
+
+const outcome = (who: string): Json => ({
+  type: 'array',
+  items: {
+    type: 'object',
+    required: [who, 'outcome'],
+    properties: {
+      [who]: { type: 'string' },
+      outcome: { type: 'string' },
+      detail: { type: 'string' },
+      ms: { type: 'number', minimum: 0 },
+      bytes: { type: 'integer', minimum: 1 },
+    },
+  },
+})
+
+export const problemSchema: Json = {
+  title: 'Problem',
+  description: 'What went wrong (RFC 9457).',
+  type: 'object',
+  required: ['type', 'title', 'status', 'detail', 'message'],
+  properties: {
+    type: { type: 'string', pattern: '^urn:problem-type:cidgate:' },
+    title: { type: 'string' },
+    status: { type: 'integer', minimum: 400, maximum: 599 },
+    detail: { type: 'string' },
+    message: { type: 'string', description: 'The same text as `detail`.' },
+    requestId: { type: 'string', description: 'As in `X-Request-Id`; the log of the gateway has it, too.' },
+    traceId: {
+      type: 'string',
+      description:
+        'Of the `traceparent` that the client sent (W3C Trace Context), or of a trace that the gateway records.',
+    },
+    attempts: {
+      ...outcome('upstream'),
+      description: 'The upstreams that were asked for the content, and what each answered.',
+    },
+    outcomes: {
+      ...outcome('provider'),
+      description: 'The providers that were asked to keep the upload, and what each answered.',
+    },
+    quota: {
+      type: 'object',
+      description: 'What the token that was sent may upload in a day (UTC), and what is left of it.',
+      required: ['token'],
+      properties: { token: { type: 'string' }, uploads: rest(), bytes: rest() },
+    },
+    errors: {
+      type: 'array',
+      description: 'The fields that do not match the schema.',
+      items: {
+        type: 'object',
+        required: ['field', 'message'],
+        properties: { field: { type: 'string' }, message: { type: 'string' } },
+      },
+    },
+  },
+}
 
 /** `schemas`: the valid values of `?schema=`. */
 export const parametersWith = (schemas: readonly string[]): Json => ({

@@ -1,13 +1,19 @@
 // The OpenAPI 3.1 description of the public routes.
 import type { JsonSchema } from '../../schemas/documents.ts'
 import type { Mode } from '../wire/problem.ts'
-import { addOperation } from './add.ts'
-import { headers, parametersWith, securitySchemes } from './components.ts'
-import { kuboComponents, kuboPaths } from './kubo.ts'
-import { anyStatuses, failures, problemResponses } from './problems.ts'
-import { readPaths } from './read.ts'
-import { documentsOf, schemasWith } from './schemas.ts'
-import { headersOf, type Json } from './words.ts'
+import {
+  anyStatuses,
+  documentsOf,
+  failures,
+  headers,
+  headersOf,
+  type Json,
+  parametersWith,
+  problemResponses,
+  schemasWith,
+  securitySchemes,
+} from './components.ts'
+import { addOperation, kuboComponents, kuboPaths, readPaths } from './paths.ts'
 
 /** The version of the interface, not of the program: it changes when clients have to. */
 export const apiVersion = '1.0.0'

@@ -1,11 +1,15 @@
-// The record of one request and its response, for the metrics and the access log. The fast path
-// does without: it increments plain counters.
+// One request and its response, as the metrics, the access log and the spans record it. A cached
+// response does without: it increments plain counters.
 import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Clock } from '../../core/clock.ts'
+import { type Budget, createBudget } from '../../core/counting/budget.ts'
 import type { Failure } from '../../core/failure.ts'
-import type { Account } from '../../observe/account.ts'
-import type { HttpRefusal } from './refusal.ts'
-import { requestIdHeader } from './request-id.ts'
-import { hasBody } from './request-target.ts'
+import type { AccessMode, Log } from '../../core/log.ts'
+import type { SpanFacts, Trace } from '../../core/wire/trace.ts'
+import type { Account } from '../../observe/request-record.ts'
+import type { Answered } from '../../observe/requests.ts'
+import { requestIdHeader } from './client.ts'
+import { type HttpRefusal, hasBody, type ParserRefusal, type RequestHead } from './request.ts'
 
 /** The route that handled a request; `none` if none of this gateway's. */
 export type RouteName = 'ipfs' | 'ipns' | 'add' | 'rpc' | 'openapi' | 'routing' | 'proxy' | 'front' | 'none'
@@ -155,4 +159,205 @@ function count({ [key]: exchange }: Noted, piece: unknown, encoding: unknown): v
   if (!exchange || exchange.request.method === 'HEAD') return
   if (typeof piece === 'string') exchange.bytesOut += Buffer.byteLength(piece, encoding as BufferEncoding)
   else if (piece instanceof Uint8Array) exchange.bytesOut += piece.byteLength
+}
+
+export interface AccessLog {
+  over(exchange: Exchange, answered: Answered): void
+  /** Logs a request that could not be parsed: it has no method and no path. */
+  refused(refusal: ParserRefusal, answered: Answered): void
+  /** Logs one in this many cached responses; 0 means none. */
+  readonly hotEvery: number
+  hot(request: RequestHead, requestId: string, status: number, bytes: number): void
+}
+
+const sampleEvery = 100
+const longest = { path: 1024, host: 255, agent: 200 } as const
+
+const burstSeconds = 30
+
+export function createAccessLog(options: {
+  readonly access: AccessMode
+  readonly failuresPerSecond: number | 'none'
+  readonly log: Log
+  readonly clock: Clock
+  readonly addressOf: (request: RequestHead) => string
+  readonly trace: Pick<Trace, 'idOf'>
+}): AccessLog | undefined {
+  const { access: mode, log, addressOf, trace } = options
+  if (mode === 'off') return undefined
+  const failures = mode === 'all' ? undefined : createFailureLines(options)
+  let others = 0
+
+  function traceOf(request: RequestHead): { readonly trace?: string } {
+    const id = trace.idOf(request)
+    return id === undefined ? {} : { trace: id }
+  }
+
+  /**
+   * Decides if a request gets a line, with the number of lines skipped before it; undefined if not.
+   */
+  function wanted({ status, isWhole }: Answered, kind: string | undefined): { readonly leftOut?: number } | undefined {
+    if (status >= 400 || !isWhole) return failures ? failures.take(kind ?? String(status)) : {}
+    return mode === 'all' || (mode === 'sampled' && others++ % sampleEvery === 0) ? {} : undefined
+  }
+
+  return {
+    hotEvery: mode === 'all' ? 1 : mode === 'sampled' ? sampleEvery : 0,
+    hot(request, requestId, status, bytes) {
+      const { method = '', url = '' } = request
+      const client = addressOf(request)
+      log('info', 'http.request', {
+        ...{ request: requestId, client, method, ...placeOf(request, url), ...traceOf(request) },
+        ...{ route: 'ipfs', status, source: 'hot', bytes },
+      })
+    },
+    refused({ requestId, address: client, why }, answered) {
+      const before = wanted(answered, 'unread')
+      if (!before) return
+      const { route, status, source } = answered
+      const line = { request: requestId, client, route, status, source, kind: 'malformed', why }
+      log('info', 'http.request', { ...line, ...before })
+    },
+    over({ request, response, url, client, failure, token, account }, answered) {
+      const before = wanted(answered, failure?.kind)
+      if (!before) return
+      const { method, route, status, source, seconds, firstByteSeconds, bytesIn, bytesOut, isWhole } = answered
+      const isOurs = status >= 500
+      log(isOurs ? 'warn' : 'info', 'http.request', {
+        ...{
+          request: requestIdOf(response),
+          client,
+          method,
+          ...placeOf(request, url),
+          ...traceOf(request),
+          route,
+          status,
+          source,
+        },
+        ms: inMs(seconds),
+        ...(firstByteSeconds !== undefined && { firstByteMs: inMs(firstByteSeconds) }),
+        bytes: bytesOut,
+        ...(bytesIn > 0 && { bytesIn }),
+        ...(token !== undefined && { token }),
+        ...(!isWhole && { cut: true }),
+        ...(failure && { kind: failure.kind, why: failure.message }),
+        ...(failure && account && account.attempts.length > 0 && { attempts: account.attempts }),
+        ...(account && account.brought.length > 1 && { brought: account.brought }),
+        ...before,
+      })
+    },
+  }
+}
+
+/** Rate limits by kind of failure, or by status if there is none: both have few values. */
+function createFailureLines({
+  failuresPerSecond: perSecond,
+  clock,
+}: {
+  readonly failuresPerSecond: number | 'none'
+  readonly clock: Clock
+}) {
+  if (perSecond === 'none') return undefined
+  const kinds = new Map<string, { readonly budget: Budget; leftOut: number }>()
+  return {
+    take(name: string): { readonly leftOut?: number } | undefined {
+      let kind = kinds.get(name)
+      if (!kind)
+        kinds.set(
+          name,
+          (kind = { budget: createBudget({ size: perSecond * burstSeconds, perSecond, clock }), leftOut: 0 }),
+        )
+      if (!kind.budget.take()) {
+        kind.leftOut++
+        return undefined
+      }
+      const { leftOut } = kind
+      kind.leftOut = 0
+      return leftOut > 0 ? { leftOut } : {}
+    },
+  }
+}
+
+/** Strips the query, and the scheme and authority of an absolute URL. */
+export const placeOf = ({ headers }: RequestHead, url: string) => ({
+  host: headers.host?.slice(0, longest.host),
+  path: (url.split('?', 1)[0] ?? '').replace(/^https?:\/\/[^/]*/i, '').slice(0, longest.path),
+  agent: headers['user-agent']?.slice(0, longest.agent),
+})
+
+const inMs = (seconds: number): number => Math.round(seconds * 10_000) / 10
+
+export type HotNotes = Pick<AccessLog, 'hot' | 'hotEvery'>
+
+export interface RequestSpans extends HotNotes {
+  over(exchange: Exchange, answered: Answered): void
+}
+
+const contentRoutes: ReadonlySet<string> = new Set(['ipfs', 'ipns'])
+
+export function createRequestSpans(trace: Trace, clock: Clock): RequestSpans {
+  return {
+    hotEvery: 1,
+    hot(request, requestId, status, bytes) {
+      const point = trace.of(request)
+      if (!point?.isRecorded) return
+      const facts = {
+        ...factsOf(request, { route: 'ipfs', status, source: 'hot', bytes, requestId }),
+        ...pathOf(request, request.url ?? ''),
+      }
+      const name = nameOf(request, 'ipfs')
+      trace.answered(point, { name, began: clock.monotonic(), facts, isError: false })
+    },
+    over({ request, response, url, began, failure }, answered) {
+      const point = trace.of(request)
+      if (!point?.isRecorded) return
+      const { route, status, source, isWhole, firstByteSeconds, bytesIn, bytesOut: bytes } = answered
+      const facts = {
+        ...factsOf(request, { route, status, source, bytes, requestId: requestIdOf(response) }),
+        ...(contentRoutes.has(route) && pathOf(request, url)),
+        'cidgate.first_byte_ms': firstByteSeconds && Math.round(firstByteSeconds * 1000),
+        'cidgate.cut': isWhole ? undefined : true,
+        'cidgate.questions_left_out': point.leftOut || undefined,
+        'error.type': failure?.kind,
+        'http.request.body.size': bytesIn || undefined,
+      }
+      trace.answered(point, { name: nameOf(request, route), began, facts, isError: status >= 500 })
+    },
+  }
+}
+
+/** Every cached response for the spans, and a sample of them for the access log. */
+export function hotNotesOf(access: AccessLog | undefined, spans: RequestSpans | undefined): HotNotes | undefined {
+  if (!spans || !access || access.hotEvery === 0) return spans ?? access
+  let unnoted = 0
+  return {
+    hotEvery: 1,
+    hot(...answer) {
+      spans.hot(...answer)
+      if (++unnoted < access.hotEvery) return
+      unnoted = 0
+      access.hot(...answer)
+    },
+  }
+}
+
+const nameOf = ({ method = '' }: RequestHead, route: string): string => `${method} ${route}`
+
+function factsOf(
+  { method }: RequestHead,
+  answer: { route: string; status: number; source: string; bytes: number; requestId: string | undefined },
+): SpanFacts {
+  return {
+    'http.request.method': method,
+    'http.route': answer.route,
+    'http.response.status_code': answer.status,
+    'http.response.body.size': answer.bytes,
+    'cidgate.source': answer.source,
+    'cidgate.request_id': answer.requestId,
+  }
+}
+
+function pathOf(request: RequestHead, url: string): SpanFacts {
+  const { host, path } = placeOf(request, url)
+  return { 'server.address': host, 'url.path': path }
 }

@@ -1,11 +1,12 @@
 // Writes to a client at the client's pace. A client that stops reading stops the upstreams too, and
-// is disconnected after the write timeout, since a pending response occupies a connection.
-import type { ServerResponse } from 'node:http'
+// is disconnected after the write timeout, since a pending response occupies a connection. Closes the
+// connection after responding to a client that is still sending ("lingering close"): closing at once
+// would cause a reset, which discards the response (RFC 9112 §9.6).
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import { setImmediate } from 'node:timers/promises'
 import type { Clock } from '../../core/clock.ts'
 import { cancelled, Failure } from '../../core/failure.ts'
-import type { Unread } from '../unread.ts'
-import { isAtOwnServer } from './own-server.ts'
+import { isAtOwnServer } from './request.ts'
 
 export type WriteOptions = {
   readonly stalledMs: number
@@ -164,4 +165,113 @@ export function reset(response: ServerResponse): void {
   const { socket } = response
   if (socket && !socket.destroyed) socket.resetAndDestroy()
   response.destroy()
+}
+
+export interface Unread {
+  /**
+   * Notes that a response waits for its client and holds `buffer`; call the returned function at
+   * its end. `giveUp` is called to disconnect the client.
+   */
+  hold(buffer: ArrayBufferLike, giveUp: () => void): () => void
+  readonly bytes: number
+  /** Clients that were disconnected because of the limit. */
+  readonly cut: number
+}
+
+type Waiting = { readonly buffer: ArrayBufferLike; readonly giveUp: () => void }
+
+export function createUnread(mostBytes: number): Unread {
+  /** In the order in which they began to wait. */
+  const waiting = new Set<Waiting>()
+  /** Readers of one block share its buffer if the memory tier has it. */
+  const buffers = new Map<ArrayBufferLike, { readonly size: number; holders: number }>()
+  let bytes = 0
+  let cut = 0
+
+  function begin(one: Waiting): void {
+    waiting.add(one)
+    const shared = buffers.get(one.buffer)
+    if (shared) return void shared.holders++
+    const size = one.buffer.byteLength
+    buffers.set(one.buffer, { size, holders: 1 })
+    bytes += size
+  }
+
+  function end(one: Waiting): void {
+    const held = buffers.get(one.buffer)
+    if (!waiting.delete(one) || !held || --held.holders > 0) return
+    buffers.delete(one.buffer)
+    bytes -= held.size
+  }
+
+  return {
+    hold(buffer, giveUp) {
+      const own = { buffer, giveUp }
+      begin(own)
+      for (const one of waiting) {
+        if (bytes <= mostBytes) break
+        end(one)
+        cut++
+        one.giveUp()
+      }
+      return () => end(own)
+    },
+    get bytes() {
+      return bytes
+    },
+    get cut() {
+      return cut
+    },
+  }
+}
+
+export type LingerLimits = {
+  /**
+   * The gateway discards up to this many bytes. Then it stops reading: the client's writes block,
+   * and its reads go on.
+   */
+  readonly mostBytes: number
+  /** The time that the client then has to read the response. */
+  readonly fullMs: number
+  /** A client that sent nothing for this long is waiting for the gateway, or gone. */
+  readonly quietMs: number
+  readonly mostMs: number
+}
+
+const usual: LingerLimits = { mostBytes: 64 * 1024 * 1024, fullMs: 1000, quietMs: 5000, mostMs: 30_000 }
+
+/** To be called before the response is written. */
+export function lingerAfter(request: IncomingMessage, response: ServerResponse, limits = usual): void {
+  const { mostBytes, fullMs, quietMs, mostMs } = limits
+  const { socket } = response
+  if (!socket) return
+  const destroy = () => socket.destroy()
+  // Node discards an unread body after the response without counting it, so start reading here.
+  // This also empties a full buffer, with which reading could not start.
+  while (request.read() !== null);
+  // Node calls this after a response with `Connection: close` was written.
+  socket.destroySoon = () => {
+    socket.end()
+    if (request.complete || request.destroyed) return destroy()
+    let discarded = 0
+    const quiet = setTimeout(destroy, quietMs).unref()
+    const timers = [quiet, setTimeout(destroy, mostMs).unref()]
+    socket.once('close', () => timers.forEach(clearTimeout))
+    request.once('end', destroy)
+    request.once('error', destroy)
+    request.on('data', (chunk: Buffer) => {
+      discarded += chunk.byteLength
+      quiet.refresh()
+      if (discarded < mostBytes) return
+      request.pause()
+      timers.push(setTimeout(destroy, fullMs).unref())
+    })
+    request.resume()
+  }
+}
+
+/** For a response that leaves the request's body unread: the connection cannot be reused. */
+export function closeAfter(request: IncomingMessage, response: ServerResponse): void {
+  response.shouldKeepAlive = false
+  if (!request.complete) lingerAfter(request, response)
 }

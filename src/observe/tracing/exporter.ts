@@ -7,8 +7,7 @@ import { type Clock, withDeadline } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { parseRetryAfter } from '../../core/wire/http.ts'
-import type { FinishedSpan, SpanRecorder } from '../../core/wire/trace.ts'
-import { otlpOf } from './otlp.ts'
+import { type FinishedSpan, isSampledBy, type SpanFacts, type SpanRecorder } from '../../core/wire/trace.ts'
 import type { TraceSettings } from './settings.ts'
 
 /** Spans accepted by the collector, dropped from the full queue, and refused by the collector. */
@@ -167,4 +166,76 @@ function rejectedIn(text: string): { readonly rejected: number; readonly why: st
 function reasonOf(error: unknown): string {
   const { code, message } = error as { readonly code?: unknown; readonly message?: unknown }
   return `the collector cannot be asked (${String(code ?? message ?? 'no reason given')})`
+}
+
+export type SpanSource = {
+  readonly version: string
+  /** Attributes of this service. */
+  readonly resource: SpanFacts
+}
+
+const kinds = { server: 2, client: 3 } as const
+const failed = 2
+
+export function otlpOf(spans: readonly FinishedSpan[], { version, resource }: SpanSource): string {
+  const scope = { name: 'cidgate', version }
+  const all = [{ scope, spans: spans.map(spanOf) }]
+  return JSON.stringify({ resourceSpans: [{ resource: { attributes: attributesOf(resource) }, scopeSpans: all }] })
+}
+
+const spanOf = ({ point, kind, name, beganAt, ms, facts, isError }: FinishedSpan) => ({
+  traceId: point.traceId,
+  spanId: point.spanId,
+  ...(point.traceState !== undefined && { traceState: point.traceState }),
+  ...(point.parentId !== undefined && { parentSpanId: point.parentId }),
+  flags: Number.parseInt(point.flags, 16),
+  name,
+  kind: kinds[kind],
+  startTimeUnixNano: nanos(beganAt),
+  endTimeUnixNano: nanos(beganAt + ms),
+  attributes: attributesOf(facts),
+  ...(isError && { status: { code: failed } }),
+})
+
+/** In whole microseconds, because nanoseconds exceed the exact integers of JavaScript. */
+const nanos = (ms: number): string => `${Math.round(ms * 1000)}000`
+
+const attributesOf = (facts: SpanFacts) =>
+  Object.entries(facts).flatMap(([key, value]) => (value === undefined ? [] : [{ key, value: anyValue(value) }]))
+
+function anyValue(value: string | number | boolean) {
+  if (typeof value === 'string') return { stringValue: value }
+  if (typeof value === 'boolean') return { boolValue: value }
+  return Number.isInteger(value) ? { intValue: String(value) } : { doubleValue: value }
+}
+
+export const samplers = [
+  'always_on',
+  'always_off',
+  'traceidratio',
+  'parentbased_always_on',
+  'parentbased_always_off',
+  'parentbased_traceidratio',
+] as const
+
+export type SamplerName = (typeof samplers)[number]
+export type IsSampled = (traceId: string, parentFlags: string | undefined) => boolean
+
+/**
+ * The last 52 bits of a trace id are its random number: more would not fit into a JavaScript
+ * number.
+ */
+const digits = 13
+const range = 2 ** 52
+
+const roots: Readonly<Record<string, (ratio: number) => (traceId: string) => boolean>> = {
+  always_on: () => () => true,
+  always_off: () => () => false,
+  traceidratio: (ratio) => (traceId) => Number.parseInt(traceId.slice(-digits), 16) >= (1 - ratio) * range,
+}
+
+export function createSampler(name: SamplerName, ratio: number): IsSampled {
+  const isChosen = (roots[name.replace('parentbased_', '')] as (typeof roots)[string])(ratio)
+  if (!name.startsWith('parentbased_')) return isChosen
+  return (traceId, parentFlags) => (parentFlags === undefined ? isChosen(traceId) : isSampledBy(parentFlags))
 }

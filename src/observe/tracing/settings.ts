@@ -1,6 +1,6 @@
 // The standard OTEL_ variables that configure the export of spans. An empty one counts as not set,
 // as the specification requires.
-import { createSampler, type IsSampled, samplers } from './sampler.ts'
+import { createSampler, type IsSampled, samplers } from './exporter.ts'
 
 export type TraceEnvironment = Readonly<Record<string, string | undefined>>
 

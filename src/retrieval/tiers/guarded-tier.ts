@@ -8,7 +8,7 @@ import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { type Clock, onceLate, withDeadline } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
-import { createHistogram, type Histogram } from '../../observe/histogram.ts'
+import { createHistogram, type Histogram } from '../../observe/requests.ts'
 
 export type GuardOptions = {
   readonly clock: Clock

@@ -1,10 +1,9 @@
 // One question to one upstream: its place in the line, its slot, and its entry in the account of the flight. It ends once, whatever
 // became of it.
 import type { CID } from 'multiformats/cid'
-import type { Failure } from '../../core/failure.ts'
-import { isFailure } from '../../core/failure.ts'
+import { type Failure, isFailure } from '../../core/failure.ts'
 import type { OpenSpan } from '../../core/wire/trace.ts'
-import type { Attempt } from '../../observe/account.ts'
+import type { Attempt } from '../../observe/request-record.ts'
 import type { Rank } from '../line.ts'
 import type { Attempts } from './attempts.ts'
 import type { Member } from './pool.ts'

@@ -5,12 +5,12 @@ import type { RequestListener } from 'node:http'
 import { type Config, inputOf } from '../../config/load.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
-import { type Crew, createCrew, lameMs } from '../../team/crew.ts'
-import { doorOf, inPlace, removeOtherPlaces } from '../../team/shared/place.ts'
+import { throughInnerDoor } from '../../team/forward-request.ts'
+import { doorOf, inPlace, removeOtherPlaces } from '../../team/shared-folder.ts'
 import type { OwnerTeam } from '../../team/team.ts'
-import { processesOf } from '../../wiring/team/shares.ts'
-import type { Front } from '../front.ts'
-import { openDoor } from './door.ts'
+import { type Crew, createCrew, lameMs } from '../../team/worker-supervisor.ts'
+import { processesOf } from '../../wiring/team/counts.ts'
+import { createFront, type Front } from '../front.ts'
 
 export interface Processes {
   /** The team for a gateway of this configuration; undefined if it always was a single process. */
@@ -103,4 +103,18 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
       group = undefined
     },
   }
+}
+
+/** Headers with which a sibling process describes the client. */
+const peerBytes = 2048
+const headersMs = 60_000
+
+export async function openDoor(path: string, handler: RequestListener): Promise<Front> {
+  // A stale file of a killed process; nobody else uses this folder.
+  rmSync(path, { force: true })
+  const door = createFront(throughInnerDoor(handler), { moreHeaderBytes: peerBytes })
+  // The other process closes idle connections.
+  door.setTimeouts({ headersTimeout: headersMs, keepAliveTimeout: 0 })
+  await door.listen((server, backlog) => server.listen({ path, backlog }))
+  return door
 }

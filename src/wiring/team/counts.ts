@@ -1,10 +1,12 @@
 // Totals over all processes of a gateway, including the owner's.
+
+import { availableParallelism } from 'node:os'
 import type { ProcessParts } from '../../admin/metrics/processes.ts'
-import { type Histogram, secondsBounds } from '../../observe/histogram.ts'
+import type { Config } from '../../config/load.ts'
 import type { HistogramSample, Labels, Sample } from '../../observe/metrics.ts'
-import type { RequestCounts } from '../../observe/requests.ts'
+import { type Histogram, type RequestCounts, secondsBounds } from '../../observe/requests.ts'
 import { isOwner, type OwnerTeam, type Team, type Totals } from '../../team/team.ts'
-import type { Whole } from '../whole.ts'
+import type { Whole } from '../wiring-context.ts'
 
 const othersOf = (team: OwnerTeam): readonly Totals[] => [
   team.endedTotals,
@@ -74,4 +76,48 @@ function* histogramsIn(totals: Totals, name: string): Iterable<HistogramSample> 
     const histogram: Histogram = { bounds: secondsBounds, counts, sum: 0, observe() {} }
     yield { labels, histogram }
   }
+}
+
+export const processesOf = ({ workers }: Pick<Config, 'workers'>): number =>
+  workers === 'auto' ? availableParallelism() : workers
+
+/**
+ * Connections are not divided: the kernel chooses who accepts one, and each process has its own
+ * descriptors.
+ */
+export function shareOf(config: Config, size: number): Config {
+  if (size === 1) return config
+  const part = (most: number): number => Math.max(1, Math.floor(most / size))
+  const bytes = (most: number): number => Math.floor(most / size)
+  const { cache, limits, retrieval } = config
+  return {
+    ...config,
+    cache: {
+      ...cache,
+      writeQueueBytes: bytes(cache.writeQueueBytes),
+      responses: { ...cache.responses, maxBytes: bytes(cache.responses.maxBytes) },
+      tiers: cache.tiers.map((tier) =>
+        tier.use === 'memory' ? { ...tier, options: withPart(tier.options, part) } : tier,
+      ),
+    },
+    limits: {
+      ...limits,
+      maxConcurrentRequests: part(limits.maxConcurrentRequests),
+      maxPendingResponseBytes: bytes(limits.maxPendingResponseBytes),
+    },
+    retrieval: {
+      ...retrieval,
+      readAhead: bytes(retrieval.readAhead),
+      upstreams: retrieval.upstreams.map((one) => ({
+        ...one,
+        perMinute: one.perMinute && part(one.perMinute),
+        perCidPerMinute: one.perCidPerMinute && part(one.perCidPerMinute),
+      })),
+    },
+  }
+}
+
+function withPart(options: unknown, part: (most: number) => number): unknown {
+  const own = options as { readonly maxBytes: number }
+  return { ...own, maxBytes: part(own.maxBytes) }
 }

@@ -6,7 +6,7 @@ import { at, badge, both, cid as cidOf, detail, el, show, table, wordsOf } from 
 import { count, ms, size, span } from './words.js'
 
 /** @import { Blocks, Why } from '../shape.ts' */
-/** @import { Place, Placed, PlacedBlock } from '../../../observe/placed.ts' */
+/** @import { Place, Placed, PlacedBlock } from '../../../observe/block-locations.ts' */
 /** @import { Child } from './elements.js' */
 
 /** What the operator typed, as a path. @param {string} text */

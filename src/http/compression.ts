@@ -1,0 +1,328 @@
+// Content codings (RFC 9110 §8.4): selects one by Accept-Encoding, and compresses responses on
+// zlib's threads, a few at a time. Above the limit a response is sent uncompressed instead of
+// waiting; requests for the same bytes share one compression.
+import type { Transform } from 'node:stream'
+import { promisify } from 'node:util'
+import {
+  brotliCompress,
+  constants,
+  createBrotliCompress,
+  createGzip,
+  createZstdCompress,
+  gzip,
+  zstdCompress,
+} from 'node:zlib'
+
+export interface Compression {
+  /** The codings that a client accepts, by its Accept-Encoding. */
+  readonly accepted: (header: string | undefined) => Accepted
+  /** True if the response depends on Accept-Encoding. */
+  readonly covers: (about: AboutBody) => boolean
+  /**
+   * Compresses all bytes. Undefined, now or later, if the limit is reached or it failed. The bytes
+   * are in use until it settles. Calls with the same `name` have the same bytes and share the work.
+   */
+  compress(bytes: Uint8Array, coding: Coding, name?: string): Promise<Buffer | undefined> | undefined
+  /** Compresses a stream. Undefined if the limit is reached. */
+  stream(pieces: AsyncIterable<Uint8Array>, coding: Coding): CodedPieces | undefined
+  readonly counts: CompressionCounts
+}
+
+export type CompressionCounts = {
+  readonly made: Record<Coding, number>
+  /** Sent uncompressed because of the limit. */
+  busy: number
+}
+
+export type CompressionOptions = {
+  readonly isOn: boolean
+  /** The maximum number of concurrent compressions. Their threads also read files. */
+  readonly most?: number
+  /**
+   * The maximum number of compressedBy streams: a slow client occupies one for long, with some MiB of
+   * memory.
+   */
+  readonly mostStreams?: number
+}
+
+const { BROTLI_PARAM_QUALITY, BROTLI_PARAM_SIZE_HINT, BROTLI_PARAM_LGWIN } = constants
+const { ZSTD_c_compressionLevel, ZSTD_c_windowLog } = constants
+
+// Measured: the next level costs more than it saves.
+const quality = { br: 5, zstd: 3, gzip: 6 } as const
+// Bounds the memory of each compressedBy stream.
+const windowBits = 18
+
+const toBrotli = promisify(brotliCompress)
+const toZstd = promisify(zstdCompress)
+const toGzip = promisify(gzip)
+
+export function createCompression({ isOn, most = 2, mostStreams = 8 }: CompressionOptions): Compression {
+  const underWay = new Map<string, Promise<Buffer | undefined>>()
+  const counts: CompressionCounts = { made: { br: 0, zstd: 0, gzip: 0 }, busy: 0 }
+  let running = 0
+  let streams = 0
+
+  async function run(bytes: Uint8Array, coding: Coding): Promise<Buffer | undefined> {
+    running++
+    try {
+      const made = alone(await compressedBy(bytes, coding))
+      counts.made[coding]++
+      return made
+    } catch {
+      return undefined // out of memory: send it uncompressed
+    } finally {
+      running--
+    }
+  }
+
+  return {
+    accepted: isOn ? createAcceptEncodings() : () => plainOnly,
+    covers: isOn ? isCompressible : () => false,
+    compress(bytes, coding, name) {
+      const known = name === undefined ? undefined : underWay.get(name)
+      if (known !== undefined) return known
+      if (running >= most) {
+        counts.busy++
+        return undefined
+      }
+      const made = run(bytes, coding)
+      if (name === undefined) return made
+      underWay.set(name, made)
+      return made.finally(() => underWay.delete(name))
+    },
+    stream(pieces, coding) {
+      if (streams >= mostStreams) {
+        counts.busy++
+        return undefined
+      }
+      streams++
+      counts.made[coding]++
+      return codedPieces(pieces, coder(coding), () => {
+        streams--
+      })
+    },
+    counts,
+  }
+}
+
+function compressedBy(bytes: Uint8Array, coding: Coding): Promise<Buffer> {
+  const size = bytes.byteLength
+  // Large enough that zlib returns the result in one or two event-loop iterations.
+  const chunkSize = Math.max(1024, Math.ceil(size / 3))
+  switch (coding) {
+    case 'br':
+      return toBrotli(bytes, {
+        chunkSize,
+        params: { [BROTLI_PARAM_QUALITY]: quality.br, [BROTLI_PARAM_SIZE_HINT]: size },
+      })
+    case 'zstd':
+      return toZstd(bytes, { chunkSize, params: { [ZSTD_c_compressionLevel]: quality.zstd } })
+    case 'gzip':
+      return toGzip(bytes, { chunkSize, level: quality.gzip })
+  }
+}
+
+function coder(coding: Coding): Transform {
+  switch (coding) {
+    case 'br':
+      return createBrotliCompress({
+        params: { [BROTLI_PARAM_QUALITY]: quality.br, [BROTLI_PARAM_LGWIN]: windowBits },
+      })
+    case 'zstd':
+      return createZstdCompress({
+        params: { [ZSTD_c_compressionLevel]: quality.zstd, [ZSTD_c_windowLog]: windowBits },
+      })
+    case 'gzip':
+      return createGzip({ level: quality.gzip })
+  }
+}
+
+/** Copies the result out of zlib's larger buffer, which the cache would otherwise retain. */
+function alone(bytes: Buffer): Buffer {
+  if (bytes.byteLength === bytes.buffer.byteLength) return bytes
+  const own = Buffer.allocUnsafeSlow(bytes.byteLength)
+  bytes.copy(own)
+  return own
+}
+
+export type Coding = 'br' | 'zstd' | 'gzip'
+
+/** Smallest output first: small responses are cached, so they are compressed once. */
+export const codings: readonly Coding[] = ['br', 'zstd', 'gzip']
+
+/**
+ * Each coding has different bytes and so needs its own ETag: `"cid-br"` for `"cid"`, spelled as in
+ * Caddy.
+ */
+export const codedTag = (etag: string, coding: Coding): string => `${etag.slice(0, -1)}-${coding}"`
+
+/**
+ * Derives the headers of a coded response from the identity headers. Ranges are served from
+ * identity only. `size` is undefined if it is not known in advance.
+ */
+export function codedHeaders(plain: readonly string[], coding: Coding, size: number | undefined): string[] {
+  const headers: string[] = []
+  for (let at = 0; at < plain.length; at += 2) {
+    const name = plain[at] as string
+    const value = plain[at + 1] as string
+    if (name === 'ETag') headers.push(name, codedTag(value, coding))
+    else if (name === 'Accept-Ranges') headers.push(name, 'none')
+    else if (name === 'Content-Type') headers.push(name, value, 'Content-Encoding', coding)
+    else if (name !== 'Content-Length') headers.push(name, value)
+  }
+  if (size !== undefined) headers.push('Content-Length', String(size))
+  return headers
+}
+
+export type Accepted = {
+  /** The coding to send; undefined means identity. */
+  readonly best: Coding | undefined
+  /** All codings that the client accepts, best first. */
+  readonly all: readonly Coding[]
+}
+
+/** For a client that accepts no coding. */
+export const plainOnly: Accepted = { best: undefined, all: [] }
+
+const mostRemembered = 1000
+// Browsers send some twenty characters. Longer values are not cached, to bound its memory.
+const longestRemembered = 200
+
+/** Caches parsed headers: clients send the same few values. */
+export function createAcceptEncodings(): (header: string | undefined) => Accepted {
+  const remembered = new Map<string, Accepted>()
+
+  return (header) => {
+    if (header === undefined) return plainOnly
+    const known = remembered.get(header)
+    if (known) return known
+    const accepted = acceptedOf(header)
+    if (header.length > longestRemembered) return accepted
+    if (remembered.size >= mostRemembered) remembered.clear()
+    remembered.set(header, accepted)
+    return accepted
+  }
+}
+
+/**
+ * The highest weight wins; our order breaks ties. Identity is sent if it has more weight than each
+ * coding, and also, despite `identity;q=0`, if no coding is acceptable, since every client can read
+ * it.
+ */
+export function acceptedOf(header: string): Accepted {
+  const weights = new Map<string, number>()
+  for (const part of header.split(',')) {
+    const [name = '', ...parameters] = part.split(';').map((text) => text.trim().toLowerCase())
+    if (name !== '') weights.set(name === 'x-gzip' ? 'gzip' : name, weightOf(parameters))
+  }
+  const weight = (coding: Coding): number => weights.get(coding) ?? weights.get('*') ?? 0
+  const all = codings.filter((coding) => weight(coding) > 0).sort((one, other) => weight(other) - weight(one))
+  const [first] = all
+  if (first === undefined) return plainOnly
+  return { best: (weights.get('identity') ?? 0) > weight(first) ? undefined : first, all }
+}
+
+/** An invalid weight counts as 0: a coding that may be refused is not sent. */
+function weightOf(parameters: readonly string[]): number {
+  for (const parameter of parameters) {
+    const [, given] = /^q\s*=\s*(.*)$/.exec(parameter) ?? []
+    if (given !== undefined) return /^(?:0(?:\.\d*)?|1(?:\.0*)?)$/.test(given) ? Number(given) : 0
+  }
+  return 1
+}
+
+/** In addition to `text/*`, and compressibleTypes ending in +json or +xml. */
+const compressibleTypes: ReadonlySet<string> = new Set([
+  'application/json',
+  'application/xml',
+  'application/yaml',
+  'application/toml',
+  'application/wasm',
+  'application/vnd.apple.mpegurl',
+  'application/vnd.ipld.dag-json',
+  'font/ttf',
+  'font/otf',
+])
+
+/** About twice the size of the response head: below it compression saves little. */
+const minCompressedBytes = 1024
+/**
+ * A larger file is sent uncompressed, so that a client whose connection broke can resume with a
+ * range.
+ */
+export const maxCompressedBytes = 8 * 1024 * 1024
+
+/** Undefined means not yet known. */
+export type AboutBody = { readonly type?: string | undefined; readonly size?: number | undefined }
+
+/** True if the response has coded variants. Unknown type or size counts as true. */
+export function isCompressible({ type, size }: AboutBody): boolean {
+  if (size !== undefined && (size <= minCompressedBytes || size > maxCompressedBytes)) return false
+  if (type === undefined) return true
+  const semicolon = type.indexOf(';')
+  const name = semicolon < 0 ? type : type.slice(0, semicolon)
+  return compressibleTypes.has(name) || name.startsWith('text/') || name.endsWith('+json') || name.endsWith('+xml')
+}
+
+export type CodedPieces = AsyncIterable<Uint8Array> & {
+  /** Needed only if reading has not begun: after that, the end of the reader closes it. */
+  close(): void
+}
+
+/**
+ * Calls `onOver` once: after the last byte, or when the source failed or the reader left and
+ * nothing more is read.
+ */
+export function codedPieces(pieces: AsyncIterable<Uint8Array>, coder: Transform, onOver: () => void): CodedPieces {
+  let begun = false
+
+  async function* read(): AsyncGenerator<Uint8Array> {
+    begun = true
+    const feeding = feed(pieces, coder)
+    try {
+      yield* coder as AsyncIterable<Uint8Array>
+    } finally {
+      coder.destroy()
+      void feeding.then(onOver)
+    }
+  }
+
+  return {
+    [Symbol.asyncIterator]: read,
+    close() {
+      if (begun) return
+      begun = true
+      coder.destroy()
+      onOver()
+    },
+  }
+}
+
+/** Never rejects: the coder passes the error to its reader. */
+async function feed(pieces: AsyncIterable<Uint8Array>, coder: Transform): Promise<void> {
+  try {
+    for await (const piece of pieces) {
+      if (coder.destroyed) return
+      await written(coder, piece)
+    }
+    coder.end()
+  } catch (error) {
+    coder.destroy(error instanceof Error ? error : new Error(String(error)))
+  }
+}
+
+/**
+ * Resolves when the piece is compressed, or when the coder is closed, after which the callback may
+ * never come. zlib discards its output then.
+ */
+function written(coder: Transform, piece: Uint8Array): Promise<void> {
+  return new Promise((resolve, reject) => {
+    coder.once('close', resolve)
+    coder.write(piece, (error) => {
+      coder.off('close', resolve)
+      if (error) reject(error)
+      else resolve()
+    })
+  })
+}

@@ -1,0 +1,161 @@
+// Handlers of a gateway in a program, which an application can mount before the gateway runs. They
+// send 503 before `start` and after `close`, and queue requests during the start. Requests for
+// other paths always pass the router.
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import type { Request, Response, Router } from 'express'
+import { Failure } from '../core/failure.ts'
+import type { HotAnswers } from './content/response-cache.ts'
+import { createHosts, type HostOptions } from './hosts.ts'
+import { createForwarded, createRequestIds, requestIdHeader } from './wire/client.ts'
+import { type Mode, sendProblem } from './wire/problem.ts'
+import { readTarget } from './wire/request.ts'
+import { closeAfter } from './wire/write.ts'
+
+/** Compatible with `app.use` of Express 5 and 4, and with similar frameworks. */
+export type Middleware = (request: IncomingMessage, response: ServerResponse, next: (error?: unknown) => void) => void
+
+/** The handlers of the running gateway. */
+export type Inside = {
+  readonly router: Router
+  readonly handler: RequestListener
+  readonly admin: RequestListener
+  readonly hot: HotAnswers['find']
+}
+
+export interface Doors {
+  readonly router: Middleware
+  readonly handler: RequestListener
+  readonly admin: RequestListener
+  readonly hot: HotAnswers['find']
+  serves(host: string): boolean
+  /** Queues requests from now on. */
+  hold(): void
+  open(inside: Inside): void
+  /** Answers every queued or new request with this Failure. */
+  shut(why: Failure): void
+}
+
+export type DoorsOptions = StartingOptions & {
+  readonly hosts: Readonly<Record<string, HostOptions>>
+  /** True if unknown hosts may be sites with a DNSLink. */
+  readonly sites: boolean
+  readonly trustedProxies: readonly string[]
+  /** Path prefixes of the gateway in addition to content. */
+  readonly paths: readonly string[]
+  readonly why: Failure
+}
+
+type DoorState = { readonly inside: Inside } | { readonly why: Failure } | 'starting'
+
+export function createDoors(options: DoorsOptions): Doors {
+  const starting = createStarting(options)
+  const forwarded = createForwarded(options.trustedProxies)
+  const requestIds = createRequestIds(forwarded)
+  const hasLink = options.sites ? async () => false : undefined
+  const hosts = createHosts({ table: options.hosts, hasLink, forwarded })
+  let state: DoorState = { why: options.why }
+
+  /** True if the gateway will handle this request, as far as that is known before it runs. */
+  function isOurs(request: IncomingMessage): boolean {
+    try {
+      const target = readTarget(request)
+      const { path } = target
+      const isHere = options.paths.some((one) => path === one || path.startsWith(`${one}/`))
+      return isHere || /^\/ip[fn]s\//.test(path) || hosts.claims(request, target) !== 'no'
+    } catch {
+      return /^\/ip[fn]s\//.test(request.url ?? '')
+    }
+  }
+
+  function wait(request: IncomingMessage, response: ServerResponse, go: () => void): void {
+    if (state === 'starting') return starting.hold(request, response, go)
+    if (!('why' in state)) return go()
+    response.setHeader(requestIdHeader, requestIds.next(request))
+    starting.refuse(request, response, state.why)
+  }
+
+  function door(which: 'handler' | 'admin'): RequestListener {
+    return function pass(request, response) {
+      if (typeof state === 'object' && 'inside' in state) return void state.inside[which](request, response)
+      if (which === 'admin') return void starting.admin(request, response)
+      wait(request, response, () => pass(request, response))
+    }
+  }
+
+  function router(request: IncomingMessage, response: ServerResponse, next: (error?: unknown) => void): void {
+    // The router uses only what Node's objects have, so those of Express 4 work too.
+    if (typeof state === 'object' && 'inside' in state)
+      state.inside.router(request as Request, response as Response, next)
+    else if (isOurs(request)) wait(request, response, () => router(request, response, next))
+    else next()
+  }
+
+  return {
+    router,
+    handler: door('handler'),
+    admin: door('admin'),
+    hot: (request) => (typeof state === 'object' && 'inside' in state ? state.inside.hot(request) : undefined),
+    serves: hosts.serves,
+    hold() {
+      state = 'starting'
+    },
+    open(inside) {
+      state = { inside }
+      starting.over()
+    },
+    shut(why) {
+      state = { why }
+      starting.over()
+    },
+  }
+}
+
+export interface Starting {
+  /** Calls `go` at the end of the start, unless the client has left. */
+  hold(request: IncomingMessage, response: ServerResponse, go: () => void): void
+  refuse(request: IncomingMessage, response: ServerResponse, why: Failure): void
+  readonly admin: RequestListener
+  /** Releases all waiting requests. */
+  over(): void
+}
+
+export type StartingOptions = {
+  readonly mode: Mode
+  readonly stalledMs: number
+  /** The maximum number of waiting requests. */
+  readonly most: number
+}
+
+export function createStarting({ mode, stalledMs, most }: StartingOptions): Starting {
+  const waiting = new Map<ServerResponse, () => void>()
+
+  function refuse(request: IncomingMessage, response: ServerResponse, why: Failure): void {
+    closeAfter(request, response)
+    const { method, headers } = request
+    sendProblem(response, why, { mode, stalledMs, head: method === 'HEAD', accept: headers.accept })
+  }
+
+  return {
+    refuse,
+    hold(request, response, go) {
+      if (waiting.size >= most) return refuse(request, response, notYet())
+      waiting.set(response, go)
+      response.once('close', () => waiting.delete(response))
+    },
+    admin(request, response) {
+      const isHealth = request.url?.split('?')[0] === '/healthz'
+      const text = JSON.stringify(isHealth ? { status: 'alive' } : { ready: false, starting: true })
+      closeAfter(request, response)
+      response.writeHead(isHealth ? 200 : 503, { 'Content-Type': 'application/json', 'Cache-Control': 'no-store' })
+      response.end(text)
+    },
+    over() {
+      const all = [...waiting.values()]
+      waiting.clear()
+      for (const go of all) go()
+    },
+  }
+}
+
+const notYet = (): Failure =>
+  new Failure('overloaded', 'this gateway is starting; retry in a second', { source: 'ours', retryAfterMs: 1000 })

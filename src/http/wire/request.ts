@@ -1,0 +1,164 @@
+// A request as parsed for the routes: target, context and connection, and its refusal. What two
+// parsers could read differently is refused (request smuggling).
+import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { Socket } from 'node:net'
+import { cancelled, Failure, type FailureKind, type FailureOptions } from '../../core/failure.ts'
+import { isHost } from '../../core/wire/http.ts'
+
+export type RequestHead = Pick<IncomingMessage, 'method' | 'url' | 'headers' | 'rawHeaders' | 'socket'>
+
+export type RequestTarget = {
+  /** As sent, still encoded. */
+  readonly path: string
+  readonly query: URLSearchParams
+  readonly search: string
+}
+
+const longestTold = 100
+
+/** A request line may claim a version other than its own syntax; HTTP/2 requests have a stream. */
+export const isHttp1 = (request: IncomingMessage): boolean =>
+  request.httpVersion.startsWith('1.') || 'stream' in request
+
+const noSuchVersion = ({ httpVersion }: IncomingMessage): Failure =>
+  new HttpRefusal('unsupported', `HTTP/${httpVersion} is not supported here; use HTTP/1.1`, {
+    source: 'client',
+    status: 505,
+  })
+
+const malformed = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
+
+/** Throws a Failure: `malformed`, or `unsupported` for a version other than HTTP/1. */
+export function readTarget(request: IncomingMessage): RequestTarget {
+  if (!isHttp1(request)) throw noSuchVersion(request)
+  const { rawHeaders } = request
+  let hosts = 0
+  for (let index = 0; index < rawHeaders.length; index += 2) if (rawHeaders[index]?.toLowerCase() === 'host') hosts++
+  if (hosts > 1) throw malformed('there is more than one Host header')
+  const { host } = request.headers
+  if (host !== undefined && !isHost(host))
+    throw malformed(`the Host header is not a host[:port]: ${JSON.stringify(host.slice(0, longestTold))}`)
+  if (hosts === 0 && request.httpVersion !== '1.0') throw malformed('there is no Host header')
+  const url = originForm(request.url ?? '', host)
+  if (/[#\\]/.test(url)) throw malformed('the request target cannot hold # or \\')
+  const coding = request.headers['transfer-encoding']
+  if (coding !== undefined && coding.toLowerCase() !== 'chunked')
+    throw malformed(`the transfer coding ${coding} is not supported`)
+  // RFC 9112 §6.1: a forwarding proxy may have read the body differently.
+  if (coding !== undefined && request.httpVersion === '1.0') throw malformed('HTTP/1.0 has no transfer codings')
+  const mark = url.indexOf('?')
+  const path = mark < 0 ? url : url.slice(0, mark)
+  const search = mark < 0 ? '' : url.slice(mark + 1)
+  return { path, query: new URLSearchParams(search), search }
+}
+
+/**
+ * An absolute URL in the request line (RFC 9112 §3.2.2) is accepted only with the host of the Host
+ * header.
+ */
+function originForm(url: string, host: string | undefined): string {
+  if (url.startsWith('/') || url === '*') return url
+  const [, authority, rest = ''] = /^https?:\/\/([^/?#\\]*)(.*)$/i.exec(url) ?? []
+  if (authority === undefined || authority === '' || authority.toLowerCase() !== host?.toLowerCase())
+    throw malformed('the request target must be a path on this host')
+  return rest.startsWith('/') ? rest : `/${rest}`
+}
+
+/** The path under which the application mounted the routes. */
+export function baseOf(request: IncomingMessage): string {
+  const { baseUrl } = request as { readonly baseUrl?: unknown }
+  return typeof baseUrl === 'string' ? baseUrl.replace(/[^\x21-\x7e]/g, encodeURIComponent) : ''
+}
+
+/** True if the request has a body. If the body stays unread, the connection cannot be reused. */
+export function hasBody(request: IncomingMessage): boolean {
+  return request.headers['transfer-encoding'] !== undefined || Number(request.headers['content-length'] ?? 0) > 0
+}
+
+export type RequestContext = {
+  readonly request: IncomingMessage
+  readonly response: ServerResponse
+  readonly target: RequestTarget
+  /** Aborts when the client leaves before it has the complete response. */
+  readonly signal: AbortSignal
+}
+
+/** Throws a Failure `malformed`. */
+export function readContext(request: IncomingMessage, response: ServerResponse): RequestContext {
+  const target = readTarget(request)
+  const left = new AbortController()
+  response.once('close', () => {
+    if (!response.writableFinished) left.abort(cancelled())
+  })
+  return { request, response, target, signal: left.signal }
+}
+
+/**
+ * Caches the contexts of requests in progress; one is parsed again only if its URL was changed. The
+ * cache is a property of the response: a WeakMap entry that refers to its key survives every young
+ * collection, and with it the complete request.
+ */
+export function createContexts(): (request: IncomingMessage, response: ServerResponse) => RequestContext {
+  const key = Symbol('context')
+  type Read = { readonly url: string | undefined; readonly context: RequestContext }
+  return (request, response: ServerResponse & { [key]?: Read }) => {
+    const known = response[key]
+    if (known && known.url === request.url) return known.context
+    const context = readContext(request, response)
+    response[key] = { url: request.url, context }
+    return context
+  }
+}
+
+export type RefusalOptions = Omit<FailureOptions, 'facts'> & {
+  readonly status: number
+  /** The size of the representation, for a range. */
+  readonly size?: number
+}
+
+export class HttpRefusal extends Failure {
+  readonly status: number
+  readonly size: number | undefined
+
+  constructor(kind: FailureKind, message: string, { status, size, ...options }: RefusalOptions) {
+    super(kind, message, options)
+    this.status = status
+    this.size = size
+  }
+}
+
+/**
+ * A refusal by the server before there was a request to handle: malformed, too long, or not
+ * received in time.
+ */
+export type ParserRefusal = {
+  readonly status: number
+  /** The reason sent to the client. */
+  readonly why: string
+  /** The `X-Request-Id` sent to the client. */
+  readonly requestId: string
+  /** The address of the socket: forwarding headers were not read. */
+  readonly address: string
+  /** If only the rest of a request was refused: the response that its handler was about to send. */
+  readonly response: ServerResponse | undefined
+}
+
+/** A connection to a server of cidgate, as handlers see it. */
+export interface OwnConnection {
+  /** Notes that this response has a Retry-After: a client that ignores it is throttled. */
+  refused(response: ServerResponse): void
+}
+
+const ownConnection = Symbol('connection of our own')
+
+type Marked = { [ownConnection]?: OwnConnection }
+
+export function markOwn(socket: object, connection: OwnConnection): void {
+  Object.assign(socket, { [ownConnection]: connection })
+}
+
+/** Undefined if the request came to another server. */
+export const connectionOf = ({ socket }: { readonly socket: Socket & Marked }): OwnConnection | undefined =>
+  socket[ownConnection]
+
+export const isAtOwnServer = (request: IncomingMessage): boolean => connectionOf(request) !== undefined

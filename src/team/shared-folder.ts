@@ -1,0 +1,154 @@
+// The folder shared by the processes of a gateway: their internal sockets, and their shared files.
+// Created anew at each start, accessible to their user only.
+import { hash } from 'node:crypto'
+import { mkdirSync, mkdtempSync, readdirSync, rmSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import { join, resolve } from 'node:path'
+import { Failure, wordsOf } from '../core/failure.ts'
+import {
+  arrivalSlots,
+  budgetSlots,
+  createArrivals,
+  createCrowd,
+  createLives,
+  createSharedBudgets,
+  createUnderWay,
+  crowdSlots,
+  type Lives,
+  lifeSlots,
+  openSlots,
+  type Slots,
+  underWaySlots,
+} from './slot-file.ts'
+import type { Team } from './team.ts'
+
+const prefix = 'processes-'
+/** The limit in bytes for the path of a unix socket on every system. */
+const longestDoor = 100
+
+export const doorOf = (folder: string, index: number): string => join(folder, `${index}.sock`)
+
+/**
+ * Creates a new folder and its content: in the data folder if its path is short enough for a
+ * socket; otherwise, or if that is full, in the temporary folder under a name derived from it.
+ */
+export function inPlace<Made>(
+  data: string,
+  make: (folder: string) => Made,
+): { readonly folder: string; readonly made: Made } {
+  const isShort = Buffer.byteLength(doorOf(join(data, `${prefix}123456`), 999)) <= longestDoor
+  try {
+    if (isShort) return madeIn(() => folderIn(data), make)
+  } catch {
+    // Other faults of the data folder are reported by the gateway itself.
+  }
+  try {
+    return madeIn(() => mkdtempSync(join(tmpdir(), elsewhere(data))), make)
+  } catch (cause) {
+    const why = `workers: what they share (7 MiB) can lie neither in ${data} nor in ${tmpdir()}: ${wordsOf(cause)}`
+    throw new Failure('upstream-error', `${why}; make room, or set workers to 1`, { source: 'ours', cause })
+  }
+}
+
+function folderIn(data: string): string {
+  mkdirSync(data, { recursive: true })
+  return mkdtempSync(join(data, prefix))
+}
+
+/** Removes the folder if its content cannot be created. */
+function madeIn<Made>(
+  place: () => string,
+  make: (folder: string) => Made,
+): { readonly folder: string; readonly made: Made } {
+  const folder = place()
+  try {
+    return { folder, made: make(folder) }
+  } catch (error) {
+    removeIfOurs(folder)
+    throw error
+  }
+}
+
+/** Removes folders of earlier processes over this data folder that were killed. */
+export function removeOtherPlaces(data: string, own: string): void {
+  for (const [folder, start] of [
+    [data, prefix],
+    [tmpdir(), elsewhere(data)],
+  ] as const)
+    for (const name of namesIn(folder)) {
+      const path = join(folder, name)
+      if (name.startsWith(start) && path !== own) removeIfOurs(path)
+    }
+}
+
+const elsewhere = (data: string): string => `cidgate-${prefix}${hash('sha256', resolve(data)).slice(0, 12)}-`
+
+/** In the temporary folder another user may have a folder of this name. */
+function removeIfOurs(path: string): void {
+  try {
+    rmSync(path, { recursive: true, force: true })
+  } catch {
+    // Harmless if it stays.
+  }
+}
+
+function namesIn(folder: string): string[] {
+  try {
+    return readdirSync(folder)
+  } catch {
+    return []
+  }
+}
+
+/** Shared files for the gateway, and those for its processes only. */
+export type SharedFiles = {
+  readonly team: Pick<Team, 'arrivals' | 'underWay' | 'budgets' | 'crowd'>
+  readonly lives: Lives
+  close(): void
+}
+
+export function openShared(
+  folder: string,
+  { index, isNew }: { readonly index: number; readonly isNew: boolean },
+): SharedFiles {
+  const opened: Slots[] = []
+  const close = (): void => {
+    for (const one of opened) one.close()
+  }
+  const open = (name: string, { count, bytes }: { readonly count: number; readonly bytes: number }): Slots => {
+    const slots = openSlots(join(folder, name), { count, bytes, isNew })
+    opened.push(slots)
+    return slots
+  }
+  const openAll = () => ({
+    arrivals: open('arrivals', arrivalSlots),
+    underWay: open('under-way', underWaySlots),
+    budgets: open('budgets', budgetSlots),
+    lives: open('lives', lifeSlots),
+    crowd: open('crowd', crowdSlots),
+  })
+  const files = closedIfNot(openAll, close)
+  const lives = createLives(files.lives)
+  return {
+    team: {
+      arrivals: createArrivals(files.arrivals),
+      underWay: createUnderWay(files.underWay, { index, lifeOf: lives.of }),
+      budgets: (limit) => createSharedBudgets(files.budgets, { ...limit, now: systemMs }),
+      crowd: createCrowd(files.crowd, { index, lives: (one) => lives.of(one) !== 0 }),
+    },
+    lives,
+    close,
+  }
+}
+
+function closedIfNot<Opened>(open: () => Opened, close: () => void): Opened {
+  try {
+    return open()
+  } catch (error) {
+    close()
+    throw error
+  }
+}
+
+/** A monotonic clock shared by all processes of this machine. */
+const systemMs = (): number => Number(process.hrtime.bigint() / 1000n) / 1000

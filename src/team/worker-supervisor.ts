@@ -1,0 +1,316 @@
+// The owner's side of the team: starts the workers, replaces one that exits, kills one that does not
+// follow its orders, and broadcasts to all.
+import type { ChildProcess } from 'node:child_process'
+import type { Server } from 'node:net'
+import type { Clock } from '../core/clock.ts'
+import { wordsOf } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
+import { createChannel, createPulse } from './channel.ts'
+import { createHandOn } from './forward-request.ts'
+import { doorOf, openShared } from './shared-folder.ts'
+import type { DeniedRule, OwnerTeam, Topic, WorkerCounts } from './team.ts'
+
+export interface Crew {
+  readonly team: OwnerTeam
+  /** Sets the number of processes, their configuration and their listening sockets. */
+  set(how: Wanted): Promise<void>
+  /**
+   * Stops accepting connections; workers exit when requests in progress are answered. `lameMs`: see
+   * WorkerProcess.
+   */
+  stop(graceMs: number, lameMs?: number): Promise<void>
+  close(): void
+}
+
+export type Wanted = {
+  readonly size: number
+  readonly input: unknown
+  readonly listen: readonly Server[]
+  /** The time that surplus workers have to finish requests in progress. */
+  readonly graceMs: number
+}
+
+export type CrewOptions = {
+  readonly folder: string
+  readonly clock: Clock
+  readonly log: Log
+  /** Starts a process of this program that waits for its orders. */
+  readonly start: () => ChildProcess
+  /** The first-byte timeout for responses of another process. */
+  readonly patienceMs: () => number
+  readonly size: number
+}
+
+const firstPauseMs = 100
+const mostPauseMs = 10_000
+/**
+ * When a reload ends a worker, clients on keep-alive connections have this long to receive
+ * `Connection: close`.
+ */
+export const lameMs = 1000
+/** After this time a worker's exit does not count as a failed start. */
+const steadyMs = 60_000
+
+export function createCrew({ folder, clock, log, start, patienceMs, size: first }: CrewOptions): Crew {
+  const shared = openShared(folder, { index: 0, isNew: true })
+  shared.lives.begin(0, process.pid)
+  const sends = createHandOn(patienceMs)
+  const workers = new Map<number, WorkerProcess>()
+  const pauses = new Map<number, number>()
+  const waiting = new Map<number, () => void>()
+  const listeners = new Map<Topic, (said: unknown) => unknown>()
+  const endedTotals = new Map<string, number>()
+  const denied: DeniedRule[] = []
+  let size = first
+  let input: unknown
+  let listen: readonly Server[] = []
+  let restarts = 0
+  let isStopping = false
+
+  function begin(index: number): void {
+    // The shutdown may have begun during the wait above.
+    if (isStopping) return
+    let child: ChildProcess
+    try {
+      child = start()
+    } catch (error) {
+      log('error', 'worker.failed', { worker: index, why: wordsOf(error) })
+      beginLater(index, false)
+      return
+    }
+    const worker = createWorkerProcess({
+      child,
+      orders: { index, size, folder, input, denied },
+      clock,
+      log,
+      heard: (topic, said) => listeners.get(topic)?.(said),
+      onAnswering() {
+        shared.lives.begin(index, worker.pid)
+        worker.listenOn(listen)
+      },
+      onEnded: (how) => over(worker, how),
+    })
+    workers.set(index, worker)
+  }
+
+  function over(worker: WorkerProcess, how: HowItEnded): void {
+    const { index, pid, since, counts, isWanted } = worker
+    if (workers.get(index) === worker) {
+      workers.delete(index)
+      shared.lives.end(index)
+    }
+    for (const [series, value] of counts.totals) endedTotals.set(series, (endedTotals.get(series) ?? 0) + value)
+    listeners.get('ended')?.(index)
+    if (isStopping) return
+    if (!isWanted) {
+      // The worker was surplus, but is needed again by now.
+      if (index < size && !workers.has(index)) begin(index)
+      return
+    }
+    restarts++
+    const nextInMs = beginLater(index, clock.now() - since > steadyMs)
+    log('error', 'worker.ended', { worker: index, pid, ...how, nextInMs })
+  }
+
+  /** Restarts with exponential backoff. Returns the delay. */
+  function beginLater(index: number, wasSteady: boolean): number {
+    const pauseMs = wasSteady ? firstPauseMs : Math.min(mostPauseMs, (pauses.get(index) ?? firstPauseMs / 2) * 2)
+    pauses.set(index, pauseMs)
+    const again = () => {
+      waiting.delete(index)
+      if (index < size && !workers.has(index)) begin(index)
+    }
+    waiting.set(index, clock.after(pauseMs, again))
+    return pauseMs
+  }
+
+  const all = (): WorkerProcess[] => [...workers.values()]
+
+  const team: OwnerTeam = {
+    index: 0,
+    get size() {
+      return size
+    },
+    ...shared.team,
+    handOn: (request, response, to, otherwise) => sends(request, response, doorOf(folder, to), otherwise),
+    on: (topic, heard) => void listeners.set(topic, heard),
+    async askAll(topic, said) {
+      await Promise.all(all().map((worker) => worker.order(topic, said)))
+    },
+    noteDenied: (rule) => void denied.push(rule),
+    workers: () => all().filter(({ isAnswering }) => isAnswering),
+    get restarts() {
+      return restarts
+    },
+    endedTotals,
+  }
+
+  return {
+    team,
+    async set(how) {
+      if (isStopping) return
+      const isSame = input === how.input
+      const isMoved = how.listen.some((server) => !listen.includes(server))
+      ;({ size, input, listen } = how)
+      const wanted = all().filter(({ isWanted }) => isWanted)
+      const kept = wanted.filter(({ index }) => index < size)
+      for (const worker of wanted) if (worker.index >= size) void worker.end(how.graceMs, lameMs)
+      if (!isSame) await Promise.all(kept.map((worker) => worker.order('reload', { input, size }, startMs)))
+      if (isMoved) for (const worker of kept) if (worker.isAnswering) worker.listenOn(listen)
+      for (let index = 1; index < size; index++) if (!workers.has(index) && !waiting.has(index)) begin(index)
+    },
+    async stop(graceMs, lame = 0) {
+      isStopping = true
+      for (const cancel of waiting.values()) cancel()
+      await Promise.all(all().map((worker) => worker.end(graceMs, lame)))
+    },
+    close() {
+      sends.close()
+      shared.close()
+    },
+  }
+}
+
+/** The first message to a worker. */
+export type Orders = {
+  readonly index: number
+  readonly size: number
+  readonly folder: string
+  readonly input: unknown
+  readonly denied: readonly DeniedRule[]
+}
+
+export type HowItEnded = { readonly code: number | null; readonly signal: string | null }
+
+export interface WorkerProcess {
+  readonly index: number
+  readonly pid: number
+  readonly since: number
+  /** True while it accepts connections. */
+  readonly isAnswering: boolean
+  /** True unless it was told to exit. */
+  readonly isWanted: boolean
+  readonly counts: WorkerCounts
+  /**
+   * Resolves when the worker has done it, or has exited: its successor starts with the current
+   * state.
+   */
+  order(topic: string, said: unknown, ms?: number): Promise<void>
+  /** Replaces its listening sockets. */
+  listenOn(servers: readonly Server[]): void
+  /**
+   * Resolves when it has exited: within `graceMs` plus a margin by itself, or at once if it does
+   * not serve yet. `lameMs`: the time in which keep-alive clients receive `Connection: close`,
+   * before idle connections are closed.
+   */
+  end(graceMs: number, lameMs?: number): Promise<void>
+}
+
+export type WorkerOptions = {
+  readonly child: ChildProcess
+  readonly orders: Orders
+  readonly clock: Clock
+  readonly log: Log
+  /** Called with its messages and requests. */
+  readonly heard: (topic: Topic, said: unknown) => unknown
+  readonly onAnswering: () => void
+  readonly onEnded: (how: HowItEnded) => void
+}
+
+/** Includes a start, or a reload with everything that a configuration may have to fetch. */
+export const startMs = 60_000
+/**
+ * A worker that exceeds this is stuck, and is killed because it could serve content that was taken
+ * down.
+ */
+const orderMs = 5000
+const none: WorkerCounts = { totals: new Map(), gauges: new Map() }
+
+export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
+  const { child, orders, clock, log, heard } = options
+  const { index } = orders
+  const channel = createChannel(child, clock)
+  const ended = Promise.withResolvers<void>()
+  const about = { worker: index, pid: child.pid }
+  const since = clock.now()
+  let isAnswering = false
+  let isWanted = true
+  let isOver = false
+  let counts = none
+
+  function over(how: HowItEnded): void {
+    isOver = true
+    isAnswering = false
+    stopPulse()
+    channel.end()
+    options.onEnded(how)
+    ended.resolve()
+  }
+
+  child.once('error', (error) => {
+    log('error', 'worker.failed', { ...about, why: wordsOf(error) })
+    // A process that could not be started emits nothing else.
+    if (child.pid === undefined) over({ code: null, signal: null })
+  })
+  child.once('exit', (code, signal) => over({ code, signal }))
+  channel.on('counts', (said) => {
+    counts = said as WorkerCounts
+  })
+  for (const topic of ['block', 'records', 'failed'] as const) channel.on(topic, (said) => heard(topic, said))
+
+  function kill(event: string, error: unknown): void {
+    log('error', event, { ...about, why: wordsOf(error) })
+    child.kill('SIGKILL')
+  }
+
+  let stopPulse = () => {}
+
+  channel.ask('begin', orders, startMs).then(
+    () => {
+      if (!isWanted || isOver) return
+      isAnswering = true
+      stopPulse = createPulse(channel, clock, () => kill('worker.stuck', new Error('it gives no sign of life')))
+      options.onAnswering()
+      log('info', 'worker.ready', about)
+    },
+    (error) => {
+      if (isWanted && !isOver) kill('worker.failed', error)
+    },
+  )
+
+  return {
+    index,
+    pid: child.pid ?? 0,
+    since,
+    get isAnswering() {
+      return isAnswering
+    },
+    get isWanted() {
+      return isWanted
+    },
+    get counts() {
+      return counts
+    },
+    async order(topic, said, ms = orderMs) {
+      try {
+        await channel.ask(topic, said, ms)
+      } catch (error) {
+        if (!isWanted) return
+        if (!isOver) kill('worker.stuck', error)
+        await ended.promise
+      }
+    },
+    listenOn(servers) {
+      for (const [at, server] of servers.entries())
+        channel.tell('listen', { isFirst: at === 0, isUnix: typeof server.address() === 'string' }, server)
+    },
+    async end(graceMs, lameMs = 0) {
+      isWanted = false
+      if (!isAnswering) child.kill('SIGKILL')
+      channel.tell('stop', { graceMs, lameMs })
+      const cancel = clock.after(lameMs + graceMs + orderMs, () => child.kill('SIGKILL'))
+      await ended.promise
+      cancel()
+    },
+  }
+}

@@ -1,0 +1,458 @@
+// Assembles the public address: limits, hosts, the response cache, routes, and the metrics and log of
+// their requests.
+
+import { readFileSync } from 'node:fs'
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import { extname } from 'node:path'
+import type { Router } from 'express'
+import type { CID } from 'multiformats/cid'
+import { version } from '../config/package.ts'
+import { logoTypes } from '../config/sections/front.ts'
+import { createJsonRule, type JsonRule } from '../content/json.ts'
+import { isProvable, parseCid, parseLeaf } from '../core/cid.ts'
+import type { Clock } from '../core/clock.ts'
+import { createBudget } from '../core/counting/budget.ts'
+import { createTelling, type Telling } from '../core/counting/telling.ts'
+import { Failure } from '../core/failure.ts'
+import type { Route } from '../http/add/add.ts'
+import { createApp } from '../http/app.ts'
+import { type Compression, createCompression } from '../http/compression.ts'
+import { createHotAnswers, type HotAnswers } from '../http/content/response-cache.ts'
+import { createFrontRoutes } from '../http/front.ts'
+import { createHosts, type Hosts } from '../http/hosts.ts'
+import { createLimits, createTogether, type Limits } from '../http/limits.ts'
+import { createProxyRoute } from '../http/proxy.ts'
+import { clientOf, createForwarded, createRequestIds, type Forwarded } from '../http/wire/client.ts'
+import {
+  createAccessLog,
+  createRequestSpans,
+  type Exchange,
+  exchangeOf,
+  type HotNotes,
+  hotNotesOf,
+  placeOf,
+  requestIdOf,
+  watchExchange,
+} from '../http/wire/exchange.ts'
+import { createRespond, type Respond } from '../http/wire/problem.ts'
+import { HttpRefusal, isHttp1, type ParserRefusal, type RequestHead, readTarget } from '../http/wire/request.ts'
+import { createUnread, type Unread } from '../http/wire/write.ts'
+import { createRecentFailures, type FailedRequest, type RecentFailures } from '../observe/recent-failures.ts'
+import { type Answered, createRequestCounts, type RequestCounts, sourceOf } from '../observe/requests.ts'
+import type { TierStack } from '../retrieval/tiers/tier-stack.ts'
+import { decline, isInner } from '../team/forward-request.ts'
+import { isOwner, isWorker, type Team } from '../team/team.ts'
+import { takeTally } from './backends.ts'
+import type { ReadSide } from './reading.ts'
+import type { WriteSide } from './uploads.ts'
+import type { Whole } from './wiring-context.ts'
+
+export type Public = {
+  readonly respond: Respond
+  readonly requests: RequestCounts
+  readonly failures: RecentFailures
+  readonly forwarded: Forwarded
+  readonly limits: Limits
+  /** Identifies the client of a request for limits. */
+  readonly clientOf: (request: IncomingMessage) => string
+  readonly hotNotes: HotNotes | undefined
+  /** Records the request for metrics and the access log. */
+  readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
+  /** Records a refusal by the server as if by a route. */
+  readonly refused: (refusal: ParserRefusal) => void
+}
+
+export function wirePublic(whole: Whole): Public {
+  const { config, clock, log, lease, trace, spans: recorded, team } = whole
+  const requests = lease.take('requests', [], createRequestCounts)
+  const failures = lease.take('recent failures', [], createRecentFailures)
+  const tell = isWorker(team) ? fewASecond(clock, (failed) => team.tell('failed', failed)) : undefined
+  if (isOwner(team)) team.on('failed', (said) => failures.note(said as FailedRequest))
+  const noteFailed = (failed: FailedRequest): void => {
+    failures.note(failed)
+    tell?.(failed)
+  }
+  const respond = createRespond({
+    mode: config.responses.types,
+    stalledMs: config.limits.writeTimeout,
+    contact: config.contact,
+    onFailed: requests.failed,
+    trace,
+    onError: (error, about) =>
+      log('error', 'request.error', { ...about, error: error instanceof Error ? error.stack : String(error) }),
+  })
+  const forwarded = createForwarded(config.trustedProxies)
+  const now = () => clock.monotonic()
+  const access = createAccessLog({ ...config.log, log, clock, addressOf: forwarded.addressOf, trace })
+  const spans = recorded && createRequestSpans(trace, clock)
+  const over = (exchange: Exchange) => {
+    const answered = answeredOf(exchange, now())
+    requests.answered(answered)
+    access?.over(exchange, answered)
+    spans?.over(exchange, answered)
+    if (answered.status >= 400 || !answered.isWhole)
+      noteFailed(failedOf(exchange, answered, { at: clock.now(), addressOf: forwarded.addressOf }))
+  }
+  return {
+    respond,
+    requests,
+    failures,
+    forwarded,
+    limits: wireLimits(whole, forwarded),
+    clientOf: (request) => clientOf(forwarded.addressOf(request)),
+    hotNotes: hotNotesOf(access, spans),
+    watch(request, response) {
+      const exchange = watchExchange(request, response, now, over)
+      if (access) exchange.client ??= forwarded.addressOf(request)
+      return exchange
+    },
+    refused(refusal) {
+      const failure = failureOf(refusal)
+      requests.failed(failure)
+      const exchange = refusal.response && exchangeOf(refusal.response)
+      // The rest is counted at its end.
+      if (exchange) {
+        exchange.refusal = failure
+        exchange.failure = failure
+        return
+      }
+      const answered = { ...unread, status: refusal.status }
+      requests.answered(answered)
+      access?.refused(refusal, answered)
+      noteFailed(unreadOf(refusal, clock.now()))
+    },
+  }
+}
+
+/** The owner keeps the last hundred, so a flood need not be reported in full. */
+const mostTold = 20
+
+function fewASecond(clock: Clock, tell: (failed: FailedRequest) => void): (failed: FailedRequest) => void {
+  const budget = createBudget({ size: mostTold, perSecond: mostTold, clock })
+  return (failed) => {
+    if (budget.take()) tell(failed)
+  }
+}
+
+/** nginx's status for a client that left before the response. */
+const clientLeft = 499
+
+/** The request line may be malformed, so nothing of it is logged. */
+const unread: Omit<Answered, 'status'> = {
+  route: 'none',
+  method: '',
+  source: 'none',
+  isWhole: true,
+  firstByteSeconds: undefined,
+  seconds: 0,
+  bytesIn: 0,
+  bytesOut: 0,
+}
+
+const failureOf = ({ status, why }: ParserRefusal): HttpRefusal =>
+  new HttpRefusal('malformed', why, { source: 'client', status })
+
+const unreadOf = ({ status, why, requestId, address }: ParserRefusal, at: number): FailedRequest => ({
+  ...{ at, request: requestId, client: address || undefined, method: '', path: '', route: 'none' },
+  ...{ status, isCut: false, ms: 0, kind: 'malformed', why },
+})
+
+function answeredOf({ request, response, began, ...noted }: Exchange, now: number): Answered {
+  const { route, account, failure, answeredAt, bytesIn, bytesOut, refusal } = noted
+  return {
+    route,
+    method: request.method ?? '',
+    status: refusal?.status ?? (response.headersSent ? response.statusCode : clientLeft),
+    source: sourceOf(account),
+    // Kubo's RPC ends a failed stream cleanly.
+    isWhole: refusal !== undefined || (response.writableFinished && !(failure && response.statusCode < 400)),
+    firstByteSeconds: answeredAt === undefined ? undefined : (answeredAt - began) / 1000,
+    seconds: (now - began) / 1000,
+    bytesIn,
+    bytesOut,
+  }
+}
+
+type Noting = { readonly at: number; readonly addressOf: (request: IncomingMessage) => string }
+
+function failedOf(exchange: Exchange, answered: Answered, { at, addressOf }: Noting): FailedRequest {
+  const { request, response, url, client, failure, account } = exchange
+  const { route, method, status, seconds, isWhole } = answered
+  return {
+    at,
+    request: requestIdOf(response),
+    // A closed socket has lost its address.
+    client: client || addressOf(request) || undefined,
+    method: method.slice(0, longestMethod),
+    path: placeOf(request, url).path,
+    route,
+    status,
+    isCut: !isWhole,
+    ms: Math.round(seconds * 1000),
+    ...(failure && { kind: failure.kind, why: failure.message }),
+    ...(failure && account && account.attempts.length > 0 && { attempts: account.attempts }),
+  }
+}
+
+/** A client may send any method. */
+const longestMethod = 20
+
+export type Front = {
+  readonly router: Router
+  readonly handler: RequestListener
+  /** For a server that parses requests itself. */
+  readonly hot: HotAnswers['find']
+  readonly serves: (host: string) => boolean
+  readonly limits: Limits
+  readonly unread: Unread
+  readonly requests: RequestCounts
+  readonly jsonRule: JsonRule
+  readonly compression: Pick<Compression, 'counts'>
+}
+
+export function wireFront(
+  { config, clock, lease, trace, team }: Whole,
+  { retrieval, names, hot, denials }: ReadSide,
+  {
+    routes,
+    tiers,
+    stack,
+    respond,
+    requests,
+    forwarded,
+    limits,
+    clientOf,
+    watch,
+    hotNotes,
+    uploads,
+  }: Public & {
+    readonly uploads: WriteSide['offered']
+    readonly routes: readonly Route[]
+    readonly tiers: readonly string[]
+    readonly stack: Pick<TierStack, 'holds'>
+  },
+): Front {
+  const { responses, proxy } = config
+  const { writeTimeout: stalled } = config.limits
+  const unread = lease.take('unread', [config.limits.maxPendingResponseBytes], () =>
+    createUnread(config.limits.maxPendingResponseBytes),
+  )
+  const hosts = createHosts({
+    table: config.hosts,
+    provider: config.provider,
+    hasLink: config.names.dnslinkSites ? names.hasLink : undefined,
+    forwarded,
+  })
+  const requestIds = createRequestIds(forwarded)
+  const compression = lease.take('compression', [responses.compression], () =>
+    createCompression({ isOn: responses.compression }),
+  )
+  const hotAnswers = createHotAnswers({
+    hot,
+    compression,
+    limits,
+    stalledMs: stalled,
+    requestIds,
+    keyOf: hosts.keyOf,
+    counts: requests.hot,
+    notes: hotNotes,
+  })
+  const jsonMaxBytes = responses.json.maxBytes
+  const jsonRule = lease.take('json rule', [], createJsonRule)
+  const { userAgent } = config.retrieval
+  const proxied = proxy.length > 0 ? [createProxyRoute(proxy, { respond, userAgent, forwarded })] : []
+  const answering = {
+    retrieval,
+    names,
+    hot,
+    compression,
+    tiers,
+    clock,
+    limits,
+    hosts,
+    mode: responses.types,
+    jsonMaxBytes,
+    jsonRule,
+    stalledMs: stalled,
+    unread,
+    denyRevision: () => denials.lists.revision,
+    routes: [...routes, ...proxied],
+    ownRoutes: createFrontRoutes({
+      version,
+      root: config.root,
+      name: config.name,
+      logo: logoOf(config.logo),
+      contact: config.contact,
+      ...uploads,
+      subdomainHosts: Object.entries(config.hosts).flatMap(([host, one]) => (one.subdomains ? [host] : [])),
+      respond,
+    }),
+    respond,
+    requestIds,
+    trace,
+    clientOf,
+    watch,
+    holds: stack.holds,
+  }
+  const { router, handler } = createApp(answering)
+  const elsewhere =
+    team &&
+    createElsewhere({
+      team,
+      hosts,
+      holds: stack.holds,
+      limits,
+      here: handler,
+      refuse(request, response) {
+        watch(request, response).requestId = requestIds.next(request)
+        respond.failed(request, response, ownerIsGone())
+      },
+    })
+  return {
+    router,
+    handler: (request: IncomingMessage, response: ServerResponse) => {
+      // `readTarget` refuses every other version.
+      const isPlain = isHttp1(request)
+      if (isPlain && hotAnswers.take(request, response)) return
+      if (!elsewhere?.take(request, response)) handler(request, response)
+    },
+    hot: hotAnswers.find,
+    serves: hosts.serves,
+    limits,
+    unread,
+    requests,
+    jsonRule,
+    compression,
+  }
+}
+
+const ownerIsGone = (): Failure =>
+  new Failure('overloaded', 'the process of this gateway that answers this cannot be reached now; retry in a second', {
+    source: 'ours',
+    retryAfterMs: 1000,
+  })
+
+const logoOf = (file: string | undefined) =>
+  file === undefined
+    ? undefined
+    : { bytes: readFileSync(file), type: logoTypes[extname(file).toLowerCase()] ?? 'application/octet-stream' }
+
+export function wireLimits(whole: Whole, forwarded: Forwarded): Limits {
+  const { config, clock, lease, team } = whole
+  const { maxConcurrentRequests: inFlight, maxEventLoopDelay: loopDelay, perClient } = config.limits
+  const telling = takeTelling(whole)
+  const together = telling && lease.take('together', [telling], () => createTogether({ telling, clock }))
+  const isAnnouncing = config.announce !== false
+  return lease.take(
+    'limits',
+    [inFlight, loopDelay, perClient, together, config.trustedProxies, team, isAnnouncing],
+    () =>
+      createLimits({
+        ...{ inFlight, loopDelay, perClient, together, clock },
+        isAlone: () => telling?.isAlone ?? false,
+        addressOf: forwarded.addressOf,
+        budgets: team?.budgets,
+        isShared: sharedBy(forwarded),
+        isExempt: isAnnouncing ? isOfChain : undefined,
+      }),
+  )
+}
+
+/** An indexer that is refused one advertisement gives up the whole chain. */
+const isOfChain = ({ url }: RequestHead): boolean => url?.startsWith('/ipni/v1/ad/') ?? false
+
+/** A separate function, so that the closure holds nothing else of this gateway. */
+const sharedBy =
+  (forwarded: Forwarded) =>
+  (request: IncomingMessage): boolean =>
+    isInner(request) || forwarded.isPassedOn(request)
+
+export function takeTelling(whole: Whole): Telling | undefined {
+  const { clock, log, lease } = whole
+  const tally = takeTally(whole)
+  return (
+    tally &&
+    lease.take(
+      'telling',
+      [tally],
+      () => createTelling({ add: tally.add, clock, log }),
+      (telling) => telling.close(),
+    )
+  )
+}
+
+export interface Elsewhere {
+  /** Returns true if another process handles it. */
+  take(request: IncomingMessage, response: ServerResponse): boolean
+}
+
+export type ElsewhereOptions = {
+  readonly team: Team
+  readonly hosts: Pick<Hosts, 'contentOf' | 'keyOf'>
+  readonly holds: (cid: CID) => boolean
+  readonly limits: Pick<Limits, 'inFlight' | 'room' | 'wouldRefuse'>
+  /** Handles it in this process. */
+  readonly here: (request: IncomingMessage, response: ServerResponse) => void
+  /** Called if the owner is unreachable. */
+  readonly refuse: (request: IncomingMessage, response: ServerResponse) => void
+}
+
+export function createElsewhere({ team, hosts, holds, limits, here, refuse }: ElsewhereOptions): Elsewhere {
+  /** Undefined unless it is plain content of this gateway. Throws for a malformed request. */
+  function contentOf(request: IncomingMessage): string | undefined {
+    const { method, url = '' } = request
+    const isRead = method === 'GET' || method === 'HEAD'
+    // The most common form. Every process reports other errors in it alike.
+    if (isRead && url.startsWith('/ipfs/') && hosts.keyOf(request) === url) return url.split('?', 1)[0]
+    const target = readTarget(request)
+    const path = isRead ? hosts.contentOf(request, target) : undefined
+    return path?.startsWith('/ipfs/') ? path : undefined
+  }
+
+  function handOnToHolder(path: string, request: IncomingMessage, response: ServerResponse): boolean {
+    const holder = team.underWay.holderOf(path)
+    if (holder === undefined) return false
+    team.handOn(request, response, holder, () => here(request, response))
+    return true
+  }
+
+  const isFull = (): boolean => limits.inFlight >= limits.room
+
+  /** The accepting process may have the capacity that this one lacks. */
+  function declines(path: string | undefined, response: ServerResponse): boolean {
+    if (path === undefined || !isFull()) return false
+    decline(response)
+    return true
+  }
+
+  return {
+    take(request, response) {
+      let path: string | undefined
+      try {
+        path = contentOf(request)
+      } catch {
+        // Malformed: every process refuses it alike, so it is not forwarded.
+        return false
+      }
+      // A forwarded request goes no further: it is handled here, or returned.
+      if (isInner(request)) return declines(path, response)
+      if (path === undefined) {
+        if (!isWorker(team)) return false
+        team.toOwner(request, response, () => refuse(request, response))
+        return true
+      }
+      // A request that will be refused costs no disk read, and is not forwarded.
+      if (isFull() || limits.wouldRefuse(request)) return false
+      if (handOnToHolder(path, request, response)) return true
+      const text = path.split('/', 3)[2] ?? ''
+      const root = parseLeaf(text) ?? parseCid(text)
+      if (root && isProvable(root) && !holds(root)) {
+        // Another process may have begun during the disk read.
+        if (handOnToHolder(path, request, response)) return true
+        const letGo = team.underWay.hold(path)
+        if (letGo) response.once('close', letGo)
+      }
+      return false
+    },
+  }
+}
