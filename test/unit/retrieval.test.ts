@@ -179,6 +179,28 @@ test('many readers of a cold file → one upstream response', async () => {
   assert.equal(stack.held.size, file.blocks.size)
 })
 
+test('time in the queue of an upstream → part of the deadline', async () => {
+  const silent = scriptedUpstream('one', file.blocks, { silent: true, dag: false })
+  const { clock, session } = make([{ ...silent, traits: { ...silent.traits, connections: 1 } }])
+  const [, first, second] = file.order
+  assert.ok(first && second)
+  const ahead = session()
+  const gone = assert.rejects(ahead.get(first.cid))
+  const beganAt = clock.monotonic()
+  let tookMs = 0
+  const queued = assert.rejects(session().get(second.cid)).then(() => {
+    tookMs = clock.monotonic() - beganAt
+  })
+  await clock.advance(3000)
+  assert.equal(silent.asked.blocks.length, 1)
+  ahead.controller.abort(new Failure('cancelled', 'the client left', { source: 'client' }))
+  await clock.advance(1)
+  assert.equal(silent.asked.blocks.length, 2)
+  for (let ms = 0; ms < 3000; ms += 100) await clock.advance(100)
+  await Promise.all([gone, queued])
+  assert.ok(tookMs >= 4900 && tookMs <= 5200, `${tookMs} ms`)
+})
+
 test('second read → hit without upstream', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const { session } = make([one])

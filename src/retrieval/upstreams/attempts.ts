@@ -75,7 +75,7 @@ export class Attempts {
     const now = this.clock.monotonic()
     const question = new Question(this, member, kind, cid, key, asker)
     question.at = now
-    if (this.#made.length < maxKept) this.#made.push(question)
+    this.#made.push(question)
     question.span = this.#trace?.ask(`upstream ${kind}`, this.#parent)
     question.rank = this.#rankOf(member, key)
     // What has begun has time again.
@@ -132,6 +132,19 @@ export class Attempts {
 
   ended(): void {
     this.#asking--
+  }
+
+  /** Beyond the limit, an ended question is kept as a part of one with the same outcome. */
+  noted(question: Question): void {
+    const at = this.#made.indexOf(question, maxKept)
+    if (at === -1) return
+    const { member, outcome, bytes, ms } = question
+    const same = this.#made.find((one) => one !== question && one.member === member && one.outcome === outcome)
+    if (!same && bytes > 0) return
+    this.#made.splice(at, 1)
+    if (!same) return
+    same.bytes += bytes
+    same.ms = Math.max(same.ms, ms)
   }
 
   isThereNow(): void {

@@ -171,5 +171,6 @@ export class Question {
     this.ms = Math.round(now - this.at)
     this.outcome = outcome
     if (this.span) this.attempts.endSpan(this)
+    this.attempts.noted(this)
   }
 }
