@@ -1,40 +1,35 @@
-// The reader of one request. A block comes from memory, from an answer that the request follows, from the slow tiers while waiting for
-// them is worth it, or from the upstreams, which are then asked beside the tiers. It answers at once what it can, and is itself what
-// waits for a block: reader of the flight and its own deadline.
+// The reader of one request. The way of a block, each step only where the one before had nothing:
+//
+//   get ─► memory, or the page cache          at once (`stack.atHand`), or asked for ahead (read-ahead.ts)
+//       ─► the flight that this reader follows, where the block is on its way in it
+//       ─► the slow tiers, while waiting for them is worth it (`stack.look`)
+//       ─► a flight (flight/flight.ts), of the DAG from here on or of the block alone; tiers that have not answered stay
+//          in the race beside it
+//       ─► the tiers once more, before a block that may be here is denied
+//
+// It answers at once what it can. A `BlockWait` is the reader's place in a flight and its own deadline.
 import type { CID } from 'multiformats/cid'
-import { codec, isIdentity, isProvable } from '../core/cid.ts'
+import { blockKey, codec, isIdentity, isProvable } from '../core/cid.ts'
 import { type Clock, orAborted, type Soon, withDeadline } from '../core/clock.ts'
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
-import { cancelled, type Failure, isFailure } from '../core/failure.ts'
+import { cancelled, Failure, isFailure } from '../core/failure.ts'
 import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
 import type { Account } from '../observe/request-record.ts'
-import type { BlockFlight, BlockReader } from './flight/block-flight.ts'
-import type { DagFlight, DagReader } from './flight/dag-flight.ts'
-import { pathOf, sameBytes } from './flight/want.ts'
-import { isAbsence, type NegativeCache, type Searches, type SearchRound } from './negative-cache.ts'
-import { createGuard } from './policy.ts'
+import type { Flight, FlightReader } from './flight/flight.ts'
+import { type Absence, isAbsence, type NegativeCache, type Searches, type SearchRound } from './negative-cache.ts'
 import { createReadAhead, type ReadAhead, type Room } from './read-ahead.ts'
-import type { DagWant, Expected, Place, Session, SessionOptions } from './session.ts'
-import {
-  internal,
-  noTimeLeft,
-  notCached,
-  notHere,
-  outOfTime,
-  pinUnreadable,
-  storeFailed,
-  unprovable,
-  withRetry,
-} from './session-failures.ts'
+import { createGuard, type DagWant, type Expected, type Place, type Session, type SessionOptions } from './session.ts'
 import type { TierHit, TierLook, TierStack } from './tiers/tier-stack.ts'
 import type { LoopTurns } from './turns/loop-turns.ts'
 import type { Attempts, Wanting } from './upstreams/attempts.ts'
 import { outcomeOf, overloaded } from './upstreams/outcome.ts'
-import type { Plan } from './upstreams/pool.ts'
+import type { Pool } from './upstreams/pool.ts'
+import type { AskKind } from './upstreams/question.ts'
 
 /** The parts that all requests share. */
 export type ReaderParts = {
   readonly stack: TierStack
+  readonly pool: Pool
   readonly clock: Clock
   readonly notFound: NegativeCache
   readonly searches: Searches
@@ -43,34 +38,34 @@ export type ReaderParts = {
   readonly turns: LoopTurns
   readonly deadlineMs: number
   readonly blockDeadlineMs: number
-  /** There is no upstream. */
-  readonly isArchive: boolean
-  /** The flight that brings this block: one for all. */
-  blockFlight(cid: CID, asker: Wanting): BlockFlight
-  /** The flight that brings this DAG: one for all. */
-  dagFlight(want: DagWant, asker: Wanting): DagFlight
+  /** The flight that brings this: one for all. */
+  flight(kind: AskKind, want: DagWant, asker: Wanting): Flight
   /** Another reader's flight that will still bring this block. */
-  onItsWay(cid: CID): DagFlight | undefined
-  /** Whether an upstream may be asked for more than single blocks now. */
-  knowsDags(cid: CID, root: CID): boolean
-  /** The upstreams that cannot be asked for it now. */
-  whoIsLeft(cid: CID): Omit<Plan, 'steps'>
+  flightWith(cid: CID): Flight | undefined
   /** One round of a background search, which this client began: no client waits. */
   lookFor(cid: CID, around: DagWant | undefined, client: string): () => SearchRound
 }
 
-// With less than this share of the time left, an upstream is not really asked, so the answer is no proof of absence.
+// With less than this share of the time left, an upstream is not really asked: the outcome proves no absence.
 const minShare = 1 / 8
-// After an answer left out a block that a reader waited for, this many blocks are asked for one by one.
+// After a response left out a block that a reader waited for, this many blocks are asked for one by one.
 const firstAlone = 8
 const maxAlone = 1024
-/** An upstream takes as long: a tier that could not be asked is asked beside it, since it may be well by now. */
+/** A tier that could not be asked is asked again beside an upstream that takes this long. */
 const secondLookMs = 1000
-/** An upstream said that it lacks it: so long is a tier that could not be asked waited for, before the block is denied. */
+/** A tier that could not be asked has this long before a block is denied. */
 const lastLookMs = 200
 
-/** An answer that this reader follows, until it leaves. */
-type Followed = { readonly flight: DagFlight; readonly leave: () => void }
+/** A flight that this reader follows, until it leaves. */
+type Followed = { readonly flight: Flight; readonly leave: () => void }
+
+type Settle = (bytes: Uint8Array | Promise<Uint8Array>) => void
+
+const alone = (cid: CID): DagWant => ({ cid, segments: [], scope: 'block' })
+
+const sameBytes = (one: CID, other: CID): boolean => blockKey(one) === blockKey(other)
+
+const pathOf = (want: DagWant | undefined): string => want?.segments.map(encodeURIComponent).join('/') ?? ''
 
 /** Opens the session of one request, until its `end`. */
 export const openReader = (options: SessionOptions, shared: ReaderParts): Session => new Reader(options, shared)
@@ -83,8 +78,8 @@ class Reader implements Session {
   readonly readOnce: Session['readOnce']
   readonly giveWay: Session['giveWay']
   readonly shared: ReaderParts
-  readonly account: Account
   readonly signal: AbortSignal
+  readonly #account: Account
   readonly #check: (cid: CID) => void
   readonly #client: string
   readonly #onlyIfCached: boolean
@@ -99,49 +94,37 @@ class Reader implements Session {
   #hadItsTurn = false
   /** The first CID that was asked for. */
   #root: CID | undefined
-  /** Whether a slow tier had a block of this request. */
+  /** A slow tier had a block of this request. */
   #wasHeld = false
   #hasMissed = false
   #lastFrom: 'nowhere' | 'tier' | 'upstream' = 'nowhere'
-  /** The answer that it follows: one at a time brings the block that it wants and those behind it. */
+  /** One flight at a time brings the block that it wants and those behind it. */
   #followed: Followed | undefined
   #aloneLeft = 0
   #aloneNext = firstAlone
   #noted: WeakSet<Attempts> | undefined
 
-  constructor(
-    {
-      signal,
-      account,
-      onlyIfCached = false,
-      noCache = false,
-      client = '',
-      waitedMs = 0,
-      beforeMiss,
-      ...policy
-    }: SessionOptions,
-    shared: ReaderParts,
-  ) {
-    const { check, visit, visitNames, pass } = createGuard(policy)
+  constructor(options: SessionOptions, shared: ReaderParts) {
+    const { check, visit, visitNames, pass } = createGuard(options)
     this.shared = shared
-    this.signal = signal
-    this.account = account
+    this.signal = options.signal
     this.visit = visit
     this.visitNames = visitNames
     this.pass = pass
-    this.#check = check
     this.readNode = shared.nodes.readNode
     this.readOnce = shared.nodes.readOnce
     this.giveWay = shared.turns.giveWay
-    this.#client = client
-    this.#onlyIfCached = onlyIfCached
-    this.#noCache = noCache
-    this.#beforeMiss = beforeMiss
-    this.#deadlineAt = shared.clock.monotonic() + shared.deadlineMs - waitedMs
+    this.#account = options.account
+    this.#check = check
+    this.#client = options.client ?? ''
+    this.#onlyIfCached = options.onlyIfCached === true
+    this.#noCache = options.noCache === true
+    this.#beforeMiss = options.beforeMiss
+    this.#deadlineAt = shared.clock.monotonic() + shared.deadlineMs - (options.waitedMs ?? 0)
   }
 
   get(cid: CID, around?: Place): Soon<Uint8Array> {
-    const turn = this.shared.turns.giveWay()
+    const turn = this.giveWay()
     return turn === undefined ? this.#get(cid, around) : turn.then(() => this.#get(cid, around))
   }
 
@@ -176,10 +159,10 @@ class Reader implements Session {
   end(): void {
     this.#isOver = true
     this.#ahead?.end()
-    if (this.#followed) this.#leaveAnswer(this.#followed)
+    if (this.#followed) this.#leaveFlight(this.#followed)
   }
 
-  // Where a block comes from.
+  // At once, or elsewhere.
 
   #get(cid: CID, around: Place | undefined): Soon<Uint8Array> {
     if (this.#isOver) throw cancelled('the request is over')
@@ -205,8 +188,7 @@ class Reader implements Session {
   /** Decoded in pieces, where that takes long. */
   #prepared(cid: CID, bytes: Uint8Array): Soon<Uint8Array> {
     if (cid.code !== codec.dagPb || bytes.byteLength < largeNodeBytes) return bytes
-    const { nodes, turns } = this.shared
-    return nodes.prepare(cid, bytes, turns.giveWay).then(() => bytes)
+    return this.shared.nodes.prepare(cid, bytes, this.giveWay).then(() => bytes)
   }
 
   /** Thousands of requests that wait for one thing fail in one turn of the loop: their answers take many turns. */
@@ -224,56 +206,50 @@ class Reader implements Session {
     return held
   }
 
-  #fromTier({ bytes, tier }: TierHit): Uint8Array {
-    this.account.tierHit(tier)
-    this.#lastFrom = 'tier'
-    return bytes
-  }
-
   #near(cid: CID): Uint8Array | undefined {
     const held = this.shared.stack.near(cid)
     return held && this.#fromTier(held)
   }
 
-  /** What is not near. */
+  #fromTier({ bytes, tier }: TierHit): Uint8Array {
+    this.#account.tierHit(tier)
+    this.#lastFrom = 'tier'
+    return bytes
+  }
+
+  #fromSlowTier(held: TierHit): Uint8Array {
+    this.#wasHeld = true
+    return this.#fromTier(held)
+  }
+
   #fetch(cid: CID, around: Place | undefined): Promise<Uint8Array> {
     this.signal.throwIfAborted()
-    if (around && this.#currentAnswer()?.flight.expects(cid)) return this.#follow(cid, around)
-    return this.#fromElsewhere(cid, around)
+    const followed = this.#currentFlight()
+    if (!around || !followed?.flight.expects(cid)) return this.#fetchElsewhere(cid, around)
+    return new Promise((resolve, reject) =>
+      this.#join(cid, around, followed, resolve, reject, () => resolve(this.#fetchElsewhere(cid, undefined))),
+    )
   }
 
-  async #follow(cid: CID, around: Place): Promise<Uint8Array> {
-    const answer = this.#currentAnswer()
-    const flown = answer && (await this.#fromAnswer(cid, around, answer))
-    if (!flown) return this.#fromElsewhere(cid, undefined)
-    this.#lastFrom = 'upstream'
-    return flown
-  }
+  // The slow tiers: first alone, then beside the upstreams, and once more when no upstream could help.
 
-  /** Where no tier has it, as far as is known, the upstreams alone are asked; otherwise the tiers begin. */
-  #fromElsewhere(cid: CID, around: Place | undefined): Promise<Uint8Array> {
-    const { stack } = this.shared
-    if (this.#onlyIfCached || !stack.lacks(cid)) return this.#fromTiers(cid, around)
-    return this.#fromUpstreams(cid, around, (error) => {
-      const look = stack.look(cid)
-      return this.#afterAll(cid, error, look, true).finally(() => look.leave())
-    })
+  #fetchElsewhere(cid: CID, around: Place | undefined): Promise<Uint8Array> {
+    // Where no tier has it, as far as is known, the upstreams alone are asked.
+    if (this.#onlyIfCached || !this.shared.stack.lacks(cid)) return this.#fromTiers(cid, around)
+    return this.#fromUpstreams(cid, around).catch((error: unknown) => this.#lastChance(cid, error))
   }
-
-  // The slow tiers: at first alone, then beside the upstreams, and once more when no upstream could help.
 
   async #fromTiers(cid: CID, around: Place | undefined): Promise<Uint8Array> {
     const look = this.shared.stack.look(cid)
     try {
       const late = this.#onlyIfCached ? [] : [look.overdue.then(() => 'late' as const)]
-      const held = await this.inTime(cid, () => Promise.race([look.found, ...late]))
-      if (held === 'late') return await this.#besideTiers(cid, around, () => look.found)
-      if (held) return this.#fromSlowTier(held)
+      const held = await this.#inTime(cid, () => Promise.race([look.found, ...late]))
+      if (held && held !== 'late') return this.#fromSlowTier(held)
       if (this.#onlyIfCached) throw notCached(cid)
-      if (look.haveAnswered) return await this.#fromUpstreams(cid, around)
-      return await this.#besideTiers(cid, around, (own) => this.#lookAgain(cid, secondLookMs, own))
+      if (!held && look.haveAnswered) return await this.#fromUpstreams(cid, around)
+      return await this.#besideTiers(cid, around, (own) => (held ? look.found : this.#lookAgainLater(cid, own)))
     } catch (error) {
-      return await this.#afterAll(cid, error, look, isFailure(error, 'timeout') || isFailure(error, 'overloaded'))
+      return await this.#lastChance(cid, error, look)
     } finally {
       look.leave()
     }
@@ -293,7 +269,7 @@ class Reader implements Session {
       return hit
     })
     try {
-      const first = await this.inTime(cid, () => Promise.any([others, held]))
+      const first = await this.#inTime(cid, () => Promise.any([others, held]))
       return first instanceof Uint8Array ? first : this.#fromSlowTier(first)
     } catch (error) {
       if (isFailure(error, 'cancelled')) throw error
@@ -303,35 +279,35 @@ class Reader implements Session {
     }
   }
 
-  async #lookAgain(cid: CID, afterMs: number, signal: AbortSignal): Promise<TierHit | undefined> {
-    await this.shared.clock.sleep(afterMs, signal)
+  async #lookAgainLater(cid: CID, signal: AbortSignal): Promise<TierHit | undefined> {
+    await this.shared.clock.sleep(secondLookMs, signal)
     return this.shared.stack.lookAgain(cid, signal)
   }
 
   /**
-   * No upstream helped. `waits`: our own disk has not said whether it has it, and is waited for rather than deny a block that is
-   * here. Then tiers that could not say are asked again, and a provider of this machine that has it in its keeping: it came just
-   * now, or its copy is damaged, which is no absence.
+   * No upstream helped. Our own disk may be slow since this process is busy: it is waited for rather than deny a block that
+   * is here. Tiers that could not say are asked again, and so is a provider of this machine that has it in its keeping: it
+   * came just now, or its copy is damaged, which is no absence.
    */
-  async #afterAll(cid: CID, error: unknown, look: TierLook, waits: boolean): Promise<Uint8Array> {
+  async #lastChance(cid: CID, error: unknown, running?: TierLook): Promise<Uint8Array> {
     const { stack, notFound } = this.shared
     if (this.signal.aborted || isFailure(error, 'cancelled')) throw error
+    const look = running ?? stack.look(cid)
     const absence = isFailure(error) && absences.has(error.kind) ? error : undefined
     let held: TierHit | undefined
-    if (waits)
-      held = await orAborted(this.signal, Promise.race([look.found, look.here.then(() => undefined)])).catch(
-        () => undefined,
-      )
-    if (!held && !look.haveAnswered && absence && absence.kind !== 'timeout')
-      held = await this.#briefly(cid, absence.kind === 'not-found' ? lastLookMs : undefined, (own) =>
-        stack.lookAgain(cid, own),
-      )
-    if (!held && absence && !absence.facts.onlyIfCached) {
-      if (await this.#briefly(cid, lastLookMs, (own) => stack.isPinned(cid, own))) {
-        held = await this.#briefly(cid, lastLookMs, (own) => stack.lookAgain(cid, own))
-        if (!held) throw pinUnreadable(cid, absence)
-      }
+    if (!running || isFailure(error, 'timeout') || isFailure(error, 'overloaded')) {
+      const here = Promise.race([look.found, look.here.then(() => undefined)])
+      held = await orAborted(this.signal, here).catch(() => undefined)
     }
+    if (!held && absence) {
+      const isPinned =
+        !absence.facts.onlyIfCached && (await this.#briefly(cid, lastLookMs, (own) => stack.isPinned(cid, own)))
+      const ms = isPinned || absence.kind === 'not-found' ? lastLookMs : undefined
+      if (isPinned || (!look.haveAnswered && absence.kind !== 'timeout'))
+        held = await this.#briefly(cid, ms, (own) => stack.lookAgain(cid, own))
+      if (!held && isPinned) throw pinUnreadable(cid, absence)
+    }
+    if (!running) look.leave()
     if (!held) throw this.#inArchive(cid, error, look.haveAnswered)
     notFound.forget(cid)
     return this.#fromSlowTier(held)
@@ -341,21 +317,18 @@ class Reader implements Session {
   async #briefly<T>(cid: CID, ms: number | undefined, work: (own: AbortSignal) => Promise<T>): Promise<T | undefined> {
     const { signal } = this
     const { clock } = this.shared
-    const late = () => notCached(cid)
     if (signal.aborted) return undefined
-    const done = ms === undefined ? this.inTime(cid, work) : withDeadline({ ms, clock, signal, late }, work)
+    const late = () => notCached(cid)
+    const done = ms === undefined ? this.#inTime(cid, work) : withDeadline({ ms, clock, signal, late }, work)
     return done.catch(() => undefined)
   }
 
   /** Without upstreams the tiers are all there is to ask: what they said is an absence, what they did not say is none. */
   #inArchive(cid: CID, error: unknown, isSure: boolean): unknown {
     if (isFailure(error, 'unavailable') && error.facts.alone) return isSure ? notHere(error) : storeFailed(cid, error)
-    return this.shared.isArchive && isFailure(error, 'timeout') ? storeFailed(cid, error) : error
-  }
-
-  #fromSlowTier(held: TierHit): Uint8Array {
-    this.#wasHeld = true
-    return this.#fromTier(held)
+    const { members, find } = this.shared.pool
+    const isArchive = members.length === 0 && !find
+    return isArchive && isFailure(error, 'timeout') ? storeFailed(cid, error) : error
   }
 
   /** From the tiers alone. A request that wants it meanwhile joins the same look. */
@@ -364,7 +337,7 @@ class Reader implements Session {
     if (near) return near
     const look = this.shared.stack.look(cid)
     try {
-      const held = await this.inTime(cid, () => look.found)
+      const held = await this.#inTime(cid, () => look.found)
       if (!held) throw nothing
       return this.#fromTier(held)
     } finally {
@@ -372,56 +345,42 @@ class Reader implements Session {
     }
   }
 
-  // The upstreams.
+  // The upstreams: a flight of the DAG from here on, or of the block alone.
 
-  /** `otherwise`: what may help where they do not. */
-  #fromUpstreams(
-    cid: CID,
-    around: Place | undefined,
-    otherwise?: (error: unknown) => Promise<Uint8Array>,
-  ): Promise<Uint8Array> {
+  #fromUpstreams(cid: CID, around: Place | undefined): Promise<Uint8Array> {
     return new Promise((resolve, reject) => {
-      const fail = otherwise ? (error: unknown) => resolve(otherwise(error)) : reject
-      try {
-        this.#refuseRemembered(cid, around)
-        // Two requests for one block: the first finds it in no tier and is held up; the second flies for it, gets it, and its flight ends
-        // with the block in memory. Without this look the first would find no flight to join and start another one.
-        const near = this.#near(cid)
-        if (near) return resolve(near)
-        this.#refuseLate(cid)
-        this.#miss()
-        const answer = this.#chooseAnswer(cid, around)
-        if (!answer || !around) return this.#waitForBlock(cid, resolve, fail)
-        this.#fromAnswer(cid, around, answer).then((flown) => {
-          if (!flown) return this.#waitForBlock(cid, resolve, fail)
-          this.#lastFrom = 'upstream'
-          resolve(flown)
-        }, fail)
-      } catch (error) {
-        fail(error)
+      this.#refuseRemembered(cid, around)
+      // Two requests for one block: the first finds it in no tier and is held up; the second flies for it, gets it, and its
+      // flight ends with the block in memory. Without this look the first would start another flight.
+      const near = this.#near(cid)
+      if (near) return resolve(near)
+      this.#refuseLate(cid)
+      if (!this.#hasMissed) {
+        this.#hasMissed = true
+        // A response that has begun is not cut for it.
+        if (!this.#hasBegun) this.#beforeMiss?.()
       }
+      const followed = around && this.#chooseFlight(cid, around)
+      if (!followed) return this.#joinAlone(cid, resolve, reject)
+      this.#join(cid, around, followed, resolve, reject, () => this.#joinAlone(cid, resolve, reject))
     })
   }
 
-  /** An answer that has begun is not cut for it. */
-  #miss(): void {
-    if (this.#hasMissed) return
-    this.#hasMissed = true
-    if (!this.#hasBegun) this.#beforeMiss?.()
+  #joinAlone(cid: CID, resolve: Settle, reject: (error: unknown) => void): void {
+    const flight = this.shared.flight('block', alone(cid), this.#asker)
+    this.#join(cid, undefined, { flight, leave: flight.follow() }, resolve, reject)
   }
 
-  // One block, alone.
-
-  #waitForBlock(cid: CID, resolve: (bytes: Uint8Array) => void, reject: (error: unknown) => void): void {
-    const flight = this.shared.blockFlight(cid, this.#asker)
-    const wait = new BlockWait(this, cid, flight, resolve, reject)
-    wait.begin()
-  }
-
-  /** The block came. */
-  fetched(upstream: string, bytes: number): void {
-    this.account.fetched(upstream, bytes)
-    this.#lastFrom = 'upstream'
+  /** `otherwise`: the block does not come from there. */
+  #join(
+    cid: CID,
+    around: Place | undefined,
+    followed: Followed,
+    resolve: Settle,
+    reject: (error: unknown) => void,
+    otherwise: () => void = () => {},
+  ): void {
+    new BlockWait(this, cid, around, followed, resolve, reject, otherwise).begin()
   }
 
   get #asker(): Wanting {
@@ -429,81 +388,88 @@ class Reader implements Session {
     return { client: this.#client, hasBegun, root: this.#root }
   }
 
-  // An answer with those that follow.
-
-  #currentAnswer(): Followed | undefined {
-    if (this.#followed?.flight.isOver) this.#leaveAnswer(this.#followed)
+  #currentFlight(): Followed | undefined {
+    if (this.#followed?.flight.isOver) this.#leaveFlight(this.#followed)
     return this.#followed
   }
 
-  #leaveAnswer(answer: Followed): void {
-    // Who brought how much of it.
-    if (this.account.brought.length > 1) this.#note(answer.flight.attempts)
-    if (this.#followed === answer) this.#followed = undefined
-    answer.leave()
+  #leaveFlight(followed: Followed): void {
+    // The parts of a file, and who brought how much of it.
+    if (followed.flight.kind === 'dag' && this.#account.brought.length > 1) this.#note(followed.flight.attempts)
+    if (this.#followed === followed) this.#followed = undefined
+    followed.leave()
   }
 
-  #followOf(flight: DagFlight): Followed {
+  #follow(flight: Flight): Followed {
     return (this.#followed = { flight, leave: flight.follow() })
   }
 
-  /** The answer to ask for the block with those that follow it; undefined: ask for it alone. */
-  #chooseAnswer(cid: CID, around: DagWant | undefined): Followed | undefined {
-    if (!around) return undefined
-    const current = this.#currentAnswer()
+  /** The flight that brings the block with those that follow it; undefined: the block is asked for alone. */
+  #chooseFlight(cid: CID, around: DagWant): Followed | undefined {
+    const current = this.#currentFlight()
     if (current) return current
-    const { dagFlight, onItsWay, knowsDags } = this.shared
     const lastFrom = this.#lastFrom
     // A reader that caught up with another one's flight flies on with it.
-    const flight = lastFrom === 'nowhere' ? undefined : onItsWay(cid)
-    if (flight) return this.#followOf(flight)
+    const flight = lastFrom === 'nowhere' ? undefined : this.shared.flightWith(cid)
+    if (flight) return this.#follow(flight)
     if (this.#aloneLeft > 0) {
       this.#aloneLeft--
       return undefined
     }
-    // One leaf missing between others that are here costs one block, not an answer with everything after it. If a single
+    // One leaf missing between others that are here costs one block, not a response with everything after it. If a single
     // block is wanted, a CAR is the wrong question too: upstreams leave out blocks that do not decode.
     const isItself = around.segments.length === 0 && sameBytes(cid, around.cid)
     const isAlone = cid.code === codec.raw ? lastFrom === 'tier' || isItself : around.scope === 'block' && isItself
-    if (isAlone || (lastFrom !== 'nowhere' && !knowsDags(cid, this.#root ?? cid))) return undefined
-    return this.#followOf(dagFlight(around, this.#asker))
+    if (isAlone || (lastFrom !== 'nowhere' && !this.#knowsDags(cid))) return undefined
+    return this.#follow(this.shared.flight('dag', around, this.#asker))
   }
 
-  /** Undefined: the block does not come from there. */
-  #fromAnswer(cid: CID, around: Place, answer: Followed): Promise<Uint8Array | undefined> {
-    return new Promise((resolve, reject) => new DagWait(this, cid, around, answer, resolve, reject).begin())
+  /** An upstream may be asked for more than single blocks now. */
+  #knowsDags(cid: CID): boolean {
+    const key = blockKey(cid)
+    const members = this.shared.pool.of(this.#root ?? cid)
+    return members.some(({ upstream, health }) => upstream.traits.dag && health.state(key).state === 'ready')
   }
 
-  /** It came by before, and memory has it. */
-  wentBy(cid: CID): Uint8Array | undefined {
-    return this.shared.stack.near(cid)?.bytes
+  // What became of a `BlockWait`.
+
+  came(upstream: string, bytes: number): void {
+    this.#account.fetched(upstream, bytes)
+    this.#lastFrom = 'upstream'
   }
 
-  /** This answer did not bring a block that the reader waited for: if it is over, the next answers may do so too. */
-  leftOut(answer: Followed): void {
-    if (!answer.flight.isOver || this.#followed !== answer) return
-    this.#leaveAnswer(answer)
+  /** It came before, and memory may have it. */
+  cameBefore(cid: CID): Uint8Array | undefined {
+    const bytes = this.shared.stack.near(cid)?.bytes
+    if (bytes) this.#lastFrom = 'upstream'
+    return bytes
+  }
+
+  /** This flight did not bring a block that the reader waited for: if it is over, the next ones may do so too. */
+  leftOut(followed: Followed): void {
+    if (!followed.flight.isOver || this.#followed !== followed) return
+    this.#leaveFlight(followed)
     this.#aloneLeft = this.#aloneNext
     this.#aloneNext = Math.min(maxAlone, this.#aloneNext * 2)
   }
 
-  /** The failure to throw for a block that an answer did not bring; undefined: it is asked for alone. */
-  answerFailed(error: unknown, cid: CID, around: DagWant, answer: Followed, wasLate: boolean): Failure | undefined {
-    const asked = sameBytes(cid, around.cid) ? around : undefined
-    const { flight, leave } = answer
+  /** The failure to throw for a block that a flight did not bring; undefined: it is asked for alone. */
+  failureOf({ cid, around, followed, wasLate }: BlockWait, error: unknown): Failure | undefined {
+    const asked = around && sameBytes(cid, around.cid) ? around : undefined
+    const { flight, leave } = followed
     const { attempts } = flight
     if (isFailure(error, 'timeout') && !flight.isOver && !this.#hasBegun) {
       // The search takes this reader's seat.
-      if (this.#followed === answer) this.#followed = undefined
-      return this.missed(error, cid, asked, attempts, wasLate, { done: flight.drain(), attempts, stop: leave })
+      if (this.#followed === followed) this.#followed = undefined
+      return this.#missed(error, cid, asked, attempts, wasLate, { done: flight.drain(), attempts, stop: leave })
     }
-    this.#leaveAnswer(answer)
+    this.#leaveFlight(followed)
     // Below a path, "not found" may mean the path: only the root alone can tell whether the root is there.
-    if (isFailure(error, 'not-found') && around.segments.length > 0 && asked) {
+    if (isFailure(error, 'not-found') && asked && asked.segments.length > 0) {
       this.#note(attempts)
       return undefined
     }
-    return this.missed(error, cid, asked, attempts, wasLate)
+    return this.#missed(error, cid, asked, attempts, wasLate)
   }
 
   // Its time: one deadline for everything until its first byte goes out, then one for each block.
@@ -511,10 +477,6 @@ class Reader implements Session {
   /** Less than half of the time is left: a 404 from here on is no proof of absence. */
   get isLate(): boolean {
     return this.#deadlineAt - this.shared.clock.monotonic() < this.shared.deadlineMs / 2
-  }
-
-  get hasBegun(): boolean {
-    return this.#hasBegun
   }
 
   get reason(): Failure {
@@ -549,17 +511,19 @@ class Reader implements Session {
   }
 
   /** Runs `work` until the request is out of time or its client has left; then the work's own signal aborts. */
-  async inTime<T>(cid: CID, work: (own: AbortSignal) => Promise<T>): Promise<T> {
+  async #inTime<T>(cid: CID, work: (own: AbortSignal) => Promise<T>): Promise<T> {
     const { signal } = this
+    if (signal.aborted) throw this.reason
     const own = new AbortController()
-    const leave = () => own.abort(this.reason)
-    const stop = this.whenLate(cid, (late) => own.abort(late))
-    if (signal.aborted) leave()
-    signal.addEventListener('abort', leave, { once: true })
     const ended = Promise.withResolvers<never>()
-    own.signal.addEventListener('abort', () => ended.reject(own.signal.reason), { once: true })
+    const end = (reason: Failure) => {
+      own.abort(reason)
+      ended.reject(reason)
+    }
+    const leave = () => end(this.reason)
+    const stop = this.whenLate(cid, end)
+    signal.addEventListener('abort', leave, { once: true })
     try {
-      own.signal.throwIfAborted()
       return await Promise.race([work(own.signal), ended.promise])
     } finally {
       stop()
@@ -575,9 +539,9 @@ class Reader implements Session {
     const path = around && sameBytes(cid, around.cid) ? pathOf(around) : ''
     if (this.#noCache) return notFound.forget(cid)
     const memory = notFound.look(cid, path) ?? (path === '' ? undefined : notFound.look(cid, ''))
-    // Who could not be asked then may have it now.
+    // An upstream that could not be asked then may have it now.
     if (!memory || memory.absence.facts.unasked) return
-    for (const attempt of memory.attempts) this.account.attempt(attempt)
+    for (const attempt of memory.attempts) this.#account.attempt(attempt)
     throw withRetry(memory.absence, memory.forMs)
   }
 
@@ -586,14 +550,14 @@ class Reader implements Session {
     this.#noted ??= new WeakSet()
     if (this.#noted.has(attempts)) return
     this.#noted.add(attempts)
-    for (const attempt of attempts.list()) this.account.attempt(attempt)
+    for (const attempt of attempts.list()) this.#account.attempt(attempt)
   }
 
   /**
    * The failure to throw for a block that a flight did not bring. Remembers an absence, and begins a background search.
    * `wasLate`: too little time was left when the request joined it. `running`: the flight itself, which the search takes over.
    */
-  missed(
+  #missed(
     error: unknown,
     cid: CID,
     around: DagWant | undefined,
@@ -601,10 +565,11 @@ class Reader implements Session {
     wasLate: boolean,
     running?: SearchRound,
   ): Failure {
-    const { notFound, searches, whoIsLeft, lookFor } = this.shared
+    const { notFound, searches, pool, lookFor } = this.shared
     const isCrowded = isFailure(error, 'timeout') && (wasLate || attempts.hasBeenCrowded())
-    // It waited for an upstream to be well again until its time was over.
-    const none = () => (attempts.wasRefused() ? outcomeOf(cid, attempts.failures, whoIsLeft(cid)) : overloaded(cid))
+    // It waited for an upstream to recover until its time was over.
+    const none = () =>
+      attempts.wasRefused() ? outcomeOf(cid, attempts.failures, pool.plan('block', cid)) : overloaded(cid)
     const failure = isCrowded ? none() : isFailure(error) ? error : internal(error)
     if (failure.kind !== 'cancelled') this.#note(attempts)
     if (isCrowded && running) {
@@ -623,152 +588,72 @@ class Reader implements Session {
   }
 }
 
-/** What a client takes for "not here". */
-const absences: ReadonlySet<string> = new Set(['not-found', 'timeout', 'unavailable'])
-
-const nothing = new Error('no tier has it')
-
 /** A reader that waits for one block of a flight, until its deadline, or its client leaves. */
-class BlockWait implements BlockReader {
+class BlockWait implements FlightReader {
+  readonly cid: CID
+  readonly around: Place | undefined
+  readonly followed: Followed
+  readonly wasLate: boolean
   readonly #reader: Reader
-  readonly #cid: CID
-  readonly #flight: BlockFlight
-  readonly #resolve: (bytes: Uint8Array) => void
+  readonly #resolve: Settle
   readonly #reject: (error: unknown) => void
-  readonly #wasLate: boolean
-  #stop: (() => void) | undefined
-  #isOver = false
-  /** A search that waits on in its place. */
-  #search: PromiseWithResolvers<void> | undefined
-
-  constructor(
-    reader: Reader,
-    cid: CID,
-    flight: BlockFlight,
-    resolve: (bytes: Uint8Array) => void,
-    reject: (error: unknown) => void,
-  ) {
-    this.#reader = reader
-    this.#cid = cid
-    this.#flight = flight
-    this.#resolve = resolve
-    this.#reject = reject
-    this.#wasLate = reader.isLate
-  }
-
-  begin(): void {
-    const { signal } = this.#reader
-    if (signal.aborted) return this.#reject(this.#reader.reason)
-    signal.addEventListener('abort', this.#left, { once: true })
-    this.#stop = this.#reader.whenLate(this.#cid, (late) => this.#late(late))
-    this.#flight.join(this)
-  }
-
-  settle(bytes: Uint8Array, upstream: string): void {
-    if (this.#search) return this.#search.resolve()
-    if (!this.#end()) return
-    this.#reader.fetched(upstream, bytes.byteLength)
-    this.#resolve(bytes)
-  }
-
-  fail(error: unknown): void {
-    if (this.#search) return this.#search.reject(error)
-    if (!this.#end()) return
-    this.#reject(this.#reader.missed(error, this.#cid, undefined, this.#flight.attempts, this.#wasLate))
-  }
-
-  readonly #left = (): void => {
-    if (!this.#end()) return
-    this.#flight.leave(this)
-    const { reason } = this.#reader
-    this.#reject(this.#reader.missed(reason, this.#cid, undefined, this.#flight.attempts, this.#wasLate))
-  }
-
-  #late(error: Failure): void {
-    if (!this.#end()) return
-    const { attempts } = this.#flight
-    if (!isFailure(error, 'timeout') || this.#reader.hasBegun) {
-      this.#flight.leave(this)
-      return this.#reject(this.#reader.missed(error, this.#cid, undefined, attempts, this.#wasLate))
-    }
-    const search = Promise.withResolvers<void>()
-    search.promise.catch(() => {})
-    this.#search = search
-    const running = { done: search.promise, attempts, stop: () => this.#flight.leave(this) }
-    this.#reject(this.#reader.missed(error, this.#cid, undefined, attempts, this.#wasLate, running))
-  }
-
-  #end(): boolean {
-    if (this.#isOver) return false
-    this.#isOver = true
-    this.#stop?.()
-    this.#reader.signal.removeEventListener('abort', this.#left)
-    return true
-  }
-}
-
-/** A reader that waits for one block of an answer that it follows, until its deadline, or its client leaves. */
-class DagWait implements DagReader {
-  readonly #reader: Reader
-  readonly #cid: CID
-  readonly #around: Place
-  readonly #answer: Followed
-  readonly #resolve: (bytes: Uint8Array | undefined) => void
-  readonly #reject: (error: unknown) => void
-  readonly #wasLate: boolean
+  readonly #otherwise: () => void
   #stop: (() => void) | undefined
   #isOver = false
 
   constructor(
     reader: Reader,
     cid: CID,
-    around: Place,
-    answer: Followed,
-    resolve: (bytes: Uint8Array | undefined) => void,
+    around: Place | undefined,
+    followed: Followed,
+    resolve: Settle,
     reject: (error: unknown) => void,
+    otherwise: () => void,
   ) {
     this.#reader = reader
-    this.#cid = cid
-    this.#around = around
-    this.#answer = answer
+    this.cid = cid
+    this.around = around
+    this.followed = followed
+    this.wasLate = reader.isLate
     this.#resolve = resolve
     this.#reject = reject
-    this.#wasLate = reader.isLate
+    this.#otherwise = otherwise
   }
 
   begin(): void {
-    const { signal } = this.#reader
-    if (signal.aborted) return this.fail(this.#reader.reason)
+    const { signal, reason } = this.#reader
+    if (signal.aborted) return this.fail(reason)
     signal.addEventListener('abort', this.#left, { once: true })
-    this.#stop = this.#reader.whenLate(this.#cid, (late) => this.#leave(late))
-    this.#answer.flight.join(this.#cid, this.#around, this)
+    this.#stop = this.#reader.whenLate(this.cid, (late) => this.#leave(late))
+    this.followed.flight.join(this.cid, this.around, this)
   }
 
   settle(bytes: Uint8Array, upstream: string): void {
     if (!this.#end()) return
-    this.#reader.fetched(upstream, bytes.byteLength)
+    this.#reader.came(upstream, bytes.byteLength)
     this.#resolve(bytes)
   }
 
   passed(isKept: boolean): void {
     if (!this.#end()) return
-    if (isKept) return this.#resolve(this.#reader.wentBy(this.#cid))
-    this.#reader.leftOut(this.#answer)
-    this.#resolve(undefined)
+    const bytes = isKept ? this.#reader.cameBefore(this.cid) : undefined
+    if (bytes) return this.#resolve(bytes)
+    if (!isKept) this.#reader.leftOut(this.followed)
+    this.#otherwise()
   }
 
   fail(error: unknown): void {
     if (!this.#end()) return
-    const failure = this.#reader.answerFailed(error, this.#cid, this.#around, this.#answer, this.#wasLate)
+    const failure = this.#reader.failureOf(this, error)
     if (failure) this.#reject(failure)
-    else this.#resolve(undefined)
+    else this.#otherwise()
   }
 
   readonly #left = (): void => this.#leave(this.#reader.reason)
 
   #leave(why: unknown): void {
     if (this.#isOver) return
-    this.#answer.flight.leave(this.#cid, this)
+    this.followed.flight.leave(this.cid, this)
     this.fail(why)
   }
 
@@ -780,3 +665,66 @@ class DagWait implements DagReader {
     return true
   }
 }
+
+// The Failures of a request that gets no block.
+
+/** A client takes these for "not here". */
+const absences: ReadonlySet<string> = new Set(['not-found', 'timeout', 'unavailable'])
+
+const nothing = new Error('no tier has it')
+
+const withRetry = ({ kind, message, source, facts }: Absence, retryAfterMs: number): Failure =>
+  new Failure(kind, message, { source, facts, retryAfterMs })
+
+const outOfTime = (cid: CID, ms: number): Failure =>
+  new Failure('timeout', `no upstream sent ${cid} within ${Math.round(ms)} ms; the search goes on`, {
+    source: 'upstream',
+    facts: { sure: false },
+  })
+
+/** Earlier blocks, or the queue of requests, used up the time. */
+const noTimeLeft = (cid: CID): Failure =>
+  new Failure(
+    'overloaded',
+    `no time left to look for ${cid}: the line and the blocks before it took all of it; retry`,
+    { source: 'ours' },
+  )
+
+/** An archive (no upstreams) whose tiers were all asked: there is nothing else to ask, so 404. */
+const notHere = ({ message, facts }: Failure): Failure => new Failure('not-found', message, { source: 'tier', facts })
+
+/** An archive whose tiers could not all be asked: it may well be there, so it is not called absent. */
+const storeFailed = (cid: CID, { cause, retryAfterMs }: Failure): Failure =>
+  new Failure(
+    'unavailable',
+    `${cid} may be in a tier that failed or did not answer in time, and there is no upstream to ask; retry, and look at the tiers if it goes on`,
+    { source: 'tier', cause, retryAfterMs },
+  )
+
+/** A provider of this machine keeps it, so no answer of an upstream makes it absent. */
+const pinUnreadable = (cid: CID, { cause, retryAfterMs }: Failure): Failure =>
+  new Failure(
+    'unavailable',
+    `${cid} is kept on this machine, but its copy is damaged or cannot be read, and no upstream sent it; upload the same file again, and look at the disk (cidgate pins verify)`,
+    { source: 'tier', cause, retryAfterMs },
+  )
+
+const notCached = (cid: CID): Failure =>
+  new Failure('not-found', `${cid} is not in the cache, and Cache-Control: only-if-cached asks for nothing else`, {
+    source: 'tier',
+    facts: { onlyIfCached: true },
+  })
+
+const unprovable = (cid: CID): Failure =>
+  new Failure(
+    'malformed',
+    `${cid} cannot be proved: its hash function or digest length is not one this gateway trusts`,
+    { source: 'content' },
+  )
+
+const internal = (error: unknown): Failure =>
+  new Failure(
+    'internal',
+    'internal error in retrieval; the log of this gateway has the details, under the request id',
+    { source: 'ours', cause: error },
+  )

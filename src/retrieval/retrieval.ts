@@ -1,5 +1,5 @@
-// Retrieval: gets blocks from the tiers, then from one shared flight that races the upstreams. This file keeps what all
-// requests share; open-session has one request. A proved block goes into the tiers before any reader gets it.
+// Retrieval: the parts that all requests share. Each request has a reader (reader.ts), which gets blocks from the tiers, or
+// from a shared flight over the upstreams. A proved block goes into the tiers before any reader gets it.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
@@ -7,17 +7,16 @@ import { cancelled } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import { createNodeMemory } from '../ipld/node-memory.ts'
-import { BlockFlight, type BlockReader } from './flight/block-flight.ts'
-import { DagFlight } from './flight/dag-flight.ts'
-import { dagKey } from './flight/want.ts'
+import { Flight, type FlightDeps } from './flight/flight.ts'
 import { createSearches, type NegativeCache, type SearchRound } from './negative-cache.ts'
 import { createRoom } from './read-ahead.ts'
 import { openReader, type ReaderParts } from './reader.ts'
 import type { DagWant, Retrieval } from './session.ts'
 import type { TierStack } from './tiers/tier-stack.ts'
 import type { LoopTurns } from './turns/loop-turns.ts'
-import type { Wanting as Asker } from './upstreams/attempts.ts'
+import type { Wanting } from './upstreams/attempts.ts'
 import type { Pool } from './upstreams/pool.ts'
+import type { AskKind } from './upstreams/question.ts'
 
 export type RetrievalOptions = {
   readonly stack: TierStack
@@ -31,92 +30,54 @@ export type RetrievalOptions = {
   /** For each block after the first byte: long enough to notice a stall and ask another upstream. */
   readonly blockDeadlineMs: number
   readonly keepLookingMs: number
-  /** Most bytes that all requests together may read ahead. */
+  /** The maximum of bytes that all requests together read ahead. */
   readonly readAheadBytes: number
   readonly notFound: NegativeCache
   readonly trace?: Trace | undefined
 }
 
 export function createRetrieval(options: RetrievalOptions): Retrieval {
-  const { stack, pool, notFound, clock, turns, log, trace } = options
+  const { stack, pool, notFound, clock, turns, log, trace, deadlineMs, blockDeadlineMs } = options
   const searches = createSearches({ durationMs: options.keepLookingMs, negativeCache: notFound, clock, log })
-  const blockFlights = new Map<string, BlockFlight>()
-  const dagFlights = new Map<string, DagFlight>()
-  const { giveWay } = turns
-
-  const keep = (cid: CID, bytes: Uint8Array): void | Promise<void> => {
-    notFound.forget(cid)
-    return stack.keep(cid, bytes)
+  const flights: Readonly<Record<AskKind, Map<string, Flight>>> = { block: new Map(), dag: new Map() }
+  const deps: FlightDeps = {
+    ...{ pool, clock, trace, giveWay: turns.giveWay },
+    keep(cid, bytes) {
+      notFound.forget(cid)
+      return stack.keep(cid, bytes)
+    },
   }
 
-  function blockFlight(cid: CID, asker: Asker): BlockFlight {
-    const key = blockKey(cid)
-    const running = blockFlights.get(key)
-    if (running) return running
-    const flight = new BlockFlight(cid, { pool, clock, keep, trace }, asker, () => {
-      if (blockFlights.get(key) === flight) blockFlights.delete(key)
+  function flight(kind: AskKind, want: DagWant, asker: Wanting): Flight {
+    const running = flights[kind]
+    const key = kind === 'block' ? blockKey(want.cid) : dagKey(want)
+    let one = running.get(key)
+    if (one) return one
+    one = new Flight(kind, want, deps, asker, () => {
+      if (running.get(key) === one) running.delete(key)
     })
-    blockFlights.set(key, flight)
-    return flight
+    running.set(key, one)
+    return one
   }
 
-  function dagFlight(want: DagWant, asker: Asker): DagFlight {
-    const key = dagKey(want)
-    const running = dagFlights.get(key)
-    if (running) return running
-    const flight = new DagFlight(want, { pool, clock, keep, trace, giveWay }, asker, () => {
-      if (dagFlights.get(key) === flight) dagFlights.delete(key)
-    })
-    dagFlights.set(key, flight)
-    return flight
-  }
-
-  /** Another reader's flight that will still bring this block. */
-  function onItsWay(cid: CID): DagFlight | undefined {
-    for (const flight of dagFlights.values()) if (flight.expects(cid)) return flight
+  function flightWith(cid: CID): Flight | undefined {
+    for (const one of flights.dag.values()) if (one.expects(cid)) return one
     return undefined
   }
 
-  /** One round of a background search: asks like a request, but its client does not wait. */
   function lookFor(cid: CID, around: DagWant | undefined, client: string): () => SearchRound {
-    const asker = { client, hasBegun: false, root: around?.cid ?? cid }
-    const over = cancelled('the search is over')
+    const want: DagWant = around ?? { cid, segments: [], scope: 'block' }
+    const asker = { client, hasBegun: false, root: want.cid }
     return () => {
-      if (!around) return searchBlock(cid, asker)
-      const flight = new DagFlight(around, { pool, clock, keep, trace, giveWay }, asker)
-      return { done: flight.drain(), attempts: flight.attempts, stop: () => flight.abort(over) }
+      const one = new Flight(around ? 'dag' : 'block', want, deps, asker)
+      return { done: one.drain(), attempts: one.attempts, stop: () => one.abort(searchOver) }
     }
   }
 
-  function searchBlock(cid: CID, asker: Asker): SearchRound {
-    const flight = new BlockFlight(cid, { pool, clock, keep, trace }, asker, () => {})
-    const { promise: done, resolve, reject } = Promise.withResolvers<void>()
-    const reader: BlockReader = { settle: () => resolve(), fail: reject }
-    done.catch(() => {})
-    flight.join(reader)
-    return { done, attempts: flight.attempts, stop: () => flight.leave(reader) }
-  }
-
   const shared: ReaderParts = {
-    stack,
-    clock,
-    notFound,
-    searches,
-    turns,
+    ...{ stack, pool, clock, notFound, searches, turns, deadlineMs, blockDeadlineMs, flight, flightWith, lookFor },
     room: createRoom(options.readAheadBytes),
     nodes: createNodeMemory(),
-    deadlineMs: options.deadlineMs,
-    blockDeadlineMs: options.blockDeadlineMs,
-    isArchive: pool.members.length === 0 && !pool.find,
-    blockFlight,
-    dagFlight,
-    onItsWay,
-    knowsDags: (cid, root) =>
-      pool
-        .of(root)
-        .some(({ upstream, health }) => upstream.traits.dag && health.state(blockKey(cid)).state === 'ready'),
-    whoIsLeft: (cid) => pool.plan('block', cid),
-    lookFor,
   }
 
   return {
@@ -126,8 +87,8 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
       toBegin: turns.toBegin,
       notFoundRoots: notFound.size,
       searches: searches.size,
-      blockFlights: blockFlights.size,
-      dagFlights: dagFlights.size,
+      blockFlights: flights.block.size,
+      dagFlights: flights.dag.size,
     }),
     async store(cid, bytes, signal) {
       notFound.forget(cid)
@@ -143,7 +104,12 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     async close() {
       searches.close()
       const closing = cancelled('the gateway is closing')
-      for (const flight of [...blockFlights.values(), ...dagFlights.values()]) flight.abort(closing)
+      for (const one of [...flights.block.values(), ...flights.dag.values()]) one.abort(closing)
     },
   }
 }
+
+const searchOver = cancelled('the search is over')
+
+const dagKey = ({ cid, segments, scope, range }: DagWant): string =>
+  [blockKey(cid), scope, range?.from ?? 0, range?.to ?? '', ...segments.map(encodeURIComponent)].join('/')

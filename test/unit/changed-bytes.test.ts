@@ -18,7 +18,7 @@ import { readCar } from '../../src/core/wire/car-stream.ts'
 import { linksOf } from '../../src/ipld/block-links.ts'
 import { carHeader, carSection } from '../../src/ipld/car.ts'
 import { createAccount } from '../../src/observe/request-record.ts'
-import { DagFlight } from '../../src/retrieval/flight/dag-flight.ts'
+import { Flight } from '../../src/retrieval/flight/flight.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
@@ -104,7 +104,7 @@ async function broughtBy(sent: Uint8Array<ArrayBuffer>): Promise<number> {
   const pool = createPool({ members: membersOf([upstream], clock), hedge: 'auto', clock })
   const kept: Block[] = []
   const keep = (cid: CID, bytes: Uint8Array): void => void kept.push({ cid, bytes })
-  await new DagFlight(want(0), { pool, clock, keep }, undefined).drain().catch(refused)
+  await new Flight('dag', want(0), { pool, clock, keep }).drain().catch(refused)
   pool.close()
   for (const { cid, bytes } of kept) assert.ok(isTrue(blockOf(cid), bytes), `other bytes for ${cid}`)
   return kept.length

@@ -7,9 +7,9 @@ import { CID } from 'multiformats/cid'
 import { blockKey, isProvable, proves } from '../../src/core/cid.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
 import { carSection } from '../../src/ipld/car.ts'
-import { createDagBlocks } from '../../src/retrieval/flight/dag-blocks.ts'
-import { DagFlight, type DagReader } from '../../src/retrieval/flight/dag-flight.ts'
-import { createStopwatch, Pace } from '../../src/retrieval/flight/pace.ts'
+import { DagBlocks } from '../../src/retrieval/flight/dag-blocks.ts'
+import { Flight, type FlightReader } from '../../src/retrieval/flight/flight.ts'
+import { Pace, Stopwatch } from '../../src/retrieval/flight/pace.ts'
 import { createReadAhead, createRoom } from '../../src/retrieval/read-ahead.ts'
 import type { DagWant, Expected } from '../../src/retrieval/session.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
@@ -40,11 +40,11 @@ function flightOf(
 ) {
   const clock = createFakeClock()
   const pool = createPool({ members: membersOf(upstreams, clock), hedge: 'auto', clock, patienceMs: 4000 })
-  const flight = new DagFlight(want, { pool, clock, keep }, undefined)
+  const flight = new Flight('dag', want, { pool, clock, keep })
   flight.follow()
   const wait = (cid: CID, place: DagWant = want): Promise<string | Uint8Array> =>
     new Promise((resolve, reject) => {
-      const reader: DagReader = {
+      const reader: FlightReader = {
         settle: resolve,
         passed: (isKept) => resolve(isKept ? 'went by' : 'not here'),
         fail: reject,
@@ -59,7 +59,7 @@ describe('the pace of an upstream', () => {
 
   test('a trickle is slow only where another upstream takes half the time', async () => {
     const clock = createFakeClock()
-    const watch = createStopwatch(clock)
+    const watch = new Stopwatch(clock, true)
     const pace = new Pace(watch)
     watch.run()
     for (let count = 0; count < 8; count++) {
@@ -75,7 +75,7 @@ describe('the pace of an upstream', () => {
   })
   test('time passes while readers wait, and hardly while the process is busy', async () => {
     const clock = createFakeClock()
-    const watch = createStopwatch(clock)
+    const watch = new Stopwatch(clock, true)
     const pace = new Pace(watch)
     await clock.advance(1000)
     assert.equal(pace.silentMs(), 0)
@@ -130,7 +130,7 @@ test('the links of a large node are noted in pieces, of which each is a turn of 
     turns++
     return nextTurn()
   }
-  const noted = createDagBlocks(giveWay)
+  const noted = new DagBlocks(root, giveWay)
   noted.add({ cid: root, bytes: blocks.get(blockKey(root)) as Uint8Array })
   assert.ok(!noted.isExpected(cids.at(-1) as CID))
   await noted.reading

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { BlockAnswer, Upstream } from '../../backends/upstreams/contract.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
-import { BlockFlight, type FlightDeps } from '../../src/retrieval/flight/block-flight.ts'
+import { Flight, type FlightDeps } from '../../src/retrieval/flight/flight.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addBlock, noise } from '../support/fixtures.ts'
@@ -46,12 +46,18 @@ function fly(scripts: Record<string, Script>, more: Partial<FlightDeps> = {}) {
   const readerOf = () => ({
     settle: (bytes: Uint8Array, upstream: string) => void told.push({ bytes, upstream }),
     fail: (error: unknown) => void told.push({ error }),
+    passed() {},
   })
   let landed = 0
-  const flight = new BlockFlight(cid, { pool, clock, keep() {}, ...more }, anybody, () => landed++)
-  const reader = readerOf()
-  flight.join(reader)
-  return { clock, flight, reader, readerOf, askedAt, stopped, told, landed: () => landed }
+  const want = { cid, segments: [], scope: 'block' } as const
+  const flight = new Flight('block', want, { pool, clock, keep() {}, ...more }, anybody, () => landed++)
+  const join = () => {
+    const leave = flight.follow()
+    flight.join(cid, undefined, readerOf())
+    return leave
+  }
+  const leave = join()
+  return { clock, flight, join, leave, askedAt, stopped, told, landed: () => landed }
 }
 
 test('fast upstream → asked alone', async () => {
@@ -96,17 +102,16 @@ test('no upstream has it → one not-found', async () => {
 })
 
 test('last reader leaves → requests stop', async () => {
-  const { clock, flight, reader, readerOf, stopped, told } = fly({ one: {}, two: {} })
-  const other = readerOf()
-  flight.join(other)
+  const { clock, join, leave, stopped, told } = fly({ one: {}, two: {} })
+  const leaveToo = join()
   await clock.advance(150)
-  flight.leave(reader)
+  leave()
   assert.deepEqual(stopped, [])
-  flight.leave(other)
+  leaveToo()
   assert.deepEqual(stopped, ['one', 'two'])
   await clock.advance(5000)
   assert.equal(clock.timers, 0)
-  assert.deepEqual(told, [])
+  assert.ok(told.every(({ error }) => isFailure(error, 'cancelled')))
 })
 
 test('race without a verdict → read hangs (p-any)', async () => {

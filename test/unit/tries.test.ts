@@ -3,8 +3,7 @@ import assert from 'node:assert/strict'
 import { afterEach, describe, test } from 'node:test'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { BlockFlight } from '../../src/retrieval/flight/block-flight.ts'
-import { DagFlight, type DagReader } from '../../src/retrieval/flight/dag-flight.ts'
+import { Flight, type FlightReader } from '../../src/retrieval/flight/flight.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { startProbes } from '../../src/retrieval/upstreams/probes.ts'
 import { Tries } from '../../src/retrieval/upstreams/tries.ts'
@@ -64,8 +63,8 @@ function make(...names: string[]) {
   stops.push(probes.close)
   const deps = { pool, clock, keep: () => {} }
   const kinds = {
-    block: (signal = new AbortController().signal) => found(new BlockFlight(cid, deps, anybody, () => {}), signal),
-    answer: (signal = new AbortController().signal) => brought(new DagFlight(want, deps, anybody), signal),
+    block: (signal = new AbortController().signal) => brought(new Flight('block', want, deps, anybody), signal),
+    answer: (signal = new AbortController().signal) => brought(new Flight('dag', want, deps, anybody), signal),
   }
   return { clock, ill, absent, asked, pool, kinds }
 }
@@ -73,10 +72,10 @@ function make(...names: string[]) {
 const anybody = { client: '', hasBegun: false }
 const want = { cid, segments: [], scope: 'entity' } as const
 
-function brought(flight: DagFlight, signal: AbortSignal): Promise<{ bytes: Uint8Array; upstream: string }> {
+function brought(flight: Flight, signal: AbortSignal): Promise<{ bytes: Uint8Array; upstream: string }> {
   return new Promise((resolve, reject) => {
     const leave = flight.follow()
-    const reader: DagReader = {
+    const reader: FlightReader = {
       settle: (bytes, upstream) => resolve({ bytes, upstream }),
       passed: () => reject(new Error('it does not come from here')),
       fail: reject,
@@ -84,17 +83,6 @@ function brought(flight: DagFlight, signal: AbortSignal): Promise<{ bytes: Uint8
     flight.join(cid, want, reader)
     signal.addEventListener('abort', () => {
       leave()
-      reject(signal.reason)
-    })
-  })
-}
-
-function found(flight: BlockFlight, signal: AbortSignal): Promise<{ bytes: Uint8Array; upstream: string }> {
-  return new Promise((resolve, reject) => {
-    const reader = { settle: (bytes: Uint8Array, upstream: string) => resolve({ bytes, upstream }), fail: reject }
-    flight.join(reader)
-    signal.addEventListener('abort', () => {
-      flight.leave(reader)
       reject(signal.reason)
     })
   })

@@ -1,87 +1,86 @@
-// Which blocks of a DAG are known to belong to it, because one that came links to them, and which of them came by.
+// The blocks of a DAG in a flight: which are known to belong to it, because one that came links to them, and which came.
 import type { CID } from 'multiformats/cid'
 import { type Block, blockKey, codec, isIdentity } from '../../core/cid.ts'
 import { eachLinkInTurns } from '../../ipld/block-links.ts'
-import { type CidSet, createCidSet } from '../../ipld/cid-set.ts'
+import { createCidSet } from '../../ipld/cid-set.ts'
 import { eachHashEnd, eachHashEndInTurns } from '../../ipld/dag-pb.ts'
 import { type GiveWay, inOwnTurns } from '../../ipld/documents/read.ts'
 import { largeNodeBytes } from '../../ipld/node-memory.ts'
 
-export interface DagBlocks {
-  /** This block belongs to what is wanted, although nothing that came links to it. */
-  expect(cid: CID): void
-  isExpected(cid: CID): boolean
-  /** Notes a proved block and what it links to; false when it came by before. */
-  add(block: Block): boolean
+export class DagBlocks {
   /** Until the links of a document or a large node are known, which is read in pieces. */
-  readonly reading: Promise<void> | undefined
-  /** The tiers have it now. */
-  kept(cid: CID): void
-  /** It came, and the tiers have it: who asks for it now finds it there. */
-  wentBy(cid: CID): boolean
-  /** How many came by, and how many bytes they are. */
-  readonly size: number
-  readonly bytes: number
-}
-
-export function createDagBlocks(giveWay: GiveWay | undefined): DagBlocks {
-  const expected = createCidSet()
-  const delivered = createCidSet()
+  reading: Promise<void> | undefined
+  bytes = 0
+  readonly #giveWay: GiveWay
+  readonly #expected = createCidSet()
+  readonly #came = createCidSet()
   /** They came, and no tier has them yet. */
-  const onTheirWay = new Set<string>()
-  let bytes = 0
-  let reading: Promise<void> | undefined
-  function read(block: Block): void {
-    const all = Promise.all([reading, expectLinksIn(block, expected, giveWay)]).then(() => {
-      if (reading === all) reading = undefined
-    })
-    reading = all
+  readonly #unstored = new Set<string>()
+
+  constructor(root: CID, giveWay: GiveWay = inOwnTurns) {
+    this.#giveWay = giveWay
+    this.expect(root)
   }
 
-  return {
-    expect: (cid) => void expected.add(cid),
-    isExpected: (cid) => expected.has(cid),
-    add(block) {
-      if (delivered.has(block.cid)) return false
-      delivered.add(block.cid)
-      onTheirWay.add(blockKey(block.cid))
-      bytes += block.bytes.byteLength
-      const { cid, bytes: content } = block
-      if (cid.code === codec.dagPb && content.byteLength < largeNodeBytes) expectLinksOf(block, expected)
-      else if (cid.code !== codec.raw) read(block)
-      return true
-    },
-    kept: (cid) => void onTheirWay.delete(blockKey(cid)),
-    wentBy: (cid) => delivered.has(cid) && !onTheirWay.has(blockKey(cid)),
-    get reading() {
-      return reading
-    },
-    get size() {
-      return delivered.size
-    },
-    get bytes() {
-      return bytes
-    },
+  /** This block belongs to the DAG, although nothing that came links to it. */
+  expect(cid: CID): void {
+    this.#expected.add(cid)
   }
-}
 
-/** Without a CID for each link: a block may have a quarter of a million. */
-function expectLinksOf(block: Block, expected: CidSet): void {
-  try {
-    eachHashEnd(block.bytes, (end) => expected.addEnding(block.bytes, end))
-  } catch {
-    // The reader of the block reports that it does not decode.
+  isExpected(cid: CID): boolean {
+    return this.#expected.has(cid)
   }
-}
 
-async function expectLinksIn(block: Block, expected: CidSet, giveWay: GiveWay = inOwnTurns): Promise<void> {
-  if (block.cid.code === codec.dagPb) {
-    const expectEnding = (end: number): void => expected.addEnding(block.bytes, end)
-    // The reader of the block reports that it does not decode.
-    return eachHashEndInTurns(block.bytes, expectEnding, giveWay).catch(() => {})
+  /** How many came. */
+  get size(): number {
+    return this.#came.size
   }
-  const expect = (link: CID): void => {
-    if (!isIdentity(link)) expected.add(link)
+
+  /** Notes a proved block and what it links to; false when it came before. */
+  add(block: Block): boolean {
+    const { cid, bytes } = block
+    if (this.#came.has(cid)) return false
+    this.#came.add(cid)
+    this.#unstored.add(blockKey(cid))
+    this.bytes += bytes.byteLength
+    if (cid.code === codec.dagPb && bytes.byteLength < largeNodeBytes) this.#expectLinks(bytes)
+    else if (cid.code !== codec.raw) {
+      const all = Promise.all([this.reading, this.#expectLinksInPieces(block)]).then(() => {
+        if (this.reading === all) this.reading = undefined
+      })
+      this.reading = all
+    }
+    return true
   }
-  await eachLinkInTurns(block, expect, giveWay)
+
+  /** The tiers have it now. */
+  stored(cid: CID): void {
+    this.#unstored.delete(blockKey(cid))
+  }
+
+  /** It came, and the tiers have it: a reader that asks for it now finds it there. */
+  isStored(cid: CID): boolean {
+    return this.#came.has(cid) && !this.#unstored.has(blockKey(cid))
+  }
+
+  /** Without a CID for each link: a block may have a quarter of a million. */
+  #expectLinks(bytes: Uint8Array): void {
+    try {
+      eachHashEnd(bytes, (end) => this.#expected.addEnding(bytes, end))
+    } catch {
+      // The reader of the block reports that it does not decode.
+    }
+  }
+
+  async #expectLinksInPieces(block: Block): Promise<void> {
+    if (block.cid.code === codec.dagPb) {
+      const expectEnding = (end: number): void => this.#expected.addEnding(block.bytes, end)
+      // The reader of the block reports that it does not decode.
+      return eachHashEndInTurns(block.bytes, expectEnding, this.#giveWay).catch(() => {})
+    }
+    const expect = (link: CID): void => {
+      if (!isIdentity(link)) this.#expected.add(link)
+    }
+    await eachLinkInTurns(block, expect, this.#giveWay)
+  }
 }

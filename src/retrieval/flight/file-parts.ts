@@ -1,11 +1,11 @@
-// Which part of a file an upstream that is free should bring, while others are at work on it: a pure function. The parts lie among the
+// The part of a file that a free upstream should bring while others are at work on it: a pure function. Parts lie among the
 // blocks that readers wait for, so that nothing is fetched further ahead than readers read.
 import type { CID } from 'multiformats/cid'
 import { maxBlockBytes } from '../../core/cid.ts'
 import type { Place } from '../session.ts'
 import type { Member } from '../upstreams/pool.ts'
-import type { DagQuestion, Span } from './dag-question.ts'
 import { maxStallMs } from './pace.ts'
+import type { Span, UpstreamStream } from './upstream-stream.ts'
 
 /** A block that a reader waits for, and the bytes of the file that it stands for. */
 export type Waiting = {
@@ -16,7 +16,7 @@ export type Waiting = {
 }
 
 /** `victim`: whose part ends where this one begins. `leaves`: all of it, where it is made of single blocks. */
-export type Share = Span & { readonly victim?: DagQuestion; readonly leaves?: readonly CID[] | undefined }
+export type FilePart = Span & { readonly victim?: UpstreamStream; readonly leaves?: readonly CID[] | undefined }
 
 // So long an upstream should take for its part: who is slow gets a shorter one.
 const shareMs = 500
@@ -26,12 +26,12 @@ const minSavedMs = 150
 const maxLeaves = 64
 
 /** `line`: in the order of the file. `hasOthers`: without any, one answer brings all that is left. */
-export function shareFor(
+export function nextPart(
   member: Member,
   line: readonly Waiting[],
-  questions: readonly DagQuestion[],
+  questions: readonly UpstreamStream[],
   hasOthers: boolean,
-): Share | undefined {
+): FilePart | undefined {
   const { upstream, health } = member
   const kind = upstream.traits.dag ? 'dag' : 'block'
   const isOpen = ({ from }: Waiting) => !questions.some((one) => one.covers(from))
@@ -54,7 +54,7 @@ export function shareFor(
 const lastByte = (line: readonly Waiting[]): number => line.at(-1)?.place.range?.to ?? 0
 
 /** From the first of these up to the block in which `most` lies. */
-function upTo(open: readonly Waiting[], most: number, limit: number, kind: 'dag' | 'block'): Share | undefined {
+function upTo(open: readonly Waiting[], most: number, limit: number, kind: 'dag' | 'block'): FilePart | undefined {
   const { from } = open[0] as Waiting
   let to = from
   let leaves: CID[] | undefined = []
@@ -74,11 +74,11 @@ function takenOver(
   member: Member,
   kind: 'dag' | 'block',
   line: readonly Waiting[],
-  questions: readonly DagQuestion[],
-): Share | undefined {
+  questions: readonly UpstreamStream[],
+): FilePart | undefined {
   const { health } = member
   if (kind === 'dag' && health.sendsAll) return undefined
-  let best: (Share & { readonly savedMs: number }) | undefined
+  let best: (FilePart & { readonly savedMs: number }) | undefined
   for (const victim of questions) {
     const own = victim.pace.rate
     // One that stalls is asked beside, from where it stands.

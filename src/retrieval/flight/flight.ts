@@ -1,0 +1,683 @@
+// A flight: one shared fetch of a block or of a DAG, for all readers that want it. Each block is proved before any reader
+// gets it. One upstream is asked first (upstream-stream.ts). When it fails, the next is asked at once; when it is late,
+// the next is asked beside it, out of the hedge budget. From the second question on p-any is the judge of the race.
+//
+// Of a DAG nothing is pulled unless a reader waits, so that a reader that stops reading stops the upstreams. A late
+// upstream (pace.ts) is joined by the next one from where the slowest waiting reader stands. Of a file whose readers wait
+// long enough for it, other upstreams bring parts of their own (file-parts.ts) meanwhile.
+import type { CID } from 'multiformats/cid'
+import pAny from 'p-any'
+import type { DagWant } from '../../../backends/upstreams/contract.ts'
+import { type Block, blockKey, codec } from '../../core/cid.ts'
+import type { Clock } from '../../core/clock.ts'
+import { cancelled, type Failure } from '../../core/failure.ts'
+import type { Trace } from '../../core/wire/trace.ts'
+import type { GiveWay } from '../../ipld/documents/read.ts'
+import type { Place } from '../session.ts'
+import { Attempts, type Wanting } from '../upstreams/attempts.ts'
+import type { Step } from '../upstreams/order.ts'
+import { outcomeOf } from '../upstreams/outcome.ts'
+import type { Finding, Member, Plan, Pool } from '../upstreams/pool.ts'
+import type { AskKind, LetGo } from '../upstreams/question.ts'
+import { lookAgainMs, Tries } from '../upstreams/tries.ts'
+import { DagBlocks } from './dag-blocks.ts'
+import { type FilePart, nextPart, type Waiting } from './file-parts.ts'
+import { failedMs, maxStallMs, minStallMs, Stopwatch } from './pace.ts'
+import { type Racer, type Span, UpstreamStream } from './upstream-stream.ts'
+
+/** A reader that waits for a block: one of these is called, once, unless the reader has left. */
+export interface FlightReader {
+  settle(bytes: Uint8Array, upstream: string): void
+  fail(error: unknown): void
+  /** The block does not come from here. `isKept`: it came before, and the tiers have it. Else it is asked for by itself. */
+  passed(isKept: boolean): void
+}
+
+export type FlightDeps = {
+  readonly pool: Pool
+  readonly clock: Clock
+  readonly trace?: Trace | undefined
+  /** Called with each proved block before any reader gets it. A promise: the readers wait for it. */
+  readonly keep: (cid: CID, bytes: Uint8Array) => void | Promise<void>
+  /** Between blocks, and between the pieces of a document or of a large node. */
+  readonly giveWay?: GiveWay
+  /** The judge of a race. Default: p-any. */
+  readonly judge?: typeof pAny
+}
+
+type Waiter = Waiting & { readonly reader: FlightReader; passedBlocks: number; passedBytes: number }
+
+// A search after a 404 fetches at most this much: the beginning of a huge file, all of any other.
+const maxDrainedBytes = 256 * 1024 * 1024
+// A reader follows a response that does not bring its block next up to these bounds.
+const maxPassedBlocks = 256
+const maxPassedBytes = 32 * 1024 * 1024
+const maxStreams = 3
+const leftBehindBlocks = 2
+const leftBehindBytes = 256 * 1024
+// An upstream that sends more than this before its part ignores ranges.
+const maxStrayBytes = 512 * 1024
+const retryMs = 100
+const idleCheckMs = 1000
+const minCheckMs = 5
+const partCheckMs = 100
+
+const unwanted = cancelled('no caller waits for it any more')
+
+export class Flight {
+  readonly kind: AskKind
+  readonly attempts: Attempts
+  readonly watch: Stopwatch
+  readonly #want: DagWant
+  /** The CID that the client asked for. */
+  readonly #root: CID
+  readonly #deps: FlightDeps
+  readonly #onOver: () => void
+  /** Of a DAG. */
+  readonly #blocks: DagBlocks | undefined
+  readonly #tries: Tries
+  readonly #streams = new Set<UpstreamStream>()
+  readonly #waiting = new Map<string, Set<Waiter>>()
+  #races: WeakMap<UpstreamStream, Racer> | undefined
+  /** Those that brought a part of it. */
+  readonly #sources = new Set<Member>()
+  #waiters = 0
+  #followers = 0
+  #working = 0
+  #drained: PromiseWithResolvers<void> | undefined
+  #isFirst = true
+  /** For a block: no other upstream could be asked beside the first. */
+  #hasNoOther = false
+  /** No upstream brings anything, and no other could: readers ask for their blocks one by one meanwhile. */
+  #isStuck = false
+  #isOver = false
+  #failure: unknown
+  #finding: Finding | undefined
+  #stopFinding: (() => void) | undefined
+  #stopTimer: (() => void) | undefined
+
+  /** `onOver`: it brings nothing any more. */
+  constructor(kind: AskKind, want: DagWant, deps: FlightDeps, asker?: Wanting, onOver: () => void = () => {}) {
+    const { clock, pool, trace, giveWay } = deps
+    this.kind = kind
+    this.#want = want
+    this.#root = asker?.root ?? want.cid
+    this.#deps = deps
+    this.#onOver = onOver
+    this.attempts = new Attempts(clock, asker, trace)
+    this.watch = new Stopwatch(clock, kind === 'dag')
+    this.#tries = new Tries(clock, clock.monotonic() + pool.patienceMs)
+    if (kind === 'dag') this.#blocks = new DagBlocks(want.cid, giveWay)
+  }
+
+  get isOver(): boolean {
+    return this.#isOver
+  }
+
+  get isWanted(): boolean {
+    return !this.#isOver && (this.#drained !== undefined || this.#waiters > 0)
+  }
+
+  /** A block that arrived links to this one, which has not arrived yet. */
+  expects(cid: CID): boolean {
+    return !this.#isOver && this.isExpected(cid) && this.#blocks?.isStored(cid) === false
+  }
+
+  isExpected(cid: CID): boolean {
+    return this.#blocks?.isExpected(cid) === true
+  }
+
+  get #hasBegun(): boolean {
+    return this.#blocks !== undefined && this.#blocks.size > 0
+  }
+
+  // Its readers.
+
+  /** One more that wants what comes. The returned function leaves; the last one that leaves stops the questions. */
+  follow(): () => void {
+    this.#followers++
+    let isAboard = true
+    return () => {
+      if (!isAboard) return
+      isAboard = false
+      if (--this.#followers === 0) this.abort(unwanted)
+    }
+  }
+
+  /** Waits until this block comes. Fails with the outcome when no upstream could even begin. */
+  join(cid: CID, around: Place | undefined, reader: FlightReader): void {
+    if (this.#blocks?.isStored(cid)) return reader.passed(true)
+    if (this.#isOver) {
+      if (this.#failure === undefined || this.#hasBegun) reader.passed(false)
+      else reader.fail(this.#failure)
+      return
+    }
+    if (this.#isStuck && this.#candidates().steps.length === 0) return reader.passed(false)
+    this.#isStuck = false
+    const place = around ?? this.#want
+    const from = place.range?.from ?? 0
+    const waiter = { cid, place, from, end: from + (around?.bytes ?? 0), reader, passedBlocks: 0, passedBytes: 0 }
+    const key = blockKey(cid)
+    const set = this.#waiting.get(key)
+    if (set) set.add(waiter)
+    else this.#waiting.set(key, new Set([waiter]))
+    this.#waiters++
+    this.#wake()
+  }
+
+  leave(cid: CID, reader: FlightReader): void {
+    const key = blockKey(cid)
+    for (const waiter of this.#waiting.get(key) ?? []) if (waiter.reader === reader) this.#remove(key, waiter)
+    this.#note()
+  }
+
+  /** Pulls everything, without a reader (for a background search). */
+  drain(): Promise<void> {
+    if (this.#isOver) return this.#failure === undefined ? Promise.resolve() : Promise.reject(this.#failure)
+    this.#drained ??= Promise.withResolvers()
+    this.#wake()
+    return this.#drained.promise
+  }
+
+  abort(reason: Failure): void {
+    this.#finish(reason, reason)
+  }
+
+  #remove(key: string, waiter: Waiter): void {
+    const set = this.#waiting.get(key)
+    if (!set?.delete(waiter)) return
+    if (set.size === 0) this.#waiting.delete(key)
+    this.#waiters--
+  }
+
+  *#all(): Generator<Waiter> {
+    for (const set of this.#waiting.values()) yield* set
+  }
+
+  #clear(): Waiter[] {
+    const all = [...this.#all()]
+    this.#waiting.clear()
+    this.#waiters = 0
+    return all
+  }
+
+  /** Those that stand in a file, the furthest behind first. */
+  #line(): Waiter[] {
+    if (this.#want.scope !== 'entity') return []
+    const line = [...this.#all()].filter(({ place }) => place.range && place.bytes !== undefined)
+    return line.sort((one, other) => one.from - other.from)
+  }
+
+  get #furthestBehind(): Waiter | undefined {
+    let furthest: Waiter | undefined
+    for (const one of this.#all()) if (!furthest || one.from < furthest.from) furthest = one
+    return furthest
+  }
+
+  /** The clock of the readers runs while they wait for upstreams, not while this process is busy. */
+  #note(): void {
+    if (this.isWanted && this.#working === 0) this.watch.run()
+    else this.watch.stop()
+    if (!this.isWanted) this.#stopCheck()
+  }
+
+  async #during(work: Promise<unknown>): Promise<void> {
+    this.#working++
+    this.#note()
+    try {
+      await work
+    } finally {
+      this.#working--
+      this.#note()
+    }
+  }
+
+  // Incoming blocks.
+
+  /** Takes a proved block that this stream did not bring before. A promise: no other one until it resolves. */
+  take(stream: UpstreamStream, block: Block): void | Promise<void> {
+    const blocks = this.#blocks
+    if (!blocks) {
+      stream.won = block.bytes
+      return stream.isRacing ? stream.win() : this.#land(stream)
+    }
+    const isNew = blocks.add(block)
+    this.#noteStray(stream, block, isNew)
+    // Also for a block that came before: the next one of this sender may be what it links to. And a piece from a socket
+    // may have a thousand blocks.
+    const turn = this.#deps.giveWay?.()
+    const then = () => (isNew ? this.#keep(stream, block) : this.#follows(stream, block))
+    return blocks.reading || turn ? this.#during(Promise.all([blocks.reading, turn])).then(then) : then()
+  }
+
+  /** A single block: the first that is proved, or the winner of the race. */
+  #land({ won, member }: UpstreamStream): void {
+    if (this.#isOver || !won) return
+    const readers = this.#clear()
+    const kept = this.#deps.keep(this.#want.cid, won)
+    this.#finish()
+    const settle = () => {
+      for (const { reader } of readers) reader.settle(won, member.upstream.name)
+    }
+    if (kept === undefined) settle()
+    else void kept.then(settle)
+  }
+
+  #follows(stream: UpstreamStream, { cid }: Block): void {
+    stream.isFollowing = true
+    if (stream.askedTo > stream.to && cid.code === codec.raw) this.#cut(stream)
+  }
+
+  #keep(stream: UpstreamStream, block: Block): void | Promise<void> {
+    if (this.#isOver) return
+    stream.pace.came(block.bytes.byteLength)
+    this.#isStuck = false
+    const kept = this.#deps.keep(block.cid, block.bytes)
+    if (kept === undefined) return this.#arrived(stream, block)
+    return this.#during(kept).then(() => this.#arrived(stream, block))
+  }
+
+  #arrived(stream: UpstreamStream, { cid, bytes }: Block): void {
+    const key = blockKey(cid)
+    const { name } = stream.member.upstream
+    this.#blocks?.stored(cid)
+    this.#sources.add(stream.member)
+    const readers = this.#waiting.get(key)
+    if (readers) {
+      this.#waiting.delete(key)
+      this.#waiters -= readers.size
+      for (const { reader, from, end } of readers) {
+        stream.at = Math.max(stream.at, from, Math.min(end, stream.to))
+        reader.settle(bytes, name)
+      }
+    }
+    this.#passBy(bytes.byteLength)
+    this.#note()
+    this.#leaveOthersBehind(stream, bytes.byteLength)
+    if (this.#drained && this.#waiters === 0 && (this.#blocks?.bytes ?? 0) > maxDrainedBytes) return this.#finish()
+    if (stream.at >= stream.to && stream.askedTo > stream.to) this.#cut(stream)
+    else if (stream.isNearlyDone) this.#share()
+  }
+
+  #passBy(bytes: number): void {
+    for (const [key, set] of this.#waiting)
+      for (const waiter of set) {
+        waiter.passedBlocks++
+        waiter.passedBytes += bytes
+        if (waiter.passedBlocks <= maxPassedBlocks && waiter.passedBytes <= maxPassedBytes) continue
+        this.#remove(key, waiter)
+        waiter.reader.passed(false)
+      }
+  }
+
+  /** It came to where the part of another one begins. */
+  #cut(stream: UpstreamStream): void {
+    if (!this.#streams.delete(stream)) return
+    stream.stop()
+    this.#goOnWithParts()
+  }
+
+  #goOnWithParts(): void {
+    if (!this.#share() && this.#streams.size === 0 && this.isWanted) this.#goOn()
+  }
+
+  /** Blocks that others brought, or that lie before its part, were not asked of it; the way to its part is small. */
+  #noteStray(stream: UpstreamStream, { cid, bytes }: Block, isNew: boolean): void {
+    if (stream.from === 0 || stream.askedTo === Number.POSITIVE_INFINITY) return
+    const waiters = isNew ? this.#waiting.get(blockKey(cid)) : undefined
+    const isStray = isNew ? waiters !== undefined && ![...waiters].some(({ from }) => stream.covers(from)) : true
+    if (!isStray) return
+    stream.strayBytes += bytes.byteLength
+    if (stream.strayBytes <= maxStrayBytes) return
+    stream.member.health.heedsNoRanges()
+    this.#letGo(stream, 'enough')
+    this.#reclaim(stream)
+    this.#share()
+  }
+
+  // The upstreams that are asked.
+
+  /** The upstreams that could be asked for the missing blocks, the best first. `busy`: those at work, that cannot. */
+  #candidates(busy: Iterable<UpstreamStream> = this.#streams): Plan {
+    const plan = this.#plan(busy)
+    // An upstream without CAR can bring the first block, and nothing after that.
+    return this.#hasBegun ? { ...plan, steps: plan.steps.filter(({ who }) => who.upstream.traits.dag) } : plan
+  }
+
+  #plan(busy: Iterable<UpstreamStream>): Plan {
+    const tried = new Set([...this.#tries.spent, ...membersOf(busy)])
+    return this.#deps.pool.plan(this.kind, this.#want.cid, tried, this.#root)
+  }
+
+  #wake(): void {
+    if (this.#isOver) return
+    this.#note()
+    if (this.#streams.size === 0) this.#goOn()
+    else for (const stream of this.#streams) stream.wake()
+    if (this.#isOver) return
+    // Others have parts of their own already: an upstream that is free takes the next one at once.
+    if (this.#sources.size > 1) this.#share()
+    if (!this.#stopTimer && !this.#hasNoOther) this.#checkIn(this.#firstCheckMs)
+  }
+
+  /** Asks the next upstream at once, first and after a failure. The flight ends when none can be asked in time. */
+  #goOn(): void {
+    const { pool } = this.#deps
+    const isFirst = this.#isFirst
+    this.#isFirst = false
+    const { size } = this.#streams
+    if (isFirst) pool.began()
+    else this.#findMore()
+    if (this.#isOver || this.#streams.size > size || (this.#hasBegun && this.#share())) return
+    const { steps, ...left } = this.#candidates()
+    if (isFirst) this.attempts.skip(left.skipped)
+    this.#hasNoOther = this.kind === 'block' && steps.length === 1 && !pool.find
+    const [step] = steps
+    if (step) return this.#start(step)
+    if (this.#streams.size > 0) return
+    if (this.#hasBegun) return this.#finish()
+    this.#findMore()
+    if (this.#isOver || this.#streams.size > 0) return
+    const [named] = this.#finding ? this.#candidates().steps : []
+    if (named) return this.#start(named)
+    if (this.#finding?.isOver === false || this.#tries.hopes()) return this.#checkIn(lookAgainMs)
+    this.#finish(outcomeOf(this.#want.cid, this.attempts.failures, left))
+  }
+
+  /** From where the slowest waiting reader stands. */
+  #start(step: Step<Member>, behind = this.#furthestBehind, to = Number.POSITIVE_INFINITY): void {
+    const isFirst = !this.#hasBegun || !behind
+    const span = { from: isFirst ? 0 : behind.from, to: to > 0 ? to : Number.POSITIVE_INFINITY }
+    const leaves = this.kind === 'block' ? [this.#want.cid] : undefined
+    this.#ask(step, isFirst ? this.#want : behind.place, span, leaves)
+  }
+
+  #ask(step: Step<Member>, place: Place, span: Span, leaves?: readonly CID[] | undefined): void {
+    const { cid, segments, scope } = place
+    const to = Number.isFinite(span.to) ? span.to - 1 : place.range?.to
+    const range = place.range && { from: place.range.from, ...(to !== undefined && { to }) }
+    this.#blocks?.expect(cid)
+    const stream = new UpstreamStream(this, step, { cid, segments, scope, range }, span, leaves)
+    const others = [...this.#streams].filter((one) => overlap(one, span))
+    this.#streams.add(stream)
+    if (others.length > 0) this.#enterRace(others, stream)
+    stream.begin()
+  }
+
+  #enterRace(others: readonly UpstreamStream[], stream: UpstreamStream): void {
+    const { judge = pAny } = this.#deps
+    const races = (this.#races ??= new WeakMap())
+    const before = new Set(others.map((one) => (one.isRacing && races.get(one)) || one.racer()))
+    const race = judge<UpstreamStream>([...before, stream.racer()]) as Racer
+    for (const one of [...others, stream]) races.set(one, race)
+    // Each failure was noted by its stream.
+    race.then(
+      (winner) => this.#land(winner),
+      () => {},
+    )
+  }
+
+  #leaveOthersBehind(leader: UpstreamStream, bytes: number): void {
+    leader.isLast = true
+    if (this.#streams.size === 1) return
+    leader.hasLed ||= leader.isRacing
+    const others = [...this.#streams].filter((one) => one !== leader && one.isRacing && overlap(one, leader))
+    for (const one of others) {
+      one.isLast = false
+      one.missedBlocks++
+      one.missedBytes += bytes
+    }
+    const isLeft = (one: UpstreamStream) => one.missedBlocks >= leftBehindBlocks && one.missedBytes >= leftBehindBytes
+    if (others.length === 0 || !others.every(isLeft)) return
+    if (leader.isRacing) leader.win()
+    else for (const one of others) this.lost(one)
+  }
+
+  /** p-any has another winner. */
+  lost(stream: UpstreamStream): void {
+    if (this.#streams.has(stream))
+      this.#letGo(stream, stream.hasBegun && !stream.isFollowing && !stream.hasLed ? 'behind' : 'enough')
+  }
+
+  #letGo(stream: UpstreamStream, why: LetGo): void {
+    this.#streams.delete(stream)
+    const isNoHelp = Number.isFinite(stream.askedTo) && !stream.hasBegun
+    if (why === 'behind' || isNoHelp) this.#tries.over(stream.member)
+    stream.letGo(why)
+  }
+
+  ended(stream: UpstreamStream): void {
+    // A single block has landed, or waits for the verdict.
+    if (this.kind === 'block') return
+    this.#streams.delete(stream)
+    const isPart = Number.isFinite(stream.askedTo)
+    // A part may be followed by the next one; an answer without anything of use is the last.
+    if (!isPart || stream.pace.blocks === 0) this.#tries.over(stream.member)
+    if (this.#isOver) return
+    if (!isPart) {
+      // It lacked the blocks that readers still wait for; another one may bring them.
+      if (this.#streams.size === 0 || this.#waiters === 0) this.#finish()
+      else this.#share()
+      return
+    }
+    for (const waiter of this.#all())
+      if (stream.covers(waiter.from) && waiter.end <= stream.to) {
+        this.#remove(blockKey(waiter.cid), waiter)
+        waiter.reader.passed(false)
+      }
+    this.#note()
+    this.#goOnWithParts()
+  }
+
+  failed(stream: UpstreamStream, error: unknown): void {
+    this.#streams.delete(stream)
+    if (stream.hasBegun) this.#tries.over(stream.member)
+    else this.#tries.failed(stream.member, error)
+    if (this.#isOver) return
+    this.#reclaim(stream)
+    // While another one moves, the pace decides whether that one is enough.
+    if (this.#streams.size === 0 || !this.#hasBegun) this.#goOn()
+    else this.#share()
+  }
+
+  // Gateways that routers name.
+
+  #findMore(): void {
+    const { pool } = this.#deps
+    if (this.#finding || !pool.find) return
+    const finding = pool.find(this.#root)
+    this.#finding = finding
+    if (!finding.isOver)
+      this.#stopFinding = finding.onNews(() => {
+        this.#found(finding)
+        if (this.#streams.size === 0) this.#wake()
+      })
+    this.#found(finding)
+  }
+
+  /** Asks the first that is named at once, where all others were asked and none has begun. */
+  #found(finding: Finding): void {
+    if (this.#isOver) return
+    if (finding.isOver) {
+      this.#stopFinding?.()
+      this.attempts.looked(finding.attempts, finding.failure)
+    }
+    const [next] = this.#candidates().steps
+    const isFree = next?.who.isFound && !this.#hasBegun && this.#foundStreams === 0
+    if (isFree && this.isWanted) this.#start(next)
+  }
+
+  get #foundStreams(): number {
+    return [...this.#streams].filter(({ member }) => member.isFound).length
+  }
+
+  // Parts of a file for several upstreams.
+
+  /** Gives parts to upstreams that are free, while that saves the readers time; false: to none. */
+  #share(): boolean {
+    let isShared = false
+    while (this.isWanted && this.#shareNext()) isShared = true
+    return isShared
+  }
+
+  #shareNext(): boolean {
+    const busy = [...this.#streams].filter((one) => !one.isNearlyDone)
+    const line = this.#line()
+    const next = line.length === 0 || busy.length >= maxStreams ? undefined : this.#nextPart(line, busy)
+    if (!next) return false
+    const { step, part } = next
+    if (part.victim) part.victim.to = part.from
+    const place = line.find(({ from }) => from === part.from)?.place ?? this.#want
+    this.#ask(step, place, part, part.leaves)
+    return true
+  }
+
+  #nextPart(
+    line: readonly Waiter[],
+    busy: readonly UpstreamStream[],
+  ): { readonly step: Step<Member>; readonly part: FilePart } | undefined {
+    const { steps } = this.#plan(busy)
+    const isSource = ({ who }: Step<Member>): boolean => this.#sources.has(who)
+    // Those that have brought parts of it first.
+    const ranked = [...steps].sort((one, other) => Number(isSource(other)) - Number(isSource(one)))
+    for (const step of ranked) {
+      const { health } = step.who
+      if (health.state(blockKey(this.#want.cid)).state !== 'ready' || health.waitMs > 0) continue
+      const hasOthers =
+        busy.some(({ member }) => member !== step.who) || ranked.some((one) => one !== step && isSource(one))
+      const part = nextPart(step.who, line, [...this.#streams], hasOthers)
+      if (part) return { step, part }
+    }
+    return undefined
+  }
+
+  /** The rest of its part goes to the stream before it, where that was asked for as much. */
+  #reclaim({ from, to }: UpstreamStream): void {
+    for (const one of this.#streams) {
+      if (one.to !== from || one.askedTo < to) continue
+      const next = [...this.#streams].map((other) => other.from).filter((start) => start > one.from)
+      one.to = Math.min(one.askedTo, ...next)
+    }
+  }
+
+  // The hedge timer: it rings when the upstreams that were asked should have brought something, and asks another one beside
+  // them when they did not. It runs only while readers wait.
+
+  #stopCheck(): void {
+    this.#stopTimer?.()
+    this.#stopTimer = undefined
+  }
+
+  #checkIn(ms: number): void {
+    this.#stopCheck()
+    if (!this.isWanted) return
+    // No reader waits for a search: it may be slower.
+    const minMs = this.#waiters > 0 ? minCheckMs : idleCheckMs
+    this.#stopTimer = this.#deps.clock.after(Math.max(minMs, ms), () => {
+      this.#stopTimer = undefined
+      this.#check()
+    })
+  }
+
+  get #firstCheckMs(): number {
+    const newest = [...this.#streams].at(-1)
+    return !newest || newest.hasBegun ? minStallMs : newest.startedAt + newest.hedgeDelayMs - this.watch.ms
+  }
+
+  #check(): void {
+    if (!this.isWanted) return
+    if (this.#streams.size === 0) return this.#wake()
+    if (this.#hasBegun) this.#share()
+    const [free] = this.#candidates().steps
+    if ([...this.#streams].some(({ isQueued }) => isQueued)) return this.#checkQueue(free)
+    const behind = this.#furthestBehind
+    const covering = [...this.#streams].filter((one) => !behind || one.covers(behind.from))
+    const leftMs = this.#leftMs(covering, free)
+    if (leftMs > 0) return this.#checkIn(this.#line().length > 0 ? Math.min(leftMs, partCheckMs) : leftMs)
+    this.#findMore()
+    if (this.#isOver) return
+    const silentMs = this.#silentMs(covering)
+    // Without a free one, one that brings a later part.
+    const [other] = free || silentMs < maxStallMs ? [free] : this.#candidates(covering).steps
+    if (!other) {
+      this.#beStuck()
+      return this.#checkIn(this.#hasBegun ? retryMs : idleCheckMs)
+    }
+    // A response that stalled for so long has failed: asking another upstream is no hedge.
+    const hasFailed = this.kind === 'dag' && silentMs >= failedMs
+    const others = this.#hasBegun ? this.#streams.size : other.who.isFound ? this.#foundStreams : 0
+    const isFull = others >= maxStreams
+    if ((isFull && !hasFailed) || !(hasFailed || this.#deps.pool.mayHedge(other.who))) return this.#checkIn(retryMs)
+    if (isFull) this.#dropTheWorst(covering)
+    this.#start(other, behind, Math.max(...covering.map(({ to }) => to)))
+    this.#checkIn(this.#firstCheckMs)
+  }
+
+  /** Milliseconds until another upstream is asked for the first of the waiting readers, if nothing comes until then. */
+  #leftMs(covering: readonly UpstreamStream[], other: Step<Member> | undefined): number {
+    const newest = covering.at(-1)
+    if (!newest) return 0
+    if (!newest.hasBegun) return newest.startedAt + newest.hedgeDelayMs - this.watch.ms
+    const { pace } = covering.reduce((one, next) => (next.pace.cameAt > one.pace.cameAt ? next : one))
+    const could = other && ((bytes: number) => other.who.health.expectedMs('dag', bytes))
+    return pace.isSlow(could) ? 0 : pace.stallAfterMs(could) - this.#silentMs(covering)
+  }
+
+  /** Milliseconds in which nothing of use came from any of these since the newest of them was asked. */
+  #silentMs(covering: readonly UpstreamStream[]): number {
+    const since = covering.at(-1)?.startedAt
+    return Math.min(...covering.map(({ pace }) => pace.silentMs(since)))
+  }
+
+  /** Has waiting readers ask for their blocks one by one: an upstream without CAR may have them. */
+  #beStuck(): void {
+    if (!this.#hasBegun || this.#drained) return
+    if ([...this.#streams].some(({ pace, startedAt }) => pace.silentMs(startedAt) < retryMs)) return
+    if (this.#deps.pool.plan('block', this.#want.cid, membersOf(this.#streams), this.#root).steps.length === 0) return
+    this.#isStuck = true
+    for (const { reader } of this.#clear()) reader.passed(false)
+    this.#note()
+  }
+
+  #dropTheWorst(covering: readonly UpstreamStream[]): void {
+    const [worst] = [...covering].sort((one, other) => other.missedBytes - one.missedBytes)
+    if (worst) this.#letGo(worst, 'behind')
+  }
+
+  /** Time in the queue is no slowness of an upstream. If another one could be asked at once, leave the queue. */
+  #checkQueue(other: Step<Member> | undefined): void {
+    if (other && other.who.health.waitMs === 0) {
+      for (const stream of this.#streams) if (stream.isQueued) this.#letGo(stream, 'enough')
+      this.#start(other)
+    }
+    this.#checkIn(retryMs)
+  }
+
+  // Its end.
+
+  /** `failure`: no upstream could even begin. */
+  #finish(failure?: unknown, reason?: Failure): void {
+    if (this.#isOver) return
+    this.#isOver = true
+    this.#failure = failure
+    this.#stopCheck()
+    this.#stopFinding?.()
+    for (const stream of this.#streams) {
+      this.#streams.delete(stream)
+      stream.release(reason)
+    }
+    this.#onOver()
+    const isOutcome = failure !== undefined && !this.#hasBegun
+    for (const { reader } of this.#clear())
+      if (isOutcome) reader.fail(failure)
+      else reader.passed(false)
+    this.watch.stop()
+    this.#drained?.promise.catch(() => {})
+    if (failure === undefined) this.#drained?.resolve()
+    else this.#drained?.reject(failure)
+  }
+}
+
+const membersOf = (streams: Iterable<UpstreamStream>): Set<Member> => new Set([...streams].map(({ member }) => member))
+
+const overlap = (one: Span, other: Span): boolean => one.from < other.to && other.from < one.to
