@@ -6,7 +6,7 @@
 // retrieval/upstreams/order. Only verified bytes reach the response and the tiers. A failure is a
 // Failure, which http/wire/problem maps to a status. The Account records the outcome of a request.
 //
-// A POST: http/add checks size and token, upload/intake parses the body into blocks as it streams,
+// A POST: http/add checks size and token, upload/receive parses the body into blocks as it streams,
 // upload/confirm sends them to the providers concurrently, and one commit of the store accepts the
 // upload before the response. upload/behind then delivers it to the holders that lack it.
 import './config/node-version.ts'

@@ -11,7 +11,7 @@ import express, {
 import { parseCid } from '../core/cid.ts'
 import type { Log } from '../core/log.ts'
 import type { Metrics } from '../observe/metrics.ts'
-import type { Pins } from '../upload/pins/pins.ts'
+import type { Pins } from '../upload/pins.ts'
 import { type AdminAccess, createAdminAccess, type LeaveBody } from './access.ts'
 import { createPinRoutes } from './pins.ts'
 import type { Readiness } from './readiness.ts'

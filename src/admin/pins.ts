@@ -4,8 +4,8 @@ import { type Request, type Response, Router } from 'express'
 import { parseCid } from '../core/cid.ts'
 import { size } from '../core/units.ts'
 import type { Asked } from '../store/store.ts'
-import type { Pins } from '../upload/pins/pins.ts'
-import type { Standing } from '../upload/pins/told.ts'
+import type { Standing } from '../upload/api-types.ts'
+import type { Pins } from '../upload/pins.ts'
 import { answerFailures, cidIn, refuse, untilLeft, Wrong } from './requests.ts'
 
 const usualPage = 100

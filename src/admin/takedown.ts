@@ -4,8 +4,8 @@ import { Router } from 'express'
 import type { CID } from 'multiformats/cid'
 import { type Failure, isFailure } from '../core/failure.ts'
 import type { Below, Purged } from '../retrieval/tiers/purge.ts'
-import type { Pins } from '../upload/pins/pins.ts'
-import type { TakenDown } from '../upload/pins/told.ts'
+import type { TakenDown } from '../upload/api-types.ts'
+import type { Pins } from '../upload/pins.ts'
 import { answerFailures, cidIn, refuse, Wrong } from './requests.ts'
 
 /** `forgotten`: the reason why it is denied only until the gateway ends. */

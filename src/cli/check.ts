@@ -5,7 +5,7 @@ import { type Config, configFile, loadWithPositions, type Rule } from '../config
 import { codeOf } from '../config/substitute.ts'
 import { systemClock } from '../core/clock.ts'
 import { silentLog } from '../core/log.ts'
-import { processFolders } from '../data-folder/process.ts'
+import { processFolders } from '../data-folder/folder.ts'
 import { notesOn } from '../wiring/orphaned-uploads.ts'
 import { schemasOf } from '../wiring/schemas.ts'
 import { nothingOfItsOwn } from '../wiring/wiring-context.ts'

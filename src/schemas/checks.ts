@@ -3,7 +3,7 @@
 import type { Ajv2020, ErrorObject } from 'ajv/dist/2020.js'
 import { Failure } from '../core/failure.ts'
 import { malformed } from '../upload/failures.ts'
-import type { TextCheck } from '../upload/intake/text-check.ts'
+import type { TextCheck } from '../upload/taking.ts'
 import { loadAjv } from './ajv.ts'
 import { hasMoreValues } from './count.ts'
 import { disputeTemplate, evidence, formats, type JsonSchema, policy } from './documents.ts'

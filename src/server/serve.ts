@@ -9,7 +9,7 @@ import { type Address, addressText, isSameAddress, isUnix } from '../config/valu
 import { type Clock, systemClock } from '../core/clock.ts'
 import { wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import { processFolders } from '../data-folder/process.ts'
+import { processFolders } from '../data-folder/folder.ts'
 import type { HotAnswers } from '../http/content/response-cache.ts'
 import { createStarting } from '../http/gateway-handlers.ts'
 import type { ParserRefusal } from '../http/wire/request.ts'

@@ -5,8 +5,7 @@ import { copyFile, link, open, readdir, stat, utimes } from 'node:fs/promises'
 import { join } from 'node:path'
 import { codeOf, isGone, makeFolder, orIfGone, syncFolder } from '../core/disk/files.ts'
 import { Failure } from '../core/failure.ts'
-import { openForReading, openForWriting } from './engine.ts'
-import { placesIn } from './places.ts'
+import { openForReading, openForWriting, placesIn } from './engine.ts'
 
 export type BackedUp = { readonly uploads: number; readonly files: number }
 

@@ -1,14 +1,15 @@
 // A key to its bytes, wherever they lie. A filter in memory says what is not here; what was touched lately is read at once,
 // everything else by the reader's thread.
+
+import type { Worker } from 'node:worker_threads'
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
-import { type Connection, failureOf } from './engine.ts'
-import { addKey, emptyFilter, type Filter, mayHave } from './filter.ts'
-import { keysIn, type PackedBlocks } from './operations.ts'
-import type { Reader } from './reader.ts'
+import { asError, type Connection, failureOf, startThread } from './engine.ts'
+import type { BlockAnswer, FromReader, Question, ReaderData, Replies } from './reader-thread.ts'
 import type { Blocks } from './store.ts'
+import { keysIn, type PackedBlocks } from './writer.ts'
 
-export interface OwnBlocks extends Blocks {
+interface OwnBlocks extends Blocks {
   /** From now on the database can be read at once. */
   open(connection: Connection): void
   /** The filter has more keys than it is made for. */
@@ -24,7 +25,7 @@ export interface OwnBlocks extends Blocks {
   offer(key: string, read: () => Uint8Array | Promise<Uint8Array>): () => void
 }
 
-export type BlocksOptions = {
+type BlocksOptions = {
   readonly reader: Reader
   /** For what takes long. */
   readonly slow: Reader
@@ -173,6 +174,156 @@ export function createBlocks({ reader, slow, ready, isFollower, onError }: Block
         reads.delete(read)
         if (reads.size === 0) offered.delete(key)
       }
+    },
+  }
+}
+
+// A Bloom filter of block keys: at 12 bits a key, one missing key in 300 is taken for one that may be there.
+
+export type Filter = { readonly words: Uint32Array<ArrayBuffer>; readonly capacity: number; count: number }
+
+const bitsAKey = 12
+const hashes = 6
+const leastKeys = 65_536
+
+export function emptyFilter(keys: number): Filter {
+  const capacity = Math.max(leastKeys, 2 * keys)
+  return { words: new Uint32Array(Math.ceil((capacity * bitsAKey) / 32)), capacity, count: 0 }
+}
+
+/** A key ends in a cryptographic hash, whose bytes are as good as any made of them. */
+function placesOf(key: Uint8Array): [number, number] {
+  const view = new DataView(key.buffer, key.byteOffset, key.byteLength)
+  const end = key.byteLength
+  return end < 8 ? [end, 1] : [view.getUint32(end - 4), view.getUint32(end - 8) | 1]
+}
+
+export function addKey(filter: Filter, key: Uint8Array): void {
+  const { words } = filter
+  const bits = words.length * 32
+  let [at, step] = placesOf(key)
+  for (let turn = 0; turn < hashes; turn++, at = (at + step) >>> 0) {
+    const bit = at % bits
+    words[bit >>> 5] = (words[bit >>> 5] as number) | (1 << (bit & 31))
+  }
+  filter.count++
+}
+
+export function mayHave({ words }: Filter, key: Uint8Array): boolean {
+  const bits = words.length * 32
+  let [at, step] = placesOf(key)
+  for (let turn = 0; turn < hashes; turn++, at = (at + step) >>> 0) {
+    const bit = at % bits
+    if (((words[bit >>> 5] as number) & (1 << (bit & 31))) === 0) return false
+  }
+  return true
+}
+
+// Reads off the event loop, by a thread that starts with the first of them: many keys with one message.
+
+export interface Reader {
+  block(key: Uint8Array): Promise<Uint8Array | undefined>
+  ask<Kind extends Question['kind']>(question: Question & { readonly kind: Kind }): Promise<Replies[Kind]>
+  close(): Promise<void>
+}
+
+type Asked = { readonly resolve: (reply: never) => void; readonly reject: (error: unknown) => void }
+type Wanted = {
+  readonly key: Uint8Array
+  readonly resolve: (bytes: Uint8Array | undefined) => void
+  readonly reject: (error: unknown) => void
+}
+
+const mostKeys = 256
+
+/** `idleMs`: the thread ends when it was not asked for so long; by default never. */
+export function createReader(data: ReaderData, name: string, idleMs?: number): Reader {
+  const asked = new Map<number, Asked>()
+  const wanted: Wanted[] = []
+  let isFetching = false
+  let isClosed = false
+  let nextId = 0
+  let thread: Worker | undefined
+  let idle: NodeJS.Timeout | undefined
+
+  function started(): Worker {
+    if (thread) return thread
+    const made = startThread('reader', name, data)
+    made.on('message', heard)
+    made.on('error', (error) => failAll(error))
+    made.on('exit', () => {
+      if (thread === made) thread = undefined
+      failAll(new Error('the thread that reads the database ended'))
+    })
+    thread = made
+    return made
+  }
+
+  function failAll(error: unknown): void {
+    const all = [...asked.values()]
+    asked.clear()
+    for (const { reject } of all) reject(error)
+  }
+
+  function heard({ id, reply, error }: FromReader): void {
+    const one = asked.get(id)
+    asked.delete(id)
+    if (error) one?.reject(asError(error))
+    else one?.resolve(reply as never)
+    if (asked.size > 0) return
+    thread?.unref()
+    if (idleMs !== undefined) idle = setTimeout(end, idleMs).unref()
+  }
+
+  function end(): void {
+    void thread?.terminate()
+    thread = undefined
+  }
+
+  const ask: Reader['ask'] = (question) => {
+    if (isClosed) return Promise.reject(new Error('the store is closed'))
+    clearTimeout(idle)
+    return new Promise((resolve, reject) => {
+      const id = nextId++
+      asked.set(id, { resolve, reject })
+      const to = started()
+      to.ref()
+      to.postMessage({ id, question })
+    })
+  }
+
+  /** Keys that come while the thread reads go along with the next message. */
+  async function fetch(): Promise<void> {
+    isFetching = true
+    await undefined
+    while (wanted.length > 0) {
+      const some = wanted.splice(0, mostKeys)
+      try {
+        const replies = await ask({ kind: 'blocks', keys: some.map(({ key }) => key) })
+        for (const [index, { resolve, reject }] of some.entries()) {
+          const one = replies[index] as BlockAnswer
+          if (one === undefined || one instanceof Uint8Array) resolve(one)
+          else reject(asError(one.error))
+        }
+      } catch (error) {
+        for (const { reject } of some) reject(error)
+      }
+    }
+    isFetching = false
+  }
+
+  return {
+    ask,
+    block: (key) =>
+      new Promise((resolve, reject) => {
+        wanted.push({ key, resolve, reject })
+        if (!isFetching) void fetch()
+      }),
+    async close() {
+      isClosed = true
+      clearTimeout(idle)
+      await thread?.terminate()
+      thread = undefined
     },
   }
 }

@@ -9,12 +9,11 @@ import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
 import { codec, isIdentity, maxBlockBytes, proves } from '../core/cid.ts'
 import { blocksBelow } from '../ipld/block-links.ts'
-import { type Connection, openForReading } from './engine.ts'
+import { type Connection, openForReading, placesIn } from './engine.ts'
 import { cidOf } from './ledger.ts'
-import { packIds } from './operations.ts'
-import { placesIn } from './places.ts'
 import { openDatabase } from './schema.ts'
 import type { Row, Value } from './store.ts'
+import { packIds } from './writer.ts'
 
 export type Salvaged = {
   readonly uploads: number

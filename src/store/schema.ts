@@ -33,7 +33,7 @@ create view cars as select c.name, c.bytes, count(b.id) blocks, sum(b.length) us
 const version = 1
 const pageBytes = 4096
 
-export function makeTables(db: Connection): void {
+function makeTables(db: Connection): void {
   db.exec(`begin; ${tables} pragma user_version = ${version}; commit`)
 }
 
@@ -129,9 +129,41 @@ function mendHead(file: string, head: string): boolean {
 }
 
 /** A new file that is whole when it is closed; the caller syncs it. */
-export function openCopy(file: string): Connection {
+function openCopy(file: string): Connection {
   const db = openForWriting(file)
   db.exec('pragma journal_mode = off; pragma synchronous = off')
   makeTables(db)
   return db
+}
+
+// A copy of the database without the bytes of blocks: what salvage has where the database itself is beyond use.
+
+const copied: Readonly<Record<string, readonly string[]>> = {
+  car: ['id', 'name', 'bytes', 'at'],
+  upload: ['id', 'cid', 'name', 'profile', 'bytes', 'car_bytes', 'at', 'car', 'blocks'],
+  holder: ['upload', 'name', 'kind', 'state', 'tries', 'not_before', 'class', 'why'],
+  block: ['id', 'key', 'car', 'at', 'length', 'uses'],
+  quota: ['day', 'token', 'uploads', 'bytes'],
+  record: ['name', 'bytes', 'at'],
+  announce_ad: ['seq', 'cid', 'bytes', 'context'],
+  announce_chunk: ['cid', 'bytes', 'context'],
+  announced: ['upload', 'cid', 'context'],
+  announce_gone: ['upload'],
+}
+
+export function copyLedger(from: Connection, to: string): void {
+  const copy = openCopy(to)
+  try {
+    from.exec('begin')
+    copy.exec('begin')
+    for (const [table, columns] of Object.entries(copied)) {
+      const sql = `insert into ${table} (${columns.join(', ')}) values (${columns.map(() => '?').join(', ')})`
+      for (const row of from.iterate(`select ${columns.join(', ')} from ${table}`))
+        copy.run(sql, ...columns.map((column) => row[column] ?? null))
+    }
+    copy.exec('commit')
+  } finally {
+    from.exec('rollback')
+    copy.close()
+  }
 }

@@ -2,7 +2,7 @@
 // An upload counts from the commit of `accept` on; everything before that leaves no row.
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile } from '../../backends/pinning/contract.ts'
-import type { FailureClass } from './standing.ts'
+import type { Facts } from '../core/failure.ts'
 
 export interface Store extends StoreReader {
   /** For one request: in memory up to 64 KiB, in one CAR file beyond that. Its DAGs share the blocks. */
@@ -97,9 +97,9 @@ export type Accepted = {
  * `here`: the store itself is the provider. `tier`: a shared tier that lacks it. Blocks stay as long as a holder of kind `here`
  * holds them, or any holder is wanted.
  */
-export type HolderKind = 'here' | 'provider' | 'tier'
+type HolderKind = 'here' | 'provider' | 'tier'
 /** `abandoned`: an operator decided it. */
-export type HolderState = 'pending' | 'pinned' | 'abandoned'
+type HolderState = 'pending' | 'pinned' | 'abandoned'
 
 export type Standing = {
   readonly kind: HolderKind
@@ -200,3 +200,8 @@ export type QuotaUse = {
 export type Value = null | number | bigint | string | Uint8Array
 export type Row = Readonly<Record<string, Value>>
 export type Statement = { readonly sql: string; readonly args: readonly Value[] }
+
+// What a failed attempt at a holder means for the next one. Nothing of Node is imported here, so that the scripts of the
+// dashboard can be checked against it.
+
+export type FailureClass = Facts['class']

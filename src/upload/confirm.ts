@@ -1,19 +1,25 @@
 // Confirms the uploads of a request before its 200: asks providers side by side until enough hold each of them, fills the tiers,
 // and accepts all of them in one commit. Before that commit nothing counts, and so nothing is undone.
-import type { Provider } from '../../backends/pinning/contract.ts'
-import type { Clock } from '../core/clock.ts'
-import { Failure, isFailure } from '../core/failure.ts'
+
+import type { CID } from 'multiformats/cid'
+import type { Provider, Upload } from '../../backends/pinning/contract.ts'
+import { type Clock, withDeadline } from '../core/clock.ts'
+import { Failure, isFailure, type Outcome } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
+import type { Retrieval } from '../retrieval/session.ts'
 import type { QuotaUse, Standing, Store } from '../store/store.ts'
-import { type Asks, type ProviderAttempt, type StandingAfter, wantedNow } from './asks.ts'
-import { type Everywhere, fillTiers } from './fill-tiers.ts'
-import type { Received } from './intake/taking.ts'
-import type { Quorum } from './quorum.ts'
-import type { SharedUploads } from './shared.ts'
+import {
+  type Asks,
+  type ProviderAttempt,
+  type SharedUploads,
+  type StandingAfter,
+  wantedNow,
+} from './provider-requests.ts'
 import { nameOf } from './stored-upload.ts'
+import type { Received } from './taking.ts'
 
-export type ConfirmOptions = {
+type ConfirmOptions = {
   readonly quorum: Quorum
   /** The provider that keeps uploads in the store of this gateway. */
   readonly own: Provider | undefined
@@ -38,7 +44,7 @@ export type ConfirmOptions = {
  * Resolves when all of them are accepted. Rejects with a Failure (facts: `outcomes`) when one cannot be; then none is, except
  * what was here before. A file that another request is bringing at the same moment is confirmed once for both.
  */
-export type Confirm = (received: readonly Received[], quota?: readonly QuotaUse[]) => Promise<void>
+type Confirm = (received: readonly Received[], quota?: readonly QuotaUse[]) => Promise<void>
 
 /** An upload whose client waits. */
 type Asking = Received & {
@@ -276,4 +282,150 @@ function failedWith(error: unknown) {
   const isNoRoom = isFailure(error, 'disk-full')
   const why = error instanceof Error ? error.message : String(error)
   return { isHeld: false, class: isNoRoom ? 'quota' : 'transient', why, retryAfterMs: undefined, isNoRoom } as const
+}
+
+// The quorum: how many providers have to hold an upload before its client gets a 200. The store of this gateway holds what is
+// accepted, so its own provider counts without being asked.
+
+type QuorumOptions = {
+  readonly providers: readonly Provider[]
+  /** The provider that keeps uploads in the store of this gateway. */
+  readonly own: Provider | undefined
+  readonly confirm: number | 'all'
+  /** Accept an upload that too few providers hold if the failures may pass: keep it here and retry. */
+  readonly queue: boolean
+}
+
+interface Quorum {
+  /** Providers that are asked: all but the own one. */
+  readonly asked: readonly Provider[]
+  /** Whether a provider has the bytes, so that one that fetches by CID can get them. */
+  hasBytes(held: ReadonlySet<string>): boolean
+  isEnough(held: ReadonlySet<string>): boolean
+  /** Whether `more` further holders would be enough. */
+  canBeEnough(held: ReadonlySet<string>, more: number): boolean
+  /** True if every missing provider may still succeed and every local provider holds it. */
+  canQueue(attempts: readonly ProviderAttempt[]): boolean
+  unconfirmed(attempts: readonly ProviderAttempt[]): Failure
+}
+
+export function createQuorum({ providers, own, confirm, queue }: QuorumOptions): Quorum {
+  const needed = confirm === 'all' ? providers.length : confirm
+  const asked = providers.filter((one) => one !== own)
+  const locals = new Set(asked.filter(({ traits }) => traits.local).map(({ name }) => name))
+  const takers = asked.filter(({ traits }) => traits.takesBytes).map(({ name }) => name)
+  const ours = own ? 1 : 0
+
+  const hasBytes = (held: ReadonlySet<string>): boolean => ours > 0 || takers.some((name) => held.has(name))
+  const canBeEnough = (held: ReadonlySet<string>, more: number): boolean => held.size + ours + more >= needed
+
+  return {
+    asked,
+    hasBytes,
+    canBeEnough,
+    isEnough: (held) => canBeEnough(held, 0) && hasBytes(held),
+    canQueue(attempts) {
+      if (!queue) return false
+      const failed = attempts.filter((attempt) => !attempt.isHeld)
+      const never = failed.filter((attempt) => attempt.class === 'content').length
+      const isHere = !failed.some(({ provider }) => locals.has(provider))
+      return isHere && providers.length - never >= needed
+    },
+    unconfirmed(attempts) {
+      const holding = attempts.filter(({ isHeld }) => isHeld).length
+      const isFull = attempts.length > 0 && attempts.every((attempt) => !attempt.isHeld && attempt.isNoRoom)
+      const waits = attempts.flatMap((attempt) => (attempt.isHeld ? [] : [attempt.retryAfterMs ?? 0]))
+      return new Failure(
+        isFull ? 'disk-full' : 'upstream-error',
+        `only ${holding} of ${needed} providers confirmed the upload, and nothing of it was kept; retry, or see the outcome of each provider`,
+        {
+          source: isFull ? 'ours' : 'provider',
+          retryAfterMs: Math.max(0, ...waits) || undefined,
+          facts: { outcomes: outcomes(providers, attempts) },
+        },
+      )
+    },
+  }
+}
+
+function outcomes(providers: readonly Provider[], attempts: readonly ProviderAttempt[]): Outcome[] {
+  const asked = new Map(attempts.map((attempt) => [attempt.provider, attempt]))
+  return providers.map(({ name }) => {
+    const attempt = asked.get(name)
+    if (!attempt) return { provider: name, outcome: 'not waited for' }
+    const { isHeld, ms } = attempt
+    return isHeld
+      ? { provider: name, outcome: 'pinned', ms }
+      : { provider: name, outcome: attempt.class, detail: attempt.why, ms }
+  })
+}
+
+// Read your write: puts the blocks of an upload into the local and the shared tiers before its 200. The gateway does not wait
+// for a shared tier that does not take them; it notes the blocks as owed to that tier.
+
+export type Everywhere = Pick<Retrieval, 'store' | 'forget' | 'sharedTiers' | 'bring'> & {
+  /** Rises when new tiers come, which lack the blocks stored before. */
+  readonly joined?: number
+}
+
+type FillOptions = {
+  readonly retrieval: Everywhere
+  readonly clock: Clock
+  readonly log: Log
+}
+
+const storesAtOnce = 4
+const leastMs = 3000
+const slowestBytes = 4 * 1024 * 1024
+
+/** Resolves with the shared tiers that lack some of it. Does not reject. */
+export async function fillTiers(
+  upload: Upload,
+  { retrieval, clock, log }: FillOptions,
+  signal: AbortSignal,
+): Promise<readonly string[]> {
+  const ms = leastMs + Math.ceil((upload.bytes / slowestBytes) * 1000)
+  const late = () => new Failure('timeout', `the tiers did not take it within ${ms} ms`, { source: 'tier' })
+  const lacking = new Set<string>()
+  const store = async (cid: CID, bytes: Uint8Array, own: AbortSignal): Promise<void> => {
+    for (const tier of await retrieval.store(cid, bytes, own)) lacking.add(tier)
+  }
+  try {
+    await withDeadline({ ms, clock, signal, late }, async (own) => {
+      // A gateway that takes over during the upload brings tiers that lack the blocks stored so far.
+      for (let known: number | undefined = -1; known !== retrieval.joined; ) {
+        known = retrieval.joined
+        await putBlocks((one) => upload.blocks(one), store, own)
+      }
+    })
+  } catch (error) {
+    if (!signal.aborted) log('warn', 'upload.tier-write-failed', { cid: upload.cid.toString(), why: String(error) })
+    for (const tier of retrieval.sharedTiers) lacking.add(tier)
+  }
+  if (lacking.size > 0 && !signal.aborted)
+    log('warn', 'upload.replication-pending', { cid: upload.cid.toString(), tiers: [...lacking] })
+  return [...lacking]
+}
+
+/** Puts a few blocks at once, in order. Rejects with the first failure, once all begun puts have settled. */
+export async function putBlocks(
+  blocks: Upload['blocks'],
+  put: (cid: CID, bytes: Uint8Array, signal: AbortSignal) => Promise<void>,
+  signal: AbortSignal,
+): Promise<void> {
+  const putting = new Set<Promise<void>>()
+  const failed = new AbortController()
+  try {
+    for await (const { cid, bytes } of blocks(signal)) {
+      const one = put(cid, bytes, signal)
+        .catch((error: unknown) => failed.abort(error))
+        .finally(() => putting.delete(one))
+      putting.add(one)
+      if (putting.size >= storesAtOnce) await Promise.race(putting)
+      failed.signal.throwIfAborted()
+    }
+  } finally {
+    await Promise.all(putting)
+  }
+  failed.signal.throwIfAborted()
 }

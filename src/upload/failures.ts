@@ -1,5 +1,4 @@
 // The Failures of uploads, in one place, so that one trouble always has the same message.
-import { codeOf, isNoRoom, remedyOf } from '../core/disk/files.ts'
 import { Failure } from '../core/failure.ts'
 
 export const malformed = (message: string, cause?: unknown): Failure =>
@@ -22,26 +21,3 @@ export const nobodyKeeps = (): Failure =>
 
 export const busy = (message: string, retryAfterMs = 1000): Failure =>
   new Failure('overloaded', message, { source: 'ours', retryAfterMs })
-
-const outOfFiles: ReadonlySet<string> = new Set(['EMFILE', 'ENFILE'])
-
-/** Turns an error of our own disk into a Failure; a Failure passes through unchanged. */
-export function diskFailure(error: unknown, what: string): Failure {
-  if (error instanceof Failure) return error
-  const code = codeOf(error) ?? 'an unknown error'
-  return isNoRoom(error)
-    ? new Failure('disk-full', `disk full: no room to ${what}; free space on the disk of the data folder`, {
-        source: 'ours',
-        cause: error,
-        facts: { class: 'quota' },
-      })
-    : new Failure(
-        outOfFiles.has(code) ? 'overloaded' : 'disk-error',
-        `cannot ${what} in the data folder: ${code}; ${remedyOf(error)}`,
-        {
-          source: 'ours',
-          cause: error,
-          ...(outOfFiles.has(code) && { retryAfterMs: 1000 }),
-        },
-      )
-}

@@ -1,29 +1,30 @@
 // The write side put together: it admits uploads, turns bytes into blocks, brings the blocks to providers, and fills the
 // tiers before the client gets its 200. The only HTTP it knows is the multipart body that it parses.
 import type { IncomingMessage } from 'node:http'
-import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Provider } from '../../backends/pinning/contract.ts'
 import type { Block } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
-import { tryToWrite } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
-import type { DataFolder } from '../data-folder/folders.ts'
+import type { DataFolder } from '../data-folder/folder.ts'
 import type { Intake, Store } from '../store/store.ts'
-import { createAsks, createStandingAfter, type ProviderAttempt } from './asks.ts'
-import { createBehind } from './behind.ts'
-import { createConfirm } from './confirm.ts'
-import { busy, diskFailure, nobodyKeeps } from './failures.ts'
-import type { Everywhere } from './fill-tiers.ts'
-import { createUploadAdmission, type UploadAdmission, type UploadSlot } from './intake/admission.ts'
-import { type IncomingOptions, receiveIncoming, type UploadKind } from './intake/incoming.ts'
-import type { ReceiveLimits } from './intake/receive.ts'
-import { bounded } from './intake/source.ts'
-import { type Added, createTaking, type Received } from './intake/taking.ts'
-import { createPins, type Pins } from './pins/pins.ts'
-import { createQuorum } from './quorum.ts'
-import { createSharedUploads } from './shared.ts'
+import { createUploadAdmission, type UploadAdmission, type UploadSlot } from './admission.ts'
+import { createBehind } from './background-delivery.ts'
+import { createConfirm, createQuorum, type Everywhere } from './confirm.ts'
+import { busy, nobodyKeeps } from './failures.ts'
+import { createPins, type Pins } from './pins.ts'
+import { createAsks, createSharedUploads, createStandingAfter, type ProviderAttempt } from './provider-requests.ts'
+import type { ReceiveLimits } from './receive.ts'
+import {
+  type Added,
+  bounded,
+  createTaking,
+  type IncomingOptions,
+  type Received,
+  receiveIncoming,
+  type UploadKind,
+} from './taking.ts'
 
 export type UploadsOptions = {
   readonly folder: DataFolder
@@ -52,7 +53,7 @@ export type UploadsOptions = {
   readonly trace?: Trace
 }
 
-export type { Added } from './intake/taking.ts'
+export type { Added } from './taking.ts'
 
 export type AddOptions = IncomingOptions & {
   /** Only computes the CID: it keeps nothing and asks no provider. */
@@ -176,13 +177,7 @@ export function createUploads(options: UploadsOptions): Uploads {
       track(withIntake(async (intake) => confirmed([await taking.dag(intake, root, blocks, slot)], slot, name))),
     pins,
     admission,
-    async probe() {
-      await store.probe()
-      const large = join(folder.path, 'uploads')
-      await tryToWrite(large).catch((error: unknown) => {
-        throw diskFailure(error, `write to ${large}`)
-      })
-    },
+    probe: store.probe,
     async close() {
       ending.abort(busy('this gateway shut down before the upload was complete; send it again'))
       await working.ended()

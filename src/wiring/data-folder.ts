@@ -1,8 +1,7 @@
 // Locks the folder of the embedded stores before anything in it is touched.
 import { ConfigError } from '../config/complaints.ts'
 import { isFailure } from '../core/failure.ts'
-import { openDataFolder } from '../data-folder/folder.ts'
-import type { DataFolder } from '../data-folder/folders.ts'
+import { type DataFolder, openDataFolder } from '../data-folder/folder.ts'
 import { joinStore } from '../store/open.ts'
 import type { Store } from '../store/store.ts'
 import type { Whole } from './wiring-context.ts'

@@ -9,7 +9,7 @@ import { version } from '../config/package.ts'
 import { blockKey } from '../core/cid.ts'
 import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import type { DataFolder } from '../data-folder/folders.ts'
+import type { DataFolder } from '../data-folder/folder.ts'
 import { createAddRoute, type Route } from '../http/add/add.ts'
 import { type AdminAdd, createAdminAdd } from '../http/add/admin-add.ts'
 import { createTokens, mayUpload } from '../http/add/upload-auth.ts'
@@ -21,14 +21,20 @@ import type { Retrieval } from '../retrieval/session.ts'
 import type { SchemaChecks } from '../schemas/checks.ts'
 import type { Store } from '../store/store.ts'
 import { isOwner } from '../team/team.ts'
-import type { Everywhere } from '../upload/fill-tiers.ts'
-import type { ReceiveLimits } from '../upload/intake/receive.ts'
-import { createQuotaBook } from '../upload/quota/book.ts'
-import { keepWithin, type UploadDoor, type Uploader, withQuotas } from '../upload/quota/door.ts'
-import { createQuotas, type Quotas } from '../upload/quota/quotas.ts'
-import { shareBook } from '../upload/quota/shared-book.ts'
-import type { Target } from '../upload/thin/forward.ts'
-import { createThrough, type Through } from '../upload/thin/thin.ts'
+import type { Everywhere } from '../upload/confirm.ts'
+import type { Target } from '../upload/forward.ts'
+import {
+  createQuotaBook,
+  createQuotas,
+  keepWithin,
+  type Quotas,
+  shareBook,
+  type UploadDoor,
+  type Uploader,
+  withQuotas,
+} from '../upload/quotas.ts'
+import type { ReceiveLimits } from '../upload/receive.ts'
+import { createThrough, type Through } from '../upload/thin.ts'
 import { type AddOptions, createUploads, type Uploads } from '../upload/uploads.ts'
 import { type Public, takeTelling } from './public.ts'
 import type { ReadSide } from './reading.ts'

@@ -14,7 +14,7 @@ import { shapes } from '../../backends/pinning/contract.ts'
 import { type Block, blockKey } from '../../src/core/cid.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { carSection } from '../../src/ipld/car.ts'
-import { importFile } from '../../src/upload/intake/import.ts'
+import { importFile } from '../../src/upload/import.ts'
 import { type Adding, idle, multipart, post, startAdding } from '../support/adding.ts'
 import { keptIn } from '../support/kept.ts'
 

@@ -15,7 +15,7 @@ import { readiness } from '../../src/admin/readiness.ts'
 import type { Takedown } from '../../src/admin/takedown.ts'
 import { statusLines, type Told } from '../../src/cli/client/status-lines.ts'
 import { createMetrics } from '../../src/observe/metrics.ts'
-import type { WaitingUpload } from '../../src/upload/pins/told.ts'
+import type { WaitingUpload } from '../../src/upload/api-types.ts'
 import { multipart, post } from '../support/adding.ts'
 import { startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 

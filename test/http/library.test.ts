@@ -10,7 +10,7 @@ import { pathToFileURL } from 'node:url'
 import express from 'express'
 import { silentLog } from '../../src/core/log.ts'
 import { ConfigError, type ConfigInput, createGateway, Failure, type Gateway, parseConfig } from '../../src/gateway.ts'
-import { lockFile } from '../../src/store/lock.ts'
+import { lockFile } from '../../src/store/owner.ts'
 import { fetchAll, startedGateway, tempFolder } from '../support/gateway.ts'
 
 describe('gateway in a program', () => {

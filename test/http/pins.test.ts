@@ -15,9 +15,9 @@ import { createTakedownRoute } from '../../src/admin/takedown.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { cidOf } from '../../src/testing/tier.ts'
-import { createInTime } from '../../src/upload/asks.ts'
-import { createAskAgain, createWaitingList } from '../../src/upload/pins/ask-again.ts'
-import type { Brought, Page, Pin, Removal, TakenDown, Verification } from '../../src/upload/pins/told.ts'
+import type { Brought, Page, Pin, Removal, TakenDown, Verification } from '../../src/upload/api-types.ts'
+import { createRechecks, maxRechecks } from '../../src/upload/pins.ts'
+import { createInTime, type Recheck } from '../../src/upload/provider-requests.ts'
 import { type Adding, type AddingOptions, below, multipart, type Part, post, startAdding } from '../support/adding.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { fetchAll, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
@@ -576,10 +576,10 @@ describe('concurrent operations on a pin', () => {
     const far = scriptedProvider('far')
     const [gone, anew] = [1, 2].map((seed) => cidOf(randomBytes(10 + seed))) as [CID, CID]
     const over = new AbortController()
-    const { later } = createAskAgain({
-      ...{ providers: [far], inTime: createInTime(clock), clock, closing: over.signal },
+    const later = createRechecks({
+      ...{ list: new Set(), providers: [far], inTime: createInTime(clock), clock, closing: over.signal },
       log: () => {},
-      isWanted: async (cid) => cid === anew,
+      isAnew: async (cid) => cid === anew,
       alone: async (_cid, work) => work(),
     })
     const pinned = (cid: CID) => far.held.set(cid.toString(), Buffer.alloc(0))
@@ -598,23 +598,21 @@ describe('concurrent operations on a pin', () => {
   test('pending rechecks → survive a reload; overflow is reported', async () => {
     const clock = createFakeClock()
     const said: unknown[] = []
-    const list = createWaitingList(3)
+    const list = new Set<Recheck>()
     const far = scriptedProvider('far')
     const open = (closing: AbortSignal) =>
-      createAskAgain({
+      createRechecks({
         ...{ list, providers: [far], inTime: createInTime(clock), clock, closing },
         log: (...line) => void said.push(line),
-        isWanted: async () => false,
+        isAnew: async () => false,
         alone: async (_cid, work) => work(),
       })
     const [one, other] = [new AbortController(), new AbortController()]
     const older = open(one.signal)
-    const cids = Array.from({ length: 4 }, (_, index) => cidOf(Buffer.from(`asked again ${index}`)))
-    for (const cid of cids) older.later(cid, ['far'])
+    const cids = Array.from({ length: maxRechecks + 1 }, (_, index) => cidOf(Buffer.from(`asked again ${index}`)))
+    for (const cid of cids) older(cid, ['far'])
     const last = cids.at(-1) as CID
-    assert.deepEqual(said, [
-      ['warn', 'pin.recheck-dropped', { cid: last.toString(), providers: ['far'], forgotten: 1 }],
-    ])
+    assert.deepEqual(said, [['warn', 'pin.recheck-dropped', { cid: last.toString(), providers: ['far'] }]])
     open(other.signal)
     one.abort()
     const [first] = cids as [CID]
@@ -630,11 +628,11 @@ describe('concurrent operations on a pin', () => {
     const said: unknown[] = []
     const cid = cidOf(randomBytes(10))
     const far = { ...scriptedProvider('far'), status: () => Promise.reject(new Error('away')) }
-    const { later } = createAskAgain({
-      ...{ providers: [far], inTime: createInTime(clock), clock },
+    const later = createRechecks({
+      ...{ list: new Set(), providers: [far], inTime: createInTime(clock), clock },
       closing: new AbortController().signal,
       log: (...line) => void said.push(line),
-      isWanted: async () => false,
+      isAnew: async () => false,
       alone: async (_cid, work) => work(),
     })
     later(cid, ['far'])

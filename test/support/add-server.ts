@@ -5,7 +5,7 @@ import { createEmbedded } from '../../backends/pinning/embedded.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { processFolders } from '../../src/data-folder/process.ts'
+import { processFolders } from '../../src/data-folder/folder.ts'
 import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { idle, startAdding } from './adding.ts'
 

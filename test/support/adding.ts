@@ -13,7 +13,7 @@ import { createEmbedded, type EmbeddedProvider } from '../../backends/pinning/em
 import { blockKey } from '../../src/core/cid.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
-import { processFolders } from '../../src/data-folder/process.ts'
+import { processFolders } from '../../src/data-folder/folder.ts'
 import { createAddRoute } from '../../src/http/add/add.ts'
 import { createTokens } from '../../src/http/add/upload-auth.ts'
 import { createRespond } from '../../src/http/wire/problem.ts'

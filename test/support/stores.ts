@@ -7,7 +7,7 @@ import { create as createDigest } from 'multiformats/hashes/digest'
 import { codec, hash } from '../../src/core/cid.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createStore } from '../../src/store/create.ts'
+import { createStore } from '../../src/store/open.ts'
 import type { Filling, Kept, Standing, Store } from '../../src/store/store.ts'
 
 export const openStore = (folder: string, log = silentLog): Store => createStore(folder, { clock: systemClock, log })

@@ -9,7 +9,7 @@ import { isHost, parseRetryAfter } from '../../src/core/wire/http.ts'
 import { matches } from '../../src/http/content/negotiate.ts'
 import { createForwarded } from '../../src/http/wire/client.ts'
 import { readTarget } from '../../src/http/wire/request.ts'
-import { boundaryOf, partNameOf } from '../../src/upload/intake/part-watch.ts'
+import { boundaryOf, partNameOf } from '../../src/upload/receive.ts'
 import { anyText } from '../support/any-text.ts'
 import { runs } from '../support/property.ts'
 

@@ -222,7 +222,7 @@ describe('architecture', () => {
   it("no module state except the process's folders", () => {
     assert.deepEqual(
       sources.flatMap((file) => stateIn(textOf(file)).map((name) => `${file}: ${name}`)),
-      ['src/data-folder/process.ts: processFolders'],
+      ['src/data-folder/folder.ts: processFolders'],
     )
   })
 

@@ -8,10 +8,9 @@ import { systemClock } from '../../src/core/clock.ts'
 import { makeFolders } from '../../src/core/disk/files.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { openDataFolder } from '../../src/data-folder/folder.ts'
-import { createDataFolders } from '../../src/data-folder/folders.ts'
-import { lockFile, lockTroubleOf } from '../../src/store/lock.ts'
-import { diskFailure } from '../../src/upload/failures.ts'
+import { createDataFolders, openDataFolder } from '../../src/data-folder/folder.ts'
+import { failureOf } from '../../src/store/engine.ts'
+import { lockFile, lockTroubleOf } from '../../src/store/owner.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { startedGateway, tempFolder } from '../support/gateway.ts'
 
@@ -109,13 +108,13 @@ describe('data folder', () => {
     }) as typeof mkdir
     await assert.rejects(makeFolders('/disk/a/b', make), { code: 'EROFS' })
     assert.deepEqual(asked, ['/disk/a/b', '/disk/a'])
-    const refused = await makeFolders('/disk/a/b', make).catch((error: unknown) => diskFailure(error, 'take an upload'))
+    const refused = await makeFolders('/disk/a/b', make).catch((error: unknown) => failureOf(error, 'take an upload'))
     assert.ok(isFailure(refused, 'disk-error'))
     assert.equal(refused.message, 'cannot take an upload in the data folder: EROFS; it is mounted read-only')
   })
 
   it('out of file descriptors → reported, retryable', () => {
-    const refused = diskFailure(Object.assign(new Error(), { code: 'EMFILE' }), 'take an upload')
+    const refused = failureOf(Object.assign(new Error(), { code: 'EMFILE' }), 'take an upload')
     assert.deepEqual([refused.kind, refused.retryAfterMs], ['overloaded', 1000])
     assert.match(refused.message, /EMFILE; raise the limit of open files/)
   })

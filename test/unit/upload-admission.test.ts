@@ -7,7 +7,7 @@ import {
   createUploadRate,
   type UploadAdmissionOptions,
   type UploadSlot,
-} from '../../src/upload/intake/admission.ts'
+} from '../../src/upload/admission.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const KiB = 1024

@@ -5,10 +5,14 @@ import type { CID } from 'multiformats/cid'
 import { profiles, type Shape, shapes } from '../../backends/pinning/contract.ts'
 import { blockKey } from '../../src/core/cid.ts'
 import { isFailure } from '../../src/core/failure.ts'
-import { type DirectoryNode, putDirectory } from '../../src/upload/directory/nodes.ts'
-import { createTree, mostEntries } from '../../src/upload/directory/paths.ts'
-import { putTree } from '../../src/upload/directory/write.ts'
-import { importFile } from '../../src/upload/intake/import.ts'
+import {
+  createTree,
+  type DirectoryNode,
+  importFile,
+  mostEntries,
+  putDirectory,
+  putTree,
+} from '../../src/upload/import.ts'
 import { type DirectoryFiles, directoryRows } from '../support/directory-shapes.ts'
 import { made } from '../support/made.ts'
 

@@ -10,7 +10,7 @@ import { createEmbedded, type EmbeddedProvider, embedded } from '../../backends/
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { processFolders } from '../../src/data-folder/process.ts'
+import { processFolders } from '../../src/data-folder/folder.ts'
 import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { createPinsTier } from '../../src/retrieval/tiers/verified-tier.ts'
 import { memoryUpload } from '../../src/testing/upload.ts'

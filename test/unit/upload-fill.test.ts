@@ -5,7 +5,7 @@ import type { CID } from 'multiformats/cid'
 import type { Upload } from '../../backends/pinning/contract.ts'
 import { type Block, blockKey } from '../../src/core/cid.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { type Everywhere, fillTiers } from '../../src/upload/fill-tiers.ts'
+import { type Everywhere, fillTiers } from '../../src/upload/confirm.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addBlock, type BlockMap, text } from '../support/fixtures.ts'
 

@@ -14,9 +14,9 @@ import { profiles, shapes, type Upload } from '../../backends/pinning/contract.t
 import { blockKey, proves } from '../../src/core/cid.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { processFolders } from '../../src/data-folder/process.ts'
+import { processFolders } from '../../src/data-folder/folder.ts'
 import { type Joined, joinStore } from '../../src/store/open.ts'
-import { chunks, importFile } from '../../src/upload/intake/import.ts'
+import { chunks, importFile } from '../../src/upload/import.ts'
 import { storedUpload } from '../../src/upload/stored-upload.ts'
 import { rot } from '../support/kept.ts'
 

@@ -6,7 +6,7 @@ import { decode } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
-import { parentOf } from '../../src/upload/intake/layout.ts'
+import { parentOf } from '../../src/upload/import.ts'
 
 const gibibyte = 1024 ** 3
 const cid = CID.parse('bafybeihavp4d7rhuxwqovr3ukauo3vwok5kmi76jwfv5csnz2nwsujmcra')

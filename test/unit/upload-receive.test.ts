@@ -5,7 +5,7 @@ import { PassThrough } from 'node:stream'
 import { describe, it } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { isFailure } from '../../src/core/failure.ts'
-import { receive } from '../../src/upload/intake/receive.ts'
+import { receive } from '../../src/upload/receive.ts'
 import { boundary } from '../support/adding.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 

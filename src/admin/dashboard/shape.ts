@@ -5,7 +5,7 @@
 import type { Placed } from '../../observe/block-locations.ts'
 import type { FailedRequest } from '../../observe/recent-failures.ts'
 import type { Attempt } from '../../observe/request-record.ts'
-import type { ProviderState } from '../../upload/pins/told.ts'
+import type { ProviderState } from '../../upload/api-types.ts'
 
 /** Milliseconds; undefined if nothing was measured. */
 export type Times = { readonly p50Ms?: number; readonly p95Ms?: number }

@@ -3,9 +3,9 @@ import type { Clock } from '../../core/clock.ts'
 import type { Reading } from '../../observe/metrics.ts'
 import type { UploadCounts } from '../../observe/requests.ts'
 import type { Waiting } from '../../store/store.ts'
-import type { PinCount } from '../../upload/pins/pins.ts'
-import type { WaitingUpload } from '../../upload/pins/told.ts'
-import type { Quota } from '../../upload/quota/quotas.ts'
+import type { WaitingUpload } from '../../upload/api-types.ts'
+import type { PinCount } from '../../upload/pins.ts'
+import type { Quota } from '../../upload/quotas.ts'
 import type { Check } from '../checks.ts'
 
 /** The daily quota (UTC) of a token, and its use today. */

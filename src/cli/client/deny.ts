@@ -1,6 +1,6 @@
 // `cidgate deny`: a takedown at every named instance. A failure at one is reported, and the others
 // still apply theirs.
-import type { TakenDown } from '../../upload/pins/told.ts'
+import type { TakenDown } from '../../upload/api-types.ts'
 import type { Given } from '../command.ts'
 import { connect, problemOf, wordsOf } from './connection.ts'
 

@@ -1,7 +1,7 @@
 // `cidgate pins`: lists, deletes and verifies pins, and sends them to providers that lack them,
 // through the admin address.
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Brought, Page, Pin, Removal, Verification } from '../../upload/pins/told.ts'
+import type { Brought, Page, Pin, Removal, Verification } from '../../upload/api-types.ts'
 import type { Given } from '../command.ts'
 import { meant, UsageError } from '../usage.ts'
 import { type Connection, connect, problemOf, wordsOf } from './connection.ts'

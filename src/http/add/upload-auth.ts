@@ -5,7 +5,7 @@ import { createHash, timingSafeEqual } from 'node:crypto'
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { Failure } from '../../core/failure.ts'
 import { isFromAnotherSite, isLoopback } from '../../core/wire/http.ts'
-import type { NamedQuota, Quota } from '../../upload/quota/quotas.ts'
+import type { NamedQuota, Quota } from '../../upload/quotas.ts'
 import { HttpRefusal, isAtOwnServer } from '../wire/request.ts'
 
 export type Token =

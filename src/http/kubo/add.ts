@@ -2,10 +2,9 @@
 // treat differently (a symlink, a directory among files) is refused, not added as a file.
 import { posix } from 'node:path'
 import { tooLarge } from '../../upload/failures.ts'
-import { mostPartsOf } from '../../upload/intake/incoming.ts'
-import { boundaryOf } from '../../upload/intake/part-watch.ts'
-import { aroundBytes, type PartName } from '../../upload/intake/receive.ts'
-import { withoutQuota } from '../../upload/quota/door.ts'
+import { withoutQuota } from '../../upload/quotas.ts'
+import { aroundBytes, boundaryOf, type PartName } from '../../upload/receive.ts'
+import { mostPartsOf } from '../../upload/taking.ts'
 import type { Added, AddOptions } from '../../upload/uploads.ts'
 import { badCall, isOn, type KuboCall, optionsIn, readAddQuery, refuseOn, sendJson, spellingIn } from './call.ts'
 

@@ -17,7 +17,7 @@ import {
 } from './elements.js'
 import { count, moment, size } from './words.js'
 
-/** @import { Brought, Page, Pin, Removal, TakenDown, Verification } from '../../../upload/pins/told.ts' */
+/** @import { Brought, Page, Pin, Removal, TakenDown, Verification } from '../../../upload/api-types.ts' */
 /** @import { Status } from '../shape.ts' */
 /** @import { Child } from './elements.js' */
 

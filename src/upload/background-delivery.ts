@@ -6,12 +6,11 @@ import type { Clock } from '../core/clock.ts'
 import { isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Entry, Standing, Store } from '../store/store.ts'
-import { type Asks, asksAtOnce, type StandingAfter } from './asks.ts'
-import { type Everywhere, putBlocks } from './fill-tiers.ts'
-import type { SharedUploads } from './shared.ts'
+import { type Everywhere, putBlocks } from './confirm.ts'
+import { type Asks, asksAtOnce, type SharedUploads, type StandingAfter } from './provider-requests.ts'
 import { nameOf, storedUpload } from './stored-upload.ts'
 
-export type BehindOptions = {
+type BehindOptions = {
   readonly providers: readonly Provider[]
   /** The provider that keeps uploads in the store of this gateway. */
   readonly own: Provider | undefined

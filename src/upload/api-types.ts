@@ -1,13 +1,13 @@
 // The answers about pins that an operator gets, by the admin address and by the commands. Nothing of Node is imported here, so that
 // the scripts of the dashboard can be checked against it.
-import type { FailureClass } from '../../store/standing.ts'
+import type { Facts } from '../core/failure.ts'
 
 /** Where one provider stands with an upload. */
 export type ProviderState = {
   /** `abandoned`: an operator decided it. */
   readonly state: 'pending' | 'pinned' | 'abandoned'
   readonly tries: number
-  readonly class?: FailureClass
+  readonly class?: Facts['class']
   readonly why?: string
   /** Milliseconds since the epoch; the provider is not asked before. */
   readonly notBefore?: number

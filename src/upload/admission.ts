@@ -1,10 +1,10 @@
 // Limits how many uploads are received at once, per client too, and how many of their bytes may lie here unanswered. One
 // client never gets all slots: the more it has, the more must be free for another one. An upload without a slot waits for
 // a moment; the more uploads wait, the faster a running one has to arrive to keep its slot.
-import type { Clock } from '../../core/clock.ts'
-import { Failure } from '../../core/failure.ts'
-import { busy } from '../failures.ts'
-import type { QuotaUse } from '../quota/quotas.ts'
+import type { Clock } from '../core/clock.ts'
+import { Failure } from '../core/failure.ts'
+import { busy } from './failures.ts'
+import type { QuotaUse } from './quotas.ts'
 
 export interface UploadAdmission {
   /** Admits an upload of this client. Rejects with a Failure when no slot is free soon. */
@@ -278,7 +278,7 @@ const tooSlow = (waiting: number, rate: number): Failure =>
     },
   )
 
-export interface UploadRate {
+interface UploadRate {
   received(bytes: number): void
   /** Whether the client can send: not while the gateway has no room for more, and not once the whole upload is here. */
   turn(isSenders: boolean): void

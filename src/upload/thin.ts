@@ -3,23 +3,19 @@
 // after checking it: an upload that the gateway refuses is never whole at the service.
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
-import { type Profile, shapes } from '../../../backends/pinning/contract.ts'
-import { type Clock, withDeadline } from '../../core/clock.ts'
-import { Failure, isFailure } from '../../core/failure.ts'
-import type { OpenSpan, Trace } from '../../core/wire/trace.ts'
-import type { Retrieval } from '../../retrieval/session.ts'
-import { createTree, mostEntries } from '../directory/paths.ts'
-import { putTree, type WrittenFolder } from '../directory/write.ts'
-import { malformed } from '../failures.ts'
-import { createUploadAdmission } from '../intake/admission.ts'
-import { importFile } from '../intake/import.ts'
-import { isFolder } from '../intake/incoming.ts'
-import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from '../intake/receive.ts'
-import { keepText } from '../intake/text-check.ts'
-import { nameOf } from '../stored-upload.ts'
-import type { Added, AddOptions, Uploads } from '../uploads.ts'
-import type { ForwardedKind } from './answer.ts'
-import { createForwarding, type Forward, type Target } from './forward.ts'
+import { type Profile, shapes } from '../../backends/pinning/contract.ts'
+import { type Clock, withDeadline } from '../core/clock.ts'
+import { Failure, isFailure } from '../core/failure.ts'
+import type { OpenSpan, Trace } from '../core/wire/trace.ts'
+import type { Retrieval } from '../retrieval/session.ts'
+import { createUploadAdmission } from './admission.ts'
+import { malformed } from './failures.ts'
+import { createForwarding, type Forward, type ForwardedKind, isKuboAddress, type Target } from './forward.ts'
+import { createTree, importFile, mostEntries, putTree, type WrittenFolder } from './import.ts'
+import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './receive.ts'
+import { nameOf } from './stored-upload.ts'
+import { isFolder, keepText } from './taking.ts'
+import type { Added, AddOptions, Uploads } from './uploads.ts'
 
 export type ThroughOptions = {
   readonly target: Target
@@ -213,4 +209,32 @@ function endSpan(span: OpenSpan | undefined, provider: string, became: unknown):
   }
   // A client that sends what may not be uploaded is no fault of the service.
   span.end(facts, !held && failure?.source !== 'client')
+}
+
+// Checks that thin mode's service answers. The probe sends nothing that the service would keep, so it cannot test our token.
+
+/** Rejects with a Failure that tells the operator what to repair. */
+export async function probeTarget({ url }: Pick<Target, 'url'>, userAgent: string, signal: AbortSignal): Promise<void> {
+  const asked = new URL(url)
+  const { host } = asked
+  // Kubo's RPC answers nothing at its root, only its commands.
+  if (isKuboAddress(asked)) asked.pathname = asked.pathname.replace(/(\/add)?\/?$/, '/version')
+  const refused = (why: string, cause?: unknown) =>
+    new Failure('unavailable', `${host} ${why}; look at it, and at upload.forwardTo`, { source: 'provider', cause })
+  let status: number
+  try {
+    const answer = await fetch(asked, {
+      method: 'OPTIONS',
+      redirect: 'manual',
+      headers: { 'user-agent': userAgent },
+      signal,
+    })
+    await answer.body?.cancel()
+    status = answer.status
+  } catch (error) {
+    signal.throwIfAborted()
+    const { code } = ((error as Error).cause ?? {}) as NodeJS.ErrnoException
+    throw refused(`cannot be reached (${code ?? 'unknown reason'})`, error)
+  }
+  if (status >= 500 || status === 404) throw refused(`answers ${status}`)
 }

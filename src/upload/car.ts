@@ -1,16 +1,16 @@
 // CARs that clients bring: every block is proved as it arrives, and each root has to be whole. What no root leads to is dropped.
 import type { CID } from 'multiformats/cid'
-import type { Profile } from '../../../backends/pinning/contract.ts'
-import { createPending } from '../../content/dag/pending.ts'
-import { type Block, codec, isIdentity, isProvable, proves } from '../../core/cid.ts'
-import { type Failure, isFailure } from '../../core/failure.ts'
-import { readCar } from '../../core/wire/car-stream.ts'
-import { type LazyLink, type LazyLinks, lazyLinksInOrder } from '../../ipld/dag-links.ts'
-import { inOwnTurns } from '../../ipld/documents/read.ts'
-import type { Filling, Intake, Kept } from '../../store/store.ts'
-import { malformed, tooLarge } from '../failures.ts'
-import { blockName, declaresMore, fileBytesOf } from '../stored-upload.ts'
+import type { Profile } from '../../backends/pinning/contract.ts'
+import { createPending } from '../content/dag/pending.ts'
+import { type Block, codec, isIdentity, isProvable, proves } from '../core/cid.ts'
+import { type Failure, isFailure } from '../core/failure.ts'
+import { readCar } from '../core/wire/car-stream.ts'
+import { type LazyLink, type LazyLinks, lazyLinksInOrder } from '../ipld/dag-links.ts'
+import { inOwnTurns } from '../ipld/documents/read.ts'
+import type { Filling, Intake, Kept } from '../store/store.ts'
 import type { Counter } from './admission.ts'
+import { malformed, tooLarge } from './failures.ts'
+import { blockName, declaresMore, fileBytesOf } from './stored-upload.ts'
 import type { Added, FileOptions, TakingOptions } from './taking.ts'
 
 const mostRoots = 128
@@ -34,12 +34,12 @@ export function carBudget(maxBytes: number): CarBudget {
   return { left: most, most }
 }
 
-export type CarTaking = Pick<TakingOptions, 'admit' | 'limits' | 'closing'> & {
+type CarTaking = Pick<TakingOptions, 'admit' | 'limits' | 'closing'> & {
   readonly intake: Intake
   readonly count: () => Counter
 }
 
-export type TakenRoot = { readonly kept: Kept; readonly counter: Counter; readonly added: Added }
+type TakenRoot = { readonly kept: Kept; readonly counter: Counter; readonly added: Added }
 
 /** An upload for each root, in the order of the header. */
 export async function takeCar(
