@@ -109,36 +109,6 @@ export class Layer {
     this.writeBehind = tier.peek ? undefined : new WriteBehind({ tier, clock, maxBytes: fillBytes, ...options })
   }
 
-  /**
-   * Asks the tier and counts the result. Undefined: it has nothing, or could not answer. Rejects only
-   * with the reason of `signal`.
-   */
-  async ask<T>(
-    signal: AbortSignal | undefined,
-    log: Log,
-    question: (call: Call) => Promise<T>,
-    call?: Call,
-  ): Promise<T | undefined> {
-    let isCounted = false
-    const count = (error: unknown) => {
-      if (!isCounted) this.outage(error, log)
-      isCounted = true
-    }
-    const overdue = (isWell = false) => {
-      if (!isWell) count(late(this.tier.name))
-      call?.overdue?.(isWell)
-    }
-    try {
-      const answer = await question({ ...call, overdue })
-      if (answer === undefined && !isCounted) this.misses++
-      return answer
-    } catch (error) {
-      if (signal?.aborted) throw error
-      count(error)
-      return undefined
-    }
-  }
-
   outage(error: unknown, log: Log): Failure {
     const { name } = this.tier
     this.outages++
@@ -316,7 +286,12 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     for (const layer of slow) {
       const { tier, writeBehind } = layer
       const { keeps, readOnly, shared } = tier.traits
-      if (keeps) isKept ||= (await layer.ask(signal, log, () => tier.has(cid, signal))) === true
+      if (keeps && !isKept)
+        isKept = await tier.has(cid, signal).catch((error: unknown) => {
+          signal?.throwIfAborted()
+          layer.outage(error, log)
+          return false
+        })
       if (readOnly) continue
       if (shared) writes.push(acknowledged(layer, cid, own).then((failure) => void (failure && failed.push(failure))))
       else if (!isKept) void writeBehind.put(cid, own)
@@ -526,25 +501,27 @@ class Lookup<T> {
 
   async #ask(layer: SlowLayer): Promise<void> {
     const { signal } = this.#own
-    this.#open.set(layer, false)
+    let isOutage = false
+    const failed = (error: unknown) => {
+      this.#unsure.add(layer)
+      if (!isOutage) layer.outage(error, this.#log)
+      isOutage = true
+    }
     const overdue = (isWell = false) => {
-      if (!isWell) this.#unsure.add(layer)
+      if (!isWell) failed(late(layer.tier.name))
       if (this.#open.get(layer) !== false) return
       this.#open.set(layer, true)
       this.#askNext()
     }
-    const question = async (call: Call) => {
-      try {
-        const answer = await this.#question(layer, signal, call)
-        this.#unsure.delete(layer)
-        return answer
-      } catch (error) {
-        this.#unsure.add(layer)
-        throw error
-      }
+    this.#open.set(layer, false)
+    let answer: T | undefined
+    try {
+      answer = await this.#question(layer, signal, { overdue })
+      this.#unsure.delete(layer)
+      if (answer === undefined && !isOutage) layer.misses++
+    } catch (error) {
+      if (!signal.aborted) failed(error)
     }
-    // Rejects only when the lookup is over.
-    const answer = await layer.ask(signal, this.#log, question, { overdue }).catch(() => undefined)
     const wasLate = this.#open.get(layer)
     this.#open.delete(layer)
     if (answer !== undefined) return this.#end(() => this.#found.resolve(answer), elsewhere)
