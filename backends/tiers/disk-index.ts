@@ -26,8 +26,8 @@ export function hashOf(cid: CID): Hash {
 }
 
 export interface BlockIndex {
-  /** One record of this hash; -1: there is none. */
-  find(hash: Hash): RecordId
+  /** One record of this hash, outside of one segment; -1: there is none. */
+  find(hash: Hash, exceptSlot?: number): RecordId
   /** Of a hash there may be several. */
   add(hash: Hash, id: RecordId): void
   remove(hash: Hash, id: RecordId): void
@@ -74,16 +74,17 @@ export function createBlockIndex(recordsOf: (slot: number) => Uint32Array): Bloc
   }
 
   return {
-    find({ low, high }) {
+    find({ low, high }, exceptSlot = -1) {
       const mix = mixed(low, high)
       const { places } = partOf(mix)
       const mask = places.length - 1
       for (let at = homeOf(mix, mask); ; at = (at + 1) & mask) {
         const one = places[at] as number
         if (one === 0) return -1
-        const records = recordsOf(slotOf(one - 1))
+        const slot = slotOf(one - 1)
+        const records = recordsOf(slot)
         const word = ordinalOf(one - 1) * recordWords
-        if (records[word] === low && records[word + 1] === high) return one - 1
+        if (records[word] === low && records[word + 1] === high && slot !== exceptSlot) return one - 1
       }
     },
     add({ low, high }, id) {

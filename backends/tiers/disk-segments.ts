@@ -1,6 +1,8 @@
-// Blocks in segments: files that are only appended to. `<name>.data` has the blocks, `<name>.keys` a line of 16 bytes for each,
-// written behind it: a start reads the lines, and a running process reads the lines that others append. Each process appends to a
-// segment of its own. Nothing is synced: what a power cut spoils does not hash to its key.
+// Blocks in segments: files that are only appended to. `<name>.data` has the blocks, `<name>.keys` a
+// line of 16 bytes for each, written behind it: a start reads the lines, and a running process reads
+// the lines that others append. Each process appends new blocks to one segment, and blocks that were
+// read since to a main segment (2Q): what was never asked for again is evicted first. Nothing is
+// synced: bytes that a power cut spoils do not hash to their key.
 import { randomBytes } from 'node:crypto'
 import { close, constants, fstat, fstatSync, open, read, readSync, readv, statSync, write, writev } from 'node:fs'
 import { readdir, stat, unlink, utimes } from 'node:fs/promises'
@@ -36,8 +38,10 @@ export interface Segments {
   /** False where that cannot be known at once. */
   lacks(cid: CID): boolean
   holds(cid: CID): boolean
-  /** Calls `done` when the block is written, or with why it is not. A block larger than the tier is not kept. */
-  put(cid: CID, bytes: Uint8Array, done: Done): void
+  /** Appends the blocks that are missing. A block larger than the tier is not kept. */
+  put(blocks: readonly Block[]): Promise<void>
+  /** Counts a read that another tier answered. */
+  noteRead(cid: CID): void
   /** Overwrites the block with zeros wherever it lies. */
   delete(cid: CID): Promise<void>
   readonly bytes: number
@@ -51,10 +55,6 @@ export type SegmentsOptions = {
   readonly maxBytes: number
   readonly clock: Clock
   readonly atOnce: AtOnce
-  /** How long writes may take together, and the Failure of those that take longer. */
-  readonly writeMs: number
-  readonly late: () => Failure
-  readonly full: () => Failure
   readonly closing: () => Failure
 }
 
@@ -78,16 +78,16 @@ type Segment = {
   isFreed: boolean
 }
 
-/** `why` undefined: it went well. */
-type Done = (why?: unknown) => void
-
+type Block = { readonly cid: CID; readonly bytes: Uint8Array }
+/** A block with its head, ready to be appended, unless it is not wanted any more. */
 type Put = {
   readonly hash: Hash
-  readonly text: string
   readonly head: Uint8Array
   readonly bytes: Uint8Array
-  readonly done: Done[]
+  readonly isWanted: () => boolean
 }
+/** Appends to one segment after the other. */
+type Writer = { readonly name: string; segment: Segment | undefined }
 
 const lineBytes = recordWords * 4
 // Before each block: a mark, its length, its multihash. A deleted block has zeros in their place.
@@ -95,7 +95,7 @@ const headBytes = 64
 const mark = 0x31646763
 const unit = 64
 const lengthMask = 0x3fffff
-/** Read since it was written: appended again when its segment is dropped. */
+/** Read since its segment was full: appended to a main segment when that one is dropped. */
 const usedMark = 0x400000
 const stampShift = 24
 const stamps = 0x7f
@@ -103,7 +103,8 @@ const stamps = 0x7f
 const minSegmentBytes = 256 * 1024
 const maxSegmentBytes = 1024 ** 3
 const maxBatchBytes = 4 * 1024 * 1024
-const maxWaiting = 8192
+// New blocks have this share of a full tier, and all of it while nothing is read again.
+const newShare = 0.1
 const pollMs = 1000
 // A writer that was quiet for `quietMs` touches the folder, so others need to look only at the lines of those who wrote lately.
 const quietMs = 60_000
@@ -112,8 +113,9 @@ const livelyMs = 2 * quietMs
 const sameTimeMs = 50
 const maxTailBytes = 64 * 1024
 const orphanMs = 60_000
+// By then the process that dropped a segment has appended what it wants of it.
+const handOverMs = 1000
 const slice = 4096
-const rescuedAtOnce = 32
 // Other programs need the page cache too.
 const shareOfMemory = 1 / 4
 const maxAgeMs = 300_000
@@ -130,20 +132,24 @@ const writeParts = promisify(writev)
 const turn = () => new Promise<void>((resolve) => setImmediate(resolve))
 const aligned = (bytes: number): number => Math.ceil(bytes / unit) * unit
 const costOf = (bytes: number): number => aligned(headBytes + bytes) + lineBytes
-const nameOfKeys = /^([0-9a-f]{8}-[0-9a-f]{8})\.keys$/
-const nameOfData = /^([0-9a-f]{8}-[0-9a-f]{8})\.data$/
+const nameOfKeys = /^([0-9a-f]{8}-[0-9a-f]{8}(?:-main)?)\.keys$/
+const nameOfData = /^([0-9a-f]{8}-[0-9a-f]{8}(?:-main)?)\.data$/
 const writerOf = (name: string): string => name.slice(9)
+const isMain = ({ name }: Pick<Segment, 'name'>): boolean => name.endsWith('-main')
 
 /** About a hundred of them in the tier, and no fewer than 16. */
 const segmentBytesFor = (maxBytes: number): number =>
   Math.min(maxBytes / 16, Math.max(minSegmentBytes, maxBytes / 2048, Math.min(maxBytes / 128, maxSegmentBytes)))
 
 export function createSegments(options: SegmentsOptions): Segments {
-  const { path, maxBytes, clock, atOnce, writeMs, late, full, closing } = options
+  const { path, maxBytes, clock, atOnce, closing } = options
   const segmentBytes = segmentBytesFor(maxBytes)
   // Beyond it the oldest is dropped, while there is room yet to append what is wanted of it.
   const softLimit = maxBytes - segmentBytes
   const writer = randomBytes(4).toString('hex')
+  const forNew: Writer = { name: writer, segment: undefined }
+  const forMain: Writer = { name: `${writer}-main`, segment: undefined }
+  const isOwn = (segment: Segment): boolean => segment === forNew.segment || segment === forMain.segment
   const segments = new Map<string, Segment>()
   const slots: (Segment | undefined)[] = []
   const index = createBlockIndex((slot) => (slots[slot] as Segment).records)
@@ -178,9 +184,20 @@ export function createSegments(options: SegmentsOptions): Segments {
     return (word & ((1 << stampShift) - 1)) | (young << stampShift)
   }
 
-  function noteUse({ records }: Segment, ordinal: number, now: number): void {
+  function noteUse(segment: Segment, ordinal: number, now: number): void {
     const at = ordinal * recordWords + 3
-    records[at] = stamped((records[at] as number) | usedMark, now)
+    segment.records[at] = stamped((segment.records[at] as number) | useOf(segment, now), now)
+  }
+
+  /** A request reads what it just brought: reads count when other blocks have filled the segment. */
+  const useOf = (segment: Segment, now: number): number =>
+    segment.keys === undefined || now - segment.grownAt > livelyMs ? usedMark : 0
+
+  function noteRead(cid: CID): void {
+    const id = index.find(hashOf(cid))
+    if (id < 0) return
+    const segment = segmentOf(id)
+    ;(segment.records[ordinalOf(id) * recordWords + 3] as number) |= useOf(segment, clock.monotonic())
   }
 
   // --- The segments of all processes ---
@@ -345,7 +362,12 @@ export function createSegments(options: SegmentsOptions): Segments {
 
   async function readNames(all: readonly string[], before: readonly Segment[]): Promise<void> {
     const there = new Set(all.flatMap((name) => nameOfKeys.exec(name)?.[1] ?? []))
-    for (const segment of before) if (!there.has(segment.name) && segment !== victim) await drop(segment)
+    for (const segment of before) {
+      if (there.has(segment.name) || segment === victim || segment.isFreed) continue
+      // Where nothing is left, an operator has emptied the folder.
+      if (there.size > 0 && !isOwn(segment)) handOver(segment)
+      else await drop(segment)
+    }
     for (const name of there) if (!segments.has(name) && name !== beginning) await load(name)
     if (!isLoaded)
       for (const name of all) {
@@ -354,10 +376,10 @@ export function createSegments(options: SegmentsOptions): Segments {
       }
     const last = new Map<string, Segment>()
     for (const segment of [...segments.values()].sort(byAge))
-      if (segment !== own) last.set(writerOf(segment.name), segment)
-    tails = [...last.values()].filter(({ name }) => writerOf(name) !== writer)
+      if (!isOwn(segment)) last.set(writerOf(segment.name), segment)
+    tails = [...last.values()].filter(({ name }) => !name.includes(writer))
     for (const segment of segments.values())
-      if (segment.keys !== undefined && segment !== own && last.get(writerOf(segment.name)) !== segment) {
+      if (segment.keys !== undefined && !isOwn(segment) && last.get(writerOf(segment.name)) !== segment) {
         close(segment.keys, () => {})
         segment.keys = undefined
       }
@@ -489,107 +511,64 @@ export function createSegments(options: SegmentsOptions): Segments {
 
   // --- Writing ---
 
-  let own: Segment | undefined
   let wroteAt = Number.NEGATIVE_INFINITY
-  const waiting: Put[] = []
-  const writing = new Map<string, Put>()
-  let pumping: Promise<void> | undefined
-  let isStuck = false
+  /** The appends of this process, one after the other. Never rejects. */
+  let appending: Promise<void> = Promise.resolve()
 
-  function put(cid: CID, bytes: Uint8Array, done: Done): void {
-    if (costOf(bytes.byteLength) > softLimit) return done()
-    const hash = hashOf(cid)
-    const following = follow()
-    if (!following && index.find(hash) < 0) append(hash, headOf(cid, bytes), bytes, done)
-    else putWhereMissing(cid, hash, bytes, following).then(() => done(), done)
-  }
-
-  async function putWhereMissing(
-    cid: CID,
-    hash: Hash,
-    bytes: Uint8Array,
-    following: Promise<void> | undefined,
-  ): Promise<void> {
-    await following
-    if (!writing.has(textOf(hash)) && index.find(hash) >= 0 && (await isThere(cid, hash, bytes))) return
-    await appended(hash, headOf(cid, bytes), bytes)
-  }
-
-  /** What rotted there may not have been read since, so it is looked at, and replaced. */
-  async function isThere(cid: CID, hash: Hash, bytes: Uint8Array): Promise<boolean> {
-    const there = await get(cid)
-    if (!there || there.equals(bytes)) return there !== undefined
+  function isKept(hash: Hash): boolean {
     const id = index.find(hash)
-    if (id >= 0) await erase(hash, id)
-    return false
+    return id >= 0 && !segmentOf(id).isFreed
   }
 
-  function append(hash: Hash, head: Uint8Array, bytes: Uint8Array, done: Done): void {
-    const text = textOf(hash)
-    const before = writing.get(text)
-    if (before) return void before.done.push(done)
-    if (isStuck) return done(late())
-    if (waiting.length >= maxWaiting) return done(full())
-    const one = { hash, text, head, bytes, done: [done] }
-    writing.set(text, one)
-    waiting.push(one)
-    pumping ??= turn().then(pump)
-  }
-
-  const appended = (hash: Hash, head: Uint8Array, bytes: Uint8Array): Promise<void> =>
-    new Promise((resolve, reject) => append(hash, head, bytes, (why) => (why === undefined ? resolve() : reject(why))))
-
-  function settle({ text, done }: Put, why?: unknown): void {
-    writing.delete(text)
-    for (const one of done.splice(0)) one(why)
-  }
-
-  /** One append for all that came meanwhile, then the next one. */
-  async function pump(): Promise<void> {
-    while (waiting.length > 0) {
-      const batch = takeBatch()
-      const ended = atOnce.began()
-      const stop = clock.after(writeMs, () => {
-        isStuck = true
-        for (const put of [...batch, ...waiting.splice(0)]) settle(put, late())
+  async function put(blocks: readonly Block[]): Promise<void> {
+    await follow()
+    const puts = blocks
+      .filter(({ bytes }) => costOf(bytes.byteLength) <= softLimit)
+      .map(({ cid, bytes }) => {
+        const hash = hashOf(cid)
+        return { hash, head: headOf(cid, bytes), bytes, isWanted: () => !isKept(hash) }
       })
-      try {
-        await writeTogether(batch)
-        for (const put of batch) settle(put)
-      } catch (error) {
-        for (const put of batch) settle(put, error)
-      } finally {
-        stop()
-        ended()
-        isStuck = false
-      }
-    }
-    pumping = undefined
-    evict()
+    await append(forNew, puts)
   }
 
-  /** As many as fit into the segment, and one at least. */
-  function takeBatch(): readonly Put[] {
-    const max = Math.min(maxBatchBytes, own ? segmentBytes - own.bytes : segmentBytes)
+  function append(to: Writer, puts: readonly Put[]): Promise<void> {
+    const done = appending.then(async () => {
+      const ended = atOnce.began()
+      try {
+        const rest = puts.filter(({ isWanted }) => isWanted())
+        while (rest.length > 0) await writeTogether(to, rest)
+      } finally {
+        ended()
+      }
+    })
+    appending = done.catch(() => {}).then(evict)
+    return done
+  }
+
+  /** Takes as many as fit into the segment, and one at least. */
+  function takeBatch({ segment }: Writer, puts: Put[]): readonly Put[] {
+    const max = segment && segment.count < maxRecords ? segmentBytes - segment.bytes : segmentBytes
     let bytes = 0
     let count = 0
-    for (const put of waiting) {
+    for (const put of puts) {
       bytes += costOf(put.bytes.byteLength)
-      if (count > 0 && bytes > max) break
+      if (count > 0 && (bytes > max || count >= slice)) break
       count++
     }
-    return waiting.splice(0, count)
+    return puts.splice(0, count)
   }
 
-  async function writeTogether(batch: readonly Put[]): Promise<void> {
+  async function writeTogether(to: Writer, puts: Put[]): Promise<void> {
+    const batch = takeBatch(to, puts)
     const cost = batch.reduce((sum, { bytes }) => sum + costOf(bytes.byteLength), 0)
-    // The blocks that are wanted went with it, or are gone: there was no time.
-    for (let first = oldest(); first && total + cost > maxBytes; first = oldest()) {
+    // Blocks that were read again went with it, or are lost: there was no time.
+    for (let first = nextVictim(); first && total + cost > maxBytes; first = nextVictim()) {
       await free(first)
       await drop(first)
     }
+    const own = to.segment
     const isFull = own && (own.bytes + cost > segmentBytes || own.count + batch.length > maxRecords)
-    const segment = own && !isFull ? own : await begin()
+    const segment = own && !isFull ? own : await begin(to)
     segment.readers++
     let isHalf = false
     try {
@@ -613,10 +592,11 @@ export function createSegments(options: SegmentsOptions): Segments {
       makePlace(segment, to)
       segment.records.set(lines, segment.count * recordWords)
       takeIn(segment, to, true)
+      segment.grownAt = clock.monotonic()
       await tellOthers()
     } catch (error) {
       // Where there is no room now there may be some later. Lines that others may have read are not written over.
-      if ((isHalf || !isNoRoom(error)) && own === segment) await endOwn(segment)
+      if ((isHalf || !isNoRoom(error)) && to.segment === segment) await endOwn(to)
       throw error
     } finally {
       leave(segment)
@@ -630,10 +610,10 @@ export function createSegments(options: SegmentsOptions): Segments {
     if (wasQuiet) await utimes(path, new Date(), new Date()).catch(() => {})
   }
 
-  async function begin(): Promise<Segment> {
-    if (own) await endOwn(own)
+  async function begin(to: Writer): Promise<Segment> {
+    await endOwn(to)
     const last = [...segments.keys()].reduce((max, name) => Math.max(max, Number.parseInt(name.slice(0, 8), 16)), 0)
-    const name = `${(last + 1).toString(16).padStart(8, '0')}-${writer}`
+    const name = `${(last + 1).toString(16).padStart(8, '0')}-${to.name}`
     const flags = constants.O_RDWR | constants.O_CREAT | constants.O_EXCL
     const make = () => openFile(fileOf(name, 'data'), flags)
     beginning = name
@@ -648,17 +628,19 @@ export function createSegments(options: SegmentsOptions): Segments {
         await closeFile(data)
         throw error
       })
-      own = enter(name, data, keys, 0, new Uint32Array(slice))
-      if (own) return own
+      to.segment = enter(name, data, keys, 0, new Uint32Array(slice))
+      if (to.segment) return to.segment
       await Promise.all([closeFile(data), closeFile(keys)])
-      throw full()
+      throw new RangeError(`more than ${maxSegments} segments`)
     } finally {
       beginning = undefined
     }
   }
 
-  async function endOwn(segment: Segment): Promise<void> {
-    own = undefined
+  async function endOwn(of: Writer): Promise<void> {
+    const { segment } = of
+    of.segment = undefined
+    if (!segment) return
     segment.records = segment.records.slice(0, segment.count * recordWords)
     if (segment.count > 0) return
     await free(segment).catch(() => {})
@@ -670,11 +652,17 @@ export function createSegments(options: SegmentsOptions): Segments {
   const byAge = (one: Segment, other: Segment): number => (one.name < other.name ? -1 : 1)
   const isOver = (): boolean => total > softLimit || segments.size > maxSegments - maxOthers
 
-  function oldest(): Segment | undefined {
-    let found: Segment | undefined
-    for (const segment of segments.values())
-      if (segment !== own && (!found || byAge(segment, found) < 0)) found = segment
-    return found
+  /** The oldest segment of new blocks; a main segment where new blocks have no more than their share. */
+  function nextVictim(): Segment | undefined {
+    let newBytes = 0
+    let [ofNew, ofMain]: (Segment | undefined)[] = []
+    for (const segment of segments.values()) {
+      if (!isMain(segment)) newBytes += weigh(segment)
+      if (isOwn(segment) || segment.isFreed) continue
+      if (isMain(segment)) ofMain = ofMain && byAge(ofMain, segment) < 0 ? ofMain : segment
+      else ofNew = ofNew && byAge(ofNew, segment) < 0 ? ofNew : segment
+    }
+    return newBytes > maxBytes * newShare ? (ofNew ?? ofMain) : (ofMain ?? ofNew)
   }
 
   let evicting: Promise<void> | undefined
@@ -683,16 +671,21 @@ export function createSegments(options: SegmentsOptions): Segments {
 
   function evict(): void {
     if (isOver() && !isClosed)
-      evicting ??= dropOldest()
+      evicting ??= dropSome()
         .catch(() => {})
         .finally(() => (evicting = undefined))
   }
 
-  async function dropOldest(): Promise<void> {
+  async function dropSome(): Promise<void> {
     try {
-      for (victim = oldest(); victim && isOver() && !isClosed; victim = oldest()) {
-        // Of several processes the one whose call takes it away appends what is wanted of it.
-        if (await takeAway(fileOf(victim.name, 'keys'))) await rescue(victim)
+      for (victim = nextVictim(); victim && isOver() && !isClosed; victim = nextVictim()) {
+        // Only one of several processes takes it away.
+        if (!(await takeAway(fileOf(victim.name, 'keys')))) {
+          await free(victim)
+          handOver(victim)
+          continue
+        }
+        await rescue(victim)
         await free(victim)
         await drop(victim)
       }
@@ -701,26 +694,51 @@ export function createSegments(options: SegmentsOptions): Segments {
     }
   }
 
-  /** At most half of it: where all of it is wanted, dropping it must make room all the same. */
+  /**
+   * Keeps blocks of a segment that another process dropped and did not append again, if they were
+   * read in this process. Until then they can be read from the open file.
+   */
+  function handOver(segment: Segment): void {
+    markFreed(segment)
+    clock.after(handOverMs * (1 + Math.random()), () => {
+      const work = async () => {
+        if (isClosed) return
+        await followByThread()
+        await rescue(segment)
+        await drop(segment)
+      }
+      work().catch(() => {})
+    })
+  }
+
+  /** Appends what was read again. Half of a main segment at most: dropping it must make room. */
   async function rescue(segment: Segment): Promise<void> {
-    let left = segment.bytes / 2
-    let puts: Promise<void>[] = []
-    for (let ordinal = 0; ordinal < segment.count && left > 0 && !segment.isFreed && !isClosed; ordinal++) {
-      const at = ordinal * recordWords
-      const word = segment.records[at + 3] as number
-      if (!(word & usedMark)) continue
-      const hash = { low: segment.records[at] as number, high: segment.records[at + 1] as number }
-      const head = Buffer.allocUnsafe(headBytes)
-      const bytes = await readRecord(segment, ordinal, head)
-      // Meanwhile it may have been deleted, or appended by somebody else.
-      if (!bytes || segment.records[at + 3] === 0 || writing.has(textOf(hash))) continue
-      left -= costOf(bytes.byteLength)
-      puts.push(appended(hash, head, bytes))
-      if (puts.length < rescuedAtOnce) continue
-      await Promise.allSettled(puts)
+    let left = isMain(segment) ? segment.bytes / 2 : Number.POSITIVE_INFINITY
+    let puts: Put[] = []
+    let bytes = 0
+    const flush = async () => {
+      await append(forMain, puts).catch(() => {})
       puts = []
+      bytes = 0
     }
-    await Promise.allSettled(puts)
+    for (let ordinal = 0; ordinal < segment.count && left > 0 && !segment.isGone && !isClosed; ordinal++) {
+      const at = ordinal * recordWords
+      const hash = { low: segment.records[at] as number, high: segment.records[at + 1] as number }
+      const word = segment.records[at + 3] as number
+      if (word === 0) continue
+      const isElsewhere = index.find(hash, segment.slot) >= 0
+      if (!isElsewhere && !(word & usedMark)) continue
+      left -= costOf(word & lengthMask)
+      if (isElsewhere) continue
+      const head = Buffer.allocUnsafe(headBytes)
+      const block = await readRecord(segment, ordinal, head)
+      if (!block) continue
+      // It may be deleted meanwhile.
+      puts.push({ hash, head, bytes: block, isWanted: () => segment.records[at + 3] !== 0 })
+      bytes += block.byteLength
+      if (bytes >= maxBatchBytes) await flush()
+    }
+    if (puts.length > 0) await flush()
   }
 
   async function free(segment: Segment): Promise<void> {
@@ -740,7 +758,7 @@ export function createSegments(options: SegmentsOptions): Segments {
     segment.isGone = true
     segment.readers++
     markFreed(segment)
-    if (segment === own) own = undefined
+    for (const one of [forNew, forMain]) if (one.segment === segment) one.segment = undefined
     segments.delete(segment.name)
     for (let ordinal = 0; ordinal < segment.count; ordinal++) {
       const at = ordinal * recordWords
@@ -756,9 +774,8 @@ export function createSegments(options: SegmentsOptions): Segments {
 
   async function remove(cid: CID): Promise<void> {
     await follow()
+    await appending
     const hash = hashOf(cid)
-    const under = writing.get(textOf(hash))
-    if (under) await new Promise<void>((resolve) => under.done.push(() => resolve()))
     for (let id = index.find(hash); id >= 0; id = index.find(hash)) await erase(hash, id)
   }
 
@@ -791,6 +808,7 @@ export function createSegments(options: SegmentsOptions): Segments {
     lacks: (cid) => followNow() && index.find(hashOf(cid)) < 0,
     holds: (cid) => findNear(hashOf(cid)) >= 0,
     put,
+    noteRead,
     delete: remove,
     get bytes() {
       return total
@@ -801,7 +819,7 @@ export function createSegments(options: SegmentsOptions): Segments {
     async close() {
       isClosed = true
       stopPolling()
-      await Promise.allSettled([pumping, evicting, following])
+      await Promise.allSettled([appending, evicting, following])
       stopPolling()
       for (const segment of [...segments.values()]) {
         segment.isGone = true
@@ -815,7 +833,6 @@ export function createSegments(options: SegmentsOptions): Segments {
 const maxOthers = 64
 const zeros = Buffer.alloc(unit)
 const tooManyOpen: ReadonlySet<string> = new Set(['EMFILE', 'ENFILE'])
-const textOf = ({ low, high }: Hash): string => `${low}-${high}`
 
 function headOf(cid: CID, bytes: Uint8Array): Uint8Array {
   const head = Buffer.alloc(headBytes)

@@ -1,10 +1,10 @@
 // Blocks on a disk of this machine, in segments. Several processes may share the folder.
 import { join, resolve } from 'node:path'
 import { z } from 'zod'
-import { type Clock, withDeadline } from '../../src/core/clock.ts'
+import { type Clock, orAborted, withDeadline } from '../../src/core/clock.ts'
 import { createAtOnce } from '../../src/core/disk/at-once.ts'
 import { remedyOf, tryToWrite } from '../../src/core/disk/files.ts'
-import { Failure } from '../../src/core/failure.ts'
+import { Failure, type FailureKind } from '../../src/core/failure.ts'
 import { createGate } from '../../src/core/gate.ts'
 import { size } from '../../src/core/units.ts'
 import type { Call, Tier, TierKind } from './contract.ts'
@@ -14,7 +14,9 @@ const options = z.strictObject({
   maxBytes: size()
     .prefault('10GiB')
     .refine((bytes) => bytes > 0, { error: 'expected more than 0; to have no disk tier, leave it out of the list' })
-    .describe('Room on the disk. Beyond it the oldest goes, but for blocks that were read since.'),
+    .describe(
+      'Room on the disk. Beyond it blocks that were asked for once are evicted first, the oldest before others.',
+    ),
   path: z.string().min(1).optional().describe('The folder. By default `cache` in the data folder.'),
 })
 
@@ -36,154 +38,91 @@ type DiskOptions = {
   readonly clock: Clock
 }
 
+// More at once would fill the runtime's few threads, on which names are resolved too.
+const concurrency = 16
+const maxQueued = 8192
+const queueMs = 5000
+const closeMs = 2000
+/** A slow disk is waited for: the block may be nowhere else. */
+const readMs = 3000
+
 function createDiskTier({ name, path, maxBytes, tells, clock }: DiskOptions): Tier {
   const atOnce = createAtOnce(path, clock)
-  const explained = (error: unknown) => (error instanceof Failure ? error : outage(name, path, error))
-  const calls = createDiskCalls({ name, clock, began: atOnce.began, outage: explained })
+  const failure = (kind: FailureKind, what: string) => new Failure(kind, `tier ${name}${what}`, { source: 'tier' })
+  const full = () => failure('overloaded', ': too many file operations wait for the disk')
+  const gate = createGate({ most: concurrency, inLine: maxQueued, full, patience: { ms: queueMs, clock } })
   const segments = createSegments({
-    ...{ path, maxBytes, clock, atOnce },
-    ...{
-      writeMs: diskWriteMs,
-      late: () => silent(name, diskWriteMs),
-      full: () => tooMany(name),
-      closing: () => closing(name),
-    },
+    path,
+    maxBytes,
+    clock,
+    atOnce,
+    closing: () => failure('unavailable', ' is closing'),
   })
+  const underWay = new Set<Promise<void>>()
   let ending: Promise<void> | undefined
 
-  const putAll: NonNullable<Tier['putAll']> = (blocks, signal, call) =>
-    new Promise((resolve, reject) => {
-      if (signal?.aborted) return reject(signal.reason)
-      call?.begun?.()
-      const leave = () => reject(signal?.reason)
-      signal?.addEventListener('abort', leave, { once: true })
-      let missing = blocks.length
-      const settle = (error?: unknown) => {
-        if (error !== undefined) reject(explained(error))
-        if (--missing > 0) return
-        signal?.removeEventListener('abort', leave)
-        resolve()
-      }
-      for (const { cid, bytes } of blocks) segments.put(cid, bytes, settle)
-    })
+  /** A stuck disk cannot be aborted: its caller is let go, and the slot is held until it comes back. */
+  async function work<T>(signal: AbortSignal | undefined, call: Call | undefined, doing: () => Promise<T>): Promise<T> {
+    const leave = await gate.enter(signal)
+    const ended = atOnce.began()
+    call?.begun?.()
+    const done = doing()
+    const end = () => {
+      ended()
+      leave()
+      underWay.delete(over)
+    }
+    const over = done.then(end, end)
+    underWay.add(over)
+    try {
+      return await orAborted(signal, done)
+    } catch (error) {
+      throw error instanceof Failure || signal?.aborted ? error : outage(name, path, error)
+    }
+  }
+
+  const putAll = (blocks: Parameters<NonNullable<Tier['putAll']>>[0], signal?: AbortSignal, call?: Call) =>
+    work(signal, call, () => segments.put(blocks))
+
+  async function close(): Promise<void> {
+    const rest = async () => {
+      await Promise.allSettled(underWay)
+      await segments.close()
+    }
+    const late = () => failure('timeout', ': the disk did not answer')
+    await withDeadline({ ms: closeMs, clock, late }, rest).catch(() => {})
+  }
 
   return {
     name,
     traits: { persistent: true, shared: false, trusted: false },
-    deadlineMs: diskReadMs,
+    deadlineMs: readMs,
     announces: true,
-    get: (cid, signal, told) => calls.read(signal, told, () => segments.get(cid)),
+    get: (cid, signal, call) => work(signal, call, () => segments.get(cid)),
     atHand: segments.atHand,
     lacks: segments.lacks,
     holds: segments.holds,
+    noteRead: segments.noteRead,
     put: (cid, bytes, signal, call) => putAll([{ cid, bytes }], signal, call),
     putAll,
-    has: (cid, signal, told) => calls.read(signal, told, () => segments.has(cid)),
-    delete: (cid, signal, told) => calls.write(signal, told, () => segments.delete(cid)),
-    probe: (signal) => calls.write(signal, undefined, () => tryToWrite(path)),
+    has: (cid, signal, call) => work(signal, call, () => segments.has(cid)),
+    delete: (cid, signal, call) => work(signal, call, () => segments.delete(cid)),
+    probe: (signal) => work(signal, undefined, () => tryToWrite(path)),
     ...(tells && { usage: () => ({ bytes: segments.bytes, blocks: segments.blocks, limitBytes: maxBytes }) }),
     close() {
-      ending ??= calls.end(segments.close)
+      ending ??= close()
       return ending
     },
   }
 }
 
-const closing = (name: string): Failure => new Failure('unavailable', `tier ${name} is closing`, { source: 'tier' })
-
-const roomier: Readonly<Record<string, string>> = {
+const remedies: Readonly<Record<string, string>> = {
   ENOSPC: 'make room on the disk, or lower its maxBytes',
   EDQUOT: 'raise the quota, or lower its maxBytes',
 }
 
 function outage(name: string, path: string, cause: unknown): Failure {
   const code = cause instanceof Error && 'code' in cause ? String(cause.code) : 'an unknown error'
-  return new Failure('upstream-error', `tier ${name}: ${code} in ${path}; ${roomier[code] ?? remedyOf(cause)}`, {
-    source: 'tier',
-    cause,
-  })
+  const said = `tier ${name}: ${code} in ${path}; ${remedies[code] ?? remedyOf(cause)}`
+  return new Failure('upstream-error', said, { source: 'tier', cause })
 }
-
-interface DiskCalls {
-  readonly read: DiskCall
-  readonly write: DiskCall
-  /** Closes, behind what was given up and goes on; waits a moment for it. Afterwards nothing of ours touches the folder. */
-  end(close: () => Promise<void>): Promise<void>
-}
-
-type DiskCall = <T>(
-  signal: AbortSignal | undefined,
-  told: Call | undefined,
-  work: (own: AbortSignal) => Promise<T>,
-) => Promise<T>
-
-type DiskCallsOptions = {
-  readonly name: string
-  readonly clock: Clock
-  /** Called when an operation begins; what it answers, when it has ended. */
-  readonly began: () => () => void
-  readonly outage: (error: unknown) => Failure
-}
-
-const diskReadMs = 3000
-const diskWriteMs = 10_000
-const closeMs = 2000
-// More would only stand in a line of the runtime's, before its few threads.
-const filesAtOnce = { reads: 16, writes: 16 } as const
-const filesInLine = 8192
-const lineMs = 5000
-
-function createDiskCalls({ name, clock, began, outage }: DiskCallsOptions): DiskCalls {
-  const underWay = new Set<Promise<void>>()
-
-  /**
-   * Its time begins when it leaves our line. A stuck disk cannot be aborted: the caller is let go, and the gate holds the
-   * slot until the call comes back.
-   */
-  function callsOf(most: number, ms: number): DiskCall {
-    const patience = { ms: lineMs, clock }
-    const gate = createGate({ most, inLine: filesInLine, full: () => tooMany(name), patience })
-    return async (signal, told, work) => {
-      const leave = await gate.enter(signal)
-      const ended = began()
-      told?.begun?.()
-      let over: Promise<unknown> | undefined
-      try {
-        return await withDeadline({ ms, clock, signal, late: () => silent(name, ms) }, (own) => {
-          const doing = work(own)
-          over = doing
-          return doing
-        })
-      } catch (error) {
-        if (error instanceof Failure || signal?.aborted) throw error
-        throw outage(error)
-      } finally {
-        const end = () => {
-          ended()
-          leave()
-          underWay.delete(ending)
-        }
-        const ending: Promise<void> = Promise.resolve(over).then(end, end)
-        underWay.add(ending)
-      }
-    }
-  }
-
-  return {
-    read: callsOf(filesAtOnce.reads, diskReadMs),
-    write: callsOf(filesAtOnce.writes, diskWriteMs),
-    async end(close) {
-      const rest = async () => {
-        await Promise.allSettled(underWay)
-        await close()
-      }
-      await withDeadline({ ms: closeMs, clock, late: () => silent(name, closeMs) }, rest).catch(() => {})
-    },
-  }
-}
-
-const silent = (name: string, ms: number): Failure =>
-  new Failure('timeout', `tier ${name}: the disk did not answer within ${ms} ms`, { source: 'tier' })
-
-const tooMany = (name: string): Failure =>
-  new Failure('overloaded', `tier ${name}: too many file operations wait for the disk`, { source: 'tier' })
