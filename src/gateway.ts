@@ -3,7 +3,7 @@
 // A GET: http/content/response-cache serves the response cache, or http/app admits the request and
 // http/content/answer handles it. content/resolve follows the path block by block. Each block comes
 // from retrieval: a tier, or one flight (retrieval/flight) that races the upstreams in the order of
-// retrieval/upstreams/order. Only verified bytes reach the response and the tiers. A failure is a
+// retrieval/upstreams/pool. Only verified bytes reach the response and the tiers. A failure is a
 // Failure, which http/wire/problem maps to a status. The Account records the outcome of a request.
 //
 // A POST: http/add checks size and token, upload/receive parses the body into blocks as it streams,

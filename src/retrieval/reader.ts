@@ -21,10 +21,8 @@ import { createReadAhead, type ReadAhead, type Room } from './read-ahead.ts'
 import { createGuard, type DagWant, type Expected, type Place, type Session, type SessionOptions } from './session.ts'
 import type { TierHit, TierLook, TierStack } from './tiers/tier-stack.ts'
 import type { LoopTurns } from './turns/loop-turns.ts'
-import type { Attempts, Wanting } from './upstreams/attempts.ts'
-import { outcomeOf, overloaded } from './upstreams/outcome.ts'
+import { type AskKind, type Attempts, outcomeOf, overloaded, type Wanting } from './upstreams/attempts.ts'
 import type { Pool } from './upstreams/pool.ts'
-import type { AskKind } from './upstreams/question.ts'
 
 /** The parts that all requests share. */
 export type ReaderParts = {

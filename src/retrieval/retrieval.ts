@@ -14,9 +14,8 @@ import { openReader, type ReaderParts } from './reader.ts'
 import type { DagWant, Retrieval } from './session.ts'
 import type { TierStack } from './tiers/tier-stack.ts'
 import type { LoopTurns } from './turns/loop-turns.ts'
-import type { Wanting } from './upstreams/attempts.ts'
+import type { AskKind, Wanting } from './upstreams/attempts.ts'
 import type { Pool } from './upstreams/pool.ts'
-import type { AskKind } from './upstreams/question.ts'
 
 export type RetrievalOptions = {
   readonly stack: TierStack

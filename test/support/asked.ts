@@ -2,9 +2,8 @@
 import type { CID } from 'multiformats/cid'
 import type { Clock } from '../../src/core/clock.ts'
 import type { Rank } from '../../src/retrieval/line.ts'
-import { Attempts } from '../../src/retrieval/upstreams/attempts.ts'
+import { type AskKind, Attempts, type LetGo, Question } from '../../src/retrieval/upstreams/attempts.ts'
 import type { Member } from '../../src/retrieval/upstreams/pool.ts'
-import { type AskKind, type LetGo, Question } from '../../src/retrieval/upstreams/question.ts'
 import type { UpstreamHealth } from '../../src/retrieval/upstreams/upstream-health.ts'
 
 export type Wish = {

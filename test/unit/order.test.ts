@@ -1,7 +1,7 @@
 // Who goes first and how long is waited: a table.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { order } from '../../src/retrieval/upstreams/order.ts'
+import { order } from '../../src/retrieval/upstreams/pool.ts'
 
 const at = (who: string, load: number, usualMs?: number) => ({ who, load, usualMs })
 

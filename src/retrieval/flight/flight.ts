@@ -14,12 +14,16 @@ import { cancelled, type Failure } from '../../core/failure.ts'
 import type { Trace } from '../../core/wire/trace.ts'
 import type { GiveWay } from '../../ipld/documents/read.ts'
 import type { Place } from '../session.ts'
-import { Attempts, type Wanting } from '../upstreams/attempts.ts'
-import type { Step } from '../upstreams/order.ts'
-import { outcomeOf } from '../upstreams/outcome.ts'
-import type { Finding, Member, Plan, Pool } from '../upstreams/pool.ts'
-import type { AskKind, LetGo } from '../upstreams/question.ts'
-import { lookAgainMs, Tries } from '../upstreams/tries.ts'
+import {
+  type AskKind,
+  Attempts,
+  type LetGo,
+  lookAgainMs,
+  outcomeOf,
+  Tries,
+  type Wanting,
+} from '../upstreams/attempts.ts'
+import type { Finding, Member, Plan, Pool, Step } from '../upstreams/pool.ts'
 import { DagBlocks } from './dag-blocks.ts'
 import { type FilePart, nextPart, type Waiting } from './file-parts.ts'
 import { failedMs, maxStallMs, minStallMs, Stopwatch } from './pace.ts'

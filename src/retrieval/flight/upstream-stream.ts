@@ -7,9 +7,8 @@ import type { BlockAnswer, DagAnswer, DagAsk, DagWant, Upstream } from '../../..
 import { type Block, isIdentity, proves } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type CidSet, createCidSet } from '../../ipld/cid-set.ts'
-import type { Step } from '../upstreams/order.ts'
-import type { Member } from '../upstreams/pool.ts'
-import type { Asker, LetGo, Question } from '../upstreams/question.ts'
+import type { Asker, LetGo, Question } from '../upstreams/attempts.ts'
+import type { Member, Step } from '../upstreams/pool.ts'
 import type { Flight } from './flight.ts'
 import { failedMs, Pace } from './pace.ts'
 

@@ -1,13 +1,179 @@
-// The account of one flight while it runs: who was asked, what became of it, and who has not answered yet.
+// All that one flight asks: its questions and their record, which upstreams it may ask again, and the Failure of a flight that got nothing.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
-import type { FailureKind } from '../../core/failure.ts'
-import type { Trace, TracePoint } from '../../core/wire/trace.ts'
+import { Failure, type FailureKind, isFailure, isUnreachable } from '../../core/failure.ts'
+import type { OpenSpan, Trace, TracePoint } from '../../core/wire/trace.ts'
 import type { Attempt } from '../../observe/request-record.ts'
 import type { Rank } from '../line.ts'
-import type { Member } from './pool.ts'
-import { type Asker, type AskKind, Question } from './question.ts'
+import type { Member, Plan } from './pool.ts'
+
+export type AskKind = 'block' | 'dag'
+
+/** Why a question is given up although it did not fail: others brought what was wanted, or it fell behind them. */
+export type LetGo = 'enough' | 'behind'
+
+/** What a question is asked for. Its methods may be called while `ask` runs. */
+export interface Asker {
+  /** The question has its slot: the upstream is to be asked. */
+  begun(question: Question): void
+  /** There was no slot in time, or the upstream went out meanwhile. */
+  refused(question: Question, error: Failure): void
+  /** Readers need the slot, because the question has taken long already. It is over. */
+  evicted(question: Question, reason: Failure): void
+}
+
+/** Where it is at its upstream. `searching`: what it asks for may be nowhere; `sending`: the upstream answers it with bytes. */
+export type Place = 'new' | 'delayed' | 'line' | 'asked' | 'searching' | 'sending' | 'evicted' | 'over'
+
+const waitsForSlot = 'queued'
+// An upstream that sent nothing of use for so long is called stalled in the account.
+const stalledMs = 1000
+
+export class Question {
+  readonly member: Member
+  readonly kind: AskKind
+  readonly cid: CID
+  readonly key: string
+  readonly asker: Asker
+  readonly attempts: Attempts
+  readonly client: string
+  rank: Rank = 'first'
+  span: OpenSpan | undefined
+
+  place: Place = 'new'
+  giveUpAt = 0
+  queuedAt = 0
+  /** When it was asked, or began to wait for that. */
+  at = 0
+  waitedMs = 0
+  wasFull = false
+  hasBudget = false
+  overtakenBy = 0
+  /** The upstream went out before it answered. */
+  isLost = false
+  /** Stops what it waits for: the end of a delay, or of its time in line. */
+  stopWait: (() => void) | undefined
+  /** Why its slot was taken for others. */
+  eviction: Failure | undefined
+
+  outcome: string | undefined = waitsForSlot
+  ms = 0
+  bytes = 0
+  broughtAt = 0
+  /** The upstream gave all that it was asked for. */
+  isWhole = false
+
+  constructor(attempts: Attempts, member: Member, kind: AskKind, cid: CID, key: string, asker: Asker) {
+    this.attempts = attempts
+    this.member = member
+    this.kind = kind
+    this.cid = cid
+    this.key = key
+    this.asker = asker
+    this.client = attempts.client
+  }
+
+  get isQueued(): boolean {
+    return this.place === 'new' || this.place === 'delayed' || this.place === 'line'
+  }
+
+  get isOver(): boolean {
+    return this.place === 'over'
+  }
+
+  /** What is sent meanwhile belongs to this question, where it is recorded in a trace. */
+  within<Result>(work: () => Result): Result {
+    return this.span ? this.span.run(work) : work()
+  }
+
+  /** It has its slot since then. Called by its upstream. */
+  begun(now: number): void {
+    this.waitedMs = now - this.at
+    this.at = now
+    this.outcome = undefined
+    this.attempts.begun(this)
+    this.asker.begun(this)
+  }
+
+  /** It has none. Called by its upstream. */
+  refused(error: Failure, now: number): void {
+    this.place = 'over'
+    this.attempts.leftLine(this)
+    this.#note(error.kind, now)
+    this.attempts.fail(error)
+    this.asker.refused(this, error)
+  }
+
+  /** A proved block that was wanted came from here. `waitedMs`: how long readers waited for it since the one before. */
+  brought(bytes: number, waitedMs: number, now: number): void {
+    if (this.isOver) return
+    this.bytes += bytes
+    if (bytes > 0) this.broughtAt = now
+    this.member.health.brought(this, bytes, waitedMs, now)
+    if (bytes > 0) this.attempts.isThereNow()
+  }
+
+  /** The upstream gave all that it was asked for. */
+  done(now: number): void {
+    if (!this.#end('won', now)) return
+    this.isWhole = true
+    this.member.health.done(this, now)
+  }
+
+  letGo(why: LetGo, now: number): void {
+    if (this.isQueued) return this.leave(now)
+    const lost = why === 'behind' ? 'began, then fell behind' : 'won'
+    if (this.#end(this.bytes === 0 ? 'lost' : lost, now)) this.member.health.letGo(this, why, now)
+  }
+
+  failed(error: unknown, now: number): void {
+    if (this.isQueued) return this.leave(now)
+    const kind = isFailure(error) ? error.kind : 'internal'
+    const word = kind === 'timeout' ? 'stalled' : kind
+    if (!this.#end(this.bytes === 0 ? kind : `began, then ${word}`, now)) return
+    this.attempts.failed(this, kind, this.member.health.failed(this, error, now))
+    this.attempts.fail(error)
+  }
+
+  /** It is not wanted any more before it was asked. */
+  leave(now: number): void {
+    if (!this.isQueued) return
+    this.member.health.leaveLine(this)
+    this.place = 'over'
+    this.attempts.leftLine(this)
+    this.#note('lost', now)
+  }
+
+  /** What can be said of it now. */
+  attempt(now: number): Attempt {
+    const { outcome, bytes } = this
+    const upstream = this.member.upstream.name
+    if (outcome === waitsForSlot) return { upstream, outcome, ms: Math.round(now - this.at) }
+    const brought = bytes > 0 && { bytes }
+    if (outcome !== undefined) return { upstream, outcome, ms: this.ms, ...brought }
+    const sending = now - this.broughtAt < stalledMs ? 'sending' : 'stalled'
+    return { upstream, outcome: bytes === 0 ? 'pending' : sending, ms: Math.round(now - this.at), ...brought }
+  }
+
+  get foundNoSlot(): boolean {
+    return this.outcome === 'overloaded' || this.outcome === waitsForSlot
+  }
+
+  #end(outcome: string, now: number): boolean {
+    if (this.isOver) return false
+    this.attempts.ended()
+    this.#note(outcome, now)
+    return true
+  }
+
+  #note(outcome: string, now: number): void {
+    this.ms = Math.round(now - this.at)
+    this.outcome = outcome
+    if (this.span) this.attempts.endSpan(this)
+    this.attempts.noted(this)
+  }
+}
 
 const maxKept = 32
 // An upstream that was asked so early in a race, and said nothing, had its full time.
@@ -232,4 +398,153 @@ function inOne(attempts: readonly Attempt[]): Attempt[] {
     else all.set(key, { ...before, ms: Math.max(before.ms, one.ms), bytes: before.bytes + one.bytes })
   }
   return [...all.values()]
+}
+
+// An upstream that was down, or broke off before its first byte, is asked again when it is back: while the client has time, an outage of
+// a moment is no reason for an error.
+
+type Spent = {
+  readonly at: number
+  readonly wasAsked: boolean
+  /** The upstream sent a time to retry: it is not asked before. */
+  readonly wasThrottled?: boolean
+  readonly isFinal: boolean
+  readonly tries: number
+}
+
+export const lookAgainMs = 200
+const maxTries = 6
+
+export class Tries {
+  readonly #clock: Clock
+  readonly #giveUpAt: number
+  readonly #spent = new Map<Member, Spent>()
+  /** One that was asked does not have it: the client gets a quick answer. */
+  #isDenied = false
+
+  constructor(clock: Clock, giveUpAt: number) {
+    this.#clock = clock
+    this.#giveUpAt = giveUpAt
+  }
+
+  /** This upstream brought nothing, because of this error. */
+  failed(member: Member, error: unknown): void {
+    const tries = (this.#spent.get(member)?.tries ?? 0) + 1
+    const wasAsked = !isFailure(error, 'unavailable')
+    const wasThrottled = isFailure(error, 'throttled')
+    const wasSilent = isFailure(error, 'timeout') && error.facts.isSearching !== true
+    const mayPass = wasThrottled || isFailure(error, 'upstream-error') || wasSilent
+    const isFinal = tries >= maxTries || (wasAsked && !mayPass)
+    if (isFailure(error, 'not-found')) this.#isDenied = true
+    this.#spent.set(member, { at: this.#clock.monotonic(), wasAsked, wasThrottled, isFinal, tries })
+  }
+
+  /** This upstream is not asked again, however its answer ends. */
+  over(member: Member): void {
+    this.#spent.set(member, { at: this.#clock.monotonic(), wasAsked: true, isFinal: true, tries: 1 })
+  }
+
+  /** The upstreams that are not to be asked now. */
+  get spent(): Member[] {
+    return [...this.#spent].filter(([member, one]) => !isBack(this.#clock, member, one)).map(([member]) => member)
+  }
+
+  /** Those that failed. */
+  get members(): Iterable<Member> {
+    return this.#spent.keys()
+  }
+
+  /** Those that failed, and may be asked again now. */
+  get back(): Member[] {
+    const isHoped = ([member, one]: [Member, Spent]) => this.#mayHope(member) && isBack(this.#clock, member, one)
+    return [...this.#spent].filter(isHoped).map(([member]) => member)
+  }
+
+  /** Whether one of those that failed may be asked again in time. Each of these is told that it is waited for. */
+  hopes(isUnderWay: (member: Member) => boolean = () => false): boolean {
+    let hopes = false
+    for (const member of this.#spent.keys()) {
+      if (isUnderWay(member) || !this.#mayHope(member)) continue
+      member.health.waitedFor()
+      hopes = true
+    }
+    return hopes
+  }
+
+  #mayHope(member: Member): boolean {
+    const one = this.#spent.get(member)
+    if (this.#isDenied || this.#clock.monotonic() >= this.#giveUpAt || one?.isFinal !== false) return false
+    return one.wasThrottled ? isInTime(member) : member.health.mayComeBack
+  }
+}
+
+const isInTime = ({ health }: Member): boolean => health.state('').state === 'ready' || health.coolsInTime
+
+function isBack(clock: Clock, member: Member, { at, wasAsked, wasThrottled, isFinal }: Spent): boolean {
+  if (isFinal) return false
+  if (wasThrottled) return isInTime(member)
+  if (wasAsked) return member.health.isBackSince(at)
+  return clock.monotonic() - at >= lookAgainMs && member.health.mayComeBack
+}
+
+/**
+ * `facts.sure`: every upstream that exists was asked and said no; otherwise the absence is not proved. `facts.alone`: no
+ * upstream exists (an archive), so what its tiers say is all there is to know. `facts.unasked`: an upstream that may have it could not
+ * be asked, and may be back at any moment.
+ */
+export function outcomeOf(
+  cid: CID,
+  failures: readonly unknown[],
+  { skipped, isUnasked, soonestMs }: Omit<Plan, 'steps'>,
+): Failure {
+  const kinds = failures.map((failure) => (isFailure(failure) ? failure.kind : 'internal'))
+  const facts = {
+    sure: skipped.length === 0 && kinds.every((kind) => kind === 'not-found'),
+    unasked: isUnasked || failures.some(wasNotAsked),
+  }
+  const retryAfterMs = facts.unasked ? earliest([...failures.map(retryOf), soonestMs]) : undefined
+  const cause = failures.find((failure) => isFailure(failure)) ?? failures[0]
+  // An overloaded upstream may have it: no absence to be remembered.
+  const busy = failures.filter((failure) => isFailure(failure, 'overloaded'))
+  if (busy.length > 0) return overloaded(cid, busy)
+  if (kinds.includes('not-found')) {
+    return new Failure('not-found', `no upstream has ${cid} at present`, {
+      source: 'upstream',
+      facts,
+      cause,
+      retryAfterMs,
+    })
+  }
+  if (kinds.includes('timeout')) {
+    return new Failure('timeout', `no upstream sent ${cid} in time`, { source: 'upstream', facts, cause, retryAfterMs })
+  }
+  const alone = failures.length === 0 && skipped.length === 0
+  const why = alone ? 'it has no upstreams configured' : 'no upstream could be asked for it'
+  return new Failure('unavailable', `${cid} is in no tier of this gateway, and ${why}`, {
+    source: 'upstream',
+    facts: { sure: false, alone },
+    cause,
+    retryAfterMs: earliest([...failures.map(retryOf), soonestMs]),
+  })
+}
+
+/** All upstreams that could be asked are overloaded: the client should retry, and this is never an absence. */
+export function overloaded(cid: CID, failures: readonly Failure[] = []): Failure {
+  return new Failure('overloaded', `all upstreams are overloaded: none could be asked for ${cid} in time; retry`, {
+    source: 'upstream',
+    facts: { sure: false },
+    cause: failures[0],
+    retryAfterMs: earliest(failures.map(retryOf)),
+  })
+}
+
+/** It throttled the question, or did not get it. */
+const wasNotAsked = (failure: unknown): boolean =>
+  isFailure(failure) && (failure.kind === 'throttled' || failure.kind === 'unavailable' || isUnreachable(failure))
+
+const retryOf = (failure: unknown): number | undefined => (isFailure(failure) ? failure.retryAfterMs : undefined)
+
+function earliest(all: readonly (number | undefined)[]): number | undefined {
+  const known = all.filter((ms) => ms !== undefined && ms > 0) as number[]
+  return known.length === 0 ? undefined : Math.min(...known)
 }

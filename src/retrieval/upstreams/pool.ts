@@ -6,9 +6,8 @@ import type { Clock } from '../../core/clock.ts'
 import { createBudget } from '../../core/counting/budget.ts'
 import type { Failure } from '../../core/failure.ts'
 import type { Attempt } from '../../observe/request-record.ts'
-import { type Hedge, order, type Step } from './order.ts'
-import type { AskKind } from './question.ts'
-import type { UpstreamHealth, UpstreamState } from './upstream-health.ts'
+import type { AskKind } from './attempts.ts'
+import { defaultPatienceMs, type UpstreamHealth } from './upstream-health.ts'
 
 export type Member = {
   readonly upstream: Upstream
@@ -30,6 +29,27 @@ export interface Finding {
 export type MoreMembers = {
   find(root: CID): Finding
   known(root: CID): readonly Member[]
+}
+
+export type Hedge = 'auto' | number
+
+export type Candidate<Who> = {
+  readonly who: Who
+  /** Expected cost of asking; the smallest goes first. */
+  readonly load: number
+  /** How long it may take to show a first byte without being late, as learned; undefined while nothing is known. */
+  readonly usualMs: number | undefined
+  /**
+   * Nothing is known of it, or nothing new: it is asked once beside another one, so that no reader waits for the
+   * lesson.
+   */
+  readonly isUntried?: boolean
+}
+
+export type Step<Who> = {
+  readonly who: Who
+  /** The next one starts this long after this one did, unless this one failed before. */
+  readonly patienceMs: number
 }
 
 export type Plan = {
@@ -68,19 +88,16 @@ export interface Pool {
   close(): void
 }
 
-// Of 100 flights five may ask twice out of impatience, and a trickle more: a general slowdown must not double the load.
+// A hedge has to be earned: twenty flights earn one, and time a trickle more, so that a general slowdown does not double the load.
 const hedgeShare = 0.05
-const hedgesPerSecond = 0.2
-const hedgeBurst = 5
-// Strangers are quick to be slow: asking one of them too takes nothing from the budget of the configured ones.
-const foundHedgeBurst = 20
-const foundHedgesPerSecond = 5
+const hedgeBudget = { size: 5, perSecond: 0.2 } as const
+// Gateways that routers name are often slow: hedging them takes nothing from the budget of the configured ones.
+const foundHedgeBudget = { size: 20, perSecond: 5 } as const
 // An upstream that is silent to all clients for so long is down, not slow: asking another one then is no hedge.
-const silentLeastMs = 500
-const silentTimes = 2
-const silentUnknownMs = 1000
-const blockOnlyHandicap = 4
-const defaultPatienceMs = 4_000
+const minSilentMs = 500
+const blockOnlyFactor = 4
+
+type Able = ReturnType<UpstreamHealth['state']> & { readonly member: Member }
 
 export function createPool(options: {
   readonly members: readonly Member[]
@@ -90,8 +107,8 @@ export function createPool(options: {
   readonly more?: MoreMembers | undefined
 }): Pool {
   const { members, hedge, clock, patienceMs = defaultPatienceMs, more } = options
-  const hedgesOfFound = createBudget({ size: foundHedgeBurst, perSecond: foundHedgesPerSecond, clock })
-  const hedges = createBudget({ size: hedgeBurst, perSecond: hedgesPerSecond, clock })
+  const hedgesOfFound = createBudget({ ...foundHedgeBudget, clock })
+  const hedges = createBudget({ ...hedgeBudget, clock })
   const leaves = members.map(({ upstream, health }) =>
     health.join({
       hasOthers: () => members.some((one) => one.upstream !== upstream && isReady(one)),
@@ -106,16 +123,14 @@ export function createPool(options: {
 
   // In a race for a DAG, an upstream without CAR can still bring the root: better than none.
   const loadOf = ({ upstream, health }: Member, kind: AskKind): number =>
-    kind === 'dag' && !upstream.traits.dag ? health.load('block') * blockOnlyHandicap : health.load(kind)
+    kind === 'dag' && !upstream.traits.dag ? health.load('block') * blockOnlyFactor : health.load(kind)
 
   const isTriedSoon = (health: UpstreamHealth): boolean => health.coolsInTime || health.triesInMs !== undefined
 
   const isReady = ({ health }: Member): boolean => health.state('').state === 'ready'
 
-  const isGone = ({ health }: Member): boolean => {
-    const usualMs = health.usualMs('dag') ?? health.usualMs('block')
-    return health.silentMs > (usualMs === undefined ? silentUnknownMs : Math.max(silentLeastMs, usualMs * silentTimes))
-  }
+  const isGone = ({ health }: Member): boolean =>
+    health.silentMs > Math.max(minSilentMs, 2 * (health.usualMs('dag') ?? health.usualMs('block') ?? 0))
 
   return {
     members,
@@ -124,46 +139,45 @@ export function createPool(options: {
     find: more && ((root) => more.find(root)),
     plan(kind, cid, except, root = cid) {
       const key = blockKey(cid)
-      const able = of(root).filter((member) => canAnswer(member, kind, cid))
-      const fresh = able.filter((member) => !except?.has(member))
-      const ready = fresh.filter(({ health }) => health.state(key).state === 'ready')
-      const inState = (state: UpstreamState) => fresh.filter(({ health }) => health.state(key).state === state)
-      // A resting upstream is asked, and waited for, when no other can be, and when it has only just begun to rest; so is one
-      // that will take questions again in time. One that is unusable or in quarantine gets a question now and then when there
-      // is no other: bytes are proved, whoever sends them.
-      const isAlone = !able.some(isReady)
-      if (ready.length === 0) {
-        ready.push(...inState('unhealthy').filter(({ health }) => isAlone || health.isRestingBriefly))
-        if (isAlone) ready.push(...inState('rate-limited').filter(({ health }) => isTriedSoon(health)))
-        if (ready.length === 0 && isAlone)
-          ready.push(
-            ...inState('incompatible'),
-            ...fresh.filter(({ health }) => health.state('').state === 'quarantined'),
-          )
-      }
+      const able: Able[] = []
+      for (const member of of(root))
+        if (canAnswer(member, kind, cid)) able.push({ member, ...member.health.state(key) })
+      const fresh = except ? able.filter(({ member }) => !except.has(member)) : able
+      const isAlone = !able.some(({ state, member }) => state === 'ready' || isReady(member))
+      let asked = fresh.filter(({ state }) => state === 'ready')
+      // An unhealthy upstream is asked, and waited for, when no other can be, and when it has only just become unhealthy; so is one that
+      // is rate-limited for a moment. One that is incompatible or quarantined is tried when there is no other: bytes are proved.
+      if (asked.length === 0)
+        asked = fresh.filter(
+          ({ state, member: { health } }) =>
+            (state === 'unhealthy' && (isAlone || health.isRestingBriefly)) ||
+            (state === 'rate-limited' && isAlone && isTriedSoon(health)),
+        )
+      if (asked.length === 0 && isAlone)
+        asked = fresh.filter(
+          ({ state, member }) =>
+            state === 'incompatible' || (state === 'quarantined' && member.health.state('').state === 'quarantined'),
+        )
       const skipped: Attempt[] = []
       let isUnasked = false
       let soonestMs: number | undefined
-      for (const member of able.filter((member) => !ready.includes(member))) {
-        const { upstream, health } = member
-        const { state, untilMs } = health.state(key)
-        if (state === 'ready') continue
-        const ms = (isAlone ? health.triesInMs : undefined) ?? untilMs
-        if (ms !== undefined) soonestMs = Math.max(1, Math.min(soonestMs ?? ms, ms))
-        if (except?.has(member)) continue
-        skipped.push({ upstream: upstream.name, outcome: `skipped-${state}`, ms: 0 })
-        isUnasked ||= state === 'budget-exhausted' || health.isOutBriefly
-      }
-      const steps = order(
-        ready.map((who) => ({
-          who,
-          load: loadOf(who, kind),
-          usualMs: who.health.usualMs(kind),
-          isUntried: who.health.isUntried(kind),
-        })),
-        hedge,
-      )
-      return { steps, skipped, isUnasked, soonestMs }
+      if (asked.length < able.length)
+        for (const one of able) {
+          const { state, untilMs, member } = one
+          if (state === 'ready' || asked.includes(one)) continue
+          const ms = (isAlone ? member.health.triesInMs : undefined) ?? untilMs
+          if (ms !== undefined) soonestMs = Math.max(1, Math.min(soonestMs ?? ms, ms))
+          if (except?.has(member)) continue
+          skipped.push({ upstream: member.upstream.name, outcome: `skipped-${state}`, ms: 0 })
+          isUnasked ||= state === 'budget-exhausted' || member.health.isOutBriefly
+        }
+      const candidates = asked.map(({ member: who }) => ({
+        who,
+        load: loadOf(who, kind),
+        usualMs: who.health.usualMs(kind),
+        isUntried: who.health.isUntried(kind),
+      }))
+      return { steps: order(candidates, hedge), skipped, isUnasked, soonestMs }
     },
     began: () => hedges.earn(hedgeShare),
     mayHedge: (next) => hedge === 0 || (next?.isFound ? hedgesOfFound.take() : members.some(isGone) || hedges.take()),
@@ -171,4 +185,34 @@ export function createPool(options: {
       for (const leave of leaves.splice(0)) leave()
     },
   }
+}
+
+const minPatienceMs = 50
+const maxPatienceMs = 2000
+const defaultHedgeMs = 300
+
+export function order<Who>(candidates: readonly Candidate<Who>[], hedge: Hedge): Step<Who>[] {
+  const ranked = [...candidates].sort((one, other) => one.load - other.load)
+  const known = ranked.map((candidate) => candidate.usualMs).filter((ms) => ms !== undefined)
+  const quickest = known.length > 0 ? Math.min(...known) : undefined
+  const isTrial = tryOneBesideTheFirst(ranked)
+  return ranked.map(({ who, usualMs }, index) => ({
+    who,
+    patienceMs: index === 0 && isTrial ? 0 : hedge === 'auto' ? patience(usualMs, quickest) : hedge,
+  }))
+}
+
+function tryOneBesideTheFirst<Who>(ranked: Candidate<Who>[]): boolean {
+  const index = ranked.findIndex(({ isUntried }) => isUntried)
+  const untried = ranked[index]
+  if (index < 1 || !untried) return false
+  ranked.splice(index, 1)
+  ranked.splice(1, 0, untried)
+  return true
+}
+
+// An unknown upstream is waited for as long as the quickest could take.
+function patience(usualMs: number | undefined, quickestMs: number | undefined): number {
+  const ms = usualMs ?? (quickestMs === undefined ? defaultHedgeMs : quickestMs)
+  return Math.min(maxPatienceMs, Math.max(minPatienceMs, ms))
 }

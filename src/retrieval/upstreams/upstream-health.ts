@@ -21,8 +21,8 @@ import { createHistogram, type Histogram } from '../../observe/requests.ts'
 import { createLastFew, type LastFew } from '../last-few.ts'
 import { RankedLine } from '../line.ts'
 import type { LoopTurns } from '../turns/loop-turns.ts'
+import type { AskKind, LetGo, Question } from './attempts.ts'
 import { ConcurrencyWindow, Estimate, MinuteBudget, minuteMs } from './estimates.ts'
-import type { AskKind, LetGo, Question } from './question.ts'
 
 const hourMs = 60 * minuteMs
 /** For so long an event is remembered: an absence, proved bytes, a hash mismatch. */
@@ -99,7 +99,7 @@ type KeyRecord = { missedUntil: number; falseUntil: number; readonly budget: Min
 
 const maxKeys = 10_000
 const defaultConnections = 32
-const defaultPatienceMs = 4_000
+export const defaultPatienceMs = 4_000
 const failuresToOutage = 3
 const jitter = 0.25
 const briefMs = 10_000
