@@ -16,7 +16,7 @@ import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigBeside
 import { type Clock, systemClock } from './core/clock.ts'
 import type { Log } from './core/log.ts'
 import type { HotAnswers } from './http/content/response-cache.ts'
-import { createDoors, type Doors, type Middleware } from './http/gateway-handlers.ts'
+import { createGatewayHandlers, type GatewayHandlers, type Middleware } from './http/gateway-handlers.ts'
 import type { ParserRefusal } from './http/wire/request.ts'
 import type { Added, AddOptions, AddSource } from './library/add.ts'
 import type { GetOptions, Got } from './library/get.ts'
@@ -72,8 +72,11 @@ export interface Gateway {
    * Before `start` and after `close` they get 503.
    */
   readonly handler: RequestListener
-  /** Looks up the response cache, for `cidgate serve`, which parses plain requests itself. */
-  readonly hot: HotAnswers['find']
+  /**
+   * Looks up the response cache, for `cidgate serve`, which parses plain requests itself. Undefined
+   * unless the gateway runs.
+   */
+  readonly hot: HotAnswers['find'] | undefined
   /** True if this host is served as a site or gateway, so that a client may CONNECT to it. */
   serves(host: string): boolean
   /**
@@ -153,23 +156,25 @@ export function createGateway(input: ConfigInput | Parsed = {}, options: Gateway
   refuseBeside(own, config)
   const { log, clock = systemClock, previous, tracing = {} } = options
   const kept = previous?.kept ?? createKept()
-  const doors = doorsOf(config)
+  const handlers = handlersOf(config)
   let isDraining = false
   const { start, close, current, running } = createLifecycle({
     make: () => makeGateway({ config, log, clock, kept, own, tracing, team }),
-    onStart: doors.hold,
+    onStart: handlers.hold,
     onRunning(made) {
       if (isDraining) made.drain()
-      doors.open(made)
+      handlers.open(made)
     },
-    onOver: doors.shut,
+    onOver: handlers.shut,
   })
   return {
-    router: doors.router,
-    handler: doors.handler,
-    admin: doors.admin,
-    hot: doors.hot,
-    serves: doors.serves,
+    router: handlers.router,
+    handler: handlers.handler,
+    admin: handlers.admin,
+    get hot() {
+      return handlers.hot
+    },
+    serves: handlers.serves,
     kept,
     start,
     get: async (path, how) => (await running()).get(path, how),
@@ -186,8 +191,17 @@ export function createGateway(input: ConfigInput | Parsed = {}, options: Gateway
 const onlyServed =
   'workers: a program has one process of its own; start more of them, or use `cidgate serve` (expected 1)'
 
-const doorsOf = ({ responses, limits, hosts, names, trustedProxies, upload, proxy, public: address }: Config): Doors =>
-  createDoors({
+const handlersOf = ({
+  responses,
+  limits,
+  hosts,
+  names,
+  trustedProxies,
+  upload,
+  proxy,
+  public: address,
+}: Config): GatewayHandlers =>
+  createGatewayHandlers({
     mode: responses.types,
     stalledMs: limits.writeTimeout,
     most: limits.maxConcurrentRequests,

@@ -12,6 +12,7 @@ import type { Log } from '../core/log.ts'
 import {
   createDenylist,
   createDenylists,
+  type Denial,
   type Denylist,
   type Denylists,
   type ListFault,
@@ -205,6 +206,10 @@ export interface Takedowns {
 }
 
 export interface DenylistsWithTakedowns extends LoadedDenylists, Pick<Takedowns, 'takeDown' | 'hold'> {
+  /** Throws a Failure `denied` for a CID and path that this gateway must not store or serve. */
+  visit(cid: CID, rest: readonly string[]): void
+  /** Checks a path below a name in the same way. */
+  visitName(name: string, rest: readonly string[]): void
   readonly takedownDamage: Takedowns['damage']
 }
 
@@ -367,8 +372,20 @@ export async function openTakedowns({
   }
 }
 
+function refuse(denial: Denial | undefined): void {
+  if (!denial) return
+  const { list, legal, reason } = denial
+  const why = reason === undefined ? '' : `: ${reason}`
+  throw new Failure('denied', `the list ${list} of this gateway's operator denies it${why}`, {
+    source: 'ours',
+    facts: { legal },
+  })
+}
+
 export const withTakedowns = (loaded: LoadedDenylists, takedowns: Takedowns): DenylistsWithTakedowns => ({
   path: (cid, segments) => takedowns.path(cid, segments) ?? loaded.path(cid, segments),
+  visit: (cid, rest) => refuse(takedowns.path(cid, rest) ?? loaded.path(cid, rest)),
+  visitName: (name, rest) => refuse(loaded.belowName(name, rest)),
   name: (name, segments) => loaded.name(name, segments),
   belowName: (name, segments) => loaded.belowName(name, segments),
   get rules() {

@@ -22,11 +22,12 @@ export type Inside = {
   readonly hot: HotAnswers['find']
 }
 
-export interface Doors {
+export interface GatewayHandlers {
   readonly router: Middleware
   readonly handler: RequestListener
   readonly admin: RequestListener
-  readonly hot: HotAnswers['find']
+  /** Undefined unless the gateway runs. */
+  readonly hot: HotAnswers['find'] | undefined
   serves(host: string): boolean
   /** Queues requests from now on. */
   hold(): void
@@ -35,7 +36,7 @@ export interface Doors {
   shut(why: Failure): void
 }
 
-export type DoorsOptions = StartingOptions & {
+export type GatewayHandlersOptions = StartingOptions & {
   readonly hosts: Readonly<Record<string, HostOptions>>
   /** True if unknown hosts may be sites with a DNSLink. */
   readonly sites: boolean
@@ -45,15 +46,15 @@ export type DoorsOptions = StartingOptions & {
   readonly why: Failure
 }
 
-type DoorState = { readonly inside: Inside } | { readonly why: Failure } | 'starting'
+type HandlersState = { readonly inside: Inside } | { readonly why: Failure } | 'starting'
 
-export function createDoors(options: DoorsOptions): Doors {
+export function createGatewayHandlers(options: GatewayHandlersOptions): GatewayHandlers {
   const starting = createStarting(options)
   const forwarded = createForwarded(options.trustedProxies)
   const requestIds = createRequestIds(forwarded)
   const hasLink = options.sites ? async () => false : undefined
   const hosts = createHosts({ table: options.hosts, hasLink, forwarded })
-  let state: DoorState = { why: options.why }
+  let state: HandlersState = { why: options.why }
 
   /** True if the gateway will handle this request, as far as that is known before it runs. */
   function isOurs(request: IncomingMessage): boolean {
@@ -74,7 +75,7 @@ export function createDoors(options: DoorsOptions): Doors {
     starting.refuse(request, response, state.why)
   }
 
-  function door(which: 'handler' | 'admin'): RequestListener {
+  function handlerOf(which: 'handler' | 'admin'): RequestListener {
     return function pass(request, response) {
       if (typeof state === 'object' && 'inside' in state) return void state.inside[which](request, response)
       if (which === 'admin') return void starting.admin(request, response)
@@ -92,9 +93,11 @@ export function createDoors(options: DoorsOptions): Doors {
 
   return {
     router,
-    handler: door('handler'),
-    admin: door('admin'),
-    hot: (request) => (typeof state === 'object' && 'inside' in state ? state.inside.hot(request) : undefined),
+    handler: handlerOf('handler'),
+    admin: handlerOf('admin'),
+    get hot() {
+      return typeof state === 'object' && 'inside' in state ? state.inside.hot : undefined
+    },
     serves: hosts.serves,
     hold() {
       state = 'starting'

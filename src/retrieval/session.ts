@@ -145,3 +145,9 @@ export interface Retrieval {
   stats(): Readonly<Record<'toBegin' | 'notFoundRoots' | 'searches' | 'blockFlights' | 'dagFlights', number>>
   close(): Promise<void>
 }
+
+/** The same retrieval, whose every session has this policy. */
+export const withVisit = (retrieval: Retrieval, visit: Visit): Retrieval => ({
+  ...retrieval,
+  session: (options) => retrieval.session({ ...options, visit }),
+})

@@ -11,12 +11,17 @@ import { Connection, type ConnectionHost, type Lane } from './connection.ts'
 import { type Connections, createThrottle } from './connections.ts'
 import { createHttpServer, endSoon, type HttpServerOptions, lateText } from './http-server.ts'
 
-export type FrontOptions = HttpServerOptions & {
+/** State of the gateway behind a front, which reads it for each request: a reload changes it. */
+export type Served = {
   /** Looks up a request in the response cache. */
-  readonly hot?: ((request: RequestHead) => HotAnswer | undefined) | undefined
-  readonly connections?: Pick<Connections, 'admit' | 'throttle'> | undefined
+  hot?: ((request: RequestHead) => HotAnswer | undefined) | undefined
   /** True if each response closes its connection. */
-  readonly isEnding?: (() => boolean) | undefined
+  isEnding?: boolean
+}
+
+export type FrontOptions = HttpServerOptions & {
+  readonly served?: Served | undefined
+  readonly connections?: Pick<Connections, 'admit' | 'throttle'> | undefined
   /**
    * The number of connections above this process's share: as many close after a response, and
    * reconnect elsewhere.
@@ -63,7 +68,7 @@ const keepAliveBufferMs = 1000
 const lookMs = 250
 
 export function createFront(handle: RequestListener, options: FrontOptions = {}): Front {
-  const { hot = () => undefined, connections, isEnding = () => false, clock = systemClock } = options
+  const { served = {}, connections, clock = systemClock } = options
   const { throttle } = connections ?? { throttle: createThrottle({ clock }) }
   const { beyondShare } = options
   const all = new Set<Connection>()
@@ -111,11 +116,11 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
     throttle,
     keepAliveMs: 0,
     headersMs: 0,
-    hot,
+    hot: (request) => served.hot?.(request),
     open: (lane: Lane) => void http.emit('connection', lane),
     headOf: ({ lines, requestId }, isLast) =>
       `${lines}${requestIdHeader}: ${requestId}\r\n${dateLine()}${isLast ? 'Connection: close\r\n' : keepAlive}\r\n`,
-    isEnding: () => isClosing || isEnding() || (surplus > 0 && surplus-- > 0),
+    isEnding: () => isClosing || served.isEnding === true || (surplus > 0 && surplus-- > 0),
     isItsTurn(connection) {
       pieces++
       if (pieces <= piecesInOneTurn) {

@@ -17,7 +17,7 @@ import { noteConnections, noteReload } from '../wiring/admin.ts'
 import type { Kept } from '../wiring/component-registry.ts'
 import { leftWith } from '../wiring/orphaned-uploads.ts'
 import { connectionLimits, createConnections, createTellFull, descriptorsLeft } from './connections.ts'
-import { createFront, type Front } from './front.ts'
+import { createFront, type Front, type Served } from './front.ts'
 import type { Processes } from './team/processes.ts'
 import { type ListenerKind, listenOnUnix, makeWay, setMode } from './unix-socket.ts'
 
@@ -56,26 +56,24 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   }
   let serves = (_host: string) => false
   let refused = (_refusal: ParserRefusal) => {}
-  let hot: HotAnswers['find'] = () => undefined
   let config = first
-  let closing = false
+  const served: Served = {}
+  const ofAdmin: Served = {}
   /** Fronts of earlier configurations whose clients are still reading. */
   const left = new Set<Front>()
   // Measured first: later the connections themselves count as open files.
   const descriptors = descriptorsLeft()
   const onFull = createTellFull(log, clock)
   const connections = createConnections(connectionLimits(first, descriptors), { clock, onFull })
-  const isEnding = () => closing
   const fronts: Makers = {
     listen: () =>
       createFront((request, response) => answering.listen(request, response), {
-        ...{ connections, isEnding, clock },
-        hot: (request) => hot(request),
+        ...{ served, connections, clock },
         tunnels: (host) => serves(host),
         onRefused: (refusal) => refused(refusal),
         ...(processes && { beyondShare: () => processes.beyondShare(connections.size) }),
       }),
-    admin: () => createFront((request, response) => answering.admin(request, response), { isEnding, clock }),
+    admin: () => createFront((request, response) => answering.admin(request, response), { served: ofAdmin, clock }),
   }
 
   let sockets = await openSockets(first, fronts)
@@ -85,7 +83,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     throw error
   })
   const gateways = createReload(running, log)
-  hot = (request) => gateways.current.hot?.(request)
+  served.hot = running.hot
   serves = (host) => gateways.current.serves(host)
   refused = (refusal) => gateways.current.refused?.(refusal)
   Object.assign(answering, { listen: gateways.handler, admin: gateways.admin })
@@ -131,25 +129,27 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         return running
       }, config.limits.shutdownTimeout)
       // This process uses the new configuration in any case.
-      if (isNew && !closing)
+      if (isNew) served.hot = gateways.current.hot
+      if (isNew && !served.isEnding)
         await followed()?.catch((error: unknown) => log('error', 'workers.failed', { why: wordsOf(error) }))
       return isNew
     },
     async close() {
-      closing = true
+      served.isEnding = true
+      ofAdmin.isEnding = true
       const began = clock.monotonic()
-      const { shutdownTimeout: graceMs, shutdownDelay: lameDuckMs } = config.limits
-      log('info', 'server.stopping', { connections: connections.size, lameDuckMs, graceMs })
+      const { shutdownTimeout: shutdownTimeoutMs, shutdownDelay: shutdownDelayMs } = config.limits
+      log('info', 'server.stopping', { connections: connections.size, shutdownDelayMs, shutdownTimeoutMs })
       gateways.current.drain()
-      const workersEnd = processes?.stop(graceMs, lameDuckMs)
+      const workersEnd = processes?.stop(shutdownTimeoutMs, shutdownDelayMs)
       // Clients routed here meanwhile are served, and their connections close after the response.
-      if (lameDuckMs > 0) await clock.sleep(lameDuckMs)
+      if (shutdownDelayMs > 0) await clock.sleep(shutdownDelayMs)
       const { listen } = sockets
-      const until = clock.monotonic() + graceMs
+      const until = clock.monotonic() + shutdownTimeoutMs
       const closed = [listen.close()]
       // Idle connections have been closed: the remaining ones have responses in progress.
       await new Promise((resolve) => setImmediate(resolve))
-      if (connections.size > 0) log('info', 'server.waiting', { connections: connections.size, graceMs })
+      if (connections.size > 0) log('info', 'server.waiting', { connections: connections.size, shutdownTimeoutMs })
       // Requests forwarded by workers are handled here until the workers have exited.
       await workersEnd
       await gateways.close(Math.max(0, until - clock.monotonic()))
@@ -273,7 +273,7 @@ export interface Replaceable {
   readonly handler: RequestListener
   readonly admin: RequestListener
   /** Looks up its response cache. */
-  readonly hot?: HotAnswers['find']
+  readonly hot?: HotAnswers['find'] | undefined
   serves(host: string): boolean
   /** Records a request that the server refused itself. */
   refused?(refusal: ParserRefusal): void

@@ -2,17 +2,14 @@
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { ConfigError } from '../config/complaints.ts'
-import { Failure } from '../core/failure.ts'
 import { type DenylistsWithTakedowns, loadDenylists, openTakedowns, withTakedowns } from '../deny/load.ts'
 import type { ResponseCache } from '../http/content/response-cache.ts'
 import type { Whole } from './wiring-context.ts'
 
 export type Denials = {
   readonly lists: DenylistsWithTakedowns
-  /** Throws a Failure `denied` for a CID and path that this gateway must not store or serve. */
-  readonly visit: (cid: CID, rest: readonly string[]) => void
-  /** Checks a path below a name in the same way. */
-  readonly visitName: (name: string, rest: readonly string[]) => void
+  readonly visit: DenylistsWithTakedowns['visit']
+  readonly visitName: DenylistsWithTakedowns['visitName']
   /**
    * Checks a block to store against the newest gateway's denylists, even if the upload began before
    * that gateway.
@@ -37,17 +34,14 @@ export async function wireDenials(whole: Whole): Promise<Denials> {
     .catch((error: unknown) => {
       throw new ConfigError([`denylists: ${error instanceof Error ? error.message : error}`])
     })
-  const refuse = (denial: ReturnType<DenylistsWithTakedowns['path']>): void => {
-    if (denial) throw denied(denial)
-  }
-  const visit: Denials['visit'] = (cid, rest) => refuse(loaded.path(cid, rest))
+  const { visit, visitName, takeDown } = loaded
   const newest = whole.lease.take('newest denials', [], () => ({ visit }))
   return {
     lists: loaded,
     visit,
-    visitName: (name, rest) => refuse(loaded.belowName(name, rest)),
+    visitName,
     admit: (cid) => newest.visit(cid, []),
-    takeDown: loaded.takeDown,
+    takeDown,
     begin() {
       newest.visit = visit
     },
@@ -94,12 +88,4 @@ function takeLists(whole: Whole): { lists: Promise<DenylistsWithTakedowns>; isNe
   )
   takedowns.catch(() => {}) // reported by the lists
   return { lists, isNew }
-}
-
-function denied({ list, legal, reason }: { list: string; legal: boolean; reason: string | undefined }): Failure {
-  const why = reason === undefined ? '' : `: ${reason}`
-  return new Failure('denied', `the list ${list} of this gateway's operator denies it${why}`, {
-    source: 'ours',
-    facts: { legal },
-  })
 }

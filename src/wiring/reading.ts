@@ -9,6 +9,7 @@ import { createNoLinkMemory } from '../names/sites.ts'
 import { createNegativeCache } from '../retrieval/negative-cache.ts'
 import { createRetrieval } from '../retrieval/retrieval.ts'
 import type { Retrieval } from '../retrieval/session.ts'
+import { withVisit } from '../retrieval/session.ts'
 import type { TierStack } from '../retrieval/tiers/tier-stack.ts'
 import { createPool, type Member, type Pool } from '../retrieval/upstreams/pool.ts'
 import { startProbes } from '../retrieval/upstreams/probes.ts'
@@ -80,10 +81,7 @@ export async function wireReading(
  * gateway with others.
  */
 function takeReaders({ lease }: Whole, retrieval: Retrieval, { lists, visit }: Denials): Retrieval {
-  return lease.take('retrieval for readers', [retrieval, lists], () => ({
-    ...retrieval,
-    session: (options) => retrieval.session({ ...options, visit }),
-  }))
+  return lease.take('retrieval for readers', [retrieval, lists], () => withVisit(retrieval, visit))
 }
 
 function takeRetrieval(

@@ -62,7 +62,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
   )
   const { front, url, close } = await openFront(
     gateway.handler,
-    { hot: gateway.hot, tunnels: gateway.serves, onRefused: gateway.refused },
+    { served: { hot: gateway.hot }, tunnels: gateway.serves, onRefused: gateway.refused },
     options.port,
   )
   front.setTimeouts({ headersTimeout: 60_000, keepAliveTimeout: idleMs })

@@ -10,7 +10,7 @@ import type { CrewMember } from '../../team/worker-client.ts'
 import type { Orders } from '../../team/worker-supervisor.ts'
 import { noteConnections } from '../../wiring/admin.ts'
 import { connectionLimits, createConnections, createTellFull, descriptorsLeft } from '../connections.ts'
-import { createFront, type Front } from '../front.ts'
+import { createFront, type Front, type Served } from '../front.ts'
 import { createReload, type Replaceable, whileBusy } from '../serve.ts'
 import { openDoor } from './processes.ts'
 
@@ -41,15 +41,14 @@ export async function serveWorker<Running extends Replaceable>({
   const onFull = createTellFull(log, clock)
   const connections = createConnections(connectionLimits(config, descriptors), { clock, onFull })
   if (gateways.current.kept) noteConnections(gateways.current.kept, connections)
-  let closing = false
+  const served: Served = { hot: gateways.current.hot }
   /** The newest front, and earlier ones whose clients are still reading. */
   const fronts: Front[] = []
   const over = Promise.withResolvers<void>()
 
   function open(): Front {
     const front = createFront(gateways.handler, {
-      ...{ connections, clock, isEnding: () => closing },
-      hot: (request) => gateways.current.hot?.(request),
+      ...{ served, connections, clock },
       tunnels: (host) => gateways.current.serves(host),
       onRefused: (refusal) => gateways.current.refused?.(refusal),
       beyondShare: () => team.crowd.beyondShare(connections.size, team.size),
@@ -65,7 +64,7 @@ export async function serveWorker<Running extends Replaceable>({
   member.follow('listen', (said, handle) => {
     const { isFirst, isUnix } = said as { readonly isFirst: boolean; readonly isUnix: boolean }
     if (!(handle instanceof NetServer)) return
-    if (closing) return void handle.close()
+    if (served.isEnding) return void handle.close()
     if (isFirst) {
       for (const old of [...fronts]) leave(old)
       fronts.push(open())
@@ -87,7 +86,7 @@ export async function serveWorker<Running extends Replaceable>({
   })
   member.follow('stop', async (said) => {
     const { graceMs, lameMs } = said as { readonly graceMs: number; readonly lameMs: number }
-    closing = true
+    served.isEnding = true
     for (const front of fronts) front.stopAccepting()
     if (lameMs > 0) await clock.sleep(lameMs)
     const closed = fronts.map((front) => front.close())
