@@ -1,6 +1,6 @@
 // A new database from what can still be read of a damaged one, of its daily copy, and of the CAR files, which name their roots. The
 // damaged files are moved aside, and nothing of them is deleted.
-import { closeSync, existsSync, fstatSync, openSync, readdirSync, readSync, renameSync } from 'node:fs'
+import { closeSync, existsSync, fstatSync, linkSync, openSync, readdirSync, readSync, renameSync } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
 import { decode } from '@ipld/dag-cbor'
@@ -30,10 +30,11 @@ export async function salvageStore(folder: string, name: string, now: number): P
   const places = placesIn(folder)
   const aside = join(folder, `damaged-${new Date(now).toISOString().replaceAll(':', '')}`)
   await mkdir(aside)
-  for (const end of ['', '-wal', '-head'])
-    if (existsSync(places.file + end)) renameSync(places.file + end, join(aside, `cidgate.sqlite${end}`))
-  const sources = [openOld(join(aside, 'cidgate.sqlite')), openOld(places.copy)].flatMap((one) => one ?? [])
-  const { db } = openDatabase(places.file, places.head)
+  const made = { file: join(aside, 'new.sqlite'), head: join(aside, 'new.sqlite-head') }
+  const sources = [openOld(places.file), openOld(places.copy)].flatMap((one) => one ?? [])
+  const { db } = openDatabase(made.file, made.head)
+  let found: Omit<Salvaged, 'aside'>
+  let unneeded: readonly string[]
   try {
     db.exec('begin')
     const pile = createPile(db)
@@ -42,15 +43,31 @@ export async function salvageStore(folder: string, name: string, now: number): P
     for (const file of readdirSync(places.cars))
       for (const root of pile.addCar(places.cars, file)) roots.set(root.toString(), root)
     for (const source of sources) for (const table of copiedTables) copyRows(db, source, table)
-    const found = await addUploads(db, { sources, roots, pile, name, now })
-    for (const file of pile.finish()) renameSync(join(places.cars, file), join(aside, file))
+    found = await addUploads(db, { sources, roots, pile, name, now })
+    unneeded = pile.finish()
     db.exec('commit')
-    return { ...found, aside }
   } finally {
     for (const source of sources) source.close()
     db.close()
   }
+  takePlace(made, places, aside)
+  for (const file of unneeded) renameSync(join(places.cars, file), join(aside, file))
+  return { ...found, aside }
 }
+
+/**
+ * A salvage that dies before this leaves the damaged database in its place, to be salvaged again. The log of the old database
+ * goes before the new one comes, which it would change.
+ */
+function takePlace(made: { readonly file: string; readonly head: string }, places: Places, aside: string): void {
+  if (existsSync(places.file)) linkSync(places.file, join(aside, 'cidgate.sqlite'))
+  for (const end of ['-wal', '-shm', '-head'])
+    if (existsSync(places.file + end)) renameSync(places.file + end, join(aside, `cidgate.sqlite${end}`))
+  renameSync(made.head, places.head)
+  renameSync(made.file, places.file)
+}
+
+type Places = ReturnType<typeof placesIn>
 
 const copiedTables = ['quota', 'record', 'announce_ad', 'announce_chunk', 'announced', 'announce_gone'] as const
 

@@ -163,6 +163,10 @@ export function createConfirm(options: ConfirmOptions): Confirm {
   async function join(running: Asking, received: Received, own: Asking[]): Promise<void> {
     try {
       await running.outcome.promise
+      const { kept, upload } = received
+      // The name of the later request counts, as it would behind the other one.
+      if (upload.name !== undefined && upload.name !== running.upload.name)
+        await store.accept([{ kept, name: upload.name, at: clock.now(), holders: {} }])
     } catch (error) {
       if (!(error instanceof CompanionFailed)) throw error
       const again = begin(received)

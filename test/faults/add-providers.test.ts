@@ -5,6 +5,7 @@ import { randomBytes } from 'node:crypto'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { Readable } from 'node:stream'
 import { afterEach, beforeEach, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
@@ -140,6 +141,31 @@ describe('providers during an upload', () => {
       )
       assert.equal(slow.pins, 1)
       assert.deepEqual(await keptIn(adding.data), nothing)
+    })
+  })
+})
+
+describe('two requests with one file', () => {
+  it('joined upload with another name → its name is kept', async () => {
+    const provider = scriptedProvider('gated')
+    const { pin } = provider
+    const gate = Promise.withResolvers<void>()
+    const gated = Object.assign(provider, {
+      async pin(...of: Parameters<typeof pin>) {
+        await gate.promise
+        return pin(...of)
+      },
+    })
+    await withAdding({ others: [gated], confirm: 2 }, async ({ uploads }) => {
+      const body = Buffer.from('one file, two names')
+      const add = (name: string) => uploads.add(Readable.from([body]), { name })
+      const first = add('first')
+      const second = add('second')
+      await sleep(100)
+      gate.resolve()
+      const [{ cid }] = await Promise.all([first, second])
+      assert.equal((await uploads.pins.find(cid))?.name, 'second')
+      assert.equal(provider.pins, 1)
     })
   })
 })

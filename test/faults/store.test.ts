@@ -4,7 +4,7 @@ import assert from 'node:assert/strict'
 import { type ChildProcess, execFileSync, spawn } from 'node:child_process'
 import { randomBytes, randomInt } from 'node:crypto'
 import { existsSync } from 'node:fs'
-import { cp, mkdir, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { cp, mkdir, open, readdir, readFile, rename, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { after, before, describe, test } from 'node:test'
@@ -349,7 +349,7 @@ describe('store', () => {
     await assert.rejects(backUpStore(folder, copy, new AbortController().signal), /is not empty/)
   })
 
-  test('salvage of a database with lost pages → file contents restored', async () => {
+  test('salvage that died, then another → file contents restored', async () => {
     const folder = newFolder()
     await mkdir(folder)
     const first = openStore(folder)
@@ -364,6 +364,10 @@ describe('store', () => {
     // The last pages hold blocks of small uploads.
     for (const page of [2, 5, 9]) bytes.fill(0, bytes.byteLength - 4096 * page, bytes.byteLength - 4096 * (page - 1))
     await writeFile(file, bytes)
+    const cut = join(folder, 'uploads', 'cut.car')
+    await symlink('nowhere', cut)
+    await assert.rejects(salvageStore(folder, 'local', Date.now() - 1000), /ENOENT/)
+    await rm(cut)
     const { uploads } = await salvageStore(folder, 'local', Date.now())
     assert.ok(uploads >= 80, `${uploads}`)
     const store = openStore(folder)
