@@ -7,7 +7,8 @@ export const minuteMs = 60_000
 const healMs = 300_000 // an estimate has lost two thirds of its weight after so long without evidence
 const peakHealMs = 10_000
 const keptAnswers = 64
-const guessedFirstMs = 300
+/** For an upstream of which nothing is known. */
+export const guessedFirstMs = 300
 const guessedRate = 2048 // bytes a millisecond
 const rateWindow = { ms: 500, bytes: 8 * 1024 * 1024, minMs: 100, minBytes: 64 * 1024 } as const
 const breakOffMs = 2000 // added to the cost of an upstream that breaks off in the middle of an answer
@@ -123,7 +124,7 @@ const initialWindow = 16
 // Gateways search: late answers alone never take the window below this.
 const minLateWindow = 4
 const lateAnswers = 8
-export const minLateMs = 500
+const minLateMs = 500
 const lateFactor = 3
 const crowdedMs = 5_000
 

@@ -7,6 +7,7 @@ import { createBudget } from '../../core/counting/budget.ts'
 import type { Failure } from '../../core/failure.ts'
 import type { Attempt } from '../../observe/request-record.ts'
 import type { AskKind } from './attempts.ts'
+import { guessedFirstMs } from './estimates.ts'
 import { defaultPatienceMs, type UpstreamHealth } from './upstream-health.ts'
 
 export type Member = {
@@ -189,7 +190,6 @@ export function createPool(options: {
 
 const minPatienceMs = 50
 const maxPatienceMs = 2000
-const defaultHedgeMs = 300
 
 export function order<Who>(candidates: readonly Candidate<Who>[], hedge: Hedge): Step<Who>[] {
   const ranked = [...candidates].sort((one, other) => one.load - other.load)
@@ -213,6 +213,6 @@ function tryOneBesideTheFirst<Who>(ranked: Candidate<Who>[]): boolean {
 
 // An unknown upstream is waited for as long as the quickest could take.
 function patience(usualMs: number | undefined, quickestMs: number | undefined): number {
-  const ms = usualMs ?? (quickestMs === undefined ? defaultHedgeMs : quickestMs)
+  const ms = usualMs ?? (quickestMs === undefined ? guessedFirstMs : quickestMs)
   return Math.min(maxPatienceMs, Math.max(minPatienceMs, ms))
 }

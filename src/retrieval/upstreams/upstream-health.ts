@@ -22,7 +22,7 @@ import { createLastFew, type LastFew } from '../last-few.ts'
 import { RankedLine } from '../line.ts'
 import type { LoopTurns } from '../turns/loop-turns.ts'
 import type { AskKind, LetGo, Question } from './attempts.ts'
-import { ConcurrencyWindow, Estimate, MinuteBudget, minuteMs } from './estimates.ts'
+import { ConcurrencyWindow, Estimate, guessedFirstMs, MinuteBudget, minuteMs } from './estimates.ts'
 
 const hourMs = 60 * minuteMs
 /** For so long an event is remembered: an absence, proved bytes, a hash mismatch. */
@@ -122,7 +122,6 @@ const minBeforeEvictionMs = 2_000
 // Probes.
 const probesApartMs = 250
 const maxProbesApartMs = 3_500
-const waitedForMs = 500
 
 export const createUpstreamHealth = (options: UpstreamHealthOptions): UpstreamHealth => new UpstreamHealth(options)
 
@@ -163,7 +162,7 @@ export class UpstreamHealth {
   readonly #keys = new LRUCache<string, KeyRecord>(upTo(maxKeys))
   #missShare = 0
   #missMs = 0
-  #answerMs = 300
+  #answerMs = guessedFirstMs
   #sendsAllUntil = Number.NEGATIVE_INFINITY
 
   // The questions.
@@ -903,7 +902,7 @@ export class UpstreamHealth {
   waitedFor(): void {
     const now = this.#now
     const was = this.#isWaitedFor(now)
-    this.#waitedForUntil = now + waitedForMs
+    this.#waitedForUntil = now + 2 * probesApartMs
     if (!was) this.#probeChanged()
   }
 
