@@ -199,7 +199,8 @@ export class Flight {
   }
 
   #clear(): Waiter[] {
-    const all = [...this.#all()]
+    const all: Waiter[] = []
+    for (const set of this.#waiting.values()) all.push(...set)
     this.#waiting.clear()
     this.#waiters = 0
     return all
@@ -349,7 +350,7 @@ export class Flight {
   }
 
   #plan(busy: Iterable<UpstreamStream>): Plan {
-    const tried = new Set([...this.#tries.spent, ...membersOf(busy)])
+    const tried = this.#isFirst ? undefined : new Set([...this.#tries.spent, ...membersOf(busy)])
     return this.#deps.pool.plan(this.kind, this.#want.cid, tried, this.#root)
   }
 
@@ -368,13 +369,13 @@ export class Flight {
   #goOn(): void {
     const { pool } = this.#deps
     const isFirst = this.#isFirst
-    this.#isFirst = false
     const { size } = this.#streams
     if (isFirst) pool.began()
     else this.#findMore()
     if (this.#isOver || this.#streams.size > size || (this.#hasBegun && this.#share())) return
     const { steps, ...left } = this.#candidates()
     if (isFirst) this.attempts.skip(left.skipped)
+    this.#isFirst = false
     this.#hasNoOther = this.kind === 'block' && steps.length === 1 && !pool.find
     const [step] = steps
     if (step) return this.#start(step)
@@ -389,11 +390,11 @@ export class Flight {
   }
 
   /** From where the slowest waiting reader stands. */
-  #start(step: Step<Member>, behind = this.#furthestBehind, to = Number.POSITIVE_INFINITY): void {
-    const isFirst = !this.#hasBegun || !behind
-    const span = { from: isFirst ? 0 : behind.from, to: to > 0 ? to : Number.POSITIVE_INFINITY }
-    const leaves = this.kind === 'block' ? [this.#want.cid] : undefined
-    this.#ask(step, isFirst ? this.#want : behind.place, span, leaves)
+  #start(step: Step<Member>, to = Number.POSITIVE_INFINITY): void {
+    if (this.kind === 'block') return this.#ask(step, this.#want, entireSpan, [this.#want.cid])
+    const behind = this.#hasBegun ? this.#furthestBehind : undefined
+    const span = { from: behind?.from ?? 0, to: to > 0 ? to : Number.POSITIVE_INFINITY }
+    this.#ask(step, behind?.place ?? this.#want, span)
   }
 
   #ask(step: Step<Member>, place: Place, span: Span, leaves?: readonly CID[] | undefined): void {
@@ -402,7 +403,7 @@ export class Flight {
     const range = place.range && { from: place.range.from, ...(to !== undefined && { to }) }
     this.#blocks?.expect(cid)
     const stream = new UpstreamStream(this, step, { cid, segments, scope, range }, span, leaves)
-    const others = [...this.#streams].filter((one) => overlap(one, span))
+    const others = this.#streams.size > 0 ? [...this.#streams].filter((one) => overlap(one, span)) : []
     this.#streams.add(stream)
     if (others.length > 0) this.#enterRace(others, stream)
     stream.begin()
@@ -613,7 +614,7 @@ export class Flight {
     const isFull = others >= maxStreams
     if ((isFull && !hasFailed) || !(hasFailed || this.#deps.pool.mayHedge(other.who))) return this.#checkIn(retryMs)
     if (isFull) this.#dropTheWorst(covering)
-    this.#start(other, behind, Math.max(...covering.map(({ to }) => to)))
+    this.#start(other, Math.max(...covering.map(({ to }) => to)))
     this.#checkIn(this.#firstCheckMs)
   }
 
@@ -681,6 +682,8 @@ export class Flight {
     else this.#drained?.reject(failure)
   }
 }
+
+const entireSpan: Span = { from: 0, to: Number.POSITIVE_INFINITY }
 
 const membersOf = (streams: Iterable<UpstreamStream>): Set<Member> => new Set([...streams].map(({ member }) => member))
 
