@@ -115,6 +115,16 @@ describe('request queue', () => {
     await refused
   })
 
+  test('time spent before the queue → refused that much sooner', async () => {
+    const { clock, take, fill } = await make({ most: 1 })
+    await fill(1)
+    const late = take('late', { waitedMs: patienceMs - 1000 })
+    const refused = assert.rejects(late, (error) => isFailure(error, 'overloaded'))
+    await clock.advance(1000)
+    assert.equal(await settled(late), 'overloaded')
+    await refused
+  })
+
   test('caller leaves the queue → no slot used', async () => {
     const { health, take, fill } = await make({ most: 1 })
     const [one] = await fill(1)
