@@ -3,8 +3,6 @@ import assert from 'node:assert/strict'
 import { EventEmitter } from 'node:events'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { describe, test } from 'node:test'
-import { CID } from 'multiformats/cid'
-import { createJsonRule } from '../../src/content/json.ts'
 import { createLimits, type Limits, leastRoom } from '../../src/http/limits.ts'
 import { clientOf, createForwarded } from '../../src/http/wire/client.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
@@ -13,17 +11,6 @@ const request = (remoteAddress: string) => ({ socket: { remoteAddress } }) as In
 const response = () => new EventEmitter() as unknown as ServerResponse
 
 describe('concurrent requests', () => {
-  test('above the limit → refused, admitted after another ends', () => {
-    const limits = createLimits({ inFlight: 2, perClient: 'none', clock: createFakeClock() })
-    const first = response()
-    assert.equal(limits.enter(request('a'), first), undefined)
-    assert.equal(limits.enter(request('a'), response()), undefined)
-    const refused = limits.enter(request('b'), response())
-    assert.deepEqual([refused?.kind, refused?.retryAfterMs, limits.inFlight, limits.shed], ['overloaded', 1000, 2, 1])
-    first.emit('close')
-    assert.equal(limits.enter(request('b'), response()), undefined)
-  })
-
   test('library refusals are separate error objects', () => {
     const limits = createLimits({ inFlight: 1, perClient: 'none', clock: createFakeClock() })
     limits.hold()
@@ -111,18 +98,6 @@ describe('late event loop', () => {
 })
 
 describe('rate limit per client', () => {
-  test('burst, then rate; other clients unaffected', async () => {
-    const clock = createFakeClock()
-    const limits = createLimits({ inFlight: 100, perClient: { perMinute: 60, burst: 3 }, clock })
-    for (let count = 0; count < 3; count++) assert.equal(limits.enter(request('1.2.3.4'), response()), undefined)
-    const refused = limits.enter(request('1.2.3.4'), response())
-    assert.deepEqual([refused?.kind, refused?.retryAfterMs], ['throttled', 1000])
-    assert.equal(limits.inFlight, 3)
-    assert.equal(limits.enter(request('1.2.3.5'), response()), undefined)
-    await clock.advance(1000)
-    assert.equal(limits.enter(request('1.2.3.4'), response()), undefined)
-    assert.equal(limits.refuses(request('1.2.3.4')), true)
-  })
   const rows: [address: string, key: string][] = [
     ['1.2.3.4', '1.2.3.4'],
     ['::ffff:1.2.3.4', '1.2.3.4'],
@@ -174,73 +149,5 @@ describe('client address', () => {
     assert.equal(limits.enter(from('9.9.9.9'), response()), undefined)
     assert.equal(limits.enter(from('8.8.8.8'), response()), undefined)
     assert.equal(limits.enter(from('6.6.6.6, 9.9.9.9'), response())?.kind, 'throttled')
-  })
-})
-
-describe('JSON detection of files', () => {
-  const cid = (digit: string) => CID.parse(`bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5${digit}`)
-  const signal = new AbortController().signal
-
-  const reader = (giveWay = (): Promise<void> | undefined => undefined) => ({ session: { giveWay }, signal })
-
-  test('detected once', async () => {
-    const rule = createJsonRule()
-    assert.equal(rule.known(cid('e')), undefined)
-    assert.equal(await rule.judge(cid('e'), [Buffer.from('[1'), Buffer.from(']')], reader()), true)
-    assert.equal(rule.known(cid('e')), true)
-    assert.equal(await rule.judge(cid('a'), [Buffer.from('[1')], reader()), false)
-    assert.equal(rule.known(cid('a')), false)
-  })
-
-  test('large document → yields to other requests', async () => {
-    let turns = 0
-    const giveWay = async () => {
-      await new Promise(setImmediate)
-      turns++
-    }
-    const large = Buffer.from(`[${'{},'.repeat(300_000)}{}]`)
-    assert.equal(await createJsonRule().judge(cid('e'), [large], reader(giveWay)), true)
-    assert.ok(turns >= large.byteLength / (64 * 1024), `${turns} turns`)
-  })
-
-  test('not JSON → read only up to the deciding byte', async () => {
-    let pieces = 0
-    function* read() {
-      for (;;) yield Buffer.from(++pieces === 3 ? ']]' : '[1,')
-    }
-    assert.equal(await createJsonRule().judge(cid('e'), read(), reader()), false)
-    assert.equal(pieces, 3)
-  })
-
-  test('concurrent clients share one detection; failure passes it on', async () => {
-    const rule = createJsonRule()
-    let reads = 0
-    const read = async function* (fails: boolean) {
-      reads++
-      await new Promise(setImmediate)
-      if (fails) throw new Error('left')
-      yield Buffer.from('{}')
-    }
-    const first = assert.rejects(rule.judge(cid('e'), read(true), reader()), /left/)
-    const others = Array.from({ length: 5 }, () => rule.judge(cid('e'), read(false), reader()))
-    await first
-    assert.deepEqual(await Promise.all(others), [true, true, true, true, true])
-    assert.equal(reads, 2)
-  })
-
-  test('client that leaves → stops waiting', async () => {
-    const rule = createJsonRule()
-    const never = async function* () {
-      await new Promise(() => {})
-      yield Buffer.alloc(0)
-    }
-    void rule.judge(cid('e'), never(), reader())
-    const leaver = new AbortController()
-    const gone = assert.rejects(
-      rule.judge(cid('e'), [Buffer.from('{}')], { ...reader(), signal: leaver.signal }),
-      /left/,
-    )
-    leaver.abort(new Error('left'))
-    await gone
   })
 })

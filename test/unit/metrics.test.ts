@@ -8,65 +8,6 @@ import { createRecentFailures, type FailedRequest } from '../../src/observe/rece
 import { type Answered, createHistograms, createRequestCounts, quantileOf } from '../../src/observe/requests.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
-test('readings → text format with escaped labels', async () => {
-  const metrics = createMetrics()
-  let hits = 1
-  metrics.add({ name: 'hits_total', kind: 'counter', help: 'Hits.', read: () => hits })
-  metrics.add({
-    name: 'state',
-    kind: 'gauge',
-    help: 'State.',
-    read: () => [{ labels: { upstream: 'a"b\\c\nd' }, value: 2 }],
-  })
-  hits++
-  assert.equal(
-    await metrics.render(),
-    '# HELP hits_total Hits.\n# TYPE hits_total counter\nhits_total 2\n# HELP state State.\n# TYPE state gauge\nstate{upstream="a\\"b\\\\c\\nd"} 2\n',
-  )
-})
-
-test('duplicate name → refused', () => {
-  const metrics = createMetrics()
-  metrics.add({ name: 'hits_total', kind: 'counter', help: 'Hits.', read: () => 1 })
-  assert.throws(() => metrics.add({ name: 'hits_total', kind: 'counter', help: 'Hits.', read: () => 1 }), /twice/)
-})
-
-test('reload → counters continue, gauges are current', async () => {
-  const create = (counts: Record<string, number>) => {
-    const metrics = createMetrics()
-    const samples = () => Object.entries(counts).map(([tier, value]) => ({ labels: { tier }, value }))
-    metrics.add({ name: 'hits_total', kind: 'counter', help: 'Hits.', read: samples })
-    metrics.add({ name: 'items', kind: 'gauge', help: 'Items.', read: samples })
-    const valueAt = async (series: string) => {
-      const line = (await metrics.render()).split('\n').find((one) => one.startsWith(`${series} `))
-      return line === undefined ? undefined : Number(line.split(' ')[1])
-    }
-    return { metrics, valueAt }
-  }
-  const shared = { memory: 5, disk: 7, s3: 2 }
-  const one = create(shared)
-  // Memory is made anew and disk goes over; s3 is gone.
-  const second = {
-    memory: 1,
-    get disk() {
-      return shared.disk
-    },
-  }
-  const two = create(second)
-  two.metrics.goOnFrom(one.metrics)
-  shared.disk++
-  second.memory++
-  assert.equal(await two.valueAt('hits_total{tier="memory"}'), 6)
-  assert.equal(await two.valueAt('hits_total{tier="disk"}'), 8)
-  assert.equal(await two.valueAt('hits_total{tier="s3"}'), undefined)
-  assert.equal(await two.valueAt('items{tier="memory"}'), 2)
-  // And what was gone comes back.
-  const three = create({ s3: 0, memory: 0 })
-  three.metrics.goOnFrom(two.metrics)
-  assert.equal(await three.valueAt('hits_total{tier="s3"}'), 2)
-  assert.equal(await three.valueAt('hits_total{tier="memory"}'), 6)
-})
-
 test('histogram counts at or below bounds, continues after reload', async () => {
   const create = () => {
     const metrics = createMetrics()

@@ -2,8 +2,7 @@
 // asked for at once.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { Failure, isFailure } from '../../src/core/failure.ts'
-import { createGate } from '../../src/core/gate.ts'
+import { Failure } from '../../src/core/failure.ts'
 import { createSites } from '../../src/names/sites.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
@@ -62,64 +61,5 @@ describe('DNSLink sites', () => {
     leaving.abort(new Error('left'))
     await assert.rejects(work, /left/)
     assert.equal(asked[0]?.signal.aborted, false)
-  })
-})
-
-describe('lookup queue', () => {
-  const make = () => {
-    const clock = createFakeClock()
-    const full = () => new Failure('overloaded', 'too much', { source: 'ours' })
-    const gate = createGate({ most: 2, inLine: 2, full, patience: { ms: 1_000, clock } })
-    const running: PromiseWithResolvers<void>[] = []
-    const outcomes: string[] = []
-    const run = (name: string, signal = open()): void => {
-      const work = () => {
-        const one = Promise.withResolvers<void>()
-        running.push(one)
-        return one.promise
-      }
-      gate.run(work, signal).then(
-        () => outcomes.push(`${name} done`),
-        (error) => outcomes.push(`${name} ${isFailure(error) ? error.kind : error.message}`),
-      )
-    }
-    return { clock, run, running, outcomes }
-  }
-
-  test('two running, two queued → next refused', async () => {
-    const { clock, run, running, outcomes } = make()
-    for (const name of ['a', 'b', 'c', 'd', 'e']) run(name)
-    await clock.advance(0)
-    assert.deepEqual([running.length, outcomes], [2, ['e overloaded']])
-    running[0]?.resolve()
-    await clock.advance(0)
-    assert.equal(running.length, 3)
-    running[1]?.reject(new Error('broke'))
-    await clock.advance(0)
-    for (const { resolve } of running) resolve()
-    await clock.advance(0)
-    assert.deepEqual(outcomes, ['e overloaded', 'a done', 'b broke', 'c done', 'd done'])
-    run('f')
-    run('g')
-    await clock.advance(0)
-    assert.equal(running.length, 6, 'every turn came back')
-  })
-
-  test('client leaves or times out → queue slot freed', async () => {
-    const { clock, run, running, outcomes } = make()
-    const leaving = new AbortController()
-    run('a')
-    run('b')
-    run('c', leaving.signal)
-    run('d')
-    await clock.advance(999)
-    leaving.abort(new Error('left'))
-    await clock.advance(1)
-    assert.deepEqual(outcomes, ['c left', 'd overloaded'])
-    run('e')
-    running[0]?.resolve()
-    await clock.advance(0)
-    assert.equal(running.length, 3)
-    assert.equal(clock.timers, 0)
   })
 })

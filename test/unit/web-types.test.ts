@@ -3,7 +3,6 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { fileType, sniffedBytes } from '../../src/web/file-type.ts'
 import { typeByName } from '../../src/web/media-types.ts'
-import { policyFor, sandbox } from '../../src/web/sandbox.ts'
 import { calmestWorkMs } from '../support/work.ts'
 
 const bytes = (...parts: (string | number[])[]): Uint8Array =>
@@ -115,17 +114,4 @@ describe('name and bytes together', () => {
       [false, false, true, true],
     )
   })
-})
-
-describe('sandbox', () => {
-  const active = ['text/html; charset=utf-8', 'text/html', 'application/xhtml+xml', 'image/svg+xml', 'application/xml']
-  const more = ['text/xml', 'application/rss+xml', 'application/x-unheard-of', 'multipart/related', '']
-  for (const type of [...active, ...more]) {
-    test(`${type} → sandboxed`, () => assert.equal(policyFor(type, { own: false }), sandbox))
-    test(`${type} on its own origin → free`, () => assert.equal(policyFor(type, { own: true }), undefined))
-  }
-  const passive = ['image/png', 'video/mp4', 'application/pdf', utf8, 'text/css; charset=utf-8', 'application/json']
-  for (const type of passive)
-    test(`${type} → no policy`, () => assert.equal(policyFor(type, { own: false }), undefined))
-  test('sandbox: no scripts, no shared origin', () => assert.doesNotMatch(sandbox, /scripts|same-origin/))
 })
