@@ -26,7 +26,7 @@ const options = z.strictObject({
 })
 
 const firstPollMs = 500
-const mostPollMs = 10_000
+const maxPollMs = 10_000
 const allStates = 'queued,pinning,pinned,failed'
 
 type ServicePin = {
@@ -83,9 +83,16 @@ function createPsa(settings: z.output<typeof options>, context: ProviderContext)
       // The service does not retry a failed pin, which would remain next to the new one.
       if (!pin) await remove(had, signal)
       pin ??= read(
-        (await ask('POST', `${base}/pins`, signal, json({ cid: cid.toString(), origins: settings.origins }))).json,
+        (
+          await ask(
+            'POST',
+            `${base}/pins`,
+            signal,
+            json({ cid: cid.toString(), name: upload.name, origins: settings.origins }),
+          )
+        ).json,
       )
-      for (let waitMs = firstPollMs; pin.status !== 'pinned'; waitMs = Math.min(mostPollMs, waitMs * 2)) {
+      for (let waitMs = firstPollMs; pin.status !== 'pinned'; waitMs = Math.min(maxPollMs, waitMs * 2)) {
         if (pin.status === 'failed')
           throw failed(
             name,

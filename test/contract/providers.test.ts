@@ -445,11 +445,13 @@ describe('failures after a 200', () => {
     const slow = { ...upload, car: (own: AbortSignal) => slowly(upload.car(own)) }
     assert.equal(String(await provider.pin(slow, signal())), String(upload.cid))
   })
-  test('psa: never two pins of one CID; failed fetch', async () => {
+  test('psa: named pin, never two of one CID; failed fetch', async () => {
     const provider = await make(sets['psa'] as Set)
+    await provider.pin({ ...upload, name: 'evidence' }, signal())
     await provider.pin(upload, signal())
-    await provider.pin(upload, signal())
-    assert.equal(service.calls.filter(({ method }) => method === 'POST').length, 1)
+    const asked = service.calls.filter(({ method }) => method === 'POST')
+    assert.equal(asked.length, 1)
+    assert.equal(JSON.parse(String(asked[0]?.body)).name, 'evidence')
     service.script = ({ method }) =>
       method === 'POST'
         ? { status: 202, json: { requestid: 'r', status: 'failed', info: { status_details: 'no peers' } } }
