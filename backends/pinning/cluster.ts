@@ -16,7 +16,7 @@ const options = z.strictObject({
 })
 
 const firstPollMs = 250
-const mostPollMs = 5_000
+const maxPollMs = 5_000
 
 export const cluster: ProviderKind<typeof options> = {
   use: 'cluster',
@@ -38,7 +38,7 @@ function createCluster(settings: z.output<typeof options>, context: ProviderCont
   }
 
   async function untilPinned(cid: CID, signal: AbortSignal): Promise<void> {
-    for (let waitMs = firstPollMs; ; waitMs = Math.min(mostPollMs, waitMs * 2)) {
+    for (let waitMs = firstPollMs; ; waitMs = Math.min(maxPollMs, waitMs * 2)) {
       const all = await states(cid, signal)
       if (all.filter((state) => state === 'pinned').length >= settings.peers) return
       const pending = all.filter((state) => /^(pin_queued|pinning|queued|)$/.test(state)).length

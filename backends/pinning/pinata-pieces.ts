@@ -19,15 +19,15 @@ export type PiecesOptions = {
 type UploadedSoFar = { readonly offset: number; readonly cid: string | undefined }
 
 const tus = { 'tus-resumable': '1.0.0' } as const
-const mostFailures = 5
+const maxFailures = 5
 const firstWaitMs = 500
-const mostWaitMs = 8_000
-const mostBegun = 1_000
+const maxWaitMs = 8_000
+const maxBegun = 1_000
 
 /** Resolves once the service has every byte, with the CID that it reported, if any. */
 export function createPieces({ name, clock, files, metadata, chunkBytes, ask }: PiecesOptions) {
   /** URLs of incomplete uploads by CID. */
-  const begun = new LRUCache<string, string>({ max: mostBegun })
+  const begun = new LRUCache<string, string>({ max: maxBegun })
 
   async function begin(upload: Upload, signal: AbortSignal): Promise<string> {
     const words = Object.entries(metadata).map(([key, value]) => `${key} ${Buffer.from(value).toString('base64')}`)
@@ -91,7 +91,7 @@ export function createPieces({ name, clock, files, metadata, chunkBytes, ask }: 
       isFailure(error) &&
       error.facts.class === 'transient' &&
       error.retryAfterMs === undefined &&
-      ++failures < mostFailures
+      ++failures < maxFailures
 
     const step = async (): Promise<UploadedSoFar> => {
       const known = begun.get(key)
@@ -119,7 +119,7 @@ export function createPieces({ name, clock, files, metadata, chunkBytes, ask }: 
           stand = undefined
           reader.stop()
           if (!begun.has(key) || !mayGoOn(error)) throw error
-          await clock.sleep(Math.min(mostWaitMs, firstWaitMs * 2 ** (failures - 1)), signal)
+          await clock.sleep(Math.min(maxWaitMs, firstWaitMs * 2 ** (failures - 1)), signal)
         }
         if (stand?.offset !== total) continue
         if (stand.cid !== undefined) begun.delete(key)

@@ -37,7 +37,7 @@ const options = z.strictObject({
 
 const carType = 'application/vnd.ipld.car'
 const firstLookMs = 500
-const mostLookMs = 8_000
+const maxLookMs = 8_000
 
 export const pinata: ProviderKind<typeof options> = { use: 'pinata', options, readBack, create: createPinata }
 
@@ -80,7 +80,7 @@ function createPinata(settings: z.output<typeof options>, context: ProviderConte
 
   /** The service accepted the upload without a CID; its list has it a moment later. */
   async function lookUp(cid: CID, signal: AbortSignal): Promise<CID> {
-    for (let waitMs = firstLookMs; waitMs <= mostLookMs; waitMs *= 2) {
+    for (let waitMs = firstLookMs; waitMs <= maxLookMs; waitMs *= 2) {
       if ((await listed(cid, signal)).length > 0) return cid
       await clock.sleep(waitMs, signal)
     }

@@ -6,7 +6,7 @@ import type { Provider, ProviderKind } from './contract.ts'
 const secretKey = /token|secret|password|key|jwt|basic|bearer|headers/i
 const hidden = '[hidden]'
 // A shorter text is no secret, and would occur in every other sentence.
-const leastChars = 3
+const minChars = 3
 // Services truncate what they repeat: this many characters at its beginning identify a secret. A
 // shorter one must occur completely. One that could be a word or number is not searched within
 // other words, and if it is short too, only where secrets stand.
@@ -16,7 +16,7 @@ const inWord = /[A-Za-z0-9]/
 const escaped = /%[0-9A-Fa-f]{2}$/
 const sentWithin = 20
 const sent = /\b(?:Bearer|Basic)(?: +|%20)$/i
-const mostCauses = 5
+const maxCauses = 5
 
 export const withoutSecrets = (kind: ProviderKind): ProviderKind => ({
   ...kind,
@@ -42,7 +42,7 @@ function quiet(provider: Provider, hiding: Hiding): Provider {
     try {
       return await work()
     } catch (error) {
-      throw errorWithout(error, hiding, mostCauses)
+      throw errorWithout(error, hiding, maxCauses)
     }
   }
   return {
@@ -86,7 +86,7 @@ function formsOf(secrets: readonly string[]): string[] {
     encodeURIComponent(part),
     JSON.stringify(part).slice(1, -1),
   ])
-  return [...new Set(forms.filter((form) => form.length >= leastChars))]
+  return [...new Set(forms.filter((form) => form.length >= minChars))]
 }
 
 function errorWithout(error: unknown, hiding: Hiding, depth: number): unknown {

@@ -33,7 +33,7 @@ export type AdminDeps = {
   readonly pins?: Pins | undefined
 }
 
-const mostListed = 1000
+const maxListed = 1000
 
 export function createAdmin({
   log,
@@ -123,7 +123,7 @@ const failing =
 
 function addUploadRoutes(app: Express, pins: Pins): void {
   app.get('/uploads', async (_request, response) => {
-    const [{ uploads: open }, uploads] = await Promise.all([pins.waiting(), pins.waitingPage(mostListed)])
+    const [{ uploads: open }, uploads] = await Promise.all([pins.waiting(), pins.waitingPage(maxListed)])
     response.json({ open, uploads })
   })
   // DELETE instead of POST, because a page of another origin needs a preflight for it, which is

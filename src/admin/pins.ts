@@ -8,8 +8,8 @@ import type { Standing } from '../upload/api-types.ts'
 import type { Pins } from '../upload/pins.ts'
 import { answerFailures, cidIn, refuse, untilLeft, Wrong } from './requests.ts'
 
-const usualPage = 100
-const mostOnPage = 1000
+const defaultPage = 100
+const maxOnPage = 1000
 const standings: ReadonlySet<string> = new Set<Standing>(['pinned', 'pending', 'abandoned', 'missing'])
 
 export function createPinRoutes(pins: Pins): Router {
@@ -72,12 +72,12 @@ function askedBy({ query }: Request): Asked {
   }
   const time = (value: string) => (Number.isNaN(Date.parse(value)) ? undefined : Date.parse(value))
   const count = (value: string) =>
-    /^[1-9]\d{0,3}$/.test(value) && Number(value) <= mostOnPage ? Number(value) : undefined
+    /^[1-9]\d{0,3}$/.test(value) && Number(value) <= maxOnPage ? Number(value) : undefined
   const after = (value: string) => (/^\d{1,15}$/.test(value) ? Number(value) : undefined)
   const odd = Object.keys(query).find((name) => !asked.has(name))
   if (odd !== undefined) throw new Wrong(`${odd.slice(0, 100)} is not one of ${[...asked].join(', ')}`)
   return {
-    limit: read('limit', `a number from 1 to ${mostOnPage}`, count) ?? usualPage,
+    limit: read('limit', `a number from 1 to ${maxOnPage}`, count) ?? defaultPage,
     after: read('after', 'the `next` of a page', after),
     name: text('name'),
     holder: text('provider'),

@@ -35,7 +35,7 @@ export type TakedownDeps = {
  * The timeout of the traversal, and of the purge. A large DAG in a slow store takes long, and goes
  * on without its client.
  */
-const mostMs = 300_000
+const maxMs = 300_000
 
 export const createTakedown =
   ({ deny, below, purge, isPinned, remove }: TakedownDeps): Takedown =>
@@ -50,11 +50,11 @@ export const createTakedown =
     )
     const told = forgotten && { forgotten }
     // The pins are deleted in any case, and the purge has a timeout of its own.
-    const { cids, failures: unread } = await below(cid, AbortSignal.timeout(mostMs))
+    const { cids, failures: unread } = await below(cid, AbortSignal.timeout(maxMs))
     const removal = (await remove?.(cid)) ?? 'unknown'
     if (removal === 'busy') return { done: removal, ...told }
     const pins = removal === 'unknown' ? null : removal
-    const signal = AbortSignal.timeout(mostMs)
+    const signal = AbortSignal.timeout(maxMs)
     const isHere = await isPinned(cid, signal).catch(() => false)
     // If the pin could not be deleted, purge every block: a failed deletion must not keep it in the
     // tiers.

@@ -212,7 +212,7 @@ async function isReadable(
   lists.close()
 }
 
-const leastFreeBytes = 256 * 1024 * 1024
+const minFreeBytes = 256 * 1024 * 1024
 
 async function canListen(socket: SocketAddress): Promise<void> {
   const why = whyNoSocket(socket)
@@ -231,8 +231,8 @@ async function isWritable(folder: string): Promise<void> {
     throw refused(`it cannot be written to (${code}); look at its owner, its rights and its disk`, cause)
   }
   const { bavail, bsize } = await statfs(folder)
-  if (bavail * bsize < leastFreeBytes)
+  if (bavail * bsize < minFreeBytes)
     throw refused(
-      `${Math.floor((bavail * bsize) / 2 ** 20)} MiB are free, and ${leastFreeBytes / 2 ** 20} MiB should be; make room, or set data to another folder`,
+      `${Math.floor((bavail * bsize) / 2 ** 20)} MiB are free, and ${minFreeBytes / 2 ** 20} MiB should be; make room, or set data to another folder`,
     )
 }

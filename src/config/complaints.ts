@@ -18,7 +18,7 @@ export type PositionOf = (path: Path) => string | undefined
 /** An invalid configuration. `lines` names each mistake with the path of its key. */
 export class ConfigError extends Error {
   readonly complaints: readonly Complaint[]
-  /** One line for each mistake, without its position. */
+  /** A line for each mistake, without its position. */
   readonly lines: readonly string[]
   /** The mistakes as objects, for programs. */
   readonly mistakes: readonly Mistake[]

@@ -86,7 +86,7 @@ function listOf(kinds: Kinds, shared: z.ZodRawShape, assume: string | undefined)
   const all = Object.values(kinds).map((kind) => one(kind, shared, kind.use === assume))
   const union = z.discriminatedUnion('use', all as unknown as [z.ZodObject<{ use: z.ZodLiteral<string> }>])
   return z.array(union as unknown as z.ZodType<ParsedEntry, ParsedEntry>).transform((list, context) => {
-    const named = list.map((entry) => ({ ...entry, name: entry.name ?? usualName(entry, assume) }))
+    const named = list.map((entry) => ({ ...entry, name: entry.name ?? defaultName(entry, assume) }))
     const seen = new Set<string>()
     for (const [index, { name }] of named.entries()) {
       const message = `${JSON.stringify(name)} is used twice (expected a \`name\` of its own)`
@@ -97,7 +97,7 @@ function listOf(kinds: Kinds, shared: z.ZodRawShape, assume: string | undefined)
   })
 }
 
-function usualName({ use, url }: ParsedEntry, assume: string | undefined): string {
+function defaultName({ use, url }: ParsedEntry, assume: string | undefined): string {
   const host = assume !== undefined && typeof url === 'string' && URL.canParse(url) ? new URL(url).host : ''
   return host || (use ?? assume ?? '')
 }

@@ -4,7 +4,7 @@ import { engine } from './package.ts'
 
 const numbers = (version: string): number[] => version.match(/\d+/g)?.map(Number) ?? []
 const [major = 0, minor = 0] = numbers(process.versions.node)
-const [leastMajor = 0, leastMinor = 0] = numbers(engine)
+const [minMajor = 0, minMinor = 0] = numbers(engine)
 
-if (major < leastMajor || (major === leastMajor && minor < leastMinor))
-  throw new Error(`cidgate: Node ${process.versions.node} is too old (expected ${leastMajor}.${leastMinor} or later)`)
+if (major < minMajor || (major === minMajor && minor < minMinor))
+  throw new Error(`cidgate: Node ${process.versions.node} is too old (expected ${minMajor}.${minMinor} or later)`)

@@ -6,7 +6,7 @@ import type { Path } from './complaints.ts'
 
 export type Environment = Readonly<Record<string, string | undefined>>
 
-const mostSecretBytes = 64 * 1024
+const maxSecretBytes = 64 * 1024
 
 export type Missing = { readonly path: Path; readonly what: string }
 
@@ -51,7 +51,7 @@ function fromEnvironment(name: string, environment: Environment): Substituted {
 function fromFile(path: string): Substituted {
   try {
     const bytes = beginningOf(path)
-    if (bytes.byteLength > mostSecretBytes)
+    if (bytes.byteLength > maxSecretBytes)
       return { missing: `${path} is too large (expected a secret in a small file)` }
     const value = bytes.toString('utf8').replace(/\r?\n$/, '')
     return value === '' ? { missing: `${path} is empty (expected a secret in it)` } : { value }
@@ -62,7 +62,7 @@ function fromFile(path: string): Substituted {
 
 /** Reads one byte more than the limit of a secret: a device is endless, and reports a size of 0. */
 function beginningOf(path: string): Buffer {
-  const bytes = Buffer.alloc(mostSecretBytes + 1)
+  const bytes = Buffer.alloc(maxSecretBytes + 1)
   const file = openSync(path, 'r')
   try {
     let at = 0

@@ -3,13 +3,13 @@
 // lines of YAML.
 import type { Complaint } from './complaints.ts'
 
-const mostLevels = 64
-const mostValues = 100_000
+const maxLevels = 64
+const maxValues = 100_000
 
 /** The first key whose subtree is too large. */
 export function tooMuch(tree: unknown): Complaint | undefined {
   if (typeof tree !== 'object' || tree === null) return undefined
-  let left = mostValues
+  let left = maxValues
 
   function isTooDeep(value: unknown, levels: number): boolean {
     if (--left < 0 || typeof value !== 'object' || value === null) return false
@@ -18,9 +18,9 @@ export function tooMuch(tree: unknown): Complaint | undefined {
 
   for (const [key, value] of Object.entries(tree)) {
     const path = [Array.isArray(tree) ? Number(key) : key]
-    if (isTooDeep(value, mostLevels))
-      return { path, what: `is nested too deeply (expected at most ${mostLevels} levels)` }
-    if (left < 0) return { path, what: `has too many values (expected at most ${mostValues} in all)` }
+    if (isTooDeep(value, maxLevels))
+      return { path, what: `is nested too deeply (expected at most ${maxLevels} levels)` }
+    if (left < 0) return { path, what: `has too many values (expected at most ${maxValues} in all)` }
   }
   return undefined
 }

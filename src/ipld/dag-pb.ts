@@ -60,7 +60,7 @@ const nameIn = (block: Uint8Array, from: number, to: number): string => textDeco
 
 // Caches links and their names and CIDs: each range of a file and each path through a directory
 // asks for the same ones.
-const mostKept = 8192
+const maxKept = 8192
 // Includes the objects of its CID, but not the bytes that they are views of.
 const linkBytes = 800
 
@@ -75,7 +75,7 @@ class Links implements PbLinks {
     this.block = block
     this.scan = scan
     this.starts = starts
-    this.kept = starts.length <= mostKept ? [] : undefined
+    this.kept = starts.length <= maxKept ? [] : undefined
   }
 
   get length(): number {

@@ -28,7 +28,7 @@ export interface NodeMemory {
 export const largeNodeBytes = 256 * 1024
 
 const mostBytes = 8 * 1024 * 1024
-const leastBlockBytes = 1024
+const minBlockBytes = 1024
 // The memory of a size as the library stores it.
 const numberBytes = 40
 
@@ -55,7 +55,7 @@ export function createNodeMemory(): NodeMemory {
 
   return {
     readNode(cid, block) {
-      if (block.byteLength < leastBlockBytes) return readNode(cid, block)
+      if (block.byteLength < minBlockBytes) return readNode(cid, block)
       const key = blockKey(cid)
       const known = nodes.get(key)
       if (known) return known.node
@@ -66,7 +66,7 @@ export function createNodeMemory(): NodeMemory {
       return kept
     },
     readOnce(cid, block) {
-      const known = block.byteLength < leastBlockBytes ? undefined : nodes.get(blockKey(cid))
+      const known = block.byteLength < minBlockBytes ? undefined : nodes.get(blockKey(cid))
       return known ? known.node : readNode(cid, block)
     },
     prepare(cid, block, giveWay) {

@@ -39,7 +39,7 @@ export type WhyDeps = Omit<GetDeps, 'onEnd' | 'failed'>
 
 // The first steps suffice: a directory with millions of names is found through shards, and a path
 // may have hundreds of names.
-const mostSteps = 256
+const maxSteps = 256
 const wholeBytes = 256 * 1024
 
 export function createWhy(deps: WhyDeps): (path: string, signal: AbortSignal) => Promise<WhyAnswer> {
@@ -68,7 +68,7 @@ export function createWhy(deps: WhyDeps): (path: string, signal: AbortSignal) =>
         const { value, done } = await walk.next()
         if (!done) {
           const ms = Math.round((clock.monotonic() - from) * 10) / 10
-          if (steps.length < mostSteps)
+          if (steps.length < maxSteps)
             steps.push({ cid: value.cid.toString(), bytes: value.bytes.byteLength, ms, ...account.since() })
           continue
         }

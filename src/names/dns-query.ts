@@ -21,7 +21,7 @@ export interface TxtServer {
   close(): Promise<void>
 }
 
-const mostAnswerBytes = 64 * 1024
+const maxAnswerBytes = 64 * 1024
 const oneServerMs = 2_000
 
 const failed = (server: string, cause: unknown): Failure =>
@@ -66,7 +66,7 @@ export function dnsOverHttps(url: string, userAgent: string, clock: Clock): TxtS
     let bytes = 0
     for await (const piece of answer.body as AsyncIterable<Uint8Array>) {
       bytes += piece.byteLength
-      if (bytes > mostAnswerBytes) throw new Error('the answer is too large')
+      if (bytes > maxAnswerBytes) throw new Error('the answer is too large')
       pieces.push(piece)
     }
     return Buffer.concat(pieces)

@@ -28,7 +28,7 @@ const staleMs = 86_400_000 // how long a result is served stale after its TTL wh
 const fixedFreshMs = 60_000
 const unavailableMs = 5_000
 const atOnce = 100 // concurrent lookups, since a client can invent any host name
-const mostWaiting = 400
+const maxWaiting = 400
 const waitMs = 1_000
 
 /** True if DNS could have this name; checked before any server is asked. */
@@ -52,7 +52,7 @@ export function createDnsLinks(options: {
   /** Static links that override DNS. */
   readonly fixed: Readonly<Record<string, string>>
   readonly deadlineMs: number
-  readonly ttl: { readonly leastMs: number; readonly mostMs: number }
+  readonly ttl: { readonly minMs: number; readonly maxMs: number }
   readonly notFoundMs: number
   readonly most: number
   /** Default: empty. */
@@ -64,7 +64,7 @@ export function createDnsLinks(options: {
 
   // A flood of invented names uses a bounded number of sockets and bytes; further lookups are
   // refused at once.
-  const gate = createGate({ most: atOnce, inLine: mostWaiting, full: tooMany, patience: { ms: waitMs, clock } })
+  const gate = createGate({ most: atOnce, inLine: maxWaiting, full: tooMany, patience: { ms: waitMs, clock } })
 
   async function ask(
     name: string,
@@ -88,7 +88,7 @@ export function createDnsLinks(options: {
           throw absent(name)
         }
         end('record')
-        const freshForMs = Math.min(ttl.mostMs, Math.max(ttl.leastMs, ttlMs))
+        const freshForMs = Math.min(ttl.maxMs, Math.max(ttl.minMs, ttlMs))
         return { value, freshForMs, endsAt: clock.now() + freshForMs + staleMs, via: server.name }
       } catch (error) {
         signal.throwIfAborted()

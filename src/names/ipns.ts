@@ -62,7 +62,7 @@ export function createIpnsNames(options: {
   readonly memory?: RecordMemory | undefined
   readonly shared: SharedRecords
   readonly deadlineMs: number
-  readonly ttl: { readonly leastMs: number; readonly mostMs: number }
+  readonly ttl: { readonly minMs: number; readonly maxMs: number }
   readonly notFoundMs: number
   readonly most: number
   readonly clock: Clock
@@ -73,9 +73,9 @@ export function createIpnsNames(options: {
   const { isOutdone, seen } = height
   const isArchive = (key: CID): boolean => Object.values(sources(key)).every(({ length }) => length === 0)
 
-  const found = (value: IpnsRecord, via: string, isTier: boolean, mostMs = ttl.mostMs): LookupResult<IpnsRecord> => ({
+  const found = (value: IpnsRecord, via: string, isTier: boolean, maxMs = ttl.maxMs): LookupResult<IpnsRecord> => ({
     value,
-    freshForMs: Math.min(mostMs, ttl.mostMs, Math.max(ttl.leastMs, value.ttlMs)),
+    freshForMs: Math.min(maxMs, ttl.maxMs, Math.max(ttl.minMs, value.ttlMs)),
     endsAt: value.endsAt,
     via,
     isTier,

@@ -94,7 +94,7 @@ export const createLookupMemory = <T>(most: number): LookupMemory<T> => ({
 
 const staleAfterMs = 1_000 // a client waits until the lookup is this old, then gets the stale result
 const againMs = 10_000 // after serving stale, the next lookup starts after this
-const leastAgeMs = 1_000 // a younger result is fresh even for `no-cache`
+const minAgeMs = 1_000 // a younger result is fresh even for `no-cache`
 
 type RememberedLookup<T> = LookupResult<T> & { readonly at: number }
 type Failed = { readonly error: unknown; readonly at: number; readonly until: number }
@@ -216,7 +216,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
         )
       }
       const last = failed.get(key)
-      if (last && clock.monotonic() < last.until && !(noCache && age(last) >= leastAgeMs)) {
+      if (last && clock.monotonic() < last.until && !(noCache && age(last) >= minAgeMs)) {
         if (known) return stale(known)
         throw again(last.error, last.until - clock.monotonic())
       }
@@ -238,7 +238,7 @@ function createAnswers<T>(held: LookupMemory<T>['held'], clock: Clock) {
   }
   const age = ({ at }: { at: number }): number => clock.monotonic() - at
   const isFresh = (one: RememberedLookup<T>, noCache = false): boolean =>
-    age(one) < (noCache ? leastAgeMs : one.freshForMs)
+    age(one) < (noCache ? minAgeMs : one.freshForMs)
   const fresh = (one: RememberedLookup<T>, via: string): LookupAnswer<T> => ({
     value: one.value,
     freshMs: Math.max(0, Math.min(one.freshForMs - age(one), one.endsAt - clock.now())),

@@ -85,7 +85,7 @@ export type NamesMemory = {
   readonly without: NoLinkMemory
 }
 
-const mostSteps = 32
+const maxSteps = 32
 
 export function createNames(options: {
   readonly settings: NamesSettings
@@ -106,7 +106,7 @@ export function createNames(options: {
     notFoundMs,
     most,
     clock,
-    ttl: { leastMs: settings.ttl.min, mostMs: settings.ttl.max },
+    ttl: { minMs: settings.ttl.min, maxMs: settings.ttl.max },
   }
   const { store, shared, records, links: known, without } = memory
   const ipns = createIpnsNames({
@@ -134,7 +134,7 @@ export function createNames(options: {
       let ttlMs = Number.POSITIVE_INFINITY
       let endsAt = Number.POSITIVE_INFINITY
       let via = 'memory'
-      for (let count = 0; count < mostSteps; count++) {
+      for (let count = 0; count < maxSteps; count++) {
         visit(name, [...below, ...(wants.rest ?? [])])
         passed.push({ name, below })
         const answer = await step(name, wants)
@@ -152,7 +152,7 @@ export function createNames(options: {
       }
       throw new Failure(
         'malformed',
-        `/ipns/${asked} cannot be resolved: more than ${mostSteps} names point at each other`,
+        `/ipns/${asked} cannot be resolved: more than ${maxSteps} names point at each other`,
         {
           source: 'upstream',
         },

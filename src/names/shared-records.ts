@@ -34,9 +34,9 @@ export interface SharedRecords {
 type TierRead = { isOver: boolean; held?: StoredRecord | undefined; record?: IpnsRecord | undefined }
 type Job = { readonly key: CID; readonly record: IpnsRecord; readonly over: StoredRecord | 'unknown' | undefined }
 
-const mostWaiting = 1000
+const maxWaiting = 1000
 const writesAtOnce = 4
-const mostTries = 3
+const maxTries = 3
 const closeMs = 2000
 
 export function createSharedRecords(options: {
@@ -61,7 +61,7 @@ export function createSharedRecords(options: {
     async function write({ key, record, over }: Job): Promise<void> {
       const name = keyText(key)
       let held = over
-      for (let tries = 0; tries < mostTries; tries++) {
+      for (let tries = 0; tries < maxTries; tries++) {
         if (held === 'unknown') held = await records.read(name, closing.signal)
         const there = await proved(key, held)
         const keepMs = record.endsAt - clock.now()
@@ -91,7 +91,7 @@ export function createSharedRecords(options: {
       put(job: Job): void {
         const name = keyText(job.key)
         const other = waiting.get(name)
-        if (closing.signal.aborted || (!other && waiting.size >= mostWaiting)) return
+        if (closing.signal.aborted || (!other && waiting.size >= maxWaiting)) return
         if (other && newest([other.record, job.record]) === other.record) return
         waiting.set(name, job)
         if (writing.size >= writesAtOnce) return

@@ -20,11 +20,11 @@ export type Router = {
   ): Promise<{ readonly contentType: string | undefined; readonly chunks: AsyncIterable<Uint8Array> }>
 }
 
-/** One look-up for a root. Members are added until it is over. */
+/** A lookup for a root. Members are added until it is over. */
 export interface Lookup<Member> {
   readonly members: readonly Member[]
   readonly isOver: boolean
-  /** One entry for each router, with its outcome. */
+  /** The outcome of each router. */
   readonly attempts: readonly Attempt[]
   /** Why it found no gateway: a router's failure, or `not-found`. Undefined until it is over. */
   readonly failure: Failure | undefined

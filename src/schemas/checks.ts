@@ -26,12 +26,12 @@ export const builtIn: Readonly<Record<string, JsonSchema>> = { evidence, policy,
 
 const idOf = (name: string): string => `urn:cidgate:schema:${name}`
 
-const mostErrors = 50
-const mostFieldChars = 200
+const maxErrors = 50
+const maxFieldChars = 200
 // A check blocks all other requests while it runs. Its time grows with the bytes and, since each wrong value is an
 // error, with the values: within these limits it takes some milliseconds, and real documents are far below.
 const mostBytes = 1024 * 1024
-const mostValues = 10_000
+const maxValues = 10_000
 
 /** Knows the built-in schemas of `all`. */
 function compilerOf(all: Readonly<Record<string, JsonSchema>>): Ajv2020 {
@@ -71,7 +71,7 @@ export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): Schem
         const validate = Object.hasOwn(all, name) ? compiled().getSchema(idOf(name)) : undefined
         if (!validate) throw malformed(`unknown schema ${JSON.stringify(name)}`)
         if (validate(parse(text))) return
-        const errors = (validate.errors ?? []).slice(0, mostErrors).map(said)
+        const errors = (validate.errors ?? []).slice(0, maxErrors).map(said)
         const list = errors.map(({ field, message }) => `${field} ${message}`).join('; ')
         throw new Failure('malformed', `the document does not match the schema ${name}: ${list}`, {
           source: 'client',
@@ -85,8 +85,8 @@ export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): Schem
 /** A byte order mark is accepted, as in files that are read as JSON (content/json.ts). */
 function parse(whole: string): unknown {
   const text = whole.startsWith('\ufeff') ? whole.slice(1) : whole
-  if (hasMoreValues(text, mostValues))
-    throw malformed(`the document has more than ${mostValues} values, the most that is checked`)
+  if (hasMoreValues(text, maxValues))
+    throw malformed(`the document has more than ${maxValues} values, the most that is checked`)
   try {
     return JSON.parse(text)
   } catch (error) {
@@ -115,6 +115,6 @@ const fieldOf = (path: readonly string[]): string =>
   path
     .map((step, index) => (/^\d+$/.test(step) ? `[${step}]` : index === 0 ? step : `.${step}`))
     .join('')
-    .slice(0, mostFieldChars) || 'document'
+    .slice(0, maxFieldChars) || 'document'
 
 const messageOf = (error: unknown): string => (error instanceof Error ? error.message : 'it cannot be compiled')

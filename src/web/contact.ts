@@ -6,6 +6,6 @@ export const whoAnswers = 'Who answers for this gateway:'
 export const contactHref = (contact: string): string =>
   /^(https?|mailto):/i.test(contact) ? contact : `mailto:${contact}`
 
-/** What is read leaves out what is for the browser alone. */
+/** The visible text leaves out `mailto:`. */
 export const contactLink = (contact: string): string =>
   `<a href="${escaped(contactHref(contact))}">${escaped(contact.replace(/^mailto:/i, ''))}</a>`

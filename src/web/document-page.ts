@@ -18,11 +18,11 @@ const codecs: ReadonlyMap<number, string> = new Map([
   [codec.dagCbor, 'dag-cbor'],
   [codec.dagJson, 'dag-json'],
 ])
-const mostChars = 512 * 1024
+const maxChars = 512 * 1024
 // A string that grew out of hundreds of thousands of pieces is all of them until somebody reads it.
 const pieceChars = 16 * 1024
-const mostDepth = 64
-const mostStringChars = 4096
+const maxDepth = 64
+const maxStringChars = 4096
 
 export const hasPage = ({ cid }: Entity): boolean => codecs.has(cid.code)
 
@@ -55,7 +55,7 @@ class Markup implements DocumentVisitor, DocumentStructure {
   private readonly pieces: Uint8Array[] = []
   private text: string
   private chars: number
-  /** Of each open list or map: whether it is a list, and how many items of it came. */
+  /** The open lists and maps, outermost first, with the number of items that each has so far. */
   private readonly within: { readonly isList: boolean; count: number }[] = []
   private depth = 0
 
@@ -75,8 +75,8 @@ class Markup implements DocumentVisitor, DocumentStructure {
     if (!this.isWhole) return
     this.item()
     this.depth++
-    if (this.depth > mostDepth) {
-      if (this.depth === mostDepth + 1) this.write('…')
+    if (this.depth > maxDepth) {
+      if (this.depth === maxDepth + 1) this.write('…')
       return
     }
     this.within.push({ isList, count: 0 })
@@ -84,7 +84,7 @@ class Markup implements DocumentVisitor, DocumentStructure {
   }
 
   close(): void {
-    if (!this.isWhole || this.depth-- > mostDepth) return
+    if (!this.isWhole || this.depth-- > maxDepth) return
     const { isList = false, count = 0 } = this.within.pop() ?? {}
     this.write(`${count === 0 ? '' : `\n${this.indent}`}${isList ? ']' : '}'}`)
   }
@@ -109,14 +109,14 @@ class Markup implements DocumentVisitor, DocumentStructure {
   }
 
   private get isHidden(): boolean {
-    return !this.isWhole || this.depth > mostDepth
+    return !this.isWhole || this.depth > maxDepth
   }
 
   private get indent(): string {
     return '  '.repeat(this.within.length)
   }
 
-  /** What stands before an item of a list; before a value of a map stands its key. */
+  /** Writes the separator and indentation before an item of a list. A value of a map follows its key. */
   private item(): void {
     const list = this.within.at(-1)
     if (this.isHidden || !list?.isList) return
@@ -124,7 +124,7 @@ class Markup implements DocumentVisitor, DocumentStructure {
   }
 
   private write(piece: string): void {
-    this.isWhole &&= this.chars + piece.length <= mostChars
+    this.isWhole &&= this.chars + piece.length <= maxChars
     if (!this.isWhole) return
     this.chars += piece.length
     this.text += piece
@@ -135,7 +135,7 @@ class Markup implements DocumentVisitor, DocumentStructure {
 
   private shownScalar(kind: ScalarKind, from: number, to: number): string {
     const { block, isJson } = this
-    const end = Math.min(to, from + mostBytesShown)
+    const end = Math.min(to, from + maxBytesShown)
     if (kind === 'other') {
       if (to > end) return cut(Buffer.from(block.subarray(from, end)).toString('latin1'))
       const value: unknown = isJson
@@ -151,9 +151,9 @@ class Markup implements DocumentVisitor, DocumentStructure {
 
 const textDecoder = new TextDecoder()
 /** An escape of dag-json has six bytes for one character. */
-const mostBytesShown = 6 * (mostStringChars + 1)
+const maxBytesShown = 6 * (maxStringChars + 1)
 
-const cut = (long: string): string => (long.length > mostStringChars ? `${long.slice(0, mostStringChars)}…` : long)
+const cut = (long: string): string => (long.length > maxStringChars ? `${long.slice(0, maxStringChars)}…` : long)
 const quoted = (value: string): string => shown(JSON.stringify(cut(value)))
 
 const template = templateHash(top('', '') + bottom(0, false))

@@ -13,7 +13,7 @@ export type FileType = {
   readonly byBytes: (start: Uint8Array, size: number) => string
 }
 
-/** How many bytes are read for the type: enough for the comments that some tools put before an SVG. */
+/** Bytes read to detect the type: enough for the comments that some tools put before an SVG. */
 export const sniffedBytes = 1024
 
 export function fileType(name: string): FileType {

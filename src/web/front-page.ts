@@ -7,7 +7,7 @@ import { escaped, pageEnd, pageTop, shown, sourceHash, styleSource } from './pag
 
 export type FrontFacts = {
   readonly version: string
-  /** Of the gateway, by its operator. */
+  /** The name that the operator gave the gateway. */
   readonly name: string
   /** The path under which an application mounted the gateway; empty at the root. */
   readonly base: string

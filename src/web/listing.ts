@@ -7,9 +7,9 @@ import { typeByName } from './media-types.ts'
 import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'
 import { breadcrumbs, cidLink, directoryUrl, encodeName, isLinkable, shortCid, type Whereabouts } from './urls.ts'
 
-export const mostSorted = 5_000
+export const maxSorted = 5_000
 // A name may be as long as a block.
-const mostSortedChars = 4 * 1024 * 1024
+const maxSortedChars = 4 * 1024 * 1024
 const pieceChars = 16 * 1024
 
 export async function* listingPage(
@@ -44,7 +44,7 @@ async function* inOrder(entries: AsyncIterable<DirectoryEntry>): AsyncGenerator<
   for await (const entry of entries) {
     if (++count % entriesPerTurn === 0) await turnOfOthers()
     chars += entry.name.length
-    if (isSorted && kept.length < mostSorted && chars <= mostSortedChars) {
+    if (isSorted && kept.length < maxSorted && chars <= maxSortedChars) {
       kept.push(entry)
       continue
     }
@@ -91,7 +91,7 @@ type Kind = keyof typeof icons
 const archive = /zip|gzip|tar|compressed|vnd\.ipld\.car/
 const code = /json|javascript|xml|html|css|wasm|yaml|toml/
 
-/** What the name says that it is. */
+/** The kind of a file, by its name. */
 function kindOf(name: string): Kind {
   const type = typeByName(name) ?? ''
   const [kind = ''] = type.split('/', 1)

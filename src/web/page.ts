@@ -51,7 +51,7 @@ progress{width:100%}[hidden]{display:none!important}
 dl{margin:.25rem 0}dt{font-weight:600}dd{margin:0 0 .35rem 1rem}
 @media(max-width:36rem){.list thead{position:absolute;clip-path:inset(50%)}.list tr{display:grid;grid-template-columns:1fr auto;border-top:1px solid var(--line);padding:.35rem 0}.list td{border:0;padding:.15rem .25rem}.list td:first-child{grid-column:1/3}.list td+td,.list td+td+td{width:auto}.fold h2 span{display:block}}`
 
-/** How a policy names a style or script that is written in the page. */
+/** The source expression by which a policy allows an inline style or script. */
 export const sourceHash = (text: string): string => `'sha256-${createHash('sha256').update(text).digest('base64')}'`
 
 export const styleSource = sourceHash(style)

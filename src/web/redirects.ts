@@ -3,7 +3,7 @@ import { Failure } from '../core/failure.ts'
 
 export const maxRedirectsBytes = 64 * 1024
 // Clients refuse headers of more than 8 or 16 KiB.
-const mostLocationChars = 8 * 1024
+const maxLocationChars = 8 * 1024
 
 export type RedirectRule = { readonly from: string; readonly to: string; readonly status: number }
 
@@ -77,7 +77,7 @@ export function redirect(rules: readonly RedirectRule[], path: string, query: st
       return { kind: 'rewrite', path: target.split(/[?#]/)[0] as string, status }
     }
     const location = headerSafe(withQuery(target, query))
-    if (location.length > mostLocationChars) throw tooLong()
+    if (location.length > maxLocationChars) throw tooLong()
     return {
       kind: 'redirect',
       location,
@@ -93,13 +93,13 @@ function filled(to: string, values: ReadonlyMap<string, string>): string {
   return to.replace(/:[A-Za-z][A-Za-z0-9_]*/g, (name) => {
     const value = values.get(name) ?? name
     length += value.length - name.length
-    if (length > mostLocationChars) throw tooLong()
+    if (length > maxLocationChars) throw tooLong()
     return value
   })
 }
 
 const tooLong = (): Failure =>
-  new Failure('malformed', `a rule of _redirects leads to an address of more than ${mostLocationChars} characters`, {
+  new Failure('malformed', `a rule of _redirects leads to an address of more than ${maxLocationChars} characters`, {
     source: 'content',
   })
 

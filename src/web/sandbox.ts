@@ -1,4 +1,4 @@
-// What a file may do in a browser (Content-Security-Policy). On its own origin it may do everything: no other content
+// Limits the rights of a file in a browser (Content-Security-Policy). On its own origin it may do everything: no other content
 // is there. On the shared origin, types that a browser could run are sandboxed, without scripts and in an opaque
 // origin.
 

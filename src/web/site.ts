@@ -22,7 +22,7 @@ export type SiteRequest = {
   readonly hasSlash: boolean
   /** Under an origin of its own. */
   readonly own: boolean
-  /** What the client sent behind the `?`. */
+  /** The query that the client sent, without the `?`. */
   readonly search: string
 }
 
@@ -41,7 +41,7 @@ export type Served =
   | { readonly kind: 'slash' }
 
 const indexName = 'index.html'
-const mostShownChars = 200
+const maxShownChars = 200
 
 export async function serveSite(session: Session, request: SiteRequest, options: ResolveOptions): Promise<Served> {
   const { path, listing, hasSlash } = request
@@ -115,7 +115,7 @@ function pathOfRule(root: CID, to: string): ContentPath {
   try {
     return parsePath(`${root}${to}`)
   } catch (error) {
-    const shown = JSON.stringify(to.length > mostShownChars ? `${to.slice(0, mostShownChars)}…` : to)
+    const shown = JSON.stringify(to.length > maxShownChars ? `${to.slice(0, maxShownChars)}…` : to)
     throw wrongRedirects(`a rule leads to ${shown}, and ${(error as Failure).message}`)
   }
 }

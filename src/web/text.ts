@@ -1,4 +1,4 @@
-// Whether the first bytes of a file are text, whether they are markup, and in which encoding.
+// Detects text, markup and the encoding from the first bytes of a file.
 
 /** The first bytes; `isCut`: more follow, so the last character may be incomplete. */
 export type Start = { readonly bytes: Uint8Array; readonly isCut: boolean }

@@ -12,7 +12,7 @@ export type Whereabouts = {
   readonly base: string
   /** The prefix of `/ipfs/…` links: the mount path, or `//host` of another host. Undefined: there is no gateway. */
   readonly gateway: string | undefined
-  /** Of a site without a gateway. */
+  /** The host of a site; shown where there is no gateway to link to. */
   readonly host: string
 }
 

@@ -32,7 +32,7 @@ a { color: #0b7a75 }
 `
 
 // 300 KB each tenth file: small enough that a gateway with little memory has to go further for the old ones.
-const mostFiles = 600
+const maxFiles = 600
 const newPerSecond = 4
 
 type Content = { readonly paths: string[]; readonly site: string; publish(count: number): Promise<void> }
@@ -50,13 +50,13 @@ async function makeContent(blocks: BlockMap): Promise<Content> {
       for (const [key, bytes] of own) blocks.set(key, bytes)
       paths.push(`/ipfs/${cid}`)
       keys.push([...own.keys()])
-      if (paths.length <= mostFiles) continue
+      if (paths.length <= maxFiles) continue
       paths.shift()
       for (const key of keys.shift() ?? []) blocks.delete(key)
     }
   }
 
-  await publish(mostFiles)
+  await publish(maxFiles)
   const files = {
     'index.html': Buffer.from(page),
     'rules.json': Buffer.from('{"jurors":3}\n'),

@@ -33,7 +33,7 @@ export type GatewayProcess = {
   handles(): number
 }
 
-const mostErrors = 64 * 1024
+const maxErrors = 64 * 1024
 
 export type StartOptions = {
   /** A program that becomes the gateway, such as `prlimit`. */
@@ -68,7 +68,7 @@ export async function startGateway(
   })
   let errors = ''
   child.stderr?.on('data', (piece: Buffer) => {
-    errors = (errors + piece).slice(-mostErrors)
+    errors = (errors + piece).slice(-maxErrors)
   })
   if (!child.stdout) throw new Error('the gateway has no output')
   const stopping = once(child, 'exit')

@@ -49,7 +49,7 @@ const make = (dns: readonly string[], fixed: Record<string, string> = {}, clock 
     servers: txtServers(dns, { userAgent: 'cidgate/test', clock }),
     fixed,
     deadlineMs: 5_000,
-    ttl: { leastMs: 1_000, mostMs: 3_600_000 },
+    ttl: { minMs: 1_000, maxMs: 3_600_000 },
     notFoundMs: 5_000,
     most: 10,
     clock,

@@ -188,7 +188,7 @@ describe('resolving keys', () => {
       store,
       shared: createSharedRecords({ shelves: [], clock: systemClock, log: silentLog }),
       deadlineMs: 5_000,
-      ttl: { leastMs: 5_000, mostMs: 3_600_000 },
+      ttl: { minMs: 5_000, maxMs: 3_600_000 },
       notFoundMs: 0,
       most: 10,
       clock: systemClock,

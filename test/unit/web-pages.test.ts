@@ -7,7 +7,7 @@ import { CID } from 'multiformats/cid'
 import type { DirectoryEntry } from '../../src/content/resolve.ts'
 import { problemPage, problemText } from '../../src/http/wire/problem.ts'
 import { documentEtag, documentPage } from '../../src/web/document-page.ts'
-import { inUnits, listingEtag, listingPage, mostSorted } from '../../src/web/listing.ts'
+import { inUnits, listingEtag, listingPage, maxSorted } from '../../src/web/listing.ts'
 import { pagePolicy, shown } from '../../src/web/page.ts'
 import { breadcrumbs, cidLink, encodeName, type Whereabouts } from '../../src/web/urls.ts'
 import { addCbor, type BlockMap } from '../support/fixtures.ts'
@@ -109,16 +109,16 @@ describe('listing page', () => {
   test('above the limit → streamed in stored order', async () => {
     let made = 0
     const many = function* () {
-      for (; made < mostSorted * 3; made++) yield entry(`n${mostSorted * 3 - made}`)
+      for (; made < maxSorted * 3; made++) yield entry(`n${maxSorted * 3 - made}`)
     }
     const pieces = listingPage(at, root, from(many()))
     let html = (await pieces.next()).value?.toString() ?? ''
-    assert.ok(made <= mostSorted + 2, `${made} entries were read for the first piece`)
+    assert.ok(made <= maxSorted + 2, `${made} entries were read for the first piece`)
     for await (const piece of pieces) html += piece
     const names = namesIn(html).slice(1)
     assert.deepEqual(
       names,
-      Array.from({ length: mostSorted * 3 }, (_, index) => `n${mostSorted * 3 - index}`),
+      Array.from({ length: maxSorted * 3 }, (_, index) => `n${maxSorted * 3 - index}`),
     )
     assert.ok(html.endsWith('</html>\n'))
   })

@@ -1,5 +1,6 @@
-// What is wrong with a gateway now, in the order of its weight, each with the step that mends it. The dashboard and `cidgate status`
-// begin with it. No text has a duration in it: where nothing changed, the answer of GET /status stays the same.
+// Alerts: the faults of a gateway now, the worst first, each with the step that mends it. The
+// dashboard and `cidgate status` begin with them. No text contains a duration, so that GET /status
+// answers 304 while nothing changes.
 import type { Alert, Provider, Status, Tier, Upstream } from './shape.ts'
 
 type Facts = Omit<Status, 'alerts'>

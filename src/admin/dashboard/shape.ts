@@ -20,7 +20,7 @@ export type Status = {
   /** Limits of uploads at this address (POST /add); undefined if it accepts none. */
   readonly takes?: { readonly mostBytes: number } | undefined
   readonly checks: readonly Check[]
-  /** What is wrong now, the worst first. */
+  /** The faults of the gateway now, the worst first. */
   readonly alerts: readonly Alert[]
   /**
    * Set if several processes are configured. The following figures of tiers and upstreams are those

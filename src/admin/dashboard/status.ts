@@ -41,7 +41,7 @@ export type StatusParts = {
   readonly failures: RecentFailures
 }
 
-const mostUploads = 50
+const maxUploads = 50
 // Rounding keeps values stable between polls, so that an unchanged status is a 304.
 const roundMs = 1_000
 const roundBytes = 1024 * 1024
@@ -157,7 +157,7 @@ function pinsOf({ pins }: UploadParts): Status['pins'] {
 }
 
 async function journalOf({ waitingPage }: UploadParts, { uploads: open, bytes, oldestAt }: Waiting): Promise<Journal> {
-  const uploads = open > 0 ? ((await waitingPage?.(mostUploads)) ?? []) : []
+  const uploads = open > 0 ? ((await waitingPage?.(maxUploads)) ?? []) : []
   return { open, bytes, oldestAt, uploads }
 }
 

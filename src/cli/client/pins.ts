@@ -14,7 +14,7 @@ type Work = (connection: Connection, cid: string) => Promise<Done>
 const filters = ['name', 'provider', 'state', 'since', 'until', 'min', 'max'] as const
 const pageOf = 200
 const atOnce = 4
-const mostWaitMs = 60_000
+const maxWaitMs = 60_000
 
 export async function pinsCommand(given: Given): Promise<number> {
   const [what = 'ls', ...named] = given.positionals
@@ -133,7 +133,7 @@ async function asked<Said>(connection: Connection, method: 'GET' | 'POST' | 'DEL
     if (answer.statusCode < 300) return (await answer.body.json()) as Said
     const problem = await problemOf(answer)
     const ms = Number(answer.headers['retry-after']) * 1000
-    if (answer.statusCode !== 503 || !(ms >= 0) || waitedMs > mostWaitMs)
+    if (answer.statusCode !== 503 || !(ms >= 0) || waitedMs > maxWaitMs)
       throw new Error(wordsOf(answer.statusCode, problem))
     await sleep(ms)
     waitedMs += ms + 1

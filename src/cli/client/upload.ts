@@ -1,4 +1,4 @@
-// One `POST /add`, for the commands that upload.
+// `POST /add`, for the commands that upload.
 import { randomUUID } from 'node:crypto'
 import { openAsBlob } from 'node:fs'
 import { stat } from 'node:fs/promises'
@@ -17,7 +17,7 @@ export type UploadRequest = {
   readonly files: readonly FileToSend[] | StreamToSend
   readonly token: string | undefined
   readonly as: '' | 'wrap=true' | 'format=car'
-  /** Of the pins. */
+  /** The name of the pins. */
   readonly pinName?: string
   readonly progress: ProgressLine
 }

@@ -8,7 +8,7 @@ import { type Connection, connect, pathOf, problemOf, wordsOf } from './connecti
 import { createProgress, sizeOf } from './progress.ts'
 
 const tries = 3
-const mostWaitMs = 30_000
+const maxWaitMs = 30_000
 
 export async function warmCommand(given: Given): Promise<number> {
   const { values, io } = given
@@ -89,6 +89,6 @@ async function readAll(connection: Connection, path: string): Promise<number> {
     const problem = await problemOf(answer)
     const seconds = Number(answer.headers['retry-after'])
     if (turn === tries || !(seconds >= 0)) throw new Error(wordsOf(answer.statusCode, problem))
-    await sleep(Math.min(seconds * 1000, mostWaitMs))
+    await sleep(Math.min(seconds * 1000, maxWaitMs))
   }
 }

@@ -1,5 +1,5 @@
-// What a visitor finds who asks for no content: `root:`, the first page, and `contact:`, who
-// answers for this gateway.
+// The gateway as visitors see it: `root:`, the first page, and `contact:`, the address of its
+// operator.
 import { statSync } from 'node:fs'
 import { extname } from 'node:path'
 import { z } from 'zod'

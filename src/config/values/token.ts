@@ -3,7 +3,7 @@
 import { z } from 'zod'
 import { isUnfilled, size, unfilled } from '../../core/units.ts'
 
-const leastCharacters = 16
+const minCharacters = 16
 
 /** Separate rules, so that a union reports which one was broken. */
 export const token = () =>
@@ -12,8 +12,8 @@ export const token = () =>
     .refine((text) => !isUnfilled(text), unfilled)
     .refine((text) => /^[\x21-\x7e]*$/.test(text), 'expected a token without spaces or other than ASCII characters')
     .refine(
-      (text) => isUnfilled(text) || text.length >= leastCharacters,
-      `expected a token of at least ${leastCharacters} characters`,
+      (text) => isUnfilled(text) || text.length >= minCharacters,
+      `expected a token of at least ${minCharacters} characters`,
     )
 
 const expected = 'expected a date such as 2027-01-31, or a time such as 2027-01-31T12:00:00Z'

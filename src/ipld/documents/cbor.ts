@@ -11,7 +11,7 @@ const linkTag = 42
 const least: readonly number[] = [24, 0x100, 0x10000, 0x1_0000_0000]
 
 const textDecoder = new TextDecoder()
-const usualNameBytes = 32
+const defaultNameBytes = 32
 const bytesPerWork = 256
 
 export class CborScan extends DocumentScan {
@@ -73,7 +73,7 @@ export class CborScan extends DocumentScan {
   }
 
   private textOf(from: number, to: number): string {
-    if (to - from < usualNameBytes) {
+    if (to - from < defaultNameBytes) {
       let text = ''
       let at = from
       for (; at < to; at++) {

@@ -24,7 +24,7 @@ export type ScalarKind = 'text' | 'bytes' | 'other'
 export const wrongDocument = (what: string): Error => new Error(`the document ${what}`)
 
 /** The nesting limit: more than the recursive libraries can read. */
-const mostDepth = 16_384
+const maxDepth = 16_384
 
 /** Detects duplicate keys of a map. Most maps have few keys, and need no Set. */
 class Names {
@@ -78,7 +78,7 @@ export abstract class DocumentScan {
 
   protected begin(isMap: boolean, count: number): void {
     const at = this.depth++
-    if (at >= mostDepth) throw wrongDocument('is nested too deep')
+    if (at >= maxDepth) throw wrongDocument('is nested too deep')
     if (at >= this.maps.length) this.deepen()
     this.maps[at] = isMap ? 1 : 0
     if (at > 0) this.counts[at - 1] = this.count

@@ -6,7 +6,7 @@ import { share, size } from './words.js'
 /** @import { Status } from '../shape.ts' */
 
 /** What the gateway takes at most in one directory; a drop of more is not read to its end. */
-const mostFiles = 16_384
+const maxFiles = 16_384
 
 /** @typedef {readonly [file: File, name: string]} Named */
 
@@ -113,7 +113,7 @@ export function startUpload() {
     try {
       for (const entry of entries)
         for await (const one of below(entry)) {
-          if (files.push(one) > mostFiles) return tell(`There are more than ${mostFiles} files in it.`)
+          if (files.push(one) > maxFiles) return tell(`There are more than ${maxFiles} files in it.`)
         }
     } catch {
       return tell('This cannot be read. Choose it with the button instead.')
