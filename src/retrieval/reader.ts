@@ -16,11 +16,11 @@ import { cancelled, Failure, isFailure } from '../core/failure.ts'
 import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
 import type { Account } from '../observe/request-record.ts'
 import type { Flight, FlightReader } from './flight/flight.ts'
+import type { LoopScheduler } from './loop-scheduler.ts'
 import { type Absence, isAbsence, type NegativeCache, type Searches, type SearchRound } from './negative-cache.ts'
 import { createReadAhead, type ReadAhead, type Room } from './read-ahead.ts'
 import { createGuard, type DagWant, type Expected, type Place, type Session, type SessionOptions } from './session.ts'
 import type { TierHit, TierLook, TierStack } from './tiers/tier-stack.ts'
-import type { LoopTurns } from './turns/loop-turns.ts'
 import { type AskKind, type Attempts, outcomeOf, overloaded, type Wanting } from './upstreams/attempts.ts'
 import type { Pool } from './upstreams/pool.ts'
 
@@ -33,7 +33,7 @@ export type ReaderParts = {
   readonly searches: Searches
   readonly room: Room
   readonly nodes: NodeMemory
-  readonly turns: LoopTurns
+  readonly turns: LoopScheduler
   readonly deadlineMs: number
   readonly blockDeadlineMs: number
   /** The flight that brings this: one for all. */

@@ -8,12 +8,12 @@ import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import { createNodeMemory } from '../ipld/node-memory.ts'
 import { Flight, type FlightDeps } from './flight/flight.ts'
+import type { LoopScheduler } from './loop-scheduler.ts'
 import { createSearches, type NegativeCache, type SearchRound } from './negative-cache.ts'
 import { createRoom } from './read-ahead.ts'
 import { openReader, type ReaderParts } from './reader.ts'
 import type { DagWant, Retrieval } from './session.ts'
 import type { TierStack } from './tiers/tier-stack.ts'
-import type { LoopTurns } from './turns/loop-turns.ts'
 import type { AskKind, Wanting } from './upstreams/attempts.ts'
 import type { Pool } from './upstreams/pool.ts'
 
@@ -22,7 +22,7 @@ export type RetrievalOptions = {
   readonly pool: Pool
   readonly clock: Clock
   /** Shared with all that takes turns on this loop. */
-  readonly turns: LoopTurns
+  readonly turns: LoopScheduler
   readonly log: Log
   /** Until the first byte. */
   readonly deadlineMs: number

@@ -9,7 +9,7 @@ import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolders } from '../data-folder/folder.ts'
 import type { SpanExporter } from '../observe/tracing/exporter.ts'
-import { createLoopTurns, type LoopTurns } from '../retrieval/turns/loop-turns.ts'
+import { createLoopScheduler, type LoopScheduler } from '../retrieval/loop-scheduler.ts'
 import type { Team } from '../team/team.ts'
 import type { Lease } from './component-registry.ts'
 
@@ -29,7 +29,7 @@ export type Whole = {
   readonly log: Log
   readonly lease: Lease
   /** Shared by this gateway and its successors. */
-  readonly turns: LoopTurns
+  readonly turns: LoopScheduler
   /** Shared by the process, so that its gateways do not work against each other in one folder. */
   readonly folders: DataFolders
   readonly own: Own
@@ -46,5 +46,5 @@ export type Whole = {
  * Every gateway takes this part, even if it creates nothing new, because work begun by the previous
  * gateway continues in it.
  */
-export const takeTurns = (lease: Lease, clock: Clock): LoopTurns =>
-  lease.take('turns', [], () => createLoopTurns(clock))
+export const takeTurns = (lease: Lease, clock: Clock): LoopScheduler =>
+  lease.take('turns', [], () => createLoopScheduler(clock))

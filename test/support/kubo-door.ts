@@ -11,12 +11,12 @@ import { createTokens, type Token } from '../../src/http/add/upload-auth.ts'
 import { createKuboRoute } from '../../src/http/kubo/rpc.ts'
 import { createRespond } from '../../src/http/wire/problem.ts'
 import { readContext } from '../../src/http/wire/request.ts'
+import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval } from '../../src/retrieval/session.ts'
 import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 import { createPinsTier } from '../../src/retrieval/tiers/verified-tier.ts'
-import { createLoopTurns } from '../../src/retrieval/turns/loop-turns.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { type Adding, type AddingOptions, startAdding } from './adding.ts'
 
@@ -48,7 +48,7 @@ export async function startKuboDoor(tokens?: readonly Token[], options: AddingOp
     stack: createTierStack([tier, createPinsTier('embedded', store, { keeps: true, log })], { clock, log }),
     pool: createPool({ members: [], hedge: 'auto', clock }),
     clock,
-    turns: createLoopTurns(clock),
+    turns: createLoopScheduler(clock),
     log,
     deadlineMs: 1000,
     blockDeadlineMs: 1000,

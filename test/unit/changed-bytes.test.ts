@@ -19,10 +19,10 @@ import { linksOf } from '../../src/ipld/block-links.ts'
 import { carHeader, carSection } from '../../src/ipld/car.ts'
 import { createAccount } from '../../src/observe/request-record.ts'
 import { Flight } from '../../src/retrieval/flight/flight.ts'
+import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
-import { createLoopTurns } from '../../src/retrieval/turns/loop-turns.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createKept } from '../../src/wiring/component-registry.ts'
 import { wireTiers } from '../../src/wiring/tiers.ts'
@@ -65,7 +65,7 @@ async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(U
   const stack = createTierStack([memory.create({ maxBytes: 2 ** 20 }, { ...context, data: '' })])
   const pool = createPool({ members: membersOf([upstream], clock), hedge: 'auto', clock, patienceMs: 0 })
   const retrieval = createRetrieval({
-    ...{ stack, pool, clock, turns: createLoopTurns(clock), log: silentLog },
+    ...{ stack, pool, clock, turns: createLoopScheduler(clock), log: silentLog },
     ...{ deadlineMs: 10_000, blockDeadlineMs: 10_000, keepLookingMs: 0, readAheadBytes: 0 },
     notFound: createNegativeCache({ initialTtlMs: 5000, maxTtlMs: 5000, clock }),
   })

@@ -14,6 +14,7 @@ import { type Block, blockKey } from '../../src/core/cid.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createAccount } from '../../src/observe/request-record.ts'
+import { createLoopScheduler, sliceMs } from '../../src/retrieval/loop-scheduler.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Visit } from '../../src/retrieval/session.ts'
@@ -21,7 +22,6 @@ import { type Retrieval, type Session, withGet } from '../../src/retrieval/sessi
 import { guarded } from '../../src/retrieval/tiers/guarded-tier.ts'
 import { createTierStack, type TierHit, type TierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 import { createPinsTier } from '../../src/retrieval/tiers/verified-tier.ts'
-import { createLoopTurns, sliceMs } from '../../src/retrieval/turns/loop-turns.ts'
 import { createPool, type Hedge } from '../../src/retrieval/upstreams/pool.ts'
 import { eventually } from '../../src/testing/tier.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
@@ -117,7 +117,7 @@ function make(upstreams: ScriptedUpstream[], options: MakeOptions = {}) {
     stack,
     pool,
     clock,
-    turns: createLoopTurns(clock),
+    turns: createLoopScheduler(clock),
     log: silentLog,
     deadlineMs: 5000,
     blockDeadlineMs: 15_000,

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createLoopTurns, type LoopTurns, sliceMs } from '../../src/retrieval/turns/loop-turns.ts'
+import { createLoopScheduler, type LoopScheduler, sliceMs } from '../../src/retrieval/loop-scheduler.ts'
 import { createUpstreamHealth } from '../../src/retrieval/upstreams/upstream-health.ts'
 import { type Asked, enter, type Wish } from '../support/asked.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
@@ -14,11 +14,11 @@ const over = new Failure('cancelled', 'it is over', { source: 'ours' })
 async function make({
   most = 4,
   clock = createFakeClock(),
-  turns = createLoopTurns(clock),
+  turns = createLoopScheduler(clock),
 }: {
   most?: number
   clock?: FakeClock
-  turns?: LoopTurns
+  turns?: LoopScheduler
 } = {}) {
   const health = createUpstreamHealth({ name: 'one', clock, turns, log: silentLog, connections: most, patienceMs })
   // Quick answers: what takes longer than 250 ms is late.
@@ -140,7 +140,7 @@ describe('request queue', () => {
 
   test('mass rejection → spread over event-loop iterations', async () => {
     const clock = createFakeClock()
-    const turns = createLoopTurns(clock)
+    const turns = createLoopScheduler(clock)
     const upstreams = await Promise.all([1, 2, 3, 4].map(() => make({ most: 1, clock, turns })))
     for (const { fill } of upstreams) await fill(1)
     let turn = 0

@@ -11,11 +11,11 @@ import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folder.ts'
 import { createAccount } from '../../src/observe/request-record.ts'
+import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval } from '../../src/retrieval/session.ts'
 import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
-import { createLoopTurns } from '../../src/retrieval/turns/loop-turns.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
@@ -105,7 +105,7 @@ function make(blocks: BlockMap, all: Readonly<Record<string, Ways>>) {
     clock,
   }
   const retrieval = createRetrieval({
-    turns: createLoopTurns(clock),
+    turns: createLoopScheduler(clock),
     stack: createTierStack([memory.create(memory.options.parse({ maxBytes: '64MiB' }), context)], { clock }),
     pool: createPool({
       members: membersOf(upstreams, clock),

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Failure, type FailureKind } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
-import { createLoopTurns } from '../../src/retrieval/turns/loop-turns.ts'
+import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
 import { createPool, type Member } from '../../src/retrieval/upstreams/pool.ts'
 import { createUpstreamHealth, type UpstreamHealthOptions } from '../../src/retrieval/upstreams/upstream-health.ts'
 import { enter as enterAt } from '../support/asked.ts'
@@ -24,7 +24,7 @@ function make(options: Partial<UpstreamHealthOptions> = {}) {
   const health = createUpstreamHealth({
     name: 'one',
     clock,
-    turns: createLoopTurns(clock),
+    turns: createLoopScheduler(clock),
     log,
     random: () => 0,
     ...options,

@@ -5,8 +5,8 @@ import type { Clock } from '../../core/clock.ts'
 import { Failure, type FailureKind, isFailure, isUnreachable } from '../../core/failure.ts'
 import type { OpenSpan, Trace, TracePoint } from '../../core/wire/trace.ts'
 import type { Attempt } from '../../observe/request-record.ts'
-import type { Rank } from '../line.ts'
 import type { Member, Plan } from './pool.ts'
+import type { Rank } from './ranked-line.ts'
 
 export type AskKind = 'block' | 'dag'
 

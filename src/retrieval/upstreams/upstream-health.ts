@@ -19,10 +19,10 @@ import { Failure, type FailureKind, isFailure, wordsOf } from '../../core/failur
 import type { Log } from '../../core/log.ts'
 import { createHistogram, type Histogram } from '../../observe/requests.ts'
 import { createLastFew, type LastFew } from '../last-few.ts'
-import { RankedLine } from '../line.ts'
-import type { LoopTurns } from '../turns/loop-turns.ts'
+import type { LoopScheduler } from '../loop-scheduler.ts'
 import type { AskKind, LetGo, Question } from './attempts.ts'
 import { ConcurrencyWindow, Estimate, guessedFirstMs, MinuteBudget, minuteMs } from './estimates.ts'
+import { RankedLine } from './ranked-line.ts'
 
 const hourMs = 60 * minuteMs
 /** For so long an event is remembered: an absence, proved bytes, a hash mismatch. */
@@ -84,7 +84,7 @@ export type UpstreamHealthOptions = {
   readonly name: string
   readonly clock: Clock
   /** Shared by everything that yields on this loop. */
-  readonly turns: LoopTurns
+  readonly turns: LoopScheduler
   readonly log: Log
   readonly connections?: number | undefined
   readonly perMinute?: number | undefined

@@ -3,18 +3,18 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import {
   beginsEachTurn,
-  createLoopTurns,
-  type LoopTurns,
+  createLoopScheduler,
+  type LoopScheduler,
   shortSliceMs,
   sliceMs,
-} from '../../src/retrieval/turns/loop-turns.ts'
+} from '../../src/retrieval/loop-scheduler.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 /** Turns of a loop that a test moves on by hand. */
 function madeTurns() {
   const clock = createFakeClock()
   const due: (() => void)[] = []
-  const turns = createLoopTurns(clock, (action) => due.push(action))
+  const turns = createLoopScheduler(clock, (action) => due.push(action))
   async function next(): Promise<void> {
     for (const action of due.splice(0)) {
       action()
@@ -73,7 +73,7 @@ test('first iteration after idle → full slice', async () => {
 })
 
 /** Notes the requests in the order in which they begin. */
-function noting(turns: LoopTurns) {
+function noting(turns: LoopScheduler) {
   const began: string[] = []
   const ask = (client: string, request: number) => {
     const turn = turns.begin(client)

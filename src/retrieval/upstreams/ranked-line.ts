@@ -1,56 +1,6 @@
-// A line in which clients take turns: each client's own are in the order in which they came, and one of each client goes after the
-// other. Before an upstream the line has ranks: begun files go first, so that a burst does not end with many beginnings and no whole
-// file; then first questions, then second ones, whose CID may be nowhere.
-
-export class ClientLine<Waiter> {
-  readonly #clients = new Map<string, Set<Waiter>>()
-  size = 0
-
-  /** The first of the client whose turn it is. */
-  get next(): Waiter | undefined {
-    const [waiting] = this.#clients.values()
-    return waiting?.values().next().value
-  }
-
-  add(waiter: Waiter, client: string): void {
-    const waiting = this.#clients.get(client)
-    if (waiting) waiting.add(waiter)
-    else this.#clients.set(client, new Set([waiter]))
-    this.size++
-  }
-
-  /** False: it does not stand here any more. */
-  delete(waiter: Waiter, client: string): boolean {
-    const waiting = this.#clients.get(client)
-    if (!waiting?.delete(waiter)) return false
-    this.size--
-    if (waiting.size === 0) this.#clients.delete(client)
-    return true
-  }
-
-  /** The others go before this client's next. */
-  turn(client: string): void {
-    const waiting = this.#clients.get(client)
-    if (!waiting || this.#clients.size === 1) return
-    this.#clients.delete(client)
-    this.#clients.set(client, waiting)
-  }
-
-  /** Takes the next one out; the other clients go before the next of its client. */
-  take(): Waiter | undefined {
-    const [first] = this.#clients
-    if (!first) return undefined
-    const [client, waiting] = first
-    const [waiter] = waiting
-    this.turn(client)
-    this.delete(waiter as Waiter, client)
-    return waiter
-  }
-
-  *[Symbol.iterator](): Generator<Waiter> {
-    for (const waiting of this.#clients.values()) yield* waiting
-  }
-}
+// The line before an upstream. It has ranks, and in each of them clients take turns: begun files go first, so that a burst does
+// not end with many beginnings and no whole file; then first questions, then second ones, whose CID may be nowhere.
+import { ClientLine } from '../loop-scheduler.ts'
 
 /** `begun`: its client has a part of it. `again`: another upstream has it, and answers others meanwhile. */
 export type Rank = 'begun' | 'first' | 'again' | 'search'

@@ -1,9 +1,9 @@
-// Shares the event loop. Requests that begin are counted: so many in each turn of the loop. Behind them walks whose blocks are all in
-// memory, and what comes due by the thousand in one turn, have one short slice of it together, in one line, the first first.
-import type { Clock } from '../../core/clock.ts'
-import { ClientLine } from '../line.ts'
+// The scheduler of the event loop. So many requests are admitted in each iteration. Behind them, traversals whose blocks are
+// all in memory, and work that comes due by the thousand in one iteration, share one short slice in one queue, first come,
+// first served.
+import type { Clock } from '../core/clock.ts'
 
-export interface LoopTurns {
+export interface LoopScheduler {
   /**
    * Undefined: the request may begin now. Otherwise resolves when it may; clients take turns. Each request works in several later
    * turns: the more of them are under way, the longer each turn is.
@@ -26,7 +26,7 @@ export const shortSliceMs = 2
 const mostReleased = 64
 
 /** `later` runs an action in the next turn of the loop, behind what the sockets brought. */
-export function createLoopTurns(clock: Clock, later: (action: () => void) => void = setImmediate): LoopTurns {
+export function createLoopScheduler(clock: Clock, later: (action: () => void) => void = setImmediate): LoopScheduler {
   const waiting: (() => void)[] = []
   const toBegin = new ClientLine<() => void>()
   let isOpen = false
@@ -87,5 +87,56 @@ export function createLoopTurns(clock: Clock, later: (action: () => void) => voi
       open()
       return isOver() ? inLine() : undefined
     },
+  }
+}
+
+/** A queue in which clients take turns: one of each client goes after the other, each client's own in order. */
+export class ClientLine<Waiter> {
+  readonly #clients = new Map<string, Set<Waiter>>()
+  size = 0
+
+  /** The first of the next client. */
+  get next(): Waiter | undefined {
+    const [waiting] = this.#clients.values()
+    return waiting?.values().next().value
+  }
+
+  add(waiter: Waiter, client: string): void {
+    const waiting = this.#clients.get(client)
+    if (waiting) waiting.add(waiter)
+    else this.#clients.set(client, new Set([waiter]))
+    this.size++
+  }
+
+  /** False: it does not stand here any more. */
+  delete(waiter: Waiter, client: string): boolean {
+    const waiting = this.#clients.get(client)
+    if (!waiting?.delete(waiter)) return false
+    this.size--
+    if (waiting.size === 0) this.#clients.delete(client)
+    return true
+  }
+
+  /** The others go before this client's next. */
+  turn(client: string): void {
+    const waiting = this.#clients.get(client)
+    if (!waiting || this.#clients.size === 1) return
+    this.#clients.delete(client)
+    this.#clients.set(client, waiting)
+  }
+
+  /** Takes the next one out; the other clients go before the next of its client. */
+  take(): Waiter | undefined {
+    const [first] = this.#clients
+    if (!first) return undefined
+    const [client, waiting] = first
+    const [waiter] = waiting
+    this.turn(client)
+    this.delete(waiter as Waiter, client)
+    return waiter
+  }
+
+  *[Symbol.iterator](): Generator<Waiter> {
+    for (const waiting of this.#clients.values()) yield* waiting
   }
 }
