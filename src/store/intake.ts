@@ -109,7 +109,7 @@ type IntakePlaces = {
   readonly stored: (cid: CID) => Promise<Uint8Array | undefined>
 }
 
-/** What the store has to know of an intake. */
+/** An intake as the store sees it. */
 export interface OwnIntake extends Intake {
   pack(uploads: readonly Accepted[]): Promise<AcceptedIntake>
   accepted(): void

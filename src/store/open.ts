@@ -51,7 +51,7 @@ const closedMs = 2000
 const tryMs = 50
 const mostTries = 200
 
-/** What both kinds of a store have. `opened`: the database is there, and no file is swept any more. */
+/** The part that both kinds of a store have. `opened`: the database is there, and no file is swept any more. */
 function createReading(
   folder: string,
   { clock, log }: StoreOptions,

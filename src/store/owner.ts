@@ -154,7 +154,7 @@ async function readRecord(folder: string): Promise<OwnerRecord | undefined> {
 // SQLite file, the only such lock in Node. It also holds between containers, where every process may have pid 1.
 
 interface Lock {
-  /** Whether the locked file is still in its place. */
+  /** True while the locked file is in its place. */
   isInPlace(): Promise<boolean>
   release(): void
 }

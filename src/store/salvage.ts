@@ -194,7 +194,7 @@ function readCar(
       at += before + length
     }
   } catch {
-    // What was read so far counts.
+    // Sections that were read so far count.
   }
   return { roots, sections }
 }

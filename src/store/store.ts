@@ -201,7 +201,5 @@ export type Value = null | number | bigint | string | Uint8Array
 export type Row = Readonly<Record<string, Value>>
 export type Statement = { readonly sql: string; readonly args: readonly Value[] }
 
-// What a failed attempt at a holder means for the next one. Nothing of Node is imported here, so that the scripts of the
-// dashboard can be checked against it.
-
+/** Decides when the next attempt at a holder follows a failed one. */
 export type FailureClass = Facts['class']

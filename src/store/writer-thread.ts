@@ -357,7 +357,7 @@ not_before = excluded.not_before, class = excluded.class, why = excluded.why`
 const needed = `select 1 from holder where upload = ? and (state = 'pending' or (kind = 'here' and state = 'pinned'))
 limit 1`
 
-/** How many blocks went. */
+/** Returns the number of blocks that went. */
 function releaseUnneeded(db: Connection, upload: number, changes: Changes): number {
   return db.get(needed, upload) ? 0 : release(db, upload, changes)
 }

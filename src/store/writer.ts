@@ -124,7 +124,7 @@ export function createWriter(data: WriterData): Writer {
   }
 }
 
-// What a commit may consist of. Each operation runs in the writer's thread, in a savepoint of the shared transaction.
+// Operations of a commit: each runs in the writer's thread, in a savepoint of the shared transaction.
 
 /** Blocks of one intake, packed: a message of many small objects would hold up the event loop. */
 export type PackedBlocks = {
@@ -150,7 +150,7 @@ export type AcceptedRow = {
   readonly list: Uint32Array
 }
 
-/** What changes more blocks takes several commits, so that nobody waits for all of them. */
+/** A change of more blocks takes several commits, so that nobody waits for all of them. */
 export const blocksAtOnce = 4096
 
 export type Operation =

@@ -21,7 +21,7 @@ export interface UploadSlot {
   readonly rate: Pick<UploadRate, 'received' | 'turn'>
   /** Aborts with a Failure when others need the slot more. */
   readonly signal: AbortSignal
-  /** Of its token, where that has a quota. */
+  /** The quota of its token; undefined: none. */
   readonly quota?: QuotaUse | undefined
   leave(): void
 }
@@ -280,7 +280,7 @@ const tooSlow = (waiting: number, rate: number): Failure =>
 
 interface UploadRate {
   received(bytes: number): void
-  /** Whether the client can send: not while the gateway has no room for more, and not once the whole upload is here. */
+  /** True while the client can send: not while the gateway has no room for more, and not once the whole upload is here. */
   turn(isSenders: boolean): void
   readonly isSenders: boolean
   /** Milliseconds in which the client could send. */

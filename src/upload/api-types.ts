@@ -42,7 +42,7 @@ export type Page = { readonly pins: readonly Pin[]; readonly next: string | unde
 export type Verified = {
   readonly provider: string
   readonly state: 'pinned' | 'damaged' | 'missing' | 'queued' | 'failed' | 'not-asked' | 'unknown'
-  /** Of a provider of this machine: what was read and hashed. */
+  /** Blocks that were read and hashed, of a provider of this machine. */
   readonly blocks?: number
   readonly bytes?: number
   /** Blocks that are missing or not what they should be, the first of them. */
@@ -73,8 +73,8 @@ export type TakenDown = {
   readonly pins: Removal | null
   /** Deleted from the tiers. */
   readonly blocks: number
-  /** What is below it and stays, because another pin on this machine needs it. */
+  /** Blocks below it that stay, because another pin on this machine needs them. */
   readonly kept: number
-  /** What could not be looked for or purged, and why. */
+  /** Reasons why blocks could not be found or purged. */
   readonly failures: readonly string[]
 }

@@ -1,5 +1,5 @@
 // The write-behind queue: brings accepted uploads to the providers and shared tiers that lack them, for as long as it takes.
-// What is due is in the ledger, by holder; nothing of it is only in memory, so a crash loses none of it.
+// The ledger has what is due, by holder; nothing of it is only in memory, so a crash loses none of it.
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Provider, Upload } from '../../backends/pinning/contract.ts'
 import type { Clock } from '../core/clock.ts'
@@ -151,7 +151,7 @@ export function createBehind(options: BehindOptions): Behind {
     })
   }
 
-  /** What waits for a tier that is configured no more waits for nothing. */
+  /** Drops deliveries to tiers that are no longer configured. */
   async function forgetGone(): Promise<void> {
     const now = [...retrieval.sharedTiers].sort().join()
     if (now === tiers) return

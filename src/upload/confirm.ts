@@ -303,10 +303,10 @@ type QuorumOptions = {
 interface Quorum {
   /** Providers that are asked: all but the own one. */
   readonly asked: readonly Provider[]
-  /** Whether a provider has the bytes, so that one that fetches by CID can get them. */
+  /** True if a provider has the bytes, so that one that fetches by CID can get them. */
   hasBytes(held: ReadonlySet<string>): boolean
   isEnough(held: ReadonlySet<string>): boolean
-  /** Whether `more` further holders would be enough. */
+  /** True if `more` further holders would be enough. */
   canBeEnough(held: ReadonlySet<string>, more: number): boolean
   /** True if every missing provider may still succeed and every local provider holds it. */
   canQueue(attempts: readonly ProviderAttempt[]): boolean

@@ -48,7 +48,7 @@ export const isKuboAddress = ({ pathname }: URL): boolean => /\/api\/v0(\/add)?\
 export function createForwarding(options: {
   readonly target: Target
   readonly profile: Profile
-  /** How long the service may read nothing, and how long its answer may take. */
+  /** Limits the time in which the service reads nothing, and that of its answer. */
   readonly answerMs: number
   readonly userAgent: string
   readonly clock: Clock
@@ -279,7 +279,7 @@ type PartInFolder = { readonly path: string; readonly isFolder: boolean }
 export function createOnward(options: {
   /** A Kubo reads a file name as a part of a URL. */
   readonly isKubo: boolean
-  /** How long the service may read nothing before the upload fails. */
+  /** Time without a read by the service after which the upload fails. */
   readonly stuckMs: number
   readonly clock: Clock
   readonly late: () => Failure

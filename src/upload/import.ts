@@ -327,7 +327,7 @@ async function putNode(
 export const mostEntries = 16_384
 const mostDepth = 64
 const mostPathBytes = 4096
-/** What file systems take: a directory that was uploaded can be saved again. */
+/** Limits of file systems: a directory that was uploaded can be saved again. */
 const mostNameBytes = 255
 
 export type Folder = { readonly path: string; readonly entries: Map<string, Folder | FileInTree> }
@@ -342,7 +342,7 @@ interface Tree {
   folder(path: string): void
 }
 
-/** What stands alone in a tree; undefined where there is more. */
+/** The only entry of a tree; undefined if there are several. */
 export function onlyEntry({ entries }: Folder): Folder | FileInTree | undefined {
   const [first, ...more] = entries.values()
   return more.length === 0 ? first : undefined

@@ -46,7 +46,7 @@ export interface Pins {
   bring(cid: CID): Promise<Brought | 'unknown' | 'not-here'>
   /** The last count; undefined before the first one is over. Begins the next one when it is time for that. */
   count(): PinCount | undefined
-  /** What some provider or shared tier is still to get. */
+  /** Counts uploads that some provider or shared tier is still to get. */
   waiting(): Promise<Waiting>
   /** The same, the oldest first. */
   waitingPage(limit: number): Promise<readonly WaitingUpload[]>
@@ -196,7 +196,7 @@ function createCount({ store, own, clock, closing, track }: PinsOptions): Pins['
   }
 
   return () => {
-    // What cannot be read is not counted, and tried again.
+    // A count that fails is tried again.
     if (!isCounting && !closing.aborted && clock.monotonic() >= dueAt) track(countOnce()).catch(() => {})
     return last
   }

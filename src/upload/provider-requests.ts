@@ -21,7 +21,7 @@ type AsksOptions = {
 }
 
 export interface Asks {
-  /** One attempt. Rejects only when `signal` aborts. */
+  /** Makes one attempt. Rejects only when `signal` aborts. */
   ask(provider: Provider, upload: Upload, signal: AbortSignal): Promise<ProviderAttempt>
 }
 

@@ -1,4 +1,4 @@
-// What the clients with one token may upload in a day (UTC). What an upload brings is taken from the day's rest as it arrives, is
+// Quotas: the uploads of each token in a day (UTC). The bytes of an upload are taken from the day's rest as it arrives, is
 // used up when the upload is accepted, and given back where it fails.
 
 import type { IncomingMessage } from 'node:http'
@@ -15,7 +15,7 @@ export type Quota = { readonly uploads?: number | undefined; readonly bytes?: nu
 
 export type NamedQuota = { readonly token: string; readonly quota: Quota }
 
-/** One upload of a token that has a quota. */
+/** An upload of a token that has a quota. */
 export interface QuotaUse {
   /** Throws a Failure where the day has no room for these bytes. */
   add(bytes: number): void
@@ -28,7 +28,7 @@ export interface QuotaUse {
 }
 
 export interface Quotas {
-  /** What earlier processes counted is known; no upload may come before. Does not reject. */
+  /** Resolves when the counts of earlier processes are known; no upload may come before. Does not reject. */
   readonly ready: Promise<void>
   /** `least`: bytes that it will bring at any rate. Throws a Failure where the day has no room for it. */
   begin(one: NamedQuota, least?: number): QuotaUse
@@ -126,20 +126,20 @@ function full({ token, quota }: NamedQuota, { over, taken, endsAt, now }: Full):
 const restOf = (what: 'uploads' | 'bytes', quota: Quota, left: (what: 'uploads' | 'bytes') => number) =>
   quota[what] === undefined ? {} : { [what]: { most: quota[what], left: left(what) } }
 
-// What each token uploaded today (UTC): in memory, and in the store by the commit of each upload.
+// The book has what each token uploaded today (UTC): in memory, and in the store by the commit of each upload.
 
 export type Used = { uploads: number; bytes: number }
 
 interface QuotaBook {
-  /** What earlier processes counted is known. Rejects where it cannot be read: today is counted from nothing. */
+  /** Resolves when the counts of earlier processes are known. Rejects where it cannot be read: today is counted from nothing. */
   ready(): Promise<void>
-  /** What was used on this day: it counts anew with each later day. */
+  /** Use of this day: it counts anew with each later day. */
   used(token: string, day: number): Readonly<Used>
   /** The store has it already. */
   add(token: string, day: number, more: Used): void
   /** When it counts anew. Where the clock was set back over midnight, the day that is counted is tomorrow. */
   endsAt(day: number): number
-  /** What uploads that are under way have taken, of any day. */
+  /** Use by uploads that are under way, of any day. */
   readonly underWay: Map<string, Used>
 }
 
@@ -263,7 +263,7 @@ export function shareBook(book: QuotaBook, telling: Telling): QuotaBook {
 /** A client, as far as limits go, with the quota of the token that it sent. */
 export type Uploader = string | { readonly client: string; readonly quota: NamedQuota }
 
-/** What only computes a CID uses no quota up, and none refuses it. */
+/** An upload that only computes a CID uses no quota, and none refuses it. */
 export const withoutQuota = (who: Uploader): Uploader => (typeof who === 'string' ? who : who.client)
 
 type Receiving = {

@@ -335,7 +335,7 @@ function createPartWatch(boundary: string, options: PartWatchOptions): (chunk: U
   let rest: Buffer = Buffer.from('\r\n')
   let where: Where = 'preamble'
 
-  /** What is left of the chunks before and this one. In the middle of a file it is this one alone: nothing is copied. */
+  /** Joins the rest of the chunks before with this one. In the middle of a file it is this one alone: nothing is copied. */
   function joined(chunk: Uint8Array): Buffer {
     const own = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
     if (where !== 'headers' && own.byteLength >= delimiter.byteLength) {

@@ -105,7 +105,7 @@ export function storedUpload(
 
 const nothing = new Uint8Array()
 const mostEmptyPieces = 1024
-/** What a link that waits takes besides the bytes of its block. */
+/** Memory that a waiting link takes besides the bytes of its block. */
 const bytesALink = 256
 
 /** The size of the file that this block is the root of; undefined if it is no file. */
@@ -120,7 +120,7 @@ export function fileBytesOf({ cid, bytes }: Block): number | undefined {
 }
 
 /**
- * Whether this block is the root of a file, or of a part of one, that declares more bytes than `most` or than a number can
+ * True if this block is the root of a file, or of a part of one, that declares more bytes than `most` or than a number can
  * count: a few blocks that are repeated can stand for any number of bytes.
  */
 export function declaresMore({ cid, bytes }: Block, most: number): boolean {

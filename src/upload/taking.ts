@@ -15,7 +15,7 @@ import { createTree, type FreeBuffers, importFile, mostEntries, onlyEntry, putTr
 import { type KeptParts, type PartName, type ReceiveOptions, receive } from './receive.ts'
 import { declaresMore, fileBytesOf, storedUpload } from './stored-upload.ts'
 
-/** What a client is told of one file, directory or root. */
+/** The answer to a client about one file, directory or root. */
 export type Added = {
   readonly cid: CID
   /** Bytes of all its blocks; a block that occurs twice counts twice. */
@@ -218,15 +218,15 @@ export function createTaking(options: TakingOptions): Taking {
   return { file, directory, dag, car, carBudget: () => carBudget(limits.maxBytes) }
 }
 
-// What a request brings: files one by one, all of them as one directory, CARs, or blocks with all below them.
+// Reads a request: files one by one, all of them as one directory, CARs, or blocks with all below them.
 
-/** What the parts of a request are: a file each, the files of one directory, or a CAR each. */
+/** The meaning of the parts of a request: a file each, the files of one directory, or a CAR each. */
 export type UploadKind = 'files' | 'directory' | 'cars'
 
 export type IncomingOptions = FileOptions & {
   readonly kind?: UploadKind
   readonly parts?: KeptParts
-  /** How a directory is made; by default as `POST /add?wrap=true` has it. */
+  /** Rules by which a directory is made; by default as `POST /add?wrap=true` has it. */
   readonly directory?: DirectoryRules
   /** Sees the name of a part before its first byte is read; throws a Failure to refuse it. */
   readonly look?: (part: PartName) => void
@@ -242,9 +242,9 @@ type DirectoryRules = {
 }
 
 type Incoming = {
-  /** What the client is told, in order. */
+  /** Answers to the client, in order. */
   readonly added: readonly Added[]
-  /** What providers are given. */
+  /** Uploads for the providers. */
   readonly received: readonly Received[]
 }
 
@@ -333,7 +333,7 @@ async function receiveDirectory(
 /** As clients of Kubo say it. */
 export const isFolder = ({ type }: Pick<PartName, 'type'>): boolean => /^application\/x-directory\b/i.test(type)
 
-/** What the block is called, and all that is below it, with itself. Throws a Failure for bytes that are no such block. */
+/** Names a block, and lists all that is below it, with itself. Throws a Failure for bytes that are no such block. */
 type BlockRules = {
   readonly cidOf: (bytes: Uint8Array) => Promise<CID>
   readonly dagOf: (root: Block) => AsyncIterable<Block>

@@ -23,7 +23,7 @@ export type ThroughOptions = {
   readonly limits: ReceiveLimits
   readonly concurrency: number
   readonly perClient?: number | 'auto'
-  /** How long the service may read nothing while bytes wait for it, and how long its answer may take. */
+  /** Limits the time in which the service reads nothing while bytes wait for it, and how long its answer may take. */
   readonly answerMs: number
   readonly userAgent: string
   readonly retrieval: Pick<Retrieval, 'store' | 'forget'>
@@ -161,7 +161,7 @@ function receiving(options: ThroughOptions): ReceiveWith {
   }
 }
 
-/** What its operator may look at. */
+/** State for its operator. */
 const doubt: Readonly<Record<ForwardedKind, string>> = {
   files: '',
   directory: '; does it have the same profile, and take folders (wrap=true)?',

@@ -76,7 +76,7 @@ export interface Uploads {
   add(bytes: AsyncIterable<Uint8Array>, options?: AddOptions): Promise<Added>
   /** The same for a DAG that exists already: every proved block of it, in any order. */
   keep(root: CID, blocks: AsyncIterable<Block>, slot?: UploadSlot, name?: string): Promise<void>
-  /** What was accepted: listed, deleted, verified, brought to other providers, given up on. */
+  /** Accepted uploads: listed, deleted, verified, brought to other providers, given up on. */
   readonly pins: Pins
   readonly admission: Pick<UploadAdmission, 'uploads' | 'waiting' | 'bytes'>
   /** Rejects with a Failure when this disk can take no uploads now. */
@@ -124,7 +124,7 @@ export function createUploads(options: UploadsOptions): Uploads {
   const taking = createTaking({ store, admission, admit, limits, profile, closing })
   store.ready.then(wake, () => {})
 
-  /** What is not accepted when this is over is gone. */
+  /** Drops what was not accepted when the work is over. */
   async function withIntake<T>(work: (intake: Intake) => Promise<T>): Promise<T> {
     closing.throwIfAborted()
     const intake = store.begin()
