@@ -123,7 +123,7 @@ describe('alerts', () => {
         [`cidgate_upstream_state{${instance},upstream="two",state="ready"}`, '1x120'],
       ],
     ],
-    CidgateUpstreamLies: [
+    CidgateUpstreamHashMismatch: [
       [[`cidgate_upstream_outcomes_total{${instance},upstream="one",outcome="hash_mismatch"}`, '0x115 1x5']],
       [[`cidgate_upstream_outcomes_total{${instance},upstream="one",outcome="failed"}`, '0+9x120']],
     ],
