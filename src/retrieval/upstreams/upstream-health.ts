@@ -846,9 +846,11 @@ export class UpstreamHealth {
     else unhealthy.until = Math.min(unhealthy.until, now)
     incompatible.until = usable ? now : Number.POSITIVE_INFINITY
     if (usable !== wasCompatible) {
-      const { findings } = report
-      const event = usable ? 'upstream.compatible' : 'upstream.incompatible'
-      this.#options.log(usable ? 'info' : 'warn', event, { upstream: this.#name, findings })
+      const [upstream, findings] = [this.#name, report.findings]
+      this.#options.log(usable ? 'info' : 'warn', usable ? 'upstream.compatible' : 'upstream.incompatible', {
+        upstream,
+        findings,
+      })
     }
     this.#changed(before, now)
     if (!report.usable) return
