@@ -12,7 +12,7 @@ import { after, afterEach, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { multipart, post } from '../support/adding.ts'
 import { type DnsServer, startDnsServer } from '../support/dns-server.ts'
-import { type Fixtures, fixtures, noise } from '../support/fixtures.ts'
+import { addFile, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { tempFolder } from '../support/gateway.ts'
 import { createKey } from '../support/ipns.ts'
 import { keptIn } from '../support/kept.ts'
@@ -176,6 +176,19 @@ describe('reload: denylists', () => {
     await writeFile(list, '')
     assert.equal(await reload(), true)
     assert.equal((await get(hello())).status, 200)
+  })
+
+  test('takedown after a reload → requests of the gateway before are denied', async () => {
+    const { get, reload, serving } = await start()
+    const { cid } = await addFile(new Map(), all.names['policy.json'])
+    upstream.delayMs = 1000
+    const old = get(`/ipfs/${all.directory}/policy.json`)
+    while (upstream.asked.length === 0) await sleep(5)
+    assert.equal(await reload(withUpstream({ denylists: [await denylist('')] })), true)
+    const taken = await fetch(`http://${serving.admin}/deny/${cid}`, { method: 'POST' })
+    assert.equal(taken.status, 200, await taken.text())
+    assert.equal((await old).status, 410)
+    assert.equal((await get(`/ipfs/${cid}`)).status, 410)
   })
 })
 
