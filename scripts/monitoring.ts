@@ -23,7 +23,7 @@ const opening = `# Monitoring: dashboard, metrics, log and traces
 Open the admin address in a browser: \`http://127.0.0.1:8081/\`. It shows requests, upstreams, tiers, uploads, pins and recent failures as they are now, uploads files, and explains any path
 (*Why*). On an upload or pin it verifies, syncs, deletes and takes down.
 
-![The dashboard: requests and their latency, and four upstreams of which one sent wrong bytes](images/dashboard-1280-light.png)
+![The dashboard: two faults with their next steps, four figures, requests, and failures by cause](images/dashboard-1280-light.png)
 
 From another machine it asks for a token; use a tunnel or TLS in front:
 
