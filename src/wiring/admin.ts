@@ -26,6 +26,7 @@ import type { RecentFailures } from '../observe/recent-failures.ts'
 import type { RequestCounts } from '../observe/requests.ts'
 import { findPlaces } from '../retrieval/block-locations.ts'
 import { belowIn, purge } from '../retrieval/tiers/purge.ts'
+import type { TierStack } from '../retrieval/tiers/tier-stack.ts'
 import type { StoreReader } from '../store/store.ts'
 import { isOwner } from '../team/team.ts'
 import type { Target } from '../upload/forward.ts'
@@ -193,7 +194,16 @@ function takedownOf(
   { pins }: WriteSide,
 ): Takedown {
   const stacks = everyStack(lease)
-  const others = () => [...stacks].filter((one) => one !== stack)
+  /** In the stacks of gateways before a reload. One that closed meanwhile is out of use, and its failures too. */
+  const inOthers = <Outcome extends { readonly failures: readonly string[] }>(
+    work: (one: TierStack) => Promise<Outcome>,
+  ) =>
+    [...stacks]
+      .filter((one) => one !== stack)
+      .map(async (one) => {
+        const outcome = await work(one)
+        return stacks.has(one) ? outcome : { ...outcome, failures: [] }
+      })
   return createTakedown({
     async deny(cid, hints) {
       if (!isOwner(team)) return denials.takeDown(cid, hints)
@@ -206,16 +216,13 @@ function takedownOf(
       await written
     },
     async below(cid, signal) {
-      const all = await Promise.all([stack, ...others()].map((one) => belowIn(one, cid, signal)))
+      const all = await Promise.all([belowIn(stack, cid, signal), ...inOthers((one) => belowIn(one, cid, signal))])
       const cids = new Map(all.flatMap((one) => one.cids.map((found) => [found.toString(), found] as const)))
       return { cids: [...cids.values()], failures: [...new Set(all.flatMap(({ failures }) => failures))] }
     },
     async purge(cids, how) {
       hot.clear()
-      const [own, ...rest] = await Promise.all([
-        purge(stack, cids, how),
-        ...others().map((one) => purge(one, cids, how)),
-      ])
+      const [own, ...rest] = await Promise.all([purge(stack, cids, how), ...inOthers((one) => purge(one, cids, how))])
       if (isOwner(team)) await team.askAll('purge', { cids: cids.map(String), isAll: how.isAll ?? false })
       const failures = [own, ...rest].flatMap((one) => one.failures)
       return { ...own, failures: [...new Set(failures)] }
