@@ -8,7 +8,7 @@ export type Hash = { readonly low: number; readonly high: number }
 
 /** The number of a segment, and of a record in it. */
 export type RecordId = number
-export const ordinalBits = 20
+const ordinalBits = 20
 export const maxRecords = 1 << ordinalBits
 export const maxSegments = (1 << (32 - ordinalBits)) - 1
 export const idOf = (slot: number, ordinal: number): RecordId => slot * maxRecords + ordinal

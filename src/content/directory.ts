@@ -15,7 +15,7 @@ export type ListingLimits = {
   readonly mostLooks: number
 }
 
-export const listingLimits: ListingLimits = { mostEntries: 1_000_000, mostLooks: 256 }
+const listingLimits: ListingLimits = { mostEntries: 1_000_000, mostLooks: 256 }
 
 // Reads several entries from the tiers concurrently: one after another, a slow tier would delay the
 // listing by each.

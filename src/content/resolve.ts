@@ -284,7 +284,7 @@ const mostAbove = 64
  * Checks the path to this entity, and `rest` below it, against the denylists, starting from each
  * entity on the path.
  */
-export function visitWay(session: Session, way: Way, rest: readonly string[], most = Number.POSITIVE_INFINITY): void {
+function visitWay(session: Session, way: Way, rest: readonly string[], most = Number.POSITIVE_INFINITY): void {
   let below = rest
   let count = 0
   for (let at: Way | undefined = way; at && count <= most; at = at.above) {

@@ -78,7 +78,7 @@ const letters = Buffer.from('abcdefghijklmnopqrstuvwxyz234567')
 const multibasePrefix = 'b'.charCodeAt(0)
 
 /** Multibase base32, five times as fast as multiformats' own encoder. */
-export function inBase32(bytes: Uint8Array): string {
+function inBase32(bytes: Uint8Array): string {
   const text = Buffer.allocUnsafe(1 + Math.ceil((bytes.byteLength * 8) / 5))
   text[0] = multibasePrefix
   let at = 1
@@ -236,7 +236,7 @@ export type Block = { readonly cid: CID; readonly bytes: Uint8Array }
 export const maxBlockBytes = 2 * 1024 * 1024
 
 /** The largest content an identity CID may carry in itself (IPIP-512). */
-export const maxIdentityBytes = 128
+const maxIdentityBytes = 128
 
 type HashFunction = {
   readonly name: string

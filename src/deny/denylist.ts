@@ -284,7 +284,7 @@ export type KeyedRule = {
   readonly rule: Rule
 }
 
-export const doubleHash: ReadonlyMap<number, (text: string) => Uint8Array> = new Map<
+const doubleHash: ReadonlyMap<number, (text: string) => Uint8Array> = new Map<
   number,
   (text: string) => Uint8Array
 >([
@@ -296,7 +296,7 @@ export const doubleHash: ReadonlyMap<number, (text: string) => Uint8Array> = new
 
 export const keyOf = (multihash: Uint8Array): string => base58btc.baseEncode(multihash)
 /** In hex, because base58 takes ten times as long for hundreds of thousands of rules. */
-export const hashedKey = (code: number, digest: Uint8Array): string => `${code} ${Buffer.from(digest).toString('hex')}`
+const hashedKey = (code: number, digest: Uint8Array): string => `${code} ${Buffer.from(digest).toString('hex')}`
 
 // Empty files and folders in every encoding: a list that denies them by mistake would break half of
 // all content.
@@ -316,7 +316,7 @@ const neverDenied: ReadonlySet<string> = new Set(
  * Parses a line to its rules (an ambiguous double hash gives two); throws an explanation if it is
  * invalid.
  */
-export function parseRule(line: string, order: number, listHints: Readonly<Record<string, string>>): KeyedRule[] {
+function parseRule(line: string, order: number, listHints: Readonly<Record<string, string>>): KeyedRule[] {
   const [first = '', ...hintWords] = line.trim().split(/\s+/)
   const allow = /^[!+-]/.test(first)
   const text = allow ? first.slice(1) : first
@@ -383,7 +383,7 @@ export interface Spelling {
 const mostNames = 256
 const mostKeptChars = 256
 
-export function createSpelling(): Spelling {
+function createSpelling(): Spelling {
   const cids = new WeakMap<CID, SpelledCid>()
   const names = new LRUCache<string, SpelledName>({ max: mostNames })
 

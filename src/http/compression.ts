@@ -251,7 +251,7 @@ const minCompressedBytes = 1024
  * A larger file is sent uncompressed, so that a client whose connection broke can resume with a
  * range.
  */
-export const maxCompressedBytes = 8 * 1024 * 1024
+const maxCompressedBytes = 8 * 1024 * 1024
 
 /** Undefined means not yet known. */
 export type AboutBody = { readonly type?: string | undefined; readonly size?: number | undefined }
@@ -274,7 +274,7 @@ export type CodedPieces = AsyncIterable<Uint8Array> & {
  * Calls `onOver` once: after the last byte, or when the source failed or the reader left and
  * nothing more is read.
  */
-export function codedPieces(pieces: AsyncIterable<Uint8Array>, coder: Transform, onOver: () => void): CodedPieces {
+function codedPieces(pieces: AsyncIterable<Uint8Array>, coder: Transform, onOver: () => void): CodedPieces {
   let begun = false
 
   async function* read(): AsyncGenerator<Uint8Array> {

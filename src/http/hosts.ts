@@ -264,7 +264,7 @@ export function sharedPlace(target: RequestTarget, base: string, key: string | u
   return namespace && { namespace, path: target.path, base, own: false, trustless: false, cacheKey }
 }
 
-export function namespaceOf(path: string): ContentPlace['namespace'] | undefined {
+function namespaceOf(path: string): ContentPlace['namespace'] | undefined {
   if (path.startsWith('/ipfs/')) return 'ipfs'
   return path.startsWith('/ipns/') ? 'ipns' : undefined
 }

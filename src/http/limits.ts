@@ -216,7 +216,7 @@ export type ClientBudgetOptions = {
 const mostClients = 100_000
 const none: ClientBudgets = { limits: () => false, of: () => undefined }
 
-export function createClientBudgets({ perClient, budgets, together, clock }: ClientBudgetOptions): ClientBudgets {
+function createClientBudgets({ perClient, budgets, together, clock }: ClientBudgetOptions): ClientBudgets {
   if (perClient === 'none') return none
   const made = new LRUCache<string, Budget>(upTo(mostClients))
   const limits = limitsOf(perClient)
@@ -290,7 +290,7 @@ const lateLooks = 3
 const shrink = 0.7
 const grow = 1.03
 
-export function createLearnedRoom({ most, inFlight, lateMs, clock }: LearnedRoomOptions): LearnedRoom {
+function createLearnedRoom({ most, inFlight, lateMs, clock }: LearnedRoomOptions): LearnedRoom {
   const least = Math.min(most, leastRoom)
   let room = most
   let isWatched = false

@@ -182,7 +182,7 @@ function problem(
 const mostDecoded = 5
 
 /** Undefined if the path may be forwarded. */
-export function wrongPath(path: string): string | undefined {
+function wrongPath(path: string): string | undefined {
   if (!isDecodable(path)) return 'the path is not well-formed percent-encoding'
   const isDots = (segment: string) => /^ *\.{1,2} *(;|$)/.test(segment)
   const { length: slashes } = path.split('/')
@@ -236,7 +236,7 @@ function namedBy(headers: IncomingHttpHeaders): ReadonlySet<string> {
 }
 
 /** Derives the request headers for the service from the client's. */
-export function headersToService(
+function headersToService(
   request: IncomingMessage,
   {
     as,
@@ -284,7 +284,7 @@ export type Mapping = {
 }
 
 /** The response headers for the client. Node frames the body itself. */
-export function headersToClient(
+function headersToClient(
   headers: IncomingHttpHeaders,
   mapping: Mapping,
   { sendAuthorization }: { readonly sendAuthorization: boolean },

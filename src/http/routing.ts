@@ -222,7 +222,7 @@ export type Read = {
   readonly headers: Readonly<Record<string, string>>
 }
 
-export function readRoute({
+function readRoute({
   at,
   read,
   refusal,

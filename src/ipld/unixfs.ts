@@ -111,7 +111,7 @@ export function declaredSize(cid: CID, node: Node): number {
 }
 
 /** The declared size without validation; it may be more than a number can hold. */
-export function sizeIn({ unixfs, sizes }: Node): number {
+function sizeIn({ unixfs, sizes }: Node): number {
   const size = Number(unixfs?.fileSize() ?? 0n)
   return sizes === undefined || unixfs?.isDirectory() ? size : sizes.reduce((sum, one) => sum + one, size)
 }

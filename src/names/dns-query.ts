@@ -38,7 +38,7 @@ function inTime<T>(
 }
 
 /** DNS over HTTPS (RFC 8484). Redirects are not followed, because the operator chose `url`. */
-export function dnsOverHttps(url: string, userAgent: string, clock: Clock): TxtServer {
+function dnsOverHttps(url: string, userAgent: string, clock: Clock): TxtServer {
   const agent = new Agent({
     connections: 4,
     connect: { timeout: oneServerMs },
@@ -90,7 +90,7 @@ export function dnsOverHttps(url: string, userAgent: string, clock: Clock): TxtS
 }
 
 /** `host` or `host:port`. Default: the system's servers at the time of the lookup. */
-export function plainDns(servers: () => readonly string[], clock: Clock): TxtServer {
+function plainDns(servers: () => readonly string[], clock: Clock): TxtServer {
   async function one(server: string, name: string, signal: AbortSignal): Promise<TxtAnswer> {
     const [host, port] = endpoint(server)
     const query = txtQuestion(name, randomInt(0, 65_536))

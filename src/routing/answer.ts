@@ -12,10 +12,10 @@ export type PeerRecord = {
 export const maxAnswerBytes = 1024 * 1024
 export const maxLineBytes = 64 * 1024
 export const maxRecords = 200
-export const maxAddresses = 16
+const maxAddresses = 16
 const maxWordChars = 1024
 
-export const ndjsonType = 'application/x-ndjson'
+const ndjsonType = 'application/x-ndjson'
 export const jsonType = 'application/json'
 
 /**

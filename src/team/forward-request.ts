@@ -184,7 +184,7 @@ const declinedHeader = 'x-cidgate-declined'
 
 export const decline = (response: ServerResponse): void => void response.writeHead(503, { [declinedHeader]: '1' }).end()
 
-export const isDeclined = ({ headers }: IncomingMessage): boolean => declinedHeader in headers
+const isDeclined = ({ headers }: IncomingMessage): boolean => declinedHeader in headers
 
 const addresses = ['remoteAddress', 'remotePort', 'remoteFamily', 'localAddress', 'localPort'] as const
 const versions = ['httpVersion', 'httpVersionMajor', 'httpVersionMinor'] as const

@@ -57,7 +57,7 @@ export function openSlots(
 }
 
 /** FNV-1a, twice: 32 bits select the slot, and 32 others tell apart keys in the same slot. */
-export function marksOf(text: string): { readonly place: number; readonly mark: number } {
+function marksOf(text: string): { readonly place: number; readonly mark: number } {
   let place = 0x811c9dc5
   let mark = 0x01000193
   for (let at = 0; at < text.length; at++) {

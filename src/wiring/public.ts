@@ -337,7 +337,7 @@ const logoOf = (file: string | undefined) =>
     ? undefined
     : { bytes: readFileSync(file), type: logoTypes[extname(file).toLowerCase()] ?? 'application/octet-stream' }
 
-export function wireLimits(whole: Whole, forwarded: Forwarded): Limits {
+function wireLimits(whole: Whole, forwarded: Forwarded): Limits {
   const { config, clock, lease, team } = whole
   const { maxConcurrentRequests: inFlight, maxEventLoopDelay: loopDelay, perClient } = config.limits
   const telling = takeTelling(whole)

@@ -198,7 +198,7 @@ function takeHot({ config, lease }: Whole): ResponseCache {
 export type Finding = { readonly finder: Finder<Member>; readonly routers: readonly RouterClient[] }
 
 /** Undefined if no router is configured. */
-export function takeFinding(whole: Whole, upstreams: readonly WiredUpstream[]): Finding | undefined {
+function takeFinding(whole: Whole, upstreams: readonly WiredUpstream[]): Finding | undefined {
   const { config, clock, log, lease, trace } = whole
   const { routers: entries, userAgent, timeout: deadline, probeEvery, upstreams: configured } = config.retrieval
   if (entries.length === 0) return undefined

@@ -20,7 +20,7 @@ import type { Whole } from './wiring-context.ts'
 const keyFile = 'identity.pem'
 
 /** Throws a ConfigError if the key cannot be read. */
-export function takeIdentity({ config, lease }: Whole): Identity {
+function takeIdentity({ config, lease }: Whole): Identity {
   const file = join(config.data, keyFile)
   return lease.take('identity', [file], () => {
     try {
@@ -88,7 +88,7 @@ export type Announcing = {
 }
 
 /** Undefined if `announce` is off. */
-export function wireAnnouncing(
+function wireAnnouncing(
   whole: Whole,
   {
     store,

@@ -298,7 +298,7 @@ function takeThrough({ config, clock, lease, trace }: Whole, target: Target, { e
  * Covers all tiers and memories of this process, including those of a gateway created during the
  * upload or about to end: an upload acknowledged by one must be readable from the others at once.
  */
-export function takeEverywhere({ lease, team }: Whole, retrieval: Retrieval): Everywhere {
+function takeEverywhere({ lease, team }: Whole, retrieval: Retrieval): Everywhere {
   const all = lease.take('every retrieval', [], () => ({ now: new Set<Retrieval>(), joined: 0 }))
   lease.take(
     'retrieval that is written to',

@@ -3,7 +3,7 @@
 // up.
 import { Failure } from '../../core/failure.ts'
 
-export const mostPendingBytes = 64 * 1024 * 1024
+const mostPendingBytes = 64 * 1024 * 1024
 
 export interface MemoryBound {
   /** Throws `too-large` above the bound. */

@@ -121,9 +121,9 @@ export type TarMember = {
   readonly isBare?: boolean
 }
 
-export const tarBlock = 512
-export const tarEnd = new Uint8Array(2 * tarBlock)
-export const paddingAfter = (size: number): number => (tarBlock - (size % tarBlock)) % tarBlock
+const tarBlock = 512
+const tarEnd = new Uint8Array(2 * tarBlock)
+const paddingAfter = (size: number): number => (tarBlock - (size % tarBlock)) % tarBlock
 
 const largestOctal = 8 ** 11 - 1
 const flags = { file: '0', symlink: '2', directory: '5' } as const
@@ -160,7 +160,7 @@ const paxHeader = (size: number): Buffer =>
  * The end of a failed archive: an extended header without its records, so that every reader reports
  * truncation and extracts nothing from it.
  */
-export const tarCut = (): Uint8Array => paxHeader(tarBlock)
+const tarCut = (): Uint8Array => paxHeader(tarBlock)
 
 const isOctal = (value: number): boolean => value >= 0 && value <= largestOctal
 const isPlain = (text: string): boolean => /^[\x20-\x7e]*$/.test(text)

@@ -11,7 +11,7 @@ const form = /^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/
 const nothing = /^0+$/
 
 /** Undefined for a malformed header: the specification says to ignore it. */
-export function readTraceParent(header: string | string[] | undefined): TraceParent | undefined {
+function readTraceParent(header: string | string[] | undefined): TraceParent | undefined {
   if (typeof header !== 'string') return undefined
   const [, version, traceId = '', parentId = '', flags = '', rest] = form.exec(header) ?? []
   if (version === undefined || version === 'ff' || (version === '00' && rest !== undefined)) return undefined
@@ -22,7 +22,7 @@ const longestState = 512
 const stateForm = /^[\x20-\x7e\t]+$/
 
 /** Node joins repeated headers. A value that is too long or not text counts as absent. */
-export function readTraceState(header: string | string[] | undefined): string | undefined {
+function readTraceState(header: string | string[] | undefined): string | undefined {
   const text = String(header ?? '').trim()
   return text.length <= longestState && stateForm.test(text) ? text : undefined
 }

@@ -209,7 +209,7 @@ export type Via = (headers: IncomingHttpHeaders) => string
 /**
  * Each instance has its own name, because several instances that forward in a row are not a loop.
  */
-export function createVia(self = `cidgate-${randomBytes(8).toString('hex')}`): Via {
+function createVia(self = `cidgate-${randomBytes(8).toString('hex')}`): Via {
   return (headers) => {
     const before = [headers['cdn-loop'] ?? []].flat().join(', ')
     const names = before.split(',').map((one) => one.split(';')[0]?.trim())

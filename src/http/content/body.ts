@@ -117,7 +117,7 @@ export const json = 'application/json'
 const smallBytes = 256 * 1024
 
 /** Types of `api` mode: JSON, or bytes. A file too large to parse is typed by its name. */
-export function plainTyping(name: string, size: number, jsonMaxBytes: number): Typing {
+function plainTyping(name: string, size: number, jsonMaxBytes: number): Typing {
   const byName = size <= jsonMaxBytes ? undefined : /\.json$/i.test(name) ? json : octets
   return { byName, mayBeJson: true, otherwise: octets, byBytes: () => octets }
 }

@@ -388,7 +388,7 @@ export type ContentHeaders = {
 }
 
 /** For responses made for programs: a browser that opens one runs and loads nothing. */
-export const programsOnly = "default-src 'none'; sandbox"
+const programsOnly = "default-src 'none'; sandbox"
 
 /** A flat list of names and values, in the order they are written. */
 export function contentHeaders(content: ContentHeaders): string[] {

@@ -152,7 +152,7 @@ export function createResponseCache({
   }
 }
 
-export function readyHead(status: number, headers: readonly string[]): ReadyHead {
+function readyHead(status: number, headers: readonly string[]): ReadyHead {
   const pieces = [`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n`]
   for (let at = 0; at < headers.length; at += 2)
     pieces.push(headers[at] as string, ': ', headers[at + 1] as string, '\r\n')

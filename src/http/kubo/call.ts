@@ -103,7 +103,7 @@ export function refuseOn(given: GivenOptions, off: Readonly<Record<string, strin
 }
 
 /** Refuses other values than these; empty counts as absent. */
-export function refuseOthers(given: GivenOptions, only: Readonly<Record<string, readonly string[]>>): void {
+function refuseOthers(given: GivenOptions, only: Readonly<Record<string, readonly string[]>>): void {
   for (const [name, values] of Object.entries(only)) {
     const value = given.get(name)
     if (value && !values.includes(value.toLowerCase()))

@@ -204,7 +204,7 @@ const outcome = (who: string): Json => ({
   },
 })
 
-export const problemSchema: Json = {
+const problemSchema: Json = {
   title: 'Problem',
   description: 'What went wrong (RFC 9457).',
   type: 'object',

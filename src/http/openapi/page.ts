@@ -19,7 +19,7 @@ type Part = { readonly [name: string]: unknown }
 /** In the order of the document. HEAD is listed once. */
 const methods = ['get', 'post', 'put', 'delete'] as const
 
-export function openApiPage(document: Json): string {
+function openApiPage(document: Json): string {
   const info = partOf(document['info'])
   const [server] = listOf(document['servers']).map(partOf)
   const base = wordOf(server?.['url']).replace(/\/$/, '')

@@ -29,7 +29,7 @@ export async function visitDocument(block: Block, visitor: DocumentVisitor, give
 }
 
 /** A link whose CID is created on access. */
-export class DocumentLink {
+class DocumentLink {
   private readonly bytes: Uint8Array
   private readonly from: number
   private readonly to: number

@@ -177,7 +177,7 @@ export type SpanSource = {
 const kinds = { server: 2, client: 3 } as const
 const failed = 2
 
-export function otlpOf(spans: readonly FinishedSpan[], { version, resource }: SpanSource): string {
+function otlpOf(spans: readonly FinishedSpan[], { version, resource }: SpanSource): string {
   const scope = { name: 'cidgate', version }
   const all = [{ scope, spans: spans.map(spanOf) }]
   return JSON.stringify({ resourceSpans: [{ resource: { attributes: attributesOf(resource) }, scopeSpans: all }] })
