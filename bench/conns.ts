@@ -18,7 +18,7 @@ const asker = '127.0.0.2'
 const roundMs = 4000
 const rounds = Number(process.env['BENCH_ROUNDS'] ?? 3)
 const aim = 2
-const mostToCalm = 40
+const maxToCalm = 40
 const mib = 2 ** 20
 const large = { count: 1, bytes: 8 * mib, seed: 20 }
 const small = { count: 1, bytes: 1024, seed: 1, json: true }
@@ -69,7 +69,7 @@ async function hold(url: URL, hot: string, large: string): Promise<void> {
 
 /** Until the server has little to do: what it does to take them in is not what they cost. */
 async function calm(server: Pick<Server, 'cpuSeconds'>): Promise<void> {
-  for (let seconds = 0, before = server.cpuSeconds(); seconds < mostToCalm; seconds++) {
+  for (let seconds = 0, before = server.cpuSeconds(); seconds < maxToCalm; seconds++) {
     await sleep(1000)
     const now = server.cpuSeconds()
     if (now - before < 0.3) return

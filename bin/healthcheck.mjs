@@ -5,7 +5,7 @@
 import { request } from 'node:http'
 
 // Docker ends it after its own `--timeout`.
-const mostMs = 10_000
+const maxMs = 10_000
 
 /** An address for all interfaces is asked by loopback. Undefined: it is none. */
 function placeOf(text) {
@@ -30,7 +30,7 @@ if (!place)
   end(
     `CIDGATE_ADMIN is ${admin}, which is no address: there is nothing to ask (without one, run the container with --no-healthcheck)`,
   )
-setTimeout(() => end(`${admin} did not answer in time`), mostMs)
+setTimeout(() => end(`${admin} did not answer in time`), maxMs)
 const asked = request({ ...place, path: '/readyz', headers: { host: 'localhost' } }, ({ statusCode }) =>
   end(statusCode === 200 ? undefined : `${admin} says ${statusCode}`),
 )

@@ -5,11 +5,11 @@ import { accessSync, constants } from 'node:fs'
 import { availableParallelism } from 'node:os'
 
 // V8 has four helpers by default, which mark the heap while the loop goes on: on a core of its own it would have a fifth of the time.
-const mostHelpers = 4
+const maxHelpers = 4
 const flagsFor = (cores) => ({
   '--max-semi-space-size': 8,
   '--initial-heap-size': 96,
-  '--v8-pool-size': Math.min(mostHelpers, Math.max(1, cores - 1)),
+  '--v8-pool-size': Math.min(maxHelpers, Math.max(1, cores - 1)),
 })
 // Read by glibc when a process starts: without them it keeps what large files took, in pieces, for as long as it runs.
 const malloc = { MALLOC_ARENA_MAX: '2', MALLOC_TRIM_THRESHOLD_: '1048576' }

@@ -58,7 +58,7 @@ function createDiskTier({ name, path, maxBytes, tells, clock }: DiskOptions): Ti
     atOnce,
     closing: () => failure('unavailable', ' is closing'),
   })
-  const underWay = new Set<Promise<void>>()
+  const inProgress = new Set<Promise<void>>()
   let ending: Promise<void> | undefined
 
   /** A stuck disk cannot be aborted: its caller is let go, and the slot is held until it comes back. */
@@ -70,10 +70,10 @@ function createDiskTier({ name, path, maxBytes, tells, clock }: DiskOptions): Ti
     const end = () => {
       ended()
       leave()
-      underWay.delete(over)
+      inProgress.delete(over)
     }
     const over = done.then(end, end)
-    underWay.add(over)
+    inProgress.add(over)
     try {
       return await orAborted(signal, done)
     } catch (error) {
@@ -86,7 +86,7 @@ function createDiskTier({ name, path, maxBytes, tells, clock }: DiskOptions): Ti
 
   async function close(): Promise<void> {
     const rest = async () => {
-      await Promise.allSettled(underWay)
+      await Promise.allSettled(inProgress)
       await segments.close()
     }
     const late = () => failure('timeout', ': the disk did not answer')

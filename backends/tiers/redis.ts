@@ -25,7 +25,7 @@ const options = z.strictObject({
     .describe('A read that takes longer is given up. A write may take ten times that.'),
 })
 
-const leastOpenMs = 400
+const minOpenMs = 400
 
 // A record is never empty: '' stands for nothing there.
 const script = `if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
@@ -59,7 +59,7 @@ export const redis: TierKind<typeof options> = {
   options,
   create({ url, ttl, prefix, timeout }, { name, userAgent, log, clock }) {
     const last: LastEvent = { error: undefined }
-    const openMs = Math.max(leastOpenMs, timeout)
+    const openMs = Math.max(minOpenMs, timeout)
     return createKeyvTier({
       name,
       traits: { persistent: true, shared: true, trusted: false },

@@ -52,7 +52,7 @@ const options = z
 
 // Loading the client asks no server, and takes a busy machine seconds.
 const openMs = 10_000
-const mostConnectMs = 1000
+const maxConnectMs = 1000
 
 export const s3: TierKind<typeof options> = {
   use: 's3',
@@ -63,7 +63,7 @@ export const s3: TierKind<typeof options> = {
       ...rest,
       userAgent,
       forcePathStyle: forcePathStyle ?? (rest.endpoint === undefined ? undefined : true),
-      connectMs: Math.min(timeout, mostConnectMs),
+      connectMs: Math.min(timeout, maxConnectMs),
       requestMs: writeTimeoutMs,
     }
     return createKeyvTier({

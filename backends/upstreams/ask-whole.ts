@@ -14,7 +14,7 @@ import {
   translate,
   unlikeAsked,
 } from './ask.ts'
-import { followed, mostHops } from './redirects.ts'
+import { followed, maxHops } from './redirects.ts'
 
 export type PushedQuestion = Omit<HttpQuestion, 'url' | 'method' | 'signal'> & {
   readonly url: string
@@ -150,7 +150,7 @@ export abstract class PushedAsk implements Dispatcher.DispatchHandler {
     const { name, redirects = 'site', url } = this.question
     const site = new URL(url)
     const target = followed(location, { site, from: new URL(this.#url), redirects })
-    if (!target || this.#hops++ === mostHops[redirects]) return this.fail(elsewhere(name, status, location, site))
+    if (!target || this.#hops++ === maxHops[redirects]) return this.fail(elsewhere(name, status, location, site))
     this.#isMoving = true
     this.controller?.abort(enough)
     this.#isMoving = false

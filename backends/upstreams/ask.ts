@@ -7,7 +7,7 @@ import { type Clock, onceLate } from '../../src/core/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { oneOf, parseRetryAfter } from '../../src/core/wire/http.ts'
 import { piecesOf } from './body.ts'
-import { followed, isOwnSubdomain, mostHops, type Redirects } from './redirects.ts'
+import { followed, isOwnSubdomain, maxHops, type Redirects } from './redirects.ts'
 
 export type HttpQuestion = {
   readonly name: string
@@ -82,7 +82,7 @@ async function askOnce(question: HttpQuestion, site = question.url, hops = 0): P
       const location = oneOf(headers['location'])
       const target = followed(location, { site, from: url, redirects })
       stop()
-      if (!target || hops === mostHops[redirects]) throw elsewhere(name, statusCode, location, site)
+      if (!target || hops === maxHops[redirects]) throw elsewhere(name, statusCode, location, site)
       return await askOnce({ ...question, url: target }, site, hops + 1)
     }
     if (statusCode !== 200) {

@@ -4,7 +4,7 @@
 import type { Readable } from 'node:stream'
 
 // The buffer limit, above which the socket is not read.
-const mostWaitingBytes = 128 * 1024
+const maxWaitingBytes = 128 * 1024
 
 /** Reads on demand and a little ahead. Chunks belong to the reader. Rejects as the body does. */
 export function piecesOf(body: Readable): AsyncIterator<Uint8Array> {
@@ -37,7 +37,7 @@ export function piecesOf(body: Readable): AsyncIterator<Uint8Array> {
     body.on('data', (piece: Uint8Array) => {
       waiting.push(piece)
       waitingBytes += piece.byteLength
-      if (waitingBytes > mostWaitingBytes) body.pause()
+      if (waitingBytes > maxWaitingBytes) body.pause()
       settle()
     })
     body.on('end', () => {

@@ -70,7 +70,7 @@ const refusing: LookupFunction = (hostname, options, callback) => {
   })
 }
 
-const mostInLine = 1_000
+const maxInLine = 1_000
 // Requests wait for admission, not for sockets: probes, and sockets that are being closed, have
 // spare ones.
 const spareConnections = 8
@@ -183,7 +183,7 @@ function boundedBy(most: number, connect: buildConnector.connector): buildConnec
       })
     }
     if (open < most) go()
-    else if (line.length < mostInLine) line.push(go)
+    else if (line.length < maxInLine) line.push(go)
     else
       callback(
         new Failure('overloaded', 'too many connections to upstreams are waiting; retry', { source: 'ours' }),

@@ -20,7 +20,7 @@ const options = z.strictObject({
 })
 
 // The record in base64, and other events of the node's search.
-const mostEventBytes = 16 * maxRecordBytes
+const maxEventBytes = 16 * maxRecordBytes
 const valueEvent = 5
 // An identity CID: every node has it.
 const emptyCid = CID.parse('bafkqaaa')
@@ -77,7 +77,7 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
 
   async function record(key: CID, signal: AbortSignal): Promise<Uint8Array> {
     const answer = await call('routing/get', { arg: `/ipns/${keyText(key)}` }, 'application/json', signal)
-    return recordIn(name, await readBlock(name, answer, mostEventBytes))
+    return recordIn(name, await readBlock(name, answer, maxEventBytes))
   }
 
   return {

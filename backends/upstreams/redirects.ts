@@ -6,7 +6,7 @@ import { parseCid } from '../../src/core/cid.ts'
 export type Redirects = 'site' | 'subdomains' | 'none'
 
 /** The maximum number of redirects: from http to https, and from a path to a subdomain. */
-export const mostHops: Readonly<Record<Redirects, number>> = { none: 0, site: 1, subdomains: 2 }
+export const maxHops: Readonly<Record<Redirects, number>> = { none: 0, site: 1, subdomains: 2 }
 
 /** `site`: the requested URL at the operator's host. `from`: the URL of the response. */
 export function followed(

@@ -30,7 +30,7 @@ const recordType = 'application/vnd.ipfs.ipns-record'
 
 const refusalsToBelieve = 3
 /** Bounds the memory of aborted requests; the newest ones count. */
-const mostTorn = 64
+const maxTorn = 64
 
 /** Error codes of a connection, or of an HTTP/2 stream, that the peer or a middlebox ended. */
 const tornDown: ReadonlySet<unknown> = new Set([
@@ -93,7 +93,7 @@ function createTrustless(
 
   function noteTorn(cid: CID): void {
     torn.add(blockKey(cid))
-    for (const oldest of torn) if (torn.size > mostTorn) torn.delete(oldest)
+    for (const oldest of torn) if (torn.size > maxTorn) torn.delete(oldest)
   }
 
   /** What all questions have in common, and all questions for a block. */

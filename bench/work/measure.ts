@@ -27,7 +27,7 @@ const client = fileURLToPath(new URL('client.ts', import.meta.url))
 const mib = 1024 * 1024
 
 export async function measure(row: Row, whole: Scale): Promise<Measured> {
-  const scale = { ...whole, rounds: Math.min(whole.rounds, row.mostRounds ?? whole.rounds) }
+  const scale = { ...whole, rounds: Math.min(whole.rounds, row.maxRounds ?? whole.rounds) }
   const { contenders, others } = await row.setUp(scale)
   const folder = await tempFolder()
   try {

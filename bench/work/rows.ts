@@ -35,7 +35,7 @@ export type Row = {
   readonly work: string
   readonly unit: 'requests' | 'MiB'
   /** Where a round takes minutes. */
-  readonly mostRounds?: number
+  readonly maxRounds?: number
   /** Ratios to reach, by the name of the peer. */
   readonly aims: Readonly<Record<string, number>>
   readonly setUp: (
@@ -214,7 +214,7 @@ function listingRow(id: string, work: string, cache: object, isFilled = false): 
     id,
     work,
     unit: 'requests',
-    mostRounds: 3,
+    maxRounds: 3,
     aims: { kubo: 1 },
     async setUp({ rounds, isQuick }) {
       const names = isQuick ? 10_000 : 100_000

@@ -10,12 +10,12 @@ import { type DirectoryEntry, type Entity, entityOf } from './resolve.ts'
 
 export type ListingLimits = {
   /** A directory with more entries fails instead of giving a shorter list. */
-  readonly mostEntries: number
+  readonly maxEntries: number
   /** The maximum number of entries that are read from the tiers for their type. */
-  readonly mostLooks: number
+  readonly maxLooks: number
 }
 
-const listingLimits: ListingLimits = { mostEntries: 1_000_000, mostLooks: 256 }
+const listingLimits: ListingLimits = { maxEntries: 1_000_000, maxLooks: 256 }
 
 // Reads several entries from the tiers concurrently: one after another, a slow tier would delay the
 // listing by each.
@@ -33,13 +33,13 @@ export async function* listDirectory(
   const waiting: Promise<DirectoryEntry>[] = []
   let count = 0
   for await (const { name, cid, size } of linksOfDirectory(session, { cid: entity.cid, bytes: entity.block }, around)) {
-    if (++count > limits.mostEntries) {
-      throw new Failure('too-large', `${entity.cid} has more than ${limits.mostEntries} entries`, { source: 'content' })
+    if (++count > limits.maxEntries) {
+      throw new Failure('too-large', `${entity.cid} has more than ${limits.maxEntries} entries`, { source: 'content' })
     }
     if (count === entriesToBegin) session.begun()
-    const turn = session.giveWay()
+    const turn = session.yieldIfDue()
     if (turn !== undefined) await turn
-    const mayLook = count <= limits.mostLooks
+    const mayLook = count <= limits.maxLooks
     waiting.push(typeOf(session, cid, mayLook).then((type) => ({ name, cid, size, type })))
     while (waiting.length > (mayLook ? looksAhead : 0)) yield (await waiting.shift()) as DirectoryEntry
   }
@@ -54,7 +54,7 @@ export async function* linksOfDirectory(
   memory = createMemoryBound(),
 ): AsyncGenerator<ShardLink> {
   // The caller has just decoded this node, which may be large: yield first.
-  const turn = session.giveWay()
+  const turn = session.yieldIfDue()
   if (turn !== undefined) await turn
   const { links, unixfs } = session.readOnce(root.cid, root.bytes)
   if (unixfs?.type === 'hamt-sharded-directory') return yield* listShards(session, root, around, memory)

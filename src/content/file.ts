@@ -11,17 +11,17 @@ import type { Expected, Place, Session } from '../retrieval/session.ts'
 import { between, type Children, createPending, madeOf } from './dag/pending.ts'
 import { type Entity, symlinkTarget } from './resolve.ts'
 
-const mostDepth = 256
+const maxDepth = 256
 // Nodes without bytes cost as much to fetch as leaves, so a file may have only this many more nodes
-// than one for every `leastBytesPerBlock` bytes.
+// than one for every `minBytesPerBlock` bytes.
 const freeBlocks = 1024
-const leastBytesPerBlock = 64
+const minBytesPerBlock = 64
 
 // A part larger than a block must be a node with parts of its own.
-const mostNodeBytes = 2 * 1024 * 1024
+const maxNodeBytes = 2 * 1024 * 1024
 
 /** The maximum declared size: a few blocks can claim any size. */
-export const mostFileBytes = 1024 ** 4
+export const maxFileBytes = 1024 ** 4
 
 type FilePart = {
   readonly link: LazyLink
@@ -43,7 +43,7 @@ export function readFile(
   entity: Entity,
   from = 0,
   to = entity.size ?? 0,
-  { most = mostFileBytes, lends = false }: { readonly most?: number; readonly lends?: boolean } = {},
+  { most = maxFileBytes, lends = false }: { readonly most?: number; readonly lends?: boolean } = {},
 ): AsyncGenerator<Uint8Array> {
   const { cid, kind, block, size = 0 } = entity
   if (size > most) {
@@ -109,19 +109,19 @@ async function* readParts(
       if (part.block || part.size === 0) continue
       const { Hash: cid } = part.link
       const isLeaf = cid.code === codec.raw
-      yield { cid, around: wantOf(part), bytes: isLeaf ? part.size : Math.min(part.size, mostNodeBytes) }
-      if (!isLeaf && part.size > mostNodeBytes) return
+      yield { cid, around: wantOf(part), bytes: isLeaf ? part.size : Math.min(part.size, maxNodeBytes) }
+      if (!isLeaf && part.size > maxNodeBytes) return
     }
   }
 
   for (let part = pending.pop(); part; part = pending.pop()) {
     if (part.size === 0) {
       // Thousands of parts may be skipped in a row without an await, so yield to the event loop.
-      const turn = session.giveWay()
+      const turn = session.yieldIfDue()
       if (turn !== undefined) await turn
       continue
     }
-    if (++blocks > freeBlocks + (end - from) / leastBytesPerBlock)
+    if (++blocks > freeBlocks + (end - from) / minBytesPerBlock)
       throw wrongContent(root, 'it is made of too many empty blocks')
     const held = leafAtHand(part)
     if (held) {
@@ -177,7 +177,7 @@ function split(part: FilePart, bytes: Uint8Array, read: ReadNode): { own: Uint8A
   if (type !== 'file' && type !== 'raw') throw wrongContent(cid, 'it is no part of a file')
   const data = node.unixfs?.data ?? new Uint8Array()
   if (node.links.length === 0) return own(data)
-  if (depth >= mostDepth) throw wrongContent(cid, `the file is nested more than ${mostDepth} levels deep`)
+  if (depth >= maxDepth) throw wrongContent(cid, `the file is nested more than ${maxDepth} levels deep`)
   if (declaredSize(cid, node) !== size) throw wrongContent(cid, 'its size is not the one declared above it')
   const starts = startsOf(node, start)
   const of = madeOf(node.links, (link, index): FilePart => {

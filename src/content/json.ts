@@ -284,14 +284,14 @@ export interface JsonRule {
 }
 
 export type Pieces = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
-export type JudgingRequest = { readonly session: Pick<Session, 'giveWay'>; readonly signal: AbortSignal }
+export type JudgingRequest = { readonly session: Pick<Session, 'yieldIfDue'>; readonly signal: AbortSignal }
 
-const mostRemembered = 100_000
+const maxRemembered = 100_000
 // A few milliseconds of work.
 const sliceBytes = 64 * 1024
 
 export function createJsonRule(): JsonRule {
-  const verdicts = new LRUCache<string, boolean>(upTo(mostRemembered))
+  const verdicts = new LRUCache<string, boolean>(upTo(maxRemembered))
   const running = new Map<string, Promise<void>>()
 
   async function judgeAlone(key: string, pieces: Pieces, { session, signal }: JudgingRequest): Promise<boolean> {
@@ -335,7 +335,7 @@ async function judgeInPieces(
     for (let at = 0; at < piece.byteLength; at += sliceBytes) {
       signal.throwIfAborted()
       if (!judge.add(piece.subarray(at, at + sliceBytes))) return false
-      const turn = session.giveWay()
+      const turn = session.yieldIfDue()
       if (turn !== undefined) await turn
     }
   }

@@ -2,7 +2,7 @@
 // The first missing block is requested together with everything the path needs, so that a cold path
 // costs one request.
 import type { CID } from 'multiformats/cid'
-import { type Block, codec, isProvable, mostCidChars, parseCid, parseLeaf } from '../core/cid.ts'
+import { type Block, codec, isProvable, maxCidChars, parseCid, parseLeaf } from '../core/cid.ts'
 import { after, type Soon } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import { stepInto } from '../ipld/dag-links.ts'
@@ -144,7 +144,7 @@ async function next(session: Session, block: Block, { path, at, around }: PathPo
       return undefined
     case codec.dagPb: {
       const node = session.readNode(cid, bytes)
-      const turn = session.giveWay()
+      const turn = session.yieldIfDue()
       if (turn !== undefined) await turn
       const lookUp = async (name: string): Promise<ShardMatch | undefined> => {
         if (node.unixfs?.type === 'hamt-sharded-directory') return findInShards(session, block, name, around)
@@ -170,7 +170,7 @@ async function intoDocument(
   segments: readonly string[],
   from: number,
 ): Promise<PathStep | undefined> {
-  const step = await stepInto(block, segments.slice(from), session.giveWay)
+  const step = await stepInto(block, segments.slice(from), session.yieldIfDue)
   if (step === 'value') return { cid: undefined, at: from, way: [] }
   return step && { cid: step.link.Hash, at: from + step.used, way: [] }
 }
@@ -238,7 +238,7 @@ export function splitPath(rest: string): Omit<ContentPath, 'cid'> & { readonly r
 }
 
 export function parseRoot(text: string): CID {
-  if (text.length > mostCidChars) throw malformed('the CID is too long')
+  if (text.length > maxCidChars) throw malformed('the CID is too long')
   const cid = parseLeaf(text) ?? parseCid(text)
   if (!cid) throw malformed(`invalid path ${JSON.stringify(`/ipfs/${text}`)}: not a CID; expected /ipfs/<cid>[/<path>]`)
   if (cid.code === codec.libp2pKey) throw malformed(`${text} is an IPNS key and not content: ask for /ipns/${text}`)
@@ -278,7 +278,7 @@ export type Way = {
 export const wayFrom = (cid: CID): Way => ({ cid, names: [], above: undefined })
 
 /** Bounds the checks for each entity of an export that is nested a thousand directories deep. */
-const mostAbove = 64
+const maxAbove = 64
 
 /**
  * Checks the path to this entity, and `rest` below it, against the denylists, starting from each
@@ -296,7 +296,7 @@ function visitWay(session: Session, way: Way, rest: readonly string[], most = Nu
 }
 
 /** The same check for an entry of an export, starting from its nearest ancestors only. */
-export const visitBelow = (session: Session, way: Way): void => visitWay(session, way, [], mostAbove)
+export const visitBelow = (session: Session, way: Way): void => visitWay(session, way, [], maxAbove)
 
 /** `/ipfs/<cid>[/<segment>…]`, decoded and validated. */
 export type ContentPath = {

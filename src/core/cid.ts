@@ -70,7 +70,7 @@ const decoder = [
 ].reduce((all, base) => all.or(base.decoder as never), base32.decoder.or(base58btc.decoder))
 
 /** Longer than any CID with a verifiable digest, in the widest base. */
-export const mostCidChars = 1024
+export const maxCidChars = 1024
 
 // Build the string in one piece: V8 keeps one that is concatenated letter by letter as a tree,
 // which as a map key takes twenty times the memory.
@@ -147,7 +147,7 @@ const emojiInUrl = /^%f0%9f%9a%80/i
  * Checks the length before it decodes anything.
  */
 export function parseCid(text: string): CID | undefined {
-  if (text.length > mostCidChars) return undefined
+  if (text.length > maxCidChars) return undefined
   try {
     if (emojiInUrl.test(text)) return parseCid(decodeURIComponent(text))
     // multiformats' `or` tells bases apart by one UTF-16 unit, and an emoji has two.
@@ -220,7 +220,7 @@ export function cidAt(bytes: Uint8Array, from: number, to: number): CID {
  */
 export function parseKey(text: string): CID | undefined {
   const cid = parseCid(text)
-  if (cid || text.length > mostCidChars || !text.startsWith('1')) return cid
+  if (cid || text.length > maxCidChars || !text.startsWith('1')) return cid
   try {
     return CID.createV1(codec.libp2pKey, decodeDigest(base58btc.baseDecode(text)))
   } catch {

@@ -80,7 +80,7 @@ export async function withDeadline<T>(options: DeadlineOptions, work: (signal: A
 type After = (clock: Clock, ms: number, action: () => void) => () => void
 const afterAll: After = (clock, ms, action) => clock.after(ms, action)
 
-const mostTimes = 3
+const maxTimes = 3
 const nearEnough = 0.05
 
 /** Fires start `ms` of idle event-loop time, and start three times `ms` in any case. */
@@ -88,7 +88,7 @@ const afterIdle: After = (clock, ms, action) => {
   const [beganAt, idleBefore] = [clock.monotonic(), clock.idle()]
   const ring = () => {
     const waited = clock.idle() - idleBefore
-    const left = Math.min(ms - waited, mostTimes * ms - (clock.monotonic() - beganAt))
+    const left = Math.min(ms - waited, maxTimes * ms - (clock.monotonic() - beganAt))
     if (left <= ms * nearEnough) return action()
     stop = clock.after(left, ring)
   }

@@ -24,7 +24,7 @@ export type LogSink = { write(line: string, format?: LogFormat): void; readonly 
 
 const rank = { debug: 0, info: 1, warn: 2, error: 3 } as const
 /** The limit of unwritten lines in memory, in case the reader of the log has stopped reading. */
-const mostWaiting = 1024 * 1024
+const maxWaiting = 1024 * 1024
 
 export const silentLog: Log = () => {}
 
@@ -46,7 +46,7 @@ export function createLogSink(stream: Writable = process.stderr): LogSink {
   return {
     write(line, format = 'json') {
       const missing = lost - told
-      if (stream.writableLength > mostWaiting) {
+      if (stream.writableLength > maxWaiting) {
         lost++
         return
       }

@@ -38,9 +38,9 @@ export interface Denylist {
 }
 
 // The YAML parser takes time quadratic in the keys: half a MiB of them took a minute.
-const mostHeaderBytes = 16 * 1024
-const mostSearchedBytes = 1024 * 1024
-const mostLineBytes = 2 * 1024 * 1024
+const maxHeaderBytes = 16 * 1024
+const maxSearchedBytes = 1024 * 1024
+const maxLineBytes = 2 * 1024 * 1024
 
 export function createDenylist(name: string): Denylist {
   const spaces = { ipfs: new Map<string, Rule[]>(), ipns: new Map<string, Rule[]>(), hashed: new Map<string, Rule[]>() }
@@ -54,10 +54,9 @@ export function createDenylist(name: string): Denylist {
 
   function readHeader(text: string): string {
     headerSeen = true
-    const end = /^---[ \t]*\r?$/m.exec(text.slice(0, mostSearchedBytes))
+    const end = /^---[ \t]*\r?$/m.exec(text.slice(0, maxSearchedBytes))
     if (!end) return text
-    if (end.index > mostHeaderBytes)
-      throw new Error(`the header before its --- is longer than ${mostHeaderBytes} bytes`)
+    if (end.index > maxHeaderBytes) throw new Error(`the header before its --- is longer than ${maxHeaderBytes} bytes`)
     const header = plainYaml(text.slice(0, end.index))
     if (header !== null) {
       if (typeof header !== 'object' || Array.isArray(header))
@@ -97,7 +96,7 @@ export function createDenylist(name: string): Denylist {
         if (trimmed === '' || trimmed.startsWith('#')) continue
         lines++
         try {
-          if (row.length > mostLineBytes) throw new Error('the line is too long')
+          if (row.length > maxLineBytes) throw new Error('the line is too long')
           for (const { space, key, code, rule } of parseRule(trimmed, line, hints)) {
             const held = spaces[space].get(key)
             if (held) held.push(rule)
@@ -216,7 +215,7 @@ export type ReadList = {
   readonly faultCount: number
 }
 
-const mostFaultsTold = 10
+const maxFaultsTold = 10
 const headBytes = 1024 * 1024
 const pieceBytes = 256 * 1024
 
@@ -229,7 +228,7 @@ export async function readList(name: string, text: string): Promise<ReadList> {
     hash.update(piece)
     const found = list.add(piece)
     faultCount += found.length
-    faults.push(...found.slice(0, mostFaultsTold - faults.length))
+    faults.push(...found.slice(0, maxFaultsTold - faults.length))
     await setImmediate() // a large list must not block the event loop
   }
   return { list, digest: hash.digest('hex'), faults, faultCount }
@@ -284,10 +283,7 @@ export type KeyedRule = {
   readonly rule: Rule
 }
 
-const doubleHash: ReadonlyMap<number, (text: string) => Uint8Array> = new Map<
-  number,
-  (text: string) => Uint8Array
->([
+const doubleHash: ReadonlyMap<number, (text: string) => Uint8Array> = new Map<number, (text: string) => Uint8Array>([
   [hash.sha256, (text) => createHash('sha256').update(text).digest()],
   [0x13, (text) => createHash('sha512').update(text).digest()],
   [0x1e, (text) => blake3(new TextEncoder().encode(text))],
@@ -380,12 +376,12 @@ export interface Spelling {
   name(asked: string): SpelledName
 }
 
-const mostNames = 256
-const mostKeptChars = 256
+const maxNames = 256
+const maxKeptChars = 256
 
 function createSpelling(): Spelling {
   const cids = new WeakMap<CID, SpelledCid>()
-  const names = new LRUCache<string, SpelledName>({ max: mostNames })
+  const names = new LRUCache<string, SpelledName>({ max: maxNames })
 
   return {
     cid(cid) {
@@ -399,7 +395,7 @@ function createSpelling(): Spelling {
       const known = names.get(asked)
       if (known) return known
       const made = spellName(asked)
-      if (asked.length <= mostKeptChars) names.set(asked, made)
+      if (asked.length <= maxKeptChars) names.set(asked, made)
       return made
     },
   }

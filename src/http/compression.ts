@@ -42,7 +42,7 @@ export type CompressionOptions = {
    * The maximum number of compressedBy streams: a slow client occupies one for long, with some MiB of
    * memory.
    */
-  readonly mostStreams?: number
+  readonly maxStreams?: number
 }
 
 const { BROTLI_PARAM_QUALITY, BROTLI_PARAM_SIZE_HINT, BROTLI_PARAM_LGWIN } = constants
@@ -57,8 +57,8 @@ const toBrotli = promisify(brotliCompress)
 const toZstd = promisify(zstdCompress)
 const toGzip = promisify(gzip)
 
-export function createCompression({ isOn, most = 2, mostStreams = 8 }: CompressionOptions): Compression {
-  const underWay = new Map<string, Promise<Buffer | undefined>>()
+export function createCompression({ isOn, most = 2, maxStreams = 8 }: CompressionOptions): Compression {
+  const inProgress = new Map<string, Promise<Buffer | undefined>>()
   const counts: CompressionCounts = { made: { br: 0, zstd: 0, gzip: 0 }, busy: 0 }
   let running = 0
   let streams = 0
@@ -80,7 +80,7 @@ export function createCompression({ isOn, most = 2, mostStreams = 8 }: Compressi
     accepted: isOn ? createAcceptEncodings() : () => plainOnly,
     covers: isOn ? isCompressible : () => false,
     compress(bytes, coding, name) {
-      const known = name === undefined ? undefined : underWay.get(name)
+      const known = name === undefined ? undefined : inProgress.get(name)
       if (known !== undefined) return known
       if (running >= most) {
         counts.busy++
@@ -88,11 +88,11 @@ export function createCompression({ isOn, most = 2, mostStreams = 8 }: Compressi
       }
       const made = run(bytes, coding)
       if (name === undefined) return made
-      underWay.set(name, made)
-      return made.finally(() => underWay.delete(name))
+      inProgress.set(name, made)
+      return made.finally(() => inProgress.delete(name))
     },
     stream(pieces, coding) {
-      if (streams >= mostStreams) {
+      if (streams >= maxStreams) {
         counts.busy++
         return undefined
       }
@@ -185,7 +185,7 @@ export type Accepted = {
 /** For a client that accepts no coding. */
 export const plainOnly: Accepted = { best: undefined, all: [] }
 
-const mostRemembered = 1000
+const maxRemembered = 1000
 // Browsers send some twenty characters. Longer values are not cached, to bound its memory.
 const longestRemembered = 200
 
@@ -199,7 +199,7 @@ export function createAcceptEncodings(): (header: string | undefined) => Accepte
     if (known) return known
     const accepted = acceptedOf(header)
     if (header.length > longestRemembered) return accepted
-    if (remembered.size >= mostRemembered) remembered.clear()
+    if (remembered.size >= maxRemembered) remembered.clear()
     remembered.set(header, accepted)
     return accepted
   }

@@ -295,7 +295,7 @@ function contentPathIn(text: string): string | undefined {
   return parseKey(root) || /^[a-z0-9_-]+(\.[a-z0-9_-]+)+$/i.test(root) ? `/ipns/${text}` : undefined
 }
 
-const mostChars = 63
+const maxChars = 63
 
 /**
  * Encodes in base32, or in base36 if that is too long; IPNS keys always in base36. Throws if
@@ -306,11 +306,11 @@ export function labelOf(cid: CID, namespace: 'ipfs' | 'ipns'): string {
   const canonical = cid.version === 1 && cid.code === code ? cid : CID.createV1(code, cid.multihash)
   if (namespace === 'ipfs') {
     const text = canonical.toString(base32)
-    if (text.length <= mostChars) return text
+    if (text.length <= maxChars) return text
   }
   const text = canonical.toString(base36)
-  if (text.length <= mostChars) return text
-  throw new Failure('malformed', `CID incompatible with DNS label length limit of ${mostChars}: ${cid}`, {
+  if (text.length <= maxChars) return text
+  throw new Failure('malformed', `CID incompatible with DNS label length limit of ${maxChars}: ${cid}`, {
     source: 'client',
   })
 }

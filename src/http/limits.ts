@@ -213,12 +213,12 @@ export type ClientBudgetOptions = {
   readonly clock: Clock
 }
 
-const mostClients = 100_000
+const maxClients = 100_000
 const none: ClientBudgets = { limits: () => false, of: () => undefined }
 
 function createClientBudgets({ perClient, budgets, together, clock }: ClientBudgetOptions): ClientBudgets {
   if (perClient === 'none') return none
-  const made = new LRUCache<string, Budget>(upTo(mostClients))
+  const made = new LRUCache<string, Budget>(upTo(maxClients))
   const limits = limitsOf(perClient)
 
   function make(limit: Limit, key: string): Budget {
@@ -282,7 +282,7 @@ export type LearnedRoomOptions = {
 }
 
 /** The minimum of the limit: so few requests are not what delays the loop. */
-export const leastRoom = 128
+export const minRoom = 128
 
 const everyMs = 50
 // A single delay may be garbage collection; this many in a row are load.
@@ -291,7 +291,7 @@ const shrink = 0.7
 const grow = 1.03
 
 function createLearnedRoom({ most, inFlight, lateMs, clock }: LearnedRoomOptions): LearnedRoom {
-  const least = Math.min(most, leastRoom)
+  const least = Math.min(most, minRoom)
   let room = most
   let isWatched = false
   let late = 0
@@ -331,14 +331,14 @@ export interface Together {
 
 /** Per window, up to a second of the others' requests may be lost. */
 const windowMs = 10_000
-const mostShared = 100_000
+const maxShared = 100_000
 
 export function createTogether({ telling, clock }: { telling: Telling; clock: Clock }): Together {
   /**
    * The last known total of each client: without it, requests that were subtracted before would be
    * subtracted again.
    */
-  const counts = new LRUCache<string, Counted & { readonly at: number }>(upTo(mostShared))
+  const counts = new LRUCache<string, Counted & { readonly at: number }>(upTo(maxShared))
 
   function countOf(key: string, budget: OwnBudget): Counted {
     const known = counts.get(key)

@@ -37,8 +37,8 @@ export type ProxyOptions = {
 
 // The maximum of concurrent requests per service. Further ones get 503: a queue would be one more
 // thing to fill up.
-const mostAtOnce = 256
-const leastStalledMs = 60_000
+const maxAtOnce = 256
+const minStalledMs = 60_000
 
 /** One route for all entries: the longest matching path wins. */
 export function createProxyRoute(
@@ -54,7 +54,7 @@ export function createProxyRoute(
     const found = table.find(({ entry }) => path === entry.path || path.startsWith(`${entry.path}/`))
     if (!found) return next()
     const { entry } = found
-    const refused = refusal(request, path, entry) ?? (found.atOnce < mostAtOnce ? undefined : tooMany(entry))
+    const refused = refusal(request, path, entry) ?? (found.atOnce < maxAtOnce ? undefined : tooMany(entry))
     if (refused) return problem(response, refused, respond, request, { Allow: entry.methods.join(', ') })
     found.atOnce++
     response.once('close', () => found.atOnce--)
@@ -96,7 +96,7 @@ function refusal(request: IncomingMessage, path: string, entry: ProxyEntry): Fai
 }
 
 const tooMany = ({ path }: ProxyEntry): Failure =>
-  new Failure('overloaded', `too many requests to ${path} in progress (${mostAtOnce}); retry in a second`, {
+  new Failure('overloaded', `too many requests to ${path} in progress (${maxAtOnce}); retry in a second`, {
     source: 'ours',
     retryAfterMs: 1000,
   })
@@ -121,7 +121,7 @@ function forwarder(entry: ProxyEntry, respond: Respond) {
   return loadProxyMiddleware().createProxyMiddleware<IncomingMessage, ServerResponse>({
     target: to.origin,
     changeOrigin: true,
-    // Each connection is used once, so that one client cannot affect another's. `mostAtOnce` is the
+    // Each connection is used once, so that one client cannot affect another's. `maxAtOnce` is the
     // limit, because an agent with a limit would reuse connections. The timeout also covers
     // connecting.
     agent: new Agent({ keepAlive: false, timeout: entry.timeout }),
@@ -151,7 +151,7 @@ function forwarder(entry: ProxyEntry, respond: Respond) {
             answer.destroy()
             return answerError(error, request, response)
           }
-          response.setTimeout(Math.max(entry.timeout, leastStalledMs), () => reset(response))
+          response.setTimeout(Math.max(entry.timeout, minStalledMs), () => reset(response))
           answer.pipe(response)
         })
         proxy.on('error', (error, request, response) => {
@@ -179,7 +179,7 @@ function problem(
 }
 
 // No legitimate path is encoded more often; each round costs the length of the path.
-const mostDecoded = 5
+const maxDecoded = 5
 
 /** Undefined if the path may be forwarded. */
 function wrongPath(path: string): string | undefined {
@@ -187,7 +187,7 @@ function wrongPath(path: string): string | undefined {
   const isDots = (segment: string) => /^ *\.{1,2} *(;|$)/.test(segment)
   const { length: slashes } = path.split('/')
   let text = path
-  for (let round = 0; round < mostDecoded; round++) {
+  for (let round = 0; round < maxDecoded; round++) {
     const segments = text.split('/')
     if (segments.length > slashes || text.includes('\\')) return 'a path cannot hold encoded slashes, or backslashes'
     if (segments.some(isDots)) return 'a path cannot hold . or .. segments'

@@ -28,23 +28,23 @@ const linksATurn = 1000
 export async function eachLinkInTurns(
   block: Block,
   each: (cid: CID) => void,
-  giveWay: GiveWay = inOwnTurns,
+  yieldIfDue: GiveWay = inOwnTurns,
 ): Promise<void> {
   try {
     if (block.cid.code === codec.dagPb)
-      return await inTurns((await decodePbInTurns(block.bytes, giveWay)).Links, each, giveWay)
-    const links: (LazyLink | undefined)[] = await documentLinks(block, giveWay)
-    await inTurns(taken(links), each, giveWay)
+      return await inTurns((await decodePbInTurns(block.bytes, yieldIfDue)).Links, each, yieldIfDue)
+    const links: (LazyLink | undefined)[] = await documentLinks(block, yieldIfDue)
+    await inTurns(taken(links), each, yieldIfDue)
   } catch {
     // The reader of the block reports that it does not decode.
   }
 }
 
-async function inTurns(links: Iterable<LazyLink>, each: (cid: CID) => void, giveWay: GiveWay): Promise<void> {
+async function inTurns(links: Iterable<LazyLink>, each: (cid: CID) => void, yieldIfDue: GiveWay): Promise<void> {
   let count = 0
   for (const { Hash } of links) {
     each(Hash)
-    if (++count % linksATurn === 0) await giveWay()
+    if (++count % linksATurn === 0) await yieldIfDue()
   }
 }
 
@@ -61,7 +61,7 @@ function* taken(links: (LazyLink | undefined)[]): Generator<LazyLink> {
  * Lists the next blocks of a traversal for which `isNew` is true. An identity CID is replaced by
  * the links in its content, because a block may contain more of them than a traversal can keep.
  */
-export async function blocksBelow(block: Block, isNew: (cid: CID) => boolean, giveWay?: GiveWay): Promise<CID[]> {
+export async function blocksBelow(block: Block, isNew: (cid: CID) => boolean, yieldIfDue?: GiveWay): Promise<CID[]> {
   const below: CID[] = []
   const take = (cid: CID): void => {
     if (!isIdentity(cid)) {
@@ -69,6 +69,6 @@ export async function blocksBelow(block: Block, isNew: (cid: CID) => boolean, gi
     } else if (cid.code !== codec.raw && isProvable(cid))
       for (const link of linksOf({ cid, bytes: cid.multihash.digest })) take(link)
   }
-  await eachLinkInTurns(block, take, giveWay)
+  await eachLinkInTurns(block, take, yieldIfDue)
   return below
 }

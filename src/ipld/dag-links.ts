@@ -16,17 +16,17 @@ export type LazyLinks = Iterable<LazyLink> & { readonly length: number; at(index
  */
 export async function lazyLinksInOrder(
   block: Block,
-  giveWay: GiveWay = inOwnTurns,
+  yieldIfDue: GiveWay = inOwnTurns,
   names: readonly string[] = [],
 ): Promise<LazyLinks> {
   const { cid, bytes } = block
-  if (cid.code === codec.dagPb) return (await readNodeInTurns(cid, bytes, giveWay)).links
-  return readable(cid, documentLinks(block, giveWay, names))
+  if (cid.code === codec.dagPb) return (await readNodeInTurns(cid, bytes, yieldIfDue)).links
+  return readable(cid, documentLinks(block, yieldIfDue, names))
 }
 
 /** Follows the names inside a document. */
-export const stepInto = (block: Block, names: readonly string[], giveWay: GiveWay): Promise<DocumentStep> =>
-  readable(block.cid, stepIntoDocument(block, names, giveWay))
+export const stepInto = (block: Block, names: readonly string[], yieldIfDue: GiveWay): Promise<DocumentStep> =>
+  readable(block.cid, stepIntoDocument(block, names, yieldIfDue))
 
 export async function readable<T>(cid: CID, reading: Promise<T>): Promise<T> {
   try {

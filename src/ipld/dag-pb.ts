@@ -138,9 +138,9 @@ export function decodePb(block: Uint8Array): PbNode {
 const linksATurn = 8192
 
 /** As above, but yields to the event loop between slices. */
-export async function decodePbInTurns(block: Uint8Array, giveWay: GiveWay): Promise<PbNode> {
+export async function decodePbInTurns(block: Uint8Array, yieldIfDue: GiveWay): Promise<PbNode> {
   const decoding = createDecoding(block)
-  while (!decoding.advance(linksATurn)) await giveWay()
+  while (!decoding.advance(linksATurn)) await yieldIfDue()
   return decoding.node()
 }
 
@@ -180,13 +180,13 @@ export function eachHashEnd(block: Uint8Array, each: (end: number) => void): voi
 export async function eachHashEndInTurns(
   block: Uint8Array,
   each: (end: number) => void,
-  giveWay: GiveWay,
+  yieldIfDue: GiveWay,
 ): Promise<void> {
   const scan = new Scan(block)
   for (let left = linksATurn; scan.next(); left--) {
     each(scan.hashEnd)
     if (left > 0) continue
-    await giveWay()
+    await yieldIfDue()
     left = linksATurn
   }
 }

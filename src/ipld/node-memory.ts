@@ -21,7 +21,7 @@ export interface NodeMemory {
    * Decodes a block in slices, so that `readNode` finds it in the cache. Malformed blocks are left
    * to `readNode`.
    */
-  prepare(cid: CID, block: Uint8Array, giveWay: GiveWay): Promise<void>
+  prepare(cid: CID, block: Uint8Array, yieldIfDue: GiveWay): Promise<void>
 }
 
 /** Decoding a block of this size that is full of links takes milliseconds. */
@@ -43,12 +43,12 @@ export function createNodeMemory(): NodeMemory {
   /** Coalesces callers: thousands may wait for one block. */
   const preparing = new Map<string, Promise<void>>()
 
-  async function decode(key: string, cid: CID, block: Uint8Array, giveWay: GiveWay): Promise<void> {
+  async function decode(key: string, cid: CID, block: Uint8Array, yieldIfDue: GiveWay): Promise<void> {
     try {
-      const node = await readNodeInTurns(cid, block, giveWay)
+      const node = await readNodeInTurns(cid, block, yieldIfDue)
       // Copy only after this check: a leaf of a file would be copied for nothing.
       if (!isWorthIt(node, block)) return
-      const kept = isWhole(block) ? node : await readNodeInTurns(cid, new Uint8Array(block), giveWay)
+      const kept = isWhole(block) ? node : await readNodeInTurns(cid, new Uint8Array(block), yieldIfDue)
       nodes.set(key, { node: kept, bytes: block.byteLength })
     } catch {}
   }
@@ -69,12 +69,12 @@ export function createNodeMemory(): NodeMemory {
       const known = block.byteLength < minBlockBytes ? undefined : nodes.get(blockKey(cid))
       return known ? known.node : readNode(cid, block)
     },
-    prepare(cid, block, giveWay) {
+    prepare(cid, block, yieldIfDue) {
       const key = blockKey(cid)
       if (nodes.has(key)) return Promise.resolve()
       let decoding = preparing.get(key)
       if (!decoding) {
-        decoding = decode(key, cid, block, giveWay).finally(() => preparing.delete(key))
+        decoding = decode(key, cid, block, yieldIfDue).finally(() => preparing.delete(key))
         preparing.set(key, decoding)
       }
       return decoding

@@ -30,14 +30,14 @@ export function readNode(cid: CID, block: Uint8Array): Node {
 }
 
 /** As above, but yields to the event loop between slices: for a block that may be full of links. */
-export async function readNodeInTurns(cid: CID, block: Uint8Array, giveWay: GiveWay): Promise<Node> {
+export async function readNodeInTurns(cid: CID, block: Uint8Array, yieldIfDue: GiveWay): Promise<Node> {
   if (block.byteLength > maxBlockBytes) throw tooLarge(cid)
   try {
-    const decoded = await decodePbInTurns(block, giveWay)
+    const decoded = await decodePbInTurns(block, yieldIfDue)
     const isLarge = decoded.Data !== undefined && decoded.Data.byteLength >= 2 * freeSizes
-    if (isLarge) await giveWay()
+    if (isLarge) await yieldIfDue()
     const node = nodeOf(decoded)
-    if (isLarge) await giveWay()
+    if (isLarge) await yieldIfDue()
     return node
   } catch (cause) {
     throw notPb(cid, cause)

@@ -41,7 +41,7 @@ export function writeRecords(store: Pick<Store, 'write'>, max: number, records: 
 
 export function createRecordStore({ store, write, log }: RecordStoreOptions): RecordStore {
   let waiting = new Map<string, Uint8Array | undefined>()
-  let underWay: ReadonlyMap<string, Uint8Array | undefined> = new Map()
+  let inProgress: ReadonlyMap<string, Uint8Array | undefined> = new Map()
   let writer: Promise<void> | undefined
   let complained = false
 
@@ -55,7 +55,7 @@ export function createRecordStore({ store, write, log }: RecordStoreOptions): Re
   async function drain(): Promise<void> {
     while (waiting.size > 0) {
       const records = [...waiting].map(([name, bytes]) => ({ name, bytes }))
-      underWay = waiting
+      inProgress = waiting
       waiting = new Map()
       await write(records).then(
         () => {
@@ -64,7 +64,7 @@ export function createRecordStore({ store, write, log }: RecordStoreOptions): Re
         (error) => complain(`${records.length} records could not be kept`, error),
       )
     }
-    underWay = new Map()
+    inProgress = new Map()
     writer = undefined
   }
 
@@ -78,7 +78,7 @@ export function createRecordStore({ store, write, log }: RecordStoreOptions): Re
   return {
     async read(key) {
       const name = keyText(key)
-      for (const some of [waiting, underWay]) if (some.has(name)) return some.get(name)
+      for (const some of [waiting, inProgress]) if (some.has(name)) return some.get(name)
       try {
         const [row] = await store.read('select bytes from record where name = ?', [name])
         return row?.bytes as Uint8Array | undefined

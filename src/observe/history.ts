@@ -26,7 +26,7 @@ export interface History {
 }
 
 const everyMs = 5_000
-const mostSpans = 120
+const maxSpans = 120
 const contentRoutes: ReadonlySet<string | undefined> = new Set(['ipfs', 'ipns'])
 
 export function createHistory(counts: RequestCounts, clock: Clock): History {
@@ -50,7 +50,7 @@ export function createHistory(counts: RequestCounts, clock: Clock): History {
       ...(p50 !== undefined && { p50Ms: p50 * 1000 }),
       ...(p95 !== undefined && { p95Ms: p95 * 1000 }),
     })
-    if (spans.length > mostSpans) spans.shift()
+    if (spans.length > maxSpans) spans.shift()
     before = now
     takenAt = at
   }

@@ -29,10 +29,10 @@ export interface RecentFailures {
   list(): readonly FailedRequest[]
 }
 
-const mostKept = 100
+const maxKept = 100
 const longestWhy = 500
 
-export function createRecentFailures(most = mostKept): RecentFailures {
+export function createRecentFailures(most = maxKept): RecentFailures {
   const ring: FailedRequest[] = []
   let next = 0
   return {

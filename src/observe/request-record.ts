@@ -14,7 +14,7 @@ export type Attempt = {
 /** What an upstream brought of an answer. */
 export type Brought = { readonly upstream: string; bytes: number }
 
-const mostAttempts = 16
+const maxAttempts = 16
 const nothing: readonly Brought[] = []
 
 export interface Account {
@@ -62,7 +62,7 @@ class RequestAccount implements Account {
   }
 
   attempt(attempt: Attempt): void {
-    if (this.attempts.length < mostAttempts) this.attempts.push(attempt)
+    if (this.attempts.length < maxAttempts) this.attempts.push(attempt)
   }
 
   get fetches(): number {

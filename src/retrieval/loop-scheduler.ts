@@ -12,7 +12,7 @@ export interface LoopScheduler {
   /** Requests that wait to begin. */
   readonly toBegin: number
   /** Undefined while this turn of the loop has time left; otherwise resolves in a later one. */
-  giveWay(): Promise<void> | undefined
+  yieldIfDue(): Promise<void> | undefined
   /** Resolves in a later turn that has time left, for work that may come due thousands of times in one turn. */
   inLine(): Promise<void>
 }
@@ -23,7 +23,7 @@ export const sliceMs = 5
 export const shortSliceMs = 2
 
 // Those that are let go on in one turn, one behind the other while its slice lasts.
-const mostReleased = 64
+const maxReleased = 64
 
 /** `later` runs an action in the next turn of the loop, behind what the sockets brought. */
 export function createLoopScheduler(clock: Clock, later: (action: () => void) => void = setImmediate): LoopScheduler {
@@ -57,7 +57,7 @@ export function createLoopScheduler(clock: Clock, later: (action: () => void) =>
       // However long it takes them to begin, those who gave way go on in each turn.
       later(startSlice)
     }
-    for (let count = Math.min(waiting.length, mostReleased); count > 0; count--) later(release)
+    for (let count = Math.min(waiting.length, maxReleased); count > 0; count--) later(release)
   }
 
   function open(): void {
@@ -83,7 +83,7 @@ export function createLoopScheduler(clock: Clock, later: (action: () => void) =>
       return toBegin.size
     },
     inLine,
-    giveWay() {
+    yieldIfDue() {
       open()
       return isOver() ? inLine() : undefined
     },

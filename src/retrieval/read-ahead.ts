@@ -27,19 +27,19 @@ export interface ReadAhead {
 }
 
 const firstWindowBytes = 1024 * 1024
-const mostWindowBytes = 8 * 1024 * 1024
-const mostBlocks = 64
+const maxWindowBytes = 8 * 1024 * 1024
+const maxBlocks = 64
 // Of links that repeat what was met, or hold their content themselves, and bring nothing to ask for.
-const mostPassedOver = 64
+const maxPassedOver = 64
 const heldWindowBytes = 24 * 1024 * 1024
-const mostHeldBlocks = 96
+const maxHeldBlocks = 96
 // To make a request of a store takes half a millisecond. All in one turn, the first one leaves when the last one is made.
 const heldInTurn = 8
 const idleMs = 2000
 // A directory of 100,000 names is 30,000 small blocks: a look at the next 64 behind each of them was a quarter of its listing.
 const smallBytes = 16 * 1024
 const enoughOfThem = 0.75
-const leastToSkip = 16
+const minToSkip = 16
 
 export function createRoom(mostBytes: number): Room {
   let taken = 0
@@ -89,7 +89,7 @@ function createLastLook() {
     },
     isEnough(blocks: number, bytes: number, isFar: boolean): boolean {
       const isSameWindow = !this.isStale && isFar === wasFar
-      return isSameWindow && blocks >= leastToSkip && blocks > count * enoughOfThem && bytes <= blocks * smallBytes
+      return isSameWindow && blocks >= minToSkip && blocks > count * enoughOfThem && bytes <= blocks * smallBytes
     },
   }
 }
@@ -100,7 +100,7 @@ function* withoutRepeated(next: Iterable<Expected>, known: ReadonlySet<string>):
   for (const one of next) {
     const key = isIdentity(one.cid) ? undefined : blockKey(one.cid)
     if (key !== undefined && !known.has(key)) yield [key, one]
-    else if (++passedOver >= mostPassedOver) return
+    else if (++passedOver >= maxPassedOver) return
   }
 }
 
@@ -189,7 +189,7 @@ export function createReadAhead(options: {
         if (!ahead.has(key)) {
           const isNext = known.size === 0
           const bytes = aheadBytes + one.bytes
-          if (!isNext && (bytes > far || known.size >= (isFarHeld ? mostHeldBlocks : mostBlocks))) break
+          if (!isNext && (bytes > far || known.size >= (isFarHeld ? maxHeldBlocks : maxBlocks))) break
           if (!isAllowed(one) || !room.take(one.bytes, isNext)) break
           if (isNext || bytes <= near) begin(key, one, undefined)
           else {
@@ -209,9 +209,9 @@ export function createReadAhead(options: {
       const key = blockKey(cid)
       const entry = ahead.get(key)
       const isWaitedFor = entry?.isHere === false
-      lastLook.isStale ||= !entry || (isWaitedFor && windowBytes < mostWindowBytes)
+      lastLook.isStale ||= !entry || (isWaitedFor && windowBytes < maxWindowBytes)
       if (!entry) return undefined
-      if (isWaitedFor) windowBytes = Math.min(mostWindowBytes, windowBytes * 2)
+      if (isWaitedFor) windowBytes = Math.min(maxWindowBytes, windowBytes * 2)
       drop(key, entry)
       return entry.isHere || !entry.everywhere ? entry.block : entry.everywhere()
     },

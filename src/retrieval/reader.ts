@@ -74,7 +74,7 @@ class Reader implements Session {
   readonly pass: Session['pass']
   readonly readNode: Session['readNode']
   readonly readOnce: Session['readOnce']
-  readonly giveWay: Session['giveWay']
+  readonly yieldIfDue: Session['yieldIfDue']
   readonly shared: ReaderParts
   readonly signal: AbortSignal
   readonly #account: Account
@@ -111,7 +111,7 @@ class Reader implements Session {
     this.pass = pass
     this.readNode = shared.nodes.readNode
     this.readOnce = shared.nodes.readOnce
-    this.giveWay = shared.turns.giveWay
+    this.yieldIfDue = shared.turns.yieldIfDue
     this.#account = options.account
     this.#check = check
     this.#client = options.client ?? ''
@@ -122,7 +122,7 @@ class Reader implements Session {
   }
 
   get(cid: CID, around?: Place): Soon<Uint8Array> {
-    const turn = this.giveWay()
+    const turn = this.yieldIfDue()
     return turn === undefined ? this.#get(cid, around) : turn.then(() => this.#get(cid, around))
   }
 
@@ -186,7 +186,7 @@ class Reader implements Session {
   /** Decoded in pieces, where that takes long. */
   #prepared(cid: CID, bytes: Uint8Array): Soon<Uint8Array> {
     if (cid.code !== codec.dagPb || bytes.byteLength < largeNodeBytes) return bytes
-    return this.shared.nodes.prepare(cid, bytes, this.giveWay).then(() => bytes)
+    return this.shared.nodes.prepare(cid, bytes, this.yieldIfDue).then(() => bytes)
   }
 
   /** Thousands of requests that wait for one thing fail in one turn of the loop: their answers take many turns. */

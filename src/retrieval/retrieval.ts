@@ -40,7 +40,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   const searches = createSearches({ durationMs: options.keepLookingMs, negativeCache: notFound, clock, log })
   const flights: Readonly<Record<AskKind, Map<string, Flight>>> = { block: new Map(), dag: new Map() }
   const deps: FlightDeps = {
-    ...{ pool, clock, trace, giveWay: turns.giveWay },
+    ...{ pool, clock, trace, yieldIfDue: turns.yieldIfDue },
     keep(cid, bytes) {
       notFound.forget(cid)
       return stack.keep(cid, bytes)

@@ -101,7 +101,7 @@ export interface Session extends Omit<Guard, 'check'> {
    * For a walk with work between its blocks: undefined while the event loop has time for it, otherwise resolves when other
    * requests had their turn. `get` gives way by itself.
    */
-  giveWay(): Promise<void> | undefined
+  yieldIfDue(): Promise<void> | undefined
   /** Whether a tier has it, without fetching. */
   has(cid: CID): Promise<boolean>
   /** The first byte went out: from here each block has its own deadline, and nothing is remembered as not found. */
@@ -117,7 +117,7 @@ export const withGet = (session: Session, get: Session['get']): Session => ({
   readNode: session.readNode,
   readOnce: session.readOnce,
   expect: (next) => session.expect(next),
-  giveWay: () => session.giveWay(),
+  yieldIfDue: () => session.yieldIfDue(),
   has: (cid) => session.has(cid),
   begun: () => session.begun(),
   end: () => session.end(),

@@ -67,7 +67,7 @@ const firstRequestMs = 1000
 const looks = 64
 
 // Refused connections whose clients are still reading: they take descriptors too.
-const mostTurnedAway = 64
+const maxTurnedAway = 64
 const turnedAwayMs = 1000
 
 export type ConnectionsOptions = {
@@ -109,7 +109,7 @@ export function createConnections(
    */
   function refuse(connection: Admitted, limit: ConnectionLimit): void {
     for (const first of turnedAway) {
-      if (turnedAway.size < Math.min(mostTurnedAway, Math.ceil(limits.most / 16))) break
+      if (turnedAway.size < Math.min(maxTurnedAway, Math.ceil(limits.most / 16))) break
       turnedAway.delete(first)
       first.socket.destroy()
     }

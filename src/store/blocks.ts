@@ -36,8 +36,8 @@ type BlocksOptions = {
   readonly onError: (error: unknown) => void
 }
 
-const mostRecent = 20_000
-const mostRowBytes = 64 * 1024
+const maxRecent = 20_000
+const maxRowBytes = 64 * 1024
 const newsSql = 'select id, key from block where id > ? order by id limit 10000'
 
 export function createBlocks({ reader, slow, ready, isFollower, onError }: BlocksOptions): OwnBlocks {
@@ -55,7 +55,7 @@ export function createBlocks({ reader, slow, ready, isFollower, onError }: Block
   function note(key: string): void {
     recent.delete(key)
     recent.add(key)
-    if (recent.size <= mostRecent) return
+    if (recent.size <= maxRecent) return
     for (const oldest of recent) {
       recent.delete(oldest)
       break
@@ -111,7 +111,7 @@ export function createBlocks({ reader, slow, ready, isFollower, onError }: Block
     if (here) return here
     try {
       const bytes = await reader.block(cid.multihash.bytes)
-      if (bytes && bytes.byteLength <= mostRowBytes) note(key)
+      if (bytes && bytes.byteLength <= maxRowBytes) note(key)
       return bytes
     } catch (error) {
       onError(error)
@@ -184,10 +184,10 @@ export type Filter = { readonly words: Uint32Array<ArrayBuffer>; readonly capaci
 
 const bitsAKey = 12
 const hashes = 6
-const leastKeys = 65_536
+const minKeys = 65_536
 
 export function emptyFilter(keys: number): Filter {
-  const capacity = Math.max(leastKeys, 2 * keys)
+  const capacity = Math.max(minKeys, 2 * keys)
   return { words: new Uint32Array(Math.ceil((capacity * bitsAKey) / 32)), capacity, count: 0 }
 }
 
@@ -234,7 +234,7 @@ type Wanted = {
   readonly reject: (error: unknown) => void
 }
 
-const mostKeys = 256
+const maxKeys = 256
 
 /** `idleMs`: the thread ends when it was not asked for so long; by default never. */
 export function createReader(data: ReaderData, name: string, idleMs?: number): Reader {
@@ -297,7 +297,7 @@ export function createReader(data: ReaderData, name: string, idleMs?: number): R
     isFetching = true
     await undefined
     while (wanted.length > 0) {
-      const some = wanted.splice(0, mostKeys)
+      const some = wanted.splice(0, maxKeys)
       try {
         const replies = await ask({ kind: 'blocks', keys: some.map(({ key }) => key) })
         for (const [index, { resolve, reject }] of some.entries()) {

@@ -13,7 +13,7 @@ import { failureOf } from './engine.ts'
 import type { Accepted, Filling, Intake, Kept } from './store.ts'
 import type { AcceptedIntake, AcceptedRow, PackedBlocks } from './writer.ts'
 
-const mostInMemory = 64 * 1024
+const maxInMemory = 64 * 1024
 
 /** Takes a block where the room for it is. */
 interface BlockPile {
@@ -56,7 +56,7 @@ export function createBlockPile(newFile: () => CarFile): BlockPile {
     add(cid, bytes) {
       const index = cids.length
       const { byteLength } = bytes
-      const isOver = memory !== undefined && total + byteLength > mostInMemory
+      const isOver = memory !== undefined && total + byteLength > maxInMemory
       const moved = isOver ? toFile() : undefined
       indexOf.set(blockKey(cid), index)
       cids.push(cid)

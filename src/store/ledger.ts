@@ -7,7 +7,7 @@ import type { Asked, Counts, Entry, Ledger, OtherHolder, Row, Standing, StoreRea
 
 type Read = StoreReader['read']
 
-const mostRead = 20_000
+const maxRead = 20_000
 
 const entry = `select u.id, u.cid, u.name, u.profile, u.bytes, u.car_bytes, u.at, u.blocks is not null is_here,
 (select json_group_array(json_array(name, kind, state, tries, not_before, class, why)) from holder where upload = u.id) holders
@@ -23,7 +23,7 @@ export function createLedger(read: Read, slow: Read): Ledger {
     async page(asked) {
       const { where, args } = conditionsOf(asked)
       const { limit, after = 0 } = asked
-      const range = await read('select id from upload where id > ? order by id limit 1 offset ?', [after, mostRead - 1])
+      const range = await read('select id from upload where id > ? order by id limit 1 offset ?', [after, maxRead - 1])
       const last = (range[0]?.id as number | undefined) ?? Number.MAX_SAFE_INTEGER
       const found = await entries(
         `${entry} where u.id > ? and u.id <= ? and ${where} order by u.id limit ?`,

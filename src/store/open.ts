@@ -49,7 +49,7 @@ const dayMs = 86_400_000
 const minuteMs = 60_000
 const closedMs = 2000
 const tryMs = 50
-const mostTries = 200
+const maxTries = 200
 
 /** The part that both kinds of a store have. `opened`: the database is there, and no file is swept any more. */
 function createReading(
@@ -74,7 +74,7 @@ function createReading(
 
   /** The process that writes may just be making it. */
   async function openSoon(): Promise<Connection> {
-    for (let left = isFollower ? mostTries : 0; ; left--) {
+    for (let left = isFollower ? maxTries : 0; ; left--) {
       try {
         return openForReading(file, { timeout: 100, isFixed: data.isFixed })
       } catch (error) {

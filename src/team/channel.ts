@@ -89,7 +89,7 @@ export function createChannel(line: Line, clock: Clock): Channel {
 const gone = (): Failure => new Failure('upstream-error', 'the other process is gone', { source: 'ours' })
 
 const everyMs = 1000
-const mostMissed = 10
+const maxMissed = 10
 
 /** Calls `silent` each second while the other process is silent. Returns a function that stops. */
 export function createPulse(channel: Channel, clock: Clock, silent: () => void): () => void {
@@ -101,7 +101,7 @@ export function createPulse(channel: Channel, clock: Clock, silent: () => void):
   function beat(): void {
     channel.tell('alive')
     cancel = clock.after(everyMs, beat)
-    if (++missed > mostMissed) silent()
+    if (++missed > maxMissed) silent()
   }
   beat()
   return () => cancel()

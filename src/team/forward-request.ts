@@ -38,11 +38,11 @@ const ofTheHop: ReadonlySet<string> = new Set([
   'te',
 ])
 // Bounds idle connections: each takes a descriptor in both processes.
-const mostIdle = 64
+const maxIdle = 64
 
 /** `patienceMs`: the first-byte timeout. Undefined means no timeout. */
 export function createHandOn(patienceMs?: () => number): HandOn {
-  const agent = new Agent({ keepAlive: true, maxFreeSockets: mostIdle })
+  const agent = new Agent({ keepAlive: true, maxFreeSockets: maxIdle })
   // A request with a body cannot be retried, so it never uses a connection that the other process
   // may be closing.
   const once = new Agent({ keepAlive: false })
@@ -228,7 +228,7 @@ export const throughInnerDoor =
     handle(request, response)
   }
 
-const mostMs = 30_000
+const maxMs = 30_000
 
 /**
  * After a response that leaves its body unread, the sender of the body must close first: a write to
@@ -238,7 +238,7 @@ function closeBehindTheOther(request: IncomingMessage, socket: Socket): void {
   const leave = () => {
     socket.end()
     const destroy = () => socket.destroy()
-    const timer = setTimeout(destroy, mostMs).unref()
+    const timer = setTimeout(destroy, maxMs).unref()
     socket.once('end', destroy).once('close', () => clearTimeout(timer))
     request.resume()
     socket.resume()

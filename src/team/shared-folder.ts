@@ -102,7 +102,7 @@ function namesIn(folder: string): string[] {
 
 /** Shared files for the gateway, and those for its processes only. */
 export type SharedFiles = {
-  readonly team: Pick<Team, 'arrivals' | 'underWay' | 'budgets' | 'crowd'>
+  readonly team: Pick<Team, 'arrivals' | 'inProgress' | 'budgets' | 'crowd'>
   readonly lives: Lives
   close(): void
 }
@@ -122,7 +122,7 @@ export function openShared(
   }
   const openAll = () => ({
     arrivals: open('arrivals', arrivalSlots),
-    underWay: open('under-way', underWaySlots),
+    inProgress: open('under-way', underWaySlots),
     budgets: open('budgets', budgetSlots),
     lives: open('lives', lifeSlots),
     crowd: open('crowd', crowdSlots),
@@ -132,7 +132,7 @@ export function openShared(
   return {
     team: {
       arrivals: createArrivals(files.arrivals),
-      underWay: createUnderWay(files.underWay, { index, lifeOf: lives.of }),
+      inProgress: createUnderWay(files.inProgress, { index, lifeOf: lives.of }),
       budgets: (limit) => createSharedBudgets(files.budgets, { ...limit, now: systemMs }),
       crowd: createCrowd(files.crowd, { index, lives: (one) => lives.of(one) !== 0 }),
     },

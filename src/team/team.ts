@@ -34,7 +34,7 @@ type Shared = {
   readonly index: number
   readonly size: number
   readonly arrivals: Arrivals
-  readonly underWay: UnderWay
+  readonly inProgress: UnderWay
   readonly crowd: Crowd
   /** Rate limits of clients, shared by all processes. */
   budgets(limit: { readonly size: number; readonly perSecond: number }): (client: string) => Budget

@@ -42,7 +42,7 @@ export type CrewOptions = {
 }
 
 const firstPauseMs = 100
-const mostPauseMs = 10_000
+const maxPauseMs = 10_000
 /**
  * When a reload ends a worker, clients on keep-alive connections have this long to receive
  * `Connection: close`.
@@ -114,7 +114,7 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
 
   /** Restarts with exponential backoff. Returns the delay. */
   function beginLater(index: number, wasSteady: boolean): number {
-    const pauseMs = wasSteady ? firstPauseMs : Math.min(mostPauseMs, (pauses.get(index) ?? firstPauseMs / 2) * 2)
+    const pauseMs = wasSteady ? firstPauseMs : Math.min(maxPauseMs, (pauses.get(index) ?? firstPauseMs / 2) * 2)
     pauses.set(index, pauseMs)
     const again = () => {
       waiting.delete(index)

@@ -56,7 +56,7 @@ const lookMs = 500
 const graceMs = 2000
 const rateForEach = 8
 const share = 3
-const leastLine = 16
+const minLine = 16
 
 export function createUploadAdmission(options: UploadAdmissionOptions): UploadAdmission {
   const { clock, most, mostBytes, perClient, minRate, closing } = options
@@ -157,7 +157,7 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
       signal?.throwIfAborted()
       const { slots, waiting } = clients.look(name)
       if (fits(name) && (line.size === 0 || slots === 0)) return take(name)
-      if (!mayHave(waiting, Math.max(leastLine, most) - line.size)) throw full(most)
+      if (!mayHave(waiting, Math.max(minLine, most) - line.size)) throw full(most)
       return waitFor(name, signal)
     },
     count: room.count,

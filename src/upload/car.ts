@@ -13,11 +13,11 @@ import { malformed, tooLarge } from './failures.ts'
 import { blockName, declaresMore, fileBytesOf } from './stored-upload.ts'
 import type { Added, FileOptions, TakingOptions } from './taking.ts'
 
-const mostRoots = 128
-const mostBlocks = (maxBytes: number): number => 65_536 + Math.floor(maxBytes / 16_384)
+const maxRoots = 128
+const maxBlocks = (maxBytes: number): number => 65_536 + Math.floor(maxBytes / 16_384)
 
 /** Missing blocks that a refusal names. */
-const mostNamed = 8
+const maxNamed = 8
 
 /** Blocks of these have no links. */
 const leaves: ReadonlySet<number> = new Set([codec.raw, codec.cbor, codec.json])
@@ -30,7 +30,7 @@ export const spelledBy = ({ version }: CID): Profile => (version === 0 ? 'unixfs
 export type CarBudget = { left: number; readonly most: number }
 
 export function carBudget(maxBytes: number): CarBudget {
-  const most = mostBlocks(maxBytes)
+  const most = maxBlocks(maxBytes)
   return { left: most, most }
 }
 
@@ -68,7 +68,7 @@ export async function takeCar(
 function rootsOf(named: readonly CID[]): CID[] {
   const roots = [...new Map(named.map((root) => [root.toString(), root])).values()]
   if (roots.length === 0) throw malformed('the CAR names no root in its header: there is nothing to keep')
-  if (roots.length > mostRoots) throw malformed(`the CAR has more than ${mostRoots} roots`)
+  if (roots.length > maxRoots) throw malformed(`the CAR has more than ${maxRoots} roots`)
   return roots
 }
 
@@ -122,7 +122,7 @@ async function* wholeDag(root: CID, all: Pick<Filling, 'has' | 'read'>, maxBytes
   const missing: CID[] = []
   const pending = createPending<LazyLink>()
   pending.push([{ Hash: root }], 0)
-  for (let link = pending.pop(); link && missing.length < mostNamed; link = pending.pop()) {
+  for (let link = pending.pop(); link && missing.length < maxNamed; link = pending.pop()) {
     const { Hash: cid } = link
     const name = blockName(cid)
     if (seen.has(name)) continue

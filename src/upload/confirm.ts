@@ -379,7 +379,7 @@ type FillOptions = {
 }
 
 const storesAtOnce = 4
-const leastMs = 3000
+const minMs = 3000
 const slowestBytes = 4 * 1024 * 1024
 
 /** Resolves with the shared tiers that lack some of it. Does not reject. */
@@ -388,7 +388,7 @@ export async function fillTiers(
   { retrieval, clock, log }: FillOptions,
   signal: AbortSignal,
 ): Promise<readonly string[]> {
-  const ms = leastMs + Math.ceil((upload.bytes / slowestBytes) * 1000)
+  const ms = minMs + Math.ceil((upload.bytes / slowestBytes) * 1000)
   const late = () => new Failure('timeout', `the tiers did not take it within ${ms} ms`, { source: 'tier' })
   const lacking = new Set<string>()
   const store = async (cid: CID, bytes: Uint8Array, own: AbortSignal): Promise<void> => {

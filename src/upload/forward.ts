@@ -41,7 +41,7 @@ type Forwarding = {
 }
 
 /** Below the time after which the receiver reports that the upload got stuck in this gateway. */
-const mostStuckMs = 50_000
+const maxStuckMs = 50_000
 
 export const isKuboAddress = ({ pathname }: URL): boolean => /\/api\/v0(\/add)?\/?$/.test(pathname)
 
@@ -55,7 +55,7 @@ export function createForwarding(options: {
   readonly trace?: Trace
 }): Forwarding {
   const { answerMs, clock } = options
-  const stuckMs = Math.min(answerMs, mostStuckMs)
+  const stuckMs = Math.min(answerMs, maxStuckMs)
   const url = new URL(options.target.url)
   const isKubo = isKuboAddress(url)
   const listeners = new WeakMap<object, { onAnswer(response: IncomingMessage): void; onError(error: unknown): void }>()
@@ -203,8 +203,8 @@ const handedOn: Readonly<Record<number, { readonly as: FailureKind; readonly why
 }
 
 /** A line or a CID for each file. */
-const mostAnswerBytes = { files: 1024 * 1024, directory: 16 * 1024 * 1024 } as const
-export type ForwardedKind = keyof typeof mostAnswerBytes
+const maxAnswerBytes = { files: 1024 * 1024, directory: 16 * 1024 * 1024 } as const
+export type ForwardedKind = keyof typeof maxAnswerBytes
 
 async function readAnswer(
   response: IncomingMessage,
@@ -231,7 +231,7 @@ async function readAnswer(
   let bytes = 0
   for await (const piece of response as AsyncIterable<Buffer>) {
     bytes += piece.byteLength
-    if (bytes > mostAnswerBytes[kind]) throw failure('content', 'its answer is longer than an answer can be')
+    if (bytes > maxAnswerBytes[kind]) throw failure('content', 'its answer is longer than an answer can be')
     pieces.push(piece)
   }
   if (response.trailers['x-stream-error'] !== undefined) throw failure('transient', 'it failed behind its answer')

@@ -106,7 +106,7 @@ export type FreeBuffers = ArrayBuffer[]
 
 const maxFree = 8
 
-const leastBytes = 4 * 1024
+const minBytes = 4 * 1024
 
 /** Pieces of exactly `size` bytes, and the rest. The first buffer grows as bytes arrive, so a small upload costs little. */
 export async function* chunks(
@@ -118,7 +118,7 @@ export async function* chunks(
   let filled = 0
   let isFirst = true
   const grow = (least: number): void => {
-    const bytes = isFirst ? Math.min(size, Math.max(leastBytes, 2 * least)) : size
+    const bytes = isFirst ? Math.min(size, Math.max(minBytes, 2 * least)) : size
     const free = room.pop()
     const larger = new Uint8Array(free?.byteLength === size ? free : new ArrayBuffer(bytes))
     larger.set(chunk.subarray(0, filled))
@@ -324,11 +324,11 @@ async function putNode(
 // directory, or that two parts claim, is refused before its bytes are read.
 
 /** Files of one upload, and directories. Each costs a small file on the disk. */
-export const mostEntries = 16_384
-const mostDepth = 64
-const mostPathBytes = 4096
+export const maxEntries = 16_384
+const maxDepth = 64
+const maxPathBytes = 4096
 /** Limits of file systems: a directory that was uploaded can be saved again. */
-const mostNameBytes = 255
+const maxNameBytes = 255
 
 export type Folder = { readonly path: string; readonly entries: Map<string, Folder | FileInTree> }
 /** Its entry is set once its bytes have become blocks. */
@@ -353,7 +353,7 @@ export function createTree(): Tree {
   let count = 0
 
   function add<Node extends Folder | FileInTree>(to: Folder, name: string, node: Node): Node {
-    if (++count > mostEntries) throw malformed(`more than ${mostEntries} files and directories in one upload`)
+    if (++count > maxEntries) throw malformed(`more than ${maxEntries} files and directories in one upload`)
     to.entries.set(name, node)
     return node
   }
@@ -384,23 +384,22 @@ export function createTree(): Tree {
 
 /** The names in a relative path. `find .` and some clients begin it with `./`. */
 function namesIn(path: string): string[] {
-  if (Buffer.byteLength(path) > mostPathBytes) throw refused(path, `it is longer than ${mostPathBytes} bytes`)
+  if (Buffer.byteLength(path) > maxPathBytes) throw refused(path, `it is longer than ${maxPathBytes} bytes`)
   const names = path.replace(/^\.\//, '').split('/')
-  if (names.length > mostDepth) throw refused(path, `it is more than ${mostDepth} levels deep`)
+  if (names.length > maxDepth) throw refused(path, `it is more than ${maxDepth} levels deep`)
   for (const name of names) {
     if (name === '') throw refused(path, 'it is not relative, or has an empty name in it')
     if (name === '.' || name === '..') throw refused(path, `it has ${name} in it`)
     if (hasControls(name)) throw refused(path, 'it has a control character in it')
     if (name.includes('\\')) throw refused(path, 'it has a backslash in it; directories are parted by /')
-    if (Buffer.byteLength(name) > mostNameBytes)
-      throw refused(path, `a name in it has more than ${mostNameBytes} bytes`)
+    if (Buffer.byteLength(name) > maxNameBytes) throw refused(path, `a name in it has more than ${maxNameBytes} bytes`)
   }
   return names
 }
 
 const hasControls = (name: string): boolean => [...name].some((one) => one < ' ' || one === '\u007f')
 
-const mostShown = 200
+const maxShown = 200
 
 const refused = (path: string, why: string) =>
-  malformed(`the path ${JSON.stringify(path.slice(0, mostShown))} cannot be in a directory: ${why}`)
+  malformed(`the path ${JSON.stringify(path.slice(0, maxShown))} cannot be in a directory: ${why}`)

@@ -465,7 +465,7 @@ type Rehashed = {
   readonly damaged: readonly string[]
 }
 
-const mostTold = 20
+const maxTold = 20
 
 export async function rehash(root: CID, store: LocalStore, signal: AbortSignal): Promise<Rehashed> {
   const seen = new Set<string>()
@@ -484,7 +484,7 @@ export async function rehash(root: CID, store: LocalStore, signal: AbortSignal):
     signal.throwIfAborted()
     const found = await store.get(cid)
     if (!found || !proves(cid, found)) {
-      if (damaged.length < mostTold) damaged.push(cid.toString())
+      if (damaged.length < maxTold) damaged.push(cid.toString())
       continue
     }
     blocks++

@@ -45,8 +45,8 @@ export function createQuotas({ book, clock, log }: { book: QuotaBook; clock: Clo
 
   function takenBy(token: string): Used {
     const { uploads, bytes } = used(token)
-    const underWay = book.underWay.get(token)
-    return { uploads: uploads + (underWay?.uploads ?? 0), bytes: bytes + (underWay?.bytes ?? 0) }
+    const inProgress = book.inProgress.get(token)
+    return { uploads: uploads + (inProgress?.uploads ?? 0), bytes: bytes + (inProgress?.bytes ?? 0) }
   }
 
   function refuseWhereFull({ token, quota }: NamedQuota, more: Used): void {
@@ -58,11 +58,11 @@ export function createQuotas({ book, clock, log }: { book: QuotaBook; clock: Clo
   }
 
   function take(token: string, { uploads, bytes }: Used): void {
-    const underWay = book.underWay.get(token) ?? { uploads: 0, bytes: 0 }
-    underWay.uploads += uploads
-    underWay.bytes += bytes
-    if (underWay.uploads === 0 && underWay.bytes === 0) book.underWay.delete(token)
-    else book.underWay.set(token, underWay)
+    const inProgress = book.inProgress.get(token) ?? { uploads: 0, bytes: 0 }
+    inProgress.uploads += uploads
+    inProgress.bytes += bytes
+    if (inProgress.uploads === 0 && inProgress.bytes === 0) book.inProgress.delete(token)
+    else book.inProgress.set(token, inProgress)
   }
 
   return {
@@ -140,7 +140,7 @@ interface QuotaBook {
   /** When it counts anew. Where the clock was set back over midnight, the day that is counted is tomorrow. */
   endsAt(day: number): number
   /** Use by uploads that are under way, of any day. */
-  readonly underWay: Map<string, Used>
+  readonly inProgress: Map<string, Used>
 }
 
 const dayMs = 86_400_000
@@ -171,7 +171,7 @@ export function createQuotaBook(store: Pick<StoreReader, 'read'>): QuotaBook {
 
   return {
     ready: () => (loading ??= load()),
-    underWay: new Map(),
+    inProgress: new Map(),
     used(token, today) {
       turnTo(today)
       return tokens.get(token) ?? { uploads: 0, bytes: 0 }

@@ -24,7 +24,7 @@ export type ReceiveOptions = ReceiveLimits & {
   readonly clock: Clock
   /** By default `data`. Of the others, parts may be empty, and text need not be UTF-8. */
   readonly parts?: KeptParts
-  readonly mostParts?: number
+  readonly maxParts?: number
   /** `take` has copied each piece by the time it asks for the next one, so that the memory of the piece may be freed. */
   readonly isCopied?: boolean
   /** Ends it from outside. */
@@ -41,17 +41,17 @@ export type PartName = {
 }
 
 const usualParts = 128
-const mostFields = 64
-const mostHeaderPairs = 20
+const maxFields = 64
+const maxHeaderPairs = 20
 const headerBytes = 16 * 1024
 const fieldBytes = 64 * 1024
 const tickMs = 500
 const stuckMs = 60_000
 /** Parts that are taken at once; the client waits where more have come. */
-const mostOpen = 64
+const maxOpen = 64
 
 /** Bytes that a body may have besides its data: boundaries, headers, other parts. */
-export const aroundBytes = (mostParts = usualParts): number => 64 * 1024 + Math.max(0, mostParts - usualParts) * 1024
+export const aroundBytes = (maxParts = usualParts): number => 64 * 1024 + Math.max(0, maxParts - usualParts) * 1024
 
 /**
  * Calls `take` for each `data` part, in order, with its bytes as they come; resolves with the results. When anything fails,
@@ -64,7 +64,7 @@ export async function receive<T>(
   take: (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => Promise<T>,
 ): Promise<T[]> {
   const boundary = boundaryOf(request.headers['content-type'])
-  const { parts = 'data', mostParts = usualParts } = options
+  const { parts = 'data', maxParts = usualParts } = options
   const every = parts === 'every'
   // Parts that the part watch has seen and the parser has not. Both must agree on which of them are `data`.
   const found: SeenPart[] = []
@@ -83,11 +83,11 @@ export async function receive<T>(
     limits: {
       fieldNameSize: 100,
       fieldSize: fieldBytes,
-      fields: mostFields,
+      fields: maxFields,
       fileSize: options.maxBytes + 1,
-      files: mostParts,
-      parts: mostParts,
-      headerPairs: mostHeaderPairs,
+      files: maxParts,
+      parts: maxParts,
+      headerPairs: maxHeaderPairs,
       headerSize: headerBytes,
     },
   })
@@ -134,7 +134,7 @@ export async function receive<T>(
     takes.push(taken)
   })
   for (const limit of ['partsLimit', 'filesLimit', 'fieldsLimit'] as const)
-    parser.on(limit, () => fail(malformed(`more than ${mostParts} parts, or ${mostFields} fields, in one upload`)))
+    parser.on(limit, () => fail(malformed(`more than ${maxParts} parts, or ${maxFields} fields, in one upload`)))
   parser.on('error', (error) => fail(malformed('the multipart body is broken or cut', error)))
   parser.on('finish', () => {
     // The parser silently skips a part with a line break in its decoded names.
@@ -144,12 +144,12 @@ export async function receive<T>(
 
   const watch = createPartWatch(boundary, {
     headerBytes,
-    headerPairs: mostHeaderPairs,
+    headerPairs: maxHeaderPairs,
     parts,
     onPart: (part) => found.push(part),
   })
-  const isCrowded = () => open.size > mostOpen
-  const pumping: Pumping = pump(request, parser, { ...options, mostParts, look: watch, fail, isCrowded })
+  const isCrowded = () => open.size > maxOpen
+  const pumping: Pumping = pump(request, parser, { ...options, maxParts, look: watch, fail, isCrowded })
   const signals = [options.signal, options.slot?.signal].filter((signal) => signal !== undefined)
   const onAbort = () => fail(signals.find(({ aborted }) => aborted)?.reason)
   for (const signal of signals) signal.addEventListener('abort', onAbort, { once: true })
@@ -184,7 +184,7 @@ type Pumping = {
 
 /** Pumps the request into the parser as fast as it takes it, and times the client: waits that the gateway causes do not count. */
 function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOptions): Pumping {
-  const { clock, fail, look, isCrowded, maxBytes, mostParts, idleMs, minRate, graceMs } = options
+  const { clock, fail, look, isCrowded, maxBytes, maxParts, idleMs, minRate, graceMs } = options
   const rate = options.slot?.rate
   const began = clock.monotonic()
   let received = 0
@@ -197,7 +197,7 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
     received += chunk.byteLength
     rate?.received(chunk.byteLength)
     since = clock.monotonic()
-    if (received > maxBytes + aroundBytes(mostParts)) return fail(tooLarge(maxBytes))
+    if (received > maxBytes + aroundBytes(maxParts)) return fail(tooLarge(maxBytes))
     const wrong = look(chunk)
     if (wrong) return fail(wrong)
     isFull = !parser.write(chunk)

@@ -84,7 +84,7 @@ export function storedUpload(
         throw noFile(root, 'it is no file, and such a provider takes nothing else')
       let left = bytes
       // A pinned DAG comes from strangers: a few blocks that link to each other can stand for any number of pieces.
-      let pieces = mostEmptyPieces + 2 * bytes
+      let pieces = maxEmptyPieces + 2 * bytes
       for await (const { cid, bytes: block, isLeaf } of walkAgain(signal)) {
         if (--pieces < 0) throw noFile(root, 'it is made of too many empty blocks')
         if (cid.code === codec.dagPb && !isLeaf) continue
@@ -104,7 +104,7 @@ export function storedUpload(
 }
 
 const nothing = new Uint8Array()
-const mostEmptyPieces = 1024
+const maxEmptyPieces = 1024
 /** Memory that a waiting link takes besides the bytes of its block. */
 const bytesALink = 256
 

@@ -11,7 +11,7 @@ import type { Intake, Kept, Store } from '../store/store.ts'
 import type { Counter, UploadAdmission, UploadSlot } from './admission.ts'
 import { type CarBudget, carBudget, spelledBy, takeCar } from './car.ts'
 import { busy, malformed, tooLarge } from './failures.ts'
-import { createTree, type FreeBuffers, importFile, mostEntries, onlyEntry, putTree } from './import.ts'
+import { createTree, type FreeBuffers, importFile, maxEntries, onlyEntry, putTree } from './import.ts'
 import { type KeptParts, type PartName, type ReceiveOptions, receive } from './receive.ts'
 import { declaresMore, fileBytesOf, storedUpload } from './stored-upload.ts'
 
@@ -146,7 +146,7 @@ export function createTaking(options: TakingOptions): Taking {
     const shape = own.shape ?? shapes[ownProfile]
     const tree = createTree()
     // Each import holds a chunk in memory, and many small files arrive at once.
-    const gate = createGate({ most: importsAtOnce, inLine: mostEntries, full: () => busy('too many files at once') })
+    const gate = createGate({ most: importsAtOnce, inLine: maxEntries, full: () => busy('too many files at once') })
     let files: Added[] = []
     let folders: Added[] = []
     const taken = await take(intake, { profile, slot: own.slot }, async (put, counter) => {
@@ -249,8 +249,8 @@ type Incoming = {
 }
 
 /** Parts that one request of this kind may have. */
-export const mostPartsOf = (kind: UploadKind | undefined): number | undefined =>
-  kind === 'directory' ? mostEntries : undefined
+export const maxPartsOf = (kind: UploadKind | undefined): number | undefined =>
+  kind === 'directory' ? maxEntries : undefined
 
 type Into = { readonly intake: Intake; readonly taking: Taking }
 
@@ -270,7 +270,7 @@ export function receiveIncoming(
   }
   if (blocks) {
     // A block is in memory until all below it is found: one at a time.
-    const gate = createGate({ most: 1, inLine: mostEntries, full: () => malformed('too many blocks at once') })
+    const gate = createGate({ most: 1, inLine: maxEntries, full: () => malformed('too many blocks at once') })
     return receiveParts(request, options, async (bytes, _part, signal) => [
       await gate.run(
         () => takeBlock(bytes, blocks, own, (root, dag) => taking.dag(intake, root, dag, own.slot)),
@@ -314,7 +314,7 @@ async function receiveDirectory(
   const { directory, ...file } = own
   const pathOf = directory?.pathOf ?? (({ path }: PartName) => path as string)
   const parts = directory ? 'every' : 'paths'
-  const options: ReceiveOptions = { ...receiving, parts, mostParts: mostEntries }
+  const options: ReceiveOptions = { ...receiving, parts, maxParts: maxEntries }
   const taken = await taking.directory(intake, { ...file, isBare: directory?.isBare ?? false }, async (into) => {
     const files = await receive(request, options, async (bytes, _signal, part) => {
       own.look?.(part)

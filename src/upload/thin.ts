@@ -11,7 +11,7 @@ import type { Retrieval } from '../retrieval/session.ts'
 import { createUploadAdmission } from './admission.ts'
 import { malformed } from './failures.ts'
 import { createForwarding, type Forward, type ForwardedKind, isKuboAddress, type Target } from './forward.ts'
-import { createTree, importFile, mostEntries, putTree, type WrittenFolder } from './import.ts'
+import { createTree, importFile, maxEntries, putTree, type WrittenFolder } from './import.ts'
 import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './receive.ts'
 import { nameOf } from './stored-upload.ts'
 import { isFolder, keepText } from './taking.ts'
@@ -148,7 +148,7 @@ function receiving(options: ThroughOptions): ReceiveWith {
       file.entry = added
       return { ...added, fileName: path }
     }
-    const files = await receive(request, { ...options, parts: 'paths', mostParts: mostEntries }, inTurn(take))
+    const files = await receive(request, { ...options, parts: 'paths', maxParts: maxEntries }, inTurn(take))
     const written = await putTree(tree.root, { ...shapeOf(own), put: putWith(destination.failed, own) })
     const { cid, dagBytes } = written.at(-1) as WrittenFolder
     return [...files.filter((one) => one !== undefined), { cid, dagBytes, fileName: '' }]

@@ -29,11 +29,11 @@ export const hasPage = ({ cid }: Entity): boolean => codecs.has(cid.code)
 export async function documentPage(
   at: Whereabouts,
   { cid, block }: Entity,
-  giveWay: GiveWay = inOwnTurns,
+  yieldIfDue: GiveWay = inOwnTurns,
 ): Promise<Uint8Array> {
   const codec = codecs.get(cid.code) ?? ''
   const page = new Markup(at, cid, block, top(cid.toString(), codec))
-  await readable(cid, visitDocument({ cid, bytes: block }, page, giveWay))
+  await readable(cid, visitDocument({ cid, bytes: block }, page, yieldIfDue))
   return page.endingWith(bottom(block.byteLength, page.isWhole))
 }
 

@@ -169,7 +169,7 @@ export function wireAdmin(
 }
 
 // More would not fit the drawing, and a remote store takes its time for each.
-const mostBlocks = 100
+const maxBlocks = 100
 const blocksMs = 10_000
 
 /** Reads the path as `why` does, to list its blocks. */
@@ -180,7 +180,7 @@ const blocksBy =
     const way = told.steps.map(({ cid }) => CID.parse(cid))
     if (way.length === 0) return { why: told }
     const until = AbortSignal.any([signal, AbortSignal.timeout(blocksMs)])
-    return { why: told, placed: await findPlaces(order, way, { signal: until, most: mostBlocks }) }
+    return { why: told, placed: await findPlaces(order, way, { signal: until, most: maxBlocks }) }
   }
 
 /**

@@ -125,10 +125,10 @@ export function wirePublic(whole: Whole): Public {
 }
 
 /** The owner keeps the last hundred, so a flood need not be reported in full. */
-const mostTold = 20
+const maxTold = 20
 
 function fewASecond(clock: Clock, tell: (failed: FailedRequest) => void): (failed: FailedRequest) => void {
-  const budget = createBudget({ size: mostTold, perSecond: mostTold, clock })
+  const budget = createBudget({ size: maxTold, perSecond: maxTold, clock })
   return (failed) => {
     if (budget.take()) tell(failed)
   }
@@ -410,7 +410,7 @@ export function createElsewhere({ team, hosts, holds, limits, here, refuse }: El
   }
 
   function handOnToHolder(path: string, request: IncomingMessage, response: ServerResponse): boolean {
-    const holder = team.underWay.holderOf(path)
+    const holder = team.inProgress.holderOf(path)
     if (holder === undefined) return false
     team.handOn(request, response, holder, () => here(request, response))
     return true
@@ -449,7 +449,7 @@ export function createElsewhere({ team, hosts, holds, limits, here, refuse }: El
       if (root && isProvable(root) && !holds(root)) {
         // Another process may have begun during the disk read.
         if (handOnToHolder(path, request, response)) return true
-        const letGo = team.underWay.hold(path)
+        const letGo = team.inProgress.hold(path)
         if (letGo) response.once('close', letGo)
       }
       return false

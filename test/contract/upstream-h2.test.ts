@@ -106,7 +106,7 @@ describe('upstreams over HTTP/2', () => {
     const upstream = upstreamAt(server.url)
     const { hello, smallV0 } = all.files
     await Promise.all(Array.from({ length: 32 }, (_, at) => upstream.block((at % 2 ? hello : smallV0).cid, never())))
-    assert.deepEqual([server.opened, server.mostAtOnce], [1, 32])
+    assert.deepEqual([server.opened, server.maxAtOnce], [1, 32])
   })
 
   test('stream cut, aborted or stalled → other streams continue', async () => {
@@ -227,9 +227,9 @@ describe('upstreams over HTTP/2', () => {
   })
 
   test('redirects to subdomains → bounded connections, none kept', async () => {
-    let mostAtOnce = 0
+    let maxAtOnce = 0
     const server = await scripted((stream, path) => {
-      mostAtOnce = Math.max(mostAtOnce, server.sessions.length)
+      maxAtOnce = Math.max(maxAtOnce, server.sessions.length)
       const [, cid = ''] = /^\/ipfs\/(\w+)/.exec(path) ?? []
       const isBelow = server.asked.at(-1)?.host !== `localhost:${server.port}`
       if (isBelow) {
@@ -247,7 +247,7 @@ describe('upstreams over HTTP/2', () => {
     const upstream = upstreamAt(`https://localhost:${server.port}`, settings)
     const files = Object.values(all.files)
     for (let round = 0; round < 5; round++) await Promise.all(files.map(({ cid }) => upstream.block(cid, never())))
-    assert.ok(mostAtOnce <= 2 * (3 + 8), `${mostAtOnce} connections`)
+    assert.ok(maxAtOnce <= 2 * (3 + 8), `${maxAtOnce} connections`)
     for (const until = Date.now() + 5000; server.sessions.length > 1; ) {
       assert.ok(Date.now() < until, `${server.sessions.length} connections are kept`)
       await new Promise(setImmediate)

@@ -47,7 +47,7 @@ type Front = {
   readonly url: string
   readonly hosts: string[]
   /** Answers under way below subdomains: each has a connection to itself. */
-  readonly mostAtOnce: () => number
+  readonly maxAtOnce: () => number
   readonly open: () => number
 }
 
@@ -89,7 +89,7 @@ async function front(
   servers.push(server)
   await new Promise<void>((resolve) => server.listen(0, resolve))
   const named = `localhost:${(server.address() as AddressInfo).port}`
-  return { url: `http://${named}`, hosts, mostAtOnce: () => most, open: () => below.size }
+  return { url: `http://${named}`, hosts, maxAtOnce: () => most, open: () => below.size }
 }
 const request_ = (url: string, { headers }: IncomingMessage) =>
   request(url, { headers: { accept: String(headers.accept) } })
@@ -151,7 +151,7 @@ describe('redirects: subdomains', () => {
   })
 
   test('connections bounded, none kept after use', async () => {
-    const { url, mostAtOnce, open } = await front(behind, async (at) => {
+    const { url, maxAtOnce, open } = await front(behind, async (at) => {
       if (!at.pathname.startsWith('/ipfs/')) await new Promise((resolve) => setTimeout(resolve, 20))
       return false
     })
@@ -159,7 +159,7 @@ describe('redirects: subdomains', () => {
     const got = await Promise.all(many().map(async (cid) => proves(cid, await upstream.block(cid, signal()))))
     assert.ok(got.every(Boolean))
     // Some more than places to ask, for probes and for what is being closed.
-    assert.ok(mostAtOnce() <= 3 + 8, `${mostAtOnce()} connections for ${got.length} things`)
+    assert.ok(maxAtOnce() <= 3 + 8, `${maxAtOnce()} connections for ${got.length} things`)
     assert.ok(got.length > 40)
     for (const until = Date.now() + 5000; open() > 0 && Date.now() < until; ) await new Promise(setImmediate)
     assert.equal(open(), 0)

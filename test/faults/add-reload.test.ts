@@ -50,7 +50,7 @@ test('uploads in progress survive a reload', async () => {
       await goOn.promise
       yield slow.subarray(2_000_000)
     }
-    const underWay = post(`${url}/add`, slowly())
+    const inProgress = post(`${url}/add`, slowly())
     for (const until = Date.now() + 5000; (await below(join(data, 'uploads'))).length < 2 && Date.now() < until; )
       await sleep(5)
 
@@ -61,7 +61,7 @@ test('uploads in progress survive a reload', async () => {
     // The new one takes uploads while the old one still receives.
     assert.equal((await post(`${url}/add`, after)).status, 200)
     goOn.resolve()
-    const { status, json, body } = await underWay
+    const { status, json, body } = await inProgress
     assert.equal(status, 200, body)
     await reloaded
     const [path] = json['cids'] as [string]

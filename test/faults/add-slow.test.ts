@@ -15,7 +15,7 @@ const uploads = 200
 const pieceMs = 250
 const rounds = 5
 // Where none was calm.
-const mostRounds = 30
+const maxRounds = 30
 const readsInARound = 600
 // Below this a difference is the machine's, not ours.
 const floorMs = 10
@@ -104,7 +104,7 @@ describe(`${uploads} concurrent slow uploads`, () => {
     running.catch(() => {})
     const among: number[] = []
     const limit = Math.max(2 * calmest(alone), floorMs)
-    while (among.length < rounds || (calmest(among) > limit && among.length < mostRounds))
+    while (among.length < rounds || (calmest(among) > limit && among.length < maxRounds))
       among.push(await p99(path, agent))
     isMeasured = true
     const answers = await running

@@ -140,6 +140,6 @@ describe('large file from a slow upstream', () => {
         readSlices(`${at.url}/ipfs/${cid}`),
       )
       for (const { status, bytes } of answers) assert.deepEqual({ status, bytes }, { status: 200, bytes: size })
-      assert.ok(raw.mostAtOnce >= 4, `${raw.mostAtOnce} at once`)
+      assert.ok(raw.maxAtOnce >= 4, `${raw.maxAtOnce} at once`)
     })
 })

@@ -477,9 +477,9 @@ describe('reload: uploads', () => {
       await end.promise
       yield whole.subarray(begunBytes)
     }
-    const underWay = post(`${url}/add`, slowly())
+    const inProgress = post(`${url}/add`, slowly())
     while ((await begun()).length === 0) await sleep(5)
-    return { underWay, goOn: () => end.resolve() }
+    return { inProgress, goOn: () => end.resolve() }
   }
 
   const changes: [what: string, more: Said][] = [
@@ -493,7 +493,7 @@ describe('reload: uploads', () => {
       takesOnly()
       const pinning = { providers: [remote()] }
       const { url, get, reload } = await start({ pinning, upload, retrieval: { upstreams: [] } })
-      const { underWay, goOn } = await beginUpload(url, body(wholeBytes, 77))
+      const { inProgress, goOn } = await beginUpload(url, body(wholeBytes, 77))
       assert.equal(
         await reload(
           withUpstream({
@@ -506,7 +506,7 @@ describe('reload: uploads', () => {
         true,
       )
       goOn()
-      const { status, json, body: said } = await underWay
+      const { status, json, body: said } = await inProgress
       assert.equal(status, 200, said)
       // The service holds it: what it was received into is let go, and the tiers are all there is.
       while ((await blocks()) > 0) await sleep(5)
@@ -519,12 +519,12 @@ describe('reload: uploads', () => {
   test('uploads in progress → checked against the new denylist', async () => {
     const pinning = { providers: [local] }
     const { url, get, reload } = await start({ pinning, upload })
-    const { underWay, goOn } = await beginUpload(url, body(wholeBytes, 78))
+    const { inProgress, goOn } = await beginUpload(url, body(wholeBytes, 78))
     const known = await post(`${url}/add`, body(wholeBytes, 78))
     const [path] = known.json['cids'] as [string]
     assert.equal(await reload(withUpstream({ pinning, upload, denylists: [await denylist(`${path}\n`)] })), true)
     goOn()
-    assert.equal((await underWay).status, 410)
+    assert.equal((await inProgress).status, 410)
     assert.equal((await get(path)).status, 410)
   })
 

@@ -187,7 +187,7 @@ describe('file of 80 blocks, S3 of 100 ms', () => {
       // One after another they are more than eight seconds.
       const took = await read(second, large)
       assert.ok(took < 5000, `${took} ms`)
-      assert.ok(store.mostAtOnce >= 16, `${store.mostAtOnce} at once`)
+      assert.ok(store.maxAtOnce >= 16, `${store.maxAtOnce} at once`)
       assert.ok(asked(store, 'GET') <= largeBlocks + 10, `${asked(store, 'GET')} reads of ${largeBlocks} blocks`)
     } finally {
       upstream.fault = undefined

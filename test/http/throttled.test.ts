@@ -97,7 +97,7 @@ describe('client that ignores Retry-After', () => {
     const answers = Promise.all(crowd.map((line) => line.get('/no')))
     let isOver = false
     inThisTurn = 0
-    const mostInATurn = (async () => {
+    const maxInATurn = (async () => {
       let most = 0
       for (; !isOver; await setImmediate()) {
         most = Math.max(most, inThisTurn)
@@ -110,7 +110,7 @@ describe('client that ignores Retry-After', () => {
     for (const over of pauses) over()
     await answers
     isOver = true
-    const most = await mostInATurn
+    const most = await maxInATurn
     assert.ok(most > 0 && most <= 32, `${most} in one turn`)
   })
 

@@ -136,7 +136,7 @@ async function readsBeside(
 const connections = 300
 const seconds = 8
 // A reader holds the block that it is being sent, 1 MiB here, and often the next one.
-const mostResidentMiB = 1000
+const maxResidentMiB = 1000
 
 describe('hundreds of slow clients', () => {
   // `left`: how many of them may still be there at the end.
@@ -168,6 +168,6 @@ describe('hundreds of slow clients', () => {
       if (!said.includes('No open connections left')) assert.ok(Number(open) <= left, `${open} are left`)
       assert.deepEqual(others, [])
       assert.ok(p99 < 1000, `${p99} ms`)
-      assert.ok(gateway.residentMiB() < mostResidentMiB, `${gateway.residentMiB()} MiB`)
+      assert.ok(gateway.residentMiB() < maxResidentMiB, `${gateway.residentMiB()} MiB`)
     })
 })

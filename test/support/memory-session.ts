@@ -27,7 +27,7 @@ export function memorySession(blocks: BlockMap): Session & { readonly asked: Ask
     readOnce: readNode,
     has: async (cid) => blocks.has(blockKey(cid)),
     expect() {},
-    giveWay: () => undefined,
+    yieldIfDue: () => undefined,
     begun() {},
     end() {},
   }

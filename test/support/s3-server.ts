@@ -50,7 +50,7 @@ export type S3Server = StoreServer & {
   /** Requests that came, answered or not, by method. */
   readonly asked: Map<string, number>
   /** The most that waited for an answer at one time. */
-  readonly mostAtOnce: number
+  readonly maxAtOnce: number
   faults: S3Faults
 }
 
@@ -72,7 +72,7 @@ export async function startS3Server(): Promise<S3Server> {
   const requests: S3Request[] = []
   const asked = new Map<string, number>()
   let waiting = 0
-  let mostAtOnce = 0
+  let maxAtOnce = 0
 
   const list = (query: URLSearchParams, send: (status: number, content: Buffer) => void): void => {
     const { pageSize = 1000 } = self.faults
@@ -144,7 +144,7 @@ export async function startS3Server(): Promise<S3Server> {
     const { method = '' } = request
     asked.set(method, (asked.get(method) ?? 0) + 1)
     waiting++
-    mostAtOnce = Math.max(mostAtOnce, waiting)
+    maxAtOnce = Math.max(maxAtOnce, waiting)
     response.once('close', () => waiting--)
     request.on('data', (chunk: Buffer) => chunks.push(chunk))
     request.on('end', () => {
@@ -164,8 +164,8 @@ export async function startS3Server(): Promise<S3Server> {
       objects,
       requests,
       asked,
-      get mostAtOnce() {
-        return mostAtOnce
+      get maxAtOnce() {
+        return maxAtOnce
       },
       faults: {},
     },

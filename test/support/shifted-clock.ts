@@ -4,7 +4,7 @@ import { type Clock, systemClock } from '../../src/core/clock.ts'
 
 const slower = 30
 /** A longer timer would fire at once. */
-const mostMs = 2 ** 31 - 1
+const maxMs = 2 ** 31 - 1
 
 export interface ShiftedClock extends Clock {
   shift(ms: number): void
@@ -32,6 +32,6 @@ export const patientClock: Clock = {
   ...systemClock,
   monotonic: () => systemClock.monotonic() / slower,
   idle: () => systemClock.idle() / slower,
-  after: (ms, action) => systemClock.after(Math.min(ms * slower, mostMs), action),
-  sleep: (ms, signal) => systemClock.sleep(Math.min(ms * slower, mostMs), signal),
+  after: (ms, action) => systemClock.after(Math.min(ms * slower, maxMs), action),
+  sleep: (ms, signal) => systemClock.sleep(Math.min(ms * slower, maxMs), signal),
 }

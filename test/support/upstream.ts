@@ -87,7 +87,7 @@ export interface ProgrammableUpstream {
   /** Sockets that were ever opened. */
   readonly opened: number
   /** The most requests that waited for the end of their answer at one time. */
-  readonly mostAtOnce: number
+  readonly maxAtOnce: number
   /** Bytes of body handed to sockets so far. */
   readonly sentBytes: number
   /** Tears down every open socket: the process behind it is gone. */
@@ -103,7 +103,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
   let sentBytes = 0
   let opened = 0
   let atOnce = 0
-  let mostAtOnce = 0
+  let maxAtOnce = 0
   let timers: NodeJS.Timeout[] = []
   const later = (ms: number, action: () => void) => timers.push(setTimeout(action, ms))
 
@@ -111,7 +111,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
   const listener = (request: IncomingMessage, response: ServerResponse) => {
     const entry = { method: request.method ?? '', url: request.url ?? '', headers: request.headers }
     seen.push(entry)
-    mostAtOnce = Math.max(mostAtOnce, ++atOnce)
+    maxAtOnce = Math.max(maxAtOnce, ++atOnce)
     response.once('close', () => atOnce--)
     const fault = typeof upstream.fault === 'function' ? upstream.fault(entry) : upstream.fault
     const begin = () => {
@@ -354,8 +354,8 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
     get inUse() {
       return options.tls?.protocol === undefined ? sockets.size : streams.size
     },
-    get mostAtOnce() {
-      return mostAtOnce
+    get maxAtOnce() {
+      return maxAtOnce
     },
     get opened() {
       return opened

@@ -177,19 +177,19 @@ test('large node prepared in slices → same result or refusal', async () => {
   const bytes = blocks.get(blockKey(cid)) ?? assert.fail()
   const { readNode, prepare } = createNodeMemory()
   let turns = 0
-  const giveWay = () => {
+  const yieldIfDue = () => {
     turns++
     return undefined
   }
   const large = new Uint8Array(2 * bytes.byteLength)
   large.set(bytes)
-  await prepare(cid, large.subarray(0, bytes.byteLength), giveWay)
+  await prepare(cid, large.subarray(0, bytes.byteLength), yieldIfDue)
   assert.ok(turns >= 3, `${turns} turns`)
   turns = 0
-  await prepare(cid, bytes, giveWay)
+  await prepare(cid, bytes, yieldIfDue)
   assert.equal(turns, 0, 'once')
   const another = createNodeMemory()
-  await Promise.all(Array.from({ length: 20 }, () => another.prepare(cid, bytes, giveWay)))
+  await Promise.all(Array.from({ length: 20 }, () => another.prepare(cid, bytes, yieldIfDue)))
   assert.ok(turns < 10, `${turns} turns for all who wait for it`)
   const prepared = readNode(cid, bytes)
   assert.equal(readNode(cid, bytes), prepared)
@@ -199,6 +199,6 @@ test('large node prepared in slices → same result or refusal', async () => {
   )
   assert.ok((prepared.links.at(0)?.Hash.bytes.buffer.byteLength ?? 0) < large.byteLength)
   const other = cidOf(noise(32, 1))
-  await prepare(other, noise(2000, 1), giveWay)
+  await prepare(other, noise(2000, 1), yieldIfDue)
   assert.throws(() => readNode(other, noise(2000, 1)), /not a dag-pb block/)
 })

@@ -312,11 +312,11 @@ describe('listings', () => {
     const blocks: BlockMap = new Map()
     const { entity } = await open(files(300, blocks).toString(), blocks)
     let turns = 0
-    const giveWay = async () => {
+    const yieldIfDue = async () => {
       await new Promise(setImmediate)
       turns++
     }
-    const entries = await Array.fromAsync(listDirectory({ ...memorySession(blocks), giveWay }, entity))
+    const entries = await Array.fromAsync(listDirectory({ ...memorySession(blocks), yieldIfDue }, entity))
     assert.equal(entries.length, 300)
     assert.ok(turns >= 300, `${turns} turns`)
   })
@@ -330,7 +330,7 @@ describe('listings', () => {
       const begunAt: number[] = []
       let listed = 0
       const session = { ...memorySession(blocks), has: async () => false, begun: () => void begunAt.push(listed) }
-      for await (const _ of listDirectory(session, entity, { mostEntries: 1_000_000, mostLooks: 0 })) listed++
+      for await (const _ of listDirectory(session, entity, { maxEntries: 1_000_000, maxLooks: 0 })) listed++
       assert.equal(listed, count)
       assert.deepEqual(begunAt, expected)
     }

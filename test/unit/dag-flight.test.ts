@@ -126,11 +126,11 @@ test('the links of a large node are noted in pieces, of which each is a turn of 
   const { blocks, cids } = leaves(20_000)
   const root = addNode(blocks, { Data: new Uint8Array(), Links: cids.map((Hash) => ({ Name: '', Hash, Tsize: 1 })) })
   let turns = 0
-  const giveWay = (): Promise<void> => {
+  const yieldIfDue = (): Promise<void> => {
     turns++
     return nextTurn()
   }
-  const noted = new DagBlocks(root, giveWay)
+  const noted = new DagBlocks(root, yieldIfDue)
   noted.add({ cid: root, bytes: blocks.get(blockKey(root)) as Uint8Array })
   assert.ok(!noted.isExpected(cids.at(-1) as CID))
   await noted.reading
@@ -284,14 +284,14 @@ describe('reading ahead', () => {
         return new Uint8Array(2)
       },
     })
-    const mostAtOnce = 24
+    const maxAtOnce = 24
     const turns = async (count: number) => {
       for (let turn = 0; turn < count; turn++) await nextTurn()
     }
     ahead.expect(expected(cids))
-    assert.ok(held.length + fetched.length < mostAtOnce, 'a few in each turn')
+    assert.ok(held.length + fetched.length < maxAtOnce, 'a few in each turn')
     await turns(5)
-    assert.equal(held.length + fetched.length, mostAtOnce)
+    assert.equal(held.length + fetched.length, maxAtOnce)
     assert.equal(fetched.length, 1)
     const lengths: (number | undefined)[] = []
     for (const [index, cid] of cids.entries()) {

@@ -260,8 +260,8 @@ test('large block → scanned in slices; hostile CID → refused', async () => {
   ]
   for (const [code, bytes] of blocks) {
     let stops = 0
-    const giveWay = () => void stops++
-    await documentLinks({ cid: idOf(code), bytes }, giveWay).catch((error: unknown) =>
+    const yieldIfDue = () => void stops++
+    await documentLinks({ cid: idOf(code), bytes }, yieldIfDue).catch((error: unknown) =>
       assert.match(String(error), /a CID that is too long/),
     )
     assert.ok(stops > 5 || bytes.at(-1) === 0x7d, `${stops} stops`)

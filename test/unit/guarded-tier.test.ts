@@ -90,13 +90,13 @@ test('tier that is always slow → asked beside others, never skipped', async ()
   assert.ok(!guard.isDown)
 })
 
-for (const { usualMs, end } of [
-  { usualMs: 20, end: 'overdue, well, 25' },
-  { usualMs: 80, end: 'overdue, well, 0' },
+for (const { typicalMs, end } of [
+  { typicalMs: 20, end: 'overdue, well, 25' },
+  { typicalMs: 80, end: 'overdue, well, 0' },
 ])
-  test(`tier of ${usualMs} ms that mostly misses → ${end}; waited for again after a hit`, async () => {
+  test(`tier of ${typicalMs} ms that mostly misses → ${end}; waited for again after a hit`, async () => {
     const { clock, tier, guard } = make()
-    tier.slowMs = usualMs
+    tier.slowMs = typicalMs
     for (let turn = 0; turn < 8; turn++) await read(clock, guard, true)
     tier.slowMs += 6
     assert.equal(await read(clock, guard), end)

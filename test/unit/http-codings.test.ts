@@ -219,7 +219,7 @@ describe('compression', () => {
 
     for (const coding of all) {
       test(`${coding}: reader leaves → source ends, slot freed`, async () => {
-        const compression = createCompression({ isOn: true, mostStreams: 1 })
+        const compression = createCompression({ isOn: true, maxStreams: 1 })
         const { seen, pieces } = counted()
         const coded = compression.stream(pieces, coding)
         assert.ok(coded)

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { EventEmitter } from 'node:events'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { describe, test } from 'node:test'
-import { createLimits, type Limits, leastRoom } from '../../src/http/limits.ts'
+import { createLimits, type Limits, minRoom } from '../../src/http/limits.ts'
 import { clientOf, createForwarded } from '../../src/http/wire/client.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
@@ -54,10 +54,10 @@ describe('late event loop', () => {
     assert.ok(enter(limits))
     await turns(20, 200)
     assert.equal(enter(limits), undefined)
-    assert.deepEqual([limits.shed, limits.room], [1, leastRoom])
+    assert.deepEqual([limits.shed, limits.room], [1, minRoom])
     assert.ok(enter(limits, true))
     const why = (atHand: boolean) => limits.enter(request('a'), response(), () => atHand)?.message
-    assert.match(String(why(false)), new RegExp(`keeps up with ${leastRoom} requests`))
+    assert.match(String(why(false)), new RegExp(`keeps up with ${minRoom} requests`))
     while (enter(limits, true));
     for (const atHand of [true, false]) assert.match(String(why(atHand)), /too many requests in progress \(1000\)/)
   })
@@ -66,7 +66,7 @@ describe('late event loop', () => {
     const { clock, limits, open, turns } = await busy()
     await turns(20, 200)
     for (const one of open) one?.emit('close')
-    assert.equal(limits.room, leastRoom)
+    assert.equal(limits.room, minRoom)
     const rooms: number[] = []
     for (let step = 0; step < 8; step++) {
       await clock.advance(1000)
@@ -91,7 +91,7 @@ describe('late event loop', () => {
   test('minimum limit holds at any delay', async () => {
     const clock = createFakeClock()
     const limits = createLimits({ inFlight: 1000, loopDelay: 100, perClient: 'none', clock })
-    for (let count = 0; count < leastRoom - 1; count++) assert.ok(enter(limits))
+    for (let count = 0; count < minRoom - 1; count++) assert.ok(enter(limits))
     for (let turn = 0; turn < 20; turn++) await clock.jump(1000)
     assert.ok(enter(limits))
   })

@@ -26,12 +26,12 @@ function madeTurns() {
 
 test('traversal: runs in its slice, then yields', async () => {
   const { clock, turns, next, due } = madeTurns()
-  assert.equal(turns.giveWay(), undefined)
+  assert.equal(turns.yieldIfDue(), undefined)
   clock.spend(sliceMs - 1)
-  assert.equal(turns.giveWay(), undefined)
+  assert.equal(turns.yieldIfDue(), undefined)
   clock.spend(1)
   let went = false
-  const waiting = turns.giveWay()?.then(() => (went = true))
+  const waiting = turns.yieldIfDue()?.then(() => (went = true))
   assert.ok(waiting)
   await Promise.resolve()
   assert.equal(went, false)
@@ -45,11 +45,11 @@ test('traversal: runs in its slice, then yields', async () => {
 
 test('many traversals share a slice, first come, first served', async () => {
   const { clock, turns, next } = madeTurns()
-  void turns.giveWay()
+  void turns.yieldIfDue()
   clock.spend(sliceMs)
   const went: number[] = []
   for (let walk = 0; walk < 30; walk++) {
-    void turns.giveWay()?.then(() => {
+    void turns.yieldIfDue()?.then(() => {
       went.push(walk)
       clock.spend(sliceMs / 5)
     })
@@ -66,10 +66,10 @@ test('many traversals share a slice, first come, first served', async () => {
 
 test('first iteration after idle → full slice', async () => {
   const { clock, turns, next } = madeTurns()
-  void turns.giveWay()
+  void turns.yieldIfDue()
   await next()
   clock.spend(1000)
-  assert.equal(turns.giveWay(), undefined)
+  assert.equal(turns.yieldIfDue(), undefined)
 })
 
 /** Notes the requests in the order in which they begin. */
@@ -124,7 +124,7 @@ test('queued requests → traversals yield earlier, but progress', async () => {
   let steps = 0
   async function walk(): Promise<void> {
     for (;;) {
-      const turn = turns.giveWay()
+      const turn = turns.yieldIfDue()
       if (turn !== undefined) await turn
       clock.spend(1)
       steps++

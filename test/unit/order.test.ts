@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { order } from '../../src/retrieval/upstreams/pool.ts'
 
-const at = (who: string, load: number, usualMs?: number) => ({ who, load, usualMs })
+const at = (who: string, load: number, typicalMs?: number) => ({ who, load, typicalMs })
 
 test('lowest load goes first', () => {
   assert.deepEqual(
@@ -24,7 +24,7 @@ const patience: { name: string; usual: (number | undefined)[]; hedge: 'auto' | n
 for (const { name, usual, hedge, expected } of patience) {
   test(`hedge delay: ${name}`, () => {
     const steps = order(
-      usual.map((usualMs, index) => at(String(index), index, usualMs)),
+      usual.map((typicalMs, index) => at(String(index), index, typicalMs)),
       hedge,
     )
     assert.deepEqual(

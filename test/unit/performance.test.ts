@@ -85,11 +85,11 @@ test('unknown upstream → default estimate, then measured', async () => {
   const { health, serve } = make()
   const one = health()
   assert.equal(one.rate('dag'), undefined)
-  assert.equal(one.usualMs('dag'), undefined)
+  assert.equal(one.typicalMs('dag'), undefined)
   assert.ok(Math.abs(one.expectedMs('dag', 2 * mib) - 1300) < 50)
   await serve(one, 40, perMs(10 * mib))
   assert.ok(Math.abs(one.expectedMs('dag', 2 * mib) - 240) < 20, `${one.expectedMs('dag', 2 * mib)}`)
-  assert.equal(one.usualMs('dag'), 80)
+  assert.equal(one.typicalMs('dag'), 80)
 })
 
 test('kinds of work are measured separately', async () => {

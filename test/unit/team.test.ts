@@ -56,45 +56,45 @@ describe('shared state of worker processes', () => {
   })
 
   it('fetch in progress → known to others until its last response', () => {
-    const [first, second] = [of(1).team.underWay.hold('/ipfs/a'), of(1).team.underWay.hold('/ipfs/a')]
+    const [first, second] = [of(1).team.inProgress.hold('/ipfs/a'), of(1).team.inProgress.hold('/ipfs/a')]
     assert.deepEqual(
-      processes.map(({ team }) => team.underWay.holderOf('/ipfs/a')),
+      processes.map(({ team }) => team.inProgress.holderOf('/ipfs/a')),
       [1, undefined, 1],
     )
-    assert.equal(of(0).team.underWay.holderOf('/ipfs/b'), undefined)
+    assert.equal(of(0).team.inProgress.holderOf('/ipfs/b'), undefined)
     first?.()
-    assert.equal(of(0).team.underWay.holderOf('/ipfs/a'), 1)
+    assert.equal(of(0).team.inProgress.holderOf('/ipfs/a'), 1)
     second?.()
-    assert.equal(of(0).team.underWay.holderOf('/ipfs/a'), undefined)
+    assert.equal(of(0).team.inProgress.holderOf('/ipfs/a'), undefined)
   })
 
   it('team ends → running requests finish', () => {
     const own = mkdtempSync(join(folder, 'ended-'))
     const shared = openShared(own, { index: 0, isNew: true })
-    const letGo = shared.team.underWay.hold('/ipfs/a')
+    const letGo = shared.team.inProgress.hold('/ipfs/a')
     shared.close()
     letGo?.()
     shared.team.arrivals.note('a')
     assert.equal(shared.team.crowd.beyondShare(100, 2), 0)
-    assert.equal(shared.team.underWay.holderOf('/ipfs/a'), undefined)
+    assert.equal(shared.team.inProgress.holderOf('/ipfs/a'), undefined)
     shared.team.budgets({ size: 1, perSecond: 1 })('a').take()
     shared.close()
   })
 
   it('process ended → holds nothing, nor its successor', () => {
-    of(2).team.underWay.hold('/ipfs/c')
-    assert.equal(of(0).team.underWay.holderOf('/ipfs/c'), 2)
+    of(2).team.inProgress.hold('/ipfs/c')
+    assert.equal(of(0).team.inProgress.holderOf('/ipfs/c'), 2)
     of(0).lives.end(2)
-    assert.equal(of(0).team.underWay.holderOf('/ipfs/c'), undefined)
+    assert.equal(of(0).team.inProgress.holderOf('/ipfs/c'), undefined)
     of(0).lives.begin(2, 2002)
-    assert.equal(of(0).team.underWay.holderOf('/ipfs/c'), undefined)
+    assert.equal(of(0).team.inProgress.holderOf('/ipfs/c'), undefined)
   })
 
   it('release does not affect a new holder', () => {
-    const mine = of(0).team.underWay.hold('/ipfs/d')
-    of(1).team.underWay.hold('/ipfs/d')
+    const mine = of(0).team.inProgress.hold('/ipfs/d')
+    of(1).team.inProgress.hold('/ipfs/d')
     mine?.()
-    assert.equal(of(0).team.underWay.holderOf('/ipfs/d'), 1)
+    assert.equal(of(0).team.inProgress.holderOf('/ipfs/d'), 1)
   })
 
   it('one rate limit per client across processes', () => {
@@ -333,7 +333,7 @@ describe('forwarded request', () => {
   it('content, other process full → handled here', async () => {
     const limits = { inFlight: 2, room: 2, wouldRefuse: () => false }
     const elsewhere = createElsewhere({
-      team: { underWay: { holderOf: () => undefined, hold: () => undefined } } as unknown as Team,
+      team: { inProgress: { holderOf: () => undefined, hold: () => undefined } } as unknown as Team,
       hosts: { keyOf: ({ url }) => url, contentOf: () => undefined },
       holds: () => false,
       limits,

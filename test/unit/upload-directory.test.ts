@@ -9,7 +9,7 @@ import {
   createTree,
   type DirectoryNode,
   importFile,
-  mostEntries,
+  maxEntries,
   putDirectory,
   putTree,
 } from '../../src/upload/import.ts'
@@ -124,7 +124,7 @@ describe('directory paths', () => {
 
   it('limited number, including directories', () => {
     const tree = createTree()
-    for (let at = 0; at < mostEntries / 2; at++) tree.file(`${at}/a`)
+    for (let at = 0; at < maxEntries / 2; at++) tree.file(`${at}/a`)
     assert.throws(() => tree.file('one more'), /more than 16384 files and directories/)
   })
 

@@ -10,10 +10,10 @@ import { createMemoryBound } from './pending.ts'
 
 export type ShardLink = { readonly name: string; readonly cid: CID; readonly size: number | undefined }
 
-const mostDepth = 32
+const maxDepth = 32
 const guessedShardBytes = 16 * 1024
 // Entries searched for child shards to prefetch: the fan-out of the widest shard.
-const mostLookedAt = 1024
+const maxLookedAt = 1024
 
 /** Reads the bits of hash per level, and the number of hexadecimal digits that prefix each name. */
 function shape(cid: CID, { unixfs, data }: Node): { bits: number; digits: number } {
@@ -59,7 +59,7 @@ export async function findInShards(
   const way: Block[] = []
   let { cid, bytes } = root
   let at = 0
-  for (let depth = 0; depth < mostDepth; depth++) {
+  for (let depth = 0; depth < maxDepth; depth++) {
     const node = session.readNode(cid, bytes)
     const { bits, digits } = shape(cid, node)
     const position = takeBits(hash, at, bits)
@@ -75,7 +75,7 @@ export async function findInShards(
     bytes = await session.get(cid, around)
     way.push({ cid, bytes })
   }
-  throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
+  throw wrongContent(root.cid, `it is nested more than ${maxDepth} levels deep`)
 }
 
 /**
@@ -98,7 +98,7 @@ export async function* listShards(
   const open: Level[] = [level(root)]
   /** The next shards to prefetch, as far as they are known. */
   function* upcoming(around: DagWant): Generator<Expected> {
-    let left = mostLookedAt
+    let left = maxLookedAt
     for (const { node, digits, next } of open.toReversed())
       for (let at = next; at < node.links.length; at++) {
         if (left-- === 0) return
@@ -121,7 +121,7 @@ export async function* listShards(
     if (name.length < top.digits) throw wrongContent(root.cid, 'one of its shards has a link without a place')
     const key = blockKey(link.Hash)
     if (seen.has(key)) throw wrongContent(link.Hash, 'it stands twice in one directory')
-    if (open.length >= mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
+    if (open.length >= maxDepth) throw wrongContent(root.cid, `it is nested more than ${maxDepth} levels deep`)
     seen.add(key)
     open.push(level({ cid: link.Hash, bytes: await session.get(link.Hash, around) }))
     if (around && !isIdentity(link.Hash)) session.expect(upcoming(around))

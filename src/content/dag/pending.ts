@@ -3,7 +3,7 @@
 // up.
 import { Failure } from '../../core/failure.ts'
 
-const mostPendingBytes = 64 * 1024 * 1024
+const maxPendingBytes = 64 * 1024 * 1024
 
 export interface MemoryBound {
   /** Throws `too-large` above the bound. */
@@ -11,7 +11,7 @@ export interface MemoryBound {
   give(bytes: number): void
 }
 
-export function createMemoryBound(most = mostPendingBytes): MemoryBound {
+export function createMemoryBound(most = maxPendingBytes): MemoryBound {
   let bytesHeld = 0
   return {
     take(bytes) {
@@ -67,7 +67,7 @@ function firstAt(length: number, holds: (index: number) => boolean): number {
 
 // Bounds prefetching per block: in a DAG of many known or repeated links, scanning all of them for
 // each block took as long as the traversal.
-const mostLookedAt = 256
+const maxLookedAt = 256
 
 /** A depth-first stack of items to visit. */
 export interface Pending<Item> {
@@ -118,7 +118,7 @@ export function createPending<Item>(memory = createMemoryBound()): Pending<Item>
       return part
     },
     *upcoming() {
-      let left = mostLookedAt
+      let left = maxLookedAt
       for (const level of levels.toReversed())
         for (let at = level.at; at < level.children.length; at++) {
           if (left-- === 0) return

@@ -6,7 +6,7 @@ import { Failure, isFailure } from '../../core/failure.ts'
 import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
 import { declaredSize, type Node, startsOf, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
-import { mostFileBytes } from '../file.ts'
+import { maxFileBytes } from '../file.ts'
 import { visitBelow, type Way } from '../resolve.ts'
 import { isShardLink, namesInShard } from './hamt.ts'
 import { between, type Children, createPending, madeOf } from './pending.ts'
@@ -31,8 +31,8 @@ export type WalkOptions = {
   readonly isLenient?: boolean
 }
 
-const mostDepth = 1024
-const mostSeen = 262_144
+const maxDepth = 1024
+const maxSeen = 262_144
 const guessedBytes = 1024 * 1024
 
 type PendingBlock = {
@@ -93,10 +93,10 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     const { Hash: cid } = part.link
     // Thousands of skipped parts may follow each other without an await, so yield to the event
     // loop.
-    const turn = session.giveWay()
+    const turn = session.yieldIfDue()
     if (turn !== undefined) await turn
     if (!part.isPart || isKnown(cid)) continue
-    if (depth > mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
+    if (depth > maxDepth) throw wrongContent(root.cid, `it is nested more than ${maxDepth} levels deep`)
     const bytes = await fetch(part)
     const below = await childrenOf(session, { cid, bytes }, part, options)
     if (!isFailure(below)) pending.push(below, bytes.byteLength)
@@ -105,7 +105,7 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     if (!isIdentity(cid)) session.expect(upcoming())
     if (!isNew) continue
     sentBytes += bytes.byteLength
-    if (sentBytes > mostFileBytes)
+    if (sentBytes > maxFileBytes)
       throw new Failure('too-large', `${root.cid} is too large to be sent`, { source: 'content' })
     yield { cid, bytes }
     // Yield the malformed block before failing, so that the client can see why the response ends
@@ -141,7 +141,7 @@ function createSeen() {
     look: (cid: CID) => seen.get(keyOf(cid)),
     note(cid: CID, as: 'sent' | 'whole'): void {
       const key = keyOf(cid)
-      if (seen.size < mostSeen || seen.has(key)) seen.set(key, as)
+      if (seen.size < maxSeen || seen.has(key)) seen.set(key, as)
     },
   }
 }
@@ -157,7 +157,7 @@ async function everything(
 ): Promise<Children<PendingBlock>> {
   const depth = part.depth + 1
   if (block.cid.code === codec.dagPb) return named(session, block, part.way, depth)
-  return madeOf(await lazyLinksInOrder(block, session.giveWay, names), (link) => whole(link, depth))
+  return madeOf(await lazyLinksInOrder(block, session.yieldIfDue, names), (link) => whole(link, depth))
 }
 
 const whole = (link: LazyLink, depth: number): PendingBlock => ({ link, span: undefined, depth, isPart: true })

@@ -3,7 +3,7 @@
 import { Failure } from '../../core/failure.ts'
 import { wrongContent } from '../../ipld/unixfs.ts'
 import { type Session, withGet } from '../../retrieval/session.ts'
-import { mostFileBytes, readFile } from '../file.ts'
+import { maxFileBytes, readFile } from '../file.ts'
 import { type Entity, symlinkTarget, type Way } from '../resolve.ts'
 import { type Format, notAcceptable, refuseRemainder, weakTag } from './format.ts'
 import { type ArchiveMember, membersOf } from './tree.ts'
@@ -11,7 +11,7 @@ import { type ArchiveMember, membersOf } from './tree.ts'
 const mediaType = 'application/x-tar'
 // Entries that are read before the first byte, to know the length of the archive and to refuse
 // early.
-const mostPlanned = 64
+const maxPlanned = 64
 
 export const tar: Format = {
   name: 'tar',
@@ -77,7 +77,7 @@ function describe({ path, entity }: ArchiveMember): TarMember {
       }
     case 'file':
     case 'data':
-      if (size > mostFileBytes) throw wrongContent(cid, 'it declares more bytes than are read here')
+      if (size > maxFileBytes) throw wrongContent(cid, 'it declares more bytes than are read here')
       return { path, type: 'file', size, mode, mtime }
   }
 }
@@ -97,7 +97,7 @@ async function plannedSize(session: Session, root: Entity, way: Way): Promise<nu
   let count = 0
   try {
     for await (const member of membersOf(here, root, root.cid.toString(), way)) {
-      if (++count > mostPlanned) return undefined
+      if (++count > maxPlanned) return undefined
       const described = describe(member)
       size += tarHeader(described).byteLength + described.size + paddingAfter(described.size)
     }

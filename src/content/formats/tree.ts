@@ -12,11 +12,11 @@ import { type Entity, entityOf, visitBelow, type Way } from '../resolve.ts'
 
 export type ArchiveMember = { readonly path: string; readonly entity: Entity }
 
-const mostDepth = 128
-const mostMembers = 1_000_000
-const mostPathBytes = 8 * 1024
+const maxDepth = 128
+const maxMembers = 1_000_000
+const maxPathBytes = 8 * 1024
 // Bounds the memory for the paths of all symlinks.
-const mostSymlinkPathBytes = 8 * 1024 * 1024
+const maxSymlinkPathBytes = 8 * 1024 * 1024
 
 type Open = { readonly path: string; readonly links: AsyncGenerator<ShardLink>; readonly way: Way }
 
@@ -34,7 +34,7 @@ export async function* membersOf(
   const enter = ({ path, entity }: ArchiveMember, way: Way): ArchiveMember => {
     if (entity.kind === 'symlink') symlinks.add(path)
     if (entity.kind !== 'directory') return { path, entity }
-    if (open.length >= mostDepth) throw wrongContent(root.cid, `it is nested more than ${mostDepth} levels deep`)
+    if (open.length >= maxDepth) throw wrongContent(root.cid, `it is nested more than ${maxDepth} levels deep`)
     const block: Block = { cid: entity.cid, bytes: entity.block }
     open.push({ path, links: linksOfDirectory(session, block, around, memory), way })
     return { path, entity }
@@ -47,8 +47,8 @@ export async function* membersOf(
       open.pop()
       continue
     }
-    if (++count > mostMembers) {
-      throw new Failure('too-large', `${root.cid} has more than ${mostMembers} members`, { source: 'content' })
+    if (++count > maxMembers) {
+      throw new Failure('too-large', `${root.cid} has more than ${maxMembers} members`, { source: 'content' })
     }
     const path = below(root, top, inner.path, link.name)
     if (symlinks.reaches(path)) throw outside(root, path, 'is reached through a symlink of the archive')
@@ -64,7 +64,7 @@ function below(root: Entity, top: string, parent: string, name: string): string 
   const isOdd =
     name === '' || name.startsWith('/') || name.includes('\0') || path.endsWith('/') || name.split('\\').includes('..')
   if (isOdd || !path.startsWith(`${top}/`)) throw outside(root, `${parent}/${name}`, 'is no path below the archive')
-  if (Buffer.byteLength(path) > mostPathBytes) throw wrongContent(root.cid, 'a path in it is too long')
+  if (Buffer.byteLength(path) > maxPathBytes) throw wrongContent(root.cid, 'a path in it is too long')
   return path
 }
 
@@ -77,7 +77,7 @@ function createSymlinkPaths({ cid }: Entity) {
   return {
     add(path: string): void {
       bytes += path.length
-      if (bytes > mostSymlinkPathBytes) {
+      if (bytes > maxSymlinkPathBytes) {
         throw new Failure('too-large', `${cid} has more symlinks than can be kept apart`, { source: 'content' })
       }
       paths.add(path)

@@ -36,8 +36,8 @@ export type TellingOptions = {
 
 const everyMs = 1000
 const answerMs = 900
-const mostAtOnce = 1000
-const mostWaiting = 100_000
+const maxAtOnce = 1000
+const maxWaiting = 100_000
 
 export function createTelling({ add, clock, log }: TellingOptions): Telling {
   const waiting = new Map<string, { amount: number; readonly counted: Counted }>()
@@ -53,7 +53,7 @@ export function createTelling({ add, clock, log }: TellingOptions): Telling {
   }
 
   function nextOnes() {
-    const next = [...waiting.entries().take(mostAtOnce)]
+    const next = [...waiting.entries().take(maxAtOnce)]
     for (const [key] of next) waiting.delete(key)
     return next
   }
@@ -79,7 +79,7 @@ export function createTelling({ add, clock, log }: TellingOptions): Telling {
     note(key, amount, counted) {
       const one = waiting.get(key)
       if (one) one.amount += amount
-      else if (waiting.size < mostWaiting) waiting.set(key, { amount, counted })
+      else if (waiting.size < maxWaiting) waiting.set(key, { amount, counted })
       if (!closing.signal.aborted) cancelTelling ??= clock.after(everyMs, begin)
     },
     get isAlone() {

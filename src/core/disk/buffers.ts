@@ -12,21 +12,21 @@ export interface Buffers {
   lend(bytes: number): Lent
 }
 
-const leastBytes = 4096
+const minBytes = 4096
 
 // glibc begins a large buffer 16 bytes after a page boundary. AMD's Zen 3 copies a file to there
 // five times slower than to an offset of 32 bytes or more.
 const leadBytes = 64
 
-/** Keeps up to `mostIdleBytes` of released buffers. */
-export function createBuffers(mostIdleBytes: number): Buffers {
+/** Keeps up to `maxIdleBytes` of released buffers. */
+export function createBuffers(maxIdleBytes: number): Buffers {
   // Keyed by size, a power of two.
   const idle = new Map<number, Buffer[]>()
   let idleBytes = 0
 
   return {
     lend(bytes) {
-      const size = 2 ** Math.ceil(Math.log2(Math.max(leastBytes, bytes)))
+      const size = 2 ** Math.ceil(Math.log2(Math.max(minBytes, bytes)))
       let free = idle.get(size)
       if (!free) idle.set(size, (free = []))
       const known = free.pop()
@@ -38,7 +38,7 @@ export function createBuffers(mostIdleBytes: number): Buffers {
         release() {
           if (!isLent) return
           isLent = false
-          if (idleBytes + size > mostIdleBytes) return
+          if (idleBytes + size > maxIdleBytes) return
           idleBytes += size
           free.push(room)
         },

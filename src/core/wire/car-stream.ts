@@ -9,7 +9,7 @@ const maxHeaderBytes = 1024 * 1024
 const maxCidBytes = 512
 const maxVarintBytes = 8
 // Empty sections: some writers use them to align their blocks.
-const mostPadding = 4096
+const maxPadding = 4096
 
 /** Creates the Failure for a malformed CAR. */
 type Fault = (what: string, cause?: unknown) => Failure
@@ -115,7 +115,7 @@ export class CarParser {
     }
     if (length > maxBlockBytes + maxCidBytes) throw this.#broken('has a block larger than it may be')
     if (length > 0) return this.#expect('cid', Buffer.allocUnsafeSlow(Math.min(length, usualCidBytes)))
-    if (++this.#padding > mostPadding) throw this.#broken('is padded without end')
+    if (++this.#padding > maxPadding) throw this.#broken('is padded without end')
   }
 
   #expect(state: 'header' | 'cid' | 'block', piece: Buffer, filled = 0): void {

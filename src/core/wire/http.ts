@@ -8,7 +8,7 @@ const form =
 const highestPort = 65_535
 
 /** Clients use few distinct hosts; one that invents many only slows its own requests. */
-const mostKnown = 256
+const maxKnown = 256
 const longestKnown = 260
 
 /** A cached check, five times as fast, for responses from memory. */
@@ -17,7 +17,7 @@ export function createHostCheck(): (host: string) => boolean {
   return (host) => {
     if (known.has(host)) return true
     if (!isHost(host)) return false
-    if (known.size >= mostKnown) known.clear()
+    if (known.size >= maxKnown) known.clear()
     if (host.length <= longestKnown) known.add(host)
     return true
   }
@@ -72,11 +72,11 @@ export function isFromAnotherSite(headers: IncomingHttpHeaders): boolean {
 export const oneOf = (value: string | string[] | undefined): string | undefined =>
   Array.isArray(value) ? value[0] : value
 
-const mostMs = 86_400_000
+const maxMs = 86_400_000
 
 /** Parses seconds or a date to milliseconds from now, capped at a day. */
 export function parseRetryAfter(value: string | undefined, now: number): number | undefined {
   if (value === undefined) return undefined
   const ms = /^\d+$/.test(value.trim()) ? Number(value) * 1000 : Date.parse(value) - now
-  return Number.isNaN(ms) ? undefined : Math.min(mostMs, Math.max(0, ms))
+  return Number.isNaN(ms) ? undefined : Math.min(maxMs, Math.max(0, ms))
 }

@@ -17,7 +17,7 @@ const pingMs = 1000
 const silentMs = 2000
 // Also limits the time to connect.
 const quietMs = 5000
-const mostBackOffMs = 1000
+const maxBackOffMs = 1000
 // RESP's bulk string, `$`: replies of this type are returned as bytes, not text.
 const bulkString = 36
 
@@ -55,7 +55,7 @@ export async function connectRedis(
         connectTimeout: connectMs,
         socketTimeout: quietMs,
         reconnectStrategy: (retries) =>
-          Math.min(2 ** Math.min(retries, 10) * 50, mostBackOffMs) * (0.75 + Math.random() / 2),
+          Math.min(2 ** Math.min(retries, 10) * 50, maxBackOffMs) * (0.75 + Math.random() / 2),
       },
       commandOptions: { typeMapping: { [bulkString]: Buffer } },
     })

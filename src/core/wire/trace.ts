@@ -111,7 +111,7 @@ export type TraceOptions = {
 const pointKey = Symbol('trace point')
 // A file fetched block by block may make thousands of requests, which must not displace the spans
 // of all others.
-const mostQuestions = 128
+const maxQuestions = 128
 // A larger difference means that the system clock was set; a smaller one is rounding to
 // milliseconds.
 const jumpMs = 100
@@ -160,7 +160,7 @@ export function createTrace(options: TraceOptions = {}): Trace {
 
   function openBelow(parent: TracePoint | undefined): TracePoint | undefined {
     if (!parent) return pointBelow(undefined)
-    if (parent.isRecorded && ++parent.questions > mostQuestions) {
+    if (parent.isRecorded && ++parent.questions > maxQuestions) {
       parent.leftOut++
       return undefined
     }

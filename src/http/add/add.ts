@@ -7,7 +7,7 @@ import type { SchemaChecks } from '../../schemas/checks.ts'
 import { malformed, tooLarge } from '../../upload/failures.ts'
 import { type UploadDoor, type Uploader, withoutQuota } from '../../upload/quotas.ts'
 import { aroundBytes, boundaryOf } from '../../upload/receive.ts'
-import { mostPartsOf, type UploadKind } from '../../upload/taking.ts'
+import { maxPartsOf, type UploadKind } from '../../upload/taking.ts'
 import type { CostlyKind } from '../limits.ts'
 import { corsHeaders, preflight } from '../wire/cors.ts'
 import { noteToken, type RouteName } from '../wire/exchange.ts'
@@ -127,7 +127,7 @@ function lookAhead(
   if (encoding.toLowerCase() !== 'identity')
     throw malformed('an upload with a Content-Encoding is not supported: send the bytes unencoded')
   const wanted = readAddQuery(target.query, { schemas: schemas.names, kinds: uploads.kinds })
-  const least = Number(request.headers['content-length'] ?? 0) - aroundBytes(mostPartsOf(wanted.kind))
+  const least = Number(request.headers['content-length'] ?? 0) - aroundBytes(maxPartsOf(wanted.kind))
   if (least > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
   return { ...wanted, least }
 }

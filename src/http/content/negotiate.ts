@@ -53,7 +53,7 @@ export function negotiate(query: URLSearchParams, accept: string | undefined): N
   return accepted ? { ...accepted, byAccept: true } : { as: 'file', parameters: {}, byAccept: false }
 }
 
-const mostRemembered = 1000
+const maxRemembered = 1000
 
 /** Caches the choice by Accept header: clients send the same few values. */
 export function createAccepts(): (accept: string) => FormatChoice {
@@ -65,7 +65,7 @@ export function createAccepts(): (accept: string) => FormatChoice {
     // A client that accepts JSON wants a file that is JSON: `json` as a format would be a codec.
     const found = best(accept)?.as ?? 'file'
     const as = found === 'json' ? 'file' : found
-    if (remembered.size >= mostRemembered) remembered.clear()
+    if (remembered.size >= maxRemembered) remembered.clear()
     remembered.set(accept, as)
     return as
   }

@@ -123,7 +123,7 @@ export async function answerOnWeb(
       if (!hasPage(entity)) return found({ etag }, () => document(entity))
       if (!wantsPage(request)) return found({ etag, varies: true }, () => document(entity))
       return found({ ...pageTags, etag: documentEtag(entity.cid) }, async () => ({
-        ...inMemory(await documentPage(at, entity, session.giveWay), html),
+        ...inMemory(await documentPage(at, entity, session.yieldIfDue), html),
         ranges: false,
         policy: pagePolicy,
       }))

@@ -4,7 +4,7 @@ import { posix } from 'node:path'
 import { tooLarge } from '../../upload/failures.ts'
 import { withoutQuota } from '../../upload/quotas.ts'
 import { aroundBytes, boundaryOf, type PartName } from '../../upload/receive.ts'
-import { mostPartsOf } from '../../upload/taking.ts'
+import { maxPartsOf } from '../../upload/taking.ts'
 import type { Added, AddOptions } from '../../upload/uploads.ts'
 import { badCall, isOn, type KuboCall, optionsIn, readAddQuery, refuseOn, sendJson, spellingIn } from './call.ts'
 
@@ -105,7 +105,7 @@ export async function receiveFiles(
 ): Promise<Added[]> {
   const { uploads } = deps
   boundaryOf(request.headers['content-type'])
-  const least = Number(request.headers['content-length'] ?? 0) - aroundBytes(mostPartsOf(options.kind))
+  const least = Number(request.headers['content-length'] ?? 0) - aroundBytes(maxPartsOf(options.kind))
   if (least > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
   const who = deps.clientOf(request)
   const slot = await uploads.enter(options.isOnlyHashed ? withoutQuota(who) : who, signal, least)

@@ -138,11 +138,11 @@ export type AddQuery = {
 const kubos = shapes['unixfs-v0-2015']
 
 // Smaller chunks cost too much: each is a stored block with a link in a parent node.
-const leastChunkBytes = 16 * 1024
+const minChunkBytes = 16 * 1024
 // Kubo's limit: a block of 2 MiB without the overhead of a node.
-const mostChunkBytes = 2 * 1024 * 1024 - 256
-const leastLinks = 2
-const mostLinks = 8192
+const maxChunkBytes = 2 * 1024 * 1024 - 256
+const minLinks = 2
+const maxLinks = 8192
 
 const aliases: Readonly<Record<string, string>> = {
   n: 'only-hash',
@@ -205,8 +205,8 @@ function shapeOf(given: GivenOptions): Shape | undefined {
   const cidVersion = numberOf(given, 'cid-version') ?? kubos.cidVersion
   if (cidVersion !== 0 && cidVersion !== 1) throw badCall(`cid-version=${cidVersion} is not 0 or 1`)
   const width = numberOf(given, 'max-file-links') ?? kubos.width
-  if (width < leastLinks || width > mostLinks)
-    throw badCall(`max-file-links=${width} is not from ${leastLinks} to ${mostLinks}`)
+  if (width < minLinks || width > maxLinks)
+    throw badCall(`max-file-links=${width} is not from ${minLinks} to ${maxLinks}`)
   return {
     cidVersion,
     isRaw: isOn(given, 'raw-leaves', cidVersion === 1),
@@ -219,8 +219,8 @@ function shapeOf(given: GivenOptions): Shape | undefined {
 function chunkBytesOf(chunker: string): number {
   if (chunker === 'default') return kubos.chunkBytes
   const bytes = Number(/^size-(\d{1,9})$/.exec(chunker)?.[1])
-  if (bytes >= leastChunkBytes && bytes <= mostChunkBytes) return bytes
-  throw notDone(`chunker=${chunker}`, `it is size-N, with N from ${leastChunkBytes} to ${mostChunkBytes}`)
+  if (bytes >= minChunkBytes && bytes <= maxChunkBytes) return bytes
+  throw notDone(`chunker=${chunker}`, `it is size-N, with N from ${minChunkBytes} to ${maxChunkBytes}`)
 }
 
 export function numberOf(given: GivenOptions, name: string): number | undefined {

@@ -43,7 +43,7 @@ type Listing = {
 
 // The concurrency of reads from a slow tier, as in an HTML listing.
 const looksAhead = 15
-const mostListed = 100_000
+const maxListed = 100_000
 const kinds = { data: 0, directory: 1, file: 2, symlink: 4 } as const
 const never = '0001-01-01T00:00:00Z'
 
@@ -63,7 +63,7 @@ export async function listLinks(call: KuboCall): Promise<void> {
   for (const { Hash, path } of asked) {
     const Links: Link[] = []
     for await (const link of linksBehind(path, listing)) {
-      if (++count > mostListed) throw badCall(`there are more than ${mostListed} links; ask with stream=true`)
+      if (++count > maxListed) throw badCall(`there are more than ${maxListed} links; ask with stream=true`)
       Links.push(link)
     }
     Objects.push({ Hash, Links: sorted(Links) })

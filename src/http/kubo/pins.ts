@@ -48,7 +48,7 @@ export async function listPins(call: KuboCall): Promise<void> {
   const keys: Record<string, { Type: string; Name: string }> = {}
   let count = 0
   for await (const pin of listed) {
-    if (++count > mostListed) throw badCall(`there are more than ${mostListed} pins; ask with stream=true`)
+    if (++count > maxListed) throw badCall(`there are more than ${maxListed} pins; ask with stream=true`)
     keys[pin.cid] = { Type: 'recursive', Name: nameIn(pin) }
   }
   sendJson(call, { Keys: keys })
@@ -56,7 +56,7 @@ export async function listPins(call: KuboCall): Promise<void> {
 
 type Listed = { readonly cid: string; readonly name?: string | undefined }
 
-const mostListed = 100_000
+const maxListed = 100_000
 
 async function* pinned({ deps }: KuboCall, cids: readonly CID[]): AsyncGenerator<Listed> {
   for (const cid of cids) {

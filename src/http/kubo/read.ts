@@ -83,12 +83,12 @@ export async function getArchive(call: KuboCall): Promise<void> {
 }
 
 /** The size of a directory as its links declare it, for the progress bar of clients. */
-async function sizeOf({ readNode, giveWay }: Session, { cid, block, kind, size }: Entity): Promise<number> {
+async function sizeOf({ readNode, yieldIfDue }: Session, { cid, block, kind, size }: Entity): Promise<number> {
   if (kind !== 'directory' || cid.code !== codec.dagPb) return size ?? 0
   let sum = block.byteLength
   for (const { Tsize } of readNode(cid, block).links) {
     sum += Tsize ?? 0
-    const turn = giveWay()
+    const turn = yieldIfDue()
     if (turn !== undefined) await turn
   }
   return sum

@@ -9,7 +9,7 @@ import type { KuboCall } from './call.ts'
 export type Told = { readonly Message: string; readonly Code: number; readonly Type: 'error' }
 
 const trailer = 'X-Stream-Error'
-const mostTrailerChars = 1024
+const maxTrailerChars = 1024
 
 type To = Pick<KuboCall, 'request' | 'response' | 'session' | 'deps'>
 type Pieces = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
@@ -61,7 +61,7 @@ export function endLate({ response, deps }: Omit<To, 'session'>, failure: Failur
   const isStalled = failure.kind === 'timeout' && failure.source === 'client'
   if (!isTold || isStalled || response.destroyed || response.writableEnded) return reset(response)
   if (response.getHeader('Content-Type') === 'application/json') response.write(`${JSON.stringify(told)}\n`)
-  response.addTrailers({ [trailer]: told.Message.slice(0, mostTrailerChars).replace(/[^\x20-\x7e]/g, '?') })
+  response.addTrailers({ [trailer]: told.Message.slice(0, maxTrailerChars).replace(/[^\x20-\x7e]/g, '?') })
   response.end()
   cutWhenStalled(response, deps.stalledMs)
 }

@@ -143,7 +143,7 @@ export function createOpenApiRoute(options: {
   readonly mode: Mode
   readonly respond: Respond
 }): Route {
-  const made = new LRUCache<string, Made>({ max: mostMade })
+  const made = new LRUCache<string, Made>({ max: maxMade })
   const madeFor = (base: string): Made => {
     const known = made.get(base) ?? make(openApiDocument({ ...options, base }))
     made.set(base, known)
@@ -185,7 +185,7 @@ type MadeDescription = { readonly body: Buffer; readonly etag: string; readonly 
 type Made = { readonly json: MadeDescription; readonly page: MadeDescription }
 
 // A router mounted with a pattern sees as many mount paths as clients try.
-const mostMade = 8
+const maxMade = 8
 
 const make = (document: Json): Made => ({
   json: describedBy(`${JSON.stringify(document)}\n`, 'application/json'),

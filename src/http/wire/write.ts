@@ -235,14 +235,14 @@ export type LingerLimits = {
   readonly fullMs: number
   /** A client that sent nothing for this long is waiting for the gateway, or gone. */
   readonly quietMs: number
-  readonly mostMs: number
+  readonly maxMs: number
 }
 
-const usual: LingerLimits = { mostBytes: 64 * 1024 * 1024, fullMs: 1000, quietMs: 5000, mostMs: 30_000 }
+const usual: LingerLimits = { mostBytes: 64 * 1024 * 1024, fullMs: 1000, quietMs: 5000, maxMs: 30_000 }
 
 /** To be called before the response is written. */
 export function lingerAfter(request: IncomingMessage, response: ServerResponse, limits = usual): void {
-  const { mostBytes, fullMs, quietMs, mostMs } = limits
+  const { mostBytes, fullMs, quietMs, maxMs } = limits
   const { socket } = response
   if (!socket) return
   const destroy = () => socket.destroy()
@@ -255,7 +255,7 @@ export function lingerAfter(request: IncomingMessage, response: ServerResponse, 
     if (request.complete || request.destroyed) return destroy()
     let discarded = 0
     const quiet = setTimeout(destroy, quietMs).unref()
-    const timers = [quiet, setTimeout(destroy, mostMs).unref()]
+    const timers = [quiet, setTimeout(destroy, maxMs).unref()]
     socket.once('close', () => timers.forEach(clearTimeout))
     request.once('end', destroy)
     request.once('error', destroy)

@@ -2,7 +2,7 @@
 // last key, invalid UTF-8 is replaced, and a map that begins with the key `/` may be a link or
 // bytes.
 import { CID } from 'multiformats/cid'
-import { mostCidChars, parseUsual } from '../../core/cid.ts'
+import { maxCidChars, parseUsual } from '../../core/cid.ts'
 import { textOf } from './json-text.ts'
 import { DocumentScan, wrongDocument } from './scan.ts'
 
@@ -236,7 +236,7 @@ function cidBytes(text: string): Uint8Array {
   const usual = parseUsual(text)
   if (usual) return usual
   // In some bases decoding takes time quadratic in the length: a text of 2 MiB would take hours.
-  if (text.length > mostCidChars) throw wrongDocument('has a CID that is too long')
+  if (text.length > maxCidChars) throw wrongDocument('has a CID that is too long')
   return CID.parse(text).bytes
 }
 

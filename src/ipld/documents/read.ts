@@ -23,9 +23,9 @@ function scanOf({ cid, bytes }: Block, visitor: DocumentVisitor): DocumentScan |
 }
 
 /** Rejects if the block does not decode. */
-export async function visitDocument(block: Block, visitor: DocumentVisitor, giveWay: GiveWay): Promise<void> {
+export async function visitDocument(block: Block, visitor: DocumentVisitor, yieldIfDue: GiveWay): Promise<void> {
   const scan = scanOf(block, visitor)
-  while (scan && !scan.advance(pieceOfWork)) await giveWay()
+  while (scan && !scan.advance(pieceOfWork)) await yieldIfDue()
 }
 
 /** A link whose CID is created on access. */
@@ -50,12 +50,12 @@ class DocumentLink {
 /** Lists the links of a document, or of the value that `names` select, in encoded order. */
 export async function documentLinks(
   block: Block,
-  giveWay: GiveWay,
+  yieldIfDue: GiveWay,
   names: readonly string[] = [],
 ): Promise<DocumentLink[]> {
   const links: DocumentLink[] = []
   const visitor = names.length === 0 ? noteIn(links) : new PathVisitor(names, (link) => links.push(link))
-  await visitDocument(block, visitor, giveWay)
+  await visitDocument(block, visitor, yieldIfDue)
   return links
 }
 
@@ -80,10 +80,10 @@ export type DocumentStep = { readonly link: DocumentLink; readonly used: number 
 export async function stepIntoDocument(
   block: Block,
   names: readonly string[],
-  giveWay: GiveWay,
+  yieldIfDue: GiveWay,
 ): Promise<DocumentStep> {
   const way = new PathVisitor(names)
-  await visitDocument(block, way, giveWay)
+  await visitDocument(block, way, yieldIfDue)
   return way.found
 }
 

@@ -28,12 +28,12 @@ export type SpanExporterOptions = {
 
 const compress = promisify(gzip)
 
-const mostTries = 5
+const maxTries = 5
 const firstPauseMs = 1_000
 const longestPauseMs = 30_000
 const closeMs = 5_000
 const tellEveryMs = 60_000
-const mostAnswerBytes = 64 * 1024
+const maxAnswerBytes = 64 * 1024
 /** The statuses after which the OTLP specification requires a retry. */
 const passing: ReadonlySet<number> = new Set([429, 502, 503, 504])
 
@@ -43,8 +43,8 @@ type Outcome =
   | { readonly how: 'later'; readonly why: string; readonly afterMs: number }
 
 export function createSpanExporter({ settings, version, clock, log }: SpanExporterOptions): SpanExporter {
-  const { isSampled, resource, timeoutMs, url, everyMs, mostWaiting, mostInBatch } = settings
-  const agent = new Agent({ connections: 1, pipelining: 1, allowH2: false, maxResponseSize: mostAnswerBytes })
+  const { isSampled, resource, timeoutMs, url, everyMs, maxWaiting, maxInBatch } = settings
+  const agent = new Agent({ connections: 1, pipelining: 1, allowH2: false, maxResponseSize: maxAnswerBytes })
   const headers = {
     ...settings.headers,
     'content-type': 'application/json',
@@ -97,7 +97,7 @@ export function createSpanExporter({ settings, version, clock, log }: SpanExport
         if (rejected > 0) tell(rejected, outcome.why)
         return
       }
-      const isLast = outcome.how === 'refused' || tries >= mostTries || isClosing
+      const isLast = outcome.how === 'refused' || tries >= maxTries || isClosing
       if (isLast) {
         counts.failed += batch.length
         return tell(batch.length, outcome.why)
@@ -109,7 +109,7 @@ export function createSpanExporter({ settings, version, clock, log }: SpanExport
   }
 
   async function sendAll(): Promise<void> {
-    while (waiting.length > 0 && !stopping.signal.aborted) await send(waiting.splice(0, mostInBatch))
+    while (waiting.length > 0 && !stopping.signal.aborted) await send(waiting.splice(0, maxInBatch))
   }
 
   function flush(): Promise<void> {
@@ -123,7 +123,7 @@ export function createSpanExporter({ settings, version, clock, log }: SpanExport
   }
 
   function sendSoon(): void {
-    if (waiting.length >= mostInBatch) void flush()
+    if (waiting.length >= maxInBatch) void flush()
     else stopTimer ??= clock.after(everyMs, () => void flush())
   }
 
@@ -131,9 +131,9 @@ export function createSpanExporter({ settings, version, clock, log }: SpanExport
     counts,
     isSampled,
     take(span) {
-      if (isClosing || waiting.length >= mostWaiting) {
+      if (isClosing || waiting.length >= maxWaiting) {
         counts.dropped++
-        if (!isClosing) tell(1, `${mostWaiting} spans wait for the collector already`)
+        if (!isClosing) tell(1, `${maxWaiting} spans wait for the collector already`)
         return
       }
       waiting.push(span)

@@ -14,8 +14,8 @@ export type TraceSettings = {
   readonly timeoutMs: number
   /** The batch interval, the queue limit, and the batch size. */
   readonly everyMs: number
-  readonly mostWaiting: number
-  readonly mostInBatch: number
+  readonly maxWaiting: number
+  readonly maxInBatch: number
   /** Attributes of this service, on each span. */
   readonly resource: Readonly<Record<string, string>>
   readonly isSampled: IsSampled
@@ -32,7 +32,7 @@ export type ReadSettings = {
  * The specification's defaults, except for smaller batches: encoding one blocks the event loop for
  * one or two milliseconds.
  */
-const defaults = { timeoutMs: 10_000, everyMs: 5_000, mostWaiting: 2048, mostInBatch: 256 } as const
+const defaults = { timeoutMs: 10_000, everyMs: 5_000, maxWaiting: 2048, maxInBatch: 256 } as const
 
 export function readTraceSettings(environment: TraceEnvironment): ReadSettings {
   const faults: string[] = []
@@ -64,12 +64,8 @@ export function readTraceSettings(environment: TraceEnvironment): ReadSettings {
       isCompressed: compressionOf(ofTraces('COMPRESSION'), faults),
       timeoutMs: number('OTEL_EXPORTER_OTLP_TIMEOUT', ofTraces('TIMEOUT'), defaults.timeoutMs),
       everyMs: number('OTEL_BSP_SCHEDULE_DELAY', said('OTEL_BSP_SCHEDULE_DELAY'), defaults.everyMs),
-      mostWaiting: number('OTEL_BSP_MAX_QUEUE_SIZE', said('OTEL_BSP_MAX_QUEUE_SIZE'), defaults.mostWaiting),
-      mostInBatch: number(
-        'OTEL_BSP_MAX_EXPORT_BATCH_SIZE',
-        said('OTEL_BSP_MAX_EXPORT_BATCH_SIZE'),
-        defaults.mostInBatch,
-      ),
+      maxWaiting: number('OTEL_BSP_MAX_QUEUE_SIZE', said('OTEL_BSP_MAX_QUEUE_SIZE'), defaults.maxWaiting),
+      maxInBatch: number('OTEL_BSP_MAX_EXPORT_BATCH_SIZE', said('OTEL_BSP_MAX_EXPORT_BATCH_SIZE'), defaults.maxInBatch),
       resource: resourceOf(said, faults),
       isSampled: samplerOf(said('OTEL_TRACES_SAMPLER'), said('OTEL_TRACES_SAMPLER_ARG'), faults),
     },

@@ -11,14 +11,14 @@ export class DagBlocks {
   /** Until the links of a document or a large node are known, which is read in pieces. */
   reading: Promise<void> | undefined
   bytes = 0
-  readonly #giveWay: GiveWay
+  readonly #yieldIfDue: GiveWay
   readonly #expected = createCidSet()
   readonly #came = createCidSet()
   /** They came, and no tier has them yet. */
   readonly #unstored = new Set<string>()
 
-  constructor(root: CID, giveWay: GiveWay = inOwnTurns) {
-    this.#giveWay = giveWay
+  constructor(root: CID, yieldIfDue: GiveWay = inOwnTurns) {
+    this.#yieldIfDue = yieldIfDue
     this.expect(root)
   }
 
@@ -76,11 +76,11 @@ export class DagBlocks {
     if (block.cid.code === codec.dagPb) {
       const expectEnding = (end: number): void => this.#expected.addEnding(block.bytes, end)
       // The reader of the block reports that it does not decode.
-      return eachHashEndInTurns(block.bytes, expectEnding, this.#giveWay).catch(() => {})
+      return eachHashEndInTurns(block.bytes, expectEnding, this.#yieldIfDue).catch(() => {})
     }
     const expect = (link: CID): void => {
       if (!isIdentity(link)) this.#expected.add(link)
     }
-    await eachLinkInTurns(block, expect, this.#giveWay)
+    await eachLinkInTurns(block, expect, this.#yieldIfDue)
   }
 }

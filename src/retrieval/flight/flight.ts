@@ -44,7 +44,7 @@ export type FlightDeps = {
   /** Called with each proved block before any reader gets it. A promise: the readers wait for it. */
   readonly keep: (cid: CID, bytes: Uint8Array) => void | Promise<void>
   /** Between blocks, and between the pieces of a document or of a large node. */
-  readonly giveWay?: GiveWay
+  readonly yieldIfDue?: GiveWay
   /** The judge of a race. Default: p-any. */
   readonly judge?: typeof pAny
 }
@@ -102,7 +102,7 @@ export class Flight {
 
   /** `onOver`: it brings nothing any more. */
   constructor(kind: AskKind, want: DagWant, deps: FlightDeps, asker?: Wanting, onOver: () => void = () => {}) {
-    const { clock, pool, trace, giveWay } = deps
+    const { clock, pool, trace, yieldIfDue } = deps
     this.kind = kind
     this.#want = want
     this.#root = asker?.root ?? want.cid
@@ -111,7 +111,7 @@ export class Flight {
     this.attempts = new Attempts(clock, asker, trace)
     this.watch = new Stopwatch(clock, kind === 'dag')
     this.#tries = new Tries(clock, clock.monotonic() + pool.patienceMs)
-    if (kind === 'dag') this.#blocks = new DagBlocks(want.cid, giveWay)
+    if (kind === 'dag') this.#blocks = new DagBlocks(want.cid, yieldIfDue)
   }
 
   get isOver(): boolean {
@@ -250,7 +250,7 @@ export class Flight {
     this.#noteStray(stream, block, isNew)
     // Also for a block that came before: the next one of this sender may be what it links to. And a piece from a socket
     // may have a thousand blocks.
-    const turn = this.#deps.giveWay?.()
+    const turn = this.#deps.yieldIfDue?.()
     const then = () => (isNew ? this.#keep(stream, block) : this.#follows(stream, block))
     return blocks.reading || turn ? this.#during(Promise.all([blocks.reading, turn])).then(then) : then()
   }

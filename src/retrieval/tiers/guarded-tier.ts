@@ -108,7 +108,7 @@ class Calls {
   readonly live = new Set<GuardedCall<unknown>>()
   readonly #log: Log
   /** Rises quickly with the last answers and falls slowly; undefined before the first. */
-  #usualMs: number | undefined
+  #typicalMs: number | undefined
   #missesInRow = 0
   #lateInRow = 0
   #failuresInRow = 0
@@ -157,7 +157,7 @@ class Calls {
   get lateMs(): number {
     const minMs = this.isShared ? minPatienceMs : herePatienceMs
     const firstMs = this.isShared ? firstPatienceMs : herePatienceMs
-    return Math.min(this.timeoutMs, this.#usualMs === undefined ? firstMs : Math.max(minMs, 2 * this.#usualMs))
+    return Math.min(this.timeoutMs, this.#typicalMs === undefined ? firstMs : Math.max(minMs, 2 * this.#typicalMs))
   }
 
   get isWorthWaiting(): boolean {
@@ -167,7 +167,7 @@ class Calls {
   /** For a read that may find nothing: less with each miss since the last hit, or nothing at all. */
   get patienceMs(): number {
     const ms = Math.max(minPatienceMs, this.lateMs / (1 + this.#missesInRow))
-    return ms < (this.#usualMs ?? 0) ? 0 : Math.min(ms, this.lateMs)
+    return ms < (this.#typicalMs ?? 0) ? 0 : Math.min(ms, this.lateMs)
   }
 
   late(): void {
@@ -181,8 +181,8 @@ class Calls {
     if (ms === undefined) return
     this.took.observe(ms / 1000)
     this.#lateInRow = 0
-    const usual = this.#usualMs ?? ms
-    this.#usualMs = usual + (ms - usual) / (ms > usual ? 2 : 8)
+    const usual = this.#typicalMs ?? ms
+    this.#typicalMs = usual + (ms - usual) / (ms > usual ? 2 : 8)
   }
 
   // The circuit breaker.

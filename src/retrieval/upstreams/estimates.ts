@@ -82,7 +82,7 @@ export class Estimate {
   }
 
   /** The time until an answer counts as late; undefined before the first one. */
-  get usualMs(): number | undefined {
+  get typicalMs(): number | undefined {
     const half = this.#firsts.quantile(0.5)
     return half === undefined ? undefined : Math.max(2 * half, 1.25 * (this.#firsts.quantile(0.9) ?? half))
   }

@@ -39,7 +39,7 @@ export type Candidate<Who> = {
   /** Expected cost of asking; the smallest goes first. */
   readonly load: number
   /** How long it may take to show a first byte without being late, as learned; undefined while nothing is known. */
-  readonly usualMs: number | undefined
+  readonly typicalMs: number | undefined
   /**
    * Nothing is known of it, or nothing new: it is asked once beside another one, so that no reader waits for the
    * lesson.
@@ -131,7 +131,7 @@ export function createPool(options: {
   const isReady = ({ health }: Member): boolean => health.state('').state === 'ready'
 
   const isGone = ({ health }: Member): boolean =>
-    health.silentMs > Math.max(minSilentMs, 2 * (health.usualMs('dag') ?? health.usualMs('block') ?? 0))
+    health.silentMs > Math.max(minSilentMs, 2 * (health.typicalMs('dag') ?? health.typicalMs('block') ?? 0))
 
   return {
     members,
@@ -175,7 +175,7 @@ export function createPool(options: {
       const candidates = asked.map(({ member: who }) => ({
         who,
         load: loadOf(who, kind),
-        usualMs: who.health.usualMs(kind),
+        typicalMs: who.health.typicalMs(kind),
         isUntried: who.health.isUntried(kind),
       }))
       return { steps: order(candidates, hedge), skipped, isUnasked, soonestMs }
@@ -193,12 +193,12 @@ const maxPatienceMs = 2000
 
 export function order<Who>(candidates: readonly Candidate<Who>[], hedge: Hedge): Step<Who>[] {
   const ranked = [...candidates].sort((one, other) => one.load - other.load)
-  const known = ranked.map((candidate) => candidate.usualMs).filter((ms) => ms !== undefined)
+  const known = ranked.map((candidate) => candidate.typicalMs).filter((ms) => ms !== undefined)
   const quickest = known.length > 0 ? Math.min(...known) : undefined
   const isTrial = tryOneBesideTheFirst(ranked)
-  return ranked.map(({ who, usualMs }, index) => ({
+  return ranked.map(({ who, typicalMs }, index) => ({
     who,
-    patienceMs: index === 0 && isTrial ? 0 : hedge === 'auto' ? patience(usualMs, quickest) : hedge,
+    patienceMs: index === 0 && isTrial ? 0 : hedge === 'auto' ? patience(typicalMs, quickest) : hedge,
   }))
 }
 
@@ -212,7 +212,7 @@ function tryOneBesideTheFirst<Who>(ranked: Candidate<Who>[]): boolean {
 }
 
 // An unknown upstream is waited for as long as the quickest could take.
-function patience(usualMs: number | undefined, quickestMs: number | undefined): number {
-  const ms = usualMs ?? (quickestMs === undefined ? guessedFirstMs : quickestMs)
+function patience(typicalMs: number | undefined, quickestMs: number | undefined): number {
+  const ms = typicalMs ?? (quickestMs === undefined ? guessedFirstMs : quickestMs)
   return Math.min(maxPatienceMs, Math.max(minPatienceMs, ms))
 }

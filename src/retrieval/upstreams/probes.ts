@@ -46,8 +46,8 @@ export function startProbes(options: {
       const running = new AbortController()
       own = running
       const beganAt = clock.monotonic()
-      const usualMs = health.usualMs('dag') ?? health.usualMs('block') ?? 0
-      const timeoutMs = beganAt < dueAt ? Math.min(maxProbeMs, Math.max(minSuspectedMs, usualMs * 4)) : maxProbeMs
+      const typicalMs = health.typicalMs('dag') ?? health.typicalMs('block') ?? 0
+      const timeoutMs = beganAt < dueAt ? Math.min(maxProbeMs, Math.max(minSuspectedMs, typicalMs * 4)) : maxProbeMs
       const stop = onceLate(clock, timeoutMs, () =>
         running.abort(new Failure('timeout', `${upstream.name} did not answer its probe`, { source: 'upstream' })),
       )

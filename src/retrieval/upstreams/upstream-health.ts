@@ -298,8 +298,8 @@ export class UpstreamHealth {
     return this.#estimates[kind].isUntried(this.#now)
   }
 
-  usualMs(kind: AskKind): number | undefined {
-    return this.#estimates[kind].usualMs
+  typicalMs(kind: AskKind): number | undefined {
+    return this.#estimates[kind].typicalMs
   }
 
   rate(kind: AskKind): number | undefined {
@@ -526,7 +526,7 @@ export class UpstreamHealth {
 
   get #lateMs(): number {
     const { block, dag } = this.#estimates
-    return Math.max(minLateMs, dag.usualMs ?? block.usualMs ?? lateUnknownMs)
+    return Math.max(minLateMs, dag.typicalMs ?? block.typicalMs ?? lateUnknownMs)
   }
 
   /** More proved bytes, for which readers waited this long since the last. */

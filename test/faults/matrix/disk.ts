@@ -307,7 +307,7 @@ export async function diskRow(fault: DiskFault, form: Form, start = asProcess): 
       if (outcome !== 'whole') broken.push(`before a healthy upstream: ${outcome}`)
     }
     const whole = form.files - broken.length
-    if (worst > form.mostMs) broken.push(`before a healthy upstream: ${inMs(worst)}`)
+    if (worst > form.maxMs) broken.push(`before a healthy upstream: ${inMs(worst)}`)
     return { measured: `${whole} of ${form.files} whole, at most ${inMs(worst)}`, broken }
   }
 

@@ -94,7 +94,7 @@ export async function providerRow(fault: ProviderFault, form: Form): Promise<Row
   async function aloneCell(): Promise<Cell> {
     const { status, ms } = await send(single.url)
     const isRight = fault.alone === 'taken' ? status === 200 : [502, 503, 504].includes(status)
-    const isLate = Number.isFinite(form.mostMs) && ms > form.deadlineMs + form.mostMs
+    const isLate = Number.isFinite(form.maxMs) && ms > form.deadlineMs + form.maxMs
     const broken = [...(isRight ? [] : [`alone: ${status}`]), ...(isLate ? [`alone: after ${inMs(ms)}`] : [])]
     return { measured: `${status}, ${inMs(ms)}`, broken }
   }
@@ -108,7 +108,7 @@ export async function providerRow(fault: ProviderFault, form: Form): Promise<Row
       if (status !== 200) broken.push(`beside a healthy one: ${status}`)
     }
     const taken = form.files - broken.length
-    if (worst > form.mostMs) broken.push(`beside a healthy one: ${inMs(worst)}`)
+    if (worst > form.maxMs) broken.push(`beside a healthy one: ${inMs(worst)}`)
     return { measured: `${taken} of ${form.files} taken, at most ${inMs(worst)}`, broken }
   }
 

@@ -24,7 +24,7 @@ export type Form = {
   /** Files that are there to see whether a store is well again. */
   readonly spareFiles: number
   /** Infinity: not held. */
-  readonly mostMs: number
+  readonly maxMs: number
   readonly mendedWithinMs: number
   /** How long it is watched whether one that is kept away from is left alone; 0: for a few reads. */
   readonly watchedMs: number
@@ -34,7 +34,7 @@ export const full: Form = {
   deadlineMs: 2000,
   files: 4,
   spareFiles: 100,
-  mostMs: 1000,
+  maxMs: 1000,
   mendedWithinMs: 5000,
   watchedMs: 2000,
 }
@@ -42,7 +42,7 @@ export const short: Form = {
   deadlineMs: 20_000,
   files: 1,
   spareFiles: 20,
-  mostMs: Number.POSITIVE_INFINITY,
+  maxMs: Number.POSITIVE_INFINITY,
   mendedWithinMs: 30_000,
   watchedMs: 0,
 }

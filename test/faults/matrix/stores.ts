@@ -195,7 +195,7 @@ async function rowOf<One extends Store>(
     const { outcome, ms } = await read(single.url, files.pop() as FileFixture)
     const isWhole = outcome === 'whole'
     const isRight = alone === 'whole' ? isWhole : [Number(alone), 'cut'].includes(outcome) || (orWhole && isWhole)
-    const isLate = form.mostMs !== Number.POSITIVE_INFINITY && ms > form.deadlineMs + form.mostMs
+    const isLate = form.maxMs !== Number.POSITIVE_INFINITY && ms > form.deadlineMs + form.maxMs
     const broken = [...(isRight ? [] : [`alone: ${outcome}`]), ...(isLate ? [`alone: after ${inMs(ms)}`] : [])]
     return { measured: `${outcome}, ${inMs(ms)}`, broken }
   }
@@ -209,7 +209,7 @@ async function rowOf<One extends Store>(
       if (outcome !== 'whole') broken.push(`before a healthy upstream: ${outcome}`)
     }
     const whole = form.files - broken.length
-    if (worst > form.mostMs) broken.push(`before a healthy upstream: ${inMs(worst)}`)
+    if (worst > form.maxMs) broken.push(`before a healthy upstream: ${inMs(worst)}`)
     return { measured: `${whole} of ${form.files} whole, at most ${inMs(worst)}`, broken }
   }
 

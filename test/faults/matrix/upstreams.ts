@@ -60,7 +60,7 @@ export const upstreamFaults: readonly UpstreamFault[] = [
   },
   { name: 'redirects to another host', fault: (to) => ({ kind: 'moved', to }), ...failing, ...quick },
   { name: 'redirects on its own host', fault: { kind: 'moved', to: '/moved' }, ...whole, ...quick },
-  { name: 'redirects in a circle', fault: { kind: 'redirect', to: '/again' }, ...failing, mostAsked: 12, ...quick },
+  { name: 'redirects in a circle', fault: { kind: 'redirect', to: '/again' }, ...failing, maxAsked: 12, ...quick },
   { name: '401', fault: { kind: 'status', status: 401 }, ...failing, ...quick },
   { name: '403', fault: { kind: 'status', status: 403 }, ...failing, ...quick },
   { name: '404', fault: { kind: 'notFound' }, ...failing, ...quick },

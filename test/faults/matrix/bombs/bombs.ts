@@ -216,6 +216,6 @@ export const bombs: readonly Bomb[] = [
     hotMs: 100,
     // Node reads a thousand sockets in one turn, hot requests among them: no one piece of that work is long.
     workMs: 150,
-    attack: waitingInVain({ deadlineMs, mostBehindMs: 1000 }),
+    attack: waitingInVain({ deadlineMs, maxBehindMs: 1000 }),
   },
 ]

@@ -99,7 +99,7 @@ export const reading =
 
 /** A client for each, over connections that are open before: all ask in one moment, and nobody has what they want. */
 export const waitingInVain =
-  ({ deadlineMs, mostBehindMs }: { readonly deadlineMs: number; readonly mostBehindMs: number }): Attack =>
+  ({ deadlineMs, maxBehindMs }: { readonly deadlineMs: number; readonly maxBehindMs: number }): Attack =>
   async ({ url, roots }) => {
     const agents = roots.map(() => new Agent({ keepAlive: true }))
     const ask = (path: string, agent: Agent | undefined) =>
@@ -126,7 +126,7 @@ export const waitingInVain =
         measured: `${[...counts].map(([status, count]) => `${count} ${status}`).join(', ')}, half of them ${inMs(percentile(behind, 0.5))} behind their deadline of ${inMs(deadlineMs)}, the last one ${inMs(worst)}`,
         broken: [
           ...wrong.map((status) => `${counts.get(status)} were ${status}`),
-          ...(worst > mostBehindMs ? [`answered ${inMs(worst)} behind the deadline`] : []),
+          ...(worst > maxBehindMs ? [`answered ${inMs(worst)} behind the deadline`] : []),
         ],
       }
     } finally {

@@ -20,12 +20,12 @@ import type { World } from './world.ts'
 // A hot answer waits for the rest of one turn, and walks have 5 ms of each. The rest of these bounds is for two processors on which the
 // gateway, its upstream and its clients want more than there is. What the gateway itself does at a stretch is held by processor time, of
 // which others take nothing.
-const [mostHotMs, longestHotMs, mostWorkMs, mostResidentMiB] = [50, 150, 50, 512]
+const [maxHotMs, longestHotMs, maxWorkMs, maxResidentMiB] = [50, 150, 50, 512]
 
 const preload = fileURLToPath(new URL('turns.ts', import.meta.url))
 
 export async function bombRow(bomb: Bomb): Promise<Row> {
-  const { name, content, promised, attack, warm, responses, hotMs = mostHotMs, workMs = mostWorkMs } = bomb
+  const { name, content, promised, attack, warm, responses, hotMs = maxHotMs, workMs = maxWorkMs } = bomb
   const folder = await mkdtemp(join(tmpdir(), 'cidgate-faults-'))
   const world = fork(fileURLToPath(new URL('world.ts', import.meta.url)), [content])
   let gateway: GatewayProcess | undefined
@@ -63,7 +63,7 @@ export async function bombRow(bomb: Bomb): Promise<Row> {
     const [told] = (await once(hotClient, 'message')) as [HotTold]
     return {
       fault: name,
-      promised: `${promised === '' ? '' : `${promised}; `}no turn with more than ${inMs(workMs)} of work; hot answers: p99 below ${inMs(hotMs)}, all below ${inMs(longestHotMs)}; at most ${mostResidentMiB} MiB resident`,
+      promised: `${promised === '' ? '' : `${promised}; `}no turn with more than ${inMs(workMs)} of work; hot answers: p99 below ${inMs(hotMs)}, all below ${inMs(longestHotMs)}; at most ${maxResidentMiB} MiB resident`,
       cells: [answered, turnCell(turns, workMs), hotCell(told, hotMs), residentCell(before, resident, gateway.ended)],
     }
   } finally {
@@ -87,7 +87,7 @@ async function turnsOf(gateway: GatewayProcess, file: string): Promise<Turns> {
 
 function turnCell(turns: Turns | undefined, workMs: number): Cell {
   if (!turns) return { measured: '', broken: [] }
-  const { longestMs, mostWorkMs: work } = turns
+  const { longestMs, maxWorkMs: work } = turns
   return {
     measured: `${inMs(longestMs)}, at most ${inMs(work)} of work`,
     broken: work > workMs ? [`a turn of ${inMs(work)} of work`] : [],
@@ -110,6 +110,6 @@ function residentCell(before: number, most: number | undefined, ended: string | 
   if (most === undefined) return { measured: 'the process ended', broken: [`the process ended: ${ended}`] }
   return {
     measured: `${Math.round(before)}, then at most ${Math.round(most)} MiB`,
-    broken: most > mostResidentMiB ? [`${Math.round(most)} MiB resident`] : [],
+    broken: most > maxResidentMiB ? [`${Math.round(most)} MiB resident`] : [],
   }
 }

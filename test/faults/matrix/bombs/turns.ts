@@ -6,7 +6,7 @@ import { isMainThread } from 'node:worker_threads'
 export type Turns = {
   readonly longestMs: number
   /** Of processor time, the collector of garbage included where it stops the thread. */
-  readonly mostWorkMs: number
+  readonly maxWorkMs: number
 }
 
 /** Names the file. */
@@ -18,20 +18,20 @@ if (file !== undefined && isMainThread) {
     const { user, system } = process.threadCpuUsage()
     return (user + system) / 1000
   }
-  let [at, worked, longestMs, mostWorkMs] = [performance.now(), workedMs(), 0, 0]
+  let [at, worked, longestMs, maxWorkMs] = [performance.now(), workedMs(), 0, 0]
   // A turn begins with the timers that are due, and this one always is when the turn before took as long as a millisecond.
   setInterval(() => {
     const [now, sum] = [performance.now(), workedMs()]
     longestMs = Math.max(longestMs, now - at)
-    mostWorkMs = Math.max(mostWorkMs, sum - worked)
+    maxWorkMs = Math.max(maxWorkMs, sum - worked)
     at = now
     worked = sum
   }, 1).unref()
   process.on('SIGUSR2', () => {
     // Whole, when it is there.
-    writeFileSync(`${file}.new`, JSON.stringify({ longestMs, mostWorkMs } satisfies Turns))
+    writeFileSync(`${file}.new`, JSON.stringify({ longestMs, maxWorkMs } satisfies Turns))
     renameSync(`${file}.new`, file)
     longestMs = 0
-    mostWorkMs = 0
+    maxWorkMs = 0
   })
 }

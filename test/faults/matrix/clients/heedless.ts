@@ -13,7 +13,7 @@ const attackMs = 8000
 /** They connect in groups, and ask when all have. */
 const group = 50
 /** Of all answers. What is let in goes on meanwhile: where a turn has no end it is a twentieth. */
-const leastServed = 1 / 10
+const minServed = 1 / 10
 
 export const coldFiles = async (blocks: BlockMap): Promise<string[]> => {
   const all = noise(files * fileBytes, 7)
@@ -56,7 +56,7 @@ export async function askAgainAtOnce({ port, content }: Target): Promise<Met> {
   return {
     note: `${served} served, ${statuses.get('503') ?? 0} refused`,
     broken: [
-      ...(served < all * leastServed ? [`only ${served} of ${all} are served`] : []),
+      ...(served < all * minServed ? [`only ${served} of ${all} are served`] : []),
       ...(answered.size < clients ? [`${clients - answered.size} connections have no answer`] : []),
       ...(closed > 0 ? [`${closed} connections are closed`] : []),
       ...odd.map(([status, count]) => `${count} are answered ${status}`),

@@ -14,7 +14,7 @@ import { inMs, type Row } from '../rows.ts'
 import { type Attack, type Met, siteHost } from './attacks.ts'
 import type { HotTold } from './hot-client.ts'
 
-const mostResidentMiB = 600
+const maxResidentMiB = 600
 
 /** Undefined: the process ended. */
 export async function residentUntil(gateway: GatewayProcess, over: Promise<unknown>): Promise<number | undefined> {
@@ -78,14 +78,14 @@ export async function clientRow({ name, promised, hotMs, prepare, run, ...how }:
       ...wrong,
       ...(said === undefined ? [] : [`it said: ${said}`]),
       ...(resident === undefined ? [`the process ended: ${gateway.ended}`] : []),
-      ...(resident !== undefined && resident > mostResidentMiB ? [`${Math.round(resident)} MiB resident`] : []),
+      ...(resident !== undefined && resident > maxResidentMiB ? [`${Math.round(resident)} MiB resident`] : []),
       ...(p99 > hotMs ? [`hot answers wait ${inMs(p99)}`] : []),
       ...(refused > 0 ? [`${refused} hot requests were refused`] : []),
     ]
     const measured = `${note ? `${note}; ` : ''}${times.length} hot answers: p99 ${inMs(p99)}, longest ${inMs(worst)}`
     return {
       fault: name,
-      promised: `${promised ? `${promised}; ` : ''}p99 of hot answers below ${inMs(hotMs)}; at most ${mostResidentMiB} MiB resident; none refused`,
+      promised: `${promised ? `${promised}; ` : ''}p99 of hot answers below ${inMs(hotMs)}; at most ${maxResidentMiB} MiB resident; none refused`,
       cells: [
         { measured: broken.length > 0 ? `${broken.join(', ')}; ${measured}` : measured, broken },
         { measured: resident === undefined ? 'the process ended' : `${Math.round(resident)} MiB`, broken: [] },

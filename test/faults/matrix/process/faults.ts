@@ -68,10 +68,10 @@ async function stopped(world: World): Promise<void> {
   for (let count = 0; count < 3; count++) {
     await sleep(500 + Math.random() * 1000)
     const { gateway } = world
-    const underWay = await world.beginUnderWay()
+    const inProgress = await world.beginUnderWay()
     const outage = begin(world)
     gateway.signal('SIGTERM')
-    const ended = underWay.goOn()
+    const ended = inProgress.goOn()
     const turned = await untilNot(`${gateway.admin}/readyz`, 200)
     if (turned.status !== 503) world.broken.push(`/readyz was ${turned.status} before 503`)
     await gateway.stopping
@@ -96,15 +96,15 @@ const reloads = 15
 
 async function reloaded(world: World): Promise<void> {
   const { gateway } = world
-  const underWay: Promise<readonly string[]>[] = []
+  const inProgress: Promise<readonly string[]>[] = []
   for (let count = 0; count < reloads; count++) {
     const begun = count % 5 === 0 ? await world.beginUnderWay() : undefined
     await world.writeAnother()
     gateway.reload()
-    if (begun) underWay.push(begun.goOn())
+    if (begun) inProgress.push(begun.goOn())
     await sleep(200)
   }
-  for (const broken of await Promise.all(underWay)) world.broken.push(...broken)
+  for (const broken of await Promise.all(inProgress)) world.broken.push(...broken)
   const { body } = await fetchAll(`${gateway.admin}/metrics`)
   const taken = /^cidgate_config_reloads_total\{outcome="taken"\} (\d+)/m.exec(body.toString())?.[1]
   if (Number(taken) !== reloads) world.broken.push(`${taken} configurations were taken`)

@@ -24,7 +24,7 @@ export type UpstreamFault = {
   /** It comes and goes, and is read from for so long. */
   readonly forMs?: number
   /** How many questions one file may cost while it is ill. */
-  readonly mostAsked?: number
+  readonly maxAsked?: number
   /** Its outcome does not hang on a clock: the short form has it. */
   readonly isQuick?: true
 }
@@ -81,11 +81,11 @@ export async function aloneCell(parts: Parts): Promise<Cell> {
     const isRight = fault.alone === 'whole' ? outcome === 'whole' : outcome === 404 || outcome === 'cut'
     if (!isRight) broken.push(`alone: ${outcome}`)
     // What began is given more time than the deadline for its first byte; a stall is cut when the next block is overdue.
-    const mostMs = (outcome === 'cut' ? 6 : 1) * form.deadlineMs + form.mostMs
-    if (ms > mostMs) broken.push(`alone: after ${inMs(ms)}`)
+    const maxMs = (outcome === 'cut' ? 6 : 1) * form.deadlineMs + form.maxMs
+    if (ms > maxMs) broken.push(`alone: after ${inMs(ms)}`)
   }
   const asked = askedBy(parts, 'alone')
-  if (asked > (fault.mostAsked ?? Number.POSITIVE_INFINITY)) broken.push(`alone: asked ${asked} times`)
+  if (asked > (fault.maxAsked ?? Number.POSITIVE_INFINITY)) broken.push(`alone: asked ${asked} times`)
   const [first] = got
   const many = `${wholeOf(got)} of ${got.length} whole, at most ${timesOf(got)}`
   const measured = got.length === 1 && first ? `${first.outcome}, ${inMs(first.ms)}` : many
@@ -109,7 +109,7 @@ export async function besideCell(parts: Parts): Promise<{ readonly cell: Cell; r
   }
   const broken = got.flatMap(({ outcome, ms }) => [
     ...(outcome === 'whole' ? [] : [`beside a healthy one: ${outcome}`]),
-    ...(ms > form.mostMs ? [`beside a healthy one: ${inMs(ms)}`] : []),
+    ...(ms > form.maxMs ? [`beside a healthy one: ${inMs(ms)}`] : []),
   ])
   if (!isKnown()) broken.push('nobody found out what it did')
   if (fault.after === 'again' && isOut(both)) broken.push('it is kept away from')

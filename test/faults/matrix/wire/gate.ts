@@ -71,7 +71,7 @@ export const connectionsOf = (gate: Gate): Promise<number> => metric(gate, 'cidg
 export async function besideCell(
   { url, paths }: Gate,
   over: Promise<unknown>,
-  { mostMs }: Pick<Form, 'mostMs'>,
+  { maxMs }: Pick<Form, 'maxMs'>,
   alsoUploads = false,
 ): Promise<Cell> {
   let isOver = false
@@ -99,7 +99,7 @@ export async function besideCell(
   const broken = [
     ...(refused > 0 ? [`${refused} refused`] : []),
     ...(notTaken > 0 ? [`${notTaken} of ${uploads} uploads were not taken`] : []),
-    ...(worst > mostMs ? [`hot after ${inMs(worst)}`] : []),
+    ...(worst > maxMs ? [`hot after ${inMs(worst)}`] : []),
   ]
   return { measured: `at most ${inMs(worst)}${alsoUploads ? `; ${uploads} uploads taken` : ''}`, broken }
 }

@@ -34,7 +34,7 @@ async function rowAt(gate: Gate, { name, sockets, bystanders }: IdleCrowd): Prom
   const answered = await attack
   return {
     fault: name,
-    promised: `what is beyond half of \`limits.maxConnections\` is closed, the longest idle ones first, and none of another address; who comes is answered; hot answers within ${inMs(full.mostMs)}, and none refused`,
+    promised: `what is beyond half of \`limits.maxConnections\` is closed, the longest idle ones first, and none of another address; who comes is answered; hot answers within ${inMs(full.maxMs)}, and none refused`,
     cells: [answered, await beside, await afterCell(gate, before, full)],
   }
 

@@ -27,7 +27,7 @@ export async function wireRowAt(gate: Gate, fault: WireFault, form: Form): Promi
   const { told, heldMs } = await attack
   const within = clock ? `, by \`${clock}\` within ${inMs(clockMs + slackMs)}` : ''
   const also = alsoUploads ? ', nor an upload' : ''
-  const most = Number.isFinite(form.mostMs) ? ` within ${inMs(form.mostMs)}` : ''
+  const most = Number.isFinite(form.maxMs) ? ` within ${inMs(form.maxMs)}` : ''
   return {
     fault: fault.name,
     promised: `${right.join(' or ')}${within}; hot answers${most}, and none refused${also}`,
