@@ -1,7 +1,12 @@
 // A plot of ratios as SVG, made of text: a bar for each over a logarithmic axis, from the peer's own work (1), and a mark for the
 // aim. The same figures give the same file.
 
-export type Bar = { readonly name: string; readonly ratio: number; readonly aim: number | undefined }
+export type Bar = {
+  readonly name: string
+  readonly ratio: number
+  readonly aim: number | undefined
+  readonly isMissed: boolean
+}
 
 const [width, left, right, top, step] = [760, 190, 700, 56, 22]
 const ticks = [0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50]
@@ -25,10 +30,10 @@ export function bars(all: readonly Bar[]): string {
       `<line x1="${at(tick)}" y1="${top}" x2="${at(tick)}" y2="${bottom}" stroke="${tick === 1 ? '#888' : '#ddd'}"/>`,
       `<text x="${at(tick)}" y="${bottom + 18}" text-anchor="middle">${tick} x</text>`,
     ]),
-    ...all.flatMap(({ name, ratio, aim }, index) => {
+    ...all.flatMap(({ name, ratio, aim, isMissed }, index) => {
       const y = top + index * step
       const [from, to] = [Math.min(at(1), at(ratio)), Math.max(at(1), at(ratio))]
-      const colour = aim !== undefined && ratio < aim ? '#c4511b' : '#1b6ca8'
+      const colour = isMissed ? '#c4511b' : '#1b6ca8'
       return [
         `<text x="${left - 8}" y="${y + 15}" text-anchor="end">${name}</text>`,
         `<rect x="${from}" y="${y + 4}" width="${Math.max(1, to - from)}" height="${step - 8}" fill="${colour}"/>`,

@@ -11,7 +11,6 @@ import type { Command } from './upstream-process.ts'
 const mib = 1024 * 1024
 const files = Number(process.env['BENCH_FILES'] ?? 100)
 const largeMib = 64
-const sharedMib = 48
 const tripMs = 60
 
 type Upstreams = {
@@ -143,27 +142,5 @@ async function largeFile(): Promise<void> {
   upstreams.child.disconnect()
 }
 
-/** A large file from two paced upstreams, beside one of them. */
-async function twoSources(): Promise<void> {
-  const upstreams = await start(2, [sharedMib])
-  const [one = '', two = ''] = upstreams.urls
-  const [large] = upstreams.files
-  if (!large) throw new Error('there is no file')
-  const fault: Fault = { kind: 'pace', bytesPerSecond: 8e6 }
-  for (const index of [0, 1]) await upstreams.set({ index, fault, delayMs: 0 })
-  const once = async (urls: readonly string[]): Promise<number> => {
-    const at = await gatewayOver(urls, 'auto')
-    const { ms, bytes } = await readSlices(`${at.url}/ipfs/${large.cid}`)
-    await at.close()
-    if (bytes !== large.bytes) throw new Error(`${bytes} of ${large.bytes} bytes`)
-    return ms
-  }
-  const alone = await once([one])
-  const share = (await once([one, two])) / alone
-  tell(`${sharedMib} MiB, two sources of 8 MB/s`, `${share.toFixed(2)} of the time of one`, share <= 0.6)
-  upstreams.child.disconnect()
-}
-
 await manyFiles()
 await largeFile()
-await twoSources()

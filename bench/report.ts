@@ -4,7 +4,7 @@ import { cpus, loadavg, release, totalmem } from 'node:os'
 import { fileURLToPath } from 'node:url'
 import { bars } from './bars.ts'
 import type { Trial } from './trials.ts'
-import type { Figure, Measured } from './work/measure.ts'
+import { type Figure, isMissed, type Measured } from './work/measure.ts'
 import type { Scale } from './work/rows.ts'
 
 export type Machine = { readonly text: string; readonly load: number }
@@ -24,15 +24,20 @@ export function machine(): Machine {
 }
 
 export function print({ row, figures, missing }: Measured): string {
-  const lines = figures.map(({ name, perCpuSecond, rounds, perSecond, residentBytes, peakBytes, ratio }) => {
+  const lines = figures.map((one) => {
+    const { name, work, rounds, perSecond, residentBytes, peakBytes, ratio } = one
     const aim = row.aims[name]
     const against = ratio === undefined ? '' : ` cidgate ${ratio.toFixed(2)} x`
-    const wanted = aim === undefined ? '' : `, aim ${aim}${isMissed(ratio, aim) ? ', NOT MET' : ''}`
-    const figure = `${number(perCpuSecond).padStart(9)}  (${spread(rounds)}; by the clock ${number(perSecond)}`
+    const wanted = aim === undefined ? '' : `, aim ${aim}${isMissed(row, one) ? ', NOT MET' : ''}`
+    const figure = `${number(work).padStart(9)}  (${spread(rounds)}; by the clock ${number(perSecond)}`
     return `  ${name.padEnd(14)}${figure}; ${mib(residentBytes)} MiB, at most ${mib(peakBytes)})${against}${wanted}`
   })
   const absent = missing.map((name) => `  ${name.padEnd(14)}  not installed`)
-  return [`${row.id}: ${row.work} (${row.unit} per processor second of the server)`, ...lines, ...absent].join('\n')
+  return [
+    `${row.id}: ${row.work} (${row.unit} per ${row.isByClock ? 'second; time of each' : 'processor second of the server'})`,
+    ...lines,
+    ...absent,
+  ].join('\n')
 }
 
 const page = fileURLToPath(new URL('../docs/measured.md', import.meta.url))
@@ -64,10 +69,17 @@ ${tried.map(({ trial, lines }) => `\n\`${trial.id}\`, ${trial.what}:\n\n\`\`\`te
 }
 
 function rowsOf({ row, figures, missing }: Measured): string[] {
-  const line = ({ name, perCpuSecond, ratio }: Figure): string => {
+  const line = (one: Figure): string => {
+    const { name, work, ratio } = one
     const aim = row.aims[name]
-    const wanted = aim === undefined ? '' : `${aim}${isMissed(ratio, aim) ? ', not met' : ', met'}`
-    const cells = [`\`${row.id}\``, name, number(perCpuSecond), ratio === undefined ? '' : ratio.toFixed(2), wanted]
+    const wanted = aim === undefined ? '' : `${aim}${isMissed(row, one) ? ', not met' : ', met'}`
+    const cells = [
+      `\`${row.id}\``,
+      name,
+      `${number(work)}${row.isByClock ? ' by the clock' : ''}`,
+      ratio === undefined ? '' : ratio.toFixed(2),
+      wanted,
+    ]
     return `| ${cells.join(' | ')} |`
   }
   return [...figures.map(line), ...missing.map((name) => `| \`${row.id}\` | ${name} | not installed | | |`)]
@@ -75,12 +87,20 @@ function rowsOf({ row, figures, missing }: Measured): string[] {
 
 const barsOf = ({ measured }: Run) =>
   measured.flatMap(({ row, figures }) =>
-    figures.flatMap(({ name, ratio }) =>
-      ratio === undefined ? [] : [{ name: `${row.id} of ${name}`, ratio, aim: row.aims[name] }],
+    figures.flatMap((one) =>
+      one.ratio === undefined
+        ? []
+        : [
+            {
+              name: `${row.id} of ${one.name}`,
+              ratio: one.ratio,
+              aim: row.aims[one.name],
+              isMissed: isMissed(row, one),
+            },
+          ],
     ),
   )
 
-const isMissed = (ratio: number | undefined, aim: number): boolean => ratio !== undefined && ratio < aim
 const spread = (rounds: readonly number[]): string => `${number(Math.min(...rounds))} to ${number(Math.max(...rounds))}`
 const number = (value: number): string =>
   value >= 10_000 ? `${(value / 1000).toFixed(1)} k` : value >= 100 ? value.toFixed(0) : value.toFixed(1)

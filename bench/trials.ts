@@ -14,7 +14,7 @@ export type Trial = {
 export const trials: readonly Trial[] = [
   {
     id: 'race',
-    what: 'upstreams that stall, drip or know single blocks only; two sources of one file',
+    what: 'upstreams that stall, drip or know single blocks only',
     script: 'race.ts',
     quick: { BENCH_FILES: '5' },
   },

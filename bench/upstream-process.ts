@@ -1,5 +1,5 @@
-// The programmable upstreams of the tests in a process of their own, so that what they do costs the gateway nothing. Prints
-// their addresses and the files they have as one line of JSON; a message sets the fault and the delay of one of them.
+// The programmable upstreams of the tests in a process of their own, whose work costs the gateway nothing. Prints their
+// addresses and files as one line of JSON; a message sets the fault and the delay of one of them.
 import { addFile, type BlockMap, noise } from '../test/support/fixtures.ts'
 import { type Fault, startUpstream } from '../test/support/upstream.ts'
 
@@ -13,6 +13,9 @@ for (const [index, size] of sizes.entries()) {
   files.push({ cid: (await addFile(blocks, noise(bytes, index + 1), 'v0')).cid.toString(), bytes })
 }
 const upstreams = await Promise.all(Array.from({ length: Number(count) }, () => startUpstream({ blocks })))
+
+const bytesPerSecond = process.env['BENCH_BYTES_PER_SECOND']
+if (bytesPerSecond !== undefined) for (const one of upstreams) one.bytesPerSecond = Number(bytesPerSecond)
 
 export type Command = { readonly index: number; readonly fault?: Fault; readonly delayMs: number }
 

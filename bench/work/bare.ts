@@ -1,4 +1,4 @@
-// A peer: node:http and nothing else, which writes what the gateway writes for one path, headers and all.
+// A peer: node:http alone, with the gateway's response to one path, headers included.
 import { createServer, get } from 'node:http'
 import type { AddressInfo } from 'node:net'
 
@@ -21,7 +21,6 @@ const server = createServer((request, response) => {
   response.writeHead(200, headers)
   response.end(answer.body)
 })
-server.maxRequestsPerSocket = 1000 // as the gateway has it
 server.listen(0, '127.0.0.1', () =>
   process.stdout.write(`http://127.0.0.1:${(server.address() as AddressInfo).port}\n`),
 )

@@ -1,5 +1,5 @@
-// A row, measured: every contender in turns, round after round. What counts is work per second of the server's processor time:
-// other work on the machine stretches the clock on the wall, and hardly that. The first round warms and is not counted.
+// Measures a row: every contender in turns, round after round, by work per second of the server's processor time, which other
+// work on the machine hardly stretches. The first round warms up and is not counted.
 import { rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -10,14 +10,17 @@ import { pinned, tempFolder } from './servers.ts'
 
 export type Figure = {
   readonly name: string
-  /** Units per processor second of the server: the median of the rounds, and all of them. */
-  readonly perCpuSecond: number
+  /** Units per processor second of the server, or per second in a row by the clock: the median of the rounds, and all of them. */
+  readonly work: number
   readonly rounds: readonly number[]
   readonly perSecond: number
   readonly residentBytes: number
-  /** The most in any round, while it worked. */
+  /** The maximum of all rounds. */
   readonly peakBytes: number
-  /** The gateway's share of this contender's work: above 1 it does more. Undefined for the gateway itself. */
+  /**
+   * The gateway's share of this contender's work, where more is better; in a row by the clock its share of the time, where
+   * less is. Undefined for the gateway itself.
+   */
   readonly ratio?: number
 }
 
@@ -40,15 +43,18 @@ export async function measure(row: Row, whole: Scale): Promise<Measured> {
         if (round > 0) samples.set(contender.name, [...(samples.get(contender.name) ?? []), sample])
       }
     }
-    const own = (samples.get('cidgate') ?? []).map(({ cpu }) => cpu)
+    const workOf = ({ cpu, wall }: { cpu: number; wall: number }) => (row.isByClock ? wall : cpu)
+    const own = (samples.get('cidgate') ?? []).map(workOf)
+    const shareOf = (work: number, round: number): number =>
+      row.isByClock ? work / (own[round] ?? 0) : (own[round] ?? 0) / work
     const figures = [...samples].map(([name, all]) => ({
       name,
-      perCpuSecond: median(all.map(({ cpu }) => cpu)),
-      rounds: all.map(({ cpu }) => cpu),
+      work: median(all.map(workOf)),
+      rounds: all.map(workOf),
       perSecond: median(all.map(({ wall }) => wall)),
       residentBytes: Math.max(...all.map(({ resident }) => resident)),
       peakBytes: Math.max(...all.map(({ peak }) => peak)),
-      ...(name !== 'cidgate' && { ratio: median(all.map(({ cpu }, index) => (own[index] ?? 0) / cpu)) }),
+      ...(name !== 'cidgate' && { ratio: median(all.map(workOf).map(shareOf)) }),
     }))
     return { row, figures, missing: Object.keys(row.aims).filter((name) => !samples.has(name)) }
   } finally {
@@ -75,6 +81,11 @@ export async function once({ name, server, load, before }: Contender, round: num
   const mibs = sent ? done.answers * 64 : done.bytes / mib
   const units = row.unit === 'MiB' ? mibs : done.answers
   return { cpu: units / used, wall: units / done.seconds, resident: server.resident(), peak: server.peak() }
+}
+
+export const isMissed = ({ isByClock, aims }: Row, { name, ratio }: Pick<Figure, 'name' | 'ratio'>): boolean => {
+  const aim = aims[name]
+  return ratio !== undefined && aim !== undefined && (isByClock ? ratio > aim : ratio < aim)
 }
 
 export const median = (values: readonly number[]): number =>

@@ -1,5 +1,5 @@
-// The work that is measured, a row each: what is asked, of whom, and how much of a peer the gateway should reach. A row sets
-// up its own servers and says what one round of load is; `measure.ts` takes them in turns.
+// The rows: each names its work, its peers and the share of a peer's work that the gateway should reach. A row starts its own
+// servers and defines the load of one round; `measure.ts` runs them in turns.
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Load } from './client.ts'
@@ -14,7 +14,9 @@ import {
   startKuboWith,
   startKuboWithBlocks,
   startNginx,
+  startNginxCache,
   startOrigin,
+  startPacedUpstreams,
   startPassThrough,
   startVarnish,
   startVerifiedFetch,
@@ -34,9 +36,11 @@ export type Row = {
   readonly id: string
   readonly work: string
   readonly unit: 'requests' | 'MiB'
-  /** Where a round takes minutes. */
+  /** Limits rounds that take long. */
   readonly maxRounds?: number
-  /** Ratios to reach, by the name of the peer. */
+  /** Compares times: each server is idle most of the time. */
+  readonly isByClock?: boolean
+  /** Ratios to reach, by the name of the peer; at most so much in a row by the clock. */
   readonly aims: Readonly<Record<string, number>>
   readonly setUp: (
     scale: Scale,
@@ -127,6 +131,8 @@ function hotRow(id: string, work: string, aims: Row['aims'], headersOf: (etag: s
       if (!first) throw new Error('there is no file')
       const bare = await startBare(cidgate.url + pathOf(first), etag)
       contenders.push({ name: 'bare', server: bare, load })
+      if (isInstalled('nginx'))
+        contenders.push({ name: 'nginx cache', server: await startNginxCache(cidgate, files.length), load })
       if (aims['varnish'] && isInstalled('varnishd'))
         contenders.push({ name: 'varnish', server: await startVarnish(cidgate), load })
       return { contenders, others }
@@ -268,16 +274,17 @@ function verifiedFetchRow(id: string, work: string, aim: number, isMiss: boolean
 }
 
 const bigContent = (isQuick: boolean): Content => ({ count: 1, bytes: (isQuick ? 64 : 256) * mib, seed: 3 })
+const pacedMib = 32
 const onDisk = (origin: Server): object => ({ retrieval: upstream(origin), cache: { responses: noHot, tiers: [disk] } })
 
 export const rows: readonly Row[] = [
-  hotRow('hot', '1 KB of JSON, 32 connections', { bare: 1, varnish: 1, nginx: 0.75, kubo: 8 }, () => ''),
-  hotRow('304', 'If-None-Match, 32 connections', { bare: 1 }, (etag) => `If-None-Match: ${etag}\r\n`),
+  hotRow('hot', '1 KB of JSON, 32 connections', { 'nginx cache': 1.2, bare: 1.5, varnish: 1 }, () => ''),
+  hotRow('304', 'If-None-Match, 32 connections', { 'nginx cache': 1 }, (etag) => `If-None-Match: ${etag}\r\n`),
   {
     id: 'warm',
-    work: 'files of 20 KB from the disk tier, hot off',
+    work: 'files of 20 KB from the disk tier, response cache off',
     unit: 'requests',
-    aims: { kubo: 3, nginx: 0.25 },
+    aims: { kubo: 3 },
     setUp: (scale) =>
       reading(
         { content: { count: scale.isQuick ? 1000 : 5000, bytes: 20 * kib, seed: 50 }, config: onDisk, connections: 16 },
@@ -289,7 +296,7 @@ export const rows: readonly Row[] = [
     id: 'big',
     work: 'one large file from the disk tier',
     unit: 'MiB',
-    aims: { kubo: 0.8, hasher: 0.8 },
+    aims: { kubo: 0.7, hasher: 0.8 },
     async setUp(scale) {
       const asked = { content: bigContent(scale.isQuick), config: onDisk, connections: 2 }
       const requestsOf = (files: readonly Made[]) => files.map((one) => ({ path: pathOf(one) }))
@@ -318,7 +325,7 @@ export const rows: readonly Row[] = [
     tiers: [memory],
   }),
   missRow('miss3', 'the same of three upstreams', 0.65, { responses: noHot, tiers: [memory] }, 3),
-  missRow('miss+', 'the same with the disk tier and hot', 0.5, {}),
+  missRow('miss+', 'the same with the disk tier and the response cache', 0.55, {}),
   {
     id: 'missbig',
     work: '64 MiB cold by CAR, kept on disk',
@@ -342,12 +349,43 @@ export const rows: readonly Row[] = [
       }
     },
   },
+  {
+    id: 'two sources',
+    work: `a cold file of ${pacedMib} MiB from two upstreams of 8 MB/s each, in time of one of them`,
+    unit: 'MiB',
+    maxRounds: 3,
+    isByClock: true,
+    aims: { 'one source': 0.6 },
+    async setUp({ rounds }) {
+      const upstreams = await startPacedUpstreams(
+        2,
+        Array.from({ length: rounds + 1 }, () => pacedMib),
+        8e6,
+      )
+      const load = (round: number) => ({
+        connections: 1,
+        requests: upstreams.files.slice(round, round + 1).map(({ cid }) => ({ path: `/ipfs/${cid}` })),
+      })
+      const gatewayOver = (urls: readonly string[]) =>
+        startCidgate({
+          retrieval: { probeEvery: 0, upstreams: urls.map((url, index) => ({ name: `paced-${index}`, url })) },
+          cache: { responses: noHot, tiers: [memory] },
+        })
+      return {
+        contenders: [
+          { name: 'cidgate', server: await gatewayOver(upstreams.urls), load },
+          { name: 'one source', server: await gatewayOver(upstreams.urls.slice(0, 1)), load },
+        ],
+        others: [upstreams],
+      }
+    },
+  },
   listingRow('listing', 'a directory of 100,000 names (10,000 with --quick), cold from one upstream, eight at once', {
     responses: noHot,
   }),
   listingRow('listing+', 'the same from the disk tier', { responses: noHot, tiers: [disk] }, true),
   verifiedFetchRow('verified-fetch', '4 KB over and over, 32 connections', 15, false),
   verifiedFetchRow('verified-fetch-miss', 'distinct files of 4 KB from one upstream, memory tier alone', 3, true),
-  addRow('add', '1 KB, 16 at once, fsynced', 1.2, kib, 400, 16),
+  addRow('add', '1 KB, 16 at once, fsynced', 2, kib, 400, 16),
   addRow('addbig', '64 MiB, fsynced', 1.2, 64 * mib, 1, 1),
 ]

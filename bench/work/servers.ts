@@ -44,6 +44,22 @@ async function script(name: string, args: readonly string[], core: number): Prom
 export const startOrigin = (contents: readonly Content[]): Promise<Server> =>
   script('origin.ts', [JSON.stringify(contents)], 1)
 
+export type Upstreams = {
+  readonly urls: readonly string[]
+  readonly files: readonly { readonly cid: string; readonly bytes: number }[]
+}
+
+/** Upstreams in one process that have the same files, each with so much bandwidth. */
+export async function startPacedUpstreams(
+  count: number,
+  sizesMib: readonly number[],
+  bytesPerSecond: number,
+): Promise<Server & Upstreams> {
+  const args = [file('../upstream-process.ts'), String(count), ...sizesMib.map(String)]
+  const child = start(...pinned(1, process.execPath, args), { BENCH_BYTES_PER_SECOND: String(bytesPerSecond) })
+  return { ...child, url: '', ...(JSON.parse(await child.line) as Upstreams) }
+}
+
 /** Hashes the files that it sends. */
 export async function startHasher(files: readonly Made[]): Promise<Server> {
   const folder = await tempFolder()
@@ -113,7 +129,7 @@ async function startNginxWith(folder: string, ofHttp: string, ofServer: string):
   )
   const conf = `${process.getuid?.() === 0 ? 'user root;' : ''} daemon off; worker_processes 1; pid ${join(folder, 'pid')};
 error_log ${join(folder, 'error')} crit; events { worker_connections 1024; }
-http { access_log off; ${temp.join(' ')} sendfile on; tcp_nopush on; keepalive_requests 1000; ${ofHttp}
+http { access_log off; ${temp.join(' ')} sendfile on; tcp_nopush on; keepalive_requests 1000000000; ${ofHttp}
 default_type application/octet-stream; server { listen 127.0.0.1:${port}; ${ofServer} } }`
   await writeFile(join(folder, 'nginx.conf'), conf)
   const child = start(...pinned(0, 'nginx', ['-p', folder, '-c', join(folder, 'nginx.conf')]))

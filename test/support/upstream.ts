@@ -51,6 +51,7 @@ export type Fault =
   | { readonly kind: 'repeats'; readonly times: number } // each block so many times
 
 const paceMs = 20
+const lateMs = 50
 
 export type Seen = { readonly method: string; readonly url: string; readonly headers: IncomingMessage['headers'] }
 
@@ -79,7 +80,7 @@ export interface ProgrammableUpstream {
   fault: Fault | ((request: Seen) => Fault | undefined) | undefined
   delayMs: number
   searchMs: number
-  /** The pace of each body, whatever else is wrong with it; undefined: at once. */
+  /** The bandwidth that all bodies share, whatever else is wrong with them; undefined: no limit. */
   bytesPerSecond: number | undefined
   readonly sockets: number
   /** Sockets, or the streams in them where it speaks HTTP/2. */
@@ -100,6 +101,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
   const records = new Map(options.records)
   const sockets = new Set<Socket>()
   const seen: Seen[] = []
+  const bandwidth = { paidUntil: 0 }
   let sentBytes = 0
   let opened = 0
   let atOnce = 0
@@ -272,7 +274,7 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
 
   async function send(response: ServerResponse, chunks: Body['chunks'], fault: Fault | undefined): Promise<void> {
     let sent = 0
-    const beganAt = performance.now()
+    const pace = fault?.kind === 'pace' ? { paidUntil: performance.now() } : bandwidth
     const bytesPerSecond = fault?.kind === 'pace' ? fault.bytesPerSecond : upstream.bytesPerSecond
     const dripMs = fault?.kind === 'drip' ? fault.everyMs : undefined
     const pieces =
@@ -299,8 +301,10 @@ export async function startUpstream(options: UpstreamOptions): Promise<Programma
       }
       const isDripping = fault?.kind !== 'drip' || sent >= (fault.after ?? 0)
       if (bytesPerSecond !== undefined) {
-        // By the clock, and not by so many timers, of which a busy machine makes each late.
-        const aheadMs = (sent / bytesPerSecond) * 1000 - (performance.now() - beganAt)
+        // A busy machine makes timers late: up to this much is made good.
+        const now = performance.now()
+        pace.paidUntil = Math.max(pace.paidUntil, now - lateMs) + (part.byteLength / bytesPerSecond) * 1000
+        const aheadMs = pace.paidUntil - now
         if (aheadMs >= 1) await new Promise<void>((resolve) => later(aheadMs, resolve))
       }
       if (dripMs !== undefined && isDripping) await new Promise<void>((resolve) => later(dripMs, resolve))
