@@ -58,7 +58,8 @@ function createCluster(settings: z.output<typeof options>, context: ProviderCont
         bytes: upload.carBytes,
         content: upload.car(signal),
       })
-      const { json } = await ask('POST', `${base}/add?format=car&stream-channels=false`, signal, form)
+      const query = new URLSearchParams({ format: 'car', 'stream-channels': 'false', name: upload.name ?? '' })
+      const { json } = await ask('POST', `${base}/add?${query}`, signal, form)
       const told = (Array.isArray(json) ? json : [json]).at(-1) as { cid?: unknown } | undefined
       if (typeof told?.cid !== 'string') throw failed(name, 'its answer ended without a CID', 'transient')
       const cid = CID.parse(told.cid)

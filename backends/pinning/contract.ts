@@ -59,7 +59,7 @@ export const addOptionsOfKubo = ({ cidVersion, isRaw, chunkBytes, width }: Shape
 export interface Upload {
   readonly cid: CID
   readonly profile: Profile
-  /** The name that its uploader gave it, at most 255 bytes of UTF-8. */
+  /** The name that its client gave the pin, at most 255 bytes of UTF-8. */
   readonly name?: string
   /**
    * The gateways that it passed through, including this one (CDN-Loop, RFC 8586), for a provider

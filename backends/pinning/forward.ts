@@ -55,7 +55,9 @@ function createForward(settings: z.output<typeof options>, context: ProviderCont
         content: upload.file(signal),
       })
       const loop = upload.via === undefined ? {} : { 'cdn-loop': upload.via }
-      const { json } = await ask('POST', settings.url, signal, { ...form, headers: { ...loop, ...form.headers } })
+      const target = new URL(settings.url)
+      if (upload.name !== undefined) target.searchParams.set('name', upload.name)
+      const { json } = await ask('POST', target, signal, { ...form, headers: { ...loop, ...form.headers } })
       const [told] = (json as { cids?: unknown[] } | undefined)?.cids ?? []
       const cid = typeof told === 'string' ? cidIn(told) : undefined
       if (!cid) throw failed(name, 'its answer names no CID', 'transient')

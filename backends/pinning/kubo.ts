@@ -73,8 +73,11 @@ function createKubo(settings: z.output<typeof options>, context: ProviderContext
       .find(Boolean)
     if (root?.PinErrorMsg)
       throw failed(name, `it stored the blocks and did not pin them: ${root.PinErrorMsg.slice(0, 200)}`, 'transient')
-    if (!root?.Cid?.['/']) throw failed(name, 'its answer ended without a root', 'transient')
-    return root.Cid['/']
+    const cid = root?.Cid?.['/']
+    if (!cid) throw failed(name, 'its answer ended without a root', 'transient')
+    // dag/import has no option for a name: pin/add names the pin that exists.
+    if (upload.name !== undefined) await rpc('pin/add', { arg: cid, name: upload.name }, signal)
+    return cid
   }
 
   async function byAdd(upload: Upload, signal: AbortSignal): Promise<string> {
@@ -84,7 +87,9 @@ function createKubo(settings: z.output<typeof options>, context: ProviderContext
       bytes: upload.bytes,
       content: upload.file(signal),
     })
-    const lines = jsonLines((await rpc('add', addOptionsOfKubo(shapes[upload.profile]), signal, form)).text)
+    const named = upload.name === undefined ? {} : { 'pin-name': upload.name }
+    const query = { ...addOptionsOfKubo(shapes[upload.profile]), ...named }
+    const lines = jsonLines((await rpc('add', query, signal, form)).text)
     const hash = lines.find((line) => typeof line['Hash'] === 'string')?.['Hash'] as string | undefined
     if (!hash) throw failed(name, 'its answer ended without a CID', 'transient')
     return hash

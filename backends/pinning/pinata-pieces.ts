@@ -10,7 +10,7 @@ export type PiecesOptions = {
   readonly name: string
   readonly clock: Clock
   readonly files: string
-  readonly metadata: Readonly<Record<string, string>>
+  readonly metadata: (upload: Upload) => Readonly<Record<string, string>>
   readonly chunkBytes: number
   readonly ask: CallService
 }
@@ -30,7 +30,9 @@ export function createPieces({ name, clock, files, metadata, chunkBytes, ask }: 
   const begun = new LRUCache<string, string>({ max: maxBegun })
 
   async function begin(upload: Upload, signal: AbortSignal): Promise<string> {
-    const words = Object.entries(metadata).map(([key, value]) => `${key} ${Buffer.from(value).toString('base64')}`)
+    const words = Object.entries(metadata(upload)).map(
+      ([key, value]) => `${key} ${Buffer.from(value).toString('base64')}`,
+    )
     const headers = { ...tus, 'upload-length': String(upload.carBytes), 'upload-metadata': words.join(',') }
     const location = (await ask('POST', files, signal, { headers })).header('location')
     if (!location || !URL.canParse(location, files))

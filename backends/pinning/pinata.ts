@@ -20,7 +20,12 @@ const publicGateway: ReadBack = {
 
 const options = z.strictObject({
   token: token().describe('The JWT of a key that may write files and read them.'),
-  uploadName: z.string().min(1).max(64).default('cidgate').describe('What uploads are called there.'),
+  uploadName: z
+    .string()
+    .min(1)
+    .max(64)
+    .default('cidgate')
+    .describe('What uploads without a name of their own are called there.'),
   uploadsUrl: url().default(home.uploads).describe('Where files are sent.'),
   apiUrl: url().default(home.api).describe('Where they are listed and removed.'),
   resumableAbove: z.int().min(1).default(94_371_840).describe('Bytes above which an upload goes in pieces.'),
@@ -51,20 +56,22 @@ function createPinata(settings: z.output<typeof options>, context: ProviderConte
   const files = `${settings.uploadsUrl.replace(/\/+$/, '')}/v3/files`
   const api = settings.apiUrl.replace(/\/+$/, '')
 
+  const nameFor = (upload: Upload): string => upload.name ?? settings.uploadName
+
   const pieces = createPieces({
     name,
     clock,
     files,
     ask,
     chunkBytes: settings.chunkBytes,
-    metadata: { filename: settings.uploadName, filetype: carType, network: 'public', car: 'true' },
+    metadata: (upload) => ({ filename: nameFor(upload), filetype: carType, network: 'public', car: 'true' }),
   })
 
   async function whole(upload: Upload, signal: AbortSignal): Promise<string | undefined> {
     const form = fileForm(
       { field: 'file', type: carType, bytes: upload.carBytes, content: upload.car(signal) },
       // Files are private by default: stored, paid for, and not readable by clients.
-      { network: 'public', name: settings.uploadName, car: 'true' },
+      { network: 'public', name: nameFor(upload), car: 'true' },
     )
     const { json } = await ask('POST', files, signal, form)
     const { cid, network } = (json as { data?: { cid?: unknown; network?: unknown } } | undefined)?.data ?? {}

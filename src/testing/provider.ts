@@ -2,6 +2,7 @@
 // service itself. Cases that need a misbehaving service are in test/contract/providers.test.ts.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import type { CID } from 'multiformats/cid'
 import type { Profile, Provider, Upload } from '../../backends/pinning/contract.ts'
 import type { Block } from '../core/cid.ts'
 import { type Failure, isFailure } from '../core/failure.ts'
@@ -13,6 +14,8 @@ export type ProviderUnderTest = {
   readonly provider: Provider
   /** The same service with a wrong secret; undefined if the service needs none. */
   readonly stranger?: Provider
+  /** The name of a pin at the service; undefined if its API has no names. */
+  readonly nameOf?: (cid: CID) => Promise<string | undefined>
   /** Offers the content, for a service that fetches by CID. */
   readonly offer?: (upload: Upload) => Promise<void>
   /** True if it cannot delete uploads. */
@@ -102,6 +105,19 @@ export function providerContract(name: string, make: () => Promise<ProviderUnder
           assert.equal(await provider.status(upload.cid, signal()), 'pinned', what)
           await provider.unpin(upload.cid, signal())
         }
+      }),
+    )
+
+    test(
+      'upload with a name → name of the pin',
+      with_(async ({ provider, offer, nameOf }) => {
+        if (!nameOf) return
+        const name = 'Ein Bericht über 100 % & mehr'
+        const upload = { ...(await memoryUpload(noise(300_000, 13))), name }
+        await offer?.(upload)
+        await provider.pin(upload, signal())
+        assert.equal(await nameOf(upload.cid), name)
+        await provider.unpin(upload.cid, signal())
       }),
     )
 

@@ -34,8 +34,8 @@ export type Forward = Pick<Onward, 'part' | 'end'> & {
 }
 
 type Forwarding = {
-  /** `via`: the gateways that it came through, for the header CDN-Loop. */
-  begin(kind: ForwardedKind, via?: string): Forward
+  /** `via`: the gateways that it came through, for the header CDN-Loop. `name`: of the pin. */
+  begin(kind: ForwardedKind, via?: string, name?: string): Forward
   readonly failure: TargetFailure
   readonly host: string
 }
@@ -61,27 +61,21 @@ export function createForwarding(options: {
   const listeners = new WeakMap<object, { onAnswer(response: IncomingMessage): void; onError(error: unknown): void }>()
   // A new connection for each upload: a POST on a connection that the service just closed cannot be sent again.
   const agent = new (url.protocol === 'https:' ? HttpsAgent : HttpAgent)({ keepAlive: false })
-  const middlewareTo = (target: URL) =>
-    loadProxyMiddleware().createProxyMiddleware({
-      target,
-      ignorePath: true,
-      changeOrigin: true,
-      selfHandleResponse: true,
-      agent,
-      // No default plugins: they write answers and log lines of their own.
-      ejectPlugins: true,
-      plugins: [
-        (proxy) => {
-          proxy.on('proxyRes', (response, request) => listeners.get(request)?.onAnswer(response))
-          proxy.on('error', (error, request) => void (request && listeners.get(request)?.onError(error)))
-          proxy.on('econnreset', (error, request) => listeners.get(request)?.onError(error))
-        },
-      ],
-    })
-  const forward: Readonly<Record<ForwardedKind, ReturnType<typeof middlewareTo>>> = {
-    files: middlewareTo(addressFor(url, 'files', options.profile)),
-    directory: middlewareTo(addressFor(url, 'directory', options.profile)),
-  }
+  const forward = loadProxyMiddleware().createProxyMiddleware({
+    target: url.origin,
+    changeOrigin: true,
+    selfHandleResponse: true,
+    agent,
+    // No default plugins: they write answers and log lines of their own.
+    ejectPlugins: true,
+    plugins: [
+      (proxy) => {
+        proxy.on('proxyRes', (response, request) => listeners.get(request)?.onAnswer(response))
+        proxy.on('error', (error, request) => void (request && listeners.get(request)?.onError(error)))
+        proxy.on('econnreset', (error, request) => listeners.get(request)?.onError(error))
+      },
+    ],
+  })
 
   const failure: TargetFailure = (kind, why, { as = 'upstream-error', ...more } = {}) =>
     new Failure(as, `${url.host} does not hold the upload: ${why}`, {
@@ -90,7 +84,7 @@ export function createForwarding(options: {
       facts: { class: kind, service: url.host, outcomes: [{ provider: url.host, outcome: kind, detail: why }] },
     })
 
-  function begin(kind: ForwardedKind, via?: string): Forward {
+  function begin(kind: ForwardedKind, via?: string, name?: string): Forward {
     const stop = new AbortController()
     const answer = Promise.withResolvers<ReadonlySet<string>>()
     answer.promise.catch(() => {})
@@ -106,7 +100,7 @@ export function createForwarding(options: {
     }
     const own = Object.assign(body.stream, {
       method: 'POST',
-      url: '/',
+      url: targetOf(url, kind, options.profile, name),
       httpVersion: '1.1',
       httpVersionMajor: 1,
       httpVersionMinor: 1,
@@ -126,7 +120,7 @@ export function createForwarding(options: {
     })
     body.stream.on('error', () => {})
     const response = new ServerResponse(own)
-    forward[kind](own, response, (error) => error !== undefined && fail(error)).catch(fail)
+    forward(own, response, (error) => error !== undefined && fail(error)).catch(fail)
     return {
       part: body.part,
       end: body.end,
@@ -150,18 +144,17 @@ export function createForwarding(options: {
   return { begin, failure, host: url.host }
 }
 
-/** Where uploads of this kind go, with what they become there. */
-function addressFor(service: URL, kind: ForwardedKind, profile: Profile): URL {
+/** The path and query of an upload of this kind. */
+function targetOf(service: URL, kind: ForwardedKind, profile: Profile, name: string | undefined): string {
   const url = new URL(service)
-  const isFolder = kind === 'directory'
-  if (!isKuboAddress(url)) {
-    if (isFolder) url.searchParams.set('wrap', 'true')
-    return url
-  }
-  url.pathname = url.pathname.replace(/(\/add)?\/?$/, '/add')
-  const wanted = { ...addOptionsOfKubo(shapes[profile]), 'wrap-with-directory': String(isFolder) }
-  url.search = new URLSearchParams(wanted).toString()
-  return url
+  const isKubo = isKuboAddress(url)
+  if (isKubo) {
+    url.pathname = url.pathname.replace(/(\/add)?\/?$/, '/add')
+    const wanted = { ...addOptionsOfKubo(shapes[profile]), 'wrap-with-directory': String(kind === 'directory') }
+    url.search = new URLSearchParams(wanted).toString()
+  } else if (kind === 'directory') url.searchParams.set('wrap', 'true')
+  if (name !== undefined) url.searchParams.set(isKubo ? 'pin-name' : 'name', name)
+  return url.pathname + url.search
 }
 
 function headersFor(

@@ -20,11 +20,12 @@ type Stored = {
   readonly carBytes: number
   /** Its blocks, each once, where that is known without reading it. */
   readonly cids?: readonly CID[]
+  readonly name?: string | undefined
 }
 
 /** `places`: where a block may be, asked in this order. */
 export function storedUpload(
-  { cid: root, profile, bytes, carBytes, cids }: Stored,
+  { cid: root, profile, bytes, carBytes, cids, name }: Stored,
   places: readonly Pick<LocalStore, 'get'>[],
 ): Upload {
   async function read(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
@@ -79,6 +80,7 @@ export function storedUpload(
     bytes,
     carBytes,
     cids,
+    ...(name !== undefined && { name }),
     async *file(signal) {
       if (fileBytesOf({ cid: root, bytes: await read(root, signal) }) === undefined)
         throw noFile(root, 'it is no file, and such a provider takes nothing else')

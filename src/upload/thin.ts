@@ -61,7 +61,7 @@ export function createThrough(options: ThroughOptions): Through {
       if (own.isOnlyHashed) return receiveWith(request, own, untold(closing.signal))
       const span = trace?.ask('provider pin')
       const kind: ForwardedKind = own.kind === 'directory' ? 'directory' : 'files'
-      const begin = () => forwarding.begin(kind, own.via)
+      const begin = () => forwarding.begin(kind, own.via, own.name)
       const forward = span ? span.run(begin) : begin()
       const onClose = () => forward.abort(closing.signal.reason)
       closing.signal.addEventListener('abort', onClose, { once: true })

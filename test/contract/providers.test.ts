@@ -171,6 +171,8 @@ for (const [name, set] of Object.entries(sets)) {
   providerContract(name, async () => ({
     provider: await make(set),
     stranger: connect(set, 'a-wrong-secret'),
+    // Filebase's S3 has no names.
+    ...(set.use !== 'filebase' && { nameOf: async (cid) => service.names.get(String(cid)) }),
     // It has no way to take something back, and no option for how a file becomes blocks.
     ...(set.use === 'forward' && { keepsAll: true, profiles: ['unixfs-v1-2025'] }),
     stop: async () => {},

@@ -253,6 +253,16 @@ describe('thin mode to another cidgate', () => {
     for (const key of there.tiers.keys()) assert.ok(thin.tiers.has(key))
   })
 
+  it('name of an upload → name of its pins there', async () => {
+    const name = 'Bericht & 100 %'
+    for (const wrap of ['', '&wrap=true']) {
+      const parts = multipart([{ fileName: 'a', body: `named${wrap}` }])
+      const { json } = await post(`${thin.url}/add?name=${encodeURIComponent(name)}${wrap}`, parts, ours)
+      const cid = (json['cids'] as string[]).at(-1)?.slice('/ipfs/'.length) ?? ''
+      assert.equal((await there.uploads.pins.find(CID.parse(cid)))?.name, name)
+    }
+  })
+
   it('file names in folders → unchanged, including quotes', async () => {
     const parts = ['say \\"a\\"', 'b c', 'ä/ö'].map((fileName) => ({ fileName, body: fileName }))
     const own = await post(`${there.url}/add?wrap=true`, multipart(parts), { Authorization: 'Bearer theirs' })

@@ -71,6 +71,19 @@ for (const profile of profiles) {
         assert.equal((json['cids'] as string[]).at(-1), `/ipfs/${cids[profile]}`)
       })
 
+    test('name of an upload through thin mode → name of the pins at Kubo', async () => {
+      for (const [wrap, name] of [
+        ['', 'a file & 100 %'],
+        ['&wrap=true', 'a directory'],
+      ]) {
+        const parts = multipart(['one', 'two'].map((fileName) => ({ fileName, body: `${fileName} ${wrap}` })))
+        const { json } = await post(`${thin.url}/add?name=${encodeURIComponent(name as string)}${wrap}`, parts)
+        const cids = (json['cids'] as string[]).map((path) => path.slice('/ipfs/'.length))
+        for (const cid of wrap ? cids.slice(-1) : cids)
+          assert.equal(node.ipfs(['pin', 'ls', '--names', cid]), `${cid} recursive ${name}\n`)
+      }
+    })
+
     test("`add -r` says the same as Kubo's, each directory with its size, with one around it and without", async () => {
       for (const { what, files } of directoryRows.filter(
         (row) => row.what !== 'sixty-four levels' && row.files().length < 1100,

@@ -32,6 +32,7 @@ export type StandIn = {
   readonly url: string
   readonly calls: Call[]
   readonly pins: Map<string, string>
+  readonly names: Map<string, string>
   /** What it was given: what its gateway, or its own way to read, has. */
   readonly blocks: BlockMap
   /** Answers instead of the API while it gives something. */
@@ -92,6 +93,7 @@ export async function startStandIn(api: Api): Promise<StandIn> {
     url: `http://127.0.0.1:${(server.address() as AddressInfo).port}`,
     calls: [],
     pins: new Map(),
+    names: new Map(),
     blocks: new Map(),
     script: undefined,
     cutAfter: undefined,
@@ -154,6 +156,7 @@ export const kuboApi: Api = async (call, self) => {
       const [file = Buffer.alloc(0)] = Object.values(partsOf(call))
       const cid = self.otherCid ?? String((await addFile(self.blocks, Uint8Array.from(file), profile)).cid)
       self.pins.set(cid, cid)
+      self.names.set(cid, call.query.get('pin-name') ?? '')
       const line = `${JSON.stringify({ Name: 'file', Hash: cid, Size: '12' })}\n`
       return { chunked: [`${JSON.stringify({ Name: 'file', Bytes: 5 })}\n${line.slice(0, 9)}`, line.slice(9)] }
     }
@@ -162,6 +165,9 @@ export const kuboApi: Api = async (call, self) => {
       if (bytes) return { bytes }
       return { status: 500, json: { Message: 'block was not found locally (offline)', Code: 0, Type: 'error' } }
     }
+    case 'pin/add':
+      self.names.set(arg, call.query.get('name') ?? '')
+      return { json: { Pins: [arg] } }
     case 'pin/rm':
       if (self.pins.delete(arg)) return { json: { Pins: [arg] } }
       return { status: 500, json: { Message: 'not pinned or pinned indirectly', Code: 0, Type: 'error' } }
@@ -184,6 +190,7 @@ export const clusterApi: Api = async (call, self) => {
       return { status: 400, json: { code: 400, message: 'unexpected' } }
     const root = self.otherCid ?? (await rootOf(partsOf(call)['file'] as Buffer, self.blocks))
     self.pins.set(root, 'pin_queued')
+    self.names.set(root, call.query.get('name') ?? '')
     return { json: [{ name: '', cid: root, size: 12, allocations: [] }], headers: { connection: 'close' } }
   }
   if (call.method === 'DELETE')
@@ -215,6 +222,8 @@ export const pinataApi: Api = async (call, self) => {
     if (gathered.length < total) return { status: 204 }
     const root = self.otherCid ?? (await rootOf(gathered, self.blocks))
     self.pins.set(root, 'id-1')
+    const metadata = String(self.calls[begun]?.headers['upload-metadata'])
+    self.names.set(root, Buffer.from(/filename ([^,]+)/.exec(metadata)?.[1] ?? '', 'base64').toString())
     return { status: 204, headers: { 'upload-cid': root } }
   }
   if (call.path === '/v3/files') {
@@ -223,6 +232,7 @@ export const pinataApi: Api = async (call, self) => {
     const cid = self.otherCid ?? (await rootOf(parts['file'] as Buffer, self.blocks))
     const isDuplicate = self.pins.has(cid)
     self.pins.set(cid, 'id-1')
+    self.names.set(cid, String(parts['name']))
     const network = parts['network'] ? String(parts['network']) : 'private'
     return { json: { data: { id: 'id-1', cid, network, ...(isDuplicate && { is_duplicate: true }) } } }
   }
@@ -249,8 +259,9 @@ export const psaApi: Api = (call, self) => {
     pin: { cid: self.otherCid ?? cid },
   })
   if (call.method === 'POST') {
-    const { cid } = JSON.parse(call.body.toString()) as { cid: string }
+    const { cid, name = '' } = JSON.parse(call.body.toString()) as { cid: string; name?: string }
     self.pins.set(cid, 'queued')
+    self.names.set(cid, name)
     return { status: 202, json: show(cid, 'queued') }
   }
   if (id && call.method === 'DELETE') return { status: self.pins.delete(id.slice(2)) ? 202 : 404, json: {} }
@@ -272,6 +283,7 @@ export const forwardApi: Api = async (call, self) => {
   if (!data) return { status: 400, json: { message: 'no data' } }
   const cid = self.otherCid ?? String((await addFile(self.blocks, Uint8Array.from(data))).cid)
   self.pins.set(cid, cid)
+  self.names.set(cid, call.query.get('name') ?? '')
   return { json: { cids: [`/ipfs/${cid}`] } }
 }
 

@@ -154,13 +154,13 @@ export type AddQuery = {
   readonly name: string | undefined
 }
 
-/** As long as the Pinning Service API takes it. */
-const maxNameChars = 255
+/** The limit of Kubo and of the Pinning Service API. */
+const maxNameBytes = 255
 
 /** The name of a pin; throws for one that no list can show. */
 export function pinName(given: string | null | undefined): string | undefined {
   const name = given ?? ''
-  if (name.length > maxNameChars) throw malformed(`name is longer than ${maxNameChars} characters`)
+  if (Buffer.byteLength(name) > maxNameBytes) throw malformed(`name is longer than ${maxNameBytes} bytes`)
   if (/\p{Cc}/u.test(name) || !name.isWellFormed()) throw malformed('name has characters that cannot be shown')
   return name === '' ? undefined : name
 }

@@ -259,7 +259,7 @@ export const parametersWith = (schemas: readonly string[]): Json => ({
   name: {
     name: 'name',
     in: 'query',
-    description: 'How the uploads are called in lists of pins.',
+    description: 'The name of the pins, here and at the providers; at most 255 bytes of UTF-8.',
     schema: { type: 'string', maxLength: 255 },
   },
   wrap: {

@@ -49,7 +49,7 @@ export function startUpload() {
     for (const [file, name] of files) body.append('data', file, name)
     const query = new URLSearchParams(isFolder ? { wrap: 'true' } : {})
     const [only] = files
-    if (only && files.length === 1) query.set('name', only[1].slice(-255))
+    if (only && files.length === 1) query.set('name', only[1].slice(-85)) // at most 255 bytes of UTF-8
     let isSent = false
     bar.value = 0
     showProgress(true)
