@@ -15,8 +15,8 @@ import { createFakeClock } from '../support/fake-clock.ts'
 import { keptIn, nothing } from '../support/kept.ts'
 import { type Behaviour, scriptedProvider } from '../support/scripted-provider.ts'
 
-const add = (adding: Adding, body: Uint8Array | string = randomBytes(2000)) =>
-  post(`${adding.url}/add`, multipart([{ fileName: 'a', body }]))
+const add = (adding: Adding, body: Uint8Array | string = randomBytes(2000), query = '') =>
+  post(`${adding.url}/add${query}`, multipart([{ fileName: 'a', body }]))
 
 async function withAdding(options: AddingOptions, work: (adding: Adding) => Promise<void>): Promise<void> {
   const adding = await startAdding(options)
@@ -402,16 +402,17 @@ describe('accepted upload not at every provider', () => {
 })
 
 describe('pinning.acceptWhileUnavailable', () => {
-  it('provider down → 200 when stored here, delivered later', async () => {
+  it('provider down → 200 when stored here, delivered later with name', async () => {
     const clock = createFakeClock()
     const down = scriptedProvider('down', 'dead')
     await withAdding({ others: [down], confirm: 'all', queue: true, clock }, async (adding) => {
-      const { status, json } = await add(adding)
+      const { status, json } = await add(adding, 'x', '?name=report')
       assert.equal(status, 200)
       assert.ok(await adding.embedded.store.has(cidOf(json)))
       down.behaviour = 'holds'
       await clock.advance(2000)
       await until(() => down.held.size === 1)
+      assert.deepEqual(down.names, ['report'])
     })
   })
 

@@ -10,6 +10,8 @@ export type ScriptedProvider = Provider & {
   /** Milliseconds to be waited for, with a failure that says so. */
   retryAfterMs: number | undefined
   readonly held: Map<string, Buffer>
+  /** Of the uploads that it holds. */
+  readonly names: (string | undefined)[]
   readonly pins: number
   readonly unpins: string[]
   /** What is under way. */
@@ -31,6 +33,7 @@ export function scriptedProvider(
     retryAfterMs: undefined as number | undefined,
     traits: { takesBytes: true, local: false, ...traits },
     held: new Map<string, Buffer>(),
+    names: [] as (string | undefined)[],
     unpins: [] as string[],
     get pins() {
       return pins
@@ -63,6 +66,7 @@ export function scriptedProvider(
           )
         if (provider.behaviour === 'lies') return other
         provider.held.set(upload.cid.toV1().toString(), Buffer.concat(pieces))
+        provider.names.push(upload.name)
         return upload.cid
       } finally {
         asked--
