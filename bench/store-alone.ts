@@ -1,6 +1,6 @@
 // For bench/stores.ts: what the S3 store brings by itself, in a process of its own, with nothing behind it that proves, keeps
 // or sends. A gateway cannot be quicker. Reads the root of each file, then all the rest at once, and prints MB/s for each.
-import { S3Store } from '../backends/tiers/s3/store.ts'
+import { S3Store } from '../backends/tiers/s3-store.ts'
 
 type Job = { readonly s3: ConstructorParameters<typeof S3Store>[0]; readonly files: readonly (readonly string[])[] }
 

@@ -8,9 +8,7 @@ import { type Clock, withDeadline } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { createGate, type Gate } from '../../src/core/gate.ts'
 import type { Log } from '../../src/core/log.ts'
-import type { Call, Tier, TierTraits } from './contract.ts'
-import { keyvRecords, looksFirst, type RecordSteps } from './keyv-records.ts'
-import { asBuffer, bytesAsTheyAre, bytesOf, readText } from './keyv-values.ts'
+import type { Call, StoredRecord, Tier, TierTraits } from './contract.ts'
 
 export type KeyvStore = KeyvStoreAdapter | Map<string, unknown>
 
@@ -68,7 +66,7 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
       namespace: undefined,
       useKeyPrefix: false,
       throwOnErrors: true,
-      ...(binary ? { serialize: bytesAsTheyAre } : {}),
+      ...(binary ? { serialize: ({ value }: { value: unknown }) => value } : {}),
       deserialize: readText as never,
     } as object)
     // Without a listener some adapters end the process; each call reports its own failure anyway.
@@ -110,22 +108,32 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
   }
 
   const keyOf = (cid: Parameters<Tier['get']>[0]): string => prefix + blockKey(cid)
-  const records = keyvRecords(options.records ?? looksFirst, options, (kind, signal, told, work) =>
-    kind === 'read' ? call(reads, timeoutMs, signal, told, work) : call(writes, writeTimeoutMs, signal, told, work),
-  )
+  // No block has a key that begins like this behind the prefix.
+  const recordKeyOf = (key: string): string => `${prefix}ipns/${key}`
+  const records = options.records ?? looksFirst
 
   return {
     name,
     traits: options.traits,
     deadlineMs: timeoutMs,
     announces: true,
-    ...(options.traits.shared && { records }),
+    ...(options.traits.shared && {
+      records: {
+        read: (key, signal, told) =>
+          call(reads, timeoutMs, signal, told, (keyv, own) => records.read(keyv, recordKeyOf(key), own)),
+        replace: (key, bytes, how, signal, told) =>
+          call(writes, writeTimeoutMs, signal, told, (keyv, own) =>
+            records.replace(keyv, recordKeyOf(key), Buffer.from(bytes), how, own),
+          ),
+      },
+    }),
     get: (cid, signal, told) =>
       call(reads, timeoutMs, signal, told, async (keyv) => bytesOf(await keyv.getRaw(keyOf(cid)))),
     async put(cid, bytes, signal, told) {
       await call(writes, writeTimeoutMs, signal, told, async (keyv) => {
         // A Map keeps what it is given; a server has it on the wire when the call is over.
-        const value = keyv.store instanceof Map ? Buffer.from(bytes) : asBuffer(bytes)
+        const value =
+          keyv.store instanceof Map ? Buffer.from(bytes) : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
         const kept = await keyv.set(keyOf(cid), value, ttlMs)
         if (!kept) throw new Failure('upstream-error', `tier ${name} did not keep a block`, { source: 'tier' })
       })
@@ -163,6 +171,59 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
       await withDeadline(end, async () => shut()).catch(() => {}) // it goes away with the process, at the latest
     },
   }
+}
+
+/** Records of a store, one step each. Keyv cannot compare and write in one step: a store that can brings its own. */
+export interface RecordSteps {
+  read(keyv: Keyv, key: string, signal: AbortSignal): Promise<StoredRecord | undefined>
+  replace(
+    keyv: Keyv,
+    key: string,
+    bytes: Buffer,
+    how: { readonly over: StoredRecord | undefined; readonly keepMs: number },
+    signal: AbortSignal,
+  ): Promise<boolean>
+}
+
+/** For any Keyv store: reads first, then writes. */
+export const looksFirst: RecordSteps = {
+  async read(keyv, key) {
+    const bytes = bytesOf(await keyv.getRaw(key))
+    return bytes && { bytes }
+  },
+  async replace(keyv, key, bytes, { over, keepMs }, signal) {
+    if (!isSame(await looksFirst.read(keyv, key, signal), over)) return false
+    signal.throwIfAborted()
+    await keyv.set(key, bytes, keepMs)
+    return true
+  },
+}
+
+export const isSame = (one: StoredRecord | undefined, other: StoredRecord | undefined): boolean =>
+  one === undefined || other === undefined ? one === other : Buffer.compare(one.bytes, other.bytes) === 0
+
+type Stored = { readonly value: Uint8Array; readonly expires?: number }
+
+/** Text that Keyv did not write becomes bytes that prove nothing, so that it is dropped like any corrupt block. */
+function readText(text: string): Stored {
+  try {
+    const stored: { value?: unknown; expires?: unknown } = JSON.parse(text)
+    if (typeof stored.value === 'string' && stored.value.startsWith(':base64:')) {
+      const value = Buffer.from(stored.value.slice(':base64:'.length), 'base64')
+      return typeof stored.expires === 'number' ? { value, expires: stored.expires } : { value }
+    }
+  } catch {
+    // Not JSON: falls through.
+  }
+  return { value: Buffer.from(text) }
+}
+
+/** Bytes as a binary store returns them, or wrapped as Keyv keeps them. */
+function bytesOf(stored: unknown): Uint8Array | undefined {
+  if (stored === undefined || stored === null) return undefined
+  if (stored instanceof Uint8Array) return stored
+  const value = typeof stored === 'object' && 'value' in stored ? stored.value : undefined
+  return value instanceof Uint8Array ? value : Buffer.from(String(value))
 }
 
 const nameOf = (error: unknown): string => (error instanceof Error ? error.name : typeof error)

@@ -13,8 +13,7 @@ import {
   replaceSilent,
 } from '../../src/core/wire/redis.ts'
 import type { TierKind } from './contract.ts'
-import { looksFirst, type RecordSteps } from './keyv-records.ts'
-import { createKeyvTier, type KeyvStore } from './keyv-tier.ts'
+import { createKeyvTier, type KeyvStore, looksFirst, type RecordSteps } from './keyv-tier.ts'
 
 const options = z.strictObject({
   url: z.string().regex(redisUrl.form, { error: redisUrl.expected }).describe(redisUrl.about),

@@ -6,9 +6,7 @@ import { isMissingPackage } from '../../src/core/packages.ts'
 import { duration } from '../../src/core/units.ts'
 import type { TierKind } from './contract.ts'
 import { createKeyvTier } from './keyv-tier.ts'
-import { atOnce, S3Error } from './s3/client.ts'
-import { s3Records } from './s3/records.ts'
-import { S3Store } from './s3/store.ts'
+import { atOnce, S3Error, S3Store, s3Records } from './s3-store.ts'
 
 const options = z
   .strictObject({
@@ -52,7 +50,6 @@ const options = z
 
 // Loading the client asks no server, and takes a busy machine seconds.
 const openMs = 10_000
-const maxConnectMs = 1000
 
 export const s3: TierKind<typeof options> = {
   use: 's3',
@@ -63,7 +60,6 @@ export const s3: TierKind<typeof options> = {
       ...rest,
       userAgent,
       forcePathStyle: forcePathStyle ?? (rest.endpoint === undefined ? undefined : true),
-      connectMs: Math.min(timeout, maxConnectMs),
       requestMs: writeTimeoutMs,
     }
     return createKeyvTier({

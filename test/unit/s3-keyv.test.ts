@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { afterEach, describe, test } from 'node:test'
 import Keyv, { type KeyvOptions } from 'keyv'
-import { S3Store, type S3StoreOptions } from '../../backends/tiers/s3/store.ts'
+import { S3Store, type S3StoreOptions } from '../../backends/tiers/s3-store.ts'
 import { type S3Faults, type S3Server, startS3Server } from '../support/s3-server.ts'
 
 const open: (() => Promise<void>)[] = []

@@ -96,6 +96,14 @@ test('where 403 means missing is found out once, not for each miss', async () =>
   assert.equal(server.objects.size, 0, 'the probe left something behind')
 })
 
+test('treat403AsMissing set → 403 is judged by it, without a probe', async () => {
+  const missing = await make({ missing403: true }, { treat403AsMissing: true })
+  assert.equal(await missing.tier.get(absent), undefined)
+  const refused = await make({ missing403: true }, { treat403AsMissing: false })
+  await assert.rejects(refused.tier.get(absent), (error) => isFailure(error, 'refused'))
+  for (const { server } of [missing, refused]) assert.equal(server.asked.get('PUT'), undefined)
+})
+
 const outages: readonly {
   readonly name: string
   readonly kind: FailureKind

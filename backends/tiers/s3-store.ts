@@ -1,0 +1,367 @@
+// S3 as a Keyv storage adapter, over AWS's own signer and undici. It keeps Keyv's contract, so that any Keyv can use it: a
+// second `set` wins, `delete` says whether something was there, `clear` keeps to the namespace, text comes back as text.
+// Compatible stores differ: 403 for a missing key, 412 for an existing one, conditional writes that they do not know.
+import { randomBytes } from 'node:crypto'
+import { EventEmitter } from 'node:events'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { KeyvStoreAdapter, StoredData } from 'keyv'
+import { Agent, type Dispatcher } from 'undici'
+import { maxBlockBytes } from '../../src/core/cid.ts'
+import { oneOf } from '../../src/core/wire/http.ts'
+import { type S3Place, type S3Request, type SignS3, s3ErrorCode, s3Signer } from '../../src/core/wire/s3.ts'
+import type { StoredRecord } from './contract.ts'
+import { isSame, type RecordSteps } from './keyv-tier.ts'
+
+export type S3StoreOptions = S3Place & {
+  /** What every key begins with in the bucket. */
+  readonly prefix?: string | undefined
+  /**
+   * `text`, by default: what Keyv's serializer makes. `blocks`: plain bytes, 2 MiB at most, under a key that is their hash,
+   * so that existing objects are never written again.
+   */
+  readonly holds?: 'text' | 'blocks' | undefined
+  /** Whether 403 on GET and HEAD means that the key is missing; `auto` finds out with a probe. */
+  readonly treat403AsMissing?: boolean | 'auto' | undefined
+  /** Default: ten seconds. */
+  readonly requestMs?: number | undefined
+  readonly userAgent?: string | undefined
+  /** Aborts the call that is being made. */
+  readonly signalOf?: (() => AbortSignal | undefined) | undefined
+}
+
+type S3Call = S3Request & { readonly body?: Uint8Array | undefined; readonly signal?: AbortSignal | undefined }
+
+/** `bytes` undefined: longer than a block. */
+type S3Answer = {
+  readonly headers: Readonly<Record<string, string | string[] | undefined>>
+  readonly bytes: Buffer | undefined
+}
+
+type Headers = Readonly<Record<string, string>>
+
+export class S3Error extends Error {
+  readonly status: number
+  constructor(status: number, code: string) {
+    super(`the store answered ${status} (${code})`)
+    this.status = status
+    this.name = code
+  }
+}
+
+/** Calls on their way; with blocks of 256 KiB and 100 ms for each of them, reads alone are 160 MB/s. */
+export const atOnce = { reads: 96, writes: 24 } as const
+const maxConnectMs = 1000
+const defaultRequestMs = 10_000
+// Credentials that were withdrawn look like missing keys, so the probe's finding about 403 expires.
+const probeTtlMs = 600_000
+
+export class S3Store extends EventEmitter implements KeyvStoreAdapter {
+  readonly opts: { readonly dialect: 's3'; readonly url: string }
+  /** Set by Keyv, which puts `<namespace>:` before each key itself. */
+  namespace: string | undefined
+  readonly #options: S3StoreOptions
+  readonly #prefix: string
+  readonly #requestMs: number
+  readonly #isForBlocks: boolean
+  readonly #agent: Agent
+  #signing: Promise<SignS3> | undefined
+  /** How far the clock of the store is ahead. */
+  #skewMs = 0
+  #isConditional = true
+  /** Whether the write of a block that is on its way succeeds. */
+  readonly #writing = new Map<string, Promise<boolean>>()
+  #missing403: { readonly is: boolean; readonly until: number } | undefined
+  #probing: Promise<boolean> | undefined
+
+  constructor(options: S3StoreOptions) {
+    super()
+    this.#options = options
+    this.#prefix = options.prefix ?? ''
+    this.#requestMs = options.requestMs ?? defaultRequestMs
+    this.#isForBlocks = options.holds === 'blocks'
+    this.opts = { dialect: 's3', url: `s3://${options.bucket}/${this.#prefix}` }
+    this.#agent = new Agent({
+      connections: atOnce.reads + atOnce.writes,
+      allowH2: false,
+      pipelining: 1,
+      headersTimeout: this.#requestMs,
+      bodyTimeout: this.#requestMs,
+      connect: { timeout: Math.min(maxConnectMs, this.#requestMs) },
+    })
+  }
+
+  async get<Value>(key: string): Promise<StoredData<Value> | undefined> {
+    const bytes = await this.#read(key)
+    return (this.#isForBlocks ? bytes : bytes?.toString()) as StoredData<Value> | undefined
+  }
+
+  async #read(key: string): Promise<Buffer | undefined> {
+    const answer = await this.orMissing(() => this.call({ method: 'GET', key }))
+    if (!answer || answer.bytes) return answer?.bytes
+    await this.call({ method: 'DELETE', key })
+    return undefined
+  }
+
+  /** S3 has no time to live for one object: Keyv writes the end into the value, a lifecycle rule of the bucket tidies up. */
+  async set(key: string, value: string | Uint8Array): Promise<boolean> {
+    const bytes = typeof value === 'string' ? Buffer.from(value) : value
+    if (this.#isForBlocks) await this.#putOnce(key, bytes, this.#signal())
+    else await this.#put(key, bytes, this.#signal())
+    return true
+  }
+
+  async #put(key: string, body: Uint8Array, signal: AbortSignal | undefined, condition: Headers = {}): Promise<void> {
+    const type = this.#isForBlocks ? 'application/vnd.ipld.raw' : 'text/plain; charset=utf-8'
+    await this.call({ method: 'PUT', key, body, headers: { 'content-type': type, ...condition }, signal })
+  }
+
+  /**
+   * One write of a block at a time: the callers behind it find it written, or write it themselves. Stores exist that spoil an
+   * object which two requests write at once, and each write that is not needed costs money.
+   */
+  async #putOnce(key: string, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<void> {
+    for (let before = this.#writing.get(key); before; before = this.#writing.get(key)) if (await before) return
+    signal?.throwIfAborted()
+    const { promise, resolve } = Promise.withResolvers<boolean>()
+    this.#writing.set(key, promise)
+    let isDone = false
+    try {
+      if (!this.#isConditional || !(await this.#putNew(key, bytes, signal))) await this.#put(key, bytes, signal)
+      isDone = true
+    } finally {
+      this.#writing.delete(key)
+      resolve(isDone)
+    }
+  }
+
+  /** False: write it without a condition. The key is the hash of the bytes, so that this is always right. */
+  async #putNew(key: string, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<boolean> {
+    try {
+      await this.#put(key, bytes, signal, { 'if-none-match': '*' })
+      return true
+    } catch (error) {
+      const status = statusOf(error)
+      // It is there, or (R2) it was written less than a second ago.
+      if (status === 412 || (status === 429 && (await this.has(key)))) return true
+      if (!ignoresConditions(error) && status !== 409) throw error
+      this.#isConditional = status === 409
+      return false
+    }
+  }
+
+  /** Whether something was there, which S3 itself does not say. */
+  async delete(key: string): Promise<boolean> {
+    if (!(await this.has(key))) return false
+    await this.call({ method: 'DELETE', key })
+    return true
+  }
+
+  async has(key: string): Promise<boolean> {
+    return (await this.orMissing(() => this.call({ method: 'HEAD', key }))) !== undefined
+  }
+
+  /** Objects of this namespace, one by one: DeleteObjects needs a checksum that several stores do not know. */
+  async clear(): Promise<void> {
+    const prefix = this.#prefix + (this.namespace === undefined ? '' : `${this.namespace}:`)
+    if (prefix === '')
+      throw new RangeError('clearing a whole bucket is not supported: give the store a prefix or a namespace')
+    for (let token: string | undefined = ''; token !== undefined; ) {
+      const query: Headers = { 'list-type': '2', prefix, ...(token !== '' && { 'continuation-token': token }) }
+      const page = String((await this.call({ method: 'GET', query })).bytes ?? '')
+      // Some stores ignore the prefix.
+      for (const key of textsOf(page, 'Key'))
+        if (key.startsWith(prefix)) await this.call({ method: 'DELETE', key: key.slice(this.#prefix.length) })
+      token = textsOf(page, 'NextContinuationToken')[0]
+    }
+  }
+
+  async disconnect(): Promise<void> {
+    await this.#agent.destroy().catch(() => {})
+  }
+
+  /** Writes, reads and deletes an object of its own, then asks for an absent one, which shows the meaning of 403. */
+  async probe(signal: AbortSignal | undefined): Promise<void> {
+    const key = `probe-${randomBytes(8).toString('hex')}`
+    await this.#putOnce(key, Uint8Array.of(1), signal)
+    const { bytes } = await this.call({ method: 'GET', key, signal })
+    await this.call({ method: 'DELETE', key, signal })
+    if (bytes?.[0] !== 1) throw new RangeError('an object was lost, or changed, that was just written to it')
+    try {
+      await this.call({ method: 'GET', key: `${key}-absent`, signal })
+    } catch (error) {
+      if (!isMissing(error) && statusOf(error) !== 403) throw error
+      this.#missing403 = { is: statusOf(error) === 403, until: Date.now() + probeTtlMs }
+      return
+    }
+    throw new RangeError('it has an object that was never written')
+  }
+
+  /** Loads the signer. A failure is not remembered. */
+  load(): Promise<SignS3> {
+    this.#signing ??= s3Signer(this.#options).catch((error: unknown) => {
+      this.#signing = undefined
+      throw error
+    })
+    return this.#signing
+  }
+
+  /**
+   * Resolves for 2xx; rejects with an S3Error for any other answer, or as the network does, after a second attempt where that
+   * may help. `key` without the prefix; undefined: the bucket. `signal` by default: that of the call that is being made.
+   */
+  async call({ key, signal = this.#signal(), ...call }: S3Call): Promise<S3Answer> {
+    const sign = await this.load()
+    const request = { ...call, signal, key: key === undefined ? undefined : this.#prefix + key }
+    try {
+      return await this.#callOnce(sign, request)
+    } catch (error) {
+      signal?.throwIfAborted()
+      if (!mayPass(error)) throw error
+      await sleep(Math.random() * 100, undefined, signal && { signal })
+      return this.#callOnce(sign, request)
+    }
+  }
+
+  async #callOnce(sign: SignS3, { signal, ...request }: S3Call): Promise<S3Answer> {
+    const { origin, path, headers } = await sign(request, new Date(Date.now() + this.#skewMs))
+    const { method, body = null } = request
+    const { userAgent } = this.#options
+    const length = method === 'PUT' && { 'content-length': String(body?.byteLength ?? 0) }
+    const all = { ...headers, ...length, ...(userAgent !== undefined && { 'user-agent': userAgent }) }
+    const answer = await this.#agent.request({ origin, path, method, headers: all, body, signal: signal ?? null })
+    const bytes = await bytesUpTo(answer, this.#isForBlocks ? maxBlockBytes : Number.POSITIVE_INFINITY)
+    const { statusCode: status } = answer
+    if (status >= 200 && status < 300) return { headers: answer.headers, bytes }
+    const error = new S3Error(status, s3ErrorCode(String(bytes ?? '')) ?? codes[status] ?? 'no code')
+    const date = Date.parse(oneOf(answer.headers['date']) ?? '')
+    if (error.name === 'RequestTimeTooSkewed' && Number.isFinite(date)) this.#skewMs = date - Date.now()
+    throw error
+  }
+
+  /** The answer of a call, or undefined where the store says, in its own way, that there is no such key. */
+  async orMissing<T>(ask: () => Promise<T>): Promise<T | undefined> {
+    try {
+      return await ask()
+    } catch (error) {
+      if (isMissing(error)) return undefined
+      if (statusOf(error) === 403 && !isBadKey(error) && (await this.#is403Missing())) return undefined
+      throw error
+    }
+  }
+
+  async #is403Missing(): Promise<boolean> {
+    const { treat403AsMissing = 'auto' } = this.#options
+    if (treat403AsMissing !== 'auto') return treat403AsMissing
+    if (this.#missing403 && Date.now() < this.#missing403.until) return this.#missing403.is
+    // On a timeout of its own: many calls may wait for it, and the one that began it may leave.
+    this.#probing ??= this.probe(AbortSignal.timeout(this.#requestMs))
+      .then(
+        () => this.#missing403?.is ?? false,
+        () => false, // it cannot even write: the credentials, not the key
+      )
+      .finally(() => {
+        this.#probing = undefined
+      })
+    return this.#probing
+  }
+
+  #signal(): AbortSignal | undefined {
+    return this.#options.signalOf?.()
+  }
+}
+
+/** One buffer of its own; undefined: longer than `maxBytes`. */
+async function bytesUpTo({ body }: Dispatcher.ResponseData, maxBytes: number): Promise<Buffer | undefined> {
+  const chunks: Uint8Array[] = []
+  let length = 0
+  for await (const chunk of body as AsyncIterable<Uint8Array>) {
+    length += chunk.byteLength
+    // To leave the loop closes the connection.
+    if (length > maxBytes) return undefined
+    chunks.push(chunk)
+  }
+  const bytes = Buffer.allocUnsafeSlow(length)
+  let at = 0
+  for (const chunk of chunks) {
+    bytes.set(chunk, at)
+    at += chunk.byteLength
+  }
+  return bytes
+}
+
+const statusOf = (error: unknown): number | undefined => (error instanceof S3Error ? error.status : undefined)
+const codes: Readonly<Record<number, string>> = { 403: 'Forbidden', 404: 'NotFound' }
+const passing: ReadonlySet<number> = new Set([429, 500, 502, 503, 504])
+
+/** The network, a busy store, or one whose clock is known now. */
+const mayPass = (error: unknown): boolean =>
+  !(error instanceof S3Error) || passing.has(error.status) || /^Request(?:Timeout|TimeTooSkewed)$/.test(error.name)
+
+/** A HEAD has no body, so its name says nothing of the bucket; a GET does, and a missing bucket is no missing object. */
+const isMissing = (error: unknown): boolean => statusOf(error) === 404 && (error as S3Error).name !== 'NoSuchBucket'
+
+/** Stores name wrong keys (but not on HEAD); only AccessDenied can mean that nothing is there. */
+const isBadKey = (error: unknown): boolean =>
+  error instanceof S3Error &&
+  /^(InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|RequestTimeTooSkewed)$/.test(error.name)
+
+const ignoresConditions = (error: unknown): boolean => statusOf(error) === 400 || statusOf(error) === 501
+
+/** The text of the elements of this name. */
+const textsOf = (xml: string, name: string): string[] =>
+  [...xml.matchAll(new RegExp(`<${name}>([^<]*)</${name}>`, 'g'))].map(([, text = '']) =>
+    text.replace(/&(?:#(\d+)|#x([\da-f]+)|(\w+));/gi, (all, decimal, hex, entity) =>
+      decimal || hex
+        ? String.fromCodePoint(Number.parseInt(decimal ?? hex, decimal ? 10 : 16))
+        : (entities[entity] ?? all),
+    ),
+  )
+
+const entities: Readonly<Record<string, string>> = { amp: '&', lt: '<', gt: '>', quot: '"', apos: "'" }
+
+const maxRecordBytes = 64 * 1024
+
+/**
+ * Records as objects in the blocks' bucket. S3 compares and writes in one step: the writer names the ETag that it read. With a
+ * store that does not know this, the record is read, then written.
+ */
+export function s3Records(): RecordSteps {
+  let compares = true
+
+  async function read(store: S3Store, key: string, signal: AbortSignal): Promise<StoredRecord | undefined> {
+    const answer = await store.orMissing(() => store.call({ method: 'GET', key, signal }))
+    if (!answer) return undefined
+    // Bytes too large for a record are none, and are overwritten like a record that proves nothing.
+    const { bytes = new Uint8Array(), headers } = answer
+    return { bytes: bytes.byteLength > maxRecordBytes ? new Uint8Array() : bytes, tag: oneOf(headers['etag']) }
+  }
+
+  return {
+    read: ({ store }, key, signal) => read(store as S3Store, key, signal),
+    async replace(keyv, key, body, { over }, signal) {
+      const store = keyv.store as S3Store
+      // Some stores ignore a condition without a word.
+      if (!isSame(await read(store, key, signal), over)) return false
+      const put = (condition: Headers) => {
+        const headers = { 'content-type': 'application/vnd.ipfs.ipns-record', ...condition }
+        return store.call({ method: 'PUT', key, body, headers, signal })
+      }
+      try {
+        await put(compares ? conditionOf(over) : {})
+      } catch (error) {
+        const status = statusOf(error)
+        // Another record is there, or none, or another instance writes at this moment.
+        if (status === 412 || status === 409 || isMissing(error)) return false
+        if (!compares || !ignoresConditions(error)) throw error
+        await put({})
+        compares = false
+      }
+      return true
+    },
+  }
+}
+
+function conditionOf(over: StoredRecord | undefined): Headers {
+  if (over === undefined) return { 'if-none-match': '*' }
+  return over.tag === undefined ? {} : { 'if-match': over.tag }
+}
