@@ -314,3 +314,6 @@ export function proves(cid: CID, bytes: Uint8Array): boolean {
  * v0, v1, raw and dag-pb readers of the same bytes share one copy.
  */
 export const blockKey = (cid: CID): string => notes.keyOf(cid)
+
+/** The name of a block in a CAR: the same bytes under another codec are another block. */
+export const blockName = (cid: CID): string => `${cid.code}:${blockKey(cid)}`

@@ -1,6 +1,6 @@
 // Lists the CIDs that a verified block links to.
 import type { CID } from 'multiformats/cid'
-import { type Block, codec, isIdentity, isProvable } from '../core/cid.ts'
+import { type Block, blockName, codec, isIdentity, isProvable } from '../core/cid.ts'
 import type { LazyLink } from './dag-links.ts'
 import { decodePb, decodePbInTurns } from './dag-pb.ts'
 import { documentLinks, documentLinksNow, type GiveWay, inOwnTurns } from './documents/read.ts'
@@ -71,4 +71,31 @@ export async function blocksBelow(block: Block, isNew: (cid: CID) => boolean, yi
   }
   await eachLinkInTurns(block, take, yieldIfDue)
   return below
+}
+
+type Below = (block: Block, isNew: (cid: CID) => boolean) => Promise<CID[]>
+
+/**
+ * Yields every block of a DAG but identity blocks, each once, parents first. Nothing is yielded
+ * below a block that `read` does not find (`bytes` is undefined). `below` lists the next blocks: a
+ * link waits only if it is new, since a few blocks may have millions of links to the same ones.
+ */
+export async function* dagBlocks<Bytes extends Uint8Array | undefined>(
+  root: CID,
+  read: (cid: CID) => Bytes | Promise<Bytes>,
+  below: Below = blocksBelow,
+): AsyncGenerator<{ readonly cid: CID; readonly bytes: Bytes }> {
+  const seen = new Set<string>()
+  const isNew = (cid: CID): boolean => {
+    const name = blockName(cid)
+    return !seen.has(name) && seen.add(name) !== undefined
+  }
+  isNew(root)
+  const ahead = isIdentity(root) ? await below({ cid: root, bytes: root.multihash.digest }, isNew) : [root]
+  for (let cid = ahead.pop(); cid; cid = ahead.pop()) {
+    const bytes = await read(cid)
+    const links = bytes ? await below({ cid, bytes }, isNew) : []
+    yield { cid, bytes }
+    for (let link = links.pop(); link; link = links.pop()) ahead.push(link)
+  }
 }

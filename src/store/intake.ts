@@ -6,7 +6,7 @@ import { promisify } from 'node:util'
 import { encode } from '@ipld/dag-cbor'
 import { varint } from 'multiformats'
 import type { CID } from 'multiformats/cid'
-import { blockKey, isIdentity } from '../core/cid.ts'
+import { blockKey, blockName, isIdentity } from '../core/cid.ts'
 import { isGone, makeFolder, syncFolder } from '../core/disk/files.ts'
 import { carHeader, carSectionBytes } from '../ipld/car.ts'
 import { failureOf } from './engine.ts'
@@ -138,7 +138,7 @@ export function createIntake(places: IntakePlaces): OwnIntake {
 
     function note(cid: CID, index: number): void {
       listed.set(index, cid)
-      const name = `${cid.code}:${blockKey(cid)}`
+      const name = blockName(cid)
       if (counted.has(name)) return
       counted.add(name)
       sections += carSectionBytes(cid, pile.lengthOf(index))

@@ -7,8 +7,8 @@ import { decode } from '@ipld/dag-cbor'
 import { varint } from 'multiformats'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
-import { codec, isIdentity, maxBlockBytes, proves } from '../core/cid.ts'
-import { blocksBelow } from '../ipld/block-links.ts'
+import { codec, maxBlockBytes, proves } from '../core/cid.ts'
+import { dagBlocks } from '../ipld/block-links.ts'
 import { type Connection, openForReading, placesIn } from './engine.ts'
 import { cidOf } from './ledger.ts'
 import { openDatabase } from './schema.ts'
@@ -309,15 +309,13 @@ function carOf(db: Connection, ids: readonly number[]): number | null {
 
 /** Undefined where one of them is missing. */
 async function idsBelow(root: CID, pile: ReturnType<typeof createPile>): Promise<number[] | undefined> {
-  const ids = new Map<string, number>()
-  const ahead = [root]
-  for (let cid = ahead.pop(); cid; cid = ahead.pop()) {
-    const key = String(CID.createV1(codec.raw, cid.multihash))
-    if (ids.has(key) || isIdentity(cid)) continue
+  const ids = new Set<number>()
+  const read = (cid: CID): Uint8Array | undefined => {
     const block = pile.read(cid.multihash.bytes)
     if (!block || !proves(cid, block.bytes)) return undefined
-    ids.set(key, block.id)
-    ahead.push(...(await blocksBelow({ cid, bytes: block.bytes }, () => true)))
+    ids.add(block.id)
+    return block.bytes
   }
-  return [...ids.values()]
+  for await (const { bytes } of dagBlocks(root, read)) if (!bytes) return undefined
+  return [...ids]
 }

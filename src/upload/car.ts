@@ -1,16 +1,16 @@
 // CARs that clients bring: every block is proved as it arrives, and each root has to be whole. What no root leads to is dropped.
 import type { CID } from 'multiformats/cid'
 import type { Profile } from '../../backends/pinning/contract.ts'
-import { createPending } from '../content/dag/pending.ts'
 import { type Block, codec, isIdentity, isProvable, proves } from '../core/cid.ts'
 import { type Failure, isFailure } from '../core/failure.ts'
 import { readCar } from '../core/wire/car-stream.ts'
-import { type LazyLink, type LazyLinks, lazyLinksInOrder } from '../ipld/dag-links.ts'
+import { dagBlocks } from '../ipld/block-links.ts'
+import { type LazyLinks, lazyLinksInOrder } from '../ipld/dag-links.ts'
 import { inOwnTurns } from '../ipld/documents/read.ts'
 import type { Filling, Intake, Kept } from '../store/store.ts'
 import type { Counter } from './admission.ts'
 import { malformed, tooLarge } from './failures.ts'
-import { blockName, declaresMore, fileBytesOf } from './stored-upload.ts'
+import { declaresMore, fileBytesOf } from './stored-upload.ts'
 import type { Added, FileOptions, TakingOptions } from './taking.ts'
 
 const maxRoots = 128
@@ -27,11 +27,11 @@ const codecs: ReadonlySet<number> = new Set([...leaves, codec.dagPb, codec.dagCb
 export const spelledBy = ({ version }: CID): Profile => (version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025')
 
 /** Blocks that the roots of all CARs of a request may still be made of. One block below many roots counts for each. */
-export type CarBudget = { left: number; readonly most: number }
+export type CarBudget = { left: number; readonly max: number }
 
 export function carBudget(maxBytes: number): CarBudget {
-  const most = maxBlocks(maxBytes)
-  return { left: most, most }
+  const max = maxBlocks(maxBytes)
+  return { left: max, max }
 }
 
 type CarTaking = Pick<TakingOptions, 'admit' | 'limits' | 'closing'> & {
@@ -54,7 +54,7 @@ export async function takeCar(
   const onRoots = (named: readonly CID[]) => {
     roots = rootsOf(named)
   }
-  const blocks = provedBlocks(counter.over(source), { onRoots, onBlock: own.onCarBlock }, budget.most)
+  const blocks = provedBlocks(counter.over(source), { onRoots, onBlock: own.onCarBlock }, budget.max)
   for await (const { cid, bytes } of blocks) await all.put(cid, bytes)
   const taken: TakenRoot[] = []
   for (const root of roots) {
@@ -75,11 +75,11 @@ function rootsOf(named: readonly CID[]): CID[] {
 async function* provedBlocks(
   source: AsyncIterable<Uint8Array>,
   { onRoots, onBlock }: { onRoots: (roots: readonly CID[]) => void; onBlock: ((block: Block) => void) | undefined },
-  most: number,
+  max: number,
 ): AsyncGenerator<Block> {
   let count = 0
   for await (const { cid, bytes } of readCar(source, { broken, onRoots })) {
-    if (++count > most) throw malformed(`the CAR has more than ${most} blocks`)
+    if (++count > max) throw malformed(`the CAR has more than ${max} blocks`)
     onBlock?.({ cid, bytes })
     if (isIdentity(cid)) continue
     if (!isProvable(cid))
@@ -98,13 +98,17 @@ async function takeRoot(
 ): Promise<Omit<TakenRoot, 'counter'>> {
   const { intake, admit, limits, closing } = taking
   if (isIdentity(root)) throw malformed(`the root ${root} holds its content in itself: there is nothing to keep`)
+  if (!codecs.has(root.code)) throw otherCodec(root)
+  if (!all.has(root)) throw incomplete(root, [root])
   const filling = intake.dag()
   let dagBytes = 0
-  for await (const cid of wholeDag(root, all, limits.maxBytes)) {
+  // Leaves have no links, so that their bytes need not be read again.
+  const read = (cid: CID) => (leaves.has(cid.code) ? noBytes : all.read(cid))
+  for await (const { cid } of dagBlocks(root, read, linksWithin(root, all, limits.maxBytes))) {
     closing.throwIfAborted()
     slot?.signal.throwIfAborted()
     if (--budget.left < 0)
-      throw malformed(`the roots of the upload are made of more than ${budget.most} blocks together`)
+      throw malformed(`the roots of the upload are made of more than ${budget.max} blocks together`)
     admit(cid)
     dagBytes += filling.adopt(cid)
   }
@@ -113,47 +117,40 @@ async function takeRoot(
   return { kept, added: { cid: root, dagBytes, fileName: undefined } }
 }
 
-/**
- * Every block below a root, each once, parents first. Throws a Failure that names what is missing, and for a file of more than
- * `maxBytes` anywhere in it.
- */
-async function* wholeDag(root: CID, all: Pick<Filling, 'has' | 'read'>, maxBytes: number): AsyncGenerator<CID> {
-  const seen = new Set<string>()
-  const missing: CID[] = []
-  const pending = createPending<LazyLink>()
-  pending.push([{ Hash: root }], 0)
-  for (let link = pending.pop(); link && missing.length < maxNamed; link = pending.pop()) {
-    const { Hash: cid } = link
-    const name = blockName(cid)
-    if (seen.has(name)) continue
-    seen.add(name)
-    if (!codecs.has(cid.code)) throw malformed(`the CAR has a block of another codec, whose links are unknown: ${cid}`)
-    const isHere = isIdentity(cid) || all.has(cid)
-    if (!isHere) missing.push(cid)
-    else if (!isIdentity(cid)) yield cid
-    if (!isHere || leaves.has(cid.code)) continue
-    const bytes = isIdentity(cid) ? cid.multihash.digest : await all.read(cid)
-    pending.push(await linksAhead({ cid, bytes }, seen), bytes.byteLength)
-    if (declaresMore({ cid, bytes }, maxBytes)) throw tooLarge(maxBytes)
-  }
-  if (missing.length > 0)
-    throw malformed(`the CAR is not complete: below its root ${root} it lacks ${missing.join(', ')}`)
-}
-
 const linksATurn = 1000
+const noBytes = new Uint8Array()
 
-/** The links that `wholeDag` has to follow: none to a leaf in its own CID, none twice. A block has room for a quarter of a million. */
-export async function linksAhead(block: Block, seen: ReadonlySet<string>): Promise<LazyLink[]> {
-  const ahead = new Map<string, LazyLink>()
-  let count = 0
-  for (const { Hash } of await linksIn(block)) {
-    if (++count % linksATurn === 0) await inOwnTurns()
-    if (isIdentity(Hash) && leaves.has(Hash.code)) continue
-    const name = blockName(Hash)
-    if (!seen.has(name)) ahead.set(name, ahead.get(name) ?? { Hash })
+/**
+ * Lists the links of a block that are new, those in identity CIDs included. Throws a Failure that
+ * names missing blocks, and for a file of more than `maxBytes` anywhere in the DAG.
+ */
+function linksWithin(root: CID, { has }: Pick<Filling, 'has'>, maxBytes: number) {
+  return async (block: Block, isNew: (cid: CID) => boolean): Promise<CID[]> => {
+    const found: CID[] = []
+    const missing: CID[] = []
+    let count = 0
+    async function list(one: Block): Promise<void> {
+      if (declaresMore(one, maxBytes)) throw tooLarge(maxBytes)
+      for (const { Hash: cid } of await linksIn(one)) {
+        if (++count % linksATurn === 0) await inOwnTurns()
+        if (!codecs.has(cid.code)) throw otherCodec(cid)
+        if (isIdentity(cid)) {
+          if (!leaves.has(cid.code)) await list({ cid, bytes: cid.multihash.digest })
+        } else if (isNew(cid)) (has(cid) ? found : missing).push(cid)
+        if (missing.length === maxNamed) break
+      }
+    }
+    await list(block)
+    if (missing.length > 0) throw incomplete(root, missing)
+    return found
   }
-  return [...ahead.values()]
 }
+
+const otherCodec = (cid: CID): Failure =>
+  malformed(`the CAR has a block of another codec, whose links are unknown: ${cid}`)
+
+const incomplete = (root: CID, missing: readonly CID[]): Failure =>
+  malformed(`the CAR is not complete: below its root ${root} it lacks ${missing.join(', ')}`)
 
 async function linksIn(block: Block): Promise<LazyLinks> {
   try {

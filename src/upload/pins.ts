@@ -1,11 +1,11 @@
 // The life of a pin after its upload: listed, deleted, looked after, and brought to providers that came later.
 import { CID } from 'multiformats/cid'
 import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
-import { blockKey, isIdentity, proves } from '../core/cid.ts'
+import { proves } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import { blocksBelow } from '../ipld/block-links.ts'
+import { dagBlocks } from '../ipld/block-links.ts'
 import type { Asked, Entry, Standing as HolderStanding, Standing, Store, Waiting } from '../store/store.ts'
 import type {
   Brought,
@@ -465,31 +465,24 @@ type Rehashed = {
   readonly damaged: readonly string[]
 }
 
-const maxTold = 20
+const maxNamed = 20
 
-export async function rehash(root: CID, store: LocalStore, signal: AbortSignal): Promise<Rehashed> {
-  const seen = new Set<string>()
-  // Asked before a link waits: a few blocks may link to the same ones millions of times.
-  const isNew = (cid: CID): boolean => {
-    const key = `${cid.code}:${blockKey(cid)}`
-    if (seen.has(key)) return false
-    seen.add(key)
-    return true
-  }
-  const ahead: CID[] = [root].filter((cid) => !isIdentity(cid) && isNew(cid))
+async function rehash(root: CID, store: LocalStore, signal: AbortSignal): Promise<Rehashed> {
   const damaged: string[] = []
   let blocks = 0
   let bytes = 0
-  for (let cid = ahead.pop(); cid; cid = ahead.pop()) {
+  const read = async (cid: CID): Promise<Uint8Array | undefined> => {
     signal.throwIfAborted()
     const found = await store.get(cid)
-    if (!found || !proves(cid, found)) {
-      if (damaged.length < maxTold) damaged.push(cid.toString())
+    return found && proves(cid, found) ? found : undefined
+  }
+  for await (const { cid, bytes: found } of dagBlocks(root, read)) {
+    if (!found) {
+      if (damaged.length < maxNamed) damaged.push(cid.toString())
       continue
     }
     blocks++
     bytes += found.byteLength
-    for (const link of await blocksBelow({ cid, bytes: found }, isNew)) ahead.push(link)
   }
   return { blocks, bytes, damaged }
 }

@@ -6,9 +6,9 @@ import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Upload } from '../../backends/pinning/contract.ts'
 import { createPending } from '../content/dag/pending.ts'
 import { entityOf } from '../content/resolve.ts'
-import { type Block, blockKey, codec, isIdentity, proves } from '../core/cid.ts'
+import { type Block, codec, isIdentity, proves } from '../core/cid.ts'
 import { Failure, isFailure } from '../core/failure.ts'
-import { blocksBelow } from '../ipld/block-links.ts'
+import { dagBlocks } from '../ipld/block-links.ts'
 import { writeCar } from '../ipld/car.ts'
 import { type LazyLink, lazyLinksInOrder } from '../ipld/dag-links.ts'
 import { claimedSize, readNode } from '../ipld/unixfs.ts'
@@ -43,24 +43,6 @@ export function storedUpload(
     throw lost(cid, cause)
   }
 
-  /** Each block once, parents first. A link waits only if it is new: a few blocks may have millions of links to the same ones. */
-  async function* walk(signal: AbortSignal): AsyncGenerator<Block> {
-    const seen = new Set([blockName(root)])
-    const isNew = (cid: CID): boolean => {
-      const name = blockName(cid)
-      if (seen.has(name)) return false
-      seen.add(name)
-      return true
-    }
-    const ahead: CID[] = [root]
-    for (let cid = ahead.pop(); cid; cid = ahead.pop()) {
-      const block = { cid, bytes: await read(cid, signal) }
-      const links = await blocksBelow(block, isNew)
-      yield block
-      for (let link = links.pop(); link; link = links.pop()) ahead.push(link)
-    }
-  }
-
   /** Depth first, a block as often as it is linked to. */
   async function* walkAgain(signal: AbortSignal): AsyncGenerator<Block & { readonly isLeaf: boolean }> {
     const pending = createPending<LazyLink>()
@@ -73,6 +55,8 @@ export function storedUpload(
       pending.push(links, block.bytes.byteLength + links.length * bytesALink)
     }
   }
+
+  const blocks = (signal: AbortSignal): AsyncGenerator<Block> => dagBlocks(root, (cid) => read(cid, signal))
 
   return {
     cid: root,
@@ -98,10 +82,8 @@ export function storedUpload(
       }
       if (left !== 0) throw noFile(root, 'it has other bytes than it declares')
     },
-    car: (signal) => writeCar(root, walk(signal)),
-    async *blocks(signal) {
-      for await (const { cid, bytes: block } of walk(signal)) if (!isIdentity(cid)) yield { cid, bytes: block }
-    },
+    car: (signal) => writeCar(root, blocks(signal)),
+    blocks,
   }
 }
 
@@ -143,9 +125,6 @@ const noFile = (cid: CID, why: string): Failure =>
 
 /** The name of an upload: v0 and v1 of a CID are one. */
 export const nameOf = (cid: CID): string => cid.toV1().toString()
-
-/** The name of a block in a CAR: the same bytes under another codec are another block. */
-export const blockName = (cid: CID): string => `${cid.code}:${blockKey(cid)}`
 
 const lost = (cid: CID, cause?: unknown): Failure =>
   new Failure(

@@ -15,9 +15,8 @@ import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folder.ts'
 import { carSection } from '../../src/ipld/car.ts'
 import { joinStore } from '../../src/store/open.ts'
-import { linksAhead, takeCar } from '../../src/upload/car.ts'
-import { rehash } from '../../src/upload/pins.ts'
-import { blockName, storedUpload } from '../../src/upload/stored-upload.ts'
+import { takeCar } from '../../src/upload/car.ts'
+import { storedUpload } from '../../src/upload/stored-upload.ts'
 import { keptIn, nothing } from '../support/kept.ts'
 
 async function node(value: unknown): Promise<Block> {
@@ -48,7 +47,7 @@ test('shared block counts per root; above the limit → refused', async () => {
           yield body
         })()
         const taking = { intake, count: () => counter, admit() {}, limits: { maxBytes: 1_000_000 } }
-        return await takeCar(source, {}, { left, most: 24 }, { ...taking, closing: new AbortController().signal })
+        return await takeCar(source, {}, { left, max: 24 }, { ...taking, closing: new AbortController().signal })
       } finally {
         await intake.drop()
       }
@@ -64,17 +63,6 @@ test('shared block counts per root; above the limit → refused', async () => {
   } finally {
     await rm(data, { recursive: true, force: true })
   }
-})
-
-test('CAR check keeps each link once, no identity leaves', async () => {
-  const [left, right] = await Promise.all([node('left'), node('right')])
-  const empty = CID.parse('bafkqaaa')
-  const block = await node([...Array(2000).fill(empty), right.cid, left.cid, ...Array(2000).fill(left.cid), empty])
-  const ahead = await linksAhead(block, new Set([blockName(right.cid)]))
-  assert.deepEqual(
-    ahead.map(({ Hash }) => String(Hash)),
-    [String(left.cid)],
-  )
 })
 
 test('upload traversal skips thousands of identity links', async () => {
@@ -98,8 +86,5 @@ test('upload traversal skips thousands of identity links', async () => {
     walked.map((one) => blockKey(one.cid)),
     blocks.toReversed().map((one) => blockKey(one.cid)),
   )
-  assert.ok(steps < 20, `${steps} steps`)
-  steps = 0
-  assert.equal((await rehash(cid, store, signal)).blocks, 4)
   assert.ok(steps < 20, `${steps} steps`)
 })
