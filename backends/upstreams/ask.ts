@@ -1,256 +1,558 @@
-// An HTTP request to an upstream: timeouts for the first byte and for silence later, statuses as
-// Failures, no redirect off the site, and a check of the media type. Used by every upstream that
-// speaks HTTP.
-import type { Readable } from 'node:stream'
-import { type Dispatcher, request } from 'undici'
+// HTTP requests to upstreams, routers and Kubo: timeouts for the first byte and for silence later,
+// statuses as Failures, redirects within the site only, and a check of the media type. A request is
+// the handler of its own response and gives it whole (`WholeAsk`) or piece by piece (`StreamAsk`)
+// without a promise: most blocks come in one or two chunks, and a stream, its iterator and its
+// signals cost more than the block.
+import type { Dispatcher } from 'undici'
+import { parseCid } from '../../src/core/cid.ts'
 import { type Clock, onceLate } from '../../src/core/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { oneOf, parseRetryAfter } from '../../src/core/wire/http.ts'
-import { piecesOf } from './body.ts'
-import { followed, isOwnSubdomain, maxHops, type Redirects } from './redirects.ts'
 
 export type HttpQuestion = {
   readonly name: string
-  readonly url: URL
+  readonly url: string
   readonly method?: 'GET' | 'POST'
+  /** Of `asPlain`: made once for each upstream, and not for each question. */
   readonly headers: Readonly<Record<string, string>>
   /** The required media type of the body; undefined means any except HTML. */
   readonly expects: string | undefined
   readonly agent: Dispatcher
   /** The allowed redirects. Default: within the host. */
   readonly redirects?: Redirects
-  readonly signal: AbortSignal
   readonly clock: Clock
-  readonly firstByteMs: number
-  readonly idleMs: number
+  readonly firstByteTimeout: number
+  /** For silence in the middle of the body, while a reader waits. */
+  readonly bodyTimeout: number
 }
 
-export interface UpstreamResponse {
-  /**
-   * Each chunk arrives within the idle timeout, which runs only while a reader waits. Chunks belong
-   * to the reader.
-   */
-  readonly chunks: AsyncIterable<Uint8Array>
-  readonly trailers: () => Readonly<Record<string, string | string[] | undefined>>
-  readonly contentLength: number | undefined
-  readonly contentType: string | undefined
-  /** Releases the socket without reading the rest of the body. */
-  readonly stop: () => void
-}
+/** Adds a request for an uncompressed body. */
+export const asPlain = (headers: Readonly<Record<string, string>>): Readonly<Record<string, string>> => ({
+  ...headers,
+  'accept-encoding': 'identity',
+})
+
+type Headers = Parameters<NonNullable<Dispatcher.DispatchHandler['onResponseStart']>>[2]
 
 const maxErrorBytes = 4096
-export const redirections: ReadonlySet<number> = new Set([301, 302, 303, 307, 308])
+const enough = new Failure('cancelled', 'the answer is not needed any more', { source: 'ours' })
 
-export async function ask(question: HttpQuestion): Promise<UpstreamResponse> {
-  try {
-    return await askOnce(question)
-  } catch (error) {
-    // A reused connection that the server had just closed says nothing about the upstream: try once
-    // more on a new one.
-    if (!isStaleSocket(error) || question.method === 'POST') throw error
-    return await askOnce(question)
-  }
-}
+/**
+ * One response, which may come after a redirect, or on a second socket where the first was stale.
+ */
+abstract class HttpAsk implements Dispatcher.DispatchHandler {
+  protected readonly question: HttpQuestion
+  protected controller: Dispatcher.DispatchController | undefined
+  protected isOver = false
+  /** No reader wants bytes now, so silence is not the upstream's. */
+  protected isPaused = false
+  /** When its bytes moved last; undefined: it has not begun. */
+  protected movedAt: number | undefined
+  #url: string
+  #hops = 0
+  #isMoving = false
+  #wasStale = false
+  /** The text of a refusal, as far as it is read. */
+  #said: { readonly status: number; readonly retryAfter: string | undefined; text: string } | undefined
+  #dueAt = 0
+  #stopTimer: (() => void) | undefined
 
-async function askOnce(question: HttpQuestion, site = question.url, hops = 0): Promise<UpstreamResponse> {
-  const { name, url, agent, signal, clock, redirects = 'site' } = question
-  signal.throwIfAborted()
-  const own = new AbortController()
-  const leave = () => own.abort(signal.reason)
-  signal.addEventListener('abort', leave, { once: true })
-  const stopClock = onceLate(clock, question.firstByteMs, () =>
-    own.abort(late(name, 'begin to answer', question.firstByteMs)),
-  )
-  const end = () => {
-    stopClock()
-    signal.removeEventListener('abort', leave)
+  constructor(question: HttpQuestion) {
+    this.question = question
+    this.#url = question.url
   }
-  const stop = () => {
-    end()
-    own.abort(new Failure('cancelled', 'the answer is not needed any more', { source: 'ours' }))
+
+  /**
+   * The response is of the kind that was asked for. `length`: its Content-Length; undefined: it has
+   * none.
+   */
+  protected abstract begin(length: number | undefined, headers: Headers): void
+  protected abstract data(chunk: Uint8Array): void
+  protected abstract end(trailers: Headers): void
+  protected abstract failed(error: unknown): void
+  /** What came does not matter: it may be asked for again on a new socket. */
+  protected abstract readonly mayAskAgain: boolean
+
+  /** Releases the socket; no callback is called after that. */
+  stop(): void {
+    if (this.finish()) this.controller?.abort(enough)
   }
-  try {
-    const response = await request(url, {
-      method: question.method ?? 'GET',
-      headers: { ...question.headers, 'accept-encoding': 'identity' },
-      dispatcher: agent,
-      signal: own.signal,
-    })
-    response.body.on('error', () => {}) // the reader sees the error; without a reader it must not end the process
-    const { statusCode, headers } = response
-    if (redirections.has(statusCode)) {
-      const location = oneOf(headers['location'])
-      const target = followed(location, { site, from: url, redirects })
-      stop()
-      if (!target || hops === maxHops[redirects]) throw elsewhere(name, statusCode, location, site)
-      return await askOnce({ ...question, url: target }, site, hops + 1)
+
+  protected dispatch(): void {
+    const { agent, headers, firstByteTimeout, method = 'GET' } = this.question
+    this.controller = undefined
+    this.movedAt = undefined
+    this.#wait(firstByteTimeout)
+    const from = this.#url.indexOf('/', this.#url.indexOf('//') + 2)
+    try {
+      agent.dispatch({ origin: this.#url.slice(0, from), path: this.#url.slice(from), method, headers }, this)
+    } catch (error) {
+      this.onResponseError(undefined, error as Error)
     }
-    if (statusCode !== 200) {
-      const said = await beginning(response.body)
-      stop()
-      throw refusal(name, statusCode, oneOf(headers['retry-after']), said, clock.now())
+  }
+
+  onRequestStart(controller: Dispatcher.DispatchController): void {
+    this.controller = controller
+    if (this.isOver) controller.abort(enough)
+  }
+
+  onResponseStart(_controller: unknown, status: number, headers: Headers): void {
+    if (this.isOver || status < 200) return
+    if (redirections.has(status)) return this.#follow(status, oneOf(headers['location']))
+    const { clock, bodyTimeout } = this.question
+    this.movedAt = clock.monotonic()
+    if (this.movedAt + bodyTimeout < this.#dueAt) this.#wait(bodyTimeout)
+    if (status !== 200) {
+      this.#said = { status, retryAfter: oneOf(headers['retry-after']), text: '' }
+      return
     }
-    const wrong = unlikeAsked(question, headers)
-    if (wrong) {
-      stop()
-      throw wrong
-    }
+    const wrong = unlikeAsked(this.question, headers)
+    if (wrong) return this.fail(wrong)
     const length = oneOf(headers['content-length'])
-    stopClock()
-    return {
-      chunks: chunksOf(question, response.body, own, end),
-      trailers: () => response.trailers,
-      contentLength: length === undefined ? undefined : Number(length),
-      contentType: oneOf(headers['content-type']),
-      stop,
-    }
-  } catch (error) {
-    stop()
-    throw translate(name, error, own.signal, signal)
+    this.begin(length === undefined ? undefined : Number(length), headers)
+  }
+
+  onResponseData(_controller: unknown, chunk: Uint8Array): void {
+    if (this.isOver) return
+    this.movedAt = this.question.clock.monotonic()
+    if (!this.#said) return this.data(chunk)
+    this.#said.text += Buffer.from(chunk).toString('utf8')
+    if (this.#said.text.length >= maxErrorBytes) this.#refuse()
+  }
+
+  onResponseEnd(_controller: unknown, trailers: Headers): void {
+    if (this.isOver) return
+    if (this.#said) this.#refuse()
+    else this.end(trailers)
+  }
+
+  onResponseError(_controller: unknown, error: Error): void {
+    if (this.isOver || this.#isMoving) return
+    if (this.#said) return this.#refuse()
+    const isStale = !this.#wasStale && this.mayAskAgain && this.question.method !== 'POST' && isStaleSocket(error)
+    if (!isStale) return this.fail(translated(this.question.name, error))
+    // A connection that the server closed says little about the upstream: try once more on a new
+    // one.
+    this.#wasStale = true
+    this.#dispatchAgain()
+  }
+
+  /**
+   * Dispatched later, because undici's client is still ending the request whose handler runs now.
+   */
+  #dispatchAgain(): void {
+    queueMicrotask(() => {
+      if (!this.isOver) this.dispatch()
+    })
+  }
+
+  #follow(status: number, location: string | undefined): void {
+    const { name, redirects = 'site', url } = this.question
+    const site = new URL(url)
+    const target = followed(location, { site, from: new URL(this.#url), redirects })
+    if (!target || this.#hops++ === maxHops[redirects]) return this.fail(elsewhere(name, status, location, site))
+    this.#isMoving = true
+    this.controller?.abort(enough)
+    this.#isMoving = false
+    this.#url = target.href
+    this.#dispatchAgain()
+  }
+
+  #refuse(): void {
+    if (!this.#said) return
+    const { status, retryAfter, text } = this.#said
+    const { name, clock } = this.question
+    this.fail(refusal(name, status, parseRetryAfter(retryAfter, clock.now()), text.slice(0, maxErrorBytes)))
+  }
+
+  protected fail(error: unknown): void {
+    if (!this.finish()) return
+    this.controller?.abort(enough)
+    this.failed(error)
+  }
+
+  /** False: it was over already. */
+  protected finish(): boolean {
+    if (this.isOver) return false
+    this.isOver = true
+    this.#stopTimer?.()
+    return true
+  }
+
+  /** One timer for the first byte and for later silence: most responses end before it fires. */
+  #wait(ms: number): void {
+    const { name, clock, firstByteTimeout, bodyTimeout } = this.question
+    const late = (what: string, limitMs: number) =>
+      this.fail(upstreamFailure('timeout', `${name} timed out: it did not ${what} within ${limitMs} ms`))
+    this.#stopTimer?.()
+    this.#dueAt = clock.monotonic() + ms
+    this.#stopTimer = onceLate(clock, ms, () => {
+      if (this.movedAt === undefined) return late('begin to answer', firstByteTimeout)
+      const left = this.isPaused ? bodyTimeout : this.movedAt + bodyTimeout - clock.monotonic()
+      if (left > 0) this.#wait(left)
+      else late('go on', bodyTimeout)
+    })
   }
 }
 
-async function* chunksOf(
-  { name, clock, idleMs, signal }: HttpQuestion,
-  body: Readable,
-  own: AbortController,
-  end: () => void,
-): AsyncGenerator<Uint8Array> {
-  const iterator = piecesOf(body)
-  let isDone = false
-  try {
-    for (;;) {
-      const stopClock = onceLate(clock, idleMs, () => own.abort(late(name, 'go on', idleMs)))
-      const next = await iterator.next().finally(stopClock)
-      if (next.done) {
-        isDone = true
-        return
+/** One of these is called, once, unless the question is stopped before. */
+export interface Answer<Value> {
+  came(value: Value): void
+  failed(error: unknown): void
+}
+
+export type Whole = {
+  readonly bytes: Uint8Array
+  /** Its Content-Length; undefined: it had none, so that a part of it may look whole. */
+  readonly length: number | undefined
+  readonly trailers: Headers
+}
+
+const nothing = Buffer.alloc(0)
+
+export class WholeAsk extends HttpAsk {
+  readonly #maxBytes: number
+  readonly #answer: Answer<Whole>
+  #body: Buffer = nothing
+  #filled = 0
+  #length: number | undefined
+
+  constructor(question: HttpQuestion, maxBytes: number, answer: Answer<Whole>) {
+    super(question)
+    this.#maxBytes = maxBytes
+    this.#answer = answer
+    this.dispatch()
+  }
+
+  protected get mayAskAgain(): boolean {
+    return true
+  }
+
+  protected begin(length: number | undefined): void {
+    this.#filled = 0
+    this.#length = length
+    this.#body = nothing
+    if (length === undefined) return
+    if (length > this.#maxBytes) this.#failTooLarge()
+    // A memory of its own, of just this size: what keeps the block keeps nothing else alive.
+    else this.#body = Buffer.allocUnsafeSlow(length)
+  }
+
+  protected data(chunk: Uint8Array): void {
+    const filled = this.#filled + chunk.byteLength
+    if (filled > this.#maxBytes) return this.#failTooLarge()
+    if (filled > this.#body.byteLength) {
+      const larger = Buffer.allocUnsafeSlow(Math.max(filled, this.#body.byteLength * 2))
+      this.#body.copy(larger, 0, 0, this.#filled)
+      this.#body = larger
+    }
+    this.#body.set(chunk, this.#filled)
+    this.#filled = filled
+  }
+
+  protected end(trailers: Headers): void {
+    const { name } = this.question
+    if (this.#length !== undefined && this.#filled !== this.#length)
+      return this.fail(upstreamFailure('upstream-error', `${name} sent ${this.#filled} of ${this.#length} bytes`))
+    this.finish()
+    const isFull = this.#filled === this.#body.byteLength
+    const bytes = isFull ? this.#body : Buffer.from(Uint8Array.prototype.slice.call(this.#body, 0, this.#filled).buffer)
+    this.#answer.came({ bytes, length: this.#length, trailers })
+  }
+
+  protected failed(error: unknown): void {
+    this.#answer.failed(error)
+  }
+
+  #failTooLarge(): void {
+    this.fail(upstreamFailure('too-large', `${this.question.name} sent more than ${this.#maxBytes} bytes`))
+  }
+}
+
+/** Makes pieces of the chunks of a body: blocks of a CAR, or the chunks themselves. */
+type Parser<Piece> = {
+  push(chunk: Uint8Array): void
+  next(): Piece | undefined
+  /** Throws where the body may not end. */
+  end(): void
+}
+
+/** After `ended` or `failed` nothing is called. */
+export interface StreamAnswer<Piece> extends Answer<Piece> {
+  /** The response has a body of the kind that was asked for. */
+  begun?(contentType: string | undefined): void
+  ended(): void
+}
+
+export class StreamAsk<Piece> extends HttpAsk {
+  readonly #answer: StreamAnswer<Piece>
+  readonly #parser: Parser<Piece>
+  #isDraining = false
+  #isEnded = false
+
+  constructor(question: HttpQuestion, parser: Parser<Piece>, answer: StreamAnswer<Piece>) {
+    super(question)
+    this.#parser = parser
+    this.#answer = answer
+    this.dispatch()
+  }
+
+  protected get mayAskAgain(): boolean {
+    return this.movedAt === undefined
+  }
+
+  /** The socket is left alone from its next chunk on. */
+  pause(): void {
+    this.isPaused = true
+  }
+
+  resume(): void {
+    if (!this.isPaused || this.isOver) return
+    this.isPaused = false
+    if (this.movedAt !== undefined) this.movedAt = this.question.clock.monotonic()
+    this.#drain()
+    if (!this.isPaused && !this.isOver) this.controller?.resume()
+  }
+
+  protected begin(_length: unknown, headers: Headers): void {
+    this.#answer.begun?.(oneOf(headers['content-type']))
+  }
+
+  protected data(chunk: Uint8Array): void {
+    this.#parser.push(chunk)
+    this.#drain()
+    if (this.isPaused && !this.isOver) this.controller?.pause()
+  }
+
+  protected end(): void {
+    this.#isEnded = true
+    this.#drain()
+  }
+
+  protected failed(error: unknown): void {
+    this.#answer.failed(error)
+  }
+
+  #drain(): void {
+    if (this.#isDraining) return
+    this.#isDraining = true
+    try {
+      while (!this.isPaused && !this.isOver) {
+        const piece = this.#parser.next()
+        if (piece) this.#answer.came(piece)
+        else if (this.#isEnded) this.#finishWhole()
+        else break
       }
-      yield next.value
+    } catch (error) {
+      this.fail(error)
+    } finally {
+      this.#isDraining = false
     }
-  } catch (error) {
-    throw translate(name, error, own.signal, signal)
-  } finally {
-    end()
-    if (!isDone) own.abort(new Failure('cancelled', 'the answer is not needed any more', { source: 'ours' }))
+  }
+
+  #finishWhole(): void {
+    this.#parser.end()
+    this.finish()
+    this.#answer.ended()
   }
 }
 
-/** Detects by the headers that a response does not match the request. */
-export function unlikeAsked(
-  { name, expects }: Pick<HttpQuestion, 'name' | 'expects'>,
-  headers: Readonly<Record<string, string | string[] | undefined>>,
-): Failure | undefined {
-  const encoding = oneOf(headers['content-encoding'])
-  if (encoding && encoding !== 'identity')
-    return failure('upstream-error', `${name} sent a body with Content-Encoding ${encoding}, which is not supported`)
-  const said = oneOf(headers['content-type'])
-  if (said !== undefined && said === expects) return undefined
-  const type = said?.split(';')[0]?.trim().toLowerCase()
-  if (expects === undefined ? type !== 'text/html' : type === expects) return undefined
-  return new Failure(
-    'upstream-error',
-    `${name} answered with Content-Type ${type ?? 'none'}, expected ${expects ?? 'a file'}`,
-    {
-      source: 'upstream',
-      facts: refusesFormat,
-    },
-  )
+/** The answer as a promise; `ask` returns how it is stopped. */
+export function promised<Value>(signal: AbortSignal, ask: (answer: Answer<Value>) => () => void): Promise<Value> {
+  return new Promise((resolve, reject) => {
+    if (signal.aborted) return reject(signal.reason)
+    const leave = () => {
+      stop()
+      reject(signal.reason)
+    }
+    const end = () => signal.removeEventListener('abort', leave)
+    const stop = ask({
+      came(value) {
+        end()
+        resolve(value)
+      },
+      failed(error) {
+        end()
+        reject(error)
+      },
+    })
+    signal.addEventListener('abort', leave, { once: true })
+  })
 }
+
+export const askWhole = (question: HttpQuestion, maxBytes: number, signal: AbortSignal): Promise<Whole> =>
+  promised(signal, (answer) => {
+    const asked = new WholeAsk(question, maxBytes, answer)
+    return () => asked.stop()
+  })
+
+type Pausable = { pause(): void; resume(): void; stop(): void }
+
+/**
+ * The pieces of an answer as an iterable, which reads the socket on demand. It is asked at once.
+ */
+export function pulled<Piece>(
+  ask: (answer: StreamAnswer<Piece>) => Pausable,
+  signal: AbortSignal,
+): AsyncGenerator<Piece> {
+  const pieces: Piece[] = []
+  const failures: unknown[] = []
+  let isEnded = false
+  let news = Promise.withResolvers<void>()
+  const asked = ask({
+    came(piece) {
+      pieces.push(piece)
+      asked.pause()
+      news.resolve()
+    },
+    ended() {
+      isEnded = true
+      news.resolve()
+    },
+    failed(error) {
+      failures.push(error)
+      news.resolve()
+    },
+  })
+  const leave = () => {
+    failures.push(signal.reason)
+    asked.stop()
+    news.resolve()
+  }
+  signal.addEventListener('abort', leave, { once: true })
+  return (async function* () {
+    try {
+      for (;;) {
+        await news.promise
+        news = Promise.withResolvers()
+        if (failures.length === 0) yield* pieces.splice(0)
+        if (failures.length > 0) throw failures[0]
+        if (isEnded) return
+        asked.resume()
+      }
+    } finally {
+      signal.removeEventListener('abort', leave)
+      asked.stop()
+    }
+  })()
+}
+
+// Failures.
 
 /** The upstream may have the content in another format. */
 const refusesFormat = { refuses: 'format' } as const
 
-const failure = (kind: FailureKind, message: string, cause?: unknown) =>
+const upstreamFailure = (kind: FailureKind, message: string, cause?: unknown): Failure =>
   new Failure(kind, message, { source: 'upstream', cause })
-export const late = (name: string, what: string, ms: number) =>
-  failure('timeout', `${name} timed out: it did not ${what} within ${ms} ms`)
 
-export function translate(name: string, error: unknown, own?: AbortSignal, outer?: AbortSignal): unknown {
-  if (outer?.aborted) return outer.reason
-  if (own?.aborted && isFailure(own.reason) && own.reason.kind === 'timeout') return own.reason
-  if (isFailure(error)) return error
-  const code = codeOf(error)
-  if (code !== undefined && ourShortage.has(code)) return noSocket(name, code, error)
-  if (code === 'UND_ERR_CONNECT_TIMEOUT') return failure('timeout', `${name}: connection timed out`, error)
-  const inner = (error as { cause?: unknown } | null)?.cause
-  if (isFailure(inner)) return inner
-  return failure('upstream-error', `${name}: connection failed (${code ?? 'no reason given'})`, error)
+/** Detects by the headers that a response does not match the request. */
+function unlikeAsked({ name, expects }: HttpQuestion, headers: Headers): Failure | undefined {
+  const encoding = oneOf(headers['content-encoding'])
+  if (encoding && encoding !== 'identity') {
+    const what = `${name} sent a body with Content-Encoding ${encoding}, which is not supported`
+    return upstreamFailure('upstream-error', what)
+  }
+  const said = oneOf(headers['content-type'])
+  if (said !== undefined && said === expects) return undefined
+  const type = said?.split(';')[0]?.trim().toLowerCase()
+  if (expects === undefined ? type !== 'text/html' : type === expects) return undefined
+  const what = `${name} answered with Content-Type ${type ?? 'none'}, expected ${expects ?? 'a file'}`
+  return new Failure('upstream-error', what, { source: 'upstream', facts: refusesFormat })
 }
 
 // Errors of this process or machine, which say nothing about the upstream.
 const ourShortage: ReadonlySet<string> = new Set(['EMFILE', 'ENFILE', 'EADDRNOTAVAIL', 'ENOBUFS'])
 
-const noSocket = (name: string, code: string, cause: unknown): Failure =>
-  new Failure(
-    'overloaded',
-    `this gateway has no socket left to ask ${name} (${code}): raise its limit of open files (ulimit -n)`,
-    { source: 'ours', cause, retryAfterMs: 1000 },
-  )
+/** What undici failed with, as a Failure. */
+function translated(name: string, error: Error): Failure {
+  if (isFailure(error)) return error
+  const code = codeOf(error)
+  if (code !== undefined && ourShortage.has(code)) {
+    const what = `this gateway has no socket left to ask ${name} (${code}): raise its limit of open files (ulimit -n)`
+    return new Failure('overloaded', what, { source: 'ours', cause: error, retryAfterMs: 1000 })
+  }
+  if (code === 'UND_ERR_CONNECT_TIMEOUT') return upstreamFailure('timeout', `${name}: connection timed out`, error)
+  if (isFailure(error.cause)) return error.cause
+  return upstreamFailure('upstream-error', `${name}: connection failed (${code ?? 'no reason given'})`, error)
+}
 
-const codeOf = (error: unknown): string | undefined => {
-  const code = (error as { code?: unknown } | null)?.code
+const codeOf = (error: Error): string | undefined => {
+  const { code } = error as { code?: unknown }
   return typeof code === 'string' ? code : undefined
 }
 
-export function isStaleSocket(error: unknown): boolean {
-  if (!isFailure(error, 'upstream-error')) return false
-  const cause = error.cause as { code?: string; socket?: { bytesRead?: number; bytesWritten?: number } } | undefined
-  // undici counts per socket: a reused one has read an earlier response. A connection that breaks
-  // within a body does not get here: that fails the body, not the request.
-  return (cause?.code === 'UND_ERR_SOCKET' || cause?.code === 'ECONNRESET') && (cause.socket?.bytesRead ?? 0) > 0
+/** undici counts per socket: a reused one has read an earlier response. */
+const isStaleSocket = (error: Error): boolean =>
+  (codeOf(error) === 'UND_ERR_SOCKET' || codeOf(error) === 'ECONNRESET') &&
+  ((error as { socket?: { bytesRead?: number } }).socket?.bytesRead ?? 0) > 0
+
+/** Statuses of gateways that do not support a format. */
+const noFormat: ReadonlySet<number> = new Set([400, 405, 406, 415, 422, 501])
+
+function refusal(name: string, status: number, retryAfterMs: number | undefined, said: string): Failure {
+  const isThrottled = status === 429 || (status === 503 && retryAfterMs !== undefined)
+  if (isThrottled)
+    return new Failure('throttled', `rate limited by ${name} (${status})`, { source: 'upstream', retryAfterMs })
+  // 412: the reply to only-if-cached, with which a gateway named by a router is asked. And some
+  // gateways send 500 for a 404, with one of a few known messages.
+  const isMissing = status === 500 && /(block|ipld|path).{0,40}not found|no link named/i.test(said)
+  if (status === 404 || status === 412 || isMissing) return upstreamFailure('not-found', `${name} does not have it`)
+  if (noFormat.has(status))
+    return new Failure('refused', `${name} refused (${status})`, { source: 'upstream', facts: refusesFormat })
+  if (status === 401 || status === 403 || status === 410 || status === 451)
+    return upstreamFailure('refused', `${name} refused (${status})`)
+  if (status === 504) return upstreamFailure('timeout', `${name} answered with 504 (gateway timeout)`)
+  // 502, 503 and the codes of proxies: a proxy in front could not reach the upstream.
+  const unreachable = status === 502 || status === 503 || status >= 520
+  const facts = { isIll: status >= 500, ...(unreachable && { unreachable }) }
+  return new Failure('upstream-error', `${name} answered with ${status}`, { source: 'upstream', facts })
 }
 
-export function elsewhere(name: string, status: number, location: string | undefined, site: URL): Failure {
+// Redirects are followed to the same host, and, if the operator allows it, to the subdomain of that
+// host which the path gateway specification defines for the same content.
+
+const redirections: ReadonlySet<number> = new Set([301, 302, 303, 307, 308])
+
+/** `none`: for a gateway that a router named. */
+export type Redirects = 'site' | 'subdomains' | 'none'
+
+/** From http to https, and from a path to a subdomain. */
+const maxHops: Readonly<Record<Redirects, number>> = { none: 0, site: 1, subdomains: 2 }
+
+/** `site`: the requested URL at the operator's host. `from`: the URL of the response. */
+export function followed(
+  location: string | undefined,
+  { site, from, redirects }: { readonly site: URL; readonly from: URL; readonly redirects: Redirects },
+): URL | undefined {
+  if (redirects === 'none' || location === undefined || !URL.canParse(location, from.href)) return undefined
+  const to = new URL(location, from)
+  const isSafe = to.protocol === from.protocol || to.protocol === 'https:'
+  // Another port is another service, which may belong to another party or be internal.
+  if (!isSafe || to.port !== from.port || to.username !== '' || to.password !== '') return undefined
+  const isSameHost = bare(to.hostname) === bare(from.hostname)
+  return isSameHost || (redirects === 'subdomains' && isOwnSubdomain(to, site)) ? to : undefined
+}
+
+/**
+ * Accepts `<cid>.ipfs.<host>` for `<host>/ipfs/<cid>`, and the same for keys. Any other subdomain
+ * may belong to another party.
+ */
+function isOwnSubdomain(to: URL, site: URL): boolean {
+  const [, space = '', name = ''] = /.*\/(ipfs|ipns)\/([^/]+)/.exec(site.pathname) ?? []
+  const [label = '', ...rest] = to.hostname.split('.')
+  if (rest.join('.') !== `${space}.${bare(site.hostname)}`) return false
+  const [asked, answered] = [parseCid(decodeURIComponent(name)), parseCid(label)]
+  if (asked === undefined || answered === undefined) return false
+  return Buffer.compare(asked.multihash.bytes, answered.multihash.bytes) === 0
+}
+
+const bare = (host: string): string => host.replace(/^www\./, '')
+
+function elsewhere(name: string, status: number, location: string | undefined, site: URL): Failure {
   const isOwn =
     location !== undefined && URL.canParse(location, site.href) && isOwnSubdomain(new URL(location, site), site)
   const what = isOwn
     ? `redirects to a subdomain of its own (${status}); set \`redirects: subdomains\` if that is meant`
     : `redirects to another host (${status}); set url to that host if it is meant`
-  return failure('upstream-error', `${name} ${what}`)
-}
-
-async function beginning(body: AsyncIterable<Uint8Array>): Promise<string> {
-  const parts: Uint8Array[] = []
-  let bytes = 0
-  try {
-    for await (const chunk of body) {
-      parts.push(chunk)
-      bytes += chunk.byteLength
-      if (bytes >= maxErrorBytes) break
-    }
-  } catch {
-    // The text of a refusal is optional.
-  }
-  return Buffer.concat(parts).toString('utf8', 0, maxErrorBytes)
-}
-
-/** Statuses of gateways that do not support a format. */
-const noFormat: ReadonlySet<number> = new Set([400, 405, 406, 415, 422, 501])
-
-export function refusal(
-  name: string,
-  status: number,
-  retryAfter: string | undefined,
-  said: string,
-  now: number,
-): Failure {
-  const retryAfterMs = parseRetryAfter(retryAfter, now)
-  const isThrottled = status === 429 || (status === 503 && retryAfterMs !== undefined)
-  if (isThrottled)
-    return new Failure('throttled', `rate limited by ${name} (${status})`, { source: 'upstream', retryAfterMs })
-  // 412: the reply to only-if-cached, with which a gateway named by a router is asked.
-  if (status === 404 || status === 412) return failure('not-found', `${name} does not have it`)
-  if (noFormat.has(status))
-    return new Failure('refused', `${name} refused (${status})`, { source: 'upstream', facts: refusesFormat })
-  if (status === 401 || status === 403 || status === 410 || status === 451)
-    return failure('refused', `${name} refused (${status})`)
-  // Some gateways send 500 for a 404, with one of a few known messages.
-  if (status === 500 && /(block|ipld|path).{0,40}not found|no link named/i.test(said))
-    return failure('not-found', `${name} does not have it`)
-  if (status === 504) return failure('timeout', `${name} answered with 504 (gateway timeout)`)
-  // 502, 503 and the codes of proxies: a proxy in front could not reach the upstream.
-  const unreachable = status === 502 || status === 503 || status >= 520
-  const facts = { isIll: status >= 500, ...(unreachable && { unreachable }) }
-  return new Failure('upstream-error', `${name} answered with ${status}`, { source: 'upstream', facts })
+  return upstreamFailure('upstream-error', `${name} ${what}`)
 }

@@ -70,7 +70,7 @@ const refusing: LookupFunction = (hostname, options, callback) => {
   })
 }
 
-const maxInLine = 1_000
+const maxQueuedConnects = 1_000
 // Requests wait for admission, not for sockets: probes, and sockets that are being closed, have
 // spare ones.
 const spareConnections = 8
@@ -82,8 +82,8 @@ const connectionWindowBytes = 8 * streamWindowBytes
 
 export type PoolOptions = {
   readonly url: string
-  readonly connectMs: number
-  readonly connections: number
+  readonly connectTimeout: number
+  readonly maxConnections: number
   readonly allowPrivate: boolean
   /** The URL comes from a stranger, so a literal address in it is checked like a resolved one. */
   readonly isFound?: boolean | undefined
@@ -92,8 +92,8 @@ export type PoolOptions = {
 
 export function createAgent({
   url,
-  connectMs,
-  connections,
+  connectTimeout,
+  maxConnections,
   allowPrivate,
   isFound = false,
   trace,
@@ -107,17 +107,17 @@ export function createAgent({
   // An address or localhost named by the operator is allowed.
   const isNamed = !isFound && (isLiteral || hostname === 'localhost' || hostname.endsWith('.localhost'))
   const connect = watchingH2(
-    connectMs,
+    connectTimeout,
     buildConnector({
-      timeout: connectMs,
+      timeout: connectTimeout,
       allowH2: true,
       autoSelectFamily: true,
       ...(isNamed || allowPrivate ? { lookup: local } : { lookup: refusing }),
     }),
   )
-  const elsewhere = boundedBy(connections + spareConnections, connect)
+  const elsewhere = boundedBy(maxConnections + spareConnections, connect)
   const agent = new Agent({
-    connections: connections + spareConnections,
+    connections: maxConnections + spareConnections,
     // A subdomain is for one CID: its connections are not kept, and share the limit of the host.
     factory: (origin, options) =>
       new URL(origin).hostname === hostname
@@ -133,7 +133,7 @@ export function createAgent({
     allowH2: true,
     // undici 8 validates `h2Options.settings.initialWindowSize`, but uses this one.
     initialWindowSize: streamWindowBytes,
-    h2Options: { connectionWindowSize: connectionWindowBytes, pingInterval: connectMs },
+    h2Options: { connectionWindowSize: connectionWindowBytes, pingInterval: connectTimeout },
   })
   return agent.compose(withTrace(trace))
 }
@@ -165,12 +165,12 @@ const local: LookupFunction = (hostname, options, callback) =>
   dnsLookup(hostname.endsWith('.localhost') ? 'localhost' : hostname, options, callback)
 
 /** Limits concurrent sockets of all hosts; further connects wait. */
-function boundedBy(most: number, connect: buildConnector.connector): buildConnector.connector {
-  const line: (() => void)[] = []
+function boundedBy(max: number, connect: buildConnector.connector): buildConnector.connector {
+  const queue: (() => void)[] = []
   let open = 0
   const leave = () => {
     open--
-    line.shift()?.()
+    queue.shift()?.()
   }
   return (options, callback) => {
     const go = () => {
@@ -182,8 +182,8 @@ function boundedBy(most: number, connect: buildConnector.connector): buildConnec
         callback(...outcome)
       })
     }
-    if (open < most) go()
-    else if (line.length < maxInLine) line.push(go)
+    if (open < max) go()
+    else if (queue.length < maxQueuedConnects) queue.push(go)
     else
       callback(
         new Failure('overloaded', 'too many connections to upstreams are waiting; retry', { source: 'ours' }),

@@ -20,8 +20,7 @@ export const indexerOptions = z.strictObject({
 
 export type IndexerOptions = z.output<typeof indexerOptions>
 
-const connectMs = 3_000
-const connections = 2
+const connections = { connectTimeout: 3_000, maxConnections: 2 } as const
 const maxAnswerBytes = 256 * 1024
 
 export function openIndexer(
@@ -29,8 +28,8 @@ export function openIndexer(
   { userAgent, clock }: { readonly userAgent: string; readonly clock: Clock },
 ) {
   const name = rest.name ?? new URL(url).host
-  const finder = createAgent({ url, connectMs, connections, allowPrivate })
-  const taker = createAgent({ url: announceUrl, connectMs, connections, allowPrivate })
+  const finder = createAgent({ url, ...connections, allowPrivate })
+  const taker = createAgent({ url: announceUrl, ...connections, allowPrivate })
   const at = (base: string, path: string) => new URL(`${base.replace(/\/+$/, '')}/${path}`)
 
   async function call(

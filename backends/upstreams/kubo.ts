@@ -1,14 +1,13 @@
 // The operator's own Kubo node over its RPC: single blocks and IPNS records, found by its own
 // means.
-import { CID } from 'multiformats/cid'
+import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
+import { maxBlockBytes } from '../../src/core/cid.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { duration } from '../../src/core/units.ts'
-import { ask } from './ask.ts'
-import { createAgent } from './connect.ts'
-import { maxRecordBytes, type ProbeReport, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
-import { httpOptions, keyText } from './options.ts'
-import { finding, readBlock, readOne } from './trustless.ts'
+import { askWhole } from './ask.ts'
+import { maxRecordBytes, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
+import { connected, emptyCid, httpOptions, keyText, probed, truncation } from './options.ts'
 
 const options = z.strictObject({
   ...httpOptions,
@@ -22,40 +21,24 @@ const options = z.strictObject({
 // The record in base64, and other events of the node's search.
 const maxEventBytes = 16 * maxRecordBytes
 const valueEvent = 5
-// An identity CID: every node has it.
-const emptyCid = CID.parse('bafkqaaa')
 
 export const kubo: UpstreamKind<typeof options> = { use: 'kubo', options, create: createKubo }
 
-function createKubo(settings: z.output<typeof options>, { name, userAgent, clock, trace }: UpstreamContext): Upstream {
-  const agent = createAgent({
-    ...settings,
-    connectMs: settings.connectTimeout,
-    connections: settings.maxConnections,
-    trace,
-  })
+function createKubo(settings: z.output<typeof options>, context: UpstreamContext): Upstream {
+  const { name } = context
+  const { close, question, headers: headersOf } = connected(settings, context)
+  const headers = headersOf()
+  const base = settings.url.replace(/\/+$/, '')
 
   const call = (
     command: string,
     query: Readonly<Record<string, string>>,
     expects: string | undefined,
+    maxBytes: number,
     signal: AbortSignal,
   ) => {
-    const url = new URL(settings.url)
-    url.pathname = `${url.pathname.replace(/\/+$/, '')}/api/v0/${command}`
-    for (const [key, value] of Object.entries(query)) url.searchParams.set(key, value)
-    return ask({
-      name,
-      url,
-      method: 'POST',
-      headers: { ...settings.headers, 'user-agent': userAgent },
-      expects,
-      agent,
-      signal,
-      clock,
-      firstByteMs: settings.firstByteTimeout,
-      idleMs: settings.bodyTimeout,
-    })
+    const url = `${base}/api/v0/${command}?${new URLSearchParams(query)}`
+    return askWhole({ ...question, url, method: 'POST', headers, expects }, maxBytes, signal)
   }
 
   async function block(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
@@ -64,20 +47,20 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
       timeout: `${settings.timeout}ms`,
       ...(settings.offline && { offline: 'true' }),
     }
-    const answer = await call('block/get', query, undefined, signal)
-    const bytes = await readOne(name, answer, cid)
+    const answer = await call('block/get', query, undefined, maxBlockBytes, signal)
     // Kubo sends 200 first and may fail later: then a trailer has the reason.
-    const late = answer.trailers()['x-stream-error']
-    if (late)
+    if (answer.trailers['x-stream-error'])
       throw new Failure('upstream-error', `${name} failed after it had begun to answer (X-Stream-Error)`, {
         source: 'upstream',
       })
-    return bytes
+    const failure = truncation(name, cid, answer)
+    if (failure) throw failure
+    return answer.bytes
   }
 
   async function record(key: CID, signal: AbortSignal): Promise<Uint8Array> {
-    const answer = await call('routing/get', { arg: `/ipns/${keyText(key)}` }, 'application/json', signal)
-    return recordIn(name, await readBlock(name, answer, maxEventBytes))
+    const query = { arg: `/ipns/${keyText(key)}` }
+    return recordIn(name, (await call('routing/get', query, 'application/json', maxEventBytes, signal)).bytes)
   }
 
   return {
@@ -89,23 +72,16 @@ function createKubo(settings: z.output<typeof options>, { name, userAgent, clock
     },
     ...(!settings.offline && { record }),
     async probe(signal) {
-      const began = clock.monotonic()
-      const answer = await call('version', {}, 'application/json', signal)
-      await readBlock(name, answer)
+      await call('version', {}, 'application/json', maxEventBytes, signal)
       // `version` needs no permission; this command needs that of reading.
-      const findings: string[] = []
-      let lied = false
-      const raw = await finding(findings, 'block/get', async () => {
-        const bytes = await block(emptyCid, signal).catch((error: unknown) => {
+      return probed(context, () =>
+        block(emptyCid, signal).catch((error: unknown) => {
           if (!isFailure(error, 'not-found')) throw error
-        })
-        lied = bytes !== undefined && bytes.byteLength > 0
-        if (lied) throw new Failure('hash-mismatch', 'it sent wrong bytes for the empty CID', { source: 'upstream' })
-      })
-      const report: ProbeReport = { usable: raw, raw, car: false, findings, ms: Math.round(clock.monotonic() - began) }
-      return lied ? { ...report, lied } : report
+          return undefined
+        }),
+      )
     },
-    close: () => agent.destroy(),
+    close,
   }
 }
 

@@ -5,21 +5,17 @@ import { importer } from 'ipfs-unixfs-importer'
 import { fixedSize } from 'ipfs-unixfs-importer/chunker'
 import { balanced } from 'ipfs-unixfs-importer/layout'
 import { LRUCache } from 'lru-cache'
-import { CID } from 'multiformats/cid'
+import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { blockKey, codec, maxBlockBytes } from '../../src/core/cid.ts'
 import { Failure, isFailure, isUnreachable } from '../../src/core/failure.ts'
-import { ask } from './ask.ts'
-import { createAgent } from './connect.ts'
+import { askWhole } from './ask.ts'
 import type { Upstream, UpstreamContext, UpstreamKind } from './contract.ts'
-import { contentUrl, gatewayOptions } from './options.ts'
-import { readBlock, readOne } from './trustless.ts'
+import { connected, contentUrls, emptyCid, gatewayOptions, truncation } from './options.ts'
 
 const options = z.strictObject(gatewayOptions)
 
 const rebuiltBytes = 8 * 1024 * 1024
-// The empty identity CID, which every gateway has.
-const probeCid = CID.parse('bafkqaaa')
 
 // Parameters of common importers: the profiles of IPIP-499, and two older combinations.
 const habits = [
@@ -31,14 +27,11 @@ const habits = [
 
 export const plain: UpstreamKind<typeof options> = { use: 'plain', options, create: createPlain }
 
-function createPlain(settings: z.output<typeof options>, { name, userAgent, clock, trace }: UpstreamContext): Upstream {
-  const { url, headers, firstByteTimeout, bodyTimeout, redirects } = settings
-  const agent = createAgent({
-    ...settings,
-    connectMs: settings.connectTimeout,
-    connections: settings.maxConnections,
-    trace,
-  })
+function createPlain(settings: z.output<typeof options>, context: UpstreamContext): Upstream {
+  const { name, clock } = context
+  const { close, question, headers: headersOf } = connected(settings, context)
+  const headers = headersOf('*/*')
+  const urlOf = contentUrls(settings.url, {})
   // Caches the leaves of a rebuilt file, which are requested next.
   const rebuilt = new LRUCache<string, Uint8Array>({
     maxSize: rebuiltBytes,
@@ -46,19 +39,11 @@ function createPlain(settings: z.output<typeof options>, { name, userAgent, cloc
   })
 
   async function file(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
-    const answer = await ask({
-      name,
-      url: contentUrl(url, cid.toString(), [], {}),
-      headers: { ...headers, accept: '*/*', 'user-agent': userAgent },
-      expects: undefined,
-      agent,
-      redirects,
-      signal,
-      clock,
-      firstByteMs: firstByteTimeout,
-      idleMs: bodyTimeout,
-    })
-    return cid.code === codec.raw ? readOne(name, answer, cid) : readBlock(name, answer)
+    const asked = { ...question, url: urlOf(cid), headers, expects: undefined }
+    const answer = await askWhole(asked, maxBlockBytes, signal)
+    const failure = cid.code === codec.raw ? truncation(name, cid, answer) : undefined
+    if (failure) throw failure
+    return answer.bytes
   }
 
   return {
@@ -92,7 +77,7 @@ function createPlain(settings: z.output<typeof options>, { name, userAgent, cloc
       const findings: string[] = []
       let usable = true
       try {
-        await file(probeCid, signal)
+        await file(emptyCid, signal)
       } catch (error) {
         if (
           !isFailure(error) ||
@@ -108,7 +93,7 @@ function createPlain(settings: z.output<typeof options>, { name, userAgent, cloc
       }
       return { usable, raw: usable, car: false, findings, ms: Math.round(clock.monotonic() - began) }
     },
-    close: () => agent.destroy(),
+    close,
   }
 }
 

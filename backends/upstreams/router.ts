@@ -6,11 +6,10 @@ import type { Clock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { duration } from '../../src/core/units.ts'
 import type { Trace } from '../../src/core/wire/trace.ts'
-import { ask } from './ask.ts'
+import { askWhole, asPlain, promised, pulled, StreamAsk } from './ask.ts'
 import { createAgent } from './connect.ts'
 import { maxRecordBytes } from './contract.ts'
 import { httpOptions, keyText } from './options.ts'
-import { readBlock } from './trustless.ts'
 
 const port = z.int().min(1).max(65_535)
 
@@ -48,9 +47,8 @@ export interface RouterClient {
 }
 
 const recordType = 'application/vnd.ipfs.ipns-record'
-const connectMs = 3_000
-const connections = 16
-const idleMs = 5_000
+const connections = { connectTimeout: 3_000, maxConnections: 16 } as const
+const bodyTimeout = 5_000
 
 export function openRouter(
   { url, headers, timeout, allowPrivate, ...rest }: RouterOptions,
@@ -61,32 +59,43 @@ export function openRouter(
   }: { readonly userAgent: string; readonly clock: Clock; readonly trace?: Trace | undefined },
 ): RouterClient {
   const name = rest.name ?? new URL(url).host
-  const agent = createAgent({ url, connectMs, connections, allowPrivate, trace })
+  const agent = createAgent({ url, ...connections, allowPrivate, trace })
   const base = url.replace(/\/+$/, '').replace(/\/routing\/v1(\/providers)?$/, '')
 
-  const get = (path: string, accept: string, expects: string | undefined, signal: AbortSignal) =>
-    ask({
-      name,
-      url: new URL(`${base}/routing/v1/${path}`),
-      headers: { ...headers, accept, 'user-agent': userAgent },
-      ...{ expects, agent, signal, clock, redirects: 'none', firstByteMs: timeout, idleMs },
-    })
+  const questionOf = (path: string, accept: string, expects: string | undefined) => ({
+    ...{ name, agent, clock, expects, firstByteTimeout: timeout, bodyTimeout, redirects: 'none' as const },
+    url: `${base}/routing/v1/${path}`,
+    headers: asPlain({ ...headers, accept, 'user-agent': userAgent }),
+  })
 
   return {
     name,
     // Filters by both names: they occur in every usable address, even if a record names no
     // protocol.
     providers: (cid, signal) =>
-      get(
-        `providers/${cid.toV1()}?filter-addrs=http,https`,
-        'application/x-ndjson, application/json;q=0.9',
-        undefined,
-        signal,
-      ),
+      promised(signal, ({ came, failed }) => {
+        const path = `providers/${cid.toV1()}?filter-addrs=http,https`
+        const question = questionOf(path, 'application/x-ndjson, application/json;q=0.9', undefined)
+        const waiting: Uint8Array[] = []
+        const parser = {
+          push: (chunk: Uint8Array) => void waiting.push(chunk),
+          next: () => waiting.shift(),
+          end() {},
+        }
+        const chunks = pulled<Uint8Array>((answer) => {
+          const begun = (contentType: string | undefined) => came({ contentType, chunks })
+          const both = (error: unknown) => {
+            failed(error)
+            answer.failed(error)
+          }
+          return new StreamAsk(question, parser, { ...answer, begun, failed: both })
+        }, signal)
+        return () => {}
+      }),
     async record(key, signal) {
       try {
-        const answer = await get(`ipns/${keyText(key)}`, recordType, recordType, signal)
-        return await readBlock(name, answer, maxRecordBytes)
+        const question = questionOf(`ipns/${keyText(key)}`, recordType, recordType)
+        return (await askWhole(question, maxRecordBytes, signal)).bytes
       } catch (error) {
         // A router without a record responds with another media type.
         if (!isFailure(error) || error.facts.refuses !== 'format') throw error

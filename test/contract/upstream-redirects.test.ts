@@ -8,10 +8,10 @@ import type { AddressInfo, Socket } from 'node:net'
 import { after, afterEach, before, describe, test } from 'node:test'
 import { CID } from 'multiformats/cid'
 import { request } from 'undici'
+import { followed } from '../../backends/upstreams/ask.ts'
 import { createAgent } from '../../backends/upstreams/connect.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
-import { followed } from '../../backends/upstreams/redirects.ts'
 import { blockKey, proves } from '../../src/core/cid.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { type Failure, isFailure } from '../../src/core/failure.ts'
@@ -176,7 +176,7 @@ describe('redirects: subdomains', () => {
     }
     context.mock.method(dns, 'lookup', lookup as never)
     syncBuiltinESMExports()
-    const own = { url: `http://gateway.example:${port}`, connectMs: 1000, connections: 4 }
+    const own = { url: `http://gateway.example:${port}`, connectTimeout: 1000, maxConnections: 4 }
     const careful = createAgent({ ...own, allowPrivate: false })
     const free = createAgent({ ...own, allowPrivate: true })
     const get = (host: string, dispatcher = careful) =>

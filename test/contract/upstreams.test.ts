@@ -7,7 +7,7 @@ import { after, afterEach, before, describe, test } from 'node:test'
 import { getCACertificates, setDefaultCACertificates } from 'node:tls'
 import { CID } from 'multiformats/cid'
 import { Agent } from 'undici'
-import { ask } from '../../backends/upstreams/ask.ts'
+import { askWhole } from '../../backends/upstreams/ask.ts'
 import { isInside } from '../../backends/upstreams/connect.ts'
 import type { DagWant, Upstream, UpstreamContext } from '../../backends/upstreams/contract.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
@@ -312,10 +312,11 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
         const agent = new Agent({
           connect: (_options, done) => done(Object.assign(new Error('connect'), { code }), null),
         })
-        const asked = ask({
-          ...{ name: 'one', url: new URL('http://one.example'), headers: {}, expects: undefined, agent },
-          ...{ signal: signal(), clock: systemClock, firstByteMs: 10_000, idleMs: 10_000 },
-        })
+        const question = {
+          ...{ name: 'one', url: 'http://one.example/', headers: {}, expects: undefined, agent },
+          ...{ clock: systemClock, firstByteTimeout: 10_000, bodyTimeout: 10_000 },
+        }
+        const asked = askWhole(question, 1, signal())
         const { kind, source, message } = await failure(asked)
         assert.deepEqual([kind, source], ['overloaded', 'ours'])
         assert.match(message, new RegExp(`${code}.*ulimit`))
