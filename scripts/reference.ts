@@ -7,11 +7,11 @@ type Part = z.core.JSONSchema.BaseSchema
 
 const opening = `# Every option
 
-Made from the schema that a configuration is checked against (\`npm run schema\`), so that nothing is missing and nothing is
-told that is not so. What the options are for, and which belong together, is on the pages of their uses: [README](../README.md#more).
+Generated from the schema that \`cidgate check FILE\` uses (\`npm run schema\`). The guides say which options belong
+together: [README](../README.md#documentation).
 
 Durations: \`250ms\`, \`5s\`, \`1h\`, \`1d\`. Sizes: \`64KiB\`, \`100MiB\`, \`10GiB\`. \`\${NAME}\` takes a value from the environment,
-\`\${file:/run/secrets/name}\` from a file. \`cidgate check FILE\` says what is wrong with a file.
+\`\${file:/run/secrets/name}\` from a file.
 `
 
 export function reference(): string {

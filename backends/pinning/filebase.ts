@@ -24,7 +24,7 @@ const options = z.strictObject({
   region: z.string().default('us-east-1'),
   cidTimeout: duration()
     .prefault('30s')
-    .describe('How long an object that was stored may be without its CID; then it is looked at again later.'),
+    .describe('How long to wait for the CID of a stored object before it is checked again later.'),
   gateway: gateway('By default that of the variant, where `endpoint` is not set.'),
   ...clocks,
 })

@@ -9,7 +9,7 @@ import { fileForm } from './form.ts'
 import { clocks, gateway, readGateway, token, url } from './options.ts'
 
 const options = z.strictObject({
-  url: url().describe('The address of its /add, whole.'),
+  url: url().describe('The full URL of its /add.'),
   gateway: gateway('By default where its /add is.'),
   token: token().optional().describe('Sent as Authorization: Bearer.'),
   headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request.'),

@@ -23,8 +23,8 @@ export const token = () =>
     .refine((text) => /^[\x21-\x7e]*$/.test(text), 'expected a token without spaces or other than ASCII characters')
 
 export const clocks = {
-  connectTimeout: duration().prefault('3s').describe('Until a connection is there.'),
-  idleTimeout: duration().prefault('30s').describe('The longest silence of the service.'),
+  connectTimeout: duration().prefault('3s').describe('Time to connect.'),
+  idleTimeout: duration().prefault('30s').describe('Longest time without a byte from the service.'),
 } as const
 
 export const auth = () =>
@@ -41,7 +41,7 @@ export const auth = () =>
       z.strictObject({ bearer: token().describe('A token.') }),
     ])
     .default('none')
-    .describe('How we show who we are.')
+    .describe('Credentials for its API.')
 
 /** The gateway for reading a provider's content. `usual` is the default. */
 export const gateway = (usual: string) =>

@@ -20,12 +20,7 @@ const publicGateway: ReadBack = {
 
 const options = z.strictObject({
   token: token().describe('The JWT of a key that may write files and read them.'),
-  uploadName: z
-    .string()
-    .min(1)
-    .max(64)
-    .default('cidgate')
-    .describe('What uploads without a name of their own are called there.'),
+  uploadName: z.string().min(1).max(64).default('cidgate').describe('Name of uploads that have none.'),
   uploadsUrl: url().default(home.uploads).describe('Where files are sent.'),
   apiUrl: url().default(home.api).describe('Where they are listed and removed.'),
   resumableAbove: z.int().min(1).default(94_371_840).describe('Bytes above which an upload goes in pieces.'),

@@ -13,7 +13,7 @@ import type { TallyKind } from './contract.ts'
 
 const options = z.strictObject({
   url: z.string().regex(redisUrl.form, { error: redisUrl.expected }).describe(redisUrl.about),
-  prefix: z.string().default('cidgate:limit:').describe('What every key begins with.'),
+  prefix: z.string().default('cidgate:limit:').describe('Prefix of every key.'),
 })
 
 // A call during the first connection attempt waits for it this long.

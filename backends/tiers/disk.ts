@@ -15,7 +15,7 @@ const options = z.strictObject({
     .prefault('10GiB')
     .refine((bytes) => bytes > 0, { error: 'expected more than 0; to have no disk tier, leave it out of the list' })
     .describe(
-      'Room on the disk. Beyond it blocks that were asked for once are evicted first, the oldest before others.',
+      'Space on the disk. Beyond it, blocks that were requested once are evicted first, the oldest before others.',
     ),
   path: z.string().min(1).optional().describe('The folder. By default `cache` in the data folder.'),
 })

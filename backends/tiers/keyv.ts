@@ -17,14 +17,12 @@ const options = z.strictObject({
     .describe('The package of the adapter, installed by you: `@keyv/postgres`, `@keyv/valkey` …'),
   uri: z.string().min(1).optional().describe('First argument of the adapter.'),
   options: z.record(z.string(), z.unknown()).optional().describe('Options of the adapter, as its own page says.'),
-  prefix: z.string().default('cidgate:block:').describe('What every key begins with.'),
+  prefix: z.string().default('cidgate:block:').describe('Prefix of every key.'),
   ttl: lifetime().optional().describe('How long a block stays. By default for good, or as the store decides.'),
-  timeout: duration()
-    .prefault('250ms')
-    .describe('A read that takes longer is given up. A write may take ten times that.'),
+  timeout: duration().prefault('250ms').describe('Timeout of a read. A write may take ten times that.'),
   binary: z.boolean().default(false).describe('The adapter carries raw bytes. Otherwise blocks travel as base64.'),
-  shared: z.boolean().default(true).describe('Other instances see it too.'),
-  persistent: z.boolean().default(true).describe('It survives a restart of this process.'),
+  shared: z.boolean().default(true).describe('Other instances use the same store.'),
+  persistent: z.boolean().default(true).describe('Blocks survive a restart of this process.'),
 })
 
 const openMs = 1000

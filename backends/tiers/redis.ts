@@ -17,11 +17,11 @@ import { createKeyvTier, type KeyvStore, looksFirst, type RecordSteps } from './
 
 const options = z.strictObject({
   url: z.string().regex(redisUrl.form, { error: redisUrl.expected }).describe(redisUrl.about),
-  ttl: lifetime().optional().describe('How long a block stays. By default until Redis evicts it: set maxmemory there.'),
-  prefix: z.string().default('cidgate:block:').describe('What every key begins with.'),
-  timeout: duration()
-    .prefault('500ms')
-    .describe('A read that takes longer is given up. A write may take ten times that.'),
+  ttl: lifetime()
+    .optional()
+    .describe('Expiry of a block. By default none: set maxmemory and an eviction policy in Redis.'),
+  prefix: z.string().default('cidgate:block:').describe('Prefix of every key.'),
+  timeout: duration().prefault('500ms').describe('Timeout of a read. A write may take ten times that.'),
 })
 
 const minOpenMs = 400

@@ -11,7 +11,7 @@ import { atOnce, S3Error, S3Store, s3Records } from './s3-store.ts'
 const options = z
   .strictObject({
     bucket: z.string().min(1).describe('The bucket. It must be there already.'),
-    prefix: z.string().default('blocks/').describe('What every key begins with.'),
+    prefix: z.string().default('blocks/').describe('Prefix of every key.'),
     region: z
       .string()
       .min(1)
@@ -26,7 +26,7 @@ const options = z
     forcePathStyle: z
       .boolean()
       .optional()
-      .describe('The bucket in the path and not in the host name. By default with `endpoint`.'),
+      .describe('The bucket in the path, not in the host name. By default true with `endpoint`.'),
     accessKeyId: z
       .string()
       .min(1)
@@ -38,10 +38,10 @@ const options = z
     treat403AsMissing: z
       .union([z.literal('auto'), z.boolean()])
       .default('auto')
-      .describe('Whether 403 means that an object is missing, as without s3:ListBucket. auto: found out with a probe.'),
-    timeout: duration()
-      .prefault('1s')
-      .describe('A read that takes longer is given up. A write may take ten times that.'),
+      .describe(
+        'Whether 403 means that an object is missing, as it does without s3:ListBucket. auto: a probe finds out.',
+      ),
+    timeout: duration().prefault('1s').describe('Timeout of a read. A write may take ten times that.'),
   })
   .refine(({ accessKeyId, secretAccessKey }) => (accessKeyId === undefined) === (secretAccessKey === undefined), {
     path: ['secretAccessKey'],

@@ -11,11 +11,8 @@ import { connected, emptyCid, httpOptions, keyText, probed, truncation } from '.
 
 const options = z.strictObject({
   ...httpOptions,
-  timeout: duration().prefault('30s').describe('How long the node itself looks for a block.'),
-  offline: z
-    .boolean()
-    .default(false)
-    .describe('Only what lies in the node is asked for: it looks nowhere else, and for no names.'),
+  timeout: duration().prefault('30s').describe('How long the node may search for a block.'),
+  offline: z.boolean().default(false).describe('The node answers from its own store only, and resolves no names.'),
 })
 
 // The record in base64, and other events of the node's search.

@@ -14,11 +14,11 @@ export const httpOptions = {
   url: z
     .url({ protocol: /^https?$/, error: 'expected an http(s) address' })
     .refine(hasNoUser, { error: 'expected an address without a user; use headers' })
-    .describe('Where it is; paths such as /ipfs/<cid> are added to it.'),
+    .describe('Its address; paths such as /ipfs/<cid> are added.'),
   headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request, such as an API key.'),
-  connectTimeout: duration().prefault('3s').describe('Until a connection is there.'),
-  firstByteTimeout: duration().prefault('5s').describe('Until the answer begins.'),
-  bodyTimeout: duration().prefault('5s').describe('The longest silence in the middle of an answer.'),
+  connectTimeout: duration().prefault('3s').describe('Time to connect.'),
+  firstByteTimeout: duration().prefault('5s').describe('Time to the first byte.'),
+  bodyTimeout: duration().prefault('5s').describe('Longest time without a byte in the middle of a response.'),
   maxConnections: z
     .int()
     .min(1)
@@ -38,7 +38,7 @@ export const gatewayOptions = {
     .enum(['site', 'subdomains'])
     .default('site')
     .describe(
-      'Which redirects are followed: on the same host (site), or also to the subdomain of that host which is for the same CID, <cid>.ipfs.<host> (subdomains).',
+      'Redirects that are followed. site: on the same host. subdomains: also to <cid>.ipfs.<host> of the same CID.',
     ),
 } as const
 

@@ -14,10 +14,10 @@ import { httpOptions, keyText } from './options.ts'
 const port = z.int().min(1).max(65_535)
 
 export const routerOptions = z.strictObject({
-  name: z.string().min(1).optional().describe('How it is called in the log and in answers. By default its host.'),
-  url: httpOptions.url.describe('Where it is; /routing/v1/providers/<cid> is added to it.'),
+  name: z.string().min(1).optional().describe('Its name in logs and responses. By default its host.'),
+  url: httpOptions.url.describe('Its address; /routing/v1/providers/<cid> is added.'),
   headers: httpOptions.headers,
-  timeout: duration().prefault('10s').describe('For one look-up, with all that it streams.'),
+  timeout: duration().prefault('10s').describe('For one lookup, to its last byte.'),
   allowPrivate: z
     .boolean()
     .default(false)

@@ -41,6 +41,6 @@ export const commonOptions = {
     value: 'FILE',
     what: 'the configuration (otherwise CIDGATE_CONFIG, or config/default.yaml)',
   },
-  help: { type: 'boolean', short: 'h', what: 'say how it is used' },
+  help: { type: 'boolean', short: 'h', what: 'show help' },
   version: { type: 'boolean', short: 'v', what: 'say which version this is' },
 } as const satisfies Options

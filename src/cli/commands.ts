@@ -38,7 +38,7 @@ export const commands: readonly Command[] = [
     takes: '',
     what: 'run the gateway',
     more: `SIGHUP reads the configuration again. SIGTERM and SIGINT answer the requests in progress and stop; a second one stops
-at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (none, open, or tokens) win over the file.`,
+at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (none, open, or tokens) override the file.`,
     options: {},
     examples: ['cidgate serve', 'cidgate --config my.yaml'],
     async run({ values, positionals }) {
@@ -50,7 +50,7 @@ at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (no
   {
     name: 'check',
     takes: '[FILE]',
-    what: 'say what is wrong with a configuration, and where',
+    what: 'check a configuration; print one line for each mistake',
     options: {
       json,
       effective: { type: 'boolean', what: 'print every value in force, with where it comes from; secrets are masked' },
@@ -95,12 +95,12 @@ uploads are hard links where FOLDER is on the same disk.`,
   {
     name: 'status',
     takes: '',
-    what: 'say how a running gateway is: how full its tiers are, which upstream is slow or lies, what waits for a provider',
+    what: 'show tiers, upstreams and pending deliveries of a running gateway',
     more: `It asks the admin address. The exit code is 0 when the gateway is ready, and 1 otherwise. --failures tells of the last
 100 requests with a status from 400 on instead: when, which request, why, and who was asked. ${adminHint}`,
     options: {
       ...toAdmin,
-      watch: { type: 'boolean', what: 'show it again every two seconds, until it is interrupted' },
+      watch: { type: 'boolean', what: 'refresh every two seconds' },
       failures: { type: 'boolean', what: 'the last requests that failed, the newest first' },
     },
     examples: [
@@ -118,13 +118,13 @@ uploads are hard links where FOLDER is on the same disk.`,
     name: 'add',
     takes: 'FILE|FOLDER…',
     what: 'upload files and folders; prints the path of each',
-    more: `A folder becomes one directory with everything below it, empty folders too; what begins with a dot is left out. - is the
+    more: `A folder becomes one directory with everything below it, empty folders too; names that begin with a dot are left out. - is the
 standard input. A CAR is added as the file that it is: import takes what is in it.
 ${tokenHint}`,
     options: {
       ...toGateway,
-      name: { type: 'string', value: 'NAME', what: 'how lists of pins call it' },
-      hidden: { type: 'boolean', what: 'take what begins with a dot, too' },
+      name: { type: 'string', value: 'NAME', what: 'name of the pin' },
+      hidden: { type: 'boolean', what: 'also names that begin with a dot' },
     },
     examples: ['cidgate add policy.json', 'cidgate add dist/', 'echo hello | cidgate add -'],
     async run(given) {
@@ -161,7 +161,7 @@ ${tokenHint}`,
   {
     name: 'export',
     takes: 'PATH',
-    what: 'read everything below a path as a CAR, which proves itself',
+    what: 'export everything below a path as a CAR',
     options: { ...toGateway, output, json: { ...json, what: 'with --output: say in JSON what was written' } },
     examples: ['cidgate export /ipfs/<cid> -o site.car'],
     async run(given) {
@@ -172,7 +172,7 @@ ${tokenHint}`,
   {
     name: 'why',
     takes: 'PATH',
-    what: 'say where an answer comes from, or who was asked and what each one said',
+    what: 'explain a response: its tier or upstream, and each upstream that was asked',
     options: toGateway,
     examples: ['cidgate why /ipfs/<cid>/index.html'],
     async run(given) {
@@ -183,7 +183,7 @@ ${tokenHint}`,
   {
     name: 'reach',
     takes: 'CID',
-    what: 'say whether others find what is pinned here, and what keeps them from it',
+    what: 'check whether others can find and fetch what is pinned here',
     more: `It asks by the address \`public\` of the configuration, as other nodes do: this gateway as a router, the block over HTTP/2, the
 indexers of \`announce\` and the routers. The exit code is 1 where something is wrong; the first thing is named last.`,
     options: { json },
@@ -206,7 +206,7 @@ indexers of \`announce\` and the routers. The exit code is 1 where something is 
         value: 'FILE',
         what: 'write each path that is done into this file, and leave those out that it names',
       },
-      concurrency: { type: 'string', value: 'N', what: 'so many at a time (4)' },
+      concurrency: { type: 'string', value: 'N', what: 'paths at a time (4)' },
     },
     examples: ['cidgate warm bafybei…', 'cidgate warm cids.txt --resume-file cids.done'],
     async run(given) {
@@ -217,14 +217,14 @@ indexers of \`announce\` and the routers. The exit code is 1 where something is 
     name: 'pins',
     takes: '[ls|rm|verify|sync] [CID…]',
     words: ['ls', 'rm', 'verify', 'sync'],
-    what: 'say what is pinned and who holds it; delete, verify, bring to providers that lack it',
+    what: 'list pins and their holders; delete, verify, or send to providers that lack them',
     more: `ls lists them (all that the options choose, or those that are named). rm deletes at every provider. verify hashes what lies at
 the gateway and asks the other providers; it prints what is not well. sync brings what was uploaded before a provider was
 added, and what a provider lost. verify and sync do all that the options choose where none is named. The exit code is 1 where a
 pin needs a look. ${adminHint}`,
     options: {
       ...toAdmin,
-      name: { type: 'string', value: 'TEXT', what: 'those whose name has this in it' },
+      name: { type: 'string', value: 'TEXT', what: 'name contains TEXT' },
       provider: { type: 'string', value: 'NAME', what: 'those that it holds, or that are in --state there' },
       state: { type: 'string', value: 'STATE', what: 'pinned, pending, abandoned or missing at a provider' },
       since: { type: 'string', value: 'TIME', what: 'uploaded from then on, such as 2026-01-31' },
@@ -271,7 +271,7 @@ pin needs a look. ${adminHint}`,
     name: 'completion',
     takes: 'bash|zsh|fish',
     words: ['bash', 'zsh', 'fish'],
-    what: 'print what makes a shell complete commands and options',
+    what: 'print a completion script',
     options: {},
     examples: ['source <(cidgate completion bash)', 'cidgate completion fish >~/.config/fish/completions/cidgate.fish'],
     async run({ positionals, io }) {

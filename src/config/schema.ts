@@ -37,11 +37,13 @@ const pinning = (beside: Beside) =>
         .refine((ms) => ms > 0, 'expected more than 0')
         .prefault('60s')
         .describe('How long one attempt at one provider may take.'),
-      probeEvery: duration().prefault('1m').describe('How often providers are looked at for /readyz. 0: never.'),
+      probeEvery: duration()
+        .prefault('1m')
+        .describe('Interval of the health checks of providers, for /readyz. 0: never.'),
       acceptWhileUnavailable: z
         .boolean()
         .default(false)
-        .describe('Where too few providers can be reached: keep the bytes here, answer 200, and go on trying.'),
+        .describe('While too few providers can be reached: keep the upload on this disk, answer 200, and retry.'),
       providers: entries<ProviderKinds>(providerKinds)
         .prefault([{ name: 'local', use: 'embedded' }])
         .describe('Where uploads are kept for good. None: this gateway takes no uploads.'),
@@ -72,18 +74,20 @@ const pinning = (beside: Beside) =>
     })
 
 const upstreamLimits = {
-  perMinute: count().optional().describe('Requests a minute it allows us; when they are used up, others are asked.'),
+  perMinute: count().optional().describe('Requests a minute that it allows; beyond them others are asked.'),
   perCidPerMinute: count().optional().describe('Requests a minute it allows for one CID.'),
 } as const
 
 const retrieval = z.strictObject({
   timeout: duration()
     .prefault('5s')
-    .describe('Until the first byte; then the answer is 404. What lies on the disk of this machine is waited for.'),
+    .describe('Time to the first byte; then the response is 404. Content on the disk of this machine is waited for.'),
   blockTimeout: duration()
     .prefault('30s')
-    .describe('For each further block of an answer that has begun; then it is reset.'),
-  backgroundSearch: duration().prefault('60s').describe('How long the search goes on behind a 404. 0: not at all.'),
+    .describe('For each further block of a response that has begun; then the connection is reset.'),
+  backgroundSearch: duration()
+    .prefault('60s')
+    .describe('How long the search goes on in the background after a 404. 0: not at all.'),
   hedgeDelay: z
     .union([z.literal('auto'), duration()])
     .default('auto')
@@ -111,7 +115,7 @@ const retrieval = z.strictObject({
     .optional()
     .transform((list) => list ?? [])
     .describe(
-      'Who is asked for blocks that no tier has, beside the providers that hold some. Absent: config/upstreams.yaml. Empty: no upstream (an archive).',
+      'The gateways that are asked for blocks that no tier has. Providers are asked too, for what they hold. Absent: config/upstreams.yaml. Empty: none (an archive).',
     ),
   routers: z
     .array(routerOptions)
@@ -125,31 +129,29 @@ const retrieval = z.strictObject({
           context.addIssue({ code: 'custom', path: [index, 'name'], message: 'expected each name once' })
     })
     .describe(
-      'Servers that say who has a CID (Delegated Routing V1), 4 at most: asked where the upstreams are late or have it not, and at once where there are none. The HTTP gateways that they name are asked too. Absent: none, or those of config/upstreams.yaml where `upstreams` is absent, too.',
+      'Servers that say who has a CID (Delegated Routing V1), 4 at most: asked when the upstreams are late or do not have it, and at once without upstreams. The HTTP gateways that they name are asked too. Absent: none, or those of config/upstreams.yaml where `upstreams` is absent, too.',
     ),
   negativeCache: z
     .strictObject({
-      initialTtl: duration()
-        .prefault('5s')
-        .describe('How long it is remembered that no upstream has a CID, the first time.'),
-      maxTtl: duration().prefault('60s').describe('It doubles each time up to this.'),
+      initialTtl: duration().prefault('5s').describe('How long a CID stays there the first time.'),
+      maxTtl: duration().prefault('60s').describe('The limit, as the time doubles with each further failure.'),
     })
     .refine(({ initialTtl, maxTtl }) => initialTtl <= maxTtl, {
       path: ['maxTtl'],
       error: 'expected at least as long as `initialTtl`',
     })
     .prefault({})
-    .describe('What no upstream had lately is answered with 404 from memory.'),
+    .describe('CIDs that no upstream had lately: answered with 404 without asking.'),
 })
 
 const cache = z.strictObject({
   responses: z
     .strictObject({
-      maxBytes: size().prefault('256MiB').describe('Memory for complete small answers. 0: none.'),
-      maxItemBytes: size().prefault('1MiB').describe('The largest answer that is kept so.'),
+      maxBytes: size().prefault('256MiB').describe('Memory for it. 0: none.'),
+      maxItemBytes: size().prefault('1MiB').describe('The largest response in it.'),
     })
     .prefault({})
-    .describe('Small answers, ready to be written to the socket.'),
+    .describe('Response cache: small responses, ready to be written to the socket.'),
   tiers: entries<TierKinds>(tierKinds)
     .prefault([
       { use: 'memory', maxBytes: '64MiB' },
@@ -158,9 +160,7 @@ const cache = z.strictObject({
     .describe('Where proved blocks are kept, the fastest first. Faster tiers are filled from slower ones.'),
   writeQueueBytes: size()
     .prefault('16MiB')
-    .describe(
-      'Blocks that may wait, in memory, to be written to a slow tier. What is more than that is not kept there.',
-    ),
+    .describe('Memory for blocks that wait to be written to a slow tier. Blocks beyond it are not written there.'),
 })
 
 const responses = z.strictObject({
@@ -172,7 +172,7 @@ const responses = z.strictObject({
     ),
   json: z
     .strictObject({
-      maxBytes: size().prefault('8MiB').describe('The largest file that is looked into to see whether it is JSON.'),
+      maxBytes: size().prefault('8MiB').describe('The largest file that is parsed to see whether it is JSON.'),
     })
     .prefault({}),
   compression: z
@@ -197,7 +197,7 @@ const hosts = z
         trustless: z
           .boolean()
           .default(false)
-          .describe('Only what a client proves by itself: raw, car and ipns-record. No pages, no uploads.'),
+          .describe('A trustless gateway: raw, car and ipns-record only. No pages, no uploads.'),
         provider: z
           .boolean()
           .optional()
@@ -237,7 +237,7 @@ const everything = (beside: Beside) =>
           .array(z.string().min(1))
           .default([])
           .describe(
-            'Names under which the admin address is asked for. Addresses, names without a dot, and names under .local, .internal, .localhost and .svc need not be listed.',
+            'Host names of the admin address. IP addresses, names without a dot, and names under .local, .internal, .localhost and .svc need not be listed.',
           ),
         tokens: z
           .array(token())
@@ -248,7 +248,7 @@ const everything = (beside: Beside) =>
       })
       .prefault({})
       .describe(
-        'Which clients the admin address answers. A client that comes from a loopback address or over a unix socket, and by no proxy, needs no token.',
+        'Access to the admin address. Clients on loopback or a unix socket, without a proxy between, need no token.',
       ),
     workers: z
       .union([z.literal('auto'), count().max(64)])
@@ -271,9 +271,9 @@ const everything = (beside: Beside) =>
     contact,
     upload: upload.prefault({}).describe('POST /add.'),
     pinning: pinning(beside).prefault({}).describe('Where uploads are kept.'),
-    retrieval: retrieval.prefault({}).describe('How content is found that is not here.'),
-    cache: cache.prefault({}).describe('How content is kept that was found.'),
-    hosts: hosts.describe('What some hosts do otherwise than the rest. Every other host answers paths.'),
+    retrieval: retrieval.prefault({}).describe('How content that no tier has is fetched.'),
+    cache: cache.prefault({}).describe('Caches: memory, disk, Redis, S3.'),
+    hosts: hosts.describe('Settings of single hosts. Every other host serves paths (/ipfs/…).'),
     provider: z
       .boolean()
       .default(false)
@@ -286,15 +286,13 @@ const everything = (beside: Beside) =>
         'Addresses or ranges of proxies in front (`unix`: what comes over a unix socket), whose X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For are believed. They must set the first two themselves, and add to the third.',
       ),
     names: names.describe('How keys and domains under /ipns are resolved.'),
-    responses: responses.prefault({}).describe('What answers look like.'),
-    limits: limits(entry<TallyKinds>(tallyKinds))
-      .prefault({})
-      .describe('What one client, and all of them, may ask of this machine.'),
-    proxy: proxy.describe('Paths that are passed on to services of your own, unproved. Longest first.'),
+    responses: responses.prefault({}).describe('The form of responses.'),
+    limits: limits(entry<TallyKinds>(tallyKinds)).prefault({}).describe('Limits for one client and for all together.'),
+    proxy: proxy.describe('Paths that are proxied to services of yours, without verification. The longest match wins.'),
     denylists,
     log: z
       .strictObject({
-        level: z.enum(['debug', 'info', 'warn', 'error']).default('info').describe('The least that is worth a line.'),
+        level: z.enum(['debug', 'info', 'warn', 'error']).default('info').describe('The lowest level that is logged.'),
         access: z
           .enum(accessModes)
           .default('errors')

@@ -28,7 +28,7 @@ export const publicAddress = z
   })
   .optional()
   .describe(
-    'How others reach this gateway, such as https://gw.example. With it, /routing/v1 tells other nodes that what is pinned here is had there. Absent: nothing is told.',
+    'The public address of this gateway, such as https://gw.example. With it, /routing/v1 names it as a provider of what is pinned here. Absent: /routing/v1 names nobody.',
   )
 
 export const contact = z
@@ -36,7 +36,7 @@ export const contact = z
     error: 'expected an e-mail address, or an address of a page such as https://gw.example/abuse',
   })
   .optional()
-  .describe('Who answers for this gateway: an e-mail address or the address of a page, shown on its pages.')
+  .describe('E-mail address or page of the operator, shown on its pages.')
 
 /** Types of a logo, by the ending of its file. */
 export const logoTypes: Readonly<Record<string, string>> = {

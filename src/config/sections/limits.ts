@@ -43,7 +43,7 @@ export const limits = <SharedStore extends z.ZodType>(sharedStore: SharedStore) 
     sharedStore: sharedStore
       .optional()
       .describe(
-        'Where several instances count together what `perClient` and the quotas of tokens limit. No request waits for it: what one takes, the others know within about a second. While it is away, each counts alone.',
+        'Redis in which several instances share the counts of `perClient` and of token quotas. No request waits for it: an instance learns the counts of the others within about a second. While it is unreachable, each counts alone.',
       ),
     maxConnections: count()
       .default(8192)
@@ -54,7 +54,7 @@ export const limits = <SharedStore extends z.ZodType>(sharedStore: SharedStore) 
       .union([z.literal('auto'), count()])
       .default('auto')
       .describe(
-        'Of these, those of one address (IPv6: of one /64). auto: half of them. Addresses of `trustedProxies` are not counted, and connections over a unix socket neither.',
+        'Of these, at most so many from one address (IPv6: one /64). auto: half of them. Addresses of `trustedProxies` and unix sockets are not limited.',
       ),
     headersTimeout: duration().prefault('10s').describe('A request must have sent its headers by then.'),
     keepAliveTimeout: duration()
@@ -66,7 +66,9 @@ export const limits = <SharedStore extends z.ZodType>(sharedStore: SharedStore) 
       .describe(
         'Memory for blocks that wait for their clients, 250 ms and more for 64 KiB; what comes next may take as much again. Beyond that the client that has kept one waiting the longest is cut off.',
       ),
-    shutdownTimeout: duration().prefault('30s').describe('How long requests may go on after a stop or a reload.'),
+    shutdownTimeout: duration()
+      .prefault('30s')
+      .describe('How long requests in progress may continue after a stop or a reload.'),
     shutdownDelay: duration()
       .prefault(0)
       .describe(

@@ -37,28 +37,28 @@ export const names = z
         error: 'expected system, or a list of https://…/dns-query and addresses of DNS servers',
       })
       .default('system')
-      .describe('Who is asked for the DNSLink of a domain, one after another until one can say.'),
+      .describe('DNS servers for DNSLink, asked one after another until one answers.'),
     static: links
       .default({})
-      .describe('Domains that DNS is not asked for, and what they point at: for tests, and for names inside a house.'),
+      .describe('Domains with a fixed target, not looked up in DNS: for tests and internal names.'),
     dnslinkSites: z
       .boolean()
       .default(false)
-      .describe('Whether a host that has a DNSLink is the site it points at: https://<domain>/ is /ipns/<domain>/.'),
+      .describe('Whether a host with a DNSLink serves that site: https://<domain>/ is /ipns/<domain>/.'),
     timeout: duration().prefault('5s').describe('For each step from a name to content; then the answer is 404.'),
     ttl: z
       .strictObject({
-        min: duration().prefault('5s').describe('A name is not asked for more often than this.'),
-        max: duration().prefault('1h').describe('An answer is believed no longer than this, whatever it says itself.'),
+        min: duration().prefault('5s').describe('The shortest time between two lookups of a name.'),
+        max: duration().prefault('1h').describe('The longest time for which a record is used, whatever its own TTL.'),
       })
       .refine(({ min, max }) => min <= max, { path: ['max'], error: 'expected at least as long as `min`' })
       .prefault({})
       .describe('Bounds of the TTL that a record or DNS gives. Past its end a record is never believed.'),
-    negativeTtl: duration().prefault('5s').describe('How long it is remembered that a name cannot be resolved.'),
+    negativeTtl: duration().prefault('5s').describe('How long a failed lookup is cached.'),
     maxEntries: z
       .int()
       .min(1)
       .default(10_000)
-      .describe('Keys, and domains, that are remembered; keys also under data/names.'),
+      .describe('Names in the cache; records of keys are also kept in the database.'),
   })
   .prefault({})

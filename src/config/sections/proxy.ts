@@ -20,12 +20,9 @@ const entry = z.strictObject({
     .refine((url) => !/[?#]/.test(url), 'expected an address without ? and #')
     .describe('Where to: what follows `path` is put behind it. Its redirects are never followed here.'),
   methods: z.array(z.enum(methods)).min(1).default(['GET', 'HEAD']).describe('What is passed on; the rest is 405.'),
-  sendAuthorization: z
-    .boolean()
-    .default(false)
-    .describe('Whether Authorization and cookies of clients are sent there, and its cookies to them.'),
+  sendAuthorization: z.boolean().default(false).describe('Whether Authorization and cookies pass in both directions.'),
   maxBytes: size().prefault('1MiB').describe('The largest body that is passed on.'),
-  timeout: duration().prefault('30s').describe('How long the service may say nothing.'),
+  timeout: duration().prefault('30s').describe('Longest time without a byte from the service.'),
 })
 
 export const proxy = z

@@ -28,21 +28,21 @@ export const upload = z
       .int()
       .min(1)
       .default(64)
-      .describe('Uploads received at once; the next waits for a moment, and is then answered with 503.'),
+      .describe('Uploads received at once; the next waits up to 5 s, then gets 503.'),
     perClient: z
       .union([z.literal('auto'), z.int().min(1)])
       .default('auto')
       .describe(
-        'Of these, those of one address (IPv6: of one /64). auto: three times as many as are free besides, so that one client never has all. Behind proxies see `trustedProxies`.',
+        'Of these, at most so many from one address (IPv6: one /64). auto: three times the free ones, so that one client never has all. Behind proxies see `trustedProxies`.',
       ),
     idleTimeout: duration()
       .refine((ms) => ms > 0, 'expected more than 0')
       .prefault('30s')
-      .describe('An upload that sends nothing for this long is ended.'),
+      .describe('An upload that sends nothing for this long gets 408.'),
     maxPendingBytes: size()
       .optional()
       .describe(
-        'Bytes of uploads that may lie here without having been answered; more is answered with 503. By default 1GiB, or twice `maxBytes` where that is more.',
+        'Bytes of uploads in progress; beyond them uploads get 503. By default 1GiB, or twice `maxBytes` if that is more.',
       ),
     schemas: z
       .record(z.string().regex(/^[a-z0-9-]+$/), z.record(z.string(), z.unknown()))
@@ -63,7 +63,7 @@ export const upload = z
       .boolean()
       .default(false)
       .describe(
-        "Kubo's own door under /api/v0 (add, block/get, block/put, cat, dag/export, dag/import, get, ls, pin/add, pin/ls, pin/rm), for tools that speak it.",
+        "A part of Kubo's RPC API under /api/v0: add, block/get, block/put, cat, dag/export, dag/import, get, ls, pin/add, pin/ls, pin/rm.",
       ),
     minRate: size()
       .prefault('1KiB')

@@ -203,7 +203,7 @@ type KuboCommand = {
   readonly schema: Json
 }
 
-const kuboBytes: Json = { type: 'string', format: 'binary' }
+const binaryBody: Json = { type: 'string', format: 'binary' }
 const path = 'A CID or `/ipfs/<cid>[/<path>]`.'
 const cid = 'A CID.'
 
@@ -228,14 +228,14 @@ const commands: Readonly<Record<string, KuboCommand>> = {
     },
   },
   cat: {
-    summary: 'The kuboBytes of a file',
+    summary: 'The bytes of a file',
     arg: path,
     options: [
       ['offset', 'integer', 'From this byte on.'],
-      ['length', 'integer', 'So many kuboBytes.'],
+      ['length', 'integer', 'So many bytes.'],
     ],
     type: 'text/plain',
-    schema: kuboBytes,
+    schema: binaryBody,
   },
   'block/put': {
     summary: 'Keeps blocks; each part of the body is one',
@@ -271,7 +271,7 @@ const commands: Readonly<Record<string, KuboCommand>> = {
       ['compression-level', 'integer', '1 to 9.'],
     ],
     type: 'application/x-tar',
-    schema: kuboBytes,
+    schema: binaryBody,
   },
   ls: {
     summary: 'The links of directories and files',
@@ -284,8 +284,8 @@ const commands: Readonly<Record<string, KuboCommand>> = {
     type: 'application/json',
     schema: { type: 'object', properties: { Objects: { type: 'array', items: { type: 'object' } } } },
   },
-  'block/get': { summary: 'A block', arg: cid, type: 'application/vnd.ipld.raw', schema: kuboBytes },
-  'dag/export': { summary: 'A DAG as a CAR', arg: cid, type: 'application/vnd.ipld.car', schema: kuboBytes },
+  'block/get': { summary: 'A block', arg: cid, type: 'application/vnd.ipld.raw', schema: binaryBody },
+  'dag/export': { summary: 'A DAG as a CAR', arg: cid, type: 'application/vnd.ipld.car', schema: binaryBody },
   'pin/add': {
     summary: 'Finds a DAG and gives it to the providers',
     arg: cid,
@@ -328,7 +328,7 @@ const statuses: Json = {
   404: { description: 'No such command.', content: refused },
   405: { description: 'Commands are sent with POST.', content: refused },
   410: { description: 'The operator of this gateway does not serve or keep it.', content: problem },
-  413: { description: 'More kuboBytes than this gateway takes.', content: problem },
+  413: { description: 'More bytes than `upload.maxBytes`.', content: problem },
   451: { description: 'As 410, for a legal reason.', content: problem },
   500: { description: 'It failed: not found, not held by enough providers, or upstreams failed.', content: problem },
   503: { description: 'Overloaded; retry later.', content: problem },
@@ -362,7 +362,7 @@ const operation = (name: string, command: KuboCommand, hasTokens: boolean): Json
   ...(command.takesFiles && {
     requestBody: {
       required: true,
-      content: { 'multipart/form-data': { schema: { type: 'object', properties: { file: kuboBytes } } } },
+      content: { 'multipart/form-data': { schema: { type: 'object', properties: { file: binaryBody } } } },
     },
   }),
   responses: {
