@@ -9,7 +9,7 @@
 // A POST: http/add checks size and token, upload/receive parses the body into blocks as it streams,
 // upload/confirm sends them to the providers concurrently, and one commit of the store accepts the
 // upload before the response. upload/background-delivery then delivers it to the holders that lack it.
-import './config/node-version.ts'
+import './config/package.ts'
 import type { RequestListener } from 'node:http'
 import { ConfigError } from './config/complaints.ts'
 import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigBeside } from './config/load.ts'

@@ -2,13 +2,14 @@
 // enough peers report `pinned`.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
+import { serviceUrl } from '../../src/core/units.ts'
 import { authorization, createService, failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
 import { fileForm } from './form.ts'
-import { auth, clocks, gateway, readGateway, url } from './options.ts'
+import { auth, clocks, gateway, readGateway } from './options.ts'
 
 const options = z.strictObject({
-  url: url().describe('The REST address, such as http://127.0.0.1:9094.'),
+  url: serviceUrl().describe('The REST address, such as http://127.0.0.1:9094.'),
   auth: auth(),
   peers: z.int().min(1).default(1).describe('How many peers must say that they pinned it.'),
   gateway: gateway('By default nowhere.'),

@@ -6,11 +6,11 @@ import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { type Failure, isFailure } from '../../src/core/failure.ts'
 import { isMissingPackage } from '../../src/core/packages.ts'
-import { duration } from '../../src/core/units.ts'
+import { duration, serviceUrl } from '../../src/core/units.ts'
 import { type S3Request, type SignS3, s3Signer } from '../../src/core/wire/s3.ts'
 import { createService, failed, type Reply } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack, Upload } from './contract.ts'
-import { clocks, gateway, readGateway, url } from './options.ts'
+import { clocks, gateway, readGateway } from './options.ts'
 
 const options = z.strictObject({
   bucket: z.string().min(1).describe('A bucket on the IPFS network.'),
@@ -20,7 +20,7 @@ const options = z.strictObject({
     .enum(['filebase', '4everland'])
     .default('filebase')
     .describe('4everland takes files, not CARs: its CIDs are compared.'),
-  endpoint: url().optional().describe('By default that of the variant.'),
+  endpoint: serviceUrl().optional().describe('By default that of the variant.'),
   region: z.string().default('us-east-1'),
   cidTimeout: duration()
     .prefault('30s')

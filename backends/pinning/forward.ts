@@ -3,15 +3,16 @@
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { parseCid } from '../../src/core/cid.ts'
+import { headerToken, serviceUrl } from '../../src/core/units.ts'
 import { createService, failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack } from './contract.ts'
 import { fileForm } from './form.ts'
-import { clocks, gateway, readGateway, token, url } from './options.ts'
+import { clocks, gateway, readGateway } from './options.ts'
 
 const options = z.strictObject({
-  url: url().describe('The full URL of its /add.'),
+  url: serviceUrl().describe('The full URL of its /add.'),
   gateway: gateway('By default where its /add is.'),
-  token: token().optional().describe('Sent as Authorization: Bearer.'),
+  token: headerToken().optional().describe('Sent as Authorization: Bearer.'),
   headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request.'),
   ...clocks,
 })

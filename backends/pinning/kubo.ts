@@ -3,6 +3,7 @@
 // failed pin, a trailer).
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
+import { serviceUrl } from '../../src/core/units.ts'
 import { authorization, createService, failed, jsonLines, type Reply } from './call.ts'
 import {
   addOptionsOfKubo,
@@ -15,10 +16,10 @@ import {
   type Upload,
 } from './contract.ts'
 import { fileForm } from './form.ts'
-import { auth, clocks, gateway, readGateway, url } from './options.ts'
+import { auth, clocks, gateway, readGateway } from './options.ts'
 
 const options = z.strictObject({
-  url: url()
+  url: serviceUrl()
     .refine((text) => !/\/api\/v0\/?$/.test(text), 'expected the address without /api/v0, which is put behind it')
     .describe('The RPC address, without /api/v0.'),
   auth: auth(),

@@ -1,26 +1,7 @@
 // Options of every provider that speaks HTTP.
 import { z } from 'zod'
-import { duration, isUnfilled, unfilled } from '../../src/core/units.ts'
+import { duration, headerToken, serviceUrl } from '../../src/core/units.ts'
 import type { ReadBack } from './contract.ts'
-
-export const url = () =>
-  z
-    .url({ protocol: /^https?$/, error: 'expected an http(s) address' })
-    .refine(isPublic, 'expected an address without user and password: there are options of their own for them')
-
-function isPublic(text: string): boolean {
-  if (!URL.canParse(text)) return true
-  const { username, password } = new URL(text)
-  return username === '' && password === ''
-}
-
-/** A token for the header after `Bearer`. */
-export const token = () =>
-  z
-    .string()
-    .min(1)
-    .refine((text) => !isUnfilled(text), unfilled)
-    .refine((text) => /^[\x21-\x7e]*$/.test(text), 'expected a token without spaces or other than ASCII characters')
 
 export const clocks = {
   connectTimeout: duration().prefault('3s').describe('Time to connect.'),
@@ -38,7 +19,7 @@ export const auth = () =>
           .refine((text) => text.includes(':'), 'expected user:password')
           .describe('user:password'),
       }),
-      z.strictObject({ bearer: token().describe('A token.') }),
+      z.strictObject({ bearer: headerToken().describe('A token.') }),
     ])
     .default('none')
     .describe('Credentials for its API.')
@@ -48,9 +29,9 @@ export const gateway = (usual: string) =>
   z
     .union([
       z.literal(false),
-      url(),
+      serviceUrl(),
       z.strictObject({
-        url: url(),
+        url: serviceUrl(),
         use: z.enum(['trustless', 'plain']).default('trustless').describe('What it can do (docs/upstreams.md).'),
         headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request, such as a key.'),
       }),

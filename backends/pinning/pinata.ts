@@ -3,10 +3,11 @@
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { blockKey, parseCid } from '../../src/core/cid.ts'
+import { headerToken, serviceUrl } from '../../src/core/units.ts'
 import { createService, failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack, Upload } from './contract.ts'
 import { fileForm } from './form.ts'
-import { clocks, gateway, readGateway, token, url } from './options.ts'
+import { clocks, gateway, readGateway } from './options.ts'
 import { createPieces } from './pinata-pieces.ts'
 
 const home = { uploads: 'https://uploads.pinata.cloud', api: 'https://api.pinata.cloud' } as const
@@ -19,10 +20,10 @@ const publicGateway: ReadBack = {
 }
 
 const options = z.strictObject({
-  token: token().describe('The JWT of a key that may write files and read them.'),
+  token: headerToken().describe('The JWT of a key that may write files and read them.'),
   uploadName: z.string().min(1).max(64).default('cidgate').describe('Name of uploads that have none.'),
-  uploadsUrl: url().default(home.uploads).describe('Where files are sent.'),
-  apiUrl: url().default(home.api).describe('Where they are listed and removed.'),
+  uploadsUrl: serviceUrl().default(home.uploads).describe('Where files are sent.'),
+  apiUrl: serviceUrl().default(home.api).describe('Where they are listed and removed.'),
   resumableAbove: z.int().min(1).default(94_371_840).describe('Bytes above which an upload goes in pieces.'),
   chunkBytes: z
     .int()

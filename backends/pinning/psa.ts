@@ -3,17 +3,18 @@
 // request would create a second pin.
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
+import { headerToken, serviceUrl } from '../../src/core/units.ts'
 import { createService, failed } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
-import { clocks, gateway, readGateway, token, url } from './options.ts'
+import { clocks, gateway, readGateway } from './options.ts'
 
 /** Validates the form only: the supported transports are up to the service. */
 const multiaddr =
   /^\/(?:ip4|ip6|dns|dns4|dns6|dnsaddr)\/[^/\s]+(?:\/[a-z0-9-]+(?:\/[^/\s]+)?)*\/p2p\/[1-9A-HJ-NP-Za-km-z]{20,}$/
 
 const options = z.strictObject({
-  url: url().describe('The base address of the API; /pins is added to it.'),
-  token: token().describe('The access token.'),
+  url: serviceUrl().describe('The base address of the API; /pins is added to it.'),
+  token: headerToken().describe('The access token.'),
   origins: z
     .array(
       z.string().regex(multiaddr, { error: 'expected a multiaddr such as /dns4/example.org/tcp/4001/p2p/12D3Koo…' }),

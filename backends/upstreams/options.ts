@@ -5,16 +5,13 @@ import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { codec, isIdentity, proves, textOf } from '../../src/core/cid.ts'
 import { Failure, isFailure, isUnreachable } from '../../src/core/failure.ts'
-import { duration } from '../../src/core/units.ts'
+import { duration, serviceUrl } from '../../src/core/units.ts'
 import { asPlain, type HttpQuestion, type Redirects, type Whole } from './ask.ts'
 import { createAgent } from './connect.ts'
 import type { ProbeReport, UpstreamContext } from './contract.ts'
 
 export const httpOptions = {
-  url: z
-    .url({ protocol: /^https?$/, error: 'expected an http(s) address' })
-    .refine(hasNoUser, { error: 'expected an address without a user; use headers' })
-    .describe('Its address; paths such as /ipfs/<cid> are added.'),
+  url: serviceUrl().describe('Its address; paths such as /ipfs/<cid> are added.'),
   headers: z.record(z.string(), z.string()).default({}).describe('Sent with every request, such as an API key.'),
   connectTimeout: duration().prefault('3s').describe('Time to connect.'),
   firstByteTimeout: duration().prefault('5s').describe('Time to the first byte.'),
@@ -102,11 +99,6 @@ async function finding(findings: string[], what: string, question: () => Promise
     findings.push(`${what}: ${error instanceof Error ? error.message : String(error)}`)
     return false
   }
-}
-
-function hasNoUser(text: string): boolean {
-  const { username, password } = URL.parse(text) ?? { username: '', password: '' }
-  return username === '' && password === ''
 }
 
 /** Builds `/ipfs/…` below the operator's URL from a parsed CID and names, never from a request. */

@@ -2,7 +2,7 @@
 // are masked.
 import { isSecret, keyPath, valueAt } from '../config/complaints.ts'
 import { loadWithPositions, variableOf } from '../config/load.ts'
-import { type Address, addressText } from '../config/values/address.ts'
+import { type Address, addressText } from '../config/values.ts'
 
 type Path = readonly (string | number)[]
 

@@ -2,7 +2,7 @@
 import { accessSync, constants, lstatSync, statSync } from 'node:fs'
 import { dirname } from 'node:path'
 import type { Config } from '../config/load.ts'
-import { isUnix, type UnixAddress } from '../config/values/address.ts'
+import { isUnix, type UnixAddress } from '../config/values.ts'
 import { codeOf } from '../core/disk/files.ts'
 
 export type SocketAddress = UnixAddress & { readonly key: 'listen' | 'admin' }

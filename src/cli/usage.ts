@@ -1,5 +1,5 @@
 // Wrong usage of a command.
-import { nearest } from '../config/nearest.ts'
+import { nearest } from '../config/complaints.ts'
 
 export class UsageError extends Error {}
 

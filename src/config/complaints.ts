@@ -1,8 +1,6 @@
 // The mistakes of a configuration, one line each: `config: <key.path>: <what> (expected …)`. A
 // value is shown as in the file, never with ${…} substituted, and only where it cannot be a secret.
 import { z } from 'zod'
-import { nearest } from './nearest.ts'
-import { renamed } from './renamed.ts'
 
 export type Path = readonly PropertyKey[]
 
@@ -32,7 +30,7 @@ export class ConfigError extends Error {
   }
 }
 
-export type Mistake = {
+type Mistake = {
   readonly key?: string | undefined
   readonly what: string
   readonly position?: string | undefined
@@ -206,4 +204,93 @@ const shown = (key: string): string => (/^[^\s\p{C}]{1,64}$/u.test(key) ? key : 
 function suggestion(key: string, known: readonly string[]): string {
   const meant = nearest(key, known, Math.max(1, key.length / 3))
   return meant === undefined ? `expected ${oneOf(known)}` : `did you mean ${meant}?`
+}
+
+/** The known word within `most` edits. */
+export function nearest(word: string, known: readonly string[], most: number): string | undefined {
+  const near = known.map((one) => ({ one, far: distance(word.toLowerCase(), one.toLowerCase()) }))
+  const [best] = near.sort((a, b) => a.far - b.far)
+  return best && best.far <= most ? best.one : undefined
+}
+
+/** Damerau–Levenshtein distance: insertions, deletions, changes and swaps of neighbours. */
+function distance(one: string, other: string): number {
+  const rows = [Array.from({ length: other.length + 1 }, (_, column) => column)]
+  const at = (row: number, column: number): number => rows[row]?.[column] ?? Number.POSITIVE_INFINITY
+  for (let row = 1; row <= one.length; row++) {
+    const line = [row]
+    rows.push(line)
+    for (let column = 1; column <= other.length; column++) {
+      const same = one[row - 1] === other[column - 1]
+      const swapped = row > 1 && column > 1 && one[row - 1] === other[column - 2] && one[row - 2] === other[column - 1]
+      const changed = at(row - 1, column - 1) + (same ? 0 : 1)
+      line.push(
+        Math.min(
+          changed,
+          at(row - 1, column) + 1,
+          (line[column - 1] ?? 0) + 1,
+          swapped ? at(row - 2, column - 2) + 1 : changed,
+        ),
+      )
+    }
+  }
+  return at(one.length, other.length)
+}
+
+/** Renamed keys: an old one is refused with the name of the new one. */
+export const renamedKeys: Readonly<Record<string, string>> = {
+  'upload.idle': 'upload.idleTimeout',
+  'upload.mostBytes': 'upload.maxPendingBytes',
+  'upload.rpc': 'upload.kuboRpc',
+  'upload.through': 'upload.forwardTo',
+  'pinning.confirm': 'pinning.minConfirmations',
+  'pinning.queue': 'pinning.acceptWhileUnavailable',
+  'pinning.providers[].connect': 'pinning.providers[].connectTimeout',
+  'pinning.providers[].how': 'pinning.providers[].uploadAs',
+  'pinning.providers[].idle': 'pinning.providers[].idleTimeout',
+  'pinning.providers[].patience': 'pinning.providers[].cidTimeout',
+  'pinning.providers[].pieceBytes': 'pinning.providers[].chunkBytes',
+  'retrieval.blockDeadline': 'retrieval.blockTimeout',
+  'retrieval.deadline': 'retrieval.timeout',
+  'retrieval.hedge': 'retrieval.hedgeDelay',
+  'retrieval.keepLooking': 'retrieval.backgroundSearch',
+  'retrieval.notFound': 'retrieval.negativeCache',
+  'retrieval.negativeCache.first': 'retrieval.negativeCache.initialTtl',
+  'retrieval.negativeCache.most': 'retrieval.negativeCache.maxTtl',
+  'retrieval.upstreams[].connect': 'retrieval.upstreams[].connectTimeout',
+  'retrieval.upstreams[].connections': 'retrieval.upstreams[].maxConnections',
+  'retrieval.upstreams[].firstByte': 'retrieval.upstreams[].firstByteTimeout',
+  'retrieval.upstreams[].idle': 'retrieval.upstreams[].bodyTimeout',
+  'cache.fillBytes': 'cache.writeQueueBytes',
+  'cache.hot': 'cache.responses',
+  'cache.responses.maxItem': 'cache.responses.maxItemBytes',
+  'cache.tiers[].missing403': 'cache.tiers[].treat403AsMissing',
+  'names.deadline': 'names.timeout',
+  'names.links': 'names.static',
+  'names.most': 'names.maxEntries',
+  'names.notFound': 'names.negativeTtl',
+  'names.sites': 'names.dnslinkSites',
+  'names.ttl.least': 'names.ttl.min',
+  'names.ttl.most': 'names.ttl.max',
+  'limits.connections': 'limits.maxConnections',
+  'limits.connectionsPerClient': 'limits.maxConnectionsPerClient',
+  'limits.grace': 'limits.shutdownTimeout',
+  'limits.headers': 'limits.headersTimeout',
+  'limits.inFlight': 'limits.maxConcurrentRequests',
+  'limits.keepAlive': 'limits.keepAliveTimeout',
+  'limits.lameDuck': 'limits.shutdownDelay',
+  'limits.loopDelay': 'limits.maxEventLoopDelay',
+  'limits.sharedBy': 'limits.sharedStore',
+  'limits.stalled': 'limits.writeTimeout',
+  'limits.unread': 'limits.maxPendingResponseBytes',
+}
+
+/**
+ * The path of the new key, with the list indexes of `path`; undefined if the key was not renamed.
+ */
+function renamed(path: readonly PropertyKey[]): PropertyKey[] | undefined {
+  const pattern = path.map((key) => (typeof key === 'number' ? '[]' : `.${String(key)}`)).join('')
+  const old = pattern.slice(1)
+  const name = Object.hasOwn(renamedKeys, old) ? renamedKeys[old] : undefined
+  return name === undefined ? undefined : [...path.slice(0, -1), name.slice(name.lastIndexOf('.') + 1)]
 }

@@ -73,3 +73,22 @@ export const size = () =>
 export const isUnfilled = (text: string): boolean => /^\$\(?\w+\)?$/.test(text)
 
 export const unfilled = 'expected the secret itself, or $' + '{NAME} to take it from the environment'
+
+/** A token that a header can carry. Separate rules, so that a union reports which one was broken. */
+export const headerToken = () =>
+  z
+    .string()
+    .min(1)
+    .refine((text) => !isUnfilled(text), unfilled)
+    .refine((text) => /^[\x21-\x7e]*$/.test(text), 'expected a token without spaces or other than ASCII characters')
+
+/** The URL of a service. A user and a password in it would not be sent. */
+export const serviceUrl = () =>
+  z.url({ protocol: /^https?$/, error: 'expected an http(s) address' }).refine(hasNoUser, {
+    error: 'expected an address without user and password',
+  })
+
+export function hasNoUser(text: string): boolean {
+  const { username, password } = URL.parse(text) ?? { username: '', password: '' }
+  return username === '' && password === ''
+}

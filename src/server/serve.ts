@@ -5,7 +5,7 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { ConfigError } from '../config/complaints.ts'
 import type { Config } from '../config/load.ts'
-import { type Address, addressText, isSameAddress, isUnix } from '../config/values/address.ts'
+import { type Address, addressText, isSameAddress, isUnix } from '../config/values.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import { wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'

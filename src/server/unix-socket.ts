@@ -2,7 +2,7 @@
 // it is removed if no process answers on it. libuv removes the file when the listener is closed.
 import { chmodSync, lstatSync, type Stats, unlinkSync } from 'node:fs'
 import { connect, type Server } from 'node:net'
-import type { UnixAddress } from '../config/values/address.ts'
+import type { UnixAddress } from '../config/values.ts'
 import { codeOf } from '../core/disk/files.ts'
 
 export type ListenerKind = 'listen' | 'admin'

@@ -9,11 +9,10 @@ import { fileURLToPath } from 'node:url'
 import { z } from 'zod'
 import { jsonSchema } from '../../scripts/json-schema.ts'
 import { reference } from '../../scripts/reference.ts'
-import { ConfigError, keyPath, valueAt } from '../../src/config/complaints.ts'
+import { ConfigError, keyPath, renamedKeys, valueAt } from '../../src/config/complaints.ts'
 import { entries, entriesWith } from '../../src/config/entries.ts'
 import { isConfig, loadConfig, notesOnPublicList, parseConfig } from '../../src/config/load.ts'
 import { shipped } from '../../src/config/package.ts'
-import { renamedKeys } from '../../src/config/renamed.ts'
 
 const casesFolder = new URL('../config/', import.meta.url)
 

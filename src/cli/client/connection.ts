@@ -1,7 +1,7 @@
 // The connection of a command to a gateway: its address, and requests with timeouts.
 import { Agent, type Dispatcher, request } from 'undici'
 import { type Config, loadConfig } from '../../config/load.ts'
-import { isUnix } from '../../config/values/address.ts'
+import { isUnix } from '../../config/values.ts'
 import type { Given } from '../command.ts'
 import { UsageError } from '../usage.ts'
 

@@ -3,7 +3,7 @@
 import { flushCompileCache } from 'node:module'
 import { type Config, configFile, loadConfig } from '../../config/load.ts'
 import { version } from '../../config/package.ts'
-import { addressShown } from '../../config/values/address.ts'
+import { addressShown } from '../../config/values.ts'
 import { systemClock } from '../../core/clock.ts'
 import { createLog, createLogSink, formatFor, type Log, type LogFormat, type LogSink, survive } from '../../core/log.ts'
 import { createGateway, type Gateway, type GatewayOptions } from '../../gateway.ts'
