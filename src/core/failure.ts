@@ -63,7 +63,7 @@ export type Facts = {
   readonly quota: QuotaRest
 }
 
-type Rest = { readonly most: number; readonly left: number }
+type Rest = { readonly limit: number; readonly remaining: number }
 export type QuotaRest = { readonly token: string; readonly uploads?: Rest; readonly bytes?: Rest }
 
 export type Outcome = {

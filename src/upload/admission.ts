@@ -4,11 +4,14 @@
 import type { Clock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import { busy } from './failures.ts'
-import type { QuotaUse } from './quotas.ts'
+import type { Quotas, QuotaUse, Uploader } from './quotas.ts'
 
 export interface UploadAdmission {
-  /** Admits an upload of this client. Rejects with a Failure when no slot is free soon. */
-  enter(client: string, signal?: AbortSignal): Promise<UploadSlot>
+  /**
+   * Admits an upload of this client. Rejects with a Failure when no slot is free soon, or the quota has no room for
+   * `minBytes`, which it will bring at any rate.
+   */
+  enter(who: Uploader, signal?: AbortSignal, minBytes?: number): Promise<UploadSlot>
   /** Counts one part of an upload; without a slot, an upload of the program itself. */
   count(slot?: UploadSlot): Counter
   readonly uploads: number
@@ -42,6 +45,10 @@ export type UploadAdmissionOptions = {
   readonly perClient: number | 'auto'
   /** Bytes a second below which an upload is always too slow; eight times that for each upload that waits. */
   readonly minRate: number
+  /** Undefined: no token has one. */
+  readonly quotas?: Quotas | undefined
+  /** Called with the Failure of an upload that is not admitted. */
+  readonly onRefused?: ((error: unknown) => void) | undefined
   /** Ends the queue. */
   readonly closing: AbortSignal
 }
@@ -59,7 +66,7 @@ const share = 3
 const minLine = 16
 
 export function createUploadAdmission(options: UploadAdmissionOptions): UploadAdmission {
-  const { clock, most, mostBytes, perClient, minRate, closing } = options
+  const { clock, most, mostBytes, perClient, minRate, quotas, onRefused, closing } = options
   const clients = createClients()
   const { clientOf, forget } = clients
   const room = createRoom(mostBytes, clients)
@@ -151,14 +158,35 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
     return promise
   }
 
+  async function enter(name: string, signal: AbortSignal | undefined): Promise<UploadSlot> {
+    closing.throwIfAborted()
+    signal?.throwIfAborted()
+    const { slots, waiting } = clients.look(name)
+    if (fits(name) && (line.size === 0 || slots === 0)) return take(name)
+    if (!mayHave(waiting, Math.max(minLine, most) - line.size)) throw full(most)
+    return waitFor(name, signal)
+  }
+
   return {
-    async enter(name, signal) {
-      closing.throwIfAborted()
-      signal?.throwIfAborted()
-      const { slots, waiting } = clients.look(name)
-      if (fits(name) && (line.size === 0 || slots === 0)) return take(name)
-      if (!mayHave(waiting, Math.max(minLine, most) - line.size)) throw full(most)
-      return waitFor(name, signal)
+    async enter(who, signal, minBytes) {
+      const { client, quota } = typeof who === 'string' ? { client: who, quota: undefined } : who
+      let use: QuotaUse | undefined
+      try {
+        if (quota && quotas) {
+          await quotas.ready
+          use = quotas.begin(quota, minBytes)
+        }
+        const slot = await enter(client, signal)
+        const leave = () => {
+          slot.leave()
+          use?.end()
+        }
+        return use ? { ...slot, quota: use, leave } : slot
+      } catch (error) {
+        use?.end()
+        onRefused?.(error)
+        throw error
+      }
     },
     count: room.count,
     get uploads() {

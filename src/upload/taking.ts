@@ -355,13 +355,17 @@ async function takeBlock(
   }
   const bytes = Buffer.concat(pieces)
   const cid = await cidOf(bytes)
-  return take(cid, withinQuota(cid, dagOf({ cid, bytes }), slot))
+  return take(cid, withinQuota(dagOf({ cid, bytes }), slot, cid))
 }
 
-/** The root counted as it came; what is found below it is kept for the same client. */
-async function* withinQuota(root: CID, blocks: AsyncIterable<Block>, slot: FileOptions['slot']): AsyncGenerator<Block> {
+/** Blocks that did not come in the request of their client. `counted`: this one did. */
+export async function* withinQuota(
+  blocks: AsyncIterable<Block>,
+  slot: FileOptions['slot'],
+  counted?: CID,
+): AsyncGenerator<Block> {
   for await (const block of blocks) {
-    if (!block.cid.equals(root)) slot?.quota?.add(block.bytes.byteLength)
+    if (!counted || !block.cid.equals(counted)) slot?.quota?.add(block.bytes.byteLength)
     yield block
   }
 }

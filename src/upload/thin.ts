@@ -12,10 +12,11 @@ import { createUploadAdmission } from './admission.ts'
 import { malformed } from './failures.ts'
 import { createForwarding, type Forward, type ForwardedKind, isKuboAddress, type Target } from './forward.ts'
 import { createTree, importFile, maxEntries, putTree, type WrittenFolder } from './import.ts'
+import type { Quotas } from './quotas.ts'
 import { type PartName, type ReceiveLimits, type ReceiveOptions, receive } from './receive.ts'
 import { nameOf } from './stored-upload.ts'
 import { isFolder, keepText } from './taking.ts'
-import type { Added, AddOptions, Uploads } from './uploads.ts'
+import { type Added, type AddOptions, type UploadCounter, type Uploads, uncounted } from './uploads.ts'
 
 export type ThroughOptions = {
   readonly target: Target
@@ -27,6 +28,8 @@ export type ThroughOptions = {
   readonly answerMs: number
   readonly userAgent: string
   readonly retrieval: Pick<Retrieval, 'store' | 'forget'>
+  readonly quotas?: Quotas | undefined
+  readonly counts?: UploadCounter | undefined
   /** Throws a Failure for a CID that this gateway must not keep or serve (a denylist). */
   readonly admit?: (cid: CID) => void
   readonly clock: Clock
@@ -38,7 +41,7 @@ export type Through = Pick<Uploads, 'maxBytes' | 'kinds' | 'enter' | 'receive'> 
 const storeMs = 10_000
 
 export function createThrough(options: ThroughOptions): Through {
-  const { limits, retrieval, clock, answerMs, trace } = options
+  const { limits, retrieval, clock, answerMs, trace, counts = uncounted } = options
   const receiveWith = receiving(options)
   const forwarding = createForwarding(options)
   const closing = new AbortController()
@@ -48,44 +51,51 @@ export function createThrough(options: ThroughOptions): Through {
     mostBytes: Number.POSITIVE_INFINITY,
     perClient: options.perClient ?? 'auto',
     minRate: limits.minRate,
+    quotas: options.quotas,
+    onRefused: counts.refused,
     closing: closing.signal,
   })
+
+  async function forwarded(request: IncomingMessage, own: AddOptions): Promise<Added[]> {
+    const span = trace?.ask('provider pin')
+    const kind: ForwardedKind = own.kind === 'directory' ? 'directory' : 'files'
+    const begin = () => forwarding.begin(kind, own.via, own.name)
+    const forward = span ? span.run(begin) : begin()
+    const onClose = () => forward.abort(closing.signal.reason)
+    closing.signal.addEventListener('abort', onClose, { once: true })
+    try {
+      const added = await receiveWith(request, own, forward)
+      forward.end()
+      const held = await withDeadline({ ms: answerMs, clock, late: forward.late }, () => forward.answer)
+      for (const { cid } of added) {
+        if (!held.has(nameOf(cid)))
+          throw forwarding.failure('content', `it did not say that it holds ${cid}, which the upload is${doubt[kind]}`)
+        retrieval.forget(cid)
+      }
+      await own.slot?.quota?.commit()
+      endSpan(span, forwarding.host, added)
+      return added
+    } catch (error) {
+      endSpan(span, forwarding.host, error)
+      forward.abort(error)
+      throw error
+    } finally {
+      closing.signal.removeEventListener('abort', onClose)
+    }
+  }
 
   return {
     maxBytes: limits.maxBytes,
     kinds: ['files', 'directory'],
     enter: admission.enter,
-    async receive(request: IncomingMessage, own = {}) {
+    async receive(request, own = {}) {
       closing.signal.throwIfAborted()
       // The service learns nothing of what is not to be kept.
       if (own.isOnlyHashed) return receiveWith(request, own, untold(closing.signal))
-      const span = trace?.ask('provider pin')
-      const kind: ForwardedKind = own.kind === 'directory' ? 'directory' : 'files'
-      const begin = () => forwarding.begin(kind, own.via, own.name)
-      const forward = span ? span.run(begin) : begin()
-      const onClose = () => forward.abort(closing.signal.reason)
-      closing.signal.addEventListener('abort', onClose, { once: true })
-      try {
-        const added = await receiveWith(request, own, forward)
-        forward.end()
-        const held = await withDeadline({ ms: answerMs, clock, late: forward.late }, () => forward.answer)
-        for (const { cid } of added) {
-          if (!held.has(nameOf(cid)))
-            throw forwarding.failure(
-              'content',
-              `it did not say that it holds ${cid}, which the upload is${doubt[kind]}`,
-            )
-          retrieval.forget(cid)
-        }
-        endSpan(span, forwarding.host, added)
-        return added
-      } catch (error) {
-        endSpan(span, forwarding.host, error)
-        forward.abort(error)
-        throw error
-      } finally {
-        closing.signal.removeEventListener('abort', onClose)
-      }
+      return counts.over(
+        () => forwarded(request, own),
+        (added) => added,
+      )
     },
     async close() {
       closing.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))

@@ -15,6 +15,7 @@ import { createConfirm, createQuorum, type Everywhere } from './confirm.ts'
 import { busy, nobodyKeeps } from './failures.ts'
 import { createPins, type Pins } from './pins.ts'
 import { createAsks, createSharedUploads, createStandingAfter, type ProviderAttempt } from './provider-requests.ts'
+import type { Quotas } from './quotas.ts'
 import type { ReceiveLimits } from './receive.ts'
 import {
   type Added,
@@ -24,6 +25,7 @@ import {
   type Received,
   receiveIncoming,
   type UploadKind,
+  withinQuota,
 } from './taking.ts'
 
 export type UploadsOptions = {
@@ -48,12 +50,25 @@ export type UploadsOptions = {
   readonly clock: Clock
   readonly log: Log
   readonly random?: () => number
-  /** Called with each answer of a provider. */
-  readonly onAttempt?: (attempt: ProviderAttempt) => void
+  readonly quotas?: Quotas | undefined
+  readonly counts?: UploadCounter | undefined
   readonly trace?: Trace
 }
 
 export type { Added } from './taking.ts'
+
+/** Metrics of uploads. */
+export interface UploadCounter {
+  /** An upload that was not admitted. */
+  refused(error: unknown): void
+  /** Counts the outcome, and what was added. */
+  over<T>(work: () => Promise<T>, addedOf?: (answer: T) => readonly Added[]): Promise<T>
+  /** An answer of a provider. */
+  attempt(attempt: ProviderAttempt): void
+}
+
+/** Of a program that counts nothing. */
+export const uncounted: UploadCounter = { refused() {}, over: (work) => work(), attempt() {} }
 
 export type AddOptions = IncomingOptions & {
   /** Only computes the CID: it keeps nothing and asks no provider. */
@@ -67,7 +82,7 @@ export type AddOptions = IncomingOptions & {
 export interface Uploads {
   readonly maxBytes: number
   /** Admits an upload of this client, or rejects with the reason. Call it before reading a byte, and leave the slot after. */
-  enter(client: string, signal?: AbortSignal): Promise<UploadSlot>
+  readonly enter: UploadAdmission['enter']
   /** The kinds of uploads that `receive` takes. */
   readonly kinds: readonly UploadKind[]
   /** One result for each `data` part, in order, and one for the directory that they make; all held by enough providers. */
@@ -89,14 +104,15 @@ const maxWaitMs = 2000
 
 export function createUploads(options: UploadsOptions): Uploads {
   const { folder, store, profile, limits, providers, retrieval, clock, log, admit = () => {} } = options
-  const { random = Math.random } = options
+  const { random = Math.random, counts = uncounted } = options
+  const onAttempt = counts.attempt
   const own = providers.find(({ home }) => home === store)
   const shared = folder.part(createSharedUploads)
   const ending = new AbortController()
   const closing = ending.signal
   const working = createWorking(clock)
   const { track } = working
-  const asks = createAsks({ ...options, admit })
+  const asks = createAsks({ ...options, admit, onAttempt })
   const standingAfter = createStandingAfter(clock, random)
   const places = [store.blocks, ...(options.places ?? providers.flatMap((one) => one.store ?? []))]
   const common = { own, store, shared, clock, log, closing, track }
@@ -109,7 +125,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     ...asking,
     quorum,
     wake,
-    onAttempt: options.onAttempt,
+    onAttempt,
     trace: options.trace,
   })
   const pins = createPins({ ...common, providers, wake, admit })
@@ -119,6 +135,8 @@ export function createUploads(options: UploadsOptions): Uploads {
     mostBytes: options.mostBytes,
     perClient: options.perClient ?? 'auto',
     minRate: limits.minRate,
+    quotas: options.quotas,
+    onRefused: counts.refused,
     closing,
   })
   const taking = createTaking({ store, admission, admit, limits, profile, closing })
@@ -140,6 +158,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     const named = received.map((one) => (name === undefined ? one : { ...one, upload: { ...one.upload, name } }))
     try {
       await confirm(named, slot?.quota && [slot.quota.use()])
+      slot?.quota?.accept()
     } finally {
       for (const { counter } of received) counter.release()
     }
@@ -148,12 +167,14 @@ export function createUploads(options: UploadsOptions): Uploads {
   return {
     maxBytes: limits.maxBytes,
     kinds: ['files', 'directory', 'cars'],
-    async enter(client, signal) {
-      if (providers.length === 0) throw nobodyKeeps()
-      return admission.enter(client, signal)
+    async enter(who, signal, minBytes) {
+      if (providers.length > 0) return admission.enter(who, signal, minBytes)
+      const error = nobodyKeeps()
+      counts.refused(error)
+      throw error
     },
-    receive: (request, given = {}) =>
-      track(
+    receive(request, given = {}) {
+      const work = () =>
         withIntake(async (intake) => {
           const receiving = { ...limits, clock, isCopied: true, signal: closing, slot: given.slot }
           // No provider gets anything before the whole body has arrived and is well formed.
@@ -161,20 +182,28 @@ export function createUploads(options: UploadsOptions): Uploads {
           if (given.isOnlyHashed) for (const { counter } of received) counter.release()
           else await confirmed(received, given.slot, given.name)
           return [...added]
-        }),
-      ),
-    add: (bytes, given = {}) =>
-      track(
+        })
+      return track(given.isOnlyHashed ? work() : counts.over(work, (added) => added))
+    },
+    add(bytes, given = {}) {
+      const work = () =>
         withIntake(async (intake) => {
           const signals = [closing, ...(given.signal ? [given.signal] : [])]
           const source = bounded(bytes, { ...limits, clock, signals, slot: given.slot })
           const received = await taking.file(intake, source, given)
           await confirmed([received], given.slot, given.name)
           return received.added
-        }),
-      ),
-    keep: (root, blocks, slot, name) =>
-      track(withIntake(async (intake) => confirmed([await taking.dag(intake, root, blocks, slot)], slot, name))),
+        })
+      return track(counts.over(work, (added) => [added]))
+    },
+    keep(root, blocks, slot, name) {
+      const work = () =>
+        withIntake(async (intake) => {
+          const counted = withinQuota(blocks, slot)
+          await confirmed([await taking.dag(intake, root, counted, slot)], slot, name)
+        })
+      return track(counts.over(work))
+    },
     pins,
     admission,
     probe: store.probe,

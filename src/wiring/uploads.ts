@@ -7,8 +7,7 @@ import type { QuotaState } from '../admin/metrics/uploads.ts'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
 import { blockKey } from '../core/cid.ts'
-import { Failure, wordsOf } from '../core/failure.ts'
-import type { Log } from '../core/log.ts'
+import { Failure } from '../core/failure.ts'
 import type { DataFolder } from '../data-folder/folder.ts'
 import { createAddRoute, type Route } from '../http/add/add.ts'
 import { type AdminAdd, createAdminAdd } from '../http/add/admin-add.ts'
@@ -23,19 +22,10 @@ import type { Store } from '../store/store.ts'
 import { isOwner } from '../team/team.ts'
 import type { Everywhere } from '../upload/confirm.ts'
 import type { Target } from '../upload/forward.ts'
-import {
-  createQuotaBook,
-  createQuotas,
-  keepWithin,
-  type Quotas,
-  shareBook,
-  type UploadDoor,
-  type Uploader,
-  withQuotas,
-} from '../upload/quotas.ts'
+import { createQuotas, type Quotas, type Uploader } from '../upload/quotas.ts'
 import type { ReceiveLimits } from '../upload/receive.ts'
 import { createThrough, type Through } from '../upload/thin.ts'
-import { type AddOptions, createUploads, type Uploads } from '../upload/uploads.ts'
+import { createUploads, type Uploads } from '../upload/uploads.ts'
 import { type Public, takeTelling } from './public.ts'
 import type { ReadSide } from './reading.ts'
 import { schemasOf } from './schemas.ts'
@@ -83,6 +73,8 @@ type Parts = {
 type Stores = Pick<Parts, 'folder' | 'store' | 'providers' | 'left'> & {
   readonly everywhere: Everywhere
   readonly admit: (cid: CID) => void
+  readonly counts: UploadCounts
+  readonly quotas: Quotas | undefined
 }
 
 export function wireUploads(whole: Whole, parts: Parts): WriteSide {
@@ -94,16 +86,11 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const tokens = createTokens(upload.auth, () => clock.now())
   const reach = { isForThisMachine: upload.auth === 'none', addressOf: parts.forwarded.addressOf }
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
-  const stores = { ...parts, everywhere: takeEverywhere(whole, retrieval), admit: denials.admit }
   const counts = lease.take('upload counts', [], createUploadCounts)
   const quotas = takeQuotas(whole, parts.store)
-  const uploads = counted(bounded(takeUploads(whole, stores), quotas), counts)
-  const through =
-    upload.forwardTo &&
-    countedThrough(
-      boundedThrough(takeThrough(whole, upload.forwardTo, stores), quotas, { store: parts.store, log }),
-      counts,
-    )
+  const stores = { ...parts, everywhere: takeEverywhere(whole, retrieval), admit: denials.admit, counts, quotas }
+  const uploads = takeUploads(whole, stores)
+  const through = upload.forwardTo && takeThrough(whole, upload.forwardTo, stores)
   const clientOf = (request: IncomingMessage): Uploader => {
     const client = parts.clientOf(request)
     const quota = tokens.quotaOf(request.headers)
@@ -154,32 +141,18 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   return { counts, quotas: states, routes, adminAdd, offered, pins, probe, uploads, schemas }
 }
 
-/** Quotas outlive this gateway, as does the store that holds them. */
-function takeQuotas(whole: Whole, store: Store): Quotas {
-  const { clock, log, lease } = whole
-  const telling = takeTelling(whole)
-  const book = lease.take('quota book', [store], () => createQuotaBook(store))
-  return lease.take('quotas', [book, telling], () =>
-    createQuotas({ book: telling ? shareBook(book, telling) : book, clock, log }),
-  )
+/** They outlive this gateway, as does the store that holds them. Undefined: no token has one. */
+function takeQuotas(whole: Whole, store: Store): Quotas | undefined {
+  const { config, clock, log, lease } = whole
+  const { auth } = config.upload
+  if (typeof auth === 'string' || !auth.tokens.some((one) => typeof one === 'object' && one.quota)) return undefined
+  const shared = takeTelling(whole)
+  return lease.take('quotas', [store, shared], () => createQuotas({ store, shared, clock, log }))
 }
 
-const bounded = (uploads: Uploads, quotas: Quotas): UploadDoor => ({
-  ...uploads,
-  ...withQuotas(uploads, quotas),
-  keep: keepWithin(uploads.keep),
-})
-
-/** A count that cannot be stored is kept in memory, and fails no upload. */
-const boundedThrough = (through: Through, quotas: Quotas, { store, log }: { store: Store; log: Log }) => ({
-  ...through,
-  ...withQuotas(through, quotas, (use) =>
-    store.accept([], [use]).catch((error: unknown) => log('warn', 'quotas.write-failed', { error: wordsOf(error) })),
-  ),
-})
-
 /** Tokens of one name share a quota; the state shows that of the first. */
-function quotasOf({ auth }: Config['upload'], quotas: Quotas): readonly QuotaState[] {
+function quotasOf({ auth }: Config['upload'], quotas: Quotas | undefined): readonly QuotaState[] {
+  if (!quotas) return []
   const all = new Map<string, QuotaState>()
   for (const one of typeof auth === 'string' ? [] : auth.tokens) {
     if (typeof one === 'string' || one.name === undefined || !one.quota || all.has(one.name)) continue
@@ -188,41 +161,6 @@ function quotasOf({ auth }: Config['upload'], quotas: Quotas): readonly QuotaSta
   }
   return [...all.values()]
 }
-
-/**
- * Wraps the part instead of changing it, because another gateway may take it over and would count
- * twice.
- */
-const counted = (uploads: UploadDoor, counts: UploadCounts): UploadDoor => ({
-  ...uploads,
-  ...countedThrough(uploads, counts),
-  add: (bytes, own) =>
-    counts.over(
-      () => uploads.add(bytes, own),
-      (added) => [added],
-    ),
-  keep: (root, blocks, slot, name) => counts.over(() => uploads.keep(root, blocks, slot, name)),
-})
-
-const countedThrough = <Side extends Pick<UploadDoor, 'enter' | 'receive'>>(
-  side: Side,
-  counts: UploadCounts,
-): Side => ({
-  ...side,
-  enter: (...who: Parameters<UploadDoor['enter']>) =>
-    side.enter(...who).catch((error: unknown) => {
-      counts.refused(error)
-      throw error
-    }),
-  // Only computes a CID, so it does not count as an upload.
-  receive: (request: IncomingMessage, own?: AddOptions) =>
-    own?.isOnlyHashed
-      ? side.receive(request, own)
-      : counts.over(
-          () => side.receive(request, own),
-          (added) => added,
-        ),
-})
 
 const limitsOf = ({ maxBytes, idleTimeout: idle, minRate }: Config['upload']): ReceiveLimits => ({
   maxBytes,
@@ -233,16 +171,15 @@ const limitsOf = ({ maxBytes, idleTimeout: idle, minRate }: Config['upload']): R
 
 /** Takes over running uploads, and deliveries to providers in the background. */
 function takeUploads({ config, clock, log, lease, trace }: Whole, parts: Stores): Uploads {
-  const { folder, store, providers, left, everywhere, admit } = parts
+  const { folder, store, providers, left, everywhere, admit, counts, quotas } = parts
   const places = [...providers, ...left].flatMap(({ store }) => store ?? [])
   const { data, pinning, upload } = config
   const { minConfirmations: confirm, acceptWhileUnavailable: queue, timeout: pinMs } = pinning
   const { profile, concurrency, perClient, maxPendingBytes: mostBytes } = upload
-  const counts = lease.take('upload counts', [], createUploadCounts)
   const limits = limitsOf(upload)
   return lease.take(
     'uploads',
-    [data, profile, limits, concurrency, perClient, mostBytes, confirm, queue, pinMs, providers, left],
+    [data, profile, limits, concurrency, perClient, mostBytes, confirm, queue, pinMs, providers, left, quotas],
     () =>
       createUploads({
         folder,
@@ -261,21 +198,23 @@ function takeUploads({ config, clock, log, lease, trace }: Whole, parts: Stores)
         admit,
         clock,
         log,
-        onAttempt: counts.attempt,
+        counts,
+        quotas,
         trace,
       }),
     (uploads) => uploads.close(),
   )
 }
 
-function takeThrough({ config, clock, lease, trace }: Whole, target: Target, { everywhere, admit }: Stores): Through {
+function takeThrough({ config, clock, lease, trace }: Whole, target: Target, parts: Stores): Through {
+  const { everywhere, admit, counts, quotas } = parts
   const { profile, concurrency, perClient } = config.upload
   const { timeout: answerMs } = config.pinning
   const { userAgent } = config.retrieval
   const limits = limitsOf(config.upload)
   return lease.take(
     'through',
-    [target, profile, limits, concurrency, perClient, answerMs, userAgent],
+    [target, profile, limits, concurrency, perClient, answerMs, userAgent, quotas],
     () =>
       createThrough({
         target,
@@ -288,6 +227,8 @@ function takeThrough({ config, clock, lease, trace }: Whole, target: Target, { e
         userAgent,
         retrieval: everywhere,
         admit,
+        counts,
+        quotas,
         clock,
       }),
     (through) => through.close(),

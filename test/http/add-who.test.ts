@@ -149,8 +149,8 @@ describe('token with a quota', () => {
       assert.equal(large.status, 429)
       assert.deepEqual(quotaOf(large), {
         token: 'ci',
-        uploads: { most: 3, left: 0 },
-        bytes: { most: 1024, left: 1014 },
+        uploads: { limit: 3, remaining: 0 },
+        bytes: { limit: 1024, remaining: 1014 },
       })
       assert.match(String(large.json['detail']), /^the token ci has 1014 bytes left today, of 1024/)
       assert.ok(Number(large.headers['retry-after']) > 0 && Number(large.headers['retry-after']) <= 86_400)
@@ -235,8 +235,8 @@ describe('token with a quota', () => {
       assert.equal((await upload(next, authorization)).status, 200)
       assert.deepEqual(quotaOf(await upload(next, authorization)), {
         token: 'ci',
-        uploads: { most: 2, left: 0 },
-        bytes: { most: 1024, left: 1014 },
+        uploads: { limit: 2, remaining: 0 },
+        bytes: { limit: 1024, remaining: 1014 },
       })
     } finally {
       await next.close()

@@ -4,8 +4,8 @@ import { describe, test } from 'node:test'
 import { createTelling } from '../../src/core/counting/telling.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
-import type { Row } from '../../src/store/store.ts'
-import { createQuotaBook, createQuotas, type Quota, shareBook } from '../../src/upload/quotas.ts'
+import type { Row, Store } from '../../src/store/store.ts'
+import { createQuotas, type Quota } from '../../src/upload/quotas.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { createMemoryTally } from '../support/memory-tally.ts'
 
@@ -14,17 +14,17 @@ const dayMs = 86_400_000
 type Stored = Row[]
 
 /** Reads the last day, as the store does. */
-const bookOf = (stored: Stored) => {
+const storeOf = (stored: Stored) => {
   const last = Math.max(...stored.map(({ day }) => Number(day)))
-  return createQuotaBook({ read: async () => stored.filter(({ day }) => day === last) })
+  return { read: async () => stored.filter(({ day }) => day === last), accept: async () => {} }
 }
 
 /** Some minutes before the first midnight. */
-function stage(book = bookOf([])) {
+function stage(store: Pick<Store, 'read' | 'accept'> = storeOf([])) {
   const clock = createFakeClock()
   const events: string[] = []
   const log: Log = (_level, event) => void events.push(event)
-  return { clock, events, quotas: createQuotas({ book, clock, log }) }
+  return { clock, events, quotas: createQuotas({ store, clock, log }) }
 }
 
 const named = (quota: Quota, token = 'ci') => ({ token, quota })
@@ -47,8 +47,8 @@ describe('quota', () => {
     const first = quotas.begin(quota)
     first.add(60)
     const second = quotas.begin(quota)
-    assert.deepEqual(refusal(() => second.add(41)).bytes, { most: 100, left: 40 })
-    assert.deepEqual(refusal(() => quotas.begin(quota)).uploads, { most: 2, left: 0 })
+    assert.deepEqual(refusal(() => second.add(41)).bytes, { limit: 100, remaining: 40 })
+    assert.deepEqual(refusal(() => quotas.begin(quota)).uploads, { limit: 2, remaining: 0 })
     first.end()
     second.add(100)
     second.accept()
@@ -101,14 +101,14 @@ describe('quota', () => {
     const use = quotas.begin(named({ bytes: 100 }))
     use.add(30)
     assert.deepEqual(use.use(), { token: 'ci', day: 0, uploads: 1, bytes: 30 })
-    const next = stage(bookOf([{ day: 0, token: 'ci', uploads: 3, bytes: 60 }]))
+    const next = stage(storeOf([{ day: 0, token: 'ci', uploads: 3, bytes: 60 }]))
     await next.quotas.ready
     assert.deepEqual(next.quotas.used('ci'), { uploads: 3, bytes: 60 })
-    assert.deepEqual(refusal(() => next.quotas.begin(named({ bytes: 100 }), 41)).bytes, { most: 100, left: 40 })
+    assert.deepEqual(refusal(() => next.quotas.begin(named({ bytes: 100 }), 41)).bytes, { limit: 100, remaining: 40 })
   })
 
   test('unreadable store → counts from zero, with a warning', async () => {
-    const { quotas, events } = stage(createQuotaBook({ read: () => Promise.reject(new Error('damaged')) }))
+    const { quotas, events } = stage({ ...storeOf([]), read: () => Promise.reject(new Error('damaged')) })
     await quotas.ready
     assert.deepEqual(events, ['quotas.read-failed'])
     quotas.begin(named({ uploads: 5 })).accept()
@@ -121,8 +121,8 @@ describe('quota shared by two instances', () => {
     const clock = createFakeClock()
     const tally = createMemoryTally(clock)
     const open = (stored: Stored = []) => {
-      const telling = createTelling({ add: tally.add, clock, log: () => {} })
-      return { quotas: createQuotas({ book: shareBook(bookOf(stored), telling), clock, log: () => {} }) }
+      const shared = createTelling({ add: tally.add, clock, log: () => {} })
+      return { quotas: createQuotas({ store: storeOf(stored), shared, clock, log: () => {} }) }
     }
     return { clock, tally, open, one: open(), other: open() }
   }
@@ -142,7 +142,7 @@ describe('quota shared by two instances', () => {
     await clock.advance(1000)
     assert.deepEqual(other.quotas.used('ci'), { uploads: 1, bytes: 600 })
     upload(other, 300)
-    assert.deepEqual(refusal(() => upload(other, 101)).bytes, { most: 1000, left: 100 })
+    assert.deepEqual(refusal(() => upload(other, 101)).bytes, { limit: 1000, remaining: 100 })
     await clock.advance(1000)
     one.quotas.used('ci')
     await clock.advance(1000)

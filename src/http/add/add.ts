@@ -5,9 +5,10 @@ import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:
 import { type Failure, isFailure } from '../../core/failure.ts'
 import type { SchemaChecks } from '../../schemas/checks.ts'
 import { malformed, tooLarge } from '../../upload/failures.ts'
-import { type UploadDoor, type Uploader, withoutQuota } from '../../upload/quotas.ts'
+import { type Uploader, withoutQuota } from '../../upload/quotas.ts'
 import { aroundBytes, boundaryOf } from '../../upload/receive.ts'
 import { maxPartsOf, type UploadKind } from '../../upload/taking.ts'
+import type { Uploads } from '../../upload/uploads.ts'
 import type { CostlyKind } from '../limits.ts'
 import { corsHeaders, preflight } from '../wire/cors.ts'
 import { noteToken, type RouteName } from '../wire/exchange.ts'
@@ -17,7 +18,7 @@ import { closeAfter, cutWhenStalled, lingerAfter } from '../wire/write.ts'
 import { type Reach, refuseForeignPage, refuseStranger, type Tokens } from './upload-auth.ts'
 
 export type AddDeps = {
-  readonly uploads: Pick<UploadDoor, 'maxBytes' | 'kinds' | 'enter' | 'receive'>
+  readonly uploads: Pick<Uploads, 'maxBytes' | 'kinds' | 'enter' | 'receive'>
   readonly tokens: Tokens
   readonly reach: Reach
   readonly schemas: SchemaChecks

@@ -6,7 +6,8 @@ import { type ContentPath, parsePath } from '../../content/resolve.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
-import type { UploadDoor, Uploader } from '../../upload/quotas.ts'
+import type { Uploader } from '../../upload/quotas.ts'
+import type { Uploads } from '../../upload/uploads.ts'
 import { pinName } from '../add/add.ts'
 import type { Reach, Tokens } from '../add/upload-auth.ts'
 import type { Limits } from '../limits.ts'
@@ -15,7 +16,7 @@ import type { RequestContext } from '../wire/request.ts'
 import { cutWhenStalled, type WriteOptions } from '../wire/write.ts'
 
 export type KuboDeps = WriteOptions & {
-  readonly uploads: UploadDoor
+  readonly uploads: Uploads
   readonly retrieval: Retrieval
   readonly tokens: Tokens
   readonly reach: Reach

@@ -185,8 +185,8 @@ export const problemResponses = (mode: Mode): Json =>
 
 const rest = (): Json => ({
   type: 'object',
-  required: ['most', 'left'],
-  properties: { most: { type: 'integer' }, left: { type: 'integer' } },
+  required: ['limit', 'remaining'],
+  properties: { limit: { type: 'integer' }, remaining: { type: 'integer' } },
 })
 
 const outcome = (who: string): Json => ({
