@@ -7,6 +7,7 @@ import { join } from 'node:path'
 import { describe, it } from 'node:test'
 import { fileURLToPath } from 'node:url'
 import { z } from 'zod'
+import { httpReference } from '../../scripts/http-reference.ts'
 import { jsonSchema } from '../../scripts/json-schema.ts'
 import { reference } from '../../scripts/reference.ts'
 import { ConfigError, keyPath, renamedKeys, valueAt } from '../../src/config/complaints.ts'
@@ -195,8 +196,9 @@ describe('configuration', () => {
     assert.equal(readFileSync(shipped('config/schema.json'), 'utf8'), jsonSchema())
   })
 
-  it('options page is up to date (npm run schema)', () => {
+  it('generated pages are up to date (npm run schema)', () => {
     assert.equal(readFileSync(new URL('../../docs/configuration.md', import.meta.url), 'utf8'), reference())
+    assert.equal(readFileSync(new URL('../../docs/http.md', import.meta.url), 'utf8'), httpReference())
   })
 
   it('every option has a description', () => {

@@ -83,30 +83,30 @@ const problemOf = (status: number, title: string, detail: string, more: Json = {
 
 /** The meaning of each error status for the client. */
 const meanings: Readonly<Record<number, string>> = {
-  400: 'The request is malformed; `errors` names each field that a schema wants otherwise.',
-  401: 'A token is wanted, as `Authorization: Bearer …`.',
-  403: 'Neither clients of other machines nor pages of other origins may upload to a gateway that is for its own machine.',
-  404: 'No upstream has the content, or no upstream could be reached. The search goes on: retry after `Retry-After`.',
-  405: 'This path does not take this method; `Allow` names those that it takes.',
+  400: 'The request is malformed; `errors` names fields that do not match the schema.',
+  401: 'A token is required: `Authorization: Bearer …`.',
+  403: 'Uploads without a token are for clients on the same machine; pages of other origins are refused.',
+  404: 'No upstream has the content, or none could be reached. The search continues: retry after `Retry-After`.',
+  405: 'Method not allowed; `Allow` lists the allowed ones.',
   406: 'The content is not available in this format.',
-  408: 'The headers did not arrive in time; or the upload stalled, or was too slow.',
-  410: 'The operator of this gateway does not serve or keep it.',
-  412: '`Cache-Control: only-if-cached`, and it is not here.',
-  413: 'More bytes than this gateway takes, or content with more parts than it reads.',
-  416: 'The range begins behind the end; `Content-Range` names the size.',
+  408: 'The headers were late, or the upload stalled or was too slow.',
+  410: 'A denylist of this gateway names it.',
+  412: '`only-if-cached`, and no tier has it.',
+  413: 'More than `upload.maxBytes`, or a directory or document above the limits of this gateway.',
+  416: 'The range begins after the end; `Content-Range` names the size.',
   417: 'The only `Expect` that is supported is `100-continue`.',
-  422: 'The content matches its CID and is malformed.',
-  429: 'Too many requests of one client, or its token has no more to upload today: `quota` says what is left.',
+  422: 'The content matches its CID but is malformed.',
+  429: 'Rate limit of the client, or quota of the token; `quota` says what remains.',
   431: 'The request line and headers are too long.',
   451: 'As 410, for a legal reason.',
   500: 'Internal error of this gateway.',
-  501: 'A path into a document that ends at a value.',
-  502: 'Upstreams or providers failed: `attempts` or `outcomes` names each of them. Nothing of an upload was kept.',
+  501: 'A path into a document that continues after a value.',
+  502: 'Upstreams or providers failed; `attempts` or `outcomes` lists each. The upload was not accepted.',
   503: 'Overloaded; retry after `Retry-After`.',
   504: 'No upstream answered in time (`responses.types: web` only).',
-  505: 'A version of HTTP that is not HTTP/1.',
-  507: 'No room on the disk for the upload.',
-  508: 'The upload was forwarded from here and has come back.',
+  505: 'Not HTTP/1.',
+  507: 'The disk is full.',
+  508: 'A forwarding loop: the upload came back.',
 }
 
 export const failures = (statuses: readonly number[]): Json =>
@@ -129,7 +129,7 @@ function problemResponse(status: number, mode: Mode): Json {
     'X-Request-Id': ref('headers', 'X-Request-Id'),
     ...(retried.has(status) && { 'Retry-After': ref('headers', 'Retry-After') }),
     ...(status === 401 && { 'WWW-Authenticate': text('`Bearer`.') }),
-    ...(status === 405 && { Allow: text('The methods there are.') }),
+    ...(status === 405 && { Allow: text('The allowed methods.') }),
     ...(status === 416 && { 'Content-Range': ref('headers', 'Content-Range') }),
   }
   return {
@@ -215,11 +215,11 @@ const problemSchema: Json = {
     status: { type: 'integer', minimum: 400, maximum: 599 },
     detail: { type: 'string' },
     message: { type: 'string', description: 'The same text as `detail`.' },
-    requestId: { type: 'string', description: 'As in `X-Request-Id`; the log of the gateway has it, too.' },
+    requestId: { type: 'string', description: 'The value of `X-Request-Id`, also in the log.' },
     traceId: {
       type: 'string',
       description:
-        'Of the `traceparent` that the client sent (W3C Trace Context), or of a trace that the gateway records.',
+        'Trace id of the `traceparent` of the client (W3C Trace Context), or of a trace that the gateway records.',
     },
     attempts: {
       ...outcome('upstream'),
@@ -231,7 +231,7 @@ const problemSchema: Json = {
     },
     quota: {
       type: 'object',
-      description: 'What the token that was sent may upload in a day (UTC), and what is left of it.',
+      description: 'The daily quota of the token (UTC), and what remains.',
       required: ['token'],
       properties: { token: { type: 'string' }, uploads: rest(), bytes: rest() },
     },
@@ -252,8 +252,7 @@ export const parametersWith = (schemas: readonly string[]): Json => ({
   schema: {
     name: 'schema',
     in: 'query',
-    description:
-      'Checks the content against this schema first: 400 names each wrong field, and nothing is kept. Without it nothing is checked.',
+    description: 'Validate the content first; 400 names each wrong field, and nothing is kept.',
     schema: { type: 'string', enum: schemas },
   },
   name: {
@@ -266,20 +265,20 @@ export const parametersWith = (schemas: readonly string[]): Json => ({
     name: 'wrap',
     in: 'query',
     description:
-      'The file names are relative paths, and all files become one directory: its CID is the last. Without it file names mean nothing.',
+      'File names are relative paths, and all files become one directory, whose CID is the last. Without it file names are ignored.',
     schema: { type: 'boolean', default: false },
   },
   onlyHash: {
     name: 'only-hash',
     in: 'query',
-    description: 'Answers the CIDs alone: nothing is kept, no provider is asked, and no quota is used up.',
+    description: 'Compute the CIDs only: nothing is kept, no provider is asked, no quota is used.',
     schema: { type: 'boolean', default: false },
   },
   addFormat: {
     name: 'format',
     in: 'query',
     description:
-      'With `car` each `data` is a CAR (version 1), whose blocks are kept as they are. Each of its roots has to be whole: 400 names what is missing. Blocks that no root leads to are dropped.',
+      '`car`: each `data` is a CAR (version 1), whose blocks are kept as they are. Roots must be complete: 400 names missing blocks. Blocks below no root are dropped.',
     schema: { type: 'string', enum: ['car'] },
   },
   format: { ...format, schema: { type: 'string', enum: [...formats].filter((name) => name !== 'ipns-record') } },
@@ -287,13 +286,13 @@ export const parametersWith = (schemas: readonly string[]): Json => ({
   'dag-scope': {
     name: 'dag-scope',
     in: 'query',
-    description: 'How much goes into a CAR: the last block of the path, the file or listing it is, or all below it.',
+    description: 'Extent of a CAR: the last block of the path, the file or directory itself, or everything below it.',
     schema: { type: 'string', enum: ['block', 'entity', 'all'] },
   },
   'entity-bytes': {
     name: 'entity-bytes',
     in: 'query',
-    ...text('Which bytes of a file go into a CAR: `0:1048575`, `-1024:*`.'),
+    ...text('Byte range of the file in a CAR: `0:1048575`, `-1024:*`.'),
   },
   'car-version': {
     name: 'car-version',
@@ -310,50 +309,48 @@ export const parametersWith = (schemas: readonly string[]): Json => ({
   'car-dups': {
     name: 'car-dups',
     in: 'query',
-    description: 'Whether a block that occurs twice in a CAR is sent twice.',
+    description: 'Whether a CAR repeats blocks that occur twice.',
     schema: { type: 'string', enum: ['y', 'n'] },
   },
-  filename: { name: 'filename', in: 'query', ...text('The name it is saved under.') },
+  filename: { name: 'filename', in: 'query', ...text('File name in `Content-Disposition`.') },
   download: {
     name: 'download',
     in: 'query',
-    description: 'To be saved, not shown.',
+    description: '`Content-Disposition: attachment`.',
     schema: { type: 'boolean' },
   },
-  Range: { name: 'Range', in: 'header', ...text('A part: `bytes=0-99`, `bytes=100-`, `bytes=-100`.') },
-  'If-None-Match': { name: 'If-None-Match', in: 'header', ...text('The ETag of a copy that the client has.') },
+  Range: { name: 'Range', in: 'header', ...text('`bytes=0-99`, `bytes=100-`, `bytes=-100`.') },
+  'If-None-Match': { name: 'If-None-Match', in: 'header', ...text('ETags of the copies that the client has.') },
   'If-Range': {
     name: 'If-Range',
     in: 'header',
-    ...text('A part only if this is still the ETag; otherwise the whole.'),
+    ...text('Serve the range only if this is the ETag; otherwise everything.'),
   },
   'Cache-Control': {
     name: 'Cache-Control',
     in: 'header',
-    ...text(
-      '`only-if-cached`: 412 for what is not here. `no-cache`: looked for, though it was not found a moment ago.',
-    ),
+    ...text('`only-if-cached`: 412 for content that is not here. `no-cache`: skip the negative cache.'),
   },
   uri: { name: 'uri', in: 'query', required: true, ...text('`ipfs://<cid>[/<path>]` or `ipns://<name>[/<path>]`.') },
 })
 
-const format: Json = { name: 'format', in: 'query', description: 'The form of the answer; wins over `Accept`.' }
+const format: Json = { name: 'format', in: 'query', description: 'The response format; overrides `Accept`.' }
 
 export const headers: Json = {
-  'Accept-Ranges': text('`bytes`, or `none` where it is made as it is sent.'),
-  'Access-Control-Allow-Origin': text('`*`: on every answer, errors included.'),
-  'Cache-Control': text('`immutable` where a CID names it; `no-store` or as long as it is remembered on errors.'),
-  'Cache-Status': text('Where it came from (RFC 9211): `cidgate; hit; detail=memory`.'),
-  'Content-Encoding': text('`br`, `zstd` or `gzip`, where it is compressed.'),
-  'Content-Range': text('Which part of how much.'),
-  ETag: text('`"<cid>"`, another one for each form and coding.'),
-  Location: text('Where it is.'),
-  'Retry-After': { description: 'Seconds.', schema: { type: 'integer', minimum: 1 } },
-  Vary: text('The headers that may bring another answer from this address.'),
+  'Accept-Ranges': text('`bytes`, or `none` for generated responses.'),
+  'Access-Control-Allow-Origin': text('`*`, also on errors.'),
+  'Cache-Control': text('`immutable` for CIDs; on errors `no-store`, or the time for which they are cached.'),
+  'Cache-Status': text('The source of the response (RFC 9211): `cidgate; hit; detail=memory`.'),
+  'Content-Encoding': text('`br`, `zstd` or `gzip`, if compressed.'),
+  'Content-Range': text('The range served, and the size.'),
+  ETag: text('`"<cid>"`, with a suffix for each format and coding.'),
+  Location: text('The target of the redirect.'),
+  'Retry-After': { description: 'Seconds to wait.', schema: { type: 'integer', minimum: 1 } },
+  Vary: text('The request headers that select the response.'),
   'X-Content-Type-Options': text('`nosniff`.'),
-  'X-Ipfs-Path': text('What was asked for.'),
+  'X-Ipfs-Path': text('The requested path.'),
   'X-Ipfs-Roots': text('The CIDs along the path.'),
-  'X-Request-Id': text('Of this request; the log has it, too.'),
+  'X-Request-Id': text('The id of this request, also in the log.'),
 }
 
 export const securitySchemes: Json = {

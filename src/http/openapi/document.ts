@@ -35,13 +35,13 @@ export function openApiDocument(options: {
     info: {
       title: 'cidgate',
       version: apiVersion,
-      summary: 'Content-addressed files: proved when read, confirmed when added.',
+      summary: 'An IPFS gateway: verified reads, confirmed uploads.',
       license: { name: 'Apache-2.0 OR MIT', identifier: 'Apache-2.0 OR MIT' },
     },
     servers: [{ url: options.base === '' ? '/' : options.base }],
     tags: [
-      { name: 'content', description: 'Reading. Every byte is proved against its CID before it is sent.' },
-      { name: 'uploads', description: 'Adding.' },
+      { name: 'content', description: 'Reading. Every byte is verified against its CID before it is sent.' },
+      { name: 'uploads', description: 'Uploading.' },
       ...(options.hasRpc ? [{ name: 'kubo', description: "The part of Kubo's RPC that tools use." }] : []),
       { name: 'meta', description: 'This description.' },
     ],
@@ -71,7 +71,7 @@ const description = (isHead: boolean): Json => ({
       headers: headersOf(['ETag', 'Cache-Control']),
       ...(!isHead && { content: { 'application/json': { schema: { type: 'object' } } } }),
     },
-    304: { description: 'The copy of the client is the one there is.', headers: headersOf(['ETag', 'Cache-Control']) },
+    304: { description: 'The copy of the client is current.', headers: headersOf(['ETag', 'Cache-Control']) },
     ...failures(anyStatuses),
   },
 })

@@ -54,14 +54,14 @@ function readAnswers(namespace: Namespace, documents: readonly PublishedDocument
       ...(!isHead && { content }),
     },
     206: {
-      description: 'The part that was asked for.',
+      description: 'The requested range.',
       headers: headersOf(['Content-Range', ...contentHeaders.filter((name) => name !== 'Content-Encoding')]),
       ...(!isHead && { content: { '*/*': bytes } }),
     },
-    301: moved('The same, by its right address.'),
+    301: moved('Redirect to the canonical address.'),
     ...(namespace === 'ipns' && { 302: moved('The same name in another spelling (`responses.types: web` only).') }),
     304: {
-      description: 'The copy of the client is the one there is.',
+      description: 'The copy of the client is current.',
       headers: headersOf(['Cache-Control', 'ETag', 'Vary', 'X-Ipfs-Path']),
     },
     ...failures(readStatuses),
@@ -90,8 +90,7 @@ const pathParameter: Json = {
   name: 'path',
   in: 'path',
   required: true,
-  description:
-    'A path below it. Its slashes are sent as they are: an encoded one would be part of a name, and is refused.',
+  description: 'A path below it, with plain slashes: an encoded slash is refused.',
   schema: { type: 'string' },
   example: 'readme.md',
 }
@@ -125,10 +124,10 @@ export function readPaths(documents: readonly PublishedDocument[]): Json {
   })
   const { ipfs, ipns } = roots
   return {
-    '/ipfs/{hash}': readsAt('ipfs', 'What a CID names', 'IpfsContent', [ipfs]),
-    '/ipfs/{hash}/{path}': readsAt('ipfs', 'What a path below a CID leads to', 'IpfsContentAt', [ipfs, pathParameter]),
-    '/ipns/{name}': readsAt('ipns', 'What a name points at now', 'IpnsContent', [ipns]),
-    '/ipns/{name}/{path}': readsAt('ipns', 'What a path below a name leads to', 'IpnsContentAt', [ipns, pathParameter]),
+    '/ipfs/{hash}': readsAt('ipfs', 'Read a file, directory or DAG by CID', 'IpfsContent', [ipfs]),
+    '/ipfs/{hash}/{path}': readsAt('ipfs', 'Read a path below a CID', 'IpfsContentAt', [ipfs, pathParameter]),
+    '/ipns/{name}': readsAt('ipns', 'Read what an IPNS or DNSLink name points at', 'IpnsContent', [ipns]),
+    '/ipns/{name}/{path}': readsAt('ipns', 'Read a path below a name', 'IpnsContentAt', [ipns, pathParameter]),
     '/ipfs/': follows('Ipfs'),
     '/ipns/': follows('Ipns'),
   }
@@ -138,7 +137,7 @@ export function readPaths(documents: readonly PublishedDocument[]): Json {
 const follows = (id: string): Json => ({
   get: {
     tags: ['content'],
-    summary: 'Leads from a link to its address here',
+    summary: 'Redirect an ipfs:// or ipns:// link to its path',
     operationId: `follow${id}Uri`,
     parameters: [ref('parameters', 'uri')],
     responses: { 301: moved('The address of what the link names.'), ...failures(readStatuses) },
@@ -162,7 +161,7 @@ const data = {
 
 export const addOperation = (documents: readonly PublishedDocument[], hasTokens: boolean): Json => ({
   tags: ['uploads'],
-  summary: 'Adds files and answers their CIDs once enough providers hold them',
+  summary: 'Upload files; responds with their CIDs once enough providers hold them',
   operationId: 'uploadToIpfs',
   ...(hasTokens && { security: [{ bearer: [] }, { token: [] }] }),
   parameters: ['name', 'wrap', 'addFormat', 'schema', 'onlyHash'].map((name) => ref('parameters', name)),
@@ -327,7 +326,7 @@ const statuses: Json = {
   },
   404: { description: 'No such command.', content: refused },
   405: { description: 'Commands are sent with POST.', content: refused },
-  410: { description: 'The operator of this gateway does not serve or keep it.', content: problem },
+  410: { description: 'A denylist of this gateway names it.', content: problem },
   413: { description: 'More bytes than `upload.maxBytes`.', content: problem },
   451: { description: 'As 410, for a legal reason.', content: problem },
   500: { description: 'It failed: not found, not held by enough providers, or upstreams failed.', content: problem },
