@@ -100,7 +100,6 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
   const description = createOpenApiRoute({
     schemas: schemas.all,
     hasTokens: typeof upload.auth !== 'string',
-    hasRpc: upload.kuboRpc,
     mode: responses.types,
     respond,
   })

@@ -269,7 +269,7 @@ describe('GET /openapi.json', () => {
       ),
     )
     const folder = (name: string) => new URL(`../../src/${name}/`, import.meta.url)
-    // Kubo's door has a test of its own; the admin address is not public; what a service behind `proxy` says is its own.
+    // Kubo's RPC has a reference and tests of its own; the admin address is not public; what a service behind `proxy` says is its own.
     const isOther = (file: string) =>
       /(^|\/)(admin|kubo|proxy|openapi)[^/]*\.ts$|^(admin|kubo|proxy|openapi)\//.test(file)
     let count = 0
@@ -350,45 +350,6 @@ describe("GET /openapi.json with the operator's schemas", () => {
         assert.equal(published({ total }), status === 200)
         assert.equal((await post(`${at.url}/add?schema=receipt`, multipart([{ body }]))).status, status)
       }
-    } finally {
-      await at.close()
-    }
-  })
-})
-
-describe('GET /openapi.json with Kubo RPC', () => {
-  it('enabled → lists its commands and responses', async () => {
-    const at = await startGateway({ config: { upload: { kuboRpc: true } } })
-    try {
-      const document = (await (await fetch(`${at.url}/openapi.json`)).json()) as Json
-      const paths = Object.keys(document['paths'] ?? {}).filter((path) => path.startsWith('/api/v0/'))
-      assert.equal(paths.length, 12)
-      const ajv = new Ajv2020({ strict: false })
-      const isError = ajv.compile(document['components']?.['schemas']?.['KuboError'] as Json)
-      // Without a token it may not even say what is wrong.
-      const removal = await fetch(`${at.url}/api/v0/pin/rm`, { method: 'POST' })
-      assert.deepEqual([removal.status, removal.headers.get('content-type')], [403, 'text/plain'])
-      for (const path of paths.filter((one) => one !== '/api/v0/pin/rm')) {
-        const { responses } = document['paths']?.[path]?.['post'] ?? {}
-        const answer = await fetch(`${at.url}${path}`, { method: 'POST' })
-        const said = responses?.[answer.status]?.['content']
-        const type = answer.headers.get('content-type') ?? ''
-        assert.ok(answer.status === 200 || answer.status === 400, `${path}: ${answer.status}`)
-        assert.ok(said?.[type], `${path}: ${answer.status} ${type}`)
-        const body: unknown = await answer.json()
-        if (answer.status === 400) assert.ok(isError(body), JSON.stringify(body))
-        assert.equal((await fetch(`${at.url}${path}`)).status, 405)
-      }
-      assert.equal((await fetch(`${at.url}/api/v0/swarm/peers`, { method: 'POST' })).status, 404)
-    } finally {
-      await at.close()
-    }
-  })
-
-  it('disabled → not mentioned', async () => {
-    const at = await startGateway()
-    try {
-      assert.ok(!(await (await fetch(`${at.url}/openapi.json`)).text()).includes('/api/v0'))
     } finally {
       await at.close()
     }

@@ -13,7 +13,7 @@ import {
   schemasWith,
   securitySchemes,
 } from './components.ts'
-import { addOperation, kuboComponents, kuboPaths, readPaths } from './paths.ts'
+import { addOperation, readPaths } from './paths.ts'
 
 /** The version of the interface, not of the program: it changes when clients have to. */
 export const apiVersion = '1.0.0'
@@ -22,8 +22,6 @@ export function openApiDocument(options: {
   /** Schemas for uploads by their `?schema=` name, including the operator's. */
   readonly schemas: Readonly<Record<string, JsonSchema>>
   readonly hasTokens: boolean
-  /** `upload.kuboRpc` is on. */
-  readonly hasRpc: boolean
   readonly mode: Mode
   /** The mount path. */
   readonly base: string
@@ -42,17 +40,15 @@ export function openApiDocument(options: {
     tags: [
       { name: 'content', description: 'Reading. Every byte is verified against its CID before it is sent.' },
       { name: 'uploads', description: 'Uploading.' },
-      ...(options.hasRpc ? [{ name: 'kubo', description: "The part of Kubo's RPC that tools use." }] : []),
       { name: 'meta', description: 'This description.' },
     ],
     paths: {
       '/add': { post: addOperation(documents, options.hasTokens) },
       ...readPaths(documents),
-      ...(options.hasRpc && kuboPaths(options.hasTokens)),
       '/openapi.json': { get: description(false), head: description(true) },
     },
     components: {
-      schemas: { ...schemasWith(documents), ...(options.hasRpc && kuboComponents) },
+      schemas: schemasWith(documents),
       responses: problemResponses(options.mode),
       parameters: parametersWith(Object.keys(options.schemas)),
       headers,

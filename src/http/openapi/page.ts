@@ -85,22 +85,19 @@ const samples: Readonly<Record<string, string>> = {
   hash: aCid,
   path: 'readme.txt',
   name: aName,
-  arg: aCid,
   uri: `ipfs://${aCid}`,
 }
 
 /** A command that can be pasted. */
 function exampleOf({ method, path, parameters, isUpload, needsToken }: Example): string {
   const filled = path.replaceAll(/\{(\w+)\}/g, (_all, name: string) => samples[name] ?? name)
-  const wanted = parameters.filter(
-    (one) => one['in'] === 'query' && (one['required'] === true || one['name'] === 'arg'),
-  )
+  const wanted = parameters.filter((one) => one['in'] === 'query' && one['required'] === true)
   const query = wanted.map((one) => `${wordOf(one['name'])}=${samples[wordOf(one['name'])] ?? '…'}`).join('&')
   return [
     'curl',
     ...(method === 'get' || isUpload ? [] : ['-X', method.toUpperCase()]),
     ...(needsToken ? ['-H "Authorization: Bearer $TOKEN"'] : []),
-    ...(isUpload ? [`-F ${path.includes('/api/v0/') ? 'file' : 'data'}=@file.json`] : []),
+    ...(isUpload ? ['-F data=@file.json'] : []),
     `"$GATEWAY${filled}${query === '' ? '' : `?${query}`}"`,
   ].join(' ')
 }
@@ -139,7 +136,6 @@ const readMethods = 'GET, HEAD, OPTIONS'
 export function createOpenApiRoute(options: {
   readonly schemas: Readonly<Record<string, JsonSchema>>
   readonly hasTokens: boolean
-  readonly hasRpc: boolean
   readonly mode: Mode
   readonly respond: Respond
 }): Route {
