@@ -29,7 +29,7 @@ type Document = {
 const methods = ['get', 'head', 'post'] as const
 
 export function httpReference(): string {
-  const document = openApiDocument({ schemas: builtIn, hasTokens: true, hasRpc: false, mode: 'api', base: '' })
+  const document = openApiDocument({ schemas: builtIn, hasTokens: true, mode: 'api', base: '' })
   const { paths, components } = document as unknown as Document
   const routes = Object.entries(paths).flatMap(([path, item]) => {
     const names = methods.filter((method) => item[method])

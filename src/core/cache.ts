@@ -131,6 +131,23 @@ function hashOf(key: string): number {
   return hash
 }
 
+const maxRemembered = 1000
+const longestRemembered = 256
+
+/** Remembers results by text, such as a header's value: clients send few distinct ones. */
+export function remembered<Value>(of: (text: string) => Value): (text: string) => Value {
+  const known = new Map<string, Value>()
+  return (text) => {
+    const before = known.get(text)
+    if (before !== undefined) return before
+    const value = of(text)
+    if (text.length > longestRemembered) return value
+    if (known.size >= maxRemembered) known.clear()
+    known.set(text, value)
+    return value
+  }
+}
+
 /**
  * Limits an `lru-cache` to `most` entries. Its own `max` would allocate megabytes in advance for
  * each gateway; `maxSize` grows with the entries.

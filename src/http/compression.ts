@@ -12,6 +12,7 @@ import {
   gzip,
   zstdCompress,
 } from 'node:zlib'
+import { remembered } from '../core/cache.ts'
 
 export interface Compression {
   /** The codings that a client accepts, by its Accept-Encoding. */
@@ -77,7 +78,7 @@ export function createCompression({ isOn, most = 2, maxStreams = 8 }: Compressio
   }
 
   return {
-    accepted: isOn ? createAcceptEncodings() : () => plainOnly,
+    accepted: isOn ? acceptedEncodings() : () => plainOnly,
     covers: isOn ? isCompressible : () => false,
     compress(bytes, coding, name) {
       const known = name === undefined ? undefined : inProgress.get(name)
@@ -185,24 +186,9 @@ export type Accepted = {
 /** For a client that accepts no coding. */
 export const plainOnly: Accepted = { best: undefined, all: [] }
 
-const maxRemembered = 1000
-// Browsers send some twenty characters. Longer values are not cached, to bound its memory.
-const longestRemembered = 200
-
-/** Caches parsed headers: clients send the same few values. */
-export function createAcceptEncodings(): (header: string | undefined) => Accepted {
-  const remembered = new Map<string, Accepted>()
-
-  return (header) => {
-    if (header === undefined) return plainOnly
-    const known = remembered.get(header)
-    if (known) return known
-    const accepted = acceptedOf(header)
-    if (header.length > longestRemembered) return accepted
-    if (remembered.size >= maxRemembered) remembered.clear()
-    remembered.set(header, accepted)
-    return accepted
-  }
+const acceptedEncodings = (): Compression['accepted'] => {
+  const accepted = remembered(acceptedOf)
+  return (header) => (header === undefined ? plainOnly : accepted(header))
 }
 
 /**

@@ -28,8 +28,7 @@ import {
   createRequestSpans,
   type Exchange,
   exchangeOf,
-  type HotNotes,
-  hotNotesOf,
+  type NoteCached,
   placeOf,
   requestIdOf,
   watchExchange,
@@ -55,7 +54,8 @@ export type Public = {
   readonly limits: Limits
   /** Identifies the client of a request for limits. */
   readonly clientOf: (request: IncomingMessage) => string
-  readonly hotNotes: HotNotes | undefined
+  /** Record each cached response. */
+  readonly noteCached: readonly NoteCached[]
   /** Records the request for metrics and the access log. */
   readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
   /** Records a refusal by the server as if by a route. */
@@ -100,7 +100,7 @@ export function wirePublic(whole: Whole): Public {
     forwarded,
     limits: wireLimits(whole, forwarded),
     clientOf: (request) => clientOf(forwarded.addressOf(request)),
-    hotNotes: hotNotesOf(access, spans),
+    noteCached: [access?.cached, spans?.cached].filter((one) => one !== undefined),
     watch(request, response) {
       const exchange = watchExchange(request, response, now, over)
       if (access) exchange.client ??= forwarded.addressOf(request)
@@ -223,7 +223,7 @@ export function wireFront(
     limits,
     clientOf,
     watch,
-    hotNotes,
+    noteCached,
     uploads,
   }: Public & {
     readonly uploads: WriteSide['offered']
@@ -255,7 +255,7 @@ export function wireFront(
     requestIds,
     keyOf: hosts.keyOf,
     counts: requests.hot,
-    notes: hotNotes,
+    notes: noteCached,
   })
   const jsonMaxBytes = responses.json.maxBytes
   const jsonRule = lease.take('json rule', [], createJsonRule)

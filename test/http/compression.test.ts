@@ -1,18 +1,11 @@
 // Answers in codings (`Accept-Encoding`), over HTTP and nothing else: each one a representation of its own, kept beside the plain one
 // and gone with it, and never in place of what the client asked for byte by byte.
 import assert from 'node:assert/strict'
-import { once } from 'node:events'
-import { createServer, type IncomingHttpHeaders, request } from 'node:http'
-import { type AddressInfo, connect } from 'node:net'
+import { type IncomingHttpHeaders, request } from 'node:http'
+import { connect } from 'node:net'
 import { buffer } from 'node:stream/consumers'
 import { after, before, describe, test } from 'node:test'
-import { setImmediate as turn } from 'node:timers/promises'
 import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib'
-import { systemClock } from '../../src/core/clock.ts'
-import { createAcceptEncodings } from '../../src/http/compression.ts'
-import { createHotAnswers, createResponseCache } from '../../src/http/content/response-cache.ts'
-import { createLimits } from '../../src/http/limits.ts'
-import { createRequestCounts } from '../../src/observe/requests.ts'
 import { addDirectory, addFile, type BlockMap, fixtures, noise, text } from '../support/fixtures.ts'
 import { inParallel, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
@@ -99,41 +92,6 @@ const plainOf = ({ headers, body }: Answer): Buffer => {
   const coding = headers['content-encoding'] as Coding | undefined
   return coding === undefined ? body : back[coding](body)
 }
-
-test('compressed cached responses count as requests in progress', async (t) => {
-  const hot = createResponseCache({ maxBytes: 10_000, maxItemBytes: 5000 })
-  const body = Buffer.from('[]')
-  hot.add('/a', { headers: ['Content-Type', 'application/json'], body, etag: '"a"', isCompressible: true })
-  const limits = createLimits({ inFlight: 2, perClient: 'none', clock: systemClock })
-  const made = Promise.withResolvers<Buffer | undefined>()
-  const answers = createHotAnswers({
-    ...{ hot, limits, stalledMs: 1000 },
-    compression: { accepted: createAcceptEncodings(), compress: () => made.promise },
-    requestIds: { next: () => 'id' },
-    keyOf: ({ url }) => url,
-    counts: createRequestCounts().hot,
-  })
-  const server = createServer((request, response) => {
-    if (answers.take(request, response)) return
-    const refused = limits.enter(request, response)
-    response.writeHead(refused ? 503 : 200).end()
-  }).listen(0, '127.0.0.1')
-  t.after(() => server.close())
-  await once(server, 'listening')
-  const of = { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}` } as TestGateway
-  const compressed = [1, 2].map(() => ask('/a', taking('gzip'), { of }))
-  const until = async (inFlight: number) => {
-    for (let turns = 0; limits.inFlight !== inFlight; turns++) {
-      assert.ok(turns < 10_000)
-      await turn()
-    }
-  }
-  await until(2)
-  assert.equal((await ask('/a', taking('gzip'), { of })).status, 503)
-  made.resolve(Buffer.from('made'))
-  for (const { status, body } of await Promise.all(compressed)) assert.deepEqual([status, String(body)], [200, 'made'])
-  await until(0)
-})
 
 describe('each coding', () => {
   for (const coding of codings) {

@@ -103,7 +103,7 @@ describe('GET /openapi.json', () => {
       await rm(folder, { recursive: true })
     }
     assert.match(text, /<dt><code>dag-scope \(query\)<\/code><\/dt><dd>[^<]+ One of <code>block<\/code>/)
-    assert.match(text, /<dt><code>416<\/code><\/dt><dd>The range begins behind the end; <code>Content-Range<\/code>/)
+    assert.match(text, /<dt><code>416<\/code><\/dt><dd>[^<]+<code>Content-Range<\/code>/)
     for (const path of Object.keys(document['paths'] ?? {})) assert.ok(text.includes(path), path)
     assert.doesNotMatch(text, /<script|undefined|\[object/)
     const tag = page.headers.get('etag') ?? ''

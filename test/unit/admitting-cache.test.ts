@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { numbers, zipf } from '../../bench/work/zipf.ts'
-import { AdmittingCache } from '../../src/core/cache.ts'
+import { AdmittingCache, remembered } from '../../src/core/cache.ts'
 
 const fits = 500
 const files = 20 * fits
@@ -119,4 +119,17 @@ test('a value that grows → others make room for it', () => {
   cache.set('first 9', 500, () => 'grown')
   assert.equal(cache.get('first 9'), 'grown')
   assert.deepEqual([cache.bytes, cache.size], [1000, 6])
+})
+
+test('remembered: computed once per short text', () => {
+  let computed = 0
+  const length = remembered((text) => {
+    computed++
+    return { length: text.length }
+  })
+  assert.equal(length('br, gzip'), length('br, gzip'))
+  assert.equal(computed, 1)
+  const long = 'x'.repeat(5000)
+  assert.deepEqual([length(long), length(long)], [{ length: 5000 }, { length: 5000 }])
+  assert.equal(computed, 3)
 })

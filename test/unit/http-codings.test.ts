@@ -3,22 +3,17 @@ import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { brotliDecompressSync, gunzipSync, zstdDecompressSync } from 'node:zlib'
-import fc from 'fast-check'
 import {
   acceptedOf,
   type Coding,
   codedHeaders,
   codedTag,
-  createAcceptEncodings,
   createCompression,
   isCompressible,
-  plainOnly,
 } from '../../src/http/compression.ts'
 import { tagOfCopy } from '../../src/http/content/negotiate.ts'
 import { createResponseCache } from '../../src/http/content/response-cache.ts'
-import { anyText } from '../support/any-text.ts'
 import { noise, text } from '../support/fixtures.ts'
-import { runs } from '../support/property.ts'
 
 describe('Accept-Encoding', () => {
   const rows: readonly (readonly [header: string, best: Coding | undefined, all: string])[] = [
@@ -62,19 +57,6 @@ describe('Accept-Encoding', () => {
     test(`${JSON.stringify(header)} → ${best ?? 'plain'}`, () =>
       assert.deepEqual(acceptedOf(header), { best, all: all.split(' ').filter(Boolean) }))
   }
-
-  test('parsed once per value; any value is safe', () => {
-    const accepted = createAcceptEncodings()
-    assert.equal(accepted(undefined), plainOnly)
-    assert.equal(accepted('br, gzip'), accepted('br, gzip'))
-    const long = `br, ${'x'.repeat(500)}`
-    assert.equal(accepted(long).best, 'br')
-    assert.notEqual(accepted(long), accepted(long), 'a long one is not remembered')
-    fc.assert(
-      fc.property(anyText(), (header) => assert.deepEqual(accepted(header), acceptedOf(header))),
-      runs(100),
-    )
-  })
 })
 
 test('only text of medium size is compressed', () => {

@@ -4,16 +4,9 @@ import type { IncomingMessage } from 'node:http'
 import { describe, test } from 'node:test'
 import fc from 'fast-check'
 import { Failure } from '../../src/core/failure.ts'
-import { createHostCheck, isHost } from '../../src/core/wire/http.ts'
+import { isHost } from '../../src/core/wire/http.ts'
 import { contentHeaders, disposition } from '../../src/http/content/deliver.ts'
-import {
-  createAccepts,
-  matches,
-  negotiate,
-  parseRange,
-  rangeApplies,
-  rangeHint,
-} from '../../src/http/content/negotiate.ts'
+import { matches, negotiate, parseRange, rangeApplies, rangeHint } from '../../src/http/content/negotiate.ts'
 import { readTarget } from '../../src/http/wire/request.ts'
 import { cacheStatus, createAccount } from '../../src/observe/request-record.ts'
 import { anyText } from '../support/any-text.ts'
@@ -68,13 +61,8 @@ test('Host: host and optional port (RFC 3986), repeatedly', () => {
     'a\tb',
     '\0',
   ]
-  const isKnown = createHostCheck()
-  for (let time = 0; time < 2; time++) {
-    for (const host of [...right, ...rightAddresses]) assert.ok(isHost(host) && isKnown(host), host)
-    for (const host of wrong) assert.ok(!isHost(host) && !isKnown(host), host)
-  }
-  for (let count = 0; count < 1000; count++)
-    assert.ok(isKnown(`made-up-${count}.example`) && !isKnown(`made up ${count}`))
+  for (const host of [...right, ...rightAddresses]) assert.ok(isHost(host), host)
+  for (const host of wrong) assert.ok(!isHost(host), host)
   assert.ok(!isHost(`${'%41'.repeat(5000)}%4`))
 })
 
@@ -223,13 +211,6 @@ describe('content negotiation', () => {
       assert.deepEqual([found.as, found.byAccept], [as, byAccept])
     })
   }
-  test('cached Accept agrees with parsing', () => {
-    const representation = createAccepts()
-    for (const [query, accept, as] of rows) {
-      if (query !== '' || accept === undefined) continue
-      for (let time = 0; time < 2; time++) assert.equal(representation(accept), as)
-    }
-  })
 })
 
 describe('request target', () => {

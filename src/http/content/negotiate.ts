@@ -53,22 +53,13 @@ export function negotiate(query: URLSearchParams, accept: string | undefined): N
   return accepted ? { ...accepted, byAccept: true } : { as: 'file', parameters: {}, byAccept: false }
 }
 
-const maxRemembered = 1000
-
-/** Caches the choice by Accept header: clients send the same few values. */
-export function createAccepts(): (accept: string) => FormatChoice {
-  const remembered = new Map<string, FormatChoice>()
-
-  return (accept) => {
-    const known = remembered.get(accept)
-    if (known) return known
-    // A client that accepts JSON wants a file that is JSON: `json` as a format would be a codec.
-    const found = best(accept)?.as ?? 'file'
-    const as = found === 'json' ? 'file' : found
-    if (remembered.size >= maxRemembered) remembered.clear()
-    remembered.set(accept, as)
-    return as
-  }
+/**
+ * The choice by an Accept header alone. A client that accepts JSON wants a file that is JSON: `json`
+ * as a format would be a codec.
+ */
+export function formatFor(accept: string): FormatChoice {
+  const as = best(accept)?.as ?? 'file'
+  return as === 'json' ? 'file' : as
 }
 
 function best(accept: string): AcceptedFormat | undefined {
@@ -171,6 +162,7 @@ export function matches(header: string | undefined, etag: string): boolean {
  */
 export function tagOfCopy(header: string | undefined, etag: string, { best, all }: Accepted): string | undefined {
   if (header === undefined) return undefined
+  if (header === etag) return etag
   if (all.length === 0 || header.trim() === '*') return matches(header, etag) ? etag : undefined
   const coded = all.map((coding) => codedTag(etag, coding))
   const tags = best === undefined ? [etag, ...coded] : [...coded, etag]

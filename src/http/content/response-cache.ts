@@ -2,16 +2,16 @@
 // for the front, which writes them itself, and for requests from `node:http`. A scan of the headers
 // decides if a request wants the plain response; any other takes the normal route.
 import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http'
-import { AdmittingCache } from '../../core/cache.ts'
-import { createHostCheck } from '../../core/wire/http.ts'
+import { AdmittingCache, remembered } from '../../core/cache.ts'
+import { isHost } from '../../core/wire/http.ts'
 import type { HotCounts } from '../../observe/requests.ts'
 import { type Coding, type Compression, codedHeaders, codedTag, plainOnly } from '../compression.ts'
 import type { Limits } from '../limits.ts'
 import { type RequestIds, requestIdHeader } from '../wire/client.ts'
-import type { HotNotes } from '../wire/exchange.ts'
+import type { NoteCached } from '../wire/exchange.ts'
 import type { RequestHead } from '../wire/request.ts'
-import { cutWhenStalled, endWith, reset } from '../wire/write.ts'
-import { createAccepts, type FormatChoice, tagOfCopy } from './negotiate.ts'
+import { cutWhenStalled, endWith } from '../wire/write.ts'
+import { type FormatChoice, formatFor, tagOfCopy } from './negotiate.ts'
 
 /** The head of a response that is sent many times. */
 export type ReadyHead = {
@@ -176,7 +176,7 @@ export type HotAnswer = {
 }
 
 export interface HotAnswers {
-  /** Undefined if the request needs another response, or the coding has to be made first. */
+  /** Undefined if the request needs another response, or a coding that is not cached. */
   find(request: RequestHead): HotAnswer | undefined
   /** Returns true if it sent the response. */
   take(request: IncomingMessage, response: ServerResponse): boolean
@@ -193,12 +193,7 @@ const notModifiedHeaders: ReadonlySet<string> = new Set([
   'access-control-expose-headers',
 ])
 
-type Found = {
-  readonly form: ReadyForm
-  readonly status: 200 | 304
-  /** Set if the form has to be compressed first. */
-  readonly coding?: Coding
-}
+type Found = { readonly form: ReadyForm; readonly status: 200 | 304 }
 
 export function createHotAnswers({
   hot,
@@ -211,18 +206,17 @@ export function createHotAnswers({
   notes,
 }: {
   readonly hot: ResponseCache
-  readonly compression: Pick<Compression, 'accepted' | 'compress'>
+  readonly compression: Pick<Compression, 'accepted'>
   readonly limits: Limits
   readonly stalledMs: number
   readonly requestIds: RequestIds
   readonly keyOf: (request: RequestHead) => string | undefined
   readonly counts: HotCounts
-  readonly notes?: HotNotes | undefined
+  /** The access log and the spans. */
+  readonly notes: readonly NoteCached[]
 }): HotAnswers {
-  const representation = createAccepts()
-  const hotEvery = notes?.hotEvery ?? 0
-  const isHost = createHostCheck()
-  let unnoted = 0
+  const format = remembered(formatFor)
+  const isValidHost = remembered(isHost)
 
   function look(request: RequestHead): Found | undefined {
     const { method } = request
@@ -230,16 +224,14 @@ export function createHotAnswers({
     const key = keyOf(request)
     const answer = key === undefined ? undefined : hot.get(key)
     if (!answer || key === undefined) return undefined
-    const plain = plainRequest(request.rawHeaders, representation, isHost)
+    const plain = plainRequest(request.rawHeaders, format, isValidHost)
     if (!plain) return undefined
     const accepted = answer.isCompressible ? compression.accepted(plain.acceptEncoding) : plainOnly
     const { best } = accepted
     const etag = plain.ifNoneMatch && tagOfCopy(plain.ifNoneMatch, answer.etag, accepted)
     if (etag) return { form: formWith(answer, etag), status: 304 }
     const form = best === undefined ? answer : answer.coded[best]
-    return form || best === undefined
-      ? { form: form ?? answer, status: 200 }
-      : { form: answer, status: 200, coding: best }
+    return form && { form, status: 200 }
   }
 
   function note(request: RequestHead, { form, status }: Found, requestId: string): void {
@@ -248,35 +240,13 @@ export function createHotAnswers({
       counts[status === 200 ? 'get' : 'getUnchanged']++
       counts.bytes += bytes
     } else counts[status === 200 ? 'head' : 'headUnchanged']++
-    if (hotEvery === 0 || ++unnoted < hotEvery) return
-    unnoted = 0
-    notes?.hot(request, requestId, status, bytes)
-  }
-
-  function send(request: IncomingMessage, response: ServerResponse, found: Found, requestId: string): boolean {
-    note(request, found, requestId)
-    response.writeHead(found.status, [...headOf(found).headers, requestIdHeader, requestId])
-    if (request.method === 'GET' && found.status === 200) endWith(response, found.form.body)
-    else response.end()
-    return cutWhenStalled(response, stalledMs)
-  }
-
-  /** Compresses the form; falls back to identity above the compression limit. */
-  function made({ form }: Found, request: RequestHead, coding: Coding): Promise<ReadyForm> | ReadyForm {
-    const key = keyOf(request) ?? ''
-    const answer = form as ReadyAnswer
-    const making = compression.compress(answer.body, coding, codedTag(answer.etag, coding))
-    if (!making) return answer
-    // Another request may have cached it meanwhile.
-    return making.then((body) =>
-      body ? (hot.get(key)?.coded[coding] ?? hot.addCoded(key, answer, coding, body)) : answer,
-    )
+    for (const one of notes) one(request, { requestId, status, bytes })
   }
 
   return {
     find(request) {
       const found = look(request)
-      if (!found || found.coding || limits.refuses(request)) return undefined
+      if (!found || limits.refuses(request)) return undefined
       const requestId = requestIds.next(request)
       note(request, found, requestId)
       const body = request.method === 'GET' && found.status === 200 ? found.form.body : undefined
@@ -286,17 +256,11 @@ export function createHotAnswers({
       const found = look(request)
       if (!found || limits.refuses(request)) return false
       const requestId = requestIds.next(request)
-      const form = found.coding ? made(found, request, found.coding) : found.form
-      if (!(form instanceof Promise)) {
-        if (!send(request, response, { ...found, form }, requestId)) response.once('close', limits.holdUnread())
-        return true
-      }
-      response.once('close', limits.holdUnread())
-      form
-        .then((form) => {
-          if (!response.destroyed) send(request, response, { form, status: 200 }, requestId)
-        })
-        .catch(() => reset(response))
+      note(request, found, requestId)
+      response.writeHead(found.status, [...headOf(found).headers, requestIdHeader, requestId])
+      if (request.method === 'GET' && found.status === 200) endWith(response, found.form.body)
+      else response.end()
+      if (!cutWhenStalled(response, stalledMs)) response.once('close', limits.holdUnread())
       return true
     },
   }
@@ -330,8 +294,8 @@ type PlainRequest = { readonly ifNoneMatch: string | undefined; readonly acceptE
 /** Undefined if it asks for something else, or has headers that need full validation. */
 function plainRequest(
   rawHeaders: readonly string[],
-  representation: (accept: string) => FormatChoice,
-  isHost: (host: string) => boolean,
+  format: (accept: string) => FormatChoice,
+  isValidHost: (host: string) => boolean,
 ): PlainRequest | undefined {
   let ifNoneMatch: string | undefined
   let acceptEncoding: string | undefined
@@ -342,7 +306,7 @@ function plainRequest(
     switch (name.length) {
       case 4:
         if (name.toLowerCase() === 'host') {
-          if (!isHost(rawHeaders[index + 1] as string)) return undefined
+          if (!isValidHost(rawHeaders[index + 1] as string)) return undefined
           hosts++
         }
         break
@@ -351,7 +315,7 @@ function plainRequest(
         break
       case 6: {
         const lower = name.toLowerCase()
-        if (lower === 'accept' && representation(rawHeaders[index + 1] as string) !== 'file') return undefined
+        if (lower === 'accept' && format(rawHeaders[index + 1] as string) !== 'file') return undefined
         if (lower === 'expect') return undefined
         break
       }

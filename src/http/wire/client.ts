@@ -5,7 +5,8 @@ import { randomBytes } from 'node:crypto'
 import type { IncomingHttpHeaders, IncomingMessage } from 'node:http'
 import { BlockList, isIP, isIPv6 } from 'node:net'
 import type { TLSSocket } from 'node:tls'
-import { createHostCheck, isUnixPeer, plainAddress } from '../../core/wire/http.ts'
+import { remembered } from '../../core/cache.ts'
+import { isHost, isUnixPeer, plainAddress } from '../../core/wire/http.ts'
 import type { RequestHead } from './request.ts'
 
 export interface Forwarded {
@@ -32,7 +33,7 @@ const unix = 'unix'
 export function createForwarded(proxies: readonly string[]): Forwarded {
   const known = new BlockList()
   const ranges = proxies.filter((one) => one !== unix)
-  const isHost = createHostCheck()
+  const isValidHost = remembered(isHost)
   const trustsUnix = ranges.length < proxies.length
   for (const range of ranges) {
     const [address = '', bits] = range.split('/')
@@ -57,7 +58,7 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
   return {
     hostOf(request) {
       const said = forwardedHeader(request, 'x-forwarded-host')
-      return said !== undefined && isHost(said) ? said : (request.headers.host ?? '')
+      return said !== undefined && isValidHost(said) ? said : (request.headers.host ?? '')
     },
     schemeOf(request) {
       const scheme = forwardedHeader(request, 'x-forwarded-proto')?.toLowerCase()

@@ -161,13 +161,18 @@ function count({ [key]: exchange }: Noted, piece: unknown, encoding: unknown): v
   else if (piece instanceof Uint8Array) exchange.bytesOut += piece.byteLength
 }
 
+/** Records a cached response, which has no exchange. */
+export type NoteCached = (
+  request: RequestHead,
+  response: { readonly requestId: string; readonly status: number; readonly bytes: number },
+) => void
+
 export interface AccessLog {
   over(exchange: Exchange, answered: Answered): void
   /** Logs a request that could not be parsed: it has no method and no path. */
   refused(refusal: ParserRefusal, answered: Answered): void
-  /** Logs one in this many cached responses; 0 means none. */
-  readonly hotEvery: number
-  hot(request: RequestHead, requestId: string, status: number, bytes: number): void
+  /** Undefined if the mode never logs a successful response. */
+  readonly cached: NoteCached | undefined
 }
 
 const sampleEvery = 100
@@ -198,19 +203,23 @@ export function createAccessLog(options: {
    */
   function wanted({ status, isWhole }: Answered, kind: string | undefined): { readonly leftOut?: number } | undefined {
     if (status >= 400 || !isWhole) return failures ? failures.take(kind ?? String(status)) : {}
-    return mode === 'all' || (mode === 'sampled' && others++ % sampleEvery === 0) ? {} : undefined
+    return isChosen() ? {} : undefined
+  }
+
+  const isChosen = (): boolean => mode === 'all' || (mode === 'sampled' && others++ % sampleEvery === 0)
+
+  const cached: NoteCached = (request, { requestId, status, bytes }) => {
+    if (!isChosen()) return
+    const { method = '', url = '' } = request
+    const client = addressOf(request)
+    log('info', 'http.request', {
+      ...{ request: requestId, client, method, ...placeOf(request, url), ...traceOf(request) },
+      ...{ route: 'ipfs', status, source: 'hot', bytes },
+    })
   }
 
   return {
-    hotEvery: mode === 'all' ? 1 : mode === 'sampled' ? sampleEvery : 0,
-    hot(request, requestId, status, bytes) {
-      const { method = '', url = '' } = request
-      const client = addressOf(request)
-      log('info', 'http.request', {
-        ...{ request: requestId, client, method, ...placeOf(request, url), ...traceOf(request) },
-        ...{ route: 'ipfs', status, source: 'hot', bytes },
-      })
-    },
+    cached: mode === 'errors' ? undefined : cached,
     refused({ requestId, address: client, why }, answered) {
       const before = wanted(answered, 'unread')
       if (!before) return
@@ -287,9 +296,8 @@ export const placeOf = ({ headers }: RequestHead, url: string) => ({
 
 const inMs = (seconds: number): number => Math.round(seconds * 10_000) / 10
 
-export type HotNotes = Pick<AccessLog, 'hot' | 'hotEvery'>
-
-export interface RequestSpans extends HotNotes {
+export interface RequestSpans {
+  readonly cached: NoteCached
   over(exchange: Exchange, answered: Answered): void
 }
 
@@ -297,8 +305,7 @@ const contentRoutes: ReadonlySet<string> = new Set(['ipfs', 'ipns'])
 
 export function createRequestSpans(trace: Trace, clock: Clock): RequestSpans {
   return {
-    hotEvery: 1,
-    hot(request, requestId, status, bytes) {
+    cached(request, { requestId, status, bytes }) {
       const point = trace.of(request)
       if (!point?.isRecorded) return
       const facts = {
@@ -322,21 +329,6 @@ export function createRequestSpans(trace: Trace, clock: Clock): RequestSpans {
         'http.request.body.size': bytesIn || undefined,
       }
       trace.answered(point, { name: nameOf(request, route), began, facts, isError: status >= 500 })
-    },
-  }
-}
-
-/** Every cached response for the spans, and a sample of them for the access log. */
-export function hotNotesOf(access: AccessLog | undefined, spans: RequestSpans | undefined): HotNotes | undefined {
-  if (!spans || !access || access.hotEvery === 0) return spans ?? access
-  let unnoted = 0
-  return {
-    hotEvery: 1,
-    hot(...answer) {
-      spans.hot(...answer)
-      if (++unnoted < access.hotEvery) return
-      unnoted = 0
-      access.hot(...answer)
     },
   }
 }
