@@ -30,7 +30,7 @@ export const withoutSecrets = (kind: ProviderKind): ProviderKind => ({
 type Hiding = {
   readonly forms: readonly string[]
   /**
-   * The prefix of our own messages, which is skipped-a provider's name may be the same word as its
+   * The prefix of our own messages, which is skipped, because a provider may have the name that is its
    * secret.
    */
   readonly begins: string

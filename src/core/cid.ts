@@ -38,7 +38,7 @@ export const codec = {
   json: 0x0200,
 } as const
 
-/** Hash functions that the code names; `block.ts` lists all that verify a block. */
+/** Hash functions that the code names; `hashFunctions` below has all that verify a block. */
 export const hash = {
   identity: 0x00,
   sha256: 0x12,

@@ -83,7 +83,7 @@ const afterAll: After = (clock, ms, action) => clock.after(ms, action)
 const maxTimes = 3
 const nearEnough = 0.05
 
-/** Fires start `ms` of idle event-loop time, and start three times `ms` in any case. */
+/** Fires after `ms` of idle event-loop time, at the latest after three times `ms`. */
 const afterIdle: After = (clock, ms, action) => {
   const [beganAt, idleBefore] = [clock.monotonic(), clock.idle()]
   const ring = () => {
@@ -121,7 +121,7 @@ const heldUpMs = 50
 const graceMs = 250
 
 /**
- * A timer with a grace period start a stall of this process, so that input which arrived during the
+ * A timer with a grace period after a stall of this process, so that input which arrived during the
  * stall is read first.
  */
 export function onceLate(clock: Clock, ms: number, action: () => void): () => void {

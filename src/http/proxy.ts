@@ -1,6 +1,5 @@
 // Forwards configured paths to another service (http-proxy-middleware). Nothing is verified or
-// cached; a forbidden request is refused before a connection is made. headers.ts decides which
-// headers pass.
+// cached; a forbidden request is refused before a connection is made.
 import {
   Agent as HttpAgent,
   type IncomingHttpHeaders,

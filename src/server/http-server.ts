@@ -49,7 +49,7 @@ export function createHttpServer(handle: RequestListener, owner: Owner, options:
     {
       connectionsCheckingInterval: headerCheckMs,
       maxHeaderSize: headerBytes + moreHeaderBytes,
-      // request-target.ts refuses it, with a response that browsers may read.
+      // http/wire/request.ts refuses it, with a response that browsers may read.
       requireHostHeader: false,
     },
     handle,

@@ -28,7 +28,7 @@ import {
 } from './writer.ts'
 import type { Opened } from './writer-thread.ts'
 
-/** As `needed` in operations.ts says it of rows. */
+/** The rule of the SQL `needed` in writer-thread.ts. */
 const needsBlocks = ({ kind, state }: Standing): boolean =>
   state === 'pending' || (kind === 'here' && state === 'pinned')
 

@@ -1,4 +1,4 @@
-// The thread of reader.ts: a read-only connection, and the CAR files. Cold reads wait here, and not on the event loop.
+// The thread of `createReader` (blocks.ts): a read-only connection, and the CAR files. Cold reads wait here, and not on the event loop.
 import { closeSync, fsyncSync, openSync, readSync, renameSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { parentPort, workerData } from 'node:worker_threads'
