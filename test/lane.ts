@@ -64,7 +64,7 @@ setTimeout(() => {
 async function compileOnce(mayCompile: boolean): Promise<void> {
   const isCompiled = join(folder, 'compiled')
   if (mayCompile && take('compiling')) {
-    for (const one of ['./support/gateway.ts', '../src/cli/serve/serve.ts', '../src/cli/run.ts']) await import(one)
+    for (const one of ['./support/gateway.ts', '../src/cli/serve.ts', '../src/cli/run.ts']) await import(one)
     flushCompileCache()
     writeFileSync(isCompiled, '')
     return

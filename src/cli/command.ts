@@ -1,5 +1,6 @@
 // The definition of a command, and its input.
 import type { Readable, Writable } from 'node:stream'
+import { nearest } from '../config/complaints.ts'
 
 export type Io = {
   readonly stdin: Readable
@@ -10,7 +11,7 @@ export type Io = {
 
 export type Values = Readonly<Record<string, string | boolean | undefined>>
 export type Given = { readonly values: Values; readonly positionals: readonly string[]; readonly io: Io }
-export type Option = {
+type Option = {
   readonly type: 'string' | 'boolean'
   readonly short?: string
   readonly what: string
@@ -44,3 +45,31 @@ export const commonOptions = {
   help: { type: 'boolean', short: 'h', what: 'show help' },
   version: { type: 'boolean', short: 'v', what: 'say which version this is' },
 } as const satisfies Options
+
+export class UsageError extends Error {}
+
+/** The suggestion at the end of an error about an unknown word. */
+export function meant(typed: string, known: readonly string[]): string {
+  const word = nearest(typed, known, Math.min(2, typed.length - 1))
+  return word === undefined ? '' : `; did you mean ${word}?`
+}
+
+/** The single file argument, or undefined; `config` is an alternative to it. */
+export function oneFile(command: string, named: readonly string[], config: string | undefined): string | undefined {
+  const [file = config, ...more] = named
+  if (more.length > 0 || (named.length > 0 && config !== undefined)) throw new UsageError(`${command} takes one file`)
+  return file
+}
+
+export function onlyOne(command: string, what: string, given: readonly string[]): string {
+  const [one, ...more] = given
+  if (one === undefined || more.length > 0) throw new UsageError(`${command} takes one ${what}`)
+  return one
+}
+
+export function noneOf(command: string, given: readonly string[]): void {
+  if (given.length > 0) throw new UsageError(`${command} takes no ${given[0]}`)
+}
+
+/** The argument by which `main.ts` recognizes a worker process. */
+export const workerWord = '--worker-of-cidgate'

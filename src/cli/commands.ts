@@ -1,7 +1,6 @@
 // The table of commands: options, help, and code. The code is imported when the command runs, so
 // that `--help` does not load the gateway.
-import { type Command, json, type Options } from './command.ts'
-import { noneOf, oneFile, onlyOne, UsageError } from './usage.ts'
+import { type Command, json, noneOf, type Options, oneFile, onlyOne, UsageError } from './command.ts'
 
 /** Options of commands that ask a running gateway. */
 const toGateway = {
@@ -44,7 +43,7 @@ at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (no
     async run({ values, positionals }) {
       if (positionals.length > 0)
         throw new UsageError(`serve takes no ${positionals[0]}; a configuration is named with --config`)
-      return (await import('./serve/serve.ts')).serveCommand(textOf(values['config']))
+      return (await import('./serve.ts')).serveCommand(textOf(values['config']))
     },
   },
   {
@@ -141,7 +140,7 @@ ${tokenHint}`,
     examples: ['cidgate import site.car'],
     async run(given) {
       if (given.positionals.length === 0) throw new UsageError('import takes a CAR')
-      return (await import('./client/import.ts')).importCommand(given)
+      return (await import('./client/add.ts')).importCommand(given)
     },
   },
   {
@@ -155,7 +154,7 @@ ${tokenHint}`,
     ],
     async run(given) {
       const path = onlyOne('get', 'path', given.positionals)
-      return (await import('./client/get.ts')).getCommand(given, path)
+      return (await import('./client/read.ts')).getCommand(given, path)
     },
   },
   {
@@ -166,7 +165,7 @@ ${tokenHint}`,
     examples: ['cidgate export /ipfs/<cid> -o site.car'],
     async run(given) {
       const path = onlyOne('export', 'path', given.positionals)
-      return (await import('./client/get.ts')).getCommand(given, path, 'car')
+      return (await import('./client/read.ts')).getCommand(given, path, 'car')
     },
   },
   {
@@ -177,7 +176,7 @@ ${tokenHint}`,
     examples: ['cidgate why /ipfs/<cid>/index.html'],
     async run(given) {
       const path = onlyOne('why', 'path', given.positionals)
-      return (await import('./client/why.ts')).whyCommand(given, path)
+      return (await import('./client/read.ts')).whyCommand(given, path)
     },
   },
   {
@@ -210,7 +209,7 @@ indexers of \`announce\` and the routers. The exit code is 1 where something is 
     },
     examples: ['cidgate warm bafybei…', 'cidgate warm cids.txt --resume-file cids.done'],
     async run(given) {
-      return (await import('./client/warm.ts')).warmCommand(given)
+      return (await import('./client/read.ts')).warmCommand(given)
     },
   },
   {
@@ -264,7 +263,7 @@ pin needs a look. ${adminHint}`,
     ],
     async run(given) {
       if (given.positionals.length === 0) throw new UsageError('deny takes a CID')
-      return (await import('./client/deny.ts')).denyCommand(given)
+      return (await import('./client/pins.ts')).denyCommand(given)
     },
   },
   {
@@ -276,7 +275,7 @@ pin needs a look. ${adminHint}`,
     examples: ['source <(cidgate completion bash)', 'cidgate completion fish >~/.config/fish/completions/cidgate.fish'],
     async run({ positionals, io }) {
       const shell = onlyOne('completion', 'shell', positionals)
-      io.stdout.write((await import('./completion.ts')).completionFor(shell, commands))
+      io.stdout.write((await import('./help.ts')).completionFor(shell, commands))
       return 0
     },
   },

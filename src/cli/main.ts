@@ -1,12 +1,12 @@
 // The program: runs the arguments and sets the exit code. 0: success, 1: failure, 2: wrong usage.
 import { survive } from '../core/log.ts'
+import { workerWord } from './command.ts'
 import { run } from './run.ts'
-import { workerWord } from './serve/start-worker.ts'
 
 survive(process.stderr)
 const isWorker = process.argv[2] === workerWord && process.send !== undefined
 process.exitCode = isWorker
-  ? await (await import('./serve/worker.ts')).workerCommand()
+  ? await (await import('./serve.ts')).workerCommand()
   : await run(process.argv.slice(2), {
       stdin: process.stdin,
       stdout: process.stdout,

@@ -1,10 +1,9 @@
 // The command line: selects a command by the arguments, and returns its exit code.
 import { parseArgs } from 'node:util'
 import { ConfigError } from '../config/complaints.ts'
-import { type Command, commonOptions, type Io, type Values } from './command.ts'
+import { type Command, commonOptions, type Io, meant, UsageError, type Values } from './command.ts'
 import { commands } from './commands.ts'
 import { helpFor, helpForAll } from './help.ts'
-import { meant, UsageError } from './usage.ts'
 
 export const run = (argv: readonly string[], io: Io): Promise<number> =>
   dispatch(argv, io).catch((error: unknown) => complain(error, io))

@@ -2,6 +2,7 @@
 // values. Runs after the YAML was parsed, so that a secret's content can never become a key. `$${`
 // stands for a literal `${`.
 import { closeSync, openSync, readSync } from 'node:fs'
+import { codeOf } from '../core/disk/files.ts'
 import type { Path } from './complaints.ts'
 
 export type Environment = Readonly<Record<string, string | undefined>>
@@ -73,6 +74,3 @@ function beginningOf(path: string): Buffer {
     closeSync(file)
   }
 }
-
-export const codeOf = (error: unknown): string =>
-  error instanceof Error && 'code' in error ? String(error.code) : 'unknown reason'

@@ -11,9 +11,9 @@ import {
   parseDocument,
   type YAMLError,
 } from 'yaml'
+import { codeOf } from '../core/disk/files.ts'
 import { plainValues } from '../core/plain-yaml.ts'
 import { ConfigError, type Path, type PositionOf } from './complaints.ts'
-import { codeOf } from './substitute.ts'
 
 export type Read = { readonly tree: unknown; readonly positionOf: PositionOf }
 

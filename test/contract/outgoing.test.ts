@@ -12,7 +12,7 @@ import type { Provider } from '../../backends/pinning/contract.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import { upstreamKinds } from '../../backends/upstreams/index.ts'
-import { connect } from '../../src/cli/client/connection.ts'
+import { connected } from '../../src/cli/client/connection.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createTrace } from '../../src/core/wire/trace.ts'
@@ -176,9 +176,10 @@ const clients: Readonly<Record<string, (url: string) => Promise<unknown>>> = {
   'the command line': async (url) => {
     const [stdout, stderr] = [new PassThrough(), new PassThrough()]
     const io = { stdin: Readable.from([]), stdout, stderr, environment: { CIDGATE_ADMIN_TOKEN: secret } }
-    const connection = connect({ values: { admin: url }, positionals: [], io }, 'admin')
-    await (await connection.ask('/pins')).body.dump()
-    await connection.close()
+    await connected({ values: { admin: url }, positionals: [], io }, 'admin', async ({ ask }) => {
+      await (await ask('/pins')).body.dump()
+      return 0
+    })
   },
 }
 

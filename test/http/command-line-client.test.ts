@@ -9,7 +9,7 @@ import { join } from 'node:path'
 import { PassThrough, Readable } from 'node:stream'
 import { after, before, beforeEach, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { statusLines } from '../../src/cli/client/status-lines.ts'
+import { statusLines } from '../../src/cli/client/status.ts'
 import { commands } from '../../src/cli/commands.ts'
 import { run } from '../../src/cli/run.ts'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
@@ -101,7 +101,7 @@ describe('cidgate get', () => {
     assert.deepEqual(JSON.parse(out.toString()), { path: `/ipfs/${cid}`, file: to, bytes: bytes.length, type })
     const { code, err } = await cidgate(['get', `${cid}`, '--json'])
     assert.equal(code, 2)
-    assert.match(err, /--json takes --output/)
+    assert.match(err, /--json requires --output/)
   })
 
   test("absent path → the gateway's explanation", async () => {

@@ -15,7 +15,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 // @ts-expect-error: the launcher has no types, because it runs in any Node.
 import { withHeapFlags } from '../../bin/heap-flags.mjs'
-import { lookAtAll } from '../../src/cli/doctor-looks.ts'
+import { lookAtAll } from '../../src/cli/doctor-checks.ts'
 import { run as dispatch } from '../../src/cli/run.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { shipped } from '../../src/config/package.ts'

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { it } from 'node:test'
 
-const module = new URL('../../src/cli/serve/helper-threads.ts', import.meta.url).href
+const module = new URL('../../src/cli/helper-threads.ts', import.meta.url).href
 
 const isHelper = (name: string): boolean => /^(?:node-)?V8Worker$/.test(name)
 

@@ -1,40 +1,33 @@
-// `cidgate pins`: lists, deletes and verifies pins, and sends them to providers that lack them,
-// through the admin address.
+// `cidgate pins` and `cidgate deny`, through the admin address: list, delete, verify and deliver pins;
+// take content down at every named instance.
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Brought, Page, Pin, Removal, Verification } from '../../upload/api-types.ts'
-import type { Given } from '../command.ts'
-import { meant, UsageError } from '../usage.ts'
-import { type Connection, connect, problemOf, wordsOf } from './connection.ts'
-import { createProgress } from './progress.ts'
+import { wordsOf } from '../../core/failure.ts'
+import type { Brought, Page, Pin, Removal, TakenDown, Verification } from '../../upload/api-types.ts'
+import { type Given, meant, UsageError } from '../command.ts'
+import { type Connection, connected, problemOf, refusal, statusWords } from './connection.ts'
 
 /** The result for one pin: success, the data for programs, and the line for people. */
 type Done = { readonly isWell: boolean; readonly said: object; readonly line: string | undefined }
 type Work = (connection: Connection, cid: string) => Promise<Done>
 
 const filters = ['name', 'provider', 'state', 'since', 'until', 'min', 'max'] as const
-const pageOf = 200
-const atOnce = 4
+const pageSize = 200
+const concurrency = 4
 const maxWaitMs = 60_000
 
-export async function pinsCommand(given: Given): Promise<number> {
-  const [what = 'ls', ...named] = given.positionals
-  const connection = connect(given, 'admin')
-  try {
-    if (what === 'ls') return await list(given, connection, named)
+export const pinsCommand = (given: Given): Promise<number> =>
+  connected(given, 'admin', (gateway) => {
+    const [what = 'ls', ...named] = given.positionals
+    if (what === 'ls') return list(given, gateway, named)
     if (what === 'rm' && named.length === 0) throw new UsageError('pins rm takes a CID')
     const work = works[what]
-    if (!work)
-      throw new UsageError(
-        `pins takes ls, rm, verify or sync, not ${what}${meant(what, ['ls', ...Object.keys(works)])}`,
-      )
-    return await each(given, connection, { named, work })
-  } finally {
-    await connection.close()
-  }
-}
+    if (work) return each(given, gateway, { named, work })
+    const known = ['ls', ...Object.keys(works)]
+    throw new UsageError(`pins takes ls, rm, verify or sync, not ${what}${meant(what, known)}`)
+  })
 
 async function* pages({ values }: Given, connection: Connection): AsyncGenerator<Pin> {
-  const query = new URLSearchParams({ limit: String(pageOf) })
+  const query = new URLSearchParams({ limit: String(pageSize) })
   for (const name of filters) if (typeof values[name] === 'string') query.set(name, values[name])
   for (let next: string | undefined = ''; next !== undefined; ) {
     if (next !== '') query.set('after', next)
@@ -44,15 +37,13 @@ async function* pages({ values }: Given, connection: Connection): AsyncGenerator
   }
 }
 
-async function list(given: Given, connection: Connection, named: readonly string[]): Promise<number> {
-  const { io, values } = given
-  const source = named.length > 0 ? one(connection, named) : pages(given, connection)
-  for await (const pin of source) io.stdout.write(`${values['json'] ? JSON.stringify(pin) : lineOf(pin)}\n`)
+async function list(given: Given, gateway: Connection, named: readonly string[]): Promise<number> {
+  if (named.length === 0) for await (const pin of pages(given, gateway)) gateway.print(pin, lineOf(pin))
+  for (const cid of named) {
+    const pin = await asked<Pin>(gateway, 'GET', pathOf(cid))
+    gateway.print(pin, lineOf(pin))
+  }
   return 0
-}
-
-async function* one(connection: Connection, named: readonly string[]): AsyncGenerator<Pin> {
-  for (const cid of named) yield await asked<Pin>(connection, 'GET', pathOf(cid))
 }
 
 function lineOf({ cid, name, bytes, at, providers }: Pin): string {
@@ -65,42 +56,32 @@ function lineOf({ cid, name, bytes, at, providers }: Pin): string {
 /** Handles the named pins, or all that the options select, a few at a time. */
 async function each(
   given: Given,
-  connection: Connection,
+  gateway: Connection,
   { named, work }: { readonly named: readonly string[]; readonly work: Work },
 ): Promise<number> {
   const { io, values } = given
-  const progress = createProgress(io.stderr)
-  const cids = named.length > 0 ? fromList(named) : fromPages(pages(given, connection))
+  const cids = cidsOf(named.length > 0 ? named : pages(given, gateway))
   let ended = 0
   let failed = 0
   const worker = async (): Promise<void> => {
-    for (let next = await cids.next(); !next.done; next = await cids.next()) {
-      const { isWell, said, line } = await work(connection, next.value).catch((error: unknown): Done => {
-        const why = error instanceof Error ? error.message : String(error)
-        return { isWell: false, said: { cid: next.value, error: why }, line: `${next.value}  ${why}` }
+    for await (const cid of { [Symbol.asyncIterator]: () => cids }) {
+      const { isWell, said, line } = await work(gateway, cid).catch((error: unknown): Done => {
+        const why = wordsOf(error)
+        return { isWell: false, said: { cid, error: why }, line: `${cid}  ${why}` }
       })
       if (!isWell) failed++
-      progress.end()
-      if (values['json']) io.stdout.write(`${JSON.stringify(said)}\n`)
-      else if (line !== undefined) io.stdout.write(`${line}\n`)
-      progress.say(`${++ended} done`)
+      gateway.print(said, line)
+      gateway.progress.say(`${++ended} done`)
     }
   }
-  try {
-    await Promise.all(Array.from({ length: atOnce }, worker))
-  } finally {
-    progress.end()
-  }
+  await Promise.all(Array.from({ length: concurrency }, worker))
+  gateway.progress.end()
   if (!values['json']) io.stderr.write(`cidgate: ${ended} pins, ${failed} of them need a look\n`)
   return failed > 0 ? 1 : 0
 }
 
-async function* fromList(named: readonly string[]): AsyncGenerator<string> {
-  yield* named
-}
-
-async function* fromPages(pins: AsyncIterable<Pin>): AsyncGenerator<string> {
-  for await (const { cid } of pins) yield cid
+async function* cidsOf(source: readonly string[] | AsyncIterable<Pin>): AsyncGenerator<string> {
+  for await (const one of source) yield typeof one === 'string' ? one : one.cid
 }
 
 const works: Readonly<Record<string, Work>> = {
@@ -131,11 +112,56 @@ async function asked<Said>(connection: Connection, method: 'GET' | 'POST' | 'DEL
   for (let waitedMs = 0; ; ) {
     const answer = await connection.ask(path, { method })
     if (answer.statusCode < 300) return (await answer.body.json()) as Said
-    const problem = await problemOf(answer)
+    const why = await refusal(answer)
     const ms = Number(answer.headers['retry-after']) * 1000
-    if (answer.statusCode !== 503 || !(ms >= 0) || waitedMs > maxWaitMs)
-      throw new Error(wordsOf(answer.statusCode, problem))
+    if (answer.statusCode !== 503 || !(ms >= 0) || waitedMs > maxWaitMs) throw new Error(why)
     await sleep(ms)
     waitedMs += ms + 1
   }
+}
+
+/** A failure at one instance is reported, and the others still apply theirs. */
+export async function denyCommand(given: Given): Promise<number> {
+  const { values, io, positionals } = given
+  const named = values['admin'] ?? io.environment['CIDGATE_ADMIN_URL']
+  const places = typeof named === 'string' && named !== '' ? named.split(',').map((one) => one.trim()) : [undefined]
+  let failed = 0
+  for (const admin of places)
+    await connected({ ...given, values: { ...values, admin } }, 'admin', async (gateway) => {
+      const { at, print } = gateway
+      for (const cid of positionals) {
+        const done = await takenDown(given, gateway, cid).catch((error: unknown) => ({ error: wordsOf(error) }))
+        const isDone = 'isGone' in done && done.isGone && done.error === undefined
+        if (!isDone) failed++
+        print({ at, cid, ...done }, `${at}  ${cid}  ${'isGone' in done ? deniedLine(done) : done.error}`)
+      }
+      return 0
+    })
+  return failed > 0 ? 1 : 0
+}
+
+/**
+ * `error`: the takedown applies, but the gateway could not save the list: the reason, and the next
+ * step.
+ */
+type Denied = TakenDown & { readonly error?: string }
+
+async function takenDown({ values }: Given, { ask }: Connection, cid: string): Promise<Denied> {
+  const query = new URLSearchParams(values['legal'] ? { status: '451' } : {})
+  if (typeof values['reason'] === 'string') query.set('reason', values['reason'])
+  const path = `/deny/${encodeURIComponent(cid.replace(/^(\/ipfs\/|ipfs:\/\/)/, ''))}?${query}`
+  const answer = await ask(path, { method: 'POST' })
+  if (answer.statusCode === 200) return (await answer.body.json()) as TakenDown
+  const said = await problemOf(answer)
+  const error = statusWords(answer.statusCode, said)
+  if (!('isGone' in said)) throw new Error(error)
+  const { cid: denied, isGone, pins, blocks, kept, failures } = said as unknown as TakenDown
+  return { cid: denied, isGone, pins, blocks, kept, failures, error }
+}
+
+function deniedLine({ pins, blocks, kept, failures, error }: Denied): string {
+  const told = pins?.providers.map(({ provider, outcome, why }) => words(provider, outcome, why))
+  const stays = kept > 0 ? [`${kept} kept that other pins need`] : []
+  const did = ['denied', ...(told ?? ['not pinned']), `${blocks} blocks purged`, ...stays, ...failures].join(', ')
+  return error === undefined ? did : `${did}; BUT ${error}`
 }

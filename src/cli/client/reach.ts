@@ -14,8 +14,7 @@ import { systemClock } from '../../core/clock.ts'
 import { wordsOf } from '../../core/failure.ts'
 import { readPeers } from '../../routing/answer.ts'
 import { openIndexer, openRouter } from '../../wiring/backends.ts'
-import type { Given } from '../command.ts'
-import { UsageError } from '../usage.ts'
+import { type Given, UsageError } from '../command.ts'
 
 /** The result of a check: passed, failed with the next step, or a note. */
 type Said = { readonly name: string; readonly ok: boolean; readonly why: string }

@@ -1,9 +1,9 @@
 // `cidgate status`: what the admin address of a running gateway says, in words; with --watch again and again.
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Given } from '../command.ts'
-import { UsageError } from '../usage.ts'
-import { type Answer, type Connection, connect, wordsOf } from './connection.ts'
-import { failureLines, statusLines, type Told } from './status-lines.ts'
+import type { Announced, Provider, Router, Status, Tier, Times, Upstream } from '../../admin/dashboard/shape.ts'
+import { wordsOf } from '../../core/failure.ts'
+import { type Given, UsageError } from '../command.ts'
+import { type Answer, type Connection, connected, sizeOf, statusWords } from './connection.ts'
 
 const intervalMs = 2000
 
@@ -11,20 +11,14 @@ export async function statusCommand(given: Given): Promise<number> {
   const { values, io } = given
   if (values['watch'] && values['failures'])
     throw new UsageError('status: --watch shows the state; leave out --failures')
-  const connection = connect(given, 'admin')
-  try {
-    if (values['watch']) return await watch(given, connection)
-    const status = await read(connection, values['failures'] === true)
-    if (values['failures'])
-      for (const one of values['json']
-        ? (status.failures ?? []).map((one) => JSON.stringify(one))
-        : failureLines(status.failures ?? []))
-        io.stdout.write(`${one}\n`)
-    else io.stdout.write(values['json'] ? jsonOf(status) : textOf(statusLines(connection.at, status, Date.now())))
+  return connected(given, 'admin', async (gateway) => {
+    if (values['watch']) return watch(given, gateway)
+    const status = await read(gateway, values['failures'] === true)
+    if (values['failures'] && values['json']) for (const one of status.failures ?? []) gateway.print(one, undefined)
+    else if (values['failures']) io.stdout.write(textOf(failureLines(status.failures ?? [])))
+    else io.stdout.write(values['json'] ? jsonOf(status) : textOf(statusLines(gateway.at, status, Date.now())))
     return status.ready ? 0 : 1
-  } finally {
-    await connection.close()
-  }
+  })
 }
 
 const textOf = (lines: readonly string[]): string => `${lines.join('\n')}\n`
@@ -54,7 +48,7 @@ async function watch({ values, io }: Given, connection: Connection): Promise<num
     } catch (error) {
       isReady = false
       before = undefined
-      text = `${connection.at}: no answer: ${error instanceof Error ? error.message : String(error)}\n`
+      text = `${connection.at}: no answer: ${wordsOf(error)}\n`
       if (values['json']) text = `${JSON.stringify({ error: text.trim() })}\n`
     }
     // Each line is cleared behind its end, and the screen behind the last: nothing flickers.
@@ -75,10 +69,173 @@ async function read(connection: Connection, isWhole: boolean): Promise<Told> {
 async function said<Said>(answer: Answer, statuses: readonly number[]): Promise<Said> {
   const text = await answer.body.text()
   if (!statuses.includes(answer.statusCode))
-    throw new Error(`${answer.path}: ${wordsOf(answer.statusCode, { detail: text.slice(0, 300) })}`)
+    throw new Error(`${answer.path}: ${statusWords(answer.statusCode, { detail: text.slice(0, 300) })}`)
   try {
     return JSON.parse(text) as Said
   } catch {
     throw new Error(`${answer.path} is not what a gateway says; is that its admin address?`)
   }
+}
+
+/** Behind a load balancer only /readyz may be reachable, since it needs no token. */
+export type Told = Pick<Status, 'ready' | 'draining' | 'uploads' | 'checks'> & Partial<Status>
+
+/** `perSecond`: requests now, where they were counted before. */
+export function statusLines(at: string, told: Told, now: number, perSecond?: number): string[] {
+  const { ready, draining, uploads, checks, journal, requests, tiers = [], upstreams = [], providers = [] } = told
+  const state = draining ? 'stopping' : ready ? 'ready' : 'not ready'
+  const taken = uploads === undefined ? 'not known yet' : uploads ? 'yes' : 'no'
+  const head = `${at}: ${state}; uploads can be confirmed: ${taken}; ${journal?.open ?? 'not told how many'} wait for a provider`
+  if (requests === undefined)
+    return [head, ...checks.map(checkLine), '  tiers and upstreams are told to who may use the admin address']
+  // Checks of upstreams, providers and tiers are shown in their own lines.
+  const named = new Set([...upstreams.map(({ name }) => `upstream ${name}`), ...providers.map(providerName)])
+  const others = checks.filter(({ name, ok }) => !named.has(name) && !(ok && name.startsWith('tier ')))
+  const rate = perSecond === undefined ? '' : `${perSecond.toFixed(1)} requests/s; `
+  return [
+    head,
+    ...(told.alerts ?? []).flatMap(({ severity, what, next }) => [
+      `  ${severity === 'bad' ? '!!' : '! '} ${what}`,
+      `       next: ${next}`,
+    ]),
+    `  ${rate}${requestWords(requests)}`,
+    ...others.map(checkLine),
+    ...(told.processes ? [processLine(told.processes)] : []),
+    ...(told.hot && told.hot.limitBytes > 0
+      ? [`  ok  hot: ${fill(told.hot.bytes, told.hot.limitBytes)}, ${told.hot.items} answers`]
+      : []),
+    ...tiers.map(tierLine),
+    ...(told.disk ? [`  disk: ${sizeOf(told.disk.freeBytes)} of ${sizeOf(told.disk.bytes)} free`] : []),
+    ...upstreams.map((one) => upstreamLine(one, now)),
+    ...(told.routers ?? []).map(routerLine),
+    ...(told.found ?? []).map((one) => upstreamLine(one, now)),
+    ...(told.announced ? announcedLines(told.announced, now) : []),
+    ...providers.map(providerLine),
+    ...(told.pins?.pins === undefined ? [] : [`  pins: ${told.pins.pins}, ${sizeOf(told.pins.bytes ?? 0)}`]),
+    ...(journal && journal.open > 0 ? journalLines(journal, now) : []),
+  ]
+}
+
+const mark = (ok: boolean): string => (ok ? 'ok ' : 'BAD')
+
+function checkLine({ name, ok, why }: Status['checks'][number]): string {
+  return `  ${mark(ok)} ${name}${ok || why === undefined ? '' : `: ${why}`}`
+}
+
+const processLine = ({ wanted, answering, restarts }: NonNullable<Status['processes']>): string =>
+  `  ${mark(answering >= wanted)} processes: ${answering} of ${wanted} answer${restarts > 0 ? `, ${restarts} were replaced` : ''}`
+
+function requestWords({ total, byStatus, bySource, shed, throttled }: Status['requests']): string {
+  const counts = Object.entries(byStatus).map(([status, count]) => `${count} ${status}`)
+  const sources = Object.entries(bySource).map(([source, count]) => `${count} ${source}`)
+  return [
+    `requests since the start: ${total}${counts.length > 0 ? ` (${counts.join(', ')})` : ''}`,
+    ...(sources.length > 0 ? [`content from: ${sources.join(', ')}`] : []),
+    ...(shed > 0 ? [`${shed} shed`] : []),
+    ...(throttled > 0 ? [`${throttled} throttled`] : []),
+  ].join('; ')
+}
+
+const fill = (bytes: number, limit: number | undefined): string =>
+  limit === undefined ? sizeOf(bytes) : `${sizeOf(bytes)} of ${sizeOf(limit)} (${Math.floor((100 * bytes) / limit)} %)`
+
+function tierLine({ name, bytes, limitBytes, hits, misses, outages, queued, corrupt, isDown, reads }: Tier): string {
+  const looks = hits + misses
+  return `  ${mark(!isDown)} tier ${name}: ${[
+    // A store that other instances fill too does not report its size.
+    ...(bytes === undefined ? [] : [fill(bytes, limitBytes)]),
+    looks > 0 ? `${Math.floor((100 * hits) / looks)} % of ${looks} looks were hits` : 'not looked into yet',
+    ...timesOf('reads', reads),
+    ...(outages > 0 ? [`${outages} outages`] : []),
+    ...(queued > 0 ? [`${queued} blocks wait to be written`] : []),
+    ...(corrupt > 0 ? [`${corrupt} corrupt blocks`] : []),
+    ...(isDown ? ['passed over, because its last calls failed'] : []),
+  ].join(', ')}`
+}
+
+const routerLine = ({ name, lookups, named, failures, lastFailure, restsMs }: Router): string =>
+  `  ${mark(restsMs === 0)} router ${name}: ${[
+    `asked ${lookups}, named somebody ${named}`,
+    ...(failures > 0 ? [`failed ${failures}`] : []),
+    ...(restsMs > 0 ? [`left alone for ${agoOf(restsMs)} more: ${lastFailure}`] : []),
+  ].join(', ')}`
+
+function announcedLines(
+  { peerId, head, roots, advertisements, lastError, indexers }: Announced,
+  now: number,
+): string[] {
+  const what = `${roots} uploads in ${advertisements} advertisements, as ${peerId}`
+  const own = `  ${mark(lastError === undefined)} announced: ${what}${lastError === undefined ? '' : `; the last batch: ${lastError}`}`
+  return [
+    own,
+    ...indexers.map(({ name, announcedAt, lagMs, lastError: why }) => {
+      const state =
+        head === undefined
+          ? 'nothing to tell yet'
+          : lagMs === 0
+            ? 'has all of it'
+            : `lacks the newest for ${agoOf(lagMs)}${announcedAt === undefined ? ', was not told yet' : `, told ${agoOf(now - announcedAt)} ago`}`
+      return `  ${mark(why === undefined)} indexer ${name}: ${state}${why === undefined ? '' : `; ${why}`}`
+    }),
+  ]
+}
+
+function upstreamLine(one: Upstream, now: number): string {
+  const { name, state, why, until, asked, won, notFound, throttled, failed, hashMismatch, firstByte, lastTrouble } = one
+  const isWell = state === 'ready'
+  return `  ${mark(isWell)} upstream ${name}: ${[
+    `${state}${isWell || why === undefined ? '' : ` (${why})`}`,
+    ...(until === undefined ? [] : [`for ${agoOf(until - now)} more`]),
+    `asked ${asked}, won ${won}`,
+    ...timesOf('first byte', firstByte),
+    ...count(notFound, 'not found'),
+    ...count(throttled, 'throttled'),
+    ...count(failed, 'failed'),
+    ...count(hashMismatch, 'hash mismatch'),
+    ...(lastTrouble ? [`last trouble ${agoOf(now - lastTrouble.at)} ago: ${lastTrouble.why}`] : []),
+  ].join(', ')}`
+}
+
+const providerName = ({ name }: Provider): string => `provider ${name}`
+
+function providerLine(one: Provider): string {
+  const failed = Object.entries(one.failed).map(([kind, number]) => `${number} ${kind}`)
+  return `  ${mark(one.ok !== false)} ${providerName(one)}: ${[
+    ...(one.ok === false && one.why !== undefined ? [one.why] : []),
+    `${one.pinned} pinned since the start`,
+    `${one.waiting} wait for it`,
+    ...timesOf('took', one.took),
+    ...(failed.length > 0 ? [`failures: ${failed.join(', ')}`] : []),
+  ].join(', ')}`
+}
+
+function journalLines({ open, oldestAt, uploads }: Status['journal'], now: number): string[] {
+  const oldest = oldestAt === undefined ? '' : `, the oldest for ${agoOf(now - oldestAt)}`
+  const lines = uploads.slice(0, 10).map(({ cid, providers }) => {
+    const lacking = Object.entries(providers).filter(([, { state }]) => state !== 'pinned')
+    return `    ${cid}  ${lacking.map(([name, { state, why }]) => `${name} ${state}${why ? ` (${why})` : ''}`).join(', ')}`
+  })
+  const more = open > lines.length ? [`    and ${open - lines.length} more: cidgate pins --state pending`] : []
+  return [`  ${open} uploads wait for a provider${oldest}:`, ...lines, ...more]
+}
+
+function failureLines(failures: Status['failures']): string[] {
+  if (failures.length === 0) return ['no request failed since the start']
+  return failures.flatMap(({ at, request, client, method, path, status, isCut, ms, kind, why, attempts = [] }) => [
+    `${new Date(at).toISOString()}  ${status}${isCut ? ' (cut)' : ''}  ${method} ${path}  ${Math.round(ms)} ms  request ${request ?? 'unknown'}  client ${client ?? 'unknown'}`,
+    ...(why === undefined ? [] : [`  ${kind === undefined ? '' : `${kind}: `}${why}`]),
+    ...attempts.map((one) => `  ${one.upstream}: ${one.outcome}, after ${one.ms} ms`),
+  ])
+}
+
+const timesOf = (what: string, { p50Ms, p95Ms }: Times): string[] =>
+  p50Ms === undefined ? [] : [`${what} ${Math.round(p50Ms)} ms, p95 ${Math.round(p95Ms ?? p50Ms)} ms`]
+
+const count = (number: number, what: string): string[] => (number > 0 ? [`${number} ${what}`] : [])
+
+function agoOf(ms: number): string {
+  const seconds = Math.max(0, Math.round(ms / 1000))
+  if (seconds < 120) return `${seconds} s`
+  if (seconds < 7200) return `${Math.round(seconds / 60)} min`
+  return `${Math.round(seconds / 3600)} h`
 }

@@ -18,7 +18,7 @@ import { openIndexer, openRouter, takeTally, wireBackends } from '../wiring/back
 import { createKept } from '../wiring/component-registry.ts'
 import { notesOn } from '../wiring/orphaned-uploads.ts'
 import { nothingOfItsOwn, takeTurns, type Whole } from '../wiring/wiring-context.ts'
-import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './sockets.ts'
+import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './check.ts'
 
 type Telling = {
   readonly asJson?: boolean
