@@ -8,13 +8,14 @@ import { Failure } from '../core/failure.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { Route } from './add/add.ts'
 import { type AnswerDeps, answerContent } from './content/answer.ts'
-import { type ContentPlace, type Hosts, meantPath, sharedPlace } from './hosts.ts'
+import { type ContentPlace, correctedPath, type Hosts, isByHost, type Located, sharedPlace } from './hosts.ts'
 import type { Limits } from './limits.ts'
+import { readMethods } from './read-route.ts'
 import { type RequestIds, requestIdHeader } from './wire/client.ts'
 import { corsHeaders, preflight } from './wire/cors.ts'
 import type { Exchange } from './wire/exchange.ts'
 import type { Respond } from './wire/problem.ts'
-import { baseOf, createContexts, HttpRefusal, hasBody, type RequestContext } from './wire/request.ts'
+import { baseOf, createContexts, HttpRefusal, hasBody, methodRefused, type RequestContext } from './wire/request.ts'
 import { closeAfter } from './wire/write.ts'
 
 export type AppDeps = AnswerDeps & {
@@ -49,8 +50,6 @@ export type App = {
    */
   readonly handler: RequestListener
 }
-
-const readMethods = 'GET, HEAD, OPTIONS'
 
 export function createApp(deps: AppDeps): App {
   const { limits, hosts, respond } = deps
@@ -111,7 +110,8 @@ export function createApp(deps: AppDeps): App {
     const { method = '' } = request
     if (method === 'GET' || method === 'HEAD') return answer()
     if (method === 'OPTIONS') return preflight(request, response, readMethods)
-    refuse(request, response, notAllowed(method), { Allow: readMethods })
+    const refusal = methodRefused(`method ${method} is not allowed: content is read with GET`)
+    refuse(request, response, refusal, { Allow: readMethods })
   }
 
   function content(context: RequestContext, place: ContentPlace, next: NextFunction): void {
@@ -126,21 +126,27 @@ export function createApp(deps: AppDeps): App {
 
   /** Routes by host before the path is matched. */
   function byHost(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
+    const serve = (found: Located): void => {
+      const context = enter(request, response)
+      if (!context) return
+      if (found.kind === 'moved') read(request, response, () => moved(response, found.location))
+      else if (found.kind !== 'by-path') content(context, found.place, next)
+    }
+    const fail = (error: unknown): void => {
+      if (enter(request, response)) refuse(request, response, error)
+    }
+    // The mounting application may be able to handle a malformed request.
     const context = quietly(() => contextOf(request, response))
-    const claim = context ? hosts.claims(request, context.target) : 'no'
-    if (!context || claim === 'no') return next()
-    // A host without a DNSLink may belong to the mounting application, so it is not counted yet.
-    if (claim === 'surely' && !enter(request, response)) return
-    hosts.find(request, context.target, context.signal).then(
-      (found) => {
-        const own = found && enter(request, response)
-        if (!found) next()
-        else if (!own) return
-        else if ('location' in found) read(request, response, () => moved(response, found.location))
-        else content(own, found.place, next)
-      },
-      (error) => (enter(request, response) ? refuse(request, response, error) : undefined),
-    )
+    if (!context) return next()
+    try {
+      const found = hosts.locate(request, context.target)
+      if (found.kind === 'by-path') next()
+      else if (found.kind !== 'site') serve(found)
+      // A host without a DNSLink may belong to the mounting application, so it is not counted yet.
+      else hosts.hasLink(found.name, context.signal).then((has) => (has ? serve(found) : next()), fail)
+    } catch (error) {
+      fail(error)
+    }
   }
 
   function byPath(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
@@ -148,9 +154,9 @@ export function createApp(deps: AppDeps): App {
     const place = context && sharedPlace(context.target, baseOf(request), hosts.keyOf(request))
     if (!context || !place) return context && next()
     const isRead = request.method === 'GET' || request.method === 'HEAD'
-    const meant = isRead ? meantPath(context.target) : undefined
-    if (meant === undefined) content(context, place, next)
-    else moved(response, place.base + meant)
+    const corrected = isRead ? correctedPath(context.target) : undefined
+    if (corrected === undefined) content(context, place, next)
+    else moved(response, place.base + corrected)
   }
 
   const nothing = (request: IncomingMessage, response: ServerResponse): void =>
@@ -176,7 +182,7 @@ export function createApp(deps: AppDeps): App {
   const handler: RequestListener = (request, response) => {
     const context = isContent(request, deps.routes) ? enter(request, response) : 'routed'
     if (context === 'routed') return application(request, response)
-    if (context && hosts.claims(request, context.target) !== 'no') application(request, response)
+    if (context && isByHost(hosts, request, context.target)) application(request, response)
     else if (context) within(deps.trace, request, () => byPath(request, response, brokenFor(request, response)))
   }
 
@@ -215,7 +221,6 @@ function isContent({ url = '' }: IncomingMessage, routes: readonly Route[] = [])
 const ipfs = '/ipfs/'
 const contentUrl = /^\/ip[fn]s\//
 
-/** Responds with an error, and closes the connection if the body was not read. */
 const refusing =
   (respond: Respond) =>
   (
@@ -224,16 +229,13 @@ const refusing =
     error: unknown,
     headers?: Readonly<Record<string, string>>,
   ): void => {
-    const before = () => {
-      if (hasBody(request)) closeAfter(request, response)
-    }
-    respond.failed(request, response, error, { before, ...(headers && { headers }) })
+    respond.failed(request, response, error, headers && { headers })
   }
 
 /** Express without its own response headers. */
 const plain = (): Express => express().disable('x-powered-by').disable('etag').enable('case sensitive routing')
 
-/** Undefined for a malformed request, which the mounting application may be able to handle. */
+/** Undefined if it throws. */
 function quietly<Read>(read: () => Read): Read | undefined {
   try {
     return read()
@@ -243,12 +245,6 @@ function quietly<Read>(read: () => Read): Read | undefined {
 }
 
 const readOnly: ReadonlySet<string> = new Set(['GET', 'HEAD', 'OPTIONS'])
-
-const notAllowed = (method: string): Failure =>
-  new HttpRefusal('unsupported', `method ${method} is not allowed: content is read with GET`, {
-    source: 'client',
-    status: 405,
-  })
 
 /**
  * The client may or may not send its body after an unknown expectation, so the connection cannot be

@@ -5,10 +5,9 @@ import { contactHref } from '../web/contact.ts'
 import { type FrontFacts, frontPage, frontPolicy, icon } from '../web/front-page.ts'
 import type { Route } from './add/add.ts'
 import { qualityOf } from './content/negotiate.ts'
-import { corsHeaders, preflight } from './wire/cors.ts'
+import { type Document, readRoute } from './read-route.ts'
 import type { Respond } from './wire/problem.ts'
-import { baseOf, HttpRefusal, hasBody, type RequestContext } from './wire/request.ts'
-import { closeAfter, cutWhenStalled } from './wire/write.ts'
+import { baseOf, type RequestContext } from './wire/request.ts'
 
 export type FrontOptions = Omit<FrontFacts, 'base' | 'uploads'> & {
   readonly uploadsFor: (request: IncomingMessage, to: 'page' | 'program') => FrontFacts['uploads']
@@ -23,85 +22,60 @@ export type FrontOptions = Omit<FrontFacts, 'base' | 'uploads'> & {
   readonly respond: Respond
 }
 
-const methods = 'GET, HEAD, OPTIONS'
 const iconPolicy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 
-type Text = {
-  readonly type: string
-  readonly text: string | Uint8Array
-  readonly maxAge: number
-  readonly isPrivate?: boolean
-}
+const textOf = (type: string, text: string | Uint8Array, maxAge: number): Document => ({
+  body: typeof text === 'string' ? Buffer.from(text) : text,
+  headers: { 'Content-Type': type, 'Cache-Control': `public, max-age=${maxAge}` },
+})
+const plainText = 'text/plain; charset=utf-8'
 
 // A crawler that traverses other people's content costs the upstreams as much as all visitors. If
 // `/` redirects to content, the gateway is a website of the operator, which should be found.
-const robots = (root: string): Text => ({
-  type: 'text/plain; charset=utf-8',
-  text: root.startsWith('/')
+const robots = (root: string): string =>
+  root.startsWith('/')
     ? 'User-agent: *\nDisallow:\n'
-    : 'User-agent: *\nDisallow: /ipfs/\nDisallow: /ipns/\nDisallow: /add\nDisallow: /api/\n',
-  maxAge: 3600,
-})
+    : 'User-agent: *\nDisallow: /ipfs/\nDisallow: /ipns/\nDisallow: /add\nDisallow: /api/\n'
 
 export function createFrontRoutes(options: FrontOptions): readonly Route[] {
+  const { root, logo, respond } = options
   const forms = options.subdomainHosts.flatMap((host) => [`*.ipfs.${host}:*`, `*.ipns.${host}:*`])
-  const policy = frontPolicy(forms)
-  const { root, logo } = options
-  const favicon: Text = logo
-    ? { type: logo.type, text: logo.bytes, maxAge: 3600 }
-    : { type: 'image/svg+xml', text: icon, maxAge: 86_400 }
-  const kept = { maxAge: 60, isPrivate: !options.isSameForAll }
+  const pageHeaders = { 'Content-Security-Policy': frontPolicy(forms), 'Referrer-Policy': 'no-referrer' }
+  const cacheControl = `${options.isSameForAll ? 'public' : 'private'}, max-age=60`
+  const favicon = logo ? textOf(logo.type, logo.bytes, 3600) : textOf('image/svg+xml', icon, 86_400)
 
-  function first(context: RequestContext): void {
-    const { request, response } = context
+  function first({ request }: RequestContext): Document {
     if (root !== 'page') {
-      response.setHeader('Location', root.startsWith('/') ? baseOf(request) + encoded(root) : root)
-      return send(context, { type: 'text/plain; charset=utf-8', text: '', maxAge: 60 }, 302)
+      const { body, headers } = textOf(plainText, '', 60)
+      const location = root.startsWith('/') ? baseOf(request) + encoded(root) : root
+      return { status: 302, body, headers: { ...headers, Location: location } }
     }
     const { accept } = request.headers
-    response.setHeader('Vary', 'Accept')
     const asPage = qualityOf(accept, 'text/html') > qualityOf(accept, 'application/json')
-    if (!asPage) return send(context, { type: 'application/json', text: described(options, request), ...kept })
-    response.setHeader('Content-Security-Policy', policy)
-    response.setHeader('Referrer-Policy', 'no-referrer')
-    const text = frontPage({ ...options, base: baseOf(request), uploads: options.uploadsFor(request, 'page') })
-    send(context, { type: 'text/html; charset=utf-8', text, ...kept })
+    const { body, headers } = asPage
+      ? textOf(
+          'text/html; charset=utf-8',
+          frontPage({ ...options, base: baseOf(request), uploads: options.uploadsFor(request, 'page') }),
+          60,
+        )
+      : textOf('application/json', described(options, request), 60)
+    return {
+      body,
+      headers: { ...headers, 'Cache-Control': cacheControl, Vary: 'Accept', ...(asPage && pageHeaders) },
+    }
   }
 
-  function send({ request, response }: RequestContext, { type, text, maxAge, isPrivate }: Text, status = 200): void {
-    const body = typeof text === 'string' ? Buffer.from(text) : text
-    for (const [name, value] of corsHeaders) response.setHeader(name, value)
-    response.setHeader('Cache-Control', `${isPrivate ? 'private' : 'public'}, max-age=${maxAge}`)
-    response.setHeader('X-Content-Type-Options', 'nosniff')
-    response.setHeader('Content-Type', type)
-    response.setHeader('Content-Length', body.byteLength)
-    response.writeHead(status).end(request.method === 'HEAD' ? undefined : body)
-    cutWhenStalled(response, options.respond.stalledMs)
-  }
-
-  const route = (at: RegExp, give: (context: RequestContext) => void): Route => ({
-    name: 'front',
-    at,
-    answer(context) {
-      const { request, response } = context
-      const { method = '' } = request
-      if (method === 'OPTIONS') return preflight(request, response, methods)
-      if (method === 'GET' || method === 'HEAD') return give(context)
-      if (hasBody(request)) closeAfter(request, response)
-      const said = `method ${method} is not allowed: this page is read with GET`
-      const failure = new HttpRefusal('unsupported', said, { source: 'client', status: 405 })
-      options.respond.failed(request, response, failure, { headers: { Allow: methods } })
-    },
-  })
+  const route = (at: RegExp, read: (context: RequestContext) => Document): Route =>
+    readRoute({ name: 'front', at, read, respond })
 
   return [
     ...(root === 'none' ? [] : [route(/^\/$/, first)]),
-    route(/^\/favicon\.(?:ico|svg)$/, (context) => {
-      // An SVG that is opened by itself is a page: its scripts would run here.
-      context.response.setHeader('Content-Security-Policy', iconPolicy)
-      send(context, favicon)
-    }),
-    route(/^\/robots\.txt$/, (context) => send(context, robots(root))),
+    // An SVG that is opened by itself is a page: its scripts would run here.
+    route(/^\/favicon\.(?:ico|svg)$/, () => ({
+      ...favicon,
+      headers: { ...favicon.headers, 'Content-Security-Policy': iconPolicy },
+    })),
+    route(/^\/robots\.txt$/, () => textOf(plainText, robots(root), 3600)),
   ]
 }
 

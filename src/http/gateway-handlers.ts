@@ -5,7 +5,7 @@ import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http
 import type { Request, Response, Router } from 'express'
 import { Failure } from '../core/failure.ts'
 import type { HotAnswers } from './content/response-cache.ts'
-import { createHosts, type HostOptions } from './hosts.ts'
+import { createHosts, type HostOptions, isByHost } from './hosts.ts'
 import { createForwarded, createRequestIds, requestIdHeader } from './wire/client.ts'
 import { type Mode, sendProblem } from './wire/problem.ts'
 import { readTarget } from './wire/request.ts'
@@ -62,7 +62,7 @@ export function createGatewayHandlers(options: GatewayHandlersOptions): GatewayH
       const target = readTarget(request)
       const { path } = target
       const isHere = options.paths.some((one) => path === one || path.startsWith(`${one}/`))
-      return isHere || /^\/ip[fn]s\//.test(path) || hosts.claims(request, target) !== 'no'
+      return isHere || /^\/ip[fn]s\//.test(path) || isByHost(hosts, request, target)
     } catch {
       return /^\/ip[fn]s\//.test(request.url ?? '')
     }

@@ -19,35 +19,34 @@ export type HostOptions = {
   readonly provider?: boolean | undefined
 }
 
-export type HostMatch = { readonly place: ContentPlace } | { readonly location: string } | undefined
+/** The content that a request names, by its host and path. */
+export type Located =
+  /** Not by its host: the path alone tells. */
+  | { readonly kind: 'by-path' }
+  | { readonly kind: 'place'; readonly place: ContentPlace }
+  | { readonly kind: 'moved'; readonly location: string }
+  /** The place, if the host has a DNSLink. */
+  | { readonly kind: 'site'; readonly name: string; readonly place: ContentPlace }
 
 export interface Hosts {
-  /**
-   * Tells if `find` has to handle this request; for `perhaps`, only `find` can tell if the host has
-   * a DNSLink.
-   */
-  claims(request: IncomingMessage, target: RequestTarget): 'surely' | 'perhaps' | 'no'
-  /** Undefined for a shared host. Throws a Failure for content that this host does not serve. */
-  find(request: IncomingMessage, target: RequestTarget, signal: AbortSignal): Promise<HostMatch>
-  /**
-   * The content path of the request, if it is known without a DNS lookup. Throws as `find` does.
-   */
-  contentOf(request: IncomingMessage, target: RequestTarget): string | undefined
+  /** Throws a Failure for content that this host does not serve. */
+  locate(request: IncomingMessage, target: RequestTarget): Located
+  /** Looks up the DNSLink of a site. */
+  hasLink(name: string, signal: AbortSignal): Promise<boolean>
   /** The key in the response cache; undefined if this host is not cached. */
   keyOf(request: RequestHead): string | undefined
   /** True if this gateway serves the host, also through CONNECT. */
   serves(host: string): boolean
 }
 
+const byPath: Located = { kind: 'by-path' }
+
 const inert: Hosts = {
-  claims: () => 'no',
-  find: async () => undefined,
-  contentOf: (_request, { path }) => (namespaceOf(path) ? path : undefined),
+  locate: () => byPath,
+  hasLink: async () => false,
   keyOf: (request) => request.url,
   serves: () => false,
 }
-
-const labelMost = 63
 
 export function createHosts(options: {
   readonly table: Readonly<Record<string, HostOptions>>
@@ -98,68 +97,42 @@ export function createHosts(options: {
     return { label: longer, namespace: asNamespace(last), gateway: outer }
   }
 
-  async function site(name: string, target: RequestTarget, signal: AbortSignal): Promise<HostMatch> {
-    if (!mayBeSite(name) || !(await hasLink?.(name, signal))) return undefined
-    return {
-      place: {
-        namespace: 'ipns',
-        path: `/ipns/${name}${target.path}`,
-        base: '',
-        own: true,
-        trustless: false,
-        cacheKey: undefined,
-      },
-    }
+  function siteOf(name: string, path: string): Located {
+    if (!mayBeSite(name)) return byPath
+    const place = ownPlace('ipns', `/ipns/${name}${path}`)
+    return { kind: 'site', name, place }
   }
 
   return {
-    claims(request, target) {
-      const { host, name } = hostOf(request)
-      const known = table.get(name)
-      if (isProvider(name) && (namespaceOf(target.path) || (known?.provider && !isAbout(target.path)))) return 'surely'
-      if (known?.trustless) return 'surely'
-      // A site on its own origin begins at the root.
-      if (baseOf(request) !== '') return 'no'
-      if (known) return known.subdomains && namespaceOf(target.path) ? 'surely' : 'no'
-      if (under(hostName(host))) return 'surely'
-      return mayBeSite(name) ? 'perhaps' : 'no'
-    },
+    hasLink: async (name, signal) => (await hasLink?.(name, signal)) ?? false,
 
-    async find(request, target, signal) {
+    locate(request, target) {
       const { host, name, port } = hostOf(request)
       const known = table.get(name)
       const base = baseOf(request)
-      if (isProvider(name) && (namespaceOf(target.path) || known?.provider))
-        return { place: { ...trustlessPlace(target, base), provider: true } }
-      if (known?.trustless) return { place: trustlessPlace(target, base) }
-      if (base !== '') return undefined
-      if (known?.subdomains) {
-        const label = namespaceOf(target.path) && labelFor(target.path)
-        if (label) return { location: `${forwarded.schemeOf(request)}://${label}.${host}${restOf(target)}` }
-      }
+      const isContent = namespaceOf(target.path) !== undefined
+      if (isProvider(name) && (isContent || (known?.provider && !isAbout(target.path))))
+        return { kind: 'place', place: { ...trustlessPlace(target, base), provider: true } }
+      if (known?.trustless) return { kind: 'place', place: trustlessPlace(target, base) }
+      // A site on its own origin begins at the root.
+      if (base !== '') return byPath
       // The configuration takes precedence over DNS, without a lookup.
-      if (known) return undefined
+      if (known) {
+        const label = known.subdomains && isContent ? labelFor(target.path) : undefined
+        if (!label) return byPath
+        return { kind: 'moved', location: `${forwarded.schemeOf(request)}://${label}.${host}${restOf(target)}` }
+      }
       const part = under(hostName(host))
-      if (!part) return site(name, target, signal)
+      if (!part) return siteOf(name, target.path)
       const { namespace, gateway } = part
       const label = canonicalLabel(part)
       if (label.moved) {
         const to = `${forwarded.schemeOf(request)}://${label.text}.${namespace}.${gateway}${port}`
-        return { location: to + printable(request.url ?? '/') }
+        return { kind: 'moved', location: to + printable(request.url ?? '/') }
       }
       const path = `/${namespace}/${label.text}${target.path}`
       const cacheKey = keyFor(name, request.url ?? '')
-      return { place: { namespace, path, base, own: true, gateway: gateway + port, trustless: false, cacheKey } }
-    },
-
-    contentOf(request, target) {
-      const { host, name } = hostOf(request)
-      const shared = namespaceOf(target.path) ? target.path : undefined
-      const known = table.get(name)
-      if (known) return known.subdomains ? undefined : shared
-      const part = under(hostName(host))
-      if (!part) return mayBeSite(name) ? undefined : shared
-      return `/${part.namespace}/${canonicalLabel(part).text}${target.path}`
+      return { kind: 'place', place: { ...ownPlace(namespace, path, cacheKey), gateway: gateway + port } }
     },
 
     keyOf: (request) => keyFor(hostOf(request).name, request.url ?? ''),
@@ -168,6 +141,15 @@ export function createHosts(options: {
       const name = hostName(host).toLowerCase()
       return table.has(name) || under(name) !== undefined
     },
+  }
+}
+
+/** True if the host decides about the request. */
+export function isByHost(hosts: Pick<Hosts, 'locate'>, request: IncomingMessage, target: RequestTarget): boolean {
+  try {
+    return hosts.locate(request, target).kind !== 'by-path'
+  } catch {
+    return true
   }
 }
 
@@ -205,7 +187,7 @@ function labelFor(path: string): string | undefined {
   if (key) return `${labelOf(key, 'ipns')}.ipns`
   if (!/^[a-z0-9_-]+(\.[a-z0-9_-]+)+$/i.test(root)) return undefined
   const label = inlined(root.toLowerCase())
-  return `${label.length <= labelMost ? label : root.toLowerCase()}.ipns`
+  return `${label.length <= maxChars ? label : root.toLowerCase()}.ipns`
 }
 
 function canonicalLabel({ label, namespace }: { label: string; namespace: ContentPlace['namespace'] }): {
@@ -256,6 +238,15 @@ export type ContentPlace = {
   readonly cacheKey: string | undefined
 }
 
+const ownPlace = (namespace: ContentPlace['namespace'], path: string, cacheKey?: string): ContentPlace => ({
+  namespace,
+  path,
+  base: '',
+  own: true,
+  trustless: false,
+  cacheKey,
+})
+
 /** A content path on a shared host; undefined for any other path. */
 export function sharedPlace(target: RequestTarget, base: string, key: string | undefined): ContentPlace | undefined {
   const namespace = namespaceOf(target.path)
@@ -269,8 +260,8 @@ function namespaceOf(path: string): ContentPlace['namespace'] | undefined {
   return path.startsWith('/ipns/') ? 'ipns' : undefined
 }
 
-/** Undefined if the path needs no correction. */
-export function meantPath({ path, query, search }: RequestTarget): string | undefined {
+/** The path that was probably meant; undefined if it needs no correction. */
+export function correctedPath({ path, query, search }: RequestTarget): string | undefined {
   const twice = /^\/ip[fn]s(\/ip[fn]s\/.+)$/.exec(path)?.[1]
   if (twice !== undefined) return search === '' ? twice : `${twice}?${search}`
   if (path !== '/ipfs/' && path !== '/ipns/') return undefined

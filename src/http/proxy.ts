@@ -171,7 +171,6 @@ function problem(
   request: IncomingMessage,
   { Allow }: { readonly Allow?: string } = {},
 ): void {
-  if (hasBody(request)) closeAfter(request, response)
   const headers: Record<string, string> =
     Allow !== undefined && failure instanceof HttpRefusal && failure.status === 405 ? { Allow } : {}
   respond.failed(request, response, failure, { headers })

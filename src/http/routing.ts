@@ -12,10 +12,9 @@ import { Failure, isFailure, wordsOf } from '../core/failure.ts'
 import type { Names } from '../names/names.ts'
 import type { Route } from './add/add.ts'
 import { qualityOf } from './content/negotiate.ts'
-import { corsHeaders, preflight } from './wire/cors.ts'
+import { type Document, readRoute } from './read-route.ts'
 import type { Respond } from './wire/problem.ts'
-import { HttpRefusal, hasBody, type RequestContext } from './wire/request.ts'
-import { closeAfter, cutWhenStalled } from './wire/write.ts'
+import { HttpRefusal, methodRefused, type RequestContext } from './wire/request.ts'
 
 /** This gateway, as it is named to other nodes. */
 export type Self = {
@@ -46,7 +45,7 @@ const staleSeconds = 172_800
 export function createRoutingRoute(options: RoutingOptions): Route {
   const { self, holds, names, respond, clock } = options
 
-  async function read({ request, target, signal }: RequestContext): Promise<Read> {
+  async function read({ request, target, signal }: RequestContext): Promise<Document> {
     const [, , , kind = '', name = '', ...rest] = target.path.split('/')
     if (rest.length > 0 || name === '') throw noSuchPath()
     const { accept } = request.headers
@@ -64,7 +63,7 @@ export function createRoutingRoute(options: RoutingOptions): Route {
     return peers(target.query, type, 'Providers', isHere)
   }
 
-  function peers(query: URLSearchParams, type: string, list: 'Providers' | 'Peers', isHere: boolean): Read {
+  function peers(query: URLSearchParams, type: string, list: 'Providers' | 'Peers', isHere: boolean): Document {
     const found = isHere ? filtered(self, query.get('filter-addrs'), query.get('filter-protocols')) : undefined
     const records = found ? [found] : []
     const text =
@@ -82,7 +81,7 @@ export function createRoutingRoute(options: RoutingOptions): Route {
   }
 
   /** Returns a record that this gateway has verified before. */
-  async function record(name: string, accept: string | undefined, signal: AbortSignal): Promise<Read> {
+  async function record(name: string, accept: string | undefined, signal: AbortSignal): Promise<Document> {
     if (
       accept !== undefined &&
       accept !== '*/*' &&
@@ -111,14 +110,11 @@ export function createRoutingRoute(options: RoutingOptions): Route {
   }
 
   return readRoute({
+    name: 'routing',
     at: /^\/routing\/v1\//,
     read,
     // This router names its own gateway only.
-    refusal: (method) =>
-      new HttpRefusal('unsupported', 'this router tells of itself alone, and takes no records', {
-        source: 'client',
-        status: method === 'PUT' ? 501 : 405,
-      }),
+    refusal: (method) => methodRefused('this router accepts no records', method === 'PUT' ? 501 : 405),
     respond,
   })
 }
@@ -185,7 +181,7 @@ export function createIpniRoute({
     return signed.bytes
   }
 
-  async function read(name: string): Promise<Read> {
+  async function read(name: string): Promise<Document> {
     if (name === 'head') {
       const head = await chain.head().catch(notReadable)
       return { body: head && signedHead(head), headers: { 'Content-Type': jsonType, 'Cache-Control': 'no-store' } }
@@ -197,10 +193,9 @@ export function createIpniRoute({
   }
 
   return readRoute({
+    name: 'routing',
     at: /^\/ipni\/v1\/ad\//,
     read: ({ target }) => read(target.path.slice(prefix.length)),
-    refusal: () =>
-      new HttpRefusal('unsupported', 'advertisements are read with GET', { source: 'client', status: 405 }),
     respond,
   })
 }
@@ -212,52 +207,4 @@ function notReadable(error: unknown): never {
     cause: error,
     retryAfterMs: 5000,
   })
-}
-
-const methods = 'GET, HEAD, OPTIONS'
-
-/** The response; without a body it is 204. */
-export type Read = {
-  readonly body: Uint8Array | undefined
-  readonly headers: Readonly<Record<string, string>>
-}
-
-function readRoute({
-  at,
-  read,
-  refusal,
-  respond,
-}: {
-  readonly at: RegExp
-  /** Rejects with a Failure. */
-  readonly read: (context: RequestContext) => Promise<Read>
-  /** The error for any other method. */
-  readonly refusal: (method: string) => Failure
-  readonly respond: Respond
-}): Route {
-  async function answer({ request, response }: RequestContext, reading: Promise<Read>): Promise<void> {
-    const { body, headers } = await reading
-    for (const [name, value] of corsHeaders) response.setHeader(name, value)
-    if (!body) return void response.writeHead(204, headers).end()
-    response.setHeader('X-Content-Type-Options', 'nosniff')
-    response.setHeader('Content-Length', body.byteLength)
-    response.writeHead(200, headers).end(request.method === 'HEAD' ? undefined : body)
-    cutWhenStalled(response, respond.stalledMs)
-  }
-
-  return {
-    name: 'routing',
-    at,
-    answer(context) {
-      const { request, response } = context
-      const { method = '' } = request
-      if (method === 'OPTIONS') return preflight(request, response, methods)
-      const before = () => {
-        if (hasBody(request)) closeAfter(request, response)
-      }
-      if (method !== 'GET' && method !== 'HEAD')
-        return respond.failed(request, response, refusal(method), { before, headers: { Allow: methods } })
-      answer(context, read(context)).catch((error: unknown) => respond.failed(request, response, error, { before }))
-    },
-  }
 }

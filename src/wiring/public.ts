@@ -388,7 +388,7 @@ export interface Elsewhere {
 
 export type ElsewhereOptions = {
   readonly team: Team
-  readonly hosts: Pick<Hosts, 'contentOf' | 'keyOf'>
+  readonly hosts: Pick<Hosts, 'locate' | 'keyOf'>
   readonly holds: (cid: CID) => boolean
   readonly limits: Pick<Limits, 'inFlight' | 'room' | 'wouldRefuse'>
   /** Handles it in this process. */
@@ -405,8 +405,10 @@ export function createElsewhere({ team, hosts, holds, limits, here, refuse }: El
     // The most common form. Every process reports other errors in it alike.
     if (isRead && url.startsWith('/ipfs/') && hosts.keyOf(request) === url) return url.split('?', 1)[0]
     const target = readTarget(request)
-    const path = isRead ? hosts.contentOf(request, target) : undefined
-    return path?.startsWith('/ipfs/') ? path : undefined
+    if (!isRead) return undefined
+    const found = hosts.locate(request, target)
+    const path = found.kind === 'place' ? found.place.path : found.kind === 'by-path' ? target.path : ''
+    return path.startsWith('/ipfs/') ? path : undefined
   }
 
   function handOnToHolder(path: string, request: IncomingMessage, response: ServerResponse): boolean {

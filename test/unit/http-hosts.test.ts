@@ -4,7 +4,7 @@ import type { IncomingMessage } from 'node:http'
 import { describe, test } from 'node:test'
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
-import { createHosts, type HostMatch, inlined, labelOf, uninlined } from '../../src/http/hosts.ts'
+import { createHosts, type Hosts, inlined, type Located, labelOf, uninlined } from '../../src/http/hosts.ts'
 import { createForwarded } from '../../src/http/wire/client.ts'
 import { readTarget } from '../../src/http/wire/request.ts'
 
@@ -36,13 +36,17 @@ const asked = (host: string, url: string, headers: Headers = {}, remoteAddress =
     socket: { remoteAddress },
   }) as unknown as IncomingMessage
 
-function find(host: string, url: string, headers?: Headers, remoteAddress?: string): Promise<HostMatch> {
-  const request = asked(host, url, headers, remoteAddress)
-  return hosts.find(request, readTarget(request), AbortSignal.timeout(1000))
+async function located(at: Hosts, request: IncomingMessage): Promise<Located | undefined> {
+  const found = at.locate(request, readTarget(request))
+  if (found.kind === 'site' && !(await at.hasLink(found.name, AbortSignal.timeout(1000)))) return undefined
+  return found.kind === 'by-path' ? undefined : found
 }
 
+const find = (host: string, url: string, headers?: Headers, remoteAddress?: string): Promise<Located | undefined> =>
+  located(hosts, asked(host, url, headers, remoteAddress))
+
 const moved = async (cases: readonly [host: string, url: string, location: string][]): Promise<void> => {
-  for (const [host, url, location] of cases) assert.deepEqual(await find(host, url), { location }, url)
+  for (const [host, url, location] of cases) assert.deepEqual(await find(host, url), { kind: 'moved', location }, url)
 }
 
 async function placeAt(host: string, url: string) {
@@ -68,12 +72,15 @@ describe('hosts', () => {
 
   test('trusted proxy → its host and scheme', async () => {
     const headers = { 'x-forwarded-host': 'gw.example', 'x-forwarded-proto': 'https' }
-    assert.deepEqual(await find('inside:3000', `/ipfs/${v1}`, headers), { location: `https://${v1}.ipfs.gw.example/` })
+    assert.deepEqual(await find('inside:3000', `/ipfs/${v1}`, headers), {
+      kind: 'moved',
+      location: `https://${v1}.ipfs.gw.example/`,
+    })
     assert.equal(await find('inside:3000', `/ipfs/${v1}`, { 'x-forwarded-host': 'evil.test' }), undefined)
     for (const proto of ['https, http', 'HTTPS', ' https ,http'])
       assert.deepEqual(
         await find('inside:3000', `/ipfs/${v1}`, { ...headers, 'x-forwarded-proto': proto }),
-        { location: `https://${v1}.ipfs.gw.example/` },
+        { kind: 'moved', location: `https://${v1}.ipfs.gw.example/` },
         proto,
       )
   })
@@ -89,7 +96,7 @@ describe('hosts', () => {
     ])
       assert.deepEqual(
         await find('gw.example', `/ipfs/${v1}`, { 'x-forwarded-host': said }),
-        { location: `http://${v1}.ipfs.gw.example/` },
+        { kind: 'moved', location: `http://${v1}.ipfs.gw.example/` },
         said,
       )
     const forwarded = createForwarded(['127.0.0.1'])
@@ -106,6 +113,7 @@ describe('hosts', () => {
       assert.equal(await find('inside', `/ipfs/${v1}`, headers, client), undefined, client)
       assert.equal(hosts.keyOf(asked('inside', '/ipfs/x', own, client)), '/ipfs/x', client)
       assert.deepEqual(await find('gw.example', `/ipfs/${v1}`, headers, client), {
+        kind: 'moved',
         location: `http://${v1}.ipfs.gw.example/`,
       })
     }
@@ -163,7 +171,7 @@ describe('hosts', () => {
     for (const host of ['gw.example', 'Plain.example:81', 'bafkqaaa.ipfs.gw.example', 'site.example']) {
       const request = { url: '/a', httpVersion: '1.1', headers: { host }, rawHeaders: ['Host', host], socket: {} }
       const message = request as unknown as IncomingMessage
-      await strict.find(message, readTarget(message), AbortSignal.timeout(1000))
+      await located(strict, message)
     }
     assert.deepEqual(asked, ['site.example'])
   })

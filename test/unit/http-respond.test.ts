@@ -101,7 +101,12 @@ describe('bug', () => {
   test('during host lookup → logged and counted', async () => {
     const hosts = createHosts({ table: {}, forwarded: createForwarded([]) })
     const at = await start({
-      hosts: { ...hosts, claims: () => 'surely', find: () => Promise.reject(new TypeError('a bug of ours')) },
+      hosts: {
+        ...hosts,
+        locate() {
+          throw new TypeError('a bug of ours')
+        },
+      },
     })
     await isTold(at.url, at, '/ipfs/bafkqaaa')
   })

@@ -334,7 +334,7 @@ describe('forwarded request', () => {
     const limits = { inFlight: 2, room: 2, wouldRefuse: () => false }
     const elsewhere = createElsewhere({
       team: { inProgress: { holderOf: () => undefined, hold: () => undefined } } as unknown as Team,
-      hosts: { keyOf: ({ url }) => url, contentOf: () => undefined },
+      hosts: { keyOf: ({ url }) => url, locate: () => ({ kind: 'by-path' }) },
       holds: () => false,
       limits,
       here: () => assert.fail('it was handed on once more'),

@@ -13,8 +13,8 @@ import type { CostlyKind } from '../limits.ts'
 import { corsHeaders, preflight } from '../wire/cors.ts'
 import { noteToken, type RouteName } from '../wire/exchange.ts'
 import type { Respond } from '../wire/problem.ts'
-import { HttpRefusal, hasBody, type RequestContext } from '../wire/request.ts'
-import { closeAfter, cutWhenStalled, lingerAfter } from '../wire/write.ts'
+import { HttpRefusal, methodRefused, type RequestContext } from '../wire/request.ts'
+import { cutWhenStalled } from '../wire/write.ts'
 import { type Reach, refuseForeignPage, refuseStranger, type Tokens } from './upload-auth.ts'
 
 export type AddDeps = {
@@ -49,11 +49,7 @@ export function createAddRoute(deps: AddDeps): Route {
     const { request, response } = context
     if (request.method === 'OPTIONS') return preflight(request, response, methods)
     if (request.method !== 'POST') {
-      const failure = new HttpRefusal('unsupported', 'files are uploaded with POST', {
-        source: 'client',
-        status: 405,
-      })
-      if (hasBody(request)) closeAfter(request, response)
+      const failure = methodRefused('files are uploaded with POST')
       deps.respond.failed(request, response, failure, { accept: readsJson(request), headers: { Allow: methods } })
       return
     }
@@ -90,12 +86,8 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
         respond.stalledMs,
       )
   } catch (error) {
-    const headers: Record<string, string> = request.complete ? {} : { Connection: 'close' }
-    if (isFailure(error, 'refused')) headers['WWW-Authenticate'] = challenge(error)
-    const before = () => {
-      if (!request.complete) lingerAfter(request, response)
-    }
-    respond.failed(request, response, error, { before, headers, accept: readsJson(request) })
+    const headers = isFailure(error, 'refused') ? { 'WWW-Authenticate': challenge(error) } : undefined
+    respond.failed(request, response, error, { headers, accept: readsJson(request) })
   } finally {
     leave()
   }

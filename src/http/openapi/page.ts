@@ -7,10 +7,9 @@ import type { JsonSchema } from '../../schemas/documents.ts'
 import { escaped, pageEnd, pagePolicy, pageTop } from '../../web/page.ts'
 import type { Route } from '../add/add.ts'
 import { matches, qualityOf } from '../content/negotiate.ts'
-import { corsHeaders, preflight } from '../wire/cors.ts'
+import { type Document, readRoute } from '../read-route.ts'
 import type { Mode, Respond } from '../wire/problem.ts'
-import { baseOf, HttpRefusal, hasBody } from '../wire/request.ts'
-import { closeAfter, cutWhenStalled } from '../wire/write.ts'
+import { baseOf, type RequestContext } from '../wire/request.ts'
 import { aCid, aName, type Json } from './components.ts'
 import { openApiDocument } from './document.ts'
 
@@ -131,8 +130,6 @@ const partOf = (value: unknown): Part => (typeof value === 'object' && value !==
 const listOf = (value: unknown): readonly unknown[] => (Array.isArray(value) ? value : [])
 const wordOf = (value: unknown): string => (typeof value === 'string' || typeof value === 'number' ? `${value}` : '')
 
-const readMethods = 'GET, HEAD, OPTIONS'
-
 export function createOpenApiRoute(options: {
   readonly schemas: Readonly<Record<string, JsonSchema>>
   readonly hasTokens: boolean
@@ -145,36 +142,17 @@ export function createOpenApiRoute(options: {
     made.set(base, known)
     return known
   }
-  const answer: Route['answer'] = ({ request, response, target }) => {
-    const { method = '' } = request
-    if (method === 'OPTIONS') return preflight(request, response, readMethods)
-    const head = method === 'HEAD'
-    if (!head && method !== 'GET') {
-      const failure = new HttpRefusal('unsupported', 'the description is read with GET', {
-        source: 'client',
-        status: 405,
-      })
-      if (hasBody(request)) closeAfter(request, response)
-      options.respond.failed(request, response, failure, { headers: { Allow: readMethods } })
-      return
-    }
-    const { accept } = request.headers
+  const read = ({ request, target }: RequestContext): Document => {
+    const { accept, 'if-none-match': ifNoneMatch } = request.headers
     const asPage =
       target.query.get('format') !== 'json' && qualityOf(accept, 'text/html') > qualityOf(accept, 'application/json')
     const { body, etag, type } = madeFor(baseOf(request))[asPage ? 'page' : 'json']
-    response.setHeader('Vary', 'Accept')
-    for (const [name, value] of corsHeaders) response.setHeader(name, value)
-    response.setHeader('Cache-Control', 'public, max-age=3600')
-    response.setHeader('ETag', etag)
-    response.setHeader('X-Content-Type-Options', 'nosniff')
-    if (matches(request.headers['if-none-match'], etag)) return void response.writeHead(304).end()
-    if (asPage) response.setHeader('Content-Security-Policy', pagePolicy)
-    response.setHeader('Content-Type', type)
-    response.setHeader('Content-Length', body.byteLength)
-    response.writeHead(200).end(head ? undefined : body)
-    cutWhenStalled(response, options.respond.stalledMs)
+    const headers = { Vary: 'Accept', 'Cache-Control': 'public, max-age=3600', ETag: etag }
+    if (matches(ifNoneMatch, etag)) return { status: 304, headers }
+    const policy = asPage ? { 'Content-Security-Policy': pagePolicy } : {}
+    return { body, headers: { ...headers, ...policy, 'Content-Type': type } }
   }
-  return { name: 'openapi', at: /^\/openapi\.json$/, answer }
+  return readRoute({ name: 'openapi', at: /^\/openapi\.json$/, read, respond: options.respond })
 }
 
 type MadeDescription = { readonly body: Buffer; readonly etag: string; readonly type: string }

@@ -9,8 +9,8 @@ import { contactLink, whoAnswers } from '../../web/contact.ts'
 import { escaped, pageEnd, pagePolicy, pageTop, shown } from '../../web/page.ts'
 import { corsHeaders } from './cors.ts'
 import { exchangeOf, requestIdOf } from './exchange.ts'
-import { HttpRefusal } from './request.ts'
-import { cutWhenStalled, reset } from './write.ts'
+import { HttpRefusal, hasBody } from './request.ts'
+import { closeAfter, cutWhenStalled, reset } from './write.ts'
 
 export type Problem = {
   readonly title: string
@@ -329,11 +329,9 @@ export type RespondOptions = {
 
 export type How = {
   readonly account?: Account
-  readonly headers?: Readonly<Record<string, string>>
+  readonly headers?: Readonly<Record<string, string>> | undefined
   /** The Accept header to use. Default: the client's. */
   readonly accept?: string | undefined
-  /** Called before a response is written. */
-  readonly before?: () => void
   /** Writes an error in another format (Kubo's). */
   readonly write?: (failure: Failure) => void
   /** Ends a response that failed after its first byte. Default: resets the connection. */
@@ -359,7 +357,8 @@ export function createRespond(options: RespondOptions): Respond {
       else if (response.headersSent) reset(response)
       else if (failure.kind === 'cancelled' || exchange?.refusal || response.destroyed) response.destroy()
       else {
-        how.before?.()
+        // Node would read the rest of the body before the next request.
+        if (hasBody(request) && !request.complete) closeAfter(request, response)
         const { account, headers, write } = how
         const accept = 'accept' in how ? how.accept : request.headers.accept
         const head = request.method === 'HEAD'

@@ -127,6 +127,10 @@ export class HttpRefusal extends Failure {
   }
 }
 
+/** The `Allow` header is the caller's to send. */
+export const methodRefused = (why: string, status = 405): HttpRefusal =>
+  new HttpRefusal('unsupported', why, { source: 'client', status })
+
 /**
  * A refusal by the server before there was a request to handle: malformed, too long, or not
  * received in time.
