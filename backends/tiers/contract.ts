@@ -25,10 +25,8 @@ export type TierTraits = {
 export type Call = {
   /** Ask even a tier that failed recently, since no other source is left. Only a guard reads this. */
   readonly anyway?: boolean
-  /** Called by the tier: the call has left the gateway's queue and goes to the store. */
-  readonly begun?: () => void
   /** Called by a guard: the call takes so long that another source should be asked, too. The call goes on. */
-  readonly overdue?: (isWell?: boolean) => void
+  readonly overdue?: () => void
 }
 
 /** `bytes` and `blocks` are undefined where they are not known. */
@@ -73,8 +71,10 @@ export interface Tier {
   readonly traits: TierTraits
   /** How long a read may take once it has begun before this tier counts as silent. Absent: one second. */
   readonly deadlineMs?: number
-  /** It says when a call has `begun`. Otherwise a call begins when it is made. */
-  readonly announces?: boolean
+  /** Calls that it takes at once. Absent: any number. */
+  readonly concurrency?: { readonly reads: number; readonly writes: number }
+  /** Undefined once it is open. Otherwise opens it, which is no time of its calls. */
+  open?(): Promise<void> | undefined
   get(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined>
   /**
    * The block, or a part of it, where it can be had at once from a file that is in the page cache. Undefined says nothing: `get`

@@ -5,9 +5,8 @@ import { type Clock, orAborted, withDeadline } from '../../src/core/clock.ts'
 import { createAtOnce } from '../../src/core/disk/at-once.ts'
 import { remedyOf, tryToWrite } from '../../src/core/disk/files.ts'
 import { Failure, type FailureKind } from '../../src/core/failure.ts'
-import { createGate } from '../../src/core/gate.ts'
 import { size } from '../../src/core/units.ts'
-import type { Call, Tier, TierKind } from './contract.ts'
+import type { Tier, TierKind } from './contract.ts'
 import { createSegments } from './disk-segments.ts'
 
 const options = z.strictObject({
@@ -38,10 +37,8 @@ type DiskOptions = {
   readonly clock: Clock
 }
 
-// More at once would fill the runtime's few threads, on which names are resolved too.
-const concurrency = 16
-const maxQueued = 8192
-const queueMs = 5000
+// More would fill the runtime's few threads, on which names are resolved too.
+const concurrency = { reads: 12, writes: 4 } as const
 const closeMs = 2000
 /** A slow disk is waited for: the block may be nowhere else. */
 const readMs = 3000
@@ -49,8 +46,6 @@ const readMs = 3000
 function createDiskTier({ name, path, maxBytes, tells, clock }: DiskOptions): Tier {
   const atOnce = createAtOnce(path, clock)
   const failure = (kind: FailureKind, what: string) => new Failure(kind, `tier ${name}${what}`, { source: 'tier' })
-  const full = () => failure('overloaded', ': too many file operations wait for the disk')
-  const gate = createGate({ most: concurrency, inLine: maxQueued, full, patience: { ms: queueMs, clock } })
   const segments = createSegments({
     path,
     maxBytes,
@@ -61,15 +56,13 @@ function createDiskTier({ name, path, maxBytes, tells, clock }: DiskOptions): Ti
   const inProgress = new Set<Promise<void>>()
   let ending: Promise<void> | undefined
 
-  /** A stuck disk cannot be aborted: its caller is let go, and the slot is held until it comes back. */
-  async function work<T>(signal: AbortSignal | undefined, call: Call | undefined, doing: () => Promise<T>): Promise<T> {
-    const leave = await gate.enter(signal)
+  /** A call to a stuck disk cannot be aborted: its caller is let go. */
+  async function work<T>(signal: AbortSignal | undefined, doing: () => Promise<T>): Promise<T> {
+    signal?.throwIfAborted()
     const ended = atOnce.began()
-    call?.begun?.()
     const done = doing()
     const end = () => {
       ended()
-      leave()
       inProgress.delete(over)
     }
     const over = done.then(end, end)
@@ -81,8 +74,8 @@ function createDiskTier({ name, path, maxBytes, tells, clock }: DiskOptions): Ti
     }
   }
 
-  const putAll = (blocks: Parameters<NonNullable<Tier['putAll']>>[0], signal?: AbortSignal, call?: Call) =>
-    work(signal, call, () => segments.put(blocks))
+  const putAll = (blocks: Parameters<NonNullable<Tier['putAll']>>[0], signal?: AbortSignal) =>
+    work(signal, () => segments.put(blocks))
 
   async function close(): Promise<void> {
     const rest = async () => {
@@ -97,17 +90,17 @@ function createDiskTier({ name, path, maxBytes, tells, clock }: DiskOptions): Ti
     name,
     traits: { persistent: true, shared: false, trusted: false },
     deadlineMs: readMs,
-    announces: true,
-    get: (cid, signal, call) => work(signal, call, () => segments.get(cid)),
+    concurrency,
+    get: (cid, signal) => work(signal, () => segments.get(cid)),
     atHand: segments.atHand,
     lacks: segments.lacks,
     holds: segments.holds,
     noteRead: segments.noteRead,
-    put: (cid, bytes, signal, call) => putAll([{ cid, bytes }], signal, call),
+    put: (cid, bytes, signal) => putAll([{ cid, bytes }], signal),
     putAll,
-    has: (cid, signal, call) => work(signal, call, () => segments.has(cid)),
-    delete: (cid, signal, call) => work(signal, call, () => segments.delete(cid)),
-    probe: (signal) => work(signal, undefined, () => tryToWrite(path)),
+    has: (cid, signal) => work(signal, () => segments.has(cid)),
+    delete: (cid, signal) => work(signal, () => segments.delete(cid)),
+    probe: (signal) => work(signal, () => tryToWrite(path)),
     ...(tells && { usage: () => ({ bytes: segments.bytes, blocks: segments.blocks, limitBytes: maxBytes }) }),
     close() {
       ending ??= close()

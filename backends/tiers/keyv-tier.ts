@@ -6,9 +6,8 @@ import Keyv, { type KeyvStoreAdapter } from 'keyv'
 import { blockKey } from '../../src/core/cid.ts'
 import { type Clock, withDeadline } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
-import { createGate, type Gate } from '../../src/core/gate.ts'
 import type { Log } from '../../src/core/log.ts'
-import type { Call, StoredRecord, Tier, TierTraits } from './contract.ts'
+import type { StoredRecord, Tier, TierTraits } from './contract.ts'
 
 export type KeyvStore = KeyvStoreAdapter | Map<string, unknown>
 
@@ -32,8 +31,8 @@ export type KeyvTierOptions = {
   readonly writeTimeoutMs: number
   /** Once, for loading the library and connecting. */
   readonly openMs: number
-  /** Reads, and writes, that the store takes at once. The rest stands in a line. */
-  readonly atOnce?: { readonly reads: number; readonly writes: number } | undefined
+  /** Default: 256 reads and 64 writes. */
+  readonly concurrency?: Tier['concurrency']
   /** A Failure of what the library threw: its types and codes stop here. */
   readonly explain: (error: unknown) => Failure
   readonly probe?: ((store: KeyvStore, signal: AbortSignal) => Promise<void>) | undefined
@@ -43,22 +42,13 @@ export type KeyvTierOptions = {
 
 const probeMs = 10_000
 const shutMs = 2000
-const usualAtOnce = { reads: 256, writes: 64 } as const
-const inLine = 8192
-const lineMs = 5000
 
 export function createKeyvTier(options: KeyvTierOptions): Tier {
   const { name, clock, log, binary, prefix, ttlMs, timeoutMs, writeTimeoutMs, openMs, explain } = options
   const calls = new AsyncLocalStorage<AbortSignal>()
-  const { reads: readsAtOnce, writes: writesAtOnce } = options.atOnce ?? usualAtOnce
-  const reads = gateOf(readsAtOnce)
-  const writes = gateOf(writesAtOnce)
   let opening: Promise<Keyv> | undefined
-  let closed = false
-
-  function gateOf(most: number): Gate {
-    return createGate({ most, inLine, full: () => tooMany(name), patience: { ms: lineMs, clock } })
-  }
+  let isOpen = false
+  let isClosed = false
 
   async function open(): Promise<Keyv> {
     const store = await options.open(() => calls.getStore())
@@ -71,6 +61,7 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
     } as object)
     // Without a listener some adapters end the process; each call reports its own failure anyway.
     keyv.on('error', (error: unknown) => log('debug', 'tier.adapter-failed', { tier: name, error: nameOf(error) }))
+    isOpen = true
     return keyv
   }
 
@@ -82,25 +73,17 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
     return opening
   }
 
-  /** Opening, standing in our line, and the work that this process does with other answers, are no time of the store's. */
+  /** The work that this process does with other answers is no time of the store's, and neither is opening. */
   async function call<T>(
-    gate: Gate,
     ms: number,
     signal: AbortSignal | undefined,
-    told: Call | undefined,
     work: (keyv: Keyv, own: AbortSignal) => Promise<T>,
   ): Promise<T> {
-    if (closed) throw new Failure('unavailable', `tier ${name} is closed`, { source: 'tier' })
+    if (isClosed) throw new Failure('unavailable', `tier ${name} is closed`, { source: 'tier' })
     const late = (limit: number) => ({ ms: limit, clock, signal, late: () => silent(name, limit) })
     try {
       const keyv = await withDeadline(late(openMs), opened)
-      const leave = await gate.enter(signal)
-      try {
-        told?.begun?.()
-        return await withDeadline({ ...late(ms), onlyIdle: true }, (own) => calls.run(own, work, keyv, own))
-      } finally {
-        leave()
-      }
+      return await withDeadline({ ...late(ms), onlyIdle: true }, (own) => calls.run(own, work, keyv, own))
     } catch (error) {
       if (error instanceof Failure || signal?.aborted) throw error
       throw explain(error)
@@ -116,21 +99,21 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
     name,
     traits: options.traits,
     deadlineMs: timeoutMs,
-    announces: true,
+    concurrency: options.concurrency ?? { reads: 256, writes: 64 },
+    open: () =>
+      isOpen ? undefined : withDeadline({ ms: openMs, clock, late: () => silent(name, openMs) }, opened).then(() => {}),
     ...(options.traits.shared && {
       records: {
-        read: (key, signal, told) =>
-          call(reads, timeoutMs, signal, told, (keyv, own) => records.read(keyv, recordKeyOf(key), own)),
-        replace: (key, bytes, how, signal, told) =>
-          call(writes, writeTimeoutMs, signal, told, (keyv, own) =>
+        read: (key, signal) => call(timeoutMs, signal, (keyv, own) => records.read(keyv, recordKeyOf(key), own)),
+        replace: (key, bytes, how, signal) =>
+          call(writeTimeoutMs, signal, (keyv, own) =>
             records.replace(keyv, recordKeyOf(key), Buffer.from(bytes), how, own),
           ),
       },
     }),
-    get: (cid, signal, told) =>
-      call(reads, timeoutMs, signal, told, async (keyv) => bytesOf(await keyv.getRaw(keyOf(cid)))),
-    async put(cid, bytes, signal, told) {
-      await call(writes, writeTimeoutMs, signal, told, async (keyv) => {
+    get: (cid, signal) => call(timeoutMs, signal, async (keyv) => bytesOf(await keyv.getRaw(keyOf(cid)))),
+    async put(cid, bytes, signal) {
+      await call(writeTimeoutMs, signal, async (keyv) => {
         // A Map keeps what it is given; a server has it on the wire when the call is over.
         const value =
           keyv.store instanceof Map ? Buffer.from(bytes) : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
@@ -138,16 +121,16 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
         if (!kept) throw new Failure('upstream-error', `tier ${name} did not keep a block`, { source: 'tier' })
       })
     },
-    has: (cid, signal, told) =>
-      call(reads, timeoutMs, signal, told, async (keyv) => {
+    has: (cid, signal) =>
+      call(timeoutMs, signal, async (keyv) => {
         const knows = !(keyv.store instanceof Map) && typeof keyv.store.has === 'function'
         return knows ? keyv.has(keyOf(cid)) : bytesOf(await keyv.getRaw(keyOf(cid))) !== undefined
       }),
-    async delete(cid, signal, told) {
-      await call(writes, writeTimeoutMs, signal, told, (keyv) => keyv.delete(keyOf(cid)))
+    async delete(cid, signal) {
+      await call(writeTimeoutMs, signal, (keyv) => keyv.delete(keyOf(cid)))
     },
     async probe(signal) {
-      await call(writes, probeMs, signal, undefined, async (keyv) => {
+      await call(probeMs, signal, async (keyv) => {
         if (options.probe) return options.probe(keyv.store, calls.getStore() ?? AbortSignal.abort())
         // Of its own: instances that look at once would delete each other's.
         const key = `${prefix}probe-${randomUUID()}`
@@ -162,8 +145,8 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
       })
     },
     async close() {
-      if (closed) return
-      closed = true
+      if (isClosed) return
+      isClosed = true
       const keyv = await opening?.catch(() => undefined)
       if (!keyv) return
       const shut = options.shut ? () => options.shut?.(keyv.store) : () => keyv.disconnect()
@@ -230,6 +213,3 @@ const nameOf = (error: unknown): string => (error instanceof Error ? error.name 
 
 const silent = (name: string, ms: number): Failure =>
   new Failure('timeout', `tier ${name} did not answer within ${ms} ms`, { source: 'tier' })
-
-const tooMany = (name: string): Failure =>
-  new Failure('overloaded', `tier ${name}: too many calls wait for it`, { source: 'tier' })

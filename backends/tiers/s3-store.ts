@@ -49,7 +49,7 @@ export class S3Error extends Error {
 }
 
 /** Calls on their way; with blocks of 256 KiB and 100 ms for each of them, reads alone are 160 MB/s. */
-export const atOnce = { reads: 96, writes: 24 } as const
+export const concurrency = { reads: 96, writes: 24 } as const
 const maxConnectMs = 1000
 const defaultRequestMs = 10_000
 // Credentials that were withdrawn look like missing keys, so the probe's finding about 403 expires.
@@ -81,7 +81,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     this.#isForBlocks = options.holds === 'blocks'
     this.opts = { dialect: 's3', url: `s3://${options.bucket}/${this.#prefix}` }
     this.#agent = new Agent({
-      connections: atOnce.reads + atOnce.writes,
+      connections: concurrency.reads + concurrency.writes,
       allowH2: false,
       pipelining: 1,
       headersTimeout: this.#requestMs,

@@ -6,7 +6,7 @@ import { isMissingPackage } from '../../src/core/packages.ts'
 import { duration } from '../../src/core/units.ts'
 import type { TierKind } from './contract.ts'
 import { createKeyvTier } from './keyv-tier.ts'
-import { atOnce, S3Error, S3Store, s3Records } from './s3-store.ts'
+import { concurrency, S3Error, S3Store, s3Records } from './s3-store.ts'
 
 const options = z
   .strictObject({
@@ -77,7 +77,7 @@ export const s3: TierKind<typeof options> = {
       timeoutMs: timeout,
       writeTimeoutMs,
       openMs,
-      atOnce,
+      concurrency,
       records: s3Records(),
       explain: (error) => explain(name, rest.bucket, error),
       async probe(store, signal) {

@@ -15,9 +15,9 @@ import { scriptedTier } from '../support/scripted-tier.ts'
 const bytes = bytesOf(100)
 const cid = cidOf(bytes)
 
-function make({ shared = true, announces = false }: { readonly shared?: boolean; readonly announces?: boolean } = {}) {
+function make({ shared = true, concurrency }: { readonly shared?: boolean } & Pick<Tier, 'concurrency'> = {}) {
   const clock = createFakeClock()
-  const tier = Object.assign(scriptedTier('far', { shared }), { announces, clock })
+  const tier = Object.assign(scriptedTier('far', { shared }), { clock, ...(concurrency && { concurrency }) })
   const events: string[] = []
   const log: GuardOptions['log'] = (level, event, facts) => events.push(`${level} ${event} ${facts?.['what']}`)
   return { clock, tier, events, guard: guarded(tier, { clock, log, timeoutMs: 1000 }) }
@@ -26,13 +26,13 @@ function make({ shared = true, announces = false }: { readonly shared?: boolean;
 /** How a call ends, or when its caller is told to ask others too, and after how long. */
 async function timed(
   clock: FakeClock,
-  call: (overdue: (isWell?: boolean) => void) => Promise<unknown>,
+  call: (overdue: () => void) => Promise<unknown>,
   waitsOn = false,
 ): Promise<string> {
   const began = clock.monotonic()
   let end: string | undefined
   const settle = (kind: string) => (end ??= `${kind} ${clock.monotonic() - began}`)
-  call((isWell) => void (waitsOn || settle(isWell ? 'overdue, well,' : 'overdue'))).then(
+  call(() => void (waitsOn || settle('overdue'))).then(
     (value) => settle(value === undefined ? 'miss' : 'hit'),
     (error: unknown) => settle(isFailure(error) ? error.kind : 'error'),
   )
@@ -49,30 +49,31 @@ async function openBreaker({ tier, guard }: Pick<ReturnType<typeof make>, 'tier'
   tier.isDown = false
 }
 
-test('quick tier falls silent → waited for twice, then skipped', async () => {
+test('quick tier falls silent → waited for 25 ms, skipped within half a second', async () => {
   const { clock, tier, guard, events } = make()
   tier.held.set(blockKey(cid), bytes)
   for (let turn = 0; turn < 5; turn++) assert.ok(await guard.get(cid))
   tier.isSilent = true
-  for (const end of ['overdue 25', 'overdue 25', 'overdue 0']) assert.equal(await read(clock, guard), end)
-  assert.equal(tier.waiting, 3, 'the calls go on')
-  await clock.advance(500)
+  for (let turn = 0; turn < 20; turn++) assert.equal(await read(clock, guard), 'overdue 25')
+  assert.equal(tier.waiting, 20, 'the calls go on')
+  await clock.advance(50)
   assert.ok(guard.isDown)
   for (let turn = 0; turn < 10; turn++) assert.equal(await read(clock, guard), 'unavailable 0')
   assert.deepEqual(events, ['warn tier.circuit-open reads'])
 })
 
-test('tier silent from the start → waited for 150 ms, twice', async () => {
+test('tier silent from the start → first reads wait 25 ms', async () => {
   const { clock, tier, guard } = make()
   tier.isSilent = true
-  for (const ms of [150, 150, 0, 0]) assert.equal(await read(clock, guard), `overdue ${ms}`)
+  for (let turn = 0; turn < 5; turn++) assert.equal(await read(clock, guard), 'overdue 25')
 })
 
 test('distant tier that answers → waited for twice its usual time', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   tier.slowMs = 80
-  assert.equal(await read(clock, guard), 'hit 80')
+  assert.equal(await read(clock, guard), 'overdue 25')
+  await clock.advance(55)
   tier.slowMs = 150
   assert.equal(await read(clock, guard), 'hit 150')
 })
@@ -81,7 +82,7 @@ test('tier that is always slow → asked beside others, never skipped', async ()
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   tier.slowMs = 350
-  assert.equal(await read(clock, guard), 'overdue 150')
+  assert.equal(await read(clock, guard), 'overdue 25')
   await clock.advance(400)
   for (let turn = 0; turn < 20; turn++) {
     assert.equal(await read(clock, guard), 'overdue 0')
@@ -91,8 +92,8 @@ test('tier that is always slow → asked beside others, never skipped', async ()
 })
 
 for (const { typicalMs, end } of [
-  { typicalMs: 20, end: 'overdue, well, 25' },
-  { typicalMs: 80, end: 'overdue, well, 0' },
+  { typicalMs: 20, end: 'overdue 25' },
+  { typicalMs: 80, end: 'overdue 0' },
 ])
   test(`tier of ${typicalMs} ms that mostly misses → ${end}; waited for again after a hit`, async () => {
     const { clock, tier, guard } = make()
@@ -109,7 +110,7 @@ test('burst of calls to a silent tier → all callers told together', async () =
   const { clock, tier, guard } = make()
   tier.isSilent = true
   for (const end of await Promise.all(Array.from({ length: 300 }, () => read(clock, guard))))
-    assert.equal(end, 'overdue 150')
+    assert.equal(end, 'overdue 25')
 })
 
 test('however long a tier was away, it is used again within seconds', async () => {
@@ -182,28 +183,34 @@ test('local tier gives up by its own clock → skipped', async () => {
 })
 
 test('time in our queue is not held against the tier; silence empties the queue', async () => {
-  const { clock, tier, guard } = make({ announces: true })
-  const begin: (() => void)[] = []
-  const get = tier.get
-  tier.get = (one, signal, call) => {
-    begin.push(() => call?.begun?.())
-    return get(one, signal)
-  }
+  const { clock, tier, guard } = make({ concurrency: { reads: 3, writes: 1 } })
   tier.isSilent = true
   let told = 0
   const ends = Array.from({ length: 10 }, () =>
     guard.get(cid, undefined, { overdue: () => told++ }).then(() => {}, String),
   )
   await clock.advance(499)
-  assert.equal(told, 0)
+  assert.deepEqual([told, tier.waiting], [3, 3])
+  assert.ok(!guard.isDown)
   await clock.advance(1)
   assert.equal(told, 10)
-  assert.ok(!guard.isDown)
-  for (const go of begin.slice(0, 3)) go()
-  await clock.advance(500)
   assert.ok(guard.isDown)
   for (const end of await Promise.all(ends.slice(3))) assert.match(String(end), /passed over/)
   assert.equal(tier.waiting, 3)
+})
+
+test('opening a tier is no time of its calls', async () => {
+  const { clock, tier, guard } = make()
+  tier.held.set(blockKey(cid), bytes)
+  const opening = Promise.withResolvers<void>()
+  let isOpen = false
+  tier.open = () => (isOpen ? undefined : opening.promise)
+  const reads = Array.from({ length: 5 }, () => guard.get(cid))
+  await clock.advance(5000)
+  assert.deepEqual([tier.calls.length, guard.isDown], [0, false])
+  isOpen = true
+  opening.resolve()
+  for (const one of reads) assert.ok(await one)
 })
 
 test('no other source → waits until the timeout, asks a skipped tier', async () => {
@@ -271,11 +278,11 @@ test('reads abandoned for a hedge go on → slow tier is measured and waited for
   assert.equal(await read(clock, guard), 'hit 200')
 })
 
-test('hung writes → two waited for 150 ms, then skipped; reads go on', async () => {
+test('hung writes → two waited for 500 ms, then skipped; reads go on', async () => {
   const { clock, tier, guard } = make()
   const write = () => timed(clock, (overdue) => guard.put(cid, bytes, undefined, { overdue }))
   tier.isSilent = true
-  for (const ms of [150, 150, 0]) assert.equal(await write(), `overdue ${ms}`)
+  for (const ms of [500, 500, 0]) assert.equal(await write(), `overdue ${ms}`)
   await clock.advance(500)
   assert.equal(await write(), 'unavailable 0')
   tier.isSilent = false

@@ -68,8 +68,6 @@ type TierStackOptions = {
   readonly log?: Log
   /** The maximum that waits to be written, for each slow tier. */
   readonly fillBytes?: number
-  /** How long `close` waits for the write-behind queues. */
-  readonly drainMs?: number
 }
 
 /**
@@ -78,7 +76,8 @@ type TierStackOptions = {
  */
 export const largeLeafBytes = 256 * 1024
 const defaultFillBytes = 16 * 1024 * 1024
-const defaultDrainMs = 5000
+/** How long `close` waits for the write-behind queues. */
+const drainMs = 5000
 
 /** A slow tier, with its write-behind queue. */
 export type SlowLayer = Layer & { readonly writeBehind: WriteBehind }
@@ -112,21 +111,21 @@ export class Layer {
   outage(error: unknown, log: Log): Failure {
     const { name } = this.tier
     this.outages++
-    if (isFailure(error) && error.kind !== 'internal') return error
+    if (isFailure(error)) return error
     log('error', 'tier.error', { tier: name, error: String(error) })
     const said = `tier ${name}: internal error; the log has it as tier.error`
-    return isFailure(error) ? error : new Failure('internal', said, { source: 'ours', cause: error })
+    return new Failure('internal', said, { source: 'ours', cause: error })
   }
 
   /** Writes what waits for the tier, within the time. The tier stays open. */
-  async close(drainMs = defaultDrainMs): Promise<void> {
+  async close(): Promise<void> {
     await this.writeBehind?.close(drainMs)
   }
 }
 
 /** Closes tiers that were passed in, but no layers, which may be part of another stack. */
 export function createTierStack(parts: readonly (Tier | Layer)[], options: TierStackOptions = {}): TierStack {
-  const { clock = systemClock, log = silentLog, fillBytes = defaultFillBytes, drainMs } = options
+  const { clock = systemClock, log = silentLog, fillBytes = defaultFillBytes } = options
   const all: readonly Layer[] = parts.map((part) =>
     part instanceof Layer ? part : new Layer(part, clock, fillBytes, () => all),
   )
@@ -232,14 +231,14 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     return orAborted(signal, begun.found).finally(() => begun.leave())
   }
 
-  function whileWorthIt<T>(signal: AbortSignal | undefined, of: Lookup<T> | TierLook): Promise<T | undefined> {
-    const { found, overdue } = of as Lookup<T>
-    return orAborted(signal, Promise.race([found, overdue.then(() => undefined)])).finally(() => of.leave())
-  }
+  const whileWorthIt = <T>(
+    signal: AbortSignal | undefined,
+    { found, overdue, leave }: Pick<Lookup<T>, 'found' | 'overdue' | 'leave'>,
+  ): Promise<T | undefined> => orAborted(signal, Promise.race([found, overdue.then(() => undefined)])).finally(leave)
 
   async function find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined> {
     signal?.throwIfAborted()
-    return near(cid) ?? whileWorthIt<TierHit>(signal, look(cid))
+    return near(cid) ?? whileWorthIt(signal, look(cid))
   }
 
   async function has(cid: CID, signal?: AbortSignal): Promise<boolean> {
@@ -259,20 +258,17 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     const own = owned(bytes)
     const isLarge = cid.code === codec.raw && bytes.byteLength >= largeLeafBytes
     if (!isLarge) putInMemory(fast, cid, own)
-    let waits: Promise<void>[] | undefined
-    for (const { writeBehind } of filled) {
-      const wait = writeBehind.put(cid, own)
-      if (wait) (waits ??= []).push(wait)
-    }
-    if (!isLarge) return waits && Promise.all(waits).then(() => {})
     const before = deletes
-    // A large leaf is read from the queue of the disk while it waits; a failed write puts it in memory.
-    const isOnItsWay = () =>
-      filled.some(({ tier, writeBehind }) => !tier.traits.shared && writeBehind.waiting(blockKey(cid)))
-    const otherwise = () => {
-      if (deletes === before && !isOnItsWay()) putInMemory(fast, cid, own)
+    const puts: (boolean | Promise<boolean>)[] = []
+    for (const { tier, writeBehind } of filled) {
+      const taken = writeBehind.put(cid, own)
+      if (!tier.traits.shared) puts.push(taken)
     }
-    return waits ? Promise.all(waits).then(otherwise) : otherwise()
+    // A large leaf is read from the queue of the disk while it waits, and is in memory where no disk takes it.
+    const then = (taken: readonly unknown[]) => {
+      if (isLarge && !taken.includes(true) && deletes === before) putInMemory(fast, cid, own)
+    }
+    return puts.some((taken) => taken instanceof Promise) ? Promise.all(puts).then(then) : then(puts)
   }
 
   async function store(cid: CID, bytes: Uint8Array, signal?: AbortSignal) {
@@ -351,7 +347,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
   }
 
   async function shut(): Promise<void> {
-    await Promise.all(own.map((layer) => layer.close(drainMs)))
+    await Promise.all(own.map((layer) => layer.close()))
     for (const one of lookups.values()) one.abort(cancelled('the gateway is closing'))
     lookups.clear()
     await Promise.all(own.map(({ tier }) => tier.close()))
@@ -423,9 +419,8 @@ type Question<T> = (layer: SlowLayer, signal: AbortSignal, call: Call) => Promis
 const elsewhere = Object.freeze(new DOMException('another tier has it', 'AbortError'))
 
 /**
- * A question to the slow tiers, nearest first. The next tier is asked when one has nothing or is
- * late; late tiers go on, and the first hit of any counts. Many callers share it; the last one that
- * leaves ends it.
+ * A question to the slow tiers, nearest first. The next tier is asked when one has nothing or is late; late tiers go on, and the
+ * first hit of any counts. Many callers share it; the last one that leaves ends it.
  */
 class Lookup<T> {
   /** Undefined: no slow tier has it, or none could be asked. Rejects only when it was ended. */
@@ -443,8 +438,7 @@ class Lookup<T> {
   readonly #here = Promise.withResolvers<void>()
   /** Those without an answer, and whether each is late. */
   readonly #open = new Map<SlowLayer, boolean>()
-  /** Those that failed, or are late and slow. */
-  readonly #unsure = new Set<SlowLayer>()
+  #hasFailed = false
   #readers = 0
   #next = 0
   #isOver = false
@@ -461,9 +455,9 @@ class Lookup<T> {
     this.#noteHere()
   }
 
-  /** True if no tier that was asked so far failed or still owes a late answer. */
+  /** True if each tier that was asked so far has answered. */
   get haveAnswered(): boolean {
-    return this.#unsure.size === 0
+    return !this.#hasFailed && this.#open.size === 0
   }
 
   join(): this {
@@ -471,7 +465,7 @@ class Lookup<T> {
     return this
   }
 
-  leave(): void {
+  readonly leave = (): void => {
     if (--this.#readers === 0) this.abort(unwanted)
   }
 
@@ -487,8 +481,8 @@ class Lookup<T> {
   }
 
   #askNext(): void {
-    const layer = this.#layers[this.#next++]
     if (this.#isOver) return
+    const layer = this.#layers[this.#next++]
     if (layer) void this.#ask(layer)
     else if (this.#open.size === 0) this.#end(() => this.#found.resolve(undefined), elsewhere)
     else if ([...this.#open.values()].every((isLate) => isLate)) this.#overdue.resolve()
@@ -501,14 +495,7 @@ class Lookup<T> {
 
   async #ask(layer: SlowLayer): Promise<void> {
     const { signal } = this.#own
-    let isOutage = false
-    const failed = (error: unknown) => {
-      this.#unsure.add(layer)
-      if (!isOutage) layer.outage(error, this.#log)
-      isOutage = true
-    }
-    const overdue = (isWell = false) => {
-      if (!isWell) failed(late(layer.tier.name))
+    const overdue = () => {
       if (this.#open.get(layer) !== false) return
       this.#open.set(layer, true)
       this.#askNext()
@@ -517,10 +504,10 @@ class Lookup<T> {
     let answer: T | undefined
     try {
       answer = await this.#question(layer, signal, { overdue })
-      this.#unsure.delete(layer)
-      if (answer === undefined && !isOutage) layer.misses++
+      if (answer === undefined) layer.misses++
     } catch (error) {
-      if (!signal.aborted) failed(error)
+      this.#hasFailed = true
+      if (!signal.aborted) layer.outage(error, this.#log)
     }
     const wasLate = this.#open.get(layer)
     this.#open.delete(layer)
