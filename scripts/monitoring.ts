@@ -1,7 +1,7 @@
 // Generates docs/monitoring.md from the sources; a test fails when the two differ.
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
-import { type MetricParts, readingsOf } from '../src/admin/readings.ts'
+import { type MetricParts, readingsOf } from '../src/admin/metrics.ts'
 import type { Reading } from '../src/observe/metrics.ts'
 import { watchProcess } from '../src/observe/process.ts'
 

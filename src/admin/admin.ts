@@ -13,9 +13,8 @@ import type { Log } from '../core/log.ts'
 import type { Metrics } from '../observe/metrics.ts'
 import type { Pins } from '../upload/pins.ts'
 import { type AdminAccess, createAdminAccess, type LeaveBody } from './access.ts'
-import { createPinRoutes } from './pins.ts'
 import type { Readiness } from './readiness.ts'
-import { createTakedownRoute, type Takedown } from './takedown.ts'
+import { createPinRoutes, createTakedownRoute, type Takedown } from './routes.ts'
 
 export type AdminDeps = {
   readonly log: Log

@@ -3,7 +3,7 @@
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
-import type { QuotaState } from '../admin/metrics/uploads.ts'
+import type { QuotaState } from '../admin/metrics.ts'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
 import { blockKey } from '../core/cid.ts'

@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
 import { type Request, Router } from 'express'
 import { style } from '../../web/page.ts'
-import { answerFailures, untilLeft, Wrong } from '../requests.ts'
+import { answerFailures, untilLeft, Wrong } from '../routes.ts'
 import type { Blocks, Status, Why } from './shape.ts'
 
 export type DashboardDeps = {

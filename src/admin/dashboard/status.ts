@@ -1,14 +1,13 @@
 // Builds the response of GET /status from the counters of the metrics, in words for operators.
 import type { Clock } from '../../core/clock.ts'
+import type { Log } from '../../core/log.ts'
 import type { History } from '../../observe/history.ts'
 import type { Labels, Sample } from '../../observe/metrics.ts'
 import type { RecentFailures } from '../../observe/recent-failures.ts'
 import { type Histogram, quantileOf } from '../../observe/requests.ts'
 import type { UpstreamHealth } from '../../retrieval/upstreams/upstream-health.ts'
 import type { Waiting } from '../../store/store.ts'
-import type { HttpParts } from '../metrics/http.ts'
-import type { TierParts } from '../metrics/tiers.ts'
-import { nothingWaits, type UploadParts } from '../metrics/uploads.ts'
+import { type HttpParts, nothingWaits, type TierParts, type UploadParts } from '../metrics.ts'
 import type { Readiness } from '../readiness.ts'
 import { alertsOf } from './alerts.ts'
 import type { Journal, Provider, Requests, Status, Tier, Times, Upstream } from './shape.ts'
@@ -18,7 +17,7 @@ type Member = {
   readonly health: Pick<UpstreamHealth, 'state' | 'counts' | 'measured' | 'told' | 'pending' | 'budget'>
 }
 
-export type StatusParts = {
+type StatusParts = {
   readonly version: string
   readonly startedAt: number
   readonly clock: Clock
@@ -177,3 +176,81 @@ function sum(samples: Iterable<Sample>): number {
   for (const { value } of samples) all += value
   return all
 }
+
+type StateLogOptions = {
+  readonly read: () => Promise<Status>
+  /** 0 means never. */
+  readonly everyMs: number
+  readonly clock: Clock
+  readonly log: Log
+}
+
+interface StateLog {
+  close(): void
+}
+
+/**
+ * Logs the status periodically, so that the log shows later which upstream was slow or sent wrong
+ * bytes, how full each tier was, and what was pending.
+ */
+export function startStateLog({ read, everyMs, clock, log }: StateLogOptions): StateLog {
+  let isClosed = false
+  let cancel = everyMs > 0 ? again() : undefined
+
+  function again(): () => void {
+    return clock.after(everyMs, () => {
+      write().catch((error: unknown) => log('error', 'gateway.state-failed', { error: String(error) }))
+      cancel = again()
+    })
+  }
+
+  async function write(): Promise<void> {
+    const { ready, requests, hot, disk, journal, pins, ...told } = await read()
+    if (isClosed) return
+    log('info', 'gateway.state', {
+      ready,
+      requests: requests.total,
+      byStatus: requests.byStatus,
+      bySource: requests.bySource,
+      hotBytes: hot.bytes,
+      tiers: told.tiers.map(tierInLog),
+      upstreams: told.upstreams.map(upstreamInLog),
+      providers: told.providers.map(providerInLog),
+      waiting: journal.open,
+      ...(journal.oldestAt !== undefined && { oldestWaiting: new Date(journal.oldestAt).toISOString() }),
+      ...(pins?.pins !== undefined && { pins: pins.pins }),
+      ...(disk && { freeBytes: disk.freeBytes }),
+    })
+  }
+
+  return {
+    close() {
+      isClosed = true
+      cancel?.()
+    },
+  }
+}
+
+/** Milliseconds. */
+const rounded = ({ p50Ms, p95Ms }: Times) => ({
+  ...(p50Ms !== undefined && { p50: Math.round(p50Ms) }),
+  ...(p95Ms !== undefined && { p95: Math.round(p95Ms) }),
+})
+
+const tierInLog = ({ name: tier, bytes, limitBytes, hits, misses, outages, corrupt, isDown, reads }: Tier) => ({
+  ...{ tier, bytes, limitBytes, hits, misses, outages, corrupt, isDown },
+  ...rounded(reads),
+})
+
+const upstreamInLog = ({ name: upstream, state, why, asked, won, failed, hashMismatch, firstByte }: Upstream) => ({
+  ...{ upstream, state, why, asked, won, failed, hashMismatch },
+  ...rounded(firstByte),
+})
+
+const providerInLog = ({ name: provider, ok, why, pinned, waiting }: Provider) => ({
+  provider,
+  ok,
+  why,
+  pinned,
+  waiting,
+})

@@ -1,7 +1,7 @@
 // Totals over all processes of a gateway, including the owner's.
 
 import { availableParallelism } from 'node:os'
-import type { ProcessParts } from '../../admin/metrics/processes.ts'
+import type { ProcessParts } from '../../admin/metrics.ts'
 import type { Config } from '../../config/load.ts'
 import type { HistogramSample, Labels, Sample } from '../../observe/metrics.ts'
 import { type Histogram, type RequestCounts, secondsBounds } from '../../observe/requests.ts'

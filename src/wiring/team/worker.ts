@@ -3,7 +3,7 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { CID } from 'multiformats/cid'
 import type { LocalStore } from '../../../backends/pinning/contract.ts'
-import { readingsOf } from '../../admin/readings.ts'
+import { readingsOf } from '../../admin/metrics.ts'
 import { version } from '../../config/package.ts'
 import { Failure } from '../../core/failure.ts'
 import { roomAt } from '../../data-folder/folder.ts'
