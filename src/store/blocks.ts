@@ -28,7 +28,7 @@ interface OwnBlocks extends Blocks {
 type BlocksOptions = {
   readonly reader: Reader
   /** For what takes long. */
-  readonly slow: Reader
+  readonly slow: Pick<Reader, 'ask'>
   readonly ready: Promise<void>
   /** Another process writes: what it committed is asked for before a block is said to be missing. */
   readonly isFollower: boolean

@@ -11,7 +11,7 @@ import { makeFolder, orIfGone, tryToWrite } from '../core/disk/files.ts'
 import type { SharedFolders } from '../core/disk/shared-folders.ts'
 import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import { createBlocks, createReader } from './blocks.ts'
+import { createBlocks, createReader, type Reader } from './blocks.ts'
 import { type Connection, failureOf, openForReading, placesIn, troubleOf } from './engine.ts'
 import { type CarFile, createBlockPile, createCarFile, createIntake, type KeptIn, type OwnIntake } from './intake.ts'
 import { createLedger, guarded } from './ledger.ts'
@@ -45,6 +45,8 @@ type StoreOptions = {
 /** A start has other work at first. */
 const checkAfterMs = 5000
 const slowIdleMs = 10_000
+/** 8 MiB. */
+const smallPages = 2048
 const dayMs = 86_400_000
 const minuteMs = 60_000
 const closedMs = 2000
@@ -61,7 +63,14 @@ function createReading(
   const { file, cars } = placesIn(folder)
   const data = { file, cars, isFixed: false }
   const reader = createReader(data, 'store reader')
-  const slow = createReader(data, 'store check', slowIdleMs)
+  const thorough = createReader(data, 'store check', slowIdleMs)
+  /** Long reads have a thread of their own, which costs 40 ms and 10 MiB; in a small database none is long. */
+  const slow: Pick<Reader, 'ask'> = {
+    async ask(question) {
+      const pages = connection?.get('pragma page_count')?.['page_count'] as number
+      return (pages <= smallPages ? reader : thorough).ask(question)
+    },
+  }
   const found = new Set<string>()
   let connection: Connection | undefined
   let isClosed = false
@@ -110,7 +119,7 @@ function createReading(
     },
     async close() {
       isClosed = true
-      await Promise.all([reader.close(), slow.close()])
+      await Promise.all([reader.close(), thorough.close()])
       await ready.catch(() => {})
       connection?.close()
       connection = undefined
