@@ -1,7 +1,6 @@
-// `npm run bench`: every row of `work/rows.ts`, in turns with its peers, and every trial of `trials.ts`, in one run. `--quick` makes
-// it short, `--only hot,race` takes some. The whole run, or any with `--write`, writes its figures into docs/measured.md and
-// draws docs/images/bench.svg. `--kept FILE` keeps there what was measured, and a run with the same file goes on behind it. A peer that
-// is not installed is named and left out.
+// `npm run bench`: every row of `work/rows.ts`, in turns with its peers, and every trial of `trials.ts`. `--quick` makes it
+// short, `--only hot,crowd` selects. The whole run, or any with `--write`, writes its figures into docs/measured.md and draws
+// docs/images/bench.svg. A run with the `--kept FILE` of an earlier one continues it. Peers that are not installed are named.
 import { appendFileSync, existsSync, readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { machine, print, type Run, writeReport } from './report.ts'

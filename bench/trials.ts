@@ -1,4 +1,5 @@
-// Benches that are programs of their own, because they measure other things than work per processor second.
+// Benches that are programs of their own, because they measure other things than work per processor second. The cost of
+// upstreams that stall and of slow stores is held by test/faults.
 import { spawn } from 'node:child_process'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
@@ -7,18 +8,11 @@ export type Trial = {
   readonly id: string
   readonly what: string
   readonly script: string
-  /** What makes it short. */
+  /** Environment of a short run. */
   readonly quick: Readonly<Record<string, string>>
 }
 
 export const trials: readonly Trial[] = [
-  {
-    id: 'race',
-    what: 'upstreams that stall, drip or know single blocks only',
-    script: 'race.ts',
-    quick: { BENCH_FILES: '5' },
-  },
-  { id: 'stores', what: 'a slow and a hung S3', script: 'stores.ts', quick: { BENCH_ROUNDS: '1' } },
   {
     id: 'tail',
     what: 'the slowest of a hundred answers over five upstreams',

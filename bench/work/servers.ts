@@ -55,8 +55,8 @@ export async function startPacedUpstreams(
   sizesMib: readonly number[],
   bytesPerSecond: number,
 ): Promise<Server & Upstreams> {
-  const args = [file('../upstream-process.ts'), String(count), ...sizesMib.map(String)]
-  const child = start(...pinned(1, process.execPath, args), { BENCH_BYTES_PER_SECOND: String(bytesPerSecond) })
+  const args = [file('paced-upstreams.ts'), ...[count, bytesPerSecond, ...sizesMib].map(String)]
+  const child = start(...pinned(1, process.execPath, args))
   return { ...child, url: '', ...(JSON.parse(await child.line) as Upstreams) }
 }
 

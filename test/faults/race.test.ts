@@ -8,8 +8,8 @@ import { readSlices } from '../support/read-slices.ts'
 import { type Fault, type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
 const mib = 1024 * 1024
-// The promise in full, with its figures, is measured by `npm run bench`. Here it is held in small, and with room for a busy
-// machine: what it cures took five seconds, or was a 404.
+// CIDGATE_TEST_FILES and CIDGATE_TEST_MIB make it larger. The limits leave room for a busy machine: without the race a read
+// takes five seconds, or is a 404.
 const most = Number(process.env['CIDGATE_TEST_FILES'] ?? 4)
 const largeMib = Number(process.env['CIDGATE_TEST_MIB'] ?? 16)
 /** Of a file that many read at once: what they share is the flight, whatever its length. */

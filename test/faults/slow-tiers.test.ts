@@ -1,5 +1,5 @@
 // Fault: a tier that is slow, hangs, drips or fails late. Readers and uploads do not feel it, and it is used for what it is worth.
-// Times are generous, for a busy machine; the calls to a tier, and how many at once, are exact. Figures: bench/stores.ts.
+// Times are generous, for a busy machine; the calls to a tier, and how many at once, are exact.
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { eventually } from '../../src/testing/tier.ts'

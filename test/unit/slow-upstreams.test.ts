@@ -1,5 +1,5 @@
-// Upstreams that stall, drip or know single blocks only, by a clock in the hand: what `npm run bench` and test/faults/race.test.ts
-// measure over sockets is counted here, so that a busy machine changes nothing.
+// Upstreams that stall, drip or know single blocks only, by a fake clock: test/faults/race.test.ts
+// measures the same over sockets.
 import assert from 'node:assert/strict'
 import { afterEach, describe, test } from 'node:test'
 import type { CID } from 'multiformats/cid'
