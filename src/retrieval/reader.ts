@@ -18,7 +18,7 @@ import type { Account } from '../observe/request-record.ts'
 import type { Flight, FlightReader } from './flight/flight.ts'
 import type { LoopScheduler } from './loop-scheduler.ts'
 import { type Absence, isAbsence, type NegativeCache, type Searches, type SearchRound } from './negative-cache.ts'
-import { createReadAhead, type ReadAhead, type Room } from './read-ahead.ts'
+import { ReadAhead, type ReadAheadBudget } from './read-ahead.ts'
 import { createGuard, type DagWant, type Expected, type Place, type Session, type SessionOptions } from './session.ts'
 import type { TierHit, TierLook, TierStack } from './tiers/tier-stack.ts'
 import { type AskKind, type Attempts, outcomeOf, overloaded, type Wanting } from './upstreams/attempts.ts'
@@ -31,7 +31,7 @@ export type ReaderParts = {
   readonly clock: Clock
   readonly notFound: NegativeCache
   readonly searches: Searches
-  readonly room: Room
+  readonly readAhead: ReadAheadBudget
   readonly nodes: NodeMemory
   readonly turns: LoopScheduler
   readonly deadlineMs: number
@@ -46,18 +46,13 @@ export type ReaderParts = {
 
 // With less than this share of the time left, an upstream is not really asked: the outcome proves no absence.
 const minShare = 1 / 8
-// After a response left out a block that a reader waited for, this many blocks are asked for one by one.
-const firstAlone = 8
-const maxAlone = 1024
-/** A tier that could not be asked is asked again beside an upstream that takes this long. */
-const secondLookMs = 1000
+/** After a response left out a block that a reader waited for, this many blocks are asked for one by one. */
+const aloneBlocks = 64
 /** A tier that could not be asked has this long before a block is denied. */
 const lastLookMs = 200
 
 /** A flight that this reader follows, until it leaves. */
 type Followed = { readonly flight: Flight; readonly leave: () => void }
-
-type Settle = (bytes: Uint8Array | Promise<Uint8Array>) => void
 
 const alone = (cid: CID): DagWant => ({ cid, segments: [], scope: 'block' })
 
@@ -92,14 +87,11 @@ class Reader implements Session {
   #hadItsTurn = false
   /** The first CID that was asked for. */
   #root: CID | undefined
-  /** A slow tier had a block of this request. */
-  #wasHeld = false
   #hasMissed = false
   #lastFrom: 'nowhere' | 'tier' | 'upstream' = 'nowhere'
   /** One flight at a time brings the block that it wants and those behind it. */
   #followed: Followed | undefined
   #aloneLeft = 0
-  #aloneNext = firstAlone
   #noted: WeakSet<Attempts> | undefined
 
   constructor(options: SessionOptions, shared: ReaderParts) {
@@ -135,12 +127,10 @@ class Reader implements Session {
 
   expect(next: Iterable<Expected>): void {
     if (this.#isOver) return
-    this.#ahead ??= createReadAhead({
+    this.#ahead ??= new ReadAhead({
       fetch: async (cid, around) => this.#near(cid) ?? this.#fetch(cid, around),
-      fetchHeld: (cid) => this.#fetchHeld(cid),
-      isHeld: () => this.#wasHeld,
       check: this.#check,
-      room: this.shared.room,
+      budget: this.shared.readAhead,
       clock: this.shared.clock,
     })
     this.#ahead.expect(next)
@@ -155,6 +145,7 @@ class Reader implements Session {
   }
 
   end(): void {
+    if (this.#isOver) return
     this.#isOver = true
     this.#ahead?.end()
     if (this.#followed) this.#leaveFlight(this.#followed)
@@ -198,9 +189,7 @@ class Reader implements Session {
   #atHand(cid: CID, options?: AtHandOptions): AtHand | undefined {
     this.signal.throwIfAborted()
     const held = this.shared.stack.atHand(cid, options)
-    if (!held) return undefined
-    this.#wasHeld ||= !held.isMemory
-    this.#fromTier(held)
+    if (held) this.#fromTier(held)
     return held
   }
 
@@ -215,18 +204,11 @@ class Reader implements Session {
     return bytes
   }
 
-  #fromSlowTier(held: TierHit): Uint8Array {
-    this.#wasHeld = true
-    return this.#fromTier(held)
-  }
-
-  #fetch(cid: CID, around: Place | undefined): Promise<Uint8Array> {
+  async #fetch(cid: CID, around: Place | undefined): Promise<Uint8Array> {
     this.signal.throwIfAborted()
     const followed = this.#currentFlight()
     if (!around || !followed?.flight.expects(cid)) return this.#fetchElsewhere(cid, around)
-    return new Promise((resolve, reject) =>
-      this.#join(cid, around, followed, resolve, reject, () => resolve(this.#fetchElsewhere(cid, undefined))),
-    )
+    return (await this.#waitIn(followed, cid, around)) ?? this.#fetchElsewhere(cid, undefined)
   }
 
   // The slow tiers: first alone, then beside the upstreams, and once more when no upstream could help.
@@ -242,10 +224,9 @@ class Reader implements Session {
     try {
       const late = this.#onlyIfCached ? [] : [look.overdue.then(() => 'late' as const)]
       const held = await this.#inTime(cid, () => Promise.race([look.found, ...late]))
-      if (held && held !== 'late') return this.#fromSlowTier(held)
+      if (held && held !== 'late') return this.#fromTier(held)
       if (this.#onlyIfCached) throw notCached(cid)
-      if (!held && look.haveAnswered) return await this.#fromUpstreams(cid, around)
-      return await this.#besideTiers(cid, around, (own) => (held ? look.found : this.#lookAgainLater(cid, own)))
+      return await (held ? this.#besideTiers(cid, around, look.found) : this.#fromUpstreams(cid, around))
     } catch (error) {
       return await this.#lastChance(cid, error, look)
     } finally {
@@ -254,32 +235,20 @@ class Reader implements Session {
   }
 
   /** The first of tiers and upstreams that has it. */
-  async #besideTiers(
-    cid: CID,
-    around: Place | undefined,
-    tiers: (own: AbortSignal) => Promise<TierHit | undefined>,
-  ): Promise<Uint8Array> {
-    const over = new AbortController()
-    const others = this.#fromUpstreams(cid, around).finally(() => over.abort())
-    const held = tiers(over.signal).then((hit) => {
+  async #besideTiers(cid: CID, around: Place | undefined, found: Promise<TierHit | undefined>): Promise<Uint8Array> {
+    const others = this.#fromUpstreams(cid, around)
+    const held = found.then((hit) => {
       if (!hit) throw nothing
       this.shared.notFound.forget(cid)
       return hit
     })
     try {
       const first = await this.#inTime(cid, () => Promise.any([others, held]))
-      return first instanceof Uint8Array ? first : this.#fromSlowTier(first)
+      return first instanceof Uint8Array ? first : this.#fromTier(first)
     } catch (error) {
       if (isFailure(error, 'cancelled')) throw error
       return await others
-    } finally {
-      over.abort()
     }
-  }
-
-  async #lookAgainLater(cid: CID, signal: AbortSignal): Promise<TierHit | undefined> {
-    await this.shared.clock.sleep(secondLookMs, signal)
-    return this.shared.stack.lookAgain(cid, signal)
   }
 
   /**
@@ -308,7 +277,7 @@ class Reader implements Session {
     if (!running) look.leave()
     if (!held) throw this.#inArchive(cid, error, look.haveAnswered)
     notFound.forget(cid)
-    return this.#fromSlowTier(held)
+    return this.#fromTier(held)
   }
 
   /** `ms` undefined: until the request is out of time. Undefined: it failed, or took longer. */
@@ -329,56 +298,32 @@ class Reader implements Session {
     return isArchive && isFailure(error, 'timeout') ? storeFailed(cid, error) : error
   }
 
-  /** From the tiers alone. A request that wants it meanwhile joins the same look. */
-  async #fetchHeld(cid: CID): Promise<Uint8Array> {
-    const near = this.#near(cid)
-    if (near) return near
-    const look = this.shared.stack.look(cid)
-    try {
-      const held = await this.#inTime(cid, () => look.found)
-      if (!held) throw nothing
-      return this.#fromTier(held)
-    } finally {
-      look.leave()
-    }
-  }
-
   // The upstreams: a flight of the DAG from here on, or of the block alone.
 
-  #fromUpstreams(cid: CID, around: Place | undefined): Promise<Uint8Array> {
-    return new Promise((resolve, reject) => {
-      this.#refuseRemembered(cid, around)
-      // Two requests for one block: the first finds it in no tier and is held up; the second flies for it, gets it, and its
-      // flight ends with the block in memory. Without this look the first would start another flight.
-      const near = this.#near(cid)
-      if (near) return resolve(near)
-      this.#refuseLate(cid)
-      if (!this.#hasMissed) {
-        this.#hasMissed = true
-        // A response that has begun is not cut for it.
-        if (!this.#hasBegun) this.#beforeMiss?.()
-      }
-      const followed = around && this.#chooseFlight(cid, around)
-      if (!followed) return this.#joinAlone(cid, resolve, reject)
-      this.#join(cid, around, followed, resolve, reject, () => this.#joinAlone(cid, resolve, reject))
-    })
-  }
-
-  #joinAlone(cid: CID, resolve: Settle, reject: (error: unknown) => void): void {
+  async #fromUpstreams(cid: CID, around: Place | undefined): Promise<Uint8Array> {
+    this.#refuseRemembered(cid, around)
+    // Two requests for one block: the first finds it in no tier and is held up; the second flies for it, gets it, and its flight
+    // ends with the block in memory. Without this look the first would start another flight.
+    const near = this.#near(cid)
+    if (near) return near
+    this.#refuseLate(cid)
+    if (!this.#hasMissed) {
+      this.#hasMissed = true
+      // A response that has begun is not cut for it.
+      if (!this.#hasBegun) this.#beforeMiss?.()
+    }
+    const followed = around && this.#chooseFlight(cid, around)
+    const bytes = followed && (await this.#waitIn(followed, cid, around))
+    if (bytes) return bytes
     const flight = this.shared.flight('block', alone(cid), this.#asker)
-    this.#join(cid, undefined, { flight, leave: flight.follow() }, resolve, reject)
+    const own = await this.#waitIn({ flight, leave: flight.follow() }, cid, undefined)
+    if (!own) throw internal(new Error('a flight of one block ended without it'))
+    return own
   }
 
-  /** `otherwise`: the block does not come from there. */
-  #join(
-    cid: CID,
-    around: Place | undefined,
-    followed: Followed,
-    resolve: Settle,
-    reject: (error: unknown) => void,
-    otherwise: () => void = () => {},
-  ): void {
-    new BlockWait(this, cid, around, followed, resolve, reject, otherwise).begin()
+  /** Undefined: the block does not come from there. */
+  #waitIn(followed: Followed, cid: CID, around: Place | undefined): Promise<Uint8Array | undefined> {
+    return new Promise((resolve, reject) => new BlockWait(this, cid, around, followed, resolve, reject).begin())
   }
 
   get #asker(): Wanting {
@@ -447,8 +392,7 @@ class Reader implements Session {
   leftOut(followed: Followed): void {
     if (!followed.flight.isOver || this.#followed !== followed) return
     this.#leaveFlight(followed)
-    this.#aloneLeft = this.#aloneNext
-    this.#aloneNext = Math.min(maxAlone, this.#aloneNext * 2)
+    this.#aloneLeft = aloneBlocks
   }
 
   /** The failure to throw for a block that a flight did not bring; undefined: it is asked for alone. */
@@ -593,9 +537,8 @@ class BlockWait implements FlightReader {
   readonly followed: Followed
   readonly wasLate: boolean
   readonly #reader: Reader
-  readonly #resolve: Settle
+  readonly #resolve: (bytes: Uint8Array | undefined) => void
   readonly #reject: (error: unknown) => void
-  readonly #otherwise: () => void
   #stop: (() => void) | undefined
   #isOver = false
 
@@ -604,9 +547,8 @@ class BlockWait implements FlightReader {
     cid: CID,
     around: Place | undefined,
     followed: Followed,
-    resolve: Settle,
+    resolve: (bytes: Uint8Array | undefined) => void,
     reject: (error: unknown) => void,
-    otherwise: () => void,
   ) {
     this.#reader = reader
     this.cid = cid
@@ -615,7 +557,6 @@ class BlockWait implements FlightReader {
     this.wasLate = reader.isLate
     this.#resolve = resolve
     this.#reject = reject
-    this.#otherwise = otherwise
   }
 
   begin(): void {
@@ -634,17 +575,15 @@ class BlockWait implements FlightReader {
 
   passed(isKept: boolean): void {
     if (!this.#end()) return
-    const bytes = isKept ? this.#reader.cameBefore(this.cid) : undefined
-    if (bytes) return this.#resolve(bytes)
     if (!isKept) this.#reader.leftOut(this.followed)
-    this.#otherwise()
+    this.#resolve(isKept ? this.#reader.cameBefore(this.cid) : undefined)
   }
 
   fail(error: unknown): void {
     if (!this.#end()) return
     const failure = this.#reader.failureOf(this, error)
     if (failure) this.#reject(failure)
-    else this.#otherwise()
+    else this.#resolve(undefined)
   }
 
   readonly #left = (): void => this.#leave(this.#reader.reason)

@@ -10,7 +10,7 @@ import { createNodeMemory } from '../ipld/node-memory.ts'
 import { Flight, type FlightDeps } from './flight/flight.ts'
 import type { LoopScheduler } from './loop-scheduler.ts'
 import { createSearches, type NegativeCache, type SearchRound } from './negative-cache.ts'
-import { createRoom } from './read-ahead.ts'
+import { ReadAheadBudget } from './read-ahead.ts'
 import { openReader, type ReaderParts } from './reader.ts'
 import type { DagWant, Retrieval } from './session.ts'
 import type { TierStack } from './tiers/tier-stack.ts'
@@ -75,7 +75,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
 
   const shared: ReaderParts = {
     ...{ stack, pool, clock, notFound, searches, turns, deadlineMs, blockDeadlineMs, flight, flightWith, lookFor },
-    room: createRoom(options.readAheadBytes),
+    readAhead: new ReadAheadBudget(options.readAheadBytes),
     nodes: createNodeMemory(),
   }
 

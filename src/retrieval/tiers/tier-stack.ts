@@ -12,7 +12,7 @@ import { type FillStats, WriteBehind } from './write-behind.ts'
 
 export type TierHit = { readonly bytes: Uint8Array; readonly tier: string }
 /** A block, or a part of it, that was read without waiting. */
-type HitAtHand = AtHand & { readonly tier: string; readonly isMemory: boolean }
+type HitAtHand = AtHand & { readonly tier: string }
 export type TierFailure = { readonly tier: string; readonly failure: Failure }
 /** Each caller leaves it, once. */
 export type TierLook = Pick<Lookup<TierHit>, 'found' | 'overdue' | 'here' | 'haveAnswered' | 'leave'>
@@ -162,15 +162,14 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
 
   function atHand(cid: CID, options?: AtHandOptions): HitAtHand | undefined {
     const [held, bytes] = inProcess(cid) ?? []
-    if (held && bytes)
-      return { ...hit(held, bytes), ...partOf(bytes, options?.part), isMemory: held.writeBehind === undefined }
+    if (held && bytes) return { ...hit(held, bytes), ...partOf(bytes, options?.part) }
     for (const layer of slow) {
       const one = layer.tier.atHand?.(cid, options)
       if (!one) continue
       missed(fast)
       // Each reader needs a block with links. A leaf on this disk costs a hash, and no memory.
       if (cid.code !== codec.raw && !options?.part) putInMemory(fast, cid, one.bytes)
-      return { ...one, ...hit(layer, one.bytes), isMemory: false }
+      return { ...one, ...hit(layer, one.bytes) }
     }
     return undefined
   }
