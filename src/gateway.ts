@@ -20,9 +20,7 @@ import { createGatewayHandlers, type GatewayHandlers, type Middleware } from './
 import type { ParserRefusal } from './http/wire/request.ts'
 import type { Added, AddOptions, AddSource } from './library/add.ts'
 import type { GetOptions, Got } from './library/get.ts'
-import { createLifecycle, notStarted } from './library/lifecycle.ts'
-import { makeGateway } from './library/make.ts'
-import { type OwnBackends, ownOf, refuseBeside } from './library/own.ts'
+import { createLifecycle, makeGateway, notStarted, type OwnBackends, ownOf, refuseBeside } from './library/make.ts'
 import type { TraceEnvironment } from './observe/tracing/settings.ts'
 import type { Team } from './team/team.ts'
 import { createKept, type Kept } from './wiring/component-registry.ts'
@@ -54,7 +52,7 @@ export type { Middleware } from './http/gateway-handlers.ts'
 export type { ParserRefusal } from './http/wire/request.ts'
 export type { Added, AddOptions, AddSource } from './library/add.ts'
 export type { GetOptions, Got } from './library/get.ts'
-export type { OwnBackends } from './library/own.ts'
+export type { OwnBackends } from './library/make.ts'
 
 /**
  * A gateway in a program. Nothing is touched before `start`: no folder, network, timer or listener.

@@ -1,6 +1,8 @@
 // Calls to a provider's API: timeouts, a bounded response, and errors in four classes that decide
 // about retries. Each provider has its own sockets, so that a response to one is never read by
 // another.
+
+import { randomBytes } from 'node:crypto'
 import { Readable } from 'node:stream'
 import { Agent, type Dispatcher, request } from 'undici'
 import type { Clock } from '../../src/core/clock.ts'
@@ -10,7 +12,7 @@ import { s3ErrorCode } from '../../src/core/wire/s3.ts'
 import { withTrace } from '../../src/core/wire/trace.ts'
 import type { ProviderContext } from './contract.ts'
 
-export type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
+type FailureClass = 'auth' | 'quota' | 'transient' | 'content'
 
 type ServiceCall = {
   readonly name: string
@@ -170,7 +172,7 @@ async function* watched(body: AsyncIterable<Uint8Array>, alive: () => void): Asy
 /**
  * The failure for a status, with the service's message shortened (and without secrets: secrets.ts).
  */
-export function refusal(name: string, reply: Reply, now: number): Failure {
+function refusal(name: string, reply: Reply, now: number): Failure {
   const { status } = reply
   const what = `it answered ${status}${reasonIn(reply)}`
   if (status === 401) return failed(name, `${what}; its token, password or key in the configuration is wrong`, 'auth')
@@ -219,10 +221,42 @@ export const jsonLines = (text: string): Record<string, unknown>[] =>
     return typeof value === 'object' && value !== null ? [value as Record<string, unknown>] : []
   })
 
-export type Credentials = { readonly basic?: string | undefined; readonly bearer?: string | undefined }
+type Credentials = { readonly basic?: string | undefined; readonly bearer?: string | undefined }
 
 export function authorization(auth: 'none' | Credentials): Record<string, string> {
   if (auth === 'none') return {}
   if (auth.bearer !== undefined) return { authorization: `Bearer ${auth.bearer}` }
   return { authorization: `Basic ${Buffer.from(auth.basic ?? '').toString('base64')}` }
+}
+
+type Form = { readonly headers: Record<string, string>; readonly body: AsyncIterable<Uint8Array> }
+
+export function fileForm(
+  file: {
+    readonly field: string
+    readonly type: string
+    readonly bytes: number
+    readonly content: AsyncIterable<Uint8Array>
+  },
+  fields: Readonly<Record<string, string>> = {},
+): Form {
+  const boundary = `cidgate-${randomBytes(16).toString('hex')}`
+  const texts = Object.entries(fields)
+    .map(([name, value]) => `--${boundary}\r\nContent-Disposition: form-data; name="${name}"\r\n\r\n${value}\r\n`)
+    .join('')
+  const head = Buffer.from(
+    `${texts}--${boundary}\r\nContent-Disposition: form-data; name="${file.field}"; filename="file"\r\nContent-Type: ${file.type}\r\n\r\n`,
+  )
+  const tail = Buffer.from(`\r\n--${boundary}--\r\n`)
+  return {
+    headers: {
+      'content-type': `multipart/form-data; boundary=${boundary}`,
+      'content-length': String(head.byteLength + file.bytes + tail.byteLength),
+    },
+    body: (async function* () {
+      yield head
+      yield* file.content
+      yield tail
+    })(),
+  }
 }

@@ -3,9 +3,8 @@
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { serviceUrl } from '../../src/core/units.ts'
-import { authorization, createService, failed } from './call.ts'
+import { authorization, createService, failed, fileForm } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind } from './contract.ts'
-import { fileForm } from './form.ts'
 import { auth, clocks, gateway, readGateway } from './options.ts'
 
 const options = z.strictObject({

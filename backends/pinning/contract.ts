@@ -5,7 +5,7 @@ import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Block } from '../../src/core/cid.ts'
 import type { Clock } from '../../src/core/clock.ts'
-import type { FolderCompany, SharedFolders } from '../../src/core/disk/shared-folders.ts'
+import type { FolderCompany, SharedFolders } from '../../src/core/disk/files.ts'
 import type { Log } from '../../src/core/log.ts'
 import type { Trace } from '../../src/core/wire/trace.ts'
 

@@ -4,9 +4,8 @@ import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { parseCid } from '../../src/core/cid.ts'
 import { headerToken, serviceUrl } from '../../src/core/units.ts'
-import { createService, failed } from './call.ts'
+import { createService, failed, fileForm } from './call.ts'
 import type { PinState, Provider, ProviderContext, ProviderKind, ReadBack } from './contract.ts'
-import { fileForm } from './form.ts'
 import { clocks, gateway, readGateway } from './options.ts'
 
 const options = z.strictObject({

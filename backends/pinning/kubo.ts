@@ -4,7 +4,7 @@
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { serviceUrl } from '../../src/core/units.ts'
-import { authorization, createService, failed, jsonLines, type Reply } from './call.ts'
+import { authorization, createService, failed, fileForm, jsonLines, type Reply } from './call.ts'
 import {
   addOptionsOfKubo,
   type PinState,
@@ -15,7 +15,6 @@ import {
   shapes,
   type Upload,
 } from './contract.ts'
-import { fileForm } from './form.ts'
 import { auth, clocks, gateway, readGateway } from './options.ts'
 
 const options = z.strictObject({

@@ -4,7 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
 import type { AtHand, AtHandOptions } from '../../src/core/disk/at-hand.ts'
-import type { FolderCompany } from '../../src/core/disk/shared-folders.ts'
+import type { FolderCompany } from '../../src/core/disk/files.ts'
 import type { Log } from '../../src/core/log.ts'
 
 /** What kind of place a tier is. */

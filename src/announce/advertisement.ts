@@ -1,17 +1,29 @@
 // The three documents that an IPNI indexer fetches, in dag-json: advertisements (each signed, each
 // linked to the one before), their lists of multihashes, and the signed head. Encodes and signs
 // them, and reads them with every field checked.
-import { createHash } from 'node:crypto'
+
+import {
+  createHash,
+  createPrivateKey,
+  createPublicKey,
+  generateKeyPairSync,
+  type KeyObject,
+  sign,
+  verify,
+} from 'node:crypto'
+import { closeSync, fsyncSync, mkdirSync, openSync, readFileSync, writeSync } from 'node:fs'
+import { isIPv4 } from 'node:net'
+import { dirname } from 'node:path'
 import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
+import { base36 } from 'multiformats/bases/base36'
+import { base58btc } from 'multiformats/bases/base58'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
-import { codec, hash } from '../core/cid.ts'
+import { codec, hash, parseKey } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
-import { type Identity, type PublicKey, publicKeyOf } from './identity.ts'
-import { varint } from './multiaddr.ts'
 
-export type Encoded = { readonly cid: CID; readonly bytes: Uint8Array }
+type Encoded = { readonly cid: CID; readonly bytes: Uint8Array }
 
 export type Advertisement = {
   readonly PreviousID?: CID | undefined
@@ -36,9 +48,9 @@ export type Advertisement = {
 
 export type SignedAdvertisement = Advertisement & { readonly Signature: Uint8Array }
 
-export type EntryChunk = { readonly Entries: readonly Uint8Array[]; readonly Next?: CID | undefined }
+type EntryChunk = { readonly Entries: readonly Uint8Array[]; readonly Next?: CID | undefined }
 
-export const topic = '/indexer/ingest/mainnet'
+const topic = '/indexer/ingest/mainnet'
 /**
  * The code of `transport-ipfs-gateway-http` and a zero length, without which Go clients ignore the
  * protocol.
@@ -197,3 +209,152 @@ function isMultihash(value: unknown): boolean {
 
 /** Copies a Buffer: the encoders accept Uint8Array only. */
 const plain = (bytes: Uint8Array): Uint8Array => Uint8Array.from(bytes)
+
+const seedBytes = 32
+const privatePrefix = Buffer.from('302e020100300506032b657004220420', 'hex')
+const publicPrefix = Buffer.from('302a300506032b6570032100', 'hex')
+/** The start of a libp2p PublicKey protobuf: key type Ed25519 and the length of the key. */
+const keyPrefix = Buffer.from('08011220', 'hex')
+const multihashPrefix = Buffer.from([0x00, keyPrefix.length + seedBytes])
+
+export type Identity = {
+  /** In base58btc (`12D3Koo…`), the spelling that every client accepts. */
+  readonly peerId: string
+  readonly publicKey: PublicKey
+  sign(bytes: Uint8Array): Uint8Array
+}
+
+type PublicKey = {
+  readonly peerId: string
+  /** The key as a libp2p protobuf. */
+  readonly message: Uint8Array
+  /** The multihash that the peer ID spells. */
+  readonly multihash: Uint8Array
+  verifies(bytes: Uint8Array, signature: Uint8Array): boolean
+}
+
+/** Throws a TypeError for a seed of another length. */
+export function identityOf(seed: Uint8Array): Identity {
+  if (seed.byteLength !== seedBytes) throw new TypeError(`the seed of a key has ${seedBytes} bytes`)
+  return identityWith(createPrivateKey({ key: Buffer.concat([privatePrefix, seed]), format: 'der', type: 'pkcs8' }))
+}
+
+/**
+ * Reads the identity from this PEM file (PKCS 8), or creates the file, readable by its owner only. A lost key means a new peer ID.
+ * Throws a Failure that names the file and none of its contents.
+ */
+export function identityIn(file: string): Identity {
+  try {
+    return identityWith(createPrivateKey(readFileSync(file)))
+  } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code !== 'ENOENT')
+      throw new Failure('disk-error', `${file} is no ed25519 key in PEM that can be read`, { source: 'ours' })
+  }
+  const { privateKey } = generateKeyPairSync('ed25519')
+  mkdirSync(dirname(file), { recursive: true })
+  const handle = openSync(file, 'wx', 0o600)
+  try {
+    writeSync(handle, privateKey.export({ format: 'pem', type: 'pkcs8' }) as string)
+    fsyncSync(handle)
+  } finally {
+    closeSync(handle)
+  }
+  return identityWith(privateKey)
+}
+
+function identityWith(key: KeyObject): Identity {
+  if (key.asymmetricKeyType !== 'ed25519') throw new TypeError('the key is no ed25519 key')
+  const bare = createPublicKey(key).export({ format: 'der', type: 'spki' }).subarray(publicPrefix.length)
+  const publicKey = publicKeyOf(Buffer.concat([keyPrefix, bare])) as PublicKey
+  return { peerId: publicKey.peerId, publicKey, sign: (bytes) => sign(null, bytes, key) }
+}
+
+/** Decodes a libp2p PublicKey protobuf; undefined for a key of another kind. */
+function publicKeyOf(message: Uint8Array): PublicKey | undefined {
+  const bytes = Buffer.from(message)
+  const isEd25519 =
+    bytes.length === keyPrefix.length + seedBytes && bytes.subarray(0, keyPrefix.length).equals(keyPrefix)
+  if (!isEd25519) return undefined
+  let key: KeyObject | undefined
+  const multihash = Buffer.concat([multihashPrefix, bytes])
+  return {
+    peerId: base58btc.baseEncode(multihash),
+    message: bytes,
+    multihash,
+    verifies(signed, signature) {
+      key ??= createPublicKey({
+        key: Buffer.concat([publicPrefix, bytes.subarray(keyPrefix.length)]),
+        format: 'der',
+        type: 'spki',
+      })
+      return verify(null, signed, key, signature)
+    },
+  }
+}
+
+/** The public key inside an ed25519 peer ID, in any encoding; undefined for other text. */
+export function publicKeyIn(peerId: string): PublicKey | undefined {
+  const multihash = parseKey(peerId)?.multihash
+  return multihash?.code === hash.identity ? publicKeyOf(multihash.digest) : undefined
+}
+
+/** `k51…`: the peer ID as a CID. */
+export const peerCid = ({ multihash }: Pick<PublicKey, 'multihash'>): string =>
+  CID.createV1(codec.libp2pKey, decodeDigest(multihash)).toString(base36)
+
+const withText = { dns: 0x35, dns4: 0x36, dns6: 0x37, sni: 0x01c1, 'http-path': 0x01e1 } as const
+const alone = { https: 0x01bb, tls: 0x01c0, http: 0x01e0 } as const
+
+/** Both spellings of an HTTPS server, `/https` and `/tls/http`: some clients know only one. */
+export function addressesOf(url: URL): readonly string[] {
+  const name = url.hostname
+  const port = url.port || (url.protocol === 'https:' ? '443' : '80')
+  const host = isIPv4(name) ? `/ip4/${name}` : name.startsWith('[') ? `/ip6/${name.slice(1, -1)}` : `/dns/${name}`
+  const at = `${host}/tcp/${port}`
+  return url.protocol === 'https:' ? [`${at}/https`, `${at}/tls/http`] : [`${at}/http`]
+}
+
+/** Throws a TypeError for an unknown or malformed component. */
+export function multiaddrBytes(text: string): Uint8Array {
+  const [empty, ...words] = text.split('/')
+  if (empty !== '') throw new TypeError(`${text} is no multiaddr`)
+  const pieces: Uint8Array[] = []
+  while (words.length > 0) {
+    const kind = words.shift() as string
+    if (kind in alone) pieces.push(varint(alone[kind as keyof typeof alone]))
+    else pieces.push(component(kind, words.shift() ?? ''))
+  }
+  return Buffer.concat(pieces)
+}
+
+function component(kind: string, value: string): Uint8Array {
+  if (kind === 'tcp') return Buffer.from([0x06, Number(value) >> 8, Number(value) & 0xff])
+  if (kind === 'ip4') return Buffer.from([0x04, ...value.split('.').map(Number)])
+  if (kind === 'ip6') return Buffer.concat([varint(0x29), ip6Bytes(value)])
+  if (kind === 'p2p') {
+    const key: CID | undefined = parseKey(value)
+    if (!key) throw new TypeError(`${value} is no peer ID`)
+    return prefixed(0x01a5, key.multihash.bytes)
+  }
+  if (!(kind in withText)) throw new TypeError(`/${kind} is not known`)
+  return prefixed(withText[kind as keyof typeof withText], Buffer.from(decodeURIComponent(value)))
+}
+
+const prefixed = (code: number, bytes: Uint8Array): Uint8Array =>
+  Buffer.concat([varint(code), varint(bytes.byteLength), bytes])
+
+function ip6Bytes(text: string): Uint8Array {
+  const [head = '', tail] = text.split('::')
+  const groups = (part: string) => (part === '' ? [] : part.split(':').map((group) => Number.parseInt(group, 16)))
+  const [first, last] = [groups(head), groups(tail ?? '')]
+  const middle = tail === undefined ? [] : Array.from({ length: 8 - first.length - last.length }, () => 0)
+  return Buffer.from([...first, ...middle, ...last].flatMap((group) => [group >> 8, group & 0xff]))
+}
+
+function varint(value: number): Uint8Array {
+  const bytes: number[] = []
+  for (let rest = value; ; rest >>>= 7) {
+    if (rest < 0x80) return Buffer.from([...bytes, rest])
+    bytes.push((rest & 0x7f) | 0x80)
+  }
+}

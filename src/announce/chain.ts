@@ -9,11 +9,11 @@ import {
   encodeAdvertisement,
   encodeEntries,
   gatewayMetadata,
+  type Identity,
   maxChunkEntries,
   noEntries,
   readAdvertisement,
 } from './advertisement.ts'
-import type { Identity } from './identity.ts'
 
 export interface Chain {
   /** The newest advertisement; undefined before the first. */

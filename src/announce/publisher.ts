@@ -5,10 +5,8 @@ import type { CID } from 'multiformats/cid'
 import { type Backoff, type Clock, createBackoff } from '../core/clock.ts'
 import { cancelled, isFailure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import { encodeAnnouncement } from './advertisement.ts'
+import { encodeAnnouncement, type Identity, multiaddrBytes } from './advertisement.ts'
 import type { Chain } from './chain.ts'
-import type { Identity } from './identity.ts'
-import { multiaddrBytes } from './multiaddr.ts'
 
 /** An indexer over HTTP. Each call rejects with a Failure. */
 export interface IndexerClient {

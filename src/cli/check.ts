@@ -9,8 +9,7 @@ import { codeOf } from '../core/disk/files.ts'
 import { silentLog } from '../core/log.ts'
 import { processFolders } from '../data-folder/folder.ts'
 import { notesOn } from '../wiring/orphaned-uploads.ts'
-import { schemasOf } from '../wiring/schemas.ts'
-import { nothingOfItsOwn } from '../wiring/wiring-context.ts'
+import { nothingOfItsOwn, schemasOf } from '../wiring/wiring-context.ts'
 import type { Io } from './command.ts'
 
 type Asked = { readonly io: Pick<Io, 'stdout'>; readonly isEffective?: boolean; readonly asJson?: boolean }

@@ -1,4 +1,6 @@
 // Loads optional packages on first use, and names one that is not installed.
+
+import { createRequire } from 'node:module'
 import { Failure, isFailure } from './failure.ts'
 
 export const isNotFound = (error: unknown): boolean =>
@@ -21,3 +23,6 @@ export async function packageOf<T>(name: string, load: () => Promise<T>): Promis
 
 export const isMissingPackage = (error: unknown): error is Failure =>
   isFailure(error, 'unsupported') && isNotFound(error.cause)
+
+export const loadProxyMiddleware = () =>
+  createRequire(import.meta.url)('http-proxy-middleware') as typeof import('http-proxy-middleware')

@@ -1,8 +1,8 @@
 // The front page, its icon and `/robots.txt`, on cidgate's own server only: in another application
 // these paths belong to that application.
 import type { IncomingMessage } from 'node:http'
-import { contactHref } from '../web/contact.ts'
 import { type FrontFacts, frontPage, frontPolicy, icon } from '../web/front-page.ts'
+import { contactHref } from '../web/page.ts'
 import type { Route } from './add/add.ts'
 import { qualityOf } from './content/negotiate.ts'
 import { type Document, readRoute } from './read-route.ts'

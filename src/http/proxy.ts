@@ -9,7 +9,7 @@ import {
 } from 'node:http'
 import { Agent as HttpsAgent } from 'node:https'
 import { Failure } from '../core/failure.ts'
-import { loadProxyMiddleware } from '../core/wire/proxy-middleware.ts'
+import { loadProxyMiddleware } from '../core/packages.ts'
 import type { Route } from './add/add.ts'
 import type { Forwarded } from './wire/client.ts'
 import { requestIdOf } from './wire/exchange.ts'

@@ -3,9 +3,8 @@
 // indexers. A request never starts a search.
 import { createHash } from 'node:crypto'
 import type { CID } from 'multiformats/cid'
-import { encodeHead } from '../announce/advertisement.ts'
+import { encodeHead, type Identity, publicKeyIn } from '../announce/advertisement.ts'
 import type { Chain } from '../announce/chain.ts'
-import { type Identity, publicKeyIn } from '../announce/identity.ts'
 import { parseCid, parseKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure, wordsOf } from '../core/failure.ts'

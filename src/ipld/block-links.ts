@@ -1,9 +1,17 @@
-// Lists the CIDs that a verified block links to.
+// Links of a verified block: as a set for collecting, and in order for a depth-first traversal
+// (`order=dfs`), where a block that cannot be decoded is a failure and not a leaf.
 import type { CID } from 'multiformats/cid'
 import { type Block, blockName, codec, isIdentity, isProvable } from '../core/cid.ts'
-import type { LazyLink } from './dag-links.ts'
 import { decodePb, decodePbInTurns } from './dag-pb.ts'
-import { documentLinks, documentLinksNow, type GiveWay, inOwnTurns } from './documents/read.ts'
+import {
+  type DocumentStep,
+  documentLinks,
+  documentLinksNow,
+  type GiveWay,
+  inOwnTurns,
+  stepIntoDocument,
+} from './documents/read.ts'
+import { readNodeInTurns, wrongContent } from './unixfs.ts'
 
 /**
  * Synchronous, for small blocks. Empty for a leaf, and for a block that does not decode: its reader
@@ -97,5 +105,36 @@ export async function* dagBlocks<Bytes extends Uint8Array | undefined>(
     const links = bytes ? await below({ cid, bytes }, isNew) : []
     yield { cid, bytes }
     for (let link = links.pop(); link; link = links.pop()) ahead.push(link)
+  }
+}
+
+export type LazyLink = { readonly Hash: CID }
+
+/** An array, or links created on access. */
+export type LazyLinks = Iterable<LazyLink> & { readonly length: number; at(index: number): LazyLink | undefined }
+
+/**
+ * CIDs are created on access, since a block may have a quarter of a million links. `names` selects
+ * a value in a document; only its links are listed.
+ */
+export async function lazyLinksInOrder(
+  block: Block,
+  yieldIfDue: GiveWay = inOwnTurns,
+  names: readonly string[] = [],
+): Promise<LazyLinks> {
+  const { cid, bytes } = block
+  if (cid.code === codec.dagPb) return (await readNodeInTurns(cid, bytes, yieldIfDue)).links
+  return readable(cid, documentLinks(block, yieldIfDue, names))
+}
+
+/** Follows the names inside a document. */
+export const stepInto = (block: Block, names: readonly string[], yieldIfDue: GiveWay): Promise<DocumentStep> =>
+  readable(block.cid, stepIntoDocument(block, names, yieldIfDue))
+
+export async function readable<T>(cid: CID, reading: Promise<T>): Promise<T> {
+  try {
+    return await reading
+  } catch (cause) {
+    throw wrongContent(cid, 'it does not decode', cause)
   }
 }

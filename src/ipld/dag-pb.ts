@@ -3,8 +3,8 @@
 // Accepts what `@ipld/dag-pb` accepts, if the numbers in a CID are safe integers.
 import type { CID } from 'multiformats/cid'
 import { cidAt } from '../core/cid.ts'
-import { isCidAt } from './cid-bytes.ts'
 import type { GiveWay } from './documents/read.ts'
+import { isCidAt } from './documents/scan.ts'
 
 /** A link; CID and name are created on access. */
 export interface PbLink {

@@ -1,5 +1,9 @@
 // Assembles a gateway, in the order in which its parts may refuse the configuration.
 import { CID } from 'multiformats/cid'
+import type { Provider } from '../../backends/pinning/contract.ts'
+import type { Tier } from '../../backends/tiers/contract.ts'
+import type { Upstream } from '../../backends/upstreams/contract.ts'
+import { type Complaint, ConfigError } from '../config/complaints.ts'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
 import type { Clock } from '../core/clock.ts'
@@ -10,7 +14,7 @@ import { processFolders } from '../data-folder/folder.ts'
 import type { Inside } from '../http/gateway-handlers.ts'
 import { asFailure } from '../http/wire/problem.ts'
 import type { ParserRefusal } from '../http/wire/request.ts'
-import { type KeptRecord, writeRecords } from '../names/record-store.ts'
+import { type KeptRecord, writeRecords } from '../names/ipns-record.ts'
 import type { SpanExporter } from '../observe/tracing/exporter.ts'
 import { readTraceSettings, type TraceEnvironment } from '../observe/tracing/settings.ts'
 import type { Store } from '../store/store.ts'
@@ -18,7 +22,6 @@ import { isOwner, isWorker, type Team, type WorkerTeam } from '../team/team.ts'
 import { type Admin, wireAdmin } from '../wiring/admin.ts'
 import { openLeft, wireBackends } from '../wiring/backends.ts'
 import type { Kept } from '../wiring/component-registry.ts'
-import { ownDataFolder } from '../wiring/data-folder.ts'
 import { tellLeft } from '../wiring/orphaned-uploads.ts'
 import { type Front, type Public, wireFront, wirePublic } from '../wiring/public.ts'
 import { type ReadSide, type RecordPlace, wireReading } from '../wiring/reading.ts'
@@ -26,12 +29,12 @@ import { wireRouting } from '../wiring/routing.ts'
 import { wireWorker } from '../wiring/team/worker.ts'
 import { type Tiers, wireTiers } from '../wiring/tiers.ts'
 import { wireUploads } from '../wiring/uploads.ts'
-import { type Own, takeTurns, type Whole } from '../wiring/wiring-context.ts'
+import { type Own, ownDataFolder, takeTurns, type Whole } from '../wiring/wiring-context.ts'
 import { createAdd } from './add.ts'
 import { createLibraryReader, type GetDeps, type LibraryReader } from './get.ts'
 import { createWhy, type WhyDeps } from './why.ts'
 
-export type LibraryInside = Inside & {
+type LibraryInside = Inside & {
   readonly get: LibraryReader['get']
   readonly add: ReturnType<typeof createAdd>
   /** Records a request that the server refused. */
@@ -40,7 +43,7 @@ export type LibraryInside = Inside & {
   close(): Promise<void>
 }
 
-export type MakeOptions = {
+type MakeOptions = {
   readonly config: Config
   readonly log: Log | undefined
   readonly clock: Clock
@@ -241,3 +244,164 @@ const failureOf =
       log('error', 'request.error', { path: about, error: cause instanceof Error ? cause.stack : String(cause) })
     return failure
   }
+
+type LifecycleOptions<Running> = {
+  readonly make: () => Promise<Running>
+  /** Called when it starts. */
+  readonly onStart: () => void
+  readonly onRunning: (running: Running) => void
+  /** Called when it will not run, or no longer runs. */
+  readonly onOver: (why: Failure) => void
+}
+
+interface Lifecycle<Running> {
+  start(): Promise<void>
+  close(): Promise<void>
+  /** Undefined unless it runs. */
+  current(): Running | undefined
+  /** Resolves once it has started. Rejects with a Failure if it does not run. */
+  running(): Promise<Running>
+}
+
+export function createLifecycle<Running extends { close(): Promise<void> }>(
+  options: LifecycleOptions<Running>,
+): Lifecycle<Running> {
+  let starting: Promise<Running> | undefined
+  let closing: Promise<void> | undefined
+  let running: Running | undefined
+
+  async function begin(): Promise<Running> {
+    options.onStart()
+    try {
+      const made = await options.make()
+      if (closing !== undefined) return made
+      running = made
+      options.onRunning(made)
+      return made
+    } catch (error) {
+      if (closing === undefined) options.onOver(notRunning('this gateway could not start'))
+      throw error
+    }
+  }
+
+  async function end(): Promise<void> {
+    running = undefined
+    options.onOver(ended())
+    const made = await starting?.catch(() => undefined)
+    await made?.close()
+  }
+
+  return {
+    async start() {
+      if (closing !== undefined) throw ended()
+      starting ??= begin()
+      await starting
+      if (closing !== undefined) throw ended()
+    },
+    close() {
+      closing ??= end()
+      return closing
+    },
+    current: () => running,
+    async running() {
+      if (running) return running
+      if (closing !== undefined) throw ended()
+      if (starting === undefined) throw notStarted()
+      await starting.catch(() => {})
+      if (running) return running
+      throw closing === undefined ? notRunning('this gateway could not start') : ended()
+    },
+  }
+}
+
+const notRunning = (what: string): Failure => new Failure('overloaded', what, { source: 'ours', retryAfterMs: 1000 })
+const ended = (): Failure => notRunning('this gateway is closed')
+
+/** The Failure before a start. */
+export const notStarted = (): Failure => notRunning('this gateway is not started: call its start()')
+
+/**
+ * A program's own backends, in addition to the configured ones. The gateway uses them, and never
+ * closes one.
+ */
+export type OwnBackends = {
+  /** Asked after the configured tiers: those in memory first. */
+  readonly tiers?: readonly Tier[] | undefined
+  /** Raced with the configured upstreams, ordered by speed. */
+  readonly upstreams?: readonly Upstream[] | undefined
+  /**
+   * Receive every upload along with the configured providers; `pinning.minConfirmations` counts all of them.
+   */
+  readonly providers?: readonly Provider[] | undefined
+}
+
+const promised = {
+  tiers: { methods: ['get', 'put', 'has', 'delete', 'close'], traits: ['persistent', 'shared', 'trusted'] },
+  upstreams: { methods: ['block', 'dag', 'probe', 'close'], traits: ['dag'] },
+  providers: { methods: ['pin', 'unpin', 'status', 'probe', 'close'], traits: ['takesBytes', 'local'] },
+} as const
+
+type KindName = keyof typeof promised
+
+/** Throws a ConfigError that names the argument: `option providers[0]: …`. */
+export function ownOf(said: OwnBackends): Own {
+  const wrong = (Object.keys(promised) as KindName[]).flatMap((kind) => lookAt(kind, said[kind]))
+  if (wrong.length > 0) throw new ConfigError(wrong)
+  const { tiers = [], upstreams = [], providers = [] } = said
+  return { tiers, upstreams, providers }
+}
+
+function lookAt(kind: KindName, list: unknown): Complaint[] {
+  if (list === undefined) return []
+  if (!Array.isArray(list)) return [`option ${kind}: is not valid (expected a list)`]
+  return list.flatMap((one, index) => missing(kind, one).map((what) => `option ${kind}[${index}]: ${what}`))
+}
+
+function missing(kind: KindName, one: unknown): string[] {
+  if (typeof one !== 'object' || one === null) return ['is not valid (expected an object)']
+  const of = (key: string): unknown => Reflect.get(one, key)
+  const wrong: string[] = []
+  const name = of('name')
+  if (typeof name !== 'string' || !/^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$/.test(name))
+    wrong.push('`name` is not valid (expected up to 64 letters, digits, dots, dashes or underscores)')
+  for (const method of promised[kind].methods)
+    if (typeof of(method) !== 'function') wrong.push(`\`${method}\` is missing (expected a method)`)
+  const traits = of('traits')
+  const known = typeof traits === 'object' && traits !== null ? traits : {}
+  for (const trait of promised[kind].traits)
+    if (typeof Reflect.get(known, trait) !== 'boolean')
+      wrong.push(`\`traits.${trait}\` is missing (expected true or false)`)
+  if (kind === 'upstreams' && typeof Reflect.get(known, 'canBlock') !== 'function')
+    wrong.push('`traits.canBlock` is missing (expected a method)')
+  return wrong
+}
+
+/** Throws a ConfigError for names that collide, or backends that do not fit the configuration. */
+export function refuseBeside(own: Own, { cache, retrieval, pinning, upload }: Config): void {
+  const twice = (kind: KindName, configured: readonly { readonly name: string }[]): string[] => {
+    const names = new Set(configured.map(({ name }) => name))
+    return own[kind].flatMap(({ name }, index) => {
+      const isTaken = names.has(name)
+      names.add(name)
+      return isTaken ? [`option ${kind}[${index}]: "${name}" is used twice (expected a name of its own)`] : []
+    })
+  }
+  const wrong: Complaint[] = [
+    ...twice('tiers', cache.tiers),
+    ...twice('upstreams', retrieval.upstreams),
+    ...twice('providers', pinning.providers),
+  ]
+  const most = pinning.providers.length + own.providers.length
+  if (most > 0 && pinning.minConfirmations !== 'all' && pinning.minConfirmations > most)
+    wrong.push({
+      path: ['pinning', 'minConfirmations'],
+      what: `expected at most ${most}, the number of providers, or all`,
+    })
+  if (pinning.providers.length === 0 && most > 0 && !own.providers.some(({ traits }) => traits.takesBytes))
+    wrong.push(
+      'option providers: no provider is given the bytes (expected one that takes bytes beside those that fetch them)',
+    )
+  if (upload.forwardTo && own.providers.length > 0)
+    wrong.push('option providers: they get nothing beside `upload.forwardTo` (expected none)')
+  if (wrong.length > 0) throw new ConfigError(wrong)
+}

@@ -1,14 +1,13 @@
 // A TXT lookup with its TTL, which node:dns does not expose: over UDP and TCP to the system's
 // servers, or over HTTPS (RFC 8484), with the same packet.
-
 import { randomInt } from 'node:crypto'
 import { createSocket } from 'node:dgram'
 import { getServers } from 'node:dns'
 import { connect, isIPv6 } from 'node:net'
+import { type DecodedPacket, decode, encode, TRUNCATED_RESPONSE } from 'dns-packet'
 import { Agent, request } from 'undici'
 import { type Clock, withDeadline } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
-import { hasIdOf, type TxtAnswer, txtAnswer, txtQuestion } from './txt-packet.ts'
 
 /** A server, or several equivalent ones. */
 export interface TxtServer {
@@ -193,3 +192,56 @@ function overTcp(host: string, port: number, question: Buffer, signal: AbortSign
     socket.write(Buffer.concat([length, question]))
   })
 }
+
+type TxtAnswer = { readonly texts: readonly string[]; readonly ttlMs: number }
+
+const recursionDesired = 0x100
+const responseBit = 0x80
+
+const txtQuestion = (name: string, id: number): Buffer =>
+  Buffer.from(encode({ type: 'query', id, flags: recursionDesired, questions: [{ type: 'TXT', name, class: 'IN' }] }))
+
+/**
+ * True if a packet has the id of this query. Others on the same socket are forged, or late
+ * responses to another.
+ */
+const hasIdOf = (question: Buffer, packet: Buffer): boolean =>
+  packet.length >= 12 && packet.readUInt16BE(0) === question.readUInt16BE(0)
+
+/** `cut`: truncated, so it must be requested over another transport. */
+function txtAnswer(name: string, question: Buffer, bytes: Buffer): TxtAnswer | 'cut' {
+  if (!hasIdOf(question, bytes)) throw new Error('it answered with the number of another question')
+  // An echoed query has no records, and must not look like a name without any.
+  if (((bytes[2] ?? 0) & responseBit) === 0) throw new Error('it sent a question back')
+  const packet: DecodedPacket = decode(bytes)
+  const { questions = [], answers = [], rcode, flags = 0 } = packet as DecodedPacket & { readonly rcode?: string }
+  if (rcode !== 'NOERROR' && rcode !== 'NXDOMAIN') throw new Error(`it answered ${rcode} for ${name}`)
+  const [asked] = questions
+  if (questions.length !== 1 || asked?.type !== 'TXT' || !isSame(asked.name, name))
+    throw new Error('it answered another question')
+  if (flags & TRUNCATED_RESPONSE) return 'cut'
+
+  // Follows CNAMEs; the shortest TTL applies.
+  const aliases = new Map(
+    answers.flatMap((one) => (one.type === 'CNAME' ? [[one.name.toLowerCase(), one] as const] : [])),
+  )
+  const ttls: number[] = []
+  let owner = name.toLowerCase()
+  for (let alias = aliases.get(owner); alias; alias = aliases.get(owner)) {
+    aliases.delete(owner)
+    ttls.push(alias.ttl ?? 0)
+    owner = alias.data.toLowerCase()
+  }
+  const found = answers.flatMap((one) => (one.type === 'TXT' && isSame(one.name, owner) ? [one] : []))
+  if (found.length === 0) return { texts: [], ttlMs: 0 }
+  ttls.push(...found.map(({ ttl }) => ttl ?? 0))
+  const texts = found.map(({ data }) =>
+    [data]
+      .flat()
+      .map((part) => part.toString())
+      .join(''),
+  )
+  return { texts, ttlMs: Math.min(...ttls) * 1000 }
+}
+
+const isSame = (one: string, other: string): boolean => one.toLowerCase() === other.toLowerCase()

@@ -1,6 +1,9 @@
 // Resolves a domain's DNSLink, the TXT record of `_dnslink.<name>`. Cached for its TTL, and served
 // stale while no DNS server responds.
-import type { Clock } from '../core/clock.ts'
+
+import { LRUCache } from 'lru-cache'
+import { upTo } from '../core/cache.ts'
+import { type Clock, orAborted } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import { createGate } from '../core/gate.ts'
 import type { Attempt } from '../observe/request-record.ts'
@@ -14,7 +17,7 @@ import {
   type Lookups,
 } from './lookups.ts'
 
-export interface DnsLinks {
+interface DnsLinks {
   /**
    * Resolves with `/ipfs/…` or `/ipns/…`, as in the record. Rejects with `not-found` for a name
    * without a DNSLink.
@@ -132,4 +135,48 @@ export function createDnsLinks(options: {
 function absent(name: string): Failure {
   const what = `${name} has no DNSLink: there is no TXT record "dnslink=/ipfs/…" at _dnslink.${name}`
   return new Failure('not-found', what, { source: 'upstream' })
+}
+
+/** False also if no server responded, so that requests to other hosts are served. */
+export type HasLink = (domain: string, signal: AbortSignal) => Promise<boolean>
+
+export type NoLinkMemory = LRUCache<string, true>
+export const createNoLinkMemory = (most: number): NoLinkMemory => new LRUCache(upTo(most))
+
+const againMs = 250 // after a missing link or a timeout, the host waits only this long the next time
+
+export function createSites(options: {
+  /** Coalesces callers for the same domain, and has a deadline. */
+  readonly resolve: (domain: string, signal: AbortSignal) => Promise<unknown>
+  readonly most: number
+  /** Domains that recently had no link. Default: empty. */
+  readonly without?: NoLinkMemory | undefined
+  readonly clock: Clock
+}): HasLink {
+  const { resolve, clock, without = createNoLinkMemory(options.most) } = options
+  const never = new AbortController().signal
+
+  return async (domain, signal) => {
+    signal.throwIfAborted()
+    if (!isDomain(domain)) return false
+    // Independent of a caller's signal: the answer is cached even if the client leaves.
+    const answer = resolve(domain, never).then(
+      () => {
+        without.delete(domain)
+        return true
+      },
+      () => {
+        without.set(domain, true)
+        return false
+      },
+    )
+    if (!without.has(domain)) return orAborted(signal, answer)
+    const impatient = Promise.withResolvers<false>()
+    const stop = clock.after(againMs, () => impatient.resolve(false))
+    try {
+      return await orAborted(signal, Promise.race([answer, impatient.promise]))
+    } finally {
+      stop()
+    }
+  }
 }

@@ -1,5 +1,7 @@
 // Reads the response of a Delegated Routing V1 server, streamed (ndjson) or as one JSON document.
 // Strangers write its records: sizes are bounded, and a malformed record is skipped.
+
+import { isIP } from 'node:net'
 import { Failure } from '../core/failure.ts'
 
 /** A peer as a router describes it; nothing of it is verified. */
@@ -9,14 +11,14 @@ export type PeerRecord = {
   readonly protocols: readonly string[]
 }
 
-export const maxAnswerBytes = 1024 * 1024
+const maxAnswerBytes = 1024 * 1024
 export const maxLineBytes = 64 * 1024
-export const maxRecords = 200
+const maxRecords = 200
 const maxAddresses = 16
 const maxWordChars = 1024
 
 const ndjsonType = 'application/x-ndjson'
-export const jsonType = 'application/json'
+const jsonType = 'application/json'
 
 /**
  * Rejects with a Failure for any other content type. Stops at a limit, after the records before it.
@@ -103,7 +105,7 @@ function parsed(bytes: Buffer): unknown {
  * Returns undefined for a record of another schema or with a field of the wrong type. Missing lists
  * are empty.
  */
-export function peerOf(value: unknown): PeerRecord | undefined {
+function peerOf(value: unknown): PeerRecord | undefined {
   if (!isMapping(value) || value['Schema'] !== 'peer') return undefined
   const { ID: id, Addrs: addresses, Protocols: protocols } = value
   if (id !== undefined && id !== null && !isWord(id)) return undefined
@@ -122,3 +124,90 @@ const isWord = (value: unknown): value is string => typeof value === 'string' &&
 
 const isList = (value: unknown): value is readonly unknown[] | null | undefined =>
   value === undefined || value === null || Array.isArray(value)
+
+export type AddressRules = {
+  /**
+   * Permits loopback and private addresses; a literal one with plain HTTP and on any port, as in
+   * Kubo.
+   */
+  readonly allowPrivate: boolean
+  /** Permits plain HTTP, on port 80. */
+  readonly allowHttp: boolean
+  readonly ports: 'any' | readonly number[]
+  /** True for an IP address inside the operator's network. */
+  readonly isInside: (address: string) => boolean
+}
+
+type GatewayAddress = { readonly origin: string } | { readonly refused: string }
+
+type Parts = { host: string; port: number | undefined; isTls: boolean }
+
+const refused = (why: string): GatewayAddress => ({ refused: why })
+
+export function gatewayAddress(text: string, rules: AddressRules): GatewayAddress {
+  const parts = partsOf(text)
+  if (typeof parts === 'string') return refused(parts)
+  const { host, port, isTls } = parts
+  const isBare = isIP(host) === 6
+  const url = URL.parse(
+    `${isTls ? 'https' : 'http'}://${isBare ? `[${host}]` : host}${port === undefined ? '' : `:${port}`}`,
+  )
+  if (url?.pathname !== '/' || url.username !== '' || url.hostname === '') return refused('no host name')
+  // URL parsing turns names like 0x7f000001 and 127.1 into IP addresses: the parsed host is
+  // checked.
+  const literal = url.hostname.replace(/^\[|\]$/g, '')
+  const isPrivate = isIP(literal) !== 0 && rules.isInside(literal)
+  if (isPrivate && !rules.allowPrivate) return refused('private address')
+  if (isPrivate) return { origin: url.origin }
+  if (!isTls && !rules.allowHttp) return refused('plain HTTP')
+  const at = url.port === '' ? (isTls ? 443 : 80) : Number(url.port)
+  const isPort = rules.ports === 'any' || rules.ports.includes(at) || (!isTls && at === 80)
+  return isPort ? { origin: url.origin } : refused(`port ${at}`)
+}
+
+const names: ReadonlySet<string> = new Set(['dns', 'dns4', 'dns6'])
+const hostName = /^[a-z0-9_-]+(\.[a-z0-9_-]+)*\.?$/i
+
+/** Returns host, port and TLS, or as text the reason why the address is not a gateway's. */
+function partsOf(text: string): Parts | string {
+  const [empty, kind = '', host = '', ...rest] = text.split('/')
+  if (empty !== '') return 'no multiaddr'
+  if (kind === 'dnsaddr') return 'dnsaddr'
+  const family = isIP(host)
+  const isHost =
+    (names.has(kind) && host.length <= 253 && hostName.test(host)) ||
+    (kind === 'ip4' && family === 4) ||
+    (kind === 'ip6' && family === 6 && !host.includes('%'))
+  if (!isHost) return 'no host'
+  let port: number | undefined
+  if (rest[0] === 'tcp') {
+    if (!/^\d{1,5}$/.test(rest[1] ?? '') || Number(rest[1]) > 65_535 || Number(rest[1]) === 0) return 'no port'
+    port = Number(rest[1])
+    rest.splice(0, 2)
+  }
+  const found = schemeOf(rest, host, port)
+  return found ?? 'no HTTP'
+}
+
+function schemeOf(rest: string[], host: string, port: number | undefined): Parts | undefined {
+  const first = rest.shift()
+  // Some publishers write /tcp/443/http for HTTPS.
+  if (first === 'http') return ends(rest) ? { host, port, isTls: port === 443 } : undefined
+  if (first === 'https') return ends(rest) ? { host, port, isTls: true } : undefined
+  if (first !== 'tls') return undefined
+  let name = host
+  if (rest[0] === 'sni') {
+    if (!hostName.test(rest[1] ?? '')) return undefined
+    name = rest[1] as string
+    rest.splice(0, 2)
+  }
+  return rest.shift() === 'http' && ends(rest) ? { host: name, port, isTls: true } : undefined
+}
+
+/** Ignores a path, as Kubo and helia do (the gateway is at the root), and the peer ID. */
+function ends(rest: readonly string[]): boolean {
+  const [kind, value, ...more] = rest
+  if (kind === undefined) return true
+  if ((kind === 'http-path' || kind === 'p2p') && value) return ends(more)
+  return false
+}

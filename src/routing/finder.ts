@@ -7,8 +7,7 @@ import { type Backoff, type Clock, createBackoff, onceLate, repeatCheck } from '
 import { cancelled, Failure, isFailure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Attempt } from '../observe/request-record.ts'
-import { type PeerRecord, readPeers } from './answer.ts'
-import { type AddressRules, gatewayAddress } from './gateway-address.ts'
+import { type AddressRules, gatewayAddress, type PeerRecord, readPeers } from './answer.ts'
 
 export type Router = {
   readonly name: string

@@ -1,11 +1,11 @@
-// Checks documents against a schema where the client asks for it, before anything is kept: what goes on-chain cannot be
-// taken back.
+// Checks documents against a schema if the client asks for it, before anything is stored: an address
+// that was written on-chain cannot be taken back.
+
+import { createRequire } from 'node:module'
 import type { Ajv2020, ErrorObject } from 'ajv/dist/2020.js'
 import { Failure } from '../core/failure.ts'
 import { malformed } from '../upload/failures.ts'
 import type { TextCheck } from '../upload/taking.ts'
-import { loadAjv } from './ajv.ts'
-import { hasMoreValues } from './count.ts'
 import { disputeTemplate, evidence, formats, type JsonSchema, policy } from './documents.ts'
 
 export interface SchemaChecks {
@@ -15,7 +15,7 @@ export interface SchemaChecks {
   check(name: string): TextCheck
 }
 
-export type SchemaOptions = {
+type SchemaOptions = {
   /** The largest document to check, where it is below the fixed limit. */
   readonly maxBytes: number
   /** The operator's schemas by name; one with a built-in name replaces it. */
@@ -118,3 +118,38 @@ const fieldOf = (path: readonly string[]): string =>
     .slice(0, maxFieldChars) || 'document'
 
 const messageOf = (error: unknown): string => (error instanceof Error ? error.message : 'it cannot be compiled')
+
+/**
+ * Loaded by the first check of a document, or for the operator's own schemas: most gateways never
+ * need it. Required and not imported, because a configuration is read synchronously.
+ */
+const loadAjv = () => createRequire(import.meta.url)('ajv/dist/2020.js') as typeof import('ajv/dist/2020.js')
+
+const quote = '"'.charCodeAt(0)
+const backslash = '\\'.charCodeAt(0)
+const comma = ','.charCodeAt(0)
+const openings: ReadonlySet<number> = new Set(['[', '{'].map((char) => char.charCodeAt(0)))
+const closings: ReadonlySet<number> = new Set([']', '}'].map((char) => char.charCodeAt(0)))
+
+/**
+ * A value is the first one, follows a comma, or is the first in a list or an object. Text that is not JSON is counted
+ * as fast.
+ */
+function hasMoreValues(text: string, most: number): boolean {
+  let count = 1
+  let isText = false
+  let isOpened = false
+  for (let at = 0; at < text.length && count <= most; at++) {
+    const code = text.charCodeAt(at)
+    if (isText) {
+      if (code === backslash) at++
+      else if (code === quote) isText = false
+      continue
+    }
+    if (code <= 0x20) continue
+    if (code === comma || (isOpened && !closings.has(code))) count++
+    isOpened = openings.has(code)
+    isText = code === quote
+  }
+  return count > most
+}

@@ -8,9 +8,8 @@ import { createPending } from '../content/dag/pending.ts'
 import { entityOf } from '../content/resolve.ts'
 import { type Block, codec, isIdentity, proves } from '../core/cid.ts'
 import { Failure, isFailure } from '../core/failure.ts'
-import { dagBlocks } from '../ipld/block-links.ts'
+import { dagBlocks, type LazyLink, lazyLinksInOrder } from '../ipld/block-links.ts'
 import { writeCar } from '../ipld/car.ts'
-import { type LazyLink, lazyLinksInOrder } from '../ipld/dag-links.ts'
 import { claimedSize, readNode } from '../ipld/unixfs.ts'
 
 type Stored = {

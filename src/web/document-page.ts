@@ -7,12 +7,11 @@ import { base64 } from 'multiformats/bases/base64'
 import type { CID } from 'multiformats/cid'
 import type { Entity } from '../content/resolve.ts'
 import { cidAt, codec, spell } from '../core/cid.ts'
-import { readable } from '../ipld/dag-links.ts'
-import { textOf } from '../ipld/documents/json-text.ts'
+import { readable } from '../ipld/block-links.ts'
+import { textOf } from '../ipld/documents/json.ts'
 import { type GiveWay, inOwnTurns, visitDocument } from '../ipld/documents/read.ts'
 import type { DocumentStructure, DocumentVisitor, ScalarKind } from '../ipld/documents/scan.ts'
-import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'
-import { cidLink, type Whereabouts } from './urls.ts'
+import { cidLink, escaped, pageEnd, pageTop, shown, templateHash, type Whereabouts } from './page.ts'
 
 const codecs: ReadonlyMap<number, string> = new Map([
   [codec.dagCbor, 'dag-cbor'],

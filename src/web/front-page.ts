@@ -1,9 +1,7 @@
-// The first page: what this is, a field for an address of content, and, where this client may upload, a place for files.
-// Everything stands in the page itself, and its policy names each part by its hash.
-import { contactLink, whoAnswers } from './contact.ts'
-import { frontScript } from './front-script.ts'
+// The first page: the name of the gateway, a field for an address of content, and, where this client
+// may upload, a place for files. Its policy names each part of the page by its hash.
 import { inUnits } from './listing.ts'
-import { escaped, pageEnd, pageTop, shown, sourceHash, styleSource } from './page.ts'
+import { contactLink, escaped, pageEnd, pageTop, shown, sourceHash, styleSource, whoAnswers } from './page.ts'
 
 export type FrontFacts = {
   readonly version: string
@@ -50,4 +48,114 @@ function uploadArea({ base, mostBytes }: FrontFacts): string {
 
 /** A hexagon, as CIDs are drawn. */
 export const icon = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><path d="M16 2 28 9v14l-12 7-12-7V9z" fill="#0b5cad"/><path d="M16 9v14M10 12.500l12 7M22 12.500l-12 7" stroke="#fff" stroke-width="2.500" stroke-linecap="round"/></svg>
+`
+
+/**
+ * Uploads files and folders with progress, and shows each path with a button that copies. Without it
+ * the form still uploads, and the browser shows the JSON response.
+ */
+const frontScript = `'use strict'
+{
+  const form = document.querySelector('#upload')
+  const result = document.querySelector('#result')
+  const progress = document.querySelector('progress')
+  const add = form.getAttribute('action')
+  let request
+
+  const line = (text) => {
+    const item = document.createElement('p')
+    item.textContent = text
+    result.append(item)
+    return item
+  }
+  const copied = async (button, text) => {
+    try {
+      await navigator.clipboard.writeText(text)
+      button.textContent = 'Copied'
+    } catch {
+      getSelection().selectAllChildren(button.previousElementSibling)
+      button.textContent = 'Selected: copy it'
+    }
+  }
+  const show = (path, name) => {
+    const item = line(name + ' ')
+    const link = document.createElement('a')
+    link.href = add.replace(/\\/add$/, '') + path
+    link.textContent = path
+    const button = document.createElement('button')
+    button.type = 'button'
+    button.textContent = 'Copy'
+    button.addEventListener('click', () => copied(button, path.replace('/ipfs/', '')))
+    item.append(link, ' ', button)
+  }
+  const send = (files, isFolder) => {
+    if (files.length === 0) return
+    request?.abort()
+    const body = new FormData()
+    for (const [file, name] of files) body.append('data', file, name)
+    result.replaceChildren()
+    progress.hidden = false
+    progress.value = 0
+    request = new XMLHttpRequest()
+    request.open('POST', isFolder ? add + '?wrap=true' : add)
+    request.setRequestHeader('Accept', 'application/json')
+    request.responseType = 'json'
+    request.upload.addEventListener('progress', ({ loaded, total }) => {
+      progress.value = total > 0 ? loaded / total : 0
+    })
+    request.addEventListener('load', () => {
+      progress.hidden = true
+      const { status, response } = request
+      if (status !== 200 || !response) line((response && response.message) || 'The upload failed with status ' + status + '.')
+      else if (isFolder) show(response.cids.at(-1), files.length + ' files as one folder:')
+      else response.cids.forEach((path, index) => show(path, files[index][1] + ':'))
+    })
+    request.addEventListener('error', () => {
+      progress.hidden = true
+      line('The upload broke off. Try again.')
+    })
+    request.send(body)
+  }
+  const below = async (entry, names) => {
+    const name = [...names, entry.name]
+    if (entry.isFile) return [[await new Promise((take, fail) => entry.file(take, fail)), name.join('/')]]
+    const reader = entry.createReader()
+    const found = []
+    for (;;) {
+      const some = await new Promise((take, fail) => reader.readEntries(take, fail))
+      if (some.length === 0) return found
+      for (const one of some) found.push(...(await below(one, name)))
+    }
+  }
+
+  for (const input of form.querySelectorAll('input[type=file]')) {
+    input.addEventListener('change', () => {
+      send(Array.from(input.files, (file) => [file, file.webkitRelativePath || file.name]), input.webkitdirectory)
+      input.value = ''
+    })
+  }
+  form.addEventListener('submit', (event) => event.preventDefault())
+  form.querySelector('[type=submit]').hidden = true
+  for (const part of form.querySelectorAll('.scripted')) part.hidden = false
+  const canFolder = form.querySelector('[webkitdirectory]') !== null
+  addEventListener('dragover', (event) => {
+    event.preventDefault()
+    form.classList.add('over')
+  })
+  addEventListener('dragleave', () => form.classList.remove('over'))
+  addEventListener('drop', async (event) => {
+    event.preventDefault()
+    form.classList.remove('over')
+    const entries = Array.from(event.dataTransfer.items, (item) => item.webkitGetAsEntry()).filter(Boolean)
+    const isFolder = entries.some((entry) => entry.isDirectory)
+    if (isFolder && !canFolder) return void line('Folders are not taken here.')
+    try {
+      const files = []
+      for (const entry of entries) files.push(...(await below(entry, [])))
+      send(files, isFolder)
+    } catch {
+      line('This cannot be read. Choose it with the button instead.')
+    }
+  })
+}
 `

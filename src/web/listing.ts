@@ -4,8 +4,20 @@ import { CID } from 'multiformats/cid'
 import type { DirectoryEntry } from '../content/resolve.ts'
 import { spell } from '../core/cid.ts'
 import { typeByName } from './media-types.ts'
-import { escaped, pageEnd, pageTop, shown, templateHash } from './page.ts'
-import { breadcrumbs, cidLink, directoryUrl, encodeName, isLinkable, shortCid, type Whereabouts } from './urls.ts'
+import {
+  breadcrumbs,
+  cidLink,
+  directoryUrl,
+  encodeName,
+  escaped,
+  isLinkable,
+  pageEnd,
+  pageTop,
+  shortCid,
+  shown,
+  templateHash,
+  type Whereabouts,
+} from './page.ts'
 
 export const maxSorted = 5_000
 // A name may be as long as a block.

@@ -1,6 +1,7 @@
-// Shared by all pages of the gateway: one style, no script, nothing loaded. Text from content or requests is escaped,
-// never markup.
+// Parts of all pages of the gateway: one style, no script, nothing loaded, links, and the rights of
+// files in a browser. Text from content or requests is escaped, never markup.
 import { createHash } from 'node:crypto'
+import type { CID } from 'multiformats/cid'
 
 const escapes: Readonly<Record<string, string>> = {
   '&': '&amp;',
@@ -67,3 +68,96 @@ export const pageEnd = '</body></html>\n'
 
 /** An ETag part for a template: another template is another answer. */
 export const templateHash = (sample: string): string => createHash('sha256').update(sample).digest('hex').slice(0, 10)
+
+/**
+ * The position of a page. Its links lead below its own host, below the gateway's host, or, on a site
+ * without a gateway, to a page that explains CIDs.
+ */
+export type Whereabouts = {
+  readonly namespace: 'ipfs' | 'ipns'
+  /** The CID or name, as it was asked for. */
+  readonly root: string
+  /** Names below it, decoded. */
+  readonly segments: readonly string[]
+  /** The URL path of the root on this host: `/ipfs/<cid>` below the mount path, or empty on its own origin. */
+  readonly base: string
+  /** The prefix of `/ipfs/…` links: the mount path, or `//host` of another host. Undefined: there is no gateway. */
+  readonly gateway: string | undefined
+  /** The host of a site; shown where there is no gateway to link to. */
+  readonly host: string
+}
+
+/** Encodes a name for a URL path; readable characters stay. */
+export const encodeName = (name: string): string =>
+  encodeURIComponent(name.toWellFormed()).replace(/%(24|26|2B|2C|3A|3B|3D|40)/g, (hex) => decodeURIComponent(hex))
+
+export const joined = (base: string, segments: readonly string[]): string =>
+  [base, ...segments.map(encodeName)].join('/')
+
+/** The address of the directory itself, with the slash that relative links need. */
+export const directoryUrl = ({ base, segments }: Whereabouts): string => `${joined(base, segments)}/`
+
+/** A name that no URL can hold: a browser would take it for a step in the path. */
+export const isLinkable = (name: string): boolean => name !== '' && name !== '.' && name !== '..' && !/[/\0]/.test(name)
+
+/** `/ipfs/<a>…</a>/<a>…</a>`: every step of the path, as a link. */
+export function breadcrumbs(at: Whereabouts): string {
+  const { namespace, root, segments, gateway, host } = at
+  const base = gateway === undefined ? `//${host}` : `${gateway}/${namespace}/${root}`
+  const steps = [root, ...segments].map((name, index) => {
+    const href = index === 0 && gateway === undefined ? `${base}/` : joined(base, segments.slice(0, index))
+    return `<a href="${escaped(href)}">${shown(name)}</a>`
+  })
+  return `/${namespace}/${steps.join('/')}`
+}
+
+/** The attributes of a link to a CID. `filename` helps the gateway to find the media type. */
+export function cidLink({ gateway }: Whereabouts, cid: string, filename?: string): string {
+  if (gateway === undefined) return `href="https://cid.ipfs.tech/#${cid}" target="_blank" rel="noreferrer noopener"`
+  // Encoded twice, as a path and as a query: other gateways do the same.
+  const query = filename === undefined ? '' : `?filename=${encodeURIComponent(encodeName(filename))}`
+  return `href="${escaped(`${gateway}/ipfs/${cid}${query}`)}"`
+}
+
+export const shortCid = (cid: string): string => (cid.length <= 18 ? cid : `${cid.slice(0, 9)}…${cid.slice(-6)}`)
+
+// Only known harmless types are free: an unknown type is sandboxed.
+const harmless =
+  /^(?:image\/(?!svg)|video\/|audio\/|font\/|text\/(?:plain|css|csv|javascript|markdown|calendar|vcard|vtt|tab-separated-values)(?:;|$)|application\/(?:json|pdf|wasm|zip|gzip|x-tar|octet-stream|cbor|yaml|toml)$|application\/vnd\.ipld\.)/
+
+// Links of such a page may still be followed and its files saved.
+const sandbox = 'sandbox allow-downloads allow-popups allow-popups-to-escape-sandbox'
+
+/** Undefined: no policy. A PDF viewer, for one, refuses to work in a sandbox. */
+export function policyFor(type: string, { own }: { readonly own: boolean }): string | undefined {
+  return own || harmless.test(type) ? undefined : sandbox
+}
+
+export const whoAnswers = 'Who answers for this gateway:'
+
+export const contactHref = (contact: string): string =>
+  /^(https?|mailto):/i.test(contact) ? contact : `mailto:${contact}`
+
+/** The visible text leaves out `mailto:`. */
+export const contactLink = (contact: string): string =>
+  `<a href="${escaped(contactHref(contact))}">${escaped(contact.replace(/^mailto:/i, ''))}</a>`
+
+const top = (name: string): string => `${pageTop(name)}<h1>${shown(name)}</h1>
+<p class="dim"><a href="?download=true">Download</a></p>
+<pre class="text">`
+const bottom = `</pre>\n${pageEnd}`
+
+/** The first bytes come before the top, so that a failure until then is an error that can be read. */
+export async function* textPage(name: string, cid: CID, bytes: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+  const decoder = new TextDecoder()
+  let before = top(name === '' ? cid.toString() : name)
+  for await (const piece of bytes) {
+    yield Buffer.from(before + escaped(decoder.decode(piece, { stream: true })))
+    before = ''
+  }
+  yield Buffer.from(before + escaped(decoder.decode()) + bottom)
+}
+
+const template = templateHash(top('') + bottom)
+
+export const textEtag = (cid: CID): string => `W/"Text-${template}_CID-${cid}"`

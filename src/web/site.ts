@@ -3,16 +3,8 @@
 import type { CID } from 'multiformats/cid'
 import { readSmall } from '../content/file.ts'
 import { type ContentPath, parsePath, type Resolution, type ResolveOptions, resolve } from '../content/resolve.ts'
-import { type Failure, isFailure } from '../core/failure.ts'
+import { Failure, isFailure } from '../core/failure.ts'
 import type { Session } from '../retrieval/session.ts'
-import {
-  maxRedirectsBytes,
-  parseRedirects,
-  type Redirected,
-  redirect,
-  tooLargeRedirects,
-  wrongRedirects,
-} from './redirects.ts'
 
 export type SiteRequest = {
   readonly path: ContentPath
@@ -118,4 +110,144 @@ function pathOfRule(root: CID, to: string): ContentPath {
     const shown = JSON.stringify(to.length > maxShownChars ? `${to.slice(0, maxShownChars)}…` : to)
     throw wrongRedirects(`a rule leads to ${shown}, and ${(error as Failure).message}`)
   }
+}
+
+const maxRedirectsBytes = 64 * 1024
+// Clients refuse headers of more than 8 or 16 KiB.
+const maxLocationChars = 8 * 1024
+
+type RedirectRule = { readonly from: string; readonly to: string; readonly status: number }
+
+type Redirected =
+  /** Serve this path of the same site instead, with this status. */
+  | { readonly kind: 'rewrite'; readonly path: string; readonly status: number }
+  | { readonly kind: 'redirect'; readonly location: string; readonly status: number }
+
+const statuses: ReadonlySet<number> = new Set([200, 301, 302, 303, 307, 308, 404, 410, 451])
+const rewrites: ReadonlySet<number> = new Set([200, 404, 410, 451])
+
+/** A mistake of the site's author: no other path of the site helps. */
+const wrongRedirects = (what: string): Failure =>
+  new Failure('malformed', `could not parse _redirects: ${what}`, { source: 'content' })
+
+const tooLargeRedirects = (): Failure => wrongRedirects(`redirects file size cannot exceed ${maxRedirectsBytes} bytes`)
+
+const wrong = (line: number, what: string): Failure => wrongRedirects(`line ${line}: ${what}`)
+
+export function parseRedirects(text: string): RedirectRule[] {
+  if (Buffer.byteLength(text) > maxRedirectsBytes) throw tooLargeRedirects()
+  const rules: RedirectRule[] = []
+  for (const [index, row] of text.split(/\r?\n/).entries()) {
+    const line = row.trim()
+    if (line === '' || line.startsWith('#')) continue
+    const [from = '', to, statusText = '301', ...rest] = line.split(/\s+/)
+    if (to === undefined || rest.length > 0) throw wrong(index + 1, 'expected `from to [status]`')
+    if (!from.startsWith('/')) throw wrong(index + 1, '`from` must begin with /')
+    if (/\*./.test(from)) throw wrong(index + 1, '`*` may only stand at the end of `from`')
+    if (!to.startsWith('/') && !isWebUrl(to)) throw wrong(index + 1, '`to` must be a path or an http(s) address')
+    if (/^[^?]*%(?![0-9a-f]{2})/i.test(to))
+      throw wrong(index + 1, '`to` has a % without two hexadecimal digits behind it')
+    const status = Number(statusText)
+    if (!statuses.has(status)) throw wrong(index + 1, `${statusText} is not a status that is supported`)
+    const names = placeholders(from)
+    if (new Set(names).size < names.length) throw wrong(index + 1, 'a placeholder stands twice in `from`')
+    rules.push({ from: from.split('/').map(inOneSpelling).join('/'), to, status })
+  }
+  return rules
+}
+
+const isWebUrl = (text: string): boolean => /^https?:\/\//i.test(text) && URL.canParse(text)
+const placeholders = (from: string): string[] => from.split('/').filter((segment) => segment.startsWith(':'))
+
+/** Names may be written in a rule as they are or percent-encoded. */
+function inOneSpelling(segment: string): string {
+  if (segment.startsWith(':')) return segment
+  try {
+    return encodeURIComponent(decodeURIComponent(segment))
+  } catch {
+    return segment
+  }
+}
+
+/** As a header may hold it. */
+const headerSafe = (location: string): string => location.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
+
+/**
+ * The first matching rule for a path that the site does not have. Path segments are encoded by encodeURIComponent, so
+ * that placeholders are safe in an address; `query` is the client's.
+ */
+export function redirect(rules: readonly RedirectRule[], path: string, query: string): Redirected | undefined {
+  // Split once: a file may have thousands of rules, and a path a thousand segments.
+  const asked = path.split('/')
+  for (const { from, to, status } of rules) {
+    const values = match(from, asked)
+    if (!values) continue
+    const target = filled(to, values)
+    if (rewrites.has(status) && target.startsWith('/')) {
+      return { kind: 'rewrite', path: target.split(/[?#]/)[0] as string, status }
+    }
+    const location = headerSafe(withQuery(target, query))
+    if (location.length > maxLocationChars) throw tooLong()
+    return {
+      kind: 'redirect',
+      location,
+      status: rewrites.has(status) ? 302 : status,
+    }
+  }
+  return undefined
+}
+
+/** A rule may name a long part of the path ten thousand times: it ends where no client would read the address. */
+function filled(to: string, values: ReadonlyMap<string, string>): string {
+  let length = to.length
+  return to.replace(/:[A-Za-z][A-Za-z0-9_]*/g, (name) => {
+    const value = values.get(name) ?? name
+    length += value.length - name.length
+    if (length > maxLocationChars) throw tooLong()
+    return value
+  })
+}
+
+const tooLong = (): Failure =>
+  new Failure('malformed', `a rule of _redirects leads to an address of more than ${maxLocationChars} characters`, {
+    source: 'content',
+  })
+
+function match(from: string, asked: readonly string[]): Map<string, string> | undefined {
+  const values = new Map<string, string>()
+  const splat = from.endsWith('*')
+  const pattern = (splat ? from.slice(0, -1) : from).split('/')
+  if (splat) {
+    // `/posts/*` means /posts/ and everything below, and /posts itself.
+    const fixed = pattern.slice(0, -1)
+    if (pattern.at(-1) !== '' || asked.length < fixed.length) return undefined
+    if (!fixed.every((segment, index) => takes(segment, asked[index] ?? '', values))) return undefined
+    return values.set(':splat', asked.slice(fixed.length).join('/'))
+  }
+  const bare = (segments: readonly string[]) =>
+    segments.length > 2 && segments.at(-1) === '' ? segments.slice(0, -1) : segments
+  const [want, have] = [bare(pattern), bare(asked)]
+  if (want.length !== have.length) return undefined
+  return want.every((segment, index) => takes(segment, have[index] ?? '', values)) ? values : undefined
+}
+
+function takes(segment: string, value: string, values: Map<string, string>): boolean {
+  if (!segment.startsWith(':')) return segment === value
+  if (value === '') return false
+  values.set(segment, value)
+  return true
+}
+
+/** The client's own parameters win over those of the rule. */
+function withQuery(target: string, query: string): string {
+  const [address = '', fragment] = target.split('#', 2)
+  const [bare = '', fixed = ''] = address.split('?', 2)
+  const asked = new URLSearchParams(query)
+  const merged = new URLSearchParams(fixed)
+  for (const name of new Set(asked.keys())) {
+    merged.delete(name)
+    for (const value of asked.getAll(name)) merged.append(name, value)
+  }
+  const text = merged.toString()
+  return `${bare}${text ? `?${text}` : ''}${fragment === undefined ? '' : `#${fragment}`}`
 }

@@ -1,15 +1,19 @@
 // Assembles the read side: blocks, names, denylists, and the response cache.
+
+import { join } from 'node:path'
+import type { CID } from 'multiformats/cid'
+import { ConfigError } from '../config/complaints.ts'
+import { type DenylistsWithTakedowns, loadDenylists, openTakedowns, withTakedowns } from '../deny/load.ts'
 import { createResponseCache, type ResponseCache } from '../http/content/response-cache.ts'
+import { createNoLinkMemory } from '../names/dnslink.ts'
 import { createRecordMemory } from '../names/ipns.ts'
+import { createRecordStore, type KeptRecord } from '../names/ipns-record.ts'
 import { createLookupMemory } from '../names/lookups.ts'
 import { createNames, type Names, type NamesMemory } from '../names/names.ts'
-import { createRecordStore, type KeptRecord } from '../names/record-store.ts'
 import { createSharedRecords, type Shelf } from '../names/shared-records.ts'
-import { createNoLinkMemory } from '../names/sites.ts'
 import { createNegativeCache } from '../retrieval/negative-cache.ts'
 import { createRetrieval } from '../retrieval/retrieval.ts'
-import type { Retrieval } from '../retrieval/session.ts'
-import { withVisit } from '../retrieval/session.ts'
+import { type Retrieval, withVisit } from '../retrieval/session.ts'
 import type { TierStack } from '../retrieval/tiers/tier-stack.ts'
 import { createPool, type Member, type Pool } from '../retrieval/upstreams/pool.ts'
 import { startProbes } from '../retrieval/upstreams/probes.ts'
@@ -17,7 +21,6 @@ import { createFinder, type Finder } from '../routing/finder.ts'
 import type { StoreReader } from '../store/store.ts'
 import { isWorker } from '../team/team.ts'
 import { isInside, joinFound, openRouter, type RouterClient, type WiredUpstream } from './backends.ts'
-import { type Denials, wireDenials } from './denials.ts'
 import type { Whole } from './wiring-context.ts'
 
 /** The storage of IPNS records; a worker has its owner write them. */
@@ -195,7 +198,7 @@ function takeHot({ config, lease }: Whole): ResponseCache {
   )
 }
 
-export type Finding = { readonly finder: Finder<Member>; readonly routers: readonly RouterClient[] }
+type Finding = { readonly finder: Finder<Member>; readonly routers: readonly RouterClient[] }
 
 /** Undefined if no router is configured. */
 function takeFinding(whole: Whole, upstreams: readonly WiredUpstream[]): Finding | undefined {
@@ -233,3 +236,87 @@ function takeFinding(whole: Whole, upstreams: readonly WiredUpstream[]): Finding
 
 const originOf = (url: string | undefined): readonly string[] =>
   url !== undefined && URL.canParse(url) ? [new URL(url).origin] : []
+
+type Denials = {
+  readonly lists: DenylistsWithTakedowns
+  readonly visit: DenylistsWithTakedowns['visit']
+  readonly visitName: DenylistsWithTakedowns['visitName']
+  /**
+   * Checks a block to store against the newest gateway's denylists, even if the upload began before
+   * that gateway.
+   */
+  readonly admit: (cid: CID) => void
+  /** Adds a CID to the list of takedowns, even if another list denies it already. */
+  readonly takeDown: DenylistsWithTakedowns['takeDown']
+  /** Makes this the newest gateway. */
+  begin(): void
+}
+
+/**
+ * Reads all lists, at a start and at a reload. Rejects with a ConfigError if one cannot be read.
+ */
+async function wireDenials(whole: Whole): Promise<Denials> {
+  const { lists, isNew } = takeLists(whole)
+  const loaded = await lists
+    .then(async (kept) => {
+      if (!isNew) await kept.refresh()
+      return kept
+    })
+    .catch((error: unknown) => {
+      throw new ConfigError([`denylists: ${error instanceof Error ? error.message : error}`])
+    })
+  const { visit, visitName, takeDown } = loaded
+  const newest = whole.lease.take('newest denials', [], () => ({ visit }))
+  return {
+    lists: loaded,
+    visit,
+    visitName,
+    admit: (cid) => newest.visit(cid, []),
+    takeDown,
+    begin() {
+      newest.visit = visit
+    },
+  }
+}
+
+function takeLists(whole: Whole): { lists: Promise<DenylistsWithTakedowns>; isNew: boolean } {
+  const { config, clock, log, lease } = whole
+  const { denylists, data, retrieval } = config
+  const { userAgent } = retrieval
+  const folder = join(data, 'denylists')
+  const hots = lease.take('every hot', [], () => new Set<ResponseCache>())
+  const onChange = () => {
+    for (const hot of hots) hot.clear()
+  }
+  // Kept apart from the other lists, so that a takedown during a reload also applies to the gateway
+  // that is being created.
+  const takedowns = lease.take('takedowns', [data], () =>
+    openTakedowns({ file: join(folder, 'takedowns.deny'), onChange, log }),
+  )
+  let isNew = false
+  const lists = lease.take(
+    'denylists',
+    [denylists, data, userAgent],
+    () => {
+      isNew = true
+      return loadDenylists(denylists, { clock, log, userAgent, folder, onChange }).then((loaded) =>
+        takedowns
+          .then(async (opened) => {
+            await opened.refresh()
+            return withTakedowns(loaded, opened)
+          })
+          .catch((error: unknown) => {
+            loaded.close()
+            throw error
+          }),
+      )
+    },
+    (loading) =>
+      loading.then(
+        (loaded) => loaded.close(),
+        () => {},
+      ),
+  )
+  takedowns.catch(() => {}) // reported by the lists
+  return { lists, isNew }
+}

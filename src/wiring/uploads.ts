@@ -28,8 +28,7 @@ import { createThrough, type Through } from '../upload/thin.ts'
 import { createUploads, type Uploads } from '../upload/uploads.ts'
 import { type Public, takeTelling } from './public.ts'
 import type { ReadSide } from './reading.ts'
-import { schemasOf } from './schemas.ts'
-import type { Whole } from './wiring-context.ts'
+import { schemasOf, type Whole } from './wiring-context.ts'
 
 export type WriteSide = {
   readonly counts: UploadCounts

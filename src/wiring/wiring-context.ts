@@ -2,14 +2,19 @@
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
+import { ConfigError } from '../config/complaints.ts'
 import type { Config } from '../config/load.ts'
 import type { Clock } from '../core/clock.ts'
-import type { FolderCompany } from '../core/disk/shared-folders.ts'
+import type { FolderCompany } from '../core/disk/files.ts'
+import { isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
-import type { DataFolders } from '../data-folder/folder.ts'
+import { type DataFolder, type DataFolders, openDataFolder } from '../data-folder/folder.ts'
 import type { SpanExporter } from '../observe/tracing/exporter.ts'
 import { createLoopScheduler, type LoopScheduler } from '../retrieval/loop-scheduler.ts'
+import { createSchemaChecks, type SchemaChecks } from '../schemas/checks.ts'
+import { joinStore } from '../store/open.ts'
+import type { Store } from '../store/store.ts'
 import type { Team } from '../team/team.ts'
 import type { Lease } from './component-registry.ts'
 
@@ -48,3 +53,47 @@ export type Whole = {
  */
 export const takeTurns = (lease: Lease, clock: Clock): LoopScheduler =>
   lease.take('turns', [], () => createLoopScheduler(clock))
+
+/** Throws a ConfigError if one of the operator's is not a valid schema. */
+export function schemasOf({ upload, responses }: Config): SchemaChecks {
+  try {
+    return createSchemaChecks({ maxBytes: responses.json.maxBytes, own: upload.schemas })
+  } catch (error) {
+    const what = `${error instanceof Error ? error.message : error} (expected JSON Schemas)`
+    throw new ConfigError([{ path: ['upload', 'schemas'], what }])
+  }
+}
+
+type OwnFolder = { readonly folder: DataFolder; readonly store: Store }
+
+/**
+ * Holds the lock until the last gateway over it has ended. Throws a ConfigError if the lock is
+ * unavailable.
+ */
+export async function ownDataFolder({ config, clock, log, lease, folders, own }: Whole): Promise<OwnFolder> {
+  const { data, pinning, upload } = config
+  const isNeeded = pinning.providers.length + own.providers.length > 0 && !upload.forwardTo
+  const { folder, opened } = lease.take(
+    'data folder',
+    [data, isNeeded],
+    () => {
+      const folder = folders.enter(data)
+      return { folder, opened: openDataFolder(folder, { clock, log, isNeeded }) }
+    },
+    async ({ folder, opened }) => {
+      const leave = await opened.catch(() => undefined)
+      leave?.()
+      folder.leave()
+    },
+  )
+  await opened.catch((error: unknown) => {
+    throw isFailure(error, 'refused') ? new ConfigError([`data: ${error.message}`]) : error
+  })
+  const joined = lease.take(
+    'store',
+    [data],
+    () => joinStore(folder, { clock, log }),
+    ({ leave }) => leave(),
+  )
+  return { folder, store: joined.store }
+}

@@ -7,13 +7,13 @@ import { join } from 'node:path'
 import { type TestContext, test } from 'node:test'
 import { CID } from 'multiformats/cid'
 import {
+  identityOf,
   noEntries,
   readAdvertisement,
   readEntries,
   type SignedAdvertisement,
 } from '../../src/announce/advertisement.ts'
 import { type Chain, createChain } from '../../src/announce/chain.ts'
-import { identityOf } from '../../src/announce/identity.ts'
 import type { Store } from '../../src/store/store.ts'
 import { keep, keepLeaf, leavesOf, openStore, putFile } from '../support/stores.ts'
 

@@ -5,18 +5,21 @@ import { describe, it } from 'node:test'
 import * as dagJson from '@ipld/dag-json'
 import { CID } from 'multiformats/cid'
 import {
+  addressesOf,
   encodeAdvertisement,
   encodeAnnouncement,
   encodeEntries,
   encodeHead,
   gatewayMetadata,
+  identityOf,
+  multiaddrBytes,
   noEntries,
+  peerCid,
+  publicKeyIn,
   readAdvertisement,
   readEntries,
   readHead,
 } from '../../src/announce/advertisement.ts'
-import { identityOf, peerCid, publicKeyIn } from '../../src/announce/identity.ts'
-import { addressesOf, multiaddrBytes } from '../../src/announce/multiaddr.ts'
 
 const identity = identityOf(Buffer.alloc(32, 7))
 const peerId = '12D3KooWRawPbxPtP1eZaJpumGnyWX2DcUyd3RQnydr3eAto4Az7'

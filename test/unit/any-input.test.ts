@@ -11,7 +11,7 @@ import { isFailure } from '../../src/core/failure.ts'
 import { createDenylist, createDenylists, readList } from '../../src/deny/denylist.ts'
 import { formatFor, formats, parseRange } from '../../src/http/content/negotiate.ts'
 import { createTree, type FileInTree, type Folder } from '../../src/upload/import.ts'
-import { parseRedirects, redirect } from '../../src/web/redirects.ts'
+import { parseRedirects, redirect } from '../../src/web/site.ts'
 import { anyText } from '../support/any-text.ts'
 import { runs } from '../support/property.ts'
 

@@ -11,8 +11,7 @@ import { afterEach, beforeEach, describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
-import { type LoadedDenylists, loadDenylists, openTakedowns } from '../../src/deny/load.ts'
-import type { DenylistEntry } from '../../src/deny/sources.ts'
+import { type DenylistEntry, type LoadedDenylists, loadDenylists, openTakedowns } from '../../src/deny/load.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 
 const cidOf = (text: string): CID => CID.createV1(0x55, create(0x12, createHash('sha256').update(text).digest()))

@@ -7,8 +7,14 @@ import { systemClock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createIpnsNames, type RecordSource } from '../../src/names/ipns.ts'
-import { canonicalKey, newest, provedRecord } from '../../src/names/ipns-record.ts'
-import { createRecordStore, type RecordStore, writeRecords } from '../../src/names/record-store.ts'
+import {
+  canonicalKey,
+  createRecordStore,
+  newest,
+  provedRecord,
+  type RecordStore,
+  writeRecords,
+} from '../../src/names/ipns-record.ts'
 import { createSharedRecords } from '../../src/names/shared-records.ts'
 import { createAccount } from '../../src/observe/request-record.ts'
 import type { Store } from '../../src/store/store.ts'

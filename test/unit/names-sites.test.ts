@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { Failure } from '../../src/core/failure.ts'
-import { createSites } from '../../src/names/sites.ts'
+import { createSites } from '../../src/names/dnslink.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const open = () => new AbortController().signal

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { test } from 'node:test'
 import { isFailure } from '../../src/core/failure.ts'
-import { parseRedirects, redirect } from '../../src/web/redirects.ts'
+import { parseRedirects, redirect } from '../../src/web/site.ts'
 import { calmestWorkMs } from '../support/work.ts'
 
 const rules = parseRedirects(`

@@ -2,8 +2,13 @@
 import assert from 'node:assert/strict'
 import { describe, it } from 'node:test'
 import { isInside } from '../../backends/upstreams/connect.ts'
-import { maxLineBytes, type PeerRecord, readPeers } from '../../src/routing/answer.ts'
-import { type AddressRules, gatewayAddress } from '../../src/routing/gateway-address.ts'
+import {
+  type AddressRules,
+  gatewayAddress,
+  maxLineBytes,
+  type PeerRecord,
+  readPeers,
+} from '../../src/routing/answer.ts'
 
 const ndjson = 'application/x-ndjson'
 const json = 'application/json'

@@ -13,7 +13,7 @@ import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/folder.ts'
 import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { createPinsTier } from '../../src/retrieval/tiers/verified-tier.ts'
-import { memoryUpload } from '../../src/testing/upload.ts'
+import { memoryUpload } from '../../src/testing/provider.ts'
 import { keptIn, rot } from '../support/kept.ts'
 
 const never = new AbortController().signal

@@ -8,8 +8,7 @@ import type { DirectoryEntry } from '../../src/content/resolve.ts'
 import { problemPage, problemText } from '../../src/http/wire/problem.ts'
 import { documentEtag, documentPage } from '../../src/web/document-page.ts'
 import { inUnits, listingEtag, listingPage, maxSorted } from '../../src/web/listing.ts'
-import { pagePolicy, shown } from '../../src/web/page.ts'
-import { breadcrumbs, cidLink, encodeName, type Whereabouts } from '../../src/web/urls.ts'
+import { breadcrumbs, cidLink, encodeName, pagePolicy, shown, type Whereabouts } from '../../src/web/page.ts'
 import { addCbor, type BlockMap } from '../support/fixtures.ts'
 
 const root = CID.parse('bafybeigdyrzt5sfp7udm7hu76uh7y26nf3efuylqabf3oclgtqy55fbzdi')

@@ -1,8 +1,7 @@
 // The media types of web mode: by name, by bytes, by text, and what becomes of a file that lies about itself.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { fileType, sniffedBytes } from '../../src/web/file-type.ts'
-import { typeByName } from '../../src/web/media-types.ts'
+import { fileType, sniffedBytes, typeByName } from '../../src/web/media-types.ts'
 import { calmestWorkMs } from '../support/work.ts'
 
 const bytes = (...parts: (string | number[])[]): Uint8Array =>

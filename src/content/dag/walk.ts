@@ -3,7 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import { type Block, codec, isIdentity } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
-import { type LazyLink, lazyLinksInOrder } from '../../ipld/dag-links.ts'
+import { type LazyLink, lazyLinksInOrder } from '../../ipld/block-links.ts'
 import { declaredSize, type Node, startsOf, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { maxFileBytes } from '../file.ts'

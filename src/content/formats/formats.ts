@@ -1,27 +1,52 @@
-// application/vnd.ipld.raw: the block at the end of the path, even if malformed.
-
+// The formats of a response. Raw blocks and documents are sent as stored and never converted
+// (IPIP-524); CARs and tars have files of their own.
+import { codec } from '../../core/cid.ts'
 import { car } from './car.ts'
-import { documents } from './document.ts'
-import { type Format, type FormatName, refuseRemainder, storedBlock } from './format.ts'
+import { type Format, type FormatName, notAcceptable, refuseRemainder, storedBlock } from './format.ts'
 import { tar } from './tar.ts'
 
-const mediaType = 'application/vnd.ipld.raw'
+const rawType = 'application/vnd.ipld.raw'
 
-export const raw: Format = {
+/** The block at the end of the path, even if malformed. */
+const raw: Format = {
   name: 'raw',
-  mediaType,
+  mediaType: rawType,
   wants: () => ({ scope: 'block', opaque: true }),
   async render(_session, resolution) {
     refuseRemainder(resolution)
-    return storedBlock(resolution, {
-      type: mediaType,
-      suffix: '.raw',
-      extension: '.bin',
-      kind: 'attachment',
-    })
+    return storedBlock(resolution, { type: rawType, suffix: '.raw', extension: '.bin', kind: 'attachment' })
   },
 }
 
-export const formats: ReadonlyMap<FormatName, Format> = new Map(
-  [raw, car, tar, ...documents].map((format) => [format.name, format]),
-)
+const { json, dagJson, cbor, dagCbor } = codec
+
+/** `json` and `cbor` are other names for the same bytes; for a file they change nothing. */
+const document = (name: FormatName, mediaType: string, ...codecs: readonly number[]): Format => ({
+  name,
+  mediaType,
+  wants: () => ({ scope: 'entity' }),
+  async render(_session, resolution) {
+    const { cid, kind } = resolution.entity
+    if ((name === 'json' || name === 'cbor') && kind !== 'data') return undefined
+    refuseRemainder(resolution)
+    if (!codecs.includes(cid.code))
+      throw notAcceptable(cid, name, `its codec is 0x${cid.code.toString(16)}, and nothing is converted`)
+    const isJson = name.endsWith('json')
+    return storedBlock(resolution, {
+      ...{ type: mediaType, suffix: `.${name}`, extension: isJson ? '.json' : '.cbor' },
+      kind: isJson ? 'inline' : 'attachment',
+    })
+  },
+})
+
+const all: readonly Format[] = [
+  raw,
+  car,
+  tar,
+  document('dag-json', 'application/vnd.ipld.dag-json', dagJson),
+  document('dag-cbor', 'application/vnd.ipld.dag-cbor', dagCbor),
+  document('json', 'application/json', json, dagJson),
+  document('cbor', 'application/cbor', cbor, dagCbor),
+]
+
+export const formats: ReadonlyMap<FormatName, Format> = new Map(all.map((format) => [format.name, format]))

@@ -101,3 +101,15 @@ const remedies: Readonly<Record<string, string>> = {
 }
 
 export const remedyOf = (error: unknown): string => remedies[codeOf(error) ?? ''] ?? 'check the disk'
+
+export interface SharedFolders {
+  /**
+   * `part` returns the same object to all backends of this folder, created by `make` on first use.
+   */
+  enter(path: string): { part<Part extends object>(make: (path: string) => Part): Part; leave(): void }
+}
+
+export interface FolderCompany {
+  /** True in the one process that does periodic work on the folder. */
+  readonly isOwner: boolean
+}

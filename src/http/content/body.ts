@@ -8,7 +8,7 @@ import { type Entity, type Resolution, symlinkTarget } from '../../content/resol
 import { codec, spell } from '../../core/cid.ts'
 import { after, type Soon } from '../../core/clock.ts'
 import type { Session } from '../../retrieval/session.ts'
-import { type FileType, sniffedBytes } from '../../web/file-type.ts'
+import { type FileType, sniffedBytes } from '../../web/media-types.ts'
 import type { AboutBody } from '../compression.ts'
 import type { RequestTarget } from '../wire/request.ts'
 

@@ -6,7 +6,7 @@ import { walkDag } from '../../content/dag/walk.ts'
 import { wayFrom } from '../../content/resolve.ts'
 import { type Block, codec, digestBy, hash, hashCode } from '../../core/cid.ts'
 import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
-import { lazyLinksInOrder } from '../../ipld/dag-links.ts'
+import { lazyLinksInOrder } from '../../ipld/block-links.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { checkFile, receiveFiles } from './add.ts'
 import {

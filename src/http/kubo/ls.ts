@@ -13,7 +13,7 @@ import {
 } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import { isFailure } from '../../core/failure.ts'
-import { lazyLinksInOrder } from '../../ipld/dag-links.ts'
+import { lazyLinksInOrder } from '../../ipld/block-links.ts'
 import { modeOf, type Node } from '../../ipld/unixfs.ts'
 import type { DagWant, Session } from '../../retrieval/session.ts'
 import { argsOf, badCall, isOn, type KuboCall, optionsIn, pathOf, sendJson, spellingIn } from './call.ts'

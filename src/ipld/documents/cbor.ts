@@ -1,7 +1,6 @@
 // Scans dag-cbor as `@ipld/dag-cbor` accepts it: numbers and lengths in the fewest bytes, definite
 // lengths, unique string keys, no tag except that of a link.
-import { isCidAt } from '../cid-bytes.ts'
-import { DocumentScan, wrongDocument } from './scan.ts'
+import { DocumentScan, isCidAt, wrongDocument } from './scan.ts'
 
 const bytesMajor = 2
 const textMajor = 3
