@@ -21,7 +21,7 @@ interface OwnBlocks extends Blocks {
   /** Rows with bytes were written. */
   wrote(cids: readonly CID[]): void
   /** Blocks may be gone: nothing is taken for surely here. */
-  removed(): void
+  released(): void
   offer(key: string, read: () => Uint8Array | Promise<Uint8Array>): () => void
 }
 
@@ -166,7 +166,7 @@ export function createBlocks({ reader, slow, ready, isFollower, onError }: Block
     wrote(cids) {
       for (const cid of cids) note(blockKey(cid))
     },
-    removed: () => recent.clear(),
+    released: () => recent.clear(),
     offer(key, read) {
       const reads = offered.get(key) ?? new Set()
       offered.set(key, reads.add(read))

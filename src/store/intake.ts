@@ -1,6 +1,7 @@
 // The blocks of one request until it is accepted: in memory up to 64 KiB, in one CAR file beyond that.
 
 import { closeSync, fdatasync, open as openFile, read as readFile, write as writeFile, writev } from 'node:fs'
+import { rm } from 'node:fs/promises'
 import { basename, dirname } from 'node:path'
 import { promisify } from 'node:util'
 import { encode } from '@ipld/dag-cbor'
@@ -11,7 +12,7 @@ import { isGone, makeFolder, syncFolder } from '../core/disk/files.ts'
 import { carHeader, carSectionBytes } from '../ipld/car.ts'
 import { failureOf } from './engine.ts'
 import type { Accepted, Filling, Intake, Kept } from './store.ts'
-import type { AcceptedIntake, AcceptedRow, PackedBlocks } from './writer.ts'
+import type { AcceptedRow, PackedBlocks } from './writer.ts'
 
 const maxInMemory = 64 * 1024
 
@@ -98,37 +99,37 @@ function packKeys(cids: readonly CID[]): Uint8Array {
   return packed
 }
 
-type IntakePlaces = {
+type IntakeOptions = {
   readonly newFile: () => CarFile
-  /** The file was not accepted, and may be removed. */
-  readonly dropped: (file: CarFile) => Promise<void>
   /** Blocks may serve this one: until the answer is called. */
   readonly offer: (key: string, read: () => Uint8Array | Promise<Uint8Array>) => () => void
-  readonly kept: WeakMap<Kept, KeptIn>
   /** A block that was accepted. */
   readonly stored: (cid: CID) => Promise<Uint8Array | undefined>
 }
 
 /** An intake as the store sees it. */
-export interface OwnIntake extends Intake {
-  pack(uploads: readonly Accepted[]): Promise<AcceptedIntake>
-  accepted(): void
+interface OwnIntake extends Intake {
+  /** Its CAR file is no longer the intake's to delete. */
+  pack(uploads: readonly Accepted[]): Promise<{ readonly blocks: PackedBlocks; readonly rows: readonly AcceptedRow[] }>
   readonly cids: readonly CID[]
-  readonly file: CarFile | undefined
 }
 
-/** Where each DAG that is whole has its blocks. */
-export type KeptIn = { readonly intake: OwnIntake; readonly list: readonly number[] }
+/** A DAG that is whole, with the places of its blocks. */
+type OwnKept = Kept & { readonly intake: OwnIntake; readonly list: readonly number[] }
 
-export function createIntake(places: IntakePlaces): OwnIntake {
-  const pile = createBlockPile(places.newFile)
+export const intakeOf = (kept: Kept): OwnIntake => (kept as OwnKept).intake
+
+export const noBlocks: PackedBlocks = { keys: new Uint8Array(), lengths: new Uint32Array(), ats: new Float64Array() }
+
+export function createIntake({ newFile, offer, stored }: IntakeOptions): Intake {
+  const pile = createBlockPile(newFile)
   const withdrawals: (() => void)[] = []
-  let isAccepted = false
+  let isPacked = false
   let isDropped = false
 
   async function get(cid: CID): Promise<Uint8Array | undefined> {
     const index = isDropped ? undefined : pile.find(blockKey(cid))
-    return index === undefined ? places.stored(cid) : pile.read(index)
+    return index === undefined ? stored(cid) : pile.read(index)
   }
 
   function dag(): Filling {
@@ -170,7 +171,9 @@ export function createIntake(places: IntakePlaces): OwnIntake {
       },
       finish(root, profile, bytes) {
         const list = [...listed.keys()]
-        const kept: Kept = {
+        const kept: OwnKept = {
+          intake,
+          list,
           cid: root,
           profile,
           bytes,
@@ -180,11 +183,10 @@ export function createIntake(places: IntakePlaces): OwnIntake {
           offer() {
             for (const index of list) {
               const key = blockKey(pile.cids[index] as CID)
-              withdrawals.push(places.offer(key, () => pile.read(index)))
+              withdrawals.push(offer(key, () => pile.read(index)))
             }
           },
         }
-        places.kept.set(kept, { intake, list })
         return kept
       },
     }
@@ -194,20 +196,15 @@ export function createIntake(places: IntakePlaces): OwnIntake {
     dag,
     async pack(uploads) {
       const blocks = await pile.seal(uploads.map(({ kept }) => kept.cid))
+      isPacked = true
       const rows = uploads.map(({ kept, name, at, holders }): AcceptedRow => {
         const { cid, profile, bytes, carBytes } = kept
-        const list = Uint32Array.from(places.kept.get(kept)?.list ?? [])
+        const list = Uint32Array.from((kept as OwnKept).list)
         return { cid: cid.toV1().bytes, name, profile, bytes, carBytes, at, holders, list }
       })
-      return { blocks, uploads: rows }
-    },
-    accepted() {
-      isAccepted = true
+      return { blocks, rows }
     },
     cids: pile.cids,
-    get file() {
-      return pile.file
-    },
     async drop() {
       if (isDropped) return
       isDropped = true
@@ -215,7 +212,7 @@ export function createIntake(places: IntakePlaces): OwnIntake {
       const { file } = pile
       if (!file) return
       await file.close()
-      if (!isAccepted) await places.dropped(file)
+      if (!isPacked) await file.remove().catch(() => {})
     },
   }
   return intake
@@ -233,6 +230,7 @@ export interface CarFile {
   seal(roots: readonly CID[]): Promise<number>
   /** Nothing is written any more. */
   close(): Promise<void>
+  remove(): Promise<void>
 }
 
 const open = promisify(openFile)
@@ -249,8 +247,9 @@ const bufferBytes = 256 * 1024
 /** Larger ones are written from where they are. */
 const copiedBytes = 32 * 1024
 
-export function createCarFile(path: string): CarFile {
-  const opening = openAnew(path)
+/** `ready`: before that, no file may be made. */
+export function createCarFile(path: string, ready: Promise<unknown>): CarFile {
+  const opening = ready.then(() => openAnew(path))
   opening.catch(() => {})
   const writes = new Set<Promise<unknown>>()
   let failed: unknown
@@ -323,6 +322,7 @@ export function createCarFile(path: string): CarFile {
       await Promise.allSettled(writes)
       await opening.then(closeSync).catch(() => {})
     },
+    remove: () => rm(path, { force: true }),
   }
 }
 

@@ -1,7 +1,7 @@
-// The store put together: one writer, two threads that read, and what is done behind: the sweep of files without rows, the check
-// for damage, the filter, the daily copy, and blocks that move out of files that are to go.
+// The store put together: one thread that writes, two that read, and upkeep in the background: the check for damage, the filter,
+// the daily copy, and blocks that move out of files that are to go.
 import { randomUUID } from 'node:crypto'
-import { readdir, rm, stat } from 'node:fs/promises'
+import { stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
@@ -12,27 +12,11 @@ import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { createBlocks, createReader, type Reader } from './blocks.ts'
 import { type Connection, failureOf, openForReading, placesIn, troubleOf } from './engine.ts'
-import { type CarFile, createBlockPile, createCarFile, createIntake, type KeptIn, type OwnIntake } from './intake.ts'
+import { type CarFile, createBlockPile, createCarFile, createIntake, intakeOf, noBlocks } from './intake.ts'
 import { createLedger, guarded } from './ledger.ts'
 import { createOwnership, type OwnerOptions } from './owner.ts'
-import type { Accepted, Kept, Standing, Store, StoreReader } from './store.ts'
-import {
-  type AcceptedIntake,
-  blocksAtOnce,
-  createWriter,
-  type Operation,
-  type Outcome,
-  slicesOf,
-  usesIn,
-} from './writer.ts'
-import type { Opened } from './writer-thread.ts'
-
-/** The rule of the SQL `needed` in writer-thread.ts. */
-const needsBlocks = ({ kind, state }: Standing): boolean =>
-  state === 'pending' || (kind === 'here' && state === 'pinned')
-
-/** `under`: what ends the note of its keys. `loose`: rows of blocks that were staged for it. */
-type Accepting = { readonly under: (() => void)[]; readonly loose: number[] }
+import type { Accepted, Store, StoreReader } from './store.ts'
+import { createWriter, type Operation } from './writer.ts'
 
 type StoreOptions = {
   readonly clock: Clock
@@ -139,31 +123,20 @@ export function createStore(folder: string, options: StoreOptions): Store {
   const places = placesIn(folder)
   const closing = new AbortController()
   const behind = new Set<Promise<unknown>>()
-  const kept = new WeakMap<Kept, KeptIn>()
-  /** Files that this process began before those of others were swept. */
-  const begun = new Set<string>()
-  let isSwept = false
-  const committing = new Set<CarFile>()
-  /** Of commits that failed, and may count after a restart: the next commit ends that. */
-  const doubtful = new Set<string>()
   const emptying = new Set<string>()
-  /** Files whose blocks are staged: they go with their rows. */
-  const staged = new Set<string>()
 
   const writing = owned.then(async () => {
     await makeFolder(places.cars)
-    return createWriter({ folder, file: places.file, head: places.head, reserve: places.reserve })
+    return createWriter({ data: { folder, ...places }, onReleased: () => blocks.released(), onLeft })
   })
   writing.catch(() => {})
   const opened = writing.then((writer) => writer.opened).then(begin, readOnly)
   const reading = createReading(folder, options, opened, false)
   const { blocks, ledger, read, ready } = reading
 
-  function begin(found: Opened): { readonly isFixed: boolean } {
-    goOn(sweep(found))
-    goOn(drain(found.loose))
+  function begin(damage: readonly string[]): { readonly isFixed: boolean } {
+    for (const line of damage) reading.note(line)
     goOn(look())
-    if (found.isMended) reading.note('the first page of the database was mended by its copy')
     return { isFixed: false }
   }
 
@@ -184,21 +157,6 @@ export function createStore(folder: string, options: StoreOptions): Store {
       })
       .finally(() => behind.delete(tracked))
     behind.add(tracked)
-  }
-
-  /** Files that no row names are of uploads that were cut. */
-  async function sweep({ cars, left }: Opened): Promise<void> {
-    if (!cars) return reading.note('the list of the files of uploads cannot be read')
-    const named = new Set(cars)
-    const names = await orIfGone(readdir(places.cars), [])
-    for (const name of names)
-      if (!named.has(name) && !begun.has(name)) await rm(join(places.cars, name), { force: true, recursive: true })
-    isSwept = true
-    begun.clear()
-    const there = new Set(names)
-    const missing = cars.filter((name) => !there.has(name))
-    if (missing.length > 0) reading.note(`${missing.length} files of uploads are missing, ${missing[0]} first`)
-    for (const name of left) await empty(name)
   }
 
   async function look(): Promise<void> {
@@ -222,44 +180,25 @@ export function createStore(folder: string, options: StoreOptions): Store {
     await reading.slow.ask({ kind: 'copy', to: places.copy })
   }
 
-  function newFile(): CarFile {
-    const name = `${randomUUID()}.car`
-    if (!isSwept) begun.add(name)
-    return createCarFile(join(places.cars, name))
-  }
+  /** Files that no row names are deleted at the start: none is made before that. */
+  const newFile = (): CarFile => createCarFile(join(places.cars, `${randomUUID()}.car`), opened)
 
-  async function removeFiles(names: readonly string[]): Promise<void> {
-    for (const name of names) await rm(join(places.cars, name), { force: true })
-  }
-
-  /** Does not reject. */
-  async function dropped(file: CarFile): Promise<void> {
-    if (committing.has(file) || doubtful.has(file.name) || staged.delete(file.name)) return
-    await removeFiles([file.name]).catch((error: unknown) =>
-      log('warn', 'store.file-left', { file: file.name, error: String(error) }),
-    )
-  }
-
-  async function commit(operation: Operation, what: string): Promise<Outcome> {
-    const overcome = [...doubtful]
+  async function commit(operation: Operation, what: string): Promise<boolean | number> {
     try {
-      const outcome = await (await writing).commit(operation)
-      if (outcome.gone.length > 0 || overcome.length > 0) goOn(removeFiles([...outcome.gone, ...overcome]))
-      for (const name of outcome.left) if (!emptying.has(name)) goOn(empty(name))
-      for (const name of overcome) doubtful.delete(name)
-      return outcome
+      return await (await writing).commit(operation)
     } catch (error) {
       if (troubleOf(error) === 'damaged') reading.onError(error)
       throw failureOf(error, what)
     }
   }
 
-  /** A file that no upload names: what others still need of it moves, unless that is most of it. */
-  async function empty(name: string): Promise<void> {
+  function onLeft(name: string): void {
+    if (emptying.has(name) || closing.signal.aborted) return
     emptying.add(name)
-    await moveFrom(name).finally(() => emptying.delete(name))
+    goOn(moveFrom(name).finally(() => emptying.delete(name)))
   }
 
+  /** Blocks that others still need leave a file that no upload names, unless they are most of it. */
   async function moveFrom(name: string): Promise<void> {
     const rows = await read(leftInSql, [name])
     const used = rows.reduce((sum, { length }) => sum + (length as number), 0)
@@ -274,101 +213,36 @@ export function createStore(folder: string, options: StoreOptions): Store {
     }
     const packed = await pile.seal(pile.cids.slice(0, 1))
     await pile.file?.close()
-    for (const slice of slicesOf(packed))
-      await commit({ kind: 'move', from: name, blocks: slice.blocks }, 'move blocks')
-  }
-
-  /** Blocks that nobody lists any more, some with each commit. */
-  async function drain(loose: readonly number[]): Promise<void> {
-    for (const id of loose) await commit({ kind: 'drain', loose: id }, 'delete an upload')
-    if (loose.length > 0) blocks.removed()
-  }
-
-  /** The blocks of a large intake, some with each commit; the upload itself is accepted later. */
-  async function stage(intake: AcceptedIntake, { under, loose }: Accepting): Promise<AcceptedIntake> {
-    const { blocks: all, uploads } = intake
-    if (all.lengths.length <= blocksAtOnce) {
-      under.push(blocks.adding(all))
-      return intake
-    }
-    const uses = usesIn(intake)
-    const ids = new Float64Array(uses.length)
-    for (const { blocks: some, places } of slicesOf(all)) {
-      under.push(blocks.adding(some))
-      const usesOfSome = places.map((index) => uses[index] as number)
-      const operation = { kind: 'stage', blocks: some, uses: usesOfSome, at: uploads[0]?.at ?? 0 } as const
-      const outcome = await commit(operation, 'take an upload')
-      for (const [at, index] of places.entries()) ids[index] = outcome.ids?.[at] as number
-      loose.push(...outcome.loose)
-      if (all.car) staged.add(all.car.name)
-    }
-    const none = { keys: new Uint8Array(), lengths: new Uint32Array(), ats: new Float64Array() }
-    return { blocks: { ...none, ...(all.car && { car: all.car }) }, uploads, staged: { ids, loose: [...loose] } }
-  }
-
-  async function pack(uploads: readonly Accepted[]) {
-    const byIntake = new Map<OwnIntake, Accepted[]>()
-    for (const upload of uploads) {
-      const own = kept.get(upload.kept)
-      if (!own) throw new Error('an upload of another store cannot be accepted')
-      byIntake.set(own.intake, [...(byIntake.get(own.intake) ?? []), upload])
-    }
-    return Promise.all([...byIntake].map(async ([intake, own]) => ({ intake, packed: await intake.pack(own) })))
+    await commit({ kind: 'move', from: name, blocks: packed }, 'move blocks')
   }
 
   async function accept(uploads: readonly Accepted[], quota: Parameters<Store['accept']>[1] = []): Promise<void> {
-    const packs = await pack(uploads).catch((error: unknown) => {
+    const intake = uploads[0] && intakeOf(uploads[0].kept)
+    const packed = await intake?.pack(uploads).catch((error: unknown) => {
       throw failureOf(error, 'take an upload')
     })
-    const files = packs.flatMap(({ intake }) => intake.file ?? [])
-    for (const file of files) committing.add(file)
-    const accepting: Accepting = { under: [], loose: [] }
+    const { blocks: written, rows } = packed ?? { blocks: noBlocks, rows: [] }
+    const committed = blocks.adding(written)
     try {
-      const intakes: AcceptedIntake[] = []
-      for (const { packed } of packs) intakes.push(await stage(packed, accepting))
-      const { loose } = await commit({ kind: 'accept', intakes, quota }, 'take an upload')
-      for (const { name } of files) staged.delete(name)
-      goOn(drain(loose))
-    } catch (error) {
-      for (const { name } of files) if (!staged.has(name)) doubtful.add(name)
-      goOn(drain(accepting.loose))
-      throw error
+      const isHere = await commit({ kind: 'accept', blocks: written, uploads: rows, quota }, 'take an upload')
+      if (intake && isHere && written.bytes) blocks.wrote(intake.cids)
     } finally {
-      for (const file of files) committing.delete(file)
-      for (const over of accepting.under) over()
+      committed()
     }
-    for (const { intake, packed } of packs) {
-      intake.accepted()
-      if (packed.blocks.bytes) blocks.wrote(intake.cids)
-    }
-    if (!uploads.every(({ holders }) => Object.values(holders).some(needsBlocks))) blocks.removed()
     if (blocks.isFilterDue) goOn(blocks.makeFilter())
-  }
-
-  const released = async (operation: Operation, what: string): Promise<number | boolean> => {
-    const { value, loose } = await commit(operation, what)
-    blocks.removed()
-    await drain(loose)
-    return value
-  }
-
-  /** Until a commit finds no more. */
-  async function releasedAll(operation: Operation, what: string): Promise<number> {
-    let count = 0
-    for (let some = -1; some !== 0; count += some) some = Number(await released(operation, what))
-    return count
   }
 
   const store: Store = {
     ...{ ready, blocks, ledger, read },
     damage: reading.damage,
-    begin: () => createIntake({ kept, newFile, dropped, offer: blocks.offer, stored: blocks.get }),
+    begin: () => createIntake({ newFile, offer: blocks.offer, stored: blocks.get }),
     accept,
     update: async (cid, holders) =>
-      (await released({ kind: 'update', cid: cid.toV1().bytes, holders }, 'change an upload')) === true,
-    remove: async (cid) => (await released({ kind: 'remove', cid: cid.toV1().bytes }, 'delete an upload')) === true,
-    forget: (holder) => releasedAll({ kind: 'forget', holder }, 'change uploads'),
-    trim: (holder, limit, bytes) => releasedAll({ kind: 'trim', holder, limit, bytes }, 'change uploads'),
+      (await commit({ kind: 'update', cid: cid.toV1().bytes, holders }, 'change an upload')) === true,
+    remove: async (cid) => (await commit({ kind: 'remove', cid: cid.toV1().bytes }, 'delete an upload')) === true,
+    forget: async (holder) => Number(await commit({ kind: 'forget', holder }, 'change uploads')),
+    trim: async (holder, limit, bytes) =>
+      Number(await commit({ kind: 'trim', holder, limit, bytes }, 'change uploads')),
     async write(statements) {
       await commit({ kind: 'write', statements }, 'write to the database')
     },

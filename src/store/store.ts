@@ -1,5 +1,13 @@
-// The store: what must not be forgotten, in one transactional database and one CAR file for each large request.
-// An upload counts from the commit of `accept` on; everything before that leaves no row.
+// The store: what must not be forgotten, in one transactional database (SQLite) and one CAR file for each large request.
+//
+// Before the answer to a client → what is on the disk, in this order:
+//   an upload (200)            its CAR file and the entry of its folder; then one transaction: blocks, upload, holders, quota
+//   an upload that is refused  nothing: no row names its file, which is deleted at once, or at the next start after a kill
+//   a deletion                 one transaction without its rows; its blocks follow in that one, or in several; its file goes last
+//   a change of holders, names one transaction
+//
+// Operations that came meanwhile share a transaction (writer-thread.ts). Reads are of other connections: what was touched lately
+// at once, the rest by a thread (blocks.ts, reader-thread.ts).
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile } from '../../backends/pinning/contract.ts'
 import type { Facts } from '../core/failure.ts'
@@ -8,10 +16,10 @@ export interface Store extends StoreReader {
   /** For one request: in memory up to 64 KiB, in one CAR file beyond that. Its DAGs share the blocks. */
   begin(): Intake
   /**
-   * One transaction for all of them: on the platter when it resolves, files first, and very many blocks in transactions of
-   * their own before it, so that no other upload waits for them. Rejects with a Failure: none of them
-   * counts, and each intake is still there to be dropped. An upload that is there already keeps its holders but for those
-   * named here; its blocks are replaced by the new ones. A holder of kind `here` takes the place of every other of that kind.
+   * Uploads of one intake, in one transaction: durable when it resolves. Very many blocks come in transactions of their own
+   * before it, so that no other upload waits for them. Rejects with a Failure: none of them counts. An upload that is there
+   * already keeps its holders but for those named here; its blocks are replaced by the new ones. A holder of kind `here`
+   * takes the place of every other of that kind.
    */
   accept(uploads: readonly Accepted[], quota?: readonly QuotaUse[]): Promise<void>
   /** Sets these holders (undefined: forgets one), in one commit. Blocks that no holder needs any more go. False: no such upload. */
