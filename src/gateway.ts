@@ -4,7 +4,7 @@
 // http/content/answer handles it. content/resolve follows the path block by block. Each block comes
 // from retrieval: a tier, or one flight (retrieval/flight) that races the upstreams in the order of
 // retrieval/upstreams/pool. Only verified bytes reach the response and the tiers. A failure is a
-// Failure, which http/wire/problem maps to a status. The Account records the outcome of a request.
+// Failure, which http/wire/problem maps to a status. The RequestRecord records the outcome of a request.
 //
 // A POST: http/add checks size and token, upload/receive parses the body into blocks as it streams,
 // upload/confirm sends them to the providers concurrently, and one commit of the store accepts the
@@ -15,7 +15,7 @@ import { ConfigError } from './config/complaints.ts'
 import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigBeside } from './config/load.ts'
 import { type Clock, systemClock } from './core/clock.ts'
 import type { Log } from './core/log.ts'
-import type { HotAnswers } from './http/content/response-cache.ts'
+import type { CachedResponses } from './http/content/response-cache.ts'
 import { createGatewayHandlers, type GatewayHandlers, type Middleware } from './http/gateway-handlers.ts'
 import type { ParserRefusal } from './http/wire/request.ts'
 import type { Added, AddOptions, AddSource } from './library/add.ts'
@@ -74,7 +74,7 @@ export interface Gateway {
    * Looks up the response cache, for `cidgate serve`, which parses plain requests itself. Undefined
    * unless the gateway runs.
    */
-  readonly hot: HotAnswers['find'] | undefined
+  readonly hot: CachedResponses['find'] | undefined
   /** True if this host is served as a site or gateway, so that a client may CONNECT to it. */
   serves(host: string): boolean
   /**

@@ -95,21 +95,27 @@ export type HttpParts = {
   readonly requests: RequestCounts
   readonly limits: {
     readonly inFlight: number
-    readonly room: number
+    readonly concurrency: number
     readonly shed: number
-    readonly throttled: number
-    readonly throttledBy: Readonly<Record<string, number>>
-    readonly isAlone: boolean
+    readonly rateLimited: Readonly<Record<string, number>>
+    readonly isStoreDown: boolean
   }
-  readonly unread: { readonly bytes: number; readonly cut: number }
-  readonly hot: { readonly bytes: number; readonly items: number; readonly maxBytes: number }
+  readonly pendingResponses: { readonly bytes: number; readonly cut: number }
+  readonly responses: { readonly bytes: number; readonly items: number; readonly maxBytes: number }
   readonly compressions: { readonly made: Readonly<Record<string, number>>; readonly busy: number }
 }
 
-const httpMetrics = ({ requests, limits, unread, hot, compressions, server }: HttpParts): readonly Reading[] => [
+const httpMetrics = ({
+  requests,
+  limits,
+  pendingResponses,
+  responses,
+  compressions,
+  server,
+}: HttpParts): readonly Reading[] => [
   counter(
     'cidgate_http_requests_total',
-    'Requests by the route that answered, method, status (499: the client left before) and source of the bytes: hot, a tier, upstream or none.',
+    'Requests by the route that answered, method, status (499: the client left before) and source of the bytes: responses (the cache), a tier, upstream or none.',
     requests.requests,
     ['route', 'method', 'status', 'source'],
   ),
@@ -117,7 +123,7 @@ const httpMetrics = ({ requests, limits, unread, hot, compressions, server }: Ht
   sum(
     'cidgate_http_concurrency_limit',
     'The most requests that may be in progress now: limits.maxConcurrentRequests, or fewer while the event loop is late (limits.maxEventLoopDelay).',
-    () => limits.room,
+    () => limits.concurrency,
   ),
   counter(
     'cidgate_http_responses_aborted_total',
@@ -127,13 +133,13 @@ const httpMetrics = ({ requests, limits, unread, hot, compressions, server }: Ht
   ),
   histogram(
     'cidgate_http_time_to_first_byte_seconds',
-    'From the request to the status of its answer. Without hot answers, which are written at once.',
+    'From the request to the status of its answer. Without cached responses, which are written at once.',
     requests.firstByte,
     ['route', 'source'],
   ),
   histogram(
     'cidgate_http_request_duration_seconds',
-    'From the request to the end of its answer, at the pace of the client. Without hot answers.',
+    'From the request to the end of its answer, at the pace of the client. Without cached responses.',
     requests.duration,
     ['route', 'source'],
   ),
@@ -160,13 +166,13 @@ const httpMetrics = ({ requests, limits, unread, hot, compressions, server }: Ht
   counter(
     'cidgate_http_requests_rate_limited_total',
     'Requests answered with 429 because their client was over limits.perClient, by what it had too many of: requests, misses, exports or uploads.',
-    () => labelled('limit', Object.entries(limits.throttledBy)),
+    () => labelled('limit', Object.entries(limits.rateLimited)),
     ['limit'],
   ),
   gauge(
     'cidgate_rate_limit_store_up',
     '1: limits.sharedStore can be reached, or is not set. 0: this instance counts its clients alone.',
-    () => (limits.isAlone ? 0 : 1),
+    () => (limits.isStoreDown ? 0 : 1),
   ),
   counter(
     'cidgate_http_connections_paused_total',
@@ -176,27 +182,27 @@ const httpMetrics = ({ requests, limits, unread, hot, compressions, server }: Ht
   sum(
     'cidgate_http_pending_response_bytes',
     'Memory that answers hold because their clients read slowly.',
-    () => unread.bytes,
+    () => pendingResponses.bytes,
   ),
   counter(
     'cidgate_http_slow_clients_closed_total',
     'Clients that were cut off because answers held limits.maxPendingResponseBytes.',
-    () => unread.cut,
+    () => pendingResponses.cut,
   ),
   ...connectionMetrics(server),
   counter('cidgate_library_reads_total', 'What a program read with get(), by source.', requests.programReads, [
     'source',
   ]),
-  sum('cidgate_response_cache_bytes', 'Bytes of complete answers in memory.', () => hot.bytes),
+  sum('cidgate_response_cache_bytes', 'Bytes of complete answers in memory.', () => responses.bytes),
   sum(
     'cidgate_response_cache_limit_bytes',
     'The most that complete answers may take (cache.responses.maxBytes).',
-    () => hot.maxBytes,
+    () => responses.maxBytes,
   ),
-  sum('cidgate_response_cache_items', 'Complete answers in memory.', () => hot.items),
+  sum('cidgate_response_cache_items', 'Complete answers in memory.', () => responses.items),
   counter(
     'cidgate_compressions_total',
-    'Answers that were compressed. One that is hot is compressed once for each coding.',
+    'Answers that were compressed. A cached one is compressed once for each coding.',
     () => labelled('coding', Object.entries(compressions.made)),
     ['coding'],
   ),

@@ -20,7 +20,7 @@ import { notesOn } from '../wiring/orphaned-uploads.ts'
 import { nothingOfItsOwn, takeTurns, type Whole } from '../wiring/wiring-context.ts'
 import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './check.ts'
 
-type Telling = {
+type CounterSync = {
   readonly asJson?: boolean
   /** Notes from earlier steps. */
   readonly noted?: readonly string[]
@@ -34,7 +34,7 @@ const printed = (line: string): void => void process.stdout.write(`${line}\n`)
  */
 export async function lookAtAll(
   config: Config,
-  { asJson = false, noted = [], print = printed }: Telling = {},
+  { asJson = false, noted = [], print = printed }: CounterSync = {},
 ): Promise<number> {
   const clock = systemClock
   const { forwardTo: through } = config.upload

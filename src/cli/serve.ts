@@ -13,7 +13,7 @@ import { type Serving, serve } from '../server/serve.ts'
 import { createProcesses } from '../server/team/processes.ts'
 import { serveWorker } from '../server/team/serve-worker.ts'
 import type { WorkerTeam } from '../team/team.ts'
-import { createCrewMember } from '../team/worker-client.ts'
+import { createWorkerClient } from '../team/worker-client.ts'
 import { workerWord } from './command.ts'
 import { putHelpersBehindTheLoop } from './helper-threads.ts'
 
@@ -144,7 +144,7 @@ export async function workerCommand(): Promise<number> {
   // A terminal and service managers signal every process of a group; only the owner reacts.
   for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.on(signal, () => {})
   process.on('disconnect', () => process.exit(0))
-  const member = createCrewMember(process, systemClock)
+  const member = createWorkerClient(process, systemClock)
   const create = async (
     config: Config,
     { previous, team }: { readonly previous?: Gateway | undefined; readonly team: WorkerTeam },

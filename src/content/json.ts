@@ -275,7 +275,7 @@ export function createJsonJudge(): JsonJudge {
   }
 }
 
-export interface JsonRule {
+export interface JsonDetector {
   /** Undefined if not yet known. */
   known(cid: CID): boolean | undefined
   learn(cid: CID, isJson: boolean): void
@@ -290,7 +290,7 @@ const maxRemembered = 100_000
 // A few milliseconds of work.
 const sliceBytes = 64 * 1024
 
-export function createJsonRule(): JsonRule {
+export function createJsonDetector(): JsonDetector {
   const verdicts = new LRUCache<string, boolean>(upTo(maxRemembered))
   const running = new Map<string, Promise<void>>()
 

@@ -4,7 +4,7 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import type { Request, Response, Router } from 'express'
 import { Failure } from '../core/failure.ts'
-import type { HotAnswers } from './content/response-cache.ts'
+import type { CachedResponses } from './content/response-cache.ts'
 import { createHosts, type HostOptions, isByHost } from './hosts.ts'
 import { createForwarded, createRequestIds, requestIdHeader } from './wire/client.ts'
 import { type Mode, sendProblem } from './wire/problem.ts'
@@ -19,7 +19,7 @@ export type Inside = {
   readonly router: Router
   readonly handler: RequestListener
   readonly admin: RequestListener
-  readonly hot: HotAnswers['find']
+  readonly hot: CachedResponses['find']
 }
 
 export interface GatewayHandlers {
@@ -27,7 +27,7 @@ export interface GatewayHandlers {
   readonly handler: RequestListener
   readonly admin: RequestListener
   /** Undefined unless the gateway runs. */
-  readonly hot: HotAnswers['find'] | undefined
+  readonly hot: CachedResponses['find'] | undefined
   serves(host: string): boolean
   /** Queues requests from now on. */
   hold(): void

@@ -4,8 +4,8 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { LRUCache } from 'lru-cache'
 import { upTo } from '../core/cache.ts'
 import type { Clock } from '../core/clock.ts'
-import { type Budget, createBudget, type OwnBudget } from '../core/counting/budget.ts'
-import type { Counted, Telling } from '../core/counting/telling.ts'
+import type { CounterSync, SharedCounter } from '../core/counting/counter-sync.ts'
+import { createTokenBucket, type LocalTokenBucket, type TokenBucket } from '../core/counting/token-bucket.ts'
 import { Failure } from '../core/failure.ts'
 import { clientOf } from './wire/client.ts'
 import { connectionOf, type RequestHead } from './wire/request.ts'
@@ -13,10 +13,10 @@ import { connectionOf, type RequestHead } from './wire/request.ts'
 export interface Limits {
   /**
    * Admits a request, or returns the reason against it. It counts until its response is closed.
-   * `isAtHand`, called where a late event loop refuses it: the response costs next to nothing, and is
-   * let in all the same.
+   * `isInMemory`, called above the adaptive limit: such a response costs next to nothing, and is
+   * admitted.
    */
-  enter(request: IncomingMessage, response: ServerResponse, isAtHand?: () => boolean): Failure | undefined
+  enter(request: IncomingMessage, response: ServerResponse, isInMemory?: () => boolean): Failure | undefined
   /**
    * Admits a library call. Returns an idempotent release function; throws a Failure if the gateway
    * is full.
@@ -24,11 +24,8 @@ export interface Limits {
   hold(): () => void
   /** True if `enter` would refuse this request, whose response is cheap; charges nothing. */
   wouldRefuse(request: IncomingMessage): boolean
-  /**
-   * Counts a cached response that is being compressed or waits for its client; call the returned
-   * function at its end.
-   */
-  holdUnread(): () => void
+  /** Counts a cached response that waits for its client; call the returned function at its end. */
+  holdPending(): () => void
   /**
    * For a cached response: true if this client is over its rate, or too many cached responses are
    * pending. The request then goes through `enter`.
@@ -41,23 +38,22 @@ export interface Limits {
   charge(kind: CostlyKind, request: IncomingMessage): Failure | undefined
   readonly inFlight: number
   /** The current concurrency limit: below the configured one while the event loop is late. */
-  readonly room: number
+  readonly concurrency: number
   readonly shed: number
-  readonly throttled: number
   /** Rate-limited requests by the limit that applied. */
-  readonly throttledBy: Readonly<Record<Kind, number>>
+  readonly rateLimited: Readonly<Record<Kind, number>>
   /** True while the shared rate-limit store is unreachable. */
-  readonly isAlone: boolean
+  readonly isStoreDown: boolean
 }
 
-export type LimitOptions = Pick<ClientBudgetOptions, 'perClient' | 'budgets' | 'together' | 'clock'> & {
+export type LimitOptions = Pick<ClientRateLimitOptions, 'perClient' | 'budgets' | 'shared' | 'clock'> & {
   readonly inFlight: number
   /** The maximum event-loop delay before fewer requests are admitted; 0 disables it. */
   readonly loopDelay?: number
   /** The client's address, also behind trusted proxies. */
   readonly addressOf?: (request: RequestHead) => string
   /** True while the shared rate-limit store is unreachable. */
-  readonly isAlone?: () => boolean
+  readonly isStoreDown?: () => boolean
   /** True for a request that no limit of its client refuses. */
   readonly isExempt?: ((request: RequestHead) => boolean) | undefined
   /** True if the connection may carry requests of many clients. */
@@ -68,62 +64,57 @@ const socketAddress = ({ socket }: RequestHead): string => socket.remoteAddress 
 
 export function createLimits(options: LimitOptions): Limits {
   const {
-    inFlight: most,
+    inFlight: max,
     loopDelay = 0,
     addressOf = socketAddress,
     isShared = () => false,
-    isAlone = () => false,
+    isStoreDown = () => false,
     isExempt = () => false,
     clock,
   } = options
-  const learned = createLearnedRoom({ most, inFlight: () => inFlight, lateMs: loopDelay, clock })
-  const clients = createClientBudgets(options)
+  const currentLimit = createAdaptiveConcurrency({ max, inFlight: () => inFlight, lateMs: loopDelay, clock })
+  const clients = createClientRateLimits(options)
   let inFlight = 0
   let shed = 0
-  const throttledBy: Record<Kind, number> = { requests: 0, misses: 0, exports: 0, uploads: 0 }
-  let unread = 0
-  let refusal: { readonly room: number; readonly failure: Failure } | undefined
+  const rateLimited: Record<Kind, number> = { requests: 0, misses: 0, exports: 0, uploads: 0 }
+  let pending = 0
+  let refusal: { readonly limit: number; readonly failure: Failure } | undefined
   const leave = () => {
     inFlight--
   }
-  const leaveUnread = () => {
+  const leavePending = () => {
     inFlight--
-    unread--
+    pending--
   }
 
   // Runs for each cached response.
   const countsRequests = clients.limits('requests')
-  const budgetOf = (request: RequestHead) => (countsRequests ? clients.of('requests', addressOf(request)) : undefined)
-
-  const isOver = (request: RequestHead): boolean => {
-    const budget = budgetOf(request)
-    return budget !== undefined && !budget.take()
-  }
+  const bucketOf = (request: RequestHead) => (countsRequests ? clients.of('requests', addressOf(request)) : undefined)
 
   /** Throttling a shared connection would punish other clients of the same proxy. */
-  function tellLater(request: IncomingMessage, response: ServerResponse): void {
+  function throttleLater(request: IncomingMessage, response: ServerResponse): void {
     if (!isShared(request)) connectionOf(request)?.refused(response)
   }
 
   /** Returns the limit that is reached; undefined if the request may enter. */
-  function lookForRoom(isAtHand?: () => boolean): number | undefined {
-    const room = learned.most()
-    if (inFlight < room || (inFlight < most && isAtHand?.())) return undefined
+  function reachedLimit(isInMemory?: () => boolean): number | undefined {
+    const limit = currentLimit()
+    if (inFlight < limit || (inFlight < max && isInMemory?.())) return undefined
     shed++
-    return inFlight < most ? room : most
+    return inFlight < max ? limit : max
   }
 
   /** Shared by all clients: a gateway under overload has no time to create an error for each. */
-  function refusalFor(room: number): Failure {
-    if (refusal?.room !== room) refusal = { room, failure: fullWith(room, most) }
+  function refusalFor(limit: number): Failure {
+    if (refusal?.limit !== limit) refusal = { limit, failure: overloaded(limit, max) }
     return refusal.failure
   }
 
   return {
     hold() {
-      const full = lookForRoom()
+      const reached = reachedLimit()
       // A new error, because the calling program may modify it.
-      if (full !== undefined) throw fullWith(full, most)
+      if (reached !== undefined) throw overloaded(reached, max)
       inFlight++
       let isHeld = true
       return () => {
@@ -131,30 +122,30 @@ export function createLimits(options: LimitOptions): Limits {
         isHeld = false
       }
     },
-    holdUnread() {
+    holdPending() {
       inFlight++
-      unread++
-      return leaveUnread
+      pending++
+      return leavePending
     },
-    refuses: (request) => unread >= most || isOver(request),
-    wouldRefuse: (request) => inFlight >= most || (budgetOf(request)?.waitMs ?? 0) > 0,
+    refuses: (request) => pending >= max || bucketOf(request)?.take() === false,
+    wouldRefuse: (request) => inFlight >= max || (bucketOf(request)?.waitMs ?? 0) > 0,
     charge(kind, request) {
-      const budget = clients.limits(kind) ? clients.of(kind, addressOf(request)) : undefined
-      if (!budget || budget.take()) return undefined
-      throttledBy[kind]++
-      return tooMany(kind, budget)
+      const bucket = clients.limits(kind) ? clients.of(kind, addressOf(request)) : undefined
+      if (!bucket || bucket.take()) return undefined
+      rateLimited[kind]++
+      return tooMany(kind, bucket)
     },
-    enter(request, response, isAtHand) {
-      const full = lookForRoom(isAtHand)
-      if (full !== undefined) {
-        tellLater(request, response)
-        return refusalFor(full)
+    enter(request, response, isInMemory) {
+      const reached = reachedLimit(isInMemory)
+      if (reached !== undefined) {
+        throttleLater(request, response)
+        return refusalFor(reached)
       }
-      const budget = budgetOf(request)
-      if (budget && !budget.take() && !isExempt(request)) {
-        throttledBy.requests++
-        tellLater(request, response)
-        return tooMany('requests', budget)
+      const bucket = bucketOf(request)
+      if (bucket && !bucket.take() && !isExempt(request)) {
+        rateLimited.requests++
+        throttleLater(request, response)
+        return tooMany('requests', bucket)
       }
       inFlight++
       response.once('close', leave)
@@ -163,25 +154,24 @@ export function createLimits(options: LimitOptions): Limits {
     get inFlight() {
       return inFlight
     },
-    get room() {
-      return learned.most()
+    get concurrency() {
+      return currentLimit()
     },
     get shed() {
       return shed
     },
-    get throttled() {
-      return Object.values(throttledBy).reduce((sum, count) => sum + count, 0)
-    },
-    throttledBy,
-    get isAlone() {
-      return isAlone()
+    rateLimited,
+    get isStoreDown() {
+      return isStoreDown()
     },
   }
 }
 
-function fullWith(room: number, most: number): Failure {
+function overloaded(limit: number, max: number): Failure {
   const why =
-    room < most ? `this gateway keeps up with ${room} requests at a time` : `too many requests in progress (${most})`
+    limit < max
+      ? `overloaded: the limit is ${limit} concurrent requests while the event loop is late`
+      : `too many requests in progress (${max})`
   return new Failure('overloaded', `${why}; retry in a second`, { source: 'ours', retryAfterMs: 1000 })
 }
 
@@ -195,35 +185,35 @@ export type PerClient = {
   readonly burst?: number | undefined
 } & { readonly [Costly in CostlyKind]?: number | undefined }
 
-export interface ClientBudgets {
+export interface ClientRateLimits {
   /** True if this kind is limited. */
   limits(kind: Kind): boolean
   /** Undefined if this client is not limited. */
-  of(kind: Kind, address: string): Budget | undefined
+  of(kind: Kind, address: string): TokenBucket | undefined
 }
 
-export type ClientBudgetOptions = {
+export type ClientRateLimitOptions = {
   readonly perClient: 'none' | PerClient
   /** Token buckets shared with sibling processes. Default: those of this process. */
   readonly budgets?:
-    | ((limit: { readonly size: number; readonly perSecond: number }) => (client: string) => Budget)
+    | ((limit: { readonly size: number; readonly perSecond: number }) => (client: string) => TokenBucket)
     | undefined
   /** Rate limits shared by instances. Default: each instance counts alone. */
-  readonly together?: Together | undefined
+  readonly shared?: SharedRateLimits | undefined
   readonly clock: Clock
 }
 
 const maxClients = 100_000
-const none: ClientBudgets = { limits: () => false, of: () => undefined }
+const none: ClientRateLimits = { limits: () => false, of: () => undefined }
 
-function createClientBudgets({ perClient, budgets, together, clock }: ClientBudgetOptions): ClientBudgets {
+function createClientRateLimits({ perClient, budgets, shared, clock }: ClientRateLimitOptions): ClientRateLimits {
   if (perClient === 'none') return none
-  const made = new LRUCache<string, Budget>(upTo(maxClients))
+  const made = new LRUCache<string, TokenBucket>(upTo(maxClients))
   const limits = limitsOf(perClient)
 
-  function make(limit: Limit, key: string): Budget {
-    if (together) return together.budget(key, limit)
-    return budgets ? budgets(limit)(key) : createBudget({ ...limit, clock })
+  function make(limit: Limit, key: string): TokenBucket {
+    if (shared) return shared.budget(key, limit)
+    return budgets ? budgets(limit)(key) : createTokenBucket({ ...limit, clock })
   }
 
   return {
@@ -246,8 +236,8 @@ function createClientBudgets({ perClient, budgets, together, clock }: ClientBudg
 type Limit = { readonly size: number; readonly perSecond: number }
 
 function limitsOf({ perMinute, burst, misses, exports, uploads }: PerClient): { readonly [One in Kind]?: Limit } {
-  const limit = (most: number | undefined, size?: number) =>
-    most === undefined ? undefined : { size: size ?? Math.max(1, Math.ceil(most / 4)), perSecond: most / 60 }
+  const limit = (rate: number | undefined, size?: number) =>
+    rate === undefined ? undefined : { size: size ?? Math.max(1, Math.ceil(rate / 4)), perSecond: rate / 60 }
   const all = {
     requests: limit(perMinute, burst),
     misses: limit(misses),
@@ -264,83 +254,93 @@ const words: Readonly<Record<Kind, string>> = {
   uploads: 'too many uploads from this address (rate limit)',
 }
 
-export const tooMany = (kind: Kind, budget: Budget): Failure =>
+export const tooMany = (kind: Kind, budget: TokenBucket): Failure =>
   new Failure('throttled', `${words[kind]}; retry later`, { source: 'client', retryAfterMs: budget.waitMs })
 
-export interface LearnedRoom {
-  /** The current limit of concurrent requests. */
-  most(): number
-}
+/** The minimum of the adaptive limit: so few requests are not what delays the loop. */
+export const minConcurrency = 128
 
-export type LearnedRoomOptions = {
-  readonly most: number
-  /** The number of requests in progress. */
+const checkIntervalMs = 50
+// A single delay may be garbage collection; this many in a row are load.
+const lateChecks = 3
+const shrink = 0.7
+const grow = 1.03
+
+/**
+ * A limit on concurrent requests that follows the delay of the event loop. A fixed limit admits more
+ * than a slow machine can handle: every request then waits for all others, and none is answered in
+ * time. Shrinks quickly and grows slowly, as TCP does (AIMD).
+ */
+function createAdaptiveConcurrency({
+  max,
+  inFlight,
+  lateMs,
+  clock,
+}: {
+  readonly max: number
   readonly inFlight: () => number
   /** The maximum event-loop delay; 0 disables the limit. */
   readonly lateMs: number
   readonly clock: Clock
-}
-
-/** The minimum of the limit: so few requests are not what delays the loop. */
-export const minRoom = 128
-
-const everyMs = 50
-// A single delay may be garbage collection; this many in a row are load.
-const lateLooks = 3
-const shrink = 0.7
-const grow = 1.03
-
-function createLearnedRoom({ most, inFlight, lateMs, clock }: LearnedRoomOptions): LearnedRoom {
-  const least = Math.min(most, minRoom)
-  let room = most
-  let isWatched = false
+}): () => number {
+  const min = Math.min(max, minConcurrency)
+  let limit = max
+  let isWatching = false
   let late = 0
 
-  function look(dueAt: number): void {
+  function check(dueAt: number): void {
     if (clock.monotonic() - dueAt >= lateMs) {
-      if (++late >= lateLooks) room = Math.max(least, Math.floor(Math.min(room, inFlight()) * shrink))
+      if (++late >= lateChecks) limit = Math.max(min, Math.floor(Math.min(limit, inFlight()) * shrink))
     } else {
       late = 0
-      room = Math.min(most, Math.ceil(room * grow))
+      limit = Math.min(max, Math.ceil(limit * grow))
     }
     // The timer stops when there are few requests and the limit is at its maximum.
-    if (room < most || inFlight() >= least) watch()
-    else isWatched = false
+    if (limit < max || inFlight() >= min) watch()
+    else isWatching = false
   }
 
   function watch(): void {
-    isWatched = true
-    const dueAt = clock.monotonic() + everyMs
-    clock.after(everyMs, () => look(dueAt))
+    isWatching = true
+    const dueAt = clock.monotonic() + checkIntervalMs
+    clock.after(checkIntervalMs, () => check(dueAt))
   }
 
-  return {
-    most() {
-      if (!isWatched && lateMs > 0 && inFlight() >= least) {
-        late = 0
-        watch()
-      }
-      return room
-    },
+  return () => {
+    if (!isWatching && lateMs > 0 && inFlight() >= min) {
+      late = 0
+      watch()
+    }
+    return limit
   }
 }
 
-export interface Together {
-  budget(key: string, limit: { readonly size: number; readonly perSecond: number }): Budget
+/**
+ * Rate limits that instances share. Each decides by its own bucket, from which it subtracts what the
+ * others counted: no request waits for the store, and without the store each instance limits alone.
+ */
+export interface SharedRateLimits {
+  budget(key: string, limit: { readonly size: number; readonly perSecond: number }): TokenBucket
 }
 
 /** Per window, up to a second of the others' requests may be lost. */
 const windowMs = 10_000
 const maxShared = 100_000
 
-export function createTogether({ telling, clock }: { telling: Telling; clock: Clock }): Together {
+export function createSharedRateLimits({
+  counterSync,
+  clock,
+}: {
+  counterSync: CounterSync
+  clock: Clock
+}): SharedRateLimits {
   /**
    * The last known total of each client: without it, requests that were subtracted before would be
    * subtracted again.
    */
-  const counts = new LRUCache<string, Counted & { readonly at: number }>(upTo(maxShared))
+  const counts = new LRUCache<string, SharedCounter & { readonly at: number }>(upTo(maxShared))
 
-  function countOf(key: string, budget: OwnBudget): Counted {
+  function countOf(key: string, budget: LocalTokenBucket): SharedCounter {
     const known = counts.get(key)
     if (known && clock.monotonic() - known.at <= windowMs) return known
     const count = createCount(budget, clock)
@@ -350,12 +350,12 @@ export function createTogether({ telling, clock }: { telling: Telling; clock: Cl
 
   return {
     budget(key, limit) {
-      const own = createBudget({ ...limit, clock })
+      const own = createTokenBucket({ ...limit, clock })
       return {
         ...own,
         take() {
           const isTaken = own.take()
-          if (isTaken) telling.note(key, 1, countOf(key, own))
+          if (isTaken) counterSync.note(key, 1, countOf(key, own))
           return isTaken
         },
         get waitMs() {
@@ -366,7 +366,7 @@ export function createTogether({ telling, clock }: { telling: Telling; clock: Cl
   }
 }
 
-function createCount(budget: OwnBudget, clock: Clock): Counted & { readonly at: number } {
+function createCount(budget: LocalTokenBucket, clock: Clock): SharedCounter & { readonly at: number } {
   let before = 0
   let at = clock.monotonic()
   return {

@@ -15,7 +15,7 @@ export interface CidSet {
   readonly size: number
 }
 
-const minRoom = 16
+const minConcurrency = 16
 const two32 = 2 ** 32
 // Random seeds, so that an attacker cannot choose CIDs that collide.
 const [lowSeed, highSeed] = [randomInt(two32), randomInt(two32)]
@@ -41,7 +41,7 @@ function markOf(bytes: Uint8Array, end: number): number {
 }
 
 export function createCidSet(): CidSet {
-  let places = new Float64Array(minRoom)
+  let places = new Float64Array(minConcurrency)
   let size = 0
 
   /** The slot of a mark, or the empty slot for it. */

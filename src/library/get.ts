@@ -2,7 +2,7 @@
 // GET.
 import type { CID } from 'multiformats/cid'
 import { refuseRemainder } from '../content/formats/format.ts'
-import type { JsonRule } from '../content/json.ts'
+import type { JsonDetector } from '../content/json.ts'
 import { type ContentPath, parsePath, type Resolution, resolve } from '../content/resolve.ts'
 import type { Clock, Soon } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
@@ -11,7 +11,7 @@ import { pathOfName } from '../http/content/name.ts'
 import type { Limits } from '../http/limits.ts'
 import type { Mode } from '../http/wire/problem.ts'
 import type { LookupRequest, Names } from '../names/names.ts'
-import { type Account, createAccount } from '../observe/request-record.ts'
+import { createRequestRecord, type RequestRecord } from '../observe/request-record.ts'
 import type { Retrieval, Session, VisitNames } from '../retrieval/session.ts'
 import { fileType } from '../web/media-types.ts'
 
@@ -46,14 +46,14 @@ export type GetDeps = {
   readonly retrieval: Retrieval
   readonly names: Names
   readonly limits: Pick<Limits, 'hold'>
-  readonly jsonRule: JsonRule
+  readonly jsonDetector: JsonDetector
   readonly jsonMaxBytes: number
   readonly mode: Mode
   readonly stalledMs: number
   /** Names, fastest first. */
   readonly tiers: readonly string[]
   readonly clock: Clock
-  readonly onEnd: (account: Account) => void
+  readonly onEnd: (account: RequestRecord) => void
   /** Counts the error and converts it to a Failure. */
   readonly failed: (error: unknown, about: string) => Failure
 }
@@ -75,7 +75,7 @@ export function createLibraryReader(deps: GetDeps): LibraryReader {
     const leave = letIn(deps, path)
     const own = new AbortController()
     open.add(own)
-    const account = createAccount(deps.tiers)
+    const account = createRequestRecord(deps.tiers)
     let session: Session | undefined
     const onAbort = () => own.abort(signal?.reason)
     signal?.addEventListener('abort', onAbort, { once: true })

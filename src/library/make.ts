@@ -122,9 +122,9 @@ function createLogOfNewest(first: Log): { readonly log: Log; follow(latest: Log)
   }
 }
 
-type Together = Omit<LibraryInside, 'close' | 'get'> & Pick<Admin, 'begin'> & { readonly reader: LibraryReader }
+type SharedRateLimits = Omit<LibraryInside, 'close' | 'get'> & Pick<Admin, 'begin'> & { readonly reader: LibraryReader }
 
-async function putWorkerTogether(whole: Whole, team: WorkerTeam): Promise<Together> {
+async function putWorkerTogether(whole: Whole, team: WorkerTeam): Promise<SharedRateLimits> {
   const { reading, tiers, front, shared, admin, begin } = await wireWorker(whole, team)
   const { router, handler, hot } = front
   const failed = failureOf(whole, shared)
@@ -163,7 +163,7 @@ function answerWorkers({ team, config, log }: Whole, { stack }: Tiers, store: St
   team.on('block', async (said) => stack.near(CID.parse(String(said)))?.bytes)
 }
 
-async function putTogether(whole: Whole): Promise<Together> {
+async function putTogether(whole: Whole): Promise<SharedRateLimits> {
   const { folder, store } = await ownDataFolder(whole)
   const { providers, tiers: bare, upstreams } = wireBackends(whole)
   const left = await openLeft(whole)
@@ -219,12 +219,12 @@ function readerOf(whole: Whole, { shared, failed, ...parts }: ForGet): LibraryRe
 /** The dependencies of a GET, for `why`. */
 function lookOf({ config, clock }: Whole, { reading, tiers, front }: Omit<ForGet, 'shared' | 'failed'>): WhyDeps {
   const { retrieval, names } = reading
-  const { limits, jsonRule } = front
+  const { limits, jsonDetector } = front
   return {
     retrieval,
     names,
     limits,
-    jsonRule,
+    jsonDetector,
     jsonMaxBytes: config.responses.json.maxBytes,
     mode: config.responses.types,
     stalledMs: config.limits.writeTimeout,

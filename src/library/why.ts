@@ -4,7 +4,7 @@ import { refuseRemainder } from '../content/formats/format.ts'
 import { walkPath } from '../content/resolve.ts'
 import type { Failure } from '../core/failure.ts'
 import { asFailure, statusOf } from '../http/wire/problem.ts'
-import { type Account, createAccount } from '../observe/request-record.ts'
+import { createRequestRecord, type RequestRecord } from '../observe/request-record.ts'
 import type { Session } from '../retrieval/session.ts'
 import { bodyFor, contentOf, type GetDeps } from './get.ts'
 
@@ -32,7 +32,7 @@ export type WhyAnswer = {
     readonly bytes: number | undefined
   }
   readonly failure?: { readonly kind: string; readonly why: string; readonly retryAfterMs: number | undefined }
-  readonly attempts: Account['attempts']
+  readonly attempts: RequestRecord['attempts']
 }
 
 export type WhyDeps = Omit<GetDeps, 'onEnd' | 'failed'>
@@ -96,10 +96,10 @@ async function firstOf(pieces: AsyncIterable<unknown>): Promise<void> {
 
 /** An account that also reports the sources of everything read since the last call. */
 function createTellingAccount(tiers: readonly string[]) {
-  const account = createAccount(tiers)
+  const account = createRequestRecord(tiers)
   let from: string | undefined
   let isFetched = false
-  const telling: Account & { since(): Pick<WhyStep, 'from' | 'isFetched'> } = {
+  const telling: RequestRecord & { since(): Pick<WhyStep, 'from' | 'isFetched'> } = {
     tierHit(tier) {
       from = tier
       account.tierHit(tier)

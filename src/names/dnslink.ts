@@ -5,7 +5,7 @@ import { LRUCache } from 'lru-cache'
 import { upTo } from '../core/cache.ts'
 import { type Clock, orAborted } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
-import { createGate } from '../core/gate.ts'
+import { createSemaphore } from '../core/semaphore.ts'
 import type { Attempt } from '../observe/request-record.ts'
 import type { TxtServer } from './dns-query.ts'
 import {
@@ -67,7 +67,7 @@ export function createDnsLinks(options: {
 
   // A flood of invented names uses a bounded number of sockets and bytes; further lookups are
   // refused at once.
-  const gate = createGate({ most: atOnce, inLine: maxWaiting, full: tooMany, patience: { ms: waitMs, clock } })
+  const gate = createSemaphore({ most: atOnce, inLine: maxWaiting, full: tooMany, patience: { ms: waitMs, clock } })
 
   async function ask(
     name: string,

@@ -5,11 +5,11 @@ import { upTo } from '../core/cache.ts'
 import { type Clock, orAborted, withDeadline } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import { createFlights } from '../core/flights.ts'
-import type { Account, Attempt } from '../observe/request-record.ts'
+import type { Attempt, RequestRecord } from '../observe/request-record.ts'
 
 export type LookupRequest = {
   readonly signal: AbortSignal
-  readonly account?: Account | undefined
+  readonly account?: RequestRecord | undefined
   /** Asks the servers even if the result is fresh. */
   readonly noCache?: boolean | undefined
   /**

@@ -17,7 +17,7 @@ export type Brought = { readonly upstream: string; bytes: number }
 const maxAttempts = 16
 const nothing: readonly Brought[] = []
 
-export interface Account {
+export interface RequestRecord {
   /** A block came from this tier. */
   tierHit(tier: string): void
   /** A block was fetched from this upstream for this request, or for the flight that it joined. */
@@ -33,13 +33,13 @@ export interface Account {
 }
 
 /** `tiers`: names, fastest first. */
-export const createAccount = (tiers: readonly string[] = []): Account => new RequestAccount(tiers)
+export const createRequestRecord = (tiers: readonly string[] = []): RequestRecord => new OneRequestRecord(tiers)
 
 /**
  * A class, because there is one per request: a literal with a getter costs half a microsecond, and
  * stays in memory until V8's next full collection.
  */
-class RequestAccount implements Account {
+class OneRequestRecord implements RequestRecord {
   readonly attempts: Attempt[] = []
   readonly #tiers: readonly string[]
   #fetches = 0
@@ -80,7 +80,7 @@ class RequestAccount implements Account {
 
 const quoted = (text: string): string => `"${text.replace(/[^\x20-\x7e]|["\\]/g, '')}"`
 
-export function cacheStatus({ fetches, tier, brought }: Account): string {
+export function cacheStatus({ fetches, tier, brought }: RequestRecord): string {
   if (fetches === 0) return tier === undefined ? 'cidgate' : `cidgate; hit; detail=${token(tier)}`
   return brought.length === 0 ? 'cidgate; fwd=miss' : `cidgate; fwd=miss; detail=${quoted(broughtBy(brought))}`
 }

@@ -2,14 +2,14 @@
 // successive gateways.
 import { type Failure, isFailure } from '../core/failure.ts'
 import type { HistogramSample, Sample } from './metrics.ts'
-import type { Account } from './request-record.ts'
+import type { RequestRecord } from './request-record.ts'
 
 /** A finished response. */
 export type Answered = {
   readonly route: string
   readonly method: string
   readonly status: number
-  /** `hot`, a tier, `upstream`, or `none` if no block was needed. */
+  /** `responses` (the cache), a tier, `upstream`, or `none` if no block was needed. */
   readonly source: string
   /** True if the client received all of it. */
   readonly isWhole: boolean
@@ -21,13 +21,13 @@ export type Answered = {
 }
 
 /** Counts of the fast path, where a request must cost only additions. */
-export type HotCounts = { get: number; getUnchanged: number; head: number; headUnchanged: number; bytes: number }
+export type CachedCounts = { get: number; getUnchanged: number; head: number; headUnchanged: number; bytes: number }
 
 export interface RequestCounts {
-  readonly hot: HotCounts
+  readonly hot: CachedCounts
   answered(answer: Answered): void
   /** Counts a read by the library, which has no status. */
-  read(account: Account): void
+  read(account: RequestRecord): void
   failed(failure: Failure): void
   requests(): Iterable<Sample>
   cut(): Iterable<Sample>
@@ -40,7 +40,7 @@ export interface RequestCounts {
 }
 
 /** The slowest source that was needed. */
-export const sourceOf = (account: Account | undefined): string =>
+export const sourceOf = (account: RequestRecord | undefined): string =>
   account === undefined ? 'none' : account.fetches > 0 ? 'upstream' : (account.tier ?? 'none')
 
 /** Counts by route and source. */
@@ -57,7 +57,7 @@ type Cell = { readonly place: RouteCounts; readonly labels: Readonly<Record<stri
 const methods: ReadonlySet<string> = new Set(['GET', 'HEAD', 'POST', 'OPTIONS', 'PUT', 'DELETE', 'PATCH'])
 
 export function createRequestCounts(): RequestCounts {
-  const hot: HotCounts = { get: 0, getUnchanged: 0, head: 0, headUnchanged: 0, bytes: 0 }
+  const hot: CachedCounts = { get: 0, getUnchanged: 0, head: 0, headUnchanged: 0, bytes: 0 }
   const cells = new Map<string, Cell>()
   const places = new Map<string, RouteCounts>()
   const cut = createTally()
@@ -86,7 +86,7 @@ export function createRequestCounts(): RequestCounts {
 
   function* ofHot(): Iterable<Sample> {
     const sample = (method: string, status: string, value: number) => ({
-      labels: { route: 'ipfs', method, status, source: 'hot' },
+      labels: { route: 'ipfs', method, status, source: 'responses' },
       value,
     })
     if (hot.get > 0) yield sample('GET', '200', hot.get)
@@ -116,7 +116,7 @@ export function createRequestCounts(): RequestCounts {
     cut: cut.read,
     bytesIn: bytesIn.read,
     *bytesOut() {
-      if (hot.bytes > 0) yield { labels: { route: 'ipfs', source: 'hot' }, value: hot.bytes }
+      if (hot.bytes > 0) yield { labels: { route: 'ipfs', source: 'responses' }, value: hot.bytes }
       for (const { labels, bytesOut } of places.values()) if (bytesOut > 0) yield { labels, value: bytesOut }
     },
     programReads: programReads.read,

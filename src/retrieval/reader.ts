@@ -14,7 +14,7 @@ import { type Clock, orAborted, type Soon, withDeadline } from '../core/clock.ts
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import { cancelled, Failure, isFailure } from '../core/failure.ts'
 import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
-import type { Account } from '../observe/request-record.ts'
+import type { RequestRecord } from '../observe/request-record.ts'
 import type { Flight, FlightReader } from './flight/flight.ts'
 import type { LoopScheduler } from './loop-scheduler.ts'
 import { type Absence, isAbsence, type NegativeCache, type Searches, type SearchRound } from './negative-cache.ts'
@@ -72,7 +72,7 @@ class Reader implements Session {
   readonly yieldIfDue: Session['yieldIfDue']
   readonly shared: ReaderParts
   readonly signal: AbortSignal
-  readonly #account: Account
+  readonly #account: RequestRecord
   readonly #check: (cid: CID) => void
   readonly #client: string
   readonly #onlyIfCached: boolean

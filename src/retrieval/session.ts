@@ -4,7 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../backends/upstreams/contract.ts'
 import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
-import type { Account } from '../observe/request-record.ts'
+import type { RequestRecord } from '../observe/request-record.ts'
 
 export type { DagWant } from '../../backends/upstreams/contract.ts'
 
@@ -57,7 +57,7 @@ export function createGuard({ visit = allowed, visitNames = allowed }: Policy): 
 export type SessionOptions = Policy & {
   /** Aborts when the client leaves. Never aborts shared work by itself. */
   readonly signal: AbortSignal
-  readonly account: Account
+  readonly account: RequestRecord
   /** The address of the client: at a busy upstream clients take turns. */
   readonly client?: string
   /** How much of its time went by in the line of requests that begin. Default: none. */

@@ -5,7 +5,7 @@ import type { ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import { Duplex } from 'node:stream'
 import { isUnixPeer, markUnixPeer } from '../core/wire/http.ts'
-import type { HotAnswer } from '../http/content/response-cache.ts'
+import type { CachedResponse } from '../http/content/response-cache.ts'
 import { markOwn, type OwnConnection, type RequestHead } from '../http/wire/request.ts'
 import type { Admitted, Refusals, Throttle, Throttled } from './connections.ts'
 import { asRequest, type Fields, type PassedBody, passedBody, readHead } from './request-head.ts'
@@ -16,11 +16,11 @@ export interface ConnectionHost {
   readonly keepAliveMs: number
   readonly headersMs: number
   /** The cached response; undefined if `node:http` has to handle the request. */
-  hot(request: RequestHead): HotAnswer | undefined
+  hot(request: RequestHead): CachedResponse | undefined
   /** Makes `node:http` read from this lane. */
   open(lane: Lane): void
   /** The head of a cached response. */
-  headOf(answer: HotAnswer, isLast: boolean): string
+  headOf(answer: CachedResponse, isLast: boolean): string
   /** True if the connection closes after the response that is about to be written. */
   isEnding(): boolean
   /** False if other connections go first; `connection.goOn` is then called later. */
@@ -56,7 +56,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
   /** True if incoming bytes are no longer parsed. */
   #isDeaf = false
   /** Ends the accounting of a cached response that the client did not read at once. */
-  #unread: (() => void) | undefined
+  #endPending: (() => void) | undefined
   /** Received bytes that wait. */
   #rest: Buffer | undefined
   #isHeld = false
@@ -121,7 +121,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
         if (state === 'unknown') this.#isUnknown = true
         this.#pass(piece, at, end)
         at = end
-      } else if (this.#begun === '' && (this.#isOpen || this.#unread)) {
+      } else if (this.#begun === '' && (this.#isOpen || this.#endPending)) {
         this.#wait(at === 0 ? piece : piece.subarray(at))
         return
       } else if (at > 0 && this.#begun === '' && !this.#host.isItsTurn(this)) {
@@ -175,7 +175,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
     return this.#isUnknown ? byteLength : end
   }
 
-  #send(answer: HotAnswer, isAskedToEnd: boolean): void {
+  #send(answer: CachedResponse, isAskedToEnd: boolean): void {
     const { socket } = this
     const { body } = answer
     const isLast = this.#host.isEnding() || isAskedToEnd
@@ -189,7 +189,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
       socket.uncork()
     }
     if (socket.writableLength > 0) {
-      this.#unread = answer.holdUnread()
+      this.#endPending = answer.holdPending()
       socket.setTimeout(answer.stalledMs)
     } else if (socket.timeout !== this.#host.keepAliveMs) socket.setTimeout(this.#host.keepAliveMs)
     if (!isLast) return
@@ -198,9 +198,9 @@ export class Connection implements Admitted, Throttled, OwnConnection {
   }
 
   readonly #onTaken = (): void => {
-    if (!this.#unread || this.socket.writableLength > 0) return
-    this.#unread()
-    this.#unread = undefined
+    if (!this.#endPending || this.socket.writableLength > 0) return
+    this.#endPending()
+    this.#endPending = undefined
     this.socket.setTimeout(this.#host.keepAliveMs)
     this.goOn()
     this.#host.answered(this)
@@ -306,7 +306,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
   }
 
   readonly #onTimeout = (): void => {
-    if (this.#unread) this.socket.resetAndDestroy()
+    if (this.#endPending) this.socket.resetAndDestroy()
     else if (this.#lane) this.#lane.emit('timeout')
     else if (this.#requests > 0) this.socket.destroy()
     else this.#host.isLate(this)
@@ -317,8 +317,8 @@ export class Connection implements Admitted, Throttled, OwnConnection {
   }
 
   readonly #onClose = (): void => {
-    this.#unread?.()
-    this.#unread = undefined
+    this.#endPending?.()
+    this.#endPending = undefined
     this.#lane?.destroy()
     this.#host.over(this)
   }

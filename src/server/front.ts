@@ -4,7 +4,7 @@ import type { Server as HttpServer, RequestListener } from 'node:http'
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net'
 import { type Clock, systemClock } from '../core/clock.ts'
 import { markUnixPeer } from '../core/wire/http.ts'
-import type { HotAnswer } from '../http/content/response-cache.ts'
+import type { CachedResponse } from '../http/content/response-cache.ts'
 import { requestIdHeader } from '../http/wire/client.ts'
 import { connectionOf, type RequestHead } from '../http/wire/request.ts'
 import { Connection, type ConnectionHost, type Lane } from './connection.ts'
@@ -14,7 +14,7 @@ import { createHttpServer, endSoon, type HttpServerOptions, lateText } from './h
 /** State of the gateway behind a front, which reads it for each request: a reload changes it. */
 export type Served = {
   /** Looks up a request in the response cache. */
-  hot?: ((request: RequestHead) => HotAnswer | undefined) | undefined
+  hot?: ((request: RequestHead) => CachedResponse | undefined) | undefined
   /** True if each response closes its connection. */
   isEnding?: boolean
 }

@@ -10,7 +10,7 @@ import { type Clock, systemClock } from '../core/clock.ts'
 import { wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { processFolders } from '../data-folder/folder.ts'
-import type { HotAnswers } from '../http/content/response-cache.ts'
+import type { CachedResponses } from '../http/content/response-cache.ts'
 import { createStarting } from '../http/gateway-handlers.ts'
 import type { ParserRefusal } from '../http/wire/request.ts'
 import { noteConnections, noteReload } from '../wiring/admin.ts'
@@ -273,7 +273,7 @@ export interface Replaceable {
   readonly handler: RequestListener
   readonly admin: RequestListener
   /** Looks up its response cache. */
-  readonly hot?: HotAnswers['find'] | undefined
+  readonly hot?: CachedResponses['find'] | undefined
   serves(host: string): boolean
   /** Records a request that the server refused itself. */
   refused?(refusal: ParserRefusal): void

@@ -92,7 +92,7 @@ const everyMs = 1000
 const maxMissed = 10
 
 /** Calls `silent` each second while the other process is silent. Returns a function that stops. */
-export function createPulse(channel: Channel, clock: Clock, silent: () => void): () => void {
+export function createHeartbeat(channel: Channel, clock: Clock, silent: () => void): () => void {
   let missed = 0
   let cancel = () => {}
   channel.on('alive', () => {

@@ -15,12 +15,12 @@ import { isUnixPeer, markUnixPeer } from '../core/wire/http.ts'
 import { hasBody } from '../http/wire/request.ts'
 import { closeAfter, reset } from '../http/wire/write.ts'
 
-export interface HandOn {
+export interface Forwarder {
   /**
    * `otherwise` is called if the other process is unreachable, full, too late with its response, or
    * given up. The body may be consumed by then.
    */
-  (request: IncomingMessage, response: ServerResponse, door: string, otherwise: (error: Error) => void): void
+  (request: IncomingMessage, response: ServerResponse, socketPath: string, otherwise: (error: Error) => void): void
   /** Fails requests that wait for a response: the other process has stopped working. */
   giveUp(why: string): void
   close(): void
@@ -40,18 +40,18 @@ const ofTheHop: ReadonlySet<string> = new Set([
 // Bounds idle connections: each takes a descriptor in both processes.
 const maxIdle = 64
 
-/** `patienceMs`: the first-byte timeout. Undefined means no timeout. */
-export function createHandOn(patienceMs?: () => number): HandOn {
+/** `firstByteTimeoutMs`: the first-byte timeout. Undefined means no timeout. */
+export function createForwarder(firstByteTimeoutMs?: () => number): Forwarder {
   const agent = new Agent({ keepAlive: true, maxFreeSockets: maxIdle })
   // A request with a body cannot be retried, so it never uses a connection that the other process
   // may be closing.
   const once = new Agent({ keepAlive: false })
   const waiting = new Set<(why: string) => void>()
 
-  const handOn = (
+  const forward = (
     request: IncomingMessage,
     response: ServerResponse,
-    door: string,
+    socketPath: string,
     otherwise: (error: Error) => void,
   ): void => {
     // A closed socket has lost its address, and the other process would take the client for local.
@@ -60,11 +60,11 @@ export function createHandOn(patienceMs?: () => number): HandOn {
     let asked: ClientRequest
     try {
       asked = ask({
-        socketPath: door,
+        socketPath,
         agent: isWhole ? agent : once,
         method: request.method,
         path: request.url,
-        headers: passedOn(request) as unknown as OutgoingHttpHeaders,
+        headers: headersFor(request) as unknown as OutgoingHttpHeaders,
         setHost: false,
       })
     } catch (error) {
@@ -93,7 +93,7 @@ export function createHandOn(patienceMs?: () => number): HandOn {
         isOver = true
         response.off('close', left)
         answer.resume()
-        return otherwise(new Error('it has no room'))
+        return otherwise(new Error('it is at its limit'))
       }
       // The response came before the end of the body: discard the rest.
       if (!request.complete && !isWhole) closeAfter(request, response)
@@ -118,7 +118,7 @@ export function createHandOn(patienceMs?: () => number): HandOn {
   /** Registers a request that waits for its response; the returned function ends that. */
   function waitFor(asked: ClientRequest): () => void {
     const end = (why: string) => void asked.destroy(new Error(why))
-    const timer = patienceMs && setTimeout(end, patienceMs(), 'it did not begin in time')
+    const timer = firstByteTimeoutMs && setTimeout(end, firstByteTimeoutMs(), 'the response did not begin in time')
     waiting.add(end)
     return () => {
       clearTimeout(timer)
@@ -126,7 +126,7 @@ export function createHandOn(patienceMs?: () => number): HandOn {
     }
   }
 
-  return Object.assign(handOn, {
+  return Object.assign(forward, {
     giveUp(why: string) {
       for (const end of [...waiting]) end(why)
     },
@@ -141,7 +141,7 @@ function cut(response: ServerResponse): void {
   if (!response.destroyed && !response.writableFinished) reset(response)
 }
 
-function passedOn(request: IncomingMessage): string[] {
+function headersFor(request: IncomingMessage): string[] {
   const { rawHeaders, headers } = request
   const passed: string[] = []
   for (let at = 0; at < rawHeaders.length; at += 2) {
@@ -204,12 +204,12 @@ export const peerOf = (request: IncomingMessage): string =>
     isUnix: isUnixPeer(request.socket),
   })
 
-const inner = Symbol('came through the inner door')
+const inner = Symbol('forwarded')
 
-export const isInner = ({ socket }: Pick<IncomingMessage, 'socket'>): boolean => inner in socket
+export const isForwarded = ({ socket }: Pick<IncomingMessage, 'socket'>): boolean => inner in socket
 
 /** Requests on one connection are sequential, each with its own client. */
-export const throughInnerDoor =
+export const fromInternalSocket =
   (handle: RequestListener): RequestListener =>
   (request, response) => {
     const said = request.headers[peerHeader]
@@ -224,7 +224,7 @@ export const throughInnerDoor =
     Reflect.deleteProperty(request.headers, peerHeader)
     const at = request.rawHeaders.findIndex((name, index) => index % 2 === 0 && name === peerHeader)
     if (at >= 0) request.rawHeaders.splice(at, 2)
-    closeBehindTheOther(request, socket)
+    closeAfterSender(request, socket)
     handle(request, response)
   }
 
@@ -234,7 +234,7 @@ const maxMs = 30_000
  * After a response that leaves its body unread, the sender of the body must close first: a write to
  * a closed unix socket is an error, which would discard the response.
  */
-function closeBehindTheOther(request: IncomingMessage, socket: Socket): void {
+function closeAfterSender(request: IncomingMessage, socket: Socket): void {
   const leave = () => {
     socket.end()
     const destroy = () => socket.destroy()

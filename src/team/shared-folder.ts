@@ -6,27 +6,27 @@ import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { Failure, wordsOf } from '../core/failure.ts'
 import {
-  arrivalSlots,
-  budgetSlots,
-  createArrivals,
-  createCrowd,
-  createLives,
-  createSharedBudgets,
-  createUnderWay,
-  crowdSlots,
-  type Lives,
-  lifeSlots,
+  connectionBalanceSlots,
+  createConnectionBalance,
+  createInFlightIndex,
+  createProcessTable,
+  createSharedTokenBuckets,
+  createUploadEpochs,
+  inFlightSlots,
   openSlots,
+  type ProcessTable,
+  processSlots,
   type Slots,
-  underWaySlots,
+  tokenBucketSlots,
+  uploadEpochSlots,
 } from './slot-file.ts'
 import type { Team } from './team.ts'
 
 const prefix = 'processes-'
 /** The limit in bytes for the path of a unix socket on every system. */
-const longestDoor = 100
+const maxSocketPathBytes = 100
 
-export const doorOf = (folder: string, index: number): string => join(folder, `${index}.sock`)
+export const socketPathOf = (folder: string, index: number): string => join(folder, `${index}.sock`)
 
 /**
  * Creates a new folder and its content: in the data folder if its path is short enough for a
@@ -36,7 +36,7 @@ export function inPlace<Made>(
   data: string,
   make: (folder: string) => Made,
 ): { readonly folder: string; readonly made: Made } {
-  const isShort = Buffer.byteLength(doorOf(join(data, `${prefix}123456`), 999)) <= longestDoor
+  const isShort = Buffer.byteLength(socketPathOf(join(data, `${prefix}123456`), 999)) <= maxSocketPathBytes
   try {
     if (isShort) return madeIn(() => folderIn(data), make)
   } catch {
@@ -102,8 +102,8 @@ function namesIn(folder: string): string[] {
 
 /** Shared files for the gateway, and those for its processes only. */
 export type SharedFiles = {
-  readonly team: Pick<Team, 'arrivals' | 'inProgress' | 'budgets' | 'crowd'>
-  readonly lives: Lives
+  readonly team: Pick<Team, 'uploadEpochs' | 'inProgress' | 'budgets' | 'connectionBalance'>
+  readonly processTable: ProcessTable
   close(): void
 }
 
@@ -121,22 +121,25 @@ export function openShared(
     return slots
   }
   const openAll = () => ({
-    arrivals: open('arrivals', arrivalSlots),
-    inProgress: open('under-way', underWaySlots),
-    budgets: open('budgets', budgetSlots),
-    lives: open('lives', lifeSlots),
-    crowd: open('crowd', crowdSlots),
+    uploadEpochs: open('upload-epochs', uploadEpochSlots),
+    inProgress: open('in-flight', inFlightSlots),
+    budgets: open('budgets', tokenBucketSlots),
+    processTable: open('process-table', processSlots),
+    connectionBalance: open('connection-balance', connectionBalanceSlots),
   })
   const files = closedIfNot(openAll, close)
-  const lives = createLives(files.lives)
+  const processTable = createProcessTable(files.processTable)
   return {
     team: {
-      arrivals: createArrivals(files.arrivals),
-      inProgress: createUnderWay(files.inProgress, { index, lifeOf: lives.of }),
-      budgets: (limit) => createSharedBudgets(files.budgets, { ...limit, now: systemMs }),
-      crowd: createCrowd(files.crowd, { index, lives: (one) => lives.of(one) !== 0 }),
+      uploadEpochs: createUploadEpochs(files.uploadEpochs),
+      inProgress: createInFlightIndex(files.inProgress, { index, runOf: processTable.of }),
+      budgets: (limit) => createSharedTokenBuckets(files.budgets, { ...limit, now: systemMs }),
+      connectionBalance: createConnectionBalance(files.connectionBalance, {
+        index,
+        isRunning: (one) => processTable.of(one) !== 0,
+      }),
     },
-    lives,
+    processTable,
     close,
   }
 }

@@ -5,7 +5,7 @@
 import { closeSync, openSync, readSync, writeFileSync, writeSync } from 'node:fs'
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
-import type { Budget } from '../core/counting/budget.ts'
+import type { TokenBucket } from '../core/counting/token-bucket.ts'
 import { Failure } from '../core/failure.ts'
 
 export interface Slots {
@@ -68,16 +68,16 @@ function marksOf(text: string): { readonly place: number; readonly mark: number 
   return { place: place >>> 0, mark: mark >>> 0 || 1 }
 }
 
-export interface Arrivals {
+export interface UploadEpochs {
   /** The counter of a block: 0 means never uploaded; it increases with each upload in this slot. */
   of(cid: CID): number
   /** Increments the counter of a block. Throws if the other processes cannot see it. */
   note(key: string): void
 }
 
-export const arrivalSlots = { count: 2 ** 20, bytes: 4 } as const
+export const uploadEpochSlots = { count: 2 ** 20, bytes: 4 } as const
 
-export function createArrivals(slots: Slots): Arrivals {
+export function createUploadEpochs(slots: Slots): UploadEpochs {
   const placeOf = (key: string): number => marksOf(key).place % slots.count
   return {
     of: (cid) => slots.read(placeOf(blockKey(cid))).getUint32(0),
@@ -97,13 +97,13 @@ export function createArrivals(slots: Slots): Arrivals {
   }
 }
 
-export const budgetSlots = { count: 2 ** 16, bytes: 24 } as const
+export const tokenBucketSlots = { count: 2 ** 16, bytes: 24 } as const
 
 /** `now`: a clock that all processes share. */
-export function createSharedBudgets(
+export function createSharedTokenBuckets(
   slots: Slots,
   { size, perSecond, now }: { readonly size: number; readonly perSecond: number; readonly now: () => number },
-): (client: string) => Budget {
+): (client: string) => TokenBucket {
   return (client) => {
     const { place: at, mark } = marksOf(client)
     const place = at % slots.count
@@ -145,27 +145,26 @@ export function createSharedBudgets(
   }
 }
 
-export interface Crowd {
+export interface ConnectionBalance {
   /** Publishes this process's count; returns how far it is above its share. */
   beyondShare(open: number, size: number): number
 }
 
-export const crowdSlots = { count: 256, bytes: 4 } as const
+export const connectionBalanceSlots = { count: 256, bytes: 4 } as const
 /** Tolerance: counts near the share stay as they are. */
 const [nearRatio, nearCount] = [1.125, 2]
 
-/** `lives`: tells if a process runs. */
-export function createCrowd(
+export function createConnectionBalance(
   slots: Slots,
-  { index, lives }: { readonly index: number; readonly lives: (index: number) => boolean },
-): Crowd {
+  { index, isRunning }: { readonly index: number; readonly isRunning: (index: number) => boolean },
+): ConnectionBalance {
   return {
     beyondShare(open, size) {
       slots.read(index).setUint32(0, open)
       slots.write(index)
       let [all, processes] = [open, 1]
       for (let other = 0; other < size; other++) {
-        if (other === index || !lives(other)) continue
+        if (other === index || !isRunning(other)) continue
         all += slots.read(other).getUint32(0)
         processes++
       }
@@ -175,16 +174,16 @@ export function createCrowd(
   }
 }
 
-export interface Lives {
+export interface ProcessTable {
   /** 0 means that none runs. */
   of(index: number): number
   begin(index: number, life: number): void
   end(index: number): void
 }
 
-export const lifeSlots = { count: 256, bytes: 4 } as const
+export const processSlots = { count: 256, bytes: 4 } as const
 
-export function createLives(slots: Slots): Lives {
+export function createProcessTable(slots: Slots): ProcessTable {
   const set = (index: number, life: number): void => {
     slots.read(index).setUint32(0, life)
     slots.write(index)
@@ -196,7 +195,7 @@ export function createLives(slots: Slots): Lives {
   }
 }
 
-export interface UnderWay {
+export interface InFlightIndex {
   /** Another running process that is fetching this path. */
   holderOf(path: string): number | undefined
   /**
@@ -206,13 +205,13 @@ export interface UnderWay {
   hold(path: string): (() => void) | undefined
 }
 
-export const underWaySlots = { count: 2 ** 16, bytes: 12 } as const
+export const inFlightSlots = { count: 2 ** 16, bytes: 12 } as const
 
-/** `lifeOf`: a number unique to each run of a process; 0 if it does not run. */
-export function createUnderWay(
+/** `runOf`: a number unique to each run of a process; 0 if it does not run. */
+export function createInFlightIndex(
   slots: Slots,
-  { index, lifeOf }: { readonly index: number; readonly lifeOf: (index: number) => number },
-): UnderWay {
+  { index, runOf }: { readonly index: number; readonly runOf: (index: number) => number },
+): InFlightIndex {
   const holds = new Map<number, { readonly mark: number; count: number }>()
 
   function letGo(place: number): void {
@@ -232,7 +231,7 @@ export function createUnderWay(
       if (view.getUint32(0) !== mark) return undefined
       const holder = view.getUint32(4)
       const life = view.getUint32(8)
-      return holder !== index && life !== 0 && lifeOf(holder) === life ? holder : undefined
+      return holder !== index && life !== 0 && runOf(holder) === life ? holder : undefined
     },
     hold(path) {
       const { place: at, mark } = marksOf(path)
@@ -245,7 +244,7 @@ export function createUnderWay(
         const view = slots.read(place)
         view.setUint32(0, mark)
         view.setUint32(4, index)
-        view.setUint32(8, lifeOf(index))
+        view.setUint32(8, runOf(index))
         slots.write(place)
       }
       return () => letGo(place)

@@ -2,8 +2,8 @@
 // its store, its pins, and eviction. The others, its workers, read and fetch by themselves, and
 // forward everything else to it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { Budget } from '../core/counting/budget.ts'
-import type { Arrivals, Crowd, UnderWay } from './slot-file.ts'
+import type { TokenBucket } from '../core/counting/token-bucket.ts'
+import type { ConnectionBalance, InFlightIndex, UploadEpochs } from './slot-file.ts'
 
 export type Totals = ReadonlyMap<string, number>
 
@@ -22,7 +22,7 @@ export type WorkerState = {
   readonly counts: WorkerCounts
 }
 
-export type HandsOn = (
+export type Forward = (
   request: IncomingMessage,
   response: ServerResponse,
   to: number,
@@ -33,12 +33,12 @@ type Shared = {
   /** The index of this process; 0 is the owner of the data folder. */
   readonly index: number
   readonly size: number
-  readonly arrivals: Arrivals
-  readonly inProgress: UnderWay
-  readonly crowd: Crowd
+  readonly uploadEpochs: UploadEpochs
+  readonly inProgress: InFlightIndex
+  readonly connectionBalance: ConnectionBalance
   /** Rate limits of clients, shared by all processes. */
-  budgets(limit: { readonly size: number; readonly perSecond: number }): (client: string) => Budget
-  readonly handOn: HandsOn
+  budgets(limit: { readonly size: number; readonly perSecond: number }): (client: string) => TokenBucket
+  readonly forward: Forward
 }
 
 export type OwnerTeam = Shared & {

@@ -1,16 +1,16 @@
 // The worker's side of the team: messages from and to the owner.
 import type { Clock } from '../core/clock.ts'
-import { createChannel, createPulse, type Line, type Listen } from './channel.ts'
-import { createHandOn } from './forward-request.ts'
-import { doorOf, openShared } from './shared-folder.ts'
+import { createChannel, createHeartbeat, type Line, type Listen } from './channel.ts'
+import { createForwarder } from './forward-request.ts'
+import { openShared, socketPathOf } from './shared-folder.ts'
 import type { WorkerTeam } from './team.ts'
 import type { Orders } from './worker-supervisor.ts'
 
-export interface CrewMember {
+export interface WorkerClient {
   /** Resolves with the first orders. */
   readonly orders: Promise<Orders>
   /** Joins the team, once the orders have arrived. */
-  join(orders: Orders, patienceMs: () => number): { readonly team: WorkerTeam; setSize(size: number): void }
+  join(orders: Orders, firstByteTimeoutMs: () => number): { readonly team: WorkerTeam; setSize(size: number): void }
   /** Handles orders. Orders that arrive before `begun` are queued. */
   follow(topic: 'listen' | 'reload' | 'stop', how: Listen): void
   /** Reports that the gateway runs, and handles queued orders. */
@@ -19,7 +19,7 @@ export interface CrewMember {
   failed(error: unknown): void
 }
 
-export function createCrewMember(line: Line, clock: Clock): CrewMember {
+export function createWorkerClient(line: Line, clock: Clock): WorkerClient {
   const channel = createChannel(line, clock)
   const orders = Promise.withResolvers<Orders>()
   const ready = Promise.withResolvers<void>()
@@ -38,11 +38,11 @@ export function createCrewMember(line: Line, clock: Clock): CrewMember {
     follow: (topic, how) => void listeners.set(topic, how),
     begun: () => ready.resolve(),
     failed: (error) => ready.reject(error),
-    join({ index, size: first, folder, denied }, patienceMs) {
+    join({ index, size: first, folder, denied }, firstByteTimeoutMs) {
       const shared = openShared(folder, { index, isNew: false })
-      const toOthers = createHandOn(patienceMs)
-      const toOwner = createHandOn()
-      createPulse(channel, clock, () => toOwner.giveUp('the owner gives no sign of life'))
+      const toOthers = createForwarder(firstByteTimeoutMs)
+      const toOwner = createForwarder()
+      createHeartbeat(channel, clock, () => toOwner.giveUp('no heartbeat of the owner'))
       let size = first
       const team: WorkerTeam = {
         index,
@@ -50,8 +50,8 @@ export function createCrewMember(line: Line, clock: Clock): CrewMember {
           return size
         },
         ...shared.team,
-        handOn: (request, response, to, otherwise) => toOthers(request, response, doorOf(folder, to), otherwise),
-        toOwner: (request, response, otherwise) => toOwner(request, response, doorOf(folder, 0), otherwise),
+        forward: (request, response, to, otherwise) => toOthers(request, response, socketPathOf(folder, to), otherwise),
+        toOwner: (request, response, otherwise) => toOwner(request, response, socketPathOf(folder, 0), otherwise),
         on: (topic, heard) => void listeners.set(topic, heard),
         tell: channel.tell,
         ask: channel.ask,

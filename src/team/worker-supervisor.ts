@@ -5,20 +5,20 @@ import type { Server } from 'node:net'
 import type { Clock } from '../core/clock.ts'
 import { wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import { createChannel, createPulse } from './channel.ts'
-import { createHandOn } from './forward-request.ts'
-import { doorOf, openShared } from './shared-folder.ts'
+import { createChannel, createHeartbeat } from './channel.ts'
+import { createForwarder } from './forward-request.ts'
+import { openShared, socketPathOf } from './shared-folder.ts'
 import type { DeniedRule, OwnerTeam, Topic, WorkerCounts } from './team.ts'
 
-export interface Crew {
+export interface WorkerSupervisor {
   readonly team: OwnerTeam
   /** Sets the number of processes, their configuration and their listening sockets. */
   set(how: Wanted): Promise<void>
   /**
-   * Stops accepting connections; workers exit when requests in progress are answered. `lameMs`: see
+   * Stops accepting connections; workers exit when requests in progress are answered. `shutdownDelayMs`: see
    * WorkerProcess.
    */
-  stop(graceMs: number, lameMs?: number): Promise<void>
+  stop(graceMs: number, shutdownDelayMs?: number): Promise<void>
   close(): void
 }
 
@@ -30,14 +30,14 @@ export type Wanted = {
   readonly graceMs: number
 }
 
-export type CrewOptions = {
+export type WorkerSupervisorOptions = {
   readonly folder: string
   readonly clock: Clock
   readonly log: Log
   /** Starts a process of this program that waits for its orders. */
   readonly start: () => ChildProcess
   /** The first-byte timeout for responses of another process. */
-  readonly patienceMs: () => number
+  readonly firstByteTimeoutMs: () => number
   readonly size: number
 }
 
@@ -47,14 +47,21 @@ const maxPauseMs = 10_000
  * When a reload ends a worker, clients on keep-alive connections have this long to receive
  * `Connection: close`.
  */
-export const lameMs = 1000
+export const shutdownDelayMs = 1000
 /** After this time a worker's exit does not count as a failed start. */
 const steadyMs = 60_000
 
-export function createCrew({ folder, clock, log, start, patienceMs, size: first }: CrewOptions): Crew {
+export function createWorkerSupervisor({
+  folder,
+  clock,
+  log,
+  start,
+  firstByteTimeoutMs,
+  size: first,
+}: WorkerSupervisorOptions): WorkerSupervisor {
   const shared = openShared(folder, { index: 0, isNew: true })
-  shared.lives.begin(0, process.pid)
-  const sends = createHandOn(patienceMs)
+  shared.processTable.begin(0, process.pid)
+  const sends = createForwarder(firstByteTimeoutMs)
   const workers = new Map<number, WorkerProcess>()
   const pauses = new Map<number, number>()
   const waiting = new Map<number, () => void>()
@@ -85,7 +92,7 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
       log,
       heard: (topic, said) => listeners.get(topic)?.(said),
       onAnswering() {
-        shared.lives.begin(index, worker.pid)
+        shared.processTable.begin(index, worker.pid)
         worker.listenOn(listen)
       },
       onEnded: (how) => over(worker, how),
@@ -97,7 +104,7 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
     const { index, pid, since, counts, isWanted } = worker
     if (workers.get(index) === worker) {
       workers.delete(index)
-      shared.lives.end(index)
+      shared.processTable.end(index)
     }
     for (const [series, value] of counts.totals) endedTotals.set(series, (endedTotals.get(series) ?? 0) + value)
     listeners.get('ended')?.(index)
@@ -132,7 +139,7 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
       return size
     },
     ...shared.team,
-    handOn: (request, response, to, otherwise) => sends(request, response, doorOf(folder, to), otherwise),
+    forward: (request, response, to, otherwise) => sends(request, response, socketPathOf(folder, to), otherwise),
     on: (topic, heard) => void listeners.set(topic, heard),
     async askAll(topic, said) {
       await Promise.all(all().map((worker) => worker.order(topic, said)))
@@ -154,15 +161,15 @@ export function createCrew({ folder, clock, log, start, patienceMs, size: first 
       ;({ size, input, listen } = how)
       const wanted = all().filter(({ isWanted }) => isWanted)
       const kept = wanted.filter(({ index }) => index < size)
-      for (const worker of wanted) if (worker.index >= size) void worker.end(how.graceMs, lameMs)
+      for (const worker of wanted) if (worker.index >= size) void worker.end(how.graceMs, shutdownDelayMs)
       if (!isSame) await Promise.all(kept.map((worker) => worker.order('reload', { input, size }, startMs)))
       if (isMoved) for (const worker of kept) if (worker.isAnswering) worker.listenOn(listen)
       for (let index = 1; index < size; index++) if (!workers.has(index) && !waiting.has(index)) begin(index)
     },
-    async stop(graceMs, lame = 0) {
+    async stop(graceMs, delayMs = 0) {
       isStopping = true
       for (const cancel of waiting.values()) cancel()
-      await Promise.all(all().map((worker) => worker.end(graceMs, lame)))
+      await Promise.all(all().map((worker) => worker.end(graceMs, delayMs)))
     },
     close() {
       sends.close()
@@ -200,10 +207,10 @@ export interface WorkerProcess {
   listenOn(servers: readonly Server[]): void
   /**
    * Resolves when it has exited: within `graceMs` plus a margin by itself, or at once if it does
-   * not serve yet. `lameMs`: the time in which keep-alive clients receive `Connection: close`,
+   * not serve yet. `shutdownDelayMs`: the time in which keep-alive clients receive `Connection: close`,
    * before idle connections are closed.
    */
-  end(graceMs: number, lameMs?: number): Promise<void>
+  end(graceMs: number, shutdownDelayMs?: number): Promise<void>
 }
 
 export type WorkerOptions = {
@@ -241,7 +248,7 @@ export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
   function over(how: HowItEnded): void {
     isOver = true
     isAnswering = false
-    stopPulse()
+    stopHeartbeat()
     channel.end()
     options.onEnded(how)
     ended.resolve()
@@ -263,13 +270,13 @@ export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
     child.kill('SIGKILL')
   }
 
-  let stopPulse = () => {}
+  let stopHeartbeat = () => {}
 
   channel.ask('begin', orders, startMs).then(
     () => {
       if (!isWanted || isOver) return
       isAnswering = true
-      stopPulse = createPulse(channel, clock, () => kill('worker.stuck', new Error('it gives no sign of life')))
+      stopHeartbeat = createHeartbeat(channel, clock, () => kill('worker.stuck', new Error('no heartbeat')))
       options.onAnswering()
       log('info', 'worker.ready', about)
     },
@@ -304,11 +311,11 @@ export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
       for (const [at, server] of servers.entries())
         channel.tell('listen', { isFirst: at === 0, isUnix: typeof server.address() === 'string' }, server)
     },
-    async end(graceMs, lameMs = 0) {
+    async end(graceMs, shutdownDelayMs = 0) {
       isWanted = false
       if (!isAnswering) child.kill('SIGKILL')
-      channel.tell('stop', { graceMs, lameMs })
-      const cancel = clock.after(lameMs + graceMs + orderMs, () => child.kill('SIGKILL'))
+      channel.tell('stop', { graceMs, shutdownDelayMs })
+      const cancel = clock.after(shutdownDelayMs + graceMs + orderMs, () => child.kill('SIGKILL'))
       await ended.promise
       cancel()
     },

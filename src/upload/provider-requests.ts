@@ -4,7 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { Provider, Upload } from '../../backends/pinning/contract.ts'
 import { type Clock, withDeadline } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
-import { createGate, type Gate } from '../core/gate.ts'
+import { createSemaphore, type Semaphore } from '../core/semaphore.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { FailureClass, Standing } from '../store/store.ts'
 import { nameOf } from './stored-upload.ts'
@@ -28,15 +28,15 @@ export interface Asks {
 export const asksAtOnce = 16
 
 /** The queue needs no bound of its own: uploads that wait here are bounded by their admission, the others lie in the ledger. */
-const gateOf = (name: string): Gate =>
-  createGate({
+const gateOf = (name: string): Semaphore =>
+  createSemaphore({
     most: asksAtOnce,
     inLine: Number.POSITIVE_INFINITY,
     full: () => new Failure('overloaded', `provider ${name} is asked too much at once`, { source: 'ours' }),
   })
 
 export function createAsks({ clock, pinMs, admit, onAttempt, trace }: AsksOptions): Asks {
-  const gates = new Map<string, Gate>()
+  const gates = new Map<string, Semaphore>()
 
   return {
     async ask(provider, upload, signal) {

@@ -2,7 +2,7 @@
 // and are free again where it fails. What was accepted is in the store, by the commit of each upload.
 
 import type { Clock } from '../core/clock.ts'
-import type { Counted, Telling } from '../core/counting/telling.ts'
+import type { CounterSync, SharedCounter } from '../core/counting/counter-sync.ts'
 import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Store, QuotaUse as StoredUse } from '../store/store.ts'
@@ -45,7 +45,7 @@ export interface Quotas {
 type QuotasOptions = {
   readonly store: Pick<Store, 'read' | 'accept'>
   /** Counts with other instances. An upload waits for none of them: the last second of theirs may be missing. */
-  readonly shared?: Pick<Telling, 'note'> | undefined
+  readonly shared?: Pick<CounterSync, 'note'> | undefined
   readonly clock: Clock
   readonly log: Log
 }
@@ -161,7 +161,7 @@ export function createQuotas({ store, shared, clock, log }: QuotasOptions): Quot
 }
 
 /** A number of one day: accepted here, or by all instances together, whichever is more. */
-class Count implements Counted {
+class Count implements SharedCounter {
   /** Until the day is over everywhere, however clocks differ. */
   readonly keptMs = 2 * dayMs
   own = 0
@@ -175,7 +175,7 @@ class Count implements Counted {
     return Math.max(this.own, this.#total + this.#unsent)
   }
 
-  add(amount: number, send: (amount: number, one: Counted) => void): void {
+  add(amount: number, send: (amount: number, one: SharedCounter) => void): void {
     this.own += amount
     this.#unsent += amount
     send(amount + this.#failed, this)

@@ -6,7 +6,7 @@ import { type Profile, type Shape, shapes, type Upload } from '../../backends/pi
 import { type Block, isIdentity, maxBlockBytes, proves } from '../core/cid.ts'
 import { type Clock, withDeadline } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
-import { createGate } from '../core/gate.ts'
+import { createSemaphore } from '../core/semaphore.ts'
 import type { Intake, Kept, Store } from '../store/store.ts'
 import type { Counter, UploadAdmission, UploadSlot } from './admission.ts'
 import { type CarBudget, carBudget, spelledBy, takeCar } from './car.ts'
@@ -146,7 +146,11 @@ export function createTaking(options: TakingOptions): Taking {
     const shape = own.shape ?? shapes[ownProfile]
     const tree = createTree()
     // Each import holds a chunk in memory, and many small files arrive at once.
-    const gate = createGate({ most: importsAtOnce, inLine: maxEntries, full: () => busy('too many files at once') })
+    const gate = createSemaphore({
+      most: importsAtOnce,
+      inLine: maxEntries,
+      full: () => busy('too many files at once'),
+    })
     let files: Added[] = []
     let folders: Added[] = []
     const taken = await take(intake, { profile, slot: own.slot }, async (put, counter) => {
@@ -270,7 +274,7 @@ export function receiveIncoming(
   }
   if (blocks) {
     // A block is in memory until all below it is found: one at a time.
-    const gate = createGate({ most: 1, inLine: maxEntries, full: () => malformed('too many blocks at once') })
+    const gate = createSemaphore({ most: 1, inLine: maxEntries, full: () => malformed('too many blocks at once') })
     return receiveParts(request, options, async (bytes, _part, signal) => [
       await gate.run(
         () => takeBlock(bytes, blocks, own, (root, dag) => taking.dag(intake, root, dag, own.slot)),

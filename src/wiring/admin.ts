@@ -60,7 +60,7 @@ export function wireAdmin(
   const { providers, store, tiers, reading, writing, front, failures, why, publisher } = parts
   const { pool, finding, hot, retrieval, names, denials } = reading
   const announced = publisher && (() => publisher.state())
-  const { requests, limits, unread, compression } = front
+  const { requests, limits, pendingResponses, compression } = front
   const { guards } = tiers
   const { clock, log, spans } = whole
   const checks = config.upload.forwardTo
@@ -72,7 +72,14 @@ export function wireAdmin(
   const list = () => checks.flatMap((one) => one.list())
   const { team } = whole
   const metrics = createMetrics(countsElsewhere(team))
-  const http = { requests, limits, unread, hot, compressions: compression.counts, server: takeServer(whole) }
+  const http = {
+    requests,
+    limits,
+    pendingResponses,
+    responses: hot,
+    compressions: compression.counts,
+    server: takeServer(whole),
+  }
   const uploads = {
     uploads: writing.counts,
     quotas: writing.quotas,

@@ -8,19 +8,19 @@ import type { Router } from 'express'
 import type { CID } from 'multiformats/cid'
 import { version } from '../config/package.ts'
 import { logoTypes } from '../config/schema.ts'
-import { createJsonRule, type JsonRule } from '../content/json.ts'
+import { createJsonDetector, type JsonDetector } from '../content/json.ts'
 import { isProvable, parseCid, parseLeaf } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
-import { createBudget } from '../core/counting/budget.ts'
-import { createTelling, type Telling } from '../core/counting/telling.ts'
+import { type CounterSync, createCounterSync } from '../core/counting/counter-sync.ts'
+import { createTokenBucket } from '../core/counting/token-bucket.ts'
 import { Failure } from '../core/failure.ts'
 import type { Route } from '../http/add/add.ts'
 import { createApp } from '../http/app.ts'
 import { type Compression, createCompression } from '../http/compression.ts'
-import { createHotAnswers, type HotAnswers } from '../http/content/response-cache.ts'
+import { type CachedResponses, createCachedResponses } from '../http/content/response-cache.ts'
 import { createFrontRoutes } from '../http/front.ts'
 import { createHosts, type Hosts } from '../http/hosts.ts'
-import { createLimits, createTogether, type Limits } from '../http/limits.ts'
+import { createLimits, createSharedRateLimits, type Limits } from '../http/limits.ts'
 import { createProxyRoute } from '../http/proxy.ts'
 import { clientOf, createForwarded, createRequestIds, type Forwarded } from '../http/wire/client.ts'
 import {
@@ -35,11 +35,11 @@ import {
 } from '../http/wire/exchange.ts'
 import { createRespond, type Respond } from '../http/wire/problem.ts'
 import { HttpRefusal, isHttp1, type ParserRefusal, type RequestHead, readTarget } from '../http/wire/request.ts'
-import { createUnread, type Unread } from '../http/wire/write.ts'
+import { createPendingResponses, type PendingResponses } from '../http/wire/write.ts'
 import { createRecentFailures, type FailedRequest, type RecentFailures } from '../observe/recent-failures.ts'
 import { type Answered, createRequestCounts, type RequestCounts, sourceOf } from '../observe/requests.ts'
 import type { TierStack } from '../retrieval/tiers/tier-stack.ts'
-import { decline, isInner } from '../team/forward-request.ts'
+import { decline, isForwarded } from '../team/forward-request.ts'
 import { isOwner, isWorker, type Team } from '../team/team.ts'
 import { takeTally } from './backends.ts'
 import type { ReadSide } from './reading.ts'
@@ -116,10 +116,10 @@ export function wirePublic(whole: Whole): Public {
         exchange.failure = failure
         return
       }
-      const answered = { ...unread, status: refusal.status }
+      const answered = { ...unparsed, status: refusal.status }
       requests.answered(answered)
       access?.refused(refusal, answered)
-      noteFailed(unreadOf(refusal, clock.now()))
+      noteFailed(unparsedOf(refusal, clock.now()))
     },
   }
 }
@@ -128,7 +128,7 @@ export function wirePublic(whole: Whole): Public {
 const maxTold = 20
 
 function fewASecond(clock: Clock, tell: (failed: FailedRequest) => void): (failed: FailedRequest) => void {
-  const budget = createBudget({ size: maxTold, perSecond: maxTold, clock })
+  const budget = createTokenBucket({ size: maxTold, perSecond: maxTold, clock })
   return (failed) => {
     if (budget.take()) tell(failed)
   }
@@ -138,7 +138,7 @@ function fewASecond(clock: Clock, tell: (failed: FailedRequest) => void): (faile
 const clientLeft = 499
 
 /** The request line may be malformed, so nothing of it is logged. */
-const unread: Omit<Answered, 'status'> = {
+const unparsed: Omit<Answered, 'status'> = {
   route: 'none',
   method: '',
   source: 'none',
@@ -152,7 +152,7 @@ const unread: Omit<Answered, 'status'> = {
 const failureOf = ({ status, why }: ParserRefusal): HttpRefusal =>
   new HttpRefusal('malformed', why, { source: 'client', status })
 
-const unreadOf = ({ status, why, requestId, address }: ParserRefusal, at: number): FailedRequest => ({
+const unparsedOf = ({ status, why, requestId, address }: ParserRefusal, at: number): FailedRequest => ({
   ...{ at, request: requestId, client: address || undefined, method: '', path: '', route: 'none' },
   ...{ status, isCut: false, ms: 0, kind: 'malformed', why },
 })
@@ -201,12 +201,12 @@ export type Front = {
   readonly router: Router
   readonly handler: RequestListener
   /** For a server that parses requests itself. */
-  readonly hot: HotAnswers['find']
+  readonly hot: CachedResponses['find']
   readonly serves: (host: string) => boolean
   readonly limits: Limits
-  readonly unread: Unread
+  readonly pendingResponses: PendingResponses
   readonly requests: RequestCounts
-  readonly jsonRule: JsonRule
+  readonly jsonDetector: JsonDetector
   readonly compression: Pick<Compression, 'counts'>
 }
 
@@ -234,8 +234,8 @@ export function wireFront(
 ): Front {
   const { responses, proxy } = config
   const { writeTimeout: stalled } = config.limits
-  const unread = lease.take('unread', [config.limits.maxPendingResponseBytes], () =>
-    createUnread(config.limits.maxPendingResponseBytes),
+  const pendingResponses = lease.take('pending responses', [config.limits.maxPendingResponseBytes], () =>
+    createPendingResponses(config.limits.maxPendingResponseBytes),
   )
   const hosts = createHosts({
     table: config.hosts,
@@ -247,7 +247,7 @@ export function wireFront(
   const compression = lease.take('compression', [responses.compression], () =>
     createCompression({ isOn: responses.compression }),
   )
-  const hotAnswers = createHotAnswers({
+  const cachedResponses = createCachedResponses({
     hot,
     compression,
     limits,
@@ -258,7 +258,7 @@ export function wireFront(
     notes: noteCached,
   })
   const jsonMaxBytes = responses.json.maxBytes
-  const jsonRule = lease.take('json rule', [], createJsonRule)
+  const jsonDetector = lease.take('json rule', [], createJsonDetector)
   const { userAgent } = config.retrieval
   const proxied = proxy.length > 0 ? [createProxyRoute(proxy, { respond, userAgent, forwarded })] : []
   const answering = {
@@ -272,9 +272,9 @@ export function wireFront(
     hosts,
     mode: responses.types,
     jsonMaxBytes,
-    jsonRule,
+    jsonDetector,
     stalledMs: stalled,
-    unread,
+    pendingResponses,
     denyRevision: () => denials.lists.revision,
     routes: [...routes, ...proxied],
     ownRoutes: createFrontRoutes({
@@ -313,15 +313,15 @@ export function wireFront(
     handler: (request: IncomingMessage, response: ServerResponse) => {
       // `readTarget` refuses every other version.
       const isPlain = isHttp1(request)
-      if (isPlain && hotAnswers.take(request, response)) return
+      if (isPlain && cachedResponses.take(request, response)) return
       if (!elsewhere?.take(request, response)) handler(request, response)
     },
-    hot: hotAnswers.find,
+    hot: cachedResponses.find,
     serves: hosts.serves,
     limits,
-    unread,
+    pendingResponses,
     requests,
-    jsonRule,
+    jsonDetector,
     compression,
   }
 }
@@ -340,21 +340,19 @@ const logoOf = (file: string | undefined) =>
 function wireLimits(whole: Whole, forwarded: Forwarded): Limits {
   const { config, clock, lease, team } = whole
   const { maxConcurrentRequests: inFlight, maxEventLoopDelay: loopDelay, perClient } = config.limits
-  const telling = takeTelling(whole)
-  const together = telling && lease.take('together', [telling], () => createTogether({ telling, clock }))
+  const counterSync = takeCounterSync(whole)
+  const shared =
+    counterSync && lease.take('shared rate limits', [counterSync], () => createSharedRateLimits({ counterSync, clock }))
   const isAnnouncing = config.announce !== false
-  return lease.take(
-    'limits',
-    [inFlight, loopDelay, perClient, together, config.trustedProxies, team, isAnnouncing],
-    () =>
-      createLimits({
-        ...{ inFlight, loopDelay, perClient, together, clock },
-        isAlone: () => telling?.isAlone ?? false,
-        addressOf: forwarded.addressOf,
-        budgets: team?.budgets,
-        isShared: sharedBy(forwarded),
-        isExempt: isAnnouncing ? isOfChain : undefined,
-      }),
+  return lease.take('limits', [inFlight, loopDelay, perClient, shared, config.trustedProxies, team, isAnnouncing], () =>
+    createLimits({
+      ...{ inFlight, loopDelay, perClient, shared, clock },
+      isStoreDown: () => counterSync?.isStoreDown ?? false,
+      addressOf: forwarded.addressOf,
+      budgets: team?.budgets,
+      isShared: sharedBy(forwarded),
+      isExempt: isAnnouncing ? isOfChain : undefined,
+    }),
   )
 }
 
@@ -365,18 +363,18 @@ const isOfChain = ({ url }: RequestHead): boolean => url?.startsWith('/ipni/v1/a
 const sharedBy =
   (forwarded: Forwarded) =>
   (request: IncomingMessage): boolean =>
-    isInner(request) || forwarded.isPassedOn(request)
+    isForwarded(request) || forwarded.isPassedOn(request)
 
-export function takeTelling(whole: Whole): Telling | undefined {
+export function takeCounterSync(whole: Whole): CounterSync | undefined {
   const { clock, log, lease } = whole
   const tally = takeTally(whole)
   return (
     tally &&
     lease.take(
-      'telling',
+      'counter sync',
       [tally],
-      () => createTelling({ add: tally.add, clock, log }),
-      (telling) => telling.close(),
+      () => createCounterSync({ add: tally.add, clock, log }),
+      (counterSync) => counterSync.close(),
     )
   )
 }
@@ -390,7 +388,7 @@ export type ElsewhereOptions = {
   readonly team: Team
   readonly hosts: Pick<Hosts, 'locate' | 'keyOf'>
   readonly holds: (cid: CID) => boolean
-  readonly limits: Pick<Limits, 'inFlight' | 'room' | 'wouldRefuse'>
+  readonly limits: Pick<Limits, 'inFlight' | 'concurrency' | 'wouldRefuse'>
   /** Handles it in this process. */
   readonly here: (request: IncomingMessage, response: ServerResponse) => void
   /** Called if the owner is unreachable. */
@@ -411,14 +409,14 @@ export function createElsewhere({ team, hosts, holds, limits, here, refuse }: El
     return path.startsWith('/ipfs/') ? path : undefined
   }
 
-  function handOnToHolder(path: string, request: IncomingMessage, response: ServerResponse): boolean {
+  function forwardToHolder(path: string, request: IncomingMessage, response: ServerResponse): boolean {
     const holder = team.inProgress.holderOf(path)
     if (holder === undefined) return false
-    team.handOn(request, response, holder, () => here(request, response))
+    team.forward(request, response, holder, () => here(request, response))
     return true
   }
 
-  const isFull = (): boolean => limits.inFlight >= limits.room
+  const isFull = (): boolean => limits.inFlight >= limits.concurrency
 
   /** The accepting process may have the capacity that this one lacks. */
   function declines(path: string | undefined, response: ServerResponse): boolean {
@@ -437,7 +435,7 @@ export function createElsewhere({ team, hosts, holds, limits, here, refuse }: El
         return false
       }
       // A forwarded request goes no further: it is handled here, or returned.
-      if (isInner(request)) return declines(path, response)
+      if (isForwarded(request)) return declines(path, response)
       if (path === undefined) {
         if (!isWorker(team)) return false
         team.toOwner(request, response, () => refuse(request, response))
@@ -445,12 +443,12 @@ export function createElsewhere({ team, hosts, holds, limits, here, refuse }: El
       }
       // A request that will be refused costs no disk read, and is not forwarded.
       if (isFull() || limits.wouldRefuse(request)) return false
-      if (handOnToHolder(path, request, response)) return true
+      if (forwardToHolder(path, request, response)) return true
       const text = path.split('/', 3)[2] ?? ''
       const root = parseLeaf(text) ?? parseCid(text)
       if (root && isProvable(root) && !holds(root)) {
         // Another process may have begun during the disk read.
-        if (handOnToHolder(path, request, response)) return true
+        if (forwardToHolder(path, request, response)) return true
         const letGo = team.inProgress.hold(path)
         if (letGo) response.once('close', letGo)
       }

@@ -105,7 +105,7 @@ function takeRetrieval(
       initialTtlMs,
       maxTtlMs,
       clock,
-      arrivalOf: isWorker(team) ? team.arrivals.of : undefined,
+      arrivalOf: isWorker(team) ? team.uploadEpochs.of : undefined,
     }),
   )
   return lease.take(

@@ -26,7 +26,7 @@ import { createQuotas, type Quotas, type Uploader } from '../upload/quotas.ts'
 import type { ReceiveLimits } from '../upload/receive.ts'
 import { createThrough, type Through } from '../upload/thin.ts'
 import { createUploads, type Uploads } from '../upload/uploads.ts'
-import { type Public, takeTelling } from './public.ts'
+import { type Public, takeCounterSync } from './public.ts'
 import type { ReadSide } from './reading.ts'
 import { schemasOf, type Whole } from './wiring-context.ts'
 
@@ -144,7 +144,7 @@ function takeQuotas(whole: Whole, store: Store): Quotas | undefined {
   const { config, clock, log, lease } = whole
   const { auth } = config.upload
   if (typeof auth === 'string' || !auth.tokens.some((one) => typeof one === 'object' && one.quota)) return undefined
-  const shared = takeTelling(whole)
+  const shared = takeCounterSync(whole)
   return lease.take('quotas', [store, shared], () => createQuotas({ store, shared, clock, log }))
 }
 
@@ -251,7 +251,7 @@ function takeEverywhere({ lease, team }: Whole, retrieval: Retrieval): Everywher
   )
   // Sibling processes ask this one for the block, even before the upload is acknowledged.
   const tell = (cid: CID): void => {
-    if (isOwner(team)) team.arrivals.note(blockKey(cid))
+    if (isOwner(team)) team.uploadEpochs.note(blockKey(cid))
   }
   return lease.take('everywhere', [team], () => ({
     get joined() {

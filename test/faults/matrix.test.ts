@@ -15,7 +15,7 @@ import { brokenCells, type Row, short, skippedRows, tableOf } from './matrix/row
 import { redisFaults, redisRow, storeFaults, storeRow } from './matrix/stores.ts'
 import { upstreamFaults, upstreamRow } from './matrix/upstreams.ts'
 import { wireFaults } from './matrix/wire/faults.ts'
-import type { Gate } from './matrix/wire/gate.ts'
+import type { Semaphore } from './matrix/wire/gate.ts'
 import { wireRowAt } from './matrix/wire/row.ts'
 
 const isWhole = process.env['CIDGATE_ALL_ROWS'] === '1'
@@ -68,7 +68,7 @@ describe('disk on which', () => {
 describe('request with', () => {
   let upstream: ProgrammableUpstream
   let served: Served
-  let gate: Gate
+  let gate: Semaphore
   before(async () => {
     const blocks: BlockMap = new Map()
     const { cid } = await addFile(blocks, noise(1000, 1))

@@ -104,7 +104,7 @@ describe('reload: memory tier', () => {
 
 describe('reload: response cache', () => {
   const hotHits = async ({ counters }: Served) =>
-    (await counters()).get('cidgate_http_requests_total{route="ipfs",method="GET",status="200",source="hot"}')
+    (await counters()).get('cidgate_http_requests_total{route="ipfs",method="GET",status="200",source="responses"}')
 
   test('unchanged → kept', async () => {
     const one = await start()
@@ -112,7 +112,7 @@ describe('reload: response cache', () => {
     await one.get(hello())
     const hits = (await hotHits(one)) ?? 0
     assert.equal(await one.reload(), true)
-    assert.match(cacheStatus(await one.get(hello())), /detail=hot/)
+    assert.match(cacheStatus(await one.get(hello())), /detail=responses/)
     assert.equal(await hotHits(one), hits + 1)
   })
 
@@ -126,9 +126,9 @@ describe('reload: response cache', () => {
     test(`${what} changes → dropped`, async () => {
       const { get, reload } = await start()
       await get(hello())
-      assert.match(cacheStatus(await get(hello())), /detail=hot/)
+      assert.match(cacheStatus(await get(hello())), /detail=responses/)
       assert.equal(await reload(withUpstream(more())), true)
-      assert.doesNotMatch(cacheStatus(await get(hello())), /detail=hot/)
+      assert.doesNotMatch(cacheStatus(await get(hello())), /detail=responses/)
     })
 
   test('newly denied → not served', async () => {
@@ -158,7 +158,7 @@ describe('reload: denylists', () => {
     await get(hello())
     await writeFile(list, `${big()}\n`)
     assert.equal(await reload(), true)
-    assert.match(cacheStatus(await get(hello())), /detail=hot/)
+    assert.match(cacheStatus(await get(hello())), /detail=responses/)
   })
 
   test('unreadable list → reload refused, old one stays in force', async () => {

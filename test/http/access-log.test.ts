@@ -122,7 +122,7 @@ describe('access log', () => {
       const found = (await lines(at, 3))[2]?.facts ?? {}
       assert.deepEqual(
         [found['request'], found['source'], found['bytes'], found['path']],
-        [hot.headers['x-request-id'], 'hot', size, path],
+        [hot.headers['x-request-id'], 'responses', size, path],
       )
       assert.doesNotMatch(JSON.stringify(at.log), /secret/)
     } finally {
@@ -224,7 +224,7 @@ describe('access log', () => {
       await fetchAll(at.url + path) // the first of the others
       for (let count = 0; count < 200; count++) await fetchAll(at.url + path)
       const sources = (await lines(at, 3)).map(({ facts }) => facts['source'])
-      assert.deepEqual(sources, ['upstream', 'hot', 'hot'])
+      assert.deepEqual(sources, ['upstream', 'responses', 'responses'])
     } finally {
       await at.close()
     }

@@ -281,7 +281,7 @@ test('cidgate status: alerts first, each with its next step', () => {
     byStatus: {},
     bySource: {},
     shed: 0,
-    throttled: 0,
+    rateLimited: 0,
   }
   const [, what, next] = statusLines('here', { ...facts, requests }, 0)
   assert.deepEqual([what, next], ['  !! Tier s3 is away', '       next: start it'])
@@ -296,14 +296,18 @@ test('cidgate status: response cache off → not shown', () => {
     byStatus: {},
     bySource: {},
     shed: 0,
-    throttled: 0,
+    rateLimited: 0,
   }
   const of = (limitBytes: number): string => {
-    const hot = { bytes: 0, limitBytes, items: 0 }
-    return statusLines('here', { ready: true, draining: false, checks: [], uploads: true, requests, hot }, 0).join('\n')
+    const responses = { bytes: 0, limitBytes, items: 0 }
+    return statusLines(
+      'here',
+      { ready: true, draining: false, checks: [], uploads: true, requests, responses },
+      0,
+    ).join('\n')
   }
-  assert.match(of(1024), /hot: 0 B of 1\.0 KiB \(0 %\), 0 answers/)
-  assert.doesNotMatch(of(0), /hot/)
+  assert.match(of(1024), /responses: 0 B of 1\.0 KiB \(0 %\), 0 cached/)
+  assert.doesNotMatch(of(0), /responses:/)
 })
 
 test('cidgate add -: streams standard input', async () => {

@@ -87,7 +87,7 @@ async function askOld(method: string, target: string, accepted: string): Promise
 }
 
 const taking = (accepted: string, more: Headers = {}): Headers => ({ 'Accept-Encoding': accepted, ...more })
-const isHot = ({ headers }: Answer): boolean => String(headers['cache-status']).includes('detail=hot')
+const isHot = ({ headers }: Answer): boolean => String(headers['cache-status']).includes('detail=responses')
 const plainOf = ({ headers, body }: Answer): Buffer => {
   const coding = headers['content-encoding'] as Coding | undefined
   return coding === undefined ? body : back[coding](body)

@@ -59,16 +59,20 @@ describe('request metrics by route', () => {
   type Row = readonly [what: string, work: () => () => Promise<unknown>, labels: string]
   const rows: readonly Row[] = [
     ['a miss', () => ask(`/ipfs/${all.files.hello.cid}`), 'route="ipfs",method="GET",status="200",source="upstream"'],
-    ['a hot answer', () => ask(`/ipfs/${all.files.hello.cid}`), 'route="ipfs",method="GET",status="200",source="hot"'],
+    [
+      'a hot answer',
+      () => ask(`/ipfs/${all.files.hello.cid}`),
+      'route="ipfs",method="GET",status="200",source="responses"',
+    ],
     [
       'a hot HEAD',
       () => ask(`/ipfs/${all.files.hello.cid}`, { method: 'HEAD' }),
-      'route="ipfs",method="HEAD",status="200",source="hot"',
+      'route="ipfs",method="HEAD",status="200",source="responses"',
     ],
     [
       'a copy that the client has',
       () => () => fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`, { 'If-None-Match': `"${all.files.hello.cid}"` }),
-      'route="ipfs",method="GET",status="304",source="hot"',
+      'route="ipfs",method="GET",status="304",source="responses"',
     ],
     [
       'a part that is in memory',

@@ -266,12 +266,12 @@ describe('fast path and Express agree', () => {
     test(name, async () => {
       const path = `${at.url}/ipfs/${all.files.json.cid}`
       await fetchAll(path)
-      assert.equal((await fetchAll(path)).headers['cache-status'], 'cidgate; hit; detail=hot')
+      assert.equal((await fetchAll(path)).headers['cache-status'], 'cidgate; hit; detail=responses')
       const hot = await fetchAll(path, headers)
       // A parameter nobody knows changes nothing but that the answer is not kept ready.
       const long = await fetchAll(`${path}?nobody=knows`, headers)
       assert.equal(hot.status, status)
-      assert.notEqual(long.headers['cache-status'], 'cidgate; hit; detail=hot')
+      assert.notEqual(long.headers['cache-status'], 'cidgate; hit; detail=responses')
       if (status < 300) assert.deepEqual(told(hot), told(long))
       else assert.equal(long.status, status)
     })
@@ -300,7 +300,7 @@ describe('fast path and Express agree', () => {
       }
       // An answer that is not hot is written by `writeHead`.
       const [hot, long] = [await headOf(path), await headOf(`${path}?nobody=knows`)]
-      assert.ok(hot.includes('Cache-Status: cidgate; hit; detail=hot'))
+      assert.ok(hot.includes('Cache-Status: cidgate; hit; detail=responses'))
       const differs = /^(Cache-Status|X-Request-Id|Date|X-Ipfs-Path): \S.*$/
       // Those that a 304 needs not, and that only the long way sends.
       const spared = /^(X-Content-Type-Options|Cross-Origin-Resource-Policy|Referrer-Policy):/
@@ -332,7 +332,7 @@ describe('fast path and Express agree', () => {
     const path = `${at.url}/ipfs/${all.files.hello.cid}?x=`
     for (let count = 0; count < 3; count++) {
       assert.equal((await fetchAll(`${path}${count}`)).status, 200)
-      assert.notEqual((await fetchAll(`${path}${count}`)).headers['cache-status'], 'cidgate; hit; detail=hot')
+      assert.notEqual((await fetchAll(`${path}${count}`)).headers['cache-status'], 'cidgate; hit; detail=responses')
     }
   })
 })
@@ -410,7 +410,7 @@ describe('overload', () => {
     await fetchAll(big.url + path)
     await until(async () => {
       const answer = await fetchAll(big.url + path)
-      return answer.headers['cache-status'] === 'cidgate; hit; detail=hot'
+      return answer.headers['cache-status'] === 'cidgate; hit; detail=responses'
     }, 'hot')
     const greedy = Array.from({ length: 6 }, () => raw(big, ''))
     for (const one of greedy) {
@@ -433,7 +433,7 @@ describe('overload', () => {
       await fetchAll(`${path}/${name}`)
       const again = await fetchAll(`${path}/${name}`)
       assert.equal(again.status, 200)
-      assert.equal(again.headers['cache-status'] === 'cidgate; hit; detail=hot', isHot, name)
+      assert.equal(again.headers['cache-status'] === 'cidgate; hit; detail=responses', isHot, name)
     }
   })
 

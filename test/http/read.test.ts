@@ -191,7 +191,7 @@ describe('response headers', () => {
   test('source: upstream, tier or hot', async () => {
     const { cid } = await addFile(all.blocks, noise(1234, 99))
     assert.match(String((await get(ipfs(cid))).headers['cache-status']), /^cidgate; fwd=miss; detail="one"$/)
-    assert.equal((await get(ipfs(cid))).headers['cache-status'], 'cidgate; hit; detail=hot')
+    assert.equal((await get(ipfs(cid))).headers['cache-status'], 'cidgate; hit; detail=responses')
     assert.equal((await get(ipfs(cid, '?filename=x'))).headers['cache-status'], 'cidgate; hit; detail=memory')
   })
   test('chosen by Accept → Content-Location', async () => {

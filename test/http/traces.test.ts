@@ -154,7 +154,7 @@ describe('spans', () => {
     // A hot answer is noted as it is written, and another one when it has gone.
     const sources = new Map(server.map(({ facts }) => [facts['cidgate.request_id'], facts['cidgate.source']]))
     assert.deepEqual([server.length, client.length], [3, 1])
-    assert.deepEqual([sources.get(ids.at(0)), sources.get(ids.at(-1))], ['upstream', 'hot'])
+    assert.deepEqual([sources.get(ids.at(0)), sources.get(ids.at(-1))], ['upstream', 'responses'])
     assert.equal(log.filter(({ event }) => event === 'http.request').length, 3)
   })
 

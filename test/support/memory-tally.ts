@@ -1,10 +1,10 @@
 // Counts that instances share, in memory and on a clock held in the hand, with faults on command.
-import type { Told } from '../../src/core/counting/telling.ts'
+import type { Increment } from '../../src/core/counting/counter-sync.ts'
 import type { FakeClock } from './fake-clock.ts'
 
 export interface MemoryTally {
-  readonly add: (told: readonly Told[], signal: AbortSignal) => Promise<readonly number[]>
-  readonly calls: (readonly Told[])[]
+  readonly add: (told: readonly Increment[], signal: AbortSignal) => Promise<readonly number[]>
+  readonly calls: (readonly Increment[])[]
   fault: 'away' | 'silent' | undefined
 }
 

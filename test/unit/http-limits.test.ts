@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { EventEmitter } from 'node:events'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { describe, test } from 'node:test'
-import { createLimits, type Limits, minRoom } from '../../src/http/limits.ts'
+import { createLimits, type Limits, minConcurrency } from '../../src/http/limits.ts'
 import { clientOf, createForwarded } from '../../src/http/wire/client.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
@@ -32,9 +32,9 @@ describe('concurrent requests', () => {
 })
 
 describe('late event loop', () => {
-  const enter = (limits: Limits, atHand = false) => {
+  const enter = (limits: Limits, inMemory = false) => {
     const one = response()
-    return limits.enter(request('a'), one, () => atHand) === undefined ? one : undefined
+    return limits.enter(request('a'), one, () => inMemory) === undefined ? one : undefined
   }
   const busy = async () => {
     const clock = createFakeClock()
@@ -54,30 +54,30 @@ describe('late event loop', () => {
     assert.ok(enter(limits))
     await turns(20, 200)
     assert.equal(enter(limits), undefined)
-    assert.deepEqual([limits.shed, limits.room], [1, minRoom])
+    assert.deepEqual([limits.shed, limits.concurrency], [1, minConcurrency])
     assert.ok(enter(limits, true))
-    const why = (atHand: boolean) => limits.enter(request('a'), response(), () => atHand)?.message
-    assert.match(String(why(false)), new RegExp(`keeps up with ${minRoom} requests`))
+    const why = (inMemory: boolean) => limits.enter(request('a'), response(), () => inMemory)?.message
+    assert.match(String(why(false)), new RegExp(`the limit is ${minConcurrency} concurrent requests`))
     while (enter(limits, true));
-    for (const atHand of [true, false]) assert.match(String(why(atHand)), /too many requests in progress \(1000\)/)
+    for (const inMemory of [true, false]) assert.match(String(why(inMemory)), /too many requests in progress \(1000\)/)
   })
 
   test('in time again → limit grows stepwise, timer stops', async () => {
     const { clock, limits, open, turns } = await busy()
     await turns(20, 200)
     for (const one of open) one?.emit('close')
-    assert.equal(limits.room, minRoom)
-    const rooms: number[] = []
+    assert.equal(limits.concurrency, minConcurrency)
+    const seen: number[] = []
     for (let step = 0; step < 8; step++) {
       await clock.advance(1000)
-      rooms.push(limits.room)
+      seen.push(limits.concurrency)
     }
     assert.deepEqual(
-      rooms,
-      rooms.toSorted((one, other) => one - other),
+      seen,
+      seen.toSorted((one, other) => one - other),
     )
-    assert.ok((rooms[0] as number) < 500)
-    assert.deepEqual([rooms.at(-1), clock.timers], [1000, 0])
+    assert.ok((seen[0] as number) < 500)
+    assert.deepEqual([seen.at(-1), clock.timers], [1000, 0])
   })
 
   test('burst over → no timer', async () => {
@@ -91,7 +91,7 @@ describe('late event loop', () => {
   test('minimum limit holds at any delay', async () => {
     const clock = createFakeClock()
     const limits = createLimits({ inFlight: 1000, loopDelay: 100, perClient: 'none', clock })
-    for (let count = 0; count < minRoom - 1; count++) assert.ok(enter(limits))
+    for (let count = 0; count < minConcurrency - 1; count++) assert.ok(enter(limits))
     for (let turn = 0; turn < 20; turn++) await clock.jump(1000)
     assert.ok(enter(limits))
   })

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { afterEach, describe, test } from 'node:test'
 import express from 'express'
-import { createJsonRule } from '../../src/content/json.ts'
+import { createJsonDetector } from '../../src/content/json.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { createTrace } from '../../src/core/wire/trace.ts'
@@ -15,7 +15,7 @@ import { createLimits } from '../../src/http/limits.ts'
 import { createForwarded, createRequestIds } from '../../src/http/wire/client.ts'
 import { watchExchange } from '../../src/http/wire/exchange.ts'
 import { createRespond, type RequestFacts } from '../../src/http/wire/problem.ts'
-import { createUnread } from '../../src/http/wire/write.ts'
+import { createPendingResponses } from '../../src/http/wire/write.ts'
 import { openFront } from '../support/front.ts'
 
 type Logged = { readonly error: unknown; readonly about: RequestFacts }
@@ -59,9 +59,9 @@ async function start(more: Partial<AppDeps> = {}) {
     hosts: createHosts({ table: {}, forwarded }),
     mode: 'api',
     jsonMaxBytes: 1000,
-    jsonRule: createJsonRule(),
+    jsonDetector: createJsonDetector(),
     stalledMs: 60_000,
-    unread: createUnread(1000),
+    pendingResponses: createPendingResponses(1000),
     denyRevision: () => undefined,
     watch: (request, response) => watchExchange(request, response, clock.monotonic, () => {}),
     respond,

@@ -9,11 +9,11 @@ import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import {
   closeAfter,
-  createUnread,
+  createPendingResponses,
   cutWhenStalled,
   endWith,
+  type PendingResponses,
   reset,
-  type Unread,
   writeAll,
 } from '../../src/http/wire/write.ts'
 import type { FrontOptions } from '../../src/server/front.ts'
@@ -81,9 +81,9 @@ test('fast readers share the event loop, also within large blocks', async () => 
 
 describe('slow clients', () => {
   const mib = 1024 * 1024
-  const slow = (clock: Clock, unread: Unread, piece: Uint8Array): Promise<unknown> => {
+  const slow = (clock: Clock, pendingResponses: PendingResponses, piece: Uint8Array): Promise<unknown> => {
     const response = Object.assign(new EventEmitter(), { write: () => false, end: () => {}, writableLength: 1 })
-    return writeAll(response as never, [piece], { stalledMs: 60_000, clock, unread }).then(
+    return writeAll(response as never, [piece], { stalledMs: 60_000, clock, pendingResponses }).then(
       () => 'written',
       (error: Error) => error.message,
     )
@@ -91,29 +91,32 @@ describe('slow clients', () => {
 
   test('memory limit reached → longest-waiting client disconnected', async () => {
     const clock = createFakeClock()
-    const unread = createUnread(2 * mib)
-    const first = slow(clock, unread, new Uint8Array(mib))
+    const pendingResponses = createPendingResponses(2 * mib)
+    const first = slow(clock, pendingResponses, new Uint8Array(mib))
     await clock.advance(100)
-    const others = [slow(clock, unread, new Uint8Array(mib)), slow(clock, unread, new Uint8Array(mib))]
+    const others = [
+      slow(clock, pendingResponses, new Uint8Array(mib)),
+      slow(clock, pendingResponses, new Uint8Array(mib)),
+    ]
     await clock.advance(249)
-    assert.deepEqual([unread.bytes, unread.cut], [mib, 0])
+    assert.deepEqual([pendingResponses.bytes, pendingResponses.cut], [mib, 0])
     await clock.advance(1)
     assert.match(String(await first), /others need the memory/)
-    assert.deepEqual([unread.bytes, unread.cut], [2 * mib, 1])
+    assert.deepEqual([pendingResponses.bytes, pendingResponses.cut], [2 * mib, 1])
     await clock.advance(60_000)
     for (const other of others) assert.match(String(await other), /read nothing for 60000 ms/)
-    assert.deepEqual([unread.bytes, unread.cut], [0, 1])
+    assert.deepEqual([pendingResponses.bytes, pendingResponses.cut], [0, 1])
   })
   test('shared block counts once', async () => {
     const clock = createFakeClock()
-    const unread = createUnread(2 * mib)
+    const pendingResponses = createPendingResponses(2 * mib)
     const piece = new Uint8Array(mib)
-    const all = Array.from({ length: 20 }, () => slow(clock, unread, piece))
+    const all = Array.from({ length: 20 }, () => slow(clock, pendingResponses, piece))
     await clock.advance(1000)
-    assert.deepEqual([unread.bytes, unread.cut], [mib, 0])
+    assert.deepEqual([pendingResponses.bytes, pendingResponses.cut], [mib, 0])
     await clock.advance(60_000)
     await Promise.all(all)
-    assert.equal(unread.bytes, 0)
+    assert.equal(pendingResponses.bytes, 0)
   })
 })
 

@@ -12,12 +12,18 @@ import { parse } from 'yaml'
 import { configOf, inputOf, parseConfig } from '../../src/config/load.ts'
 import { blockKey } from '../../src/core/cid.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createChannel, createPulse, type Line } from '../../src/team/channel.ts'
-import { createHandOn, type HandOn, isInner, peerHeader, throughInnerDoor } from '../../src/team/forward-request.ts'
-import { doorOf, inPlace, openShared, removeOtherPlaces, type SharedFiles } from '../../src/team/shared-folder.ts'
-import { createArrivals } from '../../src/team/slot-file.ts'
+import { createChannel, createHeartbeat, type Line } from '../../src/team/channel.ts'
+import {
+  createForwarder,
+  type Forwarder,
+  fromInternalSocket,
+  isForwarded,
+  peerHeader,
+} from '../../src/team/forward-request.ts'
+import { inPlace, openShared, removeOtherPlaces, type SharedFiles, socketPathOf } from '../../src/team/shared-folder.ts'
+import { createUploadEpochs } from '../../src/team/slot-file.ts'
 import type { Team } from '../../src/team/team.ts'
-import { createCrewMember } from '../../src/team/worker-client.ts'
+import { createWorkerClient } from '../../src/team/worker-client.ts'
 import { createWorkerProcess, type Orders } from '../../src/team/worker-supervisor.ts'
 import { createElsewhere } from '../../src/wiring/public.ts'
 import { shareOf } from '../../src/wiring/team/counts.ts'
@@ -30,7 +36,7 @@ describe('shared state of worker processes', () => {
   let processes: SharedFiles[]
   before(() => {
     processes = [0, 1, 2].map((index) => openShared(folder, { index, isNew: index === 0 }))
-    for (const [index, { lives }] of processes.entries()) lives.begin(index, 1000 + index)
+    for (const [index, { processTable }] of processes.entries()) processTable.begin(index, 1000 + index)
   })
   after(() => {
     for (const one of processes) one.close()
@@ -41,18 +47,18 @@ describe('shared state of worker processes', () => {
     const [one, other] = ['bafkqaaa', 'bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku'].map((text) =>
       CID.parse(text),
     ) as [CID, CID]
-    assert.equal(of(1).team.arrivals.of(one), 0)
-    of(0).team.arrivals.note(blockKey(one))
-    assert.equal(of(1).team.arrivals.of(one), 1)
-    assert.equal(of(1).team.arrivals.of(other), 0)
-    of(0).team.arrivals.note(blockKey(one))
-    assert.equal(of(2).team.arrivals.of(one), 2)
+    assert.equal(of(1).team.uploadEpochs.of(one), 0)
+    of(0).team.uploadEpochs.note(blockKey(one))
+    assert.equal(of(1).team.uploadEpochs.of(one), 1)
+    assert.equal(of(1).team.uploadEpochs.of(other), 0)
+    of(0).team.uploadEpochs.note(blockKey(one))
+    assert.equal(of(2).team.uploadEpochs.of(one), 2)
   })
 
   it('disk refuses the arrival note → upload not acknowledged', () => {
     const view = new DataView(new ArrayBuffer(4))
-    const arrivals = createArrivals({ count: 8, read: () => view, write: () => false, close() {} })
-    assert.throws(() => arrivals.note('a'), /cannot be told of an upload/)
+    const uploadEpochs = createUploadEpochs({ count: 8, read: () => view, write: () => false, close() {} })
+    assert.throws(() => uploadEpochs.note('a'), /cannot be told of an upload/)
   })
 
   it('fetch in progress → known to others until its last response', () => {
@@ -74,8 +80,8 @@ describe('shared state of worker processes', () => {
     const letGo = shared.team.inProgress.hold('/ipfs/a')
     shared.close()
     letGo?.()
-    shared.team.arrivals.note('a')
-    assert.equal(shared.team.crowd.beyondShare(100, 2), 0)
+    shared.team.uploadEpochs.note('a')
+    assert.equal(shared.team.connectionBalance.beyondShare(100, 2), 0)
     assert.equal(shared.team.inProgress.holderOf('/ipfs/a'), undefined)
     shared.team.budgets({ size: 1, perSecond: 1 })('a').take()
     shared.close()
@@ -84,9 +90,9 @@ describe('shared state of worker processes', () => {
   it('process ended → holds nothing, nor its successor', () => {
     of(2).team.inProgress.hold('/ipfs/c')
     assert.equal(of(0).team.inProgress.holderOf('/ipfs/c'), 2)
-    of(0).lives.end(2)
+    of(0).processTable.end(2)
     assert.equal(of(0).team.inProgress.holderOf('/ipfs/c'), undefined)
-    of(0).lives.begin(2, 2002)
+    of(0).processTable.begin(2, 2002)
     assert.equal(of(0).team.inProgress.holderOf('/ipfs/c'), undefined)
   })
 
@@ -108,15 +114,16 @@ describe('shared state of worker processes', () => {
   })
 
   it('process learns its connections above its share', () => {
-    const all = (counts: readonly number[]) => counts.map((count, index) => of(index).team.crowd.beyondShare(count, 3))
+    const all = (counts: readonly number[]) =>
+      counts.map((count, index) => of(index).team.connectionBalance.beyondShare(count, 3))
     all([30, 0, 0])
     assert.deepEqual(all([30, 0, 0]), [20, 0, 0])
     all([12, 10, 8])
     assert.deepEqual(all([12, 10, 8]), [0, 0, 0])
-    of(0).lives.end(2)
+    of(0).processTable.end(2)
     all([10, 30, 999])
     assert.deepEqual(all([10, 30, 999]).slice(0, 2), [0, 10], 'one that does not live has no share')
-    of(0).lives.begin(2, 3002)
+    of(0).processTable.begin(2, 3002)
   })
 })
 
@@ -150,7 +157,7 @@ describe('shared folder of the processes', () => {
   for (const data of [join(folder, 'left'), join(folder, 'x'.repeat(120))])
     it(`left behind (${data.length < 100 ? 'in the data folder' : 'elsewhere'}) → removed at start`, () => {
       const [left, own, others] = [makePlace(data), makePlace(data), makePlace(`${data}-other`)]
-      assert.ok(Buffer.byteLength(doorOf(own, 63)) < 108, own)
+      assert.ok(Buffer.byteLength(socketPathOf(own, 63)) < 108, own)
       removeOtherPlaces(data, own)
       assert.deepEqual([left, own, others].map(existsSync), [false, true, true])
       rmSync(own, { recursive: true })
@@ -201,8 +208,8 @@ describe('messages between two processes', () => {
     const [owner, worker] = [createChannel(one, clock), createChannel(other, clock)]
     let silent = 0
     const ends = [
-      createPulse(owner, clock, () => silent++),
-      createPulse(worker, clock, () => assert.fail('the owner lives')),
+      createHeartbeat(owner, clock, () => silent++),
+      createHeartbeat(worker, clock, () => assert.fail('the owner lives')),
     ]
     for (let seconds = 0; seconds < 20; seconds++) await clock.advance(1000)
     await clock.jump(3_600_000)
@@ -260,7 +267,7 @@ describe('worker process', () => {
 
   it('orders during start → handled once it runs', async () => {
     const line = Object.assign(new EventEmitter(), { send: () => {} })
-    const member = createCrewMember(line as unknown as Line, createFakeClock())
+    const member = createWorkerClient(line as unknown as Line, createFakeClock())
     line.emit('message', { topic: 'begin', said: orders(folder), id: 1 })
     line.emit('message', { topic: 'reload', said: { size: 3 }, id: 2 })
     const done: unknown[] = []
@@ -275,22 +282,22 @@ describe('worker process', () => {
 })
 
 describe('forwarded request', () => {
-  let handOn: HandOn
+  let forward: Forwarder
   let inner: Server
   let front: Server
   let answer: RequestListener = (_request, response) => void response.end()
-  let patienceMs = 5000
+  let firstByteTimeoutMs = 5000
   let otherwise: string[] = []
   const door = join(folder, '7.sock')
 
   before(async () => {
-    handOn = createHandOn(() => patienceMs)
+    forward = createForwarder(() => firstByteTimeoutMs)
     inner = createServer(
       { requireHostHeader: false },
-      throughInnerDoor((request, response) => answer(request, response)),
+      fromInternalSocket((request, response) => answer(request, response)),
     )
     front = createServer((asked, response) =>
-      handOn(asked, response, door, (error) => {
+      forward(asked, response, door, (error) => {
         otherwise.push(error.message)
         response.end('from here')
       }),
@@ -300,7 +307,7 @@ describe('forwarded request', () => {
     await Promise.all([once(inner, 'listening'), once(front, 'listening')])
   })
   after(() => {
-    handOn.close()
+    forward.close()
     for (const server of [inner, front]) server.close().closeAllConnections()
   })
 
@@ -331,7 +338,7 @@ describe('forwarded request', () => {
     })
 
   it('content, other process full → handled here', async () => {
-    const limits = { inFlight: 2, room: 2, wouldRefuse: () => false }
+    const limits = { inFlight: 2, concurrency: 2, wouldRefuse: () => false }
     const elsewhere = createElsewhere({
       team: { inProgress: { holderOf: () => undefined, hold: () => undefined } } as unknown as Team,
       hosts: { keyOf: ({ url }) => url, locate: () => ({ kind: 'by-path' }) },
@@ -343,7 +350,7 @@ describe('forwarded request', () => {
     answer = (asked, response) => void (elsewhere.take(asked, response) || response.end('from there'))
     otherwise = []
     assert.equal((await ask({ path: '/ipfs/bafkqaaa' })).body, 'from here')
-    assert.deepEqual(otherwise, ['it has no room'])
+    assert.deepEqual(otherwise, ['it is at its limit'])
     assert.equal((await ask({ path: '/ipns/a' })).body, 'from there')
     limits.inFlight = 1
     assert.equal((await ask({ path: '/ipfs/bafkqaaa' })).body, 'from there')
@@ -351,11 +358,17 @@ describe('forwarded request', () => {
   })
 
   it("arrives unchanged, with the client's address", async () => {
-    type Got = { url: string; headers: IncomingMessage['headers']; raw: string[]; address: string; isInner: boolean }
+    type Got = {
+      url: string
+      headers: IncomingMessage['headers']
+      raw: string[]
+      address: string
+      isForwarded: boolean
+    }
     let got: Got | undefined
     answer = (asked, response) => {
       const { url = '', headers, rawHeaders, socket } = asked
-      got = { url, headers, raw: rawHeaders, address: String(socket.remoteAddress), isInner: isInner(asked) }
+      got = { url, headers, raw: rawHeaders, address: String(socket.remoteAddress), isForwarded: isForwarded(asked) }
       response.writeHead(206, 'Some Of It', [
         ['X-Twice', 'a'],
         ['X-Twice', 'b'],
@@ -368,7 +381,7 @@ describe('forwarded request', () => {
     assert.deepEqual([told.status, told.body], [206, 'part'])
     assert.equal(told.raw.filter((name) => name === 'X-Twice').length, 2)
     assert.deepEqual(
-      [got?.url, got?.headers.range, got?.address, got?.isInner],
+      [got?.url, got?.headers.range, got?.address, got?.isForwarded],
       ['/ipfs/x?a=b', 'bytes=0-3', '127.0.0.1', true],
     )
     assert.equal(got?.headers[peerHeader], undefined)
@@ -426,17 +439,17 @@ describe('forwarded request', () => {
     const told = ask({ method: 'POST', body: 'x' })
     await came.promise
     otherwise = []
-    handOn.giveUp('no sign of life')
+    forward.giveUp('no sign of life')
     assert.deepEqual([(await told).body, otherwise], ['from here', ['no sign of life']])
   })
 
   it('peer too late → handled here', async () => {
     answer = () => {}
-    patienceMs = 50
+    firstByteTimeoutMs = 50
     otherwise = []
     assert.equal((await ask()).body, 'from here')
-    assert.deepEqual(otherwise, ['it did not begin in time'])
-    patienceMs = 5000
+    assert.deepEqual(otherwise, ['the response did not begin in time'])
+    firstByteTimeoutMs = 5000
   })
 
   it('truncated response → truncated, never looks complete', async () => {

@@ -1,7 +1,7 @@
 // Quotas of tokens: what is used up, given back, kept over a restart, and begun anew with the next day.
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { createTelling } from '../../src/core/counting/telling.ts'
+import { createCounterSync } from '../../src/core/counting/counter-sync.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
 import type { Row, Store } from '../../src/store/store.ts'
@@ -121,7 +121,7 @@ describe('quota shared by two instances', () => {
     const clock = createFakeClock()
     const tally = createMemoryTally(clock)
     const open = (stored: Stored = []) => {
-      const shared = createTelling({ add: tally.add, clock, log: () => {} })
+      const shared = createCounterSync({ add: tally.add, clock, log: () => {} })
       return { quotas: createQuotas({ store: storeOf(stored), shared, clock, log: () => {} }) }
     }
     return { clock, tally, open, one: open(), other: open() }

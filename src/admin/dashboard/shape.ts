@@ -37,7 +37,7 @@ export type Status = {
   /** Undefined if this gateway announces nothing. */
   readonly announced?: Announced | undefined
   readonly tiers: readonly Tier[]
-  readonly hot: { readonly bytes: number; readonly limitBytes: number; readonly items: number }
+  readonly responses: { readonly bytes: number; readonly limitBytes: number; readonly items: number }
   readonly providers: readonly Provider[]
   readonly journal: Journal
   /** As of the last count; undefined in thin mode. */
@@ -64,10 +64,10 @@ export type Requests = {
   readonly inProgress: number
   /** Refused because limits.maxConcurrentRequests, or limits.perClient, was reached. */
   readonly shed: number
-  readonly throttled: number
+  readonly rateLimited: number
   /** `2xx`, `4xx` … */
   readonly byStatus: Readonly<Record<string, number>>
-  /** Successful responses by the source of their bytes: `hot`, a tier, `upstream`, or `none`. */
+  /** Successful responses by the source of their bytes: `responses` (the cache), a tier, `upstream`, or `none`. */
   readonly bySource: Readonly<Record<string, number>>
   readonly bytesOut: number
   readonly bytesIn: number

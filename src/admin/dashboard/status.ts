@@ -48,7 +48,7 @@ const roundBytes = 1024 * 1024
 export async function readStatus(parts: StatusParts): Promise<Status> {
   const { http, uploads, tiers, clock } = parts
   const { ready, draining, uploads: taken, checks } = parts.ready()
-  const { hot } = http
+  const { responses } = http
   const disk = await uploads.disk()
   const waiting = (await uploads.waiting?.()) ?? nothingWaits
   const facts = {
@@ -67,7 +67,7 @@ export async function readStatus(parts: StatusParts): Promise<Status> {
     routers: parts.finder?.routers() ?? [],
     announced: parts.announced?.(),
     tiers: tiersOf(tiers),
-    hot: { bytes: hot.bytes, limitBytes: hot.maxBytes, items: hot.items },
+    responses: { bytes: responses.bytes, limitBytes: responses.maxBytes, items: responses.items },
     providers: providersOf(parts.providers, uploads, waiting),
     journal: await journalOf(uploads, waiting),
     pins: parts.hasPins ? pinsOf(uploads) : undefined,
@@ -76,6 +76,9 @@ export async function readStatus(parts: StatusParts): Promise<Status> {
   }
   return { ...facts, alerts: alertsOf(facts, clock.now()) }
 }
+
+const sumOf = (counts: Readonly<Record<string, number>>): number =>
+  Object.values(counts).reduce((all, one) => all + one, 0)
 
 function requestsOf({ requests, limits }: HttpParts): Requests {
   const byStatus: Record<string, number> = {}
@@ -89,7 +92,7 @@ function requestsOf({ requests, limits }: HttpParts): Requests {
   }
   return {
     ...{ total, byStatus, bySource },
-    ...{ inProgress: limits.inFlight, shed: limits.shed, throttled: limits.throttled },
+    ...{ inProgress: limits.inFlight, shed: limits.shed, rateLimited: sumOf(limits.rateLimited) },
     bytesOut: sum(requests.bytesOut()),
     bytesIn: sum(requests.bytesIn()),
   }
@@ -205,14 +208,14 @@ export function startStateLog({ read, everyMs, clock, log }: StateLogOptions): S
   }
 
   async function write(): Promise<void> {
-    const { ready, requests, hot, disk, journal, pins, ...told } = await read()
+    const { ready, requests, responses, disk, journal, pins, ...told } = await read()
     if (isClosed) return
     log('info', 'gateway.state', {
       ready,
       requests: requests.total,
       byStatus: requests.byStatus,
       bySource: requests.bySource,
-      hotBytes: hot.bytes,
+      responseCacheBytes: responses.bytes,
       tiers: told.tiers.map(tierInLog),
       upstreams: told.upstreams.map(upstreamInLog),
       providers: told.providers.map(providerInLog),

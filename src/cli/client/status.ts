@@ -101,8 +101,8 @@ export function statusLines(at: string, told: Told, now: number, perSecond?: num
     `  ${rate}${requestWords(requests)}`,
     ...others.map(checkLine),
     ...(told.processes ? [processLine(told.processes)] : []),
-    ...(told.hot && told.hot.limitBytes > 0
-      ? [`  ok  hot: ${fill(told.hot.bytes, told.hot.limitBytes)}, ${told.hot.items} answers`]
+    ...(told.responses && told.responses.limitBytes > 0
+      ? [`  ok  responses: ${fill(told.responses.bytes, told.responses.limitBytes)}, ${told.responses.items} cached`]
       : []),
     ...tiers.map(tierLine),
     ...(told.disk ? [`  disk: ${sizeOf(told.disk.freeBytes)} of ${sizeOf(told.disk.bytes)} free`] : []),
@@ -125,14 +125,14 @@ function checkLine({ name, ok, why }: Status['checks'][number]): string {
 const processLine = ({ wanted, answering, restarts }: NonNullable<Status['processes']>): string =>
   `  ${mark(answering >= wanted)} processes: ${answering} of ${wanted} answer${restarts > 0 ? `, ${restarts} were replaced` : ''}`
 
-function requestWords({ total, byStatus, bySource, shed, throttled }: Status['requests']): string {
+function requestWords({ total, byStatus, bySource, shed, rateLimited }: Status['requests']): string {
   const counts = Object.entries(byStatus).map(([status, count]) => `${count} ${status}`)
   const sources = Object.entries(bySource).map(([source, count]) => `${count} ${source}`)
   return [
     `requests since the start: ${total}${counts.length > 0 ? ` (${counts.join(', ')})` : ''}`,
     ...(sources.length > 0 ? [`content from: ${sources.join(', ')}`] : []),
     ...(shed > 0 ? [`${shed} shed`] : []),
-    ...(throttled > 0 ? [`${throttled} throttled`] : []),
+    ...(rateLimited > 0 ? [`${rateLimited} rate-limited`] : []),
   ].join('; ')
 }
 

@@ -11,7 +11,7 @@ export type S3Place = {
   /** Puts the bucket in the path instead of the host name. Default: true with `endpoint`. */
   readonly forcePathStyle?: boolean | undefined
   /**
-   * Together with `secretAccessKey`. Default: the environment, or AWS's credential chain (profile,
+   * SharedRateLimits with `secretAccessKey`. Default: the environment, or AWS's credential chain (profile,
    * container, instance).
    */
   readonly accessKeyId?: string | undefined

@@ -5,14 +5,14 @@
 import type { IncomingMessage } from 'node:http'
 import { etagOf, type Representation, refuseRemainder } from '../../content/formats/format.ts'
 import { formats } from '../../content/formats/formats.ts'
-import type { JsonRule } from '../../content/json.ts'
+import type { JsonDetector } from '../../content/json.ts'
 import { type ContentPath, leafAtHand, parsePath, type Resolution, resolveSoon } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import { after, type Clock, type Soon } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { oneOf } from '../../core/wire/http.ts'
 import type { Names } from '../../names/names.ts'
-import { type Account, createAccount } from '../../observe/request-record.ts'
+import { createRequestRecord, type RequestRecord } from '../../observe/request-record.ts'
 import type { Retrieval, Session, VisitNames } from '../../retrieval/session.ts'
 import { type AboutBody, type Accepted, type Compression, plainOnly } from '../compression.ts'
 import type { ContentPlace } from '../hosts.ts'
@@ -20,7 +20,7 @@ import type { CostlyKind, Limits } from '../limits.ts'
 import { exchangeOf } from '../wire/exchange.ts'
 import type { Mode, Respond } from '../wire/problem.ts'
 import { HttpRefusal, type RequestContext, type RequestTarget } from '../wire/request.ts'
-import type { Unread } from '../wire/write.ts'
+import type { PendingResponses } from '../wire/write.ts'
 import { aboutPlain, bodyOf, octets, tagsOf } from './body.ts'
 import { deliver, moved, notModified, type OutgoingAnswer } from './deliver.ts'
 import { named } from './name.ts'
@@ -38,9 +38,9 @@ export type AnswerDeps = {
   readonly clock: Clock
   readonly mode: Mode
   readonly jsonMaxBytes: number
-  readonly jsonRule: JsonRule
+  readonly jsonDetector: JsonDetector
   readonly stalledMs: number
-  readonly unread: Unread
+  readonly pendingResponses: PendingResponses
   readonly limits: Pick<Limits, 'charge'>
   /** The client's address, for round-robin between clients at a busy upstream. */
   readonly clientOf: (request: IncomingMessage) => string
@@ -57,7 +57,7 @@ export function answerContent(
   broke: (error: unknown) => void,
 ): void {
   const { request, response } = context
-  const account = createAccount(deps.tiers)
+  const account = createRequestRecord(deps.tiers)
   const exchange = exchangeOf(response)
   if (exchange) exchange.account = account
   const asking: Asking = { ...context, deps, place, account, epoch: deps.hot.epoch, session: undefined }
@@ -101,7 +101,7 @@ type AskedContent = RequestContext & {
   readonly place: ContentPlace
   readonly session: Session
   readonly epoch: number
-  readonly account: Account
+  readonly account: RequestRecord
 }
 
 type Asking = Omit<AskedContent, 'session'> & { session: Session | undefined }
@@ -153,7 +153,7 @@ function isUnchanged(asked: AskedContent, path: ContentPath, negotiated: Negotia
   const etag = tagOfCopy(ifNoneMatch, etagOf(path.cid), acceptedBy(asked))
   if (etag === undefined) return false
   asked.session.pass(path.cid, [])
-  const type = deps.jsonRule.known(path.cid) === false ? octets : undefined
+  const type = deps.jsonDetector.known(path.cid) === false ? octets : undefined
   notModified({ ...asked, roots: [path.cid] }, { etag, type, ...mutable })
   return true
 }
@@ -251,10 +251,10 @@ function find(
   const format = negotiated.as === 'file' ? undefined : formats.get(negotiated.as)
   const revision = exported.has(negotiated.as) ? deps.denyRevision() : undefined
   const wanted = { query: target.query, parameters: negotiated.parameters, revision }
-  const { jsonRule, jsonMaxBytes, hot } = deps
+  const { jsonDetector, jsonMaxBytes, hot } = deps
   const resolving = { range: bytesWanted(asked), lends: true, ...format?.wants(wanted) }
   const options = {
-    jsonRule,
+    jsonDetector,
     jsonMaxBytes,
     wholeBytes: hot.maxItemBytes,
     isPartial: isPartial(asked),
@@ -293,7 +293,7 @@ function find(
   return after(leaf ?? resolveSoon(session, path, resolving), (resolution) =>
     rendered(resolution, () => ({
       kind: 'content',
-      tags: { ...tagsOf(resolution), ...aboutPlain(resolution, jsonRule) },
+      tags: { ...tagsOf(resolution), ...aboutPlain(resolution, jsonDetector) },
       delivery: { ...asked, roots: resolution.roots },
       body: () => bodyOf(session, resolution, target, options),
     })),

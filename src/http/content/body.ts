@@ -3,7 +3,7 @@
 import { listDirectory } from '../../content/directory.ts'
 import { readFile } from '../../content/file.ts'
 import { etagOf, type Representation } from '../../content/formats/format.ts'
-import { type JsonRule, mayBeJson } from '../../content/json.ts'
+import { type JsonDetector, mayBeJson } from '../../content/json.ts'
 import { type Entity, type Resolution, symlinkTarget } from '../../content/resolve.ts'
 import { codec, spell } from '../../core/cid.ts'
 import { after, type Soon } from '../../core/clock.ts'
@@ -13,7 +13,7 @@ import type { AboutBody } from '../compression.ts'
 import type { RequestTarget } from '../wire/request.ts'
 
 export type BodyOptions = {
-  readonly jsonRule: JsonRule
+  readonly jsonDetector: JsonDetector
   /** The largest file that is tested for JSON. */
   readonly jsonMaxBytes: number
   /** A file up to this size is read completely, so that the response cache can keep it. */
@@ -38,12 +38,12 @@ export function tagsOf({ entity: { cid, kind } }: Resolution): Pick<Representati
 }
 
 /** The type and size as far as they are known before a byte is read. */
-export function aboutPlain({ entity }: Resolution, jsonRule: JsonRule): AboutBody {
+export function aboutPlain({ entity }: Resolution, jsonDetector: JsonDetector): AboutBody {
   const { cid, kind, block } = entity
   if (kind === 'directory') return { type: json }
   if (kind === 'symlink') return { type: octets }
   const size = kind === 'data' ? block.byteLength : entity.size
-  return { size, type: jsonRule.known(cid) === false ? octets : undefined }
+  return { size, type: jsonDetector.known(cid) === false ? octets : undefined }
 }
 
 export function bodyOf(
@@ -72,9 +72,9 @@ export function bodyOf(
   }
 }
 
-function isJson(session: Session, { cid, block }: Entity, { jsonRule, signal }: BodyOptions): Soon<boolean> {
+function isJson(session: Session, { cid, block }: Entity, { jsonDetector, signal }: BodyOptions): Soon<boolean> {
   if (block.byteLength === 0 || !mayBeJson(block)) return false
-  return jsonRule.known(cid) ?? jsonRule.judge(cid, [block], { session, signal })
+  return jsonDetector.known(cid) ?? jsonDetector.judge(cid, [block], { session, signal })
 }
 
 export type Content = Omit<Representation, 'etag' | 'cacheControl' | 'varies'>
@@ -125,7 +125,7 @@ function plainTyping(name: string, size: number, jsonMaxBytes: number): Typing {
 /** At once if it is known from a single block. */
 export function fileBody(session: Session, entity: Entity, typing: Typing, options: BodyOptions): Soon<Content> {
   const { cid, size = 0 } = entity
-  const { jsonRule, jsonMaxBytes, isPartial, signal } = options
+  const { jsonDetector, jsonMaxBytes, isPartial, signal } = options
   const leaf = wholeLeaf(entity)
   const isSmall = leaf !== undefined || size <= Math.max(options.wholeBytes, smallBytes)
   const read = (from: number, to: number) => readFile(session, entity, from, to)
@@ -135,15 +135,15 @@ export function fileBody(session: Session, entity: Entity, typing: Typing, optio
   const whole = (bytes: Uint8Array, type: string): Content => ({ ...inMemory(bytes, type), release: entity.release })
   if (size === 0) return inMemory(new Uint8Array(), byName ?? byBytes(new Uint8Array(), 0))
   if (byName !== undefined && (isPartial || !isSmall)) return streamed(byName)
-  const known = byName === undefined && typing.mayBeJson && size <= jsonMaxBytes ? jsonRule.known(cid) : false
+  const known = byName === undefined && typing.mayBeJson && size <= jsonMaxBytes ? jsonDetector.known(cid) : false
   const settled = known ? json : known === false ? otherwise : undefined
   if (settled !== undefined && (isPartial || !isSmall)) return streamed(settled)
 
   if (leaf) {
     const type = byName ?? byBytes(isPartial ? leaf.subarray(0, sniffedBytes) : leaf, size)
     if (known !== false && mayBeJson(leaf))
-      return jsonRule.judge(cid, [leaf], { session, signal }).then((isJson) => whole(leaf, isJson ? json : type))
-    if (known === undefined) jsonRule.learn(cid, false)
+      return jsonDetector.judge(cid, [leaf], { session, signal }).then((isJson) => whole(leaf, isJson ? json : type))
+    if (known === undefined) jsonDetector.learn(cid, false)
     return isPartial ? streamed(type) : whole(leaf, type)
   }
 
@@ -156,13 +156,13 @@ export function fileBody(session: Session, entity: Entity, typing: Typing, optio
       const rest = isPartial && start.byteLength < size ? read(start.byteLength, size) : pieces
       if (isSmall) {
         const bytes = start.byteLength === size ? start : await joined(start, rest)
-        return whole(bytes, (await jsonRule.judge(cid, [bytes], { session, signal })) ? json : type)
+        return whole(bytes, (await jsonDetector.judge(cid, [bytes], { session, signal })) ? json : type)
       }
       // Reads the file once to detect the type and again to send it, so that nothing is kept in
       // memory in between.
-      return streamed((await jsonRule.judge(cid, behind(start, rest), { session, signal })) ? json : type)
+      return streamed((await jsonDetector.judge(cid, behind(start, rest), { session, signal })) ? json : type)
     }
-    if (known === undefined) jsonRule.learn(cid, false)
+    if (known === undefined) jsonDetector.learn(cid, false)
     if (isPartial) {
       await pieces.return(undefined)
       return streamed(type)

@@ -5,7 +5,7 @@ import type { Representation } from '../../content/formats/format.ts'
 import { textOf } from '../../core/cid.ts'
 import type { Clock, Soon } from '../../core/clock.ts'
 import { oneOf } from '../../core/wire/http.ts'
-import { type Account, cacheStatus } from '../../observe/request-record.ts'
+import { cacheStatus, type RequestRecord } from '../../observe/request-record.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { policyFor } from '../../web/page.ts'
 import { type AboutBody, type Coding, type Compression, codedHeaders, codedTag } from '../compression.ts'
@@ -13,7 +13,7 @@ import type { ContentPlace } from '../hosts.ts'
 import { corsHeaders, corsRequests } from '../wire/cors.ts'
 import type { Mode } from '../wire/problem.ts'
 import { HttpRefusal, type RequestContext, type RequestTarget } from '../wire/request.ts'
-import { cutWhenStalled, endWith, notAsPromised, onceSent, type Unread, writeAll } from '../wire/write.ts'
+import { cutWhenStalled, endWith, notAsPromised, onceSent, type PendingResponses, writeAll } from '../wire/write.ts'
 import { parseRange, type Range, rangeApplies } from './negotiate.ts'
 import type { ReadyAnswer, ResponseCache } from './response-cache.ts'
 import type { Moved } from './web-body.ts'
@@ -21,7 +21,7 @@ import type { Moved } from './web-body.ts'
 export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'target'> & {
   readonly place: ContentPlace
   readonly session: Pick<Session, 'begun'>
-  readonly account: Account
+  readonly account: RequestRecord
   /** The epoch of the response cache at the start of the request. */
   readonly epoch: number
   readonly roots: readonly (CID | string)[]
@@ -35,7 +35,7 @@ export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'targ
     readonly clock: Clock
     readonly mode: Mode
     readonly stalledMs: number
-    readonly unread: Unread
+    readonly pendingResponses: PendingResponses
   }
 }
 
@@ -131,7 +131,11 @@ function deliverWhole(delivery: OutgoingAnswer, body: Representation, answer: Wh
   const isCopied = endWith(response, whole.subarray(from, to))
   if (isCopied) body.release?.()
   else if (body.release) onceSent(response, body.release)
-  cutWhenStalled(response, deps.stalledMs, isCopied ? undefined : { unread: deps.unread, buffer: whole.buffer })
+  cutWhenStalled(
+    response,
+    deps.stalledMs,
+    isCopied ? undefined : { pendingResponses: deps.pendingResponses, buffer: whole.buffer },
+  )
 }
 
 /**
@@ -364,7 +368,7 @@ function keepReady(
   if (!isPlain || place.cacheKey === undefined) return undefined
   if (whole.byteLength > deps.hot.maxItemBytes || target.search !== '' || !isUsualSpelling(target.path))
     return undefined
-  const kept = headers.with(headers.indexOf('Cache-Status') + 1, 'cidgate; hit; detail=hot')
+  const kept = headers.with(headers.indexOf('Cache-Status') + 1, 'cidgate; hit; detail=responses')
   const answer = { headers: kept, body: whole, isLent: release !== undefined, etag, isCompressible }
   return deps.hot.add(place.cacheKey, answer, epoch)
 }

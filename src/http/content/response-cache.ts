@@ -4,7 +4,7 @@
 import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http'
 import { AdmittingCache, remembered } from '../../core/cache.ts'
 import { isHost } from '../../core/wire/http.ts'
-import type { HotCounts } from '../../observe/requests.ts'
+import type { CachedCounts } from '../../observe/requests.ts'
 import { type Coding, type Compression, codedHeaders, codedTag, plainOnly } from '../compression.ts'
 import type { Limits } from '../limits.ts'
 import { type RequestIds, requestIdHeader } from '../wire/client.ts'
@@ -160,7 +160,7 @@ function readyHead(status: number, headers: readonly string[]): ReadyHead {
 }
 
 /** A response that is counted already and has to be written. */
-export type HotAnswer = {
+export type CachedResponse = {
   /** The status line and the headers, except those about the request or the connection. */
   readonly lines: string
   readonly requestId: string
@@ -170,14 +170,14 @@ export type HotAnswer = {
    * Counts a response that its client does not read at once; call the returned function when it was
    * read.
    */
-  readonly holdUnread: () => () => void
+  readonly holdPending: () => () => void
   /** The write timeout: the maximum time in which the client reads nothing. */
   readonly stalledMs: number
 }
 
-export interface HotAnswers {
+export interface CachedResponses {
   /** Undefined if the request needs another response, or a coding that is not cached. */
-  find(request: RequestHead): HotAnswer | undefined
+  find(request: RequestHead): CachedResponse | undefined
   /** Returns true if it sent the response. */
   take(request: IncomingMessage, response: ServerResponse): boolean
 }
@@ -195,7 +195,7 @@ const notModifiedHeaders: ReadonlySet<string> = new Set([
 
 type Found = { readonly form: ReadyForm; readonly status: 200 | 304 }
 
-export function createHotAnswers({
+export function createCachedResponses({
   hot,
   compression,
   limits,
@@ -211,10 +211,10 @@ export function createHotAnswers({
   readonly stalledMs: number
   readonly requestIds: RequestIds
   readonly keyOf: (request: RequestHead) => string | undefined
-  readonly counts: HotCounts
+  readonly counts: CachedCounts
   /** The access log and the spans. */
   readonly notes: readonly NoteCached[]
-}): HotAnswers {
+}): CachedResponses {
   const format = remembered(formatFor)
   const isValidHost = remembered(isHost)
 
@@ -250,7 +250,7 @@ export function createHotAnswers({
       const requestId = requestIds.next(request)
       note(request, found, requestId)
       const body = request.method === 'GET' && found.status === 200 ? found.form.body : undefined
-      return { lines: headOf(found).lines, requestId, body, holdUnread: limits.holdUnread, stalledMs }
+      return { lines: headOf(found).lines, requestId, body, holdPending: limits.holdPending, stalledMs }
     },
     take(request, response) {
       const found = look(request)
@@ -260,7 +260,7 @@ export function createHotAnswers({
       response.writeHead(found.status, [...headOf(found).headers, requestIdHeader, requestId])
       if (request.method === 'GET' && found.status === 200) endWith(response, found.form.body)
       else response.end()
-      if (!cutWhenStalled(response, stalledMs)) response.once('close', limits.holdUnread())
+      if (!cutWhenStalled(response, stalledMs)) response.once('close', limits.holdPending())
       return true
     },
   }

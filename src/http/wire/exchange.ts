@@ -2,11 +2,11 @@
 // response does without: it increments plain counters.
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Clock } from '../../core/clock.ts'
-import { type Budget, createBudget } from '../../core/counting/budget.ts'
+import { createTokenBucket, type TokenBucket } from '../../core/counting/token-bucket.ts'
 import type { Failure } from '../../core/failure.ts'
 import type { AccessMode, Log } from '../../core/log.ts'
 import type { SpanFacts, Trace } from '../../core/wire/trace.ts'
-import type { Account } from '../../observe/request-record.ts'
+import type { RequestRecord } from '../../observe/request-record.ts'
 import type { Answered } from '../../observe/requests.ts'
 import { requestIdHeader } from './client.ts'
 import { type HttpRefusal, hasBody, type ParserRefusal, type RequestHead } from './request.ts'
@@ -31,7 +31,7 @@ export type Exchange = {
   readonly began: number
   route: RouteName
   /** The retrieval record of content. */
-  account: Account | undefined
+  account: RequestRecord | undefined
   failure: Failure | undefined
   /** The server's own response, if the rest of the request was malformed. */
   refusal: HttpRefusal | undefined
@@ -214,7 +214,7 @@ export function createAccessLog(options: {
     const client = addressOf(request)
     log('info', 'http.request', {
       ...{ request: requestId, client, method, ...placeOf(request, url), ...traceOf(request) },
-      ...{ route: 'ipfs', status, source: 'hot', bytes },
+      ...{ route: 'ipfs', status, source: 'responses', bytes },
     })
   }
 
@@ -267,14 +267,14 @@ function createFailureLines({
   readonly clock: Clock
 }) {
   if (perSecond === 'none') return undefined
-  const kinds = new Map<string, { readonly budget: Budget; leftOut: number }>()
+  const kinds = new Map<string, { readonly budget: TokenBucket; leftOut: number }>()
   return {
     take(name: string): { readonly leftOut?: number } | undefined {
       let kind = kinds.get(name)
       if (!kind)
         kinds.set(
           name,
-          (kind = { budget: createBudget({ size: perSecond * burstSeconds, perSecond, clock }), leftOut: 0 }),
+          (kind = { budget: createTokenBucket({ size: perSecond * burstSeconds, perSecond, clock }), leftOut: 0 }),
         )
       if (!kind.budget.take()) {
         kind.leftOut++
@@ -309,7 +309,7 @@ export function createRequestSpans(trace: Trace, clock: Clock): RequestSpans {
       const point = trace.of(request)
       if (!point?.isRecorded) return
       const facts = {
-        ...factsOf(request, { route: 'ipfs', status, source: 'hot', bytes, requestId }),
+        ...factsOf(request, { route: 'ipfs', status, source: 'responses', bytes, requestId }),
         ...pathOf(request, request.url ?? ''),
       }
       const name = nameOf(request, 'ipfs')

@@ -4,7 +4,7 @@
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
 import { createTrace, type Trace } from '../../core/wire/trace.ts'
-import { type Account, type Attempt, cacheStatus } from '../../observe/request-record.ts'
+import { type Attempt, cacheStatus, type RequestRecord } from '../../observe/request-record.ts'
 import { contactLink, escaped, pageEnd, pagePolicy, pageTop, shown, whoAnswers } from '../../web/page.ts'
 import { corsHeaders } from './cors.ts'
 import { exchangeOf, requestIdOf } from './exchange.ts'
@@ -213,7 +213,7 @@ export type ProblemContext = {
   readonly mode: Mode
   /** The write timeout: the maximum time in which the client reads nothing. */
   readonly stalledMs: number
-  readonly account?: Account | undefined
+  readonly account?: RequestRecord | undefined
   /** Additional headers, such as Content-Range with 416. */
   readonly headers?: Readonly<Record<string, string>> | undefined
   readonly head?: boolean
@@ -327,7 +327,7 @@ export type RespondOptions = {
 }
 
 export type How = {
-  readonly account?: Account
+  readonly account?: RequestRecord
   readonly headers?: Readonly<Record<string, string>> | undefined
   /** The Accept header to use. Default: the client's. */
   readonly accept?: string | undefined

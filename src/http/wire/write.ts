@@ -12,7 +12,7 @@ export type WriteOptions = {
   readonly stalledMs: number
   readonly clock: Clock
   /** Counts the memory of the response while its client is not reading. */
-  readonly unread?: Unread | undefined
+  readonly pendingResponses?: PendingResponses | undefined
   /** The Content-Length; a response of any other size never appears complete. */
   readonly size?: number | undefined
 }
@@ -85,7 +85,7 @@ function writeLast(response: ServerResponse, piece: Uint8Array): Taken {
 function until(
   response: ServerResponse,
   what: 'drain' | 'finish' | Taken,
-  { stalledMs, clock, unread }: WriteOptions,
+  { stalledMs, clock, pendingResponses }: WriteOptions,
   held?: ArrayBufferLike,
 ): Promise<void> {
   return new Promise((resolve, reject) => {
@@ -101,7 +101,7 @@ function until(
     const onStalled = () => settle(() => reject(tooSlow(`the client read nothing for ${stalledMs} ms`)))
     const onMoment = () => {
       stop = clock.after(stalledMs - momentMs, onStalled)
-      if (held) letGo = unread?.hold(held, onCut) ?? letGo
+      if (held) letGo = pendingResponses?.hold(held, onCut) ?? letGo
     }
     const onCut = () => settle(() => reject(tooSlow('the client reads slowly, and others need the memory')))
     let letGo = () => {}
@@ -152,13 +152,13 @@ export function cutWhenStalled(response: ServerResponse, stalledMs: number, held
   if (held)
     response.once(
       'close',
-      held.unread.hold(held.buffer, () => reset(response)),
+      held.pendingResponses.hold(held.buffer, () => reset(response)),
     )
   return false
 }
 
 /** The memory of a response until its client has read it. */
-export type Held = { readonly unread: Unread; readonly buffer: ArrayBufferLike }
+export type Held = { readonly pendingResponses: PendingResponses; readonly buffer: ArrayBufferLike }
 
 /** After the first byte, only a reset can tell the client that the response failed. */
 export function reset(response: ServerResponse): void {
@@ -167,7 +167,7 @@ export function reset(response: ServerResponse): void {
   response.destroy()
 }
 
-export interface Unread {
+export interface PendingResponses {
   /**
    * Notes that a response waits for its client and holds `buffer`; call the returned function at
    * its end. `giveUp` is called to disconnect the client.
@@ -180,7 +180,7 @@ export interface Unread {
 
 type Waiting = { readonly buffer: ArrayBufferLike; readonly giveUp: () => void }
 
-export function createUnread(mostBytes: number): Unread {
+export function createPendingResponses(maxBytes: number): PendingResponses {
   /** In the order in which they began to wait. */
   const waiting = new Set<Waiting>()
   /** Readers of one block share its buffer if the memory tier has it. */
@@ -209,7 +209,7 @@ export function createUnread(mostBytes: number): Unread {
       const own = { buffer, giveUp }
       begin(own)
       for (const one of waiting) {
-        if (bytes <= mostBytes) break
+        if (bytes <= maxBytes) break
         end(one)
         cut++
         one.giveUp()

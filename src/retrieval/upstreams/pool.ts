@@ -3,7 +3,7 @@ import type { CID } from 'multiformats/cid'
 import type { Upstream } from '../../../backends/upstreams/contract.ts'
 import { blockKey } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
-import { createBudget } from '../../core/counting/budget.ts'
+import { createTokenBucket } from '../../core/counting/token-bucket.ts'
 import type { Failure } from '../../core/failure.ts'
 import type { Attempt } from '../../observe/request-record.ts'
 import type { AskKind } from './attempts.ts'
@@ -108,8 +108,8 @@ export function createPool(options: {
   readonly more?: MoreMembers | undefined
 }): Pool {
   const { members, hedge, clock, patienceMs = defaultPatienceMs, more } = options
-  const hedgesOfFound = createBudget({ ...foundHedgeBudget, clock })
-  const hedges = createBudget({ ...hedgeBudget, clock })
+  const hedgesOfFound = createTokenBucket({ ...foundHedgeBudget, clock })
+  const hedges = createTokenBucket({ ...hedgeBudget, clock })
   const leaves = members.map(({ upstream, health }) =>
     health.join({
       hasOthers: () => members.some((one) => one.upstream !== upstream && isReady(one)),

@@ -5,10 +5,10 @@ import type { RequestListener } from 'node:http'
 import { type Config, inputOf } from '../../config/load.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
-import { throughInnerDoor } from '../../team/forward-request.ts'
-import { doorOf, inPlace, removeOtherPlaces } from '../../team/shared-folder.ts'
+import { fromInternalSocket } from '../../team/forward-request.ts'
+import { inPlace, removeOtherPlaces, socketPathOf } from '../../team/shared-folder.ts'
 import type { OwnerTeam } from '../../team/team.ts'
-import { type Crew, createCrew, lameMs } from '../../team/worker-supervisor.ts'
+import { createWorkerSupervisor, shutdownDelayMs, type WorkerSupervisor } from '../../team/worker-supervisor.ts'
 import { processesOf } from '../../wiring/team/counts.ts'
 import { createFront, type Front } from '../front.ts'
 
@@ -21,8 +21,8 @@ export interface Processes {
   follow(gateway: { readonly config: Config; readonly listen: Front; readonly handler: RequestListener }): Promise<void>
   /** The number of connections above this process's share. */
   beyondShare(open: number): number
-  /** `lameMs`: the time in which clients receive `Connection: close` with their responses. */
-  stop(graceMs: number, lameMs: number): Promise<void>
+  /** `shutdownDelayMs`: the time in which clients receive `Connection: close` with their responses. */
+  stop(graceMs: number, shutdownDelayMs: number): Promise<void>
   close(): void
 }
 
@@ -36,12 +36,12 @@ export type ProcessesOptions = {
 type Group = {
   readonly data: string
   readonly folder: string
-  readonly crew: Crew
-  door: Front | undefined
+  readonly supervisor: WorkerSupervisor
+  socket: Front | undefined
 }
 
 /** The margin above the timeout of the gateway itself. */
-const patienceBeyondMs = 2000
+const timeoutMarginMs = 2000
 
 export function createProcesses({ clock, log, start }: ProcessesOptions): Processes {
   let group: Group | undefined
@@ -51,21 +51,23 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
   let deadlineMs = 0
 
   function begin(data: string, size: number): Group {
-    const patienceMs = () => deadlineMs + patienceBeyondMs
-    const { folder, made } = inPlace(data, (at) => createCrew({ folder: at, clock, log, start, size, patienceMs }))
-    return { data, folder, crew: made, door: undefined }
+    const firstByteTimeoutMs = () => deadlineMs + timeoutMarginMs
+    const { folder, made } = inPlace(data, (at) =>
+      createWorkerSupervisor({ folder: at, clock, log, start, size, firstByteTimeoutMs }),
+    )
+    return { data, folder, supervisor: made, socket: undefined }
   }
 
   function end(old: Group, graceMs: number): void {
-    const ended = old.crew.stop(graceMs, lameMs).then(() => leave(old))
+    const ended = old.supervisor.stop(graceMs, shutdownDelayMs).then(() => leave(old))
     ending.add(ended)
     void ended.finally(() => ending.delete(ended))
   }
 
-  function leave({ crew, door, folder }: Group): void {
-    crew.close()
-    void door?.close()
-    door?.destroy()
+  function leave({ supervisor, socket, folder }: Group): void {
+    supervisor.close()
+    void socket?.close()
+    socket?.destroy()
     rmSync(folder, { recursive: true, force: true })
   }
 
@@ -75,7 +77,7 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
       const size = processesOf(config)
       if (group?.data === config.data) next = group
       else next = size === 1 ? undefined : begin(config.data, size)
-      return next?.crew.team
+      return next?.supervisor.team
     },
     abandon() {
       if (next && next !== group) leave(next)
@@ -87,14 +89,14 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
       if (old && old !== group) end(old, config.limits.shutdownTimeout)
       if (!group) return
       // This process owns the data folder now, so folders in it are stale.
-      if (!group.door) removeOtherPlaces(group.data, group.folder)
-      group.door ??= await openDoor(doorOf(group.folder, 0), handler)
+      if (!group.socket) removeOtherPlaces(group.data, group.folder)
+      group.socket ??= await openInternalSocket(socketPathOf(group.folder, 0), handler)
       const graceMs = config.limits.shutdownTimeout
-      await group.crew.set({ size: processesOf(config), input: inputOf(config), listen: listen.servers, graceMs })
+      await group.supervisor.set({ size: processesOf(config), input: inputOf(config), listen: listen.servers, graceMs })
     },
-    beyondShare: (open) => group?.crew.team.crowd.beyondShare(open, group.crew.team.size) ?? 0,
-    async stop(graceMs, lameMs) {
-      await Promise.all([group?.crew.stop(graceMs, lameMs), ...ending])
+    beyondShare: (open) => group?.supervisor.team.connectionBalance.beyondShare(open, group.supervisor.team.size) ?? 0,
+    async stop(graceMs, shutdownDelayMs) {
+      await Promise.all([group?.supervisor.stop(graceMs, shutdownDelayMs), ...ending])
     },
     close() {
       // From a reload that the shutdown overtook.
@@ -109,12 +111,12 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
 const peerBytes = 2048
 const headersMs = 60_000
 
-export async function openDoor(path: string, handler: RequestListener): Promise<Front> {
+export async function openInternalSocket(path: string, handler: RequestListener): Promise<Front> {
   // A stale file of a killed process; nobody else uses this folder.
   rmSync(path, { force: true })
-  const door = createFront(throughInnerDoor(handler), { moreHeaderBytes: peerBytes })
+  const socket = createFront(fromInternalSocket(handler), { moreHeaderBytes: peerBytes })
   // The other process closes idle connections.
-  door.setTimeouts({ headersTimeout: headersMs, keepAliveTimeout: 0 })
-  await door.listen((server, backlog) => server.listen({ path, backlog }))
-  return door
+  socket.setTimeouts({ headersTimeout: headersMs, keepAliveTimeout: 0 })
+  await socket.listen((server, backlog) => server.listen({ path, backlog }))
+  return socket
 }

@@ -4,18 +4,18 @@ import { Server as NetServer } from 'node:net'
 import { type Config, configOf } from '../../config/load.ts'
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
-import { doorOf } from '../../team/shared-folder.ts'
+import { socketPathOf } from '../../team/shared-folder.ts'
 import type { WorkerTeam } from '../../team/team.ts'
-import type { CrewMember } from '../../team/worker-client.ts'
+import type { WorkerClient } from '../../team/worker-client.ts'
 import type { Orders } from '../../team/worker-supervisor.ts'
 import { noteConnections } from '../../wiring/admin.ts'
 import { connectionLimits, createConnections, createTellFull, descriptorsLeft } from '../connections.ts'
 import { createFront, type Front, type Served } from '../front.ts'
 import { createReload, type Replaceable, whileBusy } from '../serve.ts'
-import { openDoor } from './processes.ts'
+import { openInternalSocket } from './processes.ts'
 
 export type ServeWorkerOptions<Running extends Replaceable> = {
-  readonly member: CrewMember
+  readonly member: WorkerClient
   readonly create: (
     config: Config,
     options: { readonly previous?: Running | undefined; readonly team: WorkerTeam },
@@ -24,7 +24,7 @@ export type ServeWorkerOptions<Running extends Replaceable> = {
   readonly clock: Clock
 }
 
-const patienceBeyondMs = 2000
+const timeoutMarginMs = 2000
 
 /** Resolves when the owner has ordered it to end, and all requests are answered. */
 export async function serveWorker<Running extends Replaceable>({
@@ -35,7 +35,7 @@ export async function serveWorker<Running extends Replaceable>({
 }: ServeWorkerOptions<Running>): Promise<void> {
   const orders = await member.orders
   let config = configOf(orders.input)
-  const { team, setSize } = member.join(orders, () => config.retrieval.timeout + patienceBeyondMs)
+  const { team, setSize } = member.join(orders, () => config.retrieval.timeout + timeoutMarginMs)
   const gateways = createReload(await create(config, { team }), log)
   const descriptors = descriptorsLeft()
   const onFull = createTellFull(log, clock)
@@ -51,7 +51,7 @@ export async function serveWorker<Running extends Replaceable>({
       ...{ served, connections, clock },
       tunnels: (host) => gateways.current.serves(host),
       onRefused: (refusal) => gateways.current.refused?.(refusal),
-      beyondShare: () => team.crowd.beyondShare(connections.size, team.size),
+      beyondShare: () => team.connectionBalance.beyondShare(connections.size, team.size),
     })
     front.setTimeouts(config.limits)
     return front
@@ -85,10 +85,10 @@ export async function serveWorker<Running extends Replaceable>({
     for (const front of fronts) front.setTimeouts(next.limits)
   })
   member.follow('stop', async (said) => {
-    const { graceMs, lameMs } = said as { readonly graceMs: number; readonly lameMs: number }
+    const { graceMs, shutdownDelayMs } = said as { readonly graceMs: number; readonly shutdownDelayMs: number }
     served.isEnding = true
     for (const front of fronts) front.stopAccepting()
-    if (lameMs > 0) await clock.sleep(lameMs)
+    if (shutdownDelayMs > 0) await clock.sleep(shutdownDelayMs)
     const closed = fronts.map((front) => front.close())
     const until = clock.monotonic() + graceMs
     await gateways.close(graceMs)
@@ -98,7 +98,7 @@ export async function serveWorker<Running extends Replaceable>({
     over.resolve()
   })
 
-  await openDoor(doorOf(orders.folder, orders.index), gateways.handler)
+  await openInternalSocket(socketPathOf(orders.folder, orders.index), gateways.handler)
   member.begun()
   await over.promise
 }

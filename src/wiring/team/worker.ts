@@ -97,28 +97,28 @@ function takeReader({ config: { data }, folders, lease, clock, log }: Whole): St
 
 const storeOfOwner = (team: WorkerTeam): LocalStore => ({
   async get(cid) {
-    if (team.arrivals.of(cid) === 0) return undefined
+    if (team.uploadEpochs.of(cid) === 0) return undefined
     const said = await team.ask('block', cid.toString(), blockMs).catch((cause: unknown) => {
       throw new Failure('upstream-error', 'the process that holds uploads does not answer', { source: 'tier', cause })
     })
     return said instanceof Uint8Array ? said : undefined
   },
   has: async (cid) =>
-    team.arrivals.of(cid) !== 0 &&
+    team.uploadEpochs.of(cid) !== 0 &&
     (await team.ask('block', cid.toString(), blockMs).catch(() => undefined)) !== undefined,
-  lacks: (cid) => team.arrivals.of(cid) === 0,
+  lacks: (cid) => team.uploadEpochs.of(cid) === 0,
 })
 
 function metricsOf(whole: Whole, { reading, tiers, front }: Pick<Worker, 'reading' | 'tiers' | 'front'>): Metrics {
   const { config, clock, log, lease, spans } = whole
   const { pool, finding, retrieval, names, hot, denials } = reading
-  const { requests, limits, unread, compression } = front
+  const { requests, limits, pendingResponses, compression } = front
   const metrics = createMetrics()
   const counts = lease.take('upload counts', [], createUploadCounts)
   metrics.add(
     ...readingsOf({
       http: {
-        ...{ requests, limits, unread, hot, compressions: compression.counts },
+        ...{ requests, limits, pendingResponses, responses: hot, compressions: compression.counts },
         server: lease.take('server', [], () => ({})),
       },
       upstreams: { pool, finder: finding?.finder, retrieval, names },

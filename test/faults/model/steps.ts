@@ -47,7 +47,8 @@ export const read = (index: number): Step =>
     if (got?.status === 200) {
       assert.ok(got.body.equals(bytes), `file ${index} has other bytes`)
       // A ready answer outlives the memory tier that a reload replaces, and brings nothing into the next one.
-      if (!model.memoryChanged && !/detail=hot/.test(String(got.headers['cache-status']))) model.inMemory.add(index)
+      if (!model.memoryChanged && !/detail=responses/.test(String(got.headers['cache-status'])))
+        model.inMemory.add(index)
     } else {
       assert.ok(!got || absent.includes(got.status), `file ${index}: ${got?.status}`)
       model.notFound.add(index)

@@ -35,7 +35,7 @@ export function busyStatus(now: number): Status {
     checks: [{ name: 'data folder', ok: true }],
     processes: { wanted: 4, answering: 4, restarts: 1 },
     requests: {
-      ...{ total: 48_123_456, inProgress: 37, shed: 12, throttled: 1234, bytesOut: 3.2e12, bytesIn: 5e10 },
+      ...{ total: 48_123_456, inProgress: 37, shed: 12, rateLimited: 1234, bytesOut: 3.2e12, bytesIn: 5e10 },
       byStatus: { '2xx': 47e6, '3xx': 5e5, '4xx': 6e5, '5xx': 2345 },
       bySource: { hot: 30e6, memory: 9e6, local: 5e6, s3: 1e6, upstream: 2e6, none: 1e5 },
     },
@@ -77,7 +77,7 @@ export function busyStatus(now: number): Status {
         ...{ isDown: true, reads: { p50Ms: 45, p95Ms: 320 } },
       },
     ],
-    hot: { bytes: 200 * 1024 ** 2, limitBytes: 256 * 1024 ** 2, items: 34_567 },
+    responses: { bytes: 200 * 1024 ** 2, limitBytes: 256 * 1024 ** 2, items: 34_567 },
     providers: [
       { name: 'local', ok: true, pinned: 345, failed: {}, waiting: 0, took: { p50Ms: 4, p95Ms: 12 } },
       {

@@ -53,7 +53,7 @@ export function figuresOf({ history, requests }, perSecond, now) {
     figure(
       'Errors (5xx)',
       share(failed, all),
-      `${count(failed)} of ${count(all)} in ${minutes}; 4xx ${count(refused - failed)}; shed ${count(requests.shed + requests.throttled)}`,
+      `${count(failed)} of ${count(all)} in ${minutes}; 4xx ${count(refused - failed)}; shed ${count(requests.shed + requests.rateLimited)}`,
       failed > 0 && failed >= all / 100 ? 'bad' : undefined,
     ),
   ]
@@ -214,7 +214,7 @@ function mistakes({ notFound, throttled, failed, hashMismatch, lost }) {
 }
 
 /** @param {Status} status @returns {Part} */
-export function tiersOf({ tiers, hot, disk }) {
+export function tiersOf({ tiers, responses, disk }) {
   /** @param {Tier} one @returns {Child[]} */
   const row = (one) => [
     one.name,
@@ -228,11 +228,11 @@ export function tiersOf({ tiers, hot, disk }) {
     times(one.reads),
     trouble(one),
   ]
-  const responses = [
+  const cache = [
     'responses',
     badge('good', 'ready'),
-    full('responses', hot.bytes, hot.limitBytes),
-    count(hot.items),
+    full('responses', responses.bytes, responses.limitBytes),
+    count(responses.items),
     nothing,
     nothing,
     nothing,
@@ -253,7 +253,7 @@ export function tiersOf({ tiers, hot, disk }) {
           ['Reads p50 / p95', 'middle'],
           ['Errors', 'wide'],
         ],
-        [responses, ...tiers.map(row)],
+        [cache, ...tiers.map(row)],
       ),
     ],
   }

@@ -8,7 +8,7 @@ import { inMs } from '../rows.ts'
 import type { Outcome } from './ask.ts'
 import type { Bend } from './bent.ts'
 import type { Outage } from './tally.ts'
-import type { UnderWay } from './under-way.ts'
+import type { InFlightIndex } from './under-way.ts'
 
 /** The gateway that runs now: a fault may end one and start another. */
 export type World = {
@@ -17,7 +17,7 @@ export type World = {
   /** Where the gateway reads it at its next reload: other upstreams, tiers and rules for uploads, as far as it can tell. */
   writeAnother(): Promise<void>
   /** Requests that have begun; what does not end whole breaks a promise. */
-  beginUnderWay(): Promise<UnderWay>
+  beginUnderWay(): Promise<InFlightIndex>
   readonly outages: Outage[]
   /** What a fault wants to be told of. */
   readonly notes: string[]

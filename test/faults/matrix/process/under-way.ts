@@ -10,7 +10,7 @@ import type { Fault, ProgrammableUpstream } from '../../../support/upstream.ts'
 
 export type Told = { readonly path: string; readonly body: Uint8Array }
 
-export type UnderWay = {
+export type InFlightIndex = {
   /** The uploads send the rest. Resolves with what did not end whole, when all of them have ended. */
   goOn(): Promise<readonly string[]>
 }
@@ -29,7 +29,7 @@ const lastsMs = 800
 const steps = 8
 let made = 10_000
 
-export async function beginUnderWay({ url, upstream, acknowledged }: UnderWayOptions): Promise<UnderWay> {
+export async function beginUnderWay({ url, upstream, acknowledged }: UnderWayOptions): Promise<InFlightIndex> {
   const goOn = Promise.withResolvers<void>()
   const begun: Promise<Promise<string[]>[]>[] = []
   for (let count = 0; count < ofEach; count++) begun.push(upload(url, goOn.promise, acknowledged))

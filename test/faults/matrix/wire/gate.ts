@@ -11,7 +11,7 @@ import { fetchAll } from '../../../support/gateway.ts'
 import { startUpstream } from '../../../support/upstream.ts'
 import { type Cell, type Form, inMs } from '../rows.ts'
 
-export type Gate = {
+export type Semaphore = {
   readonly url: string
   readonly admin: string
   /** Of a hot file, and of a large one. */
@@ -29,7 +29,7 @@ export const slackMs = 3000
 
 export const inUnits = (ms: number): string => `${ms}ms`
 
-export async function withGate<Made>(limits: object, use: (gate: Gate) => Promise<Made>): Promise<Made> {
+export async function withGate<Made>(limits: object, use: (gate: Semaphore) => Promise<Made>): Promise<Made> {
   const blocks: BlockMap = new Map()
   const [hot, large] = [await addFile(blocks, noise(1000, 1)), await addFile(blocks, noise(8 * 1024 * 1024, 2))]
   const paths = [`/ipfs/${hot.cid}`, `/ipfs/${large.cid}`] as const
@@ -58,18 +58,18 @@ export async function withGate<Made>(limits: object, use: (gate: Gate) => Promis
 }
 
 /** Of its page of metrics; 0 where it has none of that name. */
-export async function metric({ admin }: Gate, name: string): Promise<number> {
+export async function metric({ admin }: Semaphore, name: string): Promise<number> {
   const { body } = await fetchAll(`${admin}/metrics`)
   const lines = body.toString().split('\n')
   const values = lines.filter((line) => line.startsWith(`${name} `) || line.startsWith(`${name}{`))
   return values.reduce((sum, line) => sum + Number(line.slice(line.lastIndexOf(' '))), 0)
 }
 
-export const connectionsOf = (gate: Gate): Promise<number> => metric(gate, 'cidgate_connections')
+export const connectionsOf = (gate: Semaphore): Promise<number> => metric(gate, 'cidgate_connections')
 
 /** Until it is over: what other clients get, one that keeps its connection, and one that comes anew each time. */
 export async function besideCell(
-  { url, paths }: Gate,
+  { url, paths }: Semaphore,
   over: Promise<unknown>,
   { maxMs }: Pick<Form, 'maxMs'>,
   alsoUploads = false,
@@ -108,7 +108,7 @@ export async function besideCell(
 const fewHandles = 8
 
 /** Its connections are let go, and their descriptors with them. */
-export async function afterCell(gate: Gate, before: number, { mendedWithinMs }: Pick<Form, 'mendedWithinMs'>) {
+export async function afterCell(gate: Semaphore, before: number, { mendedWithinMs }: Pick<Form, 'mendedWithinMs'>) {
   const began = performance.now()
   const handles = () => gate.handles?.() ?? before
   let open = await connectionsOf(gate)

@@ -3,7 +3,7 @@
 import { Agent } from 'node:http'
 import { fetchAll } from '../../../support/gateway.ts'
 import { type Cell, full, inMs, type Row } from '../rows.ts'
-import { afterCell, besideCell, connectionsOf, type Gate, inUnits, metric, withGate } from './gate.ts'
+import { afterCell, besideCell, connectionsOf, inUnits, metric, type Semaphore, withGate } from './gate.ts'
 import { attacker, crowd } from './row.ts'
 import { type Visit, visit } from './visit.ts'
 
@@ -22,7 +22,7 @@ const groups = 400
 export const idleCrowdRow = (fault: IdleCrowd): Promise<Row> =>
   withGate({ headersTimeout: inUnits(longMs), keepAliveTimeout: inUnits(longMs) }, (gate) => rowAt(gate, fault))
 
-async function rowAt(gate: Gate, { name, sockets, bystanders }: IdleCrowd): Promise<Row> {
+async function rowAt(gate: Semaphore, { name, sockets, bystanders }: IdleCrowd): Promise<Row> {
   const before = gate.handles?.() ?? 0
   const port = Number(new URL(gate.url).port)
   const whole = `GET ${gate.paths[0]} HTTP/1.1\r\nHost: gate.example\r\n\r\n`

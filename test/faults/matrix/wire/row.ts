@@ -3,7 +3,7 @@
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type Cell, type Form, full, inMs, type Row } from '../rows.ts'
 import type { WireFault } from './faults.ts'
-import { afterCell, besideCell, clockMs, connectionsOf, type Gate, inUnits, slackMs, withGate } from './gate.ts'
+import { afterCell, besideCell, clockMs, connectionsOf, inUnits, type Semaphore, slackMs, withGate } from './gate.ts'
 import { type Told, type Visit, visit } from './visit.ts'
 
 /** Of another address than those beside it. */
@@ -19,7 +19,7 @@ export const wireRow = (fault: WireFault): Promise<Row> =>
     (gate) => wireRowAt(gate, fault, full),
   )
 
-export async function wireRowAt(gate: Gate, fault: WireFault, form: Form): Promise<Row> {
+export async function wireRowAt(gate: Semaphore, fault: WireFault, form: Form): Promise<Row> {
   const { right, clock, alsoUploads } = fault
   const before = gate.handles?.() ?? 0
   const attack = attackBy(fault, gate)
@@ -40,7 +40,7 @@ type Attacked = {
   readonly heldMs: number
 }
 
-async function attackBy({ says, sockets = 1, how, clock }: WireFault, gate: Gate): Promise<Attacked> {
+async function attackBy({ says, sockets = 1, how, clock }: WireFault, gate: Semaphore): Promise<Attacked> {
   const port = Number(new URL(gate.url).port)
   const staysMs = clockMs + slackMs
   const from = sockets > 1 ? attacker : undefined
@@ -60,7 +60,7 @@ export async function crowd(sockets: number, come: () => Visit): Promise<Visit[]
 }
 
 /** By its own count: a client that does not read is not told that it was cut off. */
-async function heldFor(gate: Gate, visits: readonly Visit[]): Promise<number> {
+async function heldFor(gate: Semaphore, visits: readonly Visit[]): Promise<number> {
   const began = performance.now()
   const past = () => performance.now() - began
   const held = () => connectionsOf(gate)

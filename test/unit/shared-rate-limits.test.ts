@@ -1,9 +1,9 @@
-// Clients that several instances count together, on a clock held in the hand and a tally in memory.
+// Rate limits that several instances share, by a fake clock and a tally in memory.
 import assert from 'node:assert/strict'
 import type { IncomingMessage } from 'node:http'
 import { describe, test } from 'node:test'
-import { createTelling } from '../../src/core/counting/telling.ts'
-import { createLimits, createTogether } from '../../src/http/limits.ts'
+import { createCounterSync } from '../../src/core/counting/counter-sync.ts'
+import { createLimits, createSharedRateLimits } from '../../src/http/limits.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { createMemoryTally } from '../support/memory-tally.ts'
 
@@ -16,11 +16,11 @@ function make(instances: number) {
   const { calls } = tally
   const events: string[] = []
   const all = Array.from({ length: instances }, () => {
-    const telling = createTelling({ add: tally.add, clock, log: (_level, event) => events.push(event) })
-    const together = createTogether({ telling, clock })
-    const isAlone = () => telling.isAlone
-    const limits = createLimits({ inFlight: 1e6, perClient: { ...perClient, misses: 60 }, together, isAlone, clock })
-    return { telling, limits, take: () => !limits.refuses(client) }
+    const counterSync = createCounterSync({ add: tally.add, clock, log: (_level, event) => events.push(event) })
+    const shared = createSharedRateLimits({ counterSync, clock })
+    const isStoreDown = () => counterSync.isStoreDown
+    const limits = createLimits({ inFlight: 1e6, perClient: { ...perClient, misses: 60 }, shared, isStoreDown, clock })
+    return { counterSync, limits, take: () => !limits.refuses(client) }
   })
   /** How much all of them let through in so many seconds, each asked twenty times a second. */
   async function hammer(seconds: number, asked = all): Promise<number> {
@@ -79,12 +79,12 @@ describe('rate limits shared by instances', () => {
       const alone = await hammer(20)
       assert.ok(alone >= 2 * 200 && alone <= 2 * 230, String(alone))
       assert.deepEqual(events, ['limits.store-down', 'limits.store-down'])
-      assert.ok(all.every(({ limits }) => limits.isAlone))
+      assert.ok(all.every(({ limits }) => limits.isStoreDown))
       tally.fault = undefined
       const after = await hammer(20)
       assert.deepEqual(events.slice(2), ['limits.store-up', 'limits.store-up'])
       assert.ok(after >= 150, `${after} in 20 seconds`)
-      assert.ok(all.every(({ limits }) => !limits.isAlone))
+      assert.ok(all.every(({ limits }) => !limits.isStoreDown))
     })
 
   test('no requests → nothing sent, no timer', async () => {
@@ -109,7 +109,7 @@ describe('rate limits shared by instances', () => {
   test('closed → nothing sent', async () => {
     const { clock, calls, all } = make(1)
     all[0]?.take()
-    all[0]?.telling.close()
+    all[0]?.counterSync.close()
     await clock.advance(5000)
     assert.deepEqual([calls.length, clock.timers], [0, 0])
   })

@@ -3,20 +3,20 @@
 import type { Clock } from './clock.ts'
 import type { Failure } from './failure.ts'
 
-export interface Gate {
+export interface Semaphore {
   run<T>(work: () => Promise<T>, signal: AbortSignal): Promise<T>
   /** Resolves with a function that releases the slot. */
   enter(signal: AbortSignal | undefined): Promise<() => void>
 }
 
-export function createGate(options: {
+export function createSemaphore(options: {
   readonly most: number
   readonly inLine: number
   /** Creates the Failure for a caller that finds the queue full or waited too long in it. */
   readonly full: () => Failure
   /** The maximum time in the queue; unlimited by default. */
   readonly patience?: { readonly ms: number; readonly clock: Clock }
-}): Gate {
+}): Semaphore {
   const { most, patience } = options
   const line = new Set<() => void>()
   let inside = 0

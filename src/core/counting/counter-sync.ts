@@ -5,10 +5,10 @@ import { type Clock, withDeadline } from '../clock.ts'
 import { cancelled, Failure } from '../failure.ts'
 import type { Log } from '../log.ts'
 
-export type Told = { readonly key: string; readonly amount: number; readonly keptMs: number }
+export type Increment = { readonly key: string; readonly amount: number; readonly keptMs: number }
 
 /** A shared counter. */
-export interface Counted {
+export interface SharedCounter {
   /** The lifetime of the counter in the store, from the first increment by any instance. */
   readonly keptMs: number
   /**
@@ -19,50 +19,50 @@ export interface Counted {
   lost?(amount: number): void
 }
 
-export interface Telling {
+export interface CounterSync {
   /** Adds `amount` to the counter. Pass 0 to fetch the shared total only. */
-  note(key: string, amount: number, counted: Counted): void
+  note(key: string, amount: number, counted: SharedCounter): void
   /** True while the shared store is unreachable. */
-  readonly isAlone: boolean
+  readonly isStoreDown: boolean
   close(): void
 }
 
-export type TellingOptions = {
+export type CounterSyncOptions = {
   /** Adds to each counter and returns the new totals. */
-  readonly add: (counts: readonly Told[], signal: AbortSignal) => Promise<readonly number[]>
+  readonly add: (counts: readonly Increment[], signal: AbortSignal) => Promise<readonly number[]>
   readonly clock: Clock
   readonly log: Log
 }
 
-const everyMs = 1000
-const answerMs = 900
-const maxAtOnce = 1000
+const intervalMs = 1000
+const timeoutMs = 900
+const maxBatch = 1000
 const maxWaiting = 100_000
 
-export function createTelling({ add, clock, log }: TellingOptions): Telling {
-  const waiting = new Map<string, { amount: number; readonly counted: Counted }>()
+export function createCounterSync({ add, clock, log }: CounterSyncOptions): CounterSync {
+  const waiting = new Map<string, { amount: number; readonly counted: SharedCounter }>()
   const closing = new AbortController()
-  let cancelTelling: (() => void) | undefined
-  let isAlone = false
+  let cancelSync: (() => void) | undefined
+  let isStoreDown = false
 
-  function became(alone: boolean, why?: string): void {
-    if (alone === isAlone) return
-    isAlone = alone
-    if (alone) log('warn', 'limits.store-down', { why })
+  function became(isDown: boolean, why?: string): void {
+    if (isDown === isStoreDown) return
+    isStoreDown = isDown
+    if (isDown) log('warn', 'limits.store-down', { why })
     else log('info', 'limits.store-up', {})
   }
 
   function nextOnes() {
-    const next = [...waiting.entries().take(maxAtOnce)]
+    const next = [...waiting.entries().take(maxBatch)]
     for (const [key] of next) waiting.delete(key)
     return next
   }
 
-  async function tell(): Promise<void> {
+  async function flush(): Promise<void> {
     const told = nextOnes()
     const counts = told.map(([key, { amount, counted }]) => ({ key: nameOf(key), amount, keptMs: counted.keptMs }))
     try {
-      const how = { ms: answerMs, clock, signal: closing.signal, late }
+      const how = { ms: timeoutMs, clock, signal: closing.signal, late }
       const totals = await withDeadline(how, (signal) => add(counts, signal))
       for (const [at, [, { amount, counted }]] of told.entries()) counted.heard(amount, totals[at] ?? amount)
       became(false)
@@ -70,24 +70,24 @@ export function createTelling({ add, clock, log }: TellingOptions): Telling {
       for (const [, { amount, counted }] of told) counted.lost?.(amount)
       if (!closing.signal.aborted) became(true, error instanceof Failure ? error.message : String(error))
     }
-    cancelTelling = waiting.size > 0 && !closing.signal.aborted ? clock.after(everyMs, begin) : undefined
+    cancelSync = waiting.size > 0 && !closing.signal.aborted ? clock.after(intervalMs, begin) : undefined
   }
 
-  const begin = (): void => void tell()
+  const begin = (): void => void flush()
 
   return {
     note(key, amount, counted) {
       const one = waiting.get(key)
       if (one) one.amount += amount
       else if (waiting.size < maxWaiting) waiting.set(key, { amount, counted })
-      if (!closing.signal.aborted) cancelTelling ??= clock.after(everyMs, begin)
+      if (!closing.signal.aborted) cancelSync ??= clock.after(intervalMs, begin)
     },
-    get isAlone() {
-      return isAlone
+    get isStoreDown() {
+      return isStoreDown
     },
     close() {
       closing.abort(cancelled('the gateway is closing'))
-      cancelTelling?.()
+      cancelSync?.()
     },
   }
 }

@@ -1,7 +1,7 @@
 // A token bucket: a rate limit that allows short bursts.
 import type { Clock } from '../clock.ts'
 
-export interface Budget {
+export interface TokenBucket {
   /** Takes one token if one is available. */
   take(): boolean
   /** Adds a fraction of a token, up to the bucket's size. */
@@ -11,12 +11,12 @@ export interface Budget {
 }
 
 /** A bucket of this process alone. */
-export interface OwnBudget extends Budget {
+export interface LocalTokenBucket extends TokenBucket {
   /** Takes tokens even if the bucket is empty; its debt is bounded by its size. */
   spend(tokens: number): void
 }
 
-export function createBudget(options: { size: number; perSecond: number; clock: Clock }): OwnBudget {
+export function createTokenBucket(options: { size: number; perSecond: number; clock: Clock }): LocalTokenBucket {
   const { size, perSecond, clock } = options
   let tokens = size
   let at = clock.monotonic()
