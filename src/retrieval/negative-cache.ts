@@ -127,12 +127,10 @@ export type SearchOptions = { readonly client: string; readonly running?: Search
 
 export interface Searches {
   /**
-   * Begins a search unless one runs for this root and path. At the limit, the client with the most searches loses its newest one, if
-   * that leaves it with as many as this client.
+   * Begins a search unless one runs for this root and path; without a remembered absence it is the running round alone. At the limit,
+   * the client with the most searches loses its newest one, if that leaves it with as many as this client.
    */
   begin(cid: CID, path: string, look: () => SearchRound, how: SearchOptions): void
-  /** Lets a running round end, for a client that asks again, and searches no further. */
-  finish(round: SearchRound): void
   readonly size: number
   close(): void
 }
@@ -141,8 +139,6 @@ export interface Searches {
 export const isAbsence = (failure: Failure): boolean => failure.kind === 'not-found' || failure.kind === 'timeout'
 
 const maxSearches = 256
-const roundMs = 30_000
-const finishMs = 10_000
 
 export function createSearches(options: {
   readonly durationMs: number
@@ -153,7 +149,6 @@ export function createSearches(options: {
   const { durationMs, negativeCache, clock, log } = options
   /** By root and path; the newest last. */
   const searching = new Map<string, { readonly client: string; readonly ending: AbortController }>()
-  let finishing = 0
   const closing = new AbortController()
 
   /** False if no client has so many more searches that one of them has to end for this client. */
@@ -194,7 +189,7 @@ export function createSearches(options: {
     for (;;) {
       if (round) {
         try {
-          await inTime(round, Math.min(roundMs, leftMs()), signal)
+          await inTime(round, leftMs(), signal)
           negativeCache.forget(cid)
           log('info', 'search.found', { cid: cid.toString(), path })
           return
@@ -234,14 +229,6 @@ export function createSearches(options: {
           searching.delete(key)
           negativeCache.hold(cid, path, false)
         })
-    },
-    finish(round) {
-      round.done.catch(() => {})
-      if (finishing >= maxSearches) return round.stop()
-      finishing++
-      inTime(round, finishMs, closing.signal)
-        .catch(() => {})
-        .finally(() => finishing--)
     },
     get size() {
       return searching.size

@@ -514,19 +514,18 @@ class Reader implements Session {
       attempts.wasRefused() ? outcomeOf(cid, attempts.failures, pool.plan('block', cid)) : overloaded(cid)
     const failure = isCrowded ? none() : isFailure(error) ? error : internal(error)
     if (failure.kind !== 'cancelled') this.#note(attempts)
-    if (isCrowded && running) {
-      searches.finish(running)
-      return failure
-    }
-    if (failure.kind === 'cancelled' || this.#hasBegun || !isAbsence(failure)) {
+    // The round goes on for a client that asks again.
+    const goesOn = isCrowded && running !== undefined
+    const isAbsent = !goesOn && !this.#hasBegun && isAbsence(failure)
+    if (!goesOn && !isAbsent) {
       running?.stop()
       return failure
     }
     const path = pathOf(around)
-    const { forMs } = notFound.look(cid, path) ?? notFound.remember(cid, path, failure, attempts.list())
+    const memory = isAbsent && (notFound.look(cid, path) ?? notFound.remember(cid, path, failure, attempts.list()))
     const client = this.#client
     searches.begin(cid, path, lookFor(cid, around, client), { client, running })
-    return failure.facts.unasked ? failure : withRetry(failure, forMs)
+    return memory && !failure.facts.unasked ? withRetry(failure, memory.forMs) : failure
   }
 }
 

@@ -144,7 +144,7 @@ test('an outage of one layer, or of all slow ones, is no failure of a read', asy
   assert.deepEqual(
     stack.stats().map(({ tier, hits, misses, outages: out }) => [tier, hits, misses, out]),
     [
-      ['memory', 0, 2, 0],
+      ['memory', 0, 3, 0],
       ['disk', 0, 0, 3],
       ['bucket', 1, 0, 2],
     ],

@@ -15,7 +15,7 @@ export type TierHit = { readonly bytes: Uint8Array; readonly tier: string }
 type HitAtHand = AtHand & { readonly tier: string }
 export type TierFailure = { readonly tier: string; readonly failure: Failure }
 /** Each caller leaves it, once. */
-export type TierLook = Pick<Lookup<TierHit>, 'found' | 'overdue' | 'here' | 'haveAnswered' | 'leave'>
+export type TierLook = Pick<Lookup, 'found' | 'overdue' | 'here' | 'haveAnswered' | 'leave'>
 type OnFailed = (tier: string, error: unknown) => void
 
 export type TierStats = FillStats & {
@@ -26,7 +26,7 @@ export type TierStats = FillStats & {
   readonly outages: number
 }
 
-export type TierStack = Omit<Tier, 'atHand' | 'peek'> & {
+export type TierStack = Omit<Tier, 'atHand' | 'peek' | 'probe'> & {
   /** Reads from memory and write-behind queues only. Counts a hit, and no miss. */
   near(cid: CID): TierHit | undefined
   /** Reads from files in the page cache too. Undefined: it may be in a tier all the same. */
@@ -134,7 +134,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
   const slow = all.filter((layer): layer is SlowLayer => layer.writeBehind !== undefined)
   /** Those that new blocks are written to. */
   const filled = slow.filter(({ tier }) => !tier.traits.readOnly)
-  const lookups = new Map<string, Lookup<TierHit>>()
+  const lookups = new Map<string, Lookup>()
   let deletes = 0
   let closing: Promise<void> | undefined
 
@@ -185,7 +185,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
 
   // By asking slow tiers.
 
-  function lookUp(cid: CID, anyway: boolean, onFailed?: OnFailed): Lookup<TierHit> {
+  function lookUp(cid: CID, anyway: boolean, onFailed?: OnFailed): Lookup {
     const before = deletes
     // A tier that lacks it, as far as it knows, is asked last.
     const lacking = slow.filter(({ tier }) => tier.lacks?.(cid))
@@ -230,25 +230,12 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     return orAborted(signal, begun.found).finally(() => begun.leave())
   }
 
-  const whileWorthIt = <T>(
-    signal: AbortSignal | undefined,
-    { found, overdue, leave }: Pick<Lookup<T>, 'found' | 'overdue' | 'leave'>,
-  ): Promise<T | undefined> => orAborted(signal, Promise.race([found, overdue.then(() => undefined)])).finally(leave)
-
   async function find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined> {
     signal?.throwIfAborted()
-    return near(cid) ?? whileWorthIt(signal, look(cid))
-  }
-
-  async function has(cid: CID, signal?: AbortSignal): Promise<boolean> {
-    signal?.throwIfAborted()
-    if (inProcess(cid)) return true
-    const asked = new Lookup<true>(
-      slow,
-      log,
-      async ({ tier }, own, call) => (await tier.has(cid, own, call)) || undefined,
-    )
-    return (await whileWorthIt(signal, asked.join())) ?? false
+    const held = near(cid)
+    if (held) return held
+    const { found, overdue, leave } = look(cid)
+    return orAborted(signal, Promise.race([found, overdue.then(() => undefined)])).finally(leave)
   }
 
   // Writing.
@@ -274,10 +261,9 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     signal?.throwIfAborted()
     const own = owned(bytes)
     putInMemory(fast, cid, own)
-    const failed: TierFailure[] = []
     /** Whether a tier before it keeps the block for good. */
     let isKept = false
-    const writes: Promise<void>[] = []
+    const writes: Promise<readonly TierFailure[]>[] = []
     for (const layer of slow) {
       const { tier, writeBehind } = layer
       const { keeps, readOnly, shared } = tier.traits
@@ -288,25 +274,25 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
           return false
         })
       if (readOnly) continue
-      if (shared) writes.push(acknowledged(layer, cid, own).then((failure) => void (failure && failed.push(failure))))
+      if (shared) writes.push(acknowledged(layer, cid, own))
       else if (!isKept) void writeBehind.put(cid, own)
     }
-    await orAborted(signal, Promise.all(writes))
-    return { failed }
+    const failed = await orAborted(signal, Promise.all(writes))
+    return { failed: failed.flat() }
   }
 
   /** Resolves when the shared tier has it, failed, or is no longer worth waiting for. */
-  function acknowledged(layer: SlowLayer, cid: CID, bytes: Uint8Array): Promise<TierFailure | undefined> {
+  async function acknowledged(layer: SlowLayer, cid: CID, bytes: Uint8Array): Promise<readonly TierFailure[]> {
     const { name: tier } = layer.tier
-    return new Promise((resolve) => {
-      let isOver = false
-      const fail = (error: unknown) => {
-        if (!isOver) resolve({ tier, failure: layer.outage(error, log) })
-        isOver = true
-      }
-      const overdue = () => fail(late(tier))
-      layer.writeBehind.write(cid, bytes, { overdue }).then(() => resolve(undefined), fail)
-    })
+    const late = Promise.withResolvers<never>()
+    const said = `tier ${tier} timed out: it takes longer than it is waited for`
+    const overdue = () => late.reject(new Failure('timeout', said, { source: 'tier' }))
+    try {
+      await Promise.race([layer.writeBehind.write(cid, bytes, { overdue }), late.promise])
+      return []
+    } catch (error) {
+      return [{ tier, failure: layer.outage(error, log) }]
+    }
   }
 
   async function bring(name: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
@@ -333,15 +319,15 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
   }
 
   async function probeAll(signal?: AbortSignal): Promise<readonly TierFailure[]> {
-    const probes = all.map((layer) =>
-      Promise.resolve(layer.tier.probe?.(signal)).then(
-        () => [],
-        (error: unknown) => {
-          signal?.throwIfAborted()
-          return [{ tier: layer.tier.name, failure: layer.outage(error, log) }]
-        },
-      ),
-    )
+    const probes = all.map(async (layer) => {
+      try {
+        await layer.tier.probe?.(signal)
+        return []
+      } catch (error) {
+        signal?.throwIfAborted()
+        return [{ tier: layer.tier.name, failure: layer.outage(error, log) }]
+      }
+    })
     return (await Promise.all(probes)).flat()
   }
 
@@ -359,23 +345,20 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
       shared: all.some(({ tier }) => tier.traits.shared),
       trusted: all.every(({ tier }) => tier.traits.trusted),
     },
-    ...{ near, atHand, lacks, holds, look, lookAgain, find, has, keep, store, bring, probeAll },
+    ...{ near, atHand, lacks, holds, look, lookAgain, find, keep, store, bring, probeAll },
     async isPinned(cid, signal) {
       for (const { tier } of slow)
         if (tier.traits.readOnly && !tier.lacks?.(cid) && (await tier.has(cid, signal))) return true
       return false
     },
     get: async (cid, signal) => (await find(cid, signal))?.bytes,
+    has: async (cid, signal) => (await find(cid, signal)) !== undefined,
     async put(cid, bytes, signal) {
       signal?.throwIfAborted()
       await orAborted(signal, Promise.resolve(keep(cid, bytes)))
     },
     shared: slow.flatMap(({ tier }) => (tier.traits.shared ? [tier.name] : [])),
     delete: remove,
-    async probe(signal) {
-      const [first] = await probeAll(signal)
-      if (first) throw first.failure
-    },
     stats() {
       return all.map(({ tier, writeBehind, hits, misses, outages }) => ({
         ...{ tier: tier.name, hits, misses, outages },
@@ -408,11 +391,8 @@ function putInMemory(layers: Iterable<Layer>, cid: CID, bytes: Uint8Array): void
 const owned = (bytes: Uint8Array): Uint8Array =>
   bytes.byteLength === bytes.buffer.byteLength ? bytes : new Uint8Array(bytes)
 
-const late = (name: string): Failure =>
-  new Failure('timeout', `tier ${name} timed out: it takes longer than it is waited for`, { source: 'tier' })
-
 /** Undefined: the tier has nothing. */
-type Question<T> = (layer: SlowLayer, signal: AbortSignal, call: Call) => Promise<T | undefined>
+type Question = (layer: SlowLayer, signal: AbortSignal, call: Call) => Promise<TierHit | undefined>
 
 // Made once: its stack trace tells nothing, and is expensive.
 const elsewhere = Object.freeze(new DOMException('another tier has it', 'AbortError'))
@@ -421,18 +401,18 @@ const elsewhere = Object.freeze(new DOMException('another tier has it', 'AbortEr
  * A question to the slow tiers, nearest first. The next tier is asked when one has nothing or is late; late tiers go on, and the
  * first hit of any counts. Many callers share it; the last one that leaves ends it.
  */
-class Lookup<T> {
+class Lookup {
   /** Undefined: no slow tier has it, or none could be asked. Rejects only when it was ended. */
-  readonly found: Promise<T | undefined>
+  readonly found: Promise<TierHit | undefined>
   /** Resolves when all were asked and each is late or has answered. The lookup goes on. */
   readonly overdue: Promise<void>
   /** Resolves when each tier of this machine has nothing, or could not answer. */
   readonly here: Promise<void>
   readonly #layers: readonly SlowLayer[]
   readonly #log: Log
-  readonly #question: Question<T>
+  readonly #question: Question
   readonly #own = new AbortController()
-  readonly #found = Promise.withResolvers<T | undefined>()
+  readonly #found = Promise.withResolvers<TierHit | undefined>()
   readonly #overdue = Promise.withResolvers<void>()
   readonly #here = Promise.withResolvers<void>()
   /** Those without an answer, and whether each is late. */
@@ -442,7 +422,7 @@ class Lookup<T> {
   #next = 0
   #isOver = false
 
-  constructor(layers: readonly SlowLayer[], log: Log, question: Question<T>) {
+  constructor(layers: readonly SlowLayer[], log: Log, question: Question) {
     this.#layers = layers
     this.#log = log
     this.#question = question
@@ -500,7 +480,7 @@ class Lookup<T> {
       this.#askNext()
     }
     this.#open.set(layer, false)
-    let answer: T | undefined
+    let answer: TierHit | undefined
     try {
       answer = await this.#question(layer, signal, { overdue })
       if (answer === undefined) layer.misses++
