@@ -326,11 +326,17 @@ export function recordSources(options: {
       if (!upstream.record) throw new Failure('not-found', `${upstream.name} has no records`, { source: 'upstream' })
       signal.throwIfAborted()
       const own = new AbortController()
-      const { question, slot } = new Attempts(clock).enter(member, 'block', key, own, spentOn)
-      const leave = () => own.abort(signal.reason)
+      const slot = Promise.withResolvers<void>()
+      const end = (reason: unknown) => {
+        slot.reject(reason)
+        own.abort(reason)
+      }
+      const asker = { begun: () => slot.resolve(), refused: (_question: unknown, error: Failure) => end(error) }
+      const question = new Attempts(clock, pool.timeoutMs).ask(member, 'block', key, asker, spentOn)
+      const leave = () => end(signal.reason)
       signal.addEventListener('abort', leave, { once: true })
       try {
-        await slot
+        await slot.promise
         return await upstream.record(key, own.signal)
       } catch (error) {
         if (isFailure(error, 'throttled')) health.brokeOff(error)

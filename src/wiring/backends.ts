@@ -100,7 +100,7 @@ export function joinFound(
   { router, allowPrivate }: { readonly router: string; readonly allowPrivate: boolean },
 ): WiredUpstream & { readonly isFound: true } {
   const { config, clock, log, trace } = whole
-  const { userAgent, timeout: deadline } = config.retrieval
+  const { userAgent } = config.retrieval
   const kind = kindOf(upstreamKinds, 'trustless')
   // Asks for content that it holds only: a gateway that searches elsewhere could ask this one in
   // turn.
@@ -113,7 +113,6 @@ export function joinFound(
   const name = `${new URL(origin).host} via ${router}`
   const upstream = kind.create(options, { name, isFound: true, userAgent, log, clock, trace })
   const wired = wireUpstream(whole, upstream, { perMinute: undefined, perCidPerMinute: undefined, of: undefined })
-  wired.health.join({ hasOthers: () => true, patienceMs: deadline })
   return { ...wired, isFound: true }
 }
 

@@ -58,15 +58,12 @@ export async function wireReading(
 ): Promise<ReadSide> {
   const { config, clock, log, lease } = whole
   const { timeout: deadline, hedgeDelay: hedge, probeEvery } = config.retrieval
-  const patienceMs = deadline * shareOfUpstreams
+  const timeoutMs = deadline * shareOfUpstreams
   // May reject, so it comes before anything that starts work.
   const denials = await wireDenials(whole)
   const finding = takeFinding(whole, upstreams)
-  const pool = lease.take(
-    'pool',
-    [upstreams, hedge, patienceMs, finding],
-    () => createPool({ members: upstreams, hedge, clock, patienceMs, more: finding?.finder }),
-    (one) => one.close(),
+  const pool = lease.take('pool', [upstreams, hedge, timeoutMs, finding], () =>
+    createPool({ members: upstreams, hedge, clock, timeoutMs, more: finding?.finder }),
   )
   const retrieval = takeRetrieval(whole, { stack, pool, upstreams, finding })
   const names = takeNames(whole, { pool, shelves, records, denials, finding })

@@ -3,8 +3,10 @@ import type { CID } from 'multiformats/cid'
 import type { Clock } from '../../src/core/clock.ts'
 import { type AskKind, Attempts, type LetGo, Question } from '../../src/retrieval/upstreams/attempts.ts'
 import type { Member } from '../../src/retrieval/upstreams/pool.ts'
-import type { Rank } from '../../src/retrieval/upstreams/ranked-line.ts'
 import type { UpstreamHealth } from '../../src/retrieval/upstreams/upstream-health.ts'
+import type { Rank } from '../../src/retrieval/upstreams/upstream-queue.ts'
+
+const timeoutMs = 4_000
 
 export type Wish = {
   readonly kind?: AskKind
@@ -19,7 +21,6 @@ export type Asked = {
   readonly question: Question
   /** Why its slot was taken for others. */
   evicted(): unknown
-  isOvertaken(): boolean
   brought(bytes: number, waitedMs: number): void
   done(): void
   letGo(why: LetGo): void
@@ -32,27 +33,30 @@ export function enter(clock: Clock, health: UpstreamHealth, wish: Wish = {}): Pr
   if (signal?.aborted) return Promise.reject(signal.reason)
   const { promise, resolve, reject } = Promise.withResolvers<Asked>()
   const member = { upstream: { name: 'one' }, health } as unknown as Member
-  const attempts = new Attempts(clock, { client, hasBegun: false })
+  const attempts = new Attempts(clock, timeoutMs, { client, hasBegun: false })
+  let eviction: unknown
   const asker = {
     begun(question: Question) {
       const now = () => clock.monotonic()
       resolve({
         question,
-        evicted: () => question.eviction,
-        isOvertaken: () => health.isOvertaken(question),
+        evicted: () => eviction,
         brought: (bytes, ms) => question.brought(bytes, ms, now()),
         done: () => question.done(now()),
         letGo: (why) => question.letGo(why, now()),
         failed: (error) => health.failed(question, error, now()),
       })
     },
-    refused: (_question: Question, error: unknown) => reject(error),
-    evicted() {},
+    refused(_question: Question, error: unknown) {
+      eviction = error
+      reject(error)
+    },
   }
   const question = new Question(attempts, member, kind, undefined as unknown as CID, key, asker)
   question.rank = rank
   question.at = clock.monotonic()
-  health.ask(question, waitedMs, clock.monotonic())
+  question.giveUpAt = question.at + timeoutMs - waitedMs
+  health.ask(question, clock.monotonic())
   signal?.addEventListener('abort', () => {
     question.leave(clock.monotonic())
     reject(signal.reason)

@@ -10,11 +10,11 @@ import { scriptedUpstream } from '../support/scripted-upstream.ts'
 test('a hundred questions → all bytes, few attempts', () => {
   const clock = createFakeClock()
   const members = membersOf([scriptedUpstream('one', new Map()), scriptedUpstream('two', new Map())], clock)
-  const attempts = new Attempts(clock)
+  const attempts = new Attempts(clock, 4_000)
   for (let count = 0; count < 100; count++) {
     const cid = addBlock(new Map(), 0x55, text(`block ${count}`))
     for (const member of members) {
-      const question = attempts.ask(member, 'block', cid, { begun() {}, refused() {}, evicted() {} })
+      const question = attempts.ask(member, 'block', cid, { begun() {}, refused() {} })
       question.brought(10, 0, clock.monotonic())
       question.done(clock.monotonic())
     }

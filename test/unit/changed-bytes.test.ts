@@ -63,7 +63,7 @@ function refused(error: unknown): undefined {
 /** What a request gets of each of these blocks; undefined: it was refused. What the tier then holds has to be true as well. */
 async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(Uint8Array | undefined)[]> {
   const stack = createTierStack([memory.create({ maxBytes: 2 ** 20 }, { ...context, data: '' })])
-  const pool = createPool({ members: membersOf([upstream], clock), hedge: 'auto', clock, patienceMs: 0 })
+  const pool = createPool({ members: membersOf([upstream], clock), hedge: 'auto', clock, timeoutMs: 0 })
   const retrieval = createRetrieval({
     ...{ stack, pool, clock, turns: createLoopScheduler(clock), log: silentLog },
     ...{ deadlineMs: 10_000, blockDeadlineMs: 10_000, keepLookingMs: 0, readAheadBytes: 0 },
@@ -82,7 +82,6 @@ async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(U
   } finally {
     session.end()
     await retrieval.close()
-    pool.close()
   }
 }
 
@@ -105,7 +104,6 @@ async function broughtBy(sent: Uint8Array<ArrayBuffer>): Promise<number> {
   const kept: Block[] = []
   const keep = (cid: CID, bytes: Uint8Array): void => void kept.push({ cid, bytes })
   await new Flight('dag', want(0), { pool, clock, keep }).drain().catch(refused)
-  pool.close()
   for (const { cid, bytes } of kept) assert.ok(isTrue(blockOf(cid), bytes), `other bytes for ${cid}`)
   return kept.length
 }

@@ -39,7 +39,7 @@ function flightOf(
   keep: (cid: CID) => void | Promise<void> = () => {},
 ) {
   const clock = createFakeClock()
-  const pool = createPool({ members: membersOf(upstreams, clock), hedge: 'auto', clock, patienceMs: 4000 })
+  const pool = createPool({ members: membersOf(upstreams, clock), hedge: 'auto', clock, timeoutMs: 4000 })
   const flight = new Flight('dag', want, { pool, clock, keep })
   flight.follow()
   const wait = (cid: CID, place: DagWant = want): Promise<string | Uint8Array> =>

@@ -41,7 +41,7 @@ function fly(scripts: Record<string, Script>, more: Partial<FlightDeps> = {}) {
       }
     },
   })) as unknown as Upstream[]
-  const pool = createPool({ members: membersOf(upstreams, clock), hedge: 100, clock, patienceMs: 4000 })
+  const pool = createPool({ members: membersOf(upstreams, clock), hedge: 100, clock, timeoutMs: 4000 })
   const told: { bytes?: Uint8Array; upstream?: string; error?: unknown }[] = []
   const readerOf = () => ({
     settle: (bytes: Uint8Array, upstream: string) => void told.push({ bytes, upstream }),

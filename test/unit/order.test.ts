@@ -28,7 +28,7 @@ for (const { name, usual, hedge, expected } of patience) {
       hedge,
     )
     assert.deepEqual(
-      steps.map(({ patienceMs }) => patienceMs),
+      steps.map(({ hedgeDelayMs }) => hedgeDelayMs),
       expected,
     )
   })
@@ -37,7 +37,7 @@ for (const { name, usual, hedge, expected } of patience) {
 test('unknown upstream → asked with the best, not waited for', () => {
   const steps = order([at('quick', 30, 60), at('slow', 900, 900), { ...at('new', 1000), isUntried: true }], 'auto')
   assert.deepEqual(
-    steps.map(({ who, patienceMs }) => [who, patienceMs]),
+    steps.map(({ who, hedgeDelayMs }) => [who, hedgeDelayMs]),
     [
       ['quick', 0],
       ['new', 60],

@@ -29,7 +29,7 @@ function make({ keepLookingMs = 60 * second } = {}) {
       isStopped: false,
     }
     rounds.push(one)
-    return { done: promise, attempts: new Attempts(clock), stop: () => void (one.isStopped = true) }
+    return { done: promise, attempts: new Attempts(clock, 4_000), stop: () => void (one.isStopped = true) }
   }
   const missed = () => notFound.remember(cid, '', failure('not-found'), [])
   const settle = () => clock.advance(0)

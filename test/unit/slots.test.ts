@@ -8,7 +8,7 @@ import { createUpstreamHealth } from '../../src/retrieval/upstreams/upstream-hea
 import { type Asked, enter, type Wish } from '../support/asked.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 
-const patienceMs = 4_000
+const timeoutMs = 4_000
 const over = new Failure('cancelled', 'it is over', { source: 'ours' })
 
 async function make({
@@ -20,7 +20,7 @@ async function make({
   clock?: FakeClock
   turns?: LoopScheduler
 } = {}) {
-  const health = createUpstreamHealth({ name: 'one', clock, turns, log: silentLog, connections: most, patienceMs })
+  const health = createUpstreamHealth({ name: 'one', clock, turns, log: silentLog, connections: most })
   // Quick answers: what takes longer than 250 ms is late.
   const first = await enter(clock, health)
   first.brought(1, 0)
@@ -111,14 +111,14 @@ describe('request queue', () => {
     await fill(1)
     const late = take('late')
     const refused = assert.rejects(late, (error) => isFailure(error, 'overloaded') && (error.retryAfterMs ?? 0) > 0)
-    await clock.advance(patienceMs)
+    await clock.advance(timeoutMs)
     await refused
   })
 
   test('time spent before the queue → refused that much sooner', async () => {
     const { clock, take, fill } = await make({ most: 1 })
     await fill(1)
-    const late = take('late', { waitedMs: patienceMs - 1000 })
+    const late = take('late', { waitedMs: timeoutMs - 1000 })
     const refused = assert.rejects(late, (error) => isFailure(error, 'overloaded'))
     await clock.advance(1000)
     assert.equal(await settled(late), 'overloaded')
@@ -199,7 +199,7 @@ describe('searches', () => {
     const waits = take('reader')
     await clock.advance(1_000)
     assert.equal(await settled(waits), 'waits')
-    assert.equal(health.lookInMs, 0)
+    assert.equal(health.probeInMs, 0)
   })
 
   for (const [what, isAlive, kind] of [
@@ -218,7 +218,6 @@ describe('searches', () => {
       await clock.advance(1300)
       const [gone] = searches.filter(({ evicted }) => evicted() !== undefined)
       assert.ok(isFailure(gone?.evicted(), kind))
-      gone?.failed(gone.evicted())
       assert.equal(fourth.evicted(), undefined)
       assert.equal(await settled(reader), 'entered')
     })

@@ -111,7 +111,7 @@ function make(blocks: BlockMap, all: Readonly<Record<string, Ways>>) {
       members: membersOf(upstreams, clock),
       hedge: 'auto',
       clock,
-      patienceMs: 4750,
+      timeoutMs: 4750,
     }),
     clock,
     log: silentLog,

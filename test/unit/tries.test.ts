@@ -4,7 +4,7 @@ import { afterEach, describe, test } from 'node:test'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { Flight, type FlightReader } from '../../src/retrieval/flight/flight.ts'
-import { Tries } from '../../src/retrieval/upstreams/attempts.ts'
+import { Attempts } from '../../src/retrieval/upstreams/attempts.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { startProbes } from '../../src/retrieval/upstreams/probes.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
@@ -57,7 +57,7 @@ function make(...names: string[]) {
     members: membersOf(upstreams, clock),
     hedge: 'auto',
     clock,
-    patienceMs: 4 * second,
+    timeoutMs: 4 * second,
   })
   const probes = startProbes({ pool, everyMs: 0, clock, log: silentLog, random: () => 0 })
   stops.push(probes.close)
@@ -168,7 +168,7 @@ test('however long it was away, an upstream is looked at every five seconds', as
   let longest = 0
   for (let ms = 0; ms < 30 * second; ms += 100) {
     await clock.advance(100)
-    longest = Math.max(longest, health.lookInMs)
+    longest = Math.max(longest, health.probeInMs)
   }
   assert.ok(longest > 2 * second && longest <= 5 * second, `${longest} ms`)
   ill.delete('one')
@@ -192,11 +192,10 @@ describe('upstreams that may be asked again', () => {
       const { clock, pool } = make('one')
       const [member] = pool.members
       assert.ok(member)
-      const tries = new Tries(clock, clock.monotonic() + second)
-      tries.failed(member, failure(kind))
-      assert.equal(tries.hopes(), isHope)
-      // One that said when to come back is asked again at once: its own queue waits until then.
-      assert.deepEqual(tries.spent, kind === 'throttled' ? [] : [member])
+      const attempts = new Attempts(clock, second)
+      attempts.spend(member, failure(kind))
+      const backInMs = attempts.backInMs(member, 'a')
+      assert.equal(backInMs !== undefined && attempts.mayWait(backInMs), isHope)
     })
   }
 
@@ -204,8 +203,8 @@ describe('upstreams that may be asked again', () => {
     const { clock, pool } = make('one')
     const [member] = pool.members
     assert.ok(member)
-    const tries = new Tries(clock, clock.monotonic() + second)
-    tries.failed(member, new Failure('timeout', 'it searches', { source: 'upstream', facts: { isSearching: true } }))
-    assert.equal(tries.hopes(), false)
+    const attempts = new Attempts(clock, second)
+    attempts.spend(member, new Failure('timeout', 'it searches', { source: 'upstream', facts: { isSearching: true } }))
+    assert.equal(attempts.backInMs(member, 'a'), Number.POSITIVE_INFINITY)
   })
 })

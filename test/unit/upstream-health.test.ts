@@ -4,12 +4,9 @@ import { test } from 'node:test'
 import { Failure, type FailureKind } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
 import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
-import { createPool, type Member } from '../../src/retrieval/upstreams/pool.ts'
 import { createUpstreamHealth, type UpstreamHealthOptions } from '../../src/retrieval/upstreams/upstream-health.ts'
 import { enter as enterAt } from '../support/asked.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
-import { membersOf } from '../support/members.ts'
-import { scriptedUpstream } from '../support/scripted-upstream.ts'
 
 const second = 1000
 const minute = 60 * second
@@ -170,7 +167,7 @@ test('unhealthy → probed often at first, then less', async () => {
   assert.ok(looks > 0)
   const waits: number[] = []
   for (let count = 0; count < 8; count++) {
-    const ms = health.lookInMs
+    const ms = health.probeInMs
     waits.push(ms)
     await clock.advance(ms)
     health.unreachable(failure('upstream-error'), clock.monotonic())
@@ -211,9 +208,9 @@ test('timeouts without any response → probe', async () => {
   await clock.advance(5 * second)
   ask.failed(failure('timeout'))
   assert.equal(wanted, 1)
-  assert.equal(health.lookInMs, 0)
+  assert.equal(health.probeInMs, 0)
   health.probed({ ...report, usable: true })
-  assert.equal(health.lookInMs, Number.POSITIVE_INFINITY)
+  assert.equal(health.probeInMs, Number.POSITIVE_INFINITY)
 })
 
 test('wrong bytes → quarantine, longer each time, once per moment', async () => {
@@ -309,25 +306,8 @@ test('block nowhere → hit rate unchanged', async () => {
   assert.ok(health.load('block') <= before + 1)
 })
 
-test('budget per CID → waited for, within limits', async () => {
-  const { clock, enter, state } = make({ perCidPerMinute: 4, patienceMs: 10 * second })
-  await enter('a')
-  await enter('a')
-  let entered = false
-  const third = enter('a').then(() => {
-    entered = true
-  })
-  await clock.advance(3 * second)
-  assert.equal(entered, false)
-  await clock.advance(second)
-  await third
-  assert.equal(entered, true)
-  await enter('b')
-  assert.equal(state('b'), 'ready')
-})
-
-test('budget wait too long → refused', async () => {
-  const { enter, state } = make({ perCidPerMinute: 1, patienceMs: 4 * second })
+test('budget per CID used up → asked elsewhere, refused', async () => {
+  const { enter, state } = make({ perCidPerMinute: 1 })
   await enter('a')
   assert.equal(state('a'), 'budget-exhausted')
   assert.equal(state('b'), 'ready')
@@ -344,55 +324,6 @@ test('no probes → unhealthy upstream tried once a second', async () => {
   const ask = await enter()
   ask.letGo('enough')
   await assert.rejects(enter(), { kind: 'unavailable' })
-})
-
-test('waiting request → continues with the first good probe', async () => {
-  const { clock, health, enter, failAt } = make()
-  health.onSuspicion(() => {})
-  await failAt(3)
-  const waits = enter()
-  await clock.advance(500)
-  health.unreachable(failure('timeout'), clock.monotonic())
-  await clock.advance(500)
-  health.probed({ ...report, usable: true })
-  await (await waits).letGo('enough')
-})
-
-test('just unhealthy → waits two seconds, later until next probe', async () => {
-  const { clock, health, enter, failAt } = make()
-  health.onSuspicion(() => {})
-  const lookFor = async (seconds: number) => {
-    for (let left = seconds * 4; left > 0; left--) {
-      await clock.advance(250)
-      health.unreachable(failure('timeout'), clock.monotonic())
-      // Who is turned away learns of it in one of the next turns of the loop.
-      await clock.advance(0)
-    }
-  }
-  await failAt(3)
-  const came = clock.monotonic()
-  let waited = 0
-  const early = assert.rejects(enter(), { kind: 'unavailable' }).finally(() => {
-    waited = clock.monotonic() - came
-  })
-  await lookFor(10)
-  await early
-  assert.equal(waited, 2000)
-  const late = assert.rejects(enter(), { kind: 'unavailable' })
-  await lookFor(0.25)
-  await late
-})
-
-test('other upstreams exist → no wait for an unhealthy one', async () => {
-  const { clock, health, enter, failAt } = make({ connections: 1 })
-  health.join({ hasOthers: () => true })
-  health.onSuspicion(() => {})
-  await failAt(2)
-  const last = await enter()
-  const waits = assert.rejects(enter(), { kind: 'unavailable' })
-  await clock.advance(1)
-  last.failed(failure('upstream-error'))
-  await waits
 })
 
 test('probe decides compatibility; incompatible → no retry time', () => {
@@ -424,40 +355,4 @@ test('removed listener → not called, others are', async () => {
   await failAt(3)
   assert.ok(looks.old > 0)
   assert.equal(looks.refused, 0)
-})
-
-test('in two pools → others exist if either has them', async () => {
-  const { clock, health, enter, failAt } = make({ connections: 1 })
-  health.join({ hasOthers: () => true, patienceMs: 2 * second })
-  const leave = health.join({ hasOthers: () => false, patienceMs: 9 * second })
-  leave()
-  health.onSuspicion(() => {})
-  await failAt(2)
-  const last = await enter()
-  const waits = assert.rejects(enter(), { kind: 'unavailable' })
-  await clock.advance(1)
-  last.failed(failure('upstream-error'))
-  await waits
-})
-
-test('closed pool → not consulted', async () => {
-  const { clock, health, enter, failAt } = make({ connections: 1 })
-  const [own, other] = [scriptedUpstream('one', new Map()), scriptedUpstream('other', new Map())]
-  const pool = (members: Member[]) => createPool({ members, hedge: 'auto', clock })
-  const before = pool([{ upstream: own, health }, ...membersOf([other], clock)])
-  pool([{ upstream: own, health }])
-  before.close()
-  health.onSuspicion(() => {})
-  await failAt(2)
-  const last = await enter()
-  let isTurnedAway = false
-  const waits = enter().catch(() => {
-    isTurnedAway = true
-  })
-  await clock.advance(1)
-  last.failed(failure('upstream-error'))
-  await clock.advance(1)
-  assert.equal(isTurnedAway, false)
-  health.probed({ ...report, usable: true })
-  await waits
 })

@@ -14,7 +14,7 @@ import type { Journal, Provider, Requests, Status, Tier, Times, Upstream } from 
 
 type Member = {
   readonly upstream: { readonly name: string }
-  readonly health: Pick<UpstreamHealth, 'state' | 'counts' | 'measured' | 'told' | 'pending' | 'budget'>
+  readonly health: Pick<UpstreamHealth, 'state' | 'counts' | 'measured' | 'lastError' | 'pending' | 'budget'>
 }
 
 type StatusParts = {
@@ -100,20 +100,20 @@ function requestsOf({ requests, limits }: HttpParts): Requests {
 
 function upstreamOf({ upstream: { name }, health }: Member, clock: Clock): Upstream {
   const { state, untilMs } = health.state('')
-  const { counts, measured, told, pending, budget } = health
+  const { counts, measured, lastError, pending, budget } = health
   const [p50Ms, p95Ms] = [measured.recent.quantile(0.5), measured.recent.quantile(0.95)]
   const isOut = state !== 'ready'
   return {
     name,
     state,
-    ...(isOut && { why: state === 'budget-exhausted' ? 'its budget of this minute is used up' : told.why }),
+    ...(isOut && { why: state === 'budget-exhausted' ? 'its budget of this minute is used up' : lastError.why }),
     ...(isOut && untilMs !== undefined && { until: Math.ceil((clock.now() + untilMs) / roundMs) * roundMs }),
     ...(counts as Record<keyof typeof counts, number>),
     pending,
     bytes: measured.bytes,
     firstByte: { ...(p50Ms !== undefined && { p50Ms }), ...(p95Ms !== undefined && { p95Ms }) },
     budget,
-    lastTrouble: told.lastTrouble,
+    lastTrouble: lastError.last,
   }
 }
 

@@ -14,16 +14,8 @@ import { cancelled, type Failure } from '../../core/failure.ts'
 import type { Trace } from '../../core/wire/trace.ts'
 import type { GiveWay } from '../../ipld/documents/read.ts'
 import type { Place } from '../session.ts'
-import {
-  type AskKind,
-  Attempts,
-  type LetGo,
-  lookAgainMs,
-  outcomeOf,
-  Tries,
-  type Wanting,
-} from '../upstreams/attempts.ts'
-import type { Finding, Member, Plan, Pool, Step } from '../upstreams/pool.ts'
+import { type AskKind, Attempts, type LetGo, outcomeOf, type Wanting } from '../upstreams/attempts.ts'
+import type { BackIn, Finding, Member, Plan, Pool, Step } from '../upstreams/pool.ts'
 import { DagBlocks } from './dag-blocks.ts'
 import { type FilePart, nextPart, type Waiting } from './file-parts.ts'
 import { failedMs, maxStallMs, minStallMs, Stopwatch } from './pace.ts'
@@ -79,7 +71,6 @@ export class Flight {
   readonly #onOver: () => void
   /** Of a DAG. */
   readonly #blocks: DagBlocks | undefined
-  readonly #tries: Tries
   readonly #streams = new Set<UpstreamStream>()
   readonly #waiting = new Map<string, Set<Waiter>>()
   #races: WeakMap<UpstreamStream, Racer> | undefined
@@ -108,9 +99,8 @@ export class Flight {
     this.#root = asker?.root ?? want.cid
     this.#deps = deps
     this.#onOver = onOver
-    this.attempts = new Attempts(clock, asker, trace)
+    this.attempts = new Attempts(clock, pool.timeoutMs, asker, trace)
     this.watch = new Stopwatch(clock, kind === 'dag')
-    this.#tries = new Tries(clock, clock.monotonic() + pool.patienceMs)
     if (kind === 'dag') this.#blocks = new DagBlocks(want.cid, yieldIfDue)
   }
 
@@ -334,7 +324,7 @@ export class Flight {
     if (!isStray) return
     stream.strayBytes += bytes.byteLength
     if (stream.strayBytes <= maxStrayBytes) return
-    stream.member.health.heedsNoRanges()
+    stream.member.health.ignoresRanges()
     this.#letGo(stream, 'enough')
     this.#reclaim(stream)
     this.#share()
@@ -350,8 +340,14 @@ export class Flight {
   }
 
   #plan(busy: Iterable<UpstreamStream>): Plan {
-    const tried = this.#isFirst ? undefined : new Set([...this.#tries.spent, ...membersOf(busy)])
-    return this.#deps.pool.plan(this.kind, this.#want.cid, tried, this.#root)
+    const { cid } = this.#want
+    return this.#deps.pool.plan(this.kind, cid, this.#isFirst ? undefined : this.#backIn(cid, busy), this.#root)
+  }
+
+  #backIn(cid: CID, busy: Iterable<UpstreamStream>): BackIn {
+    const key = blockKey(cid)
+    const members = membersOf(busy)
+    return (member) => (members.has(member) ? Number.POSITIVE_INFINITY : this.attempts.backInMs(member, key))
   }
 
   #wake(): void {
@@ -385,7 +381,12 @@ export class Flight {
     if (this.#isOver || this.#streams.size > 0) return
     const [named] = this.#finding ? this.#candidates().steps : []
     if (named) return this.#start(named)
-    if (this.#finding?.isOver === false || this.#tries.hopes()) return this.#checkIn(lookAgainMs)
+    if (this.#finding?.isOver === false) return this.#checkIn(retryMs)
+    if (this.attempts.mayWait(left.backInMs)) {
+      const backIn = this.#backIn(this.#want.cid, [])
+      for (const member of pool.of(this.#root)) if (Number.isFinite(backIn(member) ?? 0)) member.health.waitedFor()
+      return this.#checkIn(Math.min(retryMs, left.backInMs))
+    }
     this.#finish(outcomeOf(this.#want.cid, this.attempts.failures, left))
   }
 
@@ -447,7 +448,7 @@ export class Flight {
   #letGo(stream: UpstreamStream, why: LetGo): void {
     this.#streams.delete(stream)
     const isNoHelp = Number.isFinite(stream.askedTo) && !stream.hasBegun
-    if (why === 'behind' || isNoHelp) this.#tries.over(stream.member)
+    if (why === 'behind' || isNoHelp) this.attempts.spend(stream.member)
     stream.letGo(why)
   }
 
@@ -457,7 +458,7 @@ export class Flight {
     this.#streams.delete(stream)
     const isPart = Number.isFinite(stream.askedTo)
     // A part may be followed by the next one; an answer without anything of use is the last.
-    if (!isPart || stream.pace.blocks === 0) this.#tries.over(stream.member)
+    if (!isPart || stream.pace.blocks === 0) this.attempts.spend(stream.member)
     if (this.#isOver) return
     if (!isPart) {
       // It lacked the blocks that readers still wait for; another one may bring them.
@@ -476,8 +477,8 @@ export class Flight {
 
   failed(stream: UpstreamStream, error: unknown): void {
     this.#streams.delete(stream)
-    if (stream.hasBegun) this.#tries.over(stream.member)
-    else this.#tries.failed(stream.member, error)
+    if (stream.hasBegun) this.attempts.spend(stream.member)
+    else this.attempts.spend(stream.member, error)
     if (this.#isOver) return
     this.#reclaim(stream)
     // While another one moves, the pace decides whether that one is enough.
@@ -638,7 +639,9 @@ export class Flight {
   #beStuck(): void {
     if (!this.#hasBegun || this.#drained) return
     if ([...this.#streams].some(({ pace, startedAt }) => pace.silentMs(startedAt) < retryMs)) return
-    if (this.#deps.pool.plan('block', this.#want.cid, membersOf(this.#streams), this.#root).steps.length === 0) return
+    const { cid } = this.#want
+    const { steps } = this.#deps.pool.plan('block', cid, this.#backIn(cid, this.#streams), this.#root)
+    if (steps.length === 0) return
     this.#isStuck = true
     for (const { reader } of this.#clear()) reader.passed(false)
     this.#note()

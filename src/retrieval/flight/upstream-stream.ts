@@ -70,10 +70,10 @@ export class UpstreamStream implements Asker, DagAnswer {
   #toldAt: number
   #racer: PromiseWithResolvers<UpstreamStream> | undefined
 
-  constructor(flight: Flight, { who, patienceMs }: Step<Member>, part: DagWant, span: Span, blocks?: readonly CID[]) {
+  constructor(flight: Flight, { who, hedgeDelayMs }: Step<Member>, part: DagWant, span: Span, blocks?: readonly CID[]) {
     this.#flight = flight
     this.member = who
-    this.hedgeDelayMs = patienceMs
+    this.hedgeDelayMs = hedgeDelayMs
     this.#part = part
     this.#blocks = blocks
     if (flight.kind === 'block' || !who.upstream.traits.dag) this.#leaves = blocks && [...blocks]
@@ -134,12 +134,9 @@ export class UpstreamStream implements Asker, DagAnswer {
   }
 
   refused(question: Question, error: Failure): void {
+    this.#open.get(question)?.()
     this.#open.delete(question)
     this.#fail(error)
-  }
-
-  evicted(question: Question, reason: Failure): void {
-    this.#fail(reason, question)
   }
 
   // A CAR.

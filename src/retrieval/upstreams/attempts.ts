@@ -1,4 +1,5 @@
-// All that one flight asks: its questions and their record, which upstreams it may ask again, and the Failure of a flight that got nothing.
+// The attempts of one flight: its questions and their record, when it may ask an upstream again, and
+// the Failure of a flight that got nothing.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
@@ -6,25 +7,20 @@ import { Failure, type FailureKind, isFailure, isUnreachable } from '../../core/
 import type { OpenSpan, Trace, TracePoint } from '../../core/wire/trace.ts'
 import type { Attempt } from '../../observe/request-record.ts'
 import type { Member, Plan } from './pool.ts'
-import type { Rank } from './ranked-line.ts'
+import { enoughOvertook, type Rank } from './upstream-queue.ts'
 
 export type AskKind = 'block' | 'dag'
 
 /** Why a question is given up although it did not fail: others brought what was wanted, or it fell behind them. */
 export type LetGo = 'enough' | 'behind'
 
-/** What a question is asked for. Its methods may be called while `ask` runs. */
+/** Receives what becomes of a question at its upstream. Its methods may be called while `ask` runs. */
 export interface Asker {
   /** The question has its slot: the upstream is to be asked. */
   begun(question: Question): void
-  /** There was no slot in time, or the upstream went out meanwhile. */
+  /** It has none, or lost it to readers because it takes long. It is over. */
   refused(question: Question, error: Failure): void
-  /** Readers need the slot, because the question has taken long already. It is over. */
-  evicted(question: Question, reason: Failure): void
 }
-
-/** Where it is at its upstream. `searching`: what it asks for may be nowhere; `sending`: the upstream answers it with bytes. */
-export type Place = 'new' | 'delayed' | 'line' | 'asked' | 'searching' | 'sending' | 'evicted' | 'over'
 
 const waitsForSlot = 'queued'
 // An upstream that sent nothing of use for so long is called stalled in the account.
@@ -41,21 +37,19 @@ export class Question {
   rank: Rank = 'first'
   span: OpenSpan | undefined
 
-  place: Place = 'new'
+  place: 'queued' | 'asked' | 'sending' | 'over' = 'queued'
+  /** What it asks for may be nowhere. */
+  isSearch = false
   giveUpAt = 0
-  queuedAt = 0
   /** When it was asked, or began to wait for that. */
   at = 0
   waitedMs = 0
   wasFull = false
-  hasBudget = false
+  /** How many questions that were asked after it were answered before it. */
   overtakenBy = 0
-  /** The upstream went out before it answered. */
-  isLost = false
-  /** Stops what it waits for: the end of a delay, or of its time in line. */
+  /** Stops the timer for the end of its time in the queue. */
   stopWait: (() => void) | undefined
-  /** Why its slot was taken for others. */
-  eviction: Failure | undefined
+  isEvicted = false
 
   outcome: string | undefined = waitsForSlot
   ms = 0
@@ -75,7 +69,7 @@ export class Question {
   }
 
   get isQueued(): boolean {
-    return this.place === 'new' || this.place === 'delayed' || this.place === 'line'
+    return this.place === 'queued'
   }
 
   get isOver(): boolean {
@@ -92,17 +86,24 @@ export class Question {
     this.waitedMs = now - this.at
     this.at = now
     this.outcome = undefined
-    this.attempts.begun(this)
+    this.attempts.begun()
     this.asker.begun(this)
   }
 
   /** It has none. Called by its upstream. */
   refused(error: Failure, now: number): void {
     this.place = 'over'
-    this.attempts.leftLine(this)
+    this.attempts.leftQueue()
     this.#note(error.kind, now)
     this.attempts.fail(error)
     this.asker.refused(this, error)
+  }
+
+  /** Readers need its slot. Called by its upstream. */
+  evict(reason: Failure, now: number): void {
+    this.isEvicted = true
+    this.failed(reason, now)
+    this.asker.refused(this, reason)
   }
 
   /** A proved block that was wanted came from here. `waitedMs`: how long readers waited for it since the one before. */
@@ -136,12 +137,12 @@ export class Question {
     this.attempts.fail(error)
   }
 
-  /** It is not wanted any more before it was asked. */
+  /** It is not needed any more before it was asked. */
   leave(now: number): void {
     if (!this.isQueued) return
-    this.member.health.leaveLine(this)
+    this.member.health.leaveQueue(this)
     this.place = 'over'
-    this.attempts.leftLine(this)
+    this.attempts.leftQueue()
     this.#note('lost', now)
   }
 
@@ -154,6 +155,11 @@ export class Question {
     if (outcome !== undefined) return { upstream, outcome, ms: this.ms, ...brought }
     const sending = now - this.broughtAt < stalledMs ? 'sending' : 'stalled'
     return { upstream, outcome: bytes === 0 ? 'pending' : sending, ms: Math.round(now - this.at), ...brought }
+  }
+
+  /** Its upstream answers others meanwhile. */
+  get isOvertaken(): boolean {
+    return this.outcome === undefined && (this.isSearch || this.overtakenBy >= enoughOvertook)
   }
 
   get foundNoSlot(): boolean {
@@ -206,31 +212,43 @@ const harmless: ReadonlySet<string> = new Set([
   ...['began, then fell behind', 'began, then cancelled'],
 ])
 
+/** An upstream that brought nothing more to the flight. `failedAt`: -Infinity where its state alone decides. */
+type Spent = { readonly failedAt: number; readonly isFinal: boolean; readonly tries: number }
+
+const maxTries = 6
+
 export class Attempts {
   /** What the questions failed with, in the order in which they did. */
   readonly failures: unknown[] = []
   readonly client: string
   readonly #hasBegun: boolean
   readonly clock: Clock
+  readonly #timeoutMs: number
   readonly #trace: Trace | undefined
   readonly #parent: TracePoint | undefined
   readonly #beganAt: number
   readonly #made: Question[] = []
+  readonly #spent = new Map<Member, Spent>()
   #skipped: Attempt[] | undefined
   /** What is held against an upstream only if another one has it. */
   #heldBack: (() => void)[] | undefined
   #isThere = false
-  /** An upstream looked for it and brought nothing: it may be nowhere. */
+  /** An upstream was asked for it and brought nothing: it may be nowhere. */
   #isDoubted = false
-  /** Those that wait for their slots. */
-  #waiting: Set<Question> | undefined
+  /** An upstream does not have it: the client gets a quick answer. */
+  #isDenied = false
+  #queued = 0
   #asking = 0
 
-  /** `trace`: questions are recorded below the request that began the race, and not below one that joined it later. */
-  constructor(clock: Clock, { client, hasBegun }: Wanting = anybody, trace?: Trace) {
+  /**
+   * `timeoutMs`: for the queue of an upstream and the answer. `trace`: questions are recorded below
+   * the request that began the race, and not below one that joined it later.
+   */
+  constructor(clock: Clock, timeoutMs: number, { client, hasBegun }: Wanting = anybody, trace?: Trace) {
     this.client = client
     this.#hasBegun = hasBegun
     this.clock = clock
+    this.#timeoutMs = timeoutMs
     this.#trace = trace
     this.#parent = trace?.here()
     this.#beganAt = clock.monotonic()
@@ -241,36 +259,14 @@ export class Attempts {
     const now = this.clock.monotonic()
     const question = new Question(this, member, kind, cid, key, asker)
     question.at = now
-    this.#made.push(question)
+    // A flight that has begun has time again.
+    question.giveUpAt = (this.#isThere ? now : this.#beganAt) + this.#timeoutMs
     question.span = this.#trace?.ask(`upstream ${kind}`, this.#parent)
     question.rank = this.#rankOf(member, key)
-    // What has begun has time again.
-    member.health.ask(question, this.#isThere ? 0 : now - this.#beganAt, now)
-    if (question.isQueued) (this.#waiting ??= new Set()).add(question)
+    this.#made.push(question)
+    this.#queued++
+    member.health.ask(question, now)
     return question
-  }
-
-  /** The same for who pulls the answer on a signal of its own, which also aborts when the slot is taken for others. */
-  enter(
-    member: Member,
-    kind: AskKind,
-    cid: CID,
-    own: AbortController,
-    key?: string,
-  ): { readonly question: Question; readonly slot: Promise<void> } {
-    const { promise: slot, resolve, reject } = Promise.withResolvers<void>()
-    const asker: Asker = {
-      begun: () => resolve(),
-      refused: (_question, error) => reject(error),
-      evicted: (_question, reason) => own.abort(reason),
-    }
-    const question = this.ask(member, kind, cid, asker, key)
-    const leave = () => {
-      question.leave(this.clock.monotonic())
-      reject(own.signal.reason)
-    }
-    own.signal.addEventListener('abort', leave, { once: true })
-    return { question, slot: slot.finally(() => own.signal.removeEventListener('abort', leave)) }
   }
 
   /** How much the next question matters. */
@@ -278,22 +274,16 @@ export class Attempts {
     if (this.#isThere) return 'begun'
     if (this.#isDoubted || member.health.isDoubted(key)) return 'search'
     if (this.#hasBegun) return 'begun'
-    const isOvertaken = this.#made.some((one) => one.outcome === undefined && one.member.health.isOvertaken(one))
-    return isOvertaken ? 'again' : 'first'
+    return this.#made.some((one) => one.isOvertaken) ? 'again' : 'first'
   }
 
-  begun(question: Question): void {
-    this.#waiting?.delete(question)
+  begun(): void {
+    this.#queued--
     this.#asking++
   }
 
-  leftLine(question: Question): void {
-    this.#waiting?.delete(question)
-  }
-
-  /** The flight is over. */
-  leaveLines(): void {
-    for (const question of this.#waiting ?? []) question.leave(this.clock.monotonic())
+  leftQueue(): void {
+    this.#queued--
   }
 
   ended(): void {
@@ -321,8 +311,8 @@ export class Attempts {
   }
 
   /** `hold`: what to hold against its upstream if another one has it. */
-  failed({ eviction }: Question, kind: FailureKind, hold: (() => void) | undefined): void {
-    if (kind === 'not-found' || kind === 'timeout' || eviction) this.#isDoubted = true
+  failed({ isEvicted }: Question, kind: FailureKind, hold: (() => void) | undefined): void {
+    if (kind === 'not-found' || kind === 'timeout' || isEvicted) this.#isDoubted = true
     if (this.#isThere) hold?.()
     else if (hold) {
       this.#heldBack ??= []
@@ -336,12 +326,43 @@ export class Attempts {
 
   /** Every open question still waits in its upstream's queue: no upstream is working on it. */
   isQueued(): boolean {
-    return this.#asking === 0 && this.#waiting !== undefined && this.#waiting.size > 0
+    return this.#asking === 0 && this.#queued > 0
   }
 
-  /** Every upstream that was to be asked broke off before its first byte, or sent this gateway away. */
+  // An upstream that was down, or broke off, is asked again when it is back: while the client has
+  // time, an outage of a moment is no reason for an error.
+
+  /** It brings nothing more because of this error; without one it is not asked again. */
+  spend(member: Member, error?: unknown): void {
+    const tries = (this.#spent.get(member)?.tries ?? 0) + 1
+    // Its state says when it may be asked again.
+    const isOut = isFailure(error, 'unavailable') || isFailure(error, 'throttled')
+    const wasSilent = isFailure(error, 'timeout') && error.facts.isSearching !== true
+    const isFinal = tries >= maxTries || !(isOut || isFailure(error, 'upstream-error') || wasSilent)
+    if (isFailure(error, 'not-found')) this.#isDenied = true
+    this.#spent.set(member, { failedAt: isOut ? Number.NEGATIVE_INFINITY : this.clock.monotonic(), isFinal, tries })
+  }
+
+  /** Until it may be asked for this again, 0: now; undefined: it was not asked. */
+  backInMs(member: Member, key: string): number | undefined {
+    const spent = this.#spent.get(member)
+    if (!spent) return undefined
+    return spent.isFinal ? Number.POSITIVE_INFINITY : member.health.backInMs(key, spent.failedAt)
+  }
+
+  /** The flight waits for one that is back after this. */
+  mayWait(backInMs: number): boolean {
+    return !this.#isDenied && this.clock.monotonic() + backInMs < this.#beganAt + this.#timeoutMs
+  }
+
+  /** Every upstream that was to be asked broke off before its first byte, sent this gateway away, or was out. */
   wasRefused(): boolean {
-    return this.#made.length > 0 && this.#made.every(({ outcome }) => outcome !== undefined && refusals.has(outcome))
+    const made = this.#made
+    return this.#wasAnyone && made.every(({ outcome }) => outcome !== undefined && refusals.has(outcome))
+  }
+
+  get #wasAnyone(): boolean {
+    return this.#made.length > 0 || this.#skipped !== undefined
   }
 
   /**
@@ -356,7 +377,7 @@ export class Attempts {
       outcome === undefined ? now - at > fullMs && !member.health.isCrowded : isAnswer(outcome)
     // What brought its part is there: the time went by in front of something else.
     const isThere = made.some(({ isWhole }) => isWhole)
-    return made.some(({ foundNoSlot }) => foundNoSlot) || isThere || (made.length > 0 && !made.some(hadTime))
+    return made.some(({ foundNoSlot }) => foundNoSlot) || isThere || (this.#wasAnyone && !made.some(hadTime))
   }
 
   skip(skipped: readonly Attempt[]): void {
@@ -400,93 +421,6 @@ function inOne(attempts: readonly Attempt[]): Attempt[] {
   return [...all.values()]
 }
 
-// An upstream that was down, or broke off before its first byte, is asked again when it is back: while the client has time, an outage of
-// a moment is no reason for an error.
-
-type Spent = {
-  readonly at: number
-  readonly wasAsked: boolean
-  /** The upstream sent a time to retry: it is not asked before. */
-  readonly wasThrottled?: boolean
-  readonly isFinal: boolean
-  readonly tries: number
-}
-
-export const lookAgainMs = 200
-const maxTries = 6
-
-export class Tries {
-  readonly #clock: Clock
-  readonly #giveUpAt: number
-  readonly #spent = new Map<Member, Spent>()
-  /** One that was asked does not have it: the client gets a quick answer. */
-  #isDenied = false
-
-  constructor(clock: Clock, giveUpAt: number) {
-    this.#clock = clock
-    this.#giveUpAt = giveUpAt
-  }
-
-  /** This upstream brought nothing, because of this error. */
-  failed(member: Member, error: unknown): void {
-    const tries = (this.#spent.get(member)?.tries ?? 0) + 1
-    const wasAsked = !isFailure(error, 'unavailable')
-    const wasThrottled = isFailure(error, 'throttled')
-    const wasSilent = isFailure(error, 'timeout') && error.facts.isSearching !== true
-    const mayPass = wasThrottled || isFailure(error, 'upstream-error') || wasSilent
-    const isFinal = tries >= maxTries || (wasAsked && !mayPass)
-    if (isFailure(error, 'not-found')) this.#isDenied = true
-    this.#spent.set(member, { at: this.#clock.monotonic(), wasAsked, wasThrottled, isFinal, tries })
-  }
-
-  /** This upstream is not asked again, however its answer ends. */
-  over(member: Member): void {
-    this.#spent.set(member, { at: this.#clock.monotonic(), wasAsked: true, isFinal: true, tries: 1 })
-  }
-
-  /** The upstreams that are not to be asked now. */
-  get spent(): Member[] {
-    return [...this.#spent].filter(([member, one]) => !isBack(this.#clock, member, one)).map(([member]) => member)
-  }
-
-  /** Those that failed. */
-  get members(): Iterable<Member> {
-    return this.#spent.keys()
-  }
-
-  /** Those that failed, and may be asked again now. */
-  get back(): Member[] {
-    const isHoped = ([member, one]: [Member, Spent]) => this.#mayHope(member) && isBack(this.#clock, member, one)
-    return [...this.#spent].filter(isHoped).map(([member]) => member)
-  }
-
-  /** Whether one of those that failed may be asked again in time. Each of these is told that it is waited for. */
-  hopes(isUnderWay: (member: Member) => boolean = () => false): boolean {
-    let hopes = false
-    for (const member of this.#spent.keys()) {
-      if (isUnderWay(member) || !this.#mayHope(member)) continue
-      member.health.waitedFor()
-      hopes = true
-    }
-    return hopes
-  }
-
-  #mayHope(member: Member): boolean {
-    const one = this.#spent.get(member)
-    if (this.#isDenied || this.#clock.monotonic() >= this.#giveUpAt || one?.isFinal !== false) return false
-    return one.wasThrottled ? isInTime(member) : member.health.mayComeBack
-  }
-}
-
-const isInTime = ({ health }: Member): boolean => health.state('').state === 'ready' || health.coolsInTime
-
-function isBack(clock: Clock, member: Member, { at, wasAsked, wasThrottled, isFinal }: Spent): boolean {
-  if (isFinal) return false
-  if (wasThrottled) return isInTime(member)
-  if (wasAsked) return member.health.isBackSince(at)
-  return clock.monotonic() - at >= lookAgainMs && member.health.mayComeBack
-}
-
 /**
  * `facts.sure`: every upstream that exists was asked and said no; otherwise the absence is not proved. `facts.alone`: no
  * upstream exists (an archive), so what its tiers say is all there is to know. `facts.unasked`: an upstream that may have it could not
@@ -495,7 +429,7 @@ function isBack(clock: Clock, member: Member, { at, wasAsked, wasThrottled, isFi
 export function outcomeOf(
   cid: CID,
   failures: readonly unknown[],
-  { skipped, isUnasked, soonestMs }: Omit<Plan, 'steps'>,
+  { skipped, isUnasked, retryAfterMs: soonestMs }: Pick<Plan, 'skipped' | 'isUnasked' | 'retryAfterMs'>,
 ): Failure {
   const kinds = failures.map((failure) => (isFailure(failure) ? failure.kind : 'internal'))
   const facts = {

@@ -8,7 +8,7 @@ import type { Failure } from '../../core/failure.ts'
 import type { Attempt } from '../../observe/request-record.ts'
 import type { AskKind } from './attempts.ts'
 import { guessedFirstMs } from './estimates.ts'
-import { defaultPatienceMs, type UpstreamHealth } from './upstream-health.ts'
+import type { UpstreamHealth } from './upstream-health.ts'
 
 export type Member = {
   readonly upstream: Upstream
@@ -50,7 +50,7 @@ export type Candidate<Who> = {
 export type Step<Who> = {
   readonly who: Who
   /** The next one starts this long after this one did, unless this one failed before. */
-  readonly patienceMs: number
+  readonly hedgeDelayMs: number
 }
 
 export type Plan = {
@@ -59,19 +59,27 @@ export type Plan = {
   readonly skipped: readonly Attempt[]
   /** One of them may have the content, and be asked again before long. */
   readonly isUnasked: boolean
-  /** When the first of those that are out may be asked again. */
-  readonly soonestMs: number | undefined
+  /** When the first of those that are out may be asked again, for a `Retry-After`. */
+  readonly retryAfterMs: number | undefined
+  /** How long a flight waits until one may be asked for this; Infinity: it is not worth waiting. */
+  readonly backInMs: number
 }
+
+/**
+ * Milliseconds until this member may be asked again by a flight that asked it before, 0: now;
+ * undefined: it was not asked.
+ */
+export type BackIn = (member: Member) => number | undefined
 
 export interface Pool {
   readonly members: readonly Member[]
-  /** How long a question may wait for its slot at an upstream and for the answer: less than clients wait. */
-  readonly patienceMs: number
+  /** The time for the queue of an upstream and the answer: less than clients wait. */
+  readonly timeoutMs: number
   /**
    * The upstreams that may be asked now, the best first. Has no side effect, and may be called again in the middle of
    * an answer. `root`: what it is part of, for gateways that routers named.
    */
-  plan(kind: AskKind, cid: CID, except?: ReadonlySet<Member>, root?: CID): Plan
+  plan(kind: AskKind, cid: CID, backIn?: BackIn, root?: CID): Plan
   /** The members, and those that routers named for this root. */
   of(root: CID): readonly Member[]
   /** Asks the routers for gateways that hold this root. Undefined: there are no routers. */
@@ -83,10 +91,6 @@ export interface Pool {
    * at all. `next`: the one to be asked.
    */
   mayHedge(next?: Member): boolean
-  /**
-   * Detaches its members, which may go on in another pool, so that they no longer count this pool's other upstreams.
-   */
-  close(): void
 }
 
 // A hedge has to be earned: twenty flights earn one, and time a trickle more, so that a general slowdown does not double the load.
@@ -98,98 +102,83 @@ const foundHedgeBudget = { size: 20, perSecond: 5 } as const
 const minSilentMs = 500
 const blockOnlyFactor = 4
 
-type Able = ReturnType<UpstreamHealth['state']> & { readonly member: Member }
+const defaultTimeoutMs = 4_000
 
 export function createPool(options: {
   readonly members: readonly Member[]
   readonly hedge: Hedge
   readonly clock: Clock
-  readonly patienceMs?: number
+  readonly timeoutMs?: number
   readonly more?: MoreMembers | undefined
 }): Pool {
-  const { members, hedge, clock, patienceMs = defaultPatienceMs, more } = options
+  const { members, hedge, clock, timeoutMs = defaultTimeoutMs, more } = options
   const hedgesOfFound = createTokenBucket({ ...foundHedgeBudget, clock })
   const hedges = createTokenBucket({ ...hedgeBudget, clock })
-  const leaves = members.map(({ upstream, health }) =>
-    health.join({
-      hasOthers: () => members.some((one) => one.upstream !== upstream && isReady(one)),
-      patienceMs,
-    }),
-  )
 
   const of = (root: CID): readonly Member[] => (more ? [...members, ...more.known(root)] : members)
 
-  const canAnswer = (member: Member, kind: AskKind, cid: CID): boolean =>
-    (kind === 'dag' && member.upstream.traits.dag) || member.upstream.traits.canBlock(cid)
+  const canAnswer = ({ upstream: { traits } }: Member, kind: AskKind, cid: CID): boolean =>
+    (kind === 'dag' && traits.dag) || traits.canBlock(cid)
 
   // In a race for a DAG, an upstream without CAR can still bring the root: better than none.
   const loadOf = ({ upstream, health }: Member, kind: AskKind): number =>
     kind === 'dag' && !upstream.traits.dag ? health.load('block') * blockOnlyFactor : health.load(kind)
-
-  const isTriedSoon = (health: UpstreamHealth): boolean => health.coolsInTime || health.triesInMs !== undefined
-
-  const isReady = ({ health }: Member): boolean => health.state('').state === 'ready'
 
   const isGone = ({ health }: Member): boolean =>
     health.silentMs > Math.max(minSilentMs, 2 * (health.typicalMs('dag') ?? health.typicalMs('block') ?? 0))
 
   return {
     members,
-    patienceMs,
+    timeoutMs,
     of,
     find: more && ((root) => more.find(root)),
-    plan(kind, cid, except, root = cid) {
+    plan(kind, cid, backIn, root = cid) {
       const key = blockKey(cid)
-      const able: Able[] = []
-      for (const member of of(root))
-        if (canAnswer(member, kind, cid)) able.push({ member, ...member.health.state(key) })
-      const fresh = except ? able.filter(({ member }) => !except.has(member)) : able
-      const isAlone = !able.some(({ state, member }) => state === 'ready' || isReady(member))
-      let asked = fresh.filter(({ state }) => state === 'ready')
-      // An unhealthy upstream is asked, and waited for, when no other can be, and when it has only just become unhealthy; so is one that
-      // is rate-limited for a moment. One that is incompatible or quarantined is tried when there is no other: bytes are proved.
-      if (asked.length === 0)
-        asked = fresh.filter(
-          ({ state, member: { health } }) =>
-            (state === 'unhealthy' && (isAlone || health.isRestingBriefly)) ||
-            (state === 'rate-limited' && isAlone && isTriedSoon(health)),
-        )
-      if (asked.length === 0 && isAlone)
-        asked = fresh.filter(
-          ({ state, member }) =>
-            state === 'incompatible' || (state === 'quarantined' && member.health.state('').state === 'quarantined'),
-        )
+      const ready: Member[] = []
+      const tried: Member[] = []
+      const out: { readonly member: Member; readonly state: string; readonly untilMs: number | undefined }[] = []
+      let isAnyReady = false
+      let backInMs = Number.POSITIVE_INFINITY
+      for (const member of of(root)) {
+        if (!canAnswer(member, kind, cid)) continue
+        const { state, untilMs } = member.health.state(key)
+        const again = backIn?.(member)
+        const isReady = state === 'ready'
+        isAnyReady ||= isReady
+        const ms = again ?? (isReady ? 0 : member.health.backInMs(key))
+        backInMs = Math.min(backInMs, ms)
+        if (isReady && ms === 0) ready.push(member)
+        // One that is out is tried where no other can be asked: bytes are proved.
+        else if (ms === 0) tried.push(member)
+        if (!isReady) out.push({ member, state, untilMs })
+      }
+      const asked = ready.length > 0 || isAnyReady ? ready : tried
       const skipped: Attempt[] = []
       let isUnasked = false
-      let soonestMs: number | undefined
-      if (asked.length < able.length)
-        for (const one of able) {
-          const { state, untilMs, member } = one
-          if (state === 'ready' || asked.includes(one)) continue
-          const ms = (isAlone ? member.health.triesInMs : undefined) ?? untilMs
-          if (ms !== undefined) soonestMs = Math.max(1, Math.min(soonestMs ?? ms, ms))
-          if (except?.has(member)) continue
-          skipped.push({ upstream: member.upstream.name, outcome: `skipped-${state}`, ms: 0 })
-          isUnasked ||= state === 'budget-exhausted' || member.health.isOutBriefly
-        }
-      const candidates = asked.map(({ member: who }) => ({
+      let retryAfterMs: number | undefined
+      for (const { member, state, untilMs } of out) {
+        if (asked.includes(member)) continue
+        const ms = isAnyReady || state !== 'rate-limited' ? untilMs : member.health.backInMs(key)
+        if (ms !== undefined) retryAfterMs = Math.max(1, Math.min(retryAfterMs ?? ms, ms))
+        if (backIn?.(member) !== undefined) continue
+        skipped.push({ upstream: member.upstream.name, outcome: `skipped-${state}`, ms: 0 })
+        isUnasked ||= state === 'budget-exhausted' || member.health.isOutBriefly
+      }
+      const candidates = asked.map((who) => ({
         who,
         load: loadOf(who, kind),
         typicalMs: who.health.typicalMs(kind),
         isUntried: who.health.isUntried(kind),
       }))
-      return { steps: order(candidates, hedge), skipped, isUnasked, soonestMs }
+      return { steps: order(candidates, hedge), skipped, isUnasked, retryAfterMs, backInMs }
     },
     began: () => hedges.earn(hedgeShare),
     mayHedge: (next) => hedge === 0 || (next?.isFound ? hedgesOfFound.take() : members.some(isGone) || hedges.take()),
-    close() {
-      for (const leave of leaves.splice(0)) leave()
-    },
   }
 }
 
-const minPatienceMs = 50
-const maxPatienceMs = 2000
+const minHedgeDelayMs = 50
+const maxHedgeDelayMs = 2000
 
 export function order<Who>(candidates: readonly Candidate<Who>[], hedge: Hedge): Step<Who>[] {
   const ranked = [...candidates].sort((one, other) => one.load - other.load)
@@ -198,7 +187,7 @@ export function order<Who>(candidates: readonly Candidate<Who>[], hedge: Hedge):
   const isTrial = tryOneBesideTheFirst(ranked)
   return ranked.map(({ who, typicalMs }, index) => ({
     who,
-    patienceMs: index === 0 && isTrial ? 0 : hedge === 'auto' ? patience(typicalMs, quickest) : hedge,
+    hedgeDelayMs: index === 0 && isTrial ? 0 : hedge === 'auto' ? hedgeDelay(typicalMs, quickest) : hedge,
   }))
 }
 
@@ -212,7 +201,7 @@ function tryOneBesideTheFirst<Who>(ranked: Candidate<Who>[]): boolean {
 }
 
 // An unknown upstream is waited for as long as the quickest could take.
-function patience(typicalMs: number | undefined, quickestMs: number | undefined): number {
+function hedgeDelay(typicalMs: number | undefined, quickestMs: number | undefined): number {
   const ms = typicalMs ?? (quickestMs === undefined ? guessedFirstMs : quickestMs)
-  return Math.min(maxPatienceMs, Math.max(minPatienceMs, ms))
+  return Math.min(maxHedgeDelayMs, Math.max(minHedgeDelayMs, ms))
 }

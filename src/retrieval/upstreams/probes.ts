@@ -37,7 +37,7 @@ export function startProbes(options: {
     function schedule(): void {
       stopTimer?.()
       if (own || isClosed) return
-      const ms = Math.min(dueAt - clock.monotonic(), health.lookInMs)
+      const ms = Math.min(dueAt - clock.monotonic(), health.probeInMs)
       if (ms <= 0) void probe()
       else if (Number.isFinite(ms)) stopTimer = clock.after(Math.min(ms, maxTimerMs), schedule)
     }
