@@ -1,9 +1,7 @@
 // Parses a multipart body as it streams. It keeps parts named `data`, files and text alike, and skips the rest, within limits.
-// It never waits for a whole body and never uses a file name.
+// It never waits for a whole body.
 import type { IncomingMessage } from 'node:http'
-import type { Readable } from 'node:stream'
 import { TextDecoder } from 'node:util'
-import { Busboy, type BusboyInstance } from '@fastify/busboy'
 import type { Clock } from '../core/clock.ts'
 import { cancelled, Failure } from '../core/failure.ts'
 import type { UploadSlot } from './admission.ts'
@@ -40,18 +38,17 @@ export type PartName = {
   readonly path: string | undefined
 }
 
-const usualParts = 128
-const maxFields = 64
-const maxHeaderPairs = 20
+const defaultParts = 128
+const maxHeaders = 20
 const headerBytes = 16 * 1024
-const fieldBytes = 64 * 1024
 const tickMs = 500
 const stuckMs = 60_000
-/** Parts that are taken at once; the client waits where more have come. */
+/** Parts that are taken at once, and bytes that wait for that; the client waits where more have come. */
 const maxOpen = 64
+const maxQueuedBytes = 256 * 1024
 
 /** Bytes that a body may have besides its data: boundaries, headers, other parts. */
-export const aroundBytes = (maxParts = usualParts): number => 64 * 1024 + Math.max(0, maxParts - usualParts) * 1024
+export const aroundBytes = (maxParts = defaultParts): number => 64 * 1024 + Math.max(0, maxParts - defaultParts) * 1024
 
 /**
  * Calls `take` for each `data` part, in order, with its bytes as they come; resolves with the results. When anything fails,
@@ -63,99 +60,102 @@ export async function receive<T>(
   options: ReceiveOptions,
   take: (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => Promise<T>,
 ): Promise<T[]> {
-  const boundary = boundaryOf(request.headers['content-type'])
-  const { parts = 'data', maxParts = usualParts } = options
+  const { parts = 'data', maxParts = defaultParts, maxBytes } = options
   const every = parts === 'every'
-  // Parts that the part watch has seen and the parser has not. Both must agree on which of them are `data`.
-  const found: SeenPart[] = []
-  let path: string | undefined
-  const parser = new Busboy({
-    headers: { 'content-type': `multipart/form-data; boundary="${boundary}"` },
-    // Every `data` part is read as a file, with or without a file name: the parser would hold a field in memory.
-    isPartAFile: (name, _type, fileName) => {
-      const seen = found.shift()
-      if (seen?.isData !== (name === 'data')) fail(misread())
-      path = seen?.path
-      return every || name === 'data' || fileName !== undefined
-    },
-    // With `every`, names matter: keep the folders in them.
-    preservePath: every,
-    limits: {
-      fieldNameSize: 100,
-      fieldSize: fieldBytes,
-      fields: maxFields,
-      fileSize: options.maxBytes + 1,
-      files: maxParts,
-      parts: maxParts,
-      headerPairs: maxHeaderPairs,
-      headerSize: headerBytes,
-    },
-  })
   const stop = new AbortController()
-  const done = Promise.withResolvers<void>()
+  const arrived = Promise.withResolvers<void>()
   const takes: Promise<T>[] = []
-  const open = new Set<Readable>()
+  const open = new Set<Part>()
+  let current: Part | undefined
+  let count = 0
+  let queuedBytes = 0
   let dataBytes = 0
 
   const fail = (error: unknown): void => {
     if (stop.signal.aborted) return
     stop.abort(error)
-    done.reject(error)
-    for (const file of open) file.destroy(stop.signal.reason)
+    arrived.reject(error)
+    for (const { wake } of open) wake()
   }
 
-  async function* counted(file: Readable, isText: boolean): AsyncGenerator<Uint8Array> {
+  async function* bytesOf(part: Part, isText: boolean): AsyncGenerator<Uint8Array> {
     const decoder = isText ? new TextDecoder('utf-8', { fatal: true }) : undefined
     let bytes = 0
-    for await (const piece of file as AsyncIterable<Buffer>) {
+    for (;;) {
+      stop.signal.throwIfAborted()
+      const piece = part.pieces.shift()
+      if (!piece && part.isWhole) break
+      if (!piece) {
+        await new Promise<void>((resolve) => {
+          part.wake = resolve
+        })
+        continue
+      }
       bytes += piece.byteLength
       dataBytes += piece.byteLength
-      if (dataBytes > options.maxBytes) throw tooLarge(options.maxBytes)
+      if (dataBytes > maxBytes) throw tooLarge(maxBytes)
       options.slot?.quota?.add(piece.byteLength)
       decode(decoder, piece)
+      const { byteLength } = piece
       yield piece
       if (options.isCopied) giveBack(piece)
+      queuedBytes -= byteLength
+      pumping.goOn()
     }
-    stop.signal.throwIfAborted()
     decode(decoder)
     if (bytes === 0 && parts === 'data') throw malformed('the part `data` is empty')
   }
 
-  parser.on('file', (name, file, fileName, _encoding, type) => {
-    file.on('error', () => {})
-    if (stop.signal.aborted || (name !== 'data' && !every)) return void file.resume()
-    open.add(file)
-    const bytes = counted(file, fileName === undefined && parts === 'data')
-    const taken = take(bytes, stop.signal, { fileName, type, path }).finally(() => {
-      open.delete(file)
-      pumping?.goOn()
-    })
+  function onPart({ name, isFile, fileName, type, path }: PartHead): void {
+    if (++count > maxParts) return fail(malformed(`more than ${maxParts} parts in one upload`))
+    if (name !== 'data' && !every) return
+    const part: Part = { pieces: [], isWhole: false, isOver: false, wake: () => {} }
+    current = part
+    open.add(part)
+    const taken = take(bytesOf(part, !isFile && parts === 'data'), stop.signal, { fileName, type, path }).finally(
+      () => {
+        open.delete(part)
+        part.isOver = true
+        for (const { byteLength } of part.pieces.splice(0)) queuedBytes -= byteLength
+        pumping.goOn()
+      },
+    )
     taken.catch(fail)
     takes.push(taken)
-  })
-  for (const limit of ['partsLimit', 'filesLimit', 'fieldsLimit'] as const)
-    parser.on(limit, () => fail(malformed(`more than ${maxParts} parts, or ${maxFields} fields, in one upload`)))
-  parser.on('error', (error) => fail(malformed('the multipart body is broken or cut', error)))
-  parser.on('finish', () => {
-    // The parser silently skips a part with a line break in its decoded names.
-    if (found.length > 0) fail(misread())
-    done.resolve()
-  })
+  }
 
-  const watch = createPartWatch(boundary, {
-    headerBytes,
-    headerPairs: maxHeaderPairs,
-    parts,
-    onPart: (part) => found.push(part),
+  const parser = createParser(boundaryOf(request.headers['content-type']), parts, {
+    onPart,
+    onBytes(piece) {
+      if (!current || current.isOver) return
+      queuedBytes += piece.byteLength
+      current.pieces.push(piece)
+      current.wake()
+    },
+    onPartEnd() {
+      if (!current) return
+      current.isWhole = true
+      current.wake()
+      current = undefined
+    },
   })
-  const isCrowded = () => open.size > maxOpen
-  const pumping: Pumping = pump(request, parser, { ...options, maxParts, look: watch, fail, isCrowded })
+  const pumping: Pumping = pump(request, {
+    ...options,
+    maxParts,
+    write: parser.write,
+    end() {
+      if (parser.isAtEnd()) arrived.resolve()
+      else fail(malformed('the multipart body is broken or cut'))
+    },
+    fail,
+    isFull: () => queuedBytes >= maxQueuedBytes || open.size > maxOpen,
+  })
   const signals = [options.signal, options.slot?.signal].filter((signal) => signal !== undefined)
   const onAbort = () => fail(signals.find(({ aborted }) => aborted)?.reason)
   for (const signal of signals) signal.addEventListener('abort', onAbort, { once: true })
   if (signals.some(({ aborted }) => aborted)) onAbort()
   try {
-    await done.promise
+    await arrived.promise
     const results = await Promise.all(takes)
     if (results.length === 0) throw malformed('there is no part named `data` in this upload')
     return results
@@ -169,11 +169,16 @@ export async function receive<T>(
   }
 }
 
+/** A part that is being taken. `wake` tells its reader that there is more, or an end. */
+type Part = { readonly pieces: Uint8Array[]; isWhole: boolean; isOver: boolean; wake: () => void }
+
 type PumpOptions = ReceiveOptions & {
-  readonly look: (chunk: Uint8Array) => Failure | undefined
+  /** Returns what is wrong. */
+  readonly write: (chunk: Buffer) => Failure | undefined
+  readonly end: () => void
   readonly fail: (error: unknown) => void
-  /** More parts are being taken than should be at once. */
-  readonly isCrowded: () => boolean
+  /** More has come than was taken. */
+  readonly isFull: () => boolean
 }
 
 type Pumping = {
@@ -182,36 +187,30 @@ type Pumping = {
   end(): void
 }
 
-/** Pumps the request into the parser as fast as it takes it, and times the client: waits that the gateway causes do not count. */
-function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOptions): Pumping {
-  const { clock, fail, look, isCrowded, maxBytes, maxParts, idleMs, minRate, graceMs } = options
+/** Pumps the request into the parser as fast as its parts are taken, and times the client: waits that the gateway causes do not count. */
+function pump(request: IncomingMessage, options: PumpOptions): Pumping {
+  const { clock, write, fail, isFull, maxBytes, maxParts, idleMs, minRate, graceMs } = options
   const rate = options.slot?.rate
   const began = clock.monotonic()
   let received = 0
   let since = began
   let pausedAt: number | undefined
   let pausedMs = 0
-  let isFull = false
 
   const onData = (chunk: Buffer): void => {
     received += chunk.byteLength
     rate?.received(chunk.byteLength)
     since = clock.monotonic()
     if (received > maxBytes + aroundBytes(maxParts)) return fail(tooLarge(maxBytes))
-    const wrong = look(chunk)
+    const wrong = write(chunk)
     if (wrong) return fail(wrong)
-    isFull = !parser.write(chunk)
-    if (!isFull && !isCrowded()) return
+    if (!isFull()) return
     request.pause()
     rate?.turn(false)
     pausedAt = since
   }
-  const onDrain = (): void => {
-    isFull = false
-    goOn()
-  }
   const goOn = (): void => {
-    if (pausedAt === undefined || isFull || isCrowded()) return
+    if (pausedAt === undefined || isFull()) return
     const now = clock.monotonic()
     pausedMs += now - pausedAt
     pausedAt = undefined
@@ -219,11 +218,17 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
     rate?.turn(true)
     request.resume()
   }
+  const stuck = () =>
+    new Failure(
+      'upstream-error',
+      `upload timed out: this gateway processed none of it for ${stuckMs} ms; send it again`,
+      { source: 'ours' },
+    )
   const onEnd = (): void => {
     rate?.turn(false)
     cancelTick()
-    cancelTick = clock.after(stuckMs, () => fail(malformed('the multipart body does not end')))
-    parser.end()
+    cancelTick = clock.after(stuckMs, () => fail(stuck()))
+    options.end()
   }
   const onGone = (): void => {
     if (!request.complete) fail(cancelled('the client left in the middle of its upload'))
@@ -232,14 +237,7 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
     cancelTick = clock.after(tickMs, tick)
     const now = clock.monotonic()
     if (pausedAt !== undefined) {
-      if (now - pausedAt > stuckMs)
-        fail(
-          new Failure(
-            'upstream-error',
-            `upload timed out: this gateway processed none of it for ${stuckMs} ms; send it again`,
-            { source: 'ours' },
-          ),
-        )
+      if (now - pausedAt > stuckMs) fail(stuck())
       return
     }
     const ms = now - began - pausedMs
@@ -250,7 +248,6 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
   let cancelTick = clock.after(tickMs, tick)
 
   rate?.turn(true)
-  parser.on('drain', onDrain)
   request.on('data', onData)
   request.on('end', onEnd)
   request.on('error', onGone)
@@ -259,7 +256,6 @@ function pump(request: IncomingMessage, parser: BusboyInstance, options: PumpOpt
   const end = (): void => {
     cancelTick()
     rate?.turn(false)
-    parser.off('drain', onDrain)
     request.off('data', onData)
     request.off('end', onEnd)
     request.off('close', onGone)
@@ -288,12 +284,10 @@ function decode(decoder: TextDecoder | undefined, piece?: Uint8Array): void {
   }
 }
 
-const misread = (): Failure => malformed('the headers of a part are ambiguous: parsers read them in two ways')
-
 const slow = (why: string): Failure => new Failure('upload-too-slow', why, { source: 'client' })
 
-// Checks part headers on their way to the multipart parser. The parser would cut what is over its limits and go on; the
-// gateway refuses an ambiguous upload instead.
+// The multipart parser (RFC 7578). A part whose headers other parsers could read in another way is refused, so that no proxy or
+// scanner in front takes an upload for something else.
 
 const longestBoundary = 70
 const boundaryForm = /^[0-9A-Za-z'()+_,./:=? -]*[0-9A-Za-z'()+_,./:=?-]$/
@@ -313,80 +307,96 @@ export function boundaryOf(contentType: string | undefined): string {
 
 type Where = 'preamble' | 'headers' | 'body' | 'epilogue'
 
-type PartWatchOptions = {
-  readonly headerBytes: number
-  readonly headerPairs: number
-  /** The parts whose contents are kept: the content headers of other parts are not checked. */
-  readonly parts: KeptParts
-  /** Called for each part, before the parser has seen the end of its headers. */
-  readonly onPart: (part: SeenPart) => void
-}
-
 /** `data`: parts of that name. `paths`: the same, as files of a directory. `every`: parts of any name. */
 export type KeptParts = 'data' | 'paths' | 'every'
 
-type SeenPart = { readonly isData: boolean; readonly path: string | undefined }
+type PartHead = NamedPart & { readonly type: string }
 
-/** The returned function checks each chunk and says what is wrong with it, or undefined. */
-function createPartWatch(boundary: string, options: PartWatchOptions): (chunk: Uint8Array) => Failure | undefined {
+type ParserEvents = {
+  readonly onPart: (part: PartHead) => void
+  /** A view of the chunk, of all of it in the middle of a part. */
+  readonly onBytes: (piece: Uint8Array) => void
+  readonly onPartEnd: () => void
+}
+
+function createParser(boundary: string, kept: KeptParts, { onPart, onBytes, onPartEnd }: ParserEvents) {
   const delimiter = Buffer.from(`\r\n--${boundary}`)
   const blank = Buffer.from('\r\n\r\n')
   // A body may begin with its first delimiter, without the line break before it.
   let rest: Buffer = Buffer.from('\r\n')
   let where: Where = 'preamble'
+  /** Bytes of `rest` that end the headers: they may begin the delimiter of an empty part. */
+  let skipped = 0
 
-  /** Joins the rest of the chunks before with this one. In the middle of a file it is this one alone: nothing is copied. */
-  function joined(chunk: Uint8Array): Buffer {
-    const own = Buffer.from(chunk.buffer, chunk.byteOffset, chunk.byteLength)
-    if (where !== 'headers' && own.byteLength >= delimiter.byteLength) {
-      const seam = Buffer.concat([rest, own.subarray(0, delimiter.byteLength - 1)])
-      if (seam.indexOf(delimiter) === -1) return own
+  /** Where the beginning of a delimiter may end this text. */
+  function tailOf(text: Buffer): number {
+    for (let at = Math.max(0, text.byteLength - delimiter.byteLength + 1); at < text.byteLength; at++) {
+      at = text.indexOf(0x0d, at)
+      if (at === -1) break
+      if (text.compare(delimiter, 0, text.byteLength - at, at) === 0) return at
     }
-    return Buffer.concat([rest, own])
+    return text.byteLength
   }
 
-  return (chunk) => {
-    if (where === 'epilogue') return undefined
-    let text = joined(chunk)
-    for (;;) {
-      if (where === 'headers') {
-        if (text.byteLength < 2) break
-        if (text[0] === 0x2d && text[1] === 0x2d) {
-          where = 'epilogue'
-          rest = Buffer.alloc(0)
-          return undefined
+  function give(text: Buffer, end: number): void {
+    if (where === 'body' && end > skipped) onBytes(text.subarray(skipped, end))
+  }
+
+  /** Returns the text behind the headers. Undefined: more has to come. */
+  function readHeaders(text: Buffer): Buffer | Failure | undefined {
+    const end = text.indexOf(blank)
+    if ((end === -1 ? text.byteLength : end) > headerBytes) return wrong(`over ${headerBytes} bytes`)
+    if (end === -1) return undefined
+    const head = headOf(text.toString('latin1', 0, end), kept)
+    if (typeof head === 'string') return wrong(head)
+    where = 'body'
+    skipped = 2
+    onPart(head)
+    return text.subarray(end + 2)
+  }
+
+  return {
+    isAtEnd: () => where === 'epilogue',
+    /** Returns what is wrong with the body. */
+    write(chunk: Buffer): Failure | undefined {
+      let text = rest.byteLength > 0 && where !== 'epilogue' ? Buffer.concat([rest, chunk]) : chunk
+      for (;;) {
+        if (where === 'epilogue') return undefined
+        if (where === 'headers') {
+          if (text.byteLength >= 2 && text[0] === 0x2d && text[1] === 0x2d) where = 'epilogue'
+          const behind = where === 'headers' && text.byteLength >= 2 ? readHeaders(text) : undefined
+          if (behind instanceof Failure) return behind
+          if (where === 'headers') break
+          text = behind ?? text
+          continue
         }
-        const end = text.indexOf(blank)
-        if ((end === -1 ? text.byteLength : end) > options.headerBytes)
-          return wrong(`over ${options.headerBytes} bytes`)
-        if (end === -1) break
-        const problem = problemOf(text.toString('latin1', 0, end), options)
-        if (problem !== undefined) return wrong(problem)
-        // The line break that ends the headers may begin the delimiter of an empty part.
-        text = text.subarray(end + 2)
-        where = 'body'
+        const at = text.indexOf(delimiter)
+        if (at === -1) {
+          const tail = tailOf(text)
+          give(text, tail)
+          if (tail > 0) skipped = 0
+          text = text.subarray(tail)
+          break
+        }
+        give(text, at)
+        if (where === 'body') onPartEnd()
+        text = text.subarray(at + delimiter.byteLength)
+        where = 'headers'
       }
-      const at = text.indexOf(delimiter)
-      if (at === -1) {
-        // A copy, because a view would keep the whole chunk.
-        text = Buffer.from(text.subarray(Math.max(0, text.byteLength - delimiter.byteLength + 1)))
-        break
-      }
-      text = text.subarray(at + delimiter.byteLength)
-      where = 'headers'
-    }
-    rest = text
-    return undefined
+      // A copy: a view would keep the whole chunk.
+      rest = Buffer.from(text)
+      return undefined
+    },
   }
 }
 
-function problemOf(block: string, { headerPairs, parts, onPart }: PartWatchOptions): string | undefined {
-  // Text before the first line break belongs to the delimiter's line. RFC 2046 §5.1.1 allows white space there, but our
-  // parser would miss the delimiter and lose the part in silence; no client sends it, so it is refused. A line that begins
-  // with white space continues a header.
+/** The headers of a part, or what is wrong with them. */
+function headOf(block: string, kept: KeptParts): PartHead | string {
+  // Text before the first line break belongs to the delimiter's line. RFC 2046 §5.1.1 allows white space there, and parsers
+  // differ about it; no client sends it, so it is refused. A line that begins with white space continues a header.
   const [padding = '', ...lines] = block.replace(/\r\n(?=[ \t])/g, '').split('\r\n')
   if (padding !== '') return 'behind a boundary that is not one'
-  if (lines.length > headerPairs) return `more than ${headerPairs}`
+  if (lines.length > maxHeaders) return `more than ${maxHeaders}`
   const values = new Map<string, string>()
   const twice = new Set<string>()
   for (const line of lines) {
@@ -402,15 +412,15 @@ function problemOf(block: string, { headerPairs, parts, onPart }: PartWatchOptio
   if (!/^form-data[ \t]*(;|$)/i.test(disposition)) return 'without a Content-Disposition of form-data'
   const part = twice.has('content-disposition') ? undefined : partNameOf(disposition)
   if (part === undefined) return 'with a Content-Disposition whose `name` can be read in two ways'
-  const isData = part.name === 'data'
-  onPart({ isData, path: part.path })
-  if (!isData && parts !== 'every') return undefined
-  if (parts === 'paths' && part.path === undefined)
+  if (hasControls(part.fileName ?? '')) return 'with a control character in a file name'
+  const type = values.get('content-type') ?? ''
+  const head = { ...part, type }
+  if (part.name !== 'data' && kept !== 'every') return head
+  if (kept === 'paths' && part.path === undefined)
     return 'without a file name that can be read in one way only: each file of a directory needs one, in UTF-8'
   for (const key of twice) return `with ${key} in them twice`
-  const type = values.get('content-type') ?? ''
   if (/^multipart\//i.test(type)) return 'of a multipart within a multipart, which is not done here'
-  return parts !== 'data' || part.isFile || isUtf8(type) ? undefined : 'of a text that is not UTF-8'
+  return kept !== 'data' || part.isFile || isUtf8(type) ? head : 'of a text that is not UTF-8'
 }
 
 /** A type without a charset counts as UTF-8. */
@@ -456,6 +466,8 @@ const anotherName = /(?<!file)name\*?[ \t]*=/i
 type NamedPart = {
   readonly name: string | undefined
   readonly isFile: boolean
+  /** As the client sent it, as far as it can be read. */
+  readonly fileName: string | undefined
   /** The file name, unless parsers could read it in different ways. */
   readonly path: string | undefined
 }
@@ -473,7 +485,10 @@ export function partNameOf(disposition: string): NamedPart | undefined {
   // RFC 7578 has no `name*`, and only some parsers take it for a name.
   if (named === undefined || named.has('name*')) return undefined
   const isFile = isOpen || named.has('filename') || named.has('filename*')
-  return { name: named.get('name'), isFile, path: isOpen ? undefined : pathIn(named) }
+  const path = isOpen ? undefined : pathIn(named)
+  const sent = isOpen ? disposition.slice(at).replace(fileName, '').trim() : named.get('filename')
+  const loose = Buffer.from(sent?.replace(/^"|"?;?$/g, '') ?? '', 'latin1').toString()
+  return { name: named.get('name'), isFile, path, fileName: isFile ? (path ?? loose) : undefined }
 }
 
 /** The file name, where it has one meaning only: UTF-8, by `filename` or `filename*` (RFC 8187), or the same by both. */
