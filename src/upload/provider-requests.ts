@@ -213,6 +213,8 @@ export interface SharedUploads {
   readonly changes: number
   changed(): void
   readonly rechecks: Set<Recheck>
+  /** Each looks for what is due, for one gateway. */
+  readonly wakes: Set<() => void>
 }
 
 /** A provider that may pin what was deleted while it was being sent to it. */
@@ -293,5 +295,6 @@ export function createSharedUploads(): SharedUploads {
       changes++
     },
     rechecks: new Set(),
+    wakes: new Set(),
   }
 }

@@ -141,6 +141,7 @@ export function createUploads(options: UploadsOptions): Uploads {
   })
   const taking = createTaking({ store, admission, admit, limits, profile, closing })
   store.ready.then(wake, () => {})
+  shared.wakes.add(wake)
 
   /** Drops what was not accepted when the work is over. */
   async function withIntake<T>(work: (intake: Intake) => Promise<T>): Promise<T> {
@@ -210,6 +211,9 @@ export function createUploads(options: UploadsOptions): Uploads {
     async close() {
       ending.abort(busy('this gateway shut down before the upload was complete; send it again'))
       await working.ended()
+      shared.wakes.delete(wake)
+      // What this gateway accepted after a reload, and could not deliver, goes on there.
+      for (const wakeOther of shared.wakes) wakeOther()
     },
   }
 }

@@ -79,3 +79,50 @@ test('uploads in progress survive a reload', async () => {
     await rm(data, { recursive: true, force: true })
   }
 })
+
+test('accepted by the gateway before a reload, provider out until after it → delivered', async () => {
+  const data = await tempFolder()
+  const kubo = await startStandIn(kuboApi)
+  kubo.script = () => ({ status: 503 })
+  const configOf = (perClient: number) =>
+    parseConfig({
+      data,
+      listen: '127.0.0.1:0',
+      admin: false,
+      retrieval: { upstreams: [] },
+      upload: { perClient },
+      pinning: {
+        minConfirmations: 1,
+        providers: [
+          { name: 'local', use: 'embedded' },
+          { name: 'kubo', use: 'kubo', url: kubo.url, auth: { bearer: token } },
+        ],
+      },
+    })
+  const create = (next: ReturnType<typeof configOf>) => startedGateway(next, { log: silentLog })
+  const serving = await serve({ config: configOf(5), log: silentLog, create })
+  try {
+    const body = multipart([{ fileName: 'a', body: randomBytes(1_000_000) }])
+    const goOn = Promise.withResolvers<void>()
+    const slowly = async function* () {
+      yield body.subarray(0, 500_000)
+      await goOn.promise
+      yield body.subarray(500_000)
+    }
+    const inProgress = post(`http://${serving.listen}/add`, slowly())
+    for (const until = Date.now() + 5000; (await below(join(data, 'uploads'))).length === 0 && Date.now() < until; )
+      await sleep(5)
+    const reloaded = serving.reload(() => configOf(6))
+    await sleep(200)
+    goOn.resolve()
+    assert.equal((await inProgress).status, 200)
+    await reloaded
+    kubo.script = undefined
+    for (const until = Date.now() + 20_000; kubo.pins.size === 0 && Date.now() < until; ) await sleep(50)
+    assert.equal(kubo.pins.size, 1)
+  } finally {
+    await serving.close()
+    await kubo.close()
+    await rm(data, { recursive: true, force: true })
+  }
+})
