@@ -29,28 +29,7 @@ import {
   slotOf,
 } from './disk-index.ts'
 
-export interface Segments {
-  /** Reads by a thread. Undefined: no process has put it. */
-  get(cid: CID): Promise<Buffer | undefined>
-  /** Reads at once from the page cache. Undefined says nothing. */
-  atHand(cid: CID, options?: AtHandOptions): AtHand | undefined
-  has(cid: CID): Promise<boolean>
-  /** False where that cannot be known at once. */
-  lacks(cid: CID): boolean
-  holds(cid: CID): boolean
-  /** Appends the blocks that are missing. A block larger than the tier is not kept. */
-  put(blocks: readonly Block[]): Promise<void>
-  /** Counts a read that another tier answered. */
-  noteRead(cid: CID): void
-  /** Overwrites the block with zeros wherever it lies. */
-  delete(cid: CID): Promise<void>
-  readonly bytes: number
-  readonly blocks: number
-  /** Resolves when nothing of this process touches the folder any more. */
-  close(): Promise<void>
-}
-
-export type SegmentsOptions = {
+type SegmentsOptions = {
   readonly path: string
   readonly maxBytes: number
   readonly clock: Clock
@@ -100,9 +79,8 @@ const usedMark = 0x400000
 const stampShift = 24
 const stamps = 0x7f
 
-const minSegmentBytes = 256 * 1024
-const maxSegmentBytes = 1024 ** 3
 const maxBatchBytes = 4 * 1024 * 1024
+const minSegmentBytes = 256 * 1024
 // New blocks have this share of a full tier, and all of it while nothing is read again.
 const newShare = 0.1
 const pollMs = 1000
@@ -111,13 +89,8 @@ const quietMs = 60_000
 const livelyMs = 2 * quietMs
 // A file system may give two changes of a folder that are so near the same time.
 const sameTimeMs = 50
-const maxTailBytes = 64 * 1024
-const orphanMs = 60_000
-// By then the process that dropped a segment has appended what it wants of it.
-const handOverMs = 1000
+/** Lines that are taken in at once. */
 const slice = 4096
-// Other programs need the page cache too.
-const shareOfMemory = 1 / 4
 const maxAgeMs = 300_000
 const maxIdleBytes = 8 * 1024 * 1024
 
@@ -137,13 +110,9 @@ const nameOfData = /^([0-9a-f]{8}-[0-9a-f]{8}(?:-main)?)\.data$/
 const writerOf = (name: string): string => name.slice(9)
 const isMain = ({ name }: Pick<Segment, 'name'>): boolean => name.endsWith('-main')
 
-/** About a hundred of them in the tier, and no fewer than 16. */
-const segmentBytesFor = (maxBytes: number): number =>
-  Math.min(maxBytes / 16, Math.max(minSegmentBytes, maxBytes / 2048, Math.min(maxBytes / 128, maxSegmentBytes)))
-
-export function createSegments(options: SegmentsOptions): Segments {
+export function createSegments(options: SegmentsOptions) {
   const { path, maxBytes, clock, atOnce, closing } = options
-  const segmentBytes = segmentBytesFor(maxBytes)
+  const segmentBytes = Math.min(maxBytes / 16, Math.max(minSegmentBytes, maxBytes / 100))
   // Beyond it the oldest is dropped, while there is room yet to append what is wanted of it.
   const softLimit = maxBytes - segmentBytes
   const writer = randomBytes(4).toString('hex')
@@ -173,7 +142,8 @@ export function createSegments(options: SegmentsOptions): Segments {
     young = (young % stamps) + 1
     youngBytes = 0
     bornAt = now
-    maxYoungBytes = (process.availableMemory() * shareOfMemory) / 2
+    // Both generations have a quarter: other programs need the page cache too.
+    maxYoungBytes = process.availableMemory() / 8
   }
 
   /** The length of a record with the stamp of now. */
@@ -281,7 +251,7 @@ export function createSegments(options: SegmentsOptions): Segments {
     if (tail.keys === undefined || tail.isGone) return true
     const bytes = (linesIn(fstatSync(tail.keys).size) - tail.count) * lineBytes
     if (bytes <= 0) return true
-    if (bytes > maxTailBytes) return false
+    if (bytes > slice * lineBytes) return false
     const lines = Buffer.allocUnsafe(bytes)
     if (readSync(tail.keys, lines, 0, bytes, tail.count * lineBytes) < bytes) return true
     takeInTail(tail, lines, fstatSync(tail.data).size)
@@ -388,7 +358,7 @@ export function createSegments(options: SegmentsOptions): Segments {
   /** Of a process that was killed: one that is being made is young. */
   async function removeOrphan(file: string): Promise<void> {
     const found = await stat(file).catch(() => undefined)
-    if (found?.isFile() && clock.now() - found.mtimeMs > orphanMs) await unlink(file).catch(() => {})
+    if (found?.isFile() && clock.now() - found.mtimeMs > quietMs) await unlink(file).catch(() => {})
   }
 
   // Without a line in the file's inode for each read. Refused for files that another user made.
@@ -650,7 +620,7 @@ export function createSegments(options: SegmentsOptions): Segments {
   // --- Dropping ---
 
   const byAge = (one: Segment, other: Segment): number => (one.name < other.name ? -1 : 1)
-  const isOver = (): boolean => total > softLimit || segments.size > maxSegments - maxOthers
+  const isOver = (): boolean => total > softLimit || segments.size > maxSegments / 2
 
   /** The oldest segment of new blocks; a main segment where new blocks have no more than their share. */
   function nextVictim(): Segment | undefined {
@@ -700,7 +670,8 @@ export function createSegments(options: SegmentsOptions): Segments {
    */
   function handOver(segment: Segment): void {
     markFreed(segment)
-    clock.after(handOverMs * (1 + Math.random()), () => {
+    // By then the process that dropped it has appended what it wants of it.
+    clock.after(pollMs * (1 + Math.random()), () => {
       const work = async () => {
         if (isClosed) return
         await followByThread()
@@ -799,16 +770,22 @@ export function createSegments(options: SegmentsOptions): Segments {
   }
 
   return {
+    /** Reads by a thread. Undefined: no process has put it. */
     get,
-    atHand: (cid, how = {}) => readNow(hashOf(cid), how),
-    async has(cid) {
+    /** Reads at once from the page cache. Undefined says nothing. */
+    atHand: (cid: CID, how: AtHandOptions = {}) => readNow(hashOf(cid), how),
+    async has(cid: CID) {
       await follow()
       return index.find(hashOf(cid)) >= 0
     },
-    lacks: (cid) => followNow() && index.find(hashOf(cid)) < 0,
-    holds: (cid) => findNear(hashOf(cid)) >= 0,
+    /** False where that cannot be known at once. */
+    lacks: (cid: CID) => followNow() && index.find(hashOf(cid)) < 0,
+    holds: (cid: CID) => findNear(hashOf(cid)) >= 0,
+    /** Appends the blocks that are missing. A block larger than the tier is not kept. */
     put,
+    /** Counts a read that another tier answered. */
     noteRead,
+    /** Overwrites the block with zeros wherever it lies. */
     delete: remove,
     get bytes() {
       return total
@@ -816,6 +793,7 @@ export function createSegments(options: SegmentsOptions): Segments {
     get blocks() {
       return index.size
     },
+    /** Resolves when nothing of this process touches the folder any more. */
     async close() {
       isClosed = true
       stopPolling()
@@ -829,8 +807,6 @@ export function createSegments(options: SegmentsOptions): Segments {
   }
 }
 
-// A few segments of other processes may come on top.
-const maxOthers = 64
 const zeros = Buffer.alloc(unit)
 const tooManyOpen: ReadonlySet<string> = new Set(['EMFILE', 'ENFILE'])
 
