@@ -76,11 +76,11 @@ test('many concurrent writers → never above maxBytes, nearly full', async () =
 
 test('tiny blocks → within maxBytes', async () => {
   const path = await tempFolder()
-  const tier = open(path, '256KiB')
-  for (let seed = 0; seed < 3000; seed++) await tier.put(block(seed, 10).cid, block(seed, 10).bytes)
+  const tier = open(path, '64KiB')
+  for (let seed = 0; seed < 1000; seed++) await tier.put(block(seed, 10).cid, block(seed, 10).bytes)
   const bytes = await bytesIn(path)
-  assert.ok(bytes <= 256 << 10 && bytes > (256 << 10) * 0.7, `${bytes} bytes`)
-  assert.ok(await tier.get(block(2999, 10).cid))
+  assert.ok(bytes <= 64 << 10 && bytes > (64 << 10) * 0.7, `${bytes} bytes`)
+  assert.ok(await tier.get(block(999, 10).cid))
 })
 
 test('full → oldest evicted first, recently read ones stay', async () => {
@@ -99,6 +99,7 @@ test('full → oldest evicted first, recently read ones stay', async () => {
 /** The share of hits among requests with Zipf 0.9, with a block of a crawler after each. */
 async function hitRatio(tiers: readonly Tier[], requests: number): Promise<number> {
   const files = 2000
+  const length = 2000
   const weights = range(1, files + 1).map((rank) => rank ** -0.9)
   const sum = weights.reduce((one, other) => one + other)
   let seed = 1
@@ -110,11 +111,11 @@ async function hitRatio(tiers: readonly Tier[], requests: number): Promise<numbe
   let hits = 0
   for (let request = 0; request < requests; request++) {
     const tier = tiers[request % tiers.length] as Tier
-    const { cid, bytes } = block(draw(), 4000)
+    const { cid, bytes } = block(draw(), length)
     const isHit = (await tier.get(cid)) !== undefined
     if (!isHit) await tier.put(cid, bytes)
     if (isHit && request > requests / 2) hits++
-    const crawled = block(files + request, 4000)
+    const crawled = block(files + request, length)
     await tier.put(crawled.cid, crawled.bytes)
   }
   return (2 * hits) / requests
@@ -125,10 +126,10 @@ for (const processes of [1, 2])
   test(`crawler beside ${processes} process(es) → read blocks stay, most hits remain`, async () => {
     const path = await tempFolder()
     const ratio = await hitRatio(
-      range(0, processes).map(() => open(path, '1MiB')),
-      6000,
+      range(0, processes).map(() => open(path, '512KiB')),
+      4000,
     )
-    assert.ok(ratio > 0.5, `${ratio} of requests`)
+  assert.ok(ratio > 0.5, `${ratio} of requests`)
   })
 
 test('everything was read → oldest evicted all the same', async () => {
@@ -203,7 +204,7 @@ test('deleted block → gone in every process, also after restart', async () => 
   assert.ok(same(await other.get(cid), secret))
 })
 
-test('any truncation of any file → true bytes or miss, continues', async () => {
+test('file truncated anywhere → true bytes or miss, continues', async () => {
   const path = await tempFolder()
   const before = open(path)
   const blocks = range(0, 20).map((seed) => block(seed, 100 + seed))
@@ -213,7 +214,7 @@ test('any truncation of any file → true bytes or miss, continues', async () =>
     (await readdir(path)).map(async (name) => ({ name, bytes: await readFile(join(path, name)) })),
   )
   for (const { name, bytes } of files)
-    for (let length = 0; length < bytes.byteLength; length += 7) {
+    for (let length = 0; length < bytes.byteLength; length += name.endsWith('.keys') ? 7 : 97) {
       for (const file of files) await writeFile(join(path, file.name), file.bytes)
       await truncate(join(path, name), length)
       const tier = open(path)
