@@ -2,10 +2,11 @@
 import assert from 'node:assert/strict'
 import { writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
-import { after, afterEach, before, beforeEach, describe, test } from 'node:test'
+import { after, before, beforeEach, describe, test } from 'node:test'
 import { base16 } from 'multiformats/bases/base16'
 import { base32 } from 'multiformats/bases/base32'
 import { base58btc } from 'multiformats/bases/base58'
+import type { Clock } from '../../src/core/clock.ts'
 import { type DnsServer, startDnsServer } from '../support/dns-server.ts'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
 import { type Fetched, fetchAll, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
@@ -21,37 +22,46 @@ let clock: ShiftedClock
 let key: TestKey
 const record = 'application/vnd.ipfs.ipns-record'
 
+/** By their configuration. What they know of names stays: each test has a key and domains of its own. */
+const gateways = new Map<string, TestGateway>()
+
 before(async () => {
   all = await fixtures()
   dns = await startDnsServer()
-})
-after(() => dns.close())
-beforeEach(async () => {
-  key = createKey()
+  upstream = await startUpstream({ blocks: all.blocks })
   clock = createShiftedClock({ still: true })
+})
+after(async () => {
+  for (const one of gateways.values()) await one.close()
+  await upstream.close()
+  await dns.close()
+})
+beforeEach(() => {
+  key = createKey()
   dns.texts.clear()
   dns.asked.length = 0
   dns.ttl = 60
   dns.fault = undefined
-  upstream = await startUpstream({ blocks: all.blocks })
-})
-afterEach(async () => {
-  await gateway.close()
-  await upstream.close()
+  upstream.fault = undefined
 })
 
-async function start(config: Record<string, unknown> = {}): Promise<void> {
-  gateway = await startGateway({
-    upstreams: [{ name: 'one', url: upstream.url }],
-    clock,
-    config: { names: { dns: [dns.address] }, ...config },
-  })
+async function start(config: Record<string, unknown> = {}, by: Clock = clock): Promise<void> {
+  const said = JSON.stringify([config, by === clock])
+  const known = gateways.get(said)
+  gateway =
+    known ??
+    (await startGateway({
+      upstreams: [{ name: 'one', url: upstream.url }],
+      clock: by,
+      config: { names: { dns: [dns.address] }, ...config },
+    }))
+  gateways.set(said, gateway)
 }
 const get = (path: string, headers: Record<string, string> = {}): Promise<Fetched> =>
   fetchAll(`${gateway.url}${path}`, headers)
 const publish = async (value: string, facts: Parameters<TestKey['record']>[1] = {}, owner = key) =>
   upstream.records.set(owner.name, await owner.record(value, facts))
-const recordsAsked = () => upstream.asked.filter(({ url }) => url.startsWith('/ipns/')).length
+const recordsAsked = () => upstream.asked.filter(({ url }) => url.startsWith(`/ipns/${key.name}`)).length
 const problem = ({ body }: Fetched) =>
   JSON.parse(body.toString()) as { detail: string; attempts?: { upstream: string; outcome: string }[] }
 
@@ -241,8 +251,7 @@ describe('IPNS records', () => {
 
   test('expired → no longer served', async () => {
     // The end of a record is a date of this machine's clock.
-    clock = createShiftedClock()
-    await start()
+    await start({}, createShiftedClock())
     await publish(`/ipfs/${all.files.hello.cid}`, { ttlMs: 1_800_000, lifetimeMs: 20_000 })
     for (const query of ['?format=ipns-record', '']) {
       const { headers } = await get(`/ipns/${key.name}${query}`)
@@ -253,8 +262,8 @@ describe('IPNS records', () => {
   test('path, domain or content → no record', async () => {
     await start()
     await publish(`/ipfs/${all.directory}`)
-    dns.texts.set('_dnslink.docs.example', [`dnslink=/ipns/${key.name}`])
-    for (const path of [`/ipns/${key.name}/policy.json`, '/ipns/docs.example', `/ipfs/${all.files.hello.cid}`]) {
+    dns.texts.set('_dnslink.records.example', [`dnslink=/ipns/${key.name}`])
+    for (const path of [`/ipns/${key.name}/policy.json`, '/ipns/records.example', `/ipfs/${all.files.hello.cid}`]) {
       assert.equal((await get(`${path}?format=ipns-record`)).status, 400, path)
       assert.equal((await get(path, { accept: record })).status, 400, path)
     }
@@ -262,12 +271,9 @@ describe('IPNS records', () => {
 })
 
 describe('DNSLink', () => {
-  for (const [over, address] of [
-    ['DNS', () => dns.address],
-    ['DNS over HTTPS', () => dns.url],
-  ] as const) {
+  for (const over of ['DNS', 'DNS over HTTPS']) {
     test(`domain by TXT record, over ${over}, for its TTL`, async () => {
-      await start({ names: { dns: [address()] } })
+      await start(over === 'DNS' ? {} : { names: { dns: [dns.url] } })
       dns.texts.set('_dnslink.docs.example', [`dnslink=/ipfs/${all.directory}`])
       dns.ttl = 30
       const { status, body, headers } = await get('/ipns/docs.example/policy.json')
@@ -296,9 +302,9 @@ describe('DNSLink', () => {
 
   test('cycle → error', async () => {
     await start()
-    dns.texts.set('_dnslink.a.example', ['dnslink=/ipns/b.example'])
-    dns.texts.set('_dnslink.b.example', ['dnslink=/ipns/a.example'])
-    const answer = await get('/ipns/a.example')
+    dns.texts.set('_dnslink.one.example', ['dnslink=/ipns/two.example'])
+    dns.texts.set('_dnslink.two.example', ['dnslink=/ipns/one.example'])
+    const answer = await get('/ipns/one.example')
     assert.equal(answer.status, 400)
     assert.match(problem(answer).detail, /more than 32 names/)
     await publish(`/ipns/${key.name}`)
@@ -310,11 +316,11 @@ describe('DNSLink', () => {
     const answer = await get('/ipns/none.example')
     assert.equal(answer.status, 404)
     assert.match(problem(answer).detail, /_dnslink\.none\.example/)
-    dns.texts.set('_dnslink.docs.example', [`dnslink=/ipfs/${all.files.hello.cid}`])
-    assert.equal((await get('/ipns/docs.example')).status, 200)
+    dns.texts.set('_dnslink.out.example', [`dnslink=/ipfs/${all.files.hello.cid}`])
+    assert.equal((await get('/ipns/out.example')).status, 200)
     dns.fault = 'servfail'
     clock.shift(3_600_000)
-    const stale = await get('/ipns/docs.example')
+    const stale = await get('/ipns/out.example')
     assert.equal(stale.status, 200)
     assert.match(stale.headers['cache-control'] ?? '', /^public, max-age=(10|9)\b/)
     assert.equal((await get('/ipns/unknown.example')).status, 404)
@@ -354,7 +360,10 @@ describe('denylists and names', () => {
 })
 
 describe('names in web mode', () => {
-  const web = { responses: { types: 'web' } }
+  const web = {
+    responses: { types: 'web' },
+    hosts: { 'example.org': { subdomains: true }, 'trustless.example': { trustless: true } },
+  }
 
   test('peer ID → redirect to the host-name spelling', async () => {
     await start(web)
@@ -378,15 +387,8 @@ describe('names in web mode', () => {
     assert.match(page.body.toString(), new RegExp(`/ipns/${key.name}`))
   })
 
-  test('upstream failures → 502; not found → 404', async () => {
-    await start(web)
-    assert.equal((await get(`/ipns/${key.name}`)).status, 404)
-    upstream.fault = { kind: 'status', status: 500, body: 'routing: not found' }
-    assert.equal((await get(`/ipns/${createKey().name}`)).status, 502)
-  })
-
   test('own origin, by key and by domain', async () => {
-    await start({ ...web, hosts: { 'example.org': { subdomains: true } } })
+    await start(web)
     await publish(`/ipfs/${all.directory}`)
     dns.texts.set('_dnslink.my-docs.example', [`dnslink=/ipfs/${all.directory}`])
     for (const label of [key.name, 'my--docs-example']) {
@@ -418,17 +420,24 @@ describe('names in web mode', () => {
     dns.fault = 'servfail'
     const path = `/ipfs/${all.files.hello.cid}`
     for (let count = 0; count < 3; count++) {
-      assert.equal((await get(`${path}?${count}`, { host: 'gateway.example' })).status, 200)
+      assert.equal((await get(`${path}?${count}`, { host: 'plain.example' })).status, 200)
     }
     assert.equal(dns.asked.length, 1)
   })
 
   test('trustless host → records only', async () => {
-    await start({ ...web, hosts: { 'trustless.example': { trustless: true } } })
+    await start(web)
     await publish(`/ipfs/${all.directory}`)
     const host = 'trustless.example'
     assert.equal((await get(`/ipns/${key.name}?format=ipns-record`, { host })).status, 200)
     assert.equal((await get(`/ipns/${key.name}?format=car`, { host })).status, 200)
     assert.equal((await get(`/ipns/${key.name}/policy.json`, { host })).status, 406)
+  })
+
+  test('upstream failures → 502; not found → 404', async () => {
+    await start(web)
+    assert.equal((await get(`/ipns/${key.name}`)).status, 404)
+    upstream.fault = { kind: 'status', status: 500, body: 'routing: not found' }
+    assert.equal((await get(`/ipns/${createKey().name}`)).status, 502)
   })
 })

@@ -10,7 +10,7 @@ import {
   type RequestListener,
 } from 'node:http'
 import { type AddressInfo, connect } from 'node:net'
-import { after, afterEach, before, beforeEach, test } from 'node:test'
+import { after, before, beforeEach, test } from 'node:test'
 import { parseConfig } from '../../src/config/load.ts'
 import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
 
@@ -25,14 +25,6 @@ let there: string
 before(async () => {
   await new Promise<void>((resolve) => service.listen(0, '127.0.0.1', resolve))
   there = `http://127.0.0.1:${(service.address() as AddressInfo).port}`
-})
-after(() => {
-  service.closeAllConnections()
-  service.close()
-})
-beforeEach(async () => {
-  seen.length = 0
-  answer = (_request, response) => response.end('fine')
   at = await startGateway({
     config: {
       proxy: [
@@ -49,7 +41,15 @@ beforeEach(async () => {
     },
   })
 })
-afterEach(() => at.close())
+after(async () => {
+  await at.close()
+  service.closeAllConnections()
+  service.close()
+})
+beforeEach(() => {
+  seen.length = 0
+  answer = (_request, response) => response.end('fine')
+})
 
 const get = (path: string, headers: Record<string, string> = {}) => fetchAll(`${at.url}${path}`, headers)
 
@@ -272,15 +272,16 @@ test('client forwarding headers → replaced', async () => {
 })
 
 test('trusted proxy → its host and scheme are forwarded', async () => {
-  await at.close()
-  at = await startGateway({ config: { trustedProxies: ['127.0.0.1'], proxy: [{ path: '/status', to: there }] } })
+  const behind = await startGateway({
+    config: { trustedProxies: ['127.0.0.1'], proxy: [{ path: '/status', to: there }] },
+  })
   const said = {
     'X-Forwarded-Host': 'public.example',
     'X-Forwarded-Proto': 'https',
     'X-Forwarded-For': '192.0.2.1',
     'X-Request-Id': 'of-the-proxy',
   }
-  await get('/status', said)
+  await fetchAll(`${behind.url}/status`, said).finally(behind.close)
   const { headers } = seen[0] as IncomingMessage
   assert.equal(headers['x-forwarded-host'], 'public.example')
   assert.equal(headers['x-forwarded-proto'], 'https')

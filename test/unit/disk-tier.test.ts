@@ -129,7 +129,7 @@ for (const processes of [1, 2])
       range(0, processes).map(() => open(path, '256KiB')),
       2000,
     )
-assert.ok(ratio > 0.5, `${ratio} of requests`)
+    assert.ok(ratio > 0.5, `${ratio} of requests`)
   })
 
 test('everything was read → oldest evicted all the same', async () => {
