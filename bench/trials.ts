@@ -45,7 +45,7 @@ export const trials: readonly Trial[] = [
   },
   {
     id: 'cores',
-    what: 'two processes of one gateway (`workers: 2`) against one',
+    what: 'several processes of one gateway (`workers`) against one',
     script: 'cores.ts',
     quick: { BENCH_ROUNDS: '2', BENCH_SECONDS: '1' },
   },

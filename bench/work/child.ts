@@ -11,7 +11,7 @@ export type Child = {
   cpuSeconds(): number
   /** The same of each of them by itself. */
   cpuOfEach(): ReadonlyMap<number, number>
-  /** Bytes resident now, of it and of its children. */
+  /** Resident bytes, of it and of its children: each page that several processes share is divided among them (PSS). */
   resident(): number
   /** The most that was resident since the last look, of it and of its children. */
   peak(): number
@@ -19,7 +19,6 @@ export type Child = {
 }
 
 const ticksPerSecond = 100
-const pageBytes = 4096
 
 export function start(command: string, args: readonly string[], env: Readonly<Record<string, string>> = {}): Child {
   const child = spawn(command, args, { env: { ...process.env, ...env }, stdio: ['ignore', 'pipe', 'inherit'] })
@@ -45,7 +44,7 @@ export function start(command: string, args: readonly string[], env: Readonly<Re
 export const usageOf = (pid: number): Pick<Child, 'cpuSeconds' | 'cpuOfEach' | 'resident' | 'peak'> => ({
   cpuSeconds: () => sum(pid, ticksOf) / ticksPerSecond,
   cpuOfEach: () => new Map(family(pid).map((one) => [one, (quietly(() => ticksOf(one)) ?? 0) / ticksPerSecond])),
-  resident: () => sum(pid, pagesOf) * pageBytes,
+  resident: () => sum(pid, bytesOf),
   peak: () => sum(pid, takePeakOf),
 })
 
@@ -74,7 +73,8 @@ function ticksOf(pid: number): number {
   return Number(fields[11]) + Number(fields[12])
 }
 
-const pagesOf = (pid: number): number => Number(readFileSync(`/proc/${pid}/statm`, 'utf8').split(' ')[1])
+const bytesOf = (pid: number): number =>
+  Number(/^Pss:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1]) * 1024
 
 /** The kernel begins anew behind each look: 5 says so. */
 function takePeakOf(pid: number): number {
