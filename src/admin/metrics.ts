@@ -3,7 +3,7 @@
 import type { TierUsage } from '../../backends/tiers/contract.ts'
 import type { Clock } from '../core/clock.ts'
 import type { Names } from '../names/names.ts'
-import { type HistogramSample, type Reading, type Sample, stateset } from '../observe/metrics.ts'
+import { counter, gauge, histogram, labelled, type Reading, type Sample, stateset, sum } from '../observe/metrics.ts'
 import type { Histogram, RequestCounts, UploadCounts } from '../observe/requests.ts'
 import type { SpanCounts } from '../observe/tracing/exporter.ts'
 import type { Retrieval } from '../retrieval/session.ts'
@@ -48,41 +48,11 @@ export const readingsOf = ({
   ...process.readings,
 ]
 
-const counter = (
-  name: string,
-  help: string,
-  read: () => number | Iterable<Sample>,
-  labels: readonly string[] = [],
-): Reading => ({ name, kind: 'counter', help, read, labels })
-
-const gauge = (
-  name: string,
-  help: string,
-  read: () => number | Iterable<Sample> | Promise<Iterable<Sample>>,
-  labels: readonly string[] = [],
-): Reading => ({ name, kind: 'gauge', help, read, labels })
-
-/** A gauge that is summed over the processes of a gateway. */
-const sum = (name: string, help: string, read: () => number | Iterable<Sample>): Reading => ({
-  ...{ name, kind: 'gauge', isSum: true, help, read },
-})
-
-const histogram = (
-  name: string,
-  help: string,
-  read: () => Iterable<HistogramSample>,
-  labels: readonly string[] = [],
-): Reading => ({ name, kind: 'histogram', help, read, labels })
-
-/** One sample for each entry, under its key as the value of a label. */
-const labelled = (label: string, entries: Iterable<readonly [string, number]>): Sample[] =>
-  [...entries].map(([text, value]) => ({ labels: { [label]: text }, value }))
-
 export type ConnectionCounts = {
   readonly size: number
-  readonly most: number
+  readonly limit: number
   /** Connections paused to throttle their client. */
-  readonly held: number
+  readonly paused: number
   /** By the limit that was reached. */
   readonly tally: Readonly<Record<string, { readonly ended: number; readonly refused: number }>>
 }
@@ -177,7 +147,7 @@ const httpMetrics = ({
   counter(
     'cidgate_http_connections_paused_total',
     'How often a connection was not read for a while, because its client asked again at once after each 503 or 429.',
-    () => server.connections?.held ?? 0,
+    () => server.connections?.paused ?? 0,
   ),
   sum(
     'cidgate_http_pending_response_bytes',
@@ -214,7 +184,7 @@ const httpMetrics = ({
 ]
 
 const connectionMetrics = (server: ServerParts): readonly Reading[] => {
-  const one = (read: 'size' | 'most') => () => (server.connections ? [{ value: server.connections[read] }] : [])
+  const one = (read: 'size' | 'limit') => () => (server.connections ? [{ value: server.connections[read] }] : [])
   const byLimit = (read: 'ended' | 'refused') => () =>
     Object.entries(server.connections?.tally ?? {}).map(([limit, tally]) => ({ labels: { limit }, value: tally[read] }))
   return [
@@ -222,7 +192,7 @@ const connectionMetrics = (server: ServerParts): readonly Reading[] => {
     sum(
       'cidgate_connections_limit',
       'The most there may be: limits.maxConnections, or three quarters of the file descriptors of this process.',
-      one('most'),
+      one('limit'),
     ),
     counter(
       'cidgate_connections_refused_total',

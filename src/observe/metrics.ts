@@ -37,6 +37,36 @@ export interface Metrics {
   readonly readings: readonly Reading[]
 }
 
+export const counter = (
+  name: string,
+  help: string,
+  read: () => number | Iterable<Sample>,
+  labels: readonly string[] = [],
+): Reading => ({ name, kind: 'counter', help, read, labels })
+
+export const gauge = (
+  name: string,
+  help: string,
+  read: () => number | Iterable<Sample> | Promise<Iterable<Sample>>,
+  labels: readonly string[] = [],
+): Reading => ({ name, kind: 'gauge', help, read, labels })
+
+/** A gauge that is summed over the processes of a gateway. */
+export const sum = (name: string, help: string, read: () => number | Iterable<Sample>): Reading => ({
+  ...{ name, kind: 'gauge', isSum: true, help, read },
+})
+
+export const histogram = (
+  name: string,
+  help: string,
+  read: () => Iterable<HistogramSample>,
+  labels: readonly string[] = [],
+): Reading => ({ name, kind: 'histogram', help, read, labels })
+
+/** One sample for each entry, under its key as the value of a label. */
+export const labelled = (label: string, entries: Iterable<readonly [string, number]>): Sample[] =>
+  [...entries].map(([text, value]) => ({ labels: { [label]: text }, value }))
+
 const escapeLabel = (value: string): string =>
   value.replace(/[\\"\n]/g, (char) => (char === '\n' ? '\\n' : `\\${char}`))
 

@@ -3,7 +3,7 @@
 import { readdir, readFile } from 'node:fs/promises'
 import { constants, monitorEventLoopDelay, PerformanceObserver } from 'node:perf_hooks'
 import { getHeapSpaceStatistics } from 'node:v8'
-import type { Reading } from './metrics.ts'
+import { counter, gauge, histogram, labelled, type Reading, sum } from './metrics.ts'
 import { createHistograms } from './requests.ts'
 
 export interface ProcessWatch {
@@ -35,13 +35,7 @@ export function watchProcess(): ProcessWatch {
     readings: [
       ...ofProcess(startedAt),
       ...ofHeap,
-      {
-        name: 'nodejs_gc_duration_seconds',
-        labels: ['kind'],
-        kind: 'histogram',
-        help: 'Garbage collections, by kind.',
-        read: gc.read,
-      },
+      histogram('nodejs_gc_duration_seconds', 'Garbage collections, by kind.', gc.read, ['kind']),
       ...ofLoop(lag),
     ],
     close() {
@@ -52,41 +46,18 @@ export function watchProcess(): ProcessWatch {
 }
 
 const ofProcess = (startedAt: number): readonly Reading[] => [
-  {
-    name: 'process_cpu_seconds_total',
-    kind: 'counter',
-    help: 'Processor time, in this program and in the system.',
-    read: () => {
-      const { user, system } = process.cpuUsage()
-      return (user + system) / 1e6
-    },
-  },
-  {
-    name: 'process_start_time_seconds',
-    kind: 'gauge',
-    help: 'When this process began, since the epoch.',
-    read: () => startedAt,
-  },
-  {
-    name: 'process_resident_memory_bytes',
-    kind: 'gauge',
-    isSum: true,
-    help: 'Resident memory.',
-    read: () => process.memoryUsage.rss(),
-  },
-  {
-    name: 'process_open_fds',
-    kind: 'gauge',
-    help: 'Open files and sockets, where the system tells (Linux).',
-    read: async () => ofLinux(async () => (await readdir('/proc/self/fd')).length - 1),
-  },
-  {
-    name: 'process_max_fds',
-    kind: 'gauge',
-    help: 'The most that may be open.',
-    read: async () =>
-      ofLinux(async () => Number(/^Max open files +(\d+)/m.exec(await readFile('/proc/self/limits', 'utf8'))?.[1])),
-  },
+  counter('process_cpu_seconds_total', 'Processor time, in this program and in the system.', () => {
+    const { user, system } = process.cpuUsage()
+    return (user + system) / 1e6
+  }),
+  gauge('process_start_time_seconds', 'When this process began, since the epoch.', () => startedAt),
+  sum('process_resident_memory_bytes', 'Resident memory.', () => process.memoryUsage.rss()),
+  gauge('process_open_fds', 'Open files and sockets, where the system tells (Linux).', () =>
+    ofLinux(async () => (await readdir('/proc/self/fd')).length - 1),
+  ),
+  gauge('process_max_fds', 'The limit of open files.', () =>
+    ofLinux(async () => Number(/^Max open files +(\d+)/m.exec(await readFile('/proc/self/limits', 'utf8'))?.[1])),
+  ),
 ]
 
 /** No sample on systems without /proc. */
@@ -96,74 +67,48 @@ async function ofLinux(read: () => Promise<number>): Promise<{ readonly value: n
 }
 
 const ofHeap: readonly Reading[] = [
-  {
-    name: 'nodejs_heap_size_total_bytes',
-    kind: 'gauge',
-    help: 'What the heap of JavaScript takes.',
-    read: () => process.memoryUsage().heapTotal,
-  },
-  {
-    name: 'nodejs_heap_size_used_bytes',
-    kind: 'gauge',
-    help: 'What of it is used.',
-    read: () => process.memoryUsage().heapUsed,
-  },
-  {
-    name: 'nodejs_external_memory_bytes',
-    kind: 'gauge',
-    help: 'Memory of buffers and of native code.',
-    read: () => process.memoryUsage().external,
-  },
-  {
-    name: 'nodejs_heap_space_size_used_bytes',
-    labels: ['space'],
-    kind: 'gauge',
-    help: 'What is used of each space of the heap.',
-    read: () =>
-      getHeapSpaceStatistics().map(({ space_name, space_used_size }) => ({
-        labels: { space: space_name.replace(/_space$/, '') },
-        value: space_used_size,
-      })),
-  },
-  {
-    name: 'nodejs_active_resources',
-    labels: ['type'],
-    kind: 'gauge',
-    help: 'What keeps the event loop going, by type: sockets, timers, requests to the disk.',
-    read: () => {
+  gauge('nodejs_heap_size_total_bytes', 'Size of the JavaScript heap.', () => process.memoryUsage().heapTotal),
+  gauge('nodejs_heap_size_used_bytes', 'Used part of the heap.', () => process.memoryUsage().heapUsed),
+  gauge('nodejs_external_memory_bytes', 'Memory of buffers and of native code.', () => process.memoryUsage().external),
+  gauge(
+    'nodejs_heap_space_size_used_bytes',
+    'Used part of each space of the heap.',
+    () =>
+      labelled(
+        'space',
+        getHeapSpaceStatistics().map((one) => [one.space_name.replace(/_space$/, ''), one.space_used_size]),
+      ),
+    ['space'],
+  ),
+  gauge(
+    'nodejs_active_resources',
+    'Resources that keep the event loop running, by type: sockets, timers, requests to the disk.',
+    () => {
       const counts = new Map<string, number>()
       for (const type of process.getActiveResourcesInfo()) counts.set(type, (counts.get(type) ?? 0) + 1)
-      return [...counts].map(([type, value]) => ({ labels: { type }, value }))
+      return labelled('type', counts)
     },
-  },
-  {
-    name: 'nodejs_version_info',
-    labels: ['version'],
-    kind: 'gauge',
-    help: 'The version of Node.',
-    read: () => [{ labels: { version: process.version }, value: 1 }],
-  },
+    ['type'],
+  ),
+  gauge('nodejs_version_info', 'The version of Node.', () => labelled('version', [[process.version, 1]]), ['version']),
 ]
 
 const ofLoop = (lag: LagWatch): readonly Reading[] => [
-  {
-    name: 'nodejs_eventloop_busy_seconds_total',
-    kind: 'counter',
-    help: 'How long the event loop was at work; its rate is how busy it is, 1 at most.',
-    read: () => performance.eventLoopUtilization().active / 1000,
-  },
-  {
-    name: 'nodejs_eventloop_lag_p99_seconds',
-    kind: 'gauge',
-    help: 'The delay of the event loop that 99 of 100 stayed below in the last 10 to 20 seconds.',
-    read: () => lag.p99Seconds(),
-  },
-  {
-    name: 'nodejs_eventloop_lag_max_seconds',
-    kind: 'gauge',
-    help: 'The largest delay of the event loop in the last 10 to 20 seconds.',
-    read: () => lag.maxSeconds(),
-  },
+  counter(
+    'nodejs_eventloop_busy_seconds_total',
+    'Time that the event loop was at work; its rate is how busy it is, 1 at most.',
+    () => performance.eventLoopUtilization().active / 1000,
+  ),
+  gauge(
+    'nodejs_eventloop_lag_p99_seconds',
+    'The delay of the event loop that 99 of 100 stayed below in the last 10 to 20 seconds.',
+    lag.p99Seconds,
+  ),
+  gauge(
+    'nodejs_eventloop_lag_max_seconds',
+    'The largest delay of the event loop in the last 10 to 20 seconds.',
+    lag.maxSeconds,
+  ),
 ]
 
 type LagWatch = { p99Seconds(): number; maxSeconds(): number; close(): void }

@@ -59,7 +59,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
   #endPending: (() => void) | undefined
   /** Received bytes that wait. */
   #rest: Buffer | undefined
-  #isHeld = false
+  #isPaused = false
   #isLaneFull = false
 
   constructor(socket: Socket, host: ConnectionHost) {
@@ -101,7 +101,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
   /** Parses waiting bytes if it may. */
   readonly goOn = (): void => {
     const rest = this.#rest
-    if (!rest || this.#isHeld || this.socket.destroyed) return
+    if (!rest || this.#isPaused || this.socket.destroyed) return
     this.#rest = undefined
     this.#read(rest)
     this.#flow()
@@ -284,19 +284,19 @@ export class Connection implements Admitted, Throttled, OwnConnection {
     this.#flow()
   }
 
-  hold(): void {
-    this.#isHeld = true
+  pause(): void {
+    this.#isPaused = true
     this.#flow()
   }
 
-  release(): void {
-    this.#isHeld = false
+  resume(): void {
+    this.#isPaused = false
     this.goOn()
     this.#flow()
   }
 
   #flow(): void {
-    if (this.#rest || this.#isHeld || this.#isLaneFull) this.socket.pause()
+    if (this.#rest || this.#isPaused || this.#isLaneFull) this.socket.pause()
     else if (this.socket.isPaused()) this.socket.resume()
   }
 

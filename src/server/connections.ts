@@ -23,7 +23,7 @@ export interface Admitted {
 }
 
 export type ConnectionLimits = {
-  readonly most: number
+  readonly max: number
   readonly perClient: number
   /** The client of an address; undefined for a trusted proxy, which carries many. */
   readonly clientOf: (address: string) => string | undefined
@@ -37,12 +37,9 @@ export interface Connections {
   set(limits: ConnectionLimits): void
   readonly size: number
   /** The current maximum. */
-  readonly most: number
-  /** Idle connections closed to make room. */
-  readonly ended: number
-  readonly refused: number
+  readonly limit: number
   /** The number of times that a connection was paused. */
-  readonly held: number
+  readonly paused: number
   /** Counts by the limit that was reached. */
   readonly tally: Readonly<Record<ConnectionLimit, Readonly<ConnectionTally>>>
 }
@@ -64,7 +61,7 @@ const firstRequestMs = 1000
 
 // Connections examined per new one at a limit. Busy ones move to the end, so that they are not
 // examined repeatedly.
-const looks = 64
+const maxExamined = 64
 
 // Refused connections whose clients are still reading: they take descriptors too.
 const maxTurnedAway = 64
@@ -86,7 +83,6 @@ export function createConnections(
   const clients = new Map<string, Set<Open>>()
   let limits = first
   const tally = { maxConnections: { ended: 0, refused: 0 }, maxConnectionsPerClient: { ended: 0, refused: 0 } }
-  const inAll = (what: keyof ConnectionTally) => tally.maxConnections[what] + tally.maxConnectionsPerClient[what]
 
   function setOf(client: string): Set<Open> {
     let set = clients.get(client)
@@ -109,7 +105,7 @@ export function createConnections(
    */
   function refuse(connection: Admitted, limit: ConnectionLimit): void {
     for (const first of turnedAway) {
-      if (turnedAway.size < Math.min(maxTurnedAway, Math.ceil(limits.most / 16))) break
+      if (turnedAway.size < Math.min(maxTurnedAway, Math.ceil(limits.max / 16))) break
       turnedAway.delete(first)
       first.socket.destroy()
     }
@@ -128,10 +124,10 @@ export function createConnections(
    * idle, closes a new one of a client that has more than the arriving client: otherwise one client
    * could shut out all others.
    */
-  function makeRoom(line: Set<Open>, limit: ConnectionLimit, comes: Pick<Open, 'clientSet'>): boolean {
+  function closeOne(line: Set<Open>, limit: ConnectionLimit, comes: Pick<Open, 'clientSet'>): boolean {
     let idle: Open | undefined
     let young: Open | undefined
-    let left = looks
+    let left = maxExamined
     for (const open of line) {
       if (left-- === 0) break
       if (open.connection.isBusy) {
@@ -155,9 +151,9 @@ export function createConnections(
   /** The limit that is reached; undefined if there is capacity, or was made. */
   function reached(clientSet: Set<Open> | undefined): ConnectionLimit | undefined {
     const comes = { clientSet }
-    if (clientSet && clientSet.size >= limits.perClient && !makeRoom(clientSet, 'maxConnectionsPerClient', comes))
+    if (clientSet && clientSet.size >= limits.perClient && !closeOne(clientSet, 'maxConnectionsPerClient', comes))
       return 'maxConnectionsPerClient'
-    return all.size >= limits.most && !makeRoom(all, 'maxConnections', comes) ? 'maxConnections' : undefined
+    return all.size >= limits.max && !closeOne(all, 'maxConnections', comes) ? 'maxConnections' : undefined
   }
 
   const connections: Connections = {
@@ -189,17 +185,11 @@ export function createConnections(
     get size() {
       return all.size
     },
-    get most() {
-      return limits.most
+    get limit() {
+      return limits.max
     },
-    get ended() {
-      return inAll('ended')
-    },
-    get refused() {
-      return inAll('refused')
-    },
-    get held() {
-      return throttle.held
+    get paused() {
+      return throttle.paused
     },
   }
   return connections
@@ -213,66 +203,72 @@ export function connectionsWithin(wanted: number, descriptors: number): number {
 /** The number of files that this process may still open; infinite if the system does not tell. */
 export function descriptorsLeft(): number {
   try {
-    const most = /^Max open files +(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8'))?.[1]
-    return most === undefined ? Number.POSITIVE_INFINITY : Number(most) - readdirSync('/proc/self/fd').length
+    const limit = /^Max open files +(\d+)/m.exec(readFileSync('/proc/self/limits', 'utf8'))?.[1]
+    return limit === undefined ? Number.POSITIVE_INFINITY : Number(limit) - readdirSync('/proc/self/fd').length
   } catch {
     return Number.POSITIVE_INFINITY
   }
 }
 
 export function connectionLimits({ limits, trustedProxies }: Config, descriptors: number): ConnectionLimits {
-  const most = connectionsWithin(limits.maxConnections, descriptors)
+  const max = connectionsWithin(limits.maxConnections, descriptors)
   const { maxConnectionsPerClient: connectionsPerClient } = limits
   const forwarded = createForwarded(trustedProxies)
   return {
-    most,
-    perClient: connectionsPerClient === 'auto' ? Math.max(1, Math.floor(most / 2)) : connectionsPerClient,
+    max,
+    perClient: connectionsPerClient === 'auto' ? Math.max(1, Math.floor(max / 2)) : connectionsPerClient,
     // An empty address means a unix socket, shared by the proxy's clients, or a closed socket.
     clientOf: (address) => (address === '' || forwarded.isProxy(address) ? undefined : clientOf(address)),
   }
 }
 
-const tellFullEveryMs = 60_000
+const fullLogIntervalMs = 60_000
 
 /** Logs that the limit is reached, rate-limited. */
-export function createTellFull(log: Log, clock: Clock): (connections: Connections) => void {
-  let toldAt = Number.NEGATIVE_INFINITY
-  return ({ size: open, ended, refused }) => {
-    if (clock.monotonic() - toldAt < tellFullEveryMs) return
-    toldAt = clock.monotonic()
-    log('warn', 'connections.full', { open, ended, refused })
+export function createFullLog(log: Log, clock: Clock): (connections: Connections) => void {
+  let loggedAt = Number.NEGATIVE_INFINITY
+  return ({ size: open, tally }) => {
+    if (clock.monotonic() - loggedAt < fullLogIntervalMs) return
+    loggedAt = clock.monotonic()
+    const all = Object.values(tally)
+    const sum = (what: keyof ConnectionTally): number => all.reduce((before, one) => before + one[what], 0)
+    log('warn', 'connections.full', { open, ended: sum('ended'), refused: sum('refused') })
   }
 }
 
+/**
+ * Pauses connections whose clients ignore `Retry-After`: on a kept connection such a client would be
+ * refused as often as the processor allows, which costs the requests of all others.
+ */
 export interface Throttle {
   /** The response to the `ordinal`th request of this connection had a Retry-After. */
   refused(throttled: Throttled, ordinal: number): void
   /** Its response was sent, and the connection goes on. */
   answered(throttled: Throttled): void
   /** The number of pauses. */
-  readonly held: number
+  readonly paused: number
 }
 
 /** A connection; `refusals` belongs to `Throttle`. */
 export interface Throttled {
   refusals: Refusals | undefined
-  /** Pauses reading until `release` is called. */
-  hold(): void
-  release(): void
+  /** Pauses reading until `resume` is called. */
+  pause(): void
+  resume(): void
 }
 
 /** Consecutive refusals. `at`: the time of the last one, or of the last resumption. */
 export type Refusals = { count: number; at: number; ordinal: number }
 
 /** A page sends a few requests at once. */
-const free = 2
-const firstMs = 100
+const freeRefusals = 2
+const initialPauseMs = 100
 /** `Retry-After` is at least one second. */
-const maxMs = 1000
+const maxPauseMs = 1000
 /** Jitter, so that clients refused together do not return together. */
 const jitter = 0.25
 /** The maximum resumed per event-loop iteration, which handles them all before other events. */
-const maxInOneTurn = 32
+const maxResumed = 32
 
 export function createThrottle({
   clock,
@@ -282,15 +278,15 @@ export function createThrottle({
   readonly random?: () => number
 }): Throttle {
   let over: Throttled[] = []
-  let held = 0
+  let paused = 0
 
-  function readAgain(): void {
-    const now = over.slice(0, maxInOneTurn)
-    over = over.slice(maxInOneTurn)
-    if (over.length > 0) setImmediate(readAgain)
+  function resumeSome(): void {
+    const now = over.slice(0, maxResumed)
+    over = over.slice(maxResumed)
+    if (over.length > 0) setImmediate(resumeSome)
     for (const one of now) {
       if (one.refusals) one.refusals.at = clock.monotonic()
-      one.release()
+      one.resume()
     }
   }
 
@@ -298,22 +294,23 @@ export function createThrottle({
     refused(throttled, ordinal) {
       const at = clock.monotonic()
       const before = throttled.refusals
-      const isInARow = before && at - before.at <= maxMs && ordinal <= before.ordinal + 1
+      const isInARow = before && at - before.at <= maxPauseMs && ordinal <= before.ordinal + 1
       throttled.refusals = { count: isInARow ? before.count + 1 : 1, at, ordinal }
     },
     answered(throttled) {
       const { count = 0 } = throttled.refusals ?? {}
-      if (count <= free) return
-      held++
-      throttled.hold()
-      const ms = Math.min(maxMs, firstMs * 2 ** (count - free - 1)) * (1 + jitter * (2 * random() - 1))
+      if (count <= freeRefusals) return
+      paused++
+      throttled.pause()
+      const ms =
+        Math.min(maxPauseMs, initialPauseMs * 2 ** (count - freeRefusals - 1)) * (1 + jitter * (2 * random() - 1))
       clock.after(ms, () => {
-        if (over.length === 0) setImmediate(readAgain)
+        if (over.length === 0) setImmediate(resumeSome)
         over.push(throttled)
       })
     },
-    get held() {
-      return held
+    get paused() {
+      return paused
     },
   }
 }

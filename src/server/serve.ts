@@ -16,7 +16,7 @@ import type { ParserRefusal } from '../http/wire/request.ts'
 import { noteConnections, noteReload } from '../wiring/admin.ts'
 import type { Kept } from '../wiring/component-registry.ts'
 import { leftWith } from '../wiring/orphaned-uploads.ts'
-import { connectionLimits, createConnections, createTellFull, descriptorsLeft } from './connections.ts'
+import { connectionLimits, createConnections, createFullLog, descriptorsLeft } from './connections.ts'
 import { createFront, type Front, type Served } from './front.ts'
 import type { Processes } from './team/processes.ts'
 import { type ListenerKind, listenOnUnix, makeWay, setMode } from './unix-socket.ts'
@@ -63,7 +63,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   const left = new Set<Front>()
   // Measured first: later the connections themselves count as open files.
   const descriptors = descriptorsLeft()
-  const onFull = createTellFull(log, clock)
+  const onFull = createFullLog(log, clock)
   const connections = createConnections(connectionLimits(first, descriptors), { clock, onFull })
   const fronts: Makers = {
     listen: () =>

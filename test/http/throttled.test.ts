@@ -45,7 +45,7 @@ describe('client that ignores Retry-After', () => {
     for (let times = 0; times < 3; times++) assert.equal((await line.get('/no')).status, 503)
     for (const ms of [100, 200, 400, 800, 1000, 1000]) {
       await settled()
-      const held = throttle.held
+      const held = throttle.paused
       let isAnswered = false
       const late = line.get('/no').then(() => {
         isAnswered = true
@@ -56,7 +56,7 @@ describe('client that ignores Retry-After', () => {
       await clock.advance(1)
       await late
       await settled()
-      assert.equal(throttle.held, held + 1)
+      assert.equal(throttle.paused, held + 1)
     }
   })
 
@@ -78,7 +78,7 @@ describe('client that ignores Retry-After', () => {
       }
       await settled()
     }
-    assert.ok(throttle.held > 0)
+    assert.ok(throttle.paused > 0)
   })
 
   it('crowd → resumed gradually, each eventually', async () => {
@@ -93,7 +93,7 @@ describe('client that ignores Retry-After', () => {
     const crowd = await Promise.all(Array.from({ length: 80 }, connect))
     for (let times = 0; times < 3; times++) await Promise.all(crowd.map((line) => line.get('/no')))
     await settled()
-    assert.equal(throttle.held, crowd.length)
+    assert.equal(throttle.paused, crowd.length)
     const answers = Promise.all(crowd.map((line) => line.get('/no')))
     let isOver = false
     inThisTurn = 0
@@ -125,7 +125,7 @@ describe('client that ignores Retry-After', () => {
     // An answer that ends its connection, with the rest of a body on its way.
     for (let times = 0; times < 5; times++) await line.get('/no', { connection: 'close' })
     await settled()
-    assert.equal(throttle.held, 0)
+    assert.equal(throttle.paused, 0)
   })
 
   it('counted; shared proxy connections are exempt', async () => {

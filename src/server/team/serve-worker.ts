@@ -9,7 +9,7 @@ import type { WorkerTeam } from '../../team/team.ts'
 import type { WorkerClient } from '../../team/worker-client.ts'
 import type { Orders } from '../../team/worker-supervisor.ts'
 import { noteConnections } from '../../wiring/admin.ts'
-import { connectionLimits, createConnections, createTellFull, descriptorsLeft } from '../connections.ts'
+import { connectionLimits, createConnections, createFullLog, descriptorsLeft } from '../connections.ts'
 import { createFront, type Front, type Served } from '../front.ts'
 import { createReload, type Replaceable, whileBusy } from '../serve.ts'
 import { openInternalSocket } from './processes.ts'
@@ -38,7 +38,7 @@ export async function serveWorker<Running extends Replaceable>({
   const { team, setSize } = member.join(orders, () => config.retrieval.timeout + timeoutMarginMs)
   const gateways = createReload(await create(config, { team }), log)
   const descriptors = descriptorsLeft()
-  const onFull = createTellFull(log, clock)
+  const onFull = createFullLog(log, clock)
   const connections = createConnections(connectionLimits(config, descriptors), { clock, onFull })
   if (gateways.current.kept) noteConnections(gateways.current.kept, connections)
   const served: Served = { hot: gateways.current.hot }
