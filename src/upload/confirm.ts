@@ -5,6 +5,7 @@ import type { CID } from 'multiformats/cid'
 import type { Provider, Upload } from '../../backends/pinning/contract.ts'
 import { type Clock, withDeadline } from '../core/clock.ts'
 import { Failure, isFailure, type Outcome } from '../core/failure.ts'
+import { createInFlight } from '../core/in-flight.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { Retrieval } from '../retrieval/session.ts'
@@ -417,19 +418,10 @@ export async function putBlocks(
   put: (cid: CID, bytes: Uint8Array, signal: AbortSignal) => Promise<void>,
   signal: AbortSignal,
 ): Promise<void> {
-  const putting = new Set<Promise<void>>()
-  const failed = new AbortController()
+  const putting = createInFlight(storesAtOnce)
   try {
-    for await (const { cid, bytes } of blocks(signal)) {
-      const one = put(cid, bytes, signal)
-        .catch((error: unknown) => failed.abort(error))
-        .finally(() => putting.delete(one))
-      putting.add(one)
-      if (putting.size >= storesAtOnce) await Promise.race(putting)
-      failed.signal.throwIfAborted()
-    }
+    for await (const { cid, bytes } of blocks(signal)) await putting.add(put(cid, bytes, signal))
   } finally {
-    await Promise.all(putting)
+    await putting.end()
   }
-  failed.signal.throwIfAborted()
 }

@@ -1,17 +1,16 @@
 // Turns bytes into blocks in one pass, as they arrive. The shape alone decides the DAG and so the CID (IPIP-499). An upload
 // of any size holds a few chunks in memory: their buffers are reused.
-import { createHash, hash as digestOf } from 'node:crypto'
+import { hash as hashOf } from 'node:crypto'
 import { setImmediate } from 'node:timers/promises'
 import { encode as encodePb, prepare } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
-import { type BufferImporter, importer } from 'ipfs-unixfs-importer'
-import type { FileLayout } from 'ipfs-unixfs-importer/layout'
 import { varint } from 'multiformats'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
 import type { Shape } from '../../backends/pinning/contract.ts'
 import { placeOf } from '../content/dag/hamt.ts'
 import { codec, hash } from '../core/cid.ts'
+import { createInFlight } from '../core/in-flight.ts'
 import { malformed } from './failures.ts'
 
 /** `dagBytes`: bytes of all its blocks; a block that occurs twice counts twice. */
@@ -20,83 +19,65 @@ type Imported = { readonly cid: CID; readonly dagBytes: number }
 /** `bytes` may be reused once it returns or resolves. */
 type Put = (cid: CID, bytes: Uint8Array) => void | Promise<void>
 
-type Importing = { readonly shape: Shape; readonly put: Put; readonly room: FreeBuffers }
-
-/** Waits for `put`, so a slow disk slows the client down. A file of one leaf is that leaf: it needs no importer. */
+/** Waits for `put`, so a slow disk slows the client down. The root of a file of one leaf is that leaf. */
 export async function importFile(
   source: AsyncIterable<Uint8Array>,
   shape: Shape,
   put: Put,
-  room: FreeBuffers = [],
+  free: FreeBuffers = [],
 ): Promise<Imported> {
-  const pieces = chunks(source, shape.chunkBytes, room)
-  const first = (await pieces.next()).value as Uint8Array
-  const second = await pieces.next()
-  if (!second.done) return importLeaves(after(first, second.value, pieces), { shape, put, room })
-  const { cid, block } = leafOf(first, shape)
-  await put(cid, block)
-  return { cid, dagBytes: block.byteLength }
-}
+  const writing = createInFlight(writesAtOnce(shape))
+  /** Nodes without a parent, the leaves first. */
+  const levels: Part[][] = [[]]
 
-async function* after(
-  first: Uint8Array,
-  second: Uint8Array,
-  rest: AsyncIterable<Uint8Array>,
-): AsyncGenerator<Uint8Array> {
-  yield first
-  yield second
-  yield* rest
+  /** Balanced: a node gets its parent when it has as many siblings as a parent has links. */
+  async function add(part: Part, depth: number): Promise<void> {
+    const level = (levels[depth] ??= [])
+    if (level.length === shape.width) await close(depth)
+    level.push(part)
+  }
+
+  async function close(depth: number): Promise<void> {
+    const parts = (levels[depth] as Part[]).splice(0)
+    const { block, ...sizes } = parentOf(parts)
+    const cid = cidOfNode(block, shape.cidVersion)
+    await put(cid, block)
+    await add({ cid, ...sizes }, depth + 1)
+  }
+
+  try {
+    for await (const chunk of chunks(source, shape.chunkBytes, free)) {
+      const { cid, block } = leafOf(chunk, shape)
+      const written = put(cid, block)
+      const release = () => {
+        if (free.length < maxFree) free.push(chunk.buffer as ArrayBuffer)
+      }
+      if (written instanceof Promise) await writing.add(written.then(release))
+      else release()
+      await add({ cid, fileBytes: chunk.byteLength, dagBytes: block.byteLength }, 0)
+    }
+  } finally {
+    await writing.end()
+  }
+  for (let depth = 0; ; depth++) {
+    const [root, ...others] = levels[depth] as Part[]
+    if (root && others.length === 0 && depth === levels.length - 1) return root
+    await close(depth)
+  }
 }
 
 function leafOf(chunk: Uint8Array, { isRaw, cidVersion }: Shape): { readonly cid: CID; readonly block: Uint8Array } {
   const block = isRaw ? chunk : encodePb({ Data: new UnixFS({ type: 'file', data: chunk }).marshal(), Links: [] })
-  const digest = createDigest(hash.sha256, digestOf('sha256', block, 'buffer'))
-  return { cid: isRaw ? CID.createV1(codec.raw, digest) : CID.create(cidVersion, codec.dagPb, digest), block }
+  return isRaw ? { cid: CID.createV1(codec.raw, digestOf(block)), block } : { cid: cidOfNode(block, cidVersion), block }
 }
 
-async function importLeaves(content: AsyncIterable<Uint8Array>, { shape, put, room }: Importing): Promise<Imported> {
-  const blockstore = {
-    async put(cid: CID, bytes: Uint8Array) {
-      await put(cid, bytes)
-      return cid
-    },
-  }
-  const options = {
-    chunker: (bytes: AsyncIterable<Uint8Array>) => bytes,
-    bufferImporter: leafImporter({ shape, room, put }),
-    layout: balancedLayout({ ...shape, put: async (cid, bytes) => put(cid, bytes) }),
-    blockWriteConcurrency: writesAtOnce(shape),
-    fileImportConcurrency: 1,
-    wrapWithDirectory: false,
-    reduceSingleLeafToSelf: true,
-  }
-  let root: Imported | undefined
-  for await (const { cid, size } of importer([{ content }], blockstore, options)) root = { cid, dagBytes: Number(size) }
-  if (!root) throw new Error('the importer made nothing of a file')
-  return root
-}
+const digestOf = (block: Uint8Array) => createDigest(hash.sha256, hashOf('sha256', block, 'buffer'))
+
+const cidOfNode = (block: Uint8Array, cidVersion: 0 | 1): CID => CID.create(cidVersion, codec.dagPb, digestOf(block))
 
 /** Enough writes to keep a disk busy while the next blocks arrive. */
 const writesAtOnce = ({ chunkBytes }: Shape): number =>
   Math.min(8, Math.max(2, Math.floor((2 * 1024 * 1024) / chunkBytes)))
-
-/** The importer's own keeps the bytes of up to 174 leaves until their parent is made; this one keeps their sizes. */
-function leafImporter({ shape, room, put }: Importing): BufferImporter {
-  return async function* leaf(file) {
-    for await (const chunk of file.content as AsyncIterable<Uint8Array>) {
-      yield async () => {
-        const { cid, block } = leafOf(chunk, shape)
-        await put(cid, block)
-        if (room.length < maxFree) room.push(chunk.buffer as ArrayBuffer)
-        const result = { cid, size: BigInt(block.byteLength), block: noBytes }
-        if (shape.isRaw) return result
-        return { ...result, unixfs: new UnixFS({ type: 'file', blockSizes: [BigInt(chunk.byteLength)] }) }
-      }
-    }
-  }
-}
-
-const noBytes = new Uint8Array()
 
 /**
  * Buffers of chunks that are free to be reused, by the next upload too: new ones for each would have V8 mark the heap once for
@@ -112,15 +93,15 @@ const minBytes = 4 * 1024
 export async function* chunks(
   source: AsyncIterable<Uint8Array>,
   size: number,
-  room: FreeBuffers = [],
+  free: FreeBuffers = [],
 ): AsyncGenerator<Uint8Array> {
   let chunk = new Uint8Array()
   let filled = 0
   let isFirst = true
-  const grow = (least: number): void => {
-    const bytes = isFirst ? Math.min(size, Math.max(minBytes, 2 * least)) : size
-    const free = room.pop()
-    const larger = new Uint8Array(free?.byteLength === size ? free : new ArrayBuffer(bytes))
+  const grow = (needed: number): void => {
+    const bytes = isFirst ? Math.min(size, Math.max(minBytes, 2 * needed)) : size
+    const reused = free.pop()
+    const larger = new Uint8Array(reused?.byteLength === size ? reused : new ArrayBuffer(bytes))
     larger.set(chunk.subarray(0, filled))
     chunk = larger
   }
@@ -141,56 +122,13 @@ export async function* chunks(
   if (filled > 0 || isFirst) yield chunk.subarray(0, filled)
 }
 
-// Builds the nodes above the leaves of a file: balanced, a fixed number of links to a node. It writes their UnixFS itself because
-// the protobuf writer below `ipfs-unixfs` (protons-runtime 7 and 8.0) writes a number from 2^31 up to 2^32 as one byte: the root
-// of a file of 2 to 4 GiB would be unreadable, and its CID would differ from that of every other implementation.
-
 export type Part = { readonly cid: CID; readonly fileBytes: number; readonly dagBytes: number }
 
-type Layout = {
-  readonly width: number
-  readonly cidVersion: 0 | 1
-  readonly put: (cid: CID, bytes: Uint8Array) => Promise<unknown>
-}
-
-function balancedLayout(layout: Layout): FileLayout {
-  return async (leaves, reduce) => {
-    const parents: Part[] = []
-    const parts: Part[] = []
-    for await (const leaf of leaves) {
-      // The root of a file with one leaf is that leaf.
-      if ('single' in leaf && leaf.single) return reduce([leaf])
-      if (parts.length === layout.width) parents.push(await putParent(parts.splice(0), layout))
-      const { cid, size, unixfs } = leaf
-      parts.push({ cid, fileBytes: Number(unixfs?.fileSize() ?? size), dagBytes: Number(size) })
-    }
-    parents.push(await putParent(parts, layout))
-    let level = parents
-    while (level.length > 1) {
-      const above: Part[] = []
-      for (let at = 0; at < level.length; at += layout.width) {
-        above.push(await putParent(level.slice(at, at + layout.width), layout))
-      }
-      level = above
-    }
-    const [root = parents[0]] = level
-    if (!root) throw new Error('a file without a leaf')
-    return { cid: root.cid, size: BigInt(root.dagBytes) }
-  }
-}
-
-async function putParent(parts: readonly Part[], { cidVersion, put }: Layout): Promise<Part> {
-  const { block, ...sizes } = parentOf(parts)
-  const cid = cidOfNode(block, cidVersion)
-  await put(cid, block)
-  return { cid, ...sizes }
-}
-
-function cidOfNode(block: Uint8Array, cidVersion: 0 | 1): CID {
-  const digest = createDigest(hash.sha256, createHash('sha256').update(block).digest())
-  return cidVersion === 0 ? CID.createV0(digest) : CID.createV1(codec.dagPb, digest)
-}
-
+/**
+ * A node above the leaves of a file. It writes its UnixFS itself because the protobuf writer below `ipfs-unixfs` (protons-runtime
+ * 7 and 8.0) writes a number from 2^31 up to 2^32 as one byte: the root of a file of 2 to 4 GiB would be unreadable, and its CID
+ * would differ from that of every other implementation.
+ */
 export function parentOf(parts: readonly Part[]): { block: Uint8Array; fileBytes: number; dagBytes: number } {
   const fileBytes = parts.reduce((sum, part) => sum + part.fileBytes, 0)
   const fields = [...field(1, 2), ...field(3, fileBytes), ...parts.flatMap((part) => field(4, part.fileBytes))]
@@ -214,18 +152,9 @@ const nodesAtOnce = 8
 
 /** Every directory of the tree, the root last. Each file of it has its entry. */
 export async function putTree(root: Folder, rules: Rules): Promise<WrittenFolder[]> {
-  const writing = new Set<Promise<unknown>>()
-  const failed = new AbortController()
-  /** A node is on its way to the disk while the next is made. */
-  const put: Rules['put'] = async (cid, bytes) => {
-    failed.signal.throwIfAborted()
-    const one = rules
-      .put(cid, bytes)
-      .catch((error: unknown) => failed.abort(error))
-      .finally(() => writing.delete(one))
-    writing.add(one)
-    if (writing.size >= nodesAtOnce) await Promise.race(writing)
-  }
+  // A node is on its way to the disk while the next is made.
+  const writing = createInFlight(nodesAtOnce)
+  const put: Rules['put'] = (cid, bytes) => writing.add(rules.put(cid, bytes))
   const written: WrittenFolder[] = []
   async function putFolder({ path, entries }: Folder): Promise<DirectoryNode> {
     const links = []
@@ -241,9 +170,8 @@ export async function putTree(root: Folder, rules: Rules): Promise<WrittenFolder
   try {
     await putFolder(root)
   } finally {
-    await Promise.all(writing)
+    await writing.end()
   }
-  failed.signal.throwIfAborted()
   return written
 }
 
@@ -259,9 +187,9 @@ export type Rules = Pick<Shape, 'cidVersion' | 'directorySize'> & {
 }
 
 /** A directory that is larger is sharded. */
-const mostBytes = 256 * 1024
+const maxNodeBytes = 256 * 1024
 const fanout = 256
-/** Other requests get their turn after as many. */
+/** The event loop gets its turn after as many. */
 const hashesAtOnce = 512
 const type = { directory: 1, shard: 5 } as const
 /** Field 2 of the message, with a length: which places of a shard are taken. */
@@ -270,9 +198,9 @@ const bitsTag = 0x12
 export async function putDirectory(entries: readonly Entry[], rules: Rules): Promise<DirectoryNode> {
   const links = entries.map(({ name, cid, dagBytes }) => ({ Name: name, Hash: cid, Tsize: dagBytes }))
   const bytes = entries.reduce((sum, { name, cid }) => sum + Buffer.byteLength(name) + cid.bytes.byteLength, 0)
-  if (bytes <= mostBytes) {
+  if (bytes <= maxNodeBytes) {
     const block = encodePb(prepare({ Data: Uint8Array.from(field(1, type.directory)), Links: links }))
-    if (rules.directorySize === 'links' || block.byteLength <= mostBytes) return putNode(block, entries, rules)
+    if (rules.directorySize === 'links' || block.byteLength <= maxNodeBytes) return putNode(block, entries, rules)
   }
   const placed: Placed[] = []
   for (const entry of entries) {

@@ -97,7 +97,7 @@ const importsAtOnce = 8
 
 export function createTaking(options: TakingOptions): Taking {
   const { store, admission, admit, limits, profile: ownProfile, closing } = options
-  const room: FreeBuffers = []
+  const free: FreeBuffers = []
 
   const received = (kept: Kept, via?: string): Pick<Received, 'upload' | 'kept'> => {
     const upload = storedUpload(kept, [kept, store.blocks])
@@ -135,7 +135,7 @@ export function createTaking(options: TakingOptions): Taking {
     const shape = own.shape ?? shapes[ownProfile]
     return take(intake, { profile, slot: own.slot, via: own.via }, async (put, counter) => {
       const text = own.check && keepText(own.check)
-      const imported = await importFile(counter.over(text ? text.over(source) : source), shape, put, room)
+      const imported = await importFile(counter.over(text ? text.over(source) : source), shape, put, free)
       text?.check()
       return { ...imported, fileName }
     })
@@ -158,7 +158,7 @@ export function createTaking(options: TakingOptions): Taking {
         folder: tree.folder,
         async file(path, source) {
           const file = tree.file(path)
-          const imported = await gate.run(() => importFile(counter.over(source), shape, put, room), closing)
+          const imported = await gate.run(() => importFile(counter.over(source), shape, put, free), closing)
           file.entry = imported
           return { ...imported, fileName: path }
         },

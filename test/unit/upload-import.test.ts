@@ -9,6 +9,8 @@ import { after, before, describe, it } from 'node:test'
 import { CarReader } from '@ipld/car'
 import { exporter } from 'ipfs-unixfs-exporter'
 import { importBytes } from 'ipfs-unixfs-importer'
+import { fixedSize } from 'ipfs-unixfs-importer/chunker'
+import { balanced } from 'ipfs-unixfs-importer/layout'
 import { CID } from 'multiformats/cid'
 import { profiles, shapes, type Upload } from '../../backends/pinning/contract.ts'
 import { blockKey, proves } from '../../src/core/cid.ts'
@@ -119,6 +121,17 @@ describe('imported upload', () => {
       })
     }
   }
+
+  it('any depth → reference CID', async () => {
+    const shape = { ...shapes['unixfs-v0-2015'], chunkBytes: 10, width: 2 }
+    const stock = { cidVersion: 0, rawLeaves: false, chunker: fixedSize({ chunkSize: 10 }) } as const
+    for (let leaves = 1; leaves < 20; leaves++) {
+      const bytes = randomBytes(leaves * 10 - 3)
+      const layout = balanced({ maxChildrenPerNode: 2 })
+      const { cid } = await importBytes(bytes, { put: async (one: CID) => one }, { ...stock, layout })
+      assert.equal(String((await importFile(pieces(bytes), shape, () => {})).cid), String(cid), `${leaves} leaves`)
+    }
+  })
 
   it('CIDs recorded from Kubo → equal', async () => {
     const known: readonly (readonly [(typeof profiles)[number], string, string])[] = [

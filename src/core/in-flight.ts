@@ -1,0 +1,37 @@
+// Work of which a few pieces run at once while the next is made. The first failure ends it.
+
+export interface InFlight {
+  /** Resolves when there is room for more. Rejects with the first failure so far. */
+  add(work: Promise<unknown>): Promise<void>
+  /** Waits for all of it, also where it failed. Rejects with the first failure. */
+  end(): Promise<void>
+}
+
+export function createInFlight(max: number): InFlight {
+  const running = new Set<Promise<void>>()
+  let failed: { readonly error: unknown } | undefined
+
+  function throwIfFailed(): void {
+    if (failed) throw failed.error
+  }
+
+  return {
+    async add(work) {
+      const one = work
+        .then(
+          () => {},
+          (error: unknown) => {
+            failed ??= { error }
+          },
+        )
+        .finally(() => running.delete(one))
+      running.add(one)
+      if (running.size >= max) await Promise.race(running)
+      throwIfFailed()
+    },
+    async end() {
+      await Promise.all(running)
+      throwIfFailed()
+    },
+  }
+}
