@@ -99,12 +99,7 @@ async function takeSpans(
   for (const why of faults) log('warn', 'spans.settings', { why })
   if (!settings) return undefined
   const { createSpanExporter } = await import('../observe/tracing/exporter.ts')
-  return lease.take(
-    'spans',
-    [],
-    () => createSpanExporter({ settings, version, clock, log }),
-    (exporter) => exporter.close(),
-  )
+  return lease.open('spans', [], () => createSpanExporter({ settings, version, clock, log }))
 }
 
 /**

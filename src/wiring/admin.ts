@@ -239,25 +239,15 @@ function takedownOf(
  * Separate functions, so that parts which outlive this gateway do not hold its other parts in
  * memory.
  */
-const takeProcess = ({ lease }: Whole) => lease.take('process', [], watchProcess, (watch) => watch.close())
+const takeProcess = ({ lease }: Whole) => lease.open('process', [], watchProcess)
 
 const takeStart = ({ lease, clock }: Whole) => lease.take('start', [], () => ({ at: clock.now() }))
 
 const takeHistory = ({ lease, clock }: Whole, requests: RequestCounts) =>
-  lease.take(
-    'history',
-    [requests],
-    () => createHistory(requests, clock),
-    (history) => history.close(),
-  )
+  lease.open('history', [requests], () => createHistory(requests, clock))
 
 const takeStateLog = ({ config, clock, log, lease }: Whole, read: () => Promise<Status>) =>
-  lease.take(
-    'state log',
-    [read],
-    () => startStateLog({ read, everyMs: config.log.stateEvery, clock, log }),
-    (one) => one.close(),
-  )
+  lease.open('state log', [read], () => startStateLog({ read, everyMs: config.log.stateEvery, clock, log }))
 
 const checkProvider = (whole: Whole, provider: Provider): Checks =>
   takeChecks(whole, provider, { name: `provider ${provider.name}`, look: (signal) => provider.probe(signal) })
@@ -276,12 +266,7 @@ function checkThrough(whole: Whole, target: Target): Checks {
 /** Takes over the last results of the previous gateway. */
 function takeChecks({ config, clock, log, lease }: Whole, of: object, looked: Looked): Checks {
   const { probeEvery } = config.pinning
-  return lease.take(
-    'checks',
-    [of, probeEvery],
-    () => startChecks([looked], { everyMs: probeEvery, clock, log }),
-    (checks) => checks.close(),
-  )
+  return lease.open('checks', [of, probeEvery], () => startChecks([looked], { everyMs: probeEvery, clock, log }))
 }
 
 /** Counts configuration reloads: incremented by the reloader, reported by the current gateway. */

@@ -55,22 +55,16 @@ function takeProvider(
   const { data, retrieval } = config
   const { userAgent } = retrieval
   const context = { name, userAgent, data, folders, company, blocksBelow, log, clock, trace }
-  return lease.take(
-    'provider',
-    [use, name, options, data, userAgent, company],
-    () => kindOf(providerKinds, use).create(options, context),
-    (provider) => provider.close(),
+  return lease.open('provider', [use, name, options, data, userAgent, company], () =>
+    kindOf(providerKinds, use).create(options, context),
   )
 }
 
 function takeTier({ config, clock, log, lease, company }: Whole, { use, name, options }: ConfiguredBackend): Tier {
   const { data, retrieval } = config
   const { userAgent } = retrieval
-  return lease.take(
-    'tier',
-    [use, name, options, data, userAgent, company],
-    () => kindOf(tierKinds, use).create(options, { name, userAgent, data, company, log, clock }),
-    (tier) => tier.close(),
+  return lease.open('tier', [use, name, options, data, userAgent, company], () =>
+    kindOf(tierKinds, use).create(options, { name, userAgent, data, company, log, clock }),
   )
 }
 
@@ -164,11 +158,8 @@ export function takeTally({ config, clock, lease }: Whole): Tally | undefined {
   const { sharedStore: entry } = config.limits
   if (!entry) return undefined
   const { userAgent } = config.retrieval
-  return lease.take(
-    'tally',
-    [entry, userAgent],
-    () => kindOf(tallyKinds, entry.use).create(entry.options, { userAgent, clock }),
-    (one) => one.close(),
+  return lease.open('tally', [entry, userAgent], () =>
+    kindOf(tallyKinds, entry.use).create(entry.options, { userAgent, clock }),
   )
 }
 

@@ -17,6 +17,8 @@ export interface Lease {
     make: () => Part,
     close?: (part: Part) => unknown,
   ): Part
+  /** The same for a part that is closed when no gateway uses it. */
+  open<Part extends { close(): unknown }>(kind: string, of: readonly unknown[], make: () => Part): Part
   /**
    * Releases every part of this lease. Parts that no other gateway uses are closed in reverse
    * order, those of one kind concurrently. A failure does not keep the others open; this rejects
@@ -52,7 +54,8 @@ export function createKept(): Kept {
         if (failed.length > 0) throw failed[0]
       }
 
-      return {
+      const lease: Lease = {
+        open: (kind, of, make) => lease.take(kind, of, make, (part) => part.close()),
         take<Part extends object>(
           kind: string,
           of: readonly unknown[],
@@ -79,6 +82,7 @@ export function createKept(): Kept {
           return ending
         },
       }
+      return lease
     },
   }
 }

@@ -213,29 +213,18 @@ export type Front = {
 export function wireFront(
   { config, clock, lease, trace, team }: Whole,
   { retrieval, names, hot, denials }: ReadSide,
-  {
-    routes,
-    tiers,
-    stack,
-    respond,
-    requests,
-    forwarded,
-    limits,
-    clientOf,
-    watch,
-    noteCached,
-    uploads,
-  }: Public & {
+  shared: Public & {
     readonly uploads: WriteSide['offered']
     readonly routes: readonly Route[]
     readonly tiers: readonly string[]
     readonly stack: Pick<TierStack, 'holds'>
   },
 ): Front {
+  const { stack, respond, requests, forwarded, limits, watch, noteCached } = shared
   const { responses, proxy } = config
-  const { writeTimeout: stalled } = config.limits
-  const pendingResponses = lease.take('pending responses', [config.limits.maxPendingResponseBytes], () =>
-    createPendingResponses(config.limits.maxPendingResponseBytes),
+  const { writeTimeout: stalledMs, maxPendingResponseBytes } = config.limits
+  const pendingResponses = lease.take('pending responses', [maxPendingResponseBytes], () =>
+    createPendingResponses(maxPendingResponseBytes),
   )
   const hosts = createHosts({
     table: config.hosts,
@@ -250,51 +239,45 @@ export function wireFront(
   const cachedResponses = createCachedResponses({
     hot,
     compression,
-    limits,
-    stalledMs: stalled,
-    requestIds,
+    ...{ limits, stalledMs, requestIds },
     keyOf: hosts.keyOf,
     counts: requests.hot,
     notes: noteCached,
   })
-  const jsonMaxBytes = responses.json.maxBytes
   const jsonDetector = lease.take('json rule', [], createJsonDetector)
   const { userAgent } = config.retrieval
   const proxied = proxy.length > 0 ? [createProxyRoute(proxy, { respond, userAgent, forwarded })] : []
-  const answering = {
-    retrieval,
-    names,
-    hot,
-    compression,
-    tiers,
-    clock,
-    limits,
-    hosts,
+  const { router, handler } = createApp({
+    ...shared,
+    ...{
+      retrieval,
+      names,
+      hot,
+      compression,
+      clock,
+      hosts,
+      jsonDetector,
+      stalledMs,
+      pendingResponses,
+      requestIds,
+      trace,
+    },
     mode: responses.types,
-    jsonMaxBytes,
-    jsonDetector,
-    stalledMs: stalled,
-    pendingResponses,
+    jsonMaxBytes: responses.json.maxBytes,
     denyRevision: () => denials.lists.revision,
-    routes: [...routes, ...proxied],
+    routes: [...shared.routes, ...proxied],
     ownRoutes: createFrontRoutes({
       version,
       root: config.root,
       name: config.name,
       logo: logoOf(config.logo),
       contact: config.contact,
-      ...uploads,
+      ...shared.uploads,
       subdomainHosts: Object.entries(config.hosts).flatMap(([host, one]) => (one.subdomains ? [host] : [])),
       respond,
     }),
-    respond,
-    requestIds,
-    trace,
-    clientOf,
-    watch,
     holds: stack.holds,
-  }
-  const { router, handler } = createApp(answering)
+  })
   const elsewhere =
     team &&
     createElsewhere({
@@ -368,15 +351,7 @@ const sharedBy =
 export function takeCounterSync(whole: Whole): CounterSync | undefined {
   const { clock, log, lease } = whole
   const tally = takeTally(whole)
-  return (
-    tally &&
-    lease.take(
-      'counter sync',
-      [tally],
-      () => createCounterSync({ add: tally.add, clock, log }),
-      (counterSync) => counterSync.close(),
-    )
-  )
+  return tally && lease.open('counter sync', [tally], () => createCounterSync({ add: tally.add, clock, log }))
 }
 
 export interface Elsewhere {

@@ -62,17 +62,12 @@ export async function wireReading(
   // May reject, so it comes before anything that starts work.
   const denials = await wireDenials(whole)
   const finding = takeFinding(whole, upstreams)
-  const pool = lease.take('pool', [upstreams, hedge, timeoutMs, finding], () =>
+  const pool = lease.open('pool', [upstreams, hedge, timeoutMs, finding], () =>
     createPool({ members: upstreams, hedge, clock, timeoutMs, more: finding?.finder }),
   )
   const retrieval = takeRetrieval(whole, { stack, pool, upstreams, finding })
   const names = takeNames(whole, { pool, shelves, records, denials, finding })
-  lease.take(
-    'probes',
-    [pool, probeEvery],
-    () => startProbes({ pool, everyMs: probeEvery, clock, log }),
-    (probes) => probes.close(),
-  )
+  lease.open('probes', [pool, probeEvery], () => startProbes({ pool, everyMs: probeEvery, clock, log }))
   return { pool, finding, retrieval: takeReaders(whole, retrieval, denials), hot: takeHot(whole), denials, names }
 }
 
@@ -105,24 +100,20 @@ function takeRetrieval(
       arrivalOf: isWorker(team) ? team.uploadEpochs.of : undefined,
     }),
   )
-  return lease.take(
-    'retrieval',
-    [stack, pool, notFound, deadline, blockDeadline, keepLooking, readAhead],
-    () =>
-      createRetrieval({
-        stack,
-        pool,
-        notFound,
-        clock,
-        turns,
-        log,
-        deadlineMs: deadline,
-        blockDeadlineMs: blockDeadline,
-        keepLookingMs: keepLooking,
-        readAheadBytes: readAhead,
-        trace,
-      }),
-    (retrieval) => retrieval.close(),
+  return lease.open('retrieval', [stack, pool, notFound, deadline, blockDeadline, keepLooking, readAhead], () =>
+    createRetrieval({
+      stack,
+      pool,
+      notFound,
+      clock,
+      turns,
+      log,
+      deadlineMs: deadline,
+      blockDeadlineMs: blockDeadline,
+      keepLookingMs: keepLooking,
+      readAheadBytes: readAhead,
+      trace,
+    }),
   )
 }
 
@@ -141,12 +132,8 @@ function takeNames(
   const { config, clock, log, lease } = whole
   const { userAgent } = config.retrieval
   const memory = takeNamesMemory(whole, shelves, records)
-  return lease.take(
-    'names',
-    [Object.values(memory), pool, routers, denials.lists, config.names, userAgent],
-    () =>
-      createNames({ settings: config.names, pool, routers, memory, visit: denials.visitName, userAgent, clock, log }),
-    (names) => names.close(),
+  return lease.open('names', [Object.values(memory), pool, routers, denials.lists, config.names, userAgent], () =>
+    createNames({ settings: config.names, pool, routers, memory, visit: denials.visitName, userAgent, clock, log }),
   )
 }
 
@@ -161,18 +148,10 @@ function takeNamesMemory(
 ): NamesMemory {
   const { dns, static: links, ttl, negativeTtl: notFound, maxEntries: most } = config.names
   return {
-    store: lease.take(
-      'records on the disk',
-      [store, most],
-      () => createRecordStore({ store, write: (records) => write(records, most), log }),
-      (records) => records.close(),
+    store: lease.open('records on the disk', [store, most], () =>
+      createRecordStore({ store, write: (records) => write(records, most), log }),
     ),
-    shared: lease.take(
-      'records in shared tiers',
-      [shelves],
-      () => createSharedRecords({ shelves, clock, log }),
-      (shared) => shared.close(),
-    ),
+    shared: lease.open('records in shared tiers', [shelves], () => createSharedRecords({ shelves, clock, log })),
     records: lease.take('records', [store, ttl, notFound, most], () => createRecordMemory(most)),
     links: lease.take('links', [dns, links, ttl, notFound, most], () => createLookupMemory<string>(most)),
     without: lease.take('without link', [dns, links, most], () => createNoLinkMemory(most)),

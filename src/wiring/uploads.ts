@@ -175,7 +175,7 @@ function takeUploads({ config, clock, log, lease, trace }: Whole, parts: Stores)
   const { minConfirmations: confirm, acceptWhileUnavailable: queue, timeout: pinMs } = pinning
   const { profile, concurrency, perClient, maxPendingBytes: mostBytes } = upload
   const limits = limitsOf(upload)
-  return lease.take(
+  return lease.open(
     'uploads',
     [data, profile, limits, concurrency, perClient, mostBytes, confirm, queue, pinMs, providers, left, quotas],
     () =>
@@ -200,7 +200,6 @@ function takeUploads({ config, clock, log, lease, trace }: Whole, parts: Stores)
         quotas,
         trace,
       }),
-    (uploads) => uploads.close(),
   )
 }
 
@@ -210,26 +209,22 @@ function takeThrough({ config, clock, lease, trace }: Whole, target: Target, par
   const { timeout: answerMs } = config.pinning
   const { userAgent } = config.retrieval
   const limits = limitsOf(config.upload)
-  return lease.take(
-    'through',
-    [target, profile, limits, concurrency, perClient, answerMs, userAgent, quotas],
-    () =>
-      createThrough({
-        target,
-        trace,
-        profile,
-        limits,
-        concurrency,
-        perClient,
-        answerMs,
-        userAgent,
-        retrieval: everywhere,
-        admit,
-        counts,
-        quotas,
-        clock,
-      }),
-    (through) => through.close(),
+  return lease.open('through', [target, profile, limits, concurrency, perClient, answerMs, userAgent, quotas], () =>
+    createThrough({
+      target,
+      trace,
+      profile,
+      limits,
+      concurrency,
+      perClient,
+      answerMs,
+      userAgent,
+      retrieval: everywhere,
+      admit,
+      counts,
+      quotas,
+      clock,
+    }),
   )
 }
 

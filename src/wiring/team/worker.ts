@@ -137,7 +137,7 @@ function metricsOf(whole: Whole, { reading, tiers, front }: Pick<Worker, 'readin
           ...{ taken: 0, refused: 0, lastTakenAt: 0, wasLastTaken: true },
         })),
       },
-      process: lease.take('process', [], watchProcess, (watch) => watch.close()),
+      process: lease.open('process', [], watchProcess),
     }),
   )
   return metrics
