@@ -1,6 +1,6 @@
 // The three documents that an IPNI indexer fetches, in dag-json: advertisements (each signed, each
-// linked to the one before), their lists of multihashes, and the signed head. Encodes and signs
-// them, and reads them with every field checked.
+// linked to the one before), their lists of multihashes, and the signed head; the key that signs them,
+// and the multiaddrs that they name.
 
 import {
   createHash,
@@ -16,7 +16,6 @@ import { isIPv4 } from 'node:net'
 import { dirname } from 'node:path'
 import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
-import { base36 } from 'multiformats/bases/base36'
 import { base58btc } from 'multiformats/bases/base58'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
@@ -46,10 +45,6 @@ export type Advertisement = {
   readonly IsRm: boolean
 }
 
-export type SignedAdvertisement = Advertisement & { readonly Signature: Uint8Array }
-
-type EntryChunk = { readonly Entries: readonly Uint8Array[]; readonly Next?: CID | undefined }
-
 const topic = '/indexer/ingest/mainnet'
 /**
  * The code of `transport-ipfs-gateway-http` and a zero length, without which Go clients ignore the
@@ -60,7 +55,6 @@ export const noEntries: CID = CID.decode(Buffer.from('01551210e3b0c44298fc1c149a
 /** The maximum that indexers accept in one list. */
 export const maxChunkEntries = 16_384
 const maxContextBytes = 64
-const maxMetadataBytes = 1024
 
 const domain = 'indexer'
 const payloadType = Buffer.from('/indexer/ingest/adSignature')
@@ -95,36 +89,15 @@ export function encodeHead(head: CID, { publicKey, sign }: Identity): Uint8Array
 export const encodeAnnouncement = (head: CID, addresses: readonly Uint8Array[]): Uint8Array =>
   dagCbor.encode([head, addresses.map(plain), new Uint8Array()])
 
-/** Throws a Failure that names the invalid field. */
-export function readAdvertisement(bytes: Uint8Array): SignedAdvertisement {
-  const value = decoded(bytes, 'advertisement')
-  const { PreviousID, Provider, Addresses, Entries, ContextID, Metadata, IsRm, Signature } = value
-  must(PreviousID === undefined || isLink(PreviousID), 'PreviousID')
-  must(typeof Provider === 'string', 'Provider')
-  must(Array.isArray(Addresses) && Addresses.every((one) => typeof one === 'string'), 'Addresses')
-  must(isLink(Entries), 'Entries')
-  must(ContextID instanceof Uint8Array && ContextID.byteLength <= maxContextBytes, 'ContextID')
-  must(Metadata instanceof Uint8Array && Metadata.byteLength <= maxMetadataBytes, 'Metadata')
-  must(typeof IsRm === 'boolean', 'IsRm')
-  must(Signature instanceof Uint8Array, 'Signature')
-  const advertisement = value as unknown as SignedAdvertisement
-  const signer = opened(advertisement.Signature, payloadOf(advertisement))
-  must(signer.peerId === advertisement.Provider, 'Provider')
-  return advertisement
-}
-
-/** Throws a Failure that names the invalid field. */
-export function readEntries(bytes: Uint8Array): EntryChunk {
-  const value = decoded(bytes, 'list')
-  const { Entries, Next } = value
-  must(Array.isArray(Entries) && Entries.length <= maxChunkEntries && Entries.every(isMultihash), 'Entries')
-  must(Next === undefined || isLink(Next), 'Next')
-  return value as unknown as EntryChunk
-}
-
 /** Returns the head of this peer's chain. Throws a Failure that names the invalid field. */
 export function readHead(bytes: Uint8Array, peerId: string): CID {
-  const { head, pubkey, sig, topic: named } = decoded(bytes, 'head')
+  let value: unknown
+  try {
+    value = dagJson.decode(bytes)
+  } catch (cause) {
+    throw new Failure('malformed', 'it is no dag-json, and so no head', { source: 'content', cause })
+  }
+  const { head, pubkey, sig, topic: named } = Object(value) as Readonly<Record<string, unknown>>
   must(isLink(head), 'head')
   must(named === topic, 'topic')
   must(pubkey instanceof Uint8Array, 'pubkey')
@@ -166,30 +139,6 @@ const envelope = ({ message }: PublicKey, payload: Uint8Array, signature: Uint8A
 const field = (number: number, bytes: Uint8Array): Uint8Array =>
   Buffer.concat([Buffer.from([(number << 3) | 2]), varint(bytes.byteLength), bytes])
 
-/**
- * Returns the key that signed this payload. The envelope is encoded again and compared, since its
- * encoding is unique.
- */
-function opened(signature: Uint8Array, payload: Uint8Array): PublicKey {
-  const bytes = Buffer.from(signature)
-  const key = publicKeyOf(bytes.subarray(2, 2 + (bytes[1] ?? 0)))
-  const own = bytes.subarray(-64)
-  if (!key || !bytes.equals(envelope(key, payload, own)) || !key.verifies(signedBytes(payload), own))
-    throw wrong('Signature')
-  return key
-}
-
-function decoded(bytes: Uint8Array, what: string): Readonly<Record<string, unknown>> {
-  let value: unknown
-  try {
-    value = dagJson.decode(bytes)
-  } catch (cause) {
-    throw new Failure('malformed', `it is no dag-json, and so no ${what}`, { source: 'content', cause })
-  }
-  if (typeof value !== 'object' || value === null || Array.isArray(value)) throw wrong(what)
-  return value as Readonly<Record<string, unknown>>
-}
-
 const wrong = (name: string): Failure => new Failure('malformed', `its ${name} is wrong`, { source: 'content' })
 
 function must(is: boolean, name: string): void {
@@ -198,20 +147,10 @@ function must(is: boolean, name: string): void {
 
 const isLink = (value: unknown): boolean => CID.asCID(value) !== null
 
-function isMultihash(value: unknown): boolean {
-  if (!(value instanceof Uint8Array)) return false
-  try {
-    return decodeDigest(value) !== undefined
-  } catch {
-    return false
-  }
-}
-
 /** Copies a Buffer: the encoders accept Uint8Array only. */
 const plain = (bytes: Uint8Array): Uint8Array => Uint8Array.from(bytes)
 
 const seedBytes = 32
-const privatePrefix = Buffer.from('302e020100300506032b657004220420', 'hex')
 const publicPrefix = Buffer.from('302a300506032b6570032100', 'hex')
 /** The start of a libp2p PublicKey protobuf: key type Ed25519 and the length of the key. */
 const keyPrefix = Buffer.from('08011220', 'hex')
@@ -231,12 +170,6 @@ type PublicKey = {
   /** The multihash that the peer ID spells. */
   readonly multihash: Uint8Array
   verifies(bytes: Uint8Array, signature: Uint8Array): boolean
-}
-
-/** Throws a TypeError for a seed of another length. */
-export function identityOf(seed: Uint8Array): Identity {
-  if (seed.byteLength !== seedBytes) throw new TypeError(`the seed of a key has ${seedBytes} bytes`)
-  return identityWith(createPrivateKey({ key: Buffer.concat([privatePrefix, seed]), format: 'der', type: 'pkcs8' }))
 }
 
 /**
@@ -262,7 +195,7 @@ export function identityIn(file: string): Identity {
   return identityWith(privateKey)
 }
 
-function identityWith(key: KeyObject): Identity {
+export function identityWith(key: KeyObject): Identity {
   if (key.asymmetricKeyType !== 'ed25519') throw new TypeError('the key is no ed25519 key')
   const bare = createPublicKey(key).export({ format: 'der', type: 'spki' }).subarray(publicPrefix.length)
   const publicKey = publicKeyOf(Buffer.concat([keyPrefix, bare])) as PublicKey
@@ -298,10 +231,6 @@ export function publicKeyIn(peerId: string): PublicKey | undefined {
   return multihash?.code === hash.identity ? publicKeyOf(multihash.digest) : undefined
 }
 
-/** `k51…`: the peer ID as a CID. */
-export const peerCid = ({ multihash }: Pick<PublicKey, 'multihash'>): string =>
-  CID.createV1(codec.libp2pKey, decodeDigest(multihash)).toString(base36)
-
 const withText = { dns: 0x35, dns4: 0x36, dns6: 0x37, sni: 0x01c1, 'http-path': 0x01e1 } as const
 const alone = { https: 0x01bb, tls: 0x01c0, http: 0x01e0 } as const
 
@@ -314,7 +243,7 @@ export function addressesOf(url: URL): readonly string[] {
   return url.protocol === 'https:' ? [`${at}/https`, `${at}/tls/http`] : [`${at}/http`]
 }
 
-/** Throws a TypeError for an unknown or malformed component. */
+/** The binary form. Throws a TypeError for an unknown or malformed component. */
 export function multiaddrBytes(text: string): Uint8Array {
   const [empty, ...words] = text.split('/')
   if (empty !== '') throw new TypeError(`${text} is no multiaddr`)

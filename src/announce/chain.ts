@@ -2,6 +2,7 @@
 // batch that lost a pin is removed, and the rest of it is announced again. The head is the newest
 // row, so that it commits together with the lists that it names.
 import { randomBytes } from 'node:crypto'
+import * as dagJson from '@ipld/dag-json'
 import { CID } from 'multiformats/cid'
 import type { Statement, Store, Value } from '../store/store.ts'
 import {
@@ -12,7 +13,6 @@ import {
   type Identity,
   maxChunkEntries,
   noEntries,
-  readAdvertisement,
 } from './advertisement.ts'
 
 export interface Chain {
@@ -178,11 +178,7 @@ export function createChain(options: ChainOptions): Chain {
     for (const context of contexts) {
       const row = await one('select bytes from announce_ad where context = ? order by seq limit 1', context)
       if (!row) continue
-      advertise(
-        to,
-        { ContextID: readAdvertisement(row['bytes'] as Uint8Array).ContextID, Entries: noEntries, IsRm: true },
-        context,
-      )
+      advertise(to, { ContextID: contextIn(row['bytes'] as Uint8Array), Entries: noEntries, IsRm: true }, context)
       to.statements.push(
         { sql: 'delete from announced where context = ?', args: [context] },
         { sql: 'delete from announce_chunk where context = ?', args: [context] },
@@ -279,6 +275,8 @@ export function createChain(options: ChainOptions): Chain {
 }
 
 const cidOf = (row: { readonly [name: string]: Value }): CID => CID.decode(row['cid'] as Uint8Array)
+
+const contextIn = (advertisement: Uint8Array): Uint8Array => dagJson.decode<Advertisement>(advertisement).ContextID
 
 const idBytes = 6
 

@@ -17,42 +17,11 @@ export interface IndexerClient {
   close(): Promise<void>
 }
 
-export type IndexedProvider = { readonly last: string | undefined; readonly error: string | undefined }
+type IndexedProvider = { readonly last: string | undefined; readonly error: string | undefined }
 
-export type IndexerState = {
-  readonly name: string
-  /** The head that was announced to it last, and when. */
-  readonly announced: string | undefined
-  readonly announcedAt: number | undefined
-  /** The head that it confirmed last, and when. */
-  readonly confirmed: string | undefined
-  readonly confirmedAt: number | undefined
-  /** Time since the first head that it has not confirmed; 0 if it confirmed the newest. */
-  readonly lagMs: number
-  readonly lastError: string | undefined
-}
+export type Publisher = ReturnType<typeof createPublisher>
 
-export type PublisherState = {
-  readonly peerId: string
-  readonly head: string | undefined
-  readonly advertisements: number
-  readonly contexts: number
-  readonly roots: number
-  /** Why the last batch could not be published. */
-  readonly lastError: string | undefined
-  readonly indexers: readonly IndexerState[]
-}
-
-export interface Publisher {
-  state(): PublisherState
-  /** Checks every announced pin against the denylists, with the next batch. */
-  reconsider(): void
-  /** Publishes and announces at once. */
-  now(): Promise<void>
-  close(): Promise<void>
-}
-
-export type PublisherOptions = {
+type PublisherOptions = {
   readonly chain: Chain
   readonly identity: Identity
   /** Multiaddrs that serve the chain. */
@@ -85,7 +54,7 @@ type Told = {
   lastError?: string | undefined
 }
 
-export function createPublisher(options: PublisherOptions): Publisher {
+export function createPublisher(options: PublisherOptions) {
   const { chain, identity, addresses, indexers, everyMs, clock, log } = options
   const { peerId } = identity
   const closing = new AbortController()
@@ -122,6 +91,7 @@ export function createPublisher(options: PublisherOptions): Publisher {
     }
   }
 
+  /** Checks every announced pin against the denylists, with the next batch. */
   function reconsider(): void {
     reconsideredAt = clock.monotonic()
     chain.reconsider()
@@ -224,13 +194,15 @@ export function createPublisher(options: PublisherOptions): Publisher {
         announcedAt: state.announcedAt,
         confirmed: state.confirmed,
         confirmedAt: state.confirmedAt,
+        /** Time since the first head that it has not confirmed; 0 if it confirmed the newest. */
         lagMs: state.since === 0 ? 0 : Math.round(clock.monotonic() - state.since),
         lastError: state.lastError,
       })),
     }),
     reconsider,
+    /** Publishes and announces at once. */
     now: () => run(true),
-    async close() {
+    async close(): Promise<void> {
       closing.abort(cancelled('the gateway is closing'))
       stopTimer()
       await running

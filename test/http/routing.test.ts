@@ -4,10 +4,11 @@ import { readFile, stat, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { CID } from 'multiformats/cid'
-import { identityIn, peerCid } from '../../src/announce/advertisement.ts'
+import { identityIn } from '../../src/announce/advertisement.ts'
 import { filtered } from '../../src/http/routing.ts'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
 import { fetchAll, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
+import { peerCid } from '../support/identity.ts'
 import { createKey } from '../support/ipns.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
@@ -111,7 +112,7 @@ describe('/routing/v1/providers', () => {
 
 describe('/routing/v1 peers and names', () => {
   test('own peer ID, any spelling → record; another → none', async () => {
-    const own = peerCid(identityIn(join(at.data, 'identity.pem')).publicKey)
+    const own = peerCid(identityIn(join(at.data, 'identity.pem')))
     for (const id of [peerId, own])
       assert.deepEqual(JSON.parse((await ask(`/peers/${id}`)).body.toString()), { Peers: [record()] })
     for (const id of [createKey().name, 'QmYwAPJzv5CZsnA625s3Xf2nemtYgPpHdWEz79ojWnPbdG'])

@@ -2,8 +2,9 @@
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import * as dagCbor from '@ipld/dag-cbor'
+import * as dagJson from '@ipld/dag-json'
 import { CID } from 'multiformats/cid'
-import { noEntries, readAdvertisement, readEntries } from '../../src/announce/advertisement.ts'
+import { type Advertisement, noEntries } from '../../src/announce/advertisement.ts'
 
 export interface TestIndexer {
   readonly url: string
@@ -51,7 +52,7 @@ export async function startIndexer(): Promise<TestIndexer> {
         heads.add(at.toString())
         const bytes = await get(at)
         if (!bytes) throw new Error(`a gap at ${at}`)
-        ads.unshift(readAdvertisement(bytes))
+        ads.unshift(dagJson.decode<Advertisement>(bytes))
       }
       const contexts = new Map<string, string[]>()
       const used = new Set<string>()
@@ -64,7 +65,7 @@ export async function startIndexer(): Promise<TestIndexer> {
           for (let next: CID | undefined = Entries.equals(noEntries) ? undefined : Entries; next; ) {
             const bytes = await get(next)
             if (!bytes) break
-            const chunk = readEntries(bytes)
+            const chunk = dagJson.decode<{ readonly Entries: readonly Uint8Array[]; readonly Next?: CID }>(bytes)
             entries.push(...chunk.Entries.map((one) => Buffer.from(one).toString('hex')))
             next = chunk.Next
           }

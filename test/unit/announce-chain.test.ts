@@ -5,22 +5,18 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type TestContext, test } from 'node:test'
+import * as dagJson from '@ipld/dag-json'
 import { CID } from 'multiformats/cid'
-import {
-  identityOf,
-  noEntries,
-  readAdvertisement,
-  readEntries,
-  type SignedAdvertisement,
-} from '../../src/announce/advertisement.ts'
+import { type Advertisement, encodeAdvertisement, noEntries } from '../../src/announce/advertisement.ts'
 import { type Chain, createChain } from '../../src/announce/chain.ts'
 import type { Store } from '../../src/store/store.ts'
+import { identityOf } from '../support/identity.ts'
 import { keep, keepLeaf, leavesOf, openStore, putFile } from '../support/stores.ts'
 
 const identity = identityOf(Buffer.alloc(32, 7))
 const addresses = ['/dns/gw.example/tcp/443/https']
 
-type Told = { readonly ad: SignedAdvertisement; readonly cid: string; readonly entries: ReadonlySet<string> }
+type Told = { readonly ad: Advertisement; readonly cid: string; readonly entries: ReadonlySet<string> }
 
 const text = (bytes: Uint8Array) => Buffer.from(bytes).toString('hex')
 
@@ -29,13 +25,14 @@ async function walk(chain: Chain): Promise<Told[]> {
   const all: Told[] = []
   for (let at = await chain.head(); at; ) {
     const bytes = (await chain.block(at.toString())) ?? assert.fail(`a gap at ${at}`)
-    const ad = readAdvertisement(bytes)
+    const ad = dagJson.decode<Advertisement>(bytes)
+    assert.deepEqual(Buffer.from(encodeAdvertisement(ad, identity).bytes), Buffer.from(bytes))
     const entries = new Set<string>()
     const isLeft = !ad.IsRm && !ad.Entries.equals(noEntries)
     for (let next: CID | undefined = isLeft ? ad.Entries : undefined; next; ) {
       const chunk = await chain.block(next.toString())
       if (!chunk) break
-      const { Entries, Next } = readEntries(chunk)
+      const { Entries, Next } = dagJson.decode<{ Entries: Uint8Array[]; Next?: CID }>(chunk)
       for (const one of Entries) entries.add(text(one))
       next = Next
     }

@@ -3,12 +3,12 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import * as dagCbor from '@ipld/dag-cbor'
 import { CID } from 'multiformats/cid'
-import { identityOf } from '../../src/announce/advertisement.ts'
 import type { Chain } from '../../src/announce/chain.ts'
 import { createPublisher, type IndexerClient } from '../../src/announce/publisher.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
+import { identityOf } from '../support/identity.ts'
 
 const identity = identityOf(Buffer.alloc(32, 7))
 const heads = [
