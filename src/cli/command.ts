@@ -26,6 +26,8 @@ export type Command = {
   /** Extra text in its own help. */
   readonly more?: string
   readonly options: Options
+  /** The required arguments: `one path`, or `a CID` for one or more. */
+  readonly needs?: string
   /** Subcommands such as `ls`, for shell completion. */
   readonly words?: readonly string[]
   readonly examples: readonly string[]
@@ -59,16 +61,6 @@ export function oneFile(command: string, named: readonly string[], config: strin
   const [file = config, ...more] = named
   if (more.length > 0 || (named.length > 0 && config !== undefined)) throw new UsageError(`${command} takes one file`)
   return file
-}
-
-export function onlyOne(command: string, what: string, given: readonly string[]): string {
-  const [one, ...more] = given
-  if (one === undefined || more.length > 0) throw new UsageError(`${command} takes one ${what}`)
-  return one
-}
-
-export function noneOf(command: string, given: readonly string[]): void {
-  if (given.length > 0) throw new UsageError(`${command} takes no ${given[0]}`)
 }
 
 /** The argument by which `main.ts` recognizes a worker process. */

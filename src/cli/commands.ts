@@ -1,6 +1,6 @@
 // The table of commands: options, help, and code. The code is imported when the command runs, so
 // that `--help` does not load the gateway.
-import { type Command, json, noneOf, type Options, oneFile, onlyOne, UsageError } from './command.ts'
+import { type Command, json, type Options, oneFile } from './command.ts'
 
 /** Options of commands that ask a running gateway. */
 const toGateway = {
@@ -40,11 +40,7 @@ export const commands: readonly Command[] = [
 at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (none, open, or tokens) override the file.`,
     options: {},
     examples: ['cidgate serve', 'cidgate --config my.yaml'],
-    async run({ values, positionals }) {
-      if (positionals.length > 0)
-        throw new UsageError(`serve takes no ${positionals[0]}; a configuration is named with --config`)
-      return (await import('./serve.ts')).serveCommand(textOf(values['config']))
-    },
+    run: async ({ values }) => (await import('./serve.ts')).serveCommand(textOf(values['config'])),
   },
   {
     name: 'check',
@@ -86,10 +82,9 @@ database of what can be read of a damaged one, while no gateway runs over the fo
 uploads are hard links where FOLDER is on the same disk.`,
     options: {},
     examples: ['cidgate backup /backups/monday', 'cidgate backup /backups/monday -c my.yaml'],
-    async run({ values, positionals, io }) {
-      const folder = onlyOne('backup', 'folder', positionals)
-      return (await import('./stores.ts')).backupCommand(textOf(values['config']), folder, io)
-    },
+    needs: 'one folder',
+    run: async ({ values, positionals: [folder = ''], io }) =>
+      (await import('./stores.ts')).backupCommand(textOf(values['config']), folder, io),
   },
   {
     name: 'status',
@@ -108,10 +103,7 @@ uploads are hard links where FOLDER is on the same disk.`,
       'cidgate status --failures',
       'cidgate status --admin http://10.0.0.7:8081 --json',
     ],
-    async run(given) {
-      noneOf('status', given.positionals)
-      return (await import('./client/status.ts')).statusCommand(given)
-    },
+    run: async (given) => (await import('./client/status.ts')).statusCommand(given),
   },
   {
     name: 'add',
@@ -126,10 +118,8 @@ ${tokenHint}`,
       hidden: { type: 'boolean', what: 'also names that begin with a dot' },
     },
     examples: ['cidgate add policy.json', 'cidgate add dist/', 'echo hello | cidgate add -'],
-    async run(given) {
-      if (given.positionals.length === 0) throw new UsageError('add takes a file or a folder')
-      return (await import('./client/add.ts')).addCommand(given)
-    },
+    needs: 'a file or a folder',
+    run: async (given) => (await import('./client/add.ts')).addCommand(given),
   },
   {
     name: 'import',
@@ -138,10 +128,8 @@ ${tokenHint}`,
     more: `Each root has to be whole in its CAR. ${tokenHint}`,
     options: toGateway,
     examples: ['cidgate import site.car'],
-    async run(given) {
-      if (given.positionals.length === 0) throw new UsageError('import takes a CAR')
-      return (await import('./client/add.ts')).importCommand(given)
-    },
+    needs: 'a CAR',
+    run: async (given) => (await import('./client/add.ts')).importCommand(given),
   },
   {
     name: 'get',
@@ -152,10 +140,8 @@ ${tokenHint}`,
       'cidgate get bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e',
       'cidgate get /ipfs/<cid>/video.mp4 -o video.mp4',
     ],
-    async run(given) {
-      const path = onlyOne('get', 'path', given.positionals)
-      return (await import('./client/read.ts')).getCommand(given, path)
-    },
+    needs: 'one path',
+    run: async (given) => (await import('./client/read.ts')).getCommand(given, given.positionals[0] ?? ''),
   },
   {
     name: 'export',
@@ -163,10 +149,8 @@ ${tokenHint}`,
     what: 'export everything below a path as a CAR',
     options: { ...toGateway, output, json: { ...json, what: 'with --output: say in JSON what was written' } },
     examples: ['cidgate export /ipfs/<cid> -o site.car'],
-    async run(given) {
-      const path = onlyOne('export', 'path', given.positionals)
-      return (await import('./client/read.ts')).getCommand(given, path, 'car')
-    },
+    needs: 'one path',
+    run: async (given) => (await import('./client/read.ts')).getCommand(given, given.positionals[0] ?? '', 'car'),
   },
   {
     name: 'why',
@@ -174,10 +158,8 @@ ${tokenHint}`,
     what: 'explain a response: its tier or upstream, and each upstream that was asked',
     options: toGateway,
     examples: ['cidgate why /ipfs/<cid>/index.html'],
-    async run(given) {
-      const path = onlyOne('why', 'path', given.positionals)
-      return (await import('./client/read.ts')).whyCommand(given, path)
-    },
+    needs: 'one path',
+    run: async (given) => (await import('./client/read.ts')).whyCommand(given, given.positionals[0] ?? ''),
   },
   {
     name: 'reach',
@@ -187,10 +169,8 @@ ${tokenHint}`,
 indexers of \`announce\` and the routers. The exit code is 1 where something is wrong; the first thing is named last.`,
     options: { json },
     examples: ['cidgate reach bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e -c my.yaml'],
-    async run(given) {
-      const cid = onlyOne('reach', 'CID', given.positionals)
-      return (await import('./client/reach.ts')).reachCommand(given, cid)
-    },
+    needs: 'one CID',
+    run: async (given) => (await import('./client/reach.ts')).reachCommand(given, given.positionals[0] ?? ''),
   },
   {
     name: 'warm',
@@ -208,9 +188,7 @@ indexers of \`announce\` and the routers. The exit code is 1 where something is 
       concurrency: { type: 'string', value: 'N', what: 'paths at a time (4)' },
     },
     examples: ['cidgate warm bafybei…', 'cidgate warm cids.txt --resume-file cids.done'],
-    async run(given) {
-      return (await import('./client/read.ts')).warmCommand(given)
-    },
+    run: async (given) => (await import('./client/read.ts')).warmCommand(given),
   },
   {
     name: 'pins',
@@ -238,9 +216,7 @@ pin needs a look. ${adminHint}`,
       'cidgate pins sync --provider kubo --state missing',
       'cidgate pins rm bafy…',
     ],
-    async run(given) {
-      return (await import('./client/pins.ts')).pinsCommand(given)
-    },
+    run: async (given) => (await import('./client/pins.ts')).pinsCommand(given),
   },
   {
     name: 'deny',
@@ -261,10 +237,8 @@ pin needs a look. ${adminHint}`,
       'cidgate deny bafy… --reason malware',
       'cidgate deny bafy… --legal --admin http://10.0.0.7:8081,http://10.0.0.8:8081',
     ],
-    async run(given) {
-      if (given.positionals.length === 0) throw new UsageError('deny takes a CID')
-      return (await import('./client/pins.ts')).denyCommand(given)
-    },
+    needs: 'a CID',
+    run: async (given) => (await import('./client/pins.ts')).denyCommand(given),
   },
   {
     name: 'completion',
@@ -273,8 +247,8 @@ pin needs a look. ${adminHint}`,
     what: 'print a completion script',
     options: {},
     examples: ['source <(cidgate completion bash)', 'cidgate completion fish >~/.config/fish/completions/cidgate.fish'],
-    async run({ positionals, io }) {
-      const shell = onlyOne('completion', 'shell', positionals)
+    needs: 'one shell',
+    async run({ positionals: [shell = ''], io }) {
       io.stdout.write((await import('./help.ts')).completionFor(shell, commands))
       return 0
     },

@@ -21,7 +21,15 @@ async function dispatch(argv: readonly string[], io: Io): Promise<number> {
   const { values, positionals } = readArguments(command, isNamed ? others : argv)
   if (values['help']) return say(isNamed ? helpFor(command) : helpForAll(commands))
   if (values['version']) return say(`${(await import('../config/package.ts')).version}\n`)
+  refuseArguments(command, positionals)
   return command.run({ values, positionals, io })
+}
+
+function refuseArguments({ name, takes, needs = '' }: Command, given: readonly string[]): void {
+  if (takes === '' && given.length > 0)
+    throw new UsageError(`${name} takes no ${given[0]}; a configuration is named with --config`)
+  const isFit = needs === '' || (needs.startsWith('one ') ? given.length === 1 : given.length > 0)
+  if (!isFit) throw new UsageError(`${name} takes ${needs}`)
 }
 
 function find(name: string): Command {

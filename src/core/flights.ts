@@ -3,31 +3,13 @@
 // aborts it, unless the result is to be kept.
 import { cancelled } from './failure.ts'
 
-export interface Flight<T> {
+interface Flight<T> {
   readonly work: T
   /**
    * `keep`: the caller's deadline has passed, but the result should still reach the tiers, so the
    * work goes on.
    */
   leave(options?: { readonly keep?: boolean }): void
-}
-
-export interface Flights<T> {
-  /**
-   * Joins the flight of `key`, or starts it. `start` gets a signal that aborts when the last caller
-   * leaves.
-   */
-  join(key: string, start: (signal: AbortSignal) => T): Flight<T>
-  /**
-   * Ends the flight that holds `work`: the next `join` of this key starts a new one. `isOver`: the
-   * work is complete, so the last caller to leave need not abort it.
-   */
-  land(key: string, work: T, isOver?: boolean): void
-  /** The work of a running flight, without joining it. */
-  peek(key: string): T | undefined
-  readonly size: number
-  /** Aborts all running flights. */
-  close(): void
 }
 
 type RunningFlight<T> = {
@@ -48,7 +30,7 @@ function empty(entry: RunningFlight<unknown>): void {
   entry.controller = undefined
 }
 
-export function createFlights<T>(): Flights<T> {
+export function createFlights<T>() {
   const flights = new Map<string, RunningFlight<T>>()
   // Created once, because several flights of each miss end this way.
   const unwanted = cancelled('no caller waits for it any more')
@@ -72,7 +54,11 @@ export function createFlights<T>(): Flights<T> {
   }
 
   return {
-    join(key, start) {
+    /**
+     * Joins the flight of `key`, or starts it. `start` gets a signal that aborts when the last caller
+     * leaves.
+     */
+    join(key: string, start: (signal: AbortSignal) => T): Flight<T> {
       const running = flights.get(key)
       if (running) return board(key, running, running.work as T)
       const controller = new AbortController()
@@ -81,17 +67,23 @@ export function createFlights<T>(): Flights<T> {
       flights.set(key, entry)
       return board(key, entry, work)
     },
-    land(key, work, isOver = false) {
+    /**
+     * Ends the flight that holds `work`: the next `join` of this key starts a new one. `isOver`: the
+     * work is complete, so the last caller to leave need not abort it.
+     */
+    land(key: string, work: T, isOver = false): void {
       const entry = flights.get(key)
       if (entry?.work !== work) return
       entry.isOver = isOver
       flights.delete(key)
     },
-    peek: (key) => flights.get(key)?.work,
-    get size() {
+    /** The work of a running flight, without joining it. */
+    peek: (key: string): T | undefined => flights.get(key)?.work,
+    get size(): number {
       return flights.size
     },
-    close() {
+    /** Aborts all running flights. */
+    close(): void {
       for (const entry of flights.values()) entry.controller?.abort(cancelled('the gateway is closing'))
       flights.clear()
     },

@@ -12,6 +12,7 @@ import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
 import { parseDocument } from 'yaml'
 import { codec, hash, parseKey } from '../core/cid.ts'
+import { wordsOf } from '../core/failure.ts'
 import { plainValues } from '../core/plain-yaml.ts'
 
 export type Denial = {
@@ -105,7 +106,7 @@ export function createDenylist(name: string): Denylist {
             rules++
           }
         } catch (error) {
-          faults.push({ line, what: error instanceof Error ? error.message : String(error) })
+          faults.push({ line, what: wordsOf(error) })
         }
       }
       return faults
@@ -262,7 +263,7 @@ function* pieces(text: string): Generator<string> {
   }
 }
 
-export type Rule = {
+type Rule = {
   /** The position in the list: the last matching rule decides. */
   readonly order: number
   readonly allow: boolean
@@ -271,7 +272,7 @@ export type Rule = {
   readonly hints: Readonly<Record<string, string>>
 }
 
-export type KeyedRule = {
+type KeyedRule = {
   readonly space: 'ipfs' | 'ipns' | 'hashed'
   /**
    * The multihash in base58btc, a domain name, or for `hashed` the double hash itself as a
@@ -290,7 +291,7 @@ const doubleHash: ReadonlyMap<number, (text: string) => Uint8Array> = new Map<nu
   [0xb220, (text) => blake2b(new TextEncoder().encode(text), { dkLen: 32 })],
 ])
 
-export const keyOf = (multihash: Uint8Array): string => base58btc.baseEncode(multihash)
+const keyOf = (multihash: Uint8Array): string => base58btc.baseEncode(multihash)
 /** In hex, because base58 takes ten times as long for hundreds of thousands of rules. */
 const hashedKey = (code: number, digest: Uint8Array): string => `${code} ${Buffer.from(digest).toString('hex')}`
 
@@ -368,30 +369,25 @@ function parseHashed(text: string, rule: Rule): KeyedRule[] {
   return found
 }
 
-export type SpelledCid = { readonly hash: string; readonly v1: string }
-export type SpelledName = { readonly key: string; readonly modern: string; readonly legacy: string }
-
-export interface Spelling {
-  cid(cid: CID): SpelledCid
-  name(asked: string): SpelledName
-}
+type SpelledCid = { readonly hash: string; readonly v1: string }
+type SpelledName = { readonly key: string; readonly modern: string; readonly legacy: string }
 
 const maxNames = 256
 const maxKeptChars = 256
 
-function createSpelling(): Spelling {
+function createSpelling() {
   const cids = new WeakMap<CID, SpelledCid>()
   const names = new LRUCache<string, SpelledName>({ max: maxNames })
 
   return {
-    cid(cid) {
+    cid(cid: CID): SpelledCid {
       const known = cids.get(cid)
       if (known) return known
       const made = { hash: keyOf(cid.multihash.bytes), v1: CID.createV1(cid.code, cid.multihash).toString() }
       cids.set(cid, made)
       return made
     },
-    name(asked) {
+    name(asked: string): SpelledName {
       const known = names.get(asked)
       if (known) return known
       const made = spellName(asked)

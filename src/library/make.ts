@@ -249,18 +249,7 @@ type LifecycleOptions<Running> = {
   readonly onOver: (why: Failure) => void
 }
 
-interface Lifecycle<Running> {
-  start(): Promise<void>
-  close(): Promise<void>
-  /** Undefined unless it runs. */
-  current(): Running | undefined
-  /** Resolves once it has started. Rejects with a Failure if it does not run. */
-  running(): Promise<Running>
-}
-
-export function createLifecycle<Running extends { close(): Promise<void> }>(
-  options: LifecycleOptions<Running>,
-): Lifecycle<Running> {
+export function createLifecycle<Running extends { close(): Promise<void> }>(options: LifecycleOptions<Running>) {
   let starting: Promise<Running> | undefined
   let closing: Promise<void> | undefined
   let running: Running | undefined
@@ -287,18 +276,20 @@ export function createLifecycle<Running extends { close(): Promise<void> }>(
   }
 
   return {
-    async start() {
+    async start(): Promise<void> {
       if (closing !== undefined) throw ended()
       starting ??= begin()
       await starting
       if (closing !== undefined) throw ended()
     },
-    close() {
+    close(): Promise<void> {
       closing ??= end()
       return closing
     },
+    /** Undefined unless it runs. */
     current: () => running,
-    async running() {
+    /** Resolves once it has started. Rejects with a Failure if it does not run. */
+    async running(): Promise<Running> {
       if (running) return running
       if (closing !== undefined) throw ended()
       if (starting === undefined) throw notStarted()

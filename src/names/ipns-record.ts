@@ -5,7 +5,7 @@ import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { maxRecordBytes } from '../../backends/upstreams/contract.ts'
 import { codec, hash } from '../core/cid.ts'
-import { Failure } from '../core/failure.ts'
+import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Statement, Store, StoreReader } from '../store/store.ts'
 
@@ -140,7 +140,7 @@ export function createRecordStore({ store, write, log }: RecordStoreOptions): Re
   function complain(what: string, error: unknown): void {
     if (complained) return
     complained = true
-    log('warn', 'names.store-failed', { what, error: error instanceof Error ? error.message : String(error) })
+    log('warn', 'names.store-failed', { what, error: wordsOf(error) })
   }
 
   /** Records that arrive during a commit share the next one. */

@@ -4,6 +4,7 @@
 import type { CID } from 'multiformats/cid'
 import type { Records, StoredRecord } from '../../backends/tiers/contract.ts'
 import type { Clock } from '../core/clock.ts'
+import { wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { type IpnsRecord, keyText, newest, signedRecord } from './ipns-record.ts'
 
@@ -81,7 +82,7 @@ export function createSharedRecords(options: {
           // No retry is needed: the next lookup of this name finds that the tier lacks it, and
           // offers it again.
           if (!hasComplained && !closing.signal.aborted)
-            log('warn', 'names.share-failed', { tier, why: error instanceof Error ? error.message : String(error) })
+            log('warn', 'names.share-failed', { tier, why: wordsOf(error) })
           hasComplained = true
         }
       }

@@ -39,7 +39,7 @@ export const createRequestRecord = (tiers: readonly string[] = []): RequestRecor
  * A class, because there is one per request: a literal with a getter costs half a microsecond, and
  * stays in memory until V8's next full collection.
  */
-class OneRequestRecord implements RequestRecord {
+export class OneRequestRecord implements RequestRecord {
   readonly attempts: Attempt[] = []
   readonly #tiers: readonly string[]
   #fetches = 0

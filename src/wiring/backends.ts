@@ -25,14 +25,8 @@ export type WiredUpstream = {
   readonly health: UpstreamHealth
 }
 
-export type Backends = {
-  readonly providers: readonly Provider[]
-  /** Fastest first, as configured; without circuit breakers or verification. */
-  readonly tiers: readonly Tier[]
-  readonly upstreams: readonly WiredUpstream[]
-}
-
-export function wireBackends(whole: Whole): Backends {
+/** Tiers fastest first, as configured; without circuit breakers or verification. */
+export function wireBackends(whole: Whole) {
   const { config, own } = whole
   const { pinning, cache, retrieval } = config
   return {
@@ -106,27 +100,25 @@ export function joinFound(
   })
   const name = `${new URL(origin).host} via ${router}`
   const upstream = kind.create(options, { name, isFound: true, userAgent, log, clock, trace })
-  const wired = wireUpstream(whole, upstream, { perMinute: undefined, perCidPerMinute: undefined, of: undefined })
+  const wired = wireUpstream(whole, upstream)
   return { ...wired, isFound: true }
 }
 
 const foundConnections = 8
 
 const takeOwnUpstream = (whole: Whole, upstream: Upstream): WiredUpstream =>
-  whole.lease.take('upstream', [upstream], () =>
-    wireUpstream(whole, upstream, { perMinute: undefined, perCidPerMinute: undefined, of: undefined }),
-  )
+  whole.lease.take('upstream', [upstream], () => wireUpstream(whole, upstream))
 
 function wireUpstream(
   { clock, turns, log }: Whole,
   upstream: Upstream,
-  rest: Pick<WiredUpstream, 'of' | 'perMinute' | 'perCidPerMinute'>,
+  rest: Partial<Pick<WiredUpstream, 'of' | 'perMinute' | 'perCidPerMinute'>> = {},
 ): WiredUpstream {
-  const { perMinute, perCidPerMinute } = rest
+  const { perMinute, perCidPerMinute, of } = rest
   const { name, traits } = upstream
   const { connections } = traits
   const health = createUpstreamHealth({ name, clock, turns, log, connections, perMinute, perCidPerMinute })
-  return { upstream, health, ...rest }
+  return { upstream, health, perMinute, perCidPerMinute, of }
 }
 
 type UpstreamEntry = Config['retrieval']['upstreams'][number]

@@ -354,12 +354,7 @@ export function takeCounterSync(whole: Whole): CounterSync | undefined {
   return tally && lease.open('counter sync', [tally], () => createCounterSync({ add: tally.add, clock, log }))
 }
 
-export interface Elsewhere {
-  /** Returns true if another process handles it. */
-  take(request: IncomingMessage, response: ServerResponse): boolean
-}
-
-export type ElsewhereOptions = {
+type ElsewhereOptions = {
   readonly team: Team
   readonly hosts: Pick<Hosts, 'locate' | 'keyOf'>
   readonly holds: (cid: CID) => boolean
@@ -370,7 +365,7 @@ export type ElsewhereOptions = {
   readonly refuse: (request: IncomingMessage, response: ServerResponse) => void
 }
 
-export function createElsewhere({ team, hosts, holds, limits, here, refuse }: ElsewhereOptions): Elsewhere {
+export function createElsewhere({ team, hosts, holds, limits, here, refuse }: ElsewhereOptions) {
   /** Undefined unless it is plain content of this gateway. Throws for a malformed request. */
   function contentOf(request: IncomingMessage): string | undefined {
     const { method, url = '' } = request
@@ -401,7 +396,8 @@ export function createElsewhere({ team, hosts, holds, limits, here, refuse }: El
   }
 
   return {
-    take(request, response) {
+    /** Returns true if another process handles it. */
+    take(request: IncomingMessage, response: ServerResponse): boolean {
       let path: string | undefined
       try {
         path = contentOf(request)

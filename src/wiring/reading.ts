@@ -62,7 +62,7 @@ export async function wireReading(
   // May reject, so it comes before anything that starts work.
   const denials = await wireDenials(whole)
   const finding = takeFinding(whole, upstreams)
-  const pool = lease.open('pool', [upstreams, hedge, timeoutMs, finding], () =>
+  const pool = lease.take('pool', [upstreams, hedge, timeoutMs, finding], () =>
     createPool({ members: upstreams, hedge, clock, timeoutMs, more: finding?.finder }),
   )
   const retrieval = takeRetrieval(whole, { stack, pool, upstreams, finding })

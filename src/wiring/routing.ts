@@ -81,11 +81,6 @@ async function someHas(stores: readonly LocalStore[], cid: CID): Promise<boolean
   return false
 }
 
-export type Announcing = {
-  readonly route: Route
-  readonly publisher: Publisher
-}
-
 /** Undefined if `announce` is off. */
 function wireAnnouncing(
   whole: Whole,
@@ -104,7 +99,7 @@ function wireAnnouncing(
     readonly isDenied: (cid: CID) => boolean
     readonly respond: Public['respond']
   },
-): Announcing | undefined {
+) {
   const { config, clock, log, lease } = whole
   const { announce, data, retrieval } = config
   if (announce === false) return undefined

@@ -5,23 +5,18 @@ import { Failure } from '../../core/failure.ts'
 
 const maxPendingBytes = 64 * 1024 * 1024
 
-export interface MemoryBound {
-  /** Throws `too-large` above the bound. */
-  take(bytes: number): void
-  give(bytes: number): void
-}
-
-export function createMemoryBound(most = maxPendingBytes): MemoryBound {
+/** `take` throws `too-large` above the bound. */
+export function createMemoryBound(most = maxPendingBytes) {
   let bytesHeld = 0
   return {
-    take(bytes) {
+    take(bytes: number): void {
       bytesHeld += bytes
       if (bytesHeld <= most) return
       throw new Failure('too-large', `more than ${most} bytes of blocks would have to be kept to read this`, {
         source: 'content',
       })
     },
-    give(bytes) {
+    give(bytes: number): void {
       bytesHeld -= bytes
     },
   }
@@ -69,15 +64,6 @@ function firstAt(length: number, holds: (index: number) => boolean): number {
 // each block took as long as the traversal.
 const maxLookedAt = 256
 
-/** A depth-first stack of items to visit. */
-export interface Pending<Item> {
-  /** Pushes the children of a block of this size on the stack. */
-  push(children: Children<Item>, blockBytes: number): void
-  pop(): Item | undefined
-  /** The items that `pop` will return next, as far as they are known. */
-  upcoming(): Iterable<Item>
-}
-
 type Level<Item> = {
   readonly children: Children<Item>
   at: number
@@ -86,7 +72,8 @@ type Level<Item> = {
   readonly seen: Map<number, Item>
 }
 
-export function createPending<Item>(memory = createMemoryBound()): Pending<Item> {
+/** A depth-first stack of items to visit. */
+export function createPending<Item>(memory = createMemoryBound()) {
   const levels: Level<Item>[] = []
 
   function look({ children, seen }: Level<Item>, at: number): Item {
@@ -98,12 +85,13 @@ export function createPending<Item>(memory = createMemoryBound()): Pending<Item>
   }
 
   return {
-    push(children, bytes) {
+    /** Pushes the children of a block of this size on the stack. */
+    push(children: Children<Item>, bytes: number): void {
       if (children.length === 0) return
       memory.take(bytes)
       levels.push({ children, at: 0, bytes, seen: new Map() })
     },
-    pop() {
+    pop(): Item | undefined {
       const top = levels.at(-1)
       if (!top) return undefined
       const at = top.at++
@@ -117,7 +105,8 @@ export function createPending<Item>(memory = createMemoryBound()): Pending<Item>
       }
       return part
     },
-    *upcoming() {
+    /** The items that `pop` will return next, as far as they are known. */
+    *upcoming(): Generator<Item> {
       let left = maxLookedAt
       for (const level of levels.toReversed())
         for (let at = level.at; at < level.children.length; at++) {

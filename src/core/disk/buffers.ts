@@ -1,17 +1,6 @@
 // Reusable buffers. A new one of 1 MiB costs more than reading a file into it: the kernel maps its
 // pages one by one, and garbage collection unmaps them.
 
-/** Borrowed memory. A reader that never releases it only costs a new buffer. */
-export type Lent = {
-  readonly bytes: Buffer
-  /** Marks the bytes as no longer used by the reader or anything it passed them to. */
-  readonly release: () => void
-}
-
-export interface Buffers {
-  lend(bytes: number): Lent
-}
-
 const minBytes = 4096
 
 // glibc begins a large buffer 16 bytes after a page boundary. AMD's Zen 3 copies a file to there
@@ -19,13 +8,14 @@ const minBytes = 4096
 const leadBytes = 64
 
 /** Keeps up to `maxIdleBytes` of released buffers. */
-export function createBuffers(maxIdleBytes: number): Buffers {
+export function createBuffers(maxIdleBytes: number) {
   // Keyed by size, a power of two.
   const idle = new Map<number, Buffer[]>()
   let idleBytes = 0
 
   return {
-    lend(bytes) {
+    /** Lends memory. A reader that never releases it only costs a new buffer. */
+    lend(bytes: number) {
       const size = 2 ** Math.ceil(Math.log2(Math.max(minBytes, bytes)))
       let free = idle.get(size)
       if (!free) idle.set(size, (free = []))
@@ -35,7 +25,8 @@ export function createBuffers(maxIdleBytes: number): Buffers {
       let isLent = true
       return {
         bytes: room.subarray(0, bytes),
-        release() {
+        /** Marks the bytes as no longer used by the reader or anything it passed them to. */
+        release(): void {
           if (!isLent) return
           isLent = false
           if (idleBytes + size > maxIdleBytes) return
