@@ -74,6 +74,15 @@ describe(`${largeMib} MiB from upstreams of 2 MB a second`, () => {
       await read(gateway, file)
     })
 
+  test('one stalls once in its part → it brings another part', async () => {
+    let parts = 0
+    const once = (seen: Seen): Fault | undefined =>
+      isPart(seen) && ++parts === 1 ? { kind: 'stall', after: 100_000 } : honest
+    const { gateway, file } = await world({ one: honest, two: once }, {}, 2 * largeMib)
+    await read(gateway, file)
+    assert.ok(parts > 1)
+  })
+
   test('one sends single blocks alone → it brings leaves', async () => {
     const raw = (seen: Seen): Fault | undefined => (isBlock(seen) ? honest : { kind: 'noCar', status: 406 })
     const { gateway, file, upstreams } = await world({ one: honest, raw })

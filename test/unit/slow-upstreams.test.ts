@@ -37,7 +37,7 @@ type Ways = {
   delayMs?: number
   dag?: boolean
   sendsAll?: boolean
-  part?: 'stalls' | 'lies' | 'breaks'
+  part?: 'stalls' | 'stalls once' | 'lies' | 'breaks'
 }
 type TimedUpstream = Upstream & { readonly questions: number; readonly sent: number }
 
@@ -50,6 +50,7 @@ function timed(name: string, blocks: BlockMap, clock: FakeClock, ways: Ways = {}
   const plain = scriptedUpstream(name, blocks, { dag: ways.dag ?? true, sendsAll: ways.sendsAll ?? false })
   let questions = 0
   let sentBytes = 0
+  let stalls = 0
 
   /** Resolves when so many bytes more would have come. */
   async function wait(sent: number, bytes: number, signal: AbortSignal): Promise<void> {
@@ -85,7 +86,8 @@ function timed(name: string, blocks: BlockMap, clock: FakeClock, ways: Ways = {}
         sent += block.bytes.byteLength
         sentBytes += block.bytes.byteLength
         const isBad = (want.range?.from ?? 0) > 0 && sent > mib
-        if (isBad && ways.part === 'stalls') await clock.sleep(Number.POSITIVE_INFINITY, signal)
+        if (isBad && (ways.part === 'stalls' || (ways.part === 'stalls once' && stalls++ === 0)))
+          await clock.sleep(Number.POSITIVE_INFINITY, signal)
         if (isBad && ways.part === 'breaks') throw new Failure('upstream-error', 'it was cut', { source: 'upstream' })
         yield isBad && ways.part === 'lies' ? { ...block, bytes: new Uint8Array(block.bytes.byteLength) } : block
       }
@@ -259,6 +261,11 @@ describe('48 MiB from upstreams of 8 MB a second', () => {
   })
   test('one quick upstream beside another → one question', async () => {
     assert.equal((await readFrom({ one: { pace: 1e8 }, two: { pace: 1e8 } })).asked, 1)
+  })
+  test('one stalls once in its part → it brings other parts', async () => {
+    const { ms, sent } = await readFrom({ one: { pace }, two: { pace, part: 'stalls once' } })
+    assert.ok(ms / (await alone()).ms < 0.8)
+    assert.ok((sent[1] ?? 0) > size / 4, `${sent}`)
   })
   const bad: Record<string, Ways> = {
     'stalls in its part': { part: 'stalls' },

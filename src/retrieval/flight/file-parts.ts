@@ -25,25 +25,29 @@ const minShareBytes = 512 * 1024
 const minSavedMs = 150
 const maxLeaves = 64
 
-/** `line`: in the order of the file. `hasOthers`: without any, one answer brings all that is left. */
+/**
+ * `line`: in the order of the file. `hasOthers`: without any, one answer brings all that is left.
+ * `isBack`: it stalled in this file, so that its learned rate is that of the silence.
+ */
 export function nextPart(
   member: Member,
   line: readonly Waiting[],
   questions: readonly UpstreamStream[],
-  hasOthers: boolean,
+  { hasOthers, isBack }: { readonly hasOthers: boolean; readonly isBack: boolean },
 ): FilePart | undefined {
   const { upstream, health } = member
   const kind = upstream.traits.dag ? 'dag' : 'block'
   const isOpen = ({ from }: Waiting) => !questions.some((one) => one.covers(from))
   const first = line.findIndex(isOpen)
-  if (first === -1) return takenOver(member, kind, line, questions)
+  const learned = isBack ? undefined : health.rate(kind)
+  if (first === -1) return takenOver(member, learned, kind, line, questions)
   const after = line.slice(first)
   const covered = after.findIndex((one) => !isOpen(one))
   const open = covered === -1 ? after : after.slice(0, covered)
   const { from } = open[0] as Waiting
   if (!hasOthers) return kind === 'dag' ? { from, to: Number.POSITIVE_INFINITY } : undefined
   if (kind === 'dag' && from > 0 && health.sendsAll) return undefined
-  const bytes = Math.max(minShareBytes, (health.rate(kind) ?? 0) * shareMs)
+  const bytes = Math.max(minShareBytes, (learned ?? 0) * shareMs)
   const limit = Math.min(...questions.map((one) => one.from).filter((start) => start > from))
   const share = upTo(open, from + bytes, Math.min(limit, Number.POSITIVE_INFINITY), kind)
   if (!share) return undefined
@@ -72,6 +76,7 @@ function upTo(open: readonly Waiting[], most: number, limit: number, kind: 'dag'
 /** The second part of what another one is at work on, so that both are done at the same time. */
 function takenOver(
   member: Member,
+  learned: number | undefined,
   kind: 'dag' | 'block',
   line: readonly Waiting[],
   questions: readonly UpstreamStream[],
@@ -87,7 +92,7 @@ function takenOver(
     const [head, ...rest] = work
     const end = work.at(-1)?.end
     if (!head || end === undefined) continue
-    const rate = health.rate(kind) ?? own
+    const rate = learned ?? own
     const firstMs = health.expectedMs(kind, 0)
     // Both take as long: x / own = firstMs + (all - x) / rate.
     const kept = (firstMs + (end - head.from) / rate) / (1 / own + 1 / rate)

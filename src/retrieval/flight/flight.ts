@@ -10,7 +10,7 @@ import pAny from 'p-any'
 import type { DagWant } from '../../../backends/upstreams/contract.ts'
 import { type Block, blockKey, codec } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
-import { cancelled, type Failure } from '../../core/failure.ts'
+import { cancelled, Failure, isFailure } from '../../core/failure.ts'
 import type { Trace } from '../../core/wire/trace.ts'
 import type { GiveWay } from '../../ipld/documents/read.ts'
 import type { Place } from '../session.ts'
@@ -59,6 +59,7 @@ const minCheckMs = 5
 const partCheckMs = 100
 
 const unwanted = cancelled('no caller waits for it any more')
+const stalled = new Failure('timeout', 'it stalled, and others brought its part', { source: 'upstream' })
 
 export class Flight {
   readonly kind: AskKind
@@ -448,7 +449,7 @@ export class Flight {
   #letGo(stream: UpstreamStream, why: LetGo): void {
     this.#streams.delete(stream)
     const isNoHelp = Number.isFinite(stream.askedTo) && !stream.hasBegun
-    if (why === 'behind' || isNoHelp) this.attempts.spend(stream.member)
+    if (why === 'behind' || isNoHelp) this.attempts.spend(stream.member, stalled, true)
     stream.letGo(why)
   }
 
@@ -477,8 +478,8 @@ export class Flight {
 
   failed(stream: UpstreamStream, error: unknown): void {
     this.#streams.delete(stream)
-    if (stream.hasBegun) this.attempts.spend(stream.member)
-    else this.attempts.spend(stream.member, error)
+    const isFinal = stream.hasBegun && !isFailure(error, 'timeout')
+    this.attempts.spend(stream.member, isFinal ? undefined : error, stream.hasBegun)
     if (this.#isOver) return
     this.#reclaim(stream)
     // While another one moves, the pace decides whether that one is enough.
@@ -543,15 +544,17 @@ export class Flight {
     busy: readonly UpstreamStream[],
   ): { readonly step: Step<Member>; readonly part: FilePart } | undefined {
     const { steps } = this.#plan(busy)
+    const key = blockKey(this.#want.cid)
     const isSource = ({ who }: Step<Member>): boolean => this.#sources.has(who)
     // Those that have brought parts of it first.
     const ranked = [...steps].sort((one, other) => Number(isSource(other)) - Number(isSource(one)))
     for (const step of ranked) {
       const { health } = step.who
-      if (health.state(blockKey(this.#want.cid)).state !== 'ready' || health.waitMs > 0) continue
+      if (health.state(key).state !== 'ready' || health.waitMs > 0) continue
       const hasOthers =
         busy.some(({ member }) => member !== step.who) || ranked.some((one) => one !== step && isSource(one))
-      const part = nextPart(step.who, line, [...this.#streams], hasOthers)
+      const isBack = this.attempts.backInMs(step.who, key) !== undefined
+      const part = nextPart(step.who, line, [...this.#streams], { hasOthers, isBack })
       if (part) return { step, part }
     }
     return undefined

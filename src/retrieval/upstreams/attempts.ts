@@ -213,9 +213,11 @@ const harmless: ReadonlySet<string> = new Set([
 ])
 
 /** An upstream that brought nothing more to the flight. `failedAt`: -Infinity where its state alone decides. */
-type Spent = { readonly failedAt: number; readonly isFinal: boolean; readonly tries: number }
+type Spent = { readonly failedAt: number; readonly backAt: number; readonly isFinal: boolean; readonly tries: number }
 
 const maxTries = 6
+// An upstream that stalled in the middle of a file is left alone for so long, then for twice as long.
+const stallBackoffMs = 1_000
 
 export class Attempts {
   /** What the questions failed with, in the order in which they did. */
@@ -332,22 +334,29 @@ export class Attempts {
   // An upstream that was down, or broke off, is asked again when it is back: while the client has
   // time, an outage of a moment is no reason for an error.
 
-  /** It brings nothing more because of this error; without one it is not asked again. */
-  spend(member: Member, error?: unknown): void {
+  /**
+   * It brings nothing more because of this error; without one it is not asked again. `hasBegun`: it
+   * brought a part, or others did before it.
+   */
+  spend(member: Member, error?: unknown, hasBegun = false): void {
+    const now = this.clock.monotonic()
     const tries = (this.#spent.get(member)?.tries ?? 0) + 1
     // Its state says when it may be asked again.
     const isOut = isFailure(error, 'unavailable') || isFailure(error, 'throttled')
     const wasSilent = isFailure(error, 'timeout') && error.facts.isSearching !== true
     const isFinal = tries >= maxTries || !(isOut || isFailure(error, 'upstream-error') || wasSilent)
     if (isFailure(error, 'not-found')) this.#isDenied = true
-    this.#spent.set(member, { failedAt: isOut ? Number.NEGATIVE_INFINITY : this.clock.monotonic(), isFinal, tries })
+    const failedAt = isOut || hasBegun ? Number.NEGATIVE_INFINITY : now
+    const backAt = hasBegun ? now + stallBackoffMs * 2 ** (tries - 1) : now
+    this.#spent.set(member, { failedAt, backAt, isFinal, tries })
   }
 
   /** Until it may be asked for this again, 0: now; undefined: it was not asked. */
   backInMs(member: Member, key: string): number | undefined {
     const spent = this.#spent.get(member)
     if (!spent) return undefined
-    return spent.isFinal ? Number.POSITIVE_INFINITY : member.health.backInMs(key, spent.failedAt)
+    if (spent.isFinal) return Number.POSITIVE_INFINITY
+    return Math.max(spent.backAt - this.clock.monotonic(), member.health.backInMs(key, spent.failedAt))
   }
 
   /** The flight waits for one that is back after this. */
