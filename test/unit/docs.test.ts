@@ -72,6 +72,15 @@ test('docs/troubleshoot.md names existing events and commands', () => {
   }
 })
 
+test('docs/architecture.md, name in brackets after a file → the file has it', () => {
+  const named = [
+    ...textOf('docs/architecture.md').matchAll(/`((?:src|backends)\/[\w./-]+)` \(((?:`#?\w+`(?:, )?)+)\)/g),
+  ]
+  assert.ok(named.length >= 10)
+  for (const [, file = '', names = ''] of named)
+    for (const name of names.replaceAll('`', '').split(', ')) assert.ok(textOf(file).includes(name), `${file} ${name}`)
+})
+
 test('pages have at most 30,000 words in total', () => {
   const texts = [...pages, 'CHANGELOG.md', 'CONTRIBUTING.md', 'SECURITY.md'].map(textOf)
   const words = texts.flatMap((text) => text.split(/\s+/)).filter((word) => /[\p{L}\p{N}]/u.test(word))
