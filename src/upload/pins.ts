@@ -1,5 +1,5 @@
 // The life of a pin after its upload: listed, deleted, looked after, and brought to providers that came later.
-import { CID } from 'multiformats/cid'
+import type { CID } from 'multiformats/cid'
 import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
 import { proves } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
@@ -18,14 +18,7 @@ import type {
   Verified,
   WaitingUpload,
 } from './api-types.ts'
-import {
-  createInTime,
-  type InTime,
-  notConfigured,
-  type Recheck,
-  type SharedUploads,
-  wantedNow,
-} from './provider-requests.ts'
+import { createInTime, type InTime, notConfigured, type SharedUploads, wantedNow } from './provider-requests.ts'
 import { nameOf } from './stored-upload.ts'
 
 export type PinCount = {
@@ -86,20 +79,7 @@ export function createPins(options: PinsOptions): Pins {
   const removeNow = createRemove({ providers, own, store, view, shared, inTime, closing })
   const alone = <T>(cid: CID, work: () => Promise<T>) => track(shared.alone(nameOf(cid), work))
   const verifyNow = createVerify({ providers, own, store, view, inTime, log, alone })
-  const recheckLater = createRechecks({
-    ...{ providers, inTime, clock, log, closing, alone },
-    list: shared.rechecks,
-    isAnew: async (cid) => (await ledger.find(cid)) !== undefined,
-  })
   const count = createCount(options)
-
-  async function removeAndRecheck(cid: CID): Promise<Removal | 'unknown'> {
-    const removal = await removeNow(cid)
-    if (removal === 'unknown') return removal
-    const names = removal.providers.flatMap(({ provider, outcome }) => (outcome === 'not-known' ? [provider] : []))
-    if (names.length > 0) recheckLater(CID.parse(removal.cid), names)
-    return removal
-  }
 
   async function bringNow(cid: CID): Promise<Brought | 'unknown' | 'not-here'> {
     const entry = await ledger.find(cid)
@@ -155,7 +135,7 @@ export function createPins(options: PinsOptions): Pins {
       const entry = await ledger.find(cid)
       return entry && view.pinOf(entry)
     },
-    remove: (cid) => alone(cid, () => removeAndRecheck(cid)),
+    remove: (cid) => alone(cid, () => removeNow(cid)),
     async verify(cid, signal) {
       const entry = await ledger.find(cid)
       return entry ? track(verifyNow(entry, AbortSignal.any([signal, closing]))) : 'unknown'
@@ -316,77 +296,11 @@ function createRemove(options: RemoveOptions): (cid: CID) => Promise<Removal | '
 const pinned: Standing = { kind: 'provider', state: 'pinned', tries: 0 }
 
 const mayPinLater =
-  'it was being sent it, says that it has none now, and may pin it later; it is asked again, and so it is by a repeated request'
+  'it was being sent it, says that it has none now, and may pin it later; repeat the request in some minutes'
 
 /** It may have got all of it although it did not say so: only a refusal says that it keeps nothing. */
 const mayPin = ({ traits }: Provider, standing: ProviderState | undefined): boolean =>
   !traits.local && standing?.state === 'pending' && (standing.class ?? 'transient') === 'transient'
-
-type RechecksOptions = {
-  /** Of all gateways over the data folder: after a reload the next one goes on with them. */
-  readonly list: Set<Recheck>
-  readonly providers: readonly Provider[]
-  readonly inTime: InTime
-  /** True if it was uploaded anew: then it stays. */
-  readonly isAnew: (cid: CID) => Promise<boolean>
-  /** Runs while no upload of the same file counts on what is there. */
-  readonly alone: (cid: CID, work: () => Promise<void>) => Promise<unknown>
-  readonly clock: Clock
-  readonly log: Log
-  readonly closing: AbortSignal
-}
-
-const minuteMs = 60_000
-const recheckAfterMs = [minuteMs, 10 * minuteMs, 60 * minuteMs] as const
-export const maxRechecks = 1000
-
-/**
- * Asks providers again after a pin was deleted that they may have got without saying so, and deletes what they pinned since.
- * The list is in memory: what is lost with the process is deleted by a repeated request.
- */
-export function createRechecks(options: RechecksOptions): (cid: CID, names: readonly string[]) => void {
-  const { list, providers, inTime, isAnew, alone, clock, log, closing } = options
-
-  function add({ cid, names, round }: Omit<Recheck, 'dueAt'>): void {
-    const ms = recheckAfterMs[round]
-    if (ms === undefined) return
-    if (list.size < maxRechecks) list.add({ cid, names, round, dueAt: clock.monotonic() + ms })
-    else log('warn', 'pin.recheck-dropped', { cid: cid.toString(), providers: names })
-  }
-
-  async function recheck({ cid, names, round }: Recheck): Promise<void> {
-    if (await isAnew(cid)) return
-    const failed: string[] = []
-    const asked = providers.filter(({ name }) => names.includes(name))
-    await Promise.all(
-      asked.map(async (one) => {
-        try {
-          if ((await inTime(one, closing, (signal) => one.status(cid, signal))) === 'missing') return
-          await inTime(one, closing, (signal) => one.unpin(cid, signal))
-        } catch {
-          failed.push(one.name)
-        }
-      }),
-    )
-    if (failed.length > 0 && round + 1 === recheckAfterMs.length && !closing.aborted)
-      log('warn', 'pin.state-unknown', { cid: cid.toString(), providers: failed })
-    add({ cid, names, round: closing.aborted ? round : round + 1 })
-  }
-
-  function tick(): void {
-    cancel = clock.after(minuteMs, tick)
-    for (const one of list)
-      if (one.dueAt <= clock.monotonic()) {
-        list.delete(one)
-        // Where the gateway stops or its store cannot be read, a repeated request asks.
-        alone(one.cid, () => recheck(one)).catch(() => {})
-      }
-  }
-  let cancel = clock.after(minuteMs, tick)
-  closing.addEventListener('abort', () => cancel())
-
-  return (cid, names) => add({ cid, names, round: 0 })
-}
 
 // Looks after a pin: hashes what lies on this machine, and asks the other providers whether they still hold it.
 

@@ -212,19 +212,8 @@ export interface SharedUploads {
   /** Rises with each change by an operator: what was read of the ledger before may be out of date. */
   readonly changes: number
   changed(): void
-  readonly rechecks: Set<Recheck>
   /** Each looks for what is due, for one gateway. */
   readonly wakes: Set<() => void>
-}
-
-/** A provider that may pin what was deleted while it was being sent to it. */
-export type Recheck = {
-  readonly cid: CID
-  readonly names: readonly string[]
-  /** Rechecks before this one. */
-  readonly round: number
-  /** By the monotonic clock. */
-  readonly dueAt: number
 }
 
 type Question = { readonly stop: AbortController; readonly done: Promise<unknown> }
@@ -294,7 +283,6 @@ export function createSharedUploads(): SharedUploads {
     changed() {
       changes++
     },
-    rechecks: new Set(),
     wakes: new Set(),
   }
 }

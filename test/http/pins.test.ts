@@ -16,10 +16,7 @@ import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { cidOf } from '../../src/testing/tier.ts'
 import type { Brought, Page, Pin, Removal, TakenDown, Verification } from '../../src/upload/api-types.ts'
-import { createRechecks, maxRechecks } from '../../src/upload/pins.ts'
-import { createInTime, type Recheck } from '../../src/upload/provider-requests.ts'
 import { type Adding, type AddingOptions, below, multipart, type Part, post, startAdding } from '../support/adding.ts'
-import { createFakeClock } from '../support/fake-clock.ts'
 import { fetchAll, startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 import { keptIn, nothing, rot } from '../support/kept.ts'
 import { scriptedProvider } from '../support/scripted-provider.ts'
@@ -569,78 +566,6 @@ describe('concurrent operations on a pin', () => {
       await adding.close()
       await rm(adding.data, { recursive: true, force: true })
     }
-  })
-
-  test('late pin at a provider → deleted there, unless uploaded again', async () => {
-    const clock = createFakeClock()
-    const far = scriptedProvider('far')
-    const [gone, anew] = [1, 2].map((seed) => cidOf(randomBytes(10 + seed))) as [CID, CID]
-    const over = new AbortController()
-    const later = createRechecks({
-      ...{ list: new Set(), providers: [far], inTime: createInTime(clock), clock, closing: over.signal },
-      log: () => {},
-      isAnew: async (cid) => cid === anew,
-      alone: async (_cid, work) => work(),
-    })
-    const pinned = (cid: CID) => far.held.set(cid.toString(), Buffer.alloc(0))
-    for (const cid of [gone, anew]) later(cid, ['far'])
-    await clock.advance(60_000)
-    assert.deepEqual(far.unpins, [])
-    for (const cid of [gone, anew]) pinned(cid)
-    await clock.advance(600_000)
-    assert.deepEqual(far.unpins, [gone.toString()])
-    pinned(gone)
-    over.abort()
-    await clock.advance(3_600_000)
-    assert.deepEqual(far.unpins, [gone.toString()])
-  })
-
-  test('pending rechecks → survive a reload; overflow is reported', async () => {
-    const clock = createFakeClock()
-    const said: unknown[] = []
-    const list = new Set<Recheck>()
-    const far = scriptedProvider('far')
-    const open = (closing: AbortSignal) =>
-      createRechecks({
-        ...{ list, providers: [far], inTime: createInTime(clock), clock, closing },
-        log: (...line) => void said.push(line),
-        isAnew: async () => false,
-        alone: async (_cid, work) => work(),
-      })
-    const [one, other] = [new AbortController(), new AbortController()]
-    const older = open(one.signal)
-    const cids = Array.from({ length: maxRechecks + 1 }, (_, index) => cidOf(Buffer.from(`asked again ${index}`)))
-    for (const cid of cids) older(cid, ['far'])
-    const last = cids.at(-1) as CID
-    assert.deepEqual(said, [['warn', 'pin.recheck-dropped', { cid: last.toString(), providers: ['far'] }]])
-    open(other.signal)
-    one.abort()
-    const [first] = cids as [CID]
-    far.held.set(first.toString(), Buffer.alloc(0))
-    await clock.advance(60_000)
-    assert.deepEqual(far.unpins, [first.toString()])
-    other.abort()
-    assert.equal(clock.timers, 0)
-  })
-
-  test('provider that keeps failing rechecks → named in the log', async () => {
-    const clock = createFakeClock()
-    const said: unknown[] = []
-    const cid = cidOf(randomBytes(10))
-    const far = { ...scriptedProvider('far'), status: () => Promise.reject(new Error('away')) }
-    const later = createRechecks({
-      ...{ list: new Set(), providers: [far], inTime: createInTime(clock), clock },
-      closing: new AbortController().signal,
-      log: (...line) => void said.push(line),
-      isAnew: async () => false,
-      alone: async (_cid, work) => work(),
-    })
-    later(cid, ['far'])
-    await clock.advance(60_000)
-    await clock.advance(600_000)
-    assert.deepEqual(said, [])
-    await clock.advance(3_600_000)
-    assert.deepEqual(said, [['warn', 'pin.state-unknown', { cid: cid.toString(), providers: ['far'] }]])
   })
 
   test('delivery by a pre-reload gateway → deleted by the newest', async () => {
