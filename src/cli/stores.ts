@@ -70,7 +70,7 @@ export async function salvageCommand(file: string | undefined, { stdout }: Out):
         stdout.write(`${cid}: blocks are missing here; upload it again, or bring it from a provider\n`)
       isWhole &&= incomplete.length === 0
     } finally {
-      leave()
+      await leave()
       folder.leave()
     }
   }

@@ -35,12 +35,12 @@ export async function openDataFolder(folder: DataFolder, options: DataFolderOpti
   if (!error || isNoRoom(error)) return own(folder, { ...options, isFull: error !== undefined })
   if (options.isNeeded) throw unwritable(path, error)
   options.log('warn', 'data.write-failed', { folder: path, why: codeOf(error) })
-  return () => {}
+  return async () => {}
 }
 
 async function own(folder: DataFolder, options: OwnerOptions): Promise<Leave> {
   try {
-    return await folder.part(createOwnership).join(options)
+    return await folder.part(createOwnership)(options)
   } catch (error) {
     const { path } = folder
     throw lockTroubleOf(error) === 'taken' ? taken(path, await recordIn(path, options.clock)) : error

@@ -7,14 +7,14 @@ import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
 import { codec } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
-import { makeFolder, orIfGone, type SharedFolders, tryToWrite } from '../core/disk/files.ts'
+import { createShared, makeFolder, orIfGone, type SharedFolders, tryToWrite } from '../core/disk/files.ts'
 import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { createBlocks, createReader, type Reader } from './blocks.ts'
 import { type Connection, failureOf, openForReading, placesIn, troubleOf } from './engine.ts'
 import { type CarFile, createBlockPile, createCarFile, createIntake, intakeOf, noBlocks } from './intake.ts'
 import { createLedger, guarded } from './ledger.ts'
-import { createOwnership, type OwnerOptions } from './owner.ts'
+import { createOwnership, type Leave, type OwnerOptions } from './owner.ts'
 import type { Accepted, Store, StoreReader } from './store.ts'
 import { createWriter, type Operation } from './writer.ts'
 
@@ -283,70 +283,35 @@ export const databaseIn = (folder: string): string => placesIn(folder).file
 type Folder = ReturnType<SharedFolders['enter']>
 
 /** The folder is this process's own from here on; where another one has it, `store.ready` rejects and nothing is touched. */
-export const joinStore = (folder: Folder, options: JoinOptions): Joined =>
-  folder.part(createSharedStore).join(folder, options)
+export function joinStore(folder: Folder, { clock, log }: JoinOptions): Joined {
+  const { one, leave } = folder.part(createSharedStore)({ folder, clock, log })
+  return { store: one.store, leave }
+}
 
 /** For a process beside the one that owns the folder. */
-export const joinReader = (folder: Folder, options: JoinOptions): Joined<StoreReader> =>
-  folder.part(createSharedReader).join(options)
+export function joinReader(folder: Folder, { clock, log }: JoinOptions): Joined<StoreReader> {
+  const { one, leave } = folder.part(createSharedReader)({ clock, log })
+  return { store: one, leave }
+}
 
 function createSharedStore(path: string) {
-  let users = 0
-  let store: Store | undefined
-  let owned: Promise<() => void> | undefined
-  let closing: Promise<void> = Promise.resolve()
-
-  async function close(last: Store, ownership: Promise<() => void> | undefined): Promise<void> {
-    await last.close()
-    const leave = await ownership?.catch(() => undefined)
-    leave?.()
-  }
-
-  return {
-    join(folder: Folder, { clock, log }: JoinOptions): Joined {
-      users++
-      const before = closing
-      owned ??= before.then(() => folder.part(createOwnership).join({ clock, log, isFull: false }))
+  type Shared = { readonly store: Store; readonly owned: Promise<Leave> }
+  return createShared<JoinOptions & { readonly folder: Folder }, Shared>(
+    ({ folder, clock, log }, before) => {
+      const owned = before.then(() => folder.part(createOwnership)({ clock, log, isFull: false }))
       owned.catch(() => {})
-      store ??= createStore(path, { clock, log, owned })
-      return {
-        store,
-        leave: once(async () => {
-          users--
-          if (users > 0 || !store) return
-          closing = close(store, owned)
-          store = undefined
-          owned = undefined
-          await closing
-        }),
-      }
+      return { store: createStore(path, { clock, log, owned }), owned }
     },
-  }
-}
-
-function createSharedReader(path: string) {
-  let users = 0
-  let store: StoreReader | undefined
-
-  return {
-    join({ clock, log }: JoinOptions): Joined<StoreReader> {
-      users++
-      store ??= createStoreReader(path, { clock, log })
-      return {
-        store,
-        leave: once(async () => {
-          users--
-          if (users > 0) return
-          const last = store
-          store = undefined
-          await last?.close()
-        }),
-      }
+    async ({ store, owned }) => {
+      await store.close()
+      const leave = await owned.catch(() => undefined)
+      await leave?.()
     },
-  }
+  )
 }
 
-function once(work: () => Promise<void>): () => Promise<void> {
-  let done: Promise<void> | undefined
-  return () => (done ??= work())
-}
+const createSharedReader = (path: string) =>
+  createShared<JoinOptions, StoreReader>(
+    (options) => createStoreReader(path, options),
+    (reader) => reader.close(),
+  )

@@ -5,23 +5,17 @@ import { readFile, stat } from 'node:fs/promises'
 import { hostname } from 'node:os'
 import { join } from 'node:path'
 import type { Clock } from '../core/clock.ts'
-import { makeFolders } from '../core/disk/files.ts'
+import { createShared, makeFolders } from '../core/disk/files.ts'
 import { type Facts, Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { type Connection, openLock, type Trouble, troubleOf } from './engine.ts'
 
-export interface Owner {
+interface Owner {
   release(): void
 }
 
 /** Leaves the folder; the last gateway of the process releases it. */
-export type Leave = () => void
-
-/** Shared by the gateways of this process in one folder: the lock. */
-interface Ownership {
-  /** Rejects as `own` does. */
-  join(options: OwnerOptions): Promise<Leave>
-}
+export type Leave = () => Promise<void>
 
 /** The owner's record, for people: the lock alone decides. */
 export type OwnerRecord = { readonly pid: number; readonly host: string; readonly since: string }
@@ -40,33 +34,21 @@ const recordLookMs = 50
 const lockOf = (folder: string): string => join(folder, 'owner.lock')
 const recordOf = (folder: string): string => join(folder, 'owner.json')
 
-export function createOwnership(folder: string): Ownership {
-  let owning: Promise<Owner> | undefined
-  let owner: Owner | undefined
-  let users = 0
-
-  return {
-    async join(options) {
-      owning ??= own(folder, options)
-      users++
-      let isGone = false
-      const leave = () => {
-        if (isGone) return
-        isGone = true
-        users--
-        if (users > 0) return
-        owner?.release()
-        owner = undefined
-        owning = undefined
-      }
-      try {
-        owner = await owning
-        return leave
-      } catch (error) {
-        leave()
-        throw error
-      }
-    },
+/** The lock of a folder, shared by the gateways of this process. Rejects as `own` does. */
+export function createOwnership(folder: string): (options: OwnerOptions) => Promise<Leave> {
+  const join = createShared<OwnerOptions, Promise<Owner>>(
+    (options) => own(folder, options),
+    async (owning) => (await owning.catch(() => undefined))?.release(),
+  )
+  return async (options) => {
+    const { one, leave } = join(options)
+    try {
+      await one
+      return leave
+    } catch (error) {
+      await leave()
+      throw error
+    }
   }
 }
 

@@ -82,7 +82,7 @@ export async function ownDataFolder({ config, clock, log, lease, folders, own }:
     },
     async ({ folder, opened }) => {
       const leave = await opened.catch(() => undefined)
-      leave?.()
+      await leave?.()
       folder.leave()
     },
   )

@@ -40,14 +40,14 @@ describe('data folder', () => {
     const { pid, host, since } = JSON.parse(await readFile(join(folder, 'owner.json'), 'utf8'))
     assert.deepEqual([pid, host], [process.pid, hostname()])
     assert.ok(Date.now() - Date.parse(since) < 60_000)
-    one()
-    one()
+    await one()
+    await one()
     assert.ok(await isLocked())
-    other()
+    await other()
     assert.ok(!(await isLocked()))
     const again = await open()
     assert.ok(await isLocked())
-    again()
+    await again()
   })
 
   it('shared by gateways under any path until the last leaves', async () => {
@@ -83,7 +83,7 @@ describe('data folder', () => {
     await rm(join(folder, 'owner.json'))
     await assert.rejects(open(), /is in use by another cidgate: another process/)
     lock.release()
-    ;(await open())()
+    await (await open())()
   })
 
   it('lock removed → locked again', async () => {
@@ -93,7 +93,7 @@ describe('data folder', () => {
     for (let turn = 0; turn < 1000 && !(await readFile(join(folder, 'owner.json')).catch(() => undefined)); turn++)
       await clock.advance(10_000)
     assert.ok(await isLocked())
-    leave()
+    await leave()
     assert.equal(clock.timers, 0)
   })
 

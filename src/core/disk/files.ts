@@ -113,3 +113,30 @@ export interface FolderCompany {
   /** True in the one process that does periodic work on the folder. */
   readonly isOwner: boolean
 }
+
+/**
+ * Makes one thing for several users, and closes it with the last of them. `before` resolves when
+ * the one before is closed.
+ */
+export function createShared<Options, One>(
+  make: (options: Options, before: Promise<void>) => One,
+  close: (one: One) => Promise<void>,
+): (options: Options) => { readonly one: One; leave(): Promise<void> } {
+  let users = 0
+  let current: One | undefined
+  let closing: Promise<void> = Promise.resolve()
+
+  return (options) => {
+    users++
+    current ??= make(options, closing)
+    const one = current
+    const leaveOnce = async (): Promise<void> => {
+      if (--users > 0) return
+      current = undefined
+      closing = close(one)
+      await closing
+    }
+    let left: Promise<void> | undefined
+    return { one, leave: () => (left ??= leaveOnce()) }
+  }
+}
