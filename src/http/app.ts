@@ -14,7 +14,6 @@ import { readMethods } from './read-route.ts'
 import { type RequestIds, requestIdHeader } from './wire/client.ts'
 import { corsHeaders, preflight } from './wire/cors.ts'
 import type { Exchange } from './wire/exchange.ts'
-import type { Respond } from './wire/problem.ts'
 import { baseOf, createContexts, HttpRefusal, hasBody, methodRefused, type RequestContext } from './wire/request.ts'
 import { closeAfter } from './wire/write.ts'
 
@@ -56,7 +55,9 @@ export function createApp(deps: AppDeps): App {
   const contextOf = createContexts()
   const entered = Symbol('entered')
 
-  const refuse = refusing(respond)
+  type Headers = Readonly<Record<string, string>>
+  const refuse = (request: IncomingMessage, response: ServerResponse, error: unknown, headers?: Headers): void =>
+    void respond.failed(request, response, error, { headers })
 
   const holdsLeaf = ({ url = '' }: IncomingMessage): boolean => {
     const cid = url.startsWith(ipfs) ? parseLeaf(url.slice(ipfs.length)) : undefined
@@ -220,17 +221,6 @@ function isContent({ url = '' }: IncomingMessage, routes: readonly Route[] = [])
 
 const ipfs = '/ipfs/'
 const contentUrl = /^\/ip[fn]s\//
-
-const refusing =
-  (respond: Respond) =>
-  (
-    request: IncomingMessage,
-    response: ServerResponse,
-    error: unknown,
-    headers?: Readonly<Record<string, string>>,
-  ): void => {
-    respond.failed(request, response, error, headers && { headers })
-  }
 
 /** Express without its own response headers. */
 const plain = (): Express => express().disable('x-powered-by').disable('etag').enable('case sensitive routing')

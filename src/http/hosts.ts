@@ -88,13 +88,12 @@ export function createHosts(options: {
 
   /** The label, namespace and gateway of a host such as `bafy….ipfs.example.org`. */
   function under(name: string): { label: string; namespace: ContentPlace['namespace']; gateway: string } | undefined {
-    const [, label = '', namespace, gateway = ''] = /^(.+?)\.(ipfs|ipns)\.(.+)$/i.exec(name) ?? []
-    if (!namespace) return undefined
-    if (table.get(gateway.toLowerCase())?.subdomains) return { label, namespace: asNamespace(namespace), gateway }
     // A DNSLink name may contain such a part itself: docs.ipfs.tech.ipns.example.org
-    const [, longer = '', last, outer = ''] = /^(.+)\.(ipfs|ipns)\.(.+)$/i.exec(name) ?? []
-    if (!last || !table.get(outer.toLowerCase())?.subdomains) return undefined
-    return { label: longer, namespace: asNamespace(last), gateway: outer }
+    for (const form of [/^(.+?)\.(ipfs|ipns)\.(.+)$/i, /^(.+)\.(ipfs|ipns)\.(.+)$/i]) {
+      const [, label = '', namespace = '', gateway = ''] = form.exec(name) ?? []
+      if (table.get(gateway.toLowerCase())?.subdomains) return { label, namespace: asNamespace(namespace), gateway }
+    }
+    return undefined
   }
 
   function siteOf(name: string, path: string): Located {

@@ -54,7 +54,12 @@ export function createProxyRoute(
     if (!found) return next()
     const { entry } = found
     const refused = refusal(request, path, entry) ?? (found.atOnce < maxAtOnce ? undefined : tooMany(entry))
-    if (refused) return problem(response, refused, respond, request, { Allow: entry.methods.join(', ') })
+    if (refused) {
+      const isMethod = refused instanceof HttpRefusal && refused.status === 405
+      return void respond.failed(request, response, refused, {
+        headers: isMethod ? { Allow: entry.methods.join(', ') } : undefined,
+      })
+    }
     found.atOnce++
     response.once('close', () => found.atOnce--)
     if (request.headers.expect !== undefined && request.httpVersion === '1.1') response.writeContinue()
@@ -114,7 +119,7 @@ function forwarder(entry: ProxyEntry, respond: Respond) {
       cause: error,
       status,
     })
-    problem(response, failure, respond, request)
+    respond.failed(request, response, failure)
   }
 
   return loadProxyMiddleware().createProxyMiddleware<IncomingMessage, ServerResponse>({
@@ -162,18 +167,6 @@ function forwarder(entry: ProxyEntry, respond: Respond) {
       },
     ],
   })
-}
-
-function problem(
-  response: ServerResponse,
-  failure: Failure,
-  respond: Respond,
-  request: IncomingMessage,
-  { Allow }: { readonly Allow?: string } = {},
-): void {
-  const headers: Record<string, string> =
-    Allow !== undefined && failure instanceof HttpRefusal && failure.status === 405 ? { Allow } : {}
-  respond.failed(request, response, failure, { headers })
 }
 
 // No legitimate path is encoded more often; each round costs the length of the path.

@@ -160,7 +160,7 @@ export function fileBody(session: Session, entity: Entity, typing: Typing, optio
       }
       // Reads the file once to detect the type and again to send it, so that nothing is kept in
       // memory in between.
-      return streamed((await jsonDetector.judge(cid, behind(start, rest), { session, signal })) ? json : type)
+      return streamed((await jsonDetector.judge(cid, prepend(start, rest), { session, signal })) ? json : type)
     }
     if (known === undefined) jsonDetector.learn(cid, false)
     if (isPartial) {
@@ -171,7 +171,7 @@ export function fileBody(session: Session, entity: Entity, typing: Typing, optio
     // The bytes read for detection are the beginning of the response.
     return {
       ...streamed(type),
-      read: (from: number, to: number) => (from === 0 && to >= size ? behind(start, pieces) : read(from, to)),
+      read: (from: number, to: number) => (from === 0 && to >= size ? prepend(start, pieces) : read(from, to)),
     }
   })()
 }
@@ -180,7 +180,7 @@ export function fileBody(session: Session, entity: Entity, typing: Typing, optio
 const wholeLeaf = ({ cid, block, size }: Entity): Uint8Array | undefined =>
   cid.code === codec.raw && block.byteLength === size ? block : undefined
 
-async function* behind(first: Uint8Array, rest: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
+async function* prepend(first: Uint8Array, rest: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   yield first
   yield* rest
 }

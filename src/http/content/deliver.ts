@@ -109,7 +109,7 @@ async function deliverPieces(
   const pieces = body.read(from, from + streamed.size)[Symbol.asyncIterator]()
   const first = await pieces.next()
   delivery.session.begun()
-  await send(delivery, behind(first, pieces), streamed)
+  await send(delivery, prepend(first, pieces), streamed)
 }
 
 type Whole = {
@@ -148,17 +148,20 @@ async function deliverCoded(
   body: Representation,
   { whole, coding }: { readonly whole: Uint8Array; readonly coding: Coding },
 ): Promise<void> {
-  const { request, response, place, deps, status = 200 } = delivery
+  const { request, response, place, target, deps, status = 200 } = delivery
   const { hot, compression } = deps
-  const ready = hotFor(delivery, body, coding)
   // Coalesce plain responses only: others, such as listings, may have the same ETag and different
   // bytes for different paths.
   const name = body.isPlain ? codedTag(body.etag, coding) : undefined
-  const made = ready ?? (await compression.compress(whole, coding, name))
+  // Another request may have cached it, which has the same bytes with any query.
+  const key = body.isPlain ? place.cacheKey?.replace(`?${target.search}`, '') : undefined
+  const cached = key === undefined ? undefined : hot.get(key)
+  const known = cached?.etag === body.etag ? cached.coded[coding]?.body : undefined
+  const made = known ?? (await compression.compress(whole, coding, name))
   const rest = { whole, from: 0, to: whole.byteLength, code: status, headers, isCompressible: true }
   if (!made) return deliverWhole(delivery, body, rest)
   response.writeHead(status, codedHeaders(headers, coding, made.byteLength))
-  if (status === 200 && !ready && place.cacheKey !== undefined) {
+  if (status === 200 && !known && place.cacheKey !== undefined) {
     const kept = keepReady(delivery, headers, body, rest)
     if (kept) hot.addCoded(place.cacheKey, kept, coding, made)
   }
@@ -166,22 +169,6 @@ async function deliverCoded(
   if (request.method === 'HEAD') return void response.end()
   endWith(response, made)
   cutWhenStalled(response, deps.stalledMs)
-}
-
-/**
- * The cached coded bytes, for a request that the fast path did not take: they are the same with any
- * query.
- */
-function hotFor(
-  { place, target, deps }: OutgoingAnswer,
-  { etag, isPlain }: Representation,
-  coding: Coding,
-): Buffer | undefined {
-  const { cacheKey } = place
-  const query = target.search === '' ? '' : `?${target.search}`
-  if (!isPlain || !cacheKey?.endsWith(query)) return undefined
-  const kept = deps.hot.get(cacheKey.slice(0, cacheKey.length - query.length))
-  return kept?.etag === etag ? kept.coded[coding]?.body : undefined
 }
 
 /**
@@ -211,7 +198,7 @@ async function deliverUnsized(delivery: OutgoingAnswer, body: Representation): P
     if (coding) return deliverCoded(delivery, headers, body, { whole, coding })
     return deliverWhole(delivery, body, { whole, from: 0, to: bytes, code: status, headers, isCompressible })
   }
-  const rest = behind(next, pieces)
+  const rest = prepend(next, pieces)
   const all = (async function* () {
     yield* start
     yield* rest
@@ -265,7 +252,7 @@ function codingFor({ request, deps }: OutgoingAnswer): Coding | undefined {
   return range === undefined ? deps.compression.accepted(oneOf(header)).best : undefined
 }
 
-async function* behind(
+async function* prepend(
   first: IteratorResult<Uint8Array>,
   pieces: AsyncIterator<Uint8Array>,
 ): AsyncGenerator<Uint8Array> {
@@ -352,8 +339,7 @@ function rangeOf({ headers }: IncomingMessage, { etag }: Representation, size: n
  * True if the path is in normal form (RFC 3986 §6.2.2): no unreserved character is percent-encoded.
  * Otherwise `%62` and `b` would be two cache keys for one file.
  */
-const isUsualSpelling = (path: string): boolean =>
-  !/%(?:2[DE]|3\d|4[1-9A-F]|5[\dAF]|6[1-9A-F]|7[\dAE]|.?[a-f])/.test(path)
+const isNormalized = (path: string): boolean => !/%(?:2[DE]|3\d|4[1-9A-F]|5[\dAF]|6[1-9A-F]|7[\dAE]|.?[a-f])/.test(path)
 
 /**
  * Caches responses to URLs without a query only: variants of the query could fill the cache with
@@ -366,8 +352,7 @@ function keepReady(
   { whole, isCompressible }: Pick<Whole, 'whole' | 'isCompressible'>,
 ): ReadyAnswer | undefined {
   if (!isPlain || place.cacheKey === undefined) return undefined
-  if (whole.byteLength > deps.hot.maxItemBytes || target.search !== '' || !isUsualSpelling(target.path))
-    return undefined
+  if (whole.byteLength > deps.hot.maxItemBytes || target.search !== '' || !isNormalized(target.path)) return undefined
   const kept = headers.with(headers.indexOf('Cache-Status') + 1, 'cidgate; hit; detail=responses')
   const answer = { headers: kept, body: whole, isLent: release !== undefined, etag, isCompressible }
   return deps.hot.add(place.cacheKey, answer, epoch)

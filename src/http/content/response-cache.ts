@@ -13,15 +13,6 @@ import type { RequestHead } from '../wire/request.ts'
 import { cutWhenStalled, endWith } from '../wire/write.ts'
 import { type FormatChoice, formatFor, tagOfCopy } from './negotiate.ts'
 
-/** The head of a response that is sent many times. */
-export type ReadyHead = {
-  readonly status: number
-  /** A flat list of names and values, as writeHead accepts it. */
-  readonly headers: readonly string[]
-  /** The status line and the headers. */
-  readonly lines: string
-}
-
 export type CachedAnswer = {
   /** A flat list of names and values, as writeHead accepts it. */
   readonly headers: readonly string[]
@@ -33,9 +24,16 @@ export type CachedAnswer = {
   readonly isCompressible: boolean
 }
 
+/** A head that is sent many times. */
+type ReadyHead = {
+  /** A flat list of names and values, as writeHead accepts it. */
+  readonly headers: readonly string[]
+  /** The status line and the headers. */
+  readonly lines: string
+}
+
 /** A representation in one coding. */
-export type ReadyForm = {
-  readonly head: ReadyHead
+export type ReadyForm = ReadyHead & {
   /** The head of a 304, made on first use. */
   unchanged: ReadyHead | undefined
   readonly body: Buffer
@@ -71,7 +69,7 @@ export interface ResponseCache {
 type Form = Pick<ReadyForm, 'body' | 'etag'> & Pick<CachedAnswer, 'headers'>
 
 const form = ({ headers, body, etag }: Form): ReadyForm => ({
-  head: readyHead(200, headers),
+  ...readyHead(200, headers),
   unchanged: undefined,
   body,
   etag,
@@ -98,9 +96,8 @@ const entryBytes = 1024
  * text and in the 304.
  */
 function sizeOf(answer: ReadyAnswer, key: string): number {
-  let size = key.length + sizeOfForm(answer.head.headers, answer.body)
-  for (const { head, body } of Object.values(answer.coded)) size += sizeOfForm(head.headers, body)
-  return size
+  const forms = [answer, ...Object.values(answer.coded)]
+  return forms.reduce((size, { headers, body }) => size + sizeOfForm(headers, body), key.length)
 }
 
 const sizeOfForm = (headers: readonly string[], body: Uint8Array): number =>
@@ -124,7 +121,7 @@ export function createResponseCache({
       return answers.set(key, bytes, () => readyAnswer(answer))
     },
     addCoded(key, answer, coding, body) {
-      const headers = codedHeaders(answer.head.headers, coding, body.byteLength)
+      const headers = codedHeaders(answer.headers, coding, body.byteLength)
       const coded = form({ headers, body, etag: codedTag(answer.etag, coding) })
       const kept = answers?.peek(key)
       // The entry may have been purged or replaced meanwhile.
@@ -156,7 +153,7 @@ function readyHead(status: number, headers: readonly string[]): ReadyHead {
   const pieces = [`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n`]
   for (let at = 0; at < headers.length; at += 2)
     pieces.push(headers[at] as string, ': ', headers[at + 1] as string, '\r\n')
-  return { status, headers, lines: pieces.join('') }
+  return { headers, lines: pieces.join('') }
 }
 
 /** A response that is counted already and has to be written. */
@@ -266,9 +263,9 @@ export function createCachedResponses({
   }
 }
 
-function headOf({ form, status }: Found): ReadyForm['head'] {
-  if (status === 200) return form.head
-  form.unchanged ??= readyHead(304, unchangedHeaders(form.head.headers, form.etag))
+function headOf({ form, status }: Found): ReadyHead {
+  if (status === 200) return form
+  form.unchanged ??= readyHead(304, unchangedHeaders(form.headers, form.etag))
   return form.unchanged
 }
 
@@ -301,43 +298,32 @@ function plainRequest(
   let acceptEncoding: string | undefined
   let hosts = 0
   for (let index = 0; index < rawHeaders.length; index += 2) {
-    const name = rawHeaders[index] as string
-    // Compares lengths first: most headers match none of these.
-    switch (name.length) {
-      case 4:
-        if (name.toLowerCase() === 'host') {
-          if (!isValidHost(rawHeaders[index + 1] as string)) return undefined
-          hosts++
-        }
+    const value = rawHeaders[index + 1] as string
+    switch ((rawHeaders[index] as string).toLowerCase()) {
+      case 'host':
+        if (!isValidHost(value)) return undefined
+        hosts++
         break
-      case 5:
-        if (name.toLowerCase() === 'range') return undefined
+      case 'accept':
+        if (format(value) !== 'file') return undefined
         break
-      case 6: {
-        const lower = name.toLowerCase()
-        if (lower === 'accept' && format(rawHeaders[index + 1] as string) !== 'file') return undefined
-        if (lower === 'expect') return undefined
+      case 'if-none-match':
+        ifNoneMatch = value
         break
-      }
-      case 13: {
-        const lower = name.toLowerCase()
-        if (lower === 'if-none-match') ifNoneMatch = rawHeaders[index + 1]
-        else if (lower === 'cache-control' && (rawHeaders[index + 1] as string).includes('no-cache')) return undefined
+      case 'cache-control':
+        if (value.includes('no-cache')) return undefined
         break
-      }
-      case 14:
-        if (/^(content-length|service-worker)$/i.test(name)) return undefined
+      case 'accept-encoding':
+        // Node joins repeated headers, which the fast path does not.
+        if (acceptEncoding !== undefined) return undefined
+        acceptEncoding = value
         break
-      case 15:
-        if (name.toLowerCase() === 'accept-encoding') {
-          // Node joins repeated headers, which the fast path does not.
-          if (acceptEncoding !== undefined) return undefined
-          acceptEncoding = rawHeaders[index + 1]
-        }
-        break
-      case 17:
-        if (name.toLowerCase() === 'transfer-encoding') return undefined
-        break
+      case 'range':
+      case 'expect':
+      case 'content-length':
+      case 'service-worker':
+      case 'transfer-encoding':
+        return undefined
     }
   }
   return hosts === 1 ? { ifNoneMatch, acceptEncoding } : undefined

@@ -11,7 +11,7 @@ import { codec } from '../../core/cid.ts'
 import { writeCar } from '../../ipld/car.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { argOf, badCall, type GivenOptions, isOn, type KuboCall, numberOf, optionsIn, pathOf } from './call.ts'
-import { sendPieces, sendTold } from './stream.ts'
+import { sendPieces, sendWithTrailer } from './stream.ts'
 
 export async function readPath({ query, session, response, deps }: KuboCall): Promise<void> {
   const { entity } = await resolve(session, pathOf(argOf(query)))
@@ -79,7 +79,7 @@ export async function getArchive(call: KuboCall): Promise<void> {
   response.setHeader('Content-Type', isCompressed ? 'application/gzip' : 'application/x-tar')
   response.setHeader('X-Stream-Output', '1')
   response.setHeader('X-Content-Length', await sizeOf(session, entity))
-  await sendTold(call, isCompressed ? gzipped(pieces, level) : pieces)
+  await sendWithTrailer(call, isCompressed ? gzipped(pieces, level) : pieces)
 }
 
 /** The size of a directory as its links declare it, for the progress bar of clients. */

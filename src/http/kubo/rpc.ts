@@ -16,7 +16,7 @@ import { type KuboCall, type KuboDeps, sendJson } from './call.ts'
 import { listLinks } from './ls.ts'
 import { addPin, listPins, removePins } from './pins.ts'
 import { exportDag, getArchive, getBlock, readPath } from './read.ts'
-import { endLate, type Told } from './stream.ts'
+import { endLate, type KuboError } from './stream.ts'
 
 const prefix = '/api/v0/'
 
@@ -89,7 +89,7 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
   } catch (error) {
     deps.respond.failed(request, response, error, {
       write: (failure) => sendError(to, failure),
-      late: (failure) => endLate(to, failure, toldOf(failure)),
+      late: (failure) => endLate(to, failure, errorOf(failure)),
     })
   } finally {
     session.end()
@@ -108,12 +108,12 @@ function sendError(to: To, failure: Failure): void {
     return sendText(to, 403, failure instanceof HttpRefusal ? `403 - Forbidden: ${failure.message}` : '403 - Forbidden')
   const own = statusOf(failure, 'api')
   const status = isClients(failure) ? 400 : failure.kind === 'denied' || ownStatuses.has(own) ? own : 500
-  send(to, status, `${JSON.stringify(toldOf(failure))}\n`, 'application/json')
+  send(to, status, `${JSON.stringify(errorOf(failure))}\n`, 'application/json')
 }
 
 const isClients = (failure: Failure): boolean => isFailure(failure, 'malformed') && failure.source === 'client'
 
-const toldOf = (failure: Failure): Told => ({
+const errorOf = (failure: Failure): KuboError => ({
   Message: messageOf(failure),
   Code: isClients(failure) ? 1 : 0,
   Type: 'error',

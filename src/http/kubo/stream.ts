@@ -6,7 +6,7 @@ import { cutWhenStalled, reset, writeAll } from '../wire/write.ts'
 import type { KuboCall } from './call.ts'
 
 /** An error in Kubo's format. */
-export type Told = { readonly Message: string; readonly Code: number; readonly Type: 'error' }
+export type KuboError = { readonly Message: string; readonly Code: number; readonly Type: 'error' }
 
 const trailer = 'X-Stream-Error'
 const maxTrailerChars = 1024
@@ -36,11 +36,11 @@ export async function sendLines(to: To, values: AsyncIterable<unknown>): Promise
   async function* lines() {
     for await (const value of values) yield Buffer.from(`${JSON.stringify(value)}\n`)
   }
-  await sendTold(to, lines())
+  await sendWithTrailer(to, lines())
 }
 
 /** For formats whose truncation is evident: a late failure goes into the trailer. */
-export async function sendTold(to: To, pieces: Pieces): Promise<void> {
+export async function sendWithTrailer(to: To, pieces: Pieces): Promise<void> {
   async function* announced() {
     for await (const piece of pieces) {
       // Set only with the first piece, because an error with a length has no trailers. HTTP/1.0 has
@@ -56,12 +56,12 @@ export async function sendTold(to: To, pieces: Pieces): Promise<void> {
  * Resets the connection if the client left or stalls, or if there is no trailer. Line formats get
  * one more line, which no client takes for data.
  */
-export function endLate({ response, deps }: Omit<To, 'session'>, failure: Failure, told: Told): void {
-  const isTold = response.getHeader('Trailer') === trailer
+export function endLate({ response, deps }: Omit<To, 'session'>, failure: Failure, error: KuboError): void {
+  const hasTrailer = response.getHeader('Trailer') === trailer
   const isStalled = failure.kind === 'timeout' && failure.source === 'client'
-  if (!isTold || isStalled || response.destroyed || response.writableEnded) return reset(response)
-  if (response.getHeader('Content-Type') === 'application/json') response.write(`${JSON.stringify(told)}\n`)
-  response.addTrailers({ [trailer]: told.Message.slice(0, maxTrailerChars).replace(/[^\x20-\x7e]/g, '?') })
+  if (!hasTrailer || isStalled || response.destroyed || response.writableEnded) return reset(response)
+  if (response.getHeader('Content-Type') === 'application/json') response.write(`${JSON.stringify(error)}\n`)
+  response.addTrailers({ [trailer]: error.Message.slice(0, maxTrailerChars).replace(/[^\x20-\x7e]/g, '?') })
   response.end()
   cutWhenStalled(response, deps.stalledMs)
 }
