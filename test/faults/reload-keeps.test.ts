@@ -63,107 +63,69 @@ const hello = () => `/ipfs/${all.files.hello.cid}`
 const big = () => `/ipfs/${all.files.chunkedV1.cid}`
 const cacheStatus = ({ headers }: { headers: NodeJS.Dict<string | string[]> }) => String(headers['cache-status'])
 
-describe('reload: memory tier', () => {
-  test('upstreams down → blocks in memory still served', async () => {
-    const { get, reload } = await start({ cache: { responses: { maxBytes: 0 } } })
-    assert.equal((await get(big())).status, 200)
-    const asked = upstream.asked.length
-    upstream.fault = { kind: 'refuse' }
-    assert.equal(await reload(), true)
+test('reload: memory tier → kept until its own entry changes', async () => {
+  const responses = { maxBytes: 0 }
+  const { get, reload } = await start({ cache: { responses } })
+  for (const path of [hello(), big()]) assert.equal((await get(path)).status, 200)
+  const asked = upstream.asked.length
+  upstream.fault = { kind: 'refuse' }
+  const tiers = [
+    { use: 'memory', maxBytes: '64MiB' },
+    { use: 'disk', maxBytes: '1GiB', path: join(served?.data ?? '', 'other') },
+  ]
+  for (const cache of [{ responses }, { responses, writeQueueBytes: '1MiB', tiers }]) {
+    assert.equal(await reload(withUpstream({ cache })), true)
     const answer = await get(big())
     assert.ok(answer.body.equals(all.files.chunkedV1.bytes))
     assert.match(cacheStatus(answer), /hit; detail=memory/)
     assert.equal(upstream.asked.length, asked)
-  })
-
-  test('another tier changes → kept', async () => {
-    const cache = { responses: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }, { use: 'disk' }] }
-    const { get, reload } = await start({ cache })
-    await get(big())
-    upstream.fault = { kind: 'refuse' }
-    const [memory] = cache.tiers
-    const changed = {
-      ...cache,
-      writeQueueBytes: '1MiB',
-      tiers: [memory, { use: 'disk', maxBytes: '1GiB', path: join(served?.data ?? '', 'other') }],
-    }
-    assert.equal(await reload(withUpstream({ cache: changed })), true)
-    assert.match(cacheStatus(await get(big())), /hit; detail=memory/)
-  })
-
-  test('its own entry changes → dropped', async () => {
-    const { get, reload } = await start({ cache: { responses: { maxBytes: 0 } } })
-    await get(hello())
-    const cache = { responses: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '32MiB' }] }
-    assert.equal(await reload(withUpstream({ cache })), true)
-    const asked = upstream.asked.length
-    assert.equal((await get(hello())).status, 200)
-    assert.equal(upstream.asked.length, asked + 1)
-  })
+  }
+  upstream.fault = undefined
+  const cache = { responses, tiers: [{ use: 'memory', maxBytes: '32MiB' }] }
+  assert.equal(await reload(withUpstream({ cache })), true)
+  assert.equal((await get(hello())).status, 200)
+  assert.equal(upstream.asked.length, asked + 1)
 })
 
-describe('reload: response cache', () => {
-  const hotHits = async ({ counters }: Served) =>
-    (await counters()).get('cidgate_http_requests_total{route="ipfs",method="GET",status="200",source="responses"}')
-
-  test('unchanged → kept', async () => {
-    const one = await start()
-    await one.get(hello())
-    await one.get(hello())
-    const hits = (await hotHits(one)) ?? 0
-    assert.equal(await one.reload(), true)
-    assert.match(cacheStatus(await one.get(hello())), /detail=responses/)
-    assert.equal(await hotHits(one), hits + 1)
-  })
-
-  const changes: [what: string, more: () => Said][] = [
-    ['how answers look', () => ({ responses: { types: 'web' } })],
-    ['what a host is', () => ({ hosts: { localhost: { subdomains: true } } })],
-    ['how names are resolved', () => ({ names: { dnslinkSites: true } })],
-    ['which proxies are believed', () => ({ trustedProxies: ['127.0.0.1'] })],
-  ]
-  for (const [what, more] of changes)
-    test(`${what} changes → dropped`, async () => {
-      const { get, reload } = await start()
-      await get(hello())
-      assert.match(cacheStatus(await get(hello())), /detail=responses/)
-      assert.equal(await reload(withUpstream(more())), true)
-      assert.doesNotMatch(cacheStatus(await get(hello())), /detail=responses/)
-    })
-
-  test('newly denied → not served', async () => {
-    const { get, reload } = await start()
-    await get(hello())
-    const list = await denylist(`${hello()}\n`)
-    assert.equal(await reload(withUpstream({ denylists: [list] })), true)
-    assert.equal((await get(hello())).status, 410)
-  })
+test('reload: response cache → kept until what answers depend on changes', async () => {
+  const one = await start()
+  const { get, reload, counters } = one
+  const hits = async () =>
+    (await counters()).get('cidgate_http_requests_total{route="ipfs",method="GET",status="200",source="responses"}') ??
+    0
+  const isCached = async () => /detail=responses/.test(cacheStatus(await get(hello())))
+  await get(hello())
+  assert.equal(await isCached(), true)
+  const before = await hits()
+  assert.equal(await reload(), true)
+  assert.equal(await isCached(), true)
+  assert.equal(await hits(), before + 1)
+  for (const change of [
+    { responses: { types: 'web' } },
+    { hosts: { localhost: { subdomains: true } } },
+    { names: { dnslinkSites: true } },
+    { trustedProxies: ['127.0.0.1'] },
+  ]) {
+    assert.equal(await reload(withUpstream(change)), true)
+    assert.equal(await isCached(), false, JSON.stringify(change))
+    assert.equal(await isCached(), true)
+  }
+  assert.equal(await reload(withUpstream({ denylists: [await denylist(`${hello()}\n`)] })), true)
+  assert.equal((await get(hello())).status, 410)
 })
 
 describe('reload: denylists', () => {
-  test('changed list → read at once', async () => {
-    const list = await denylist('')
-    const { get, reload } = await start({ denylists: [list] })
-    await get(hello())
-    await get(big())
+  test('changed → read at once; unreadable → reload refused', async () => {
+    const list = await denylist('# nothing\n')
+    const { get, reload, log } = await start({ denylists: [list] })
+    for (const path of [hello(), big()]) assert.equal((await get(path)).status, 200)
+    await writeFile(list, '# nothing\n')
+    assert.equal(await reload(), true)
+    assert.match(cacheStatus(await get(hello())), /detail=responses/, 'unchanged')
     await appendFile(list, `${hello()}\n`)
     assert.equal(await reload(), true)
     assert.equal((await get(hello())).status, 410)
     assert.equal((await get(big())).status, 200)
-  })
-
-  test('unchanged list → response cache kept', async () => {
-    const list = await denylist(`${big()}\n`)
-    const { get, reload } = await start({ denylists: [list] })
-    await get(hello())
-    await writeFile(list, `${big()}\n`)
-    assert.equal(await reload(), true)
-    assert.match(cacheStatus(await get(hello())), /detail=responses/)
-  })
-
-  test('unreadable list → reload refused, old one stays in force', async () => {
-    const list = await denylist(`${hello()}\n`)
-    const { get, reload, log } = await start({ denylists: [list] })
     await rm(list)
     assert.equal(await reload(), false)
     assert.match(
@@ -193,7 +155,7 @@ describe('reload: denylists', () => {
 })
 
 describe('reload: upstream health', () => {
-  test('Retry-After → kept', async () => {
+  test('Retry-After → kept until its own entry changes', async () => {
     const { get, reload, admin } = await start()
     upstream.fault = { kind: 'throttle', retryAfter: '900' }
     await get(hello())
@@ -201,45 +163,24 @@ describe('reload: upstream health', () => {
     upstream.fault = undefined
     assert.equal(await reload(), true)
     assert.equal((await get(big())).status, 404)
-    assert.equal(upstream.asked.length, asked)
     assert.match((await admin('/readyz')).body.toString(), /"upstream one","ok":false,"why":"rate-limited"/)
-  })
-
-  test('quarantine for wrong bytes → kept', async () => {
-    const { get, reload } = await start()
-    upstream.fault = { kind: 'wrongBytes', block: 0 }
-    await get(hello())
-    const asked = upstream.asked.length
-    upstream.fault = undefined
-    assert.equal(await reload(), true)
-    assert.equal((await get(big())).status, 404)
-    assert.equal(upstream.asked.length, asked)
-  })
-
-  test('another upstream added and removed → kept', async () => {
-    const { get, reload } = await start()
-    upstream.fault = { kind: 'throttle', retryAfter: '900' }
-    await get(hello())
-    const asked = upstream.asked.length
-    upstream.fault = undefined
-    const other = await another()
-    const upstreams = [
-      { name: 'two', url: other.url },
-      { name: 'one', url: upstream.url },
-    ]
+    const other = { name: 'two', url: (await another()).url }
+    const upstreams = [other, { name: 'one', url: upstream.url }]
     assert.equal(await reload(withUpstream({ retrieval: { upstreams, hedgeDelay: '0s' } })), true)
     assert.equal((await get(big())).status, 200)
     assert.equal(upstream.asked.length, asked)
+    const own = [{ name: 'one', url: upstream.url, headers: { 'x-key': 'paid for' } }]
+    assert.equal(await reload(withUpstream({ retrieval: { upstreams: own } })), true)
+    assert.equal((await get(hello())).status, 200)
+    assert.equal(upstream.asked.length, asked + 1)
   })
 
-  test('its own entry changes → reset', async () => {
-    const { get, reload } = await start()
-    upstream.fault = { kind: 'throttle', retryAfter: '900' }
+  test('quarantine for wrong bytes → kept', async () => {
+    const { get, reload, admin } = await start()
+    upstream.fault = { kind: 'wrongBytes', block: 0 }
     await get(hello())
-    upstream.fault = undefined
-    const upstreams = [{ name: 'one', url: upstream.url, headers: { 'x-key': 'paid for' } }]
-    assert.equal(await reload(withUpstream({ retrieval: { upstreams } })), true)
-    assert.equal((await get(big())).status, 200)
+    assert.equal(await reload(), true)
+    assert.match((await admin('/readyz')).body.toString(), /"upstream one","ok":false,"why":"quarantined"/)
   })
 
   test('connections → kept', async () => {
@@ -255,34 +196,22 @@ describe('reload: upstream health', () => {
   })
 })
 
-describe('reload: negative cache', () => {
+test('reload: negative cache → kept until an upstream may have it', async () => {
   const absent = '/ipfs/bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy'
-
-  test('absent CID → still 404 without upstream requests', async () => {
-    const { get, reload } = await start({ retrieval: { negativeCache: { initialTtl: '50s' }, backgroundSearch: 0 } })
-    assert.equal((await get(absent)).status, 404)
-    const asked = upstream.asked.length
-    assert.equal(await reload(), true)
-    assert.equal((await get(absent)).status, 404)
-    assert.equal(upstream.asked.length, asked)
-  })
-
-  test('new upstream may have it → asked again', async () => {
-    const notFound = { initialTtl: '50s' }
-    const { get, reload } = await start({ retrieval: { negativeCache: notFound, backgroundSearch: 0 } })
-    const other = await another()
-    upstream.fault = { kind: 'notFound' }
-    assert.equal((await get(hello())).status, 404)
-    const upstreams = [
-      { name: 'one', url: upstream.url },
-      { name: 'two', url: other.url },
-    ]
-    assert.equal(
-      await reload(withUpstream({ retrieval: { negativeCache: notFound, backgroundSearch: 0, upstreams } })),
-      true,
-    )
-    assert.equal((await get(hello())).status, 200)
-  })
+  const retrieval = { negativeCache: { initialTtl: '50s' }, backgroundSearch: 0 }
+  const { get, reload } = await start({ retrieval })
+  upstream.fault = { kind: 'notFound' }
+  for (const path of [absent, hello()]) assert.equal((await get(path)).status, 404)
+  const asked = upstream.asked.length
+  assert.equal(await reload(), true)
+  for (const path of [absent, hello()]) assert.equal((await get(path)).status, 404)
+  assert.equal(upstream.asked.length, asked)
+  const upstreams = [
+    { name: 'one', url: upstream.url },
+    { name: 'two', url: (await another()).url },
+  ]
+  assert.equal(await reload(withUpstream({ retrieval: { ...retrieval, upstreams } })), true)
+  assert.equal((await get(hello())).status, 200)
 })
 
 describe('reload: names', () => {
@@ -420,7 +349,7 @@ describe('reload: counters', () => {
           },
         },
       ],
-      ['hot', { cache: { ...cache, responses: { maxBytes: 0 } } }],
+      ['responses', { cache: { ...cache, responses: { maxBytes: 0 } } }],
       ['an upstream', { cache, ...two({ headers: { a: 'b' } }) }],
       ['an upstream that goes', { cache, retrieval: { upstreams: [{ name: 'dead', url: 'http://127.0.0.1:9' }] } }],
       ['and comes back', { cache, ...two() }],
@@ -483,9 +412,7 @@ describe('reload: uploads', () => {
   }
 
   const changes: [what: string, more: Said][] = [
-    ['nothing', {}],
     ['memory', { cache: { responses: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '32MiB' }] } }],
-    ['how long is waited for', { retrieval: { timeout: '6s' } }],
     ['the uploads themselves', { upload: { concurrency: 3 } }],
   ]
   for (const [what, more] of changes)

@@ -2,8 +2,7 @@
 // backend is registered. Read from the import lines of the sources, and nothing is taken on trust.
 import assert from 'node:assert/strict'
 import { readdirSync, readFileSync } from 'node:fs'
-import { createRequire } from 'node:module'
-import { dirname, join, normalize, relative } from 'node:path'
+import { dirname, join, normalize } from 'node:path'
 import { describe, it } from 'node:test'
 import { fileURLToPath } from 'node:url'
 
@@ -277,24 +276,6 @@ describe('architecture', () => {
       [],
     )
   })
-
-  const floors: readonly (readonly [string, string])[] = [
-    ['undici', '8.12.2'],
-    ['http-proxy-middleware', '4.1.0'],
-    ['express', '5.0.0'],
-  ]
-  for (const [name, floor] of floors) {
-    it(`${name} ${floor} or later, without known vulnerabilities`, () => {
-      const installed = versionOf(name)
-      assert.ok(isAtLeast(installed, floor), `${name} is ${installed}`)
-    })
-  }
-
-  it('versions are compared by number', () => {
-    assert.ok(isAtLeast('8.12.10', '8.12.2'))
-    assert.ok(!isAtLeast('8.9.9', '8.12.2'))
-    assert.ok(isAtLeast('10.0.0', '8.12.2'))
-  })
 })
 
 /** Names of what a module could change while it runs. The sources are formatted: what is at the margin is the module's. */
@@ -325,27 +306,3 @@ const immutable: ReadonlySet<string> = new Set([
   'TextDecoder',
   'Uint8Array',
 ])
-
-function versionOf(name: string): string {
-  const require = createRequire(import.meta.url)
-  for (let folder = dirname(require.resolve(name)); relative(root, folder) !== ''; folder = dirname(folder)) {
-    try {
-      const manifest: { name?: string; version?: string } = JSON.parse(
-        readFileSync(join(folder, 'package.json'), 'utf8'),
-      )
-      if (manifest.name === name) return manifest.version ?? ''
-    } catch {
-      // Not the folder of the package yet.
-    }
-  }
-  return assert.fail(`${name} is not installed`)
-}
-
-function isAtLeast(version: string, floor: string): boolean {
-  const [one, other] = [version, floor].map((text) => text.split('.').map(Number))
-  for (const [index, least] of (other ?? []).entries()) {
-    const part = one?.[index] ?? 0
-    if (part !== least) return part > least
-  }
-  return true
-}

@@ -39,27 +39,6 @@ const sequenceOn = async (shelf: TestShelf, key: TestKey): Promise<number | unde
 }
 
 describe('records in shared tiers', () => {
-  test('offered record → reaches others, kept until expiry', async () => {
-    const [key, shelf] = [createKey(), createShelf()]
-    const one = make([shelf]).shared
-    assert.deepEqual(await lookUp(one, key, await recordOf(key, 3, 60_000), true), [])
-    await one.close()
-    assert.ok(shelf.kept.every((ms) => ms > 50_000 && ms <= 60_000))
-    assert.deepEqual(await lookUp(make([shelf]).shared, key, undefined, false), [{ sequence: 3n, tier: 'shared' }])
-  })
-
-  test('newer replaces older, never the reverse', async () => {
-    const [key, shelf] = [createKey(), createShelf()]
-    for (const sequence of [2, 1, 3, 2]) {
-      const { shared } = make([shelf])
-      await lookUp(shared, key, await recordOf(key, sequence), true)
-      await shared.close()
-    }
-    assert.equal(await sequenceOn(shelf, key), 3)
-    const { length } = shelf.calls.filter((call) => call === 'replace')
-    assert.equal(length, 2)
-  })
-
   test('concurrent write between read and write → newest stays', async () => {
     const [key, shelf] = [createKey(), createShelf()]
     const [older, newer] = [await recordOf(key, 1), await recordOf(key, 2)]
@@ -87,37 +66,12 @@ describe('records in shared tiers', () => {
     assert.equal(await sequenceOn(shelf, key), 20)
   })
 
-  test('record of another key → ignored, logged, overwritten', async () => {
-    const [key, shelf] = [createKey(), createShelf()]
-    shelf.held.set(key.name, await createKey().record('/ipfs/bafkqaaa'))
-    const { shared, lines } = make([shelf])
-    assert.deepEqual(await lookUp(shared, key, await recordOf(key, 1), true), [])
-    await shared.close()
-    assert.equal(await sequenceOn(shelf, key), 1)
-    assert.deepEqual(
-      lines.map(({ event, facts }) => [event, facts['upstream']]),
-      [['names.invalid-record', 'shared']],
-    )
-  })
-
   test('expired record → not written', async () => {
     const [key, shelf] = [createKey(), createShelf()]
     const { shared } = make([shelf])
     await lookUp(shared, key, await recordOf(key, 1, -1000), true)
     await shared.close()
     assert.deepEqual(shelf.calls, ['read'])
-  })
-
-  test('tier lacks a known record → written once', async () => {
-    const [key, shelf] = [createKey(), createShelf()]
-    const { shared } = make([shelf])
-    const record = await recordOf(key, 4)
-    for (let times = 0; times < 3; times++) {
-      await lookUp(shared, key, record, false)
-      while (shelf.held.size === 0) await setImmediate()
-    }
-    assert.deepEqual(shelf.calls, ['read', 'replace', 'read', 'read'])
-    await shared.close()
   })
 
   test('tier down → others unaffected, repaired at next lookup', async () => {

@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
 import type { Upload } from '../../backends/pinning/contract.ts'
-import { createEmbedded, type EmbeddedProvider, embedded } from '../../backends/pinning/embedded.ts'
+import { createEmbedded, type EmbeddedProvider } from '../../backends/pinning/embedded.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
@@ -46,19 +46,6 @@ describe('the embedded provider', () => {
       for await (const { cid, bytes } of upload.blocks(never))
         assert.equal(Buffer.compare((await store.store.get(cid)) as Uint8Array, bytes), 0)
     }
-  })
-
-  it('unpin → frees blocks that no other pin needs', async () => {
-    const shared = randomBytes(MiB)
-    const [one, other] = await Promise.all(
-      ['a', 'b'].map((end) => memoryUpload(Buffer.concat([shared, Buffer.from(end)]))),
-    )
-    for (const upload of [one, other]) await store.pin(upload as Upload, never)
-    assert.equal(await blocks(), 5)
-    await store.unpin((one as Upload).cid, never)
-    assert.equal(await blocks(), 3)
-    await store.unpin((other as Upload).cid, never)
-    assert.equal(await blocks(), 0)
   })
 
   it('a file whose bytes are the root of another is a pin of its own', async () => {
@@ -116,17 +103,6 @@ describe('the embedded provider', () => {
       await store.pin(upload, never)
       assert.equal((await tier.get(upload.cid))?.byteLength, bytes)
     }
-  })
-
-  it('former own folder → found again', async () => {
-    const path = join(data, 'second')
-    const second = open(path, 'second')
-    const upload = await memoryUpload(randomBytes(10))
-    await second.pin(upload, never)
-    await second.close()
-    const left = await embedded.left?.(data, [])
-    assert.deepEqual(left, [{ options: { path }, place: `the folder ${path}` }])
-    assert.deepEqual(await embedded.left?.(data, [{ path }]), [])
   })
 
   it('unwritable folder → transient outage', async () => {
