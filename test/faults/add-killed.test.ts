@@ -20,7 +20,7 @@ import { keptIn } from '../support/kept.ts'
 import { openStore } from '../support/stores.ts'
 
 const uploads = Number(process.env['CIDGATE_UPLOADS'] ?? 30)
-const kills = Number(process.env['CIDGATE_KILLS'] ?? 4)
+const kills = Number(process.env['CIDGATE_KILLS'] ?? 3)
 const clients = Number(process.env['CIDGATE_CLIENTS'] ?? 4)
 
 type Process = { readonly child: ChildProcess; readonly lines: Interface; readonly port: number }

@@ -13,7 +13,7 @@ import { stringify } from 'yaml'
 import { hexOf, startIndexer } from '../support/indexer.ts'
 import { byNode, kill, launch, until } from '../support/launched.ts'
 
-const kills = Number(process.env['CIDGATE_KILLS'] ?? 4)
+const kills = Number(process.env['CIDGATE_KILLS'] ?? 2)
 
 async function freePort(): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1')

@@ -1,5 +1,5 @@
 // Fault: processes are killed (-9) while they write to one folder of the disk tier, and while they drop segments there. Nothing
-// false is served afterwards, and the tier goes on.
+// false is served afterwards, and the tier goes on. CIDGATE_KILLS sets how often.
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -14,7 +14,7 @@ import { cidOf } from '../../src/testing/tier.ts'
 import { tempFolder } from '../support/gateway.ts'
 import { patientClock } from '../support/shifted-clock.ts'
 
-const rounds = 12
+const rounds = Number(process.env['CIDGATE_KILLS'] ?? 5)
 const blocks = 600
 const maxBytes = 4 << 20
 const path = await tempFolder()
