@@ -27,7 +27,7 @@ if (unknown.length > 0) {
 }
 const isWanted = ({ id }: { readonly id: string }): boolean => !only || only.includes(id)
 
-const kept = createKept(values.kept)
+const kept = createComponentRegistry(values.kept)
 const before = machine()
 const measured: Measured[] = []
 for (const row of rows.filter(isWanted)) {
@@ -46,7 +46,7 @@ if (values.write || !(only || isQuick)) {
 }
 
 /** What was measured before, by a run that was broken off; and what is measured now, a line for each. */
-function createKept(file: string | undefined) {
+function createComponentRegistry(file: string | undefined) {
   const lines = file !== undefined && existsSync(file) ? readFileSync(file, 'utf8').trim().split('\n') : []
   const had = new Map(lines.filter(Boolean).map((line) => JSON.parse(line) as [string, unknown]))
   return async <T>(id: string, work: () => Promise<T>): Promise<T> => {

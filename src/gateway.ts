@@ -12,7 +12,7 @@
 import './config/package.ts'
 import type { RequestListener } from 'node:http'
 import { ConfigError } from './config/complaints.ts'
-import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigBeside } from './config/load.ts'
+import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigFor } from './config/load.ts'
 import { type Clock, systemClock } from './core/clock.ts'
 import type { Log } from './core/log.ts'
 import type { CachedResponses } from './http/content/response-cache.ts'
@@ -20,10 +20,10 @@ import { createGatewayHandlers, type GatewayHandlers, type Middleware } from './
 import type { ParserRefusal } from './http/wire/request.ts'
 import type { Added, AddOptions, AddSource } from './library/add.ts'
 import type { GetOptions, Got } from './library/get.ts'
-import { createLifecycle, makeGateway, notStarted, type OwnBackends, ownOf, refuseBeside } from './library/make.ts'
+import { createLifecycle, makeGateway, notStarted, type OwnBackends, ownOf, refuseMisfits } from './library/make.ts'
 import type { TraceEnvironment } from './observe/tracing/settings.ts'
 import type { Team } from './team/team.ts'
-import { createKept, type Kept } from './wiring/component-registry.ts'
+import { type ComponentRegistry, createComponentRegistry } from './wiring/component-registry.ts'
 import { processesOf, shareOf } from './wiring/team/counts.ts'
 
 export type {
@@ -110,7 +110,7 @@ export interface Gateway {
    */
   drain(): void
   /** The parts for the next gateway: see `previous`. */
-  readonly kept: Kept
+  readonly kept: ComponentRegistry
   /**
    * Ends everything that `start` began. Cuts off responses in progress: close your server first.
    */
@@ -147,13 +147,13 @@ export type GatewayOptions = OwnBackends & {
 export function createGateway(input: ConfigInput | Parsed = {}, options: GatewayOptions = {}): Gateway {
   const own = ownOf(options)
   const takers = own.providers.filter(({ traits }) => traits.takesBytes).length
-  const whole = isConfig(input) ? input : parseConfigBeside({ providers: own.providers.length, takers }, input)
+  const whole = isConfig(input) ? input : parseConfigFor({ providers: own.providers.length, takers }, input)
   const { team } = options
   if (!team && processesOf(whole) > 1) throw new ConfigError([onlyServed])
   const config = team ? shareOf(whole, processesOf(whole)) : whole
-  refuseBeside(own, config)
+  refuseMisfits(own, config)
   const { log, clock = systemClock, previous, tracing = {} } = options
-  const kept = previous?.kept ?? createKept()
+  const kept = previous?.kept ?? createComponentRegistry()
   const handlers = handlersOf(config)
   let isDraining = false
   const { start, close, current, running } = createLifecycle({

@@ -66,16 +66,16 @@ export type Check = {
   readonly ms?: number
 }
 
-export type Looked = { readonly name: string; readonly look: (signal: AbortSignal) => Promise<void> }
+export type CheckTarget = { readonly name: string; readonly look: (signal: AbortSignal) => Promise<void> }
 
-const lookMs = 10_000
+const checkMs = 10_000
 
 /** Runs one check with a timeout; never rejects. */
-export async function lookAt({ name, look }: Looked, clock: Clock, signal?: AbortSignal): Promise<Check> {
+export async function runCheck({ name, look }: CheckTarget, clock: Clock, signal?: AbortSignal): Promise<Check> {
   const began = clock.monotonic()
-  const late = () => new Failure('timeout', `it did not answer within ${lookMs / 1000} s`, { source: 'ours' })
+  const late = () => new Failure('timeout', `it did not answer within ${checkMs / 1000} s`, { source: 'ours' })
   try {
-    await withDeadline({ ms: lookMs, clock, signal, late }, look)
+    await withDeadline({ ms: checkMs, clock, signal, late }, look)
     return { name, ok: true, ms: Math.round(clock.monotonic() - began) }
   } catch (error) {
     const why = error instanceof Failure ? error.message : 'internal error'
@@ -90,15 +90,15 @@ export interface Checks {
 }
 
 export function startChecks(
-  looked: readonly Looked[],
+  looked: readonly CheckTarget[],
   options: { readonly everyMs: number; readonly clock: Clock; readonly log: Log },
 ): Checks {
   const { everyMs, clock, log } = options
   const closing = new AbortController()
   const last = new Map<string, Check>()
 
-  async function look(one: Looked): Promise<boolean> {
-    const check = await lookAt(one, clock, closing.signal)
+  async function look(one: CheckTarget): Promise<boolean> {
+    const check = await runCheck(one, clock, closing.signal)
     if (closing.signal.aborted) return false
     const before = last.get(one.name)
     if (check.ok !== (before?.ok ?? true))

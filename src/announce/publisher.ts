@@ -41,7 +41,7 @@ const firstConfirmMs = 2_000
 /** An unconfirmed head is announced again once the backoff of confirmations is this long. */
 const repeatMs = 30_000
 
-type Told = {
+type IndexerProgress = {
   announced?: string
   announcedAt?: number
   confirmed?: string
@@ -58,7 +58,7 @@ export function createPublisher(options: PublisherOptions) {
   const { chain, identity, addresses, indexers, everyMs, clock, log } = options
   const { peerId } = identity
   const closing = new AbortController()
-  const told = new Map<IndexerClient, Told>(
+  const told = new Map<IndexerClient, IndexerProgress>(
     indexers.map((one) => {
       const announcing = createBackoff({ clock, firstMs: firstRetryMs, maxMs: maxRetryMs })
       const confirming = createBackoff({ clock, firstMs: firstConfirmMs, maxMs: maxRetryMs })
@@ -99,7 +99,7 @@ export function createPublisher(options: PublisherOptions) {
 
   const signal = () => AbortSignal.any([closing.signal, AbortSignal.timeout(callMs)])
 
-  async function tell(indexer: IndexerClient, state: Told): Promise<void> {
+  async function tell(indexer: IndexerClient, state: IndexerProgress): Promise<void> {
     const now = clock.monotonic()
     const text = head?.toString()
     if (text === undefined || !head) return
@@ -125,7 +125,7 @@ export function createPublisher(options: PublisherOptions) {
       await confirm(indexer, state)
   }
 
-  async function confirm(indexer: IndexerClient, state: Told): Promise<void> {
+  async function confirm(indexer: IndexerClient, state: IndexerProgress): Promise<void> {
     try {
       const known = await indexer.provider(peerId, signal())
       if (known?.last === head?.toString() && known?.last !== undefined) {
@@ -143,7 +143,7 @@ export function createPublisher(options: PublisherOptions) {
     if (state.confirming.remainingMs >= repeatMs) state.repeatAt = clock.monotonic()
   }
 
-  function failed({ name }: IndexerClient, state: Told, error: unknown): void {
+  function failed({ name }: IndexerClient, state: IndexerProgress, error: unknown): void {
     state.lastError = wordsOf(error)
     log('warn', 'announce.indexer-failed', { indexer: name, why: state.lastError })
   }

@@ -4,7 +4,7 @@ import { randomUUID } from 'node:crypto'
 import { rm, statfs, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { CID } from 'multiformats/cid'
-import { type Check, type Looked, lookAt } from '../admin/readiness.ts'
+import { type Check, type CheckTarget, runCheck } from '../admin/readiness.ts'
 import type { Config } from '../config/load.ts'
 import { type Clock, systemClock, withDeadline } from '../core/clock.ts'
 import { makeFolders } from '../core/disk/files.ts'
@@ -15,9 +15,9 @@ import { processFolders } from '../data-folder/folder.ts'
 import { loadDenylists } from '../deny/load.ts'
 import { probeTarget } from '../upload/thin.ts'
 import { openIndexer, openRouter, takeTally, wireBackends } from '../wiring/backends.ts'
-import { createKept } from '../wiring/component-registry.ts'
+import { createComponentRegistry } from '../wiring/component-registry.ts'
 import { notesOn } from '../wiring/orphaned-uploads.ts'
-import { nothingOfItsOwn, takeTurns, type Whole } from '../wiring/wiring-context.ts'
+import { nothingOfItsOwn, takeScheduler, type WiringContext } from '../wiring/wiring-context.ts'
 import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './check.ts'
 
 type CounterSync = {
@@ -32,19 +32,19 @@ const printed = (line: string): void => void process.stdout.write(`${line}\n`)
  * Returns the exit code: 0 if the gateway can work, 1 if a provider, a tier, the data folder or
  * every upstream fails.
  */
-export async function lookAtAll(
+export async function runDoctor(
   config: Config,
   { asJson = false, noted = [], print = printed }: CounterSync = {},
 ): Promise<number> {
   const clock = systemClock
   const { forwardTo: through } = config.upload
-  const lease = createKept().lease()
+  const lease = createComponentRegistry().lease()
   const whole = {
     config,
     clock,
     log: silentLog,
     lease,
-    turns: takeTurns(lease, clock),
+    turns: takeScheduler(lease, clock),
     folders: processFolders,
     // A gateway may be running over the same folders, so this process does not own them.
     company: { isOwner: false, wrote() {}, onWrote: () => () => {} },
@@ -95,9 +95,9 @@ export async function lookAtAll(
     print(asJson ? JSON.stringify({ ...check, at }) : lineOf(check, at))
   try {
     const [needed, asked] = await Promise.all([
-      lookAll(must, tell),
-      lookAll(upstreams, tell),
-      lookAll(routersOf(config), tell),
+      runChecks(must, tell),
+      runChecks(upstreams, tell),
+      runChecks(routersOf(config), tell),
     ])
     const said = [...noted, ...notesOnTrust(config), ...(await notes(whole))]
     for (const note of said) print(asJson ? JSON.stringify({ note }) : `note ${note}`)
@@ -164,22 +164,22 @@ const inTime = <T>(work: Promise<T>): Promise<T> => {
 }
 
 /** A data folder that hangs was reported already. */
-const notes = (whole: Whole): Promise<string[]> => inTime(notesOn(whole)).catch(() => [])
+const notes = (whole: WiringContext): Promise<string[]> => inTime(notesOn(whole)).catch(() => [])
 
-function tallyOf(whole: Whole): Placed[] {
+function tallyOf(whole: WiringContext): Placed[] {
   const tally = takeTally(whole)
   if (!tally) return []
   const at = Object(whole.config.limits.sharedStore?.options)['url']
   return [{ name: 'limits.sharedStore', at: withoutSecrets(String(at)), look: (own) => tally.probe(own) }]
 }
 
-type Placed = Looked & { readonly at?: string | undefined }
+type Placed = CheckTarget & { readonly at?: string | undefined }
 
 /** Reports each check when it ends, so that one that hangs does not delay the others. */
-const lookAll = (looked: readonly Placed[], tell: (check: Check, at?: string) => void): Promise<Check[]> =>
+const runChecks = (looked: readonly Placed[], tell: (check: Check, at?: string) => void): Promise<Check[]> =>
   Promise.all(
     looked.map(async (one) => {
-      const check = await lookAt(one, systemClock)
+      const check = await runCheck(one, systemClock)
       tell(check, one.at)
       return check
     }),

@@ -50,7 +50,7 @@ async function looks(asJson: boolean): Promise<number> {
   )
   // Lets the child exit if it cannot check anything.
   process.channel?.unref()
-  const code = await (await import('./doctor-checks.ts')).lookAtAll(config, { asJson, noted })
+  const code = await (await import('./doctor-checks.ts')).runDoctor(config, { asJson, noted })
   // Flushes standard output before the process is killed.
   await new Promise<void>((resolve) => process.stdout.write('', () => resolve()))
   await new Promise<void>((resolve) => process.send?.(code, () => resolve()))

@@ -11,7 +11,7 @@ const tasks = '/proc/self/task'
 /**
  * Works on Linux only. Does nothing if it is not permitted, or if threads have no names (Node 22).
  */
-export function putHelpersBehindTheLoop(cores = availableParallelism()): void {
+export function lowerHelperPriority(cores = availableParallelism()): void {
   if (process.platform !== 'linux' || cores > 1) return
   try {
     for (const thread of readdirSync(tasks).map(Number))

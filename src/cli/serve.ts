@@ -15,11 +15,11 @@ import { serveWorker } from '../server/team/serve-worker.ts'
 import type { WorkerTeam } from '../team/team.ts'
 import { createWorkerClient } from '../team/worker-client.ts'
 import { workerWord } from './command.ts'
-import { putHelpersBehindTheLoop } from './helper-threads.ts'
+import { lowerHelperPriority } from './helper-threads.ts'
 
 export async function serveCommand(file: string | undefined): Promise<number> {
   const config = loadConfig(file)
-  putHelpersBehindTheLoop()
+  lowerHelperPriority()
   const { sink, name } = namedFirst(createLogSink(), formatFor(config.log.format))
   survive(process.stdout)
   const logs = { newest: createLog(config.log.level, sink, formatFor(config.log.format)) }
@@ -136,7 +136,7 @@ function untilStopped(
  * orders, and ends with the process that started it.
  */
 export async function workerCommand(): Promise<number> {
-  putHelpersBehindTheLoop()
+  lowerHelperPriority()
   const sink = createLogSink()
   const logs = { newest: createLog('info', sink) as Log }
   const log: Log = (...line) => logs.newest(...line)

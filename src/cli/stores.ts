@@ -10,7 +10,7 @@ import { openDataFolder, processFolders } from '../data-folder/folder.ts'
 import { backUpStore } from '../store/backup.ts'
 import { databaseIn } from '../store/open.ts'
 import { salvageStore } from '../store/salvage.ts'
-import { leftStores } from '../wiring/backends.ts'
+import { orphanedStores } from '../wiring/backends.ts'
 import type { Io } from './command.ts'
 
 type Out = Pick<Io, 'stdout'>
@@ -21,7 +21,7 @@ const foldersFile = 'pins.folders'
 /** Lists all folders, the data folder first. */
 async function storeFolders(config: Config): Promise<string[]> {
   const embedded = config.pinning.providers.filter(({ use }) => use === 'embedded')
-  const own = [...embedded, ...(await leftStores(config))].flatMap(({ options }) => {
+  const own = [...embedded, ...(await orphanedStores(config))].flatMap(({ options }) => {
     const { path } = options as { readonly path?: string }
     return path === undefined ? [] : [resolve(path)]
   })
@@ -58,7 +58,7 @@ export async function backupCommand(file: string | undefined, to: string, { stdo
 export async function salvageCommand(file: string | undefined, { stdout }: Out): Promise<number> {
   const config = loadConfig(configFile(file))
   const name = config.pinning.providers.find(({ use }) => use === 'embedded')?.name ?? 'local'
-  let isWhole = true
+  let isComplete = true
   for (const path of await storeFolders(config)) {
     const folder = processFolders.enter(path)
     const leave = await openDataFolder(folder, { clock: systemClock, log: silentLog, isNeeded: true })
@@ -68,11 +68,11 @@ export async function salvageCommand(file: string | undefined, { stdout }: Out):
       for (const cid of byRoots) stdout.write(`${cid}: found by its file alone; delete it if it was deleted before\n`)
       for (const cid of incomplete)
         stdout.write(`${cid}: blocks are missing here; upload it again, or bring it from a provider\n`)
-      isWhole &&= incomplete.length === 0
+      isComplete &&= incomplete.length === 0
     } finally {
       await leave()
       folder.leave()
     }
   }
-  return isWhole ? 0 : 1
+  return isComplete ? 0 : 1
 }

@@ -12,7 +12,7 @@ import {
   valueAt,
 } from './complaints.ts'
 import { shipped } from './package.ts'
-import { type Beside, type Config, configSchema, configSchemaBeside, openUploads } from './schema.ts'
+import { type Config, configSchema, configSchemaFor, type OwnProviders, openUploads } from './schema.ts'
 import { type Environment, substitute } from './substitute.ts'
 import { readYaml } from './yaml.ts'
 
@@ -58,8 +58,8 @@ export const parseConfig = (said: unknown, environment: Environment = {}): Confi
   parseWith(configSchema, said, environment)
 
 /** For a program with providers of its own. */
-export const parseConfigBeside = (beside: Beside, said: unknown): Config =>
-  beside.providers === 0 ? parseConfig(said) : parseWith(configSchemaBeside(beside), said, {})
+export const parseConfigFor = (beside: OwnProviders, said: unknown): Config =>
+  beside.providers === 0 ? parseConfig(said) : parseWith(configSchemaFor(beside), said, {})
 
 const parseWith = (schema: typeof configSchema, said: unknown, environment: Environment): Config =>
   valid(parse(schema, said, environment))

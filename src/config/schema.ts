@@ -30,9 +30,9 @@ import {
 const count = (least = 1) => z.int().min(least)
 
 /** Providers that a program passes in addition to the configured ones. */
-export type Beside = { readonly providers: number; readonly takers: number }
+export type OwnProviders = { readonly providers: number; readonly takers: number }
 
-const pinning = (beside: Beside) =>
+const pinning = (beside: OwnProviders) =>
   z
     .strictObject({
       minConfirmations: z
@@ -577,7 +577,7 @@ const upload = z
     error: 'expected at least `maxBytes`, or the largest uploads would never be taken',
   })
 
-const everything = (beside: Beside) =>
+const everything = (beside: OwnProviders) =>
   z.strictObject({
     listen: address()
       .prefault('127.0.0.1:8080')
@@ -704,7 +704,7 @@ function refuseNothingToShare({ limits, upload }: Sections, context: Refinement)
 }
 
 /** Refuses options without effect in thin mode, because the operator expects one. */
-function refuseBesideThrough({ upload, pinning }: Sections, context: Refinement): void {
+function refuseWithForwarding({ upload, pinning }: Sections, context: Refinement): void {
   if (upload.forwardTo === undefined) return
   const refuse = (path: (string | number)[], message: string) => context.addIssue({ code: 'custom', path, message })
   if (upload.kuboRpc)
@@ -736,14 +736,14 @@ export function openUploads({ listen, upload, pinning }: Sections): Complaint[] 
   return [{ path: ['upload', 'auth'], what }]
 }
 
-export const configSchemaBeside = (beside: Beside) =>
+export const configSchemaFor = (beside: OwnProviders) =>
   everything(beside)
-    .superRefine(refuseBesideThrough)
+    .superRefine(refuseWithForwarding)
     .superRefine(refuseAnnouncingNowhere)
     .superRefine(refuseOneAddressTwice)
     .superRefine(refuseNothingToShare)
 
-export const configSchema = configSchemaBeside({ providers: 0, takers: 0 })
+export const configSchema = configSchemaFor({ providers: 0, takers: 0 })
 
 /**
  * A validated configuration with all defaults: the result of `parseConfig` and `loadConfig`.

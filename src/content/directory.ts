@@ -12,14 +12,14 @@ export type ListingLimits = {
   /** A directory with more entries fails instead of giving a shorter list. */
   readonly maxEntries: number
   /** The maximum number of entries that are read from the tiers for their type. */
-  readonly maxLooks: number
+  readonly maxTypeLookups: number
 }
 
-const listingLimits: ListingLimits = { maxEntries: 1_000_000, maxLooks: 256 }
+const listingLimits: ListingLimits = { maxEntries: 1_000_000, maxTypeLookups: 256 }
 
 // Reads several entries from the tiers concurrently: one after another, a slow tier would delay the
 // listing by each.
-const looksAhead = 15
+const typeLookupsAhead = 15
 // An HTML listing sorts its entries before sending a byte, so it may need thousands of blocks. The
 // first-byte deadline covers this many entries; after that, each block has its own.
 export const entriesToBegin = 1_000
@@ -39,9 +39,9 @@ export async function* listDirectory(
     if (count === entriesToBegin) session.begun()
     const turn = session.yieldIfDue()
     if (turn !== undefined) await turn
-    const mayLook = count <= limits.maxLooks
-    waiting.push(typeOf(session, cid, mayLook).then((type) => ({ name, cid, size, type })))
-    while (waiting.length > (mayLook ? looksAhead : 0)) yield (await waiting.shift()) as DirectoryEntry
+    const mayLookUp = count <= limits.maxTypeLookups
+    waiting.push(typeOf(session, cid, mayLookUp).then((type) => ({ name, cid, size, type })))
+    while (waiting.length > (mayLookUp ? typeLookupsAhead : 0)) yield (await waiting.shift()) as DirectoryEntry
   }
   yield* waiting
 }
@@ -64,10 +64,10 @@ export async function* linksOfDirectory(
 }
 
 /** Never rejects: a malformed entry, or a failing tier, must not spoil the listing. */
-async function typeOf(session: Session, cid: CID, mayLook: boolean): Promise<DirectoryEntry['type']> {
+async function typeOf(session: Session, cid: CID, mayLookUp: boolean): Promise<DirectoryEntry['type']> {
   if (cid.code === codec.raw) return 'file'
   try {
-    if (!isIdentity(cid) && (!mayLook || !(await session.has(cid)))) return 'unknown'
+    if (!isIdentity(cid) && (!mayLookUp || !(await session.has(cid)))) return 'unknown'
     const { kind } = entityOf(cid, await session.get(cid), session.readOnce)
     return kind === 'data' ? 'unknown' : kind
   } catch {

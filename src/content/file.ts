@@ -94,7 +94,7 @@ async function* readParts(
     return { cid: root, segments: [], scope: 'entity', range: { from: start, to: end - 1 }, bytes }
   }
   /** The wanted bytes of a leaf, if they are readable without waiting. */
-  const leafAtHand = ({ link, size: bytes, start, block: here }: FilePart): AtHand | undefined => {
+  const leafInMemory = ({ link, size: bytes, start, block: here }: FilePart): AtHand | undefined => {
     const { Hash: cid } = link
     if (here || cid.code !== codec.raw) return undefined
     const wanted = { from: Math.max(0, from - start), to: Math.min(bytes, end - start) }
@@ -123,7 +123,7 @@ async function* readParts(
     }
     if (++blocks > freeBlocks + (end - from) / minBytesPerBlock)
       throw wrongContent(root, 'it is made of too many empty blocks')
-    const held = leafAtHand(part)
+    const held = leafInMemory(part)
     if (held) {
       sent += held.bytes.byteLength
       yield held.bytes

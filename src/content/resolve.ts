@@ -32,7 +32,7 @@ export async function resolve(session: Session, path: ContentPath, options: Reso
 export function resolveSoon(session: Session, path: ContentPath, options: ResolveOptions = {}): Soon<Resolution> {
   if (!isLeaf(path)) return resolveWalk(session, path, options)
   const { cid } = path
-  const near = leafAtHand(session, path, options)
+  const near = leafInMemory(session, path, options)
   if (near) return near
   const { scope = 'entity', range } = options
   return after(session.get(cid, { cid, segments: [], scope, range }), (block) => leafOf(path, block, options))
@@ -50,7 +50,7 @@ async function resolveWalk(session: Session, path: ContentPath, options: Resolve
 const isLeaf = ({ cid, segments }: ContentPath): boolean => segments.length === 0 && cid.code === codec.raw
 
 /** The leaf, if it can be had without a wait. Undefined: `resolveSoon` waits for it. */
-export function leafAtHand(session: Session, path: ContentPath, options: ResolveOptions): Resolution | undefined {
+export function leafInMemory(session: Session, path: ContentPath, options: ResolveOptions): Resolution | undefined {
   if (!isLeaf(path)) return undefined
   const { cid, segments } = path
   session.visitNames(segments)
@@ -73,7 +73,7 @@ function leafOf(
     entity: release ? { ...entity, release } : entity,
     roots: [cid],
     remainder: [],
-    way: wayFrom(cid),
+    way: pathChainFrom(cid),
   }
 }
 
@@ -90,11 +90,11 @@ export async function* walkPath(
   const roots: CID[] = []
   let cid = path.cid
   let at = 0
-  let way: Way = wayFrom(cid)
+  let way: PathChain = pathChainFrom(cid)
   // Checks the denylists again, because the entry has another name than the one already checked.
   let isRenamed = false
   const visitRenamed = (rest: readonly string[]) => {
-    if (isRenamed) visitWay(session, way, rest)
+    if (isRenamed) visitChain(session, way, rest)
   }
   session.visitNames(path.segments)
   for (;;) {
@@ -269,13 +269,13 @@ function decodeSegment(encoded: string): string {
  * An entity on a path, its parent, and the names that lead to it from there. The topmost one is the
  * CID of the request.
  */
-export type Way = {
+export type PathChain = {
   readonly cid: CID
   readonly names: readonly string[]
-  readonly above: Way | undefined
+  readonly above: PathChain | undefined
 }
 
-export const wayFrom = (cid: CID): Way => ({ cid, names: [], above: undefined })
+export const pathChainFrom = (cid: CID): PathChain => ({ cid, names: [], above: undefined })
 
 /** Bounds the checks for each entity of an export that is nested a thousand directories deep. */
 const maxAbove = 64
@@ -284,10 +284,10 @@ const maxAbove = 64
  * Checks the path to this entity, and `rest` below it, against the denylists, starting from each
  * entity on the path.
  */
-function visitWay(session: Session, way: Way, rest: readonly string[], most = Number.POSITIVE_INFINITY): void {
+function visitChain(session: Session, way: PathChain, rest: readonly string[], most = Number.POSITIVE_INFINITY): void {
   let below = rest
   let count = 0
-  for (let at: Way | undefined = way; at && count <= most; at = at.above) {
+  for (let at: PathChain | undefined = way; at && count <= most; at = at.above) {
     session.visit(at.cid, below)
     if (!at.above) session.visitNames(below)
     below = [...at.names, ...below]
@@ -296,7 +296,7 @@ function visitWay(session: Session, way: Way, rest: readonly string[], most = Nu
 }
 
 /** The same check for an entry of an export, starting from its nearest ancestors only. */
-export const visitBelow = (session: Session, way: Way): void => visitWay(session, way, [], maxAbove)
+export const visitBelow = (session: Session, way: PathChain): void => visitChain(session, way, [], maxAbove)
 
 /** `/ipfs/<cid>[/<segment>…]`, decoded and validated. */
 export type ContentPath = {
@@ -354,7 +354,7 @@ export type Resolution = {
    */
   readonly remainder: readonly string[]
   /** The path of the entity by the names that matched, decoded or as sent. */
-  readonly way: Way
+  readonly way: PathChain
 }
 
 export type DirectoryEntry = {

@@ -98,10 +98,10 @@ function inBase32(bytes: Uint8Array): string {
  */
 export const spell = (cid: CID): string => (cid.version === 1 ? inBase32(cid.bytes) : cid.toString())
 
-class Whole {
+class SameObject {
   constructor(cid: CID) {
     // biome-ignore lint/correctness/noConstructorReturn: so that the class below puts its private fields on the CID itself.
-    return cid as unknown as Whole
+    return cid as unknown as SameObject
   }
 }
 
@@ -110,7 +110,7 @@ class Whole {
  * times. Private fields stay invisible to comparisons and listings of the CID; a WeakMap costs
  * more, and slows garbage collection.
  */
-class Noted extends Whole {
+class Noted extends SameObject {
   #text: string | undefined
   #key: string | undefined
 
@@ -158,8 +158,8 @@ export function parseCid(text: string): CID | undefined {
   }
 }
 
-const usualChars = 59
-const usualBytes = 36
+const commonChars = 59
+const commonBytes = 36
 
 /** The value of a base32 letter; -1 for any other character. */
 const letterValue = (code: number): number =>
@@ -169,13 +169,13 @@ const letterValue = (code: number): number =>
  * Decodes the most common spelling of a CID ten times faster than `parseCid`: version 1, a one-byte
  * codec, SHA-256, in base32. Undefined for any other text, which may still be a CID.
  */
-export function parseUsual(text: string): Uint8Array | undefined {
-  if (text.length !== usualChars || text.charCodeAt(0) !== 0x62) return undefined
-  const bytes = new Uint8Array(usualBytes)
+export function parseCommon(text: string): Uint8Array | undefined {
+  if (text.length !== commonChars || text.charCodeAt(0) !== 0x62) return undefined
+  const bytes = new Uint8Array(commonBytes)
   let bits = 0
   let held = 0
   let at = 0
-  for (let index = 1; index < usualChars; index++) {
+  for (let index = 1; index < commonChars; index++) {
     const value = letterValue(text.charCodeAt(index))
     if (value < 0) return undefined
     held = ((held << 5) | value) & 0xfff
@@ -192,7 +192,7 @@ export function parseUsual(text: string): Uint8Array | undefined {
 
 /** Parses a raw leaf in that spelling. */
 export function parseLeaf(text: string): CID | undefined {
-  const bytes = text.startsWith('bafkrei') ? parseUsual(text) : undefined
+  const bytes = text.startsWith('bafkrei') ? parseCommon(text) : undefined
   if (bytes?.[1] !== codec.raw) return undefined
   return notes.spelled(new CID(1, codec.raw, decodeDigest(bytes.subarray(2)), bytes), text)
 }
@@ -206,9 +206,9 @@ export function cidAt(bytes: Uint8Array, from: number, to: number): CID {
   const isV0 = to - from === 34
   const start = isV0 ? from : from + 2
   const code = isV0 ? codec.dagPb : (bytes[from + 1] as number)
-  const isUsual = to <= bytes.byteLength && (isV0 || (to - from === usualBytes && bytes[from] === 1 && code < 0x80))
+  const isCommon = to <= bytes.byteLength && (isV0 || (to - from === commonBytes && bytes[from] === 1 && code < 0x80))
   const isSha256 = bytes[start] === hash.sha256 && bytes[start + 1] === 32
-  if (!isUsual || !isSha256 || !(buffer instanceof ArrayBuffer)) return CID.decode(bytes.subarray(from, to))
+  if (!isCommon || !isSha256 || !(buffer instanceof ArrayBuffer)) return CID.decode(bytes.subarray(from, to))
   const view = (at: number) => new Uint8Array(buffer, byteOffset + at, to - at)
   const multihash = new Digest(hash.sha256, 32, view(start + 2), view(start))
   return isV0 ? new CID(0, code, multihash, multihash.bytes) : new CID(1, code, multihash, view(from))

@@ -117,7 +117,7 @@ export function orAborted<T>(signal: AbortSignal | undefined, work: Promise<T>):
   })
 }
 
-const heldUpMs = 50
+const stallMs = 50
 const graceMs = 250
 
 /**
@@ -127,7 +127,7 @@ const graceMs = 250
 export function onceLate(clock: Clock, ms: number, action: () => void): () => void {
   const dueAt = clock.monotonic() + ms
   let stop = clock.after(ms, () => {
-    if (clock.monotonic() - dueAt < heldUpMs) return action()
+    if (clock.monotonic() - dueAt < stallMs) return action()
     stop = clock.after(Math.min(ms, graceMs), action)
   })
   return () => stop()

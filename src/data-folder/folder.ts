@@ -6,7 +6,7 @@ import { statfs } from 'node:fs/promises'
 import { userInfo } from 'node:os'
 import { basename, dirname, join, resolve } from 'node:path'
 import { type Clock, withDeadline } from '../core/clock.ts'
-import { codeOf, isNoRoom, tryToWrite } from '../core/disk/files.ts'
+import { codeOf, isDiskFull, tryToWrite } from '../core/disk/files.ts'
 import { Failure } from '../core/failure.ts'
 import {
   createOwnership,
@@ -32,7 +32,7 @@ type DataFolderOptions = Omit<OwnerOptions, 'isFull'> & {
 export async function openDataFolder(folder: DataFolder, options: DataFolderOptions): Promise<Leave> {
   const { path } = folder
   const error = await tryToWrite(path).catch((cause: Error) => cause)
-  if (!error || isNoRoom(error)) return own(folder, { ...options, isFull: error !== undefined })
+  if (!error || isDiskFull(error)) return own(folder, { ...options, isFull: error !== undefined })
   if (options.isNeeded) throw unwritable(path, error)
   options.log('warn', 'data.write-failed', { folder: path, why: codeOf(error) })
   return async () => {}

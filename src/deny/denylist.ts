@@ -216,7 +216,7 @@ export type ReadList = {
   readonly faultCount: number
 }
 
-const maxFaultsTold = 10
+const maxFaultsReported = 10
 const headBytes = 1024 * 1024
 const pieceBytes = 256 * 1024
 
@@ -229,7 +229,7 @@ export async function readList(name: string, text: string): Promise<ReadList> {
     hash.update(piece)
     const found = list.add(piece)
     faultCount += found.length
-    faults.push(...found.slice(0, maxFaultsTold - faults.length))
+    faults.push(...found.slice(0, maxFaultsReported - faults.length))
     await setImmediate() // a large list must not block the event loop
   }
   return { list, digest: hash.digest('hex'), faults, faultCount }
@@ -373,7 +373,7 @@ type SpelledCid = { readonly hash: string; readonly v1: string }
 type SpelledName = { readonly key: string; readonly modern: string; readonly legacy: string }
 
 const maxNames = 256
-const maxKeptChars = 256
+const maxCachedChars = 256
 
 function createSpelling() {
   const cids = new WeakMap<CID, SpelledCid>()
@@ -391,7 +391,7 @@ function createSpelling() {
       const known = names.get(asked)
       if (known) return known
       const made = spellName(asked)
-      if (asked.length <= maxKeptChars) names.set(asked, made)
+      if (asked.length <= maxCachedChars) names.set(asked, made)
       return made
     },
   }

@@ -7,7 +7,7 @@ import { basename, dirname, join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { request } from 'undici'
 import type { Clock } from '../core/clock.ts'
-import { codeOf, isGone, isNoRoom, makeFolder, makeFolders, orIfGone, syncFolder } from '../core/disk/files.ts'
+import { codeOf, isDiskFull, isGone, makeFolder, makeFolders, orIfGone, syncFolder } from '../core/disk/files.ts'
 import { cancelled, Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import {
@@ -223,7 +223,7 @@ const textOf = (file: string): Promise<string> =>
 function unwritten(cause: unknown): Failure {
   const held = 'it is denied from now on, but in memory alone, until this gateway ends'
   const context = { source: 'ours', cause } as const
-  if (isNoRoom(cause))
+  if (isDiskFull(cause))
     return new Failure(
       'disk-full',
       `disk full: ${held}; free space on the disk of the data folder, then repeat it`,
@@ -441,7 +441,7 @@ type DenylistSource = {
   lastCopy(): Promise<string | undefined>
 }
 
-const mostBytes = 512 * 1024 * 1024
+const maxListBytes = 512 * 1024 * 1024
 
 /** The first line of an error's message; an AggregateError has only a code. */
 function whyOf(error: unknown): string {
@@ -467,7 +467,7 @@ function fromFile(path: string): DenylistSource {
     async read(_signal, anew = false) {
       const { size, state } = await look()
       if (state === seen && !anew) return undefined
-      if (size > mostBytes) throw new Error(`it is larger than ${mostBytes} bytes`)
+      if (size > maxListBytes) throw new Error(`it is larger than ${maxListBytes} bytes`)
       const text = await readFile(path, 'utf8')
       // Remember the state even of a rejected list, so that it is parsed again only after it
       // changes or on demand.
@@ -532,7 +532,7 @@ function fromUrl(url: string, { userAgent, folder, log, shipped }: Fetching): De
       let bytes = 0
       for await (const piece of body as AsyncIterable<Uint8Array>) {
         bytes += piece.byteLength
-        if (bytes > mostBytes) throw new Error(`it is larger than ${mostBytes} bytes`)
+        if (bytes > maxListBytes) throw new Error(`it is larger than ${maxListBytes} bytes`)
         pieces.push(piece)
       }
       const text = Buffer.concat(pieces).toString('utf8')

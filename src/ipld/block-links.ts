@@ -2,16 +2,16 @@
 // (`order=dfs`), where a block that cannot be decoded is a failure and not a leaf.
 import type { CID } from 'multiformats/cid'
 import { type Block, blockName, codec, isIdentity, isProvable } from '../core/cid.ts'
-import { decodePb, decodePbInTurns } from './dag-pb.ts'
+import { decodePb, decodePbInSlices } from './dag-pb.ts'
 import {
   type DocumentStep,
   documentLinks,
   documentLinksNow,
-  type GiveWay,
-  inOwnTurns,
+  inOwnIterations,
   stepIntoDocument,
+  type YieldIfDue,
 } from './documents/read.ts'
-import { readNodeInTurns, wrongContent } from './unixfs.ts'
+import { readNodeInSlices, wrongContent } from './unixfs.ts'
 
 /**
  * Synchronous, for small blocks. Empty for a leaf, and for a block that does not decode: its reader
@@ -27,20 +27,20 @@ export function linksOf(block: Block): CID[] {
   }
 }
 
-const linksATurn = 1000
+const linksPerSlice = 1000
 
 /**
  * Calls `each` for every link, yielding to the event loop. A block may have a quarter of a million
  * links, so each CID is created just before its call, and freed unless `each` keeps it.
  */
-export async function eachLinkInTurns(
+export async function eachLinkInSlices(
   block: Block,
   each: (cid: CID) => void,
-  yieldIfDue: GiveWay = inOwnTurns,
+  yieldIfDue: YieldIfDue = inOwnIterations,
 ): Promise<void> {
   try {
     if (block.cid.code === codec.dagPb)
-      return await inTurns((await decodePbInTurns(block.bytes, yieldIfDue)).Links, each, yieldIfDue)
+      return await inTurns((await decodePbInSlices(block.bytes, yieldIfDue)).Links, each, yieldIfDue)
     const links: (LazyLink | undefined)[] = await documentLinks(block, yieldIfDue)
     await inTurns(taken(links), each, yieldIfDue)
   } catch {
@@ -48,11 +48,11 @@ export async function eachLinkInTurns(
   }
 }
 
-async function inTurns(links: Iterable<LazyLink>, each: (cid: CID) => void, yieldIfDue: GiveWay): Promise<void> {
+async function inTurns(links: Iterable<LazyLink>, each: (cid: CID) => void, yieldIfDue: YieldIfDue): Promise<void> {
   let count = 0
   for (const { Hash } of links) {
     each(Hash)
-    if (++count % linksATurn === 0) await yieldIfDue()
+    if (++count % linksPerSlice === 0) await yieldIfDue()
   }
 }
 
@@ -69,7 +69,7 @@ function* taken(links: (LazyLink | undefined)[]): Generator<LazyLink> {
  * Lists the next blocks of a traversal for which `isNew` is true. An identity CID is replaced by
  * the links in its content, because a block may contain more of them than a traversal can keep.
  */
-export async function blocksBelow(block: Block, isNew: (cid: CID) => boolean, yieldIfDue?: GiveWay): Promise<CID[]> {
+export async function blocksBelow(block: Block, isNew: (cid: CID) => boolean, yieldIfDue?: YieldIfDue): Promise<CID[]> {
   const below: CID[] = []
   const take = (cid: CID): void => {
     if (!isIdentity(cid)) {
@@ -77,7 +77,7 @@ export async function blocksBelow(block: Block, isNew: (cid: CID) => boolean, yi
     } else if (cid.code !== codec.raw && isProvable(cid))
       for (const link of linksOf({ cid, bytes: cid.multihash.digest })) take(link)
   }
-  await eachLinkInTurns(block, take, yieldIfDue)
+  await eachLinkInSlices(block, take, yieldIfDue)
   return below
 }
 
@@ -119,16 +119,16 @@ export type LazyLinks = Iterable<LazyLink> & { readonly length: number; at(index
  */
 export async function lazyLinksInOrder(
   block: Block,
-  yieldIfDue: GiveWay = inOwnTurns,
+  yieldIfDue: YieldIfDue = inOwnIterations,
   names: readonly string[] = [],
 ): Promise<LazyLinks> {
   const { cid, bytes } = block
-  if (cid.code === codec.dagPb) return (await readNodeInTurns(cid, bytes, yieldIfDue)).links
+  if (cid.code === codec.dagPb) return (await readNodeInSlices(cid, bytes, yieldIfDue)).links
   return readable(cid, documentLinks(block, yieldIfDue, names))
 }
 
 /** Follows the names inside a document. */
-export const stepInto = (block: Block, names: readonly string[], yieldIfDue: GiveWay): Promise<DocumentStep> =>
+export const stepInto = (block: Block, names: readonly string[], yieldIfDue: YieldIfDue): Promise<DocumentStep> =>
   readable(block.cid, stepIntoDocument(block, names, yieldIfDue))
 
 export async function readable<T>(cid: CID, reading: Promise<T>): Promise<T> {

@@ -3,7 +3,7 @@
 // Accepts what `@ipld/dag-pb` accepts, if the numbers in a CID are safe integers.
 import type { CID } from 'multiformats/cid'
 import { cidAt } from '../core/cid.ts'
-import type { GiveWay } from './documents/read.ts'
+import type { YieldIfDue } from './documents/read.ts'
 import { isCidAt } from './documents/scan.ts'
 
 /** A link; CID and name are created on access. */
@@ -17,7 +17,7 @@ export interface PbLink {
 export interface PbLinks extends Iterable<PbLink> {
   readonly length: number
   /** The maximum memory of the links in bytes, without the block. */
-  readonly heldBytes: number
+  readonly bufferedBytes: number
   at(index: number): PbLink | undefined
   /** The first link of this name. A link without a name has the empty name. */
   named(name: string): PbLink | undefined
@@ -82,7 +82,7 @@ class Links implements PbLinks {
     return this.starts.length
   }
 
-  get heldBytes(): number {
+  get bufferedBytes(): number {
     return this.starts.byteLength + (this.kept ? this.length * linkBytes : 0)
   }
 
@@ -135,12 +135,12 @@ export function decodePb(block: Uint8Array): PbNode {
 }
 
 // Takes one or two milliseconds, even before the code is optimized.
-const linksATurn = 8192
+const linksPerSlice = 8192
 
 /** As above, but yields to the event loop between slices. */
-export async function decodePbInTurns(block: Uint8Array, yieldIfDue: GiveWay): Promise<PbNode> {
+export async function decodePbInSlices(block: Uint8Array, yieldIfDue: YieldIfDue): Promise<PbNode> {
   const decoding = createDecoding(block)
-  while (!decoding.advance(linksATurn)) await yieldIfDue()
+  while (!decoding.advance(linksPerSlice)) await yieldIfDue()
   return decoding.node()
 }
 
@@ -177,17 +177,17 @@ export function eachHashEnd(block: Uint8Array, each: (end: number) => void): voi
 }
 
 /** As above, but yields to the event loop between slices. */
-export async function eachHashEndInTurns(
+export async function eachHashEndInSlices(
   block: Uint8Array,
   each: (end: number) => void,
-  yieldIfDue: GiveWay,
+  yieldIfDue: YieldIfDue,
 ): Promise<void> {
   const scan = new Scan(block)
-  for (let left = linksATurn; scan.next(); left--) {
+  for (let left = linksPerSlice; scan.next(); left--) {
     each(scan.hashEnd)
     if (left > 0) continue
     await yieldIfDue()
-    left = linksATurn
+    left = linksPerSlice
   }
 }
 

@@ -4,8 +4,8 @@
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
-import type { GiveWay } from './documents/read.ts'
-import { type Node, readNode, readNodeInTurns } from './unixfs.ts'
+import type { YieldIfDue } from './documents/read.ts'
+import { type Node, readNode, readNodeInSlices } from './unixfs.ts'
 
 /** Decodes a verified block, or finds it in the cache. Throws as `readNode` does. */
 export type ReadNode = (cid: CID, block: Uint8Array) => Node
@@ -21,34 +21,34 @@ export interface NodeMemory {
    * Decodes a block in slices, so that `readNode` finds it in the cache. Malformed blocks are left
    * to `readNode`.
    */
-  prepare(cid: CID, block: Uint8Array, yieldIfDue: GiveWay): Promise<void>
+  prepare(cid: CID, block: Uint8Array, yieldIfDue: YieldIfDue): Promise<void>
 }
 
 /** Decoding a block of this size that is full of links takes milliseconds. */
 export const largeNodeBytes = 256 * 1024
 
-const mostBytes = 8 * 1024 * 1024
+const maxCacheBytes = 8 * 1024 * 1024
 const minBlockBytes = 1024
 // The memory of a size as the library stores it.
 const numberBytes = 40
 
 export function createNodeMemory(): NodeMemory {
   const nodes = new LRUCache<string, { readonly node: Node; readonly bytes: number }>({
-    maxSize: mostBytes,
+    maxSize: maxCacheBytes,
     sizeCalculation: ({ node, bytes }) => bytes + besides(node),
   })
   // A file in one block is mostly bytes, which decode at no cost.
   const isWorthIt = (node: Node, { byteLength }: Uint8Array): boolean =>
-    node.links.length > 0 && byteLength + besides(node) <= mostBytes
+    node.links.length > 0 && byteLength + besides(node) <= maxCacheBytes
   /** Coalesces callers: thousands may wait for one block. */
   const preparing = new Map<string, Promise<void>>()
 
-  async function decode(key: string, cid: CID, block: Uint8Array, yieldIfDue: GiveWay): Promise<void> {
+  async function decode(key: string, cid: CID, block: Uint8Array, yieldIfDue: YieldIfDue): Promise<void> {
     try {
-      const node = await readNodeInTurns(cid, block, yieldIfDue)
+      const node = await readNodeInSlices(cid, block, yieldIfDue)
       // Copy only after this check: a leaf of a file would be copied for nothing.
       if (!isWorthIt(node, block)) return
-      const kept = isWhole(block) ? node : await readNodeInTurns(cid, new Uint8Array(block), yieldIfDue)
+      const kept = isWhole(block) ? node : await readNodeInSlices(cid, new Uint8Array(block), yieldIfDue)
       nodes.set(key, { node: kept, bytes: block.byteLength })
     } catch {}
   }
@@ -90,5 +90,5 @@ const besides = ({ links, sizes, unixfs }: Node): number => {
   const ofSizes = sizes
     ? sizes.byteLength + (unixfs?.data?.byteLength ?? 0)
     : (unixfs?.blockSizes.length ?? 0) * numberBytes
-  return links.heldBytes + ofSizes
+  return links.bufferedBytes + ofSizes
 }

@@ -4,8 +4,8 @@ import { UnixFS } from 'ipfs-unixfs'
 import type { CID } from 'multiformats/cid'
 import { maxBlockBytes } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
-import { decodePb, decodePbInTurns, type PbLinks, type PbNode } from './dag-pb.ts'
-import type { GiveWay } from './documents/read.ts'
+import { decodePb, decodePbInSlices, type PbLinks, type PbNode } from './dag-pb.ts'
+import type { YieldIfDue } from './documents/read.ts'
 
 export type Node = {
   readonly links: PbLinks
@@ -30,10 +30,10 @@ export function readNode(cid: CID, block: Uint8Array): Node {
 }
 
 /** As above, but yields to the event loop between slices: for a block that may be full of links. */
-export async function readNodeInTurns(cid: CID, block: Uint8Array, yieldIfDue: GiveWay): Promise<Node> {
+export async function readNodeInSlices(cid: CID, block: Uint8Array, yieldIfDue: YieldIfDue): Promise<Node> {
   if (block.byteLength > maxBlockBytes) throw tooLarge(cid)
   try {
-    const decoded = await decodePbInTurns(block, yieldIfDue)
+    const decoded = await decodePbInSlices(block, yieldIfDue)
     const isLarge = decoded.Data !== undefined && decoded.Data.byteLength >= 2 * freeSizes
     if (isLarge) await yieldIfDue()
     const node = nodeOf(decoded)
@@ -71,15 +71,15 @@ function readLarge(message: Uint8Array, links: number): Pick<Node, 'unixfs' | 's
 function readSizesApart(message: Uint8Array, links: number): Pick<Node, 'unixfs' | 'sizes'> {
   let count = 0
   let others = 0
-  let isUsual = true
+  let isCommon = true
   eachField(message, (field, _value, wire) => {
     if (field === blockSizesField) count++
     else others++
-    isUsual &&= (wires[field] ?? wire) === wire
+    isCommon &&= (wires[field] ?? wire) === wire
   })
   if (others > freeSizes) return { unixfs: undefined }
   if (count <= freeSizes) return { unixfs: readUnixfs(message) }
-  if (count > links || !isUsual) return { unixfs: undefined }
+  if (count > links || !isCommon) return { unixfs: undefined }
   const sizes = new Float64Array(count)
   const rest: Uint8Array[] = []
   count = 0

@@ -14,22 +14,22 @@ import { processFolders } from '../data-folder/folder.ts'
 import type { Inside } from '../http/gateway-handlers.ts'
 import { asFailure } from '../http/wire/problem.ts'
 import type { ParserRefusal } from '../http/wire/request.ts'
-import { type KeptRecord, writeRecords } from '../names/ipns-record.ts'
+import { type QueuedRecord, writeRecords } from '../names/ipns-record.ts'
 import type { SpanExporter } from '../observe/tracing/exporter.ts'
 import { readTraceSettings, type TraceEnvironment } from '../observe/tracing/settings.ts'
 import type { Store } from '../store/store.ts'
 import { isOwner, isWorker, type Team, type WorkerTeam } from '../team/team.ts'
 import { type Admin, wireAdmin } from '../wiring/admin.ts'
-import { openLeft, wireBackends } from '../wiring/backends.ts'
-import type { Kept } from '../wiring/component-registry.ts'
-import { tellLeft } from '../wiring/orphaned-uploads.ts'
+import { openOrphaned, wireBackends } from '../wiring/backends.ts'
+import type { ComponentRegistry } from '../wiring/component-registry.ts'
+import { reportOrphans } from '../wiring/orphaned-uploads.ts'
 import { type Front, type Public, wireFront, wirePublic } from '../wiring/public.ts'
 import { type ReadSide, type RecordPlace, wireReading } from '../wiring/reading.ts'
 import { wireRouting } from '../wiring/routing.ts'
 import { wireWorker } from '../wiring/team/worker.ts'
 import { type Tiers, wireTiers } from '../wiring/tiers.ts'
 import { wireUploads } from '../wiring/uploads.ts'
-import { type Own, ownDataFolder, takeTurns, type Whole } from '../wiring/wiring-context.ts'
+import { type Own, ownDataFolder, takeScheduler, type WiringContext } from '../wiring/wiring-context.ts'
 import { createAdd } from './add.ts'
 import { createLibraryReader, type GetDeps, type LibraryReader } from './get.ts'
 import { createWhy, type WhyDeps } from './why.ts'
@@ -47,7 +47,7 @@ type MakeOptions = {
   readonly config: Config
   readonly log: Log | undefined
   readonly clock: Clock
-  readonly kept: Kept
+  readonly kept: ComponentRegistry
   readonly own: Own
   readonly tracing: TraceEnvironment
   readonly team: Team | undefined
@@ -70,7 +70,7 @@ export async function makeGateway({
     const spans = await takeSpans(tracing, { lease, clock, log: logs.log })
     const trace = lease.take('trace', [], () => createTrace({ recorder: spans, clock }))
     const company = team && lease.take('company', [team], () => ({ isOwner: !isWorker(team) }))
-    const turns = takeTurns(lease, clock)
+    const turns = takeScheduler(lease, clock)
     const of = { folders: processFolders, log: logs.log, trace, spans }
     const whole = { config, clock, lease, turns, own, team, company, ...of }
     const { begin, reader, ...parts } = isWorker(team) ? await putWorkerTogether(whole, team) : await putTogether(whole)
@@ -93,7 +93,7 @@ export async function makeGateway({
 /** Loads the exporter only if spans are enabled. */
 async function takeSpans(
   environment: TraceEnvironment,
-  { lease, clock, log }: Pick<Whole, 'lease' | 'clock' | 'log'>,
+  { lease, clock, log }: Pick<WiringContext, 'lease' | 'clock' | 'log'>,
 ): Promise<SpanExporter | undefined> {
   const { settings, faults } = readTraceSettings(environment)
   for (const why of faults) log('warn', 'spans.settings', { why })
@@ -119,7 +119,7 @@ function createLogOfNewest(first: Log): { readonly log: Log; follow(latest: Log)
 
 type SharedRateLimits = Omit<LibraryInside, 'close' | 'get'> & Pick<Admin, 'begin'> & { readonly reader: LibraryReader }
 
-async function putWorkerTogether(whole: Whole, team: WorkerTeam): Promise<SharedRateLimits> {
+async function putWorkerTogether(whole: WiringContext, team: WorkerTeam): Promise<SharedRateLimits> {
   const { reading, tiers, front, shared, admin, begin } = await wireWorker(whole, team)
   const { router, handler, hot } = front
   const failed = failureOf(whole, shared)
@@ -148,20 +148,20 @@ const recordsIn = (store: Store): RecordPlace => ({
  * Answers workers: blocks of uploads that are only in the memory of this process, and IPNS records
  * that they found.
  */
-function answerWorkers({ team, config, log }: Whole, { stack }: Tiers, store: Store): void {
+function answerWorkers({ team, config, log }: WiringContext, { stack }: Tiers, store: Store): void {
   if (!isOwner(team)) return
   team.on('records', (said) =>
-    writeRecords(store, config.names.maxEntries, said as readonly KeptRecord[]).catch((error: unknown) =>
+    writeRecords(store, config.names.maxEntries, said as readonly QueuedRecord[]).catch((error: unknown) =>
       log('warn', 'names.store-failed', { error: wordsOf(error) }),
     ),
   )
   team.on('block', async (said) => stack.near(CID.parse(String(said)))?.bytes)
 }
 
-async function putTogether(whole: Whole): Promise<SharedRateLimits> {
+async function putTogether(whole: WiringContext): Promise<SharedRateLimits> {
   const { folder, store } = await ownDataFolder(whole)
   const { providers, tiers: bare, upstreams } = wireBackends(whole)
-  const left = await openLeft(whole)
+  const left = await openOrphaned(whole)
   const tiers = wireTiers(whole, bare, { providers, left, store })
   const reading = await wireReading(whole, { ...tiers, upstreams, records: recordsIn(store) })
   const shared = wirePublic(whole)
@@ -194,7 +194,7 @@ async function putTogether(whole: Whole): Promise<SharedRateLimits> {
       begin()
       answerWorkers(whole, tiers, store)
       reading.denials.begin()
-      tellLeft(whole, store, providers, left)
+      reportOrphans(whole, store, providers, left)
     },
   }
 }
@@ -207,12 +207,15 @@ type ForGet = {
   readonly failed: GetDeps['failed']
 }
 
-function readerOf(whole: Whole, { shared, failed, ...parts }: ForGet): LibraryReader {
+function readerOf(whole: WiringContext, { shared, failed, ...parts }: ForGet): LibraryReader {
   return createLibraryReader({ ...lookOf(whole, parts), onEnd: shared.requests.read, failed })
 }
 
 /** The dependencies of a GET, for `why`. */
-function lookOf({ config, clock }: Whole, { reading, tiers, front }: Omit<ForGet, 'shared' | 'failed'>): WhyDeps {
+function lookOf(
+  { config, clock }: WiringContext,
+  { reading, tiers, front }: Omit<ForGet, 'shared' | 'failed'>,
+): WhyDeps {
   const { retrieval, names } = reading
   const { limits, jsonDetector } = front
   return {
@@ -230,7 +233,7 @@ function lookOf({ config, clock }: Whole, { reading, tiers, front }: Omit<ForGet
 
 /** Counts an error of the library, logs an unexpected one, and converts it to a Failure. */
 const failureOf =
-  ({ log }: Whole, { requests }: Public): GetDeps['failed'] =>
+  ({ log }: WiringContext, { requests }: Public): GetDeps['failed'] =>
   (error, about) => {
     const failure = asFailure(error)
     requests.failed(failure)
@@ -331,13 +334,13 @@ type KindName = keyof typeof promised
 
 /** Throws a ConfigError that names the argument: `option providers[0]: …`. */
 export function ownOf(said: OwnBackends): Own {
-  const wrong = (Object.keys(promised) as KindName[]).flatMap((kind) => lookAt(kind, said[kind]))
+  const wrong = (Object.keys(promised) as KindName[]).flatMap((kind) => runCheck(kind, said[kind]))
   if (wrong.length > 0) throw new ConfigError(wrong)
   const { tiers = [], upstreams = [], providers = [] } = said
   return { tiers, upstreams, providers }
 }
 
-function lookAt(kind: KindName, list: unknown): Complaint[] {
+function runCheck(kind: KindName, list: unknown): Complaint[] {
   if (list === undefined) return []
   if (!Array.isArray(list)) return [`option ${kind}: is not valid (expected a list)`]
   return list.flatMap((one, index) => missing(kind, one).map((what) => `option ${kind}[${index}]: ${what}`))
@@ -363,7 +366,7 @@ function missing(kind: KindName, one: unknown): string[] {
 }
 
 /** Throws a ConfigError for names that collide, or backends that do not fit the configuration. */
-export function refuseBeside(own: Own, { cache, retrieval, pinning, upload }: Config): void {
+export function refuseMisfits(own: Own, { cache, retrieval, pinning, upload }: Config): void {
   const twice = (kind: KindName, configured: readonly { readonly name: string }[]): string[] => {
     const names = new Set(configured.map(({ name }) => name))
     return own[kind].flatMap(({ name }, index) => {

@@ -171,10 +171,10 @@ export function createSites(options: {
       },
     )
     if (!without.has(domain)) return orAborted(signal, answer)
-    const impatient = Promise.withResolvers<false>()
-    const stop = clock.after(againMs, () => impatient.resolve(false))
+    const giveUp = Promise.withResolvers<false>()
+    const stop = clock.after(againMs, () => giveUp.resolve(false))
     try {
-      return await orAborted(signal, Promise.race([answer, impatient.promise]))
+      return await orAborted(signal, Promise.race([answer, giveUp.promise]))
     } finally {
       stop()
     }

@@ -108,11 +108,11 @@ export interface RecordStore {
 }
 
 /** Undefined `bytes` means removal. */
-export type KeptRecord = { readonly name: string; readonly bytes: Uint8Array | undefined }
+export type QueuedRecord = { readonly name: string; readonly bytes: Uint8Array | undefined }
 
 type RecordStoreOptions = {
   readonly store: Pick<StoreReader, 'read'>
-  readonly write: (records: readonly KeptRecord[]) => Promise<void>
+  readonly write: (records: readonly QueuedRecord[]) => Promise<void>
   readonly log: Log
 }
 
@@ -124,7 +124,11 @@ const removeSql = 'delete from record where name = ?'
 const trimSql = 'delete from record where at <= (select at from record order by at desc limit 1 offset ?)'
 
 /** Keeps up to `max` records; deletes the least recently written. */
-export function writeRecords(store: Pick<Store, 'write'>, max: number, records: readonly KeptRecord[]): Promise<void> {
+export function writeRecords(
+  store: Pick<Store, 'write'>,
+  max: number,
+  records: readonly QueuedRecord[],
+): Promise<void> {
   const statements = records.map(
     ({ name, bytes }): Statement => (bytes ? { sql: putSql, args: [name, bytes] } : { sql: removeSql, args: [name] }),
   )

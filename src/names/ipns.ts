@@ -29,7 +29,7 @@ export type RecordSource = {
   /** Fetches the record of this key; the bytes are unverified. */
   record(key: CID, signal: AbortSignal): Promise<Uint8Array>
   /** Reports that the upstream sent something other than a record of the key. */
-  lied(failure: Failure): void
+  invalid(failure: Failure): void
 }
 
 type Sources = (key: CID) => { readonly ready: readonly RecordSource[]; readonly skipped: readonly Attempt[] }
@@ -124,7 +124,7 @@ export function createIpnsNames(options: {
       } catch (error) {
         failures.push(error)
         end(isFailure(error) ? error.kind : 'internal')
-        if (isFailure(error, 'hash-mismatch')) source.lied(error)
+        if (isFailure(error, 'hash-mismatch')) source.invalid(error)
       }
     }
     const isKnownValid = known !== undefined && known.endsAt > clock.now()
@@ -296,7 +296,7 @@ function verdict(key: CID, failures: readonly unknown[]): Failure {
   )
 }
 
-const lieMs = 600_000
+const invalidMs = 600_000
 const unjudged = new Failure('cancelled', 'a record was asked for, no block', { source: 'ours' })
 
 /**
@@ -317,7 +317,7 @@ export function recordSources(options: {
   const { pool, routers = [], clock, log } = options
   // Keyed by upstream and name: one record that this gateway cannot read must not cost the upstream
   // all other names.
-  const liars = new LRUCache<string, number>(upTo(10_000))
+  const invalidUntil = new LRUCache<string, number>(upTo(10_000))
 
   const sourceOf = (member: Member, spentOn: string): RecordSource => ({
     name: member.upstream.name,
@@ -346,39 +346,41 @@ export function recordSources(options: {
         question.failed(unjudged, clock.monotonic())
       }
     },
-    lied: (failure) => noteLie(member.upstream.name, spentOn, failure),
+    invalid: (failure) => noteInvalid(member.upstream.name, spentOn, failure),
   })
 
-  function noteLie(name: string, spentOn: string, failure: Failure): void {
-    liars.set(`${name} ${spentOn}`, clock.monotonic() + lieMs)
-    log('warn', 'names.invalid-record', { upstream: name, forMs: lieMs, why: failure.message })
+  function noteInvalid(name: string, spentOn: string, failure: Failure): void {
+    invalidUntil.set(`${name} ${spentOn}`, clock.monotonic() + invalidMs)
+    log('warn', 'names.invalid-record', { upstream: name, forMs: invalidMs, why: failure.message })
   }
 
-  const hasLied = (name: string, spentOn: string): boolean => (liars.get(`${name} ${spentOn}`) ?? 0) > clock.monotonic()
+  const sentInvalid = (name: string, spentOn: string): boolean =>
+    (invalidUntil.get(`${name} ${spentOn}`) ?? 0) > clock.monotonic()
 
   const routed = (spentOn: string): RecordSource[] =>
     routers.flatMap(({ name, record }) => {
       const as = `router ${name}`
-      if (hasLied(as, spentOn)) return []
-      return [{ name: as, record, lied: (failure) => noteLie(as, spentOn, failure) }]
+      if (sentInvalid(as, spentOn)) return []
+      return [{ name: as, record, invalid: (failure) => noteInvalid(as, spentOn, failure) }]
     })
 
   return (key) => {
     const spentOn = blockKey(key)
     const ready: Member[] = []
-    const resting: Member[] = []
+    const unhealthy: Member[] = []
     const skipped: Attempt[] = []
     for (const member of pool.members) {
       const { upstream, health } = member
       if (!upstream.record) continue
-      const state = hasLied(upstream.name, spentOn) ? 'sent-a-false-record' : health.state(spentOn).state
+      const state = sentInvalid(upstream.name, spentOn) ? 'sent-a-false-record' : health.state(spentOn).state
       if (state === 'ready') ready.push(member)
-      else if (state === 'unhealthy') resting.push(member)
+      else if (state === 'unhealthy') unhealthy.push(member)
       else skipped.push({ upstream: upstream.name, outcome: `skipped-${state}`, ms: 0 })
     }
-    if (ready.length === 0) ready.push(...resting)
+    if (ready.length === 0) ready.push(...unhealthy)
     else
-      for (const { upstream } of resting) skipped.push({ upstream: upstream.name, outcome: 'skipped-unhealthy', ms: 0 })
+      for (const { upstream } of unhealthy)
+        skipped.push({ upstream: upstream.name, outcome: 'skipped-unhealthy', ms: 0 })
     return { ready: [...ready.map((member) => sourceOf(member, spentOn)), ...routed(spentOn)], skipped }
   }
 }

@@ -169,10 +169,10 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
     const flight = flights.join(key, (own) => start(key, subject, known, own))
     const waited = Promise.withResolvers<void>()
     const stop = clock.after(Math.max(0, staleAfterMs - age(flight.work)), waited.resolve)
-    const impatient = Promise.all([waited.promise, flight.work.known]).then(() => undefined)
+    const giveUp = Promise.all([waited.promise, flight.work.known]).then(() => undefined)
     let isOver = true
     try {
-      const inTime = await orAborted(signal, Promise.race([flight.work.done, impatient]))
+      const inTime = await orAborted(signal, Promise.race([flight.work.done, giveUp]))
       const old = inTime ? undefined : kept(key)
       if (old) {
         isOver = false

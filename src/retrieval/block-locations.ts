@@ -3,7 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { type Block, blockKey, codec, isIdentity } from '../core/cid.ts'
-import { eachLinkInTurns } from '../ipld/block-links.ts'
+import { eachLinkInSlices } from '../ipld/block-links.ts'
 import type { Place, Placed, PlacedBlock } from '../observe/block-locations.ts'
 
 const atOnce = 8
@@ -42,7 +42,7 @@ export async function findPlaces(
     const first = blocks.length
     blocks.push(...found.map(({ block }) => block))
     for (const [index, { above }] of found.entries())
-      if (above) await eachLinkInTurns(above, (cid) => wait({ cid, parent: first + index }))
+      if (above) await eachLinkInSlices(above, (cid) => wait({ cid, parent: first + index }))
   }
   const isCut = signal.aborted || isOver
   return { tiers: tiers.map(({ name }) => name), blocks, isCut }

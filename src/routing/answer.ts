@@ -43,19 +43,19 @@ export async function* readPeers(
 /** Parses each line; skips a line that is too long or not JSON. */
 async function* lines(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<unknown> {
   let held: Uint8Array[] = []
-  let heldBytes = 0
+  let bufferedBytes = 0
   let isTooLong = false
   let left = maxAnswerBytes
   const take = (piece: Uint8Array): void => {
-    heldBytes += piece.byteLength
-    isTooLong ||= heldBytes > maxLineBytes
+    bufferedBytes += piece.byteLength
+    isTooLong ||= bufferedBytes > maxLineBytes
     if (isTooLong) held = []
     else held.push(piece)
   }
   const end = (): unknown => {
     const value = isTooLong ? undefined : parsed(Buffer.concat(held))
     held = []
-    heldBytes = 0
+    bufferedBytes = 0
     isTooLong = false
     return value
   }

@@ -39,7 +39,7 @@ export type RouterState = {
   readonly failures: number
   readonly lastFailure: string | undefined
   /** The remaining backoff after failures; 0 if it may be asked. */
-  readonly restsMs: number
+  readonly backoffMs: number
 }
 
 export interface Finder<Member> {
@@ -75,7 +75,7 @@ const foundMs = 300_000
 const emptyMs = 15_000
 const firstRestMs = 1_000
 const maxRestMs = 60_000
-const maxNamesTold = 3
+const maxNamesListed = 3
 /** The CID that probes ask for: an empty identity block, which reveals nobody's interest. */
 const emptyBlock = CID.parse('bafkqaaa')
 
@@ -232,8 +232,8 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
     routers: () =>
       routers.map((router) => {
         const { lookups: count, named, failures, last, backoff } = standings.get(router) as Standing
-        const restsMs = Math.round(backoff.remainingMs)
-        return { name: router.name, lookups: count, named, failures, lastFailure: last, restsMs }
+        const backoffMs = Math.round(backoff.remainingMs)
+        return { name: router.name, lookups: count, named, failures, lastFailure: last, backoffMs }
       }),
     async close() {
       closing.abort(cancelled('the gateway is closing'))
@@ -296,6 +296,6 @@ function originOf(addresses: readonly string[], rules: AddressRules): string | u
 }
 
 function listed(names: readonly string[]): string {
-  const more = names.length - maxNamesTold
-  return `${names.slice(0, maxNamesTold).join(', ')}${more > 0 ? ` and ${more} more` : ''}`
+  const more = names.length - maxNamesListed
+  return `${names.slice(0, maxNamesListed).join(', ')}${more > 0 ? ` and ${more} more` : ''}`
 }

@@ -30,7 +30,7 @@ const maxErrors = 50
 const maxFieldChars = 200
 // A check blocks all other requests while it runs. Its time grows with the bytes and, since each wrong value is an
 // error, with the values: within these limits it takes some milliseconds, and real documents are far below.
-const mostBytes = 1024 * 1024
+const maxCheckedBytes = 1024 * 1024
 const maxValues = 10_000
 
 /** Knows the built-in schemas of `all`. */
@@ -66,7 +66,7 @@ export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): Schem
     names: Object.keys(all),
     all,
     check: (name) => ({
-      maxBytes: Math.min(maxBytes, mostBytes),
+      maxBytes: Math.min(maxBytes, maxCheckedBytes),
       check(text) {
         const validate = Object.hasOwn(all, name) ? compiled().getSchema(idOf(name)) : undefined
         if (!validate) throw malformed(`unknown schema ${JSON.stringify(name)}`)

@@ -65,7 +65,7 @@ const listeners = process.platform === 'linux' ? 16 : 1
 const piecesInOneTurn = 512
 // Node closes an idle connection a little later than it announces.
 const keepAliveBufferMs = 1000
-const lookMs = 250
+const checkMs = 250
 
 export function createFront(handle: RequestListener, options: FrontOptions = {}): Front {
   const { served = {}, connections, clock = systemClock } = options
@@ -190,7 +190,7 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
 
   function look(): void {
     surplus = beyondShare?.() ?? 0
-    stopLooking = clock.after(lookMs, look)
+    stopLooking = clock.after(checkMs, look)
   }
 
   if (beyondShare) look()

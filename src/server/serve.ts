@@ -14,8 +14,8 @@ import type { CachedResponses } from '../http/content/response-cache.ts'
 import { createStarting } from '../http/gateway-handlers.ts'
 import type { ParserRefusal } from '../http/wire/request.ts'
 import { noteConnections, noteReload } from '../wiring/admin.ts'
-import type { Kept } from '../wiring/component-registry.ts'
-import { leftWith } from '../wiring/orphaned-uploads.ts'
+import type { ComponentRegistry } from '../wiring/component-registry.ts'
+import { orphanedBy } from '../wiring/orphaned-uploads.ts'
 import { connectionLimits, createConnections, createFullLog, descriptorsLeft } from './connections.ts'
 import { createFront, type Front, type Served } from './front.ts'
 import type { Processes } from './team/processes.ts'
@@ -165,14 +165,14 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   }
 }
 
-const lookMs = 50
+const checkMs = 50
 
 /**
  * Waits for cached responses that their clients are still reading, of which only the connection
  * remains.
  */
 export async function whileBusy(fronts: readonly Front[], until: number, clock: Clock): Promise<void> {
-  while (fronts.some(({ isBusy }) => isBusy) && clock.monotonic() < until) await clock.sleep(lookMs)
+  while (fronts.some(({ isBusy }) => isBusy) && clock.monotonic() < until) await clock.sleep(checkMs)
 }
 
 async function tellMoved(
@@ -182,7 +182,7 @@ async function tellMoved(
 ): Promise<void> {
   try {
     const looking = { folders: processFolders, clock, log }
-    for (const why of await leftWith(before, next, looking)) log('warn', 'data.folder-changed', { why })
+    for (const why of await orphanedBy(before, next, looking)) log('warn', 'data.folder-changed', { why })
   } catch (error) {
     log('warn', 'data.folder-changed', { error: String(error) })
   }
@@ -278,7 +278,7 @@ export interface Replaceable {
   /** Records a request that the server refused itself. */
   refused?(refusal: ParserRefusal): void
   /** The parts that its successor takes over. */
-  readonly kept?: Kept
+  readonly kept?: ComponentRegistry
   drain(): void
   close(): Promise<void>
 }

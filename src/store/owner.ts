@@ -27,7 +27,7 @@ export type OwnerOptions = {
   readonly isFull: boolean
 }
 
-const lookMs = 10_000
+const checkMs = 10_000
 const recordMs = 1000
 const recordLookMs = 50
 
@@ -83,7 +83,7 @@ async function own(folder: string, { clock, log, isFull }: OwnerOptions): Promis
   }
 
   function lookLater(): void {
-    cancel = clock.after(lookMs, () => {
+    cancel = clock.after(checkMs, () => {
       void look().finally(() => {
         if (!released) lookLater()
       })

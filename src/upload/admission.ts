@@ -58,7 +58,7 @@ type AdmittedUpload = UploadSlot & { readonly rate: UploadRate; readonly stop: A
 type WaitingUpload = { readonly client: string; readonly enter: () => void }
 
 const patienceMs = 5000
-const lookMs = 500
+const checkMs = 500
 /** An upload is not judged by its speed before this. */
 const graceMs = 2000
 const rateForEach = 8
@@ -120,7 +120,7 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
     cancelLook = undefined
     if (line.size === 0) return
     makeRoom()
-    cancelLook ??= clock.after(lookMs, look)
+    cancelLook ??= clock.after(checkMs, look)
   }
 
   function waitFor(name: string, signal: AbortSignal | undefined): Promise<UploadSlot> {

@@ -5,7 +5,7 @@ import { type Block, codec, isIdentity, isProvable, proves } from '../core/cid.t
 import { type Failure, isFailure } from '../core/failure.ts'
 import { readCar } from '../core/wire/car-stream.ts'
 import { dagBlocks, type LazyLinks, lazyLinksInOrder } from '../ipld/block-links.ts'
-import { inOwnTurns } from '../ipld/documents/read.ts'
+import { inOwnIterations } from '../ipld/documents/read.ts'
 import type { Filling, Intake, Kept } from '../store/store.ts'
 import type { Counter } from './admission.ts'
 import { malformed, tooLarge } from './failures.ts'
@@ -116,7 +116,7 @@ async function takeRoot(
   return { kept, added: { cid: root, dagBytes, fileName: undefined } }
 }
 
-const linksATurn = 1000
+const linksPerSlice = 1000
 const noBytes = new Uint8Array()
 
 /**
@@ -131,7 +131,7 @@ function linksWithin(root: CID, { has }: Pick<Filling, 'has'>, maxBytes: number)
     async function list(one: Block): Promise<void> {
       if (declaresMore(one, maxBytes)) throw tooLarge(maxBytes)
       for (const { Hash: cid } of await linksIn(one)) {
-        if (++count % linksATurn === 0) await inOwnTurns()
+        if (++count % linksPerSlice === 0) await inOwnIterations()
         if (!codecs.has(cid.code)) throw otherCodec(cid)
         if (isIdentity(cid)) {
           if (!leaves.has(cid.code)) await list({ cid, bytes: cid.multihash.digest })

@@ -284,9 +284,9 @@ export function createConfirm(options: ConfirmOptions): Confirm {
 const unpinMs = 10_000
 
 function failedWith(error: unknown) {
-  const isNoRoom = isFailure(error, 'disk-full')
+  const isDiskFull = isFailure(error, 'disk-full')
   const why = error instanceof Error ? error.message : String(error)
-  return { isHeld: false, class: isNoRoom ? 'quota' : 'transient', why, retryAfterMs: undefined, isNoRoom } as const
+  return { isHeld: false, class: isDiskFull ? 'quota' : 'transient', why, retryAfterMs: undefined, isDiskFull } as const
 }
 
 // The quorum: how many providers have to hold an upload before its client gets a 200. The store of this gateway holds what is
@@ -338,7 +338,7 @@ export function createQuorum({ providers, own, confirm, queue }: QuorumOptions):
     },
     unconfirmed(attempts) {
       const holding = attempts.filter(({ isHeld }) => isHeld).length
-      const isFull = attempts.length > 0 && attempts.every((attempt) => !attempt.isHeld && attempt.isNoRoom)
+      const isFull = attempts.length > 0 && attempts.every((attempt) => !attempt.isHeld && attempt.isDiskFull)
       const waits = attempts.flatMap((attempt) => (attempt.isHeld ? [] : [attempt.retryAfterMs ?? 0]))
       return new Failure(
         isFull ? 'disk-full' : 'upstream-error',

@@ -76,7 +76,7 @@ export type ProviderAttempt =
       readonly class: FailureClass
       readonly why: string
       readonly retryAfterMs: number | undefined
-      readonly isNoRoom: boolean
+      readonly isDiskFull: boolean
     }
 
 type AttemptOptions = {
@@ -143,7 +143,7 @@ async function askToPin(provider: Provider, upload: Upload, options: AttemptOpti
       class: classOf(error),
       why,
       retryAfterMs: isFailure(error) ? error.retryAfterMs : undefined,
-      isNoRoom: provider.traits.local && classOf(error) === 'quota',
+      isDiskFull: provider.traits.local && classOf(error) === 'quota',
     }
   }
 }

@@ -9,7 +9,7 @@ import type { Entity } from '../content/resolve.ts'
 import { cidAt, codec, spell } from '../core/cid.ts'
 import { readable } from '../ipld/block-links.ts'
 import { textOf } from '../ipld/documents/json.ts'
-import { type GiveWay, inOwnTurns, visitDocument } from '../ipld/documents/read.ts'
+import { inOwnIterations, visitDocument, type YieldIfDue } from '../ipld/documents/read.ts'
 import type { DocumentStructure, DocumentVisitor, ScalarKind } from '../ipld/documents/scan.ts'
 import { cidLink, escaped, pageEnd, pageTop, shown, templateHash, type Whereabouts } from './page.ts'
 
@@ -28,7 +28,7 @@ export const hasPage = ({ cid }: Entity): boolean => codecs.has(cid.code)
 export async function documentPage(
   at: Whereabouts,
   { cid, block }: Entity,
-  yieldIfDue: GiveWay = inOwnTurns,
+  yieldIfDue: YieldIfDue = inOwnIterations,
 ): Promise<Uint8Array> {
   const codec = codecs.get(cid.code) ?? ''
   const page = new Markup(at, cid, block, top(cid.toString(), codec))

@@ -45,8 +45,8 @@ export async function* listingPage(
 }
 
 // With all blocks in memory nothing else would yield to other requests.
-const entriesPerTurn = 128
-const turnOfOthers = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
+const entriesPerSlice = 128
+const nextIteration = (): Promise<void> => new Promise((resolve) => setImmediate(resolve))
 
 async function* inOrder(entries: AsyncIterable<DirectoryEntry>): AsyncGenerator<DirectoryEntry> {
   const kept: DirectoryEntry[] = []
@@ -54,7 +54,7 @@ async function* inOrder(entries: AsyncIterable<DirectoryEntry>): AsyncGenerator<
   let chars = 0
   let count = 0
   for await (const entry of entries) {
-    if (++count % entriesPerTurn === 0) await turnOfOthers()
+    if (++count % entriesPerSlice === 0) await nextIteration()
     chars += entry.name.length
     if (isSorted && kept.length < maxSorted && chars <= maxSortedChars) {
       kept.push(entry)

@@ -7,7 +7,7 @@ import { createDashboard, type DashboardDeps } from '../admin/dashboard/dashboar
 import type { Status } from '../admin/dashboard/shape.ts'
 import { readStatus, startStateLog } from '../admin/dashboard/status.ts'
 import { type ConnectionCounts, type ReloadCounts, readingsOf, type ServerParts } from '../admin/metrics.ts'
-import { type Checks, diskCheck, type Looked, readiness, startChecks } from '../admin/readiness.ts'
+import { type Checks, type CheckTarget, diskCheck, readiness, startChecks } from '../admin/readiness.ts'
 import { createTakedown, type Takedown } from '../admin/routes.ts'
 import type { Publisher } from '../announce/publisher.ts'
 import { version } from '../config/package.ts'
@@ -27,13 +27,13 @@ import type { StoreReader } from '../store/store.ts'
 import { isOwner } from '../team/team.ts'
 import type { Target } from '../upload/forward.ts'
 import { probeTarget } from '../upload/thin.ts'
-import type { Kept, Lease } from './component-registry.ts'
+import type { ComponentRegistry, Lease } from './component-registry.ts'
 import type { Front } from './public.ts'
 import type { ReadSide } from './reading.ts'
 import { countsElsewhere, joinedRequests, processesOfTeam } from './team/counts.ts'
 import { everyStack, type Tiers } from './tiers.ts'
 import type { WriteSide } from './uploads.ts'
-import type { Whole } from './wiring-context.ts'
+import type { WiringContext } from './wiring-context.ts'
 
 export type Admin = {
   readonly handler: RequestListener
@@ -43,7 +43,7 @@ export type Admin = {
 }
 
 export function wireAdmin(
-  whole: Whole,
+  whole: WiringContext,
   parts: {
     readonly providers: readonly Provider[]
     readonly store: Pick<StoreReader, 'damage'>
@@ -191,7 +191,7 @@ const blocksBy =
  * caches, including those of gateways before a reload that still answer.
  */
 function takedownOf(
-  { lease, team }: Whole,
+  { lease, team }: WiringContext,
   { stack }: Tiers,
   { denials, hot }: ReadSide,
   { pins }: WriteSide,
@@ -239,23 +239,23 @@ function takedownOf(
  * Separate functions, so that parts which outlive this gateway do not hold its other parts in
  * memory.
  */
-const takeProcess = ({ lease }: Whole) => lease.open('process', [], watchProcess)
+const takeProcess = ({ lease }: WiringContext) => lease.open('process', [], watchProcess)
 
-const takeStart = ({ lease, clock }: Whole) => lease.take('start', [], () => ({ at: clock.now() }))
+const takeStart = ({ lease, clock }: WiringContext) => lease.take('start', [], () => ({ at: clock.now() }))
 
-const takeHistory = ({ lease, clock }: Whole, requests: RequestCounts) =>
+const takeHistory = ({ lease, clock }: WiringContext, requests: RequestCounts) =>
   lease.open('history', [requests], () => createHistory(requests, clock))
 
-const takeStateLog = ({ config, clock, log, lease }: Whole, read: () => Promise<Status>) =>
+const takeStateLog = ({ config, clock, log, lease }: WiringContext, read: () => Promise<Status>) =>
   lease.open('state log', [read], () => startStateLog({ read, everyMs: config.log.stateEvery, clock, log }))
 
-const checkProvider = (whole: Whole, provider: Provider): Checks =>
+const checkProvider = (whole: WiringContext, provider: Provider): Checks =>
   takeChecks(whole, provider, { name: `provider ${provider.name}`, look: (signal) => provider.probe(signal) })
 
-const checkDisk = (whole: Whole, { probe }: WriteSide): Checks =>
+const checkDisk = (whole: WiringContext, { probe }: WriteSide): Checks =>
   takeChecks(whole, probe, { name: diskCheck, look: probe })
 
-function checkThrough(whole: Whole, target: Target): Checks {
+function checkThrough(whole: WiringContext, target: Target): Checks {
   const { userAgent } = whole.config.retrieval
   return takeChecks(whole, [target, userAgent], {
     name: `through ${new URL(target.url).host}`,
@@ -264,7 +264,7 @@ function checkThrough(whole: Whole, target: Target): Checks {
 }
 
 /** Takes over the last results of the previous gateway. */
-function takeChecks({ config, clock, log, lease }: Whole, of: object, looked: Looked): Checks {
+function takeChecks({ config, clock, log, lease }: WiringContext, of: object, looked: CheckTarget): Checks {
   const { probeEvery } = config.pinning
   return lease.open('checks', [of, probeEvery], () => startChecks([looked], { everyMs: probeEvery, clock, log }))
 }
@@ -277,14 +277,14 @@ const takeReloads = ({ lease }: { readonly lease: Lease }): ReloadCounts =>
 const takeServer = ({ lease }: { readonly lease: Lease }): ServerParts => lease.take('server', [], () => ({}))
 
 /** Stored in a part that successive gateways share and report. */
-export function noteConnections(kept: Kept, connections: ConnectionCounts): void {
+export function noteConnections(kept: ComponentRegistry, connections: ConnectionCounts): void {
   const lease = kept.lease()
   takeServer({ lease }).connections = connections
   void lease.end()
 }
 
 /** The running gateway holds the counts, so they outlive this lease. */
-export function noteReload(kept: Kept, isTaken: boolean): void {
+export function noteReload(kept: ComponentRegistry, isTaken: boolean): void {
   const lease = kept.lease()
   const counts = takeReloads({ lease })
   counts.wasLastTaken = isTaken

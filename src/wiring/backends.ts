@@ -12,7 +12,7 @@ import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
 import { blocksBelow } from '../ipld/block-links.ts'
 import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/upstreams/upstream-health.ts'
-import type { Whole } from './wiring-context.ts'
+import type { WiringContext } from './wiring-context.ts'
 
 export { isInside, openIndexer, openRouter, type RouterClient }
 
@@ -26,7 +26,7 @@ export type WiredUpstream = {
 }
 
 /** Tiers fastest first, as configured; without circuit breakers or verification. */
-export function wireBackends(whole: Whole) {
+export function wireBackends(whole: WiringContext) {
   const { config, own } = whole
   const { pinning, cache, retrieval } = config
   return {
@@ -43,7 +43,7 @@ export function wireBackends(whole: Whole) {
 type ConfiguredBackend = { readonly use: string; readonly name: string; readonly options: unknown }
 
 function takeProvider(
-  { config, clock, log, lease, folders, company, trace }: Whole,
+  { config, clock, log, lease, folders, company, trace }: WiringContext,
   { use, name, options }: ConfiguredBackend,
 ): Provider {
   const { data, retrieval } = config
@@ -54,7 +54,10 @@ function takeProvider(
   )
 }
 
-function takeTier({ config, clock, log, lease, company }: Whole, { use, name, options }: ConfiguredBackend): Tier {
+function takeTier(
+  { config, clock, log, lease, company }: WiringContext,
+  { use, name, options }: ConfiguredBackend,
+): Tier {
   const { data, retrieval } = config
   const { userAgent } = retrieval
   return lease.open('tier', [use, name, options, data, userAgent, company], () =>
@@ -63,7 +66,7 @@ function takeTier({ config, clock, log, lease, company }: Whole, { use, name, op
 }
 
 /** Takes over its state too: its speed, request budget and health. */
-function takeUpstream(whole: Whole, entry: UpstreamEntry & { readonly of: string | undefined }): WiredUpstream {
+function takeUpstream(whole: WiringContext, entry: UpstreamEntry & { readonly of: string | undefined }): WiredUpstream {
   const { config, clock, log, lease, trace } = whole
   const { use, name, options, perMinute, perCidPerMinute, of } = entry
   const { userAgent } = config.retrieval
@@ -83,7 +86,7 @@ function takeUpstream(whole: Whole, entry: UpstreamEntry & { readonly of: string
  * is the probe.
  */
 export function joinFound(
-  whole: Whole,
+  whole: WiringContext,
   origin: string,
   { router, allowPrivate }: { readonly router: string; readonly allowPrivate: boolean },
 ): WiredUpstream & { readonly isFound: true } {
@@ -106,11 +109,11 @@ export function joinFound(
 
 const foundConnections = 8
 
-const takeOwnUpstream = (whole: Whole, upstream: Upstream): WiredUpstream =>
+const takeOwnUpstream = (whole: WiringContext, upstream: Upstream): WiredUpstream =>
   whole.lease.take('upstream', [upstream], () => wireUpstream(whole, upstream))
 
 function wireUpstream(
-  { clock, turns, log }: Whole,
+  { clock, turns, log }: WiringContext,
   upstream: Upstream,
   rest: Partial<Pick<WiredUpstream, 'of' | 'perMinute' | 'perCidPerMinute'>> = {},
 ): WiredUpstream {
@@ -126,7 +129,7 @@ type UpstreamEntry = Config['retrieval']['upstreams'][number]
 /**
  * Derives an upstream from each provider, unless the operator configured one with the same address.
  */
-function readBacks({ config, own }: Whole): (UpstreamEntry & { readonly of: string })[] {
+function readBacks({ config, own }: WiringContext): (UpstreamEntry & { readonly of: string })[] {
   const { pinning, retrieval } = config
   const names = new Set([...retrieval.upstreams, ...own.upstreams].map(({ name }) => name))
   const addresses = new Set(retrieval.upstreams.map(addressOf))
@@ -146,7 +149,7 @@ function readBacks({ config, own }: Whole): (UpstreamEntry & { readonly of: stri
 }
 
 /** The store for shared rate limits; undefined if this instance counts alone. */
-export function takeTally({ config, clock, lease }: Whole): Tally | undefined {
+export function takeTally({ config, clock, lease }: WiringContext): Tally | undefined {
   const { sharedStore: entry } = config.limits
   if (!entry) return undefined
   const { userAgent } = config.retrieval
@@ -172,7 +175,7 @@ function addressOf({ use, options }: { readonly use: string; readonly options: u
 }
 
 /** Local stores of providers that are no longer configured. */
-export async function leftStores({
+export async function orphanedStores({
   data,
   pinning,
 }: Config): Promise<(ConfiguredBackend & { readonly place: string })[]> {
@@ -188,8 +191,8 @@ export async function leftStores({
 }
 
 /** Opens them for reading only. */
-export async function openLeft(whole: Whole): Promise<Provider[]> {
-  const stores = await leftStores(whole.config).catch((error: unknown) => {
+export async function openOrphaned(whole: WiringContext): Promise<Provider[]> {
+  const stores = await orphanedStores(whole.config).catch((error: unknown) => {
     whole.log('error', 'pins.read-failed', { error: String(error) })
     return []
   })

@@ -1,7 +1,7 @@
 // Keeps parts across reloads. Each part is identified by its configuration, so the next gateway
 // gets the same part if that is unchanged; it is closed when no gateway uses it any more.
 
-export interface Kept {
+export interface ComponentRegistry {
   /** Creates the lease of one gateway, from its creation to its end. */
   lease(): Lease
 }
@@ -27,15 +27,15 @@ export interface Lease {
   end(): Promise<void>
 }
 
-type KeptPart = { readonly kind: string; readonly part: object; readonly close: () => unknown; users: number }
+type RegisteredPart = { readonly kind: string; readonly part: object; readonly close: () => unknown; users: number }
 
-export function createKept(): Kept {
-  const parts = new Map<string, KeptPart>()
+export function createComponentRegistry(): ComponentRegistry {
+  const parts = new Map<string, RegisteredPart>()
   const { spell, number } = createValueSpelling()
 
   return {
     lease() {
-      const taken = new Map<string, KeptPart>()
+      const taken = new Map<string, RegisteredPart>()
       let ending: Promise<void> | undefined
 
       async function letGo(): Promise<void> {
@@ -88,8 +88,8 @@ export function createKept(): Kept {
 }
 
 /** Groups consecutive parts of one kind, which are closed concurrently. */
-function runs(parts: readonly KeptPart[]): KeptPart[][] {
-  const all: KeptPart[][] = []
+function runs(parts: readonly RegisteredPart[]): RegisteredPart[][] {
+  const all: RegisteredPart[][] = []
   for (const kept of parts) {
     const last = all.at(-1)
     if (last?.[0]?.kind === kept.kind) last.push(kept)

@@ -8,14 +8,18 @@ import { orIfGone, type SharedFolders } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
 import { databaseIn, joinReader } from '../store/open.ts'
 import type { OtherHolder, StoreReader } from '../store/store.ts'
-import { leftStores, readBackOf } from './backends.ts'
-import type { Whole } from './wiring-context.ts'
+import { orphanedStores, readBackOf } from './backends.ts'
+import type { WiringContext } from './wiring-context.ts'
 
 type Looking = { readonly folders: SharedFolders; readonly clock: Clock; readonly log: Log }
 
 /** Collects all notes without changing the data folder. */
-export async function notesOn({ config, own, ...looking }: Pick<Whole, 'config' | 'own'> & Looking): Promise<string[]> {
-  const stores = await leftStores(config)
+export async function notesOn({
+  config,
+  own,
+  ...looking
+}: Pick<WiringContext, 'config' | 'own'> & Looking): Promise<string[]> {
+  const stores = await orphanedStores(config)
   const names = [...config.pinning.providers, ...own.providers].map(({ name }) => name)
   const kept = await namesIn(stores, looking)
   const found = await readStore(config.data, looking, async ({ ledger, damage, ready }) => {
@@ -24,14 +28,14 @@ export async function notesOn({ config, own, ...looking }: Pick<Whole, 'config' 
   })
   return [
     ...notReadBack(config),
-    ...stores.map(({ place }) => readAnyway(place)),
+    ...stores.map(({ place }) => stillRead(place)),
     ...(found?.others.flatMap(wordsOf) ?? []),
     ...(found?.damage === undefined ? [] : [found.damage]),
   ]
 }
 
 /** Reads which providers have stored in these folders. */
-async function namesIn(stores: Awaited<ReturnType<typeof leftStores>>, looking: Looking): Promise<string[]> {
+async function namesIn(stores: Awaited<ReturnType<typeof orphanedStores>>, looking: Looking): Promise<string[]> {
   const all = stores.map(async ({ options }) => {
     const { path } = options as { path?: string }
     const counted = path === undefined ? undefined : await readStore(path, looking, ({ ledger }) => ledger.counts())
@@ -60,8 +64,8 @@ async function readStore<T>(
 /**
  * Logs uploads orphaned by a change of the configuration, once for each configuration of providers.
  */
-export function tellLeft(
-  { config, folders, clock, log, lease }: Whole,
+export function reportOrphans(
+  { config, folders, clock, log, lease }: WiringContext,
   { ledger }: Pick<StoreReader, 'ledger'>,
   providers: readonly Provider[],
   left: readonly Provider[],
@@ -73,8 +77,8 @@ export function tellLeft(
     () => {
       let isOver = false
       const tell = async (): Promise<void> => {
-        const stores = await leftStores(config)
-        for (const { place } of stores) log('warn', 'uploads.orphaned-store', { why: readAnyway(place) })
+        const stores = await orphanedStores(config)
+        for (const { place } of stores) log('warn', 'uploads.orphaned-store', { why: stillRead(place) })
         const kept = await namesIn(stores, { folders, clock, log })
         for (const one of await ledger.others([...names, ...kept]))
           for (const why of wordsOf(one)) if (!isOver) log('warn', 'uploads.orphaned', { ...one, why })
@@ -108,11 +112,11 @@ const wordsOf = ({ holder, alone, waiting }: OtherHolder): string[] => [
 const uploads = (count: number): string => (count === 1 ? '1 upload is' : `${count} uploads are`)
 
 /** Notes on a data folder that is no longer configured. */
-export async function leftWith(old: Config, { data, pinning }: Config, looking: Looking): Promise<string[]> {
+export async function orphanedBy(old: Config, { data, pinning }: Config, looking: Looking): Promise<string[]> {
   if (old.data === data) return []
   // A provider without a path of its own uses the new data folder.
   const providers = pinning.providers.filter(({ options }) => (options as { path?: string }).path !== undefined)
-  const stores = await leftStores({ ...old, pinning: { ...old.pinning, providers } })
+  const stores = await orphanedStores({ ...old, pinning: { ...old.pinning, providers } })
   const counted = await readStore(old.data, looking, async ({ ledger }) => ({
     ...{ all: await ledger.counts(), waiting: await ledger.waiting() },
   }))
@@ -140,5 +144,5 @@ function notReadBack({ pinning }: Config): string[] {
   })
 }
 
-const readAnyway = (place: string): string =>
+const stillRead = (place: string): string =>
   `${place} holds uploads of an earlier configuration, and no provider writes there now: cidgate reads from it until it is removed`

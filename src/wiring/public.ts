@@ -44,7 +44,7 @@ import { isOwner, isWorker, type Team } from '../team/team.ts'
 import { takeTally } from './backends.ts'
 import type { ReadSide } from './reading.ts'
 import type { WriteSide } from './uploads.ts'
-import type { Whole } from './wiring-context.ts'
+import type { WiringContext } from './wiring-context.ts'
 
 export type Public = {
   readonly respond: Respond
@@ -62,7 +62,7 @@ export type Public = {
   readonly refused: (refusal: ParserRefusal) => void
 }
 
-export function wirePublic(whole: Whole): Public {
+export function wirePublic(whole: WiringContext): Public {
   const { config, clock, log, lease, trace, spans: recorded, team } = whole
   const requests = lease.take('requests', [], createRequestCounts)
   const failures = lease.take('recent failures', [], createRecentFailures)
@@ -125,10 +125,10 @@ export function wirePublic(whole: Whole): Public {
 }
 
 /** The owner keeps the last hundred, so a flood need not be reported in full. */
-const maxTold = 20
+const maxReportsPerSecond = 20
 
 function fewASecond(clock: Clock, tell: (failed: FailedRequest) => void): (failed: FailedRequest) => void {
-  const budget = createTokenBucket({ size: maxTold, perSecond: maxTold, clock })
+  const budget = createTokenBucket({ size: maxReportsPerSecond, perSecond: maxReportsPerSecond, clock })
   return (failed) => {
     if (budget.take()) tell(failed)
   }
@@ -211,7 +211,7 @@ export type Front = {
 }
 
 export function wireFront(
-  { config, clock, lease, trace, team }: Whole,
+  { config, clock, lease, trace, team }: WiringContext,
   { retrieval, names, hot, denials }: ReadSide,
   shared: Public & {
     readonly uploads: WriteSide['offered']
@@ -320,7 +320,7 @@ const logoOf = (file: string | undefined) =>
     ? undefined
     : { bytes: readFileSync(file), type: logoTypes[extname(file).toLowerCase()] ?? 'application/octet-stream' }
 
-function wireLimits(whole: Whole, forwarded: Forwarded): Limits {
+function wireLimits(whole: WiringContext, forwarded: Forwarded): Limits {
   const { config, clock, lease, team } = whole
   const { maxConcurrentRequests: inFlight, maxEventLoopDelay: loopDelay, perClient } = config.limits
   const counterSync = takeCounterSync(whole)
@@ -348,7 +348,7 @@ const sharedBy =
   (request: IncomingMessage): boolean =>
     isForwarded(request) || forwarded.isPassedOn(request)
 
-export function takeCounterSync(whole: Whole): CounterSync | undefined {
+export function takeCounterSync(whole: WiringContext): CounterSync | undefined {
   const { clock, log, lease } = whole
   const tally = takeTally(whole)
   return tally && lease.open('counter sync', [tally], () => createCounterSync({ add: tally.add, clock, log }))

@@ -7,7 +7,7 @@ import { type DenylistsWithTakedowns, loadDenylists, openTakedowns, withTakedown
 import { createResponseCache, type ResponseCache } from '../http/content/response-cache.ts'
 import { createNoLinkMemory } from '../names/dnslink.ts'
 import { createRecordMemory } from '../names/ipns.ts'
-import { createRecordStore, type KeptRecord } from '../names/ipns-record.ts'
+import { createRecordStore, type QueuedRecord } from '../names/ipns-record.ts'
 import { createLookupMemory } from '../names/lookups.ts'
 import { createNames, type Names, type NamesMemory } from '../names/names.ts'
 import { createSharedRecords, type Shelf } from '../names/shared-records.ts'
@@ -21,12 +21,12 @@ import { createFinder, type Finder } from '../routing/finder.ts'
 import type { StoreReader } from '../store/store.ts'
 import { isWorker } from '../team/team.ts'
 import { isInside, joinFound, openRouter, type RouterClient, type WiredUpstream } from './backends.ts'
-import type { Whole } from './wiring-context.ts'
+import type { WiringContext } from './wiring-context.ts'
 
 /** The storage of IPNS records; a worker has its owner write them. */
 export type RecordPlace = {
   readonly store: Pick<StoreReader, 'read'>
-  readonly write: (records: readonly KeptRecord[], max: number) => Promise<void>
+  readonly write: (records: readonly QueuedRecord[], max: number) => Promise<void>
 }
 
 export type ReadSide = {
@@ -43,7 +43,7 @@ export type ReadSide = {
 const shareOfUpstreams = 0.95
 
 export async function wireReading(
-  whole: Whole,
+  whole: WiringContext,
   {
     stack,
     shelves,
@@ -75,12 +75,12 @@ export async function wireReading(
  * Every session of this gateway checks its denylists. The retrieval itself may be taken over by a
  * gateway with others.
  */
-function takeReaders({ lease }: Whole, retrieval: Retrieval, { lists, visit }: Denials): Retrieval {
+function takeReaders({ lease }: WiringContext, retrieval: Retrieval, { lists, visit }: Denials): Retrieval {
   return lease.take('retrieval for readers', [retrieval, lists], () => withVisit(retrieval, visit))
 }
 
 function takeRetrieval(
-  { config, clock, turns, log, lease, trace, team }: Whole,
+  { config, clock, turns, log, lease, trace, team }: WiringContext,
   parts: {
     readonly stack: TierStack
     readonly pool: Pool
@@ -118,7 +118,7 @@ function takeRetrieval(
 }
 
 function takeNames(
-  whole: Whole,
+  whole: WiringContext,
   parts: {
     readonly pool: Pool
     readonly shelves: readonly Shelf[]
@@ -142,7 +142,7 @@ function takeNames(
  * self-certifying and stay.
  */
 function takeNamesMemory(
-  { config, clock, log, lease }: Whole,
+  { config, clock, log, lease }: WiringContext,
   shelves: readonly Shelf[],
   { store, write }: RecordPlace,
 ): NamesMemory {
@@ -159,7 +159,7 @@ function takeNamesMemory(
 }
 
 /** The response cache, kept only if nothing that affects responses changed. */
-function takeHot({ config, lease }: Whole): ResponseCache {
+function takeHot({ config, lease }: WiringContext): ResponseCache {
   const { cache, responses, hosts, names, trustedProxies, denylists } = config
   const hots = lease.take('every hot', [], () => new Set<ResponseCache>())
   return lease.take(
@@ -177,7 +177,7 @@ function takeHot({ config, lease }: Whole): ResponseCache {
 type Finding = { readonly finder: Finder<Member>; readonly routers: readonly RouterClient[] }
 
 /** Undefined if no router is configured. */
-function takeFinding(whole: Whole, upstreams: readonly WiredUpstream[]): Finding | undefined {
+function takeFinding(whole: WiringContext, upstreams: readonly WiredUpstream[]): Finding | undefined {
   const { config, clock, log, lease, trace } = whole
   const { routers: entries, userAgent, timeout: deadline, probeEvery, upstreams: configured } = config.retrieval
   if (entries.length === 0) return undefined
@@ -231,7 +231,7 @@ type Denials = {
 /**
  * Reads all lists, at a start and at a reload. Rejects with a ConfigError if one cannot be read.
  */
-async function wireDenials(whole: Whole): Promise<Denials> {
+async function wireDenials(whole: WiringContext): Promise<Denials> {
   const { lists, isNew } = takeLists(whole)
   const loaded = await lists
     .then(async (kept) => {
@@ -255,7 +255,7 @@ async function wireDenials(whole: Whole): Promise<Denials> {
   }
 }
 
-function takeLists(whole: Whole): { lists: Promise<DenylistsWithTakedowns>; isNew: boolean } {
+function takeLists(whole: WiringContext): { lists: Promise<DenylistsWithTakedowns>; isNew: boolean } {
   const { config, clock, log, lease } = whole
   const { denylists, data, retrieval } = config
   const { userAgent } = retrieval

@@ -13,13 +13,13 @@ import type { Store } from '../store/store.ts'
 import { openIndexer } from './backends.ts'
 import type { Public } from './public.ts'
 import type { ReadSide } from './reading.ts'
-import type { Whole } from './wiring-context.ts'
+import type { WiringContext } from './wiring-context.ts'
 
 /** The key file in the data folder. */
 const keyFile = 'identity.pem'
 
 /** Throws a ConfigError if the key cannot be read. */
-function takeIdentity({ config, lease }: Whole): Identity {
+function takeIdentity({ config, lease }: WiringContext): Identity {
   const file = join(config.data, keyFile)
   return lease.take('identity', [file], () => {
     try {
@@ -38,7 +38,7 @@ export type Routing = {
 
 /** Returns no routes without `public`. */
 export function wireRouting(
-  whole: Whole,
+  whole: WiringContext,
   {
     store,
     providers,
@@ -83,7 +83,7 @@ async function someHas(stores: readonly LocalStore[], cid: CID): Promise<boolean
 
 /** Undefined if `announce` is off. */
 function wireAnnouncing(
-  whole: Whole,
+  whole: WiringContext,
   {
     store,
     self,

@@ -9,7 +9,7 @@ import { createTierStack, Layer, type TierStack } from '../retrieval/tiers/tier-
 import { createPinsTier, verified } from '../retrieval/tiers/verified-tier.ts'
 import type { StoreReader } from '../store/store.ts'
 import type { Lease } from './component-registry.ts'
-import type { Whole } from './wiring-context.ts'
+import type { WiringContext } from './wiring-context.ts'
 
 export type Tiers = {
   readonly stack: TierStack
@@ -30,7 +30,7 @@ export type Tiers = {
 const pinsMs = 10_000
 
 export function wireTiers(
-  whole: Whole,
+  whole: WiringContext,
   bare: readonly Tier[],
   {
     providers,
@@ -90,7 +90,7 @@ export function wireTiers(
   lease.take(
     'first look',
     [stack],
-    () => lookOnce(stack, log),
+    () => probeOnce(stack, log),
     (look) => look.end(),
   )
   return {
@@ -112,7 +112,7 @@ export const everyStack = (lease: Lease): Set<TierStack> => lease.take('every st
 /**
  * Takes over its write queue, whose blocks no other gateway of this process could read otherwise.
  */
-function takeLayer({ config, clock, lease }: Whole, tier: Tier): Layer {
+function takeLayer({ config, clock, lease }: WiringContext, tier: Tier): Layer {
   const { writeQueueBytes: fillBytes } = config.cache
   const here = lease.take('every layer here', [], () => new Set<Layer>())
   return lease.take(
@@ -131,7 +131,7 @@ function takeLayer({ config, clock, lease }: Whole, tier: Tier): Layer {
 }
 
 /** Logs a store that fails now. The gateway starts all the same, since the store may recover. */
-function lookOnce(stack: TierStack, log: Log): { end(): Promise<void> } {
+function probeOnce(stack: TierStack, log: Log): { end(): Promise<void> } {
   const ending = new AbortController()
   const look = stack.probeAll(ending.signal).then(
     (failures) => {

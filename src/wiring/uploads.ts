@@ -28,7 +28,7 @@ import { createThrough, type Through } from '../upload/thin.ts'
 import { createUploads, type Uploads } from '../upload/uploads.ts'
 import { type Public, takeCounterSync } from './public.ts'
 import type { ReadSide } from './reading.ts'
-import { schemasOf, type Whole } from './wiring-context.ts'
+import { schemasOf, type WiringContext } from './wiring-context.ts'
 
 export type WriteSide = {
   readonly counts: UploadCounts
@@ -76,7 +76,7 @@ type Stores = Pick<Parts, 'folder' | 'store' | 'providers' | 'left'> & {
   readonly quotas: Quotas | undefined
 }
 
-export function wireUploads(whole: Whole, parts: Parts): WriteSide {
+export function wireUploads(whole: WiringContext, parts: Parts): WriteSide {
   const { config, clock, lease, log } = whole
   const { upload, responses } = config
   const { retrieval, denials } = parts.reading
@@ -140,7 +140,7 @@ export function wireUploads(whole: Whole, parts: Parts): WriteSide {
 }
 
 /** They outlive this gateway, as does the store that holds them. Undefined: no token has one. */
-function takeQuotas(whole: Whole, store: Store): Quotas | undefined {
+function takeQuotas(whole: WiringContext, store: Store): Quotas | undefined {
   const { config, clock, log, lease } = whole
   const { auth } = config.upload
   if (typeof auth === 'string' || !auth.tokens.some((one) => typeof one === 'object' && one.quota)) return undefined
@@ -168,7 +168,7 @@ const limitsOf = ({ maxBytes, idleTimeout: idle, minRate }: Config['upload']): R
 })
 
 /** Takes over running uploads, and deliveries to providers in the background. */
-function takeUploads({ config, clock, log, lease, trace }: Whole, parts: Stores): Uploads {
+function takeUploads({ config, clock, log, lease, trace }: WiringContext, parts: Stores): Uploads {
   const { folder, store, providers, left, everywhere, admit, counts, quotas } = parts
   const places = [...providers, ...left].flatMap(({ store }) => store ?? [])
   const { data, pinning, upload } = config
@@ -203,7 +203,7 @@ function takeUploads({ config, clock, log, lease, trace }: Whole, parts: Stores)
   )
 }
 
-function takeThrough({ config, clock, lease, trace }: Whole, target: Target, parts: Stores): Through {
+function takeThrough({ config, clock, lease, trace }: WiringContext, target: Target, parts: Stores): Through {
   const { everywhere, admit, counts, quotas } = parts
   const { profile, concurrency, perClient } = config.upload
   const { timeout: answerMs } = config.pinning
@@ -232,7 +232,7 @@ function takeThrough({ config, clock, lease, trace }: Whole, target: Target, par
  * Covers all tiers and memories of this process, including those of a gateway created during the
  * upload or about to end: an upload acknowledged by one must be readable from the others at once.
  */
-function takeEverywhere({ lease, team }: Whole, retrieval: Retrieval): Everywhere {
+function takeEverywhere({ lease, team }: WiringContext, retrieval: Retrieval): Everywhere {
   const all = lease.take('every retrieval', [], () => ({ now: new Set<Retrieval>(), joined: 0 }))
   lease.take(
     'retrieval that is written to',

@@ -27,7 +27,7 @@ export type Own = {
 
 export const nothingOfItsOwn: Own = { tiers: [], upstreams: [], providers: [] }
 
-export type Whole = {
+export type WiringContext = {
   readonly config: Config
   readonly clock: Clock
   /** The log of the newest gateway: parts made with it may outlive this one. */
@@ -51,7 +51,7 @@ export type Whole = {
  * Every gateway takes this part, even if it creates nothing new, because work begun by the previous
  * gateway continues in it.
  */
-export const takeTurns = (lease: Lease, clock: Clock): LoopScheduler =>
+export const takeScheduler = (lease: Lease, clock: Clock): LoopScheduler =>
   lease.take('turns', [], () => createLoopScheduler(clock))
 
 /** Throws a ConfigError if one of the operator's is not a valid schema. */
@@ -70,7 +70,7 @@ type OwnFolder = { readonly folder: DataFolder; readonly store: Store }
  * Holds the lock until the last gateway over it has ended. Throws a ConfigError if the lock is
  * unavailable.
  */
-export async function ownDataFolder({ config, clock, log, lease, folders, own }: Whole): Promise<OwnFolder> {
+export async function ownDataFolder({ config, clock, log, lease, folders, own }: WiringContext): Promise<OwnFolder> {
   const { data, pinning, upload } = config
   const isNeeded = pinning.providers.length + own.providers.length > 0 && !upload.forwardTo
   const { folder, opened } = lease.take(

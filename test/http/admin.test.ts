@@ -12,7 +12,7 @@ import supertest from 'supertest'
 import { createAdmin } from '../../src/admin/admin.ts'
 import { type Check, readiness } from '../../src/admin/readiness.ts'
 import type { Takedown } from '../../src/admin/routes.ts'
-import { statusLines, type Told } from '../../src/cli/client/status.ts'
+import { type ShownStatus, statusLines } from '../../src/cli/client/status.ts'
 import { createMetrics } from '../../src/observe/metrics.ts'
 import type { WaitingUpload } from '../../src/upload/api-types.ts'
 import { multipart, post } from '../support/adding.ts'
@@ -355,7 +355,7 @@ describe('damaged data folder', () => {
       try {
         const { status, body } = (await supertest(at.gateway.admin).get('/readyz?for=uploads')) as {
           status: number
-          body: State & Told
+          body: State & ShownStatus
         }
         assert.equal(status, 200)
         const why = (name: string) => body.checks.find((one) => one.name === name)?.why ?? ''

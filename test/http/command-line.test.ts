@@ -15,7 +15,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 // @ts-expect-error: the launcher has no types, because it runs in any Node.
 import { withHeapFlags } from '../../bin/heap-flags.mjs'
-import { lookAtAll } from '../../src/cli/doctor-checks.ts'
+import { runDoctor } from '../../src/cli/doctor-checks.ts'
 import { run as dispatch } from '../../src/cli/run.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { shipped } from '../../src/config/package.ts'
@@ -61,7 +61,7 @@ async function doctorHere(file: string): Promise<Pick<Outcome, 'code' | 'out'>> 
   const print = (line: string) => {
     out += `${line}\n`
   }
-  return { code: await lookAtAll(loadConfig(file), { print }), out }
+  return { code: await runDoctor(loadConfig(file), { print }), out }
 }
 
 describe('command line', () => {
@@ -168,7 +168,7 @@ limits: { shutdownTimeout: 2s }
     assert.match(bad.out, /^bad {2}upstream gone http:\/\/127\.0\.0\.1:1 \(\d+ ms\): .+ECONNREFUSED/m)
     assert.match(bad.out, /no upstream can be used/)
     const lines: string[] = []
-    assert.equal(await lookAtAll(loadConfig(worse), { asJson: true, print: (line) => void lines.push(line) }), 1)
+    assert.equal(await runDoctor(loadConfig(worse), { asJson: true, print: (line) => void lines.push(line) }), 1)
     const [told] = lines.map((line) => JSON.parse(line)).filter(({ name }) => name === 'upstream gone')
     assert.equal(told.ok, false)
     assert.equal(told.at, 'http://127.0.0.1:1')

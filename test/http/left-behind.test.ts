@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { checkCommand } from '../../src/cli/check.ts'
-import { lookAtAll } from '../../src/cli/doctor-checks.ts'
+import { runDoctor } from '../../src/cli/doctor-checks.ts'
 import { loadConfig, parseConfig } from '../../src/config/load.ts'
 import type { Log } from '../../src/core/log.ts'
 import type { Gateway } from '../../src/gateway.ts'
@@ -75,7 +75,7 @@ async function notes(command: 'check' | 'doctor', providers: Providers, more: ob
   const { write } = process.stdout
   process.stdout.write = ((text: string) => printed.push(text) > 0) as never
   try {
-    await (command === 'check' ? checkCommand(file, { io: process }) : lookAtAll(loadConfig(file)))
+    await (command === 'check' ? checkCommand(file, { io: process }) : runDoctor(loadConfig(file)))
   } finally {
     process.stdout.write = write
   }

@@ -9,7 +9,7 @@ import { join } from 'node:path'
 import { PassThrough, Readable } from 'node:stream'
 import { after, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { lookAtAll } from '../../src/cli/doctor-checks.ts'
+import { runDoctor } from '../../src/cli/doctor-checks.ts'
 import { run } from '../../src/cli/run.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { multipart, post } from '../support/adding.ts'
@@ -222,7 +222,7 @@ async function lookThroughCommands(name: string, config: object): Promise<void> 
     said.push([`check --effective ${more}`, effective])
   }
   const lines: string[] = []
-  await lookAtAll(loadConfig(file), { asJson: name === 'thin', print: (line) => void lines.push(line) })
+  await runDoctor(loadConfig(file), { asJson: name === 'thin', print: (line) => void lines.push(line) })
   said.push([`doctor of ${name}`, lines.join('\n')])
   // No address is one any more, and no token can be sent: each is complained of.
   const wrong = Object.values(secrets).reduce((all, { whole }) => all.replaceAll(whole, `${whole} \u00fc`), text)

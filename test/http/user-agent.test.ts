@@ -7,7 +7,7 @@ import type { AddressInfo } from 'node:net'
 import { join } from 'node:path'
 import { afterEach, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { lookAtAll } from '../../src/cli/doctor-checks.ts'
+import { runDoctor } from '../../src/cli/doctor-checks.ts'
 import { loadConfig } from '../../src/config/load.ts'
 import { multipart, post } from '../support/adding.ts'
 import { fetchAll, startGateway, tempFolder } from '../support/gateway.ts'
@@ -149,7 +149,7 @@ test('doctor sends it with every probe', async (context) => {
   const data = await tempFolder()
   context.mock.method(process.stdout, 'write', () => true)
   await writeFile(join(data, 'doctor.yaml'), JSON.stringify({ data, admin: false, ...rest }))
-  await lookAtAll(loadConfig(join(data, 'doctor.yaml')))
+  await runDoctor(loadConfig(join(data, 'doctor.yaml')))
   // It asks for no names.
   const { 'DNS over HTTPS': dns, ...looked } = all
   assert.equal(dns.names.size, 0)

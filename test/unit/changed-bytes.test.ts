@@ -24,9 +24,9 @@ import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
-import { createKept } from '../../src/wiring/component-registry.ts'
+import { createComponentRegistry } from '../../src/wiring/component-registry.ts'
 import { wireTiers } from '../../src/wiring/tiers.ts'
-import type { Whole } from '../../src/wiring/wiring-context.ts'
+import type { WiringContext } from '../../src/wiring/wiring-context.ts'
 import { singleChanges } from '../support/changes.ts'
 import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
 import { tempFolder } from '../support/gateway.ts'
@@ -174,13 +174,18 @@ describe('every single-byte change', () => {
 
   test('disk tier file → true bytes or none, counted and deleted', async () => {
     const path = await tempFolder()
-    const lease = createKept().lease()
+    const lease = createComponentRegistry().lease()
     const open = () => disk.create(disk.options.parse({ path }), { ...context, data: path })
     const first = open()
     await first.put(leaf.cid, leaf.bytes)
     await first.close()
     const files = readdirSync(path).map((name) => ({ name: join(path, name), bytes: readFileSync(join(path, name)) }))
-    const whole = { clock, log: silentLog, lease, config: { cache: { writeQueueBytes: 0 } } } as unknown as Whole
+    const whole = {
+      clock,
+      log: silentLog,
+      lease,
+      config: { cache: { writeQueueBytes: 0 } },
+    } as unknown as WiringContext
     const nothing = { blocks: { get: async () => undefined, has: async () => false } } as never
     const count = { corrupt: 0, missed: 0 }
     try {

@@ -330,7 +330,7 @@ describe('listings', () => {
       const begunAt: number[] = []
       let listed = 0
       const session = { ...memorySession(blocks), has: async () => false, begun: () => void begunAt.push(listed) }
-      for await (const _ of listDirectory(session, entity, { maxEntries: 1_000_000, maxLooks: 0 })) listed++
+      for await (const _ of listDirectory(session, entity, { maxEntries: 1_000_000, maxTypeLookups: 0 })) listed++
       assert.equal(listed, count)
       assert.deepEqual(begunAt, expected)
     }

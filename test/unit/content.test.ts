@@ -315,7 +315,7 @@ describe('directories', () => {
     assert.ok(shards.filter((key) => expected.has(key)).length > shards.length / 2)
   })
   test('more entries than allowed → failure', async () => {
-    await rejects(list(all.hamt, { maxEntries: 100, maxLooks: 0 }), 'too-large')
+    await rejects(list(all.hamt, { maxEntries: 100, maxTypeLookups: 0 }), 'too-large')
   })
 })
 

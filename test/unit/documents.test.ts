@@ -7,7 +7,7 @@ import * as dagJson from '@ipld/dag-json'
 import fc from 'fast-check'
 import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
-import { blocksBelow, eachLinkInTurns } from '../../src/ipld/block-links.ts'
+import { blocksBelow, eachLinkInSlices } from '../../src/ipld/block-links.ts'
 import { documentLinks, documentLinksNow, stepIntoDocument, visitDocument } from '../../src/ipld/documents/read.ts'
 import { anyText } from '../support/any-text.ts'
 import { anyChanges, changed } from '../support/changes.ts'
@@ -275,7 +275,7 @@ test('large block → at most 1,000 CIDs per slice', async () => {
     all++
     most = Math.max(most, ++turn)
   }
-  await eachLinkInTurns({ cid: idOf(dagCbor.code), bytes }, each, () => void (turn = 0))
+  await eachLinkInSlices({ cid: idOf(dagCbor.code), bytes }, each, () => void (turn = 0))
   assert.equal(all, (full >> 3) - 1)
   assert.ok(most <= 1000, `${most} in one turn`)
 })

@@ -12,8 +12,8 @@ function prioritiesWith(cores: number): readonly (readonly [name: string, priori
   const program = `
     import { readdirSync, readFileSync } from 'node:fs'
     import { getPriority } from 'node:os'
-    import { putHelpersBehindTheLoop } from ${JSON.stringify(module)}
-    putHelpersBehindTheLoop(${cores})
+    import { lowerHelperPriority } from ${JSON.stringify(module)}
+    lowerHelperPriority(${cores})
     const of = (thread) => [readFileSync('/proc/self/task/' + thread + '/comm', 'utf8').trim(), getPriority(Number(thread))]
     console.log(JSON.stringify(readdirSync('/proc/self/task').map(of)))`
   return JSON.parse(execFileSync(process.execPath, ['--input-type=module', '-e', program], { encoding: 'utf8' }))

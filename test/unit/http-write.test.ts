@@ -171,12 +171,12 @@ describe('writeAll', () => {
     assert.equal(socket.said.split('aend').length, 3)
   })
 
-  const liars: [name: string, pieces: Uint8Array[], size: number][] = [
+  const senders: [name: string, pieces: Uint8Array[], size: number][] = [
     ['too little', [Buffer.from('abc')], 4],
     ['too much', [Buffer.from('abc'), Buffer.from('de')], 4],
     ['nothing', [], 1],
   ]
-  for (const [name, pieces, size] of liars) {
+  for (const [name, pieces, size] of senders) {
     test(`${name} → connection reset, never looks complete`, async () => {
       const { outcome, socket } = await writing(() => pieces, { size })
       const failed = await outcome

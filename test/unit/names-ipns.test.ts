@@ -174,7 +174,7 @@ describe('resolving keys', () => {
     name,
     record,
     lies: 0,
-    lied() {
+    invalid() {
       this.lies++
     },
   })

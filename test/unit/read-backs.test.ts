@@ -8,8 +8,8 @@ import { silentLog } from '../../src/core/log.ts'
 import { createTrace } from '../../src/core/wire/trace.ts'
 import { processFolders } from '../../src/data-folder/folder.ts'
 import { wireBackends } from '../../src/wiring/backends.ts'
-import { createKept, type Lease } from '../../src/wiring/component-registry.ts'
-import { nothingOfItsOwn, takeTurns } from '../../src/wiring/wiring-context.ts'
+import { createComponentRegistry, type Lease } from '../../src/wiring/component-registry.ts'
+import { nothingOfItsOwn, takeScheduler } from '../../src/wiring/wiring-context.ts'
 
 const leases: Lease[] = []
 afterEach(async () => {
@@ -21,14 +21,14 @@ type Entries = readonly Record<string, unknown>[]
 /** Name, and the provider that it reads. */
 function readBacksOf(providers: Entries, upstreams: Entries = []) {
   const config = parseConfig({ data: '/nonexistent', retrieval: { upstreams }, pinning: { providers } })
-  const lease = createKept().lease()
+  const lease = createComponentRegistry().lease()
   leases.push(lease)
   const { upstreams: wired } = wireBackends({
     config,
     clock: systemClock,
     log: silentLog,
     lease,
-    turns: takeTurns(lease, systemClock),
+    turns: takeScheduler(lease, systemClock),
     folders: processFolders,
     own: nothingOfItsOwn,
     trace: createTrace(),

@@ -120,8 +120,8 @@ function* ofDisk({ disk }: Facts): Generator<Alert> {
 }
 
 function* ofRouting({ routers, announced }: Facts): Generator<Alert> {
-  for (const { name, restsMs, lastFailure } of routers)
-    if (restsMs > 0) {
+  for (const { name, backoffMs, lastFailure } of routers)
+    if (backoffMs > 0) {
       const what = `Router ${name} failed${because(lastFailure)}`
       yield { severity: 'warn', part: 'upstreams', what, next: 'check its url; it is asked again by itself' }
     }

@@ -92,7 +92,7 @@ export type Router = {
   readonly failures: number
   readonly lastFailure?: string | undefined
   /** The backoff after a failure. */
-  readonly restsMs: number
+  readonly backoffMs: number
 }
 
 export type Announced = {

@@ -23,7 +23,7 @@ export async function statusCommand(given: Given): Promise<number> {
 
 const textOf = (lines: readonly string[]): string => `${lines.join('\n')}\n`
 
-function jsonOf({ history: _history, failures: _failures, ...facts }: Told): string {
+function jsonOf({ history: _history, failures: _failures, ...facts }: ShownStatus): string {
   return `${JSON.stringify({ ...facts, waiting: facts.journal?.open })}\n`
 }
 
@@ -58,12 +58,12 @@ async function watch({ values, io }: Given, connection: Connection): Promise<num
   return isReady ? 0 : 1
 }
 
-async function read(connection: Connection, isWhole: boolean): Promise<Told> {
+async function read(connection: Connection, isComplete: boolean): Promise<ShownStatus> {
   const answer = await connection.ask('/status')
   const isTold = answer.statusCode === 200
-  if (isTold || isWhole) return said<Told>(answer, [200])
+  if (isTold || isComplete) return said<ShownStatus>(answer, [200])
   await answer.body.dump()
-  return said<Told>(await connection.ask('/readyz'), [200, 503])
+  return said<ShownStatus>(await connection.ask('/readyz'), [200, 503])
 }
 
 async function said<Said>(answer: Answer, statuses: readonly number[]): Promise<Said> {
@@ -78,10 +78,10 @@ async function said<Said>(answer: Answer, statuses: readonly number[]): Promise<
 }
 
 /** Behind a load balancer only /readyz may be reachable, since it needs no token. */
-export type Told = Pick<Status, 'ready' | 'draining' | 'uploads' | 'checks'> & Partial<Status>
+export type ShownStatus = Pick<Status, 'ready' | 'draining' | 'uploads' | 'checks'> & Partial<Status>
 
 /** `perSecond`: requests now, where they were counted before. */
-export function statusLines(at: string, told: Told, now: number, perSecond?: number): string[] {
+export function statusLines(at: string, told: ShownStatus, now: number, perSecond?: number): string[] {
   const { ready, draining, uploads, checks, journal, requests, tiers = [], upstreams = [], providers = [] } = told
   const state = draining ? 'stopping' : ready ? 'ready' : 'not ready'
   const taken = uploads === undefined ? 'not known yet' : uploads ? 'yes' : 'no'
@@ -153,11 +153,11 @@ function tierLine({ name, bytes, limitBytes, hits, misses, outages, queued, corr
   ].join(', ')}`
 }
 
-const routerLine = ({ name, lookups, named, failures, lastFailure, restsMs }: Router): string =>
-  `  ${mark(restsMs === 0)} router ${name}: ${[
+const routerLine = ({ name, lookups, named, failures, lastFailure, backoffMs }: Router): string =>
+  `  ${mark(backoffMs === 0)} router ${name}: ${[
     `asked ${lookups}, named somebody ${named}`,
     ...(failures > 0 ? [`failed ${failures}`] : []),
-    ...(restsMs > 0 ? [`left alone for ${agoOf(restsMs)} more: ${lastFailure}`] : []),
+    ...(backoffMs > 0 ? [`left alone for ${agoOf(backoffMs)} more: ${lastFailure}`] : []),
   ].join(', ')}`
 
 function announcedLines(

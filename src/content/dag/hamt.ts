@@ -13,7 +13,7 @@ export type ShardLink = { readonly name: string; readonly cid: CID; readonly siz
 const maxDepth = 32
 const guessedShardBytes = 16 * 1024
 // Entries searched for child shards to prefetch: the fan-out of the widest shard.
-const maxLookedAt = 1024
+const maxInspected = 1024
 
 /** Reads the bits of hash per level, and the number of hexadecimal digits that prefix each name. */
 function shape(cid: CID, { unixfs, data }: Node): { bits: number; digits: number } {
@@ -98,7 +98,7 @@ export async function* listShards(
   const open: Level[] = [level(root)]
   /** The next shards to prefetch, as far as they are known. */
   function* upcoming(around: DagWant): Generator<Expected> {
-    let left = maxLookedAt
+    let left = maxInspected
     for (const { node, digits, next } of open.toReversed())
       for (let at = next; at < node.links.length; at++) {
         if (left-- === 0) return

@@ -62,7 +62,7 @@ function firstAt(length: number, holds: (index: number) => boolean): number {
 
 // Bounds prefetching per block: in a DAG of many known or repeated links, scanning all of them for
 // each block took as long as the traversal.
-const maxLookedAt = 256
+const maxInspected = 256
 
 type Level<Item> = {
   readonly children: Children<Item>
@@ -107,7 +107,7 @@ export function createPending<Item>(memory = createMemoryBound()) {
     },
     /** The items that `pop` will return next, as far as they are known. */
     *upcoming(): Generator<Item> {
-      let left = maxLookedAt
+      let left = maxInspected
       for (const level of levels.toReversed())
         for (let at = level.at; at < level.children.length; at++) {
           if (left-- === 0) return

@@ -7,7 +7,7 @@ import { type LazyLink, lazyLinksInOrder } from '../../ipld/block-links.ts'
 import { declaredSize, type Node, startsOf, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { maxFileBytes } from '../file.ts'
-import { visitBelow, type Way } from '../resolve.ts'
+import { type PathChain, visitBelow } from '../resolve.ts'
 import { isShardLink, namesInShard } from './hamt.ts'
 import { between, type Children, createPending, madeOf } from './pending.ts'
 
@@ -24,7 +24,7 @@ export type WalkOptions = {
    * The path of the root. Entries of a directory are checked against the denylists by their full
    * path.
    */
-  readonly way?: Way | undefined
+  readonly way?: PathChain | undefined
   /** Names inside the root, a document: only links below the value at that path are followed. */
   readonly names?: readonly string[]
   /** Yields a block that does not decode as one without links, instead of failing. */
@@ -44,7 +44,7 @@ type PendingBlock = {
   /** The bytes of the file in this block; undefined without a range. */
   readonly span: Span | undefined
   /** The path to this block: known for entries of a directory, not for links of a document. */
-  readonly way?: Way | undefined
+  readonly way?: PathChain | undefined
 }
 
 /** Yields identity blocks too; the caller decides if they are sent. */
@@ -169,7 +169,7 @@ const whole = (link: LazyLink, depth: number): PendingBlock => ({ link, span: un
 function named(
   { readOnce }: Session,
   { cid, bytes }: Block,
-  way: Way | undefined,
+  way: PathChain | undefined,
   depth: number,
 ): Children<PendingBlock> {
   const node = readOnce(cid, bytes)

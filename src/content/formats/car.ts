@@ -6,7 +6,7 @@ import type { Block } from '../../core/cid.ts'
 import { writeCar } from '../../ipld/car.ts'
 import type { DagWant, Session } from '../../retrieval/session.ts'
 import { type Span, walkDag } from '../dag/walk.ts'
-import { entityOf, type Resolution, type Way, walkPath } from '../resolve.ts'
+import { entityOf, type PathChain, type Resolution, walkPath } from '../resolve.ts'
 import { type Format, type FormatRequest, malformedRequest, weakTag } from './format.ts'
 
 const mediaType = 'application/vnd.ipld.car'
@@ -78,7 +78,7 @@ async function* blocksOf(
   session: Session,
   { path, entity, remainder }: Resolution,
   { scope, range }: PartOfDag,
-  { dups, way }: Pick<CarParams, 'dups'> & { readonly way: Way },
+  { dups, way }: Pick<CarParams, 'dups'> & { readonly way: PathChain },
 ): AsyncGenerator<Block> {
   const root: Block = { cid: entity.cid, bytes: entity.block }
   if (path.segments.length > 0) {

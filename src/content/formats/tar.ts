@@ -10,7 +10,7 @@ import type { ShardLink } from '../dag/hamt.ts'
 import { createMemoryBound } from '../dag/pending.ts'
 import { linksOfDirectory } from '../directory.ts'
 import { maxFileBytes, readFile } from '../file.ts'
-import { type Entity, entityOf, symlinkTarget, visitBelow, type Way } from '../resolve.ts'
+import { type Entity, entityOf, type PathChain, symlinkTarget, visitBelow } from '../resolve.ts'
 import { type Format, notAcceptable, refuseRemainder, weakTag } from './format.ts'
 
 const mediaType = 'application/x-tar'
@@ -41,7 +41,7 @@ export const tar: Format = {
 export async function* archiveOf(
   session: Session,
   root: Entity,
-  { top, way, isBare = false }: { readonly top: string; readonly way: Way; readonly isBare?: boolean },
+  { top, way, isBare = false }: { readonly top: string; readonly way: PathChain; readonly isBare?: boolean },
 ): AsyncGenerator<Uint8Array> {
   let isBetween = false
   try {
@@ -92,7 +92,7 @@ function describe({ path, entity }: ArchiveMember): TarMember {
  * fetched, so the response is not delayed. A refused path is found here, while it can still be a
  * status.
  */
-async function plannedSize(session: Session, root: Entity, way: Way): Promise<number | undefined> {
+async function plannedSize(session: Session, root: Entity, way: PathChain): Promise<number | undefined> {
   const notHere = new Failure('not-found', 'a block is in no tier', { source: 'tier' })
   const here = withGet(session, async (cid, around) => {
     if (!(await session.has(cid))) throw notHere
@@ -229,15 +229,20 @@ const maxPathBytes = 8 * 1024
 // Bounds the memory for the paths of all symlinks.
 const maxSymlinkPathBytes = 8 * 1024 * 1024
 
-type Open = { readonly path: string; readonly links: AsyncGenerator<ShardLink>; readonly way: Way }
+type Open = { readonly path: string; readonly links: AsyncGenerator<ShardLink>; readonly way: PathChain }
 
 /** `top` is the name of the entity in the archive; `toRoot` is its path. */
-async function* membersOf(session: Session, root: Entity, top: string, toRoot: Way): AsyncGenerator<ArchiveMember> {
+async function* membersOf(
+  session: Session,
+  root: Entity,
+  top: string,
+  toRoot: PathChain,
+): AsyncGenerator<ArchiveMember> {
   const around: DagWant = { cid: root.cid, segments: [], scope: 'all' }
   const memory = createMemoryBound()
   const symlinks = createSymlinkPaths(root)
   const open: Open[] = []
-  const enter = ({ path, entity }: ArchiveMember, way: Way): ArchiveMember => {
+  const enter = ({ path, entity }: ArchiveMember, way: PathChain): ArchiveMember => {
     if (entity.kind === 'symlink') symlinks.add(path)
     if (entity.kind !== 'directory') return { path, entity }
     if (open.length >= maxDepth) throw wrongContent(root.cid, `it is nested more than ${maxDepth} levels deep`)

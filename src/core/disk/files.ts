@@ -14,7 +14,7 @@ export function codeOf(error: unknown): string | undefined {
   return error instanceof Error && 'code' in error && typeof error.code === 'string' ? error.code : undefined
 }
 
-export const isNoRoom = (error: unknown): boolean => ['ENOSPC', 'EDQUOT'].includes(codeOf(error) ?? '')
+export const isDiskFull = (error: unknown): boolean => ['ENOSPC', 'EDQUOT'].includes(codeOf(error) ?? '')
 
 export const isGone = (error: unknown): boolean => codeOf(error) === 'ENOENT'
 
@@ -59,12 +59,12 @@ export async function makeFolders(path: string, make: typeof mkdir = mkdir): Pro
   try {
     return await make(path, { recursive: true })
   } catch (error) {
-    if (isGone(error)) await tellTruth(path, make)
+    if (isGone(error)) await reportTrueError(path, make)
     throw error
   }
 }
 
-async function tellTruth(path: string, make: typeof mkdir): Promise<void> {
+async function reportTrueError(path: string, make: typeof mkdir): Promise<void> {
   for (let at = path; at !== dirname(at); at = dirname(at)) {
     try {
       return await make(at)

@@ -39,7 +39,7 @@ export async function* readCar(chunks: AsyncIterable<Uint8Array>, options: CarOp
 
 const nothing = Buffer.alloc(0)
 // A CID with a digest of 64 bytes and codes of any length fits in.
-const usualCidBytes = 96
+const commonCidBytes = 96
 
 /** Takes the chunks of a CAR as they come and gives its blocks one by one. */
 export class CarParser {
@@ -114,7 +114,7 @@ export class CarParser {
       return this.#expect('header', Buffer.allocUnsafeSlow(length))
     }
     if (length > maxBlockBytes + maxCidBytes) throw this.#broken('has a block larger than it may be')
-    if (length > 0) return this.#expect('cid', Buffer.allocUnsafeSlow(Math.min(length, usualCidBytes)))
+    if (length > 0) return this.#expect('cid', Buffer.allocUnsafeSlow(Math.min(length, commonCidBytes)))
     if (++this.#padding > maxPadding) throw this.#broken('is padded without end')
   }
 

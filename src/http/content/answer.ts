@@ -6,7 +6,7 @@ import type { IncomingMessage } from 'node:http'
 import { etagOf, type Representation, refuseRemainder } from '../../content/formats/format.ts'
 import { formats } from '../../content/formats/formats.ts'
 import type { JsonDetector } from '../../content/json.ts'
-import { type ContentPath, leafAtHand, parsePath, type Resolution, resolveSoon } from '../../content/resolve.ts'
+import { type ContentPath, leafInMemory, parsePath, type Resolution, resolveSoon } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import { after, type Clock, type Soon } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
@@ -122,7 +122,7 @@ function answer(asking: Asking): Soon<void> {
   if (path) {
     const opened = open({})
     if (isUnchanged(opened, path, negotiated)) return undefined
-    const leaf = negotiated.as === 'file' && deps.mode === 'api' ? leafAtHand(opened.session, path, lent) : undefined
+    const leaf = negotiated.as === 'file' && deps.mode === 'api' ? leafInMemory(opened.session, path, lent) : undefined
     if (leaf) return answerPath(opened, path, negotiated, { leaf })
     return after(deps.retrieval.begin(client), () => answerPath(opened, path, negotiated))
   }

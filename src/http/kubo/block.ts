@@ -3,7 +3,7 @@
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
 import { walkDag } from '../../content/dag/walk.ts'
-import { wayFrom } from '../../content/resolve.ts'
+import { pathChainFrom } from '../../content/resolve.ts'
 import { type Block, codec, digestBy, hash, hashCode } from '../../core/cid.ts'
 import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
 import { lazyLinksInOrder } from '../../ipld/block-links.ts'
@@ -94,7 +94,7 @@ async function* dagOf(session: Session, root: Block): AsyncGenerator<Block> {
   session.pass(root.cid, [])
   session.begun()
   try {
-    yield* walkDag(session, root, { scope: 'all', dups: false, way: wayFrom(root.cid) })
+    yield* walkDag(session, root, { scope: 'all', dups: false, way: pathChainFrom(root.cid) })
   } catch (error) {
     if (!isFailure(error) || !notHere.has(error.kind)) throw error
     const said = `${error.message}; block ${root.cid} is kept with all that it links to: put that first, or bring a CAR (dag/import)`

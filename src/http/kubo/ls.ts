@@ -6,10 +6,10 @@ import {
   type ContentPath,
   type Entity,
   entityOf,
+  type PathChain,
   resolve,
   symlinkTarget,
   visitBelow,
-  type Way,
 } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import { isFailure } from '../../core/failure.ts'
@@ -42,7 +42,7 @@ type Listing = {
 }
 
 // The concurrency of reads from a slow tier, as in an HTML listing.
-const looksAhead = 15
+const typeLookupsAhead = 15
 const maxListed = 100_000
 const kinds = { data: 0, directory: 1, file: 2, symlink: 4 } as const
 const never = '0001-01-01T00:00:00Z'
@@ -94,7 +94,7 @@ async function* linksBehind(path: ContentPath, listing: Listing): AsyncGenerator
     const link = linkOf(named, entity, way, listing)
     link.catch(() => {})
     waiting.push(link)
-    if (waiting.length > looksAhead) yield (await waiting.shift()) as Link
+    if (waiting.length > typeLookupsAhead) yield (await waiting.shift()) as Link
   }
   for (const link of waiting) yield await link
 }
@@ -106,7 +106,7 @@ async function* namedIn(session: Session, { cid, block }: Entity): AsyncGenerato
     for (const { Hash } of await lazyLinksInOrder({ cid, bytes: block })) yield { name: '', cid: Hash, size: undefined }
 }
 
-async function linkOf({ name, cid, size }: Named, above: Entity, way: Way, listing: Listing): Promise<Link> {
+async function linkOf({ name, cid, size }: Named, above: Entity, way: PathChain, listing: Listing): Promise<Link> {
   const plain = { Name: name, Hash: listing.spelled(cid), Size: 0, Type: 0, Target: '', Mode: 0, ModTime: never }
   if (cid.code === codec.raw) return { ...plain, Size: size ?? 0, Type: kinds.file }
   if (cid.code !== codec.dagPb || !listing.looks) return plain
@@ -128,7 +128,7 @@ async function linkOf({ name, cid, size }: Named, above: Entity, way: Way, listi
 }
 
 /** Undefined if the block is denied: only its name may be shown. */
-async function blockBehind(session: Session, cid: CID, way: Way | undefined): Promise<Uint8Array | undefined> {
+async function blockBehind(session: Session, cid: CID, way: PathChain | undefined): Promise<Uint8Array | undefined> {
   try {
     if (way) visitBelow(session, way)
     return await session.get(cid)

@@ -2,7 +2,7 @@
 // `pin/rm` deletes them.
 import type { CID } from 'multiformats/cid'
 import { walkDag } from '../../content/dag/walk.ts'
-import { parseRoot, wayFrom } from '../../content/resolve.ts'
+import { parseRoot, pathChainFrom } from '../../content/resolve.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Pins } from '../../upload/pins.ts'
 import { pinName } from '../add/add.ts'
@@ -19,7 +19,7 @@ export async function addPin({ request, query, session, signal, response, deps }
   try {
     const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
     session.begun()
-    const way = wayFrom(cid)
+    const way = pathChainFrom(cid)
     await deps.uploads.keep(cid, walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way }), slot, name)
     sendJson({ response, deps }, { Pins: [cid.toString()] })
   } finally {

@@ -6,7 +6,7 @@ import { walkDag } from '../../content/dag/walk.ts'
 import { readFile } from '../../content/file.ts'
 import { refuseRemainder } from '../../content/formats/format.ts'
 import { archiveOf } from '../../content/formats/tar.ts'
-import { type Entity, parseRoot, resolve, wayFrom } from '../../content/resolve.ts'
+import { type Entity, parseRoot, pathChainFrom, resolve } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import { writeCar } from '../../ipld/car.ts'
 import type { Session } from '../../retrieval/session.ts'
@@ -45,7 +45,7 @@ export async function getBlock({ query, session, response, deps }: KuboCall): Pr
 export async function exportDag({ query, session, response, deps }: KuboCall): Promise<void> {
   const cid = parseRoot(argOf(query))
   const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
-  const blocks = walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way: wayFrom(cid) })
+  const blocks = walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way: pathChainFrom(cid) })
   response.setHeader('Content-Type', 'application/vnd.ipld.car; version=1')
   response.setHeader('X-Stream-Output', '1')
   await sendPieces({ response, session, deps }, writeCar(cid, blocks))

@@ -2,7 +2,7 @@
 // last key, invalid UTF-8 is replaced, and a map that begins with the key `/` may be a link or
 // bytes.
 import { CID } from 'multiformats/cid'
-import { maxCidChars, parseUsual } from '../../core/cid.ts'
+import { maxCidChars, parseCommon } from '../../core/cid.ts'
 import { DocumentScan, wrongDocument } from './scan.ts'
 
 const quote = 0x22
@@ -232,8 +232,8 @@ export class JsonScan extends DocumentScan {
 }
 
 function cidBytes(text: string): Uint8Array {
-  const usual = parseUsual(text)
-  if (usual) return usual
+  const common = parseCommon(text)
+  if (common) return common
   // In some bases decoding takes time quadratic in the length: a text of 2 MiB would take hours.
   if (text.length > maxCidChars) throw wrongDocument('has a CID that is too long')
   return CID.parse(text).bytes

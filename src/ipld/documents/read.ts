@@ -7,10 +7,10 @@ import { JsonScan } from './json.ts'
 import type { DocumentScan, DocumentStructure, DocumentVisitor } from './scan.ts'
 
 /** Undefined means to continue at once. */
-export type GiveWay = () => Promise<void> | undefined
+export type YieldIfDue = () => Promise<void> | undefined
 
 /** For background work: runs each slice in an event-loop iteration of its own. */
-export const inOwnTurns: GiveWay = () => new Promise((resolve) => setImmediate(resolve))
+export const inOwnIterations: YieldIfDue = () => new Promise((resolve) => setImmediate(resolve))
 
 // About one millisecond.
 const pieceOfWork = 10_000
@@ -23,7 +23,7 @@ function scanOf({ cid, bytes }: Block, visitor: DocumentVisitor): DocumentScan |
 }
 
 /** Rejects if the block does not decode. */
-export async function visitDocument(block: Block, visitor: DocumentVisitor, yieldIfDue: GiveWay): Promise<void> {
+export async function visitDocument(block: Block, visitor: DocumentVisitor, yieldIfDue: YieldIfDue): Promise<void> {
   const scan = scanOf(block, visitor)
   while (scan && !scan.advance(pieceOfWork)) await yieldIfDue()
 }
@@ -50,7 +50,7 @@ class DocumentLink {
 /** Lists the links of a document, or of the value that `names` select, in encoded order. */
 export async function documentLinks(
   block: Block,
-  yieldIfDue: GiveWay,
+  yieldIfDue: YieldIfDue,
   names: readonly string[] = [],
 ): Promise<DocumentLink[]> {
   const links: DocumentLink[] = []
@@ -80,7 +80,7 @@ export type DocumentStep = { readonly link: DocumentLink; readonly used: number 
 export async function stepIntoDocument(
   block: Block,
   names: readonly string[],
-  yieldIfDue: GiveWay,
+  yieldIfDue: YieldIfDue,
 ): Promise<DocumentStep> {
   const way = new PathVisitor(names)
   await visitDocument(block, way, yieldIfDue)

@@ -1,23 +1,23 @@
 // The blocks of a DAG in a flight: which are known to belong to it, because one that came links to them, and which came.
 import type { CID } from 'multiformats/cid'
 import { type Block, blockKey, codec, isIdentity } from '../../core/cid.ts'
-import { eachLinkInTurns } from '../../ipld/block-links.ts'
+import { eachLinkInSlices } from '../../ipld/block-links.ts'
 import { createCidSet } from '../../ipld/cid-set.ts'
-import { eachHashEnd, eachHashEndInTurns } from '../../ipld/dag-pb.ts'
-import { type GiveWay, inOwnTurns } from '../../ipld/documents/read.ts'
+import { eachHashEnd, eachHashEndInSlices } from '../../ipld/dag-pb.ts'
+import { inOwnIterations, type YieldIfDue } from '../../ipld/documents/read.ts'
 import { largeNodeBytes } from '../../ipld/node-memory.ts'
 
 export class DagBlocks {
   /** Until the links of a document or a large node are known, which is read in pieces. */
   reading: Promise<void> | undefined
   bytes = 0
-  readonly #yieldIfDue: GiveWay
+  readonly #yieldIfDue: YieldIfDue
   readonly #expected = createCidSet()
   readonly #came = createCidSet()
   /** They came, and no tier has them yet. */
   readonly #unstored = new Set<string>()
 
-  constructor(root: CID, yieldIfDue: GiveWay = inOwnTurns) {
+  constructor(root: CID, yieldIfDue: YieldIfDue = inOwnIterations) {
     this.#yieldIfDue = yieldIfDue
     this.expect(root)
   }
@@ -76,11 +76,11 @@ export class DagBlocks {
     if (block.cid.code === codec.dagPb) {
       const expectEnding = (end: number): void => this.#expected.addEnding(block.bytes, end)
       // The reader of the block reports that it does not decode.
-      return eachHashEndInTurns(block.bytes, expectEnding, this.#yieldIfDue).catch(() => {})
+      return eachHashEndInSlices(block.bytes, expectEnding, this.#yieldIfDue).catch(() => {})
     }
     const expect = (link: CID): void => {
       if (!isIdentity(link)) this.#expected.add(link)
     }
-    await eachLinkInTurns(block, expect, this.#yieldIfDue)
+    await eachLinkInSlices(block, expect, this.#yieldIfDue)
   }
 }

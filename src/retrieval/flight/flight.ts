@@ -12,7 +12,7 @@ import { type Block, blockKey, codec } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 import { cancelled, Failure, isFailure } from '../../core/failure.ts'
 import type { Trace } from '../../core/wire/trace.ts'
-import type { GiveWay } from '../../ipld/documents/read.ts'
+import type { YieldIfDue } from '../../ipld/documents/read.ts'
 import type { Place } from '../session.ts'
 import { type AskKind, Attempts, type LetGo, outcomeOf, type Wanting } from '../upstreams/attempts.ts'
 import type { BackIn, Finding, Member, Plan, Pool, Step } from '../upstreams/pool.ts'
@@ -36,7 +36,7 @@ export type FlightDeps = {
   /** Called with each proved block before any reader gets it. A promise: the readers wait for it. */
   readonly keep: (cid: CID, bytes: Uint8Array) => void | Promise<void>
   /** Between blocks, and between the pieces of a document or of a large node. */
-  readonly yieldIfDue?: GiveWay
+  readonly yieldIfDue?: YieldIfDue
   /** The judge of a race. Default: p-any. */
   readonly judge?: typeof pAny
 }

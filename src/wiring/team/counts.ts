@@ -6,7 +6,7 @@ import type { Config } from '../../config/load.ts'
 import type { HistogramSample, Labels, Sample } from '../../observe/metrics.ts'
 import { type Histogram, type RequestCounts, secondsBounds } from '../../observe/requests.ts'
 import { isOwner, type OwnerTeam, type Team, type Totals } from '../../team/team.ts'
-import type { Whole } from '../wiring-context.ts'
+import type { WiringContext } from '../wiring-context.ts'
 
 const othersOf = (team: OwnerTeam): readonly Totals[] => [
   team.endedTotals,
@@ -25,7 +25,7 @@ export function processesOfTeam(team: Team | undefined): (() => ProcessParts) | 
 }
 
 /** Request counts of all processes, for the dashboard and the status. */
-export function joinedRequests(own: RequestCounts, { team, lease }: Whole): RequestCounts {
+export function joinedRequests(own: RequestCounts, { team, lease }: WiringContext): RequestCounts {
   return isOwner(team) ? lease.take('joined requests', [own, team], () => joined(own, team)) : own
 }
 

@@ -7,7 +7,7 @@ import { readingsOf } from '../../admin/metrics.ts'
 import { version } from '../../config/package.ts'
 import { Failure } from '../../core/failure.ts'
 import { roomAt } from '../../data-folder/folder.ts'
-import type { KeptRecord } from '../../names/ipns-record.ts'
+import type { QueuedRecord } from '../../names/ipns-record.ts'
 import { createMetrics, type Metrics } from '../../observe/metrics.ts'
 import { watchProcess } from '../../observe/process.ts'
 import { createUploadCounts } from '../../observe/requests.ts'
@@ -15,11 +15,11 @@ import { purge } from '../../retrieval/tiers/purge.ts'
 import { joinReader } from '../../store/open.ts'
 import type { StoreReader } from '../../store/store.ts'
 import type { DeniedRule, WorkerCounts, WorkerTeam } from '../../team/team.ts'
-import { openLeft, wireBackends } from '../backends.ts'
+import { openOrphaned, wireBackends } from '../backends.ts'
 import { type Front, type Public, wireFront, wirePublic } from '../public.ts'
 import { type ReadSide, wireReading } from '../reading.ts'
 import { type Tiers, wireTiers } from '../tiers.ts'
-import type { Whole } from '../wiring-context.ts'
+import type { WiringContext } from '../wiring-context.ts'
 
 export type Worker = {
   readonly reading: ReadSide
@@ -35,13 +35,13 @@ const blockMs = 3000
 const countsEveryMs = 1000
 const purgeMs = 4000
 
-export async function wireWorker(whole: Whole, team: WorkerTeam): Promise<Worker> {
+export async function wireWorker(whole: WiringContext, team: WorkerTeam): Promise<Worker> {
   const { providers, tiers: bare, upstreams } = wireBackends(whole)
-  const left = await openLeft(whole)
+  const left = await openOrphaned(whole)
   const waiting = whole.lease.take('waiting at the owner', [], () => ({ store: storeOfOwner(team) }))
   const store = takeReader(whole)
   const tiers = wireTiers(whole, bare, { providers, left, store, waiting })
-  const records = { store, write: async (found: readonly KeptRecord[]) => team.tell('records', found) }
+  const records = { store, write: async (found: readonly QueuedRecord[]) => team.tell('records', found) }
   const reading = await wireReading(whole, { ...tiers, upstreams, records })
   const shared = wirePublic(whole)
   const tierNames = tiers.stack.stats().map(({ tier }) => tier)
@@ -72,14 +72,14 @@ export async function wireWorker(whole: Whole, team: WorkerTeam): Promise<Worker
     front,
     shared,
     admin: (_request: IncomingMessage, response: ServerResponse) => void response.destroy(),
-    begin: () => tellCounts(whole, team, metricsOf(whole, { reading, tiers, front })),
+    begin: () => reportCounts(whole, team, metricsOf(whole, { reading, tiers, front })),
   }
 }
 
 const hold = (denials: ReadSide['denials'], { cid, legal, reason }: DeniedRule): void =>
   denials.lists.hold(CID.parse(cid), { legal, reason })
 
-function takeReader({ config: { data }, folders, lease, clock, log }: Whole): StoreReader {
+function takeReader({ config: { data }, folders, lease, clock, log }: WiringContext): StoreReader {
   const { reader } = lease.take(
     'store of the owner',
     [data],
@@ -109,7 +109,10 @@ const storeOfOwner = (team: WorkerTeam): LocalStore => ({
   lacks: (cid) => team.uploadEpochs.of(cid) === 0,
 })
 
-function metricsOf(whole: Whole, { reading, tiers, front }: Pick<Worker, 'reading' | 'tiers' | 'front'>): Metrics {
+function metricsOf(
+  whole: WiringContext,
+  { reading, tiers, front }: Pick<Worker, 'reading' | 'tiers' | 'front'>,
+): Metrics {
   const { config, clock, log, lease, spans } = whole
   const { pool, finding, retrieval, names, hot, denials } = reading
   const { requests, limits, pendingResponses, compression } = front
@@ -146,7 +149,7 @@ function metricsOf(whole: Whole, { reading, tiers, front }: Pick<Worker, 'readin
 type Counted = { by?: Metrics; cancel?: () => void; tell?: () => void }
 
 /** Starts counting from the totals of the previous gateway. */
-function tellCounts({ clock, lease }: Whole, team: WorkerTeam, metrics: Metrics): void {
+function reportCounts({ clock, lease }: WiringContext, team: WorkerTeam, metrics: Metrics): void {
   const counted = lease.take(
     'counted',
     [],

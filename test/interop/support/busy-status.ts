@@ -50,7 +50,7 @@ export function busyStatus(now: number): Status {
       }),
     ],
     found: [upstream('gw.example.net via cid.contact', 'ready', { asked: 3, won: 2, lost: 0, notFound: 0 })],
-    routers: [{ name: 'cid.contact', lookups: 1200, named: 340, failures: 2, lastFailure: 'timeout', restsMs: 0 }],
+    routers: [{ name: 'cid.contact', lookups: 1200, named: 340, failures: 2, lastFailure: 'timeout', backoffMs: 0 }],
     announced: {
       ...{ peerId: '12D3KooW', head: 'baguqeera', advertisements: 12, contexts: 12, roots: 345 },
       indexers: [{ name: 'cid.contact', announcedAt: now - 70_000, lagMs: 0 }],

@@ -171,9 +171,9 @@ export function upstreamsOf({ upstreams, found, routers, announced }, now) {
 /** @param {Status['routers']} routers @returns {Child[]} */
 function routersOf(routers) {
   if (routers.length === 0) return []
-  const rows = routers.map(({ name, lookups, named, failures, lastFailure, restsMs }) => [
+  const rows = routers.map(({ name, lookups, named, failures, lastFailure, backoffMs }) => [
     name,
-    restsMs > 0 ? both(badge('warn', 'unhealthy'), detail(`for ${span(restsMs)} more`)) : badge('good', 'ready'),
+    backoffMs > 0 ? both(badge('warn', 'unhealthy'), detail(`for ${span(backoffMs)} more`)) : badge('good', 'ready'),
     `${count(named)} of ${count(lookups)}`,
     failures > 0 ? both(`failed ${count(failures)}`, detail(lastFailure)) : nothing,
   ])
