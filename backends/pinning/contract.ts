@@ -160,7 +160,7 @@ export type ReadBack = {
   readonly lacks?: string
 }
 
-export type LeftStore<Options = unknown> = {
+export type OrphanedStore<Options = unknown> = {
   readonly options: Options
   /** In words for operators. */
   readonly place: string
@@ -180,6 +180,6 @@ export type ProviderKind<Options extends z.ZodType = z.ZodType> = {
    * For a kind that stores bytes on this machine: lists non-empty stores that are no longer
    * configured.
    */
-  left?(data: string, configured: readonly z.output<Options>[]): Promise<readonly LeftStore<z.output<Options>>[]>
+  left?(data: string, configured: readonly z.output<Options>[]): Promise<readonly OrphanedStore<z.output<Options>>[]>
   create(options: z.output<Options>, context: ProviderContext): Provider
 }

@@ -9,7 +9,7 @@ import { codeOf, makeFolder, orIfGone, syncFolder, tryToWrite } from '../../src/
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { databaseIn, joinReader, joinStore } from '../../src/store/open.ts'
 import type { Entry, Standing } from '../../src/store/store.ts'
-import type { LeftStore, LocalStore, Provider, ProviderContext, ProviderKind, Upload } from './contract.ts'
+import type { LocalStore, OrphanedStore, Provider, ProviderContext, ProviderKind, Upload } from './contract.ts'
 
 const options = z.strictObject({
   path: z.string().min(1).optional().describe('The folder; by default the data folder.'),
@@ -148,7 +148,7 @@ async function noted(data: string): Promise<string[]> {
   })
 }
 
-async function left(data: string, configured: readonly Options[]): Promise<readonly LeftStore<Options>[]> {
+async function left(data: string, configured: readonly Options[]): Promise<readonly OrphanedStore<Options>[]> {
   const known = configured.map((one) => folderOf(one, data))
   const others = [...new Set(await noted(data))].filter((root) => !known.includes(root))
   const there = await Promise.all(others.map((root) => orIfGone(stat(databaseIn(root)), undefined)))

@@ -44,8 +44,8 @@ const variants = {
   },
 } as const
 
-const firstLookMs = 250
-const maxLookMs = 5_000
+const firstPollMs = 250
+const maxPollMs = 5_000
 const maxStored = 1_000
 
 export const filebase: ProviderKind<typeof options> = { use: 'filebase', options, readBack, create: createFilebase }
@@ -118,7 +118,7 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
   /** The object appears a moment after it was stored, and its CID a moment after that. */
   async function untilNamed(cid: CID, signal: AbortSignal): Promise<CID> {
     const until = clock.monotonic() + settings.cidTimeout
-    for (let waitMs = firstLookMs; ; waitMs = Math.min(maxLookMs, waitMs * 2)) {
+    for (let waitMs = firstPollMs; ; waitMs = Math.min(maxPollMs, waitMs * 2)) {
       const told = await look(cid, signal)
       if (told.cid !== undefined) {
         stored.delete(cid.toString())

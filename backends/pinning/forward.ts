@@ -25,10 +25,10 @@ function readBack({
   connectTimeout,
 }: z.output<typeof options>): ReadBack | false | undefined {
   if (said !== undefined) return readGateway(said, connectTimeout)
-  return readGateway({ url: besideAdd(add), use: 'trustless', headers }, connectTimeout)
+  return readGateway({ url: nextToAdd(add), use: 'trustless', headers }, connectTimeout)
 }
 
-const besideAdd = (add: string): string => new URL('.', add).href
+const nextToAdd = (add: string): string => new URL('.', add).href
 
 function createForward(settings: z.output<typeof options>, context: ProviderContext): Provider {
   const { name } = context
@@ -37,7 +37,7 @@ function createForward(settings: z.output<typeof options>, context: ProviderCont
     ...(settings.token !== undefined && { authorization: `Bearer ${settings.token}` }),
   })
   const place = readBack(settings)
-  const home = place ? place.options : { url: besideAdd(settings.url) }
+  const home = place ? place.options : { url: nextToAdd(settings.url) }
   // A gateway on another origin may belong to another party, so it gets neither the token nor the
   // headers of /add.
   const isElsewhere = new URL(home.url).origin !== new URL(settings.url).origin

@@ -39,8 +39,8 @@ const options = z.strictObject({
 })
 
 const carType = 'application/vnd.ipld.car'
-const firstLookMs = 500
-const maxLookMs = 8_000
+const firstPollMs = 500
+const maxPollMs = 8_000
 
 export const pinata: ProviderKind<typeof options> = { use: 'pinata', options, readBack, create: createPinata }
 
@@ -85,7 +85,7 @@ function createPinata(settings: z.output<typeof options>, context: ProviderConte
 
   /** The service accepted the upload without a CID; its list has it a moment later. */
   async function lookUp(cid: CID, signal: AbortSignal): Promise<CID> {
-    for (let waitMs = firstLookMs; waitMs <= maxLookMs; waitMs *= 2) {
+    for (let waitMs = firstPollMs; waitMs <= maxPollMs; waitMs *= 2) {
       if ((await listed(cid, signal)).length > 0) return cid
       await clock.sleep(waitMs, signal)
     }

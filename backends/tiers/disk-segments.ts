@@ -14,7 +14,7 @@ import type { Clock } from '../../src/core/clock.ts'
 import type { AtHand, AtHandOptions } from '../../src/core/disk/at-hand.ts'
 import type { AtOnce } from '../../src/core/disk/at-once.ts'
 import { createBuffers } from '../../src/core/disk/buffers.ts'
-import { asRegular, codeOf, isGone, isNoRoom, makeFolders, orIfGone } from '../../src/core/disk/files.ts'
+import { asRegular, codeOf, isDiskFull, isGone, makeFolders, orIfGone } from '../../src/core/disk/files.ts'
 import type { Failure } from '../../src/core/failure.ts'
 import {
   createBlockIndex,
@@ -566,7 +566,7 @@ export function createSegments(options: SegmentsOptions) {
       await tellOthers()
     } catch (error) {
       // Where there is no room now there may be some later. Lines that others may have read are not written over.
-      if ((isHalf || !isNoRoom(error)) && to.segment === segment) await endOwn(to)
+      if ((isHalf || !isDiskFull(error)) && to.segment === segment) await endOwn(to)
       throw error
     } finally {
       leave(segment)
