@@ -202,7 +202,7 @@ const handlersOf = ({
   createGatewayHandlers({
     mode: responses.types,
     stalledMs: limits.writeTimeout,
-    most: limits.maxConcurrentRequests,
+    max: limits.maxConcurrentRequests,
     hosts,
     sites: names.dnslinkSites,
     trustedProxies,

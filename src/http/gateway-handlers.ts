@@ -126,10 +126,10 @@ export type StartingOptions = {
   readonly mode: Mode
   readonly stalledMs: number
   /** The maximum number of waiting requests. */
-  readonly most: number
+  readonly max: number
 }
 
-export function createStarting({ mode, stalledMs, most }: StartingOptions): Starting {
+export function createStarting({ mode, stalledMs, max }: StartingOptions): Starting {
   const waiting = new Map<ServerResponse, () => void>()
 
   function refuse(request: IncomingMessage, response: ServerResponse, why: Failure): void {
@@ -141,7 +141,7 @@ export function createStarting({ mode, stalledMs, most }: StartingOptions): Star
   return {
     refuse,
     hold(request, response, go) {
-      if (waiting.size >= most) return refuse(request, response, notYet())
+      if (waiting.size >= max) return refuse(request, response, notYet())
       waiting.set(response, go)
       response.once('close', () => waiting.delete(response))
     },

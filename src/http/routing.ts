@@ -87,7 +87,7 @@ export function createRoutingRoute(options: RoutingOptions): Route {
       qualityOf(accept, recordType) === 0 &&
       qualityOf(accept, '*/*') === 0
     )
-      throw new HttpRefusal('unsupported', `a name is told as ${recordType}`, { source: 'client', status: 406 })
+      throw new HttpRefusal('unsupported', `records are sent as ${recordType}`, { source: 'client', status: 406 })
     if (!parseKey(name)) throw malformed(`${JSON.stringify(name.slice(0, longestTold))} is no key of a name`)
     const found = await names.record(name, { signal, onlyIfCached: true, noCache: false }).catch((error: unknown) => {
       if (isFailure(error, 'not-found'))
@@ -147,7 +147,7 @@ function typeFor(accept: string | undefined): typeof ndjson | typeof json {
   const [lines, whole] = [qualityOf(accept, ndjson), qualityOf(accept, json)]
   if (lines > 0 && lines >= whole) return ndjson
   if (whole > 0 || qualityOf(accept, '*/*') > 0 || qualityOf(accept, 'application/*') > 0) return json
-  throw malformed(`providers are told as ${ndjson} or ${json}`)
+  throw malformed(`providers are sent as ${ndjson} or ${json}`)
 }
 
 const malformed = (why: string): Failure => new Failure('malformed', why, { source: 'client' })

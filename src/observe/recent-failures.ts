@@ -32,13 +32,13 @@ export interface RecentFailures {
 const maxKept = 100
 const longestWhy = 500
 
-export function createRecentFailures(most = maxKept): RecentFailures {
+export function createRecentFailures(max = maxKept): RecentFailures {
   const ring: FailedRequest[] = []
   let next = 0
   return {
     note(failed) {
       ring[next] = failed.why === undefined ? failed : { ...failed, why: failed.why.slice(0, longestWhy) }
-      next = (next + 1) % most
+      next = (next + 1) % max
     },
     list: () => [...ring.slice(next), ...ring.slice(0, next)].reverse(),
   }

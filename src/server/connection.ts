@@ -23,10 +23,10 @@ export interface ConnectionHost {
   headOf(answer: CachedResponse, isLast: boolean): string
   /** True if the connection closes after the response that is about to be written. */
   isEnding(): boolean
-  /** False if other connections go first; `connection.goOn` is then called later. */
-  isItsTurn(connection: Connection): boolean
+  /** False if other connections go first; `connection.goOn` is called later. */
+  mayRead(connection: Connection): boolean
   /** Closes a connection that sent nothing in time. */
-  isLate(connection: Connection): void
+  onSilent(connection: Connection): void
   /** The response to a request was sent. */
   answered(connection: Connection): void
   over(connection: Connection): void
@@ -89,7 +89,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
 
   readonly #onData = (piece: Buffer): void => {
     if (this.#isDeaf) return
-    if (this.#host.isItsTurn(this)) this.#read(piece)
+    if (this.#host.mayRead(this)) this.#read(piece)
     else this.#wait(piece)
   }
 
@@ -124,7 +124,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
       } else if (this.#begun === '' && (this.#isOpen || this.#endPending)) {
         this.#wait(at === 0 ? piece : piece.subarray(at))
         return
-      } else if (at > 0 && this.#begun === '' && !this.#host.isItsTurn(this)) {
+      } else if (at > 0 && this.#begun === '' && !this.#host.mayRead(this)) {
         this.#wait(piece.subarray(at))
         return
       } else if (this.#begun === '' && (this.socket.writableEnded || this.#lane?.writableEnded)) this.#isDeaf = true
@@ -253,7 +253,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
     // Its end may have been found only after its head.
     if (this.#isUnknown && !this.#lane?.writableEnded) this.#lane?.destroySoon()
     if (isKept && this.refusals?.ordinal === this.#requests) this.#host.throttle.answered(this)
-    if (this.#rest && this.#host.isItsTurn(this)) this.goOn()
+    if (this.#rest && this.#host.mayRead(this)) this.goOn()
     this.#host.answered(this)
   }
 
@@ -309,7 +309,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
     if (this.#endPending) this.socket.resetAndDestroy()
     else if (this.#lane) this.#lane.emit('timeout')
     else if (this.#requests > 0) this.socket.destroy()
-    else this.#host.isLate(this)
+    else this.#host.onSilent(this)
   }
 
   readonly #onError = (error: Error): void => {

@@ -62,10 +62,10 @@ const listeners = process.platform === 'linux' ? 16 : 1
 // Chunks handled as they arrive; further ones are queued, and as many are handled at the end of
 // each iteration. With a thousand readable sockets, libuv polls up to 48 times before it runs a
 // timer.
-const piecesInOneTurn = 512
+const maxChunksPerTick = 512
 // Node closes an idle connection a little later than it announces.
 const keepAliveBufferMs = 1000
-const checkMs = 250
+const balanceIntervalMs = 250
 
 export function createFront(handle: RequestListener, options: FrontOptions = {}): Front {
   const { served = {}, connections, clock = systemClock } = options
@@ -77,9 +77,9 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
   const onceEmpty = Promise.withResolvers<void>()
   let isClosing = false
   let waiting: Connection[] = []
-  let pieces = 0
+  let chunks = 0
   let surplus = 0
-  let stopLooking = () => {}
+  let stopBalancing = () => {}
   let keepAlive = ''
   let date = { second: Number.NaN, line: '' }
 
@@ -98,10 +98,10 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
   )
 
   function goOn(): void {
-    const now = waiting.slice(0, piecesInOneTurn)
-    waiting = waiting.slice(piecesInOneTurn)
+    const now = waiting.slice(0, maxChunksPerTick)
+    waiting = waiting.slice(maxChunksPerTick)
     if (waiting.length > 0) setImmediate(goOn)
-    else pieces = 0
+    else chunks = 0
     for (const connection of now) connection.goOn()
   }
 
@@ -121,16 +121,16 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
     headOf: ({ lines, requestId }, isLast) =>
       `${lines}${requestIdHeader}: ${requestId}\r\n${dateLine()}${isLast ? 'Connection: close\r\n' : keepAlive}\r\n`,
     isEnding: () => isClosing || served.isEnding === true || (surplus > 0 && surplus-- > 0),
-    isItsTurn(connection) {
-      pieces++
-      if (pieces <= piecesInOneTurn) {
-        if (pieces === piecesInOneTurn) setImmediate(goOn)
+    mayRead(connection) {
+      chunks++
+      if (chunks <= maxChunksPerTick) {
+        if (chunks === maxChunksPerTick) setImmediate(goOn)
         return true
       }
       waiting.push(connection)
       return false
     },
-    isLate(connection) {
+    onSilent(connection) {
       connection.end(lateText())
       endSoon(connection.socket)
     },
@@ -164,7 +164,7 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
     return server
   }
 
-  async function listenOften(at: { readonly host?: string | undefined; readonly port: number }): Promise<void> {
+  async function listenOnAll(at: { readonly host?: string | undefined; readonly port: number }): Promise<void> {
     // A socket with a shared port does not detect another program on it; this one does.
     const alone = await listenOn((server) => server.listen({ ...at, backlog }))
     const { port } = alone.address() as AddressInfo
@@ -183,17 +183,17 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
   }): void {
     http.headersTimeout = headersTimeout
     http.keepAliveTimeout = ms
-    const told = ms > 0 ? `Keep-Alive: timeout=${Math.floor(ms / 1000)}\r\n` : ''
-    keepAlive = `Connection: keep-alive\r\n${told}`
+    const timeout = ms > 0 ? `Keep-Alive: timeout=${Math.floor(ms / 1000)}\r\n` : ''
+    keepAlive = `Connection: keep-alive\r\n${timeout}`
     Object.assign(host, { headersMs: headersTimeout, keepAliveMs: ms > 0 ? ms + keepAliveBufferMs : 0 })
   }
 
-  function look(): void {
+  function balance(): void {
     surplus = beyondShare?.() ?? 0
-    stopLooking = clock.after(checkMs, look)
+    stopBalancing = clock.after(balanceIntervalMs, balance)
   }
 
-  if (beyondShare) look()
+  if (beyondShare) balance()
   setTimeouts({ headersTimeout: http.headersTimeout, keepAliveTimeout: http.keepAliveTimeout })
   // Starts the checks for connections that send no headers.
   http.emit('listening')
@@ -206,7 +206,7 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
     servers,
     async listen(at) {
       if (typeof at === 'function') await listenOn(at, true)
-      else if (listeners > 1) await listenOften(at)
+      else if (listeners > 1) await listenOnAll(at)
       else await listenOn((server) => server.listen({ ...at, backlog }))
     },
     share(server, isUnix) {
@@ -223,7 +223,7 @@ export function createFront(handle: RequestListener, options: FrontOptions = {})
     stopAccepting,
     async close() {
       isClosing = true
-      stopLooking()
+      stopBalancing()
       stopAccepting()
       for (const connection of all) if (!connection.isBusy && connection.isAnswered) connection.socket.destroy()
       if (all.size > 0) await onceEmpty.promise

@@ -19,7 +19,7 @@ import { orphanedBy } from '../wiring/orphaned-uploads.ts'
 import { connectionLimits, createConnections, createFullLog, descriptorsLeft } from './connections.ts'
 import { createFront, type Front, type Served } from './front.ts'
 import type { Processes } from './team/processes.ts'
-import { type ListenerKind, listenOnUnix, makeWay, setMode } from './unix-socket.ts'
+import { type ListenerKind, listenOnUnix, removeStaleSocket, setMode } from './unix-socket.ts'
 
 export type ServeOptions<Running extends Replaceable> = {
   readonly config: Config
@@ -48,7 +48,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   const starting = createStarting({
     mode: first.responses.types,
     stalledMs: first.limits.writeTimeout,
-    most: first.limits.maxConcurrentRequests,
+    max: first.limits.maxConcurrentRequests,
   })
   const answering: { listen: RequestListener; admin: RequestListener } = {
     listen: (request, response) => starting.hold(request, response, () => answering.listen(request, response)),
@@ -114,7 +114,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
           await stopOthers(opened, sockets)
           throw error
         })
-        void tellMoved(config, next, { clock, log })
+        void logMovedData(config, next, { clock, log })
         const old = sockets
         sockets = opened
         config = next
@@ -165,24 +165,24 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   }
 }
 
-const checkMs = 50
+const pollMs = 50
 
 /**
  * Waits for cached responses that their clients are still reading, of which only the connection
  * remains.
  */
 export async function whileBusy(fronts: readonly Front[], until: number, clock: Clock): Promise<void> {
-  while (fronts.some(({ isBusy }) => isBusy) && clock.monotonic() < until) await clock.sleep(checkMs)
+  while (fronts.some(({ isBusy }) => isBusy) && clock.monotonic() < until) await clock.sleep(pollMs)
 }
 
-async function tellMoved(
+async function logMovedData(
   before: Config,
   next: Config,
   { clock, log }: { readonly clock: Clock; readonly log: Log },
 ): Promise<void> {
   try {
-    const looking = { folders: processFolders, clock, log }
-    for (const why of await orphanedBy(before, next, looking)) log('warn', 'data.folder-changed', { why })
+    const at = { folders: processFolders, clock, log }
+    for (const why of await orphanedBy(before, next, at)) log('warn', 'data.folder-changed', { why })
   } catch (error) {
     log('warn', 'data.folder-changed', { error: String(error) })
   }
@@ -215,7 +215,7 @@ async function listenOn(address: Address, front: Front, key: ListenerKind): Prom
   const refused = (why: unknown) =>
     new ConfigError([{ path: [key], what: `${addressText(address)} cannot be listened on: ${why}` }])
   if (isUnix(address))
-    await makeWay(address).catch((error: Error) => {
+    await removeStaleSocket(address).catch((error: Error) => {
       throw refused(error.message)
     })
   await front
@@ -304,7 +304,7 @@ export interface Reload<Running extends Replaceable> {
 export function createReload<Running extends Replaceable>(first: Running, log: Log): Reload<Running> {
   type Taken = ServerResponse & { [taken]?: Generation<Running> | undefined }
   let newest: Generation<Running> = { running: first, inFlight: 0, onIdle: undefined }
-  let turn: Promise<unknown> = Promise.resolve()
+  let replacing: Promise<unknown> = Promise.resolve()
   const retiring = new Set<Promise<void>>()
 
   // Shared by all requests: a closure for each would cost a tenth of a fast-path response.
@@ -367,12 +367,12 @@ export function createReload<Running extends Replaceable>(first: Running, log: L
     handler: serve('handler'),
     admin: serve('admin'),
     replace(make, graceMs) {
-      const replaced = turn.then(() => replaceNow(make, graceMs))
-      turn = replaced
+      const replaced = replacing.then(() => replaceNow(make, graceMs))
+      replacing = replaced
       return replaced
     },
     async close(graceMs) {
-      await turn
+      await replacing
       await Promise.all([retire(newest, graceMs), ...retiring])
     },
   }

@@ -15,20 +15,20 @@ const modeOf = ({ mode }: UnixAddress, kind: ListenerKind): number => mode ?? mo
 /**
  * A live process accepts at once; one with a full queue refuses with EAGAIN, which counts as alive.
  */
-const answerMs = 1000
+const probeTimeoutMs = 1000
 
 /** Rejects with an explanation of what blocks the path. */
-export async function makeWay({ path }: UnixAddress): Promise<void> {
+export async function removeStaleSocket({ path }: UnixAddress): Promise<void> {
   const before = statOf(path)
   if (!before) return
-  if (!before.isSocket()) throw new Error('there is a file, and it is no socket; move it, or listen elsewhere')
-  const said = await knock(path)
-  if (said === 'ENOENT') return
-  if (said !== 'ECONNREFUSED')
+  if (!before.isSocket()) throw new Error('a file that is not a socket exists there: remove it or change the address')
+  const result = await probe(path)
+  if (result === 'ENOENT') return
+  if (result !== 'ECONNREFUSED')
     throw new Error(
-      said === 'EACCES'
-        ? 'there is a socket that this user may not open; remove it, or listen elsewhere'
-        : 'another process answers there; stop it, or listen elsewhere',
+      result === 'EACCES'
+        ? 'this user may not open the socket there: remove it or change the address'
+        : 'another process answers there: stop it or change the address',
     )
   // Another process may have done the same meanwhile, and listen already.
   const now = statOf(path)
@@ -58,14 +58,14 @@ function statOf(path: string): Stats | undefined {
 }
 
 /** Returns `answers`, `silent`, or the code of the error. */
-function knock(path: string): Promise<string> {
+function probe(path: string): Promise<string> {
   return new Promise((resolve) => {
     const socket = connect(path)
-    const end = (said: string) => {
+    const end = (result: string) => {
       socket.destroy()
-      resolve(said)
+      resolve(result)
     }
-    socket.setTimeout(answerMs, () => end('silent'))
+    socket.setTimeout(probeTimeoutMs, () => end('silent'))
     socket.once('connect', () => end('answers'))
     socket.on('error', (error) => end(codeOf(error) ?? 'EIO'))
   })

@@ -117,7 +117,7 @@ describe('socket at start', () => {
   test('path is not a socket → refused, file kept', async () => {
     const path = join(folder, 'notes.txt')
     await writeFile(path, 'mine')
-    await assert.rejects(other(path), /is no socket; move it/)
+    await assert.rejects(other(path), /a file that is not a socket exists there: remove it/)
     assert.ok(existsSync(path))
     await assert.rejects(other(join(folder, 'none', 'a.sock')), /cannot be listened on: E(?:ACCES|NOENT)/)
   })

@@ -8,7 +8,7 @@ import { setImmediate } from 'node:timers/promises'
 import { closeAfter, type LingerLimits, lingerAfter } from '../../src/http/wire/write.ts'
 import { openFront } from '../support/front.ts'
 
-const patient: LingerLimits = { mostBytes: 1e9, fullMs: 60_000, quietMs: 60_000, maxMs: 60_000 }
+const patient: LingerLimits = { maxBytes: 1e9, fullMs: 60_000, quietMs: 60_000, maxMs: 60_000 }
 const megabyte = Buffer.alloc(1_000_000)
 
 describe('client answered while sending', () => {
@@ -61,7 +61,7 @@ describe('client answered while sending', () => {
 
   it('discard limit reached → reading stops, closed soon after', async () => {
     for (const isFull of [false, true]) {
-      const sent = await flood({ mostBytes: 5_000_000, fullMs: 100, maxMs: 2000 }, megabyte, { everyMs: 0, isFull })
+      const sent = await flood({ maxBytes: 5_000_000, fullMs: 100, maxMs: 2000 }, megabyte, { everyMs: 0, isFull })
       assert.ok(sent >= 5_000_000 && sent < 60_000_000, `${sent} bytes`)
       server?.close()
     }

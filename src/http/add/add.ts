@@ -64,10 +64,10 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
   const { uploads, schemas, respond } = deps
   let leave = () => {}
   try {
-    const { kind, schema, isOnlyHashed, name, least } = lookAhead(context, deps)
+    const { kind, schema, isOnlyHashed, name, minBytes } = checkHeaders(context, deps)
     const via = deps.via(request.headers)
     const who = deps.clientOf(request)
-    const slot = await uploads.enter(isOnlyHashed ? withoutQuota(who) : who, signal, least)
+    const slot = await uploads.enter(isOnlyHashed ? withoutQuota(who) : who, signal, minBytes)
     leave = slot.leave
     // A client that sent `Expect: 100-continue` starts to send the body only now.
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
@@ -107,10 +107,10 @@ const challenge = ({ facts: { service } }: Failure): string =>
 const readsJson = ({ headers }: IncomingMessage): string => headers.accept ?? 'application/json'
 
 /** Sends the interim response, if the client asked for one, after the checks that need no body. */
-function lookAhead(
+function checkHeaders(
   { request, response, target }: RequestContext,
   deps: AddDeps,
-): AddQuery & { readonly least: number } {
+): AddQuery & { readonly minBytes: number } {
   const { uploads, tokens, reach, schemas } = deps
   refuseStranger(request, reach)
   refuseForeignPage(request, reach)
@@ -120,9 +120,9 @@ function lookAhead(
   if (encoding.toLowerCase() !== 'identity')
     throw malformed('an upload with a Content-Encoding is not supported: send the bytes unencoded')
   const wanted = readAddQuery(target.query, { schemas: schemas.names, kinds: uploads.kinds })
-  const least = Number(request.headers['content-length'] ?? 0) - aroundBytes(maxPartsOf(wanted.kind))
-  if (least > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
-  return { ...wanted, least }
+  const minBytes = Number(request.headers['content-length'] ?? 0) - aroundBytes(maxPartsOf(wanted.kind))
+  if (minBytes > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
+  return { ...wanted, minBytes }
 }
 
 function sendCids(response: ServerResponse, cids: readonly string[], stalledMs: number): void {

@@ -9,7 +9,7 @@ import { type AddDeps, createAddRoute, type Next } from './add.ts'
 import { createTokens } from './upload-auth.ts'
 
 export type AdminAdd = {
-  readonly mostBytes: number
+  readonly maxBytes: number
   readonly handle: (request: IncomingMessage, response: ServerResponse, next: Next) => void
 }
 
@@ -29,7 +29,7 @@ export function createAdminAdd(deps: AdminAddDeps): AdminAdd {
   })
   const requestIds = createRequestIds(forwarded)
   return {
-    mostBytes: uploads.maxBytes,
+    maxBytes: uploads.maxBytes,
     handle(request, response, next) {
       watch(request, response).route = route.name
       keepFromOtherOrigins(response)

@@ -215,7 +215,7 @@ export function createCachedResponses({
   const format = remembered(formatFor)
   const isValidHost = remembered(isHost)
 
-  function look(request: RequestHead): Found | undefined {
+  function lookUp(request: RequestHead): Found | undefined {
     const { method } = request
     if (method !== 'GET' && method !== 'HEAD') return undefined
     const key = keyOf(request)
@@ -242,7 +242,7 @@ export function createCachedResponses({
 
   return {
     find(request) {
-      const found = look(request)
+      const found = lookUp(request)
       if (!found || limits.refuses(request)) return undefined
       const requestId = requestIds.next(request)
       note(request, found, requestId)
@@ -250,7 +250,7 @@ export function createCachedResponses({
       return { lines: headOf(found).lines, requestId, body, holdPending: limits.holdPending, stalledMs }
     },
     take(request, response) {
-      const found = look(request)
+      const found = lookUp(request)
       if (!found || limits.refuses(request)) return false
       const requestId = requestIds.next(request)
       note(request, found, requestId)

@@ -105,10 +105,10 @@ export async function receiveFiles(
 ): Promise<Added[]> {
   const { uploads } = deps
   boundaryOf(request.headers['content-type'])
-  const least = Number(request.headers['content-length'] ?? 0) - aroundBytes(maxPartsOf(options.kind))
-  if (least > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
+  const minBytes = Number(request.headers['content-length'] ?? 0) - aroundBytes(maxPartsOf(options.kind))
+  if (minBytes > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
   const who = deps.clientOf(request)
-  const slot = await uploads.enter(options.isOnlyHashed ? withoutQuota(who) : who, signal, least)
+  const slot = await uploads.enter(options.isOnlyHashed ? withoutQuota(who) : who, signal, minBytes)
   try {
     // An HTTP/1.0 client cannot read it (RFC 9110 §10.1.1).
     if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()

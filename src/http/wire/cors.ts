@@ -58,7 +58,9 @@ const token = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/i
 
 /** The default headers, and the others that the browser asks for. */
 function allowedFor(asked = ''): string {
-  const usual = new Set(allowed.map((name) => name.toLowerCase()))
+  const defaults = new Set(allowed.map((name) => name.toLowerCase()))
   const more = asked.split(',').map((name) => name.trim())
-  return [...allowed, ...new Set(more.filter((name) => token.test(name) && !usual.has(name.toLowerCase())))].join(', ')
+  return [...allowed, ...new Set(more.filter((name) => token.test(name) && !defaults.has(name.toLowerCase())))].join(
+    ', ',
+  )
 }

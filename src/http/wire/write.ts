@@ -22,11 +22,11 @@ export type WriteOptions = {
 const sliceBytes = 64 * 1024
 
 // A client that needs longer than this for a slice counts as slow.
-const momentMs = 250
+const slowMs = 250
 
 // The bytes written before yielding: a source that never waits would block all other requests.
 // Among 200 readers of one file, 1 MiB made gaps of half a second.
-const turnBytes = 256 * 1024
+const yieldBytes = 256 * 1024
 
 /**
  * Writes all pieces and ends the response. Requests a piece only when the kernel has taken the one
@@ -40,7 +40,7 @@ export async function writeAll(
 ): Promise<number> {
   const { size } = options
   let written = 0
-  let sinceTurn = 0
+  let sinceYield = 0
   for await (const piece of pieces) {
     if (size !== undefined && written + piece.byteLength > size) throw notAsPromised(written + piece.byteLength, size)
     for (let at = 0; at < piece.byteLength; at += sliceBytes) {
@@ -53,12 +53,12 @@ export async function writeAll(
       response.socket?.uncork()
       if ((taken || isFull) && response.writableLength > 0) {
         await until(response, taken ?? 'drain', options, piece.buffer)
-        sinceTurn = 0
+        sinceYield = 0
       }
-      sinceTurn += Math.min(sliceBytes, piece.byteLength - at)
-      if (sinceTurn >= turnBytes) {
+      sinceYield += Math.min(sliceBytes, piece.byteLength - at)
+      if (sinceYield >= yieldBytes) {
         await setImmediate()
-        sinceTurn = 0
+        sinceYield = 0
       }
     }
     written += piece.byteLength
@@ -91,7 +91,7 @@ function until(
   return new Promise((resolve, reject) => {
     const settle = (then: () => void) => {
       stop()
-      letGo()
+      endPending()
       if (typeof what === 'string') response.off(what, onTaken)
       response.off('close', onClose)
       then()
@@ -99,13 +99,13 @@ function until(
     const onTaken = () => settle(resolve)
     const onClose = () => settle(() => reject(cancelled()))
     const onStalled = () => settle(() => reject(tooSlow(`the client read nothing for ${stalledMs} ms`)))
-    const onMoment = () => {
-      stop = clock.after(stalledMs - momentMs, onStalled)
-      if (held) letGo = pendingResponses?.hold(held, onCut) ?? letGo
+    const onSlow = () => {
+      stop = clock.after(stalledMs - slowMs, onStalled)
+      if (held) endPending = pendingResponses?.hold(held, onCut) ?? endPending
     }
     const onCut = () => settle(() => reject(tooSlow('the client reads slowly, and others need the memory')))
-    let letGo = () => {}
-    let stop = stalledMs > momentMs ? clock.after(momentMs, onMoment) : clock.after(stalledMs, onStalled)
+    let endPending = () => {}
+    let stop = stalledMs > slowMs ? clock.after(slowMs, onSlow) : clock.after(stalledMs, onStalled)
     if (typeof what === 'string') response.on(what, onTaken)
     else what.on = onTaken
     response.on('close', onClose)
@@ -230,7 +230,7 @@ export type LingerLimits = {
    * The gateway discards up to this many bytes. Then it stops reading: the client's writes block,
    * and its reads go on.
    */
-  readonly mostBytes: number
+  readonly maxBytes: number
   /** The time that the client then has to read the response. */
   readonly fullMs: number
   /** A client that sent nothing for this long is waiting for the gateway, or gone. */
@@ -238,11 +238,11 @@ export type LingerLimits = {
   readonly maxMs: number
 }
 
-const usual: LingerLimits = { mostBytes: 64 * 1024 * 1024, fullMs: 1000, quietMs: 5000, maxMs: 30_000 }
+const defaultLimits: LingerLimits = { maxBytes: 64 * 1024 * 1024, fullMs: 1000, quietMs: 5000, maxMs: 30_000 }
 
 /** To be called before the response is written. */
-export function lingerAfter(request: IncomingMessage, response: ServerResponse, limits = usual): void {
-  const { mostBytes, fullMs, quietMs, maxMs } = limits
+export function lingerAfter(request: IncomingMessage, response: ServerResponse, limits = defaultLimits): void {
+  const { maxBytes, fullMs, quietMs, maxMs } = limits
   const { socket } = response
   if (!socket) return
   const destroy = () => socket.destroy()
@@ -262,7 +262,7 @@ export function lingerAfter(request: IncomingMessage, response: ServerResponse, 
     request.on('data', (chunk: Buffer) => {
       discarded += chunk.byteLength
       quiet.refresh()
-      if (discarded < mostBytes) return
+      if (discarded < maxBytes) return
       request.pause()
       timers.push(setTimeout(destroy, fullMs).unref())
     })

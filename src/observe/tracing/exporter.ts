@@ -32,7 +32,7 @@ const maxTries = 5
 const firstPauseMs = 1_000
 const longestPauseMs = 30_000
 const closeMs = 5_000
-const tellEveryMs = 60_000
+const logIntervalMs = 60_000
 const maxAnswerBytes = 64 * 1024
 /** The statuses after which the OTLP specification requires a retry. */
 const passing: ReadonlySet<number> = new Set([429, 502, 503, 504])
@@ -43,7 +43,7 @@ type Outcome =
   | { readonly how: 'later'; readonly why: string; readonly afterMs: number }
 
 export function createSpanExporter({ settings, version, clock, log }: SpanExporterOptions): SpanExporter {
-  const { isSampled, resource, timeoutMs, url, everyMs, maxWaiting, maxInBatch } = settings
+  const { isSampled, resource, timeoutMs, url, intervalMs, maxWaiting, maxInBatch } = settings
   const agent = new Agent({ connections: 1, pipelining: 1, allowH2: false, maxResponseSize: maxAnswerBytes })
   const headers = {
     ...settings.headers,
@@ -58,11 +58,11 @@ export function createSpanExporter({ settings, version, clock, log }: SpanExport
   let sending: Promise<void> | undefined
   let stopTimer: (() => void) | undefined
   let isClosing = false
-  let toldAt = Number.NEGATIVE_INFINITY
+  let loggedAt = Number.NEGATIVE_INFINITY
 
-  function tell(spans: number, why: string): void {
-    if (clock.monotonic() - toldAt < tellEveryMs) return
-    toldAt = clock.monotonic()
+  function logLost(spans: number, why: string): void {
+    if (clock.monotonic() - loggedAt < logIntervalMs) return
+    loggedAt = clock.monotonic()
     log('warn', 'spans.lost', { spans, why })
   }
 
@@ -94,15 +94,15 @@ export function createSpanExporter({ settings, version, clock, log }: SpanExport
         const rejected = Math.min(outcome.rejected, batch.length)
         counts.sent += batch.length - rejected
         counts.failed += rejected
-        if (rejected > 0) tell(rejected, outcome.why)
+        if (rejected > 0) logLost(rejected, outcome.why)
         return
       }
       const isLast = outcome.how === 'refused' || tries >= maxTries || isClosing
       if (isLast) {
         counts.failed += batch.length
-        return tell(batch.length, outcome.why)
+        return logLost(batch.length, outcome.why)
       }
-      tell(waiting.length + batch.length, `${outcome.why}; they wait, and are sent again`)
+      logLost(waiting.length + batch.length, `${outcome.why}; they wait, and are sent again`)
       const pauseMs = Math.max(firstPauseMs * 2 ** (tries - 1), outcome.afterMs)
       await clock.sleep(Math.min(longestPauseMs, pauseMs), hurrying.signal).catch(() => {})
     }
@@ -124,7 +124,7 @@ export function createSpanExporter({ settings, version, clock, log }: SpanExport
 
   function sendSoon(): void {
     if (waiting.length >= maxInBatch) void flush()
-    else stopTimer ??= clock.after(everyMs, () => void flush())
+    else stopTimer ??= clock.after(intervalMs, () => void flush())
   }
 
   return {
@@ -133,7 +133,7 @@ export function createSpanExporter({ settings, version, clock, log }: SpanExport
     take(span) {
       if (isClosing || waiting.length >= maxWaiting) {
         counts.dropped++
-        if (!isClosing) tell(1, `${maxWaiting} spans wait for the collector already`)
+        if (!isClosing) logLost(1, `${maxWaiting} spans wait for the collector already`)
         return
       }
       waiting.push(span)

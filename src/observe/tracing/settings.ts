@@ -13,7 +13,7 @@ export type TraceSettings = {
   /** The response timeout. */
   readonly timeoutMs: number
   /** The batch interval, the queue limit, and the batch size. */
-  readonly everyMs: number
+  readonly intervalMs: number
   readonly maxWaiting: number
   readonly maxInBatch: number
   /** Attributes of this service, on each span. */
@@ -32,7 +32,7 @@ export type ReadSettings = {
  * The specification's defaults, except for smaller batches: encoding one blocks the event loop for
  * one or two milliseconds.
  */
-const defaults = { timeoutMs: 10_000, everyMs: 5_000, maxWaiting: 2048, maxInBatch: 256 } as const
+const defaults = { timeoutMs: 10_000, intervalMs: 5_000, maxWaiting: 2048, maxInBatch: 256 } as const
 
 export function readTraceSettings(environment: TraceEnvironment): ReadSettings {
   const faults: string[] = []
@@ -63,7 +63,7 @@ export function readTraceSettings(environment: TraceEnvironment): ReadSettings {
       headers: readPairs(ofTraces('HEADERS'), 'OTEL_EXPORTER_OTLP_HEADERS', faults),
       isCompressed: compressionOf(ofTraces('COMPRESSION'), faults),
       timeoutMs: number('OTEL_EXPORTER_OTLP_TIMEOUT', ofTraces('TIMEOUT'), defaults.timeoutMs),
-      everyMs: number('OTEL_BSP_SCHEDULE_DELAY', said('OTEL_BSP_SCHEDULE_DELAY'), defaults.everyMs),
+      intervalMs: number('OTEL_BSP_SCHEDULE_DELAY', said('OTEL_BSP_SCHEDULE_DELAY'), defaults.intervalMs),
       maxWaiting: number('OTEL_BSP_MAX_QUEUE_SIZE', said('OTEL_BSP_MAX_QUEUE_SIZE'), defaults.maxWaiting),
       maxInBatch: number('OTEL_BSP_MAX_EXPORT_BATCH_SIZE', said('OTEL_BSP_MAX_EXPORT_BATCH_SIZE'), defaults.maxInBatch),
       resource: resourceOf(said, faults),
