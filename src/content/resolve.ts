@@ -4,7 +4,7 @@
 import type { CID } from 'multiformats/cid'
 import { type Block, codec, isProvable, maxCidChars, parseCid, parseLeaf } from '../core/cid.ts'
 import { after, type Soon } from '../core/clock.ts'
-import { Failure } from '../core/failure.ts'
+import { Failure, malformed } from '../core/failure.ts'
 import { stepInto } from '../ipld/block-links.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
 import { declaredSize, type Node, readNode, wrongContent } from '../ipld/unixfs.ts'
@@ -219,8 +219,6 @@ const readable: ReadonlySet<number> = new Set<number>([
   codec.json,
   codec.cbor,
 ])
-
-const malformed = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
 
 /** `rest`: the raw, still encoded text after `/ipfs/`, without the query. */
 export function parsePath(rest: string): ContentPath {

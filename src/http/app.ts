@@ -4,7 +4,7 @@ import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http
 import express, { type Express, type NextFunction, type Router } from 'express'
 import type { CID } from 'multiformats/cid'
 import { parseLeaf } from '../core/cid.ts'
-import { Failure } from '../core/failure.ts'
+import { Failure, malformed } from '../core/failure.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { Route } from './add/add.ts'
 import { type AnswerDeps, answerContent } from './content/answer.ts'
@@ -257,9 +257,7 @@ const noSuchPath = ({ url }: IncomingMessage): Failure =>
   })
 
 const noServiceWorker = (): Failure =>
-  new Failure('malformed', 'a service worker needs an origin of its own; this one is shared by all content', {
-    source: 'client',
-  })
+  malformed('a service worker needs an origin of its own; this one is shared by all content')
 
 function moved(response: ServerResponse, to: string): void {
   for (const [name, value] of corsHeaders) response.setHeader(name, value)

@@ -6,7 +6,7 @@ import { base32 } from 'multiformats/bases/base32'
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { codec, parseCid, parseKey } from '../core/cid.ts'
-import { Failure } from '../core/failure.ts'
+import { Failure, malformed } from '../core/failure.ts'
 import type { Forwarded } from './wire/client.ts'
 import { baseOf, type RequestHead, type RequestTarget } from './wire/request.ts'
 
@@ -202,9 +202,7 @@ function canonicalLabel({ label, namespace }: { label: string; namespace: Conten
     const name = label.toLowerCase()
     return { text: name.includes('.') ? name : uninlined(name), moved: false }
   }
-  throw new Failure('malformed', `${JSON.stringify(label)} is not a CID; expected <cid>.ipfs.<host>`, {
-    source: 'client',
-  })
+  throw malformed(`${JSON.stringify(label)} is not a CID; expected <cid>.ipfs.<host>`)
 }
 
 function restOf({ path, search }: RequestTarget): string {
@@ -300,9 +298,7 @@ export function labelOf(cid: CID, namespace: 'ipfs' | 'ipns'): string {
   }
   const text = canonical.toString(base36)
   if (text.length <= maxChars) return text
-  throw new Failure('malformed', `CID incompatible with DNS label length limit of ${maxChars}: ${cid}`, {
-    source: 'client',
-  })
+  throw malformed(`CID incompatible with DNS label length limit of ${maxChars}: ${cid}`)
 }
 
 /**

@@ -7,7 +7,7 @@ import { encodeHead, type Identity, publicKeyIn } from '../announce/advertisemen
 import type { Chain } from '../announce/chain.ts'
 import { parseCid, parseKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
-import { Failure, isFailure, wordsOf } from '../core/failure.ts'
+import { Failure, isFailure, malformed, wordsOf } from '../core/failure.ts'
 import type { Names } from '../names/names.ts'
 import type { Route } from './add/add.ts'
 import { qualityOf } from './content/negotiate.ts'
@@ -149,8 +149,6 @@ function typeFor(accept: string | undefined): typeof ndjson | typeof json {
   if (whole > 0 || qualityOf(accept, '*/*') > 0 || qualityOf(accept, 'application/*') > 0) return json
   throw malformed(`providers are sent as ${ndjson} or ${json}`)
 }
-
-const malformed = (why: string): Failure => new Failure('malformed', why, { source: 'client' })
 
 const noSuchPath = (): Failure =>
   new Failure(

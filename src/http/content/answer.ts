@@ -9,7 +9,7 @@ import type { JsonDetector } from '../../content/json.ts'
 import { type ContentPath, leafInMemory, parsePath, type Resolution, resolveSoon } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import { after, type Clock, type Soon } from '../../core/clock.ts'
-import { Failure, isFailure } from '../../core/failure.ts'
+import { Failure, isFailure, malformed } from '../../core/failure.ts'
 import { oneOf } from '../../core/wire/http.ts'
 import type { Names } from '../../names/names.ts'
 import { createRequestRecord, type RequestRecord } from '../../observe/request-record.ts'
@@ -245,7 +245,7 @@ function find(
 ): Soon<Answerable | Moved> {
   const { request, deps, place, session, target, signal } = asked
   if (negotiated.as === 'ipns-record') {
-    throw new Failure('malformed', 'content has no IPNS record; keys do: /ipns/<key>', { source: 'client' })
+    throw malformed('content has no IPNS record; keys do: /ipns/<key>')
   }
   if (exported.has(negotiated.as) && request.method === 'GET') charge('exports', request, deps)
   const format = negotiated.as === 'file' ? undefined : formats.get(negotiated.as)

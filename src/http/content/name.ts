@@ -4,7 +4,7 @@ import { createHash } from 'node:crypto'
 import type { Representation } from '../../content/formats/format.ts'
 import { type ContentPath, splitPath } from '../../content/resolve.ts'
 import type { Clock } from '../../core/clock.ts'
-import { Failure } from '../../core/failure.ts'
+import { malformed } from '../../core/failure.ts'
 import { type LookupRequest, type Names, type ResolvedName, spellingOf } from '../../names/names.ts'
 import type { VisitNames } from '../../retrieval/session.ts'
 import type { ContentPlace } from '../hosts.ts'
@@ -61,9 +61,7 @@ export async function pathOfName(
 async function recordOf({ path }: ContentPlace, { names, clock }: Deps, wants: LookupRequest): Promise<Representation> {
   const { root, segments } = splitPath(path.slice('/ipns/'.length))
   if (segments.length > 0) {
-    throw new Failure('malformed', 'a record is of a key alone: ask for /ipns/<key>?format=ipns-record', {
-      source: 'client',
-    })
+    throw malformed('a record is of a key alone: ask for /ipns/<key>?format=ipns-record')
   }
   const { name, bytes, ttlMs, ageMs, endsAt } = await names.record(root, wants)
   return {

@@ -1,7 +1,7 @@
 // What the headers and the query of a request select: the format (`?format=` overrides Accept,
 // IPIP-523), the range (RFC 9110 §14) and the copy that the client has (§13). Content of a CID never
 // changes, so a weak comparison suffices for If-None-Match; If-Range requires a strong one.
-import { Failure } from '../../core/failure.ts'
+import { malformed } from '../../core/failure.ts'
 import { type Accepted, codedTag } from '../compression.ts'
 
 export type FormatChoice = 'file' | 'raw' | 'car' | 'tar' | 'dag-json' | 'dag-cbor' | 'json' | 'cbor' | 'ipns-record'
@@ -43,9 +43,7 @@ export function negotiate(query: URLSearchParams, accept: string | undefined): N
   const accepted = accept === undefined ? undefined : best(accept)
   if (asked !== null && asked !== '') {
     if (!formats.has(asked)) {
-      throw new Failure('malformed', `unknown format ${JSON.stringify(asked)}; known are ${[...formats].join(', ')}`, {
-        source: 'client',
-      })
+      throw malformed(`unknown format ${JSON.stringify(asked)}; known are ${[...formats].join(', ')}`)
     }
     const as = asked as FormatChoice
     return { as, parameters: accepted?.as === as ? accepted.parameters : {}, byAccept: false }

@@ -1,12 +1,14 @@
 // Kubo's `add`: every part is a file, or all of them are one directory. A part that Kubo would
 // treat differently (a symlink, a directory among files) is refused, not added as a file.
+
 import { posix } from 'node:path'
+import { malformed } from '../../core/failure.ts'
 import { tooLarge } from '../../upload/failures.ts'
 import { withoutQuota } from '../../upload/quotas.ts'
 import { aroundBytes, boundaryOf, type PartName } from '../../upload/receive.ts'
 import { maxPartsOf } from '../../upload/taking.ts'
 import type { Added, AddOptions } from '../../upload/uploads.ts'
-import { badCall, isOn, type KuboCall, optionsIn, readAddQuery, refuseOn, sendJson, spellingIn } from './call.ts'
+import { isOn, type KuboCall, optionsIn, readAddQuery, refuseOn, sendJson, spellingIn } from './call.ts'
 
 export async function addFiles(call: KuboCall): Promise<void> {
   const { query, response } = call
@@ -31,15 +33,15 @@ export async function addFiles(call: KuboCall): Promise<void> {
 /** A mode or time in a part's name matters only with `preserve-*`, which is refused. */
 function checkPart({ fileName, type }: PartName): void {
   if (/^application\/x-directory\b/i.test(type))
-    throw badCall('a directory needs recursive=true or wrap-with-directory=true')
+    throw malformed('a directory needs recursive=true or wrap-with-directory=true')
   checkType({ type })
   if (nameOf(fileName).includes('/'))
-    throw badCall('a file in a directory needs recursive=true or wrap-with-directory=true')
+    throw malformed('a file in a directory needs recursive=true or wrap-with-directory=true')
 }
 
 function checkType({ type }: Pick<PartName, 'type'>): void {
   if (/^application\/symlink\b/i.test(type))
-    throw badCall('symbolic links are not supported: add the file that it points to')
+    throw malformed('symbolic links are not supported: add the file that it points to')
 }
 
 /** Normalizes the path as Kubo does; one that leads upwards is kept, and refused later. */
@@ -95,7 +97,7 @@ export async function importCars(call: KuboCall): Promise<void> {
 export function checkFile({ type }: PartName): void {
   const kind = /^application\/(x-directory|symlink)\b/i.exec(type)?.[1]
   if (kind)
-    throw badCall(`only files are taken here: ${kind === 'symlink' ? 'a symbolic link' : 'a directory'} is none`)
+    throw malformed(`only files are taken here: ${kind === 'symlink' ? 'a symbolic link' : 'a directory'} is none`)
 }
 
 /** Every part counts, whatever its name: clients of Kubo call them `file`, `data` or `path`. */

@@ -5,12 +5,11 @@ import { create as createDigest } from 'multiformats/hashes/digest'
 import { walkDag } from '../../content/dag/walk.ts'
 import { pathChainFrom } from '../../content/resolve.ts'
 import { type Block, codec, digestBy, hash, hashCode } from '../../core/cid.ts'
-import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
+import { Failure, type FailureKind, isFailure, malformed } from '../../core/failure.ts'
 import { lazyLinksInOrder } from '../../ipld/block-links.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { checkFile, receiveFiles } from './add.ts'
 import {
-  badCall,
   type GivenOptions,
   type KuboCall,
   notDone,
@@ -72,7 +71,7 @@ function cidMaker(given: GivenOptions): (bytes: Uint8Array) => CID {
   const function_ = hashCode(hashName)
   if (function_ === undefined)
     throw notDone(`mhtype=${hashName}`, 'it is one that Kubo takes, such as sha2-256, sha3-256 or blake3, but not sha1')
-  if (format === 'v0' && function_ !== hash.sha256) throw badCall('format=v0 goes with mhtype=sha2-256 alone')
+  if (format === 'v0' && function_ !== hash.sha256) throw malformed('format=v0 goes with mhtype=sha2-256 alone')
   const digest = (bytes: Uint8Array) => createDigest(function_, digestBy(function_, bytes) as Uint8Array)
   const length = numberOf(given, 'mhlen') ?? -1
   if (length !== -1 && length !== digest(new Uint8Array()).size)
@@ -85,7 +84,7 @@ async function readLinks(block: Block): Promise<void> {
   try {
     await lazyLinksInOrder(block)
   } catch (error) {
-    throw isFailure(error, 'malformed') ? badCall(error.message) : error
+    throw isFailure(error, 'malformed') ? malformed(error.message) : error
   }
 }
 

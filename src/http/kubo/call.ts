@@ -3,7 +3,7 @@ import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import { type Shape, shapes } from '../../../backends/pinning/contract.ts'
 import { type ContentPath, parsePath } from '../../content/resolve.ts'
-import { Failure } from '../../core/failure.ts'
+import { type Failure, malformed } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
 import type { Uploader } from '../../upload/quotas.ts'
@@ -45,14 +45,14 @@ export function sendJson({ response, deps }: Pick<KuboCall, 'response' | 'deps'>
 /** The single `arg` that most commands have. */
 export function argOf(query: URLSearchParams): string {
   const [arg, ...more] = argsOf(query)
-  if (more.length > 0) throw badCall('argument "ipfs-path" is required once')
+  if (more.length > 0) throw malformed('argument "ipfs-path" is required once')
   return arg
 }
 
 /** One or more `arg`s, without an optional prefix of the CID. */
 export function argsOf(query: URLSearchParams): [string, ...string[]] {
   const [first, ...more] = query.getAll('arg').map(bare)
-  if (first === undefined) throw badCall('argument "ipfs-path" is required')
+  if (first === undefined) throw malformed('argument "ipfs-path" is required')
   return [first, ...more]
 }
 
@@ -79,7 +79,7 @@ export function optionsIn(query: URLSearchParams, aliases: Readonly<Record<strin
   for (const [key, value] of query) {
     const name = Object.hasOwn(aliases, key) ? (aliases[key] as string) : key
     if (lists.includes(name)) continue
-    if ((given.get(name) ?? value) !== value) throw badCall(`${name} is said twice, and not the same`)
+    if ((given.get(name) ?? value) !== value) throw malformed(`${name} is said twice, and not the same`)
     given.set(name, value)
   }
   return given
@@ -91,12 +91,11 @@ export function isOn(given: GivenOptions, name: string, otherwise: boolean): boo
   if (value === undefined) return otherwise
   if (['', 'true', 't', '1'].includes(value)) return true
   if (['false', 'f', '0'].includes(value)) return false
-  throw badCall(`${name}=${value} is not true or false`)
+  throw malformed(`${name}=${value} is not true or false`)
 }
 
-export const badCall = (message: string): Failure => new Failure('malformed', message, { source: 'client' })
-
-export const notDone = (what: string, why: string): Failure => badCall(`${what} is not supported: ${why}. Leave it out`)
+export const notDone = (what: string, why: string): Failure =>
+  malformed(`${what} is not supported: ${why}. Leave it out`)
 
 /** Refuses booleans for which only false is supported. */
 export function refuseOn(given: GivenOptions, off: Readonly<Record<string, string>>): void {
@@ -204,10 +203,10 @@ function shapeOf(given: GivenOptions): Shape | undefined {
   const chunker = given.get('chunker')
   if (!chunker && !['cid-version', 'raw-leaves', 'max-file-links'].some((name) => given.has(name))) return undefined
   const cidVersion = numberOf(given, 'cid-version') ?? kubos.cidVersion
-  if (cidVersion !== 0 && cidVersion !== 1) throw badCall(`cid-version=${cidVersion} is not 0 or 1`)
+  if (cidVersion !== 0 && cidVersion !== 1) throw malformed(`cid-version=${cidVersion} is not 0 or 1`)
   const width = numberOf(given, 'max-file-links') ?? kubos.width
   if (width < minLinks || width > maxLinks)
-    throw badCall(`max-file-links=${width} is not from ${minLinks} to ${maxLinks}`)
+    throw malformed(`max-file-links=${width} is not from ${minLinks} to ${maxLinks}`)
   return {
     cidVersion,
     isRaw: isOn(given, 'raw-leaves', cidVersion === 1),
@@ -228,6 +227,6 @@ export function numberOf(given: GivenOptions, name: string): number | undefined 
   const text = given.get(name)
   if (text === undefined) return undefined
   const value = text.trim() === '' ? Number.NaN : Number(text)
-  if (!Number.isSafeInteger(value)) throw badCall(`${name}=${text} is not a number`)
+  if (!Number.isSafeInteger(value)) throw malformed(`${name}=${text} is not a number`)
   return value
 }

@@ -12,11 +12,11 @@ import {
   visitBelow,
 } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
-import { isFailure } from '../../core/failure.ts'
+import { isFailure, malformed } from '../../core/failure.ts'
 import { lazyLinksInOrder } from '../../ipld/block-links.ts'
 import { modeOf, type Node } from '../../ipld/unixfs.ts'
 import type { DagWant, Session } from '../../retrieval/session.ts'
-import { argsOf, badCall, isOn, type KuboCall, optionsIn, pathOf, sendJson, spellingIn } from './call.ts'
+import { argsOf, isOn, type KuboCall, optionsIn, pathOf, sendJson, spellingIn } from './call.ts'
 import { sendLines } from './stream.ts'
 
 type Link = {
@@ -63,7 +63,7 @@ export async function listLinks(call: KuboCall): Promise<void> {
   for (const { Hash, path } of asked) {
     const Links: Link[] = []
     for await (const link of linksBehind(path, listing)) {
-      if (++count > maxListed) throw badCall(`there are more than ${maxListed} links; ask with stream=true`)
+      if (++count > maxListed) throw malformed(`there are more than ${maxListed} links; ask with stream=true`)
       Links.push(link)
     }
     Objects.push({ Hash, Links: sorted(Links) })

@@ -3,10 +3,10 @@
 import type { CID } from 'multiformats/cid'
 import { walkDag } from '../../content/dag/walk.ts'
 import { parseRoot, pathChainFrom } from '../../content/resolve.ts'
-import { Failure } from '../../core/failure.ts'
+import { Failure, malformed } from '../../core/failure.ts'
 import type { Pins } from '../../upload/pins.ts'
 import { pinName } from '../add/add.ts'
-import { argOf, argsOf, badCall, isOn, type KuboCall, notDone, optionsIn, sendJson, spellingIn } from './call.ts'
+import { argOf, argsOf, isOn, type KuboCall, notDone, optionsIn, sendJson, spellingIn } from './call.ts'
 import { sendLines } from './stream.ts'
 
 export async function addPin({ request, query, session, signal, response, deps }: KuboCall): Promise<void> {
@@ -34,7 +34,7 @@ export async function listPins(call: KuboCall): Promise<void> {
   const withNames = isOn(given, 'names', false) || name !== undefined
   const type = given.get('type') ?? 'all'
   if (!['all', 'recursive', 'direct', 'indirect'].includes(type))
-    throw badCall(`type=${type} is not one of all, recursive, direct, indirect`)
+    throw malformed(`type=${type} is not one of all, recursive, direct, indirect`)
   const isStream = isOn(given, 'stream', false)
   const nameIn = (pin: Listed): string => (withNames ? (pin.name ?? '') : '')
   const asked = query.getAll('arg').length > 0 ? [parseRoot(argOf(query))] : undefined
@@ -48,7 +48,7 @@ export async function listPins(call: KuboCall): Promise<void> {
   const keys: Record<string, { Type: string; Name: string }> = {}
   let count = 0
   for await (const pin of listed) {
-    if (++count > maxListed) throw badCall(`there are more than ${maxListed} pins; ask with stream=true`)
+    if (++count > maxListed) throw malformed(`there are more than ${maxListed} pins; ask with stream=true`)
     keys[pin.cid] = { Type: 'recursive', Name: nameIn(pin) }
   }
   sendJson(call, { Keys: keys })

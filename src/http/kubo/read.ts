@@ -8,16 +8,17 @@ import { refuseRemainder } from '../../content/formats/format.ts'
 import { archiveOf } from '../../content/formats/tar.ts'
 import { type Entity, parseRoot, pathChainFrom, resolve } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
+import { malformed } from '../../core/failure.ts'
 import { writeCar } from '../../ipld/car.ts'
 import type { Session } from '../../retrieval/session.ts'
-import { argOf, badCall, type GivenOptions, isOn, type KuboCall, numberOf, optionsIn, pathOf } from './call.ts'
+import { argOf, type GivenOptions, isOn, type KuboCall, numberOf, optionsIn, pathOf } from './call.ts'
 import { sendPieces, sendWithTrailer } from './stream.ts'
 
 export async function readPath({ query, session, response, deps }: KuboCall): Promise<void> {
   const { entity } = await resolve(session, pathOf(argOf(query)))
-  if (entity.kind === 'directory') throw badCall('this dag node is a directory')
+  if (entity.kind === 'directory') throw malformed('this dag node is a directory')
   // As in Kubo, also if the path ends at a value in a document.
-  if (entity.kind === 'data') throw badCall(`unknown node type: ${entity.cid} is not a file; block/get reads it`)
+  if (entity.kind === 'data') throw malformed(`unknown node type: ${entity.cid} is not a file; block/get reads it`)
   const given = optionsIn(query, { o: 'offset', l: 'length' })
   const from = wholeNumber(given, 'offset') ?? 0
   const length = wholeNumber(given, 'length')
@@ -55,7 +56,7 @@ function wholeNumber(given: GivenOptions, name: string): number | undefined {
   const text = given.get(name)
   if (text === undefined) return undefined
   const value = Number(text)
-  if (!Number.isSafeInteger(value) || value < 0) throw badCall(`${name} is a number of bytes`)
+  if (!Number.isSafeInteger(value) || value < 0) throw malformed(`${name} is a number of bytes`)
   return value
 }
 
@@ -65,15 +66,15 @@ export async function getArchive(call: KuboCall): Promise<void> {
   const [isArchive, isCompressed] = [isOn(given, 'archive', false), isOn(given, 'compress', false)]
   const level = numberOf(given, 'compression-level') ?? -1
   if (isCompressed && level !== -1 && (level < 1 || level > 9))
-    throw badCall(`compression-level=${level} is not from 1 to 9`)
+    throw malformed(`compression-level=${level} is not from 1 to 9`)
   const arg = argOf(query)
   const path = pathOf(arg)
   const resolution = await resolve(session, path, { scope: 'all' })
   refuseRemainder(resolution)
   const { entity, way } = resolution
-  if (entity.kind === 'data') throw badCall(`${entity.cid} is neither a file nor a directory`)
+  if (entity.kind === 'data') throw malformed(`${entity.cid} is neither a file nor a directory`)
   const isAlone = isCompressed && !isArchive
-  if (isAlone && entity.kind !== 'file') throw badCall(`a ${entity.kind} is compressed with archive=true`)
+  if (isAlone && entity.kind !== 'file') throw malformed(`a ${entity.kind} is compressed with archive=true`)
   const name = path.segments.at(-1) ?? (arg.split('/')[0] as string)
   const pieces = isAlone ? readFile(session, entity) : archiveOf(session, entity, { top: name, way, isBare: true })
   response.setHeader('Content-Type', isCompressed ? 'application/gzip' : 'application/x-tar')

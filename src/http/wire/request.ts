@@ -2,7 +2,7 @@
 // parsers could read differently is refused (request smuggling).
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
-import { cancelled, Failure, type FailureKind, type FailureOptions } from '../../core/failure.ts'
+import { cancelled, Failure, type FailureKind, type FailureOptions, malformed } from '../../core/failure.ts'
 import { isHost } from '../../core/wire/http.ts'
 
 export type RequestHead = Pick<IncomingMessage, 'method' | 'url' | 'headers' | 'rawHeaders' | 'socket'>
@@ -25,8 +25,6 @@ const noSuchVersion = ({ httpVersion }: IncomingMessage): Failure =>
     source: 'client',
     status: 505,
   })
-
-const malformed = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
 
 /** Throws a Failure: `malformed`, or `unsupported` for a version other than HTTP/1. */
 export function readTarget(request: IncomingMessage): RequestTarget {
