@@ -30,8 +30,8 @@ export const withoutSecrets = (kind: ProviderKind): ProviderKind => ({
 type Hiding = {
   readonly forms: readonly string[]
   /**
-   * The prefix of our own messages, which is skipped, because a provider may have the name that is its
-   * secret.
+   * The prefix of our own messages, which is skipped, because a provider may have the name that is
+   * its secret.
    */
   readonly begins: string
 }

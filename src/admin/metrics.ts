@@ -13,8 +13,7 @@ import type { Waiting } from '../store/store.ts'
 import type { WaitingUpload } from '../upload/api-types.ts'
 import type { PinCount } from '../upload/pins.ts'
 import type { Quota } from '../upload/quotas.ts'
-import type { Announced } from './dashboard/shape.ts'
-import type { Check } from './readiness.ts'
+import type { Announced, Check, Processes } from './dashboard/shape.ts'
 
 export type MetricParts = {
   readonly http: HttpParts
@@ -25,7 +24,7 @@ export type MetricParts = {
   readonly gateway: GatewayParts
   readonly process: { readonly readings: readonly Reading[] }
   /** Undefined for a single process. */
-  readonly processes?: (() => ProcessParts) | undefined
+  readonly processes?: (() => Processes) | undefined
 }
 
 export const readingsOf = ({
@@ -656,14 +655,8 @@ const gatewayMetrics = ({ version, reloads, denylists, log, spans }: GatewayPart
   ),
 ]
 
-export type ProcessParts = {
-  readonly wanted: number
-  readonly answering: number
-  readonly restarts: number
-}
-
 /** Undefined for a single process, whose other metrics say it all. */
-const processMetrics = (read: (() => ProcessParts) | undefined): readonly Reading[] => [
+const processMetrics = (read: (() => Processes) | undefined): readonly Reading[] => [
   gauge('cidgate_processes', 'Processes that answer now, the owner of the data folder included (workers).', () =>
     read ? read().answering : 1,
   ),

@@ -1,9 +1,10 @@
 // The health checks of providers and the disk, which run in the background so that /readyz responds
-// at once, and the response of /readyz. Reads work whatever happens to providers, tiers and upstreams,
-// so only a shutdown makes a gateway unready; uploads are reported separately.
+// at once, and the response of /readyz. Reads work whatever happens to providers, tiers and
+// upstreams, so only a shutdown makes a gateway unready; uploads are reported separately.
 import { type Clock, repeatCheck, withDeadline } from '../core/clock.ts'
 import { cancelled, Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
+import type { Check } from './dashboard/shape.ts'
 
 export type Readiness = {
   readonly ready: boolean
@@ -55,15 +56,6 @@ export function readiness(options: {
       ...options.damage.flatMap(({ name, why }) => (why === undefined ? [] : [{ name, ok: false, why }])),
     ],
   }
-}
-
-export type Check = {
-  /** `provider local`, `tier s3`, `upstream one`. */
-  readonly name: string
-  readonly ok: boolean
-  readonly why?: string
-  /** The duration of the check. */
-  readonly ms?: number
 }
 
 export type CheckTarget = { readonly name: string; readonly look: (signal: AbortSignal) => Promise<void> }

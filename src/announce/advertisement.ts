@@ -1,6 +1,6 @@
 // The three documents that an IPNI indexer fetches, in dag-json: advertisements (each signed, each
-// linked to the one before), their lists of multihashes, and the signed head; the key that signs them,
-// and the multiaddrs that they name.
+// linked to the one before), their lists of multihashes, and the signed head; the key that signs
+// them, and the multiaddrs that they name.
 
 import {
   createHash,
@@ -173,8 +173,8 @@ type PublicKey = {
 }
 
 /**
- * Reads the identity from this PEM file (PKCS 8), or creates the file, readable by its owner only. A lost key means a new peer ID.
- * Throws a Failure that names the file and none of its contents.
+ * Reads the identity from this PEM file (PKCS 8), or creates the file, readable by its owner only.
+ * A lost key means a new peer ID. Throws a Failure that names the file and none of its contents.
  */
 export function identityIn(file: string): Identity {
   try {

@@ -1,5 +1,5 @@
-// Values that several sections of the configuration share: content paths, IP ranges, service URLs, tokens and listen
-// addresses.
+// Values that several sections of the configuration share: content paths, IP ranges, service URLs,
+// tokens and listen addresses.
 import { isIP } from 'node:net'
 import { z } from 'zod'
 import { parseCid, parseKey } from '../core/cid.ts'

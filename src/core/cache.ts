@@ -1,6 +1,7 @@
-// A cache in memory, limited in bytes, that a crawler cannot empty. A cache with room keeps every value.
-// A full one puts a new value on probation; a value that is set again displaces the least recently
-// used, unless that was read since its admission, which spares it once (2Q with CLOCK's second chance).
+// A cache in memory, limited in bytes, that a crawler cannot empty. A cache with room keeps every
+// value. A full one puts a new value on probation; a value that is set again displaces the least
+// recently used, unless that was read since its admission, which spares it once (2Q with CLOCK's
+// second chance).
 import { LRUCache } from 'lru-cache'
 
 type Entry<Value> = {

@@ -24,7 +24,7 @@ export type AddOptions = {
 export type AddSource = string | Uint8Array | Blob | Iterable<Uint8Array> | AsyncIterable<Uint8Array>
 
 /**
- * An upload that as many providers hold as `pinning.minConfirmations` requires, and that is readable here.
+ * An upload that `pinning.minConfirmations` providers hold, and that is readable here.
  */
 export interface Added {
   readonly cid: CID

@@ -319,7 +319,7 @@ export type OwnBackends = {
   /** Raced with the configured upstreams, ordered by speed. */
   readonly upstreams?: readonly Upstream[] | undefined
   /**
-   * Receive every upload along with the configured providers; `pinning.minConfirmations` counts all of them.
+   * Receive every upload, like the configured ones; `pinning.minConfirmations` counts all of them.
    */
   readonly providers?: readonly Provider[] | undefined
 }

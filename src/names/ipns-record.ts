@@ -81,9 +81,7 @@ export async function provedRecord(key: CID, bytes: Uint8Array, now: number): Pr
   throw new Failure(
     'not-found',
     `the IPNS record of /ipns/${keyText(key)} expired at ${new Date(record.endsAt).toISOString()}`,
-    {
-      source: 'upstream',
-    },
+    { source: 'upstream' },
   )
 }
 

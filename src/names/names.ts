@@ -22,7 +22,7 @@ export type ResolvedName = {
   readonly path: ContentPath
   /** Checks a path below that CID against the denylists, for each name on the way. */
   readonly visitNames: VisitNames
-  /** How long the result is fresh: the minimum of all steps. */
+  /** The freshness of the result: the minimum of all steps. */
   readonly ttlMs: number
   /** Milliseconds since the epoch, after which no cache may serve it. */
   readonly endsAt: number
@@ -150,9 +150,7 @@ export function createNames(options: {
       throw new Failure(
         'malformed',
         `/ipns/${asked} cannot be resolved: more than ${maxSteps} names point at each other`,
-        {
-          source: 'upstream',
-        },
+        { source: 'upstream' },
       )
     },
 
@@ -244,8 +242,5 @@ const senseless = (asked: string, value: string, cause?: unknown): Failure =>
   new Failure(
     'malformed',
     `/ipns/${asked} points at ${JSON.stringify(value.slice(0, 200))}, which is not a content path`,
-    {
-      source: 'content',
-      cause,
-    },
+    { source: 'content', cause },
   )

@@ -28,8 +28,9 @@ const idOf = (name: string): string => `urn:cidgate:schema:${name}`
 
 const maxErrors = 50
 const maxFieldChars = 200
-// A check blocks all other requests while it runs. Its time grows with the bytes and, since each wrong value is an
-// error, with the values: within these limits it takes some milliseconds, and real documents are far below.
+// A check blocks all other requests while it runs. Its time grows with the bytes and, since each
+// wrong value is an error, with the values: within these limits it takes some milliseconds, and
+// real documents are far below.
 const maxCheckedBytes = 1024 * 1024
 const maxValues = 10_000
 
@@ -39,8 +40,9 @@ function compilerOf(all: Readonly<Record<string, JsonSchema>>): Ajv2020 {
   // Unknown formats are ignored; Ajv would log a warning for each.
   const ajv = new Ajv2020({ allErrors: true, strict: false, logger: false })
   for (const [name, { validate }] of Object.entries(formats)) ajv.addFormat(name, validate)
-  // Built-in schemas are valid: each is compiled when a client first asks for it, which most gateways never see, and none is
-  // held against the schema of schemas (the last argument), which takes longer than all else that makes a gateway.
+  // Built-in schemas are valid: each is compiled when a client first asks for it, which most
+  // gateways never see, and none is held against the schema of schemas (the last argument), which
+  // takes longer than all else that makes a gateway.
   for (const [name, schema] of Object.entries(builtIn))
     if (all[name] === schema) ajv.addSchema({ ...schema, $id: idOf(name) }, undefined, undefined, false)
   return ajv
@@ -48,7 +50,8 @@ function compilerOf(all: Readonly<Record<string, JsonSchema>>): Ajv2020 {
 
 /** Throws for an invalid schema of the operator: at start, not at the first upload. */
 export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): SchemaChecks {
-  // The operator's schemas get an `$id`, so that `#/$defs/…` refers to the schema itself wherever it is published.
+  // The operator's schemas get an `$id`, so that `#/$defs/…` refers to the schema itself wherever
+  // it is published.
   const named = Object.entries(own).map(([name, schema]) => [name, { ...schema, $id: idOf(name) }] as const)
   const all: Record<string, JsonSchema> = { ...builtIn, ...Object.fromEntries(named) }
   let compiler: Ajv2020 | undefined
@@ -132,8 +135,8 @@ const openings: ReadonlySet<number> = new Set(['[', '{'].map((char) => char.char
 const closings: ReadonlySet<number> = new Set([']', '}'].map((char) => char.charCodeAt(0)))
 
 /**
- * A value is the first one, follows a comma, or is the first in a list or an object. Text that is not JSON is counted
- * as fast.
+ * Counts the values before parsing, which would have created an object for each. A value is the
+ * first one, follows a comma, or is the first in a list or an object.
  */
 function hasMoreValues(text: string, most: number): boolean {
   let count = 1

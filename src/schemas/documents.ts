@@ -1,4 +1,5 @@
-// The documents of the first users, as JSON Schema: they are checked on request and published in openapi.json.
+// The documents of the first users, as JSON Schema: they are checked on request and published in
+// openapi.json.
 
 import { parseRoot } from '../content/resolve.ts'
 

@@ -1,5 +1,5 @@
-// A dag-json or dag-cbor document as a page with links to follow. A bounded view, not a conversion: the bytes are one
-// link away.
+// A dag-json or dag-cbor document as a page with links to follow. A bounded view, not a conversion:
+// the bytes are one link away.
 
 import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
@@ -115,7 +115,7 @@ class Markup implements DocumentVisitor, DocumentStructure {
     return '  '.repeat(this.within.length)
   }
 
-  /** Writes the separator and indentation before an item of a list. A value of a map follows its key. */
+  /** Writes the separator and indentation before an item of a list. */
   private item(): void {
     const list = this.within.at(-1)
     if (this.isHidden || !list?.isList) return

@@ -15,7 +15,7 @@ export type FrontFacts = {
   readonly contact: string | undefined
 }
 
-/** `forms`: hosts besides this one that the field may lead to, since browsers hold the policy against redirects as well. */
+/** `forms`: other hosts that the form may be redirected to, which the policy must name. */
 export const frontPolicy = (forms: readonly string[]): string =>
   `default-src 'none'; style-src ${styleSource}; script-src ${sourceHash(frontScript)}; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action ${["'self'", ...forms].join(' ')}; frame-ancestors 'none'`
 

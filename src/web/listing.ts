@@ -1,5 +1,5 @@
-// A directory as a page. Up to a bound it is sorted, directories first and numbers by value; a larger one is streamed
-// in stored order, with nothing kept.
+// A directory as a page. Up to a bound it is sorted, directories first and numbers by value; a
+// larger one is streamed in stored order, with nothing kept.
 import { CID } from 'multiformats/cid'
 import type { DirectoryEntry } from '../content/resolve.ts'
 import { spell } from '../core/cid.ts'
@@ -147,7 +147,7 @@ const sampleRow = row(sampleAt, { name: 'c', cid: sampleCid, size: 1, type: 'dir
 const template = templateHash(top(sampleAt, sampleCid) + sampleRow + bottom(1, 1))
 
 /**
- * The ETag contains the template: the page of another version is another one. Weak, because the page shows, first,
- * which entries the tiers know to be directories, and that changes.
+ * The ETag contains the template, which another version changes. It is weak, because the page shows
+ * which entries the tiers know to be directories.
  */
 export const listingEtag = (cid: CID): string => `W/"DirIndex-${template}_CID-${cid}"`

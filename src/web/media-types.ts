@@ -100,7 +100,7 @@ const endings: Readonly<Record<string, string>> = {
   'application/octet-stream': 'bin exe dll iso img dmg deb rpm msi apk',
 }
 
-// Source code is shown as the text it is: a browser would offer to save any type that names its language.
+// Browsers would offer to save source code under a type of its language.
 const shown: Readonly<Record<string, string>> = { 'text/x-source': 'text/plain' }
 
 const byEnding: ReadonlyMap<string, string> = new Map(
@@ -118,7 +118,7 @@ export type FileType = {
   readonly byName: string | undefined
   /** False where the name settles the type. */
   readonly mayBeJson: boolean
-  /** From the first bytes, always the same number of them, so that every part of a file has the type of the whole. */
+  /** By the first `sniffedBytes`, so that every range of a file has the same type. */
   readonly byBytes: (start: Uint8Array, size: number) => string
 }
 
@@ -230,7 +230,7 @@ type Start = { readonly bytes: Uint8Array; readonly isCut: boolean }
 // White space, and the escape that terminals write.
 const allowedControls: ReadonlySet<number> = new Set([0x09, 0x0a, 0x0b, 0x0c, 0x0d, 0x1b])
 const isControl = (byte: number): boolean => (byte < 0x20 || byte === 0x7f) && !allowedControls.has(byte)
-// The elements that the WHATWG sniffing standard takes for the beginning of HTML, and those of HTML 5.
+// The elements by which the WHATWG sniffing standard detects HTML, and those of HTML 5.
 const html =
   /^<(?:!doctype html|html|head|script|iframe|h1|div|font|table|a|style|title|b|body|br|p|main|section|article|nav|header|meta|link)(?:[\s/>]|$)/i
 const svg = /^<(?:!doctype svg|svg:svg|svg)(?:[\s>]|$)/i
@@ -257,7 +257,7 @@ function typeByText(start: Start): string | undefined {
   return /^\s*<\?xml[\s?]/.test(text) ? 'application/xml' : utf8
 }
 
-/** Behind white space, comments and processing instructions. */
+/** Skips white space, comments and processing instructions. */
 function firstElement(text: string): string {
   let rest = text.trimStart()
   for (;;) {
@@ -273,7 +273,7 @@ function firstElement(text: string): string {
 
 const declaredCharset = /<meta\s[^>]{0,200}charset\s*=\s*["']?\s*([\w-]+)/i
 
-/** Adds a charset only for UTF-8: a page in another encoding declares it itself, and a wrong charset here would win. */
+/** Adds a charset for UTF-8 only: it would override the declaration of a page in another encoding. */
 function withCharset(type: string, start: Start): string {
   const text = decode(start)
   if (text === undefined) return type

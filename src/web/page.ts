@@ -79,9 +79,9 @@ export type Whereabouts = {
   readonly root: string
   /** Names below it, decoded. */
   readonly segments: readonly string[]
-  /** The URL path of the root on this host: `/ipfs/<cid>` below the mount path, or empty on its own origin. */
+  /** The URL path of the root: `/ipfs/<cid>` below the mount path; empty on its own origin. */
   readonly base: string
-  /** The prefix of `/ipfs/…` links: the mount path, or `//host` of another host. Undefined: there is no gateway. */
+  /** The prefix of `/ipfs/…` links: the mount path, or `//host`. Undefined without a gateway. */
   readonly gateway: string | undefined
   /** The host of a site; shown where there is no gateway to link to. */
   readonly host: string

@@ -1,5 +1,6 @@
-// Resolves a path as browsers expect of a site: index.html for a directory, and the site's `_redirects` for a missing
-// path. `_redirects` apply only on the site's own origin, and are read only when the path is proved to be absent.
+// Resolves a path as browsers expect of a site: index.html for a directory, and the site's
+// `_redirects` for a missing path. `_redirects` apply only on the site's own origin, and are read
+// only when the path is proved to be absent.
 import type { CID } from 'multiformats/cid'
 import { readSmall } from '../content/file.ts'
 import { type ContentPath, parsePath, type Resolution, type ResolveOptions, resolve } from '../content/resolve.ts'
@@ -173,8 +174,8 @@ function inOneSpelling(segment: string): string {
 const headerSafe = (location: string): string => location.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
 
 /**
- * The first matching rule for a path that the site does not have. Path segments are encoded by encodeURIComponent, so
- * that placeholders are safe in an address; `query` is the client's.
+ * The first matching rule for a path that the site does not have. Path segments are encoded by
+ * encodeURIComponent, so that placeholders are safe in an address; `query` is the client's.
  */
 export function redirect(rules: readonly RedirectRule[], path: string, query: string): Redirected | undefined {
   // Split once: a file may have thousands of rules, and a path a thousand segments.
@@ -197,7 +198,7 @@ export function redirect(rules: readonly RedirectRule[], path: string, query: st
   return undefined
 }
 
-/** A rule may name a long part of the path ten thousand times: it ends where no client would read the address. */
+/** Bounds the result, since a rule may repeat a long part of the path ten thousand times. */
 function filled(to: string, values: ReadonlyMap<string, string>): string {
   let length = to.length
   return to.replace(/:[A-Za-z][A-Za-z0-9_]*/g, (name) => {

@@ -197,7 +197,7 @@ function takedownOf(
   { pins }: WriteSide,
 ): Takedown {
   const stacks = everyStack(lease)
-  /** In the stacks of gateways before a reload. One that closed meanwhile is out of use, and its failures too. */
+  /** Runs in the stacks of earlier gateways. Failures of one that closed meanwhile do not count. */
   const inOthers = <Outcome extends { readonly failures: readonly string[] }>(
     work: (one: TierStack) => Promise<Outcome>,
   ) =>

@@ -67,7 +67,7 @@ export type Requests = {
   readonly rateLimited: number
   /** `2xx`, `4xx` … */
   readonly byStatus: Readonly<Record<string, number>>
-  /** Successful responses by the source of their bytes: `responses` (the cache), a tier, `upstream`, or `none`. */
+  /** Successful responses by source: `responses` (the cache), a tier, `upstream`, or `none`. */
   readonly bySource: Readonly<Record<string, number>>
   readonly bytesOut: number
   readonly bytesIn: number

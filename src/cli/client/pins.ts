@@ -1,5 +1,5 @@
-// `cidgate pins` and `cidgate deny`, through the admin address: list, delete, verify and deliver pins;
-// take content down at every named instance.
+// `cidgate pins` and `cidgate deny`, through the admin address: list, delete, verify and deliver
+// pins; take content down at every named instance.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { wordsOf } from '../../core/failure.ts'
 import type { Brought, Page, Pin, Removal, TakenDown, Verification } from '../../upload/api-types.ts'

@@ -1,4 +1,4 @@
-// `cidgate status`: what the admin address of a running gateway says, in words; with --watch again and again.
+// `cidgate status`: the state of a running gateway in words, from its admin address.
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Announced, Provider, Router, Status, Tier, Times, Upstream } from '../../admin/dashboard/shape.ts'
 import { wordsOf } from '../../core/failure.ts'
@@ -27,7 +27,7 @@ function jsonOf({ history: _history, failures: _failures, ...facts }: ShownStatu
   return `${JSON.stringify({ ...facts, waiting: facts.journal?.open })}\n`
 }
 
-/** Until it is interrupted, or its reader leaves. A terminal is drawn anew; elsewhere each state follows the one before. */
+/** Runs until it is interrupted. A terminal is redrawn; other outputs get one state after another. */
 async function watch({ values, io }: Given, connection: Connection): Promise<number> {
   const { stdout } = io
   const isTerminal = 'isTTY' in stdout && stdout.isTTY === true
@@ -77,7 +77,7 @@ async function said<Said>(answer: Answer, statuses: readonly number[]): Promise<
   }
 }
 
-/** Behind a load balancer only /readyz may be reachable, since it needs no token. */
+/** /readyz may be the only path that is reachable, since it needs no token. */
 export type ShownStatus = Pick<Status, 'ready' | 'draining' | 'uploads' | 'checks'> & Partial<Status>
 
 /** `perSecond`: requests now, where they were counted before. */

@@ -36,9 +36,7 @@ export const notAcceptable = (cid: CID, name: FormatName, because: string): Fail
   new Failure(
     'unsupported',
     `${cid} is not available as ${name}: ${because}; ?format=raw or ?format=car gives the blocks`,
-    {
-      source: 'client',
-    },
+    { source: 'client' },
   )
 
 /** Refuses a path that ends at a value inside a document: a block cannot be served in part. */

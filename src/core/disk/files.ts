@@ -1,4 +1,4 @@
-// Files: what errors of the file system mean and what an operator can do about them, and folders that survive a power cut.
+// Errors of the file system with their remedies, and folders that survive a power cut.
 import { randomUUID } from 'node:crypto'
 import { closeSync, constants, fsync, open as openFile } from 'node:fs'
 import { mkdir, rm, writeFile } from 'node:fs/promises'

@@ -26,7 +26,7 @@ export type CarOptions = {
 const ofUpstream: Fault = (what, cause) =>
   new Failure('upstream-error', `the CAR ${what}`, { source: 'upstream', cause })
 
-/** Yields blocks in the order sent; ends normally only where a section ends and the stream does too. */
+/** Yields blocks in order. A stream that ends within a section is a failure. */
 export async function* readCar(chunks: AsyncIterable<Uint8Array>, options: CarOptions = {}): AsyncGenerator<Block> {
   const parser = new CarParser(options)
   for await (const chunk of chunks) {
@@ -41,20 +41,20 @@ const nothing = Buffer.alloc(0)
 // A CID with a digest of 64 bytes and codes of any length fits in.
 const commonCidBytes = 96
 
-/** Takes the chunks of a CAR as they come and gives its blocks one by one. */
+/** Parses the chunks of a CAR to blocks. */
 export class CarParser {
   readonly #broken: Fault
   readonly #onRoots: CarOptions['onRoots']
-  /** What is not read yet. */
+  /** The unread part of the stream. */
   readonly #chunks: Uint8Array[] = []
   #at = 0
   #state: 'length' | 'header' | 'cid' | 'block' = 'length'
   #isBegun = false
-  /** Of the length that is being read: its bytes so far, and their value. */
+  /** The bytes read so far of a length, and their value. */
   #lengthBytes = 0
   #length = 0
   #padding = 0
-  /** What is being filled, and how far. */
+  /** The buffer in progress, and its filled bytes. */
   #piece: Buffer = nothing
   #filled = 0
   #cid: CID | undefined
@@ -64,12 +64,14 @@ export class CarParser {
     this.#onRoots = onRoots
   }
 
-  /** The chunk must not change until `next` has given undefined. */
+  /** The chunk must not change until `next` has returned undefined. */
   push(chunk: Uint8Array): void {
     if (chunk.byteLength > 0) this.#chunks.push(chunk)
   }
 
-  /** Undefined: more has to come. The bytes lie in a memory of their own: the memory tier keeps them as they are. */
+  /**
+   * Undefined until more chunks come. The block has memory of its own, which the memory tier keeps.
+   */
   next(): Block | undefined {
     for (;;) {
       if (this.#state === 'length') {
@@ -84,7 +86,7 @@ export class CarParser {
     }
   }
 
-  /** No more comes. Throws where that is no end of a CAR. */
+  /** Ends the stream. Throws if it was cut off within a section. */
   end(): void {
     if (this.#state !== 'length') throw this.#broken('ends in the middle of a block')
     if (this.#lengthBytes > 0) throw this.#broken('ends in the middle of a length')
@@ -152,7 +154,7 @@ export class CarParser {
     return block
   }
 
-  /** False: more has to come. */
+  /** False until more chunks come. */
   #fill(): boolean {
     const piece = this.#piece
     while (this.#filled < piece.byteLength) {

@@ -11,8 +11,8 @@ export type S3Place = {
   /** Puts the bucket in the path instead of the host name. Default: true with `endpoint`. */
   readonly forcePathStyle?: boolean | undefined
   /**
-   * SharedRateLimits with `secretAccessKey`. Default: the environment, or AWS's credential chain (profile,
-   * container, instance).
+   * Used together with `secretAccessKey`. Default: the environment, or AWS's credential chain
+   * (profile, container, instance).
    */
   readonly accessKeyId?: string | undefined
   readonly secretAccessKey?: string | undefined

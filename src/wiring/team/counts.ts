@@ -1,7 +1,7 @@
 // Totals over all processes of a gateway, including the owner's.
 
 import { availableParallelism } from 'node:os'
-import type { ProcessParts } from '../../admin/metrics.ts'
+import type { Processes } from '../../admin/dashboard/shape.ts'
 import type { Config } from '../../config/load.ts'
 import type { HistogramSample, Labels, Sample } from '../../observe/metrics.ts'
 import { type Histogram, type RequestCounts, secondsBounds } from '../../observe/requests.ts'
@@ -19,7 +19,7 @@ export function countsElsewhere(team: Team | undefined): (() => readonly Totals[
   return () => [...othersOf(team), ...team.workers().map(({ counts }) => counts.gauges)]
 }
 
-export function processesOfTeam(team: Team | undefined): (() => ProcessParts) | undefined {
+export function processesOfTeam(team: Team | undefined): (() => Processes) | undefined {
   if (!isOwner(team)) return undefined
   return () => ({ wanted: team.size, answering: 1 + team.workers().length, restarts: team.restarts })
 }
