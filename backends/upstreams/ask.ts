@@ -13,7 +13,7 @@ export type HttpQuestion = {
   readonly name: string
   readonly url: string
   readonly method?: 'GET' | 'POST'
-  /** Of `asPlain`: made once for each upstream, and not for each question. */
+  /** Made by `asPlain`, once for each upstream. */
   readonly headers: Readonly<Record<string, string>>
   /** The required media type of the body; undefined means any except HTML. */
   readonly expects: string | undefined
@@ -70,7 +70,7 @@ abstract class HttpAsk implements Dispatcher.DispatchHandler {
   protected abstract data(chunk: Uint8Array): void
   protected abstract end(trailers: Headers): void
   protected abstract failed(error: unknown): void
-  /** What came does not matter: it may be asked for again on a new socket. */
+  /** It may be asked for again on a new socket, whatever came. */
   protected abstract readonly mayAskAgain: boolean
 
   /** Releases the socket; no callback is called after that. */
@@ -179,7 +179,7 @@ abstract class HttpAsk implements Dispatcher.DispatchHandler {
     return true
   }
 
-  /** One timer for the first byte and for later silence: most responses end before it fires. */
+  /** A single timer for the first byte and for later silence: it seldom fires. */
   #wait(ms: number): void {
     const { name, clock, firstByteTimeout, bodyTimeout } = this.question
     const late = (what: string, limitMs: number) =>
@@ -195,7 +195,7 @@ abstract class HttpAsk implements Dispatcher.DispatchHandler {
   }
 }
 
-/** One of these is called, once, unless the question is stopped before. */
+/** Exactly one of these is called, unless the question is stopped before. */
 export interface Answer<Value> {
   came(value: Value): void
   failed(error: unknown): void
@@ -463,7 +463,7 @@ function unlikeAsked({ name, expects }: HttpQuestion, headers: Headers): Failure
 // Errors of this process or machine, which say nothing about the upstream.
 const ourShortage: ReadonlySet<string> = new Set(['EMFILE', 'ENFILE', 'EADDRNOTAVAIL', 'ENOBUFS'])
 
-/** What undici failed with, as a Failure. */
+/** The error of undici as a Failure. */
 function translated(name: string, error: Error): Failure {
   if (isFailure(error)) return error
   const code = codeOf(error)

@@ -1,4 +1,5 @@
-// The blocks of a DAG in a flight: which are known to belong to it, because one that came links to them, and which came.
+// The blocks of a DAG in a flight: which are known to belong to it, because one that came links to
+// them, and which came.
 import type { CID } from 'multiformats/cid'
 import { type Block, blockKey, codec, isIdentity } from '../../core/cid.ts'
 import { eachLinkInSlices } from '../../ipld/block-links.ts'
@@ -31,7 +32,7 @@ export class DagBlocks {
     return this.#expected.has(cid)
   }
 
-  /** How many came. */
+  /** The number of blocks that came. */
   get size(): number {
     return this.#came.size
   }

@@ -1,5 +1,6 @@
-// The part of a file that a free upstream should bring while others are at work on it: a pure function. Parts lie among the
-// blocks that readers wait for, so that nothing is fetched further ahead than readers read.
+// The part of a file that a free upstream should bring while others are at work on it: a pure
+// function. Parts lie among the blocks that readers wait for, so that nothing is fetched further
+// ahead than readers read.
 import type { CID } from 'multiformats/cid'
 import { maxBlockBytes } from '../../core/cid.ts'
 import type { Place } from '../session.ts'
@@ -15,13 +16,16 @@ export type Waiting = {
   readonly end: number
 }
 
-/** `victim`: whose part ends where this one begins. `leaves`: all of it, where it is made of single blocks. */
+/**
+ * `victim`: whose part ends where this one begins. `leaves`: all of it, where it is made of single
+ * blocks.
+ */
 export type FilePart = Span & { readonly victim?: UpstreamStream; readonly leaves?: readonly CID[] | undefined }
 
 // So long an upstream should take for its part: who is slow gets a shorter one.
 const shareMs = 500
 const minShareBytes = 512 * 1024
-// What another question has to save the readers.
+// Another question has to save the readers so much.
 const minSavedMs = 150
 const maxLeaves = 64
 
@@ -57,16 +61,16 @@ export function nextPart(
 
 const lastByte = (line: readonly Waiting[]): number => line.at(-1)?.place.range?.to ?? 0
 
-/** From the first of these up to the block in which `most` lies. */
-function upTo(open: readonly Waiting[], most: number, limit: number, kind: 'dag' | 'block'): FilePart | undefined {
+/** From the first of these up to the block in which `max` lies. */
+function upTo(open: readonly Waiting[], max: number, limit: number, kind: 'dag' | 'block'): FilePart | undefined {
   const { from } = open[0] as Waiting
   let to = from
   let leaves: CID[] | undefined = []
   for (const one of open) {
-    if (to >= most || (leaves?.length ?? 0) >= maxLeaves) break
+    if (to >= max || (leaves?.length ?? 0) >= maxLeaves) break
     const isLeaf = one.end - one.from <= maxBlockBytes
     if (kind === 'block' && !isLeaf) break
-    to = isLeaf ? one.end : Math.max(to, Math.min(one.end, most))
+    to = isLeaf ? one.end : Math.max(to, Math.min(one.end, max))
     if (isLeaf) leaves?.push(one.cid)
     else leaves = undefined
   }
@@ -86,7 +90,7 @@ function takenOver(
   let best: (FilePart & { readonly savedMs: number }) | undefined
   for (const victim of questions) {
     const own = victim.pace.rate
-    // One that stalls is asked beside, from where it stands.
+    // A stalled stream is hedged from where it stands.
     if (own === undefined || own === 0 || victim.isRacing || victim.pace.silentMs() >= maxStallMs) continue
     const work = line.filter(({ from }) => victim.covers(from))
     const [head, ...rest] = work

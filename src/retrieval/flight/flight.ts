@@ -1,10 +1,12 @@
-// A flight: one shared fetch of a block or of a DAG, for all readers that want it. Each block is proved before any reader
-// gets it. One upstream is asked first (upstream-stream.ts). When it fails, the next is asked at once; when it is late,
-// the next is asked beside it, out of the hedge budget. From the second question on p-any is the judge of the race.
+// A flight: one shared fetch of a block or of a DAG, for all readers that want it. Each block is
+// proved before any reader gets it. One upstream is asked first (upstream-stream.ts). When it
+// fails, the next is asked at once; when it is late, the next is asked beside it, out of the hedge
+// budget. From the second question on p-any is the judge of the race.
 //
-// Of a DAG nothing is pulled unless a reader waits, so that a reader that stops reading stops the upstreams. A late
-// upstream (pace.ts) is joined by the next one from where the slowest waiting reader stands. Of a file whose readers wait
-// long enough for it, other upstreams bring parts of their own (file-parts.ts) meanwhile.
+// Of a DAG nothing is pulled unless a reader waits, so that a reader that stops reading stops the
+// upstreams. A late upstream (pace.ts) is joined by the next one from where the slowest waiting
+// reader stands. Of a file whose readers wait long enough for it, other upstreams bring parts of
+// their own (file-parts.ts) meanwhile.
 import type { CID } from 'multiformats/cid'
 import pAny from 'p-any'
 import type { DagWant } from '../../../backends/upstreams/contract.ts'
@@ -25,7 +27,10 @@ import { type Racer, type Span, UpstreamStream } from './upstream-stream.ts'
 export interface FlightReader {
   settle(bytes: Uint8Array, upstream: string): void
   fail(error: unknown): void
-  /** The block does not come from here. `isKept`: it came before, and the tiers have it. Else it is asked for by itself. */
+  /**
+   * The block does not come from here. `isKept`: it came before, and the tiers have it. Else it is
+   * asked for by itself.
+   */
   passed(isKept: boolean): void
 }
 
@@ -33,7 +38,9 @@ export type FlightDeps = {
   readonly pool: Pool
   readonly clock: Clock
   readonly trace?: Trace | undefined
-  /** Called with each proved block before any reader gets it. A promise: the readers wait for it. */
+  /**
+   * Called with each proved block before any reader gets it. A promise: the readers wait for it.
+   */
   readonly keep: (cid: CID, bytes: Uint8Array) => void | Promise<void>
   /** Between blocks, and between the pieces of a document or of a large node. */
   readonly yieldIfDue?: YieldIfDue
@@ -43,7 +50,7 @@ export type FlightDeps = {
 
 type Waiter = Waiting & { readonly reader: FlightReader; passedBlocks: number; passedBytes: number }
 
-// A search after a 404 fetches at most this much: the beginning of a huge file, all of any other.
+// A search after a 404 fetches no more than this: the beginning of a huge file, all of any other.
 const maxDrainedBytes = 256 * 1024 * 1024
 // A reader follows a response that does not bring its block next up to these bounds.
 const maxPassedBlocks = 256
@@ -55,8 +62,6 @@ const leftBehindBytes = 256 * 1024
 const maxStrayBytes = 512 * 1024
 const retryMs = 100
 const idleCheckMs = 1000
-const minCheckMs = 5
-const partCheckMs = 100
 
 const unwanted = cancelled('no caller waits for it any more')
 const stalled = new Failure('timeout', 'it stalled, and others brought its part', { source: 'upstream' })
@@ -70,7 +75,7 @@ export class Flight {
   readonly #root: CID
   readonly #deps: FlightDeps
   readonly #onOver: () => void
-  /** Of a DAG. */
+  /** Undefined for a single block. */
   readonly #blocks: DagBlocks | undefined
   readonly #streams = new Set<UpstreamStream>()
   readonly #waiting = new Map<string, Set<Waiter>>()
@@ -84,7 +89,10 @@ export class Flight {
   #isFirst = true
   /** For a block: no other upstream could be asked beside the first. */
   #hasNoOther = false
-  /** No upstream brings anything, and no other could: readers ask for their blocks one by one meanwhile. */
+  /**
+   * No upstream brings anything, and no other could: readers ask for their blocks one by one
+   * meanwhile.
+   */
   #isStuck = false
   #isOver = false
   #failure: unknown
@@ -128,7 +136,10 @@ export class Flight {
 
   // Its readers.
 
-  /** One more that wants what comes. The returned function leaves; the last one that leaves stops the questions. */
+  /**
+   * Adds one that wants what comes. The returned function leaves; the last one that leaves stops
+   * the questions.
+   */
   follow(): () => void {
     this.#followers++
     let isAboard = true
@@ -210,7 +221,9 @@ export class Flight {
     return furthest
   }
 
-  /** The clock of the readers runs while they wait for upstreams, not while this process is busy. */
+  /**
+   * The clock of the readers runs while they wait for upstreams, not while this process is busy.
+   */
   #note(): void {
     if (this.isWanted && this.#working === 0) this.watch.run()
     else this.watch.stop()
@@ -230,7 +243,10 @@ export class Flight {
 
   // Incoming blocks.
 
-  /** Takes a proved block that this stream did not bring before. A promise: no other one until it resolves. */
+  /**
+   * Takes a proved block that this stream did not bring before. A promise: no other one until it
+   * resolves.
+   */
   take(stream: UpstreamStream, block: Block): void | Promise<void> {
     const blocks = this.#blocks
     if (!blocks) {
@@ -239,11 +255,11 @@ export class Flight {
     }
     const isNew = blocks.add(block)
     this.#noteStray(stream, block, isNew)
-    // Also for a block that came before: the next one of this sender may be what it links to. And a piece from a socket
-    // may have a thousand blocks.
-    const turn = this.#deps.yieldIfDue?.()
+    // Also for a block that came before: the next one of this sender may be what it links to. And a
+    // piece from a socket may have a thousand blocks.
+    const yielded = this.#deps.yieldIfDue?.()
     const then = () => (isNew ? this.#keep(stream, block) : this.#follows(stream, block))
-    return blocks.reading || turn ? this.#during(Promise.all([blocks.reading, turn])).then(then) : then()
+    return blocks.reading || yielded ? this.#during(Promise.all([blocks.reading, yielded])).then(then) : then()
   }
 
   /** A single block: the first that is proved, or the winner of the race. */
@@ -317,7 +333,10 @@ export class Flight {
     if (!this.#share() && this.#streams.size === 0 && this.isWanted) this.#goOn()
   }
 
-  /** Blocks that others brought, or that lie before its part, were not asked of it; the way to its part is small. */
+  /**
+   * Blocks that others brought, or that lie before its part, were not asked of it; the way to its
+   * part is small.
+   */
   #noteStray(stream: UpstreamStream, { cid, bytes }: Block, isNew: boolean): void {
     if (stream.from === 0 || stream.askedTo === Number.POSITIVE_INFINITY) return
     const waiters = isNew ? this.#waiting.get(blockKey(cid)) : undefined
@@ -333,7 +352,10 @@ export class Flight {
 
   // The upstreams that are asked.
 
-  /** The upstreams that could be asked for the missing blocks, the best first. `busy`: those at work, that cannot. */
+  /**
+   * The upstreams that could be asked for the missing blocks, the best first. `busy`: those at
+   * work, that cannot.
+   */
   #candidates(busy: Iterable<UpstreamStream> = this.#streams): Plan {
     const plan = this.#plan(busy)
     // An upstream without CAR can bring the first block, and nothing after that.
@@ -362,7 +384,10 @@ export class Flight {
     if (!this.#stopTimer && !this.#hasNoOther) this.#checkIn(this.#firstCheckMs)
   }
 
-  /** Asks the next upstream at once, first and after a failure. The flight ends when none can be asked in time. */
+  /**
+   * Asks the next upstream at once, first and after a failure. The flight ends when none can be
+   * asked in time.
+   */
   #goOn(): void {
     const { pool } = this.#deps
     const isFirst = this.#isFirst
@@ -569,8 +594,8 @@ export class Flight {
     }
   }
 
-  // The hedge timer: it rings when the upstreams that were asked should have brought something, and asks another one beside
-  // them when they did not. It runs only while readers wait.
+  // The hedge timer: it rings when the upstreams that were asked should have brought something, and
+  // asks another one beside them when they did not. It runs only while readers wait.
 
   #stopCheck(): void {
     this.#stopTimer?.()
@@ -581,7 +606,7 @@ export class Flight {
     this.#stopCheck()
     if (!this.isWanted) return
     // No reader waits for a search: it may be slower.
-    const minMs = this.#waiters > 0 ? minCheckMs : idleCheckMs
+    const minMs = this.#waiters > 0 ? 1 : idleCheckMs
     this.#stopTimer = this.#deps.clock.after(Math.max(minMs, ms), () => {
       this.#stopTimer = undefined
       this.#check()
@@ -602,7 +627,7 @@ export class Flight {
     const behind = this.#furthestBehind
     const covering = [...this.#streams].filter((one) => !behind || one.covers(behind.from))
     const leftMs = this.#leftMs(covering, free)
-    if (leftMs > 0) return this.#checkIn(this.#line().length > 0 ? Math.min(leftMs, partCheckMs) : leftMs)
+    if (leftMs > 0) return this.#checkIn(this.#line().length > 0 ? Math.min(leftMs, retryMs) : leftMs)
     this.#findMore()
     if (this.#isOver) return
     const silentMs = this.#silentMs(covering)
@@ -617,12 +642,14 @@ export class Flight {
     const others = this.#hasBegun ? this.#streams.size : other.who.isFound ? this.#foundStreams : 0
     const isFull = others >= maxStreams
     if ((isFull && !hasFailed) || !(hasFailed || this.#deps.pool.mayHedge(other.who))) return this.#checkIn(retryMs)
-    if (isFull) this.#dropTheWorst(covering)
     this.#start(other, Math.max(...covering.map(({ to }) => to)))
     this.#checkIn(this.#firstCheckMs)
   }
 
-  /** Milliseconds until another upstream is asked for the first of the waiting readers, if nothing comes until then. */
+  /**
+   * Milliseconds until another upstream is asked for the first of the waiting readers, if nothing
+   * comes until then.
+   */
   #leftMs(covering: readonly UpstreamStream[], other: Step<Member> | undefined): number {
     const newest = covering.at(-1)
     if (!newest) return 0
@@ -632,7 +659,9 @@ export class Flight {
     return pace.isSlow(could) ? 0 : pace.stallAfterMs(could) - this.#silentMs(covering)
   }
 
-  /** Milliseconds in which nothing of use came from any of these since the newest of them was asked. */
+  /**
+   * Milliseconds in which nothing of use came from any of these since the newest of them was asked.
+   */
   #silentMs(covering: readonly UpstreamStream[]): number {
     const since = covering.at(-1)?.startedAt
     return Math.min(...covering.map(({ pace }) => pace.silentMs(since)))
@@ -650,12 +679,10 @@ export class Flight {
     this.#note()
   }
 
-  #dropTheWorst(covering: readonly UpstreamStream[]): void {
-    const [worst] = [...covering].sort((one, other) => other.missedBytes - one.missedBytes)
-    if (worst) this.#letGo(worst, 'behind')
-  }
-
-  /** Time in the queue is no slowness of an upstream. If another one could be asked at once, leave the queue. */
+  /**
+   * Time in the queue is no slowness of an upstream. If another one could be asked at once, leave
+   * the queue.
+   */
   #checkQueue(other: Step<Member> | undefined): void {
     if (other && other.who.health.waitMs === 0) {
       for (const stream of this.#streams) if (stream.isQueued) this.#letGo(stream, 'enough')

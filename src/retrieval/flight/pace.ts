@@ -1,9 +1,10 @@
-// The pace of one upstream in a flight, on the clock of the flight's readers, and the rule by which it is late: compared
-// with its own earlier pace, and with what another upstream could bring in the same time.
+// The pace of one upstream in a flight, on the clock of the flight's readers, and the rule by which
+// it is late: compared with its own earlier pace, and with what another upstream could bring in the
+// same time.
 import type { Clock } from '../../core/clock.ts'
 
-// The clock of the readers hardly runs while this process is busy: bytes that an upstream has sent may lie in our own
-// buffer then.
+// The clock of the readers hardly runs while this process is busy: bytes that an upstream has sent
+// may lie in our own buffer then.
 const busyShare = 0.1
 
 /** The time for which readers waited for upstreams: it runs only while a reader waits. */
@@ -52,7 +53,7 @@ const learning = 0.2
 
 export class Pace {
   readonly beganAt: number
-  /** How many wanted blocks came. */
+  /** The number of wanted blocks that came. */
   blocks = 0
   /** When the newest wanted block came, on the clock of the readers. */
   cameAt: number
@@ -73,7 +74,8 @@ export class Pace {
   came(bytes: number): void {
     const now = this.#watch.ms
     const ms = now - this.cameAt
-    // The first block is a beginning, which is known of each upstream; the pace is what comes after it.
+    // The first block is a beginning, which is known of each upstream; the pace is what comes after
+    // it.
     if (this.blocks++ > 0) {
       this.#averageMs = this.#averageMs === undefined ? ms : this.#averageMs + (ms - this.#averageMs) * learning
       this.#windowBytes += bytes

@@ -1,7 +1,7 @@
-// One upstream at work for a flight: it is asked for one block, for a part of a DAG as a CAR, or for the leaves of that
-// part one by one where it serves single blocks alone. The flight gets proved blocks that belong to what it wants.
-// Blocks that do not belong there are skipped within bounds, by number as well as by bytes: a response may be endless
-// and cost its sender nothing.
+// One upstream at work for a flight: it is asked for one block, for a part of a DAG as a CAR, or
+// for the leaves of that part one by one where it serves single blocks alone. The flight gets
+// proved blocks that belong to what it wants. Blocks that do not belong there are skipped within
+// bounds, by number as well as by bytes: a response may be endless and cost its sender nothing.
 import type { CID } from 'multiformats/cid'
 import type { BlockAnswer, DagAnswer, DagAsk, DagWant, Upstream } from '../../../backends/upstreams/contract.ts'
 import { type Block, isIdentity, proves } from '../../core/cid.ts'
@@ -157,7 +157,8 @@ export class UpstreamStream implements Asker, DagAnswer {
   ended(): void {
     if (this.#isOver) return
     if (this.#isAlone || this.hasBegun) return this.#haveAll()
-    // The upstream may lack the root, or have it and not know how to read it; below a path it may also lack the path.
+    // The upstream may lack the root, or have it and not know how to read it; below a path it may
+    // also lack the path.
     const [question] = this.#open.keys()
     if (question && this.#part.segments.length === 0) return this.#askAlone(question)
     const what = `${this.member.upstream.name} sent an answer without ${this.#part.cid}`
@@ -221,7 +222,10 @@ export class UpstreamStream implements Asker, DagAnswer {
 
   // Single blocks.
 
-  /** The root by itself: the upstream serves no CAR, or one without the root in it, or with too much before it. */
+  /**
+   * The root by itself: the upstream serves no CAR, or one without the root in it, or with too much
+   * before it.
+   */
   #askAlone(question: Question): void {
     this.#isAlone = true
     this.#ask?.stop()
@@ -401,11 +405,17 @@ function pulled(upstream: Upstream, want: DagWant, answer: DagAnswer): DagAsk {
   }
 }
 
-/** The reason a losing question is stopped with: it counts as slower than the winner, not as a failure. */
+/**
+ * The reason a losing question is stopped with: it counts as slower than the winner, not as a
+ * failure.
+ */
 const lost: Failure = new Failure('cancelled', 'another upstream was faster', { source: 'ours' })
 
 const hashMismatch = (upstream: string, cid: CID): Failure =>
   new Failure('hash-mismatch', `${upstream} sent bytes that do not hash to ${cid}`, { source: 'upstream' })
 
-/** A gateway that speaks no CAR says so in one of these ways, or sends one that is of no use; it may still have the block. */
+/**
+ * A gateway that speaks no CAR says so in one of these ways, or sends one that is of no use; it may
+ * still have the block.
+ */
 const isRefusalOfCar = (error: unknown): boolean => isFailure(error) && error.facts.refuses === 'format'

@@ -1,5 +1,5 @@
-// The attempts of one flight: its questions and their record, when it may ask an upstream again, and
-// the Failure of a flight that got nothing.
+// The attempts of one flight: its questions and their record, when it may ask an upstream again,
+// and the Failure of a flight that got nothing.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
@@ -11,10 +11,15 @@ import { enoughOvertook, type Rank } from './upstream-queue.ts'
 
 export type AskKind = 'block' | 'dag'
 
-/** Why a question is given up although it did not fail: others brought what was wanted, or it fell behind them. */
+/**
+ * Why a question is given up although it did not fail: others brought what was wanted, or it fell
+ * behind them.
+ */
 export type LetGo = 'enough' | 'behind'
 
-/** Receives what becomes of a question at its upstream. Its methods may be called while `ask` runs. */
+/**
+ * Receives what becomes of a question at its upstream. Its methods may be called while `ask` runs.
+ */
 export interface Asker {
   /** The question has its slot: the upstream is to be asked. */
   begun(question: Question): void
@@ -23,8 +28,9 @@ export interface Asker {
 }
 
 const waitsForSlot = 'queued'
-// An upstream that sent nothing of use for so long is called stalled in the account.
-const stalledMs = 1000
+// An upstream that sent nothing of use for so long is called stalled in the account. One that
+// stalled in the middle of a file is left alone for as long, then for twice as long.
+const stalledMs = 1_000
 
 export class Question {
   readonly member: Member
@@ -38,14 +44,14 @@ export class Question {
   span: OpenSpan | undefined
 
   place: 'queued' | 'asked' | 'sending' | 'over' = 'queued'
-  /** What it asks for may be nowhere. */
+  /** Its content may be nowhere. */
   isSearch = false
   giveUpAt = 0
   /** When it was asked, or began to wait for that. */
   at = 0
   waitedMs = 0
   wasFull = false
-  /** How many questions that were asked after it were answered before it. */
+  /** The number of questions that were asked after it and answered before it. */
   overtakenBy = 0
   /** Stops the timer for the end of its time in the queue. */
   stopWait: (() => void) | undefined
@@ -76,7 +82,7 @@ export class Question {
     return this.place === 'over'
   }
 
-  /** What is sent meanwhile belongs to this question, where it is recorded in a trace. */
+  /** Requests sent by `work` belong to this question in a trace. */
   within<Result>(work: () => Result): Result {
     return this.span ? this.span.run(work) : work()
   }
@@ -106,7 +112,10 @@ export class Question {
     this.asker.refused(this, reason)
   }
 
-  /** A proved block that was wanted came from here. `waitedMs`: how long readers waited for it since the one before. */
+  /**
+   * A proved block that was wanted came from here. `waitedMs`: how long readers waited for it since
+   * the one before.
+   */
   brought(bytes: number, waitedMs: number, now: number): void {
     if (this.isOver) return
     this.bytes += bytes
@@ -146,7 +155,7 @@ export class Question {
     this.#note('lost', now)
   }
 
-  /** What can be said of it now. */
+  /** Its record so far. */
   attempt(now: number): Attempt {
     const { outcome, bytes } = this
     const upstream = this.member.upstream.name
@@ -191,7 +200,10 @@ export type Wanting = {
   readonly client: string
   /** The client has a part of the file already. */
   readonly hasBegun: boolean
-  /** The CID at the root of the path that the client asked for: who holds that may hold what is below it. */
+  /**
+   * The CID at the root of the path that the client asked for: who holds that may hold what is
+   * below it.
+   */
   readonly root?: CID | undefined
 }
 
@@ -212,15 +224,16 @@ const harmless: ReadonlySet<string> = new Set([
   ...['began, then fell behind', 'began, then cancelled'],
 ])
 
-/** An upstream that brought nothing more to the flight. `failedAt`: -Infinity where its state alone decides. */
+/**
+ * An upstream that brought nothing more to the flight. `failedAt`: -Infinity where its state alone
+ * decides.
+ */
 type Spent = { readonly failedAt: number; readonly backAt: number; readonly isFinal: boolean; readonly tries: number }
 
 const maxTries = 6
-// An upstream that stalled in the middle of a file is left alone for so long, then for twice as long.
-const stallBackoffMs = 1_000
 
 export class Attempts {
-  /** What the questions failed with, in the order in which they did. */
+  /** The errors of the questions, in their order. */
   readonly failures: unknown[] = []
   readonly client: string
   readonly #hasBegun: boolean
@@ -232,7 +245,7 @@ export class Attempts {
   readonly #made: Question[] = []
   readonly #spent = new Map<Member, Spent>()
   #skipped: Attempt[] | undefined
-  /** What is held against an upstream only if another one has it. */
+  /** Held against an upstream only if another one has it. */
   #heldBack: (() => void)[] | undefined
   #isThere = false
   /** An upstream was asked for it and brought nothing: it may be nowhere. */
@@ -271,7 +284,7 @@ export class Attempts {
     return question
   }
 
-  /** How much the next question matters. */
+  /** The rank of the next question. */
   #rankOf(member: Member, key: string): Rank {
     if (this.#isThere) return 'begun'
     if (this.#isDoubted || member.health.isDoubted(key)) return 'search'
@@ -292,15 +305,14 @@ export class Attempts {
     this.#asking--
   }
 
-  /** Beyond the limit, an ended question is kept as a part of one with the same outcome. */
+  /**
+   * Parts of one file that an upstream brought are one attempt, and so is what exceeds the limit.
+   */
   noted(question: Question): void {
-    const at = this.#made.indexOf(question, maxKept)
-    if (at === -1) return
     const { member, outcome, bytes, ms } = question
     const same = this.#made.find((one) => one !== question && one.member === member && one.outcome === outcome)
-    if (!same && bytes > 0) return
-    this.#made.splice(at, 1)
-    if (!same) return
+    if (!same || (this.#made.length <= maxKept && (bytes === 0 || same.bytes === 0))) return
+    this.#made.splice(this.#made.indexOf(question), 1)
     same.bytes += bytes
     same.ms = Math.max(same.ms, ms)
   }
@@ -347,7 +359,7 @@ export class Attempts {
     const isFinal = tries >= maxTries || !(isOut || isFailure(error, 'upstream-error') || wasSilent)
     if (isFailure(error, 'not-found')) this.#isDenied = true
     const failedAt = isOut || hasBegun ? Number.NEGATIVE_INFINITY : now
-    const backAt = hasBegun ? now + stallBackoffMs * 2 ** (tries - 1) : now
+    const backAt = hasBegun ? now + stalledMs * 2 ** (tries - 1) : now
     this.#spent.set(member, { failedAt, backAt, isFinal, tries })
   }
 
@@ -364,7 +376,10 @@ export class Attempts {
     return !this.#isDenied && this.clock.monotonic() + backInMs < this.#beganAt + this.#timeoutMs
   }
 
-  /** Every upstream that was to be asked broke off before its first byte, sent this gateway away, or was out. */
+  /**
+   * Every upstream that was to be asked broke off before its first byte, sent this gateway away, or
+   * was out.
+   */
   wasRefused(): boolean {
     const made = this.#made
     return this.#wasAnyone && made.every(({ outcome }) => outcome !== undefined && refusals.has(outcome))
@@ -384,7 +399,7 @@ export class Attempts {
     const fullMs = (now - this.#beganAt) * fullShare
     const hadTime = ({ outcome, at, member }: Question) =>
       outcome === undefined ? now - at > fullMs && !member.health.isCrowded : isAnswer(outcome)
-    // What brought its part is there: the time went by in front of something else.
+    // An upstream brought its part: the time was spent on something else.
     const isThere = made.some(({ isWhole }) => isWhole)
     return made.some(({ foundNoSlot }) => foundNoSlot) || isThere || (this.#wasAnyone && !made.some(hadTime))
   }
@@ -399,10 +414,10 @@ export class Attempts {
     if (failure !== undefined) this.fail(failure)
   }
 
-  /** What can be said now; those still running are `no answer yet`. */
+  /** The record so far; questions without an answer are `pending`. */
   list(): Attempt[] {
     const now = this.clock.monotonic()
-    return [...inOne(this.#made.map((question) => question.attempt(now))), ...(this.#skipped ?? [])]
+    return [...this.#made.map((question) => question.attempt(now)), ...(this.#skipped ?? [])]
   }
 
   /** Names and numbers alone: messages of failures may repeat what a service said. */
@@ -416,18 +431,6 @@ export class Attempts {
     }
     span?.end(facts, !harmless.has(outcome))
   }
-}
-
-/** Parts of one file that an upstream brought are one attempt. */
-function inOne(attempts: readonly Attempt[]): Attempt[] {
-  const all = new Map<string, Attempt>()
-  for (const one of attempts) {
-    const key = `${one.upstream} ${one.outcome}`
-    const before = all.get(key)
-    if (before?.bytes === undefined || one.bytes === undefined) all.set(before ? `${key} ${all.size}` : key, one)
-    else all.set(key, { ...before, ms: Math.max(before.ms, one.ms), bytes: before.bytes + one.bytes })
-  }
-  return [...all.values()]
 }
 
 /**
@@ -471,7 +474,10 @@ export function outcomeOf(
   })
 }
 
-/** All upstreams that could be asked are overloaded: the client should retry, and this is never an absence. */
+/**
+ * All upstreams that could be asked are overloaded: the client should retry, and this is never an
+ * absence.
+ */
 export function overloaded(cid: CID, failures: readonly Failure[] = []): Failure {
   return new Failure('overloaded', `all upstreams are overloaded: none could be asked for ${cid} in time; retry`, {
     source: 'upstream',

@@ -1,5 +1,5 @@
-// Estimates of one upstream: how quick it is, how many questions it can work on at once, and what is left of its budget of requests.
-// Bad news counts at once; good news and time heal it.
+// Estimates of one upstream: how quick it is, how many questions it can work on at once, and what
+// is left of its budget of requests. Bad news counts at once; good news and time heal it.
 import type { Clock } from '../../core/clock.ts'
 import { createLastFew } from '../last-few.ts'
 
@@ -11,14 +11,17 @@ const keptAnswers = 64
 export const guessedFirstMs = 300
 const guessedRate = 2048 // bytes a millisecond
 const rateWindow = { ms: 500, bytes: 8 * 1024 * 1024, minMs: 100, minBytes: 64 * 1024 } as const
-const breakOffMs = 2000 // added to the cost of an upstream that breaks off in the middle of an answer
+const breakOffMs = 1000 // added to the cost of an upstream that breaks off, stalls or falls behind others
 
 /** The speed of one upstream at one kind of question. */
 export class Estimate {
   readonly #clock: Clock
   /** Milliseconds until the first bytes. */
   readonly #firsts = createLastFew(keptAnswers)
-  /** A peak EWMA of the same: a slower answer counts in full, a faster one by the time since the last. */
+  /**
+   * A peak EWMA of the same: a slower answer counts in full, a faster one by the time since the
+   * last.
+   */
   #peakMs: number | undefined
   #peakAt: number
   #probeMs: number | undefined
@@ -71,9 +74,9 @@ export class Estimate {
     this.#penaltyMs *= 0.8
   }
 
-  /** It broke off in the middle, stalled (share 1) or fell behind others (less). */
-  brokeOff(share: number): void {
-    this.#penaltyMs += breakOffMs * share
+  /** It broke off in the middle, stalled or fell behind others. */
+  brokeOff(): void {
+    this.#penaltyMs += breakOffMs
   }
 
   probed(ms: number): void {
@@ -185,7 +188,10 @@ export class ConcurrencyWindow {
     this.#size = Math.max(this.#size, Math.min(minLateWindow, this.#max))
   }
 
-  /** Some answers take long because of their content; a crowded upstream gives no quick ones any more. */
+  /**
+   * Some answers take long because of their content; a crowded upstream gives no quick ones any
+   * more.
+   */
   #isLate(ms: number, now: number): boolean {
     this.#last.push(ms)
     if (this.#last.length < lateAnswers) return false

@@ -1,4 +1,5 @@
-// The pool of upstreams for the race: which may be asked for a CID now, in which order, and after what delay.
+// The pool of upstreams for the race: which may be asked for a CID now, in which order, and after
+// what delay.
 import type { CID } from 'multiformats/cid'
 import type { Upstream } from '../../../backends/upstreams/contract.ts'
 import { blockKey } from '../../core/cid.ts'
@@ -17,7 +18,7 @@ export type Member = {
   readonly isFound?: boolean
 }
 
-/** One look-up at the routers, for a root. */
+/** A look-up at the routers, for a root. */
 export interface Finding {
   readonly isOver: boolean
   readonly attempts: readonly Attempt[]
@@ -26,7 +27,7 @@ export interface Finding {
   onNews(tell: () => void): () => void
 }
 
-/** Who else may have it: gateways that routers name. */
+/** Gateways that routers name. */
 export type MoreMembers = {
   find(root: CID): Finding
   known(root: CID): readonly Member[]
@@ -38,7 +39,7 @@ export type Candidate<Who> = {
   readonly who: Who
   /** Expected cost of asking; the smallest goes first. */
   readonly load: number
-  /** How long it may take to show a first byte without being late, as learned; undefined while nothing is known. */
+  /** Its first byte is late after this; undefined while nothing is known. */
   readonly typicalMs: number | undefined
   /**
    * Nothing is known of it, or nothing new: it is asked once beside another one, so that no reader waits for the
@@ -57,11 +58,11 @@ export type Plan = {
   readonly steps: readonly Step<Member>[]
   /** The upstreams that may not be asked now, in the words of an account of attempts. */
   readonly skipped: readonly Attempt[]
-  /** One of them may have the content, and be asked again before long. */
+  /** A skipped one may have the content, and be asked again before long. */
   readonly isUnasked: boolean
   /** When the first of those that are out may be asked again, for a `Retry-After`. */
   readonly retryAfterMs: number | undefined
-  /** How long a flight waits until one may be asked for this; Infinity: it is not worth waiting. */
+  /** Until one may be asked for this; Infinity: it is not worth waiting. */
   readonly backInMs: number
 }
 
@@ -93,12 +94,15 @@ export interface Pool {
   mayHedge(next?: Member): boolean
 }
 
-// A hedge has to be earned: twenty flights earn one, and time a trickle more, so that a general slowdown does not double the load.
+// A hedge has to be earned: twenty flights earn one, and time a trickle more, so that a general
+// slowdown does not double the load.
 const hedgeShare = 0.05
 const hedgeBudget = { size: 5, perSecond: 0.2 } as const
-// Gateways that routers name are often slow: hedging them takes nothing from the budget of the configured ones.
+// Gateways that routers name are often slow: hedging them takes nothing from the budget of the
+// configured ones.
 const foundHedgeBudget = { size: 20, perSecond: 5 } as const
-// An upstream that is silent to all clients for so long is down, not slow: asking another one then is no hedge.
+// An upstream that is silent to all clients for so long is down, not slow: asking another one then
+// is no hedge.
 const minSilentMs = 500
 const blockOnlyFactor = 4
 
@@ -148,7 +152,7 @@ export function createPool(options: {
         const ms = again ?? (isReady ? 0 : member.health.backInMs(key))
         backInMs = Math.min(backInMs, ms)
         if (isReady && ms === 0) ready.push(member)
-        // One that is out is tried where no other can be asked: bytes are proved.
+        // An upstream that is out is tried where no other can be asked: bytes are proved.
         else if (ms === 0) tried.push(member)
         if (!isReady) out.push({ member, state, untilMs })
       }

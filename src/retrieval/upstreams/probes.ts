@@ -1,5 +1,6 @@
-// Probes each upstream at start and on a schedule, so that requests need not find out what it can do; soon after it failed or fell
-// silent, and often while it is unhealthy, so that it is out no longer than it has to be.
+// Probes each upstream at start and on a schedule, so that requests need not find out what it can
+// do; soon after it failed or fell silent, and often while it is unhealthy, so that it is out no
+// longer than it has to be.
 import { type Clock, onceLate } from '../../core/clock.ts'
 import { cancelled, Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'

@@ -1,5 +1,6 @@
-// One upstream: a circuit breaker, a queue, budgets and estimates, all learned from how each question
-// ends. A question to an upstream that is out is refused; its flight waits, where waiting helps.
+// An upstream: a circuit breaker, a queue, budgets and estimates, all learned from how each
+// question ends. A question to an upstream that is out is refused; its flight waits, where waiting
+// helps.
 //
 // | state            | begins with                        | ends with                           | asked meanwhile, if no other is ready |
 // | ---------------- | ---------------------------------- | ----------------------------------- | ------------------------------------- |
@@ -26,7 +27,10 @@ const hourMs = 60 * minuteMs
 /** For so long an event is remembered: an absence, proved bytes, a hash mismatch. */
 const memoryMs = 10 * minuteMs
 
-/** In the order in which they count. A backoff doubles up to `maxMs`, and is forgotten after `forgetMs` without another. */
+/**
+ * In the order in which they count. A backoff doubles up to `maxMs`, and is forgotten after
+ * `forgetMs` without another.
+ */
 const outages = {
   quarantined: { firstMs: 5_000, maxMs: hourMs, forgetMs: memoryMs },
   incompatible: { firstMs: Number.POSITIVE_INFINITY, maxMs: Number.POSITIVE_INFINITY, forgetMs: 0 },
@@ -83,12 +87,12 @@ export type UpstreamHealthOptions = {
   readonly random?: (() => number) | undefined
 }
 
-/** One CID at this upstream. */
+/** A CID at this upstream. */
 type KeyRecord = { missedUntil: number; falseUntil: number; readonly budget: MinuteBudget | undefined }
 
 const maxKeys = 10_000
 const defaultConnections = 32
-// A budget that is used up for longer is told to clients; a shorter wait is one in the queue.
+// A shorter wait for the budget is one in the queue.
 const maxBudgetWaitMs = 4_000
 const failuresToOutage = 3
 const jitter = 0.25
@@ -96,9 +100,6 @@ const jitter = 0.25
 const briefMs = 10_000
 const expectedBytes = { block: 256 * 1024, dag: 1024 * 1024 } as const
 const missWeight = 0.05
-// Falling behind others is less than breaking off: the others may just have been quick.
-const behindShare = 0.3
-const lateUnknownMs = 1_000
 const minLateMs = 250
 const tryEveryMs = 1_000
 const probesApartMs = 250
@@ -134,7 +135,7 @@ export class UpstreamHealth implements QueueOwner {
   #failedAt = Number.NEGATIVE_INFINITY
   #provenAt = Number.NEGATIVE_INFINITY
   #answeredAt = Number.NEGATIVE_INFINITY
-  /** One that is out is tried again then. */
+  /** While it is out, it is tried again then. */
   #tryAt = 0
   #isLoggedOut = false
   #lastError: LastError = { why: undefined, last: undefined }
@@ -153,7 +154,10 @@ export class UpstreamHealth implements QueueOwner {
   #probedAt = Number.NEGATIVE_INFINITY
   #foundWellAt = Number.NEGATIVE_INFINITY
   #waitedForUntil = Number.NEGATIVE_INFINITY
-  /** It answers, and fails at what a probe asks for: only a client's question tells whether it works. */
+  /**
+   * It answers, and fails at what a probe asks for: only a client's question tells whether it
+   * works.
+   */
   #failsProbes = false
 
   constructor(options: UpstreamHealthOptions) {
@@ -166,9 +170,9 @@ export class UpstreamHealth implements QueueOwner {
     this.#budget = perMinute === undefined ? undefined : new MinuteBudget(perMinute)
   }
 
-  // Whether it may be asked.
+  // Its state.
 
-  /** Whether it may be asked for this, and if not, how long until it may again; undefined: unknown. */
+  /** Its state for this CID, and the time until it is ready; undefined: unknown. */
   state(key: string): { readonly state: UpstreamState; readonly untilMs: number | undefined } {
     const now = this.#now
     const out = this.#outAt(now)
@@ -241,9 +245,12 @@ export class UpstreamHealth implements QueueOwner {
     return record
   }
 
-  // What it costs.
+  // Its cost.
 
-  /** The expected cost of asking it now, for 1 MiB of a DAG or one block, with guesses for the unknown. */
+  /**
+   * The expected cost of asking it now, for 1 MiB of a DAG or one block, with guesses for the
+   * unknown.
+   */
   load(kind: AskKind): number {
     const now = this.#now
     const cost = Math.max(this.#estimates[kind].costMs(expectedBytes[kind], now), this.silentMs)
@@ -263,7 +270,7 @@ export class UpstreamHealth implements QueueOwner {
     return this.#estimates[kind].rate
   }
 
-  /** How long it would take for so many bytes if it were asked now. */
+  /** The time for so many bytes if it were asked now. */
   expectedMs(kind: AskKind, bytes: number): number {
     return Math.max(this.#estimates[kind].expectedMs(bytes), this.silentMs) + this.waitMs
   }
@@ -277,7 +284,7 @@ export class UpstreamHealth implements QueueOwner {
     this.#sendsAllUntil = this.#now + memoryMs
   }
 
-  /** How long a question would wait in the queue now. */
+  /** The time of a question in the queue, if it were asked now. */
   get waitMs(): number {
     return this.#queue.waitMs
   }
@@ -301,7 +308,10 @@ export class UpstreamHealth implements QueueOwner {
 
   // A question, from the queue to its end.
 
-  /** Begins it, or queues it; refuses it as `overloaded`, or as `unavailable` while the upstream is out. */
+  /**
+   * Begins it, or queues it; refuses it as `overloaded`, or as `unavailable` while the upstream is
+   * out.
+   */
   ask(question: Question, now: number): void {
     const out = this.#outAt(now)
     if (out) {
@@ -336,7 +346,7 @@ export class UpstreamHealth implements QueueOwner {
 
   get lateMs(): number {
     const { block, dag } = this.#estimates
-    return Math.max(minLateMs, dag.typicalMs ?? block.typicalMs ?? lateUnknownMs)
+    return Math.max(minLateMs, dag.typicalMs ?? block.typicalMs ?? 0)
   }
 
   /** More proved bytes, for which readers waited this long since the last. */
@@ -371,7 +381,7 @@ export class UpstreamHealth implements QueueOwner {
     if (question.bytes === 0) {
       this.counts.lost++
       this.#estimates[question.kind].notYet(now - question.at, now)
-    } else if (why === 'behind') this.#estimates[question.kind].brokeOff(behindShare)
+    } else if (why === 'behind') this.#estimates[question.kind].brokeOff()
     this.#end(question, now)
   }
 
@@ -408,7 +418,10 @@ export class UpstreamHealth implements QueueOwner {
     this.#blame(error, kindOf(error), 'block', this.#now, false)
   }
 
-  /** An absence or a silence says nothing of the upstream until another one turns out to have the content. */
+  /**
+   * An absence or a silence says nothing of the upstream until another one turns out to have the
+   * content.
+   */
   #blame(error: unknown, kind: FailureKind, of: AskKind, at: number, isBegun: boolean): (() => void) | undefined {
     const { counts } = this
     const now = this.#now
@@ -439,7 +452,7 @@ export class UpstreamHealth implements QueueOwner {
         return undefined
       default:
         counts.failed++
-        if (isBegun) this.#estimates[of].brokeOff(1)
+        if (isBegun) this.#estimates[of].brokeOff()
         else if (kind !== 'timeout') this.#failed(error, of, at)
         else {
           // Silent for an unknown reason: if it has answered no client since, a probe will tell.
@@ -472,7 +485,7 @@ export class UpstreamHealth implements QueueOwner {
       limited.count = 0
       if (this.#isGuess) limited.until = Math.min(limited.until, now)
     }
-    // One that comes and goes is logged once.
+    // An upstream that comes and goes is logged once.
     if (this.#isLoggedOut && isCalm) {
       this.#isLoggedOut = false
       this.#options.log('info', 'upstream.recovered', { upstream: this.#name })
@@ -483,7 +496,7 @@ export class UpstreamHealth implements QueueOwner {
   /** It failed before anything came, or was silent although another one had the content. */
   #failed(error: unknown, of: AskKind, beganAt: number): void {
     const now = this.#now
-    this.#estimates[of].brokeOff(1)
+    this.#estimates[of].brokeOff()
     this.#note(error, false)
     this.#queue.window.failed(beganAt, now)
     // Questions that were under way at its last failure fail of the same cause.
@@ -545,7 +558,10 @@ export class UpstreamHealth implements QueueOwner {
     if (state === 'unhealthy') this.#probeChanged()
   }
 
-  /** Probes decide when an outage ends; without them the upstream is tried. All that it sends is proved. */
+  /**
+   * Probes decide when an outage ends; without them the upstream is tried. All that it sends is
+   * proved.
+   */
   #isTried({ state }: Outage): boolean {
     if (state === 'unhealthy') return this.#probers.size === 0 || this.#failsProbes
     return state !== 'rate-limited' || this.#isGuess
@@ -575,7 +591,8 @@ export class UpstreamHealth implements QueueOwner {
     const before = this.#outAt(now)?.state
     const { incompatible, unhealthy } = this.#outages
     const wasCompatible = incompatible.until <= now
-    // Recent proved bytes say more than a probe: some gateways do not know the empty block that it asks for.
+    // Recent proved bytes say more than a probe: some gateways do not know the empty block that it
+    // asks for.
     const usable = report.usable || now - this.#provenAt < memoryMs
     if (!usable) this.#note(report.findings.join('; ') || 'a probe found it unusable', true)
     else unhealthy.until = Math.min(unhealthy.until, now)

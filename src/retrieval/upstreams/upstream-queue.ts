@@ -1,15 +1,17 @@
 // The slots of an upstream and the queue before them, the only one on the way to it: time in it is
-// never held against the upstream. Files that have begun go first, so that a burst does not end with
-// many beginnings and no complete file; then first questions, then hedges, then searches for what may
-// be nowhere. In each rank clients alternate. A late question becomes a search when others overtake
-// it, and gives its slot to a reader.
+// never held against the upstream. Files that have begun go first, so that a burst does not end
+// with many beginnings and no complete file; then first questions, then hedges, then searches for
+// what may be nowhere. In each rank clients alternate. A late question becomes a search when others
+// overtake it, and gives its slot to a reader.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { ClientLine, type LoopScheduler } from '../loop-scheduler.ts'
 import type { Question } from './attempts.ts'
 import { ConcurrencyWindow, guessedFirstMs, minuteMs } from './estimates.ts'
 
-/** `begun`: its client has a part of it. `again`: another upstream was asked, and answers others. */
+/**
+ * `begun`: its client has a part of it. `again`: another upstream was asked, and answers others.
+ */
 export type Rank = 'begun' | 'first' | 'again' | 'search'
 
 export interface QueueOwner {
@@ -25,7 +27,7 @@ export interface QueueOwner {
 
 const maxQueued = 10_000
 const recheckMs = 100
-// One in this many slots goes to a file that has not begun: large files must not keep out all others.
+// A slot in this many goes to a file that has not begun: large files must not keep out all others.
 const firstShare = 4
 // Searches get this share of the connections, and more only while no reader wants them.
 const searchShare = 1 / 8
@@ -72,7 +74,7 @@ export class UpstreamQueue {
     return this.#unanswered.size + this.#sending
   }
 
-  /** How long a question would wait here now. */
+  /** The time that a question would wait here now. */
   get waitMs(): number {
     const readers = this.#readers
     const crowd = readers > 0 || !this.#hasRoom ? ((readers + 1) / this.window.size) * this.#answerMs : 0
@@ -143,7 +145,9 @@ export class UpstreamQueue {
     this.serve()
   }
 
-  /** The upstream is out: open questions are likely lost, and must not hold slots when it is back. */
+  /**
+   * The upstream is out: open questions are likely lost, and must not hold slots when it is back.
+   */
   outage(now: number): void {
     this.window.close(now)
     for (const question of this.#unanswered) {
@@ -186,7 +190,9 @@ export class UpstreamQueue {
     this.begin(question, now)
   }
 
-  /** Thousands are refused at once, and each then asks elsewhere: spread over event-loop iterations. */
+  /**
+   * Thousands are refused at once, and each then asks elsewhere: spread over event-loop iterations.
+   */
   #refuse(question: Question, why: () => Failure): void {
     if (!this.leave(question)) return
     const failure = why()
@@ -238,7 +244,9 @@ export class UpstreamQueue {
     return hasShare || (!isReaderWaiting && this.#unanswered.size < size * idleSearchShare)
   }
 
-  /** Makes a late question a search, or evicts a search. False: nothing could be done for a reader. */
+  /**
+   * Makes a late question a search, or evicts a search. False: nothing could be done for a reader.
+   */
   #makeRoom(now: number): boolean {
     const { lateMs } = this.#owner
     let hasLate = false
@@ -259,7 +267,7 @@ export class UpstreamQueue {
     if (this.pending < this.#maxOpen || this.#searches <= Math.floor(this.#maxOpen * searchShare)) return false
     const search = [...this.#unanswered].find(({ isSearch }) => isSearch)
     if (!search || now - search.at < Math.max(lateMs, minBeforeEvictionMs)) return false
-    // One that answered later questions first is searching: it had its time.
+    // An upstream that answered later questions first is searching: it had its time.
     const hadTime = search.overtakenBy >= enoughOvertook && !this.window.isCrowded(now)
     search.evict(this.#eviction(now - search.at, hadTime), now)
     return true
