@@ -24,7 +24,7 @@ export const disk: TierKind<typeof options> = {
   options,
   create: ({ maxBytes, path: own }, { name, data, company, clock }) => {
     const path = own === undefined ? join(data, 'cache') : resolve(own)
-    return createDiskTier({ name, path, maxBytes, tells: company?.isOwner !== false, clock })
+    return createDiskTier({ name, path, maxBytes, reportsUsage: company?.isOwner !== false, clock })
   },
 }
 
@@ -33,7 +33,7 @@ type DiskOptions = {
   readonly path: string
   readonly maxBytes: number
   /** How full it is: one of several processes says it. */
-  readonly tells: boolean
+  readonly reportsUsage: boolean
   readonly clock: Clock
 }
 
@@ -43,7 +43,7 @@ const closeMs = 2000
 /** A slow disk is waited for: the block may be nowhere else. */
 const readMs = 3000
 
-function createDiskTier({ name, path, maxBytes, tells, clock }: DiskOptions): Tier {
+function createDiskTier({ name, path, maxBytes, reportsUsage, clock }: DiskOptions): Tier {
   const atOnce = createAtOnce(path, clock)
   const failure = (kind: FailureKind, what: string) => new Failure(kind, `tier ${name}${what}`, { source: 'tier' })
   const segments = createSegments({
@@ -101,7 +101,7 @@ function createDiskTier({ name, path, maxBytes, tells, clock }: DiskOptions): Ti
     has: (cid, signal) => work(signal, () => segments.has(cid)),
     delete: (cid, signal) => work(signal, () => segments.delete(cid)),
     probe: (signal) => work(signal, () => tryToWrite(path)),
-    ...(tells && { usage: () => ({ bytes: segments.bytes, blocks: segments.blocks, limitBytes: maxBytes }) }),
+    ...(reportsUsage && { usage: () => ({ bytes: segments.bytes, blocks: segments.blocks, limitBytes: maxBytes }) }),
     close() {
       ending ??= close()
       return ending

@@ -1,23 +1,23 @@
-// Looks where the blocks of a DAG lie: each tier is asked by itself, and no upstream is. Nothing is brought from one tier to another by
-// that, so that the look does not change what it sees.
+// Finds the tiers that have the blocks of a DAG: each tier is asked by itself, and no upstream is. Nothing is copied from one tier to
+// another, so that the lookup does not change its own result.
 import type { CID } from 'multiformats/cid'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { type Block, blockKey, codec, isIdentity } from '../core/cid.ts'
 import { eachLinkInSlices } from '../ipld/block-links.ts'
 import type { Place, Placed, PlacedBlock } from '../observe/block-locations.ts'
 
-const atOnce = 8
+const concurrency = 8
 
-type Ahead = { readonly cid: CID; readonly parent: number | undefined; readonly isOnTheWay?: boolean }
+type Ahead = { readonly cid: CID; readonly parent: number | undefined; readonly isOnPath?: boolean }
 
 /**
- * `way`: the blocks that a path was resolved by, the root's first; then what lies below the last of them. Does not reject: where `signal`
+ * `path`: the blocks that a path was resolved by, the root's first; then what lies below the last of them. Does not reject: where `signal`
  * ends it, what was seen until then counts.
  */
 export async function findPlaces(
   tiers: readonly Pick<Tier, 'name' | 'get' | 'has'>[],
-  way: readonly CID[],
-  { signal, most }: { readonly signal: AbortSignal; readonly most: number },
+  path: readonly CID[],
+  { signal, maxBlocks }: { readonly signal: AbortSignal; readonly maxBlocks: number },
 ): Promise<Placed> {
   const blocks: PlacedBlock[] = []
   const seen = new Set<string>()
@@ -27,17 +27,17 @@ export async function findPlaces(
   const wait = (one: Ahead): void => {
     const key = `${one.cid.code}:${blockKey(one.cid)}`
     if (seen.has(key)) return
-    if (blocks.length + ahead.length >= most) {
+    if (blocks.length + ahead.length >= maxBlocks) {
       isOver = true
       return
     }
     seen.add(key)
     ahead.push(one)
   }
-  for (const [index, cid] of way.entries())
-    wait({ cid, parent: index === 0 ? undefined : index - 1, isOnTheWay: index < way.length - 1 })
+  for (const [index, cid] of path.entries())
+    wait({ cid, parent: index === 0 ? undefined : index - 1, isOnPath: index < path.length - 1 })
   while (ahead.length > 0 && !signal.aborted) {
-    const some = ahead.splice(0, atOnce)
+    const some = ahead.splice(0, concurrency)
     const found = await Promise.all(some.map((one) => place(tiers, one, signal)))
     const first = blocks.length
     blocks.push(...found.map(({ block }) => block))
@@ -53,7 +53,7 @@ type Found = { readonly block: PlacedBlock; readonly above: Block | undefined }
 
 async function place(
   tiers: readonly Pick<Tier, 'get' | 'has'>[],
-  { cid, parent, isOnTheWay }: Ahead,
+  { cid, parent, isOnPath }: Ahead,
   signal: AbortSignal,
 ): Promise<Found> {
   const inline = isIdentity(cid) ? cid.multihash.digest : undefined
@@ -68,8 +68,8 @@ async function place(
     places,
     isAway,
   }
-  // What else lies beside the way is not what was asked for.
-  return { block, above: bytes && !isOnTheWay ? { cid, bytes } : undefined }
+  // Siblings of the path are not what was asked for.
+  return { block, above: bytes && !isOnPath ? { cid, bytes } : undefined }
 }
 
 const placeIn = (tier: Pick<Tier, 'has'>, cid: CID, signal: AbortSignal): Promise<Place> =>

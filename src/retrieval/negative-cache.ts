@@ -22,7 +22,7 @@ export type CachedAbsence = {
 
 /** Keyed by root and path. */
 export interface NegativeCache {
-  look(cid: CID, path: string): CachedAbsence | undefined
+  find(cid: CID, path: string): CachedAbsence | undefined
   /** A lifetime doubles from `initialTtl` to `maxTtl`; of an absence that is not sure it is `initialTtl`. */
   remember(cid: CID, path: string, absence: Absence, attempts: readonly Attempt[]): CachedAbsence
   /** During a search an entry does not expire: no request waits for a CID that is searched for anyway. */
@@ -60,7 +60,7 @@ export function createNegativeCache(options: {
   const { initialTtlMs, maxTtlMs, clock, random = Math.random, arrivalOf = () => 0 } = options
   // Most roots have one path, and a Map of paths takes as much memory as all the rest of an entry.
   const roots = new LRUCache<string, Entry[]>(upTo(maxRoots))
-  const find = (key: string, path: string) => roots.get(key)?.find((one) => one.path === path)
+  const entryOf = (key: string, path: string) => roots.get(key)?.find((one) => one.path === path)
   const leftMs = ({ until, isHeld }: Entry) => Math.max(isHeld ? heldMs : 0, until - clock.monotonic())
   const cached = (entry: Entry): CachedAbsence => ({
     absence: entry.absence,
@@ -69,15 +69,15 @@ export function createNegativeCache(options: {
   })
 
   return {
-    look(cid, path) {
+    find(cid, path) {
       const key = blockKey(cid)
-      const entry = find(key, path)
+      const entry = entryOf(key, path)
       if (entry && entry.arrival !== arrivalOf(cid)) return void roots.delete(key)
       return entry && leftMs(entry) > 0 ? cached(entry) : undefined
     },
     remember(cid, path, failure, attempts) {
       const key = blockKey(cid)
-      const before = find(key, path)
+      const before = entryOf(key, path)
       const doubles = failure.facts.sure === true && before && before.until + maxTtlMs > clock.monotonic()
       const ttlMs = doubles ? Math.min(maxTtlMs, before.ttlMs * 2) : initialTtlMs
       const entry: Entry = {
@@ -94,7 +94,7 @@ export function createNegativeCache(options: {
       return cached(entry)
     },
     hold(cid, path, isHeld) {
-      const entry = find(blockKey(cid), path)
+      const entry = entryOf(blockKey(cid), path)
       if (entry) entry.isHeld = isHeld
     },
     forget(cid) {
@@ -196,15 +196,15 @@ export function createSearches(options: {
         } catch (error) {
           if (!isFailure(error) || error.kind === 'cancelled') return
           // A round in which no upstream could be asked says nothing new: the older absence stays.
-          const known = negativeCache.look(cid, path)
+          const known = negativeCache.find(cid, path)
           if (known) negativeCache.remember(cid, path, isAbsence(error) ? error : known.absence, round.attempts.list())
         }
       }
-      const known = negativeCache.look(cid, path)
+      const known = negativeCache.find(cid, path)
       // Forgotten meanwhile: an upload or another request made the search pointless.
       if (!known || known.forMs > leftMs()) return
       await clock.sleep(known.forMs, signal)
-      if (!negativeCache.look(cid, path)) return
+      if (!negativeCache.find(cid, path)) return
       round = look()
     }
   }

@@ -480,7 +480,7 @@ class Reader implements Session {
     if (this.#hasBegun) return
     const path = around && sameBytes(cid, around.cid) ? pathOf(around) : ''
     if (this.#noCache) return notFound.forget(cid)
-    const memory = notFound.look(cid, path) ?? (path === '' ? undefined : notFound.look(cid, ''))
+    const memory = notFound.find(cid, path) ?? (path === '' ? undefined : notFound.find(cid, ''))
     // An upstream that could not be asked then may have it now.
     if (!memory || memory.absence.facts.unasked) return
     for (const attempt of memory.attempts) this.#account.attempt(attempt)
@@ -522,7 +522,7 @@ class Reader implements Session {
       return failure
     }
     const path = pathOf(around)
-    const memory = isAbsent && (notFound.look(cid, path) ?? notFound.remember(cid, path, failure, attempts.list()))
+    const memory = isAbsent && (notFound.find(cid, path) ?? notFound.remember(cid, path, failure, attempts.list()))
     const client = this.#client
     searches.begin(cid, path, lookFor(cid, around, client), { client, running })
     return memory && !failure.facts.unasked ? withRetry(failure, memory.forMs) : failure

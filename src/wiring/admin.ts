@@ -183,7 +183,7 @@ const blocksBy =
     const way = told.steps.map(({ cid }) => CID.parse(cid))
     if (way.length === 0) return { why: told }
     const until = AbortSignal.any([signal, AbortSignal.timeout(blocksMs)])
-    return { why: told, placed: await findPlaces(order, way, { signal: until, most: maxBlocks }) }
+    return { why: told, placed: await findPlaces(order, way, { signal: until, maxBlocks }) }
   }
 
 /**

@@ -419,14 +419,14 @@ describe('/blocks', () => {
     const { blocks, isCut } = await findPlaces(
       [away, silent],
       [all.directory, ...only.slice(0, 1).map(({ cid }) => cid)],
-      { signal, most: 9 },
+      { signal, maxBlocks: 9 },
     )
     assert.deepEqual(
       blocks.map(({ places, isAway }) => ({ places, isAway })),
       [1, 2].map(() => ({ places: ['lacks', 'unknown'], isAway: true })),
     )
     assert.equal(isCut, false)
-    const over = await findPlaces([away], [all.directory], { signal: AbortSignal.abort(), most: 9 })
+    const over = await findPlaces([away], [all.directory], { signal: AbortSignal.abort(), maxBlocks: 9 })
     assert.deepEqual(over.blocks, [])
     assert.equal(over.isCut, true)
   })

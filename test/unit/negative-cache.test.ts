@@ -25,7 +25,7 @@ test('certain absence → `first`, doubling up to `most`', async () => {
   for (let round = 0; round < 6; round++) {
     lengths.push(memory.remember(cid, '', failure(true), []).forMs)
     await clock.advance((lengths.at(-1) ?? 0) + 1)
-    assert.equal(memory.look(cid, ''), undefined)
+    assert.equal(memory.find(cid, ''), undefined)
   }
   assert.deepEqual(lengths, [5000, 10_000, 20_000, 40_000, 60_000, 60_000])
 })
@@ -42,16 +42,16 @@ test('uncertain absence → never longer than `first`', async () => {
 test('paths below a root are separate; root clears all', () => {
   const { memory } = make()
   memory.remember(cid, 'a', failure(true), [])
-  assert.equal(memory.look(cid, 'b'), undefined)
-  assert.ok(memory.look(cid, 'a'))
+  assert.equal(memory.find(cid, 'b'), undefined)
+  assert.ok(memory.find(cid, 'a'))
   memory.forget(cid)
-  assert.equal(memory.look(cid, 'a'), undefined)
+  assert.equal(memory.find(cid, 'a'), undefined)
 })
 
 test('v0, v1, raw, dag-pb of same bytes → one entry', () => {
   const { memory } = make()
   memory.remember(CID.createV1(0x70, cid.multihash), '', failure(true), [])
-  assert.ok(memory.look(CID.createV0(cid.multihash as MultihashDigest<0x12>), ''))
+  assert.ok(memory.find(CID.createV0(cid.multihash as MultihashDigest<0x12>), ''))
 })
 
 test('during a search → does not expire', async () => {
@@ -59,9 +59,9 @@ test('during a search → does not expire', async () => {
   memory.remember(cid, '', failure(true), [])
   memory.hold(cid, '', true)
   await clock.advance(50_000)
-  assert.ok(memory.look(cid, ''))
+  assert.ok(memory.find(cid, ''))
   memory.hold(cid, '', false)
-  assert.equal(memory.look(cid, ''), undefined)
+  assert.equal(memory.find(cid, ''), undefined)
 })
 
 const numbered = (count: number): CID => {

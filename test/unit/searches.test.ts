@@ -56,7 +56,7 @@ test('found → search ends, negative cache entry dropped', async () => {
   await clock.advance(5 * second)
   rounds[0]?.end()
   await clock.advance(10 * second)
-  assert.deepEqual([rounds.length, searches.size, notFound.look(cid, '')], [1, 0, undefined])
+  assert.deepEqual([rounds.length, searches.size, notFound.find(cid, '')], [1, 0, undefined])
   assert.deepEqual(logged, ['search.found'])
 })
 
@@ -130,7 +130,7 @@ test('during a search → negative cache answers', async () => {
   missed()
   searches.begin(cid, '', round, { client: 'one', running: round() })
   await clock.advance(20 * second)
-  assert.ok(notFound.look(cid, ''))
+  assert.ok(notFound.find(cid, ''))
 })
 
 test('keepLooking 0: no background search', () => {

@@ -549,10 +549,10 @@ describe('what lies below a CID', () => {
     assert.deepEqual([cids.map(String), failures], [[root, leaf].map(String), []])
     assert.ok(rounds < 20, `${rounds} rounds`)
     rounds = 0
-    const { blocks, isCut } = await findPlaces([memory], [root], { signal, most: 3 })
+    const { blocks, isCut } = await findPlaces([memory], [root], { signal, maxBlocks: 3 })
     assert.deepEqual([blocks.map(({ cid }) => cid), isCut], [[root, leaf, empty].map(String), false])
     assert.ok(rounds < 20, `${rounds} rounds`)
-    assert.equal((await findPlaces([memory], [root], { signal, most: 2 })).isCut, true)
+    assert.equal((await findPlaces([memory], [root], { signal, maxBlocks: 2 })).isCut, true)
   })
 
   test('keeps the root of what has more links than one walk may follow', async () => {
