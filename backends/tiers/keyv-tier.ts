@@ -29,8 +29,6 @@ export type KeyvTierOptions = {
   readonly ttlMs?: number | undefined
   readonly timeoutMs: number
   readonly writeTimeoutMs: number
-  /** Once, for loading the library and connecting. */
-  readonly openMs: number
   /** Default: 256 reads and 64 writes. */
   readonly concurrency?: Tier['concurrency']
   /** A Failure of what the library threw: its types and codes stop here. */
@@ -40,11 +38,12 @@ export type KeyvTierOptions = {
   readonly records?: RecordSteps | undefined
 }
 
-const probeMs = 10_000
+/** For loading the library and connecting, which takes a busy machine seconds. */
+const openMs = 10_000
 const shutMs = 2000
 
 export function createKeyvTier(options: KeyvTierOptions): Tier {
-  const { name, clock, log, binary, prefix, ttlMs, timeoutMs, writeTimeoutMs, openMs, explain } = options
+  const { name, clock, log, binary, prefix, ttlMs, timeoutMs, writeTimeoutMs, explain } = options
   const calls = new AsyncLocalStorage<AbortSignal>()
   let opening: Promise<Keyv> | undefined
   let isOpen = false
@@ -130,7 +129,7 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
       await call(writeTimeoutMs, signal, (keyv) => keyv.delete(keyOf(cid)))
     },
     async probe(signal) {
-      await call(probeMs, signal, async (keyv) => {
+      await call(writeTimeoutMs, signal, async (keyv) => {
         if (options.probe) return options.probe(keyv.store, calls.getStore() ?? AbortSignal.abort())
         // Of its own: instances that look at once would delete each other's.
         const key = `${prefix}probe-${randomUUID()}`

@@ -25,8 +25,6 @@ const options = z.strictObject({
   persistent: z.boolean().default(true).describe('Blocks survive a restart of this process.'),
 })
 
-const openMs = 1000
-
 export const keyv: TierKind<typeof options> = {
   use: 'keyv',
   options,
@@ -42,7 +40,6 @@ export const keyv: TierKind<typeof options> = {
       ttlMs: ttl,
       timeoutMs: timeout,
       writeTimeoutMs: timeout * 10,
-      openMs,
       explain: (cause) =>
         new Failure('upstream-error', `tier ${name}: ${module} failed; check its server`, { source: 'tier', cause }),
     }),

@@ -24,8 +24,6 @@ const options = z.strictObject({
   timeout: duration().prefault('500ms').describe('Timeout of a read. A write may take ten times that.'),
 })
 
-const minOpenMs = 400
-
 // A record is never empty: '' stands for nothing there.
 const script = `if (redis.call('GET', KEYS[1]) or '') ~= ARGV[1] then return 0 end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
@@ -58,13 +56,12 @@ export const redis: TierKind<typeof options> = {
   options,
   create({ url, ttl, prefix, timeout }, { name, userAgent, log, clock }) {
     const last: LastEvent = { error: undefined }
-    const openMs = Math.max(minOpenMs, timeout)
     return createKeyvTier({
       name,
       traits: { persistent: true, shared: true, trusted: false },
       clock,
       log,
-      open: () => connect(url, { userAgent, last, waitMs: openMs / 2 }, clock),
+      open: () => connect(url, { userAgent, last, waitMs: timeout / 2 }, clock),
       shut: async (store) => shut(store),
       binary: true,
       records,
@@ -72,7 +69,6 @@ export const redis: TierKind<typeof options> = {
       ttlMs: ttl,
       timeoutMs: timeout,
       writeTimeoutMs: timeout * 10,
-      openMs,
       explain: (error) => explainRedis(last.error ?? error, { what: `tier ${name}`, source: 'tier' }),
     })
   },

@@ -48,9 +48,6 @@ const options = z
     error: 'expected both accessKeyId and secretAccessKey, or neither',
   })
 
-// Loading the client asks no server, and takes a busy machine seconds.
-const openMs = 10_000
-
 export const s3: TierKind<typeof options> = {
   use: 's3',
   options,
@@ -76,7 +73,6 @@ export const s3: TierKind<typeof options> = {
       prefix: '', // the store puts its own before each key
       timeoutMs: timeout,
       writeTimeoutMs,
-      openMs,
       concurrency,
       records: s3Records(),
       explain: (error) => explain(name, rest.bucket, error),

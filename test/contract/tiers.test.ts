@@ -104,7 +104,6 @@ const mapOptions = {
   prefix: 'block:',
   timeoutMs: 100,
   writeTimeoutMs: 1000,
-  openMs: 100,
   explain: (cause: unknown) => new Failure('upstream-error', 'the map failed', { source: 'tier', cause }),
 }
 const mapTier = (store: Map<string, unknown>, binary: boolean): Tier =>
