@@ -39,6 +39,8 @@ type DiskOptions = {
 
 // More would fill the runtime's few threads, on which names are resolved too.
 const concurrency = { reads: 12, writes: 4 } as const
+/** Calls that a stuck disk still has, with those whose callers left. */
+const maxInProgress = 8192
 const closeMs = 2000
 /** A slow disk is waited for: the block may be nowhere else. */
 const readMs = 3000
@@ -59,6 +61,7 @@ function createDiskTier({ name, path, maxBytes, reportsUsage, clock }: DiskOptio
   /** A call to a stuck disk cannot be aborted: its caller is let go. */
   async function work<T>(signal: AbortSignal | undefined, doing: () => Promise<T>): Promise<T> {
     signal?.throwIfAborted()
+    if (inProgress.size >= maxInProgress) throw failure('overloaded', ': too many file operations wait for the disk')
     const ended = atOnce.began()
     const done = doing()
     const end = () => {
