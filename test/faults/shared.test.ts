@@ -93,61 +93,37 @@ const paths = () => [
 
 for (const [name, make] of Object.entries(stores)) {
   describe(name, () => {
-    test('upstreams down → blocks stored by another instance are served', async () => {
+    test('upstreams down → blocks of another instance, slow store waited for', async () => {
       const store = await make()
+      const { chunkedV0, hello } = all.files
       const first = await start(store)
       for (const { path, bytes } of paths()) assert.ok((await fetchAll(`${first.url}${path}`)).body.equals(bytes), path)
       await written(first)
       await first.close()
       upstream.fault = { kind: 'refuse' }
       const second = await start(store)
-      try {
-        for (const { path, bytes } of paths()) {
-          const answer = await fetchAll(`${second.url}${path}`)
-          assert.equal(answer.status, 200, `${path}: ${answer.body.toString(undefined, 0, 200)}`)
-          assert.ok(answer.body.equals(bytes), path)
-        }
-      } finally {
-        upstream.fault = undefined
-        await second.close()
-        await store.close()
+      const reads = async (path: string, bytes: Uint8Array) => {
+        const answer = await fetchAll(`${second.url}${path}`)
+        assert.equal(answer.status, 200, `${path}: ${answer.body.toString(undefined, 0, 200)}`)
+        assert.ok(answer.body.equals(bytes), path)
       }
-    })
-
-    test('overwritten blocks in the store → right bytes served', async () => {
-      const store = await make()
-      const first = await start(store)
-      const { cid, bytes } = all.files.chunkedV0
-      await fetchAll(`${first.url}/ipfs/${cid}`)
-      await first.close()
-      store.spoil()
-      const second = await start(store)
       try {
-        assert.ok((await fetchAll(`${second.url}/ipfs/${cid}`)).body.equals(bytes))
-        assert.ok(second.log.some(({ event }) => event === 'tier.corrupt'))
-      } finally {
-        await second.close()
-        await store.close()
-      }
-    })
-
-    test('upstreams down → slow store is waited for', async () => {
-      const store = await make()
-      const first = await start(store)
-      const { chunkedV0, hello } = all.files
-      for (const { cid } of [hello, chunkedV0]) await fetchAll(`${first.url}/ipfs/${cid}`)
-      await first.close()
-      const second = await start(store)
-      upstream.fault = { kind: 'refuse' }
-      try {
-        for (let turn = 0; turn < 3; turn++) await fetchAll(`${second.url}/ipfs/${hello.cid}`)
+        for (let turn = 0; turn < 3; turn++) await reads(`/ipfs/${hello.cid}`, hello.bytes)
         store.slow(180)
-        const { status, body } = await fetchAll(`${second.url}/ipfs/${chunkedV0.cid}`)
-        assert.equal(status, 200, body.toString(undefined, 0, 200))
-        assert.ok(body.equals(chunkedV0.bytes))
+        await reads(`/ipfs/${chunkedV0.cid}`, chunkedV0.bytes)
+        store.slow(0)
+        for (const { path, bytes } of paths()) await reads(path, bytes)
       } finally {
         upstream.fault = undefined
         await second.close()
+      }
+      store.spoil()
+      const third = await start(store)
+      try {
+        assert.ok((await fetchAll(`${third.url}/ipfs/${chunkedV0.cid}`)).body.equals(chunkedV0.bytes))
+        assert.ok(third.log.some(({ event }) => event === 'tier.corrupt'))
+      } finally {
+        await third.close()
         await store.close()
       }
     })

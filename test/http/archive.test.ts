@@ -1,9 +1,9 @@
 // An archive: a gateway without upstreams. What its tiers do not have is not found, as long as they could be asked;
 // otherwise it is 503.
 import assert from 'node:assert/strict'
-import { describe, test } from 'node:test'
+import { after, before, describe, test } from 'node:test'
 import { fixtures } from '../support/fixtures.ts'
-import { fetchAll, startGateway } from '../support/gateway.ts'
+import { fetchAll, startGateway, type TestGateway } from '../support/gateway.ts'
 import { startS3Server } from '../support/s3-server.ts'
 
 const paths = [
@@ -15,31 +15,31 @@ const paths = [
 
 for (const types of ['api', 'web'] as const) {
   describe(`archive, ${types} mode`, () => {
-    for (const path of paths) {
+    let at: TestGateway
+    before(async () => {
+      at = await startGateway({ config: { responses: { types } } })
+    })
+    after(() => at.close())
+
+    for (const path of paths)
       test(`${path} → 404`, async () => {
-        const at = await startGateway({ config: { responses: { types } } })
-        try {
-          const { status, headers, body } = await fetchAll(at.url + path, { accept: 'application/json' })
-          const problem = JSON.parse(body.toString()) as Record<string, unknown>
-          assert.deepEqual([status, problem['title']], [404, 'Not found'])
-          assert.match(String(problem['detail']), /no upstream (to ask|is configured)|no upstreams configured/)
-          assert.ok(Number(headers['retry-after']) >= 1)
-          if (path.startsWith('/ipfs')) assert.equal(headers['cache-control'], 'no-store')
-        } finally {
-          await at.close()
-        }
+        const { status, headers, body } = await fetchAll(at.url + path, { accept: 'application/json' })
+        const problem = JSON.parse(body.toString()) as Record<string, unknown>
+        assert.deepEqual([status, problem['title']], [404, 'Not found'])
+        assert.match(String(problem['detail']), /no upstream (to ask|is configured)|no upstreams configured/)
+        assert.ok(Number(headers['retry-after']) >= 1)
+        if (path.startsWith('/ipfs')) assert.equal(headers['cache-control'], 'no-store')
       })
-    }
 
     test('unreachable tier may have it → not reported as absent', async () => {
       const { files } = await fixtures()
       const server = await startS3Server()
       const { bucket, endpoint, accessKeyId, secretAccessKey } = server
       const s3 = { use: 's3', bucket, endpoint, accessKeyId, secretAccessKey, forcePathStyle: true }
-      const at = await startGateway({ config: { responses: { types }, cache: { tiers: [s3] } } })
+      const shared = await startGateway({ config: { responses: { types }, cache: { tiers: [s3] } } })
       try {
         await server.refuse()
-        const answer = await fetchAll(`${at.url}/ipfs/${files.hello.cid}`, { accept: 'application/json' })
+        const answer = await fetchAll(`${shared.url}/ipfs/${files.hello.cid}`, { accept: 'application/json' })
         assert.equal(answer.status, 503)
         const { title, detail } = JSON.parse(answer.body.toString()) as { title: string; detail: string }
         assert.equal(title, 'A store could not be asked')
@@ -47,7 +47,7 @@ for (const types of ['api', 'web'] as const) {
         assert.ok(Number(answer.headers['retry-after']) >= 1)
         assert.equal(answer.headers['cache-control'], 'no-store')
       } finally {
-        await at.close()
+        await shared.close()
         await server.stop()
       }
     })
