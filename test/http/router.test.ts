@@ -37,9 +37,19 @@ async function serve(app: Express): Promise<string> {
   return `http://127.0.0.1:${(server.address() as AddressInfo).port}`
 }
 
+/** By their configuration. */
+const gateways = new Map<string, Gateway>()
+const folders: string[] = []
+after(async () => {
+  for (const gateway of gateways.values()) await gateway.close()
+  for (const folder of folders) await rm(folder, { recursive: true, force: true })
+})
+
 async function makeGateway(config: Record<string, unknown> = {}): Promise<Gateway> {
+  const known = gateways.get(JSON.stringify(config))
+  if (known) return known
   const data = await tempFolder()
-  open.push(() => rm(data, { recursive: true, force: true }))
+  folders.push(data)
   const gateway = await startedGateway(
     {
       data,
@@ -50,7 +60,7 @@ async function makeGateway(config: Record<string, unknown> = {}): Promise<Gatewa
     },
     { log: silentLog },
   )
-  open.push(() => gateway.close())
+  gateways.set(JSON.stringify(config), gateway)
   return gateway
 }
 

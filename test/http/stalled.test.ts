@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
-import { afterEach, describe, test } from 'node:test'
+import { after, afterEach, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { openFront } from '../support/front.ts'
-import { startGateway } from '../support/gateway.ts'
+import { startGateway, type TestGateway } from '../support/gateway.ts'
 
 // More than the sockets of both sides take by themselves, so that the answer behind it waits here.
 const ahead = Buffer.alloc(64 * 1024 * 1024)
@@ -31,16 +31,20 @@ const requests: readonly (readonly [what: string, request: string])[] = [
 ]
 
 describe('client that does not read', () => {
+  let at: TestGateway
+  before(async () => {
+    at = await startGateway({
+      config: {
+        limits: { writeTimeout: '200ms' },
+        upload: { kuboRpc: true },
+        pinning: { providers: [{ name: 'local', use: 'embedded' }] },
+      },
+    })
+  })
+  after(() => at.close())
+
   for (const [what, request] of requests)
     test(`${what} → disconnected`, async () => {
-      const at = await startGateway({
-        config: {
-          limits: { writeTimeout: '200ms' },
-          upload: { kuboRpc: true },
-          pinning: { providers: [{ name: 'local', use: 'embedded' }] },
-        },
-      })
-      open.push(() => at.close())
       const { front, port, close } = await openFront((asked, response) => {
         response.socket?.write(ahead)
         at.gateway.handler(asked, response)
