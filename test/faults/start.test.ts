@@ -38,7 +38,7 @@ afterEach(() => rm(data, { recursive: true, force: true }))
 
 describe('gateway start', () => {
   it('closed at once → no disk-check file left', async () => {
-    for (let turn = 0; turn < 10; turn++) {
+    for (let turn = 0; turn < 3; turn++) {
       const at = await startGateway({ data })
       await at.close()
       const left = (await below(data)).filter((name) => name.endsWith('.tmp'))

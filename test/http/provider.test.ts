@@ -51,7 +51,7 @@ describe('provider mode', () => {
     assert.equal((await fetchAll(`${at.url}/ipfs/${cid}`)).status, 200)
     const seen = upstream.seen.length
     const flood = inParallel(
-      Array.from({ length: 2000 }, (_, index) => index),
+      Array.from({ length: 600 }, (_, index) => index),
       32,
       (index) => asked(`/ipfs/${absent(index)}?format=raw`, index % 10 === 0 ? 'GET' : 'HEAD'),
     )
