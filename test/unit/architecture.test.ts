@@ -225,51 +225,6 @@ describe('architecture', () => {
     )
   })
 
-  it('the state check detects state', () => {
-    const state = [
-      'let one = 1',
-      'export var one = 1',
-      'const one = new Map<string, number>()',
-      'const one: Map<string, number> = new Map()',
-      'export const one = new WeakMap()',
-      'const one = new LRUCache<string, string>({ max: 1 })',
-      'const one: Cache = new LRUCache({ max: 1 })',
-      'const one = []',
-      'const one: string[] = []',
-      'const one = {}',
-      'const one: Record<string, number> = {}',
-      'const one = {\n  two: 1,\n}',
-      'const one = createSemaphore({ most: 1 })',
-      'const one: Semaphore = createSemaphore({\n  most: 1,\n})',
-      'const one = (() => {\n  let two = 0\n  return () => two++\n})()',
-      'class One {\n  static one = 0\n}',
-      'globalThis.one = 1',
-    ]
-    assert.deepEqual(
-      state
-        .filter((text) => stateIn(text).length !== 1)
-        .concat(stateIn(state.join('\n')).length === state.length ? [] : ['all']),
-      [],
-    )
-    const constants = [
-      'const one = 1',
-      'const one: ReadonlyMap<string, number> = new Map()',
-      'const one: readonly string[] = []',
-      'const one = [1, 2] as const',
-      'const one = {\n  two: 1,\n} as const',
-      'const one: Readonly<Record<string, number>> = {}',
-      'export const memory: TierKind<typeof options> = {\n  use: 1,\n}',
-      'const one = new URL(text)',
-      "const one = [\n  'two',\n].join()",
-      'const one = (two: number) => {\n  let three = two\n  return three\n}',
-      'export function createOne() {\n  const one = new Map()\n  let two = 0\n}',
-    ]
-    assert.deepEqual(
-      constants.filter((text) => stateIn(text).length > 0),
-      [],
-    )
-  })
-
   it('every file begins with a header comment', () => {
     assert.deepEqual(
       sources.filter((file) => !/^(#!.*\n)?(\/\/|\/\*)/.test(textOf(file))),
