@@ -39,7 +39,7 @@ const cidOf = (json: Record<string, unknown>): CID =>
   CID.parse(String((json['cids'] as string[])[0]).slice('/ipfs/'.length))
 
 describe('providers during an upload', () => {
-  it('any three of them, confirm 2 → 200 when two hold it', async () => {
+  it('any three, confirm 2 → 200 when two hold it', async () => {
     const behaviours: readonly Behaviour[] = ['holds', 'dead', 'lies', 'breaks']
     const others = ['one', 'two', 'three'].map((name) => scriptedProvider(name))
     await withAdding({ others, withoutEmbedded: true, confirm: 2 }, async (adding) => {
@@ -353,7 +353,7 @@ describe('accepted upload not at every provider', () => {
     })
   })
 
-  it('shutdown does not undo it; two gateways do not resume it', async () => {
+  it('shutdown → kept; two gateways do not both resume it', async () => {
     const slow = scriptedProvider('slow', 'hangs')
     const options: AddingOptions = { data, others: [slow], confirm: 2, pinMs: 300 }
     await withAdding(options, async (old) => {

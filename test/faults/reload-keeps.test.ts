@@ -140,7 +140,7 @@ describe('reload: denylists', () => {
     assert.equal((await get(hello())).status, 200)
   })
 
-  test('takedown after a reload → requests of the gateway before are denied', async () => {
+  test('takedown after a reload → older requests are denied too', async () => {
     const { get, reload, serving } = await start()
     const { cid } = await addFile(new Map(), all.names['policy.json'])
     upstream.delayMs = 1000

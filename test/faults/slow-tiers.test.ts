@@ -107,7 +107,7 @@ for (const { what, make } of ways)
   describe(`S3 that ${what}`, () => {
     test('from the start → upstream serves, store soon skipped', () => withStore(make, readsPassItOver))
 
-    test('after a good start → uploads not delayed, reads soon skip it', () =>
+    test('after a good start → uploads undelayed, reads soon skip it', () =>
       withStore(
         () => {},
         async ({ at, store }) => {
@@ -162,7 +162,7 @@ test('hanging store, many blocks → one wait per upload', () =>
   ))
 
 describe('file of 80 blocks, S3 of 100 ms', () => {
-  test('cold file → few S3 reads, all blocks stored, next gateway served', async () => {
+  test('cold file → few S3 reads, all stored, next gateway served', async () => {
     const store = await startS3Server()
     store.faults = { slowMs: 100 }
     const first = await start(store)

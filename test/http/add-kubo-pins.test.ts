@@ -408,7 +408,7 @@ describe('Kubo RPC: pin/rm', () => {
     }
   })
 
-  it('one of several CIDs not pinned, or bad option → none deleted', async () => {
+  it('one CID not pinned, or bad option → none deleted', async () => {
     const door = await startKuboDoor(tokens)
     try {
       const one = await put(door, 'one')

@@ -117,7 +117,7 @@ describe('denied content', () => {
       assert.equal((await get(path, { 'If-None-Match': '*' })).status, 304, 'no list, no question')
   })
 
-  test('/add of it, or of a file with it → refused, nothing stored', async () => {
+  test('/add of it or around it → refused, nothing stored', async () => {
     const leaf = noise(1024 * 1024, 5)
     const [own, inside] = [await addFile(new Map(), text('hello world')), await addFile(new Map(), leaf)]
     await start(`/ipfs/${own.cid}\n/ipfs/${inside.cid} status=451`, { upload: { maxBytes: '10MiB' } })

@@ -48,7 +48,7 @@ describe('the embedded provider', () => {
     }
   })
 
-  it('a file whose bytes are the root of another is a pin of its own', async () => {
+  it('bytes of a root as a file → its own pin', async () => {
     const large = await memoryUpload(randomBytes(2 * MiB))
     const [root] = await Array.fromAsync(large.blocks(never))
     const small = await memoryUpload(root?.bytes as Uint8Array)
