@@ -199,8 +199,9 @@ describe(`${partsMib} MiB from upstreams of 2 MB a second`, () => {
   }
   for (const [what, fault] of Object.entries(misbehaving))
     test(`one of two ${what} → the other one brings it`, async () => {
-      const { gateway, file } = await world({ one: honest, two: fault })
+      const { gateway, file, upstreams } = await world({ one: honest, two: fault })
       await readAll(gateway, [file])
+      assert.ok(upstreams['two']?.asked.some((seen) => isPart(seen)))
     })
 
   test('one stalls once in its part → it brings another part', async () => {
