@@ -80,7 +80,7 @@ export function providerContract(name: string, make: () => Promise<ProviderUnder
 
   describe(`provider: ${name}`, () => {
     test(
-      'pins, says so, pins again, unpins, and unpins nothing',
+      'pin, pin again, unpin, unpin again → status follows',
       with_(async ({ provider, offer, keepsAll }) => {
         const upload = await memoryUpload(noise(2_500_000, 5))
         await offer?.(upload)
@@ -96,7 +96,7 @@ export function providerContract(name: string, make: () => Promise<ProviderUnder
     )
 
     test(
-      'holds what it was given under the CID it had here',
+      'upload of either profile → same CID',
       with_(async ({ provider, offer, profiles }) => {
         for (const [what, bytes, profile] of uploads) {
           if (profiles && !profiles.includes(profile)) continue
@@ -123,7 +123,7 @@ export function providerContract(name: string, make: () => Promise<ProviderUnder
     )
 
     test(
-      'two uploads at once are two pins',
+      'two uploads at once → two pins',
       with_(async ({ provider, offer }) => {
         const pair = await Promise.all([8, 9].map((seed) => memoryUpload(noise(300_000, seed))))
         for (const upload of pair) await offer?.(upload)
@@ -137,7 +137,7 @@ export function providerContract(name: string, make: () => Promise<ProviderUnder
     )
 
     test(
-      'a call that is not wanted any more ends with the reason, and the next one starts anew',
+      'aborted call → its reason; next call starts anew',
       with_(async ({ provider, offer }) => {
         const upload = await memoryUpload(noise(2_500_000, 10))
         await offer?.(upload)
@@ -157,7 +157,7 @@ export function providerContract(name: string, make: () => Promise<ProviderUnder
     )
 
     test(
-      'an upload that cannot be read is no pin',
+      'unreadable upload → no pin',
       with_(async ({ provider }) => {
         if (!provider.traits.takesBytes) return
         const upload = await memoryUpload(noise(2_500_000, 11))
@@ -170,7 +170,7 @@ export function providerContract(name: string, make: () => Promise<ProviderUnder
     )
 
     test(
-      'a wrong secret: auth, and what to mend',
+      'wrong secret → class auth, with the next step',
       with_(async ({ stranger, offer }) => {
         if (!stranger) return
         const upload = await memoryUpload(noise(100_000, 12))

@@ -70,7 +70,7 @@ export async function eventually(
 
 export const tierCases: readonly TierCase[] = [
   {
-    name: 'a miss is undefined, and deleting what is not there is fine',
+    name: 'absent block → undefined; deleting it succeeds',
     async run({ tier }) {
       const cid = cidOf(bytesOf(40, 1))
       assert.equal(await tier.get(cid), undefined)
@@ -89,7 +89,7 @@ export const tierCases: readonly TierCase[] = [
     },
   })),
   {
-    name: 'putting again changes nothing',
+    name: 'put again → unchanged',
     async run({ tier }) {
       const bytes = bytesOf(100, 3)
       for (let turn = 0; turn < 3; turn++) await tier.put(cidOf(bytes), bytes)
@@ -97,7 +97,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'a caller that reuses its buffer corrupts nothing',
+    name: 'caller reuses its buffer → block intact',
     async run({ tier }) {
       const bytes = bytesOf(5000, 4)
       const buffer = new Uint8Array(20_000)
@@ -108,7 +108,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'the same bytes are found by any CID of them',
+    name: 'another CID of the same bytes → found',
     async run({ tier }) {
       const bytes = bytesOf(64, 5)
       await tier.put(cidOf(bytes), bytes)
@@ -118,7 +118,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'what was deleted is gone, and can be put again',
+    name: 'deleted block → gone; put again → back',
     async run({ tier }) {
       const bytes = bytesOf(64, 6)
       const cid = cidOf(bytes)
@@ -131,7 +131,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'many writers of one key and of many leave whole blocks',
+    name: 'concurrent writers → complete blocks',
     async run({ tier }) {
       const one = bytesOf(300_000, 7)
       const many = Array.from({ length: 40 }, (_, index) => bytesOf(3000, 100 + index))
@@ -144,7 +144,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'a signal that is aborted already rejects with its reason',
+    name: 'aborted signal → rejects with its reason',
     async run({ tier }) {
       const bytes = bytesOf(10, 8)
       const reason = new Error('gone')
@@ -155,7 +155,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'a signal that aborts during a call ends it with its reason',
+    name: 'abort during a call → rejects with its reason',
     needs: 'silence',
     async run({ tier, silence }) {
       const bytes = bytesOf(10, 9)
@@ -172,7 +172,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'an outage rejects with a Failure of the tier, is never a miss, and passes',
+    name: 'outage → Failure of the tier, never a miss',
     needs: 'outage',
     async run({ tier, outage }) {
       const bytes = bytesOf(10, 10)
@@ -192,7 +192,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'silence is an outage too, and soon',
+    name: 'silence → outage within its timeout',
     needs: 'silence',
     async run({ tier, silence }) {
       const cid = cidOf(bytesOf(10, 11))
@@ -204,7 +204,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'what was put is there after a restart',
+    name: 'restart → blocks still there',
     needs: 'reopen',
     async run({ tier, reopen }) {
       const bytes = bytesOf(5000, 12)
@@ -216,7 +216,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'a record comes back as it was, another one takes its place, and blocks know nothing of it',
+    name: 'record → read back, replaced, apart from blocks',
     isOfRecords: true,
     async run({ tier }) {
       const records = recordsOf(tier)
@@ -234,7 +234,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'a record that another writer changed since is not overwritten',
+    name: 'record changed by another writer → not overwritten',
     isOfRecords: true,
     async run({ tier }) {
       const records = recordsOf(tier)
@@ -248,7 +248,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'of many who write over the same record at once one succeeds, and that one is there',
+    name: 'concurrent writers of a record → one succeeds',
     isOfRecords: true,
     needs: 'compares',
     async run({ tier }) {
@@ -265,7 +265,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'a record whose time is over is gone',
+    name: 'expired record → gone',
     isOfRecords: true,
     needs: 'forgets',
     async run({ tier }) {
@@ -275,7 +275,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'a record is there after a restart',
+    name: 'restart → record still there',
     isOfRecords: true,
     needs: 'reopen',
     async run({ tier, reopen }) {
@@ -287,7 +287,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'an outage of records rejects with a Failure of the tier, and so does silence',
+    name: 'outage or silence for records → Failure of the tier',
     isOfRecords: true,
     needs: 'outage',
     async run({ tier, outage, silence }) {
@@ -313,7 +313,7 @@ export const tierCases: readonly TierCase[] = [
     },
   },
   {
-    name: 'closing twice is fine',
+    name: 'closed twice → no error',
     async run({ tier }) {
       await tier.close()
       await tier.close()

@@ -63,7 +63,7 @@ export function upstreamContract(
 
   describe(`upstream: ${name}`, () => {
     test(
-      'the block of every codec it may be asked for, in every spelling of its CID',
+      'any codec and spelling of a CID → its block',
       with_(async ({ upstream }, { files, directory, hamt, cbor, dagJson }) => {
         const roots = [...Object.values(files).map(({ cid }) => cid), directory, hamt, cbor, dagJson]
         const asked = roots.filter((cid) => upstream.traits.canBlock(cid))
@@ -93,7 +93,7 @@ export function upstreamContract(
     )
 
     test(
-      'a whole entity, also deep and sharded ones, each block once and proved',
+      'entity, deep or sharded → each block once, verified',
       with_(async ({ upstream }, { blocks, files, directory, hamt, cbor }) => {
         if (!upstream.traits.dag) return
         for (const { cid } of Object.values(files)) {
@@ -108,7 +108,7 @@ export function upstreamContract(
     )
 
     test(
-      'a path, with the blocks that lead there; names of every kind',
+      'path with any names → the blocks along it',
       with_(async ({ upstream }, { blocks, names, directory }) => {
         if (!upstream.traits.dag) return
         for (const path of Object.keys(names)) {
@@ -133,7 +133,7 @@ export function upstreamContract(
     )
 
     test(
-      'a range is only the blocks that lie in it',
+      'range → only the blocks in it',
       with_(async ({ upstream }, { blocks, files }) => {
         if (!upstream.traits.dag) return
         const { cid, bytes } = files.deepV0
@@ -147,7 +147,7 @@ export function upstreamContract(
     )
 
     test(
-      'a call with an aborted signal sends nothing and rejects with its reason',
+      'aborted signal → nothing sent, rejects with its reason',
       with_(async ({ upstream, published }, { files }) => {
         const reason = new Error('enough')
         const isReason = (error: unknown) => error === reason
@@ -162,7 +162,7 @@ export function upstreamContract(
     )
 
     test(
-      'an abort in the middle of a DAG ends it with the reason',
+      'abort during a DAG → ends with its reason',
       with_(async ({ upstream }, { files }) => {
         if (!upstream.traits.dag) return
         const controller = new AbortController()
@@ -180,7 +180,7 @@ export function upstreamContract(
     )
 
     test(
-      'an IPNS record as its bytes, and none where there is none',
+      'IPNS record → its bytes, or not found',
       with_(async ({ upstream, published }) => {
         if (!published) return
         const { key, record } = published
@@ -192,7 +192,7 @@ export function upstreamContract(
     )
 
     test(
-      'its probe finds it usable; an address without a listener is broken',
+      'probe → usable; no listener → unusable',
       with_(async ({ upstream, gone }, { files }) => {
         const { usable, raw, findings } = await upstream.probe(signal())
         assert.deepEqual({ usable, raw, findings }, { usable: true, raw: true, findings: [] })

@@ -302,7 +302,7 @@ const bad: readonly { readonly what: string; readonly caught: RegExp; readonly m
   },
   {
     what: 'keys by the CID as it was spelled',
-    caught: /any CID/,
+    caught: /another CID/,
     make: () =>
       plainTier((_, held) => ({
         put: async (cid, bytes) => void held.set(cid.toString(), new Uint8Array(bytes)),
@@ -312,23 +312,23 @@ const bad: readonly { readonly what: string; readonly caught: RegExp; readonly m
   },
   {
     what: 'overwrites a record that another writer changed since',
-    caught: /changed since/,
+    caught: /changed by another writer/,
     make: () => plainTier(() => ({ records: plainRecords(() => false) })),
   },
   {
     what: 'compares a record, and writes a moment later',
-    caught: /of many who write/,
+    caught: /writers of a record/,
     make: () => ({ ...plainTier(() => ({ records: plainRecords(() => true) })), compares: true }),
   },
-  { what: 'does not delete', caught: /deleted is gone/, make: () => plainTier(() => ({ delete: nothing })) },
+  { what: 'does not delete', caught: /deleted block → gone/, make: () => plainTier(() => ({ delete: nothing })) },
   {
     what: 'does not look at the signal',
-    caught: /aborted already/,
+    caught: /^aborted signal/,
     make: () => plainTier((tier) => ({ get: (cid) => tier.get(cid), has: (cid) => tier.has(cid) })),
   },
   {
     what: 'fails on the second close',
-    caught: /closing twice/,
+    caught: /closed twice/,
     make: () => {
       let closed = false
       return plainTier(() => ({

@@ -61,7 +61,7 @@ describe('find providers by routers', () => {
     assert.ok(big.body.equals(all.names['sub/big.bin'] as Buffer))
   })
 
-  test('beside a liar and a slow one → 1.5 times configured', async () => {
+  test('false and slow gateways found → 1.5 times at most', async () => {
     const timeOf = async (find: (holders: readonly ProgrammableUpstream[]) => Promise<TestGateway>) => {
       const [liar, slow] = [await holder(), await holder(300)]
       liar.fault = { kind: 'wrongBytes', block: 0 }

@@ -45,7 +45,7 @@ for (const profile of profiles) {
         assert.deepEqual([Name, Hash], ['', cids[profile]])
       })
 
-      test(`${what}: uploaded here it has the same CID, and the Kubo that holds it reads each file`, async () => {
+      test(`${what}: uploaded here → same CID, readable at Kubo`, async () => {
         const { status, json, body } = await post(`${at.url}/add?wrap=true`, multipart([...partsOf(files())]))
         assert.equal(status, 200, body)
         const told = (json['cids'] as string[]).map((path) => path.slice('/ipfs/'.length))
@@ -61,7 +61,7 @@ for (const profile of profiles) {
     }
 
     for (const { what, files, cids } of directoryRows)
-      test(`${what}: through thin mode Kubo holds it, whatever the order of its files`, async () => {
+      test(`${what}: through thin mode, any order → held by Kubo`, async () => {
         // Those of one directory are not beside each other.
         const parts = [...partsOf(files())].sort((a, b) =>
           String(a.fileName?.at(-1)).localeCompare(String(b.fileName?.at(-1))),
@@ -84,7 +84,7 @@ for (const profile of profiles) {
       }
     })
 
-    test("`add -r` says the same as Kubo's, each directory with its size, with one around it and without", async () => {
+    test("`add -r` → lines and sizes as Kubo's", async () => {
       for (const { what, files } of directoryRows.filter(
         (row) => row.what !== 'sixty-four levels' && row.files().length < 1100,
       )) {
@@ -109,7 +109,7 @@ for (const profile of profiles) {
       }
     })
 
-    test('what Kubo exports as a CAR is taken as it is, and read from here', async () => {
+    test('CAR exported by Kubo → imported and readable', async () => {
       const alone = await startGateway({
         config: { pinning: { providers: [{ name: 'local', use: 'embedded' }] } },
       })

@@ -44,7 +44,7 @@ test('uploads.md: files, a field, a folder, a CAR, a token, a document that is c
   const answers = lines.trim().split(/(?<=\})\s*(?=\{)/)
   assert.deepEqual(
     answers.map((answer) => cidsOf(answer).length),
-    [1, 1, 2, 2, 1, 1, 1],
+    [1, 1, 2, 2, 1, 1, 1, 1],
     lines,
   )
   assert.equal(answers[4], JSON.stringify({ cids: [site] }))

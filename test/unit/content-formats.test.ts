@@ -32,7 +32,7 @@ async function bytesOf(path: string, name: FormatName, from?: number, to?: numbe
 }
 
 describe('raw', () => {
-  test('block at the end of a path, and ranges of it', async () => {
+  test('path → its last block, and ranges of it', async () => {
     const block = all.blocks.get(blockKey(all.directory)) as Uint8Array
     assert.ok((await bytesOf(all.directory.toString(), 'raw')).equals(block))
     assert.ok((await bytesOf(all.directory.toString(), 'raw', 3, 9)).equals(block.subarray(3, 9)))

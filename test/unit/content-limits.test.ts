@@ -36,7 +36,7 @@ describe('paths', () => {
   test('the same, percent-encoded → names', () => {
     assert.deepEqual(parsePath(`${cid}/a%5Cb/a%23b/a b`).segments, ['a\\b', 'a#b', 'a b'])
   })
-  test('the length of a list is not a name in it', async () => {
+  test('length of a list → no name in it', async () => {
     const blocks: BlockMap = new Map()
     const document = addCbor(blocks, { list: [addBlock(blocks, 0x55, text('first')), 2] })
     await rejects(open(`${document}/list/length`, blocks), 'path-not-found')
