@@ -140,7 +140,7 @@ export const processFolders: DataFolders = createDataFolders()
 
 // Free space on the disk of a folder.
 
-const patienceMs = 1000
+const statfsTimeoutMs = 1000
 
 /** Undefined if the disk does not report it, or not in time. */
 export async function roomAt(
@@ -149,7 +149,7 @@ export async function roomAt(
 ): Promise<{ readonly freeBytes: number; readonly bytes: number } | undefined> {
   const late = () => new Failure('timeout', `${folder} did not answer in time`, { source: 'ours' })
   try {
-    const { bavail, blocks, bsize } = await withDeadline({ ms: patienceMs, clock, late }, () => statfs(folder))
+    const { bavail, blocks, bsize } = await withDeadline({ ms: statfsTimeoutMs, clock, late }, () => statfs(folder))
     return { freeBytes: bavail * bsize, bytes: blocks * bsize }
   } catch {
     return undefined

@@ -122,7 +122,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
   const { clock, log, owned = Promise.resolve() } = options
   const places = placesIn(folder)
   const closing = new AbortController()
-  const behind = new Set<Promise<unknown>>()
+  const running = new Set<Promise<unknown>>()
   const emptying = new Set<string>()
 
   const writing = owned.then(async () => {
@@ -136,7 +136,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
 
   function begin(damage: readonly string[]): { readonly isFixed: boolean } {
     for (const line of damage) reading.note(line)
-    goOn(look())
+    inBackground(upkeep())
     return { isFixed: false }
   }
 
@@ -150,16 +150,16 @@ export function createStore(folder: string, options: StoreOptions): Store {
     return { isFixed: true }
   }
 
-  function goOn(work: Promise<unknown>): void {
+  function inBackground(work: Promise<unknown>): void {
     const tracked = work
       .catch((error: unknown) => {
         if (!closing.signal.aborted) log('warn', 'store.upkeep-failed', { folder, error: String(error) })
       })
-      .finally(() => behind.delete(tracked))
-    behind.add(tracked)
+      .finally(() => running.delete(tracked))
+    running.add(tracked)
   }
 
-  async function look(): Promise<void> {
+  async function upkeep(): Promise<void> {
     await ready
     await blocks.makeFilter()
     await clock.sleep(checkAfterMs, closing.signal)
@@ -195,7 +195,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
   function onLeft(name: string): void {
     if (emptying.has(name) || closing.signal.aborted) return
     emptying.add(name)
-    goOn(moveFrom(name).finally(() => emptying.delete(name)))
+    inBackground(moveFrom(name).finally(() => emptying.delete(name)))
   }
 
   /** Blocks that others still need leave a file that no upload names, unless they are most of it. */
@@ -229,7 +229,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
     } finally {
       committed()
     }
-    if (blocks.isFilterDue) goOn(blocks.makeFilter())
+    if (blocks.isFilterDue) inBackground(blocks.makeFilter())
   }
 
   const store: Store = {
@@ -257,7 +257,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
     async close() {
       closing.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
       const waited = new AbortController()
-      await Promise.race([Promise.all(behind), clock.sleep(closedMs, waited.signal)]).catch(() => {})
+      await Promise.race([Promise.all(running), clock.sleep(closedMs, waited.signal)]).catch(() => {})
       waited.abort()
       await reading.close()
       await writing.then((writer) => writer.close()).catch(() => {})

@@ -29,7 +29,7 @@ export type OwnerOptions = {
 
 const checkMs = 10_000
 const recordMs = 1000
-const recordLookMs = 50
+const recordPollMs = 50
 
 const lockOf = (folder: string): string => join(folder, 'owner.lock')
 const recordOf = (folder: string): string => join(folder, 'owner.json')
@@ -65,7 +65,7 @@ async function own(folder: string, { clock, log, isFull }: OwnerOptions): Promis
     if (released) return taken.release()
     lock = taken
     said = ''
-    tell(folder, clock)
+    writeRecord(folder, clock)
   }
 
   function complain(error: unknown): void {
@@ -75,17 +75,17 @@ async function own(folder: string, { clock, log, isFull }: OwnerOptions): Promis
   }
 
   /** A process that removes the folder removes the lock with it: lock its replacement. */
-  async function look(): Promise<void> {
+  async function check(): Promise<void> {
     if (await lock?.isInPlace()) return
     lock?.release()
     lock = undefined
     await take().catch(complain)
   }
 
-  function lookLater(): void {
+  function checkLater(): void {
     cancel = clock.after(checkMs, () => {
-      void look().finally(() => {
-        if (!released) lookLater()
+      void check().finally(() => {
+        if (!released) checkLater()
       })
     })
   }
@@ -95,7 +95,7 @@ async function own(folder: string, { clock, log, isFull }: OwnerOptions): Promis
     if (trouble !== 'no-locks' && !(isFull && trouble === 'unwritable')) throw error
     complain(error)
   })
-  lookLater()
+  checkLater()
   return {
     release() {
       released = true
@@ -106,7 +106,7 @@ async function own(folder: string, { clock, log, isFull }: OwnerOptions): Promis
   }
 }
 
-function tell(folder: string, clock: Clock): void {
+function writeRecord(folder: string, clock: Clock): void {
   const record: OwnerRecord = { pid: process.pid, host: hostname(), since: new Date(clock.now()).toISOString() }
   try {
     writeFileSync(recordOf(folder), `${JSON.stringify(record)}\n`)
@@ -117,7 +117,7 @@ function tell(folder: string, clock: Clock): void {
 
 /** The record of a locked folder. The lock may be new and the record about to be written, so wait a moment. */
 export async function recordIn(folder: string, clock: Clock): Promise<OwnerRecord | undefined> {
-  for (const until = clock.monotonic() + recordMs; ; await clock.sleep(recordLookMs)) {
+  for (const until = clock.monotonic() + recordMs; ; await clock.sleep(recordPollMs)) {
     const record = await readRecord(folder)
     if (record || clock.monotonic() >= until) return record
   }

@@ -39,8 +39,8 @@ export interface Counter {
 
 export type UploadAdmissionOptions = {
   readonly clock: Clock
-  readonly most: number
-  readonly mostBytes: number
+  readonly maxUploads: number
+  readonly maxPendingBytes: number
   /** Uploads of one client at once. `auto`: three times as many as slots are free. */
   readonly perClient: number | 'auto'
   /** Bytes a second below which an upload is always too slow; eight times that for each upload that waits. */
@@ -57,7 +57,7 @@ type Client = { slots: number; waiting: number; bytes: number }
 type AdmittedUpload = UploadSlot & { readonly rate: UploadRate; readonly stop: AbortController }
 type WaitingUpload = { readonly client: string; readonly enter: () => void }
 
-const patienceMs = 5000
+const maxWaitMs = 5000
 const checkMs = 500
 /** An upload is not judged by its speed before this. */
 const graceMs = 2000
@@ -66,17 +66,17 @@ const share = 3
 const minLine = 16
 
 export function createUploadAdmission(options: UploadAdmissionOptions): UploadAdmission {
-  const { clock, most, mostBytes, perClient, minRate, quotas, onRefused, closing } = options
+  const { clock, maxUploads, maxPendingBytes, perClient, minRate, quotas, onRefused, closing } = options
   const clients = createClients()
   const { clientOf, forget } = clients
-  const room = createRoom(mostBytes, clients)
+  const room = createRoom(maxPendingBytes, clients)
   const inside = new Set<AdmittedUpload>()
   const line = new Set<WaitingUpload>()
-  let cancelLook: (() => void) | undefined
+  let cancelCheck: (() => void) | undefined
 
   function fits(name: string): boolean {
-    const { slots: has } = clients.look(name)
-    const free = most - inside.size
+    const { slots: has } = clients.get(name)
+    const free = maxUploads - inside.size
     return perClient === 'auto' ? mayHave(has, free) : free > 0 && has < perClient
   }
 
@@ -111,16 +111,16 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
 
   /** Ends slow uploads for waiting ones: first the one that brings the least per slot of its client. */
   function makeRoom(): void {
-    const least = minRate * rateForEach * line.size
-    for (const { stop } of inTheWay(inside, line, { least, isFull: inside.size >= most, clients }))
-      stop.abort(tooSlow(line.size, least))
+    const minBytesPerSecond = minRate * rateForEach * line.size
+    for (const { stop } of inTheWay(inside, line, { minBytesPerSecond, isFull: inside.size >= maxUploads, clients }))
+      stop.abort(tooSlow(line.size, minBytesPerSecond))
   }
 
-  function look(): void {
-    cancelLook = undefined
+  function check(): void {
+    cancelCheck = undefined
     if (line.size === 0) return
     makeRoom()
-    cancelLook ??= clock.after(checkMs, look)
+    cancelCheck ??= clock.after(checkMs, check)
   }
 
   function waitFor(name: string, signal: AbortSignal | undefined): Promise<UploadSlot> {
@@ -140,7 +140,7 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
       cancel()
       signal?.removeEventListener('abort', onLeft)
       closing.removeEventListener('abort', onClosing)
-      if (line.size === 0) cancelLook = void cancelLook?.()
+      if (line.size === 0) cancelCheck = void cancelCheck?.()
     }
     const fail = (reason: unknown) => {
       end()
@@ -148,12 +148,12 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
     }
     const onLeft = () => fail(signal?.reason)
     const onClosing = () => fail(closing.reason)
-    const cancel = clock.after(patienceMs, () => fail(full(most)))
+    const cancel = clock.after(maxWaitMs, () => fail(full(maxUploads)))
     line.add(waiter)
     clientOf(name).waiting++
     signal?.addEventListener('abort', onLeft, { once: true })
     closing.addEventListener('abort', onClosing, { once: true })
-    if (!cancelLook) look()
+    if (!cancelCheck) check()
     else makeRoom()
     return promise
   }
@@ -161,9 +161,9 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
   async function enter(name: string, signal: AbortSignal | undefined): Promise<UploadSlot> {
     closing.throwIfAborted()
     signal?.throwIfAborted()
-    const { slots, waiting } = clients.look(name)
+    const { slots, waiting } = clients.get(name)
     if (fits(name) && (line.size === 0 || slots === 0)) return take(name)
-    if (!mayHave(waiting, Math.max(minLine, most) - line.size)) throw full(most)
+    if (!mayHave(waiting, Math.max(minLine, maxUploads) - line.size)) throw full(maxUploads)
     return waitFor(name, signal)
   }
 
@@ -206,24 +206,24 @@ const mayHave = (has: number, free: number): boolean => free > 0 && (has === 0 |
 interface Clients {
   /** Kept until `forget`. */
   clientOf(name: string): Client
-  look(name: string): Readonly<Client>
+  get(name: string): Readonly<Client>
   /** Call it when the client has no upload here any more. */
   forget(name: string): void
 }
 
 function createClients(): Clients {
   const clients = new Map<string, Client>()
-  const look = (name: string): Readonly<Client> => clients.get(name) ?? { slots: 0, waiting: 0, bytes: 0 }
+  const get = (name: string): Readonly<Client> => clients.get(name) ?? { slots: 0, waiting: 0, bytes: 0 }
 
   return {
-    look,
+    get,
     clientOf(name) {
       const client = clients.get(name) ?? { slots: 0, waiting: 0, bytes: 0 }
       clients.set(name, client)
       return client
     },
     forget(name) {
-      const { slots, waiting, bytes } = look(name)
+      const { slots, waiting, bytes } = get(name)
       if (slots + waiting + bytes === 0) clients.delete(name)
     },
   }
@@ -233,14 +233,19 @@ function createClients(): Clients {
 function inTheWay(
   inside: ReadonlySet<AdmittedUpload>,
   line: ReadonlySet<WaitingUpload>,
-  { least, isFull, clients }: { readonly least: number; readonly isFull: boolean; readonly clients: Clients },
+  {
+    minBytesPerSecond,
+    isFull,
+    clients,
+  }: { readonly minBytesPerSecond: number; readonly isFull: boolean; readonly clients: Clients },
 ): AdmittedUpload[] {
   const leaving = [...inside].filter(({ stop }) => stop.signal.aborted).length
   const slow = [...inside]
     .filter(
-      ({ rate, stop }) => !stop.signal.aborted && rate.isSenders && rate.ms >= graceMs && rate.bytesPerSecond < least,
+      ({ rate, stop }) =>
+        !stop.signal.aborted && rate.isSenders && rate.ms >= graceMs && rate.bytesPerSecond < minBytesPerSecond,
     )
-    .map((slot) => ({ slot, worth: slot.rate.bytesPerSecond / clients.look(slot.client).slots }))
+    .map((slot) => ({ slot, worth: slot.rate.bytesPerSecond / clients.get(slot.client).slots }))
     .sort((one, other) => one.worth - other.worth)
   return [...line].slice(leaving).flatMap(({ client }) => {
     // If only its own client's uploads block it, one of those is ended.
@@ -250,7 +255,7 @@ function inTheWay(
 }
 
 /** Counts the bytes of uploads that were not answered yet. */
-function createRoom(mostBytes: number, { clientOf, forget }: Clients): Pick<UploadAdmission, 'count' | 'bytes'> {
+function createRoom(maxPendingBytes: number, { clientOf, forget }: Clients): Pick<UploadAdmission, 'count' | 'bytes'> {
   let bytes = 0
 
   return {
@@ -266,7 +271,7 @@ function createRoom(mostBytes: number, { clientOf, forget }: Clients): Pick<Uplo
           own += more
           bytes += more
           if (client) client.bytes += more
-          const free = mostBytes - bytes
+          const free = maxPendingBytes - bytes
           // A single upload may need all the room, so a client's first upload is not limited by its share.
           const isTooMuch = client !== undefined && client.bytes > own && !mayHave(client.bytes, free)
           if (free < 0 || isTooMuch)
@@ -294,7 +299,7 @@ function createRoom(mostBytes: number, { clientOf, forget }: Clients): Pick<Uplo
   }
 }
 
-const full = (most: number): Failure => busy(`too many uploads in progress (${most}); retry in a second`)
+const full = (maxUploads: number): Failure => busy(`too many uploads in progress (${maxUploads}); retry in a second`)
 
 const tooSlow = (waiting: number, rate: number): Failure =>
   new Failure(

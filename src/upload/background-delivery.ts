@@ -6,15 +6,15 @@ import type { Clock } from '../core/clock.ts'
 import { isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Entry, Standing, Store } from '../store/store.ts'
-import { type Everywhere, putBlocks } from './confirm.ts'
+import { putBlocks, type UploadFanout } from './confirm.ts'
 import { type Asks, asksAtOnce, type SharedUploads, type StandingAfter } from './provider-requests.ts'
 import { nameOf, storedUpload } from './stored-upload.ts'
 
-type BehindOptions = {
+type DeliveryOptions = {
   readonly providers: readonly Provider[]
   /** The provider that keeps uploads in the store of this gateway. */
   readonly own: Provider | undefined
-  readonly retrieval: Everywhere
+  readonly retrieval: UploadFanout
   readonly store: Pick<Store, 'ledger' | 'update' | 'forget' | 'trim'>
   /** Where blocks may lie on this machine, the store of this gateway first. */
   readonly places: readonly LocalStore[]
@@ -30,7 +30,7 @@ type BehindOptions = {
   readonly track: <T>(work: Promise<T>) => Promise<T>
 }
 
-export interface Behind {
+export interface BackgroundDelivery {
   /** Looks for what is due at each holder. */
   wake(): void
 }
@@ -44,17 +44,17 @@ type Line = {
   rows: Entry[]
   changes: number
   running: number
-  isLooking: boolean
+  isChecking: boolean
   isWoken: boolean
   /** Failures of a tier since it last took an upload. */
   failures: number
-  isResting: boolean
+  isPaused: boolean
   cancel: () => void
 }
 
 const tierAtOnce = 4
-const firstRestMs = 1000
-const maxRestMs = 15_000
+const minBackoffMs = 1000
+const maxBackoffMs = 15_000
 const rowsAtOnce = 64
 /** A time beyond that was written under a clock that was set back since. */
 const maxWaitMs = 24 * 3_600_000
@@ -63,7 +63,7 @@ const retryMs = 1000
 /** The blocks are missing or damaged here. */
 class Lost extends Error {}
 
-export function createBehind(options: BehindOptions): Behind {
+export function createBackgroundDelivery(options: DeliveryOptions): BackgroundDelivery {
   const { providers, own, retrieval, store, shared, asks, standingAfter, maxForTier } = options
   const { places, clock, log, random, closing, track } = options
   const lines = new Map<string, Line>()
@@ -78,7 +78,7 @@ export function createBehind(options: BehindOptions): Behind {
     if (known) return known
     const line: Line = {
       ...{ holder, atOnce, rows: [], changes: -1, running: 0, failures: 0 },
-      ...{ isLooking: false, isWoken: false, isResting: false, cancel: () => {} },
+      ...{ isChecking: false, isWoken: false, isPaused: false, cancel: () => {} },
       bring: (...of) => bring(line)(...of),
     }
     lines.set(holder, line)
@@ -120,34 +120,34 @@ export function createBehind(options: BehindOptions): Behind {
           log('error', 'upload.replication-failed', { tier, cid: nameOf(cid), why: error.message })
           return undefined
         }
-        rest(line, isFailure(error) ? (error.retryAfterMs ?? 0) : 0)
+        backOff(line, isFailure(error) ? (error.retryAfterMs ?? 0) : 0)
         return 'later'
       }
     }
 
   /** Those that were under way at once fail at once: that is one outage, and one rest. */
-  function rest(line: Line, askedMs: number): void {
-    if (line.isResting) return
+  function backOff(line: Line, askedMs: number): void {
+    if (line.isPaused) return
     line.failures++
-    const ms = Math.max(askedMs, firstRestMs * 2 ** Math.min(10, line.failures - 1)) * (0.8 + 0.4 * random())
+    const ms = Math.max(askedMs, minBackoffMs * 2 ** Math.min(10, line.failures - 1)) * (0.8 + 0.4 * random())
     const { uploads, bytes } = maxForTier
     const trimmed = store.trim(line.holder, uploads, bytes).then((count) => {
       if (count > 0) log('warn', 'upload.replication-abandoned', { tier: line.holder, uploads: count })
     })
     void track(trimmed).catch(() => {})
-    pause(line, Math.min(maxRestMs, ms))
+    pause(line, Math.min(maxBackoffMs, ms))
   }
 
   function pause(line: Line, ms: number): void {
-    line.isResting = true
+    line.isPaused = true
     plan(line, ms)
   }
 
   function plan(line: Line, ms: number): void {
     line.cancel()
     line.cancel = clock.after(ms, () => {
-      line.isResting = false
-      void look(line)
+      line.isPaused = false
+      void check(line)
     })
   }
 
@@ -164,12 +164,12 @@ export function createBehind(options: BehindOptions): Behind {
     }
   }
 
-  async function look(line: Line): Promise<void> {
+  async function check(line: Line): Promise<void> {
     line.isWoken = true
-    if (line.isLooking) return
-    line.isLooking = true
+    if (line.isChecking) return
+    line.isChecking = true
     try {
-      while (line.isWoken && !closing.aborted && !line.isResting) {
+      while (line.isWoken && !closing.aborted && !line.isPaused) {
         line.isWoken = false
         await startDue(line)
       }
@@ -179,7 +179,7 @@ export function createBehind(options: BehindOptions): Behind {
         plan(line, retryMs)
       }
     } finally {
-      line.isLooking = false
+      line.isChecking = false
     }
   }
 
@@ -188,7 +188,7 @@ export function createBehind(options: BehindOptions): Behind {
     // After a failure one upload goes alone, as a test.
     const atOnce = line.failures > 0 ? 1 : line.atOnce
     let someAreAsked = false
-    for (let isRead = false; line.running < atOnce && !line.isResting && !closing.aborted; ) {
+    for (let isRead = false; line.running < atOnce && !line.isPaused && !closing.aborted; ) {
       const row = line.changes === shared.changes ? line.rows[0] : undefined
       const waitMs = row ? waitOf(row, holder) : 0
       if (row && waitMs <= 0) {
@@ -234,7 +234,7 @@ export function createBehind(options: BehindOptions): Behind {
       })
       .finally(() => {
         line.running--
-        void look(line)
+        void check(line)
       })
     void track(over)
   }
@@ -254,8 +254,8 @@ export function createBehind(options: BehindOptions): Behind {
     wake() {
       if (closing.aborted) return
       void track(forgetGone().catch(() => {}))
-      for (const provider of providers) void look(lineOf(provider.name, asksAtOnce, () => toProvider(provider)))
-      for (const tier of retrieval.sharedTiers) void look(lineOf(tier, tierAtOnce, toTier(tier)))
+      for (const provider of providers) void check(lineOf(provider.name, asksAtOnce, () => toProvider(provider)))
+      for (const tier of retrieval.sharedTiers) void check(lineOf(tier, tierAtOnce, toTier(tier)))
     },
   }
 }

@@ -28,7 +28,7 @@ type ConfirmOptions = {
   readonly shared: SharedUploads
   readonly asks: Asks
   readonly standingAfter: StandingAfter
-  readonly retrieval: Everywhere
+  readonly retrieval: UploadFanout
   /** Some holder is still to get an upload. */
   readonly wake: () => void
   /** Called with the answer of the own provider, which is the commit. */
@@ -129,7 +129,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
         const work = asks.ask(provider, asking.upload, signal).then((attempt) => {
           under--
           note(asking, attempt)
-          look()
+          check()
         })
         // Until the commit is heard of, the ledger may say already that this provider lacks the upload.
         shared.asking(asking.name, provider.name, { stop, done: work.then(() => asking.outcome.promise) })
@@ -138,12 +138,12 @@ export function createConfirm(options: ConfirmOptions): Confirm {
         questions.add(question)
         return work
       })
-    const look = (): void => {
+    const check = (): void => {
       if (quorum.isEnough(held)) return end()
       void start(mayAsk)
       if (under === 0 || !quorum.canBeEnough(held, under + waiting.size)) end()
     }
-    look()
+    check()
     await over
     if (quorum.isEnough(held)) return
     if (!quorum.canQueue(attempts)) throw quorum.unconfirmed(attempts)
@@ -368,13 +368,13 @@ function outcomes(providers: readonly Provider[], attempts: readonly ProviderAtt
 // Read your write: puts the blocks of an upload into the local and the shared tiers before its 200. The gateway does not wait
 // for a shared tier that does not take them; it notes the blocks as owed to that tier.
 
-export type Everywhere = Pick<Retrieval, 'store' | 'forget' | 'sharedTiers' | 'bring'> & {
+export type UploadFanout = Pick<Retrieval, 'store' | 'forget' | 'sharedTiers' | 'bring'> & {
   /** Rises when new tiers come, which lack the blocks stored before. */
   readonly joined?: number
 }
 
 type FillOptions = {
-  readonly retrieval: Everywhere
+  readonly retrieval: UploadFanout
   readonly clock: Clock
   readonly log: Log
 }

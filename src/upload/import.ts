@@ -148,12 +148,12 @@ export function field(number: number, value: number): number[] {
 
 export type WrittenFolder = DirectoryNode & { readonly path: string }
 
-const nodesAtOnce = 8
+const maxNodesInFlight = 8
 
 /** Every directory of the tree, the root last. Each file of it has its entry. */
 export async function putTree(root: Folder, rules: Rules): Promise<WrittenFolder[]> {
   // A node is on its way to the disk while the next is made.
-  const writing = createInFlight(nodesAtOnce)
+  const writing = createInFlight(maxNodesInFlight)
   const put: Rules['put'] = (cid, bytes) => writing.add(rules.put(cid, bytes))
   const written: WrittenFolder[] = []
   async function putFolder({ path, entries }: Folder): Promise<DirectoryNode> {

@@ -207,18 +207,18 @@ function createView(providers: readonly Provider[], own: Provider | undefined): 
         return holder.kind === 'tier' ? [] : [[nameFor(name, holder), standing as ProviderState]]
       }),
     )
-  const told = ({ cid, bytes, at }: Entry) => ({ cid: cid.toString(), bytes, at: new Date(at).toISOString() })
+  const summaryOf = ({ cid, bytes, at }: Entry) => ({ cid: cid.toString(), bytes, at: new Date(at).toISOString() })
 
   return {
     providersOf,
     pinOf: (entry) => ({
-      ...told(entry),
+      ...summaryOf(entry),
       ...(entry.name !== undefined && { name: entry.name }),
       isOpen: isWanted(entry),
       providers: { ...Object.fromEntries(absent), ...providersOf(entry) },
     }),
     waitingOf: (entry) => ({
-      ...told(entry),
+      ...summaryOf(entry),
       cid: nameOf(entry.cid),
       providers: providersOf(entry),
       owed: Object.entries(entry.holders).flatMap(([name, { kind }]) => (kind === 'tier' ? [name] : [])),
@@ -288,8 +288,8 @@ function createRemove(options: RemoveOptions): (cid: CID) => Promise<Removal | '
     const all = providers.flatMap(({ name }) => [...here, ...asked].find(({ provider }) => provider === name) ?? [])
     if (!entry && all.every(({ outcome }) => outcome === 'missing')) return 'unknown'
     const isGone = others.length === 0 && all.every(({ outcome }) => outcome === 'removed' || outcome === 'missing')
-    const untold = others.map((provider) => ({ provider, outcome: 'not-asked' as const, why: notConfigured }))
-    return { cid: root.toString(), isGone, providers: [...all, ...untold] }
+    const notAsked = others.map((provider) => ({ provider, outcome: 'not-asked' as const, why: notConfigured }))
+    return { cid: root.toString(), isGone, providers: [...all, ...notAsked] }
   }
 }
 
@@ -365,8 +365,8 @@ function createVerify({ providers, own, store, view, inTime, log, alone }: Verif
       const seen = Object.fromEntries(found.map(({ provider, state }) => [provider, state]))
       log('warn', 'pin.missing', { cid: nameOf(cid), providers: seen })
     }
-    const untold = others.map((provider) => ({ provider, state: 'not-asked' as const, why: notConfigured }))
-    return { cid: cid.toString(), isWell, providers: [...found, ...untold] }
+    const notAsked = others.map((provider) => ({ provider, state: 'not-asked' as const, why: notConfigured }))
+    return { cid: cid.toString(), isWell, providers: [...found, ...notAsked] }
   }
 }
 

@@ -159,13 +159,13 @@ function classOf(error: unknown): FailureClass {
 const second = 1000
 const minute = 60 * second
 // A failure that only an operator can repair is tried again rarely, in case it was repaired.
-const first: Readonly<Record<FailureClass, number>> = {
+const minRetryMs: Readonly<Record<FailureClass, number>> = {
   transient: second,
   auth: 15 * minute,
   quota: 15 * minute,
   content: 60 * minute,
 }
-const most: Readonly<Record<FailureClass, number>> = {
+const maxRetryMs: Readonly<Record<FailureClass, number>> = {
   transient: 10 * minute,
   auth: 60 * minute,
   quota: 60 * minute,
@@ -175,8 +175,8 @@ const most: Readonly<Record<FailureClass, number>> = {
 /** Doubles each time, with jitter, and is never shorter than the provider's Retry-After. */
 function nextTryMs(attempt: ProviderAttempt & { readonly isHeld: false }, tries: number, random: () => number): number {
   const { class: kind, retryAfterMs = 0 } = attempt
-  const backOff = Math.min(most[kind], first[kind] * 2 ** Math.min(20, tries - 1))
-  return Math.round(Math.max(backOff * (0.8 + 0.4 * random()), retryAfterMs * (1 + 0.1 * random())))
+  const backoff = Math.min(maxRetryMs[kind], minRetryMs[kind] * 2 ** Math.min(20, tries - 1))
+  return Math.round(Math.max(backoff * (0.8 + 0.4 * random()), retryAfterMs * (1 + 0.1 * random())))
 }
 
 const askMs = 30_000

@@ -103,13 +103,13 @@ export function fileBytesOf({ cid, bytes }: Block): number | undefined {
 }
 
 /**
- * True if this block is the root of a file, or of a part of one, that declares more bytes than `most` or than a number can
+ * True if this block is the root of a file, or of a part of one, that declares more bytes than `maxBytes` or than a number can
  * count: a few blocks that are repeated can stand for any number of bytes.
  */
-export function declaresMore({ cid, bytes }: Block, most: number): boolean {
+export function declaresMore({ cid, bytes }: Block, maxBytes: number): boolean {
   if (cid.code !== codec.dagPb) return false
   try {
-    return !(claimedSize(readNode(cid, bytes)) <= Math.min(most, Number.MAX_SAFE_INTEGER))
+    return !(claimedSize(readNode(cid, bytes)) <= Math.min(maxBytes, Number.MAX_SAFE_INTEGER))
   } catch (error) {
     if (isFailure(error, 'malformed')) return false
     throw error

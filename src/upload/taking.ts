@@ -233,7 +233,7 @@ export type IncomingOptions = FileOptions & {
   /** Rules by which a directory is made; by default as `POST /add?wrap=true` has it. */
   readonly directory?: DirectoryRules
   /** Sees the name of a part before its first byte is read; throws a Failure to refuse it. */
-  readonly look?: (part: PartName) => void
+  readonly checkPart?: (part: PartName) => void
   /** Each part is a block instead. */
   readonly blocks?: BlockRules
 }
@@ -266,8 +266,8 @@ export function receiveIncoming(
   { intake, taking }: Into,
 ): Promise<Incoming> {
   if (own.kind === 'directory') return receiveDirectory(request, receiving, own, { intake, taking })
-  const { parts, look, blocks } = own
-  const options = { ...receiving, ...(parts && { parts }), ...(look && { look }) }
+  const { parts, checkPart, blocks } = own
+  const options = { ...receiving, ...(parts && { parts }), ...(checkPart && { checkPart }) }
   if (own.kind === 'cars') {
     const budget = taking.carBudget()
     return receiveParts(request, options, (bytes) => taking.car(intake, bytes, own, budget))
@@ -290,13 +290,13 @@ type TakePart = (bytes: AsyncIterable<Uint8Array>, part: PartName, signal: Abort
 
 async function receiveParts(
   request: IncomingMessage,
-  { look, ...receiving }: ReceiveOptions & Pick<IncomingOptions, 'look'>,
+  { checkPart, ...receiving }: ReceiveOptions & Pick<IncomingOptions, 'checkPart'>,
   take: TakePart,
 ): Promise<Incoming> {
   const begun: Received[] = []
   try {
     const taken = await receive(request, receiving, async (bytes, signal, part) => {
-      look?.(part)
+      checkPart?.(part)
       const uploads = await take(bytes, part, signal)
       begun.push(...uploads)
       return uploads
@@ -321,7 +321,7 @@ async function receiveDirectory(
   const options: ReceiveOptions = { ...receiving, parts, maxParts: maxEntries }
   const taken = await taking.directory(intake, { ...file, isBare: directory?.isBare ?? false }, async (into) => {
     const files = await receive(request, options, async (bytes, _signal, part) => {
-      own.look?.(part)
+      own.checkPart?.(part)
       const path = pathOf(part)
       if (!isFolder(part)) return into.file(path, bytes)
       for await (const _ of bytes) throw malformed(`the directory ${JSON.stringify(path)} has content`)

@@ -47,8 +47,8 @@ export function createThrough(options: ThroughOptions): Through {
   const closing = new AbortController()
   const admission = createUploadAdmission({
     clock,
-    most: options.concurrency,
-    mostBytes: Number.POSITIVE_INFINITY,
+    maxUploads: options.concurrency,
+    maxPendingBytes: Number.POSITIVE_INFINITY,
     perClient: options.perClient ?? 'auto',
     minRate: limits.minRate,
     quotas: options.quotas,

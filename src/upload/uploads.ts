@@ -10,8 +10,8 @@ import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolder } from '../data-folder/folder.ts'
 import type { Intake, Store } from '../store/store.ts'
 import { createUploadAdmission, type UploadAdmission, type UploadSlot } from './admission.ts'
-import { createBehind } from './background-delivery.ts'
-import { createConfirm, createQuorum, type Everywhere } from './confirm.ts'
+import { createBackgroundDelivery } from './background-delivery.ts'
+import { createConfirm, createQuorum, type UploadFanout } from './confirm.ts'
 import { busy, nobodyKeeps } from './failures.ts'
 import { createPins, type Pins } from './pins.ts'
 import { createAsks, createSharedUploads, createStandingAfter, type ProviderAttempt } from './provider-requests.ts'
@@ -35,7 +35,7 @@ export type UploadsOptions = {
   readonly limits: ReceiveLimits
   /** Uploads received at once, and how many of their bytes may lie here unanswered. */
   readonly concurrency: number
-  readonly mostBytes: number
+  readonly maxPendingBytes: number
   /** Uploads of one client received at once. */
   readonly perClient?: number | 'auto'
   readonly providers: readonly Provider[]
@@ -44,7 +44,7 @@ export type UploadsOptions = {
   readonly confirm: number | 'all'
   readonly queue: boolean
   readonly pinMs: number
-  readonly retrieval: Everywhere
+  readonly retrieval: UploadFanout
   /** Throws a Failure for a CID that this gateway must not keep (a denylist). */
   readonly admit?: (cid: CID) => void
   readonly clock: Clock
@@ -117,8 +117,8 @@ export function createUploads(options: UploadsOptions): Uploads {
   const places = [store.blocks, ...(options.places ?? providers.flatMap((one) => one.store ?? []))]
   const common = { own, store, shared, clock, log, closing, track }
   const asking = { asks, standingAfter, retrieval }
-  const waits = { uploads: maxForTier, bytes: options.mostBytes }
-  const { wake } = createBehind({ ...common, ...asking, providers, places, random, maxForTier: waits })
+  const waits = { uploads: maxForTier, bytes: options.maxPendingBytes }
+  const { wake } = createBackgroundDelivery({ ...common, ...asking, providers, places, random, maxForTier: waits })
   const quorum = createQuorum({ ...options, own })
   const confirm = createConfirm({
     ...common,
@@ -131,8 +131,8 @@ export function createUploads(options: UploadsOptions): Uploads {
   const pins = createPins({ ...common, providers, wake, admit })
   const admission = createUploadAdmission({
     clock,
-    most: options.concurrency,
-    mostBytes: options.mostBytes,
+    maxUploads: options.concurrency,
+    maxPendingBytes: options.maxPendingBytes,
     perClient: options.perClient ?? 'auto',
     minRate: limits.minRate,
     quotas: options.quotas,

@@ -11,7 +11,7 @@ export type FrontFacts = {
   readonly base: string
   /** `closed`: this gateway takes none of this client. */
   readonly uploads: 'open' | 'token' | 'closed'
-  readonly mostBytes: number
+  readonly maxBytes: number
   readonly contact: string | undefined
 }
 
@@ -35,11 +35,11 @@ ${said}</ul></main>
 ${uploads === 'open' ? `<script>${frontScript}</script>\n` : ''}${pageEnd}`
 }
 
-function uploadArea({ base, mostBytes }: FrontFacts): string {
+function uploadArea({ base, maxBytes }: FrontFacts): string {
   const folder = '<label class="pick scripted" hidden>A folder<input type="file" webkitdirectory></label>'
   return `<h2>Upload</h2>
 <form id="upload" action="${escaped(base)}/add" method="post" enctype="multipart/form-data">
-<p>Drop files or a folder here, or choose them. Up to ${inUnits(mostBytes)}. What is uploaded can be read by everybody who knows its CID.</p>
+<p>Drop files or a folder here, or choose them. Up to ${inUnits(maxBytes)}. What is uploaded can be read by everybody who knows its CID.</p>
 <label class="pick">Files<input type="file" name="data" multiple required></label>${folder}<button type="submit">Upload</button>
 <progress max="1" value="0" hidden aria-label="Upload"></progress></form>
 <div id="result" role="status"></div>

@@ -124,7 +124,7 @@ export function wireAdmin(
   const startedAt = takeStart(whole).at
   const providerNames = through ? [new URL(through.url).host] : providers.map(({ name }) => name)
   const { adminAdd } = writing
-  const takes = adminAdd && { mostBytes: adminAdd.maxBytes }
+  const takes = adminAdd && { maxBytes: adminAdd.maxBytes }
   const requestIds = createRequestIds(createForwarded(config.trustedProxies))
   const status = () =>
     readStatus({

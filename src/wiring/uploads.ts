@@ -20,7 +20,7 @@ import type { Retrieval } from '../retrieval/session.ts'
 import type { SchemaChecks } from '../schemas/checks.ts'
 import type { Store } from '../store/store.ts'
 import { isOwner } from '../team/team.ts'
-import type { Everywhere } from '../upload/confirm.ts'
+import type { UploadFanout } from '../upload/confirm.ts'
 import type { Target } from '../upload/forward.ts'
 import { createQuotas, type Quotas, type Uploader } from '../upload/quotas.ts'
 import type { ReceiveLimits } from '../upload/receive.ts'
@@ -43,7 +43,7 @@ export type WriteSide = {
     readonly uploadsFor: (request: IncomingMessage, to: 'page' | 'program') => 'open' | 'token' | 'closed'
     /** True if shared caches may store the page. */
     readonly isSameForAll: boolean
-    readonly mostBytes: number
+    readonly maxBytes: number
   }
   /** Undefined in thin mode. */
   readonly pins: Uploads['pins'] | undefined
@@ -70,7 +70,7 @@ type Parts = {
 }
 
 type Stores = Pick<Parts, 'folder' | 'store' | 'providers' | 'left'> & {
-  readonly everywhere: Everywhere
+  readonly fanout: UploadFanout
   readonly admit: (cid: CID) => void
   readonly counts: UploadCounts
   readonly quotas: Quotas | undefined
@@ -87,7 +87,7 @@ export function wireUploads(whole: WiringContext, parts: Parts): WriteSide {
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
   const counts = lease.take('upload counts', [], createUploadCounts)
   const quotas = takeQuotas(whole, parts.store)
-  const stores = { ...parts, everywhere: takeEverywhere(whole, retrieval), admit: denials.admit, counts, quotas }
+  const stores = { ...parts, fanout: takeUploadFanout(whole, retrieval), admit: denials.admit, counts, quotas }
   const uploads = takeUploads(whole, stores)
   const through = upload.forwardTo && takeThrough(whole, upload.forwardTo, stores)
   const clientOf = (request: IncomingMessage): Uploader => {
@@ -132,7 +132,7 @@ export function wireUploads(whole: WiringContext, parts: Parts): WriteSide {
       return mayUpload(request, origin, reach) ? 'open' : 'closed'
     },
     isSameForAll: !reach.isForThisMachine,
-    mostBytes: upload.maxBytes,
+    maxBytes: upload.maxBytes,
   } as const
   const routes = [description, add, ...kubo]
   const states = () => quotasOf(upload, quotas)
@@ -169,15 +169,15 @@ const limitsOf = ({ maxBytes, idleTimeout: idle, minRate }: Config['upload']): R
 
 /** Takes over running uploads, and deliveries to providers in the background. */
 function takeUploads({ config, clock, log, lease, trace }: WiringContext, parts: Stores): Uploads {
-  const { folder, store, providers, left, everywhere, admit, counts, quotas } = parts
+  const { folder, store, providers, left, fanout, admit, counts, quotas } = parts
   const places = [...providers, ...left].flatMap(({ store }) => store ?? [])
   const { data, pinning, upload } = config
   const { minConfirmations: confirm, acceptWhileUnavailable: queue, timeout: pinMs } = pinning
-  const { profile, concurrency, perClient, maxPendingBytes: mostBytes } = upload
+  const { profile, concurrency, perClient, maxPendingBytes } = upload
   const limits = limitsOf(upload)
   return lease.open(
     'uploads',
-    [data, profile, limits, concurrency, perClient, mostBytes, confirm, queue, pinMs, providers, left, quotas],
+    [data, profile, limits, concurrency, perClient, maxPendingBytes, confirm, queue, pinMs, providers, left, quotas],
     () =>
       createUploads({
         folder,
@@ -186,13 +186,13 @@ function takeUploads({ config, clock, log, lease, trace }: WiringContext, parts:
         limits,
         concurrency,
         perClient,
-        mostBytes,
+        maxPendingBytes,
         providers,
         places,
         confirm,
         queue,
         pinMs,
-        retrieval: everywhere,
+        retrieval: fanout,
         admit,
         clock,
         log,
@@ -204,7 +204,7 @@ function takeUploads({ config, clock, log, lease, trace }: WiringContext, parts:
 }
 
 function takeThrough({ config, clock, lease, trace }: WiringContext, target: Target, parts: Stores): Through {
-  const { everywhere, admit, counts, quotas } = parts
+  const { fanout, admit, counts, quotas } = parts
   const { profile, concurrency, perClient } = config.upload
   const { timeout: answerMs } = config.pinning
   const { userAgent } = config.retrieval
@@ -219,7 +219,7 @@ function takeThrough({ config, clock, lease, trace }: WiringContext, target: Tar
       perClient,
       answerMs,
       userAgent,
-      retrieval: everywhere,
+      retrieval: fanout,
       admit,
       counts,
       quotas,
@@ -232,7 +232,7 @@ function takeThrough({ config, clock, lease, trace }: WiringContext, target: Tar
  * Covers all tiers and memories of this process, including those of a gateway created during the
  * upload or about to end: an upload acknowledged by one must be readable from the others at once.
  */
-function takeEverywhere({ lease, team }: WiringContext, retrieval: Retrieval): Everywhere {
+function takeUploadFanout({ lease, team }: WiringContext, retrieval: Retrieval): UploadFanout {
   const all = lease.take('every retrieval', [], () => ({ now: new Set<Retrieval>(), joined: 0 }))
   lease.take(
     'retrieval that is written to',
@@ -248,7 +248,7 @@ function takeEverywhere({ lease, team }: WiringContext, retrieval: Retrieval): E
   const tell = (cid: CID): void => {
     if (isOwner(team)) team.uploadEpochs.note(blockKey(cid))
   }
-  return lease.take('everywhere', [team], () => ({
+  return lease.take('fanout', [team], () => ({
     get joined() {
       return all.joined
     },

@@ -464,7 +464,7 @@ describe('too many concurrent uploads', () => {
       assert.deepEqual(all.map(({ status }) => status).sort(), [502, 502, 503])
       assert.ok(Number(all.find(({ status }) => status === 503)?.headers['retry-after']) >= 1)
     })
-    await withAdding({ mostBytes: 1000 }, async (adding) => {
+    await withAdding({ maxPendingBytes: 1000 }, async (adding) => {
       assert.equal((await add(adding, randomBytes(900))).status, 200)
       assert.equal((await add(adding, randomBytes(1100))).status, 503)
       await idle(adding)

@@ -266,7 +266,7 @@ describe('upload on the admin address', () => {
       const refused = await post(`${admin}/add`, multipart([]))
       assert.deepEqual([refused.status, refused.headers['access-control-allow-origin']], [400, undefined])
       const { takes } = await statusWhen(({ requests }) => requests.byStatus['2xx'] === 2, own)
-      assert.deepEqual(takes, { mostBytes: 100 * 1024 * 1024 })
+      assert.deepEqual(takes, { maxBytes: 100 * 1024 * 1024 })
       const preflight = await fetch(`${admin}/add`, { method: 'OPTIONS', headers: { Origin: 'https://evil.example' } })
       assert.equal(preflight.status, 403)
     } finally {

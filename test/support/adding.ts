@@ -67,7 +67,7 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
   const uploads = createUploads({
     profile,
     concurrency: 64,
-    mostBytes: 2 ** 30,
+    maxPendingBytes: 2 ** 30,
     confirm: 1,
     queue: false,
     pinMs: 10_000,

@@ -17,8 +17,8 @@ function stage(more: Partial<UploadAdmissionOptions> = {}) {
   const closing = new AbortController()
   const admission = createUploadAdmission({
     clock,
-    most: 8,
-    mostBytes: 1000,
+    maxUploads: 8,
+    maxPendingBytes: 1000,
     perClient: 'auto',
     minRate: KiB,
     closing: closing.signal,
@@ -77,7 +77,7 @@ describe('upload slots', () => {
   })
 
   it('free slot → waiting client with fewest; waiting is bounded', async () => {
-    const { admission, enter, slots, clock, isIn } = stage({ most: 4, perClient: 4, minRate: 0 })
+    const { admission, enter, slots, clock, isIn } = stage({ maxUploads: 4, perClient: 4, minRate: 0 })
     for (let turn = 0; turn < 4; turn++) await enter('greedy')
     const greedy = enter('greedy')
     const honest = enter('honest')
@@ -96,7 +96,7 @@ describe('upload slots', () => {
   })
 
   it('queue is bounded, also per client', async () => {
-    const { admission, enter } = stage({ most: 4, perClient: 4, minRate: 0 })
+    const { admission, enter } = stage({ maxUploads: 4, perClient: 4, minRate: 0 })
     for (let turn = 0; turn < 4; turn++) await enter('greedy')
     const outcomes = Array.from({ length: 14 }, () => outcome(enter('greedy')))
     assert.equal(admission.waiting, 12)
@@ -107,7 +107,7 @@ describe('upload slots', () => {
   })
 
   it('client leaves or gateway stops → leaves the queue', async () => {
-    const { admission, enter, closing, clock } = stage({ most: 1 })
+    const { admission, enter, closing, clock } = stage({ maxUploads: 1 })
     await enter('one')
     const left = new AbortController()
     const leaving = outcome(admission.enter('two', left.signal))
@@ -165,7 +165,7 @@ describe('slow upload', () => {
   })
 
   it('first seconds and paused time do not count', async () => {
-    const { enter, bring, clock, slots } = stage({ most: 2, perClient: 2 })
+    const { enter, bring, clock, slots } = stage({ maxUploads: 2, perClient: 2 })
     const [busy, young] = [await enter('one'), await enter('one')]
     await bring(
       new Map([

@@ -5,7 +5,7 @@ import type { CID } from 'multiformats/cid'
 import type { Upload } from '../../backends/pinning/contract.ts'
 import { type Block, blockKey } from '../../src/core/cid.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { type Everywhere, fillTiers } from '../../src/upload/confirm.ts'
+import { fillTiers, type UploadFanout } from '../../src/upload/confirm.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { addBlock, type BlockMap, text } from '../support/fixtures.ts'
 
@@ -23,13 +23,13 @@ const upload = {
 
 const rest = { forget() {}, sharedTiers: [], bring: async () => {} }
 
-const fill = (retrieval: Everywhere) =>
+const fill = (retrieval: UploadFanout) =>
   fillTiers(upload, { retrieval, clock: createFakeClock(), log: silentLog }, new AbortController().signal)
 
 test('tiers added during an upload get all blocks', async () => {
   const tiers = [new Set<string>()]
   let joined = 1
-  const retrieval: Everywhere = {
+  const retrieval: UploadFanout = {
     get joined() {
       return joined
     },
@@ -67,10 +67,10 @@ test('unchanged tiers are written once', async () => {
 })
 
 test('shared tier lacks a block → reported; all after timeout', async () => {
-  const stored = (lacking: (cid: CID) => string[]): Everywhere => ({ ...rest, store: async (cid) => lacking(cid) })
+  const stored = (lacking: (cid: CID) => string[]): UploadFanout => ({ ...rest, store: async (cid) => lacking(cid) })
   assert.deepEqual(await fill(stored((cid) => (cid.equals(blocks[1]?.cid) ? ['s3'] : []))), ['s3'])
   const clock = createFakeClock()
-  const hangs: Everywhere = { ...rest, sharedTiers: ['s3', 'redis'], store: () => new Promise(() => {}) }
+  const hangs: UploadFanout = { ...rest, sharedTiers: ['s3', 'redis'], store: () => new Promise(() => {}) }
   const filled = fillTiers(upload, { retrieval: hangs, clock, log: silentLog }, new AbortController().signal)
   await clock.advance(60_000)
   assert.deepEqual(await filled, ['s3', 'redis'])

@@ -18,7 +18,7 @@ export type Status = {
   /** True if uploads can be confirmed; undefined if not yet known. */
   readonly uploads?: boolean | undefined
   /** Limits of uploads at this address (POST /add); undefined if it accepts none. */
-  readonly takes?: { readonly mostBytes: number } | undefined
+  readonly takes?: { readonly maxBytes: number } | undefined
   readonly checks: readonly Check[]
   /** The faults of the gateway now, the worst first. */
   readonly alerts: readonly Alert[]

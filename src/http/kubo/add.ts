@@ -15,7 +15,7 @@ export async function addFiles(call: KuboCall): Promise<void> {
   const { shape, isOnlyHashed, isUpgraded, isSilent, name, directory } = readAddQuery(query)
   const added = await receiveFiles(call, {
     kind: directory === undefined ? 'files' : 'directory',
-    look: directory === undefined ? checkPart : checkType,
+    checkPart: directory === undefined ? checkPart : checkType,
     ...(directory && { directory: { pathOf, isBare: directory === 'only' } }),
     isOnlyHashed,
     name,
@@ -81,7 +81,7 @@ export async function importCars(call: KuboCall): Promise<void> {
   const stats = { BlockCount: 0, BlockBytesCount: 0 }
   const added = await receiveFiles(call, {
     kind: 'cars',
-    look: checkFile,
+    checkPart: checkFile,
     onCarBlock({ bytes }) {
       stats.BlockCount++
       stats.BlockBytesCount += bytes.byteLength

@@ -40,7 +40,7 @@ export async function putBlocks(call: KuboCall): Promise<void> {
   const spelled = spellingIn(given)
   const sizes = new Map<string, number>()
   const added = await receiveFiles(call, {
-    look: checkFile,
+    checkPart: checkFile,
     blocks: {
       async cidOf(bytes) {
         const cid = cidOf(bytes)

@@ -48,7 +48,7 @@ export async function wireWorker(whole: WiringContext, team: WorkerTeam): Promis
   const front = wireFront(whole, reading, {
     ...shared,
     routes: [],
-    uploads: { uploadsFor: () => 'closed', isSameForAll: true, mostBytes: 0 },
+    uploads: { uploadsFor: () => 'closed', isSameForAll: true, maxBytes: 0 },
     tiers: tierNames,
     stack: tiers.stack,
   })

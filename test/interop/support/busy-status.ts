@@ -31,7 +31,7 @@ export function busyStatus(now: number): Status {
   ]
   const facts: Omit<Status, 'alerts'> = {
     ...{ version: '0.1.0', startedAt: now - 5 * 24 * 60 * minute, ready: true, draining: false, uploads: true },
-    takes: { mostBytes: 100 * 1024 ** 2 },
+    takes: { maxBytes: 100 * 1024 ** 2 },
     checks: [{ name: 'data folder', ok: true }],
     processes: { wanted: 4, answering: 4, restarts: 1 },
     requests: {

@@ -150,7 +150,7 @@ export function startUpload() {
     draw({ takes }) {
       section.hidden = takes === undefined
       if (!takes) return
-      show(at('add-how'), `Drop files or a folder on this page, or choose them. Up to ${size(takes.mostBytes)}.`)
+      show(at('add-how'), `Drop files or a folder on this page, or choose them. Up to ${size(takes.maxBytes)}.`)
     },
   }
 }
