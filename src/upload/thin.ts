@@ -145,7 +145,7 @@ function receiving(options: ThroughOptions): ReceiveWith {
   async function receiveFolder({ request, own, destination, options }: Receiving): Promise<Added[]> {
     const tree = createTree()
     const take = async (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => {
-      // The part watch lets none pass without.
+      // The parser refuses a part without one.
       const path = part.path as string
       if (isFolder(part)) {
         tree.folder(path)
