@@ -198,6 +198,9 @@ export class UpstreamHealth implements QueueOwner {
       const { state, untilMs } = this.state(key)
       return state === 'quarantined' ? Number.POSITIVE_INFINITY : (untilMs ?? 0)
     }
+    // These two last: a flight asks such an upstream once at most, and does not wait for it.
+    if (out.state === 'incompatible' || out.state === 'quarantined')
+      return failedAt < 0 && this.#tryAt <= now ? 0 : Number.POSITIVE_INFINITY
     const budgetMs = this.#budget?.waitMs(now) ?? 0
     if (this.#isTried(out)) return Math.max(budgetMs, Math.min(out.until, this.#tryAt) - now, 0)
     if (out.state === 'rate-limited') return Math.max(budgetMs, out.until - now)
