@@ -1,7 +1,7 @@
 // The thread that writes: the one connection, and the folder of the CAR files. All operations that came meanwhile are one
 // transaction, each in a savepoint of it. An operation of very many blocks takes several, between those of others; what it wrote
 // so far is named by rows of `loose`, so that the next process deletes what a kill leaves of it.
-import { existsSync, readdirSync, rmSync, statfsSync, writeFileSync } from 'node:fs'
+import { existsSync, readdirSync, rmSync, statfsSync, statSync, writeFileSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { parentPort, workerData } from 'node:worker_threads'
@@ -53,7 +53,15 @@ const dropReserve = (): void => rmSync(reserve, { force: true })
 
 const noRoom = (): ErrorText => ({ message: 'database or disk is full', code: 'ENOSPC' })
 
+/** A new database would make leftovers of the files of all uploads, to be removed. */
+class NoDatabase extends Error {
+  readonly errcode = 11
+}
+
 function open(): { readonly db: Connection; readonly isMended: boolean } {
+  const isThere = existsSync(file) && statSync(file).size > 0
+  if (!isThere && existsSync(cars) && readdirSync(cars).length > 0)
+    throw new NoDatabase(`there is no ${file}, and files of uploads are in ${cars}`)
   try {
     return openDatabase(file, head)
   } catch (error) {
