@@ -33,7 +33,7 @@ export interface Pins {
   find(cid: CID): Promise<Pin | undefined>
   /** Deletes it at every provider that has it, also one that no record names. `busy`: it is being uploaded now. */
   remove(cid: CID): Promise<Removal | 'busy' | 'unknown'>
-  /** Hashes what lies here and asks the other providers. The record does not name those any more that lost it. */
+  /** Hashes what lies here and asks the other providers. Those that lost it get it again. */
   verify(cid: CID, signal: AbortSignal): Promise<Verification | 'unknown'>
   /** Brings it to configured providers that lack it. `not-here`: its blocks are not on this machine. */
   bring(cid: CID): Promise<Brought | 'unknown' | 'not-here'>
@@ -78,7 +78,7 @@ export function createPins(options: PinsOptions): Pins {
   const inTime = createInTime(clock)
   const removeNow = createRemove({ providers, own, store, view, shared, inTime, closing })
   const alone = <T>(cid: CID, work: () => Promise<T>) => track(shared.alone(nameOf(cid), work))
-  const verifyNow = createVerify({ providers, own, store, view, inTime, log, alone })
+  const verifyNow = createVerify({ providers, own, store, view, inTime, log, alone, wake })
   const count = createCount(options)
 
   async function bringNow(cid: CID): Promise<Brought | 'unknown' | 'not-here'> {
@@ -313,9 +313,10 @@ type VerifyOptions = {
   readonly log: Log
   /** Runs this while no other work changes the pin, or not at all. */
   readonly alone: (cid: CID, work: () => Promise<void>) => Promise<unknown>
+  readonly wake: () => void
 }
 
-function createVerify({ providers, own, store, view, inTime, log, alone }: VerifyOptions) {
+function createVerify({ providers, own, store, view, inTime, log, alone, wake }: VerifyOptions) {
   async function verifyAt(provider: Provider, cid: CID, signal: AbortSignal): Promise<Verified> {
     const { name, store: local } = provider
     try {
@@ -330,7 +331,7 @@ function createVerify({ providers, own, store, view, inTime, log, alone }: Verif
     }
   }
 
-  /** The ledger must not say that a provider holds what it lost: `sync` looks there. */
+  /** A provider that lost it is to get it again. */
   async function note(cid: CID, found: readonly Verified[]): Promise<void> {
     const entry = await store.ledger.find(cid)
     if (!entry) return
@@ -356,7 +357,10 @@ function createVerify({ providers, own, store, view, inTime, log, alone }: Verif
     const states = view.providersOf(entry)
     const isHeldBy = (name: string): boolean => states[name]?.state === 'pinned'
     const isLost = ({ provider, state }: Verified) => (state === 'missing' || state === 'damaged') && isHeldBy(provider)
-    if (found.some(isLost)) await alone(cid, () => note(cid, found))
+    if (found.some(isLost)) {
+      await alone(cid, () => note(cid, found))
+      wake()
+    }
     const others = Object.keys(states).filter((name) => isHeldBy(name) && providers.every((one) => one.name !== name))
     const isSound = ({ provider, state }: Verified): boolean =>
       state === 'pinned' || (state !== 'damaged' && !isHeldBy(provider))
