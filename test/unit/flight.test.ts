@@ -18,7 +18,10 @@ const anybody = { client: '', hasBegun: false }
 type Script = { readonly afterMs?: number; readonly how?: 'right' | 'false' | 'absent' }
 
 /** A flight over scripted upstreams; each answers so long after it was asked, or never. */
-function fly(scripts: Record<string, Script>, more: Partial<FlightDeps> = {}) {
+function fly(
+  scripts: Record<string, Script>,
+  { hasHedges = true, ...more }: Partial<FlightDeps> & { hasHedges?: boolean } = {},
+) {
   const clock = createFakeClock()
   const began = clock.monotonic()
   const askedAt: Record<string, number> = {}
@@ -41,7 +44,8 @@ function fly(scripts: Record<string, Script>, more: Partial<FlightDeps> = {}) {
       }
     },
   })) as unknown as Upstream[]
-  const pool = createPool({ members: membersOf(upstreams, clock), hedge: 100, clock, timeoutMs: 4000 })
+  const made = createPool({ members: membersOf(upstreams, clock), hedge: 100, clock, timeoutMs: 4000 })
+  const pool = hasHedges ? made : { ...made, mayHedge: () => false }
   const told: { bytes?: Uint8Array; upstream?: string; error?: unknown }[] = []
   const readerOf = () => ({
     settle: (bytes: Uint8Array, upstream: string) => void told.push({ bytes, upstream }),
@@ -77,6 +81,14 @@ test('late upstream → hedged, loser stopped', async () => {
     flight.attempts.list().map(({ outcome }) => outcome),
     ['lost', 'won'],
   )
+})
+
+test('hedge budget used up, upstream silent for half of the time → next asked', async () => {
+  const { clock, askedAt, told } = fly({ one: {}, two: { afterMs: 30 } }, { hasHedges: false })
+  await clock.advance(1900)
+  assert.deepEqual(askedAt, { one: 0 })
+  await clock.advance(600)
+  assert.equal(told[0]?.upstream, 'two')
 })
 
 test('failure → next request at once', async () => {

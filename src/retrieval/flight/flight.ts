@@ -637,11 +637,13 @@ export class Flight {
       this.#beStuck()
       return this.#checkIn(this.#hasBegun ? retryMs : idleCheckMs)
     }
-    // A response that stalled for so long has failed: asking another upstream is no hedge.
-    const hasFailed = this.kind === 'dag' && silentMs >= failedMs
+    // So long a silence is a failure, and asking another upstream no hedge. For a single block a gateway may search: that gets
+    // half of the client's time.
+    const { pool } = this.#deps
+    const hasFailed = silentMs >= (this.kind === 'dag' ? failedMs : pool.timeoutMs / 2)
     const others = this.#hasBegun ? this.#streams.size : other.who.isFound ? this.#foundStreams : 0
     const isFull = others >= maxStreams
-    if ((isFull && !hasFailed) || !(hasFailed || this.#deps.pool.mayHedge(other.who))) return this.#checkIn(retryMs)
+    if ((isFull && !hasFailed) || !(hasFailed || pool.mayHedge(other.who))) return this.#checkIn(retryMs)
     this.#start(other, Math.max(...covering.map(({ to }) => to)))
     this.#checkIn(this.#firstCheckMs)
   }
