@@ -31,7 +31,8 @@ export async function salvageStore(folder: string, name: string, now: number): P
   const aside = join(folder, `damaged-${new Date(now).toISOString().replaceAll(':', '')}`)
   await mkdir(aside)
   const made = { file: join(aside, 'new.sqlite'), head: join(aside, 'new.sqlite-head') }
-  const sources = [openOld(places.file), openOld(places.copy)].flatMap((one) => one ?? [])
+  const old = openOld(places.file)
+  const sources = [old, old && isWhole(old) ? undefined : openOld(places.copy)].flatMap((one) => one ?? [])
   const { db } = openDatabase(made.file, made.head)
   let found: Omit<Salvaged, 'aside'>
   let unneeded: readonly string[]
@@ -82,6 +83,16 @@ function openOld(file: string): Connection | undefined {
     }
   }
   return undefined
+}
+
+/** The daily copy would bring back what was deleted since. */
+function isWhole(db: Connection): boolean {
+  try {
+    db.get('select 1 from upload limit 1')
+    return db.get('pragma quick_check(1)')?.quick_check === 'ok'
+  } catch {
+    return false
+  }
 }
 
 /** Row by row: a damaged page costs what lies on it. */
