@@ -32,6 +32,7 @@ export function untilLeft(response: Response): AbortSignal {
 
 /** Any other kind is a failing provider or tier. */
 const statuses: Partial<Record<FailureKind, number>> = {
+  malformed: 400,
   denied: 409,
   overloaded: 503,
   cancelled: 503,

@@ -116,6 +116,14 @@ export function createPins(options: PinsOptions): Pins {
     return 'abandoned'
   }
 
+  /** A provider of an earlier configuration is known while an upload names it. */
+  async function refuseUnknown({ holder, after }: Asked, configured: readonly string[]): Promise<void> {
+    if (holder === undefined || after !== undefined || configured.includes(holder)) return
+    if ((await ledger.others(configured)).some((other) => other.holder === holder)) return
+    const why = `provider=${holder.slice(0, 100)} is not one of ${configured.join(', ')}, and no upload names it`
+    throw new Failure('malformed', why, { source: 'client' })
+  }
+
   /** No provider holds it, and no other one that is configured is to get it. */
   const isLast = ({ holders }: Entry, name: string): boolean =>
     !Object.entries(holders).some(
@@ -127,7 +135,9 @@ export function createPins(options: PinsOptions): Pins {
 
   return {
     async list(asked) {
-      const { entries, next } = await ledger.page({ ...asked, configured: providers.map(({ name }) => name) })
+      const configured = providers.map(({ name }) => name)
+      await refuseUnknown(asked, configured)
+      const { entries, next } = await ledger.page({ ...asked, configured })
       return { pins: entries.map(view.pinOf), next: next === undefined ? undefined : String(next) }
     },
     count,

@@ -79,7 +79,6 @@ describe('GET /pins', () => {
     assert.equal((await page('?since=2000-01-01')).pins.length, 40)
     assert.equal((await page('?until=2000-01-01')).pins.length, 0)
     assert.equal((await page('?provider=local')).pins.length, 40)
-    assert.equal((await page('?provider=other')).pins.length, 0)
     assert.equal((await page('?state=missing')).pins.length, 0)
   })
 
@@ -117,6 +116,8 @@ describe('GET /pins', () => {
       'limit=0',
       'limit=1001',
       'state=lost',
+      'provider=other',
+      'provider=other&state=missing',
       'since=soon',
       'min=big',
       'after=x',
@@ -268,6 +269,16 @@ describe('pin and a second provider', () => {
       )
       await settled(at)
       assert.ok((await verified()).isWell)
+    } finally {
+      await at.close()
+    }
+  })
+
+  test('provider of an earlier configuration → its pins are listed', async () => {
+    const at = await startGateway({ data, config: { pinning: { providers: [local] } } })
+    try {
+      const { body } = await supertest(at.gateway.admin).get('/pins?provider=second')
+      assert.equal((body as Page).pins.length, 1, JSON.stringify(body))
     } finally {
       await at.close()
     }
