@@ -2,7 +2,8 @@
 //
 // Before the answer to a client → what is on the disk, in this order:
 //   an upload (200)            its CAR file and the entry of its folder; then one transaction: blocks, upload, holders, quota
-//   an upload that is refused  nothing: no row names its file, which is deleted at once, or at the next start after a kill
+//                              (of more than 4,096 blocks: first their rows, in transactions of their own)
+//   an upload that is refused  no upload row; its file and rows are deleted at once, or at the next start after a kill
 //   a deletion                 one transaction without its rows; its blocks follow in that one, or in several; its file goes last
 //   a change of holders, names one transaction
 //
@@ -26,10 +27,10 @@ export interface Store extends StoreReader {
   update(cid: CID, holders: Readonly<Record<string, Standing | undefined>>): Promise<boolean>
   /** Rows first, then files; very many blocks in several transactions. False: no such upload. */
   remove(cid: CID): Promise<boolean>
-  /** Deletes every wanted row of this holder, releasing blocks as `update` does. */
+  /** Deletes every pending row of this holder, releasing blocks as `update` does. */
   forget(holder: string): Promise<number>
   /**
-   * The same for its oldest wanted rows: beyond `limit` of them, or beyond `bytes` of uploads whose blocks lie here for this
+   * The same for its oldest pending rows: beyond `limit` of them, or beyond `bytes` of uploads whose blocks lie here for this
    * holder alone. Returns how many.
    */
   trim(holder: string, limit: number, bytes: number): Promise<number>

@@ -1,5 +1,6 @@
 // Confirms the uploads of a request before its 200: asks providers side by side until enough hold each of them, fills the tiers,
-// and accepts all of them in one commit. Before that commit nothing counts, and so nothing is undone.
+// and accepts all of them in one commit. Before that commit no upload counts. After a failure, open questions are stopped and
+// other providers of this machine unpin; what a remote one has pinned stays there.
 
 import type { CID } from 'multiformats/cid'
 import type { Provider, Upload } from '../../backends/pinning/contract.ts'

@@ -106,7 +106,7 @@ const challenge = ({ facts: { service } }: Failure): string =>
  */
 const readsJson = ({ headers }: IncomingMessage): string => headers.accept ?? 'application/json'
 
-/** Sends the interim response, if the client asked for one, after the checks that need no body. */
+/** All checks that need no body: origin, token, type, query, length. Throws a Failure. */
 function checkHeaders(
   { request, response, target }: RequestContext,
   deps: AddDeps,
