@@ -151,6 +151,20 @@ describe('CAR upload', () => {
     }
   })
 
+  it('block of a byte more than one may have → 400 says so', async () => {
+    const other = await startAdding({ maxBytes: 4_000_000 })
+    try {
+      const bytes = randomBytes(2 * 1024 * 1024 + 1)
+      const cid = CID.createV1(0x55, await sha256.digest(bytes))
+      const form = multipart([{ fileName: 'a.car', body: car([cid], [{ cid, bytes }]) }])
+      const { status, body } = await post(`${other.url}/add?format=car`, form)
+      assert.equal(status, 400)
+      assert.match(body, /has a block larger than the 2097152 bytes that one may have/)
+    } finally {
+      await other.close()
+    }
+  })
+
   const cases: readonly (readonly [what: string, make: () => Promise<readonly [body: Buffer, says: RegExp]>])[] = [
     [
       'lacks blocks',

@@ -8,6 +8,7 @@ import { Failure } from '../failure.ts'
 const maxHeaderBytes = 1024 * 1024
 const maxCidBytes = 512
 const maxVarintBytes = 8
+const tooLarge = `has a block larger than the ${maxBlockBytes} bytes that one may have`
 // Empty sections: some writers use them to align their blocks.
 const maxPadding = 4096
 
@@ -115,7 +116,7 @@ export class CarParser {
       this.#isBegun = true
       return this.#expect('header', Buffer.allocUnsafeSlow(length))
     }
-    if (length > maxBlockBytes + maxCidBytes) throw this.#broken('has a block larger than it may be')
+    if (length > maxBlockBytes + maxCidBytes) throw this.#broken(tooLarge)
     if (length > 0) return this.#expect('cid', Buffer.allocUnsafeSlow(Math.min(length, commonCidBytes)))
     if (++this.#padding > maxPadding) throw this.#broken('is padded without end')
   }
@@ -141,6 +142,7 @@ export class CarParser {
       longer.set(head)
       return this.#expect('cid', longer, head.byteLength)
     }
+    if (this.#length - size > maxBlockBytes) throw this.#broken(tooLarge)
     this.#cid = cidIn(head.subarray(0, size), this.#broken)
     const bytes = Buffer.allocUnsafeSlow(this.#length - size)
     bytes.set(head.subarray(size))
