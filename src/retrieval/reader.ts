@@ -432,20 +432,31 @@ class Reader implements Session {
     throw noTimeLeft(cid)
   }
 
-  /** Calls `tell` when its time for this block is over; the answer takes that back. */
+  /**
+   * Calls `tell` when its time for this block is over; the answer takes that back. A wait for what comes next, which began before
+   * the response did, has the time of a block from then on.
+   */
   whenLate(cid: CID, tell: (late: Failure) => void): () => void {
     const { clock, turns, deadlineMs, blockDeadlineMs } = this.shared
-    const ms = this.#hasBegun ? blockDeadlineMs : Math.max(0, this.#deadlineAt - clock.monotonic())
-    const isTooLate = !this.#hasBegun && ms < deadlineMs * minShare
+    let hadBegun = this.#hasBegun
+    let ms = hadBegun ? blockDeadlineMs : Math.max(0, this.#deadlineAt - clock.monotonic())
+    const isTooLate = !hadBegun && ms < deadlineMs * minShare
     let isStopped = false
-    const stop = clock.after(ms, () => {
+    const ring = () => {
+      if (!hadBegun && this.#hasBegun) {
+        hadBegun = true
+        ms = blockDeadlineMs
+        stop = clock.after(ms, ring)
+        return
+      }
       // Thousands of requests that wait in vain come to their deadline in one turn of the loop: what follows takes many turns.
       void turns.inLine().then(() => {
         if (isStopped) return
         this.#hadItsTurn = true
         tell(isTooLate ? noTimeLeft(cid) : outOfTime(cid, ms))
       })
-    })
+    }
+    let stop = clock.after(ms, ring)
     return () => {
       isStopped = true
       stop()

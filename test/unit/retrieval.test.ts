@@ -199,6 +199,22 @@ test('time in the queue of an upstream → part of the deadline', async () => {
   assert.ok(tookMs >= 4900 && tookMs <= 5200, `${tookMs} ms`)
 })
 
+test('wait for the next block, response begins meanwhile → time of a block', async () => {
+  const { clock, session } = make([scriptedUpstream('one', file.blocks, { silent: true, dag: false })])
+  const one = session()
+  let isOver = false
+  const next = assert.rejects(one.get((file.order[1] as { cid: CID }).cid)).then(() => {
+    isOver = true
+  })
+  await clock.advance(1000)
+  one.begun()
+  for (let ms = 0; ms < 5000; ms += 100) await clock.advance(100)
+  assert.equal(isOver, false)
+  for (let ms = 0; ms < 16_000; ms += 100) await clock.advance(100)
+  assert.equal(isOver, true)
+  await next
+})
+
 test('second read → hit without upstream', async () => {
   const one = scriptedUpstream('one', file.blocks)
   const { session } = make([one])
