@@ -2,8 +2,8 @@
 import { closeSync, fsyncSync, openSync, readSync, renameSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import { parentPort, workerData } from 'node:worker_threads'
-import { addKey, emptyFilter, type Filter } from './blocks.ts'
 import { asText, type Connection, type ErrorText, openForReading } from './engine.ts'
+import { addKey, emptyFilter, type Filter } from './key-filter.ts'
 import { copyLedger } from './schema.ts'
 import type { Row, Value } from './store.ts'
 
