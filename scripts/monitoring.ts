@@ -12,7 +12,7 @@ const opening = `# Monitoring: dashboard, metrics, log and traces
 | question | answer |
 |---|---|
 | why was this 404 at that time | the log line \`http.request\` with the answer's \`X-Request-Id\`: \`why\` and \`attempts\`. The last 100: \`cidgate status --failures\` |
-| how much of the traffic is a hit | \`cidgate_http_requests_total\` by \`source\`: \`hot\`, a tier, or \`upstream\` |
+| how much of the traffic is a hit | \`cidgate_http_requests_total\` by \`source\`: \`responses\`, a tier, or \`upstream\` |
 | which upstream is slow, or sends wrong bytes | \`cidgate_upstream_time_to_first_byte_seconds\`; \`cidgate_upstream_outcomes_total{outcome="hash_mismatch"}\` |
 | how full is each tier, and the disk | \`cidgate_tier_bytes\` against \`cidgate_tier_limit_bytes\`; \`cidgate_data_free_bytes\` |
 | what is not yet at a provider | \`/uploads\` on the admin address |
