@@ -70,7 +70,7 @@ test('the demo plays all of its acts, answers, and leaves nothing behind', async
       owed.some(({ at, count }) => at > 50 && count === 0),
       stdout,
     )
-    assert.match(stdout, /200 × \d+.* · .*hot \d+ %.* · half in \d+ ms/)
+    assert.match(stdout, /200 × \d+.* · .*responses \d+ %.* · half in \d+ ms/)
     const fromUpstreams = [...stdout.matchAll(/^ +1:1\d .*upstream (\d+) %/gm)].map(([, share]) => Number(share))
     assert.ok(fromUpstreams.length > 1 && Math.min(...fromUpstreams) > 5, `it races no more: ${stdout}`)
     // 504: a CID of nobody, asked for while an upstream is silent.

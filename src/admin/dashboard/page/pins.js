@@ -272,8 +272,10 @@ export function startPins() {
     } catch (error) {
       show(result, el('p', {}, wordsOf(error)))
     }
-    await load()
-    if (document.activeElement === document.body) result.focus()
+    // A click while the list is read again opens the next menu.
+    void load().then(() => {
+      if (document.activeElement === document.body) result.focus()
+    })
   }
 
   section.addEventListener('click', ({ target }) => {
