@@ -10,6 +10,7 @@ import {
   type Server,
 } from 'node:http'
 import type { AddressInfo } from 'node:net'
+import { buffer } from 'node:stream/consumers'
 import { after, afterEach, before, describe, it } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
 import express from 'express'
@@ -149,13 +150,15 @@ describe('upload loops', () => {
   it('thin mode: loop → 502 at once; chain → accepted', async () => {
     const end = await startAdding()
     let target = ''
-    const door = await listen((request, response) => {
+    // The whole body first: a refusal that comes before it would close the connection under it.
+    const door = await listen(async (request, response) => {
+      const body = await buffer(request)
       const headers = { ...request.headers, host: 'x' }
       const onward = httpRequest(target, { method: 'POST', headers }, (answer) => {
         response.writeHead(answer.statusCode ?? 0, answer.headers)
         answer.pipe(response)
       })
-      request.pipe(onward)
+      onward.end(body)
     })
     const first = await startThin(`http://127.0.0.1:${door.port}/add`, { authorization: 'Bearer ours' })
     const second = await startThin(`${end.url}/add`)
