@@ -46,7 +46,7 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
   const { name, clock, log, binary, prefix, ttlMs, timeoutMs, writeTimeoutMs, explain } = options
   const calls = new AsyncLocalStorage<AbortSignal>()
   let opening: Promise<Keyv> | undefined
-  let isOpen = false
+  let current: Keyv | undefined
   let isClosed = false
 
   async function open(): Promise<Keyv> {
@@ -60,7 +60,7 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
     } as object)
     // Without a listener some adapters end the process; each call reports its own failure anyway.
     keyv.on('error', (error: unknown) => log('debug', 'tier.adapter-failed', { tier: name, error: nameOf(error) }))
-    isOpen = true
+    current = keyv
     return keyv
   }
 
@@ -81,7 +81,7 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
     if (isClosed) throw new Failure('unavailable', `tier ${name} is closed`, { source: 'tier' })
     const late = (limit: number) => ({ ms: limit, clock, signal, late: () => silent(name, limit) })
     try {
-      const keyv = await withDeadline(late(openMs), opened)
+      const keyv = current ?? (await withDeadline(late(openMs), opened))
       return await withDeadline({ ...late(ms), onlyIdle: true }, (own) => calls.run(own, work, keyv, own))
     } catch (error) {
       if (error instanceof Failure || signal?.aborted) throw error
@@ -100,7 +100,9 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
     deadlineMs: timeoutMs,
     concurrency: options.concurrency ?? { reads: 256, writes: 64 },
     open: () =>
-      isOpen ? undefined : withDeadline({ ms: openMs, clock, late: () => silent(name, openMs) }, opened).then(() => {}),
+      current
+        ? undefined
+        : withDeadline({ ms: openMs, clock, late: () => silent(name, openMs) }, opened).then(() => {}),
     ...(options.traits.shared && {
       records: {
         read: (key, signal) => call(timeoutMs, signal, (keyv, own) => records.read(keyv, recordKeyOf(key), own)),

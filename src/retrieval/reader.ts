@@ -440,11 +440,12 @@ class Reader implements Session {
     const { clock, turns, deadlineMs, blockDeadlineMs } = this.shared
     let hadBegun = this.#hasBegun
     let ms = hadBegun ? blockDeadlineMs : Math.max(0, this.#deadlineAt - clock.monotonic())
-    const isTooLate = !hadBegun && ms < deadlineMs * minShare
+    let isTooLate = !hadBegun && ms < deadlineMs * minShare
     let isStopped = false
     const ring = () => {
       if (!hadBegun && this.#hasBegun) {
         hadBegun = true
+        isTooLate = false
         ms = blockDeadlineMs
         stop = clock.after(ms, ring)
         return

@@ -59,8 +59,7 @@ class NoDatabase extends Error {
 }
 
 function open(): { readonly db: Connection; readonly isMended: boolean } {
-  const isThere = existsSync(file) && statSync(file).size > 0
-  if (!isThere && existsSync(cars) && readdirSync(cars).length > 0)
+  if (!statSync(file, { throwIfNoEntry: false })?.size && existsSync(cars) && readdirSync(cars).length > 0)
     throw new NoDatabase(`there is no ${file}, and files of uploads are in ${cars}`)
   try {
     return openDatabase(file, head)
