@@ -20,13 +20,7 @@ import { multipart, post } from '../support/adding.ts'
 import { startGateway, type TestGateway, tempFolder } from '../support/gateway.ts'
 
 /** An address where nobody listens. */
-async function nobody(): Promise<string> {
-  const server = createServer()
-  await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
-  const address = server.address()
-  await new Promise((resolve) => server.close(resolve))
-  return `http://127.0.0.1:${typeof address === 'object' && address ? address.port : 0}`
-}
+const nobody = 'http://127.0.0.1:2' // fetch refuses port 1
 
 describe('clients of the admin address', () => {
   const token = 'a token of the operator'.replaceAll(' ', '-')
@@ -235,7 +229,7 @@ type State = { ready: boolean; draining: boolean; uploads?: boolean; checks: Che
 
 describe('/uploads', () => {
   test('lists open uploads until confirmed or abandoned', async () => {
-    const gone = await nobody()
+    const gone = nobody
     const at = await startGateway({
       config: {
         pinning: {
@@ -272,7 +266,7 @@ describe('/uploads', () => {
 })
 
 test('abandoning the last copy requires an explicit option', async () => {
-  const pinning = { acceptWhileUnavailable: true, providers: [{ name: 'gone', use: 'kubo', url: await nobody() }] }
+  const pinning = { acceptWhileUnavailable: true, providers: [{ name: 'gone', use: 'kubo', url: nobody }] }
   const at = await startGateway({ config: { pinning } })
   const ask = supertest(at.gateway.admin)
   try {
@@ -301,7 +295,7 @@ describe('/readyz', () => {
           probeEvery: '1h',
           providers: [
             { name: 'local', use: 'embedded' },
-            { name: 'gone', use: 'kubo', url: await nobody() },
+            { name: 'gone', use: 'kubo', url: nobody },
           ],
         },
       },
@@ -396,7 +390,7 @@ describe('/readyz in thin mode', () => {
     } finally {
       await there.close()
     }
-    const [uploads, check] = await uploadsOf(`${await nobody()}/add`)
+    const [uploads, check] = await uploadsOf(`${nobody}/add`)
     assert.equal(uploads, false)
     assert.match(check?.why ?? '', /ECONNREFUSED.+upload\.forwardTo/)
   })
