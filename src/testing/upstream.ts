@@ -121,7 +121,7 @@ export function upstreamContract(
     )
 
     test(
-      'the scopes: a block, an entity, everything below',
+      'block, entity, all → the blocks of that scope',
       with_(async ({ upstream }, { directory }) => {
         if (!upstream.traits.dag) return
         const count = async (scope: DagWant['scope']) =>

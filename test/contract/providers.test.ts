@@ -251,7 +251,7 @@ describe('secrets in provider messages', () => {
     ['AbCdEfGhIjKlMnOpQr', '\\nAbCdEfGhIjKlMnOpQr, AbCdEfGhIj***', '\\n[hidden], [hidden]***'],
   ]
   for (const [secret, said, told] of cases)
-    test(`${secret} in ${said}`, async () => {
+    test(`${secret} in ${said} → removed`, async () => {
       const psa = providerKinds['psa']
       assert.ok(psa)
       for (const name of ['one', 'kubo', 'kubo-one']) {
@@ -268,7 +268,7 @@ describe('secrets in provider messages', () => {
 })
 
 describe('failures after a 200', () => {
-  test('kubo: failed pin, trailer, missing last line', async () => {
+  test('kubo: failed pin, trailer, missing last line → failure', async () => {
     const provider = await make(sets['kubo'] as Set)
     const root = { Cid: { '/': String(upload.cid) } }
     for (const answer of [
@@ -314,13 +314,13 @@ describe('failures after a 200', () => {
       progress: 'false',
     })
   })
-  test('cluster: peers failed to pin', async () => {
+  test('cluster: peers failed to pin → failure', async () => {
     const provider = await make(sets['cluster'] as Set)
     service.script = ({ path }) =>
       path.startsWith('/pins/') ? { json: { peer_map: { a: { status: 'pin_error' } } } } : undefined
     assert.match((await failure(provider.pin(upload, signal()))).message, /could not pin/)
   })
-  test('pinata: stored as private; plan does not cover it', async () => {
+  test('pinata: stored as private, or plan lacks it → failure', async () => {
     const provider = await make(sets['pinata'] as Set)
     service.script = () => ({ json: { data: { cid: String(upload.cid), network: 'private' } } })
     assert.equal((await failure(provider.pin(upload, signal()))).facts['class'], 'content')
@@ -383,7 +383,7 @@ describe('failures after a 200', () => {
       await service.close()
     }
   })
-  test('filebase: bucket not on the IPFS network', async () => {
+  test('filebase: bucket not on the IPFS network → failure', async () => {
     const provider = await make(sets['filebase'] as Set)
     service.otherCid = 'none'
     const { message, facts } = await failure(provider.pin(upload, signal()))
@@ -488,7 +488,7 @@ describe('failures after a 200', () => {
     service.script = undefined
     assert.equal(String(await provider.pin(upload, signal())), String(upload.cid))
   })
-  test('forward: CID in every spelling', async () => {
+  test('forward: CID in every spelling → accepted', async () => {
     const provider = await make(sets['forward'] as Set)
     for (const told of [String(upload.cid), `/ipfs/${upload.cid}`, `ipfs://${upload.cid}/name`, `ipfs/${upload.cid}`]) {
       service.script = () => ({ json: { cids: [told] } })

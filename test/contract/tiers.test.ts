@@ -373,7 +373,7 @@ test('adapter that hides errors → configured to report outages', async () => {
   await tier.close()
 })
 
-test("store timeout excludes this process's busy time, up to a limit", async () => {
+test('busy process → store timeout extended, up to a limit', async () => {
   const clock = createFakeClock()
   const answers: ((bytes: Buffer) => void)[] = []
   const get = () => new Promise<Buffer>((resolve) => answers.push(resolve))

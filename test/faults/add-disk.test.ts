@@ -46,7 +46,7 @@ async function add(gateway: TestGateway, body: Uint8Array): Promise<string> {
 
 describe('damaged embedded pins', () => {
   for (const isRestarted of [false, true])
-    it(`repeated upload${isRestarted ? ' after a restart' : ''} → repairs the pin`, async () => {
+    it(`repeated upload${isRestarted ? ' after a restart' : ''} → repairs the damaged pin`, async () => {
       kubo.script = () => ({ status: 503 })
       const body = randomBytes(2_500_000)
       let gateway = await start()

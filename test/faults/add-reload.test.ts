@@ -80,7 +80,7 @@ test('uploads in progress survive a reload', async () => {
   }
 })
 
-test('accepted by the gateway before a reload, provider out until after it → delivered', async () => {
+test('provider out across a reload → accepted upload delivered', async () => {
   const data = await tempFolder()
   const kubo = await startStandIn(kuboApi)
   kubo.script = () => ({ status: 503 })

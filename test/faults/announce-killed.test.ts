@@ -43,7 +43,7 @@ async function pinsAt(admin: string): Promise<string[]> {
   return pins.map(({ cid }) => cid)
 }
 
-it(`${kills} kill -9 while publishing → no gap, fork or reused context`, { timeout: 600_000 }, async () => {
+it(`${kills} kills while publishing → no gap, fork or reused context`, { timeout: 600_000 }, async () => {
   const data = await mkdtemp(join(tmpdir(), 'cidgate-announce-'))
   const indexer = await startIndexer()
   const started: number[] = []

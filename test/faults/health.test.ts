@@ -153,7 +153,7 @@ describe('temporary upstream failures', { concurrency: true }, () => {
   // One file of a short trial is more than the thousandth part.
   const chaosShare = isLong ? 0.999 : 0.97
   const chaosMs = isLong ? 100 * second : 4 * second
-  test(`${chaosMs / second} s of chaos → ${100 * chaosShare} % of existing files served`, async () => {
+  test(`${chaosMs / second} s of chaos → ${100 * chaosShare} % of reads served`, async () => {
     const upstreams = [
       { delayMs: 30, searchMs: 12 * second },
       { delayMs: 60, atOnce: 8, searchMs: 12 * second },

@@ -72,7 +72,7 @@ const nasty: Record<string, Fault> = {
   'a dripper of 64 KiB/s': { kind: 'pace', bytesPerSecond: 64 * 1024 },
 }
 
-describe(`honest upstream of 60 ms and a faulty one, ${most} files of 1 MiB`, () => {
+describe(`honest upstream and a faulty one, ${most} files of 1 MiB`, () => {
   const blocks: BlockMap = new Map()
   let all: FileFixture[]
   let honest: ProgrammableUpstream
@@ -119,7 +119,7 @@ describe('large file from a slow upstream', () => {
     [0.05, 1],
     [0.5, 20],
   ] as const)
-    test(`stall at ${share * 100} %, ${readers} readers → no client waits long`, async () => {
+    test(`stall at ${share * 100} %, ${readers} readers → no long wait`, async () => {
       const blocks: BlockMap = new Map()
       const size = mibFor(readers) * mib
       const lesson = await addFile(blocks, noise(2 * mib, 3), 'v0')

@@ -379,7 +379,7 @@ describe('store', () => {
   })
 
   for (const loss of ['missing', 'empty'])
-    test(`database ${loss}, files of uploads there → does not open, salvage restores`, async () => {
+    test(`database ${loss}, upload files present → salvage restores`, async () => {
       const folder = newFolder()
       await mkdir(folder)
       const first = openStore(folder)
@@ -397,7 +397,7 @@ describe('store', () => {
       await store.close()
     })
 
-  test('salvage with a daily copy → used where the database is damaged', async () => {
+  test('salvage with a daily copy → used where rows are damaged', async () => {
     const folder = newFolder()
     const [file, copy] = [join(folder, 'cidgate.sqlite'), join(folder, 'cidgate-ledger.sqlite')]
     const first = openStore(folder)

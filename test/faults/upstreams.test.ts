@@ -52,7 +52,7 @@ const most = Number(process.env['CIDGATE_TEST_FILES'] ?? 120)
 const busyMs = 1000
 
 describe('one healthy upstream, one silent, one with wrong bytes', () => {
-  test("hundreds of files → right bytes at about the healthy one's cost", async () => {
+  test("hundreds of files → right bytes at the healthy one's cost", async () => {
     const blocks: BlockMap = new Map()
     const files = await distinctFiles(blocks, most, 2000)
     const healthy = await upstream(blocks, undefined, 30)
@@ -164,7 +164,7 @@ describe('rate-limiting upstream', () => {
     }
   })
 
-  test('only 429 without Retry-After → one request a second, 404 says so', async () => {
+  test('429 everywhere without Retry-After → one request a second, true 404', async () => {
     const fault: Fault = { kind: 'throttle' }
     const [one, two] = [await upstream(all.blocks, fault), await upstream(all.blocks, fault)]
     const at = await gateway({ one, two }, { retrieval: { timeout: '2s' } })
@@ -214,7 +214,7 @@ describe('rate-limiting upstream', () => {
   })
 })
 
-test('upstream recovers after 1 s of 500 → 200 within 2 s', async () => {
+test('upstream recovers after 1 s → 200 within 2 s', async () => {
   const blocks: BlockMap = new Map()
   const files = await distinctFiles(blocks, 100, 2000)
   const one = await upstream(blocks)
@@ -275,7 +275,7 @@ describe('upstreams without content, or with intermittent responses', { concurre
       assert.ok(empty.asked.length - asked <= 4, `asked ${empty.asked.length - asked} times meanwhile`)
     })
 
-    test('many requests for an absent block → 404 each, also during search', async () => {
+    test('concurrent requests for an absent block → each 404', async () => {
       const silent = await upstream(new Map(), { kind: 'silent' })
       const { cid } = await addFile(new Map(), noise(1000, 14))
       for (const keepLooking of ['20s', 0]) {

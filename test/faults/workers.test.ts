@@ -85,7 +85,7 @@ ${more}`
     await all.ready()
   }
 
-  it("each reads the other's uploads at once", async () => {
+  it('upload at one process → readable at the other at once', async () => {
     for (const [one, other] of [
       [owner, worker],
       [worker, owner],
@@ -126,7 +126,7 @@ ${more}`
     assert.equal(asked().length, 1)
   })
 
-  it('one reads from disk what another fetched', async () => {
+  it('one fetched → the other reads it from disk', async () => {
     const [file] = await distinctFiles(blocks, 1, 50_001)
     assert.equal((await worker.get(`/ipfs/${file?.cid}`)).status, 200)
     const before = upstream.asked.length

@@ -130,7 +130,7 @@ describe('access log', () => {
     }
   })
 
-  test('errors (default): failures are rate-limited by kind; skipped lines are counted', async () => {
+  test('errors (default): failures rate-limited by kind, skipped lines counted', async () => {
     const clock = createFakeClock()
     const at = await startGateway({ clock, config: { log: { failuresPerSecond: 1 } } })
     try {
@@ -184,7 +184,7 @@ describe('access log', () => {
     }
   })
 
-  test('all: cached leaf → line has the id sent to the client', async () => {
+  test("all: cached leaf → line has the client's id", async () => {
     const at = await startGateway({
       upstreams: [{ name: 'one', url: upstream.url }],
       config: { log: { access: 'all' }, cache: { responses: { maxBytes: 0 } } },

@@ -92,7 +92,7 @@ describe('CAR upload', () => {
     assert.equal(await pinned(rootOf(one)), false)
   })
 
-  it("keeps its root's CID version; one entry per block", async () => {
+  it('root → keeps its CID version; one entry per block', async () => {
     const leaf = await raw()
     const root = await directory({ leaf: leaf.cid }, 0)
     const { status, json, body } = await send(car([root.cid, root.cid.toV1()], [root, leaf]))
@@ -112,13 +112,13 @@ describe('CAR upload', () => {
     assert.equal(await adding.store.blocks.has(unused.cid), false)
   })
 
-  it('one form may contain several CARs', async () => {
+  it('several CARs in one form → accepted', async () => {
     const [one, two] = [await raw(), await raw()]
     const { json } = await send(car([one.cid], [one]), car([two.cid], [two, one]))
     assert.deepEqual(json['cids'], [`/ipfs/${one.cid}`, `/ipfs/${two.cid}`])
   })
 
-  it('providers get a new CAR without unrelated blocks', async () => {
+  it('upload of a CAR → providers get one without unrelated blocks', async () => {
     const blocks = await file(70_000)
     const cars: Buffer[] = []
     const other = await startAdding({
@@ -151,7 +151,7 @@ describe('CAR upload', () => {
     }
   })
 
-  it('block of a byte more than one may have → 400 says so', async () => {
+  it('block one byte too large → 400 says so', async () => {
     const other = await startAdding({ maxBytes: 4_000_000 })
     try {
       const bytes = randomBytes(2 * 1024 * 1024 + 1)

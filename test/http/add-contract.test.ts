@@ -272,7 +272,7 @@ describe('POST /add', () => {
     assert.equal((await post(`${adding.url}/add`, whole.subarray(0, -'\r\n'.length))).status, 200)
   })
 
-  it('client that is still sending can read the 413', async () => {
+  it('client still sending → can read the 413', async () => {
     for (const headers of ['Connection: close\r\n', '']) {
       const said = await raw(adding.port, (socket) => {
         socket.write(`${head(`Transfer-Encoding: chunked\r\n${headers}`)}`)
@@ -291,7 +291,7 @@ describe('POST /add', () => {
     }
   })
 
-  it('client that reads only after sending can read the 413', async () => {
+  it('client that reads only after sending → gets the 413', async () => {
     const said = await raw(adding.port, (socket) => {
       socket.pause()
       socket.write(head('Content-Length: 160000\r\n'))
@@ -396,7 +396,7 @@ describe('POST /add', () => {
     }
   })
 
-  it('other methods', async () => {
+  it('other methods → 405', async () => {
     const preflight = await fetch(`${adding.url}/add`, { method: 'OPTIONS' })
     assert.equal(preflight.status, 204)
     assert.match(preflight.headers.get('access-control-allow-methods') ?? '', /POST/)
@@ -426,7 +426,7 @@ describe('gateway shutdown', () => {
 })
 
 describe('POST /add with tokens', () => {
-  it('token required, as Bearer or x-auth-token', async () => {
+  it('no token → refused; Bearer or x-auth-token → accepted', async () => {
     const adding = await startAdding({ tokens: ['one-token', 'another'] })
     try {
       const body = multipart([{ body: 'x' }])
@@ -551,7 +551,7 @@ describe('POST /add with a schema', () => {
     }
   })
 
-  it('counts values, not commas in strings; many values → errors', async () => {
+  it('schema limits → count values; many values are errors', async () => {
     const right = { title: '[{,'.repeat(20_000), description: '\\"],', question: 'c', answers: [] }
     assert.equal((await template(JSON.stringify(right))).status, 200)
     const wrong = await template(many(9_990))

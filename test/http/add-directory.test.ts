@@ -27,7 +27,7 @@ describe('uploaded directory', () => {
   type Listing = { readonly entries: readonly { readonly name: string }[] }
   const namesIn = async (path: string) => (JSON.parse(await read(path)) as Listing).entries.map(({ name }) => name)
 
-  it('its CID is last; every file is readable by path', async () => {
+  it('directory → its CID last, every file readable by path', async () => {
     const { status, json, body } = await upload([
       file('index.html', '<p>hello</p>'),
       { name: 'other', fileName: 'not/in/it', body: 'x' },
@@ -49,7 +49,7 @@ describe('uploaded directory', () => {
     ])
   })
 
-  it('in the negative cache before upload → readable after it', async () => {
+  it('upload of what was a cached 404 → readable', async () => {
     const parts = [file('a/b', randomBytes(20).toString('hex'))]
     const told = cidsOf((await post(`${at.url}/add?wrap=true`, multipart(parts))).json)
     const again = await startGateway({ config: { pinning: { providers: [{ name: 'local', use: 'embedded' }] } } })

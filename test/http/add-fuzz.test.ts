@@ -158,7 +158,7 @@ describe('malformed body', () => {
     await nothingIsLeft()
   })
 
-  it('part with an odd name → data, ignored or refused, never lost', async () => {
+  it('part with an odd name → data, ignored or refused', async () => {
     const words = [
       'name',
       'filename',
@@ -191,7 +191,7 @@ describe('malformed body', () => {
     await nothingIsLeft()
   })
 
-  it('repeated → memory does not grow', async () => {
+  it('repeated malformed bodies → memory does not grow', async () => {
     setFlagsFromString('--expose-gc')
     const collect = runInNewContext('gc') as () => void
     const used = () => {

@@ -295,7 +295,7 @@ describe('Kubo RPC: dag/import and block/put', () => {
       assert.equal((await kept(door)).length, 5)
     }))
 
-  it('block with links → stored only if all are available', () =>
+  it('CAR truncated, false, incomplete or unsupported → nothing stored', () =>
     withDoor({}, async (door) => {
       const blocks: BlockMap = new Map()
       const file = await addFile(blocks, noise(600_000), 'v0')

@@ -319,7 +319,7 @@ describe('Kubo RPC', () => {
     }
   })
 
-  it('version', async () => {
+  it("version → that of Kubo's API", async () => {
     assert.equal(((await (await call('version')).json()) as { Version: string }).Version, '0.0.0')
   })
 

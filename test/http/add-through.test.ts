@@ -470,7 +470,7 @@ describe('thin mode to another service', () => {
     for (const seen of await Promise.all(bodies)) assert.deepEqual([seen.isCut, seen.delimiters()], [true, 1])
   })
 
-  it('body is completed only when all parts are valid', async () => {
+  it('invalid part → body never completed', async () => {
     const { thin, bodies, first } = await thinAndSeen()
     async function* body() {
       const whole = multipart([{ body: 'hello world\n' }])
@@ -699,7 +699,7 @@ describe('thin mode to another service', () => {
   for (const path of ['/add', '/api/v0'])
     for (const isEarly of [false, true])
       for (const [status, title, sent, retry] of handedOn)
-        it(`${path}: ${status} ${JSON.stringify(sent)}${isEarly ? ', sent early' : ''} → forwarded as the service's`, async () => {
+        it(`${path}: ${status} ${JSON.stringify(sent)}${isEarly ? ' early' : ''} → forwarded`, async () => {
           const thin = await thinTo(refusing(status, sent, isEarly), path, {
             authorization: 'Bearer theirs-and-secret',
           })

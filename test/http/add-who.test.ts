@@ -250,7 +250,7 @@ describe('token with a quota', () => {
   })
 })
 
-test('tokens: name, hash and expiry', async () => {
+test('token → known by name and hash, until it expires', async () => {
   const [plain, hashed, ended] = ['plain-plain-plain', 'hashed-hashed-hashed', 'ended-ended-ended-ended']
   const sha256 = createHash('sha256').update(hashed).digest('hex')
   const tokens = [

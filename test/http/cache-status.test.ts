@@ -50,7 +50,7 @@ test('path from disk, file from memory → source is the disk', async () => {
   }
 })
 
-test('cached leaf: fast path has same headers, limits, denylists, bytes', async () => {
+test('cached leaf → same headers, limits, denylists and bytes', async () => {
   const { blocks, files } = await fixtures()
   const document = await addFile(blocks, text('{"a":1}'), 'v1')
   const upstream = await startUpstream({ blocks })

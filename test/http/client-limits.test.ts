@@ -85,7 +85,7 @@ describe('limits per client', () => {
   })
 })
 
-test('two gateways share limits in Redis; without it, each counts alone', async () => {
+test('two gateways, one Redis → shared limits; without it, each alone', async () => {
   const redis = await closing(startRedisServer().then((server) => ({ ...server, close: () => server.stop(), server })))
   const limits = { perClient: { perMinute: 60, burst: 10 }, sharedStore: { use: 'redis', url: redis.url } }
   const [one, other] = [await start(limits), await start(limits)]

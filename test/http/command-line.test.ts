@@ -291,7 +291,7 @@ cache: { tiers: [{ use: s3, endpoint: "${endpoint}", region: r, forcePathStyle: 
     })
   }
 
-  it('compile cache is in its own folder', async () => {
+  it('compile cache → in its own folder', async () => {
     const { NODE_COMPILE_CACHE: _, ...env } = process.env
     const ask = `import m from 'node:module'; process.on('exit', () => console.error(m.getCompileCacheDir()))`
     const args = ['--import', `data:text/javascript,${ask}`, program, '--version']
@@ -301,7 +301,7 @@ cache: { tiers: [{ use: s3, endpoint: "${endpoint}", region: r, forcePathStyle: 
     assert.ok(err.startsWith(fileURLToPath(new URL('../../node_modules/.cache/cidgate/', import.meta.url))), err)
   })
 
-  it('V8 options are set for the gateway only, unless overridden', () => {
+  it('V8 options → for the gateway only, unless overridden', () => {
     const given = (argv: string[], more: object = {}, cores = 2): string[] | undefined =>
       withHeapFlags({ platform: 'linux', execArgv: [], argv: ['node', 'bin', ...argv], env: {}, ...more }, cores)
     const [young, heap, helpers] = ['--max-semi-space-size=8', '--initial-heap-size=96', '--v8-pool-size=1']
@@ -456,7 +456,7 @@ retrieval: { timeout: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, { 
       assert.doesNotMatch(err, /hunter2/)
     })
 
-  it('check: one line per mistake and 2, or one line and 0', async () => {
+  it('check → one line a mistake, exit code 2; none, 0', async () => {
     const bad = await configFile('bad.yaml', 'retreival: {}\nlisten: 80\n')
     const outcome = await run('check', bad)
     assert.equal(outcome.code, 2)
@@ -517,7 +517,7 @@ retrieval: { timeout: 5 parsecs, upstreams: [{ url: "https://\${NOT_SET}/" }, { 
     }
   })
 
-  it('starts within 2 s, reloads, survives closed log, SIGTERM → 0', async () => {
+  it('serve: starts in 2 s, reloads, ends with 0', async () => {
     const file = await configFile('serve.yaml', offline())
     const { child, said, startMs, url } = await start(file)
     assert.match(said.out, /^cidgate \(pid \d+\): http:\/\/127\.0\.0\.1:\d+ \(admin: http:\/\/127\.0\.0\.1:\d+\)\n$/)

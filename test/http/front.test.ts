@@ -46,7 +46,7 @@ describe('front page', () => {
     assert.equal(json.headers['content-type'], 'application/json')
   })
 
-  test('name and logo → on the page, as the icon, in the JSON', async () => {
+  test('name and logo → in page, JSON and icon', async () => {
     const folder = await tempFolder()
     const logo = join(folder, 'logo.svg')
     const svg = '<svg xmlns="http://www.w3.org/2000/svg"><script>1</script></svg>'

@@ -123,7 +123,7 @@ test('X-Forwarded-Host → believed from trusted proxies only', async () => {
   }
 })
 
-test('equivalent spellings of links', async () => {
+test('equivalent spellings of a link → one target', async () => {
   const { cid } = all.files.hello
   const rows = [
     [`/ipfs/ipfs/${cid}?x`, `/ipfs/${cid}?x`],

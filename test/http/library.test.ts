@@ -135,7 +135,7 @@ describe('life cycle in a program', () => {
     assert.deepEqual(await readdir(data), [])
   })
 
-  it('503 before start and after close; foreign paths reach the app', async () => {
+  it('before start or after close → 503; foreign paths pass', async () => {
     const gateway = make()
     const app = express().use('/gw', gateway.router)
     app.get('/gw/own', (_request, response) => void response.send('own'))

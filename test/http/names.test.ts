@@ -289,7 +289,7 @@ describe('DNSLink', () => {
     })
   }
 
-  test('domain → domain → key → content, with minimum TTL', async () => {
+  test('domain, domain, key → content with the minimum TTL', async () => {
     await start()
     dns.texts.set('_dnslink.a.example', ['dnslink=/ipns/b.example/x'])
     dns.texts.set('_dnslink.b.example', [`dnslink=/ipns/${key.name}`])
@@ -326,7 +326,7 @@ describe('DNSLink', () => {
     assert.equal((await get('/ipns/unknown.example')).status, 404)
   })
 
-  test('configured static names', async () => {
+  test('static name of the configuration → no lookup', async () => {
     await start({ names: { dns: [dns.address], static: { 'house.example': `/ipfs/${all.files.hello.cid}` } } })
     assert.equal((await get('/ipns/house.example')).status, 200)
     assert.deepEqual(dns.asked, [])

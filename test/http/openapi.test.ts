@@ -144,7 +144,7 @@ describe('GET /openapi.json', () => {
     assert.equal(new Set(ids).size, ids.length)
   })
 
-  it('operation names and path root follow the contract', () => {
+  it('operation names and path root → those of the contract', () => {
     const operations = Object.fromEntries(
       entries(document['paths']).flatMap(([path, item]) =>
         entries(item)
@@ -318,7 +318,7 @@ describe('GET /openapi.json', () => {
 })
 
 describe("GET /openapi.json with the operator's schemas", () => {
-  it('shown as enforced, including overrides of built-in ones', async () => {
+  it('schema of the operator → shown as enforced', async () => {
     const receipt = {
       type: 'object',
       required: ['total'],

@@ -108,7 +108,7 @@ describe('bytes', () => {
     }
   })
 
-  test('CAR of a path inside a document → all below that value', async () => {
+  test('CAR of a path inside a document → all below it', async () => {
     const [below, beside] = await Promise.all(['below', 'beside'].map((name) => addFile(all.blocks, text(name))))
     const root = addCbor(all.blocks, { in: { here: [below?.cid] }, out: beside?.cid })
     const { status, body } = await get(ipfs(root, '/in?format=car'))
@@ -116,7 +116,7 @@ describe('bytes', () => {
     const cids = await Array.fromAsync((await CarReader.fromBytes(body as Buffer)).cids())
     assert.deepEqual(cids.map(String), [root, below?.cid].map(String))
   })
-  test('CAR of a block that does not decode → 200 with the block', async () => {
+  test('CAR of an undecodable block → 200 with the block', async () => {
     const cid = addBlock(all.blocks, 0x71, text('garbage'))
     for (const scope of ['block', 'entity', 'all']) {
       const { status, body } = await get(ipfs(cid, `?format=car&dag-scope=${scope}`))
@@ -125,7 +125,7 @@ describe('bytes', () => {
       assert.deepEqual(cids.map(String), [String(cid)])
     }
   })
-  test('names with spaces, umlauts and percent signs', async () => {
+  test('names with spaces, umlauts and percent signs → found', async () => {
     for (const [name, bytes] of Object.entries(all.names)) {
       const answer = await get(ipfs(all.directory, `/${name.split('/').map(encodeURIComponent).join('/')}`))
       assert.ok((answer.body as Buffer).equals(bytes), name)

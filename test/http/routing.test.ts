@@ -164,7 +164,7 @@ describe('filters of /routing/v1 (IPIP-484)', () => {
   const left = (addrs: string | null, protocols: string | null = null) =>
     (filtered(self, addrs, protocols) as { Addrs: string[] } | undefined)?.Addrs ?? []
 
-  test('addresses: included and ! excluded names', () => {
+  test('address filter → included names, without those after !', () => {
     assert.deepEqual(left(null), addresses)
     assert.deepEqual(left('https,webtransport,tls'), addresses)
     assert.deepEqual(left('HTTPS'), addresses.slice(0, 1))
@@ -173,7 +173,7 @@ describe('filters of /routing/v1 (IPIP-484)', () => {
     for (const none of ['unknown', 'quic-v1', '!dns', 'http,!tls']) assert.deepEqual(left(none), [], none)
   })
 
-  test('protocols: this one, or nothing', () => {
+  test('protocol filter → this protocol, or nothing', () => {
     assert.deepEqual(left(null, 'transport-bitswap,Transport-IPFS-Gateway-HTTP,unknown'), addresses)
     for (const none of ['unknown', 'transport-bitswap']) assert.deepEqual(left(null, none), [])
   })

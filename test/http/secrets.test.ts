@@ -292,7 +292,7 @@ describe('output contains no secrets', () => {
           )
     })
 
-  test('searched while every secret was sent and repeated', () => {
+  test('every secret sent and repeated → in no output', () => {
     const all = heard.join('\n')
     const unheard = Object.entries(secrets).filter(
       ([what, one]) =>
@@ -301,7 +301,7 @@ describe('output contains no secrets', () => {
     assert.deepEqual(unheard, [])
   })
 
-  test('search covered every output', () => {
+  test('every output → searched', () => {
     const texts = new Map(said)
     for (const where of [
       'the log',

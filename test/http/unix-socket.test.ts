@@ -186,7 +186,7 @@ describe('command line over sockets', () => {
     return { code, ...said }
   }
 
-  test('both addresses, by option or configuration', async () => {
+  test('both addresses → by option or configuration', async () => {
     const file = join(folder, 'cidgate.yaml')
     const { listen, admin } = config()
     await writeFile(file, JSON.stringify({ listen, admin, upload: { auth: 'open' }, retrieval: { upstreams: [] } }))

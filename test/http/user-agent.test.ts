@@ -128,7 +128,7 @@ test('sent to the service of thin mode, probes and uploads', async () => {
   }
 })
 
-test('Redis gets it in CLIENT LIST', async () => {
+test('Redis → user agent in CLIENT LIST', async () => {
   const redis = await startRedisServer()
   const config = { retrieval: { userAgent }, cache: { tiers: [{ use: 'redis', url: redis.url }] } }
   const gateway = await startGateway({ config })

@@ -82,11 +82,11 @@ async function dom(url: string): Promise<string> {
 
 const said = async (url: string): Promise<string> => /<p id="?said"?>([^<]*)/.exec(await dom(url))?.[1] ?? 'no page'
 
-describe('in a browser', () => {
+describe('browser', () => {
   const site = (name: string) => `http://${cids[name]}.ipfs.localhost:${port}/`
   const shared = (name: string) => `http://127.0.0.1:${port}/ipfs/${cids[name]}?filename=${name}.html`
 
-  test('a page under one origin with another finds what that one left: these pages would tell', async () => {
+  test('earlier site on the shared origin → leaves nothing behind', async () => {
     const server = createServer((request, response) => {
       response.setHeader('Content-Type', 'text/html')
       response.end(page(request.url?.startsWith('/one') ? 'one' : 'two'))
@@ -101,7 +101,7 @@ describe('in a browser', () => {
     }
   })
 
-  test('a page of another origin uploads and reads (CORS), with the headers that libraries add', async () => {
+  test('page of another origin → uploads and reads (CORS)', async () => {
     const server = createServer((_request, response) => {
       response.setHeader('Content-Type', 'text/html')
       response.end(program(at.url))
@@ -115,23 +115,23 @@ describe('in a browser', () => {
     }
   })
 
-  test('a site on an origin of its own runs', async () => assert.equal(await said(site('one')), 'one found nothing'))
+  test('site on its own origin → runs', async () => assert.equal(await said(site('one')), 'one found nothing'))
 
-  test('its storage is its own', async () =>
+  test('site on its own origin → storage of its own', async () =>
     assert.equal(await said(`${site('one')}?next=${encodeURIComponent(site('two'))}`), 'two found nothing'))
 
-  test('a page on the shared origin is shown, and runs nothing', async () => {
+  test('page on the shared origin → shown, without scripts', async () => {
     assert.equal(await said(shared('one')), 'one ran nothing')
     const throughSite = `${site('one')}?next=${encodeURIComponent(shared('two'))}`
     assert.equal(await said(throughSite), 'two ran nothing')
   })
 
-  test('a path under a gateway with subdomains leads to the origin of its own', async () => {
+  test('path under a subdomain gateway → redirect to its origin', async () => {
     assert.equal(await said(`http://localhost:${port}/ipfs/${cids['one']}`), 'one found nothing')
   })
 })
 
-describe('the dashboard', { timeout: 300_000 }, () => {
+describe('dashboard in a browser', { timeout: 300_000 }, () => {
   const token = 'a-token-of-the-operator'
   const servers: Server[] = []
   let browser: Browser
@@ -203,7 +203,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     )
   }
 
-  test('what clients ask shows within two seconds, without a reload', async () => {
+  test('requests → shown within two seconds without a reload', async () => {
     await page.until(`${textOf('#requests-gist')}.startsWith('0 since')`)
     assert.deepEqual(await page.evaluate(`[...document.querySelectorAll('#figures dt')].map((one) => one.innerText)`), [
       ...['Requests/s', 'Hit ratio', 'First byte p50 / p95', 'Errors (5xx)'],
@@ -224,7 +224,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     assert.equal(await page.evaluate('globalThis.isTheSame'), true)
   })
 
-  test('a lying upstream: red, with its reason, and named above all with the next step', async () => {
+  test('hash mismatch → upstream red, named first with its next step', async () => {
     for (const { cid } of files) await (await fetch(`${own.url}/ipfs/${cid}`)).arrayBuffer()
     const row = `[...document.querySelectorAll('#upstreams tbody tr')].find((one) => one.innerText.startsWith('liar'))`
     await page.until(`${textOf('#alerts')}.includes('Upstream liar is quarantined')`)
@@ -234,7 +234,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     assert.equal(red, 'rgb(164, 22, 26)')
   })
 
-  test('why a path is answered is told to one who has a keyboard alone', async () => {
+  test('why a path is answered → usable by keyboard', async () => {
     await page.evaluate(`document.querySelector('#why-field').focus()`)
     await page.evaluate(`document.querySelector('#why-field').value = '/ipfs/${files.at(-1)?.cid}'`)
     await page.press('Enter')
@@ -246,7 +246,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     assert.equal(await page.evaluate('document.activeElement.id'), 'why-field')
   })
 
-  test('an upload that a provider lacks is given up by choice alone', async () => {
+  test('missing upload → abandoned only by explicit choice', async () => {
     assert.equal((await post(`${own.url}/add`, multipart([{ body: 'on its way' }]))).status, 200)
     await unfold('uploads')
     const menu = `document.querySelector('#uploads-body [data-holders]')`
@@ -267,7 +267,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     await page.until(`!${menu}`)
   })
 
-  test('a pin is found by name, CID and place, verified, deleted and taken down, each by one menu', async () => {
+  test('pin → found, verified, deleted, taken down by one menu', async () => {
     const add = async (body: string, name: string): Promise<string> => {
       const { status, json } = await post(`${own.url}/add?name=${encodeURIComponent(name)}`, multipart([{ body }]))
       assert.equal(status, 200)
@@ -322,7 +322,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     assert.equal((await fetch(`${own.url}/ipfs/${bad}`)).status, 451)
   })
 
-  test('a CID is short on the page and whole in its copy', async () => {
+  test('CID → shortened on the page, complete when copied', async () => {
     const found = await page.evaluate<[string, string]>(`(() => {
       const one = document.querySelector('#failures [data-copy], #pins-body [data-copy], #why [data-copy]')
       return [one.dataset.copy, one.previousSibling.innerText]
@@ -330,7 +330,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     assert.ok(found[0].startsWith('/ipfs/') && found[1].length <= found[0].length, found.join(' '))
   })
 
-  test('a link to a part opens it, and scrolls to it', async () => {
+  test('link to a section → opens it and scrolls there', async () => {
     await page.evaluate(`document.querySelector('#tiers').open = false`)
     await page.evaluate(`document.querySelector('nav a[href="#tiers"]').click()`)
     await page.until(`document.querySelector('#tiers').open`)
@@ -341,7 +341,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     await other.until(`document.querySelector('#tiers').getBoundingClientRect().top < innerHeight / 2`)
   })
 
-  test('a folder that is dropped ends in a CID that opens, and files in one each', async () => {
+  test('dropped folder → one CID; dropped files → one each', async () => {
     const folder = await tempFolder()
     try {
       const site = join(folder.path, 'site')
@@ -365,7 +365,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     }
   })
 
-  test('the blocks of a path are drawn with where they lie, for the keyboard and in words, too', async () => {
+  test('blocks of a path → drawn with tiers, keyboard and text', async () => {
     const parts = Array.from({ length: 5 }, (_, index) => ({ fileName: `${index}.txt`, body: `drawn ${index}` }))
     const { json } = await post(`${own.url}/add?wrap=true`, multipart(parts))
     await page.evaluate(`document.querySelector('#why-field').value = '${(json['cids'] as string[]).at(-1)}'`)
@@ -382,11 +382,11 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     await page.until(`document.querySelector('#blocks-list').open && location.hash === '#block-4'`)
   })
 
-  test('axe finds nothing serious, on a phone and on a desk, by day and by night; nothing is wider than a phone', async () => {
+  test('axe → nothing serious, phone and desktop, light and dark', async () => {
     await assertGood(page, 'the dashboard')
   })
 
-  test('on another machine it asks for a token, and goes on with it', async () => {
+  test('remote machine → asks for a token, then continues', async () => {
     const far = await listen((request, response) => {
       Object.defineProperty(request.socket, 'remoteAddress', { value: '192.0.2.7', configurable: true })
       own.gateway.admin(request, response)
@@ -404,7 +404,7 @@ describe('the dashboard', { timeout: 300_000 }, () => {
     await other.until(`document.querySelector('#upstreams-gist:not(:empty)')`)
   })
 
-  test('nothing was asked of another host, and the console is empty', () => {
+  test('page → no request to another host, empty console', () => {
     assert.deepEqual(
       page.requests.filter((url) => !url.startsWith(`${admin}/`)),
       [],

@@ -250,8 +250,8 @@ for (const kind of kinds)
 const until = (what: string, look: () => Promise<boolean>) => eventually(what, async () => (await look()) || undefined)
 
 for (const kind of kinds)
-  describe(`${kind}: for how long`, () => {
-    test('an absent file is asked for again when the time that the gateway said is over', async () => {
+  describe(`${kind}: cache lifetimes`, () => {
+    test('cached 404 past its max-age → requested again', async () => {
       const { cid } = await addFile(new Map(), text(`absent before ${kind}`))
       const path = `/ipfs/${cid}`
       const { status, headers } = await asking(kind, path)
@@ -264,7 +264,7 @@ for (const kind of kinds)
       await until('asked again', async () => (await asking(kind, path)).went > 0)
     })
 
-    test('what fails because no upstream answers is not kept, and is whole when they answer again', async () => {
+    test('failed response → not cached, complete after recovery', async () => {
       const { cid, bytes } = await addFile(all.blocks, text(`a file of the outage before ${kind}`))
       source.fault = { kind: 'refuse' }
       const { status, headers } = await asking(kind, `/ipfs/${cid}`)
@@ -280,7 +280,7 @@ for (const kind of kinds)
       assert.equal((await asking(kind, `/ipfs/${cid}`)).went, 0)
     })
 
-    test('an answer that breaks off is not kept', async () => {
+    test('truncated response → not cached', async () => {
       const had = new Set(all.blocks.keys())
       const { cid, bytes } = await addFile(all.blocks, noise(3_000_000, kind.length), 'v0')
       // The leaves come before their root.
@@ -296,7 +296,7 @@ for (const kind of kinds)
       })
     })
 
-    test('an upload goes to the gateway each time', async () => {
+    test('upload → reaches the gateway each time', async () => {
       for (let time = 0; time < 2; time++) {
         const form = new FormData()
         form.set('data', new Blob([`uploaded through ${kind}`]), 'file.txt')
@@ -314,7 +314,7 @@ const publish = async (key: TestKey, value: string, sequence: number, ttlMs: num
   source.records.set(key.name, await key.record(value, { sequence, ttlMs }))
 
 describe('names', () => {
-  test('nginx keeps none: the gateway does', async () => {
+  test('nginx → caches no name, the gateway does', async () => {
     const key = createKey()
     await publish(key, `/ipfs/${all.files.json.cid}`, 1, 60_000)
     for (let time = 0; time < 2; time++) {
@@ -323,7 +323,7 @@ describe('names', () => {
     }
   })
 
-  test('Varnish keeps one for what is left of its TTL', async () => {
+  test('Varnish → caches a name for its remaining TTL', async () => {
     const key = createKey()
     await publish(key, `/ipfs/${all.files.json.cid}`, 1, 3_600_000)
     const { headers } = await asking('varnish', `/ipns/${key.name}`)
@@ -332,7 +332,7 @@ describe('names', () => {
     assert.deepEqual([status, body, went], [200, bytes(), 0])
   })
 
-  test('Varnish asks by the tag when that is over, and gets a file that changed', async () => {
+  test('Varnish, TTL over → revalidates, gets a changed file', async () => {
     const key = createKey()
     const path = `/ipns/${key.name}`
     await publish(key, `/ipfs/${all.files.json.cid}`, 1, 1000)
@@ -353,7 +353,7 @@ describe('names', () => {
   })
 })
 
-describe('compressed and plain', () => {
+describe('compressed and identity', () => {
   const whole = () => Buffer.from(page.bytes)
 
   /** What any client may get: the file in a coding that it takes, and a part of the plain bytes, of no others. */
@@ -393,12 +393,12 @@ describe('compressed and plain', () => {
   }
 
   for (const kind of kinds)
-    test(`${kind}: a part is one of the plain bytes, whichever client asked for the file before`, async () => {
+    test(`${kind}: range → identity bytes, whatever was cached`, async () => {
       const got = await everyClient(fronts.get(kind)?.url ?? '')
       for (const wanted of ['200 gzip', '200 identity', '206 identity']) assert.ok(got.includes(wanted), wanted)
     })
 
-  test('nginx without what the page says of Accept-Encoding and slice makes parts of compressed bytes', async () => {
+  test('nginx without Accept-Encoding and slice settings → ranges are wrong', async () => {
     const front = await startNginx(gateway.url, (shown) => {
       const whole = shown.replaceAll('proxy_set_header Accept-Encoding "";', '').replace(' $slice_range";', '";')
       return replaced(replaced(whole, 'slice 1m;', ''), 'proxy_set_header Range $slice_range;', '')

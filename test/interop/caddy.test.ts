@@ -75,7 +75,7 @@ const formHeaders = { 'content-type': `multipart/form-data; boundary=${boundary}
 const formOf = (bytes: number) => multipart([{ fileName: 'a', body: noise(bytes, 9) }])
 const problemOf = ({ body }: Answer) => JSON.parse(body.toString()) as { requestId: string; detail: string }
 
-test('content, its tag and a 304, as without it', async () => {
+test('content, ETag and 304 → as without Caddy', async () => {
   const { cid, bytes } = all.files.json
   const answer = await ask(front, `/ipfs/${cid}`, { accept: 'application/json' })
   assert.deepEqual([answer.status, answer.headers.etag, answer.body], [200, `"${cid}"`, Buffer.from(bytes)])
@@ -84,7 +84,7 @@ test('content, its tag and a 304, as without it', async () => {
   assert.deepEqual([again.status, again.body.byteLength], [304, 0])
 })
 
-test('parts of a large file are the right bytes', async () => {
+test('range of a large file → right bytes', async () => {
   const { cid, bytes } = await addFile(all.blocks, noise(20_000_000, 6), 'v0')
   for (const [range, from, to] of [
     ['bytes=1048570-1048589', 1_048_570, 1_048_590],
@@ -97,7 +97,7 @@ test('parts of a large file are the right bytes', async () => {
   assert.ok((await ask(front, `/ipfs/${cid}`)).body.equals(bytes))
 })
 
-test('cidgate compresses, and Caddy leaves it as it is', async () => {
+test('compressed by cidgate → Caddy leaves it unchanged', async () => {
   const page = text('line after line of a page\n'.repeat(2000))
   const { cid } = await addFile(all.blocks, page)
   const { headers, body } = await ask(front, `/ipfs/${cid}`, { 'accept-encoding': 'br' })
@@ -105,14 +105,14 @@ test('cidgate compresses, and Caddy leaves it as it is', async () => {
   assert.ok(brotliDecompressSync(body).equals(page))
 })
 
-test('an absent CID is a 404 that says when to come again', async () => {
+test('absent CID → 404 with Retry-After', async () => {
   const answer = await ask(front, '/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e')
   assert.equal(answer.status, 404)
   assert.match(String(answer.headers['content-type']), /problem\+json|text\/plain/)
   assert.ok(Number(answer.headers['retry-after']) >= 1)
 })
 
-test('each answer has the id that Caddy gave the request, and so has the log', async () => {
+test("response and log → have Caddy's request id", async () => {
   for (const path of ['/ipfs/nonsense', `/ipfs/${all.files.hello.cid}`]) {
     const answer = await ask(front, path, { 'x-request-id': 'forged', accept: 'application/json' })
     const id = String(answer.headers['x-request-id'])
@@ -122,7 +122,7 @@ test('each answer has the id that Caddy gave the request, and so has the log', a
   }
 })
 
-test('what a client says of itself in X-Forwarded headers is not believed', async () => {
+test("client's own X-Forwarded headers → ignored", async () => {
   const forged = { 'x-forwarded-for': '192.0.2.7', 'x-forwarded-host': 'evil.example', 'x-forwarded-proto': 'http' }
   const { cid } = all.files.hello
   const { status, headers } = await ask(sites, `/ipfs/${cid}`, forged)
@@ -131,14 +131,14 @@ test('what a client says of itself in X-Forwarded headers is not believed', asyn
   assert.equal(told['client'], '127.0.0.1')
 })
 
-test('a website has an origin of its own, under a certificate for all of them', async () => {
+test('website → own origin under a wildcard certificate', async () => {
   const moved = await ask(sites, `/ipfs/${all.directory}/`, { accept: 'text/html' })
   assert.equal(moved.headers.location, `https://${all.directory}.ipfs.gw.example.org:${sites.port}/`)
   const own = await ask(sites, '/readme.txt', {}, `${all.directory}.ipfs.gw.example.org`)
   assert.equal(own.status, 200, own.body.toString())
 })
 
-test('an upload passes and is read back, and a client reads why one is refused', async () => {
+test('upload → accepted and read back; refused → readable reason', async () => {
   const add = (bytes: number) =>
     new Promise<Answer>((resolve, reject) => {
       const options: RequestOptions = { method: 'POST', agent: agents.get(front), headers: formHeaders }
@@ -160,7 +160,7 @@ test('an upload passes and is read back, and a client reads why one is refused',
   assert.match(problemOf(refused).detail, /upload\.maxBytes/)
 })
 
-test('by HTTP/2 as well: content and an upload', async () => {
+test('HTTP/2 → content and an upload pass', async () => {
   const session = connect(`https://127.0.0.1:${front.port}`, { ca: front.authority, servername: 'gw.example.org' })
   const send = async (headers: Record<string, string>, body?: Uint8Array) => {
     const stream = session.request({ ':authority': `gw.example.org:${front.port}`, ...headers })
@@ -183,7 +183,7 @@ test('by HTTP/2 as well: content and an upload', async () => {
   }
 })
 
-test('a request that comes while cidgate starts anew waits for it', async () => {
+test('request while cidgate restarts → waits for it', async () => {
   const listen = `127.0.0.1:${await freePort()}`
   const first = await startServed(said({ listen }))
   closing.push(() => first.close())
@@ -198,7 +198,7 @@ test('a request that comes while cidgate starts anew waits for it', async () => 
   assert.deepEqual([status, body], [200, Buffer.from(bytes)])
 })
 
-test('over a unix socket: content, and the client that Caddy names', async () => {
+test("unix socket → content, and Caddy's client address", async () => {
   const folder = await tempFolder()
   closing.push(() => folder.remove())
   const listen = `unix:${join(folder.path, 'public.sock')}`

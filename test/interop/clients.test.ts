@@ -68,7 +68,7 @@ describe('kubo-rpc-client', () => {
     assert.match(String(seen['removed']), /mayDelete/)
   })
 
-  test('removes pins with a token that may', async () => {
+  test('rm with a token that may delete → pin removed', async () => {
     const token = 'a-token-that-may-delete'
     const guarded = await startGateway({
       config: {
@@ -116,7 +116,7 @@ describe("Kubo's own command line", () => {
     return stdout.trim()
   }
 
-  test('adds a folder, whose files are read by their paths', async () => {
+  test('add of a folder → files readable by path', async () => {
     await mkdir(join(folder.path, 'site', 'docs'), { recursive: true })
     await writeFile(join(folder.path, 'site', 'index.html'), '<h1>hello</h1>')
     await writeFile(join(folder.path, 'site', 'docs', 'a.txt'), 'a text')
@@ -131,7 +131,7 @@ describe("Kubo's own command line", () => {
     ['an option that is not done', ['--trickle', 'files/a'], /trickle=true is not supported/],
   ]
   for (const [what, args, says] of refusals)
-    test(`is told why ${what} is refused, every time`, async () => {
+    test(`${what} → refused with the reason, every time`, async () => {
       for (let tries = 0; tries < 20; tries++) {
         const failed = await command('add', '--progress=false', ...args).then(
           () => assert.fail('it was not refused'),
@@ -142,7 +142,7 @@ describe("Kubo's own command line", () => {
     })
 })
 
-describe("Kubo's command line, against a Kubo and against this gateway", () => {
+describe("Kubo's command line against Kubo and this gateway", () => {
   const [member, owner] = ['a-token-that-may-upload', 'a-token-that-may-delete']
   let node: Kubo
   let at: TestGateway
@@ -222,7 +222,7 @@ describe("Kubo's command line, against a Kubo and against this gateway", () => {
     }
   }
 
-  test('lists the same, with every option, as text and as JSON', async () => {
+  test('ls, every option, text or JSON → same output', async () => {
     for (const root of roots) {
       for (const args of [[], ['-v'], ['-l'], ['--size=false', '--resolve-type=false'], ['--cid-base=base32']])
         await isSame('ls', ...args, root)
@@ -242,7 +242,7 @@ describe("Kubo's command line, against a Kubo and against this gateway", () => {
     }
   })
 
-  test('gets the same files, as they are, as archives and compressed', async () => {
+  test('get: plain, archived, compressed → same files', async () => {
     for (const [index, root] of roots.entries()) {
       const got = async (what: string, run: typeof here, ...args: string[]) => {
         const path = join(folder.path, `${what}${index}`)
@@ -267,7 +267,7 @@ describe("Kubo's command line, against a Kubo and against this gateway", () => {
       assert.equal((await here('get', path)).code, (await there('get', path)).code, path)
   })
 
-  test('imports CARs, and says what it imported', async () => {
+  test('dag import → CARs stored, roots reported', async () => {
     const cars = await Promise.all(
       roots.map(async (root, index) => {
         const file = join(folder.path, `${index}.car`)
@@ -290,7 +290,7 @@ describe("Kubo's command line, against a Kubo and against this gateway", () => {
     assert.match(failed.error, /ends in the middle of a block/)
   })
 
-  test('puts blocks under the same keys, and reads them back', async () => {
+  test('block put → same keys, readable', async () => {
     const file = join(folder.path, 'block')
     const dag = join(folder.path, 'dag')
     await writeFile(file, 'a block of text')
@@ -320,7 +320,7 @@ describe("Kubo's command line, against a Kubo and against this gateway", () => {
     }
   })
 
-  test('removes pins with a token that may, and says the same', async () => {
+  test('pin rm with a token that may delete → same output', async () => {
     const [one, two] = await Promise.all(['one', 'two'].map((text) => addText(text)))
     assert.ok(one && two)
     const refused = await here('pin', 'rm', one)
@@ -341,7 +341,7 @@ describe("Kubo's command line, against a Kubo and against this gateway", () => {
     return (await here('add', '-Q', '--cid-version=1', path)).out
   }
 
-  test('is told late errors as Kubo tells them', async () => {
+  test('late errors → reported as by Kubo', async () => {
     const large = join(folder.path, 'many')
     await mkdir(large)
     for (let index = 0; index < 40; index++) await writeFile(join(large, `${1000 + index}`), `late ${index}`)
@@ -361,7 +361,7 @@ describe("Kubo's command line, against a Kubo and against this gateway", () => {
   })
 })
 
-describe('a client that @hey-api/openapi-ts makes of /openapi.json', () => {
+describe('client generated from /openapi.json by @hey-api/openapi-ts', () => {
   let at: TestGateway
   let folder: { path: string; remove(): Promise<void> }
   before(async () => {
@@ -373,7 +373,7 @@ describe('a client that @hey-api/openapi-ts makes of /openapi.json', () => {
     await folder?.remove()
   })
 
-  test('uploads files and reads them, whole, in part and in other formats', async () => {
+  test('uploads, reads, ranges and formats → typed', async () => {
     assert.deepEqual(await run('openapi-client.mjs', at.url, join(folder.path, 'client')), {
       uploaded: [200, 1],
       read: [200, 'application/octet-stream', true],
@@ -387,7 +387,7 @@ describe('a client that @hey-api/openapi-ts makes of /openapi.json', () => {
     })
   })
 
-  test('takes a file, and no text, for what is uploaded', async () => {
+  test('type of an upload → a file, not text', async () => {
     const options = ['--noEmit', '--strict', '--skipLibCheck', '--target', 'es2024', '--lib', 'es2024,dom,dom.iterable']
     const modules = ['--module', 'nodenext', '--allowImportingTsExtensions']
     const compile = async (data: string) => {
@@ -419,7 +419,7 @@ describe('@helia/verified-fetch', () => {
     await source?.close()
   })
 
-  test('reads files, an entry of a directory, and documents', async () => {
+  test('reads files, directory entries and documents', async () => {
     const { files, directory, hamt, cbor, dagJson } = all
     type Seen = { status: number; type: string; bytes: number; sha256: string; text?: string }
     const [small, deep, entry, sharded, asCbor, asJson] = await run<Seen[]>(

@@ -35,7 +35,7 @@ test('demo, port taken → one line with the next step', async () => {
   )
 })
 
-test('the demo plays all of its acts, answers, and leaves nothing behind', async () => {
+test('demo → plays every act, leaves nothing behind', async () => {
   const folder = await mkdtemp(join(tmpdir(), 'cidgate-interop-'))
   try {
     const args = [demo, '--listen', '127.0.0.1:0', '--admin', '127.0.0.1:0', '--seconds', '75']

@@ -52,7 +52,7 @@ async function startInstance(args: readonly string[], cwd: string, env: NodeJS.P
 }
 
 describe('deploy/Dockerfile, step by step', { timeout: 180_000 }, () => {
-  test('what it copies and installs starts, keeps an upload, and passes its own health check', async () => {
+  test('image → starts, keeps an upload, passes its health check', async () => {
     const text = await shipped('Dockerfile')
     const at = await folder()
     const allowed = (await readFile(join(root, '.dockerignore'), 'utf8')).match(/^!.*/gm) ?? []
@@ -79,15 +79,15 @@ describe('deploy/Dockerfile, step by step', { timeout: 180_000 }, () => {
   })
 })
 
-describe('the manifests of deploy/', { timeout: 180_000 }, () => {
+describe('manifests of deploy/', { timeout: 180_000 }, () => {
   const texts = () => Promise.all(['kubernetes.yaml', 'kubernetes-monitoring.yaml'].map(shipped))
   const faultsIn = (all: readonly string[]) =>
     faultsOf(all.flatMap((text) => parseAllDocuments(text).map((one) => one.toJS() as Manifest)))
 
-  test('have only fields that Kubernetes and its Prometheus operator know, each with a value of its kind', async () =>
+  test('fields → known to Kubernetes and its Prometheus operator', async () =>
     assert.equal(await faultsIn(await texts()), ''))
 
-  test('a misspelt field, a missing one and a value of another kind would be found', async () => {
+  test('misspelt, missing or mistyped field → found', async () => {
     const spoilt = [
       ['targetPort: http', 'targetport: http'],
       ['scrapeTimeout', 'scrapeTimeOut'],
@@ -171,7 +171,7 @@ ${text}}`,
     return url
   }
 
-  test('an upload at one is a hit at the other at once, and an instance that is killed costs no later request', async () => {
+  test('upload at one → hit at the other; kill → no failure', async () => {
     const kubo = await startKubo()
     closing.push(kubo.stop)
     const both = await startBoth(kubo)

@@ -35,7 +35,7 @@ for (const profile of profiles) {
     })
 
     for (const { what, files, cids } of directoryRows) {
-      test(`Kubo gives ${what} the CID that is written down`, async () => {
+      test(`${what}: Kubo → the recorded CID`, async () => {
         const parts = [...partsOf(files())].map((part) => ({ ...part, fileName: escaped(part.fileName ?? '') }))
         const query = 'only-hash=true&wrap-with-directory=true&progress=false'
         const { status, body } = await post(`${node.rpc}/api/v0/add?${query}`, multipart(parts))
@@ -71,7 +71,7 @@ for (const profile of profiles) {
         assert.equal((json['cids'] as string[]).at(-1), `/ipfs/${cids[profile]}`)
       })
 
-    test('name of an upload through thin mode → name of the pins at Kubo', async () => {
+    test("name of a forwarded upload → name of Kubo's pins", async () => {
       for (const [wrap, name] of [
         ['', 'a file & 100 %'],
         ['&wrap=true', 'a directory'],

@@ -52,7 +52,7 @@ const read = async (kubo: Kubo, path: string): Promise<Buffer> => {
   return Buffer.from(await answer.arrayBuffer())
 }
 
-test('an upload with Kubo and Cluster as providers is pinned and readable there', async () => {
+test('Kubo and Cluster as providers → upload readable at both', async () => {
   const at = await start({
     config: {
       pinning: {
@@ -97,7 +97,7 @@ describe('content added to Kubo, read through cidgate', () => {
   })
 
   for (const name of ['its gateway', 'its RPC']) {
-    test(`by ${name}: a directory, its files, a part of one`, async () => {
+    test(`${name}: directory, files and a range → read`, async () => {
       const url = `${gateways[name]?.url}/ipfs/${directory}`
       const listing = JSON.parse((await fetchAll(url)).body.toString()) as { entries: { name: string }[] }
       assert.deepEqual(listing.entries.map((entry) => entry.name).sort(), ['readme.txt', 'sub', 'with space.txt'])
@@ -111,7 +111,7 @@ describe('content added to Kubo, read through cidgate', () => {
       assert.ok(Buffer.compare(part.body, (files['sub/deep.bin'] as Uint8Array).subarray(1_000_000, 2_000_000)) === 0)
     })
 
-    test(`by ${name}: a missing CID is a 404, and soon`, async () => {
+    test(`${name}: missing CID → 404, soon`, async () => {
       const missing = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
       const { status, body, headers, ms } = await fetchAll(`${gateways[name]?.url}/ipfs/${missing}`)
       assert.equal(status, 404)
@@ -122,7 +122,7 @@ describe('content added to Kubo, read through cidgate', () => {
     })
   }
 
-  test('an IPNS name published with Kubo resolves in cidgate', async () => {
+  test('name published with Kubo → resolved by cidgate', async () => {
     const [, name] = /Published to ([^:]+):/.exec(node.ipfs(['name', 'publish', '--allow-offline', directory])) ?? []
     const { status, body } = await fetchAll(`${gateways['its gateway']?.url}/ipns/${name}/readme.txt`)
     assert.equal(status, 200, body.toString())
@@ -130,7 +130,7 @@ describe('content added to Kubo, read through cidgate', () => {
   })
 })
 
-test('a CAR exported here is imported there with the same root, and the other way round', async () => {
+test('CAR exported by either → imported by the other, same root', async () => {
   const at = await start({ config: { pinning: { providers: [{ name: 'local', use: 'embedded' }] } } })
   for (const size of sizes) {
     const bytes = noise(size, 32)

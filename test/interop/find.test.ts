@@ -86,7 +86,7 @@ describe('Kubo with this gateway as its only router', () => {
     await at?.close()
   })
 
-  test('reads a file, a directory and a file of 100 MiB', async () => {
+  test('file, directory and 100 MiB file → read', async () => {
     const small = Buffer.from('found by the router')
     assert.ok((await cat(kubo, await add(at.url, { data: small }))).equals(small))
     const files = { 'a.txt': Buffer.from('a'), 'b/c.bin': noise(3_000_000, 7) }

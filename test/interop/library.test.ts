@@ -90,7 +90,7 @@ before(async () => {
 after(() => rm(packed, { recursive: true }))
 
 for (const major of [5, 4]) {
-  describe(`an application with Express ${major}`, { timeout: 300_000 }, () => {
+  describe(`application with Express ${major}`, { timeout: 300_000 }, () => {
     let folder: string
     before(async () => {
       folder = join(packed, `express-${major}`)
@@ -112,7 +112,7 @@ for (const major of [5, 4]) {
       ['ESM', 'mjs', (code: string) => code],
       ['CommonJS', 'cjs', asCommonJs],
     ] as const) {
-      it(`mounts the router, in ${kind}`, async () => {
+      it(`router in ${kind} → mounted`, async () => {
         const file = `mounted.${ending}`
         await writeFile(join(folder, file), made(example('js', 'app.use(gateway.router)')))
         const running = await run(folder, file)
@@ -126,7 +126,7 @@ for (const major of [5, 4]) {
         }
       })
 
-      it(`serves by itself and stops on SIGTERM, in ${kind}`, async () => {
+      it(`${kind}: serves by itself, stops on SIGTERM`, async () => {
         const file = `served.${ending}`
         await writeFile(join(folder, file), made(example('js', 'gateway.handler')))
         const running = await run(folder, file)
@@ -140,7 +140,7 @@ for (const major of [5, 4]) {
         }
       })
 
-      it(`has the router below a path, with nothing taken from the application, in ${kind}`, async () => {
+      it(`${kind}: router below a path → other paths untouched`, async () => {
         const file = `below.${ending}`
         const code = `import express from 'express'
 import { createGateway } from 'cidgate'
@@ -171,7 +171,7 @@ await gateway.start()
     }
 
     for (const [index, code] of sources('ts').entries())
-      it(`runs the example ${index + 1} in TypeScript`, async () => {
+      it(`example ${index + 1} in TypeScript → runs`, async () => {
         await writeFile(join(folder, `example-${index}.ts`), code)
         const { stdout, stderr } = await execute(process.execPath, [`example-${index}.ts`], { cwd: folder, env })
         if (code.includes('tierContract')) assert.match(stdout, /pass [1-9]\d*\n[\s\S]*fail 0\n/)
@@ -187,7 +187,7 @@ await gateway.start()
       ['bundler', '--module', 'esnext', '--moduleResolution', 'bundler'],
       ['bundler, exact', '--module', 'esnext', '--moduleResolution', 'bundler', '--exactOptionalPropertyTypes'],
     ])
-      it(`compiles every example, strict: ${how}`, async () => {
+      it(`every example, strict: ${how} → compiles`, async () => {
         const files = await Promise.all(
           examples.map(async ({ code }, index) => {
             await writeFile(join(folder, `compiled-${index}.ts`), code)
@@ -200,7 +200,7 @@ await gateway.start()
         )
       })
 
-    it('compiles in CommonJS, and refuses what is wrong', async () => {
+    it('CommonJS → compiles; mistakes → type errors', async () => {
       const right = `import express = require('express')
 import { createGateway } from 'cidgate'
 express().use(createGateway({ data: './data' }).router)

@@ -56,7 +56,7 @@ after(async () => {
 
 const served = (headers: Record<string, unknown>) => String(headers['cache-status'])
 
-test('nginx: the second answer comes from its cache, with the same ETag', async () => {
+test('nginx: second response → from its cache, same ETag', async () => {
   const path = `/ipfs/${all.files.json.cid}`
   const first = await fetchAll(front + path)
   const second = await fetchAll(front + path)
@@ -74,7 +74,7 @@ test('nginx: the second answer comes from its cache, with the same ETag', async 
   assert.deepEqual([status, body.byteLength], [304, 0])
 })
 
-test('nginx: an absent CID is a 404 with Retry-After, cached no longer than cidgate says', async () => {
+test('nginx: absent CID → 404 cached no longer than Retry-After', async () => {
   const path = '/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
   const { status, headers, body } = await fetchAll(front + path)
   assert.equal(status, 404)
@@ -86,7 +86,7 @@ test('nginx: an absent CID is a 404 with Retry-After, cached no longer than cidg
   assert.ok(Array.isArray((JSON.parse(body.toString()) as { attempts: unknown }).attempts))
 })
 
-test('nginx: an answer without a reachable upstream is not cached', async () => {
+test('nginx: no upstream reachable → response not cached', async () => {
   const path = `/ipfs/${all.files.hello.cid}`
   source.fault = { kind: 'refuse' }
   const down = await fetchAll(front + path)
@@ -103,7 +103,7 @@ test('nginx: an answer without a reachable upstream is not cached', async () => 
   assert.deepEqual(again.body, Buffer.from(all.files.hello.bytes))
 })
 
-test('ranges of a large file, over the seams of what nginx keeps', async () => {
+test("range across nginx's slices → right bytes", async () => {
   const { cid, bytes } = await addFile(all.blocks, noise(50_000_000, 6), 'v0')
   const path = `/ipfs/${cid}`
   const ranges: [range: string, from: number, to: number][] = [
@@ -127,7 +127,7 @@ test('ranges of a large file, over the seams of what nginx keeps', async () => {
   assert.ok(Buffer.compare(whole.body, bytes) === 0)
 })
 
-test('a small file and an empty one, whole and by range', async () => {
+test('small or empty file → complete and by range', async () => {
   const { hello, empty } = all.files
   const part = await fetchAll(`${front}/ipfs/${hello.cid}`, { range: 'bytes=7-11' })
   assert.deepEqual([part.status, part.body.toString()], [206, 'juror'])
@@ -137,7 +137,7 @@ test('a small file and an empty one, whole and by range', async () => {
   }
 })
 
-test('nginx: formats are cached apart', async () => {
+test('nginx: formats → cached separately', async () => {
   const path = `/ipfs/${all.files.chunkedV1.cid}`
   const types: [query: string, accept: string, type: RegExp][] = [
     ['', '*/*', /octet-stream/],
@@ -157,7 +157,7 @@ const browser = 'text/html,application/xhtml+xml,application/xml;q=0.9,image/avi
 
 const jsonFirst = 'application/json;q=0.9, text/html;q=0.1'
 
-test('nginx: in web mode every client gets its own representation from the cache', async () => {
+test("nginx, web mode → each client's own representation cached", async () => {
   const asked: [accept: string | undefined, type: RegExp][] = [
     [browser, /^text\/html/],
     ['application/json', /^application\/(problem\+)?json/],
@@ -194,7 +194,7 @@ test('nginx: in web mode every client gets its own representation from the cache
   }
 })
 
-test('a service worker is refused, although its file is cached', async () => {
+test('service worker → refused although its file is cached', async () => {
   const path = `/ipfs/${all.directory}/readme.txt`
   for (let count = 0; count < 2; count++) assert.equal((await fetchAll(webFront + path)).status, 200)
   const script = await fetchAll(webFront + path, { 'service-worker': 'script' })
@@ -203,7 +203,7 @@ test('a service worker is refused, although its file is cached', async () => {
   assert.deepEqual([after.status, /nginx; hit/.test(served(after.headers))], [200, true])
 })
 
-test('a client cannot name another host than it asks, for an answer that is kept', async () => {
+test('foreign forwarded host → does not change a cached response', async () => {
   const path = `/ipfs/${all.files.hello.cid}`
   const evil = { 'x-forwarded-host': 'gw.example', 'x-forwarded-proto': 'https' }
   for (const headers of [evil, {}]) {
@@ -214,7 +214,7 @@ test('a client cannot name another host than it asks, for an answer that is kept
   }
 })
 
-test('the port of the request is kept in redirects and in links of a subdomain', async () => {
+test('port of the request → kept in redirects and links', async () => {
   const path = `/ipfs/${all.files.hello.cid}`
   const { port } = new URL(webFront)
   for (const host of [`gw.example:${port}`, 'gw.example:8443', 'gw.example']) {
@@ -234,14 +234,14 @@ async function ask(front: string, line: string, host: string): Promise<string> {
   return textOf(socket)
 }
 
-test('a request line with another host than the Host header does not poison the cache', async () => {
+test('request line with another host → cache not poisoned', async () => {
   const path = `/ipfs/${all.files.chunkedV1.cid}`
   const mixed = await ask(webFront, `GET http://bytes.example${path} HTTP/1.1`, 'plain.example')
   assert.match(mixed, /^HTTP\/1\.1 200 /)
   assert.equal((await fetchAll(webFront + path, { host: 'bytes.example' })).status, 406)
 })
 
-test('each answer has the id that nginx gave the request, and never one of a client', async () => {
+test("response → nginx's request id, never the client's", async () => {
   const seen = new Set<unknown>()
   for (const path of [
     `/ipfs/${all.files.hello.cid}`,
@@ -258,7 +258,7 @@ test('each answer has the id that nginx gave the request, and never one of a cli
   }
 })
 
-test('an upload passes and is read back; a too large one gets the 413 of cidgate', async () => {
+test("upload → read back; too large → cidgate's own 413", async () => {
   const add = (bytes: number) => {
     const form = new FormData()
     form.set('data', new Blob([new Uint8Array(bytes)]), 'file')
@@ -276,7 +276,7 @@ test('an upload passes and is read back; a too large one gets the 413 of cidgate
   assert.deepEqual([elsewhere.status, elsewhere.headers.get('content-type')], [404, 'application/problem+json'])
 })
 
-test('nginx: cached answers are served while cidgate is down', async () => {
+test('nginx: cidgate down → cached responses served', async () => {
   const path = `/ipfs/${all.files.jsonV0.cid}`
   assert.equal((await fetchAll(front + path)).status, 200)
   await at.close()
@@ -285,7 +285,7 @@ test('nginx: cached answers are served while cidgate is down', async () => {
   assert.match(served(headers), /nginx; hit/)
 })
 
-test('over a unix socket: content, and the limits of the client that nginx names', async () => {
+test("unix socket → content, limits by nginx's client address", async () => {
   const folder = await tempFolder()
   closing.push(() => folder.remove())
   const listen = `unix:${join(folder.path, 'public.sock')}`

@@ -14,7 +14,7 @@ const execute = promisify(execFile)
 const root = fileURLToPath(new URL('../../', import.meta.url))
 const compiler = join(dirname(createRequire(import.meta.url).resolve('typescript/package.json')), 'bin/tsc')
 
-describe('the package', { timeout: 180_000 }, () => {
+describe('npm package', { timeout: 180_000 }, () => {
   let folder = ''
   let tarball = ''
   const inFolder = (command: string, ...args: string[]) => execute(command, args, { cwd: folder })
@@ -29,12 +29,12 @@ describe('the package', { timeout: 180_000 }, () => {
   })
   after(() => rm(folder, { recursive: true }))
 
-  it('runs as npx cidgate', async () => {
+  it('npx cidgate → serves', async () => {
     const { stdout } = await inFolder('npx', '--no-install', 'cidgate', '--help')
     assert.match(stdout, /^cidgate: one HTTP address/)
   })
 
-  it('Node 22 alone: installed in an empty folder, npx cidgate → answers within a minute', async () => {
+  it('empty folder, Node 22 → npx cidgate answers within a minute', async () => {
     const { stdout } = await execute('npm', [
       ...['exec', '--yes', '--package=node@22.23', '--', 'node', '-p', 'process.execPath'],
     ])
@@ -65,7 +65,7 @@ describe('the package', { timeout: 180_000 }, () => {
     }
   })
 
-  it('brings its configuration', async () => {
+  it('contains its default configuration', async () => {
     const { stdout } = await inFolder(
       'npx',
       '--no-install',
@@ -76,7 +76,7 @@ describe('the package', { timeout: 180_000 }, () => {
     assert.match(stdout, /: valid\n$/)
   })
 
-  it('is a library', async () => {
+  it('usable as a library', async () => {
     await writeFile(
       join(folder, 'use.mjs'),
       `import { createGateway, parseConfig } from 'cidgate'
@@ -90,7 +90,7 @@ describe('the package', { timeout: 180_000 }, () => {
     assert.equal(stdout, 'function function\n')
   })
 
-  it('says so, where Node is too old for it', async () => {
+  it('Node too old → explained', async () => {
     await writeFile(join(folder, 'old.mjs'), `import 'cidgate'`)
     await writeFile(join(folder, 'old.cjs'), `require('cidgate')`)
     const asOldNode = `data:text/javascript,Object.defineProperty(process,'versions',{value:{...process.versions,node:'20.1.0'}})`
@@ -101,7 +101,7 @@ describe('the package', { timeout: 180_000 }, () => {
       )
   })
 
-  it('has types', async () => {
+  it('contains types', async () => {
     await writeFile(
       join(folder, 'consumer.ts'),
       `import { createGateway, parseConfig } from 'cidgate'
@@ -118,7 +118,7 @@ describe('the package', { timeout: 180_000 }, () => {
     )
   })
 
-  it('holds no source, test or secret of its making', async () => {
+  it('contains no sources, tests or secrets', async () => {
     const { stdout } = await execute('npm', ['pack', '--dry-run', '--json', '--ignore-scripts'], { cwd: root })
     const [{ files }] = JSON.parse(stdout) as [{ files: { path: string }[] }]
     const expected =

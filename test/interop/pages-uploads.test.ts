@@ -34,7 +34,7 @@ after(async () => {
 const file = (name: string, bytes: Uint8Array | string) => writeFile(join(shell.path, name), bytes)
 const cidsOf = (text: string) => [...text.matchAll(/"\/ipfs\/(\w+)"/g)].map(([, cid = '']) => cid)
 
-test('uploads.md: files, a field, a folder, a CAR, a token, a document that is checked, and giving up', async () => {
+test('uploads.md: every command and abort → works', async () => {
   const [doors, folder, car, waiting, checked] = await commandsOf('docs/uploads.md')
   await file('policy.json', '{"name":"a policy"}')
   for (const name of ['a.png', 'b.png']) await file(name, randomBytes(300_000))
@@ -74,7 +74,7 @@ test('uploads.md: files, a field, a folder, a CAR, a token, a document that is c
   await until(async () => !(await isWaiting()), told)
 })
 
-test('pinning.md: pins are listed, verified, synced, deleted and taken down', async () => {
+test('pinning.md: list, verify, sync, delete, take down → work', async () => {
   const [commands, byHttp, takedown] = await commandsOf('docs/pinning.md')
   const CID = (await upload(served, randomBytes(700_000))).replace('/ipfs/', '')
   assert.ok(await served.reload(said({ name: 'kubo', use: 'kubo', url: kubo.rpc })))
@@ -114,7 +114,7 @@ test('pinning.md: pins are listed, verified, synced, deleted and taken down', as
   }
 })
 
-test('deploy.md: a configuration is checked, then SIGHUP loads it', async () => {
+test('deploy.md: check, then SIGHUP → new configuration', async () => {
   const [commands] = (await commandsOf('docs/deploy.md')).slice(2)
   const configuration = (types: string) =>
     [
@@ -147,7 +147,7 @@ test('deploy.md: a configuration is checked, then SIGHUP loads it', async () => 
   }
 })
 
-test('monitoring.md: the dashboard API answers programs', async () => {
+test('monitoring.md: dashboard API → answers programs', async () => {
   const [commands] = await commandsOf('docs/monitoring.md')
   const answers = await shell.run(served, commands)
   assert.match(answers, /"upstreams"[\s\S]*bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e/)

@@ -22,7 +22,7 @@ after(() => shell?.remove())
 
 const file = (name: string, text: string) => writeFile(join(shell.path, name), text)
 
-test('upstreams.md: its commands try, ask and warm upstreams', async () => {
+test('upstreams.md: commands → try, ask and warm upstreams', async () => {
   const [commands] = await commandsOf('docs/upstreams.md')
   const source = await startUpstream({ blocks: all.blocks })
   const upstreams = [{ name: 'own', url: source.url, allowPrivate: true }]
@@ -89,7 +89,7 @@ test('pinning.md: uploads switch providers, the old one stops → all readable',
   }
 })
 
-test('read-after-upload.md: a hit at once, also where it was a 404 before, at each instance', async () => {
+test('read-after-upload.md: cached 404, then upload → hit everywhere', async () => {
   const [commands] = await commandsOf('docs/read-after-upload.md')
   const redis = await startRedisServer()
   const said = (providers: object[]) => ({

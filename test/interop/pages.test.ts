@@ -22,7 +22,7 @@ after(async () => {
 const run = (commands: string | undefined, variables?: Record<string, string>) => shell.run(served, commands, variables)
 const upload = (bytes: Uint8Array<ArrayBuffer>) => uploadTo(served, bytes)
 
-test('README.md: its first commands work in an empty folder', async () => {
+test('README.md: first commands → work in an empty folder', async () => {
   for (const name of ['package.json', 'docs']) await cp(join(root, name), join(shell.path, name), { recursive: true })
   const [first] = await commandsOf('README.md')
   const said = await run(first)
@@ -34,7 +34,7 @@ test('README.md: its first commands work in an empty folder', async () => {
   assert.ok((await readdir(shell.path)).some((name) => name.endsWith('.car')))
 })
 
-test('backup.md: Kubo imports the file of a large upload', async () => {
+test('backup.md: CAR of a large upload → imported by Kubo', async () => {
   const bytes = randomBytes(3_000_000)
   const path = await upload(bytes)
   const cars = join(served.data, 'uploads')
@@ -49,7 +49,7 @@ test('backup.md: Kubo imports the file of a large upload', async () => {
   }
 })
 
-test('backup.md: a copy made while uploads go on, restored, has every upload from before', async () => {
+test('backup.md: copy during uploads → restored with every earlier one', async () => {
   const [copy, restore] = await commandsOf('docs/backup.md')
   const files = new Map<string, Uint8Array>()
   for (let count = 0; count < 30; count++) {
@@ -82,7 +82,7 @@ test('backup.md: a copy made while uploads go on, restored, has every upload fro
   }
 })
 
-test('troubleshoot.md: the commands say where an upload is', async () => {
+test('troubleshoot.md: commands → say where an upload is', async () => {
   const CID = (await upload(randomBytes(100))).replace('/ipfs/', '')
   const [why, ask, state] = await commandsOf('docs/troubleshoot.md')
   assert.match(await run(why, { CID }), /200/)
@@ -90,7 +90,7 @@ test('troubleshoot.md: the commands say where an upload is', async () => {
   assert.match(await run(state, { CID }), /ready[\s\S]*"open"/)
 })
 
-test('comparison.md: every pin of a Kubo moves over and is readable', async () => {
+test('comparison.md: pins of a Kubo → moved and readable', async () => {
   const kubo = await startKubo()
   try {
     const files = new Map<string, Uint8Array>()

@@ -63,7 +63,7 @@ async function lively(): Promise<TestGateway> {
   return at
 }
 
-test('promtool accepts the metrics, and what two-instances gives to Prometheus', async () => {
+test('promtool → accepts the metrics and those of two-instances', async () => {
   const { gateway } = await lively()
   await promtool(['check', 'metrics'], await metricsOf(gateway))
   const shipped = await readFile(join(deploy, 'two-instances/prometheus.yaml'), 'utf8')
@@ -195,7 +195,7 @@ describe('alerts', () => {
     ],
   }
 
-  test('each one fires on what it is for, and on nothing that is well', async () => {
+  test('each alert → fires for its fault, never when healthy', async () => {
     assert.deepEqual(
       alertRules().map(({ alert }) => alert),
       Object.keys(shapes),
@@ -220,7 +220,7 @@ describe('alerts', () => {
   })
 })
 
-test('a real Prometheus answers every query of the dashboard, and has no alert for a gateway that is well', async () => {
+test('real Prometheus → answers every dashboard query, no false alert', async () => {
   const { gateway } = await lively()
   const admin = createServer(gateway.admin)
   await new Promise<void>((resolve) => admin.listen(0, '127.0.0.1', resolve))

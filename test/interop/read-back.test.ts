@@ -40,7 +40,7 @@ const providers = {
 
 for (const [name, provider] of Object.entries(providers))
   describe(name, () => {
-    test('an instance that never saw an upload reads it from its provider', async () => {
+    test('instance without an upload → reads it from its provider', async () => {
       const config = { pinning: { providers: [provider()] }, retrieval: { probeEvery: '10m' } }
       const first = await startGateway({ config })
       const paths: string[] = []

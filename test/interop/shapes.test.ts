@@ -37,7 +37,7 @@ const wide = 174 * 262_144 + 1
 
 type Told = { readonly Hash: string; readonly Size: string }
 
-describe('a file that is added with options gets the CID that Kubo gives it', () => {
+describe("file added with options → Kubo's CID", () => {
   let node: Kubo
   let gateways: TestGateway[]
   before(async () => {
@@ -71,12 +71,12 @@ describe('a file that is added with options gets the CID that Kubo gives it', ()
       for (const bytes of edges) await isSame(query, bytes)
     })
 
-  test('and where a node has no more room for links', async () => {
+  test('node at its link limit → same CID', async () => {
     for (const query of ['cid-version=1', 'raw-leaves=true', 'cid-version=1&max-file-links=1024'])
       await isSame(query, wide)
   })
 
-  test('what is written down is what Kubo says', async () => {
+  test('recorded CIDs → those of Kubo', async () => {
     for (const [query, bytes, cid, size] of kuboShapes)
       assert.deepEqual(await told(node.rpc, query, bytes), [cid, size], `${query}, ${bytes} bytes`)
   })

@@ -70,7 +70,7 @@ for (const [what, make] of Object.entries(stores))
       }
     }
 
-    test('an instance resolves a record that another one stored, and a newer record replaces it', async () => {
+    test('record of another instance → resolved, replaced by a newer one', async () => {
       const asking = await start([{ name: 'kubo', url: kubo.gateway }])
       for (const cid of [first, second]) {
         publish(cid)

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { after, afterEach, before, describe, it } from 'node:test'
 import { answers, byNpm, byNpx, byOldNode, kill, launch, until, type Way } from '../support/launched.ts'
 
-describe('signals to what started a gateway', () => {
+describe('signals to the starter of a gateway', () => {
   let folder = ''
   let config = ''
   const started: number[] = []
@@ -31,7 +31,7 @@ describe('signals to what started a gateway', () => {
   ]
   for (const [way, signals] of stopping)
     for (const signal of signals)
-      it(`${signal} to ${way.name} stops the gateway`, async () => {
+      it(`${signal} to ${way.name} → gateway stops`, async () => {
         const { child, url } = await launch(way, { config, started })
         child.kill(signal)
         await until(async () => !(await answers(url)), 'the gateway still answers')

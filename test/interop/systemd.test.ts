@@ -20,7 +20,7 @@ print("listening", flush=True)
 while True: print(json.dumps(at.recv(65536).decode()), flush=True)
 `
 
-test('start, reload, a refused reload, the sign of life and the stop come to systemd', async () => {
+test('start, reload, refusal, watchdog, stop → reported to systemd', async () => {
   for (const command of ['systemd-notify', 'python3']) require(command)
   const folder = await tempFolder()
   const socket = join(folder.path, 'notify')

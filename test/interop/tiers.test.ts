@@ -61,7 +61,7 @@ for (const program of ['versitygw', 'rclone'] as const) {
   tierContract(`S3 of ${program}, as a gateway has it`, inPlace(makeS3(program)))
 }
 
-test('a block is one object under the prefix', async () => {
+test('block → one object under the prefix', async () => {
   const { bucket, endpoint, accessKeyId, secretAccessKey, folder, stop } = await startS3()
   const tier = create('s3', { bucket, endpoint, accessKeyId, secretAccessKey, forcePathStyle: true, prefix: 'here/' })
   try {
@@ -78,7 +78,7 @@ test('a block is one object under the prefix', async () => {
   }
 })
 
-test('credentials that are not good are said to be that, and are no miss', async () => {
+test('wrong credentials → reported, not a miss', async () => {
   const { bucket, endpoint, accessKeyId, stop } = await startS3()
   const tier = create('s3', { bucket, endpoint, accessKeyId, secretAccessKey: 'a-wrong-secret', forcePathStyle: true })
   try {

@@ -72,7 +72,7 @@ for (const [use, url] of Object.entries(kinds))
     { content: () => all },
   )
 
-test('plain, Kubo itself: what it serves as a file is made into proved blocks again', async () => {
+test('plain, Kubo: served file → rebuilt into verified blocks', async () => {
   const upstream = connect('plain', node.gateway)
   const { hello, jsonV0, chunkedV0, chunkedV1 } = all.files
   for (const { cid } of [hello, jsonV0, chunkedV0])

@@ -14,7 +14,7 @@ import { busyStatus } from './support/busy-status.ts'
 import { type Page, startChromium } from './support/chromium.ts'
 import { tempFolder } from './support/processes.ts'
 
-describe('what visitors see', { timeout: 300_000 }, () => {
+describe('visitor pages', { timeout: 300_000 }, () => {
   const closing: (() => unknown)[] = []
   const paths: Record<string, string> = {}
   let at: TestGateway
@@ -94,7 +94,7 @@ describe('what visitors see', { timeout: 300_000 }, () => {
     ['504', () => paths['silent'], 504, /slow to find/],
   ]
   for (const [name, path, status, says] of pages)
-    test(`${name}: axe finds nothing serious, on a phone and on a desk, by day and by night`, async () => {
+    test(`${name}: axe → nothing serious, any size and scheme`, async () => {
       await page.open(`${at.url}${path()}`)
       assert.match(await page.evaluate<string>('document.body.innerText'), says)
       const [{ responseStatus }] = await page.evaluate<[{ responseStatus: number }]>(
@@ -104,7 +104,7 @@ describe('what visitors see', { timeout: 300_000 }, () => {
       await assertGood(page, name)
     })
 
-  describe('the dashboard of a gateway on which much goes wrong', () => {
+  describe('dashboard of a failing gateway', () => {
     let server: Server
     before(async () => {
       const began = Date.now()
@@ -127,18 +127,18 @@ describe('what visitors see', { timeout: 300_000 }, () => {
       await page.evaluate(`for (const one of document.querySelectorAll('main > details')) one.open = ${folds}`)
     }
 
-    test('its first screen: what is wrong, and four figures', async () => {
+    test('first screen → faults first, then four figures', async () => {
       await open('false')
       await assertGood(page, 'dashboard, folded')
       assert.match(await page.evaluate<string>('document.body.innerText'), /Upstream liar is quarantined[\s\S]*Next: /)
     })
 
-    test('all of its parts', async () => {
+    test('every section → nothing cut or overlapping', async () => {
       await open('true')
       await assertGood(page, 'dashboard')
     })
 
-    test('a phone is not scrolled for minutes', async () => {
+    test('phone → short enough to scroll', async () => {
       await page.look({ width: 390, height: 844 })
       await open('false')
       await page.look({ width: 390, height: 844 })
@@ -147,7 +147,7 @@ describe('what visitors see', { timeout: 300_000 }, () => {
     })
   })
 
-  test('nothing of them comes from another host', () => {
+  test('no request to another host', () => {
     assert.deepEqual(
       page.requests.filter((url) => !url.startsWith(`${at.url}/`) && !url.startsWith(admin)),
       [],

@@ -71,9 +71,9 @@ function isBuilt(url: string): boolean {
   return cid !== undefined && upstream.blocks.has(blockKey(cid)) && names.every((name) => known.includes(name))
 }
 
-describe('bytes as they stand in the scripts', () => {
+describe('byte scripts', () => {
   for (const script of ['smuggling', 'connections', 'targets'])
-    test(`${script}.vtc`, { timeout: 60_000 }, async () => {
+    test(`${script}.vtc → passes`, { timeout: 60_000 }, async () => {
       const [first] = cold
       assert.ok(first)
       const { headers } = await fetchAll(gateway.url + pathOf(hot))
@@ -95,7 +95,7 @@ describe('bytes as they stand in the scripts', () => {
       )
     })
 
-  test('upstream.vtc', { timeout: 60_000 }, async () => {
+  test('upstream.vtc → passes', { timeout: 60_000 }, async () => {
     const port = await freePort()
     const before = await startBefore(`http://127.0.0.1:${port}`, { probeEvery: 0, backgroundSearch: 0 })
     const blocks = new Map<string, Uint8Array>()
@@ -156,7 +156,7 @@ describe('hundreds of slow clients', () => {
       connections,
     ],
   ] as const)
-    test(`${what}: others are answered as before, and memory is bounded`, { timeout: 60_000 }, async () => {
+    test(`${what} → others unaffected, memory bounded`, { timeout: 60_000 }, async () => {
       const held = ['-c', `${connections}`, '-r', '200', '-i', '1', '-l', `${seconds}`, '-p', '5']
       const slow = execute('slowhttptest', [...held, ...args, '-u', gateway.url + path()])
       const { ms, others } = await readsBeside(slow)

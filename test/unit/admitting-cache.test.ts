@@ -50,7 +50,7 @@ for (const probation of [0, 0.1])
       assert.ok(beside.hits > alone.hits - 0.02, `${alone.hits} alone, ${beside.hits} beside a crawler`)
     })
 
-    test('set a fifth larger than the cache → most of it stays', () => {
+    test('set a fifth larger than the cache → mostly stays', () => {
       const { hits } = run(probation, (at) => ({ key: `/ipfs/${at % (1.2 * fits)}`, isReader: true }))
       assert.ok(hits > 0.7, `${hits} hit`)
     })
@@ -114,14 +114,14 @@ test('seen again → spares what was read, once', () => {
   assert.equal(cache.get('first 0'), undefined)
 })
 
-test('a value that grows → others make room for it', () => {
+test('value that grows → others evicted', () => {
   const cache = full(0)
   cache.set('first 9', 500, () => 'grown')
   assert.equal(cache.get('first 9'), 'grown')
   assert.deepEqual([cache.bytes, cache.size], [1000, 6])
 })
 
-test('remembered: computed once per short text', () => {
+test('short text → computed once', () => {
   let computed = 0
   const length = remembered((text) => {
     computed++

@@ -73,7 +73,7 @@ const broken = (rule: (one: Import) => boolean): string[] =>
   imports.filter(rule).map(({ from, to }) => `${from} imports ${to}`)
 
 describe('architecture', () => {
-  it('finds the imports it checks', () => {
+  it('import finder → finds the imports it checks', () => {
     assert.ok(imports.length > 50)
     assert.ok(imports.some(({ from, to }) => from === 'src/retrieval/session.ts' && isContract(to)))
   })

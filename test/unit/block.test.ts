@@ -108,7 +108,7 @@ test('fast leaf parser agrees with the general parser', () => {
     assert.equal(parseLeaf(cid.toString()), undefined)
 })
 
-test('CID in a block → as by the library, without own memory', () => {
+test("CID in a block → the library's, without own memory", () => {
   const sha256 = create(0x12, noise(32, 1))
   const usual = [CID.createV0(sha256), ...[0x55, 0x70, 0x71].map((code) => CID.createV1(code, sha256))]
   const others = [

@@ -20,7 +20,7 @@ test('has exactly what was added', () => {
   assert.ok(set.has(CID.createV1(0x70, (some[0] as CID).multihash)), 'whatever it is read as')
 })
 
-test('all-zero and short digests', () => {
+test('all-zero and short digests → distinct', () => {
   const set = createCidSet()
   const odd = [new Uint8Array(32), Uint8Array.of(7), new Uint8Array()].map(cidOf)
   assert.ok(!odd.some((cid) => set.has(cid)))

@@ -155,7 +155,7 @@ describe('content of a CAR', () => {
     assert.deepEqual((await carOf(root.toString(), '', blocks)).cids, [root.toString()])
   })
   for (const code of [0x70, 0x71, 0x129])
-    test(`block of codec 0x${code.toString(16)} that does not decode → sent, in every scope`, async () => {
+    test(`undecodable block of codec 0x${code.toString(16)} → sent, every scope`, async () => {
       const blocks: BlockMap = new Map()
       const cid = addBlock(blocks, code, text('{garbage'))
       for (const scope of ['block', 'entity', 'all'])
@@ -284,7 +284,7 @@ describe('entity-bytes', () => {
     ['-1:-1', 1025, 1026],
   ]
   for (const [value, from, to] of placed) {
-    test(`${value} of ${size} bytes`, () =>
+    test(`${value} of ${size} bytes → its range`, () =>
       assert.deepEqual(placeEntityBytes(parseEntityBytes(value), size), { from, to }))
   }
   for (const value of ['1026:*', '9999:10000', '0:-2000', '800:-900']) {
@@ -420,7 +420,7 @@ describe('hostile DAGs', () => {
     assert.equal((await carOf(cid.toString(), '', blocks)).cids.length, 5)
     assert.equal((await carOf(cid.toString(), 'dag-scope=entity', blocks)).cids.length, 5)
   })
-  test('the same with a range → only its edges revisited', async () => {
+  test('2^50 bytes, range → only its edges revisited', async () => {
     const blocks: BlockMap = new Map()
     const { rendering, session } = await render(
       exponential(blocks).toString(),
@@ -430,20 +430,20 @@ describe('hostile DAGs', () => {
     assert.equal((await Array.fromAsync((await CarReader.fromIterable(rendering.read(0, 0))).cids())).length, 5)
     assert.ok(session.asked.length < 30, `${session.asked.length} blocks`)
   })
-  test('with duplicates → streamed, never buffered', async () => {
+  test('duplicates requested → streamed, never buffered', async () => {
     const blocks: BlockMap = new Map()
     const { rendering } = await render(exponential(blocks).toString(), 'car-dups=y', blocks)
     let pieces = 0
     for await (const _ of rendering.read(0, 0)) if (++pieces > 10_000) break
     assert.equal(pieces, 10_001)
   })
-  test('chain deeper than the limit', async () => {
+  test('chain deeper than the limit → refused', async () => {
     const blocks: BlockMap = new Map()
     let cid = addBlock(blocks, 0x55, text('end'))
     for (let level = 0; level < 5_000; level++) cid = addNode(blocks, { Data: file([3n]), Links: [link(cid)] })
     await rejects(carOf(cid.toString(), '', blocks), 'malformed')
   })
-  test('range over parts with wrong sizes', async () => {
+  test('range over parts with wrong sizes → refused', async () => {
     const blocks: BlockMap = new Map()
     const inner = addNode(blocks, { Data: file([4n]), Links: [link(addBlock(blocks, 0x55, text('four')))] })
     const root = addNode(blocks, { Data: file([400n]), Links: [link(inner)] })

@@ -39,7 +39,7 @@ describe('raw', () => {
     assert.equal((await bytesOf(`${all.directory}/readme.txt`, 'raw')).toString(), 'read me')
     assert.equal((await bytesOf(all.identity.toString(), 'raw')).toString(), 'carried in the CID')
   })
-  test('headers', async () => {
+  test('raw → its headers', async () => {
     const rendering = await render(all.directory.toString(), 'raw')
     assert.equal(rendering?.type, 'application/vnd.ipld.raw')
     assert.equal(rendering?.save?.filename, `${all.directory}.bin`)
@@ -49,12 +49,12 @@ describe('raw', () => {
     )
     assert.equal(rendering?.size, all.blocks.get(blockKey(all.directory))?.byteLength)
   })
-  test('malformed block', async () => {
+  test('malformed block → sent as raw', async () => {
     const blocks: BlockMap = new Map()
     const cid = addBlock(blocks, 0x70, text('not dag-pb'))
     assert.equal((await bytesOf(cid.toString(), 'raw', undefined, undefined, blocks)).toString(), 'not dag-pb')
   })
-  test('one block is fetched', async () => {
+  test('raw → one block fetched', async () => {
     const session = memorySession(all.blocks)
     const wants = formats.get('raw')?.wants({ query: new URLSearchParams(), parameters: {} }) ?? {}
     await resolve(session, parsePath(all.files.deepV0.cid.toString()), wants)
@@ -83,7 +83,7 @@ describe('documents', () => {
   for (const [codec, code] of Object.entries(codecs)) {
     for (const name of names) {
       const isAllowed = allowed[codec]?.includes(name)
-      test(`${codec} block as ${name} → ${isAllowed ? 'as stored' : 'not acceptable'}`, async () => {
+      test(`${codec} block as ${name} → ${isAllowed ? 'as stored' : '406'}`, async () => {
         const blocks: BlockMap = new Map()
         const stored = codec.endsWith('json') ? text('{ "b":1, "a":2 }') : new Uint8Array([0xa1, 0x61, 0x61, 0x01])
         const cid = addBlock(blocks, code, stored)
@@ -104,7 +104,7 @@ describe('documents', () => {
       assert.equal(await render(cid.toString(), 'json'), undefined, 'json of a file is the answer without a format')
     }
   })
-  test('through links', async () => {
+  test('path through links → the document', async () => {
     const { bytes } = all.files.hello
     assert.ok((await bytesOf(`${all.cbor}/inside/file`, 'raw')).equals(bytes))
     await rejects(render(`${all.cbor}/inside/number`, 'dag-cbor'), 'unsupported')

@@ -33,7 +33,7 @@ describe('paths', () => {
   for (const rest of ['a\\b', '..\\x', 'a#b', '\ud800']) {
     test(`${JSON.stringify(rest)} → refused`, () => assert.throws(() => parsePath(`${cid}/${rest}`), is('malformed')))
   }
-  test('the same, percent-encoded → names', () => {
+  test('same segments, percent-encoded → names', () => {
     assert.deepEqual(parsePath(`${cid}/a%5Cb/a%23b/a b`).segments, ['a\\b', 'a#b', 'a b'])
   })
   test('length of a list → no name in it', async () => {
@@ -65,7 +65,7 @@ describe('files', () => {
     const { entity } = await open(root.toString(), blocks)
     assert.throws(() => readFile(memorySession(blocks), entity), is('too-large'))
   })
-  test('the caller can set the limit', async () => {
+  test("caller's own limit → applies", async () => {
     const { entity } = await open(all.files.deepV0.cid.toString())
     assert.throws(() => readFile(memorySession(all.blocks), entity, 0, 10, { most: 1000 }), is('too-large'))
   })
@@ -111,7 +111,7 @@ describe('files', () => {
     }
     await rejects(read(cid, blocks), 'too-large')
   })
-  test('pieces are views of blocks', async () => {
+  test('pieces → views of blocks', async () => {
     const { entity } = await open(all.files.chunkedV1.cid.toString())
     for await (const piece of readFile(memorySession(all.blocks), entity, 10, 2_000_000)) {
       assert.ok(
@@ -122,7 +122,7 @@ describe('files', () => {
       break
     }
   })
-  test('prefetches one block, which ends with the reader', async () => {
+  test('read → one block ahead, ends with the reader', async () => {
     const session = memorySession(all.blocks)
     const { entity } = await resolve(session, parsePath(all.files.deepV0.cid.toString()))
     const pieces = readFile(session, entity)
@@ -134,7 +134,7 @@ describe('files', () => {
     }
     await pieces.return(undefined)
   })
-  test('documents and symlinks read like files; directories do not', async () => {
+  test('documents and symlinks → read as files; directories refused', async () => {
     await rejects(read(all.linked, all.blocks), 'malformed')
     assert.equal((await read(all.symlink, all.blocks)).toString(), 'hello.txt')
     assert.equal((await read(all.symlink, all.blocks, 0, 5)).toString(), 'hello')
@@ -228,7 +228,7 @@ describe('HAMT directories', () => {
 })
 
 describe('memory of a traversal', () => {
-  test('releases what it reserved', () => {
+  test('end of a traversal → reserved memory released', () => {
     const held = createMemoryBound(10)
     held.take(6)
     assert.throws(() => held.take(5), is('too-large'))
@@ -246,7 +246,7 @@ describe('memory of a traversal', () => {
       pending.push([at], 60)
     }
   })
-  test('upcoming items are created once, on demand, boundedly', () => {
+  test('upcoming items → created once, on demand, bounded', () => {
     const made: number[] = []
     const pending = createPending<number>()
     const at = (index: number) => {
@@ -262,7 +262,7 @@ describe('memory of a traversal', () => {
     }
     assert.deepEqual(made, [...Array(ahead + 10).keys()])
   })
-  test('depth-first order', () => {
+  test('order → depth first', () => {
     const pending = createPending<string>()
     pending.push(['a', 'b', 'c'], 1)
     const order: string[] = []
@@ -281,7 +281,7 @@ describe('listings', () => {
     const Links = Array.from({ length: count }, (_, index) => link(child(index), `n${String(index).padStart(4, '0')}`))
     return addNode(blocks, { Data: new UnixFS({ type: 'directory' }).marshal(), Links })
   }
-  test('read in order, in parallel up to a limit, never fetched', async () => {
+  test('listing → read in order, in parallel, bounded', async () => {
     const blocks: BlockMap = new Map()
     const root = files(600, blocks)
     const { entity } = await open(root.toString(), blocks)
@@ -308,7 +308,7 @@ describe('listings', () => {
     assert.equal(entries.filter(({ type }) => type === 'unknown').length, 344)
     assert.ok(looks === 256 && most > 1 && most <= 16, `${looks} looks, ${most} at once`)
   })
-  test('yields at each entry, even within one block', async () => {
+  test('large listing → yields at each entry', async () => {
     const blocks: BlockMap = new Map()
     const { entity } = await open(files(300, blocks).toString(), blocks)
     let turns = 0

@@ -104,7 +104,7 @@ const directory = (blocks: BlockMap, links: [name: string, cid: CID][]) =>
   })
 
 describe('content of an archive', () => {
-  test('file, named by its CID', async () => {
+  test('file → archive with it, named by its CID', async () => {
     const { cid, bytes } = all.files.chunkedV0
     const { members, length, size } = await unpacked(cid.toString())
     assert.deepEqual(
@@ -114,7 +114,7 @@ describe('content of an archive', () => {
     assert.ok(members[0]?.bytes.equals(bytes))
     assert.equal(size, length)
   })
-  test('directory, with every name and byte', async () => {
+  test('directory → archive with every name and byte', async () => {
     const { members, length, size } = await unpacked(all.directory.toString())
     const files = members.filter(({ flag }) => flag === '0')
     const expected = Object.entries(all.names).map(([name, bytes]) => [`${all.directory}/${name}`, bytes] as const)
@@ -123,12 +123,12 @@ describe('content of an archive', () => {
     assert.ok(members.some(({ path, flag }) => flag === '5' && path === `${all.directory}/sub/`))
     assert.equal(size, length, 'the length that was said')
   })
-  test('HAMT, of unknown length', async () => {
+  test('HAMT directory → archive of unknown length', async () => {
     const { members, size } = await unpacked(all.hamt.toString())
     assert.equal(members.length, 1501)
     assert.equal(size, undefined)
   })
-  test('symlink', async () => {
+  test('symlink → symlink of the archive', async () => {
     const { members } = await unpacked(all.linked.toString())
     assert.deepEqual(members.map(({ path, flag, target }) => [path, flag, target])[1], [
       `${all.linked}/link`,
@@ -136,7 +136,7 @@ describe('content of an archive', () => {
       'hello.txt',
     ])
   })
-  test('modes without setuid, and times', async () => {
+  test('modes without setuid, and times → kept', async () => {
     const blocks: BlockMap = new Map()
     const data = new UnixFS({ type: 'file', data: text('x'), mode: 0o4755, mtime: { secs: 1_700_000_000n } }).marshal()
     const { members } = await unpacked(addNode(blocks, { Data: data, Links: [] }).toString(), blocks)
@@ -187,20 +187,20 @@ describe('headers', () => {
     '99 '.repeat(33),
   ]
   for (const path of paths)
-    test(`path ${JSON.stringify(path.slice(0, 30))} of ${path.length}`, () =>
+    test(`path ${JSON.stringify(path.slice(0, 30))} of ${path.length} → fits`, () =>
       assert.equal(roundTrip({ path }).path, path))
-  test('directory whose slash exceeds the name field', () => {
+  test('directory whose slash exceeds the name field → fits', () => {
     assert.equal(roundTrip({ path: 'x'.repeat(100), type: 'directory' }).path, `${'x'.repeat(100)}/`)
   })
   for (const target of ['t'.repeat(100), 't'.repeat(101), '../ü']) {
-    test(`symlink to ${target.slice(0, 10)}… of ${target.length}`, () =>
+    test(`symlink to ${target.slice(0, 10)}… of ${target.length} → fits`, () =>
       assert.equal(roundTrip({ type: 'symlink', target }).target, target))
   }
-  test('9 GiB', () => {
+  test('size of 9 GiB → fits', () => {
     const header = tarHeader({ path: 'big', type: 'file', size: 9 * 1024 ** 3, mode: 0o644, mtime: 0 })
     assert.equal(readPax(Buffer.from(header.subarray(512, 1024)).subarray(0, 19))['size'], String(9 * 1024 ** 3))
   })
-  test('time before 1970', () => assert.equal(roundTrip({ mtime: -5 }).mtime, -5))
+  test('time before 1970 → fits', () => assert.equal(roundTrip({ mtime: -5 }).mtime, -5))
 })
 
 describe('paths that leave the archive', () => {
@@ -221,7 +221,7 @@ describe('paths that leave the archive', () => {
       await rejects(render(hidden(blocks, name).toString(), blocks), 'malformed')
     })
   }
-  test("sibling with the archive's name as prefix", async () => {
+  test("sibling with the archive's name as prefix → refused", async () => {
     const blocks: BlockMap = new Map()
     const file = addBlock(blocks, 0x55, text('x'))
     const root = directory(blocks, [['../bafy', file]])
@@ -233,7 +233,7 @@ describe('paths that leave the archive', () => {
     const { members } = await unpacked(root.toString(), blocks)
     assert.equal(members.at(-1)?.path, `${root}/file`)
   })
-  test('through a symlink of the archive', async () => {
+  test('path through a symlink of the archive → refused', async () => {
     const blocks: BlockMap = new Map()
     const file = addBlock(blocks, 0x55, text('x'))
     for (const links of [
@@ -260,14 +260,14 @@ describe('paths that leave the archive', () => {
 })
 
 describe('hostile trees', () => {
-  test('endless directories', async () => {
+  test('endless directories → refused', async () => {
     const blocks: BlockMap = new Map()
     let cid = directory(blocks, [])
     for (let level = 0; level < 300; level++) cid = directory(blocks, [['d', cid]])
     const { rendering } = await render(cid.toString(), blocks)
     await rejects(Array.fromAsync(rendering.read(0, 0)), 'malformed')
   })
-  test('file that declares more than the limit', async () => {
+  test('file that declares more than the limit → refused', async () => {
     const blocks: BlockMap = new Map()
     const leaf = addBlock(blocks, 0x55, text('x'))
     const data = new UnixFS({ type: 'file', blockSizes: [2n ** 50n] }).marshal()

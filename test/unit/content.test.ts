@@ -94,7 +94,7 @@ describe('path resolution', () => {
       all.names['literal%20percent.txt'],
     )
   })
-  test('name in a HAMT', async () => {
+  test('name in a HAMT → found', async () => {
     for (const name of ['file-0.txt', 'file-777.txt', 'file-1499.txt']) {
       assert.deepEqual(new Uint8Array(await read(`${all.hamt}/${name}`)), all.manyNames[name])
     }
@@ -110,7 +110,7 @@ describe('path resolution', () => {
       await rejects(open(path), 'path-not-found')
     }
   })
-  test('reports the CIDs of the path', async () => {
+  test('resolved path → reports its CIDs', async () => {
     const { roots, entity } = await open(`${all.directory}/sub/deep/file.bin`)
     assert.equal(roots.length, 4)
     assert.ok(roots[0]?.equals(all.directory) && roots[3]?.equals(entity.cid))
@@ -157,7 +157,7 @@ describe('files', () => {
       assert.ok(ours.equals(Buffer.concat(await Array.fromAsync(entry.content()))), name)
     }
   })
-  test('ranges at and around every boundary', async () => {
+  test('ranges at and around every boundary → right bytes', async () => {
     const { cid, bytes } = all.files.chunkedV0
     const chunk = 256 * 1024
     for (const from of [0, 1, chunk - 1, chunk, chunk + 1, 2 * chunk, bytes.length - 1]) {
@@ -199,7 +199,7 @@ describe('hostile content', () => {
   }
   const link = (Hash: CID) => ({ Name: '', Hash, Tsize: 1 })
 
-  test('six blocks that declare 2^70 bytes', async () => {
+  test('six blocks that declare 2^70 bytes → refused', async () => {
     const blocks: BlockMap = new Map()
     let cid = addBlock(blocks, 0x55, new Uint8Array(1024))
     let size = 1024n
@@ -212,7 +212,7 @@ describe('hostile content', () => {
     }
     await rejects(read(cid.toString(), 0, undefined, blocks), 'malformed')
   })
-  test('chain of 20,000 single links', async () => {
+  test('chain of 20,000 single links → refused', async () => {
     const blocks: BlockMap = new Map()
     let cid = addBlock(blocks, 0x55, text('end'))
     for (let level = 0; level < 20_000; level++) cid = addNode(blocks, { Data: file([3n]), Links: [link(cid)] })
@@ -221,7 +221,7 @@ describe('hostile content', () => {
     await rejects(Array.fromAsync(readFile(session, entity)), 'malformed')
     assert.ok(session.asked.length < 300)
   })
-  test('file of empty blocks', async () => {
+  test('file of empty blocks → empty parts skipped', async () => {
     const blocks: BlockMap = new Map()
     const empty = addNode(blocks, { Data: file([]), Links: [] })
     const wide = addNode(blocks, {
@@ -236,13 +236,13 @@ describe('hostile content', () => {
     ['too large', [10n]],
     ['too small', [1n]],
   ] as [string, bigint[]][]) {
-    test(`part declared ${name}`, async () => {
+    test(`part declared ${name} → refused`, async () => {
       const blocks: BlockMap = new Map()
       const root = addNode(blocks, { Data: file(sizes), Links: [link(addBlock(blocks, 0x55, text('four')))] })
       await rejects(read(root.toString(), 0, undefined, blocks), 'malformed')
     })
   }
-  test('links without sizes', async () => {
+  test('links without sizes → refused', async () => {
     const blocks: BlockMap = new Map()
     const root = addNode(blocks, { Data: file([]), Links: [link(addBlock(blocks, 0x55, text('four')))] })
     await rejects(open(root.toString(), blocks), 'malformed')
@@ -252,12 +252,12 @@ describe('hostile content', () => {
     Links: links,
   })
   for (const fanout of [0n, 3n, 4n, 2048n, 2n ** 40n]) {
-    test(`HAMT with a fan-out of ${fanout}`, async () => {
+    test(`HAMT with a fan-out of ${fanout} → refused`, async () => {
       const blocks: BlockMap = new Map()
       await rejects(open(`${addNode(blocks, shard(fanout, []))}/name`, blocks), 'malformed')
     })
   }
-  test('HAMT with repeated shards', async () => {
+  test('HAMT with repeated shards → bounded', async () => {
     const blocks: BlockMap = new Map()
     let cid = addNode(blocks, shard(256n, [{ Name: '00a', Hash: addBlock(blocks, 0x55, text('a')), Tsize: 1 }]))
     for (let level = 0; level < 4; level++) {
@@ -276,7 +276,7 @@ describe('hostile content', () => {
     const { entity } = await open(cid.toString(), blocks)
     await rejects(Array.fromAsync(listDirectory(memorySession(blocks), entity)), 'malformed')
   })
-  test('block that is not dag-pb', async () => {
+  test('block that is not dag-pb → refused', async () => {
     const blocks: BlockMap = new Map()
     await rejects(open(addBlock(blocks, dagPb.code, text('not dag-pb')).toString(), blocks), 'malformed')
   })
@@ -288,18 +288,18 @@ describe('directories', () => {
     const { entity } = await resolve(session, parsePath(cid.toString()))
     return Array.fromAsync(listDirectory(session, entity, limits))
   }
-  test('flat: names and kinds', async () => {
+  test('flat directory → names and kinds', async () => {
     const entries = await list(all.directory)
     const kinds = Object.fromEntries(entries.map(({ name, type }) => [name, type]))
     assert.equal(kinds['readme.txt'], 'file')
     assert.equal(kinds['sub'], 'directory')
     assert.equal(entries.length, 6)
   })
-  test('HAMT: every name once', async () => {
+  test('HAMT directory → every name once', async () => {
     const names = (await list(all.hamt)).map(({ name }) => name)
     assert.deepEqual([...names].sort(), Object.keys(all.manyNames).sort())
   })
-  test('HAMT: next shards are prefetched together', async () => {
+  test('HAMT directory → next shards prefetched together', async () => {
     const session = memorySession(all.blocks)
     const expected = new Set<string>()
     const reader = {

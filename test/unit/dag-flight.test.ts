@@ -54,10 +54,10 @@ function flightOf(
   return { clock, flight, wait }
 }
 
-describe('the pace of an upstream', () => {
+describe('pace of an upstream', () => {
   const quick = (bytes: number) => 60 + bytes / (50 * 1024)
 
-  test('a trickle is slow only where another upstream takes half the time', async () => {
+  test('trickle → slow only if another takes half the time', async () => {
     const clock = createFakeClock()
     const watch = new Stopwatch(clock, true)
     const pace = new Pace(watch)
@@ -73,7 +73,7 @@ describe('the pace of an upstream', () => {
       false,
     )
   })
-  test('time passes while readers wait, and hardly while the process is busy', async () => {
+  test('readers waiting → time counts; busy process → hardly', async () => {
     const clock = createFakeClock()
     const watch = new Stopwatch(clock, true)
     const pace = new Pace(watch)
@@ -89,7 +89,7 @@ describe('the pace of an upstream', () => {
   })
 })
 
-test('a block that does not come soon is left to be asked for alone', async () => {
+test('late block → left to a request of its own', async () => {
   const { blocks, cids } = leaves(301)
   const root = addNode(blocks, { Data: new Uint8Array(), Links: cids.map((Hash) => ({ Name: '', Hash, Tsize: 1 })) })
   const missing = cids[0] as CID
@@ -104,7 +104,7 @@ test('a block that does not come soon is left to be asked for alone', async () =
   assert.ok(one.asked.sent < 300)
 })
 
-test('a block that came and is in no tier yet goes to every reader', async () => {
+test('block in no tier yet → goes to every reader', async () => {
   const { blocks, cids } = leaves(1)
   const cid = cids[0] as CID
   const [came, kept] = [Promise.withResolvers<void>(), Promise.withResolvers<void>()]
@@ -122,7 +122,7 @@ test('a block that came and is in no tier yet goes to every reader', async () =>
   assert.equal(await wait(cid), 'went by')
 })
 
-test('the links of a large node are noted in pieces, of which each is a turn of the loop', async () => {
+test('links of a large node → noted in slices', async () => {
   const { blocks, cids } = leaves(20_000)
   const root = addNode(blocks, { Data: new Uint8Array(), Links: cids.map((Hash) => ({ Name: '', Hash, Tsize: 1 })) })
   let turns = 0
@@ -139,7 +139,7 @@ test('the links of a large node are noted in pieces, of which each is a turn of 
   assert.ok(cids.every((cid) => noted.isExpected(cid)))
 })
 
-describe('reading ahead', () => {
+describe('read-ahead', () => {
   function make(roomBytes = 64 * mib, check: (cid: CID) => void = () => {}) {
     const clock = createFakeClock()
     const asked: string[] = []
@@ -162,7 +162,7 @@ describe('reading ahead', () => {
   const expected = (cids: readonly CID[], bytes = mib): Expected[] =>
     cids.map((cid) => ({ cid, around: around(cid), bytes }))
 
-  test('asks for nothing that a link holds itself, and looks no further where only that and what is known comes', () => {
+  test('inline, known or identity links → not requested', () => {
     const { cids } = leaves(3)
     const [first, second, third] = cids as [CID, CID, CID]
     const { asked, open } = make()
@@ -180,7 +180,7 @@ describe('reading ahead', () => {
     assert.ok(lookedAt < 100, `${lookedAt} were looked at`)
   })
 
-  test('goes further the more the reader has to wait, up to a bound', () => {
+  test('reader waits → reads further ahead, up to a bound', () => {
     const { cids } = leaves(100)
     const { asked, open } = make()
     const ahead = open()
@@ -193,7 +193,7 @@ describe('reading ahead', () => {
     assert.ok(most > 8 && most <= 17, `${most} blocks ahead`)
     ahead.end()
   })
-  test('does not look at 64 blocks ahead behind each of many small ones, and has each of them ahead', async () => {
+  test('many small blocks → each prefetched, few links examined', async () => {
     const { cids } = leaves(400)
     const { clock, asked, answers, open } = make(64 * mib)
     const ahead = open()
@@ -214,7 +214,7 @@ describe('reading ahead', () => {
     assert.ok(looks < 400 * 8, `${looks} looks`)
     ahead.end()
   })
-  test('looks anew when a small block comes that it did not look for', () => {
+  test('unforeseen small block → read-ahead starts anew', () => {
     const { cids } = leaves(120)
     const { asked, open } = make(64 * mib)
     const ahead = open()
@@ -224,7 +224,7 @@ describe('reading ahead', () => {
     assert.ok(asked.includes(blockKey(cids[1] as CID)))
     ahead.end()
   })
-  test('a reader that stops reading keeps one block; skipped blocks are asked for again', async () => {
+  test('reader stops → keeps one block; skipped ones requested again', async () => {
     const { cids } = leaves(20)
     const { clock, answers, open } = make()
     const ahead = open()
@@ -239,7 +239,7 @@ describe('reading ahead', () => {
     assert.equal(here.length, 1)
     ahead.end()
   })
-  test('many readers share one room, and each has its next block', () => {
+  test('many readers → one shared limit, each with its next block', () => {
     const { cids } = leaves(40)
     const { open, asked } = make(4 * mib)
     const all = Array.from({ length: 10 }, open)
@@ -251,7 +251,7 @@ describe('reading ahead', () => {
     assert.ok(asked.length <= 10 * 4 + 4, `${asked.length} blocks`)
     for (const one of all) one.end()
   })
-  test('a block that failed ahead of its reader is asked for again, without an error', async () => {
+  test('failed prefetch → block requested again, without an error', async () => {
     const { cids } = leaves(2)
     const { clock, answers, open } = make()
     const ahead = open()
@@ -261,7 +261,7 @@ describe('reading ahead', () => {
     assert.equal(ahead.take(cids[1] as CID), undefined)
     ahead.end()
   })
-  test('what is denied, by its CID or by its path, is not asked for ahead', () => {
+  test('denied by CID or path → not prefetched', () => {
     const { cids } = leaves(2)
     const denied = () => {
       throw new Error('denied')
@@ -275,7 +275,7 @@ describe('reading ahead', () => {
   })
 })
 
-describe('what an answer may waste', () => {
+describe('waste in a response', () => {
   const identity = CID.parse('bafkqaaa')
   const one = leaves(1)
   const root = one.cids[0] as CID
@@ -285,7 +285,7 @@ describe('what an answer may waste', () => {
     return { upstream, ...flightOf(around(cid), [upstream]) }
   }
 
-  test('identity blocks without end: the root is asked for alone', async () => {
+  test('endless identity blocks → root requested by itself', async () => {
     assert.ok(isProvable(identity))
     const { upstream, wait } = over(async function* () {
       for (;;) yield { cid: identity, bytes: new Uint8Array() }
@@ -293,7 +293,7 @@ describe('what an answer may waste', () => {
     assert.ok((await wait(root)) instanceof Uint8Array)
     assert.equal(upstream.asked.blocks.length, 1)
   })
-  test('one block again and again: the answer is broken', async () => {
+  test('one block again and again → response broken', async () => {
     const { blocks, cids } = leaves(1)
     const node = addNode(blocks, { Data: new Uint8Array(), Links: [{ Name: '', Hash: cids[0] as CID, Tsize: 1 }] })
     const { flight, wait } = over(
@@ -307,7 +307,7 @@ describe('what an answer may waste', () => {
     assert.equal(await wait(cids[0] as CID), 'not here')
     assert.match(String(flight.attempts.failures[0]), /the same blocks/)
   })
-  test('a CAR is read however it is cut; a chunk that is all of its memory is freed as soon as it is copied', async () => {
+  test('CAR cut anywhere → read; whole chunks freed once copied', async () => {
     const { cids, blocks } = leaves(3, 700)
     const head = dagCbor.encode({ version: 1, roots: cids.slice(0, 1) })
     const car = Buffer.concat([
@@ -334,7 +334,7 @@ describe('what an answer may waste', () => {
       assert.equal(shared.byteLength, car.byteLength)
     }
   })
-  test('padding without end: it is broken', async () => {
+  test('endless padding → response broken', async () => {
     const head = dagCbor.encode({ version: 1, roots: [identity] })
     const chunks = async function* () {
       yield Uint8Array.of(head.byteLength, ...head)
@@ -344,7 +344,7 @@ describe('what an answer may waste', () => {
   })
   const some = leaves(5000)
   for (const isRootFirst of [false, true])
-    test(`unwanted blocks ${isRootFirst ? 'behind the root' : 'alone'} are given up after some thousand`, async () => {
+    test(`unwanted blocks ${isRootFirst ? 'after the root' : 'alone'} → given up, bounded`, async () => {
       const { blocks } = some
       const lacking = leaves(5001).cids.at(-1) as CID
       const node = addNode(blocks, { Data: new Uint8Array(), Links: [{ Name: '', Hash: lacking, Tsize: 1 }] })

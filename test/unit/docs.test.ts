@@ -72,7 +72,7 @@ test('docs/troubleshoot.md names existing events and commands', () => {
   }
 })
 
-test('docs/architecture.md, name in brackets after a file → the file has it', () => {
+test('docs/architecture.md, name in brackets → in that file', () => {
   const named = [
     ...textOf('docs/architecture.md').matchAll(/`((?:src|backends)\/[\w./-]+)` \(((?:`#?\w+`(?:, )?)+)\)/g),
   ]

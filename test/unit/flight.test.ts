@@ -83,7 +83,7 @@ test('late upstream → hedged, loser stopped', async () => {
   )
 })
 
-test('hedge budget used up, upstream silent for half of the time → next asked', async () => {
+test('hedge budget spent, long silence → next upstream asked', async () => {
   const { clock, askedAt, told } = fly({ one: {}, two: { afterMs: 30 } }, { hasHedges: false })
   await clock.advance(1900)
   assert.deepEqual(askedAt, { one: 0 })

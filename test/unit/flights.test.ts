@@ -13,7 +13,7 @@ const make = () => {
   return { flights, join, signals }
 }
 
-test('many callers → one start', () => {
+test('concurrent callers → one start', () => {
   const { join, signals } = make()
   assert.deepEqual([join().work, join().work, join('b').work], [1, 1, 2])
   assert.equal(signals.length, 2)
@@ -36,7 +36,7 @@ test('after an abort → next caller starts again', () => {
   assert.equal(join().work, 2)
 })
 
-test('keep → not aborted by the last caller', () => {
+test('`keep` → not aborted by the last caller', () => {
   const { join, signals } = make()
   join().leave({ keep: true })
   assert.equal(signals[0]?.aborted, false)

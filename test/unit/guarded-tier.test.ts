@@ -49,7 +49,7 @@ async function openBreaker({ tier, guard }: Pick<ReturnType<typeof make>, 'tier'
   tier.isDown = false
 }
 
-test('quick tier falls silent → waited for 25 ms, skipped within half a second', async () => {
+test('quick tier falls silent → 25 ms waits, skipped within 500', async () => {
   const { clock, tier, guard, events } = make()
   tier.held.set(blockKey(cid), bytes)
   for (let turn = 0; turn < 5; turn++) assert.ok(await guard.get(cid))
@@ -68,7 +68,7 @@ test('tier silent from the start → first reads wait 25 ms', async () => {
   for (let turn = 0; turn < 5; turn++) assert.equal(await read(clock, guard), 'overdue 25')
 })
 
-test('distant tier that answers → waited for twice its usual time', async () => {
+test('distant tier that answers → waited for twice its median', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   tier.slowMs = 80
@@ -78,7 +78,7 @@ test('distant tier that answers → waited for twice its usual time', async () =
   assert.equal(await read(clock, guard), 'hit 150')
 })
 
-test('tier that is always slow → asked beside others, never skipped', async () => {
+test('slow tier → asked in parallel, never skipped', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   tier.slowMs = 350
@@ -95,7 +95,7 @@ for (const { typicalMs, end } of [
   { typicalMs: 20, end: 'overdue 25' },
   { typicalMs: 80, end: 'overdue 0' },
 ])
-  test(`tier of ${typicalMs} ms that mostly misses → ${end}; waited for again after a hit`, async () => {
+  test(`tier of ${typicalMs} ms, mostly misses → ${end}; hit → waited for`, async () => {
     const { clock, tier, guard } = make()
     tier.slowMs = typicalMs
     for (let turn = 0; turn < 8; turn++) await read(clock, guard, true)
@@ -106,14 +106,14 @@ for (const { typicalMs, end } of [
     assert.match(await read(clock, guard), /^hit/)
   })
 
-test('burst of calls to a silent tier → all callers told together', async () => {
+test('burst of calls to a silent tier → all released together', async () => {
   const { clock, tier, guard } = make()
   tier.isSilent = true
   for (const end of await Promise.all(Array.from({ length: 300 }, () => read(clock, guard))))
     assert.equal(end, 'overdue 25')
 })
 
-test('however long a tier was away, it is used again within seconds', async () => {
+test('any outage length → tier used within seconds of recovery', async () => {
   const { clock, tier, guard, events } = make()
   await guard.put(cid, bytes)
   tier.isDown = true
@@ -130,7 +130,7 @@ test('however long a tier was away, it is used again within seconds', async () =
   assert.deepEqual(events, ['warn tier.circuit-open reads', 'info tier.circuit-closed reads'])
 })
 
-test('trials of a silent tier → one at a time, cancelled in the end', async () => {
+test('trials of a silent tier → one at a time, cancelled', async () => {
   const at = make()
   const { clock, tier, guard } = at
   await openBreaker(at)
@@ -182,7 +182,7 @@ test('local tier gives up by its own clock → skipped', async () => {
   assert.ok(guard.isDown)
 })
 
-test('time in our queue is not held against the tier; silence empties the queue', async () => {
+test('time in our queue → not charged; silence empties the queue', async () => {
   const { clock, tier, guard } = make({ concurrency: { reads: 3, writes: 1 } })
   tier.isSilent = true
   let told = 0
@@ -199,7 +199,7 @@ test('time in our queue is not held against the tier; silence empties the queue'
   assert.equal(tier.waiting, 3)
 })
 
-test('opening a tier is no time of its calls', async () => {
+test('time to open a tier → not charged to its calls', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   const opening = Promise.withResolvers<void>()
@@ -213,7 +213,7 @@ test('opening a tier is no time of its calls', async () => {
   for (const one of reads) assert.ok(await one)
 })
 
-test('no other source → waits until the timeout, asks a skipped tier', async () => {
+test('no other source → waits for the timeout, even when skipped', async () => {
   const at = make()
   const { clock, tier, guard } = at
   tier.held.set(blockKey(cid), bytes)
@@ -227,7 +227,7 @@ test('no other source → waits until the timeout, asks a skipped tier', async (
   assert.ok(guard.isDown, 'it is no trial')
 })
 
-test('a stall of this process is not held against the tier', async () => {
+test('stalled process → tier not blamed', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   await guard.get(cid)
@@ -239,7 +239,7 @@ test('a stall of this process is not held against the tier', async () => {
   for (const one of reads) assert.ok(await one)
 })
 
-test('process that stalls all the time → silent tier is given up all the same', async () => {
+test('process stalls repeatedly → silent tier still given up', async () => {
   const { clock, tier, guard } = make({ shared: false })
   await guard.get(cid)
   tier.isSilent = true
@@ -266,7 +266,7 @@ test('client leaves → call stopped, nothing counted', async () => {
   assert.equal(clock.timers, 0)
 })
 
-test('reads abandoned for a hedge go on → slow tier is measured and waited for', async () => {
+test('hedged reads abandoned → slow tier still measured and used', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
   tier.slowMs = 200
@@ -278,7 +278,7 @@ test('reads abandoned for a hedge go on → slow tier is measured and waited for
   assert.equal(await read(clock, guard), 'hit 200')
 })
 
-test('hung writes → two waited for 500 ms, then skipped; reads go on', async () => {
+test('hung writes → two wait 500 ms, then skipped; reads continue', async () => {
   const { clock, tier, guard } = make()
   const write = () => timed(clock, (overdue) => guard.put(cid, bytes, undefined, { overdue }))
   tier.isSilent = true
@@ -289,7 +289,7 @@ test('hung writes → two waited for 500 ms, then skipped; reads go on', async (
   assert.equal(await read(clock, guard), 'miss 0')
 })
 
-test('tier that throws instead of rejecting → a failure, no timer left', async () => {
+test('tier throws synchronously → a failure, no timer left', async () => {
   const { clock, tier, guard } = make()
   Object.assign(tier, {
     get: () => {
@@ -308,7 +308,7 @@ test('failed probe → skipped before a caller waits for it', async () => {
   assert.equal(await read(clock, guard), 'unavailable 0')
 })
 
-test('false bytes are a miss, deleted and counted; true ones pass as they are', async () => {
+test('wrong bytes → a miss, deleted and counted', async () => {
   const tier = scriptedTier('bucket')
   const seen: string[] = []
   const honest = verified(tier, { log: silentLog, onCorrupt: (name, of) => seen.push(`${name} ${of}`) })
@@ -329,7 +329,7 @@ test('false bytes are a miss, deleted and counted; true ones pass as they are', 
   assert.deepEqual(new Set(seen), new Set([`bucket ${cid}`]))
 })
 
-test('false bytes are a miss although they cannot be deleted, and an outage stays an outage', async () => {
+test('wrong bytes, failed delete → a miss; outage stays outage', async () => {
   const tier = scriptedTier('bucket')
   tier.held.set(blockKey(cid), bytesOf(3))
   const honest = verified({ ...tier, delete: () => Promise.reject(new Error('denied')) }, { log: silentLog })
@@ -338,7 +338,7 @@ test('false bytes are a miss although they cannot be deleted, and an outage stay
   await assert.rejects(honest.get(cid), (error) => isFailure(error, 'upstream-error'))
 })
 
-test('what is at hand is proved, whole and in part: a flipped byte is not handed out, and `get` finds and deletes it', async () => {
+test('flipped byte in the page cache → not returned, then deleted', async () => {
   const large = bytesOf(200_000, 9)
   const of = cidOf(large)
   const tier = scriptedTier('bucket')

@@ -52,7 +52,7 @@ async function waited(clock: FakeClock, stack: ReturnType<typeof make>['stack'],
 
 const gets = (tier: ScriptedTier): number => tier.calls.filter((call) => call.startsWith('get')).length
 
-test('blocks in memory or queued for a slow tier are found without asking a tier', async () => {
+test('block in memory or the write queue → no tier lookup', async () => {
   const { memory, disk, redis, bucket, stack, clock } = make()
   for (const tier of [disk, redis, bucket]) tier.held.set(key, bytes)
   assert.equal(stack.near(cid), undefined)
@@ -67,7 +67,7 @@ test('blocks in memory or queued for a slow tier are found without asking a tier
   await clock.advance(0)
 })
 
-test('the nearest is asked first, and the next ones only when it has nothing', async () => {
+test('nearest tier asked first, next ones only on a miss', async () => {
   const { clock, disk, redis, bucket, stack } = make()
   for (const tier of [disk, redis, bucket]) tier.held.set(key, bytes)
   assert.deepEqual(await waited(clock, stack), { tier: 'disk', ms: 0 })
@@ -80,7 +80,7 @@ test('the nearest is asked first, and the next ones only when it has nothing', a
   assert.deepEqual(await waited(clock, stack, block(2).cid), { tier: 'none', ms: 0 })
 })
 
-test('a disk that surely lacks a block does not hold up the look into S3, and is asked all the same before it is absent', async () => {
+test('disk that lacks a block → S3 first, disk before absence', async () => {
   const clock = createFakeClock()
   const [own, bucket] = [scriptedTier('disk'), scriptedTier('bucket', { shared: true })]
   const disk = Object.assign(own, { clock, slowMs: 40, lacks: () => true })
@@ -94,7 +94,7 @@ test('a disk that surely lacks a block does not hold up the look into S3, and is
   assert.deepEqual(await waited(clock, stack, other.cid), { tier: 'disk', ms: 40 })
 })
 
-test('a hung Redis hides neither S3 nor what it has itself, and a hung S3 not the disk', async () => {
+test('one hung store → hides no other, nor its own queue', async () => {
   const { clock, disk, redis, bucket, stack } = make()
   redis.isSilent = true
   bucket.held.set(key, bytes)
@@ -112,7 +112,7 @@ test('a hung Redis hides neither S3 nor what it has itself, and a hung S3 not th
   assert.equal((await look.found)?.tier, 'disk')
 })
 
-test('tiers that hang cost readers a moment, for half a second', async () => {
+test('hung tiers → short waits, for half a second', async () => {
   const { clock, redis, bucket, stack } = make()
   redis.isSilent = bucket.isSilent = true
   for (let turn = 0; turn < 3; turn++) assert.deepEqual(await waited(clock, stack), { tier: undefined, ms: 50 })
@@ -121,7 +121,7 @@ test('tiers that hang cost readers a moment, for half a second', async () => {
   assert.deepEqual(await waited(clock, stack), { tier: 'none', ms: 0 })
 })
 
-test('without upstreams a look goes on to its end, which is a miss and no failure', async () => {
+test('no upstreams → lookup completes as a miss', async () => {
   const { clock, bucket, stack } = make()
   bucket.isSilent = true
   const look = stack.look(cid)
@@ -135,7 +135,7 @@ test('without upstreams a look goes on to its end, which is a miss and no failur
   assert.equal(look.haveAnswered, false)
 })
 
-test('a shared look survives a reader that leaves, and stops with the last one', async () => {
+test('shared lookup → survives one reader, stops with the last', async () => {
   const { clock, bucket, stack } = make()
   bucket.held.set(key, bytes)
   bucket.isSilent = true
@@ -155,7 +155,7 @@ test('a shared look survives a reader that leaves, and stops with the last one',
   assert.equal(bucket.waiting, 0)
 })
 
-test('a burst that slows this process does not make it pass over the disk', async () => {
+test('busy process → disk not skipped', async () => {
   const { clock, disk, bucket, guards, stack } = make()
   disk.isSilent = true
   const many = Array.from({ length: 500 }, (_, seed) => block(seed))
@@ -168,7 +168,7 @@ test('a burst that slows this process does not make it pass over the disk', asyn
   for (const look of looks) assert.equal((await look.found)?.tier, 'disk')
 })
 
-test('hung store → two uploads wait 500 ms, then none; each names the missing tier', async () => {
+test('hung store → two uploads wait 500 ms, then none', async () => {
   const { clock, redis, bucket, stack } = make()
   bucket.isSilent = true
   const took: number[] = []
@@ -192,7 +192,7 @@ test('hung store → two uploads wait 500 ms, then none; each names the missing 
   assert.deepEqual(took, [500, 500, ...Array(18).fill(0)])
 })
 
-test('four blocks of one upload side by side wait together, and a write that is late goes on', async () => {
+test('blocks of one upload → wait together; late write continues', async () => {
   const { clock, bucket, stack } = make()
   bucket.isSilent = true
   const began = clock.monotonic()
@@ -209,7 +209,7 @@ test('four blocks of one upload side by side wait together, and a write that is 
   assert.deepEqual(await stack.store(block(15).cid, block(15).bytes), { failed: [] })
 })
 
-test('a store that is slow and answers has the block before the upload is acknowledged', async () => {
+test('slow store that answers → stored before the acknowledgement', async () => {
   const { clock, bucket, stack } = make()
   bucket.slowMs = 100
   for (let seed = 0; seed < 5; seed++) {
@@ -219,7 +219,7 @@ test('a store that is slow and answers has the block before the upload is acknow
   }
 })
 
-test('a look says when this machine has nothing, whatever becomes of the stores elsewhere', async () => {
+test('lookup → reports local misses before remote stores answer', async () => {
   const { clock, disk, bucket, stack } = make()
   disk.isSilent = bucket.isSilent = true
   const look = stack.look(cid)

@@ -40,7 +40,7 @@ test('histogram counts at or below bounds, continues after reload', async () => 
   )
 })
 
-test('metrics and events page is up to date (npm run schema)', () => {
+test('metrics and events page → up to date (npm run schema)', () => {
   assert.equal(readFileSync(new URL('../../docs/monitoring.md', import.meta.url), 'utf8'), monitoring())
 })
 

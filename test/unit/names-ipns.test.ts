@@ -39,7 +39,7 @@ describe('IPNS record', () => {
     assert.deepEqual([record.value, record.sequence, record.ttlMs], ['/ipfs/bafkqaaa/a', 7n, 60_000])
   })
 
-  test('wrong key, changed, truncated, oversized → false; expired → not-found', async () => {
+  test('wrong key, changed, truncated → false; expired → not-found', async () => {
     const good = await key.record('/ipfs/bafkqaaa')
     const proved = (bytes: Uint8Array, now = Date.now()) => kindOf(provedRecord(key.cid, bytes, now))
     assert.equal(await proved(await createKey().record('/ipfs/bafkqaaa')), 'hash-mismatch')
@@ -99,7 +99,7 @@ describe('kept IPNS records', () => {
     }
   }
 
-  test('last write of a key → readable at once and after restart', async () => {
+  test('last write of a key → readable at once, after restarts', async () => {
     const [one, other] = [createKey().cid, createKey().cid]
     const store = open()
     assert.equal(await store.read(one), undefined)

@@ -19,7 +19,7 @@ function make() {
   return { clock, memory }
 }
 
-test('certain absence → `first`, doubling up to `most`', async () => {
+test('certain absence → initial TTL, doubling to the maximum', async () => {
   const { clock, memory } = make()
   const lengths: number[] = []
   for (let round = 0; round < 6; round++) {
@@ -30,7 +30,7 @@ test('certain absence → `first`, doubling up to `most`', async () => {
   assert.deepEqual(lengths, [5000, 10_000, 20_000, 40_000, 60_000, 60_000])
 })
 
-test('uncertain absence → never longer than `first`', async () => {
+test('uncertain absence → never beyond the initial TTL', async () => {
   const { clock, memory } = make()
   memory.remember(cid, '', failure(true), [])
   await clock.advance(5001)

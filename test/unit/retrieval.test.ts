@@ -177,7 +177,7 @@ test('many readers of a cold file → one upstream response', async () => {
   assert.equal(stack.held.size, file.blocks.size)
 })
 
-test('time in the queue of an upstream → part of the deadline', async () => {
+test("time in an upstream's queue → part of the timeout", async () => {
   const silent = scriptedUpstream('one', file.blocks, { silent: true, dag: false })
   const { clock, session } = make([{ ...silent, traits: { ...silent.traits, connections: 1 } }])
   const [, first, second] = file.order
@@ -199,7 +199,7 @@ test('time in the queue of an upstream → part of the deadline', async () => {
   assert.ok(tookMs >= 4900 && tookMs <= 5200, `${tookMs} ms`)
 })
 
-test('wait for the next block, response begins meanwhile → time of a block', async () => {
+test('next block while the response begins → time of a block', async () => {
   const { clock, session } = make([scriptedUpstream('one', file.blocks, { silent: true, dag: false })])
   const one = session()
   let isOver = false
@@ -341,7 +341,7 @@ test('silent upstream → 404 at timeout, cached, found later', async () => {
   assert.equal(one.asked.dags.length, 1)
 })
 
-test('many waiting requests fail → spread over event-loop iterations', async () => {
+test('mass failure → spread over event-loop iterations', async () => {
   const { session, clock } = make([scriptedUpstream('one', new Map())])
   let turn = 0
   let isOver = false

@@ -42,8 +42,8 @@ const values: readonly unknown[] = [
   'x'.repeat(3 << 20),
 ]
 
-describe('a Keyv over the S3 store', () => {
-  test('gives back every value as it was set', async () => {
+describe('Keyv over S3', () => {
+  test('set, then get → equal value', async () => {
     const keyv = keyvAt(await startServer())
     for (const [index, value] of values.entries()) {
       assert.equal(await keyv.set(`key ${index} '"<&`, value), true)
@@ -53,7 +53,7 @@ describe('a Keyv over the S3 store', () => {
     assert.deepEqual(await keyv.get(['key 0 \'"<&', 'never set']), ['bar', undefined])
   })
 
-  test('the last value that was set is the one that is read', async () => {
+  test('set twice → last value', async () => {
     for (const conditional of ['honoured', 'ignored', 'not-implemented'] as const) {
       const keyv = keyvAt(await startServer({ conditional }))
       await keyv.set('foo', 'first')
@@ -62,7 +62,7 @@ describe('a Keyv over the S3 store', () => {
     }
   })
 
-  test('a value has an end, after which it is not read', async () => {
+  test('expiry → value gone', async () => {
     const keyv = keyvAt(await startServer())
     await keyv.set('soon', 'over', 1)
     await keyv.set('later', 'there', 60_000)
@@ -70,7 +70,7 @@ describe('a Keyv over the S3 store', () => {
     assert.deepEqual([await keyv.get('soon'), await keyv.get('later')], [undefined, 'there'])
   })
 
-  test('delete says whether there was something', async () => {
+  test('delete → true only if the key existed', async () => {
     for (const missing403 of [false, true]) {
       const keyv = keyvAt(await startServer({ missing403 }))
       await keyv.set('foo', 'bar')
@@ -84,7 +84,7 @@ describe('a Keyv over the S3 store', () => {
     }
   })
 
-  test('namespaces do not meet, also not in delete and clear', async () => {
+  test('namespaces → separate, also for delete and clear', async () => {
     const server = await startServer({ pageSize: 2 })
     const one = keyvAt(server, { namespace: 'one' })
     const other = keyvAt(server, { namespace: 'one-other' })
@@ -102,7 +102,7 @@ describe('a Keyv over the S3 store', () => {
     assert.equal(server.objects.size, keys.length + 1)
   })
 
-  test('without a namespace everything under the prefix is cleared, and nothing else', async () => {
+  test('clear without a namespace → the prefix only', async () => {
     const server = await startServer({ pageSize: 2 })
     const keyv = new Keyv(storeAt(server, { prefix: 'app/' }))
     keyv.namespace = undefined
@@ -113,7 +113,7 @@ describe('a Keyv over the S3 store', () => {
     await keyv.clear()
   })
 
-  test('a whole bucket is not cleared', async () => {
+  test('clear of an entire bucket → refused', async () => {
     const server = await startServer()
     const store = storeAt(server)
     server.objects.set('of others', Buffer.from('x'))
@@ -121,7 +121,7 @@ describe('a Keyv over the S3 store', () => {
     assert.equal(server.objects.size, 1)
   })
 
-  test('an outage is an error, and none of it a value that is missing', async () => {
+  test('outage → error, never a missing value', async () => {
     const server = await startServer()
     const keyv = keyvAt(server, {}, { requestMs: 2000 })
     keyv.on('error', () => {})

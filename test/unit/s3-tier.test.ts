@@ -57,20 +57,20 @@ const stores: readonly { readonly name: string; readonly faults: S3Faults }[] = 
   { name: 'AWS: 409 while another writes the same', faults: { conditional: { conflicts: 2 } } },
 ]
 for (const { name, faults } of stores) {
-  test(`works on ${name}`, async () => {
+  test(`${name} → works`, async () => {
     const { tier } = await make(faults)
     await works(tier)
     await tier.probe?.()
   })
 }
 
-test('a store that does not know conditional writes is asked once', async () => {
+test('no conditional writes → tried once', async () => {
   const { tier, server } = await make({ conditional: 'not-implemented' })
   for (let seed = 0; seed < 5; seed++) await tier.put(cidOf(bytesOf(10, seed)), bytesOf(10, seed))
   assert.equal(server.requests.filter(({ status }) => status === 501).length, 1)
 })
 
-test('many writers of one block ask the store once, and the next writes it when the first leaves', async () => {
+test('concurrent writers of a block → one request, survives the first', async () => {
   const { tier, server } = await make({ conditional: 'ignored', slowMs: 20 })
   await Promise.all(Array.from({ length: 8 }, () => tier.put(cid, bytes)))
   assert.equal(server.asked.get('PUT'), 1)
@@ -89,14 +89,14 @@ test('many writers of one block ask the store once, and the next writes it when 
   assert.equal(await tier.has(cid), true)
 })
 
-test('where 403 means missing is found out once, not for each miss', async () => {
+test('403 for missing keys → detected once', async () => {
   const { tier, server } = await make({ missing403: true })
   for (let seed = 0; seed < 10; seed++) assert.equal(await tier.get(cidOf(bytesOf(10, seed))), undefined)
   assert.equal(server.requests.filter(({ method }) => method === 'PUT').length, 1)
   assert.equal(server.objects.size, 0, 'the probe left something behind')
 })
 
-test('treat403AsMissing set → 403 is judged by it, without a probe', async () => {
+test('`treat403AsMissing` → used without a probe', async () => {
   const missing = await make({ missing403: true }, { treat403AsMissing: true })
   assert.equal(await missing.tier.get(absent), undefined)
   const refused = await make({ missing403: true }, { treat403AsMissing: false })
@@ -141,7 +141,7 @@ const outages: readonly {
   },
 ]
 for (const { name, kind, says, faults, options } of outages) {
-  test(`${name} is an outage (${kind}), not a miss, and holds no secret`, async () => {
+  test(`${name} → outage (${kind}), without secrets`, async () => {
     const { tier, server } = await make({}, options)
     server.objects.set(`blocks/${(await import('../../src/core/cid.ts')).blockKey(cid)}`, Buffer.from(bytes))
     server.faults = faults ?? {}
@@ -154,7 +154,7 @@ for (const { name, kind, says, faults, options } of outages) {
   })
 }
 
-test('an object over 2 MiB is refused before it is read, and deleted', async () => {
+test('object over 2 MiB → refused before reading, deleted', async () => {
   const { tier, server } = await make()
   await tier.put(cid, bytes)
   const [key] = server.objects.keys()
@@ -163,7 +163,7 @@ test('an object over 2 MiB is refused before it is read, and deleted', async () 
   assert.equal(server.objects.size, 0)
 })
 
-test('an answer that breaks off half way is asked for again', async () => {
+test('truncated response → one more request', async () => {
   const { tier, server } = await make({}, { timeout: '10s' })
   await tier.put(cid, bytes)
   server.faults = { cutsBodies: 1 }
@@ -171,7 +171,7 @@ test('an answer that breaks off half way is asked for again', async () => {
   assert.equal(server.faults.cutsBodies, 0)
 })
 
-test('writes → signed one by one, with their length and their hash', async () => {
+test('write → signed with length and hash', async () => {
   const { tier, server } = await make()
   const blocks = [1, 2, 3, 1].map((seed) => bytesOf(100 * seed, seed))
   for (const block of blocks) await tier.put(cidOf(block), block)
@@ -184,7 +184,7 @@ test('writes → signed one by one, with their length and their hash', async () 
   assert.deepEqual(new Set(told('user-agent')), new Set(['cidgate/test']))
 })
 
-test('a throttled write → one further attempt', async () => {
+test('throttled write → one retry', async () => {
   const { tier, server } = await make({ slowDown: true })
   await assert.rejects(tier.put(cid, bytes))
   assert.equal(server.asked.get('PUT'), 2)
@@ -207,14 +207,14 @@ for (const { name, faults, gets } of judged) {
   })
 }
 
-test('a block has memory of its own, of just its size', async () => {
+test('block → own memory of exactly its size', async () => {
   const { tier } = await make()
   await tier.put(cid, bytes)
   const held = await tier.get(cid)
   assert.deepEqual([held?.byteLength, held?.buffer.byteLength], [bytes.byteLength, bytes.byteLength])
 })
 
-test('a call that is given up frees its connection', async () => {
+test('abandoned call → connection freed', async () => {
   const { tier, server } = await make({ slowMs: 10_000 })
   const controller = new AbortController()
   const calls = Array.from({ length: 10 }, () => tier.get(cid, controller.signal).catch(() => 'left'))
@@ -233,13 +233,13 @@ const probes: readonly { readonly name: string; readonly faults: S3Faults; reado
   { name: 'does not know our key', faults: {}, options: { accessKeyId: 'somebody' } },
 ]
 for (const { name, faults, options } of probes) {
-  test(`a probe notices a store that ${name}`, async () => {
+  test(`store that ${name} → probe fails`, async () => {
     const { tier } = await make(faults, options)
     await assert.rejects(tier.probe?.() ?? Promise.resolve(), (error) => isFailure(error) && error.source === 'tier')
   })
 }
 
-test('keys come in pairs', () => {
+test('one key of a pair → configuration error', () => {
   assert.throws(
     () => s3.options.parse({ bucket: 'blocks', accessKeyId: 'alone' }),
     /both accessKeyId and secretAccessKey/,
@@ -249,7 +249,7 @@ test('keys come in pairs', () => {
 const [accessKeyId, secretAccessKey] = ['AKIAIOSFODNN7EXAMPLE', 'wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY']
 const at = new Date('2013-05-24T00:00:00Z')
 
-test('the example of AWS’s documentation → its signature', async () => {
+test("AWS's documented example → its signature", async () => {
   const sign = await s3Signer({ bucket: 'examplebucket', region: 'us-east-1', accessKeyId, secretAccessKey })
   const { origin, path, headers } = await sign({ method: 'GET', key: 'test.txt', headers: { range: 'bytes=0-9' } }, at)
   // In the documentation the host has no region.
@@ -272,7 +272,7 @@ test('the example of AWS’s documentation → its signature', async () => {
   )
 })
 
-test('endpoints of R2, MinIO, China, with a path → the address that they expect', async () => {
+test('endpoints of R2, MinIO, China, paths → expected addresses', async () => {
   for (const [place, url] of [
     [
       { endpoint: 'https://one.r2.cloudflarestorage.com', region: 'auto' },
@@ -290,7 +290,7 @@ test('endpoints of R2, MinIO, China, with a path → the address that they expec
   }
 })
 
-test('no keys in the configuration → those of the environment, with its token', async () => {
+test('no keys configured → environment keys and token', async () => {
   const before = { ...process.env }
   Object.assign(process.env, { AWS_ACCESS_KEY_ID: 'one', AWS_SECRET_ACCESS_KEY: 'two', AWS_SESSION_TOKEN: 'three' })
   try {

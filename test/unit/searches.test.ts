@@ -133,7 +133,7 @@ test('during a search → negative cache answers', async () => {
   assert.ok(notFound.find(cid, ''))
 })
 
-test('keepLooking 0: no background search', () => {
+test('backgroundSearch 0 → no background search', () => {
   const { searches, rounds, round, missed } = make({ keepLookingMs: 0 })
   missed()
   searches.begin(cid, '', round, { client: 'one', running: round() })

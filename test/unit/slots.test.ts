@@ -54,7 +54,7 @@ const settled = (promise: Promise<unknown>): Promise<string> =>
   ])
 
 describe('request queue', () => {
-  test('at most as many as slots, next starts when one ends', async () => {
+  test('more requests than slots → next starts when one ends', async () => {
     const { health, take, fill } = await make({ most: 2 })
     const [one] = await fill(2)
     const third = take('third')

@@ -160,7 +160,7 @@ function make(blocks: BlockMap, all: Readonly<Record<string, Ways>>) {
 const file = async (blocks: BlockMap, bytes: number, seed: number, leaf = leafBytes): Promise<CID> =>
   (await addFile(blocks, noise(bytes, seed), 'v1', leaf)).cid
 
-describe('an honest upstream of 60 ms, one that stalls and one that drips', () => {
+describe('honest upstream, one that stalls, one that drips', () => {
   const ways = {
     staller: { stallAfter: 500 },
     dripper: { pace: kib },
@@ -169,7 +169,7 @@ describe('an honest upstream of 60 ms, one that stalls and one that drips', () =
   const names = ['staller', 'dripper', 'honest'] as const
   const orders = names.flatMap((one) => names.flatMap((two) => names.flatMap((three) => [[one, two, three]])))
   for (const order of orders.filter((one) => new Set(one).size === 3))
-    test(`${order.join(', ')}: from the second file on hardly more than one question for each, and no wait`, async () => {
+    test(`${order.join(', ')} → faulty one avoided from the second file`, async () => {
       const blocks: BlockMap = new Map()
       const { read, asked } = make(blocks, Object.fromEntries(order.map((name) => [name, ways[name as 'honest']])))
       const most = 60
@@ -189,7 +189,7 @@ describe('an honest upstream of 60 ms, one that stalls and one that drips', () =
 
 describe('200 readers of one file', () => {
   for (const share of [0.01, 0.05, 0.5, 0.95])
-    test(`its source stalls at ${100 * share} %: all get it by one more answer, and are spared that from then on`, async () => {
+    test(`source stalls at ${100 * share} % → one more response serves all`, async () => {
       const blocks: BlockMap = new Map()
       const size = 10 * 16 * kib
       const { read, asked } = make(blocks, { bad: { stallAfter: size * share }, honest: { delayMs: tripMs } })
@@ -206,7 +206,7 @@ describe('200 readers of one file', () => {
     })
 })
 
-test('32 MiB of single blocks, each a round trip of 60 ms away, come at 40 MB a second', async () => {
+test('32 MiB of single blocks, 60 ms away → 40 MB/s', async () => {
   const blocks: BlockMap = new Map()
   const size = 32 * mib
   const { cid } = await addFile(blocks, noise(size, 1), 'v0')
@@ -242,18 +242,18 @@ describe('48 MiB from upstreams of 8 MB a second', () => {
     ['60 ms away', tripMs, 256 * kib],
     ['60 ms away, leaves of 1 MiB', tripMs, mib],
   ] as const)
-    test(`two of them, ${what} → two thirds of the time, hardly a byte twice`, async () => {
+    test(`two, ${what} → two thirds of the time, few duplicates`, async () => {
       const { ms, twice, sent } = await readFrom({ one: { pace, delayMs }, two: { pace, delayMs } }, leaf)
       const share = ms / (await alone()).ms
       assert.ok(share <= (leaf === mib ? 0.67 : 0.6), `${share} of the time of one`)
       assert.ok(twice < 0.05, `${twice} came twice`)
       for (const bytes of sent) assert.ok(bytes > size / 3, `${bytes} bytes`)
     })
-  test('three of them → less than half the time', async () => {
+  test('three → less than half the time', async () => {
     const { ms } = await readFrom({ one: { pace }, two: { pace }, three: { pace } })
     assert.ok(ms / (await alone()).ms < 0.5)
   })
-  test('one of 3 MB a second → it brings less, and the file is earlier', async () => {
+  test('one of 3 MB/s → brings less, file still earlier', async () => {
     const { ms, sent, twice } = await readFrom({ quick: { pace }, slow: { pace: 3e6 } })
     assert.ok(ms / (await alone()).ms < 0.8)
     assert.ok((sent[1] ?? 0) > size / 8 && (sent[1] ?? 0) < size / 2.5, `${sent}`)
@@ -262,7 +262,7 @@ describe('48 MiB from upstreams of 8 MB a second', () => {
   test('one quick upstream beside another → one question', async () => {
     assert.equal((await readFrom({ one: { pace: 1e8 }, two: { pace: 1e8 } })).asked, 1)
   })
-  test('one stalls once in its part → it brings other parts', async () => {
+  test('one stalls once in its part → brings other parts', async () => {
     const { ms, sent } = await readFrom({ one: { pace }, two: { pace, part: 'stalls once' } })
     assert.ok(ms / (await alone()).ms < 0.8)
     assert.ok((sent[1] ?? 0) > size / 4, `${sent}`)
@@ -275,7 +275,7 @@ describe('48 MiB from upstreams of 8 MB a second', () => {
     'sends single blocks alone': { dag: false },
   }
   for (const [what, ways] of Object.entries(bad))
-    test(`one ${what} → no later than from the other alone, no long gap`, async () => {
+    test(`one ${what} → no later than the other by itself`, async () => {
       const { ms, gapMs, twice } = await readFrom({ good: { pace }, bad: { pace, ...ways } })
       assert.ok(ms <= (await alone()).ms * 1.05, `${ms} ms`)
       assert.ok(gapMs <= 600, `${gapMs} ms`)

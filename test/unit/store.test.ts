@@ -49,7 +49,7 @@ async function until(check: () => Promise<boolean>): Promise<void> {
   }
 }
 
-test('accepted small and large uploads are there after a restart', async (t) => {
+test('accepted uploads, small or large → there after a restart', async (t) => {
   const folder = await folderFor(t)
   const first = openStore(folder)
   const small = await keepLeaf(first, randomBytes(1000))
@@ -68,7 +68,7 @@ test('accepted small and large uploads are there after a restart', async (t) => 
   }
 })
 
-test('the file of an upload is a CAR that names its root', async (t) => {
+test('file of an upload → a CAR that names its root', async (t) => {
   const { store, folder } = await storeFor(t)
   const kept = await keep(store, (dag) => putFile(dag, leavesOf(5, 40_000)))
   const [name = ''] = await files(folder)
@@ -77,7 +77,7 @@ test('the file of an upload is a CAR that names its root', async (t) => {
   for (const cid of kept.cids) assert.ok(proves(cid, (await car.get(cid))?.bytes ?? new Uint8Array()))
 })
 
-test('an upload that is dropped leaves no row and no file', async (t) => {
+test('dropped upload → no row and no file', async (t) => {
   const { store, folder } = await storeFor(t)
   const intake = store.begin()
   const kept = await putFile(intake.dag(), leavesOf(3, 50_000))
@@ -91,7 +91,7 @@ test('an upload that is dropped leaves no row and no file', async (t) => {
   assert.deepEqual(await files(folder), [])
 })
 
-test('a file without a row is swept at the start', async (t) => {
+test('file without a row → removed at start', async (t) => {
   const folder = await folderFor(t)
   const first = openStore(folder)
   await keep(first, (dag) => putFile(dag, leavesOf(2, 50_000)))
@@ -106,7 +106,7 @@ test('a file without a row is swept at the start', async (t) => {
   await until(async () => (await files(folder)).length === 1)
 })
 
-test('several uploads of one request share one file and go one by one', async (t) => {
+test('uploads of one request → one file, deleted separately', async (t) => {
   const { store, folder } = await storeFor(t)
   const leaves = leavesOf(3, 40_000)
   const intake = store.begin()
@@ -126,7 +126,7 @@ test('several uploads of one request share one file and go one by one', async (t
   assert.equal(await store.blocks.has(cidOfBytes(leaves[0] as Uint8Array)), false)
 })
 
-test('blocks that another upload needs outlive the file that they lie in', async (t) => {
+test('block needed by another upload → outlives its file', async (t) => {
   const { store, folder } = await storeFor(t)
   const shared = randomBytes(20_000)
   const one = await keep(store, (dag) => putFile(dag, [shared, randomBytes(60_000)]))
@@ -136,7 +136,7 @@ test('blocks that another upload needs outlive the file that they lie in', async
   await assertWhole(store, one)
 })
 
-test('an upload of very many blocks holds up no other, and goes as whole as it came', async (t) => {
+test('very large upload → delays no other, stays complete', async (t) => {
   const { store, folder } = await storeFor(t)
   const [shared, leaves] = [randomBytes(900), leavesOf(5000, 30)]
   const one = await keep(store, (dag) => putFile(dag, [shared, randomBytes(70_000)]))
@@ -161,7 +161,7 @@ test('an upload of very many blocks holds up no other, and goes as whole as it c
   await until(async () => (await files(folder)).length === 1)
 })
 
-test('the same upload again takes the place of the first', async (t) => {
+test('same upload again → replaces the first', async (t) => {
   const { store, folder } = await storeFor(t)
   const leaves = leavesOf(3, 50_000)
   const one = await keep(store, (dag) => putFile(dag, leaves))
@@ -173,7 +173,7 @@ test('the same upload again takes the place of the first', async (t) => {
   await until(async () => (await files(folder)).length === 0)
 })
 
-test('blocks go with the last holder that needs them, and the row stays', async (t) => {
+test('last holder released → blocks go, row stays', async (t) => {
   const { store } = await storeFor(t)
   const intake = store.begin()
   const kept = await putLeaf(intake.dag(), randomBytes(100))
@@ -198,7 +198,7 @@ test('blocks go with the last holder that needs them, and the row stays', async 
   ])
 })
 
-test('wanted rows beyond a limit are trimmed, the oldest first', async (t) => {
+test('too many wanted rows → oldest trimmed', async (t) => {
   const { store } = await storeFor(t)
   for (let at = 0; at < 5; at++) {
     const intake = store.begin()
@@ -216,7 +216,7 @@ test('wanted rows beyond a limit are trimmed, the oldest first', async (t) => {
   assert.equal((await store.ledger.waiting()).uploads, 0)
 })
 
-test('pages of uploads follow each other, with conditions', async (t) => {
+test('pages of uploads → consecutive, filtered', async (t) => {
   const { store } = await storeFor(t)
   for (let at = 0; at < 25; at++) {
     const intake = store.begin()
@@ -242,7 +242,7 @@ test('pages of uploads follow each other, with conditions', async (t) => {
   assert.equal(await some({ maxBytes: 6 }), 10)
 })
 
-test('another process sees a commit before it says that a block is missing', async (t) => {
+test('commit of another process → visible before a miss', async (t) => {
   const { store, folder } = await storeFor(t)
   await store.ready
   const reader = createStoreReader(folder, { clock: systemClock, log: silentLog })
@@ -259,7 +259,7 @@ test('another process sees a commit before it says that a block is missing', asy
   await assertWhole(reader, large)
 })
 
-test('a commit that others see already → its block is not missing', async (t) => {
+test('commit already visible to others → block not missing', async (t) => {
   const { store, folder } = await storeFor(t)
   await store.ready
   await until(async () => store.blocks.lacks(cidOfBytes(randomBytes(9))))
@@ -283,7 +283,7 @@ test('a commit that others see already → its block is not missing', async (t) 
   assert.ok(seen > 0)
 })
 
-test('a read of what was just written needs no wait, and nothing else is at hand', async (t) => {
+test('block just written → readable without waiting', async (t) => {
   const { store } = await storeFor(t)
   const kept = await keepLeaf(store, randomBytes(100))
   assert.ok(store.blocks.holds(kept.cid))
@@ -293,7 +293,7 @@ test('a read of what was just written needs no wait, and nothing else is at hand
   assert.equal(store.blocks.holds(kept.cid), false)
 })
 
-test('quotas are added in the commit of their uploads', async (t) => {
+test("quota use → counted in the upload's commit", async (t) => {
   const { store } = await storeFor(t)
   const use = { token: 'a', day: 7, uploads: 1, bytes: 10 }
   await store.accept([], [use])
@@ -308,7 +308,7 @@ test('quotas are added in the commit of their uploads', async (t) => {
   )
 })
 
-test('statements of one write count together or not at all', async (t) => {
+test('statements of one write → all or nothing', async (t) => {
   const { store } = await storeFor(t)
   const put = (name: string) => ({
     sql: 'insert into record (name, bytes, at) values (?, ?, ?)',

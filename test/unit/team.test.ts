@@ -155,7 +155,7 @@ describe('shared folder of the processes', () => {
   })
 
   for (const data of [join(folder, 'left'), join(folder, 'x'.repeat(120))])
-    it(`left behind (${data.length < 100 ? 'in the data folder' : 'elsewhere'}) → removed at start`, () => {
+    it(`leftover folder (${data.length < 100 ? 'in the data folder' : 'elsewhere'}) → removed at start`, () => {
       const [left, own, others] = [makePlace(data), makePlace(data), makePlace(`${data}-other`)]
       assert.ok(Buffer.byteLength(socketPathOf(own, 63)) < 108, own)
       removeOtherPlaces(data, own)

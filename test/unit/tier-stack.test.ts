@@ -40,7 +40,7 @@ function make() {
 const gets = ({ calls }: ScriptedTier) => calls.filter((call) => call.startsWith('get')).length
 const holders = (...tiers: ScriptedTier[]) => tiers.filter(({ held }) => held.has(key)).map(({ name }) => name)
 
-test('a new block is in memory at once and in the slow tiers soon', async () => {
+test('new block → in memory at once, slow tiers soon', async () => {
   const { memory, disk, bucket, stack } = make()
   disk.isSilent = bucket.isSilent = true
   await stack.put(cid, bytes)
@@ -52,7 +52,7 @@ test('a new block is in memory at once and in the slow tiers soon', async () => 
   assert.deepEqual(holders(memory, disk, bucket), ['memory', 'disk', 'bucket'])
 })
 
-test('a large leaf waits for the disk and leaves memory to others, unless the disk does not take it', async () => {
+test('large leaf → disk only, or memory if the disk refuses', async () => {
   const { memory, disk, bucket, stack, clock } = make()
   const large = (seed: number) => block(seed, 256 * 1024)
   const [one, other, third] = [large(1), large(2), large(3)]
@@ -84,7 +84,7 @@ test('a large leaf waits for the disk and leaves memory to others, unless the di
   assert.ok(!memory.held.has(third.key), 'what was deleted meanwhile is not')
 })
 
-test('a large leaf is in memory where no disk of this machine can take it', async () => {
+test('large leaf, no local disk → memory', async () => {
   const memory = scriptedTier('memory', { persistent: false, trusted: true })
   const bucket = scriptedTier('bucket', { shared: true })
   const clock = createFakeClock()
@@ -100,7 +100,7 @@ test('a large leaf is in memory where no disk of this machine can take it', asyn
   assert.ok(inMemory.held.has(key), 'there was no room for it to wait')
 })
 
-test('a block that is all of its memory reaches the slow tiers without a copy, and a part of one is copied', async () => {
+test('block that owns its memory → not copied; view → copied', async () => {
   const { disk, stack } = make()
   const whole = new Uint8Array(bytes)
   const part = new Uint8Array(bytes.byteLength + 1).subarray(1)
@@ -118,7 +118,7 @@ test('a block that is all of its memory reaches the slow tiers without a copy, a
   }
 })
 
-test('a hit is the first in order and fills those before it, and only those', async () => {
+test('hit → first tier in order, fills those before it', async () => {
   for (const [from, filled] of [
     ['bucket', ['memory', 'disk', 'bucket']],
     ['disk', ['memory', 'disk']],
@@ -133,7 +133,7 @@ test('a hit is the first in order and fills those before it, and only those', as
   }
 })
 
-test('an outage of one layer, or of all slow ones, is no failure of a read', async () => {
+test('outage of slow tiers → read does not fail', async () => {
   const { disk, bucket, stack } = make()
   disk.isDown = true
   bucket.held.set(key, bytes)
@@ -151,7 +151,7 @@ test('an outage of one layer, or of all slow ones, is no failure of a read', asy
   )
 })
 
-test('two hundred readers of one block cost one look', async () => {
+test('two hundred readers of one block → one lookup', async () => {
   const { disk, stack } = make()
   disk.held.set(key, bytes)
   disk.isSilent = true
@@ -163,7 +163,7 @@ test('two hundred readers of one block cost one look', async () => {
   assert.equal(disk.calls.filter((call) => call.startsWith('get')).length, 1)
 })
 
-test('a shared look survives the first reader’s leaving, and stops when all left', async () => {
+test('shared lookup → survives its first reader, stops with all', async () => {
   const { disk, stack } = make()
   disk.held.set(key, bytes)
   disk.isSilent = true
@@ -188,7 +188,7 @@ test('a shared look survives the first reader’s leaving, and stops when all le
   assert.equal(disk.waiting, 0)
 })
 
-test('a delete is not undone by a fill under way, nor by a look that had read before it', async () => {
+test('delete during a fill or lookup → stays deleted', async () => {
   const { memory, disk, bucket, stack } = make()
   disk.isSilent = true
   await stack.put(cid, bytes)
@@ -215,7 +215,7 @@ test('a delete is not undone by a fill under way, nor by a look that had read be
   assert.deepEqual(holders(memory, disk, bucket), [])
 })
 
-test('a delete that one tier could not do is said, and done in the others', async () => {
+test('delete fails in one tier → reported, done in others', async () => {
   const { memory, disk, bucket, stack } = make()
   for (const tier of [memory, disk, bucket]) tier.held.set(key, bytes)
   disk.isDown = true
@@ -223,7 +223,7 @@ test('a delete that one tier could not do is said, and done in the others', asyn
   assert.deepEqual(holders(memory, disk, bucket), ['disk'])
 })
 
-test('a store skips only a cache behind a persistent local tier', async () => {
+test('store skips a cache only behind a persistent local tier', async () => {
   const memory = scriptedTier('memory', { persistent: false, trusted: true })
   const before = scriptedTier('before')
   const pins = scriptedTier('pins', { trusted: true, keeps: true })
@@ -240,7 +240,7 @@ test('a store skips only a cache behind a persistent local tier', async () => {
   assert.ok(disk.held.has(unpinned.key))
 })
 
-test('store waits for the shared tier, and names it when it failed', async () => {
+test('store → waits for the shared tier, names a failed one', async () => {
   const { memory, disk, bucket, stack } = make()
   assert.deepEqual(await stack.store(cid, bytes), { failed: [] })
   assert.ok(bucket.held.has(key) && memory.held.has(key))
@@ -259,7 +259,7 @@ test('store waits for the shared tier, and names it when it failed', async () =>
   )
 })
 
-test('what is on its way to a slow tier is found, also where memory could not keep it', async () => {
+test('block queued for a slow tier → found', async () => {
   const clock = createFakeClock()
   const disk = scriptedTier('disk')
   const stack = createTierStack([disk], { clock, log })
@@ -269,7 +269,7 @@ test('what is on its way to a slow tier is found, also where memory could not ke
   assert.ok(await stack.has(cid))
 })
 
-test('closing writes what waits, and gives up on a tier that is silent', async () => {
+test('close → queue written, silent tier given up', async () => {
   const { clock, disk, bucket, stack } = make()
   const blocks = Array.from({ length: 30 }, (_, seed) => block(seed))
   bucket.isSilent = true
@@ -283,7 +283,7 @@ test('closing writes what waits, and gives up on a tier that is silent', async (
   assert.ok(disk.calls.includes('close') && bucket.calls.includes('close'))
 })
 
-test('a dead tier behind its guard does not slow down or fail anything', async () => {
+test('dead tier behind its guard → no delay, no failure', async () => {
   const clock = createFakeClock()
   const memory = scriptedTier('memory', { persistent: false, trusted: true })
   const dead = scriptedTier('bucket', { shared: true })
@@ -315,7 +315,7 @@ const fullOf = async (queue: WriteBehind) => {
   for (let seed = 0; seed < 18; seed++) await queue.put(block(seed).cid, block(seed).bytes)
 }
 
-test('full write-behind queue, stuck tier → blocks wait until it is overdue, then are dropped at once', async () => {
+test('full write-behind queue, stuck tier → blocks dropped when overdue', async () => {
   const tier = scriptedTier('disk')
   tier.isSilent = true
   const clock = createFakeClock()
@@ -350,7 +350,7 @@ test('full write-behind queue that moves → the block waits for capacity', asyn
   assert.equal(queue.stats.dropped, 0)
 })
 
-test('full queue of a shared tier → blocks wait by name, read again later', async () => {
+test('full queue of a shared tier → blocks named, read later', async () => {
   const tier = scriptedTier('bucket', { shared: true })
   tier.isSilent = true
   const blocks = Array.from({ length: 40 }, (_, seed) => block(seed))
@@ -366,7 +366,7 @@ test('full queue of a shared tier → blocks wait by name, read again later', as
   assert.deepEqual(queue.stats, { written: 38, dropped: 2, failed: 0, queued: 0, queuedBytes: 0 })
 })
 
-test('tier that takes many blocks → one call for all that wait', async () => {
+test('tier that accepts many blocks → one call for the queue', async () => {
   const tier = scriptedTier('disk')
   const batches: number[] = []
   const slow = Promise.withResolvers<void>()
@@ -391,7 +391,7 @@ test('tier that takes many blocks → one call for all that wait', async () => {
   assert.ok(!tier.held.has(block(5).key))
 })
 
-test('upload of a block that is being written → joins, and learns that it is late', async () => {
+test('upload of a block being written → joins that write', async () => {
   const clock = createFakeClock()
   const bucket = scriptedTier('bucket', { shared: true })
   const { queue } = fill(guarded(bucket, { clock, log }), { clock })
@@ -423,7 +423,7 @@ test('hanging writes of uploads → end when the breaker opens', async () => {
   await Promise.all(writes)
 })
 
-describe('what lies below a CID', () => {
+describe('DAG below a CID', () => {
   const leaves = [1, 2].map((seed) => bytesOf(50, seed))
   const inner = dagCbor.encode(leaves.map(cidOf))
   const innerCid = CID.createV1(dagCbor.code, cidOf(inner).multihash)
@@ -452,7 +452,7 @@ describe('what lies below a CID', () => {
     return { bucket, stack, below }
   }
 
-  test('is found in a store that takes longer than a reader waits', async () => {
+  test("slow store → found beyond a reader's wait", async () => {
     const { bucket, below } = make()
     bucket.slowMs = 900
     const { cids, failures } = await below()
@@ -460,7 +460,7 @@ describe('what lies below a CID', () => {
     assert.deepEqual(new Set(cids.map(blockKey)), new Set(all.map((one) => blockKey(cidOf(one)))))
   })
 
-  test('is said to be unknown where a store does not answer', async () => {
+  test('store does not answer → unknown', async () => {
     const { bucket, below } = make()
     bucket.isSilent = true
     const { cids, failures } = await below()
@@ -471,7 +471,7 @@ describe('what lies below a CID', () => {
     assert.deepEqual((await below()).failures, [], 'what no tier has is not a failure')
   })
 
-  test('is told as far as it was read, and that there is more', async () => {
+  test('partly read → reported with "more"', async () => {
     const { bucket, below } = make()
     const most = await below(undefined, 3)
     assert.equal(most.cids.length, 1, 'a leaf, but none of the two that lead to the other leaf')
@@ -489,7 +489,7 @@ describe('what lies below a CID', () => {
     assert.deepEqual((await walk).cids, [])
   })
 
-  test('is purged to its end by several takedowns where it has more blocks than one may have', async () => {
+  test('too many blocks for one purge → repeated takedowns complete it', async () => {
     const memory = scriptedTier('memory', { persistent: false })
     const stack = createTierStack([memory])
     let count = 0
@@ -515,7 +515,7 @@ describe('what lies below a CID', () => {
     assert.equal(memory.held.size, 0)
   })
 
-  test('stays where another pin on this machine needs it, also in shared tiers', async () => {
+  test('needed by another local pin → stays, shared tiers too', async () => {
     const { bucket } = make()
     const [needed] = leaves as [Uint8Array]
     const held = new Map([[blockKey(cidOf(needed)), needed]])
@@ -534,7 +534,7 @@ describe('what lies below a CID', () => {
     assert.match(unknown.failures.join(), /the disk of the pins is away/)
   })
 
-  test('is found in few rounds where a block has thousands of links to the same', async () => {
+  test('thousands of equal links → few rounds', async () => {
     const memory = scriptedTier('memory', { persistent: false })
     const stack = createTierStack([memory])
     const leaf = cidOf(bytesOf(10))
@@ -555,7 +555,7 @@ describe('what lies below a CID', () => {
     assert.equal((await findPlaces([memory], [root], { signal, maxBlocks: 2 })).isCut, true)
   })
 
-  test('keeps the root of what has more links than one walk may follow', async () => {
+  test('more links than one traversal may follow → root kept', async () => {
     const stack = createTierStack([scriptedTier('memory', { persistent: false })])
     const many = dagCbor.encode(Array.from({ length: 500 }, (_, index) => cidOf(bytesOf(10, index))))
     const root = CID.createV1(dagCbor.code, cidOf(many).multihash)
@@ -565,7 +565,7 @@ describe('what lies below a CID', () => {
     assert.match(failures.join(), /more than 100 blocks: repeat/)
   })
 
-  test('is read side by side', async () => {
+  test('blocks below a CID → read concurrently', async () => {
     const { bucket, stack } = make()
     const boxes = Array.from({ length: 16 }, (_, seed) => dagCbor.encode([seed]))
     for (const box of boxes) bucket.held.set(blockKey(cidOf(box)), box)
@@ -582,7 +582,7 @@ describe('what lies below a CID', () => {
     await walk
   })
 
-  test('a purge that may not end says so', async () => {
+  test('purge that may be incomplete → says so', async () => {
     const { bucket, stack } = make()
     bucket.isSilent = true
     const leaving = new AbortController()

@@ -90,7 +90,7 @@ function brought(flight: Flight, signal: AbortSignal): Promise<{ bytes: Uint8Arr
 
 for (const kind of ['block', 'answer'] as const) {
   describe(`a ${kind}`, () => {
-    test('the only upstream fails and recovers a second later: it is asked again', async () => {
+    test('only upstream recovers after a second → asked again', async () => {
       const { clock, ill, kinds } = make('one')
       ill.add('one')
       const found = kinds[kind]()
@@ -100,7 +100,7 @@ for (const kind of ['block', 'answer'] as const) {
       assert.equal((await found).upstream, 'one')
     })
 
-    test('an outage that it found out itself is over for it half a second after it is over', async () => {
+    test('outage seen by a request → ends 500 ms after recovery', async () => {
       const { clock, ill, kinds } = make('one')
       ill.add('one')
       let isFound = false
@@ -114,7 +114,7 @@ for (const kind of ['block', 'answer'] as const) {
       await found
     })
 
-    test('an upstream that stays ill is not asked again and again', async () => {
+    test('upstream stays unhealthy → bounded attempts', async () => {
       const { clock, ill, asked, kinds } = make('one')
       ill.add('one')
       const refused = assert.rejects(kinds[kind](), (error) => isFailure(error, 'unavailable'))
@@ -123,7 +123,7 @@ for (const kind of ['block', 'answer'] as const) {
       assert.ok(asked.length <= 4, `${asked.length} times`)
     })
 
-    test('an upstream that has been out for long is not waited for', async () => {
+    test('long outage → not waited for', async () => {
       const { clock, ill, kinds } = make('one')
       ill.add('one')
       for (let count = 0; count < 6; count++) {
@@ -136,7 +136,7 @@ for (const kind of ['block', 'answer'] as const) {
       await refused
     })
 
-    test('a no of one upstream ends the wait for a resting one', async () => {
+    test('404 from one upstream → no wait for an unhealthy one', async () => {
       const { clock, ill, absent, kinds } = make('one', 'two')
       ill.add('one')
       absent.add('two')
@@ -145,7 +145,7 @@ for (const kind of ['block', 'answer'] as const) {
       await refused
     })
 
-    test('a client that leaves ends the waiting', async () => {
+    test('client leaves → wait ends', async () => {
       const { clock, ill, kinds } = make('one')
       ill.add('one')
       const controller = new AbortController()
@@ -158,7 +158,7 @@ for (const kind of ['block', 'answer'] as const) {
   })
 }
 
-test('however long it was away, an upstream is looked at every five seconds', async () => {
+test('any outage length → probed every five seconds', async () => {
   const { clock, ill, pool, kinds } = make('one')
   const health = pool.members[0]?.health
   assert.ok(health)
@@ -176,7 +176,7 @@ test('however long it was away, an upstream is looked at every five seconds', as
   assert.equal(health.state('').state, 'ready')
 })
 
-describe('upstreams that may be asked again', () => {
+describe('retry of an upstream', () => {
   const hopes: [kind: FailureKind, isHope: boolean][] = [
     ['unavailable', true],
     ['upstream-error', true],
@@ -199,7 +199,7 @@ describe('upstreams that may be asked again', () => {
     })
   }
 
-  test('one that searches while it answers others: no', () => {
+  test('answers others while searching → no', () => {
     const { clock, pool } = make('one')
     const [member] = pool.members
     assert.ok(member)

@@ -66,7 +66,7 @@ describe('upload timeouts', () => {
   })
 
   for (const bytes of [1, 500])
-    it(`${bytes} a second, below the minimum → refused after a grace period`, async () => {
+    it(`${bytes} a second, below the minimum → refused after grace`, async () => {
       const upload = begin()
       for (let second = 0; second < 30; second++) await upload.sends(bytes, 1)
       assert.equal(upload.isOver(), false)
