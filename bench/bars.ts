@@ -1,7 +1,7 @@
 // A plot of ratios as SVG, made of text: a bar for each over a logarithmic axis, from the peer's own work (1), and a mark for the
 // aim. The same figures give the same file.
 
-export type Bar = {
+type Bar = {
   readonly name: string
   readonly ratio: number
   readonly aim: number | undefined

@@ -7,7 +7,7 @@ import type { Trial } from './trials.ts'
 import { type Figure, isMissed, type Measured } from './work/measure.ts'
 import type { Scale } from './work/rows.ts'
 
-export type Machine = { readonly text: string; readonly load: number }
+type Machine = { readonly text: string; readonly load: number }
 export type Run = {
   readonly before: Machine
   readonly after: Machine

@@ -21,7 +21,7 @@ export interface Tally {
   close(): Promise<void>
 }
 
-export type TallyContext = {
+type TallyContext = {
   /** Our name, for protocols with a place for it. */
   readonly userAgent: string
   readonly clock: Clock

@@ -16,7 +16,7 @@ import { type AdminAccess, createAdminAccess, type LeaveBody } from './access.ts
 import type { Readiness } from './readiness.ts'
 import { createPinRoutes, createTakedownRoute, type Takedown } from './routes.ts'
 
-export type AdminDeps = {
+type AdminDeps = {
   readonly log: Log
   readonly access: AdminAccess
   /** The id of a request, sent as `X-Request-Id`. */

@@ -33,7 +33,7 @@ export interface Chain {
   counts(): Promise<{ readonly advertisements: number; readonly contexts: number; readonly roots: number }>
 }
 
-export type ChainOptions = {
+type ChainOptions = {
   readonly store: Pick<Store, 'read' | 'write'>
   readonly identity: Identity
   /** Multiaddrs of this gateway. */

@@ -3,18 +3,18 @@
 import { z } from 'zod'
 
 export type Kind = { readonly use: string; readonly options: z.ZodType }
-export type Kinds = Readonly<Record<string, Kind>>
-export type BackendEntry = { readonly use: string; readonly name: string; readonly options: unknown }
+type Kinds = Readonly<Record<string, Kind>>
+type BackendEntry = { readonly use: string; readonly name: string; readonly options: unknown }
 
 /** The input type of an entry, discriminated by `use`, which is optional for the assumed kind. */
-export type BackendInput<All extends Kinds, Shared = unknown, Assumed extends string = never> = {
+type BackendInput<All extends Kinds, Shared = unknown, Assumed extends string = never> = {
   [Use in keyof All & string]: z.input<All[Use]['options']> &
     Shared & { name?: string | undefined } & (Use extends Assumed ? { use?: Use | undefined } : { use: Use })
 }[keyof All & string]
 
-export type UnnamedEntry = { readonly use: string; readonly options: unknown }
+type UnnamedEntry = { readonly use: string; readonly options: unknown }
 
-export type UnnamedInput<All extends Kinds> = {
+type UnnamedInput<All extends Kinds> = {
   [Use in keyof All & string]: z.input<All[Use]['options']> & { use: Use }
 }[keyof All & string]
 

@@ -8,7 +8,7 @@ import { listShards, type ShardLink } from './dag/hamt.ts'
 import { createMemoryBound } from './dag/pending.ts'
 import { type DirectoryEntry, type Entity, entityOf } from './resolve.ts'
 
-export type ListingLimits = {
+type ListingLimits = {
   /** A directory with more entries fails instead of giving a shorter list. */
   readonly maxEntries: number
   /** The maximum number of entries that are read from the tiers for their type. */

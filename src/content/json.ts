@@ -29,7 +29,7 @@ export function mayBeJson(first: Uint8Array): boolean {
   return true // only white space so far
 }
 
-export interface JsonJudge {
+interface JsonJudge {
   /** Takes the next bytes; false if this cannot become such a document. */
   add(piece: Uint8Array): boolean
   /** True if everything so far is such a document. */
@@ -284,7 +284,7 @@ export interface JsonDetector {
 }
 
 export type Pieces = AsyncIterable<Uint8Array> | Iterable<Uint8Array>
-export type JudgingRequest = { readonly session: Pick<Session, 'yieldIfDue'>; readonly signal: AbortSignal }
+type JudgingRequest = { readonly session: Pick<Session, 'yieldIfDue'>; readonly signal: AbortSignal }
 
 const maxRemembered = 100_000
 // A few milliseconds of work.

@@ -307,7 +307,7 @@ export type ContentPath = {
   readonly encoded: readonly string[]
 }
 
-export type EntityKind =
+type EntityKind =
   | 'file' // UnixFS file, or a raw block
   | 'directory' // UnixFS directory, flat or HAMT
   | 'symlink'

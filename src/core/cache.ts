@@ -14,7 +14,7 @@ type Entry<Value> = {
   readonly setAt: number
 }
 
-export type AdmittingCacheOptions = {
+type AdmittingCacheOptions = {
   readonly maxBytes: number
   /** The share of `maxBytes` for values that were set once. 0: these are not kept. */
   readonly probation: number

@@ -43,7 +43,7 @@ export const systemClock: Clock = {
   },
 }
 
-export type DeadlineOptions = {
+type DeadlineOptions = {
   readonly ms: number
   readonly clock: Clock
   /** The caller's signal; the call rejects with its reason. */

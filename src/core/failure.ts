@@ -64,7 +64,7 @@ export type Facts = {
 }
 
 type Rest = { readonly limit: number; readonly remaining: number }
-export type QuotaRest = { readonly token: string; readonly uploads?: Rest; readonly bytes?: Rest }
+type QuotaRest = { readonly token: string; readonly uploads?: Rest; readonly bytes?: Rest }
 
 export type Outcome = {
   readonly provider: string
@@ -90,7 +90,7 @@ type FactNames = {
 }
 
 /** The details that a Failure of this kind may have. */
-export type FactsOf<Kind extends FailureKind> = Partial<
+type FactsOf<Kind extends FailureKind> = Partial<
   Pick<Facts, OfProviders | (Kind extends keyof FactNames ? FactNames[Kind] : never)>
 >
 

@@ -1,6 +1,6 @@
 // Work of which a few pieces run at once while the next is made. The first failure ends it.
 
-export interface InFlight {
+interface InFlight {
   /** Resolves when there is room for more. Rejects with the first failure so far. */
   add(work: Promise<unknown>): Promise<void>
   /** Waits for all of it, also where it failed. Rejects with the first failure. */

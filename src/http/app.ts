@@ -35,7 +35,7 @@ export type AppDeps = AnswerDeps & {
   readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
 }
 
-export type App = {
+type App = {
   /**
    * Handles the gateway's paths; passes every other request, uncounted and unchanged, to the
    * mounting application.

@@ -29,13 +29,13 @@ export interface Compression {
   readonly counts: CompressionCounts
 }
 
-export type CompressionCounts = {
+type CompressionCounts = {
   readonly made: Record<Coding, number>
   /** Sent uncompressed because of the limit. */
   busy: number
 }
 
-export type CompressionOptions = {
+type CompressionOptions = {
   readonly isOn: boolean
   /** The maximum number of concurrent compressions. Their threads also read files. */
   readonly most?: number
@@ -251,7 +251,7 @@ export function isCompressible({ type, size }: AboutBody): boolean {
   return compressibleTypes.has(name) || name.startsWith('text/') || name.endsWith('+json') || name.endsWith('+xml')
 }
 
-export type CodedPieces = AsyncIterable<Uint8Array> & {
+type CodedPieces = AsyncIterable<Uint8Array> & {
   /** Needed only if reading has not begun: after that, the end of the reader closes it. */
   close(): void
 }

@@ -36,7 +36,7 @@ export interface GatewayHandlers {
   shut(why: Failure): void
 }
 
-export type GatewayHandlersOptions = StartingOptions & {
+type GatewayHandlersOptions = StartingOptions & {
   readonly hosts: Readonly<Record<string, HostOptions>>
   /** True if unknown hosts may be sites with a DNSLink. */
   readonly sites: boolean
@@ -113,7 +113,7 @@ export function createGatewayHandlers(options: GatewayHandlersOptions): GatewayH
   }
 }
 
-export interface Starting {
+interface Starting {
   /** Calls `go` at the end of the start, unless the client has left. */
   hold(request: IncomingMessage, response: ServerResponse, go: () => void): void
   refuse(request: IncomingMessage, response: ServerResponse, why: Failure): void
@@ -122,7 +122,7 @@ export interface Starting {
   over(): void
 }
 
-export type StartingOptions = {
+type StartingOptions = {
   readonly mode: Mode
   readonly stalledMs: number
   /** The maximum number of waiting requests. */

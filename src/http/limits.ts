@@ -46,7 +46,7 @@ export interface Limits {
   readonly isStoreDown: boolean
 }
 
-export type LimitOptions = Pick<ClientRateLimitOptions, 'perClient' | 'budgets' | 'shared' | 'clock'> & {
+type LimitOptions = Pick<ClientRateLimitOptions, 'perClient' | 'budgets' | 'shared' | 'clock'> & {
   readonly inFlight: number
   /** The maximum event-loop delay before fewer requests are admitted; 0 disables it. */
   readonly loopDelay?: number
@@ -180,19 +180,19 @@ export type CostlyKind = 'misses' | 'exports' | 'uploads'
 export type Kind = 'requests' | CostlyKind
 
 /** Requests per minute. */
-export type PerClient = {
+type PerClient = {
   readonly perMinute?: number | undefined
   readonly burst?: number | undefined
 } & { readonly [Costly in CostlyKind]?: number | undefined }
 
-export interface ClientRateLimits {
+interface ClientRateLimits {
   /** True if this kind is limited. */
   limits(kind: Kind): boolean
   /** Undefined if this client is not limited. */
   of(kind: Kind, address: string): TokenBucket | undefined
 }
 
-export type ClientRateLimitOptions = {
+type ClientRateLimitOptions = {
   readonly perClient: 'none' | PerClient
   /** Token buckets shared with sibling processes. Default: those of this process. */
   readonly budgets?:

@@ -17,7 +17,7 @@ import type { Respond } from './wire/problem.ts'
 import { baseOf, HttpRefusal, hasBody } from './wire/request.ts'
 import { closeAfter, reset } from './wire/write.ts'
 
-export type ProxyEntry = {
+type ProxyEntry = {
   /** `/something`: the path itself and everything below it. */
   readonly path: string
   readonly to: string
@@ -28,7 +28,7 @@ export type ProxyEntry = {
   readonly timeout: number
 }
 
-export type ProxyOptions = {
+type ProxyOptions = {
   readonly respond: Respond
   readonly userAgent: string
   readonly forwarded: Forwarded
@@ -266,7 +266,7 @@ function headersToService(
 const join = (before: string | string[] | undefined, more = 'unknown'): string =>
   [before ?? [], more].flat().filter(Boolean).join(', ')
 
-export type Mapping = {
+type Mapping = {
   /** The public path of the table entry. */
   readonly path: string
   readonly to: URL

@@ -22,7 +22,7 @@ export type Self = {
   readonly addresses: readonly string[]
 }
 
-export type RoutingOptions = {
+type RoutingOptions = {
   readonly self: Self
   /** True if the CID is pinned here and not denied. Rejects if the disk fails. */
   readonly holds: (cid: CID) => Promise<boolean>

@@ -30,7 +30,7 @@ export type ResolvedName = {
   readonly via: string
 }
 
-export type NameRecord = {
+type NameRecord = {
   /** The key, in base36. */
   readonly name: string
   readonly bytes: Uint8Array
@@ -40,7 +40,7 @@ export type NameRecord = {
   readonly endsAt: number
 }
 
-export type ResolveRequest = LookupRequest & {
+type ResolveRequest = LookupRequest & {
   /** Segments after the name: a denylist may mean only that path. */
   readonly rest?: readonly string[] | undefined
 }
@@ -61,7 +61,7 @@ export interface Names {
   close(): Promise<void>
 }
 
-export type NamesSettings = {
+type NamesSettings = {
   readonly dns: 'system' | readonly string[]
   readonly static: Readonly<Record<string, string>>
   readonly timeout: number

@@ -11,7 +11,7 @@ import { type IpnsRecord, keyText, newest, signedRecord } from './ipns-record.ts
 export type Shelf = { readonly name: string; readonly records: Records }
 
 /** The reads of one lookup from all tiers. */
-export interface TierReads {
+interface TierReads {
   /** Settles when every tier has answered or exceeded the time worth waiting. */
   readonly soon: Promise<unknown>
   /** Settles when every tier has answered or failed. */

@@ -6,7 +6,7 @@ import { getHeapSpaceStatistics } from 'node:v8'
 import { counter, gauge, histogram, labelled, type Reading, sum } from './metrics.ts'
 import { createHistograms } from './requests.ts'
 
-export interface ProcessWatch {
+interface ProcessWatch {
   readonly readings: readonly Reading[]
   close(): void
 }

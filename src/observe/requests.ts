@@ -197,7 +197,7 @@ export function quantileOf(bounds: readonly number[], counts: ArrayLike<number>,
 }
 
 /** Histograms of one kind, keyed by their labels. */
-export interface Histograms<Labels extends Readonly<Record<string, string>>> {
+interface Histograms<Labels extends Readonly<Record<string, string>>> {
   observe(labels: Labels, value: number): void
   read(): Iterable<{ readonly labels: Labels; readonly histogram: Histogram }>
 }

@@ -31,7 +31,7 @@ export interface Lookup<Member> {
   onNews(tell: () => void): () => void
 }
 
-export type RouterState = {
+type RouterState = {
   readonly name: string
   readonly lookups: number
   /** Look-ups that named a gateway which may be asked. */
@@ -53,7 +53,7 @@ export interface Finder<Member> {
   close(): Promise<void>
 }
 
-export type FinderOptions<Member> = {
+type FinderOptions<Member> = {
   readonly routers: readonly Router[]
   /** Throws a Failure for a forbidden origin. */
   readonly join: (origin: string, router: string) => Member

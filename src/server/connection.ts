@@ -327,7 +327,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
 type Done = (error?: Error | null) => void
 
 /** Pauses or resumes reading of the socket. */
-export type LaneOwner = { laneIsRead(): void }
+type LaneOwner = { laneIsRead(): void }
 
 export class Lane extends Duplex {
   readonly #socket: Socket

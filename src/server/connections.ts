@@ -45,9 +45,9 @@ export interface Connections {
 }
 
 /** Named as in `limits`. */
-export type ConnectionLimit = 'maxConnections' | 'maxConnectionsPerClient'
+type ConnectionLimit = 'maxConnections' | 'maxConnectionsPerClient'
 
-export type ConnectionTally = { ended: number; refused: number }
+type ConnectionTally = { ended: number; refused: number }
 
 type Open = {
   readonly connection: Admitted
@@ -67,7 +67,7 @@ const maxExamined = 64
 const maxTurnedAway = 64
 const turnedAwayMs = 1000
 
-export type ConnectionsOptions = {
+type ConnectionsOptions = {
   readonly clock?: Clock | undefined
   /** Called for each connection that is closed or refused because of a limit. */
   readonly onFull?: (connections: Connections) => void

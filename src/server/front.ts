@@ -54,7 +54,7 @@ export interface Front {
 }
 
 /** Makes a socket listen. */
-export type ListenAt = (server: Server, backlog: number) => void
+type ListenAt = (server: Server, backlog: number) => void
 
 const backlog = 2048
 // libuv accepts one connection of a listening socket per event-loop iteration.

@@ -23,7 +23,7 @@ export interface Notifier {
  */
 export type RunNotify = (args: readonly string[], withinMs: number) => Promise<void>
 
-export type NotifyOptions = {
+type NotifyOptions = {
   readonly environment: Readonly<Record<string, string | undefined>>
   readonly log: Log
   readonly clock: Clock

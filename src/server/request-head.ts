@@ -16,7 +16,7 @@ export type Fields = {
   readonly connection: 'close' | 'keep-alive' | 'other' | undefined
 }
 
-export type ReadHead = {
+type ReadHead = {
   readonly method: string
   readonly url: string
   readonly isOld: boolean

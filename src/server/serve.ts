@@ -21,7 +21,7 @@ import { createFront, type Front, type Served } from './front.ts'
 import type { Processes } from './team/processes.ts'
 import { type ListenerKind, listenOnUnix, removeStaleSocket, setMode } from './unix-socket.ts'
 
-export type ServeOptions<Running extends Replaceable> = {
+type ServeOptions<Running extends Replaceable> = {
   readonly config: Config
   /** Creates and starts a gateway. `previous`: the gateway that it replaces. */
   readonly create: (config: Config, options: { readonly previous?: Running | undefined }) => Promise<Running>

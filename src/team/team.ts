@@ -15,7 +15,7 @@ export type WorkerCounts = {
   readonly gauges: Totals
 }
 
-export type WorkerState = {
+type WorkerState = {
   readonly index: number
   readonly pid: number
   readonly since: number

@@ -30,7 +30,7 @@ export type Wanted = {
   readonly graceMs: number
 }
 
-export type WorkerSupervisorOptions = {
+type WorkerSupervisorOptions = {
   readonly folder: string
   readonly clock: Clock
   readonly log: Log
@@ -187,9 +187,9 @@ export type Orders = {
   readonly denied: readonly DeniedRule[]
 }
 
-export type HowItEnded = { readonly code: number | null; readonly signal: string | null }
+type HowItEnded = { readonly code: number | null; readonly signal: string | null }
 
-export interface WorkerProcess {
+interface WorkerProcess {
   readonly index: number
   readonly pid: number
   readonly since: number
@@ -213,7 +213,7 @@ export interface WorkerProcess {
   end(graceMs: number, shutdownDelayMs?: number): Promise<void>
 }
 
-export type WorkerOptions = {
+type WorkerOptions = {
   readonly child: ChildProcess
   readonly orders: Orders
   readonly clock: Clock

@@ -14,7 +14,7 @@ import { between, type Children, createPending, madeOf } from './pending.ts'
 /** A byte range of a file, `to` excluded. */
 export type Span = { readonly from: number; readonly to: number }
 
-export type WalkOptions = {
+type WalkOptions = {
   readonly scope: 'entity' | 'all'
   /** The wanted bytes if the entity is a file; undefined means all. */
   readonly range?: Span | undefined

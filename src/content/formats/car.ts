@@ -99,7 +99,7 @@ function fingerprint({ path }: Resolution, { scope, bytes, order, dups }: CarPar
   return createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 16)
 }
 
-export type EntityBytes = {
+type EntityBytes = {
   readonly from: number
   /** Undefined means the end. */
   readonly to: number | undefined

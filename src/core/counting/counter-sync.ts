@@ -27,7 +27,7 @@ export interface CounterSync {
   close(): void
 }
 
-export type CounterSyncOptions = {
+type CounterSyncOptions = {
   /** Adds to each counter and returns the new totals. */
   readonly add: (counts: readonly Increment[], signal: AbortSignal) => Promise<readonly number[]>
   readonly clock: Clock

@@ -15,7 +15,7 @@ const maxPadding = 4096
 /** Creates the Failure for a malformed CAR. */
 type Fault = (what: string, cause?: unknown) => Failure
 
-export type CarOptions = {
+type CarOptions = {
   /** Default: the sender is an upstream, which is then `broken`. */
   readonly broken?: Fault
   /** Called with the roots before the first block. */

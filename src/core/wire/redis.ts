@@ -27,7 +27,7 @@ export type RedisClient = ReturnType<Library['createClient']>
 /** While disconnected every command fails with "offline"; the reason is in the last event. */
 export type LastEvent = { error: unknown }
 
-export type RedisConnection = {
+type RedisConnection = {
   readonly library: Library
   readonly client: RedisClient
   /** Creates an identical client that is not connected. */

@@ -28,7 +28,7 @@ export type S3Request = {
   readonly body?: Uint8Array | 'stream' | undefined
 }
 
-export type Signed = { readonly origin: string; readonly path: string; readonly headers: Record<string, string> }
+type Signed = { readonly origin: string; readonly path: string; readonly headers: Record<string, string> }
 export type SignS3 = (request: S3Request, at?: Date) => Promise<Signed>
 
 type Credentials = { accessKeyId: string; secretAccessKey: string; sessionToken?: string }

@@ -5,7 +5,7 @@ import { randomFillSync } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { type Clock, systemClock } from '../clock.ts'
 
-export type TraceParent = { readonly traceId: string; readonly parentId: string; readonly flags: string }
+type TraceParent = { readonly traceId: string; readonly parentId: string; readonly flags: string }
 
 const form = /^([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?$/
 const nothing = /^0+$/
@@ -101,7 +101,7 @@ export interface Trace {
   answered(point: TracePoint, span: { name: string; began: number; facts: SpanFacts; isError: boolean }): void
 }
 
-export type TraceOptions = {
+type TraceOptions = {
   /** Without a recorder no spans are recorded; a client's trace is still forwarded. */
   readonly recorder?: SpanRecorder | undefined
   readonly clock?: Clock

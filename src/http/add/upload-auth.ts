@@ -21,7 +21,7 @@ export type Token =
     }
 
 /** `none` and `open` let every client upload; they differ in which clients reach the address. */
-export type UploadAuth = 'none' | 'open' | { readonly tokens: readonly Token[] }
+type UploadAuth = 'none' | 'open' | { readonly tokens: readonly Token[] }
 
 export interface Tokens {
   /**

@@ -105,7 +105,7 @@ export function decodeQuietly(path: string): string {
   }
 }
 
-export type Typing = FileType & {
+type Typing = FileType & {
   /** The media type of non-JSON files, if it depends on nothing else. */
   readonly otherwise?: string
 }

@@ -360,7 +360,7 @@ function keepReady(
 
 export const immutable = 'public, max-age=29030400, immutable'
 
-export type ContentHeaders = {
+type ContentHeaders = {
   readonly etag: string
   readonly type: string
   readonly path: string

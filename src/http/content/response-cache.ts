@@ -13,7 +13,7 @@ import type { RequestHead } from '../wire/request.ts'
 import { cutWhenStalled, endWith } from '../wire/write.ts'
 import { type FormatChoice, formatFor, tagOfCopy } from './negotiate.ts'
 
-export type CachedAnswer = {
+type CachedAnswer = {
   /** A flat list of names and values, as writeHead accepts it. */
   readonly headers: readonly string[]
   readonly body: Uint8Array
@@ -33,7 +33,7 @@ type ReadyHead = {
 }
 
 /** A representation in one coding. */
-export type ReadyForm = ReadyHead & {
+type ReadyForm = ReadyHead & {
   /** The head of a 304, made on first use. */
   unchanged: ReadyHead | undefined
   readonly body: Buffer

@@ -33,7 +33,7 @@ import {
 } from './body.ts'
 import { type Negotiated, qualityOf } from './negotiate.ts'
 
-export type WebRequest = {
+type WebRequest = {
   readonly path: ContentPath
   readonly place: ContentPlace
   readonly target: RequestTarget
@@ -56,7 +56,7 @@ export type Moved = {
 /** The type and the size, if they are known before the body is made. */
 type WebTags = Pick<Representation, 'etag' | 'cacheControl' | 'varies'> & AboutBody
 
-export type WebAnswer =
+type WebAnswer =
   | Moved
   | {
       readonly kind: 'content'

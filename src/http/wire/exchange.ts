@@ -167,7 +167,7 @@ export type NoteCached = (
   response: { readonly requestId: string; readonly status: number; readonly bytes: number },
 ) => void
 
-export interface AccessLog {
+interface AccessLog {
   over(exchange: Exchange, answered: Answered): void
   /** Logs a request that could not be parsed: it has no method and no path. */
   refused(refusal: ParserRefusal, answered: Answered): void
@@ -296,7 +296,7 @@ export const placeOf = ({ headers }: RequestHead, url: string) => ({
 
 const inMs = (seconds: number): number => Math.round(seconds * 10_000) / 10
 
-export interface RequestSpans {
+interface RequestSpans {
   readonly cached: NoteCached
   over(exchange: Exchange, answered: Answered): void
 }

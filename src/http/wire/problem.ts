@@ -313,7 +313,7 @@ function cacheControl({ kind, facts, retryAfterMs }: Failure, status: number): s
 /** Facts about the request for the log line. */
 export type RequestFacts = { readonly request: string | undefined; readonly method: string; readonly path: string }
 
-export type RespondOptions = {
+type RespondOptions = {
   readonly mode: Mode
   /** The write timeout. */
   readonly stalledMs: number

@@ -108,7 +108,7 @@ export function createContexts(): (request: IncomingMessage, response: ServerRes
   }
 }
 
-export type RefusalOptions = Omit<FailureOptions, 'facts'> & {
+type RefusalOptions = Omit<FailureOptions, 'facts'> & {
   readonly status: number
   /** The size of the representation, for a range. */
   readonly size?: number

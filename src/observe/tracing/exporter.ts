@@ -19,7 +19,7 @@ export interface SpanExporter extends SpanRecorder {
   close(): Promise<void>
 }
 
-export type SpanExporterOptions = {
+type SpanExporterOptions = {
   readonly settings: TraceSettings
   readonly version: string
   readonly clock: Clock
@@ -168,7 +168,7 @@ function reasonOf(error: unknown): string {
   return `the collector cannot be asked (${String(code ?? message ?? 'no reason given')})`
 }
 
-export type SpanSource = {
+type SpanSource = {
   readonly version: string
   /** Attributes of this service. */
   readonly resource: SpanFacts

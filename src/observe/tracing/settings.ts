@@ -21,7 +21,7 @@ export type TraceSettings = {
   readonly isSampled: IsSampled
 }
 
-export type ReadSettings = {
+type ReadSettings = {
   /** Undefined if spans are off. */
   readonly settings: TraceSettings | undefined
   /** Settings that are not supported or invalid. */

@@ -26,7 +26,7 @@ export interface Processes {
   close(): void
 }
 
-export type ProcessesOptions = {
+type ProcessesOptions = {
   readonly clock: Clock
   readonly log: Log
   /** Starts a process of this program that waits for its orders. */

@@ -14,7 +14,7 @@ import { createFront, type Front, type Served } from '../front.ts'
 import { createReload, type Replaceable, whileBusy } from '../serve.ts'
 import { openInternalSocket } from './processes.ts'
 
-export type ServeWorkerOptions<Running extends Replaceable> = {
+type ServeWorkerOptions<Running extends Replaceable> = {
   readonly member: WorkerClient
   readonly create: (
     config: Config,
