@@ -61,10 +61,10 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
         await filling.put(cid, bytes)
       }
       signal.throwIfAborted()
-      const kept = filling.finish(upload.cid, upload.profile, upload.bytes)
+      const staged = filling.finish(upload.cid, upload.profile, upload.bytes)
       await note(root, data)
       const holders: Record<string, Standing> = { [name]: { kind: 'here', state: 'pinned', tries: 1 } }
-      await store.accept([{ kept, at: clock.now(), holders }])
+      await store.accept([{ staged, at: clock.now(), holders }])
       return upload.cid
     } finally {
       await intake.drop()

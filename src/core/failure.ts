@@ -144,7 +144,8 @@ export const isUnreachable = ({ kind, cause, facts }: Failure): boolean =>
   (facts.unreachable === true || typeof (cause as { code?: unknown } | undefined)?.code === 'string')
 
 /** The client's mistake: a request, a path or a value that cannot be read. */
-export const malformed = (message: string): Failure => new Failure('malformed', message, { source: 'client' })
+export const malformed = (message: string, cause?: unknown): Failure =>
+  new Failure('malformed', message, { source: 'client', cause })
 
 /** The reason to abort with when the caller has left. */
 export const cancelled = (what = 'the client left'): Failure => new Failure('cancelled', what, { source: 'client' })

@@ -2,9 +2,8 @@
 // /add.
 import type { CID } from 'multiformats/cid'
 import { orAborted } from '../core/clock.ts'
-import { Failure } from '../core/failure.ts'
+import { Failure, malformed } from '../core/failure.ts'
 import type { SchemaChecks } from '../schemas/checks.ts'
-import { malformed } from '../upload/failures.ts'
 import type { Uploads } from '../upload/uploads.ts'
 
 export type AddOptions = {

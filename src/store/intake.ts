@@ -11,7 +11,7 @@ import { blockKey, blockName, isIdentity } from '../core/cid.ts'
 import { isGone, makeFolder, syncFolder } from '../core/disk/files.ts'
 import { carHeader, carSectionBytes } from '../ipld/car.ts'
 import { failureOf } from './engine.ts'
-import type { Accepted, Filling, Intake, Kept } from './store.ts'
+import type { Accepted, Filling, Intake, StagedDag } from './store.ts'
 import type { AcceptedRow, PackedBlocks } from './writer.ts'
 
 const maxInMemory = 64 * 1024
@@ -115,9 +115,9 @@ interface OwnIntake extends Intake {
 }
 
 /** A DAG that is whole, with the places of its blocks. */
-type OwnKept = Kept & { readonly intake: OwnIntake; readonly list: readonly number[] }
+type OwnStagedDag = StagedDag & { readonly intake: OwnIntake; readonly list: readonly number[] }
 
-export const intakeOf = (kept: Kept): OwnIntake => (kept as OwnKept).intake
+export const intakeOf = (staged: StagedDag): OwnIntake => (staged as OwnStagedDag).intake
 
 export const noBlocks: PackedBlocks = { keys: new Uint8Array(), lengths: new Uint32Array(), ats: new Float64Array() }
 
@@ -171,7 +171,7 @@ export function createIntake({ newFile, offer, stored }: IntakeOptions): Intake 
       },
       finish(root, profile, bytes) {
         const list = [...listed.keys()]
-        const kept: OwnKept = {
+        const staged: OwnStagedDag = {
           intake,
           list,
           cid: root,
@@ -187,7 +187,7 @@ export function createIntake({ newFile, offer, stored }: IntakeOptions): Intake 
             }
           },
         }
-        return kept
+        return staged
       },
     }
   }
@@ -195,11 +195,11 @@ export function createIntake({ newFile, offer, stored }: IntakeOptions): Intake 
   const intake: OwnIntake = {
     dag,
     async pack(uploads) {
-      const blocks = await pile.seal(uploads.map(({ kept }) => kept.cid))
+      const blocks = await pile.seal(uploads.map(({ staged }) => staged.cid))
       isPacked = true
-      const rows = uploads.map(({ kept, name, at, holders }): AcceptedRow => {
-        const { cid, profile, bytes, carBytes } = kept
-        const list = Uint32Array.from((kept as OwnKept).list)
+      const rows = uploads.map(({ staged, name, at, holders }): AcceptedRow => {
+        const { cid, profile, bytes, carBytes } = staged
+        const list = Uint32Array.from((staged as OwnStagedDag).list)
         return { cid: cid.toV1().bytes, name, profile, bytes, carBytes, at, holders, list }
       })
       return { blocks, rows }

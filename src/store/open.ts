@@ -217,7 +217,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
   }
 
   async function accept(uploads: readonly Accepted[], quota: Parameters<Store['accept']>[1] = []): Promise<void> {
-    const intake = uploads[0] && intakeOf(uploads[0].kept)
+    const intake = uploads[0] && intakeOf(uploads[0].staged)
     const packed = await intake?.pack(uploads).catch((error: unknown) => {
       throw failureOf(error, 'take an upload')
     })

@@ -76,11 +76,11 @@ export interface Filling {
   /** Takes a block that another DAG of the intake has; returns its size. */
   adopt(cid: CID): number
   /** Every block is here. `bytes`: of the file; of the blocks, where the root is none. */
-  finish(root: CID, profile: Profile, bytes: number): Kept
+  finish(root: CID, profile: Profile, bytes: number): StagedDag
 }
 
 /** A DAG that is whole. Its blocks can be read until its intake is dropped, and from the store once it is accepted. */
-export interface Kept {
+export interface StagedDag {
   readonly cid: CID
   readonly profile: Profile
   readonly bytes: number
@@ -94,7 +94,7 @@ export interface Kept {
 }
 
 export type Accepted = {
-  readonly kept: Kept
+  readonly staged: StagedDag
   /** Undefined: it keeps the one that it has. */
   readonly name?: string
   /** Milliseconds since the epoch. */

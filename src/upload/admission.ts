@@ -3,7 +3,6 @@
 // a moment; the more uploads wait, the faster a running one has to arrive to keep its slot.
 import type { Clock } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
-import { busy } from './failures.ts'
 import type { Quotas, QuotaUse, Uploader } from './quotas.ts'
 
 export interface UploadAdmission {
@@ -298,6 +297,9 @@ function createRoom(maxPendingBytes: number, { clientOf, forget }: Clients): Pic
     },
   }
 }
+
+export const busy = (message: string, retryAfterMs = 1000): Failure =>
+  new Failure('overloaded', message, { source: 'ours', retryAfterMs })
 
 const full = (maxUploads: number): Failure => busy(`too many uploads in progress (${maxUploads}); retry in a second`)
 

@@ -2,13 +2,13 @@
 import type { CID } from 'multiformats/cid'
 import type { Profile } from '../../backends/pinning/contract.ts'
 import { type Block, codec, isIdentity, isProvable, proves } from '../core/cid.ts'
-import { type Failure, isFailure } from '../core/failure.ts'
+import { type Failure, isFailure, malformed } from '../core/failure.ts'
 import { readCar } from '../core/wire/car-stream.ts'
 import { dagBlocks, type LazyLinks, lazyLinksInOrder } from '../ipld/block-links.ts'
 import { inOwnIterations } from '../ipld/documents/read.ts'
-import type { Filling, Intake, Kept } from '../store/store.ts'
+import type { Filling, Intake, StagedDag } from '../store/store.ts'
 import type { Counter } from './admission.ts'
-import { malformed, tooLarge } from './failures.ts'
+import { tooLarge } from './receive.ts'
 import { declaresMore, fileBytesOf } from './stored-upload.ts'
 import type { Added, FileOptions, TakingOptions } from './taking.ts'
 
@@ -38,7 +38,7 @@ type CarTaking = Pick<TakingOptions, 'admit' | 'limits' | 'closing'> & {
   readonly count: () => Counter
 }
 
-type TakenRoot = { readonly kept: Kept; readonly counter: Counter; readonly added: Added }
+type TakenRoot = { readonly staged: StagedDag; readonly counter: Counter; readonly added: Added }
 
 /** An upload for each root, in the order of the header. */
 export async function takeCar(
@@ -112,8 +112,8 @@ async function takeRoot(
     dagBytes += filling.adopt(cid)
   }
   const fileBytes = fileBytesOf({ cid: root, bytes: await all.read(root) })
-  const kept = filling.finish(root, spelledBy(root), fileBytes ?? dagBytes)
-  return { kept, added: { cid: root, dagBytes, fileName: undefined } }
+  const staged = filling.finish(root, spelledBy(root), fileBytes ?? dagBytes)
+  return { staged, added: { cid: root, dagBytes, fileName: undefined } }
 }
 
 const linksPerSlice = 1000

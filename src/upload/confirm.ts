@@ -125,7 +125,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
         waiting.delete(provider)
         under++
         // It fetches from here what is not accepted yet.
-        if (!provider.traits.takesBytes) asking.kept.offer()
+        if (!provider.traits.takesBytes) asking.staged.offer()
         const signal = AbortSignal.any([closing, stop.signal])
         const work = asks.ask(provider, asking.upload, signal).then((attempt) => {
           under--
@@ -165,10 +165,10 @@ export function createConfirm(options: ConfirmOptions): Confirm {
   async function join(running: Asking, received: Received, own: Asking[]): Promise<void> {
     try {
       await running.outcome.promise
-      const { kept, upload } = received
+      const { staged, upload } = received
       // The name of the later request counts, as it would behind the other one.
       if (upload.name !== undefined && upload.name !== running.upload.name)
-        await store.accept([{ kept, name: upload.name, at: clock.now(), holders: {} }])
+        await store.accept([{ staged, name: upload.name, at: clock.now(), holders: {} }])
     } catch (error) {
       if (!(error instanceof CompanionFailed)) throw error
       const again = begin(received)
@@ -188,8 +188,8 @@ export function createConfirm(options: ConfirmOptions): Confirm {
   async function accept(own: readonly Asking[], quota: readonly QuotaUse[] | undefined): Promise<void> {
     const at = clock.now()
     const written = own.map(({ holders }) => new Map(holders))
-    const uploads = own.map(({ kept, upload: { name } }, index) => ({
-      ...{ kept, at, ...(name !== undefined && { name }) },
+    const uploads = own.map(({ staged, upload: { name } }, index) => ({
+      ...{ staged, at, ...(name !== undefined && { name }) },
       holders: Object.fromEntries(written[index] ?? []),
     }))
     const began = clock.monotonic()
@@ -199,7 +199,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
       const attempt = { provider: here.name, ms: Math.round(clock.monotonic() - began), ...failure }
       for (const _ of own) options.onAttempt?.(attempt)
       const outcome = attempt.isHeld ? 'pinned' : attempt.class
-      const bytes = own.reduce((sum, { kept }) => sum + kept.carBytes, 0)
+      const bytes = own.reduce((sum, { staged }) => sum + staged.carBytes, 0)
       const facts = { 'cidgate.provider': here.name, 'cidgate.bytes': bytes, 'cidgate.outcome': outcome }
       span?.end(facts, !attempt.isHeld)
     }
@@ -216,7 +216,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     for (const [index, asking] of own.entries()) {
       asking.isAccepted = true
       // From the commit on it is found, and before its client is told, no absence of it is remembered.
-      for (const cid of asking.kept.cids) retrieval.forget(cid)
+      for (const cid of asking.staged.cids) retrieval.forget(cid)
       asking.outcome.resolve()
       // An answer may have come during the commit.
       for (const [holder, standing] of asking.holders)

@@ -10,8 +10,8 @@ import { create as createDigest } from 'multiformats/hashes/digest'
 import type { Shape } from '../../backends/pinning/contract.ts'
 import { placeOf } from '../content/dag/hamt.ts'
 import { codec, hash } from '../core/cid.ts'
+import { malformed } from '../core/failure.ts'
 import { createInFlight } from '../core/in-flight.ts'
-import { malformed } from './failures.ts'
 
 /** `dagBytes`: bytes of all its blocks; a block that occurs twice counts twice. */
 type Imported = { readonly cid: CID; readonly dagBytes: number }

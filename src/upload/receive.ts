@@ -3,9 +3,8 @@
 import type { IncomingMessage } from 'node:http'
 import { TextDecoder } from 'node:util'
 import type { Clock } from '../core/clock.ts'
-import { cancelled, Failure } from '../core/failure.ts'
+import { cancelled, Failure, malformed } from '../core/failure.ts'
 import type { UploadSlot } from './admission.ts'
-import { malformed, tooLarge } from './failures.ts'
 
 export type ReceiveLimits = {
   /** Of all `data` parts together. */
@@ -283,6 +282,11 @@ function decode(decoder: TextDecoder | undefined, piece?: Uint8Array): void {
     throw malformed('the text in `data` is not UTF-8; send other bytes as a file, with a file name', error)
   }
 }
+
+export const tooLarge = (maxBytes: number): Failure =>
+  new Failure('too-large', `the upload is larger than the ${maxBytes} bytes that are allowed here (upload.maxBytes)`, {
+    source: 'client',
+  })
 
 const slow = (why: string): Failure => new Failure('upload-too-slow', why, { source: 'client' })
 

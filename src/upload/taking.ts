@@ -5,14 +5,13 @@ import type { CID } from 'multiformats/cid'
 import { type Profile, type Shape, shapes, type Upload } from '../../backends/pinning/contract.ts'
 import { type Block, isIdentity, maxBlockBytes, proves } from '../core/cid.ts'
 import { type Clock, withDeadline } from '../core/clock.ts'
-import { Failure, isFailure } from '../core/failure.ts'
+import { Failure, isFailure, malformed } from '../core/failure.ts'
 import { createSemaphore } from '../core/semaphore.ts'
-import type { Intake, Kept, Store } from '../store/store.ts'
-import type { Counter, UploadAdmission, UploadSlot } from './admission.ts'
+import type { Intake, StagedDag, Store } from '../store/store.ts'
+import { busy, type Counter, type UploadAdmission, type UploadSlot } from './admission.ts'
 import { type CarBudget, carBudget, spelledBy, takeCar } from './car.ts'
-import { busy, malformed, tooLarge } from './failures.ts'
 import { createTree, type FreeBuffers, importFile, maxEntries, onlyEntry, putTree } from './import.ts'
-import { type KeptParts, type PartName, type ReceiveOptions, receive } from './receive.ts'
+import { type KeptParts, type PartName, type ReceiveOptions, receive, tooLarge } from './receive.ts'
 import { declaresMore, fileBytesOf, storedUpload } from './stored-upload.ts'
 
 /** The answer to a client about one file, directory or root. */
@@ -27,7 +26,7 @@ export type Added = {
 /** An upload that is whole here, and that no provider has been asked to hold yet. */
 export type Received = {
   readonly upload: Upload
-  readonly kept: Kept
+  readonly staged: StagedDag
   readonly counter: Counter
   readonly added: Added
 }
@@ -99,9 +98,9 @@ export function createTaking(options: TakingOptions): Taking {
   const { store, admission, admit, limits, profile: ownProfile, closing } = options
   const free: FreeBuffers = []
 
-  const received = (kept: Kept, via?: string): Pick<Received, 'upload' | 'kept'> => {
-    const upload = storedUpload(kept, [kept, store.blocks])
-    return { kept, upload: via === undefined ? upload : { ...upload, via } }
+  const received = (staged: StagedDag, via?: string): Pick<Received, 'upload' | 'staged'> => {
+    const upload = storedUpload(staged, [staged, store.blocks])
+    return { staged, upload: via === undefined ? upload : { ...upload, via } }
   }
 
   type Filled = Added & { readonly fileBytes?: number | undefined }
@@ -122,8 +121,8 @@ export function createTaking(options: TakingOptions): Taking {
     try {
       const { fileBytes = counter.bytes, ...added } = await fill(put, counter)
       admit(added.cid)
-      const kept = filling.finish(added.cid, profile ?? spelledBy(added.cid), fileBytes)
-      return { ...received(kept, via), counter, added }
+      const staged = filling.finish(added.cid, profile ?? spelledBy(added.cid), fileBytes)
+      return { ...received(staged, via), counter, added }
     } catch (error) {
       counter.release()
       throw error
@@ -195,7 +194,7 @@ export function createTaking(options: TakingOptions): Taking {
     })
     try {
       // Every linked block must be here: a provider would search for the missing ones, or hold half of the DAG.
-      for await (const _ of storedUpload(taken.kept, [taken.kept]).blocks(closing));
+      for await (const _ of storedUpload(taken.staged, [taken.staged]).blocks(closing));
     } catch (error) {
       taken.counter.release()
       throw isFailure(error, 'upstream-error') ? malformed(`blocks below ${root} are missing`, error) : error
@@ -212,7 +211,7 @@ export function createTaking(options: TakingOptions): Taking {
     }
     try {
       const taken = await takeCar(source, own, budget, { intake, count, admit, limits, closing })
-      return taken.map(({ kept, ...rest }) => ({ ...rest, ...received(kept, own.via) }))
+      return taken.map(({ staged, ...rest }) => ({ ...rest, ...received(staged, own.via) }))
     } catch (error) {
       for (const counter of counters) counter.release()
       throw error

@@ -5,14 +5,14 @@ import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile, Provider } from '../../backends/pinning/contract.ts'
 import type { Block } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
+import { Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolder } from '../data-folder/folder.ts'
 import type { Intake, Store } from '../store/store.ts'
-import { createUploadAdmission, type UploadAdmission, type UploadSlot } from './admission.ts'
+import { busy, createUploadAdmission, type UploadAdmission, type UploadSlot } from './admission.ts'
 import { createBackgroundDelivery } from './background-delivery.ts'
 import { createConfirm, createQuorum, type UploadFanout } from './confirm.ts'
-import { busy, nobodyKeeps } from './failures.ts'
 import { createPins, type Pins } from './pins.ts'
 import { createAsks, createSharedUploads, createStandingAfter, type ProviderAttempt } from './provider-requests.ts'
 import type { Quotas } from './quotas.ts'
@@ -99,6 +99,13 @@ export interface Uploads {
   close(): Promise<void>
 }
 
+const noProvider = (): Failure =>
+  new Failure(
+    'upstream-error',
+    'this gateway takes no uploads: its configuration has no provider (pinning.providers)',
+    { source: 'provider', facts: { outcomes: [] } },
+  )
+
 const maxForTier = 100_000
 const maxWaitMs = 2000
 
@@ -170,7 +177,7 @@ export function createUploads(options: UploadsOptions): Uploads {
     kinds: ['files', 'directory', 'cars'],
     async enter(who, signal, minBytes) {
       if (providers.length > 0) return admission.enter(who, signal, minBytes)
-      const error = nobodyKeeps()
+      const error = noProvider()
       counts.refused(error)
       throw error
     },

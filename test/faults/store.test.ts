@@ -18,7 +18,7 @@ import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { backUpStore } from '../../src/store/backup.ts'
 import { joinStore } from '../../src/store/open.ts'
 import { salvageStore } from '../../src/store/salvage.ts'
-import type { Kept, Store } from '../../src/store/store.ts'
+import type { StagedDag, Store } from '../../src/store/store.ts'
 import { tempFolder } from '../support/gateway.ts'
 import { keep, keepLeaf, leavesOf, openStore, putFile } from '../support/stores.ts'
 
@@ -174,7 +174,7 @@ describe('store', () => {
     const filler = join(folder, 'filler')
     try {
       const store = openStore(folder)
-      const kept: Kept[] = []
+      const kept: StagedDag[] = []
       let refusal: unknown
       for (let count = 0; refusal === undefined; count++) {
         const fill = count % 10 === 0 ? leavesOf(3, 60_000) : leavesOf(1, 30_000)
@@ -316,9 +316,9 @@ describe('store', () => {
     const store = openStore(folder)
     for (const at of [5_000, 1, 9_000_000_000_000, 3]) {
       const intake = store.begin()
-      const kept = await putFile(intake.dag(), leavesOf(1, 10))
+      const staged = await putFile(intake.dag(), leavesOf(1, 10))
       await store.accept([
-        { kept, at, holders: { k: { kind: 'provider', state: 'pending', tries: 0, notBefore: at } } },
+        { staged, at, holders: { k: { kind: 'provider', state: 'pending', tries: 0, notBefore: at } } },
       ])
       await intake.drop()
     }

@@ -6,7 +6,7 @@ import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folder.ts'
 import { joinStore } from '../../src/store/open.ts'
-import type { Kept, Store } from '../../src/store/store.ts'
+import type { StagedDag, Store } from '../../src/store/store.ts'
 import { keep, leavesOf, putFile, putLeaf } from './stores.ts'
 
 const [folder = ''] = process.argv.slice(2)
@@ -18,7 +18,7 @@ const say = (line: string): void => void writeSync(1, `${line}\n`)
 const { store } = joinStore(createDataFolders().enter(folder), { clock: systemClock, log: silentLog })
 let left = most
 
-function one(into: Store): Promise<Kept> {
+function one(into: Store): Promise<StagedDag> {
   const kind = randomInt(10)
   if (kind === 0) return keep(into, (dag) => putFile(dag, leavesOf(1 + randomInt(4), 60_000)))
   if (kind === 1) return keep(into, (dag) => putFile(dag, leavesOf(200, 500)))
@@ -28,11 +28,11 @@ function one(into: Store): Promise<Kept> {
 }
 
 async function work(): Promise<void> {
-  const own: Kept[] = []
+  const own: StagedDag[] = []
   while (left-- > 0) {
-    const kept = await one(store)
-    say(String(kept.cid))
-    own.push(kept)
+    const staged = await one(store)
+    say(String(staged.cid))
+    own.push(staged)
     const old = deletes && randomInt(4) === 0 ? own.shift() : undefined
     if (!old) continue
     say(`-${old.cid}`)

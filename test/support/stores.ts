@@ -8,7 +8,7 @@ import { codec, hash } from '../../src/core/cid.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createStore } from '../../src/store/open.ts'
-import type { Filling, Kept, Standing, Store } from '../../src/store/store.ts'
+import type { Filling, StagedDag, Standing, Store } from '../../src/store/store.ts'
 
 export const openStore = (folder: string, log = silentLog): Store => createStore(folder, { clock: systemClock, log })
 
@@ -17,14 +17,14 @@ export const here: Standing = { kind: 'here', state: 'pinned', tries: 1 }
 export const cidOfBytes = (bytes: Uint8Array, code: number = codec.raw): CID =>
   CID.createV1(code, createDigest(hash.sha256, createHash('sha256').update(bytes).digest()))
 
-export async function putLeaf(dag: Filling, bytes: Uint8Array): Promise<Kept> {
+export async function putLeaf(dag: Filling, bytes: Uint8Array): Promise<StagedDag> {
   const cid = cidOfBytes(bytes)
   await dag.put(cid, bytes)
   return dag.finish(cid, 'unixfs-v1-2025', bytes.byteLength)
 }
 
 /** A file of these leaves. */
-export async function putFile(dag: Filling, leaves: readonly Uint8Array[]): Promise<Kept> {
+export async function putFile(dag: Filling, leaves: readonly Uint8Array[]): Promise<StagedDag> {
   const sizes = leaves.map(({ byteLength }) => BigInt(byteLength))
   for (const bytes of leaves) await dag.put(cidOfBytes(bytes), bytes)
   const node = encodePb(
@@ -44,17 +44,18 @@ export const leavesOf = (count: number, bytes: number): Uint8Array[] =>
 /** Accepts one upload, held here. */
 export async function keep(
   store: Store,
-  fill: (dag: Filling) => Promise<Kept>,
+  fill: (dag: Filling) => Promise<StagedDag>,
   holders = { local: here },
-): Promise<Kept> {
+): Promise<StagedDag> {
   const intake = store.begin()
   try {
-    const kept = await fill(intake.dag())
-    await store.accept([{ kept, at: Date.now(), holders }])
-    return kept
+    const staged = await fill(intake.dag())
+    await store.accept([{ staged, at: Date.now(), holders }])
+    return staged
   } finally {
     await intake.drop()
   }
 }
 
-export const keepLeaf = (store: Store, bytes: Uint8Array): Promise<Kept> => keep(store, (dag) => putLeaf(dag, bytes))
+export const keepLeaf = (store: Store, bytes: Uint8Array): Promise<StagedDag> =>
+  keep(store, (dag) => putLeaf(dag, bytes))

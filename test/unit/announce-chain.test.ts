@@ -181,7 +181,7 @@ test('held only elsewhere → not announced', async (t) => {
     bytes: randomBytes(10),
   }
   await dag.put(cid, bytes)
-  await store.accept([{ kept: dag.finish(cid, 'unixfs-v1-2025', 10), at: 0, holders: { pinata: held } }])
+  await store.accept([{ staged: dag.finish(cid, 'unixfs-v1-2025', 10), at: 0, holders: { pinata: held } }])
   await intake.drop()
   assert.equal(await chain.publish(), undefined)
 })

@@ -11,7 +11,7 @@ import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { openForReading } from '../../src/store/engine.ts'
 import { createStoreReader } from '../../src/store/open.ts'
-import type { Kept, Standing, Store } from '../../src/store/store.ts'
+import type { StagedDag, Standing, Store } from '../../src/store/store.ts'
 import { cidOfBytes, here, keep, keepLeaf, leavesOf, openStore, putFile, putLeaf } from '../support/stores.ts'
 
 async function folderFor(t: TestContext): Promise<string> {
@@ -32,8 +32,8 @@ async function storeFor(t: TestContext): Promise<{ store: Store; folder: string 
 
 const files = (folder: string): Promise<string[]> => readdir(join(folder, 'uploads'))
 
-async function assertWhole(store: Pick<Store, 'blocks'>, kept: Kept): Promise<void> {
-  for (const cid of kept.cids) {
+async function assertWhole(store: Pick<Store, 'blocks'>, staged: StagedDag): Promise<void> {
+  for (const cid of staged.cids) {
     const bytes = await store.blocks.get(cid)
     assert.ok(bytes && proves(cid, bytes), String(cid))
   }
@@ -59,35 +59,35 @@ test('accepted uploads, small or large → there after a restart', async (t) => 
   await first.close()
   const second = openStore(folder)
   t.after(() => second.close())
-  for (const kept of [small, large, folderOfMany]) {
-    await assertWhole(second, kept)
-    const entry = await second.ledger.find(kept.cid)
+  for (const staged of [small, large, folderOfMany]) {
+    await assertWhole(second, staged)
+    const entry = await second.ledger.find(staged.cid)
     assert.deepEqual(entry?.holders, { local: here })
-    assert.equal(entry?.bytes, kept.bytes)
-    assert.equal(entry?.carBytes, kept.carBytes)
+    assert.equal(entry?.bytes, staged.bytes)
+    assert.equal(entry?.carBytes, staged.carBytes)
   }
 })
 
 test('file of an upload → a CAR that names its root', async (t) => {
   const { store, folder } = await storeFor(t)
-  const kept = await keep(store, (dag) => putFile(dag, leavesOf(5, 40_000)))
+  const staged = await keep(store, (dag) => putFile(dag, leavesOf(5, 40_000)))
   const [name = ''] = await files(folder)
   const car = await CarReader.fromBytes(await readFile(join(folder, 'uploads', name)))
-  assert.deepEqual((await car.getRoots()).map(String), [String(kept.cid)])
-  for (const cid of kept.cids) assert.ok(proves(cid, (await car.get(cid))?.bytes ?? new Uint8Array()))
+  assert.deepEqual((await car.getRoots()).map(String), [String(staged.cid)])
+  for (const cid of staged.cids) assert.ok(proves(cid, (await car.get(cid))?.bytes ?? new Uint8Array()))
 })
 
 test('dropped upload → no row and no file', async (t) => {
   const { store, folder } = await storeFor(t)
   const intake = store.begin()
-  const kept = await putFile(intake.dag(), leavesOf(3, 50_000))
-  assert.ok(await kept.get(kept.cid))
-  assert.equal(await store.blocks.get(kept.cid), undefined)
-  kept.offer()
-  assert.ok(await store.blocks.get(kept.cid))
+  const staged = await putFile(intake.dag(), leavesOf(3, 50_000))
+  assert.ok(await staged.get(staged.cid))
+  assert.equal(await store.blocks.get(staged.cid), undefined)
+  staged.offer()
+  assert.ok(await store.blocks.get(staged.cid))
   await intake.drop()
-  assert.equal(await store.blocks.get(kept.cid), undefined)
-  assert.equal(await store.ledger.find(kept.cid), undefined)
+  assert.equal(await store.blocks.get(staged.cid), undefined)
+  assert.equal(await store.ledger.find(staged.cid), undefined)
   assert.deepEqual(await files(folder), [])
 })
 
@@ -114,7 +114,7 @@ test('uploads of one request → one file, deleted separately', async (t) => {
   const dag = intake.dag()
   for (const leaf of leaves) dag.adopt(cidOfBytes(leaf))
   const two = await putFile(dag, [...leaves, randomBytes(100)])
-  await store.accept([one, two].map((kept) => ({ kept, at: 1, holders: { local: here } })))
+  await store.accept([one, two].map((staged) => ({ staged, at: 1, holders: { local: here } })))
   await intake.drop()
   assert.equal((await files(folder)).length, 1)
   assert.equal(await store.remove(one.cid), true)
@@ -143,7 +143,7 @@ test('very large upload → delays no other, stays complete', async (t) => {
   const intake = store.begin()
   const many = await putFile(intake.dag(), [shared, ...leaves])
   const order: string[] = []
-  const accepting = store.accept([{ kept: many, at: 1, holders: { local: here } }]).then(() => order.push('many'))
+  const accepting = store.accept([{ staged: many, at: 1, holders: { local: here } }]).then(() => order.push('many'))
   await keepLeaf(store, randomBytes(100))
   order.push('one')
   await accepting
@@ -176,19 +176,19 @@ test('same upload again → replaces the first', async (t) => {
 test('last holder released → blocks go, row stays', async (t) => {
   const { store } = await storeFor(t)
   const intake = store.begin()
-  const kept = await putLeaf(intake.dag(), randomBytes(100))
-  await store.accept([{ kept, at: 5, holders: { kubo: { ...wanted, state: 'pinned' }, pinata: wanted } }])
+  const staged = await putLeaf(intake.dag(), randomBytes(100))
+  await store.accept([{ staged, at: 5, holders: { kubo: { ...wanted, state: 'pinned' }, pinata: wanted } }])
   await intake.drop()
   assert.deepEqual(
     (await store.ledger.due('pinata', 10)).map(({ cid }) => String(cid)),
-    [String(kept.cid)],
+    [String(staged.cid)],
   )
   const { uploads, bytes, oldestAt } = await store.ledger.waiting()
   assert.deepEqual([uploads, bytes, oldestAt], [1, 100, 5])
-  await assertWhole(store, kept)
-  assert.equal(await store.update(kept.cid, { pinata: { ...wanted, state: 'pinned', tries: 2 } }), true)
-  assert.equal(await store.blocks.get(kept.cid), undefined)
-  const entry = await store.ledger.find(kept.cid)
+  await assertWhole(store, staged)
+  assert.equal(await store.update(staged.cid, { pinata: { ...wanted, state: 'pinned', tries: 2 } }), true)
+  assert.equal(await store.blocks.get(staged.cid), undefined)
+  const entry = await store.ledger.find(staged.cid)
   assert.equal(entry?.isHere, false)
   assert.equal(entry?.holders.pinata?.tries, 2)
   assert.deepEqual(await store.ledger.others(['kubo']), [{ holder: 'pinata', alone: 0, waiting: 0 }])
@@ -202,8 +202,8 @@ test('too many wanted rows → oldest trimmed', async (t) => {
   const { store } = await storeFor(t)
   for (let at = 0; at < 5; at++) {
     const intake = store.begin()
-    const kept = await putLeaf(intake.dag(), Buffer.from(`file ${at}`))
-    await store.accept([{ kept, at, holders: { redis: { ...wanted, kind: 'tier' } } }])
+    const staged = await putLeaf(intake.dag(), Buffer.from(`file ${at}`))
+    await store.accept([{ staged, at, holders: { redis: { ...wanted, kind: 'tier' } } }])
     await intake.drop()
   }
   assert.equal(await store.trim('redis', 3, 1000), 2)
@@ -220,8 +220,8 @@ test('pages of uploads → consecutive, filtered', async (t) => {
   const { store } = await storeFor(t)
   for (let at = 0; at < 25; at++) {
     const intake = store.begin()
-    const kept = await putLeaf(intake.dag(), Buffer.from(`file ${at}`))
-    await store.accept([{ kept, at, holders: at % 2 ? { local: here } : { kubo: wanted } }])
+    const staged = await putLeaf(intake.dag(), Buffer.from(`file ${at}`))
+    await store.accept([{ staged, at, holders: at % 2 ? { local: here } : { kubo: wanted } }])
     await intake.drop()
   }
   const seen: number[] = []
@@ -252,8 +252,8 @@ test('commit of another process → visible before a miss', async (t) => {
   await assertWhole(reader, first)
   await until(async () => reader.blocks.lacks(cidOfBytes(randomBytes(9))))
   for (let count = 0; count < 50; count++) {
-    const kept = await keepLeaf(store, randomBytes(100))
-    assert.equal(reader.blocks.lacks(kept.cid), false)
+    const staged = await keepLeaf(store, randomBytes(100))
+    assert.equal(reader.blocks.lacks(staged.cid), false)
   }
   const large = await keep(store, (dag) => putFile(dag, leavesOf(3, 50_000)))
   await assertWhole(reader, large)
@@ -285,12 +285,12 @@ test('commit already visible to others → block not missing', async (t) => {
 
 test('block just written → readable without waiting', async (t) => {
   const { store } = await storeFor(t)
-  const kept = await keepLeaf(store, randomBytes(100))
-  assert.ok(store.blocks.holds(kept.cid))
-  assert.ok(proves(kept.cid, store.blocks.atHand(kept.cid) ?? new Uint8Array()))
-  await store.remove(kept.cid)
-  assert.equal(store.blocks.atHand(kept.cid), undefined)
-  assert.equal(store.blocks.holds(kept.cid), false)
+  const staged = await keepLeaf(store, randomBytes(100))
+  assert.ok(store.blocks.holds(staged.cid))
+  assert.ok(proves(staged.cid, store.blocks.atHand(staged.cid) ?? new Uint8Array()))
+  await store.remove(staged.cid)
+  assert.equal(store.blocks.atHand(staged.cid), undefined)
+  assert.equal(store.blocks.holds(staged.cid), false)
 })
 
 test("quota use → counted in the upload's commit", async (t) => {

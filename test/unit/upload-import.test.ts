@@ -71,10 +71,10 @@ describe('imported upload', () => {
     const intake = store.begin()
     const dag = intake.dag()
     const { cid: root } = await importFile(pieces(bytes), shapes[profile], dag.put)
-    const kept = dag.finish(root, profile, bytes.byteLength)
-    await store.accept([{ kept, at: 0, holders: { here: { kind: 'here', state: 'pinned', tries: 1 } } }])
+    const staged = dag.finish(root, profile, bytes.byteLength)
+    await store.accept([{ staged, at: 0, holders: { here: { kind: 'here', state: 'pinned', tries: 1 } } }])
     await intake.drop()
-    return storedUpload(kept, [store.blocks])
+    return storedUpload(staged, [store.blocks])
   }
 
   const chunk = { 'unixfs-v1-2025': MiB, 'unixfs-v0-2015': MiB / 4 }

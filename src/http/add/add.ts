@@ -2,11 +2,10 @@
 
 import { randomBytes } from 'node:crypto'
 import type { IncomingHttpHeaders, IncomingMessage, ServerResponse } from 'node:http'
-import { type Failure, isFailure } from '../../core/failure.ts'
+import { type Failure, isFailure, malformed } from '../../core/failure.ts'
 import type { SchemaChecks } from '../../schemas/checks.ts'
-import { malformed, tooLarge } from '../../upload/failures.ts'
 import { type Uploader, withoutQuota } from '../../upload/quotas.ts'
-import { aroundBytes, boundaryOf } from '../../upload/receive.ts'
+import { aroundBytes, boundaryOf, tooLarge } from '../../upload/receive.ts'
 import { maxPartsOf, type UploadKind } from '../../upload/taking.ts'
 import type { Uploads } from '../../upload/uploads.ts'
 import type { CostlyKind } from '../limits.ts'
