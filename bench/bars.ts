@@ -1,5 +1,5 @@
-// A plot of ratios as SVG, made of text: a bar for each over a logarithmic axis, from the peer's own work (1), and a mark for the
-// aim. The same figures give the same file.
+// A plot of ratios as SVG: a bar for each on a logarithmic axis, relative to the peer (1), with a
+// mark for the aim. The same figures give the same file.
 
 type Bar = {
   readonly name: string

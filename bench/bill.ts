@@ -1,5 +1,5 @@
-// `node bench/bill.ts`: how many requests S3 and an upstream get for a thousand reads and uploads, counted at stand-ins that speak their
-// protocols.
+// `node bench/bill.ts`: counts the requests to S3 and to an upstream for a thousand reads and
+// uploads, at stand-ins for both.
 import { randomBytes } from 'node:crypto'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { multipart, post } from '../test/support/adding.ts'
@@ -25,7 +25,7 @@ const start = (): Promise<TestGateway> =>
     },
   })
 
-/** Until nothing is asked of the store any more. */
+/** Waits until the store gets no more requests. */
 async function quiet(): Promise<void> {
   for (let before = -1, same = 0; same < 10; await sleep(50)) {
     const now = [...store.asked.values()].reduce((sum, one) => sum + one, 0)
@@ -68,7 +68,7 @@ await count('uploads of 4 KB', addCount, async () => {
   }
 })
 await first.close()
-// Another instance: what it has is in S3.
+// Another instance, whose blocks are in S3.
 const second = await start()
 upstream.fault = { kind: 'refuse' }
 await count('files of 4 KB that S3 has', smallCount, () => readAll(second, small))

@@ -1,5 +1,6 @@
-// `node bench/conns.ts`: hot answers while 10,000 clients are connected and silent, and 1,000 send a request or read an answer as slowly as
-// they may. Against the same gateway without them, in turns. What holds the connections is a process of its own.
+// `node bench/conns.ts`: cached responses while 10,000 clients are connected and silent, and 1,000
+// send or read as slowly as they may, in alternation with the same gateway without them. A process
+// of its own holds the connections.
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { Agent, get } from 'node:http'
@@ -13,7 +14,7 @@ import { type Server, startCidgate, startOrigin } from './work/servers.ts'
 const idle = Number(process.env['BENCH_IDLE'] ?? 10_000)
 const slow = Number(process.env['BENCH_SLOW'] ?? 1000)
 const asking = 16
-/** Another client than the slow ones, or it would wait for its share behind them. */
+/** Not the address of the slow clients, which share a limit. */
 const asker = '127.0.0.2'
 const roundMs = 4000
 const rounds = Number(process.env['BENCH_ROUNDS'] ?? 3)
@@ -23,7 +24,7 @@ const mib = 2 ** 20
 const large = { count: 1, bytes: 8 * mib, seed: 20 }
 const small = { count: 1, bytes: 1024, seed: 1, json: true }
 
-/** The process that holds connections: so many at a time, or a machine that is busy refuses some. */
+/** Opens the connections in batches, because a busy machine refuses some of a crowd. */
 async function hold(url: URL, hot: string, large: string): Promise<void> {
   const open = new Set<Socket>()
   const dial = (onOpen: (socket: Socket) => void, onClose = () => {}) =>
@@ -36,13 +37,13 @@ async function hold(url: URL, hot: string, large: string): Promise<void> {
       socket.once('close', () => open.delete(socket) && onClose())
       open.add(socket)
     })
-  /** Asked once, and kept for the next request. */
+  /** Sends one request, and keeps the connection. */
   const quiet = () =>
     dial((socket) => {
       socket.write(`GET ${hot} HTTP/1.1\r\nHost: ${url.host}\r\n\r\n`)
       socket.resume()
     })
-  /** A head that never ends; cut off, it comes again. */
+  /** Sends an endless head; reconnects when it is cut off. */
   const drips = (): Promise<void> =>
     dial(
       (socket) => {
@@ -67,7 +68,7 @@ async function hold(url: URL, hot: string, large: string): Promise<void> {
   process.send?.('held')
 }
 
-/** Until the server has little to do: what it does to take them in is not what they cost. */
+/** Waits until the server is idle: accepting the connections is not measured. */
 async function calm(server: Pick<Server, 'cpuSeconds'>): Promise<void> {
   for (let seconds = 0, before = server.cpuSeconds(); seconds < maxToCalm; seconds++) {
     await sleep(1000)
@@ -77,7 +78,7 @@ async function calm(server: Pick<Server, 'cpuSeconds'>): Promise<void> {
   }
 }
 
-/** Answer times of a few clients that ask one after another. */
+/** Response times of a few sequential clients. */
 async function times(url: string): Promise<number[]> {
   const agent = new Agent({ keepAlive: true, maxSockets: asking })
   const all: number[] = []

@@ -1,5 +1,6 @@
-// `node bench/crowd.ts`: what clients wait for where they come as a crowd: 256 kept connections that ask for a hot file without a
-// pause, and 2,000 that connect in one moment and ask once. Beside bare node:http and nginx, in turns.
+// `node bench/crowd.ts`: response times in a crowd: 256 keep-alive connections that request a
+// cached file without a pause, and 2,000 that connect at once for one request. In alternation with
+// bare node:http and nginx.
 import { connect, type Socket } from 'node:net'
 import { made } from './work/content.ts'
 import { isInstalled, type Server, startBare, startCidgate, startNginx, startOrigin } from './work/servers.ts'
@@ -14,7 +15,7 @@ type Target = { readonly host: string; readonly port: number; readonly request: 
 const percentile = (sorted: readonly number[], share: number): number =>
   sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))] ?? Number.NaN
 
-/** Milliseconds of each answer of connections that ask until the time is over. */
+/** Response times in milliseconds of connections that repeat a request until the time is over. */
 async function keptOpen({ host, port, request, size }: Target): Promise<number[]> {
   const waits: number[] = []
   const until = performance.now() + keptMs
@@ -42,7 +43,7 @@ async function keptOpen({ host, port, request, size }: Target): Promise<number[]
   return waits.sort((a, b) => a - b)
 }
 
-/** Milliseconds from the moment in which all connect to the answer of each. */
+/** Milliseconds from the common start to each response. */
 async function comeAtOnce({ host, port, request, size }: Target): Promise<number[]> {
   const began = performance.now()
   const one = () =>

@@ -1,7 +1,7 @@
-// `node bench/flood.ts`: more than the gateway can serve. It has one core (`BENCH_CORES=0,1`: two); on the other one `wrk` keeps hundreds
-// of connections busy with cold files, each asking for the next one as soon as it has an answer. What a client beside them sees is
-// measured by a small process with few connections, which asks at its times and not when it was answered: hot files, cold ones, and new
-// connections.
+// `node bench/flood.ts`: overload. The gateway has one core (`BENCH_CORES=0,1`: two); on the other,
+// `wrk` keeps hundreds of connections busy with cold files. A small process measures what other
+// clients see: it sends requests for cached files, cold files and new connections on a schedule,
+// independent of responses.
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
@@ -14,7 +14,7 @@ import { made } from './work/content.ts'
 import { pinned, startCidgate, startOrigin } from './work/servers.ts'
 
 const seconds = Number(process.env['BENCH_SECONDS'] ?? 8)
-/** Of the gateway; all else is on core 1. */
+/** The cores of the gateway; everything else is on core 1. */
 const cores = process.env['BENCH_CORES'] ?? '0'
 const cold = { count: 60_000, bytes: 4096, seed: 1000 }
 const hot = { count: 1, bytes: 1024, seed: 1, json: true }
@@ -24,17 +24,17 @@ type Asked = { readonly sort: Sort; readonly status: string; readonly ms: number
 type Outcome = { readonly asked: readonly Asked[]; readonly unanswered: number }
 type Plan = { readonly url: string; readonly hot: string; readonly cold: readonly string[]; readonly seconds: number }
 
-/** So many a second of each sort. */
+/** Requests per second of each kind. */
 const rates: Readonly<Record<Sort, number>> = { hot: 50, cold: 50, new: 10 }
-/** Connections of the prober for hot files, and as many for cold ones. */
+/** The prober's connections for cached files, and as many for cold ones. */
 const lines = 100
-/** So long answers are waited for after the last request. */
+/** The time to wait for responses after the last request. */
 const patienceMs = 5000
 
 type Asking = { readonly sort: Sort; readonly path: string; readonly due: number }
 type Told = Pick<Asking, 'sort' | 'due'> & { readonly status: string; readonly isOpen: boolean }
 
-/** A connection, with one request on its way at a time; `first` goes out as soon as it is open. */
+/** A connection with one request in progress; `first` is sent as soon as it is open. */
 function openLine(url: URL, onAnswer: (line: Line, told: Told) => void, first?: Asking): Line {
   let now: Asking | undefined
   let text = ''
@@ -67,7 +67,7 @@ function openLine(url: URL, onAnswer: (line: Line, told: Told) => void, first?: 
 
 type Line = { ask(asking: Asking): void; close(): void }
 
-/** The process that asks at its times: each request is timed from when it was due. */
+/** Sends requests on a schedule, and times each from when it was due. */
 async function probe({ url, hot, cold, seconds }: Plan): Promise<Outcome> {
   const to = new URL(url)
   const asked: Asked[] = []
@@ -89,7 +89,7 @@ async function probe({ url, hot, cold, seconds }: Plan): Promise<Outcome> {
   }
   for (const sort of ['hot', 'cold'] as const)
     for (let count = 0; count < lines; count++) free[sort].push(openLine(to, onAnswer))
-  // Who was connected before, and not who comes meanwhile: that is a sort of its own.
+  // Measures established connections; new ones are a kind of their own.
   await sleep(500)
   process.send?.('connected')
   await once(process, 'message')

@@ -1,6 +1,7 @@
-// `node bench/hit-ratio.ts`: the share of readers' requests that a cache answers, alone and beside a crawler that makes half of all
-// requests. Readers ask by Zipf 0.9, and there is room for a twentieth of their files. A hit is a request that the origin did not see.
-// Beside plain LRU, and nginx and Varnish with as much memory, where they are installed.
+// `node bench/hit-ratio.ts`: the share of readers' requests that a cache serves, alone and beside a
+// crawler that makes half of all requests. Readers follow Zipf 0.9, and the cache holds a twentieth
+// of their files. A hit is a request that the origin did not see. Compared with plain LRU and, if
+// installed, nginx and Varnish of the same size.
 import { Agent, createServer, get } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { LRUCache } from 'lru-cache'
@@ -11,11 +12,11 @@ import { numbers, zipf } from './work/zipf.ts'
 const requests = Number(process.env['BENCH_REQUESTS'] ?? 40_000)
 const files = 4000
 const kept = files / 20
-// nginx keeps a file in blocks of 4 KiB, with a head of its own.
+// nginx stores a file in blocks of 4 KiB, with a head of its own.
 const bytes = 15 * 1024
 const roomKib = kept * 16
 const connections = 16
-// Until then the cache fills.
+// Earlier requests fill the cache.
 const warm = requests / 4
 const maxDrop = 2
 
@@ -37,7 +38,7 @@ const origin = createServer(({ url = '' }, response) => {
 await new Promise<void>((resolve) => origin.listen(0, '127.0.0.1', resolve))
 const originUrl = `http://127.0.0.1:${(origin.address() as AddressInfo).port}`
 
-/** Calls `ask` for each request in turn, and answers the share of the readers' that were hits. */
+/** Sends each request, and returns the share of the readers' that were hits. */
 async function share(ask: (path: string, cid: string) => Promise<boolean>, isCrawled: boolean): Promise<number> {
   const random = numbers(2026)
   const next = zipf(files, skew, random)

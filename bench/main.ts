@@ -1,6 +1,7 @@
-// `npm run bench`: every row of `work/rows.ts`, in turns with its peers, and every trial of `trials.ts`. `--quick` makes it
-// short, `--only hot,crowd` selects. The whole run, or any with `--write`, writes its figures into docs/measured.md and draws
-// docs/images/bench.svg. A run with the `--kept FILE` of an earlier one continues it. Peers that are not installed are named.
+// `npm run bench`: every row of `work/rows.ts`, in alternation with its peers, and every trial of
+// `trials.ts`. `--quick` shortens it, `--only hot,crowd` selects. A complete run, or any with
+// `--write`, writes its figures to docs/measured.md and draws docs/images/bench.svg. `--kept FILE`
+// resumes an interrupted run. Missing peers are named.
 import { appendFileSync, existsSync, readFileSync } from 'node:fs'
 import { parseArgs } from 'node:util'
 import { machine, print, type Run, writeReport } from './report.ts'
@@ -27,7 +28,7 @@ if (unknown.length > 0) {
 }
 const isWanted = ({ id }: { readonly id: string }): boolean => !only || only.includes(id)
 
-const kept = createComponentRegistry(values.kept)
+const kept = createResultLog(values.kept)
 const before = machine()
 const measured: Measured[] = []
 for (const row of rows.filter(isWanted)) {
@@ -45,8 +46,8 @@ if (values.write || !(only || isQuick)) {
   process.stdout.write(`\nwritten: ${files.join(', ')}\n`)
 }
 
-/** What was measured before, by a run that was broken off; and what is measured now, a line for each. */
-function createComponentRegistry(file: string | undefined) {
+/** The results so far, one line each, so that an interrupted run can be resumed. */
+function createResultLog(file: string | undefined) {
   const lines = file !== undefined && existsSync(file) ? readFileSync(file, 'utf8').trim().split('\n') : []
   const had = new Map(lines.filter(Boolean).map((line) => JSON.parse(line) as [string, unknown]))
   return async <T>(id: string, work: () => Promise<T>): Promise<T> => {

@@ -1,5 +1,6 @@
-// How much of this gateway one request passes: files, functions and calls of its own, by V8's precise coverage, and what it makes
-// that waits (promises, controllers, timers). `BENCH_PARTS=miss,upload` takes some rows; BENCH_LIST=1 names the files.
+// How much of this gateway one request runs: files, functions and calls by V8's precise coverage,
+// and the promises, controllers and timers that it creates. `BENCH_PARTS=miss,upload` selects rows;
+// BENCH_LIST=1 lists the files.
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -17,17 +18,17 @@ type PartsRow = {
   readonly id: string
   readonly what: string
   readonly content: Content
-  /** So many of its files are asked for before the count begins. */
+  /** Files requested before the count begins. */
   readonly warm: number
   readonly upstreams: number
   readonly cache?: object
   readonly more?: object
-  /** The same files again: what is counted is there. */
+  /** Requests the same files again, which are cached by then. */
   readonly isHeld?: boolean
-  /** Uploads in place of reads. */
+  /** Uploads instead of reads. */
   readonly isUpload?: boolean
   readonly connections: number
-  /** What the counts are divided by. Default: the answers. */
+  /** The divisor of the counts. Default: the number of responses. */
   readonly per?: number
 }
 
@@ -78,7 +79,7 @@ const client = fileURLToPath(new URL('work/client.ts', import.meta.url))
 const root = new URL('..', import.meta.url).href
 const pause = (ms: number): Promise<void> => new Promise((resolve) => setTimeout(resolve, ms))
 
-/** What the process itself counted, and how many answers it gave meanwhile. */
+/** The counts of the process, and the number of responses meanwhile. */
 async function countedBy(
   row: PartsRow,
   mode: 'coverage' | 'objects',
@@ -108,7 +109,7 @@ async function countedBy(
     const times = row.isHeld ? Math.ceil(counted / files.length) : 1
     await load(files.slice(0, row.warm))
     if (row.isHeld) {
-      // What is written behind the answers.
+      // Waits for writes that follow the responses.
       await pause(1500)
       await load(files, times)
     }
@@ -134,14 +135,14 @@ async function requestFor(row: PartsRow, one: Made, folder: string): Promise<Loa
   return { path: '/add', method: 'POST', headers, bodyFile }
 }
 
-/** The file is there when all of it is. */
+/** Waits until the file is complete. */
 async function written(path: string): Promise<unknown> {
   for (let tries = 0; tries < 200; tries++) {
     await pause(50)
     try {
       return JSON.parse(await readFile(path, 'utf8'))
     } catch {
-      // Not yet.
+      // Incomplete.
     }
   }
   throw new Error(`${path} was not written`)
@@ -152,7 +153,8 @@ function linesOf(
   counts: readonly Counted[],
   per: number,
 ): { files: number; text: string; list: string[] } {
-  // A function that runs for less than each second request is no part of its way; the first of a file is the file itself.
+  // Ignores functions that run for fewer than every second request; the first of a file is the
+  // module itself.
   const ran = counts.filter(({ startOffset, count }) => startOffset > 0 && count / per >= 0.5)
   const byFile = new Map<string, number>()
   for (const { url, count } of ran) byFile.set(url, (byFile.get(url) ?? 0) + count / per)

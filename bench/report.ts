@@ -1,4 +1,5 @@
-// What a run says: a text for the terminal, and the section of docs/measured.md between its two marks, with a plot.
+// Formats a run: as text for the terminal, and as the section of docs/measured.md between its
+// markers, with a plot.
 import { readFileSync, writeFileSync } from 'node:fs'
 import { cpus, loadavg, release, totalmem } from 'node:os'
 import { fileURLToPath } from 'node:url'
@@ -44,7 +45,7 @@ const page = fileURLToPath(new URL('../docs/measured.md', import.meta.url))
 const plot = fileURLToPath(new URL('../docs/images/bench.svg', import.meta.url))
 const [begin, end] = ['<!-- written by npm run bench -->', '<!-- end of what npm run bench wrote -->']
 
-/** Throws where the page has lost its marks. */
+/** Throws if the page has lost its markers. */
 export function writeReport(run: Run): readonly string[] {
   const text = readFileSync(page, 'utf8')
   const [from, to] = [text.indexOf(begin), text.indexOf(end)]

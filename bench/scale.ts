@@ -1,6 +1,6 @@
-// `node bench/scale.ts`: a disk tier with many blocks against the same one with few: the time to start, memory, hits, and eviction while it answers. The
-// blocks are written by the tier itself. `--blocks 10000,100000,1000000`, `--quick` leaves out the
-// million and takes fewer rounds, `--only start,hits,eviction` some parts.
+// `node bench/scale.ts`: a disk tier with many blocks against one with few: startup, memory, hits,
+// and eviction under load. The tier itself writes the blocks. `--blocks 10000,100000,1000000`;
+// `--quick` omits the million and some rounds; `--only start,hits,eviction` selects.
 import { hash as digestOf, randomInt } from 'node:crypto'
 import { readdir, rm, stat } from 'node:fs/promises'
 import { Agent, get, type IncomingMessage } from 'node:http'
@@ -50,7 +50,10 @@ async function writeBlocks(folder: string, count: number): Promise<void> {
 type Store = { readonly count: number; readonly folder: string }
 
 const origin = await startOrigin([])
-/** Without memory and hot answers: every hit is read from the disk. What is not there the origin of most parts does not have either. */
+/**
+ * Without memory tier and response cache: every hit is read from the disk. In most parts the origin
+ * has none of the blocks.
+ */
 const open = ({ folder }: Store, maxBytes: number, from: Server = origin): Promise<Server> =>
   startCidgate({
     retrieval: { probeEvery: 0, upstreams: [{ name: 'origin', url: from.url }] },
@@ -75,7 +78,7 @@ function ask(server: Server, path: string): Promise<Answer> {
 
 const pathOf = (bytes: Uint8Array): string => `/ipfs/${cidOf(bytes)}`
 
-/** Some of the blocks, from all over them. */
+/** Reads some of the blocks, evenly chosen. */
 async function hits(server: Server, { count }: Store, most: number): Promise<{ p50: number; perSecond: number }> {
   const times: number[] = []
   let left = most
@@ -94,7 +97,7 @@ async function hits(server: Server, { count }: Store, most: number): Promise<{ p
   return { p50: median(times), perSecond: (most / (performance.now() - began)) * 1000 }
 }
 
-/** Asks for what is nowhere. */
+/** Requests absent blocks. */
 async function misses(server: Server): Promise<void> {
   let left = 8192
   const one = async (): Promise<void> => {
@@ -152,7 +155,10 @@ async function hitsAndMemory(stores: readonly Store[]): Promise<void> {
   }
 }
 
-/** Room for three fifths of what is there, and new blocks all the time: everything over it goes while hits are answered. */
+/**
+ * A limit of three fifths of the content, while new blocks arrive: the excess is evicted while hits
+ * are served.
+ */
 async function eviction(store: Store): Promise<void> {
   const perPass = 4000
   const fresh = { count: 2 * perPass, bytes: 1000, seed: 9_000_000 }
@@ -177,7 +183,7 @@ async function eviction(store: Store): Promise<void> {
     }
     const reader = async (): Promise<void> => {
       while (!isOver) {
-        // Of those that may have been evicted the source has none: it answers 404, and that is an answer.
+        // The source lacks blocks that may have been evicted: a 404 is a valid response.
         const bytes = bytesOf(randomInt(store.count))
         const path = pathOf(bytes)
         const asked = performance.now()

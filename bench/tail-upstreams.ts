@@ -1,5 +1,6 @@
-// For bench/tail.ts, in a process of its own: five upstreams with latencies as networks have them. How long an upstream takes for a file is
-// drawn once, from a fixed seed, so that every contender meets the same luck. Answers each message with how often it was asked.
+// For bench/tail.ts, in a process of its own: five upstreams with realistic latencies. The latency
+// of an upstream for a file is drawn once from a fixed seed, so all contenders get the same ones.
+// Answers each message with the request counts.
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { CID } from 'multiformats/cid'
@@ -17,7 +18,7 @@ const slow = { index: 4, times: 10 }
 const files = await made({ count: Number(count), bytes: 4096, seed: 400 })
 const byCid = new Map(files.map(({ cid, bytes }, index) => [cid, { index, bytes }]))
 const random = numbers(7)
-/** Milliseconds by file and upstream; infinite: it stalls. */
+/** Milliseconds by file and upstream; infinite means a stall. */
 const waits = files.map(() =>
   Array.from({ length: upstreams }, (_, index) => {
     const normal = Math.sqrt(-2 * Math.log(1 - random())) * Math.cos(2 * Math.PI * random())

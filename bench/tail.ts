@@ -1,5 +1,6 @@
-// `node bench/tail.ts`: the slowest answers of one in a hundred, where five upstreams are as networks are: log-normal latencies, two
-// percent that never answer, one upstream ten times as slow. The gateway against all of them at once, the best one, and one at random.
+// `node bench/tail.ts`: the p99 response time over five upstreams with realistic latencies:
+// log-normal, two percent stalls, one upstream ten times as slow. The gateway over all of them,
+// against the best one and a random one.
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
 import { loadavg } from 'node:os'
@@ -34,7 +35,7 @@ async function proved(url: string, cid: string, signal: AbortSignal): Promise<vo
 type Ask = (cid: string, signal: AbortSignal) => Promise<unknown>
 type Figure = { readonly p50: number; readonly p99: number; readonly requests: number; readonly failed: number }
 
-/** The first files teach it; those behind them count. */
+/** The first files warm up; the others are measured. */
 async function measure(ask: Ask): Promise<Figure> {
   const times: number[] = []
   let failed = 0

@@ -1,5 +1,5 @@
-// Benches that are programs of their own, because they measure other things than work per processor second. The cost of
-// upstreams that stall and of slow stores is held by test/faults.
+// Benches that are programs of their own, because they measure other things than work per processor
+// second.
 import { spawn } from 'node:child_process'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
@@ -8,7 +8,7 @@ export type Trial = {
   readonly id: string
   readonly what: string
   readonly script: string
-  /** Environment of a short run. */
+  /** The environment of a short run. */
   readonly quick: Readonly<Record<string, string>>
 }
 
@@ -51,7 +51,10 @@ export const trials: readonly Trial[] = [
   },
 ]
 
-/** Runs it and shows what it prints as it comes. Resolves to the lines; an exit code other than 0 is said by the last one. */
+/**
+ * Runs it and forwards its output. Resolves with the lines; the last one reports an exit code other
+ * than 0.
+ */
 export async function runTrial({ script, quick }: Trial, isQuick: boolean): Promise<string[]> {
   const child = spawn(process.execPath, [fileURLToPath(new URL(script, import.meta.url))], {
     env: { ...process.env, ...(isQuick && quick) },

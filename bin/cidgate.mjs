@@ -1,6 +1,6 @@
 #!/usr/bin/env node
-// Starts the command line with a Node that can run it: the compiled program where there is one, else the sources as they
-// are. A clone brings its own Node in node_modules, for machines that have an older one.
+// Starts the command line with a Node that can run it: the compiled program if there is one,
+// otherwise the sources. A clone has its own Node in node_modules, for machines with an older one.
 import { spawn } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
 import module from 'node:module'
@@ -17,14 +17,14 @@ const expected = numbers(JSON.parse(readFileSync(at('../package.json'), 'utf8'))
 const [major, minor] = numbers(process.versions.node)
 const isOldNode = major < expected[0] || (major === expected[0] && minor < expected[1])
 const brought = [at('../node_modules/.bin/node'), at('../../.bin/node')].find(existsSync)
-// The marker also ends the search when the Node that was brought is too old as well.
+// The marker ends the search if the Node in node_modules is too old too.
 const { CIDGATE_LAUNCHER: launcher, ...env } = process.env
 
 if (!isOldNode) {
   takeHeapFlags()
   delete process.env.CIDGATE_LAUNCHER
-  // Compiled once and not at every start. In our own folder: what a shared temporary folder holds, other users may have
-  // written. Where it cannot be written, each start compiles, as without it.
+  // Caches compiled code in our own folder, because other users may write to a shared temporary
+  // one. If it is not writable, each start compiles.
   module.enableCompileCache?.(at('../node_modules/.cache/cidgate'))
   watchStarter(launcher && Number(launcher), () => process.kill(process.pid, 'SIGTERM'))
   await import(pathToFileURL(program).href)

@@ -1,13 +1,14 @@
 #!/usr/bin/env node
-// Asks a gateway of this machine whether it is ready, at the admin address that CIDGATE_ADMIN names: host:port or unix:/path/to.sock.
-// For the health check of a container, which runs every few seconds: `cidgate status` reads the configuration as well, and costs ten
-// times as much processor time. Ends with 0 if it is ready, with 1 and the reason otherwise.
+// Asks a gateway of this machine for its readiness, at the address in CIDGATE_ADMIN: host:port or
+// unix:/path/to.sock. For the health check of a container, which runs every few seconds: `cidgate
+// status` also reads the configuration, and costs ten times as much. Exits with 0 if ready,
+// otherwise with 1 and the reason.
 import { request } from 'node:http'
 
 // Docker ends it after its own `--timeout`.
 const maxMs = 10_000
 
-/** An address for all interfaces is asked by loopback. Undefined: it is none. */
+/** A wildcard address is reached by loopback. Undefined for an invalid address. */
 function placeOf(text) {
   const [, path] = /^unix:(\/.*?)(?:,mode=0?[0-7]{3})?$/s.exec(text) ?? []
   if (path !== undefined) return { socketPath: path }
@@ -23,7 +24,7 @@ function end(why) {
   process.exit(why === undefined ? 0 : 1)
 }
 
-// Empty is unset, as for the gateway: compose passes on what is not there so.
+// Empty counts as unset, as for the gateway: compose passes missing variables as empty.
 const admin = process.env.CIDGATE_ADMIN || '127.0.0.1:8081'
 const place = placeOf(admin)
 if (!place)

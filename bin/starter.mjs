@@ -1,5 +1,6 @@
-// Stops the gateway when the process that started it is gone. npm passes SIGTERM to its shell only, and SIGHUP to no
-// process; a killed launcher passes nothing on. The gateway would go on answering, unknown to any supervisor.
+// Stops the gateway when the process that started it is gone. npm forwards SIGTERM to its shell
+// only, and a killed launcher forwards nothing: the gateway would keep running, unknown to any
+// supervisor.
 import { execFileSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import { basename } from 'node:path'
@@ -19,7 +20,7 @@ export function watchStarter(launcher, onGone) {
   timer.unref()
 }
 
-/** npm is the parent, or the parent of the shell that is. Further up it started something else, which started this. */
+/** npm is the parent, or the parent of its shell. Further up it started another program. */
 function npmAbove(parent) {
   if (process.env.npm_lifecycle_event === undefined) return undefined
   const shell = look(parent)
@@ -30,7 +31,7 @@ function npmAbove(parent) {
 
 const isNpm = ({ words }) => words.slice(0, 2).some((word) => /^(npm|npx|pnpm|pnpx|yarn)\b/.test(basename(word)))
 
-/** Undefined where it cannot be known. */
+/** Undefined if unknown. */
 function look(pid) {
   try {
     if (process.platform === 'linux') {

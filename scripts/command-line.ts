@@ -1,4 +1,4 @@
-// Prints docs/command-line.md from the table of commands. `npm run schema` writes it; CI checks that nobody forgot to.
+// Prints docs/command-line.md from the table of commands (`npm run schema`).
 import { commands } from '../src/cli/commands.ts'
 import { helpFor } from '../src/cli/help.ts'
 

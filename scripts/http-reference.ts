@@ -1,5 +1,4 @@
-// The page of the HTTP API, docs/http.md, made from the OpenAPI description: `npm run schema` writes it, and a test fails when
-// the two differ.
+// Prints docs/http.md from the OpenAPI description (`npm run schema`).
 import { openApiDocument } from '../src/http/openapi/document.ts'
 import { builtIn } from '../src/schemas/checks.ts'
 
@@ -40,7 +39,7 @@ export function httpReference(): string {
       parametersOf(item, names, components.parameters).join(' '),
     )
   })
-  // `ipns` has one format more.
+  // `ipns` has one more format.
   const { format: _, ...shown } = components.parameters
   const parameters = Object.values(shown).map((one) =>
     row(`\`${one.name}\``, one.in, `${one.description ?? ''}${valuesOf(one)}`),

@@ -1,5 +1,4 @@
-// The configuration's schema for editors, made from the one the gateway checks with. `npm run schema` writes it to
-// config/schema.json; a test fails when the two differ.
+// Prints config/schema.json, for editors, from the schema of the configuration (`npm run schema`).
 import { z } from 'zod'
 import { configSchema } from '../src/config/schema.ts'
 
@@ -13,7 +12,10 @@ export function jsonSchema(): string {
   return `${JSON.stringify({ title: 'cidgate configuration', ...schema }, null, 2)}\n`
 }
 
-/** The bound of every whole number says nothing to an operator. The default of `userAgent` changes with each version. */
+/**
+ * Omits the bounds of whole numbers, and the default of `userAgent`, which changes with each
+ * version.
+ */
 function plain({ jsonSchema: part }: { jsonSchema: z.core.JSONSchema.BaseSchema }): void {
   if (part.maximum === Number.MAX_SAFE_INTEGER) delete part.maximum
   if (typeof part.default === 'string' && part.default.startsWith('cidgate/')) delete part.default

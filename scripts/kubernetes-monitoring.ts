@@ -1,5 +1,5 @@
-// deploy/kubernetes-monitoring.yaml, made from the alert rules of deploy/prometheus/alerts.yaml, which are the one source:
-// `npm run schema` writes it, and a test fails when the two differ.
+// Prints deploy/kubernetes-monitoring.yaml from the alert rules of deploy/prometheus/alerts.yaml
+// (`npm run schema`).
 import { readFileSync } from 'node:fs'
 import { parse, stringify } from 'yaml'
 
@@ -12,7 +12,7 @@ const opening = `# For clusters with the Prometheus operator: Prometheus reads t
 const labels = { app: 'cidgate' }
 const admin = { app: 'cidgate', purpose: 'metrics' }
 
-/** No cluster address: clients do not reach the admin address by it, and Prometheus asks each pod, also one that drains. */
+/** Headless: Prometheus scrapes each pod, also one that drains. */
 const service = {
   apiVersion: 'v1',
   kind: 'Service',
@@ -30,7 +30,7 @@ const monitor = {
   kind: 'ServiceMonitor',
   metadata: { name: 'cidgate', labels },
   spec: {
-    // The rules and the dashboard know the job by this name.
+    // The job name in the rules and the dashboard.
     jobLabel: 'app',
     selector: { matchLabels: admin },
     endpoints: [{ port: 'admin', path: '/metrics', interval: '15s', scrapeTimeout: '10s' }],

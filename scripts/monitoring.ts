@@ -1,4 +1,4 @@
-// Generates docs/monitoring.md from the sources; a test fails when the two differ.
+// Prints docs/monitoring.md from the sources (`npm run schema`).
 import { readdirSync, readFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { type MetricParts, readingsOf } from '../src/admin/metrics.ts'
@@ -82,11 +82,10 @@ One line each on standard error: \`time\`, \`level\`, \`event\` and its facts, a
 kind; \`leftOut\` counts the others.
 `
 
-/** Every metric that there is. Nothing can be read from them. */
+/** Every metric, for its name only: nothing can be read. */
 export function allMetrics(): readonly Reading[] {
   const watch = watchProcess()
   watch.close()
-  // Only their names are asked for: nothing is read.
   const nothing = { requests: {}, limits: {}, hot: {}, server: {}, pool: {}, uploads: {} }
   const parts = {
     http: nothing,
@@ -113,7 +112,10 @@ function metricTable(readings: readonly Reading[]): string {
 
 type Event = { readonly name: string; readonly levels: Set<string>; readonly facts: Set<string> }
 
-/** Every word with a dot in a call that writes to the log, with the level and the facts of that call. */
+/**
+ * Finds every event name in a call that writes to the log, with the level and the fields of that
+ * call.
+ */
 function eventTable(): string {
   const events = new Map<string, Event>()
   const root = join(import.meta.dirname, '..')
@@ -137,7 +139,7 @@ function note(events: Map<string, Event>, text: string): void {
     const call = callAt(text, index + opens.length)
     const [head = '', ...rest] = call.split(', {')
     const levels = [...head.matchAll(isLevel)].map(([, level = '']) => level)
-    // `said` and `crash` write what they are given, as errors.
+    // `said` and `crash` log errors.
     const shown = levels.length > 0 ? levels : ['error']
     const facts = [...rest.join(', {').matchAll(/(?:^|[{,]|\.\.\.\()\s*(\w+)(?=\s*[:,}]|$)/g)].map(
       ([, fact = '']) => fact,
@@ -152,7 +154,7 @@ function note(events: Map<string, Event>, text: string): void {
   }
 }
 
-/** The arguments of a call, up to its own parenthesis. */
+/** The arguments of a call, up to its closing parenthesis. */
 function callAt(text: string, from: number): string {
   let depth = 1
   let at = from

@@ -1,5 +1,4 @@
-// The page with every option, docs/configuration.md, made from the schema of the configuration: `npm run schema` writes it,
-// and a test fails when the two differ.
+// Prints docs/configuration.md from the schema of the configuration (`npm run schema`).
 import type { z } from 'zod'
 import { jsonSchema } from './json-schema.ts'
 

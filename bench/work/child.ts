@@ -1,4 +1,4 @@
-// A process of the bench: started, asked for what it has used, and stopped, with everything that it started itself.
+// A process of the bench: started, measured, and stopped together with its children.
 import { type ChildProcess, spawn } from 'node:child_process'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { createInterface } from 'node:readline'
@@ -7,13 +7,13 @@ export type Child = {
   readonly pid: number
   /** The first line on its standard output. */
   readonly line: Promise<string>
-  /** Processor seconds so far, of it and of its children. */
+  /** Processor seconds so far, including children. */
   cpuSeconds(): number
-  /** The same of each of them by itself. */
+  /** The same for each process. */
   cpuOfEach(): ReadonlyMap<number, number>
-  /** Resident bytes, of it and of its children: each page that several processes share is divided among them (PSS). */
+  /** Resident bytes, including children; a shared page is divided among its processes (PSS). */
   resident(): number
-  /** The most that was resident since the last look, of it and of its children. */
+  /** The peak of resident bytes since the last call, including children. */
   peak(): number
   stop(): Promise<void>
 }
@@ -40,7 +40,7 @@ export function start(command: string, args: readonly string[], env: Readonly<Re
   }
 }
 
-/** What a process and its children have used and hold. */
+/** The usage of a process and its children. */
 export const usageOf = (pid: number): Pick<Child, 'cpuSeconds' | 'cpuOfEach' | 'resident' | 'peak'> => ({
   cpuSeconds: () => sum(pid, ticksOf) / ticksPerSecond,
   cpuOfEach: () => new Map(family(pid).map((one) => [one, (quietly(() => ticksOf(one)) ?? 0) / ticksPerSecond])),
@@ -57,7 +57,7 @@ function firstLine(child: ChildProcess, command: string): Promise<string> {
   })
 }
 
-/** The process and all below it. */
+/** The process and its descendants. */
 function family(pid: number): number[] {
   const children = quietly(() => readFileSync(`/proc/${pid}/task/${pid}/children`, 'utf8')) ?? ''
   const below = children.split(' ').filter((one) => one.trim() !== '')
@@ -76,7 +76,7 @@ function ticksOf(pid: number): number {
 const bytesOf = (pid: number): number =>
   Number(/^Pss:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/smaps_rollup`, 'utf8'))?.[1]) * 1024
 
-/** The kernel begins anew behind each look: 5 says so. */
+/** Writing 5 resets the kernel's peak. */
 function takePeakOf(pid: number): number {
   const kib = Number(/^VmHWM:\s+(\d+)/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1])
   quietly(() => writeFileSync(`/proc/${pid}/clear_refs`, '5'))

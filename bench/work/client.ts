@@ -1,12 +1,13 @@
-// The load: so many connections, each with one request on its way. It reads whole answers by their length, counts them by
-// status, and prints one line of JSON. It runs until its list is done, or for so many seconds over and over.
+// The load: a number of connections, each with one request in progress. Reads complete responses by
+// their length, counts them by status, and prints one line of JSON. Ends after its list, or repeats
+// it for a number of seconds.
 import { readFileSync } from 'node:fs'
 import { connect } from 'node:net'
 
 export type Load = {
   readonly url: string
   readonly connections: number
-  /** Undefined: the list once. */
+  /** Undefined means the list once. */
   readonly seconds?: number
   readonly requests: readonly {
     readonly path: string
@@ -18,7 +19,7 @@ export type Load = {
 
 export type Done = {
   readonly answers: number
-  /** Of bodies. */
+  /** Bytes of bodies. */
   readonly bytes: number
   readonly seconds: number
   readonly statuses: Readonly<Record<string, number>>
@@ -36,7 +37,7 @@ const messages = load.requests.map(({ path, headers = '', method = 'GET', bodyFi
 const began = performance.now()
 const stopAt = load.seconds === undefined ? undefined : began + load.seconds * 1000
 const statuses: Record<string, number> = {}
-/** Of an answer in pieces: room for its last line and a few trailers. */
+/** The end of a chunked response: its last line and a few trailers. */
 const longestTail = 1024
 let [at, answers, bytes, broken, open] = [0, 0, 0, 0, 0]
 
@@ -90,7 +91,7 @@ function dial(message: Buffer): void {
         tail = ''
       }
       if (isChunked) {
-        // Counted as they come, with what says how long the pieces are. One request is on its way: an end is the end.
+        // Counted with the chunk headers. One request is in progress, so an end is its end.
         bytes += rest.byteLength
         tail = (tail + rest.subarray(-longestTail).toString('latin1')).slice(-longestTail)
         if (!/(^|\r\n)0\r\n(.+\r\n)*\r\n$/.test(tail)) {
@@ -110,7 +111,7 @@ function dial(message: Buffer): void {
     }
   })
   socket.on('error', () => broken++)
-  // A server closes a connection after so many requests; that is what it should do.
+  // Servers may close a connection after a number of requests.
   socket.on('close', () => {
     open--
     if (current) dial(current)

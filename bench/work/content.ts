@@ -1,5 +1,5 @@
-// What the rows are about: so many files of one size, or directories of so many names, always the same. Known to the origin, which serves them, and to the
-// bench, which asks for them.
+// The content of the rows: a number of files of one size, or of directories with a number of names,
+// always the same. The origin serves it, and the bench requests it.
 import { createHash } from 'node:crypto'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
@@ -12,7 +12,7 @@ export type Content = {
   readonly bytes: number
   readonly seed: number
   readonly json?: boolean
-  /** Directories of so many names, without their files. */
+  /** The number of names in a directory, without their files. */
   readonly names?: number
 }
 

@@ -1,5 +1,5 @@
-// A directory of very many names, as a HAMT: its own blocks and not those of its files, which nobody asks for. Written by hand, since
-// an importer takes as long for one as a whole round of the bench.
+// A HAMT directory of very many names: its own blocks without those of its files, which are never
+// requested. Built by hand, since an importer takes as long as a round of the bench.
 import { hash as digestOf } from 'node:crypto'
 import { murmur364 } from '@multiformats/murmur3'
 import { UnixFS } from 'ipfs-unixfs'
@@ -15,7 +15,7 @@ const places = new Map<string, Uint8Array>()
 
 export const nameOf = (index: number): string => `document-${String(index).padStart(6, '0')}.json`
 
-/** The same names for each seed, of other files. */
+/** The names are the same for each seed; the files differ. */
 export async function addLargeDirectory(blocks: BlockMap, count: number, seed: number): Promise<CID> {
   const entries: Entry[] = []
   for (let index = 0; index < count; index++) {
@@ -30,7 +30,7 @@ export async function addLargeDirectory(blocks: BlockMap, count: number, seed: n
 const cidOf = (code: number, bytes: Uint8Array): Uint8Array =>
   Buffer.concat([Uint8Array.of(1, code, hash.sha256, 32), digestOf('sha256', bytes, 'buffer')])
 
-/** A byte of the place for each level. */
+/** One byte of the hash for each level. */
 function shard(blocks: BlockMap, entries: readonly Entry[], depth: number): Uint8Array {
   const buckets = Array.from({ length: fanout }, (): Entry[] => [])
   for (const entry of entries) buckets[entry.place[depth] as number]?.push(entry)
@@ -54,7 +54,7 @@ function shard(blocks: BlockMap, entries: readonly Entry[], depth: number): Uint
   return cid
 }
 
-/** As dag-pb has it: the CID, the name and the size, in a field 2. */
+/** A dag-pb link (field 2): CID, name and size. */
 const link = (name: string, cid: Uint8Array, size: number): Uint8Array =>
   field(2, Buffer.concat([field(1, cid), field(2, Buffer.from(name)), Uint8Array.of(0x18), varint(size)]))
 

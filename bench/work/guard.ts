@@ -1,6 +1,6 @@
-// `npm run bench:guard`: fails when the gateway became much slower than what it is measured against in the same run, per second
-// of processor time, in turns, by the median of the rounds. A bound that is missed is measured once more from the start, with
-// new processes: what a machine does once is no regression.
+// `npm run bench:guard`: fails if the gateway became much slower relative to its peers in the same
+// run, by processor time and the median of rounds. A missed bound is measured once more with new
+// processes, to exclude a disturbance.
 import { measure } from './measure.ts'
 import { type Row, rows } from './rows.ts'
 
@@ -34,7 +34,7 @@ const bounds: readonly Bound[] = [
   { id: 'big', peer: 'hasher', least: 0.6 },
 ]
 
-/** What could not be measured counts as missed, and is tried once more like what was too slow. */
+/** A failed measurement counts as missed, and is repeated. */
 async function tried(bound: Bound): Promise<number> {
   try {
     return await ratioOf(bound)

@@ -1,5 +1,5 @@
-// A peer: node:http over files, each piece of 1 MiB read into one buffer, hashed and written, and nothing else. It is what a large
-// file costs at least where every byte is looked at before it is sent.
+// A peer: node:http over files, which reads, hashes and writes pieces of 1 MiB through one buffer.
+// The minimum cost of a large file whose every byte is verified.
 import { hash } from 'node:crypto'
 import { closeSync, fstatSync, openSync, readSync } from 'node:fs'
 import { createServer } from 'node:http'
@@ -10,7 +10,7 @@ const [folder = ''] = process.argv.slice(2)
 const pieceBytes = 1024 * 1024
 
 const server = createServer(async ({ url = '' }, response) => {
-  // Like the gateway's own (`src/core/disk/buffers.ts`): where malloc begins a large buffer, Zen 3 copies slowly.
+  // Aligned like the gateway's buffers (`src/core/disk/buffers.ts`), for Zen 3.
   const buffer = Buffer.allocUnsafeSlow(64 + pieceBytes).subarray(64)
   const fd = openSync(join(folder, basename(url)), 'r')
   const { size } = fstatSync(fd)

@@ -1,5 +1,5 @@
-// Measures a row: every contender in turns, round after round, by work per second of the server's processor time, which other
-// work on the machine hardly stretches. The first round warms up and is not counted.
+// Measures a row: all contenders in alternation, by work per second of the server's processor time,
+// which other load on the machine hardly affects. The first round warms up.
 import { rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { fileURLToPath } from 'node:url'
@@ -10,7 +10,10 @@ import { pinned, tempFolder } from './servers.ts'
 
 export type Figure = {
   readonly name: string
-  /** Units per processor second of the server, or per second in a row by the clock: the median of the rounds, and all of them. */
+  /**
+   * Units per processor second of the server, or per second in a row by the clock: the median of
+   * the rounds, and all of them.
+   */
   readonly work: number
   readonly rounds: readonly number[]
   readonly perSecond: number
@@ -18,8 +21,8 @@ export type Figure = {
   /** The maximum of all rounds. */
   readonly peakBytes: number
   /**
-   * The gateway's share of this contender's work, where more is better; in a row by the clock its share of the time, where
-   * less is. Undefined for the gateway itself.
+   * The gateway's work relative to this contender; in a row by the clock its time. Undefined for
+   * the gateway itself.
    */
   readonly ratio?: number
 }
@@ -36,7 +39,7 @@ export async function measure(row: Row, whole: Scale): Promise<Measured> {
   try {
     const samples = new Map<string, { cpu: number; wall: number; resident: number; peak: number }[]>()
     for (let round = 0; round <= scale.rounds; round++) {
-      // The one that goes first changes: a machine that gets slower or quicker favours no server.
+      // The order alternates, so that a machine that slows down favours no server.
       const order = round % 2 === 0 ? contenders : [...contenders].reverse()
       for (const contender of order) {
         const sample = await once(contender, round, row, folder)

@@ -1,5 +1,5 @@
-// The content of the bench and a plain server of it, in a process of its own: as one block, as a CAR, or as the file. What is
-// asked of `cidgate` or of a pass-through costs this process, and not the one that is measured.
+// The origin of the bench, in a process of its own, whose cost is not charged to a contender:
+// serves the content as one block, as a CAR, or as the file.
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { CID } from 'multiformats/cid'
@@ -38,7 +38,7 @@ const server = createServer((request, response) => {
   response.write(carHeader(root))
   const pieces = dag(root)
   const more = (): void => {
-    // Not by `for … of`, which ends a generator that it leaves: the CAR would stop after its first block.
+    // Not `for … of`, which closes the generator: the CAR would end after its first block.
     for (let next = pieces.next(); !next.done; next = pieces.next())
       if (!response.write(next.value)) return void response.once('drain', more)
     response.end()

@@ -1,5 +1,5 @@
-// Upstreams with limited bandwidth, in a process of their own: so many, of so many bytes per second, with files of so many MiB.
-// Prints their addresses and files as one line of JSON.
+// Upstreams with limited bandwidth, in a process of their own. Prints their addresses and files as
+// one line of JSON.
 import { addFile, type BlockMap, noise } from '../../test/support/fixtures.ts'
 import { startUpstream } from '../../test/support/upstream.ts'
 

@@ -1,5 +1,6 @@
-// Loaded into the gateway before its own code by `parts.ts`: counts what runs between two SIGUSR2, and writes it to COUNT_OUT. The
-// first half of a count is V8's precise coverage; promises and timers cost much to count, and are counted by a process of their own.
+// Preloaded into the gateway by `parts.ts`: counts what runs between two SIGUSR2, and writes it to
+// COUNT_OUT. Promises and timers are expensive to count, so a process of its own counts them,
+// without coverage.
 import { createHook } from 'node:async_hooks'
 import { writeFileSync } from 'node:fs'
 import { Session } from 'node:inspector'

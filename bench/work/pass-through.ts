@@ -1,4 +1,5 @@
-// A peer: http-proxy-middleware in front of the origin, with kept connections. It proves nothing and keeps nothing.
+// A peer: http-proxy-middleware in front of the origin, with keep-alive connections. Verifies and
+// caches nothing.
 import { Agent, createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { createProxyMiddleware } from 'http-proxy-middleware'

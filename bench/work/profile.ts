@@ -1,5 +1,5 @@
-// `npm run profile -- <id>`: a row of `npm run bench` with the gateway alone, under the profiler of Node. It prints the functions
-// that took the most time themselves and with all that they called, and where the whole profile lies (Chrome's devtools open it).
+// `npm run profile -- <id>`: profiles the gateway under a row of `npm run bench`. Prints the
+// functions with the most self and total time, and the path of the profile for Chrome's devtools.
 // The start and the first round do not count.
 import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -16,7 +16,7 @@ type Node = {
 }
 type Profile = {
   readonly nodes: readonly Node[]
-  /** Microseconds of a clock that all processes of the machine share. */
+  /** Microseconds of a clock that all processes share. */
   readonly startTime: number
   readonly samples: readonly number[]
   readonly timeDeltas: readonly number[]

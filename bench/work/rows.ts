@@ -26,9 +26,9 @@ import {
 export type Contender = {
   readonly name: string
   readonly server: Server
-  /** One round. What is asked once only differs from round to round. */
+  /** The load of one round. Cold content differs from round to round. */
   readonly load: (round: number) => Omit<Load, 'url'> & { readonly url?: string }
-  /** Before each round, outside of what is measured. */
+  /** Runs before each round, unmeasured. */
   readonly before?: (round: number) => Promise<void>
 }
 
@@ -36,11 +36,11 @@ export type Row = {
   readonly id: string
   readonly work: string
   readonly unit: 'requests' | 'MiB'
-  /** Limits rounds that take long. */
+  /** Limits slow rounds. */
   readonly maxRounds?: number
   /** Compares times: each server is idle most of the time. */
   readonly isByClock?: boolean
-  /** Ratios to reach, by the name of the peer; at most so much in a row by the clock. */
+  /** Minimum ratios by peer; maximum ones in a row by the clock. */
   readonly aims: Readonly<Record<string, number>>
   readonly setUp: (
     scale: Scale,
@@ -67,7 +67,7 @@ async function isKept(server: Server, one: Made): Promise<boolean> {
   return answer.status === 200 && body?.byteLength === one.bytes.byteLength
 }
 
-/** Throws where it is not. */
+/** Throws if the response differs. */
 async function demandSame(server: Server, one: Made): Promise<void> {
   const answer = await fetch(server.url + pathOf(one))
   const bytes = new Uint8Array(await answer.arrayBuffer())
@@ -75,11 +75,11 @@ async function demandSame(server: Server, one: Made): Promise<void> {
     throw new Error(`${pathOf(one)}: ${answer.status}, ${bytes.byteLength} bytes that are not the right ones`)
 }
 
-/** Everything is asked once, so that it lies where the row wants it. */
+/** Requests everything once, so that it is cached. */
 async function fill(server: Server, files: readonly Made[]): Promise<void> {
   for (let at = 0; at < files.length; at += 16)
     await Promise.all(files.slice(at, at + 16).map((one) => demandSame(server, one)))
-  // What is written behind the answers is on its way for a moment.
+  // Writes that follow the responses take a moment.
   const giveUpAt = performance.now() + 30_000
   for (const one of files)
     while (!(await isKept(server, one))) {
@@ -205,7 +205,7 @@ function addRow(id: string, work: string, aim: number, bytes: number, perRound: 
   }
 }
 
-/** Weaker than a comparison of bytes: every server has a page of its own. */
+/** Weaker than a comparison of bytes, since every server has its own page. */
 async function listsAll({ url }: Server, one: Made, names: number): Promise<void> {
   const answer = await fetch(`${url}${pathOf(one)}/`, { headers: { Accept: 'text/html' } })
   const page = await answer.text()
@@ -214,7 +214,7 @@ async function listsAll({ url }: Server, one: Made, names: number): Promise<void
     throw new Error(`${url}: ${answer.status}, ${listed.size} of ${names} names`)
 }
 
-/** A new directory for each round. The last one of them is for the check of what they answer. */
+/** A new directory for each round; the last one is for the check of the responses. */
 function listingRow(id: string, work: string, cache: object, isFilled = false): Row {
   return {
     id,
@@ -244,7 +244,10 @@ function listingRow(id: string, work: string, cache: object, isFilled = false): 
   }
 }
 
-/** @helia/verified-fetch proves what it reads, too. */
+/**
+ * @helia/verified-fetch verifies too.
+ * @helia/verified-fetch proves what it reads, too.
+ */
 function verifiedFetchRow(id: string, work: string, aim: number, isMiss: boolean): Row {
   return {
     id,

@@ -1,5 +1,5 @@
-// What is measured: this gateway, and what its users could have instead. Each is a process of its own, on the first core where
-// there is a way to say so; the load comes from the second one.
+// The servers of the bench: this gateway and its alternatives. Each is a process of its own, on the
+// first core if possible; the load comes from the second.
 import { spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
@@ -27,7 +27,7 @@ export const pinned = (core: number | string, command: string, args: readonly st
 
 const file = (name: string): string => fileURLToPath(new URL(name, import.meta.url))
 const bin = fileURLToPath(new URL('../../bin/cidgate.mjs', import.meta.url))
-/** `CIDGATE_BENCH_PEERS=none`: only those that are part of this repository. */
+/** `CIDGATE_BENCH_PEERS=none`: only those in this repository. */
 export const isInstalled = (command: string): boolean =>
   process.env['CIDGATE_BENCH_PEERS'] !== 'none' && spawnSync('sh', ['-c', `command -v ${command}`]).status === 0
 
@@ -40,7 +40,7 @@ async function script(name: string, args: readonly string[], core: number): Prom
   return { ...child, url: await child.line }
 }
 
-/** Serves the content: what an upstream is to a gateway. */
+/** Serves the content as an upstream. */
 export const startOrigin = (contents: readonly Content[]): Promise<Server> =>
   script('origin.ts', [JSON.stringify(contents)], 1)
 
@@ -49,7 +49,7 @@ export type Upstreams = {
   readonly files: readonly { readonly cid: string; readonly bytes: number }[]
 }
 
-/** Upstreams in one process that have the same files, each with so much bandwidth. */
+/** Upstreams with the same files, in one process, each with limited bandwidth. */
 export async function startPacedUpstreams(
   count: number,
   sizesMib: readonly number[],
@@ -60,7 +60,6 @@ export async function startPacedUpstreams(
   return { ...child, url: '', ...(JSON.parse(await child.line) as Upstreams) }
 }
 
-/** Hashes the files that it sends. */
 export async function startHasher(files: readonly Made[]): Promise<Server> {
   const folder = await tempFolder()
   for (const { cid, bytes } of files) await writeFile(join(folder, cid), bytes)
@@ -76,7 +75,7 @@ export async function startHasher(files: readonly Made[]): Promise<Server> {
 
 export const startPassThrough = (origin: Server): Promise<Server> => script('pass-through.ts', [origin.url], 0)
 
-/** Writes what the gateway answers there. */
+/** Sends the gateway's response to that path. */
 export const startBare = (of: string, etag = ''): Promise<Server> => script('bare.ts', [of, etag], 0)
 
 export async function startCidgate(config: object, core: number | string = 0): Promise<Server> {
@@ -98,7 +97,7 @@ export async function startCidgate(config: object, core: number | string = 0): P
   }
 }
 
-/** Files by the paths at which the gateway has them: it looks at no byte of them. */
+/** Serves files at the paths of the gateway, unverified. */
 export async function startNginx(files: readonly Made[]): Promise<Server> {
   const folder = await tempFolder()
   await mkdir(join(folder, 'root/ipfs'), { recursive: true })
@@ -106,7 +105,10 @@ export async function startNginx(files: readonly Made[]): Promise<Server> {
   return startNginxWith(folder, 'open_file_cache max=10000;', `root ${join(folder, 'root')};`)
 }
 
-/** Keeps what the origin answered. It forgets by time, or where its index has no room: a file takes 128 bytes there. */
+/**
+ * Caches responses of the origin. Evicts by time, or when its index is full: a file takes 128 bytes
+ * there.
+ */
 export async function startNginxCache({ url }: Pick<Server, 'url'>, files: number): Promise<Server> {
   const folder = await tempFolder()
   const zone = `keys_zone=one:${Math.ceil((files * 128) / 1024) + nginxZoneKib}k`
@@ -119,7 +121,7 @@ export async function startNginxCache({ url }: Pick<Server, 'url'>, files: numbe
   )
 }
 
-// Of its own, in each index.
+// nginx's own use of an index.
 const nginxZoneKib = 32
 
 async function startNginxWith(folder: string, ofHttp: string, ofServer: string): Promise<Server> {
@@ -146,14 +148,14 @@ default_type application/octet-stream; server { listen 127.0.0.1:${port}; ${ofSe
   }
 }
 
-/** Keeps in memory what the gateway answered: it looks at no byte either. */
+/** Caches responses in memory, unverified. */
 export async function startVarnish(origin: Pick<Server, 'url'>, bytes = 256 * 1024 * 1024): Promise<Server> {
   const folder = await tempFolder()
   const { hostname, port } = new URL(origin.url)
   const vcl = join(folder, 'default.vcl')
   await writeFile(vcl, `vcl 4.1; backend default { .host = "${hostname}"; .port = "${port}"; }`)
   const url = `http://127.0.0.1:${await freePort()}`
-  // Without its jail: as root it would become a user who may not read this folder.
+  // Without its jail, which as root would switch to a user that cannot read this folder.
   const args = [
     '-j',
     'none',
@@ -180,7 +182,7 @@ export async function startVarnish(origin: Pick<Server, 'url'>, bytes = 256 * 10
   }
 }
 
-/** Offline. It does not hash what it reads. Under the same profile its CIDs are ours. */
+/** Offline; does not verify what it reads. The same profile gives the same CIDs. */
 export async function startKuboWith(files: readonly Made[]): Promise<Server & { readonly rpc: string }> {
   const kubo = await startKubo({ profile: 'unixfs-v1-2025' })
   const folder = await tempFolder()
@@ -190,9 +192,9 @@ export async function startKuboWith(files: readonly Made[]): Promise<Server & { 
   return { ...usageOf(kubo.pid), url: kubo.gateway, rpc: kubo.rpc, stop: kubo.stop }
 }
 
-/** The same from blocks, for what is no file. */
+/** The same from blocks, for content other than files. */
 export async function startKuboWithBlocks(contents: readonly Made[]): Promise<Server> {
-  // By itself it gives up after 30 s, and eight large directories at once take it longer.
+  // Its default of 30 s is too short for eight large directories at once.
   const kubo = await startKubo({ config: { 'Gateway.RetrievalTimeout': '10m', 'Gateway.MaxRequestDuration': '1h' } })
   const folder = await tempFolder()
   for (const { cid, blocks } of contents) {

@@ -1,4 +1,4 @@
-// Random numbers that are the same in each run, and what is asked for as readers ask: a few things often, most seldom.
+// Reproducible random numbers, and ranks as readers request them: few often, most rarely.
 
 /** Numbers below 1 (mulberry32). */
 export function numbers(seed: number): () => number {
@@ -11,7 +11,7 @@ export function numbers(seed: number): () => number {
   }
 }
 
-/** Ranks from 0, the first the most wanted. */
+/** Ranks from 0, the most requested first. */
 export function zipf(ranks: number, skew: number, random: () => number): () => number {
   const upTo = new Float64Array(ranks)
   let sum = 0

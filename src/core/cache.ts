@@ -20,7 +20,7 @@ type AdmittingCacheOptions = {
   readonly probation: number
 }
 
-// A crawler may own half of the ghosts.
+// Twice the cache's size, since a crawler may own half of the ghosts.
 const ghostsPerByte = 2
 
 export class AdmittingCache<Value> {

@@ -260,7 +260,7 @@ const blake2bs = Array.from({ length: 45 }, (_, at): [number, HashFunction] => {
   return [0xb200 + length, { name: `blake2b-${8 * length}`, length, digest }]
 })
 
-// The hashFunctions that Kubo accepts except SHA-1, and only at full length: a short digest can be
+// The hash functions that Kubo accepts except SHA-1, and only at full length: a short digest can be
 // forged, and SHA-1 has collisions.
 const hashFunctions: ReadonlyMap<number, HashFunction> = new Map<number, HashFunction>([
   [hash.sha256, { name: 'sha2-256', length: 32, digest: sha256 }],

@@ -1,9 +1,9 @@
-// Work of which a few pieces run at once while the next is made. The first failure ends it.
+// Runs a few pieces of work concurrently while the next is prepared. The first failure ends it.
 
 interface InFlight {
-  /** Resolves when there is room for more. Rejects with the first failure so far. */
+  /** Resolves when there is capacity for more. Rejects with the first failure so far. */
   add(work: Promise<unknown>): Promise<void>
-  /** Waits for all of it, also where it failed. Rejects with the first failure. */
+  /** Waits for all of it, even after a failure. Rejects with the first one. */
   end(): Promise<void>
 }
 

@@ -71,7 +71,7 @@ export function createApp(deps: AppDeps): App {
   function enter(request: IncomingMessage, response: ServerResponse): RequestContext | undefined {
     if (entered in response) return contextOf(request, response)
     deps.watch(request, response).requestId = deps.requestIds.next(request)
-    // Removes an id set by the mounting application: the response must carry the id in our log.
+    // Replaces an id set by the mounting application: the response must carry the id in our log.
     response.removeHeader(requestIdHeader)
     // Node would read the unused body of a GET to its end before the next request: close the
     // connection instead.

@@ -40,7 +40,7 @@ type CompressionOptions = {
   /** The maximum number of concurrent compressions. Their threads also read files. */
   readonly most?: number
   /**
-   * The maximum number of compressedBy streams: a slow client occupies one for long, with some MiB of
+   * The maximum number of compressed streams: a slow client occupies one for long, with some MiB of
    * memory.
    */
   readonly maxStreams?: number
@@ -51,7 +51,7 @@ const { ZSTD_c_compressionLevel, ZSTD_c_windowLog } = constants
 
 // Measured: the next level costs more than it saves.
 const quality = { br: 5, zstd: 3, gzip: 6 } as const
-// Bounds the memory of each compressedBy stream.
+// Bounds the memory of each compressed stream.
 const windowBits = 18
 
 const toBrotli = promisify(brotliCompress)
@@ -218,7 +218,7 @@ function weightOf(parameters: readonly string[]): number {
   return 1
 }
 
-/** In addition to `text/*`, and compressibleTypes ending in +json or +xml. */
+/** In addition to `text/*`, and types ending in +json or +xml. */
 const compressibleTypes: ReadonlySet<string> = new Set([
   'application/json',
   'application/xml',

@@ -70,7 +70,7 @@ export function createFrontRoutes(options: FrontOptions): readonly Route[] {
 
   return [
     ...(root === 'none' ? [] : [route(/^\/$/, first)]),
-    // An SVG that is opened by itself is a page: its scripts would run here.
+    // An SVG opened by itself is a page: its scripts would run on this origin.
     route(/^\/favicon\.(?:ico|svg)$/, () => ({
       ...favicon,
       headers: { ...favicon.headers, 'Content-Security-Policy': iconPolicy },
@@ -79,7 +79,7 @@ export function createFrontRoutes(options: FrontOptions): readonly Route[] {
   ]
 }
 
-/** The front page for programs: where everything is. */
+/** The front page for programs: the URLs of all parts. */
 function described({ version, name, uploadsFor, contact }: FrontOptions, request: IncomingMessage): string {
   const uploads = uploadsFor(request, 'program')
   const about = {

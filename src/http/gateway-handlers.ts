@@ -84,7 +84,7 @@ export function createGatewayHandlers(options: GatewayHandlersOptions): GatewayH
   }
 
   function router(request: IncomingMessage, response: ServerResponse, next: (error?: unknown) => void): void {
-    // The router uses only what Node's objects have, so those of Express 4 work too.
+    // The router uses only properties of Node's objects, so requests of Express 4 work too.
     if (typeof state === 'object' && 'inside' in state)
       state.inside.router(request as Request, response as Response, next)
     else if (isOurs(request)) wait(request, response, () => router(request, response, next))

@@ -21,7 +21,7 @@ export type HostOptions = {
 
 /** The content that a request names, by its host and path. */
 export type Located =
-  /** Not by its host: the path alone tells. */
+  /** The path alone decides. */
   | { readonly kind: 'by-path' }
   | { readonly kind: 'place'; readonly place: ContentPlace }
   | { readonly kind: 'moved'; readonly location: string }

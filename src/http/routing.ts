@@ -15,7 +15,7 @@ import { type Document, readRoute } from './read-route.ts'
 import type { Respond } from './wire/problem.ts'
 import { HttpRefusal, methodRefused, type RequestContext } from './wire/request.ts'
 
-/** This gateway, as it is named to other nodes. */
+/** This gateway as other nodes know it. */
 export type Self = {
   readonly peerId: string
   /** Multiaddrs, best first: some clients read the first only. */

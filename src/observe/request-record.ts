@@ -7,11 +7,11 @@ export type Attempt = {
   /** `won`, `lost` (another was faster), `skipped: <why>`, or the kind of the Failure. */
   readonly outcome: string
   readonly ms: number
-  /** Proved bytes that it brought; absent: none. */
+  /** Verified bytes that it sent; absent means none. */
   readonly bytes?: number
 }
 
-/** What an upstream brought of an answer. */
+/** The bytes of a response that one upstream sent. */
 export type Brought = { readonly upstream: string; bytes: number }
 
 const maxAttempts = 16
@@ -85,7 +85,7 @@ export function cacheStatus({ fetches, tier, brought }: RequestRecord): string {
   return brought.length === 0 ? 'cidgate; fwd=miss' : `cidgate; fwd=miss; detail=${quoted(broughtBy(brought))}`
 }
 
-/** Of several, each with its share of the bytes so far. */
+/** Several upstreams are listed with their share of the bytes so far. */
 function broughtBy(brought: readonly Brought[]): string {
   const [only] = brought
   if (only && brought.length === 1) return only.upstream

@@ -1,5 +1,5 @@
-// Asks routers which gateways hold a CID. All requests below one root share one look-up. Gateways
-// that a router names join the race between upstreams, each with a health record of its own.
+// Asks routers which gateways hold a CID. All requests below one root share one lookup. Gateways
+// that a router names join the race between upstreams, each with its own health record.
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
@@ -34,7 +34,7 @@ export interface Lookup<Member> {
 type RouterState = {
   readonly name: string
   readonly lookups: number
-  /** Look-ups that named a gateway which may be asked. */
+  /** Lookups that named a usable gateway. */
   readonly named: number
   readonly failures: number
   readonly lastFailure: string | undefined
@@ -43,11 +43,11 @@ type RouterState = {
 }
 
 export interface Finder<Member> {
-  /** Returns the look-up for this root: running, remembered, or new. */
+  /** Returns the lookup for this root: running, cached, or new. */
   find(root: CID): Lookup<Member>
-  /** The members of a remembered look-up. Sends no request. */
+  /** The members of a cached lookup. Sends no request. */
   known(root: CID): readonly Member[]
-  /** Every remembered gateway, with the router that named it first. */
+  /** Every cached gateway, with the router that named it first. */
   found(): readonly { readonly member: Member; readonly router: string }[]
   routers(): readonly RouterState[]
   close(): Promise<void>
@@ -60,7 +60,7 @@ type FinderOptions<Member> = {
   readonly leave: (member: Member) => Promise<void>
   /** True for the origins of configured upstreams and of this gateway. */
   readonly isKnown: (origin: string) => boolean
-  /** The interval between probes of each router; 0: none. */
+  /** The interval between probes of each router; 0 disables them. */
   readonly probeMs: number
   readonly clock: Clock
   readonly log: Log
@@ -200,7 +200,7 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
     running--
     lookup.end()
     const { members, failure } = lookup
-    // A look-up that failed is not remembered as an absence.
+    // A failed lookup is not cached as an absence.
     if (members.length === 0 && failure?.kind !== 'not-found') lookups.delete(key)
     else lookup.untilMs = clock.monotonic() + (members.length > 0 ? foundMs : emptyMs)
   }

@@ -1,5 +1,5 @@
-// Checks documents against a schema if the client asks for it, before anything is stored: an address
-// that was written on-chain cannot be taken back.
+// Validates documents against a schema on request, before anything is stored: an address written
+// on-chain cannot be corrected.
 
 import { createRequire } from 'node:module'
 import type { Ajv2020, ErrorObject } from 'ajv/dist/2020.js'
@@ -15,7 +15,7 @@ export interface SchemaChecks {
 }
 
 type SchemaOptions = {
-  /** The largest document to check, where it is below the fixed limit. */
+  /** The largest document to validate, if below the fixed limit. */
   readonly maxBytes: number
   /** The operator's schemas by name; one with a built-in name replaces it. */
   readonly own?: Readonly<Record<string, JsonSchema>>
@@ -27,21 +27,19 @@ const idOf = (name: string): string => `urn:cidgate:schema:${name}`
 
 const maxErrors = 50
 const maxFieldChars = 200
-// A check blocks all other requests while it runs. Its time grows with the bytes and, since each
-// wrong value is an error, with the values: within these limits it takes some milliseconds, and
-// real documents are far below.
+// Validation blocks all other requests. Its time grows with the bytes and, since each wrong value
+// is an error, with the values: within these limits it takes a few milliseconds.
 const maxCheckedBytes = 1024 * 1024
 const maxValues = 10_000
 
-/** Knows the built-in schemas of `all`. */
+/** Compiles schemas; knows the built-in ones of `all`. */
 function compilerOf(all: Readonly<Record<string, JsonSchema>>): Ajv2020 {
   const { Ajv2020 } = loadAjv()
   // Unknown formats are ignored; Ajv would log a warning for each.
   const ajv = new Ajv2020({ allErrors: true, strict: false, logger: false })
   for (const [name, { validate }] of Object.entries(formats)) ajv.addFormat(name, validate)
-  // Built-in schemas are valid: each is compiled when a client first asks for it, which most
-  // gateways never see, and none is held against the schema of schemas (the last argument), which
-  // takes longer than all else that makes a gateway.
+  // Each built-in schema is compiled on first use, and not validated against the meta-schema (the
+  // last argument), which would take longer than the rest of the startup.
   for (const [name, schema] of Object.entries(builtIn))
     if (all[name] === schema) ajv.addSchema({ ...schema, $id: idOf(name) }, undefined, undefined, false)
   return ajv
@@ -96,7 +94,7 @@ function parse(whole: string): unknown {
   }
 }
 
-/** The field by its path, `answers[0].id`; the document itself is `document`. */
+/** The path of the wrong field, `answers[0].id`; `document` for the root. */
 function said({ instancePath, keyword, params, message }: ErrorObject): { field: string; message: string } {
   const path = instancePath
     .split('/')
@@ -122,8 +120,8 @@ const fieldOf = (path: readonly string[]): string =>
 const messageOf = (error: unknown): string => (error instanceof Error ? error.message : 'it cannot be compiled')
 
 /**
- * Loaded by the first check of a document, or for the operator's own schemas: most gateways never
- * need it. Required and not imported, because a configuration is read synchronously.
+ * Loaded on first use, since most gateways validate nothing. Uses `require`, because a
+ * configuration is read synchronously.
  */
 const loadAjv = () => createRequire(import.meta.url)('ajv/dist/2020.js') as typeof import('ajv/dist/2020.js')
 
@@ -134,8 +132,8 @@ const openings: ReadonlySet<number> = new Set(['[', '{'].map((char) => char.char
 const closings: ReadonlySet<number> = new Set([']', '}'].map((char) => char.charCodeAt(0)))
 
 /**
- * Counts the values before parsing, which would have created an object for each. A value is the
- * first one, follows a comma, or is the first in a list or an object.
+ * Counts values without parsing, which would create an object for each: the first one, one per
+ * comma, and the first in each list or object.
  */
 function hasMoreValues(text: string, most: number): boolean {
   let count = 1

@@ -1,22 +1,21 @@
-// The documents of the first users, as JSON Schema: they are checked on request and published in
-// openapi.json.
+// Built-in JSON Schemas for documents: applied on request, published in openapi.json.
 
 import { parseRoot } from '../content/resolve.ts'
 
 export type JsonSchema = Readonly<Record<string, unknown>>
 
-/** Formats beyond those of JSON Schema, for what a pattern cannot check. */
+/** Formats beyond those of JSON Schema, for rules that a pattern cannot express. */
 export const formats: Readonly<
   Record<string, { readonly validate: (text: string) => boolean; readonly message: string }>
 > = {
   'ipfs-path': {
-    // The pattern refuses other beginnings: each mistake is reported once.
+    // The pattern refuses other prefixes: each mistake is reported once.
     validate: (text) => !text.startsWith('/ipfs/') || isRoot(text.split('/')[2] ?? ''),
     message: 'must be /ipfs/<cid>, with a path behind it or without; this is not a CID that this gateway reads',
   },
 }
 
-/** The rule of GET: a CID that lost letters is sometimes still a CID, of no use. */
+/** Applies the rule of GET: a CID that lost letters may still parse, as a useless CID. */
 function isRoot(text: string): boolean {
   try {
     parseRoot(text)

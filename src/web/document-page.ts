@@ -18,7 +18,7 @@ const codecs: ReadonlyMap<number, string> = new Map([
   [codec.dagJson, 'dag-json'],
 ])
 const maxChars = 512 * 1024
-// A string that grew out of hundreds of thousands of pieces is all of them until somebody reads it.
+// V8 retains every piece of a concatenated string until it is read: hundreds of thousands here.
 const pieceChars = 16 * 1024
 const maxDepth = 64
 const maxStringChars = 4096
@@ -44,7 +44,7 @@ const top = (cid: string, codec: string): string => `${pageTop(`${codec} ${cid}`
 const bottom = (bytes: number, isWhole: boolean): string =>
   `</pre>\n<footer>${bytes} bytes${isWhole ? '' : '; only the beginning is shown'}</footer>\n${pageEnd}`
 
-/** As JSON is written, with links that can be followed and bytes in base64. */
+/** Writes JSON text, with links as anchors and bytes in base64. */
 class Markup implements DocumentVisitor, DocumentStructure {
   isWhole = true
   readonly structure = this

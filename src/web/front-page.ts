@@ -1,5 +1,5 @@
-// The first page: the name of the gateway, a field for an address of content, and, where this client
-// may upload, a place for files. Its policy names each part of the page by its hash.
+// The front page: the gateway's name, a field for content addresses and, for clients that may
+// upload, an upload form. Its policy allows each inline part by its hash.
 import { inUnits } from './listing.ts'
 import { contactLink, escaped, pageEnd, pageTop, shown, sourceHash, styleSource, whoAnswers } from './page.ts'
 
@@ -9,7 +9,7 @@ export type FrontFacts = {
   readonly name: string
   /** The path under which an application mounted the gateway; empty at the root. */
   readonly base: string
-  /** `closed`: this gateway takes none of this client. */
+  /** `closed`: this gateway accepts no upload from this client. */
   readonly uploads: 'open' | 'token' | 'closed'
   readonly maxBytes: number
   readonly contact: string | undefined
@@ -46,7 +46,7 @@ function uploadArea({ base, maxBytes }: FrontFacts): string {
 `
 }
 
-/** A hexagon, as CIDs are drawn. */
+/** A hexagon, the usual symbol of a CID. */
 export const icon = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32"><path d="M16 2 28 9v14l-12 7-12-7V9z" fill="#0b5cad"/><path d="M16 9v14M10 12.500l12 7M22 12.500l-12 7" stroke="#fff" stroke-width="2.500" stroke-linecap="round"/></svg>
 `
 

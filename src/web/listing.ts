@@ -1,5 +1,5 @@
-// A directory as a page. Up to a bound it is sorted, directories first and numbers by value; a
-// larger one is streamed in stored order, with nothing kept.
+// Renders a directory as a page. Up to a limit it is sorted: directories first, numbers by value. A
+// larger one is streamed in stored order.
 import { CID } from 'multiformats/cid'
 import type { DirectoryEntry } from '../content/resolve.ts'
 import { spell } from '../core/cid.ts'
@@ -33,7 +33,7 @@ export async function* listingPage(
   let count = 0
   let bytes = 0
   for await (const entry of inOrder(entries)) {
-    // The top waits for the first entry: until then a failure is still an error that can be read.
+    // Sent with the first entry: until then a failure can still be an error response.
     if (count++ === 0) text = top(at, cid)
     bytes += entry.size ?? 0
     text += row(at, entry)
@@ -60,7 +60,7 @@ async function* inOrder(entries: AsyncIterable<DirectoryEntry>): AsyncGenerator<
       kept.push(entry)
       continue
     }
-    // Too many to sort: the entries kept so far go first.
+    // Too many to sort: send the entries so far first.
     isSorted = false
     yield* kept.splice(0)
     yield entry
@@ -103,7 +103,6 @@ type Kind = keyof typeof icons
 const archive = /zip|gzip|tar|compressed|vnd\.ipld\.car/
 const code = /json|javascript|xml|html|css|wasm|yaml|toml/
 
-/** The kind of a file, by its name. */
 function kindOf(name: string): Kind {
   const type = typeByName(name) ?? ''
   const [kind = ''] = type.split('/', 1)
@@ -114,7 +113,7 @@ function kindOf(name: string): Kind {
 }
 
 const sheet = 'M3 1.5h6.5L13 5v9.5H3zM9.5 1.5V5H13'
-/** Drawn in 16 by 16. */
+/** 16 by 16 pixels. */
 const icons = {
   folder: 'M1.5 3.5h4.5l1.5 2h7v8h-13z',
   file: sheet,

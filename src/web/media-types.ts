@@ -100,25 +100,28 @@ const endings: Readonly<Record<string, string>> = {
   'application/octet-stream': 'bin exe dll iso img dmg deb rpm msi apk',
 }
 
-// Browsers would offer to save source code under a type of its language.
+// Browsers offer to save source code under a type of its language.
 const shown: Readonly<Record<string, string>> = { 'text/x-source': 'text/plain' }
 
 const byEnding: ReadonlyMap<string, string> = new Map(
   Object.entries(endings).flatMap(([type, names]) => names.split(' ').map((ending) => [ending, shown[type] ?? type])),
 )
 
-/** Without a charset. Undefined for a name without an ending, or with one that says nothing. */
+/** The type without a charset; undefined if the name has no conclusive extension. */
 export function typeByName(name: string): string | undefined {
   const dot = name.lastIndexOf('.')
   return dot < 0 ? undefined : byEnding.get(name.slice(dot + 1).toLowerCase())
 }
 
 export type FileType = {
-  /** Known without a look at the bytes. */
+  /** Set if the name determines the type. */
   readonly byName: string | undefined
-  /** False where the name settles the type. */
+  /** False if the name determines the type. */
   readonly mayBeJson: boolean
-  /** By the first `sniffedBytes`, so that every range of a file has the same type. */
+  /**
+   * Detects the type from the first `sniffedBytes`, so that every range of a file has the same
+   * type.
+   */
   readonly byBytes: (start: Uint8Array, size: number) => string
 }
 
@@ -190,7 +193,7 @@ const holds = (start: Uint8Array, at: number, bytes: readonly number[]): boolean
 const textAt = (start: Uint8Array, from: number, to: number): string =>
   String.fromCharCode(...start.subarray(from, Math.min(to, start.byteLength)))
 
-/** Formats that share their beginning with others and say a little later which one they are. */
+/** Formats that share their first bytes with others and name themselves later. */
 function container(start: Uint8Array): string | undefined {
   if (textAt(start, 0, 4) === 'RIFF') return riff[textAt(start, 8, 12)]
   if (textAt(start, 4, 8) === 'ftyp') return isoBrand(textAt(start, 8, 12), start)
@@ -216,7 +219,7 @@ function isoBrand(brand: string, start: Uint8Array): string {
   return 'video/mp4'
 }
 
-/** The first file of some archives says what the whole is. */
+/** The first file of some archives names their type. */
 function zip(start: Uint8Array): string {
   const first = textAt(start, 30, 120)
   if (first.startsWith('mimetypeapplication/epub+zip')) return 'application/epub+zip'

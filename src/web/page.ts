@@ -66,16 +66,16 @@ export const pageTop = (title: string, head = ''): string =>
 
 export const pageEnd = '</body></html>\n'
 
-/** An ETag part for a template: another template is another answer. */
+/** An ETag part that changes with the template. */
 export const templateHash = (sample: string): string => createHash('sha256').update(sample).digest('hex').slice(0, 10)
 
 /**
- * The position of a page. Its links lead below its own host, below the gateway's host, or, on a site
+ * The position of a page. Its links lead to its own host, to the gateway's host or, on a site
  * without a gateway, to a page that explains CIDs.
  */
 export type Whereabouts = {
   readonly namespace: 'ipfs' | 'ipns'
-  /** The CID or name, as it was asked for. */
+  /** The CID or name as requested. */
   readonly root: string
   /** Names below it, decoded. */
   readonly segments: readonly string[]
@@ -83,7 +83,7 @@ export type Whereabouts = {
   readonly base: string
   /** The prefix of `/ipfs/…` links: the mount path, or `//host`. Undefined without a gateway. */
   readonly gateway: string | undefined
-  /** The host of a site; shown where there is no gateway to link to. */
+  /** The host of the site, shown if there is no gateway to link to. */
   readonly host: string
 }
 
@@ -94,13 +94,13 @@ export const encodeName = (name: string): string =>
 export const joined = (base: string, segments: readonly string[]): string =>
   [base, ...segments.map(encodeName)].join('/')
 
-/** The address of the directory itself, with the slash that relative links need. */
+/** The URL of the directory, with the slash that relative links need. */
 export const directoryUrl = ({ base, segments }: Whereabouts): string => `${joined(base, segments)}/`
 
-/** A name that no URL can hold: a browser would take it for a step in the path. */
+/** False for a name that browsers would resolve as a path step. */
 export const isLinkable = (name: string): boolean => name !== '' && name !== '.' && name !== '..' && !/[/\0]/.test(name)
 
-/** `/ipfs/<a>…</a>/<a>…</a>`: every step of the path, as a link. */
+/** `/ipfs/<a>…</a>/<a>…</a>`: each step of the path as a link. */
 export function breadcrumbs(at: Whereabouts): string {
   const { namespace, root, segments, gateway, host } = at
   const base = gateway === undefined ? `//${host}` : `${gateway}/${namespace}/${root}`
@@ -121,14 +121,14 @@ export function cidLink({ gateway }: Whereabouts, cid: string, filename?: string
 
 export const shortCid = (cid: string): string => (cid.length <= 18 ? cid : `${cid.slice(0, 9)}…${cid.slice(-6)}`)
 
-// Only known harmless types are free: an unknown type is sandboxed.
+// These types need no policy; an unknown type is sandboxed.
 const harmless =
   /^(?:image\/(?!svg)|video\/|audio\/|font\/|text\/(?:plain|css|csv|javascript|markdown|calendar|vcard|vtt|tab-separated-values)(?:;|$)|application\/(?:json|pdf|wasm|zip|gzip|x-tar|octet-stream|cbor|yaml|toml)$|application\/vnd\.ipld\.)/
 
-// Links of such a page may still be followed and its files saved.
+// Links on such a page still work, and its files can be saved.
 const sandbox = 'sandbox allow-downloads allow-popups allow-popups-to-escape-sandbox'
 
-/** Undefined: no policy. A PDF viewer, for one, refuses to work in a sandbox. */
+/** Undefined means no policy: a PDF viewer, for example, refuses to work in a sandbox. */
 export function policyFor(type: string, { own }: { readonly own: boolean }): string | undefined {
   return own || harmless.test(type) ? undefined : sandbox
 }
@@ -138,7 +138,7 @@ export const whoAnswers = 'Who answers for this gateway:'
 export const contactHref = (contact: string): string =>
   /^(https?|mailto):/i.test(contact) ? contact : `mailto:${contact}`
 
-/** The visible text leaves out `mailto:`. */
+/** A link to the contact address, shown without `mailto:`. */
 export const contactLink = (contact: string): string =>
   `<a href="${escaped(contactHref(contact))}">${escaped(contact.replace(/^mailto:/i, ''))}</a>`
 
@@ -147,7 +147,10 @@ const top = (name: string): string => `${pageTop(name)}<h1>${shown(name)}</h1>
 <pre class="text">`
 const bottom = `</pre>\n${pageEnd}`
 
-/** The first bytes come before the top, so that a failure until then is an error that can be read. */
+/**
+ * Reads the first bytes before yielding the top, so that an earlier failure can still be an error
+ * response.
+ */
 export async function* textPage(name: string, cid: CID, bytes: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   const decoder = new TextDecoder()
   let before = top(name === '' ? cid.toString() : name)

@@ -9,13 +9,13 @@ import type { Session } from '../retrieval/session.ts'
 
 export type SiteRequest = {
   readonly path: ContentPath
-  /** When a directory is listed as data: always, only without an index.html, or never. */
+  /** Lists a directory as data: always, only without an index.html, or never. */
   readonly listing: 'always' | 'without-page' | 'never'
-  /** The path ends in a slash, so that relative links of an index.html mean what its author meant. */
+  /** The path ends in a slash, as the relative links of an index.html assume. */
   readonly hasSlash: boolean
-  /** Under an origin of its own. */
+  /** The site has its own origin. */
   readonly own: boolean
-  /** The query that the client sent, without the `?`. */
+  /** The client's query, without the `?`. */
   readonly search: string
 }
 
@@ -30,7 +30,7 @@ export type Served =
       readonly isRewritten: boolean
     }
   | { readonly kind: 'redirect'; readonly location: string; readonly status: number }
-  /** The same path with a slash behind it. */
+  /** A redirect to the same path with a trailing slash. */
   | { readonly kind: 'slash' }
 
 const indexName = 'index.html'
@@ -61,7 +61,7 @@ export async function serveSite(session: Session, request: SiteRequest, options:
   return lacksSlash ? { kind: 'slash' } : { ...content, index }
 }
 
-/** Undefined when there is no such name. */
+/** Undefined if the name does not exist. */
 async function child(
   session: Session,
   { cid, segments, encoded }: ContentPath,
@@ -98,7 +98,7 @@ async function rewritten(
   try {
     return await resolve(session, path, options)
   } catch (error) {
-    // The rule's page is missing, too: the client gets the error of the path that it asked for.
+    // The rule's target is missing too: report the error of the requested path.
     throw isFailure(error, 'path-not-found') ? missing : error
   }
 }
@@ -120,14 +120,14 @@ const maxLocationChars = 8 * 1024
 type RedirectRule = { readonly from: string; readonly to: string; readonly status: number }
 
 type Redirected =
-  /** Serve this path of the same site instead, with this status. */
+  /** Serves this path of the same site, with this status. */
   | { readonly kind: 'rewrite'; readonly path: string; readonly status: number }
   | { readonly kind: 'redirect'; readonly location: string; readonly status: number }
 
 const statuses: ReadonlySet<number> = new Set([200, 301, 302, 303, 307, 308, 404, 410, 451])
 const rewrites: ReadonlySet<number> = new Set([200, 404, 410, 451])
 
-/** A mistake of the site's author: no other path of the site helps. */
+/** A mistake of the site's author, which no other path of the site avoids. */
 const wrongRedirects = (what: string): Failure =>
   new Failure('malformed', `could not parse _redirects: ${what}`, { source: 'content' })
 
@@ -160,7 +160,7 @@ export function parseRedirects(text: string): RedirectRule[] {
 const isWebUrl = (text: string): boolean => /^https?:\/\//i.test(text) && URL.canParse(text)
 const placeholders = (from: string): string[] => from.split('/').filter((segment) => segment.startsWith(':'))
 
-/** Names may be written in a rule as they are or percent-encoded. */
+/** Normalizes a segment: rules have it percent-encoded or not. */
 function inOneSpelling(segment: string): string {
   if (segment.startsWith(':')) return segment
   try {
@@ -170,12 +170,12 @@ function inOneSpelling(segment: string): string {
   }
 }
 
-/** As a header may hold it. */
+/** Encodes characters that a header cannot contain. */
 const headerSafe = (location: string): string => location.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
 
 /**
- * The first matching rule for a path that the site does not have. Path segments are encoded by
- * encodeURIComponent, so that placeholders are safe in an address; `query` is the client's.
+ * Returns the first rule that matches a missing path. Segments are encoded by encodeURIComponent,
+ * so that placeholders are safe in a URL; `query` is the client's.
  */
 export function redirect(rules: readonly RedirectRule[], path: string, query: string): Redirected | undefined {
   // Split once: a file may have thousands of rules, and a path a thousand segments.

@@ -1,12 +1,12 @@
-// Alerts: the faults of a gateway now, the worst first, each with the step that mends it. The
-// dashboard and `cidgate status` begin with them. No text contains a duration, so that GET /status
-// answers 304 while nothing changes.
+// Alerts: the current faults of a gateway, worst first, each with the next step. The dashboard and
+// `cidgate status` begin with them. No text contains a duration, so that GET /status stays 304
+// while nothing changes.
 import type { Alert, Provider, Status, Tier, Upstream } from './shape.ts'
 
 type Facts = Omit<Status, 'alerts'>
 
 const doctor = 'run cidgate doctor'
-/** Below these, errors are few enough to be single mishaps. */
+/** Fewer errors than this may be isolated. */
 const minFailed = 5
 const maxFailedShare = 0.01
 const minFreeShare = 0.05
@@ -79,7 +79,7 @@ const ofProvider = ({ name, why }: Provider): Alert => ({
   next: 'start it, or correct its url and auth; accepted uploads are kept and delivered when it is back',
 })
 
-/** By the state of an upstream: whether an operator has to act, and how. */
+/** The severity of an upstream's state, and the operator's next step. */
 const steps: Readonly<Record<string, readonly [severity: Alert['severity'], next: string]>> = {
   quarantined: ['bad', 'if it goes on, remove it from retrieval.upstreams: its answers are not what was asked for'],
   incompatible: ['bad', 'replace it in retrieval.upstreams: it gives neither raw blocks nor CARs'],

@@ -20,7 +20,7 @@ export type Status = {
   /** Limits of uploads at this address (POST /add); undefined if it accepts none. */
   readonly takes?: { readonly maxBytes: number } | undefined
   readonly checks: readonly Check[]
-  /** The faults of the gateway now, the worst first. */
+  /** The current faults, worst first. */
   readonly alerts: readonly Alert[]
   /**
    * Set if several processes are configured. The following figures of tiers and upstreams are those
@@ -47,7 +47,7 @@ export type Status = {
   readonly failures: readonly FailedRequest[]
 }
 
-/** `part`: the section of the dashboard that says more. `next`: what an operator does about it. */
+/** `part`: the section of the dashboard with details. `next`: the operator's next step. */
 export type Alert = {
   readonly severity: 'bad' | 'warn'
   readonly part: string
@@ -79,7 +79,7 @@ export type HistorySpan = Times & {
   readonly requests: number
   readonly refused: number
   readonly failed: number
-  /** Content that was answered well; `hits`: without an upstream. */
+  /** Successful content responses; `hits`: without an upstream. */
   readonly content: number
   readonly hits: number
 }

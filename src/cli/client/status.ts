@@ -51,7 +51,7 @@ async function watch({ values, io }: Given, connection: Connection): Promise<num
       text = `${connection.at}: no answer: ${wordsOf(error)}\n`
       if (values['json']) text = `${JSON.stringify({ error: text.trim() })}\n`
     }
-    // Each line is cleared behind its end, and the screen behind the last: nothing flickers.
+    // Clears each line after its end, and the screen after the last one: nothing flickers.
     stdout.write(isTerminal && !values['json'] ? `\u001b[H${text.replaceAll('\n', '\u001b[K\n')}\u001b[J` : text)
     await sleep(intervalMs, undefined, { signal: left.signal }).catch(() => {})
   }

@@ -131,7 +131,7 @@ export async function answerOnWeb(
       if (typeByName(name) === markdown) {
         if (wantsPage(request))
           return found({ ...pageTags, etag: textEtag(entity.cid) }, () => text(session, entity, name))
-        // Not in the response cache, which knows no Accept.
+        // Not cached, because the response cache ignores Accept.
         const plain = () => fileBody(session, entity, fileType(name), options)
         return found({ etag: etagOf(entity.cid), varies: true }, plain)
       }
@@ -147,7 +147,7 @@ const markdown = 'text/markdown'
 const wantsPage = ({ negotiated, accept, target }: WebRequest): boolean =>
   negotiated.as === 'file' && qualityOf(accept, 'text/html') > 0 && !isDownload(target)
 
-/** The file is read as it is sent: of any size, with nothing kept. */
+/** Reads the file while it is sent, without buffering it. */
 function text(session: Session, entity: Entity, name: string): Content {
   const read = () => textPage(name, entity.cid, readFile(session, entity))
   return { type: html, size: undefined, ranges: false, policy: pagePolicy, read }

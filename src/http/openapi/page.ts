@@ -55,7 +55,7 @@ function section({ path, method, operation, item, document }: Described): string
   const fields = Object.entries(partOf(resolved(sent['schema'])['properties']))
   const answers = Object.entries(partOf(operation['responses']))
   const isOpen = operation['security'] === undefined
-  // A link to what lies in a fold opens it.
+  // A link to a folded section opens it.
   return `<details class="fold"><summary><h2><span class="method ${method}">${method.toUpperCase()}</span><code>${escaped(path)}</code> <span>${words(operation['summary'])}</span></h2></summary>
 <pre id="${anchorOf(`${method} ${path}`)}">${escaped(exampleOf({ method, path, parameters, isUpload: fields.length > 0, needsToken: !isOpen }))}</pre>
 ${isOpen ? '' : '<p>Needs a token: <code>Authorization: Bearer …</code> or <code>X-Auth-Token</code>.</p>\n'}${definitions(
@@ -79,7 +79,7 @@ type Example = {
   readonly needsToken: boolean
 }
 
-/** What stands for the parameters of a path, and for those that have to be there. */
+/** Sample values of path parameters and required parameters. */
 const samples: Readonly<Record<string, string>> = {
   hash: aCid,
   path: 'readme.txt',
@@ -87,7 +87,7 @@ const samples: Readonly<Record<string, string>> = {
   uri: `ipfs://${aCid}`,
 }
 
-/** A command that can be pasted. */
+/** A command to paste into a shell. */
 function exampleOf({ method, path, parameters, isUpload, needsToken }: Example): string {
   const filled = path.replaceAll(/\{(\w+)\}/g, (_all, name: string) => samples[name] ?? name)
   const wanted = parameters.filter((one) => one['in'] === 'query' && one['required'] === true)
@@ -158,7 +158,7 @@ export function createOpenApiRoute(options: {
 type MadeDescription = { readonly body: Buffer; readonly etag: string; readonly type: string }
 type Made = { readonly json: MadeDescription; readonly page: MadeDescription }
 
-// A router mounted with a pattern sees as many mount paths as clients try.
+// An application that mounts the router with a pattern has as many mount paths as clients try.
 const maxMade = 8
 
 const make = (document: Json): Made => ({

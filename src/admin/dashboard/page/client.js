@@ -1,10 +1,10 @@
-// Asks the admin address this page came from: its status each second, and what the operator wants done. Where a token is
-// needed, it is kept for as long as the tab is open.
+// Requests to the admin address that served this page: the status each second, and the operator's
+// actions. A required token is kept for the lifetime of the tab.
 
 const key = 'cidgate-admin-token'
 const everyMs = 1_000
 const patienceMs = 15_000
-/** A read waits for the gateway's own deadline, and an action for the disk. */
+/** A read waits for the gateway's own timeout, an action for the disk. */
 const actionMs = 120_000
 
 /** @returns {readonly (readonly [name: string, value: string])[]} */
@@ -21,7 +21,8 @@ export function ask(path, options = {}, most = actionMs) {
 }
 
 /**
- * Sends a body and tells how much of it is gone, which `fetch` does not. The gateway itself ends an upload that stands still.
+ * Sends a body and reports the sent bytes, which `fetch` does not. The gateway itself ends a
+ * stalled upload.
  * @param {string} path
  * @param {FormData} body
  * @param {{ readonly signal: AbortSignal, readonly onProgress: (sent: number, all: number) => void }} how
@@ -44,7 +45,7 @@ export function send(path, body, { signal, onProgress }) {
 /** @param {string} token */
 export const useToken = (token) => sessionStorage.setItem(key, token)
 
-/** What an answer that is no success says. @param {Response} answer */
+/** The reason in an error response. @param {Response} answer */
 export async function said(answer) {
   const text = await answer.text()
   try {
@@ -92,7 +93,7 @@ export function watchStatus({ onStatus, onRefused, onSilent }) {
     isAsking = false
     timer = setTimeout(again, everyMs)
   }
-  // A page that is in the background asks nothing.
+  // A page in the background does not poll.
   document.addEventListener('visibilitychange', again)
   void again()
   return again

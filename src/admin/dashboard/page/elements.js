@@ -1,5 +1,5 @@
-// Makes elements, and brings what is on the page to what it should be by changing only what differs: the focus, a selection and
-// a reader's place stay where they are while the numbers change.
+// Creates elements, and updates the page by changing only what differs, so that focus, selection
+// and scroll position stay while the numbers change.
 
 const svgNames = new Set(['svg', 'path', 'rect', 'title'])
 const ofSvg = 'svg:'
@@ -56,8 +56,9 @@ function matchAttributes(there, next) {
 }
 
 /**
- * A table; the first cell of each row names it. The roles are said because a phone shows rows as blocks. A column may have a
- * width: `tight`, `middle`, or `wide` for a cell that takes a line of its own on a phone.
+ * A table whose rows begin with their header. Roles are explicit because a phone shows rows as
+ * blocks. A column may have a width: `tight`, `middle`, or `wide` for a cell with a line of its own
+ * on a phone.
  * @param {string} caption
  * @param {readonly (string | readonly [head: string, width: string])[]} columns
  * @param {readonly (readonly Child[])[]} rows
@@ -91,7 +92,7 @@ export function table(caption, columns, rows) {
   )
 }
 
-/** Stands in a cell that has nothing to say. */
+/** The content of an empty cell. */
 export const nothing = '–'
 
 /** @param {...Child} children */
@@ -103,14 +104,14 @@ export const detail = (text) => (text === undefined ? undefined : el('span', { c
 /** @param {'good' | 'warn' | 'bad'} kind @param {string} text */
 export const badge = (kind, text) => el('span', { class: `badge ${kind}` }, text)
 
-/** CIDs in a text, shortened in their middle. @param {string} text */
+/** Shortens the CIDs in a text in their middle. @param {string} text */
 export const shortened = (text) =>
   text.replace(
     /\b(?:b[a-z2-7]{30,}|Qm[1-9A-Za-z]{44}|k[0-9a-z]{40,})\b/g,
     (cid) => `${cid.slice(0, 9)}…${cid.slice(-6)}`,
   )
 
-/** A CID, or a path with CIDs: short, with a button that copies all of it. @param {string} text */
+/** A CID, or a path with CIDs, shortened, with a button that copies all. @param {string} text */
 export const cid = (text) =>
   el(
     'span',
@@ -129,7 +130,10 @@ export async function copy(button, text) {
   setTimeout(() => show(button, 'Copy'), 2000)
 }
 
-/** Without a clipboard, on a page that came by plain HTTP from another machine. @param {string} text */
+/**
+ * Works without the clipboard API, which a page has only over HTTPS or on this machine.
+ * @param {string} text
+ */
 function copiedByCommand(text) {
   const field = document.createElement('textarea')
   field.value = text
@@ -148,7 +152,7 @@ export function at(id) {
 }
 
 /**
- * Asks the operator; the safe answer has the focus. `more`: what may be said besides.
+ * Asks the operator; the safe choice has the focus. `more`: additional fields.
  * @typedef {{ readonly word: string, readonly what?: string, readonly isDanger?: boolean }} Choice
  * @param {{ title: string, text?: readonly Child[], choices: readonly Choice[], more?: Element | undefined }} question
  * @returns {Promise<number>} the index of the choice; -1: none
@@ -164,7 +168,7 @@ export function choose({ title, text = [], choices, more }) {
     ...choices.map((one, index) => el('div', { class: 'choice' }, button(one, index), one.what ?? '')),
   )
   dialog.showModal()
-  // Not by its `close`, which comes a moment later and may be that of a question before.
+  // The dialog's `close` event would be late, and may belong to an earlier question.
   return new Promise((resolve) => {
     const over = new AbortController()
     const answer = (/** @type {number} */ index) => {

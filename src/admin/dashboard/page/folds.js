@@ -1,4 +1,4 @@
-// Folds the parts of the page as the operator left them, and opens the one that a link leads to.
+// Restores the folded sections, and opens the one that a link points to.
 
 const key = 'cidgate-folds'
 const openOnDesk = ['requests', 'failures', 'upstreams', 'tiers']
@@ -24,7 +24,7 @@ export function startFolds() {
     if (fold) fold.open = true
     target?.scrollIntoView()
   }
-  // A second click on the same link changes no hash, and scrolls all the same.
+  // A second click on the same link does not change the hash, but must scroll too.
   document.addEventListener('click', ({ target }) => {
     const link = target instanceof Element ? target.closest('a') : null
     const hash = link?.getAttribute('href') ?? ''
@@ -34,7 +34,7 @@ export function startFolds() {
 
   let isFirst = true
   return {
-    /** The place of a link that the page was opened by is known when the parts above it are drawn. */
+    /** Scrolls to the initial hash, once the sections above it have their height. */
     drawn() {
       if (isFirst) goTo(location.hash)
       isFirst = false

@@ -1,4 +1,4 @@
-// The page: draws each status that comes, and does what the operator asks for.
+// The page: draws each status, and runs the operator's actions.
 import { ask, said, useToken, watchStatus } from './client.js'
 import { at, badge, choose, copy, show, wordsOf } from './elements.js'
 import { startFolds } from './folds.js'
@@ -17,10 +17,10 @@ const pins = startPins()
 const upload = startUpload()
 const folds = startFolds()
 startWhy()
-/** Totals of the last seconds, for what is going on now. @type {{ at: number, total: number }[]} */
+/** Totals of the last seconds, for the rate. @type {{ at: number, total: number }[]} */
 const totals = []
 const maxTotals = 6
-/** Above the figures; a first screen has room for no more. */
+/** The first screen has space for no more above the figures. */
 const maxAlerts = 3
 
 /** @param {Status} status @param {number} now of the gateway's clock */

@@ -1,5 +1,5 @@
-// Pins: found by name, CID, provider and state, and what an operator does with one. Each action says what it will do before it is
-// done, and what each provider said when it is.
+// Pins: found by name, CID, provider and state, and the actions on one. Each action explains its
+// effect first, and the outcome at each provider afterwards.
 import { ask, said } from './client.js'
 import {
   at,
@@ -35,7 +35,7 @@ const states = /** @type {const} */ ([
 const kinds = { pinned: 'good', removed: 'good', missing: 'warn', pending: 'warn', queued: 'warn', 'not-asked': 'warn' }
 
 /**
- * What can be done with a pin. `text`: what is lost, which is asked before.
+ * An action on a pin. `text`: the loss that it causes, shown before.
  * @typedef {{
  *   readonly word: string,
  *   readonly method: string,
@@ -173,7 +173,7 @@ export function startPins() {
   const provider = /** @type {HTMLSelectElement} */ (at('pins-provider'))
   const state = /** @type {HTMLSelectElement} */ (at('pins-state'))
   const result = at('pins-said')
-  /** Where each page begins that was seen, the first one's first. */
+  /** The cursors of the pages seen so far, in order. */
   let begins = ['']
   let isWorking = false
   let names = ''
@@ -193,7 +193,7 @@ export function startPins() {
     }
   }
 
-  /** Also content that is not pinned can be taken down. */
+  /** Content that is not pinned can be taken down too. */
   function noPin() {
     const cid = name.value.trim()
     if (shortened(cid) === cid) return [el('p', {}, 'No pin is like this.')]
@@ -272,7 +272,7 @@ export function startPins() {
     } catch (error) {
       show(result, el('p', {}, wordsOf(error)))
     }
-    // A click while the list is read again opens the next menu.
+    // A click during the reload opens the next menu.
     void load().then(() => {
       if (document.activeElement === document.body) result.focus()
     })

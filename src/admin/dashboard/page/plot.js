@@ -1,11 +1,12 @@
-// Draws lines over time, and shares of a whole, as SVG. The legend beside a plot says the newest values in words.
+// Draws lines over time, and shares of a total, as SVG. The legend of a plot has the newest values
+// as text.
 import { el } from './elements.js'
 import { share } from './words.js'
 
 const width = 600
 const height = 120
 
-/** Red is for what is bad alone. @param {number} at */
+/** Red is reserved for faults. @param {number} at */
 const seriesOf = (at) => `s${(at % 5) + 1}`
 
 /** @typedef {{ readonly name: string, readonly values: readonly (number | undefined)[], readonly colour?: string }} Series */
@@ -43,14 +44,19 @@ export function plot(title, series, { write, span, isGap, max: given }) {
   )
 }
 
-/** The line ends where nothing was measured, and begins anew behind it. @param {readonly (number | undefined)[]} values @param {number} max @param {(at: number) => boolean} isGap */
+/**
+ * Interrupts the line where nothing was measured.
+ * @param {readonly (number | undefined)[]} values
+ * @param {number} max
+ * @param {(at: number) => boolean} isGap
+ */
 function lineOf(values, max, isGap) {
   const step = width / Math.max(1, values.length - 1)
   return values
     .map((value, at) => {
       if (value === undefined) return ''
       const point = `${(at * step).toFixed(1)},${(height - (value / max) * (height - 4)).toFixed(1)}`
-      // A point alone is a dot, by the round end of a line without length.
+      // An isolated point is a line of zero length, whose round ends make it a dot.
       return at > 0 && values[at - 1] !== undefined && !isGap(at) ? `L${point}` : `M${point}h0`
     })
     .join('')

@@ -1,4 +1,4 @@
-// What the status says, part by part: a line for the folded part, and its body.
+// Renders the status by section: a line for the folded section, and its body.
 import { badge, both, cid as cidOf, detail, el, nothing, shortened, table } from './elements.js'
 import { plot, shares } from './plot.js'
 import { count, moment, ms, rate, share, size, span, times } from './words.js'
@@ -68,7 +68,7 @@ export function requestsOf({ requests, history, tiers }) {
   const since = `${minutesOf(history)} ago`
   const how = {
     span: since,
-    // A process that was stopped for a while measured nothing then.
+    // A process that was stopped measured nothing meanwhile.
     isGap: (/** @type {number} */ at) =>
       (history[at]?.at ?? 0) - (history[at - 1]?.at ?? 0) > 2500 * (history[at]?.seconds ?? 5),
   }
@@ -348,7 +348,10 @@ function journalTable(uploads, now) {
 
 const maxCauses = 10
 
-/** Failures that differ in a CID, an address or a number alone have one cause. @param {FailedRequest} one */
+/**
+ * Failures that differ only in a CID, an address or a number have one cause.
+ * @param {FailedRequest} one
+ */
 const causeOf = ({ status, isCut, kind = '', why = '' }) =>
   [
     isCut ? `${status}, aborted` : status,

@@ -1,16 +1,21 @@
-// Uploads files and folders that are chosen or dropped, to the admin address itself: with progress, until there are CIDs to copy.
+// Uploads chosen or dropped files and folders to the admin address, with progress, and shows their
+// CIDs.
 import { said, send } from './client.js'
 import { at, badge, cid as cidOf, el, show, table, wordsOf } from './elements.js'
 import { share, size } from './words.js'
 
 /** @import { Status } from '../shape.ts' */
 
-/** What the gateway takes at most in one directory; a drop of more is not read to its end. */
+/** The gateway's limit for a directory: a larger drop is not read to its end. */
 const maxFiles = 16_384
 
 /** @typedef {readonly [file: File, name: string]} Named */
 
-/** The files below what was dropped, by the names that they have there. @param {FileSystemEntry} entry @returns {AsyncGenerator<Named>} */
+/**
+ * Lists the files below a dropped entry, with their relative names.
+ * @param {FileSystemEntry} entry
+ * @returns {AsyncGenerator<Named>}
+ */
 async function* below(entry, before = '') {
   const name = before + entry.name
   if (entry.isFile) {
@@ -132,7 +137,7 @@ export function startUpload() {
     })
   }
   at('add-stop').addEventListener('click', () => running?.abort())
-  // A drop beside the place would make the browser leave the page for the file.
+  // A drop outside of the drop zone would make the browser open the file.
   addEventListener('dragover', (event) => {
     event.preventDefault()
     section.classList.add('over')
@@ -156,7 +161,7 @@ export function startUpload() {
 }
 
 /**
- * One folder is uploaded as itself, as `cidgate add` does: what lies in it lies right below its CID.
+ * Uploads a single folder as `cidgate add` does: its files are directly below its CID.
  * @param {readonly Named[]} files
  * @returns {readonly Named[]}
  */

@@ -1,6 +1,6 @@
-// Why a path is answered as it is: each block on the way to what it names, who had it, and what the upstreams said. And its blocks as
-// a tree, each with a field for each tier, with its letter in its colour where the tier has the block: nodes can be reached by
-// keyboard and lead to their rows of the list, which says the same in words.
+// Explains the response to a path: each block on it, its source, and the outcome at each upstream.
+// Draws the blocks as a tree, with a letter for each tier that has the block; nodes are focusable
+// and lead to the rows of the list, which has the same facts as text.
 import { ask, said } from './client.js'
 import { at, badge, both, cid as cidOf, detail, el, show, table, wordsOf } from './elements.js'
 import { count, ms, size, span } from './words.js'
@@ -9,7 +9,7 @@ import { count, ms, size, span } from './words.js'
 /** @import { Place, Placed, PlacedBlock } from '../../../observe/block-locations.ts' */
 /** @import { Child } from './elements.js' */
 
-/** What the operator typed, as a path. @param {string} text */
+/** Converts the operator's input to a path. @param {string} text */
 function pathOf(text) {
   const trimmed = text.trim()
   const scheme = /^(ipfs|ipns):\/\/(.*)$/.exec(trimmed)
@@ -63,7 +63,7 @@ const indent = 22
 const maxWidth = 960
 const minWidth = 280
 
-/** A letter for each name, of the name itself where that is possible. @param {readonly string[]} names */
+/** A letter for each name, of the name if possible. @param {readonly string[]} names */
 function lettersOf(names) {
   /** @type {string[]} */
   const letters = []
@@ -75,7 +75,7 @@ function lettersOf(names) {
 /** @typedef {{ readonly index: number, readonly x: number, readonly y: number }} Spot */
 
 /**
- * Each block that has others below it begins a line; leaves of one block stand side by side below it.
+ * Each block with children begins a line; leaves of one block are side by side below it.
  * @param {Placed} placed
  * @param {number} width
  */
@@ -142,7 +142,7 @@ function drawing(placed, width) {
   /** @param {Spot} spot */
   const node = ({ index, x, y }) => {
     const block = /** @type {PlacedBlock} */ (blocks[index])
-    // A name begins with what is seen, for those who speak to their browser.
+    // The accessible name begins with the visible text, for voice control.
     const marks = block.places.map((place, tier) =>
       place === 'has' ? (letters[tier] ?? '') : place === 'unknown' ? '?' : '',
     )

@@ -1,4 +1,4 @@
-// How numbers, sizes and times are written on the page.
+// Formats numbers, sizes and times.
 
 const numbers = new Intl.NumberFormat('en', { maximumFractionDigits: 0 })
 const tenths = new Intl.NumberFormat('en', { maximumFractionDigits: 1 })
@@ -38,7 +38,7 @@ export function ms(value) {
 /** @param {{ readonly p50Ms?: number, readonly p95Ms?: number }} times */
 export const times = ({ p50Ms, p95Ms }) => (p50Ms === undefined ? '–' : `${ms(p50Ms)} / ${ms(p95Ms)}`)
 
-/** How long a span of time is. @param {number} given milliseconds */
+/** Formats a duration. @param {number} given milliseconds */
 export function span(given) {
   const seconds = Math.max(0, Math.round(given / 1000))
   if (seconds < 120) return `${seconds} s`
@@ -46,7 +46,7 @@ export function span(given) {
   return seconds < 172_800 ? `${Math.floor(seconds / 3600)} h` : `${Math.floor(seconds / 86_400)} days`
 }
 
-/** Today: the time alone. @param {number} at @param {number} now */
+/** Omits the date if it is today. @param {number} at @param {number} now */
 export function moment(at, now) {
   const date = new Date(at)
   const isToday = date.toDateString() === new Date(now).toDateString()
