@@ -35,7 +35,15 @@ export type {
   Upload,
 } from '../backends/pinning/contract.ts'
 export type { Call, Records, StoredRecord, Tier, TierTraits } from '../backends/tiers/contract.ts'
-export type { DagWant, ProbeReport, Upstream, UpstreamTraits } from '../backends/upstreams/contract.ts'
+export {
+  type DagWant,
+  fromIterable,
+  type ProbeReport,
+  type Upstream,
+  type UpstreamAnswer,
+  type UpstreamRequest,
+  type UpstreamTraits,
+} from '../backends/upstreams/contract.ts'
 export { ConfigError } from './config/complaints.ts'
 export { type Config, type ConfigInput, loadConfig, type Parsed, parseConfig } from './config/load.ts'
 export { type Block, blockKey, maxBlockBytes, proves } from './core/cid.ts'

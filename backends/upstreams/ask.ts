@@ -1,13 +1,14 @@
 // HTTP requests to upstreams, routers and Kubo: timeouts for the first byte and for silence later,
 // statuses as Failures, redirects within the site only, and a check of the media type. A request is
-// the handler of its own response and gives it whole (`WholeAsk`) or piece by piece (`StreamAsk`)
-// without a promise: most blocks come in one or two chunks, and a stream, its iterator and its
+// the handler of its own response, of which a parser makes pieces (a whole block, the blocks of a
+// CAR), without a promise: most blocks come in one or two chunks, and a stream, its iterator and its
 // signals cost more than the block.
 import type { Dispatcher } from 'undici'
 import { parseCid } from '../../src/core/cid.ts'
 import { type Clock, onceLate } from '../../src/core/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { oneOf, parseRetryAfter } from '../../src/core/wire/http.ts'
+import { type Answer, firstPiece, type UpstreamRequest } from './contract.ts'
 
 export type HttpQuestion = {
   readonly name: string
@@ -37,17 +38,34 @@ type Headers = Parameters<NonNullable<Dispatcher.DispatchHandler['onResponseStar
 const maxErrorBytes = 4096
 const enough = new Failure('cancelled', 'the answer is not needed any more', { source: 'ours' })
 
+/** Makes pieces of the chunks of a body. */
+export type BodyParser<Piece> = {
+  /** The response is of the expected media type. Throws where it is refused. */
+  begin?(headers: Headers): void
+  push(chunk: Uint8Array): void
+  next(): Piece | undefined
+  /** Returns the last piece. Throws where the body may not end. */
+  end(trailers: Headers): Piece | undefined
+}
+
 /**
  * One response, which may come after a redirect, or on a second socket where the first was stale.
  */
-abstract class HttpAsk implements Dispatcher.DispatchHandler {
-  protected readonly question: HttpQuestion
-  protected controller: Dispatcher.DispatchController | undefined
-  protected isOver = false
+export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamRequest {
+  readonly #question: HttpQuestion
+  readonly #parserOf: () => BodyParser<Piece>
+  readonly #answer: Answer<Piece>
+  #parser: BodyParser<Piece>
+  #controller: Dispatcher.DispatchController | undefined
+  #isOver = false
   /** No reader wants bytes now, so silence is not the upstream's. */
-  protected isPaused = false
+  #isPaused = false
+  #isDraining = false
+  /** A piece came: the response cannot be replaced by another one. */
+  #hasCome = false
   /** When its bytes moved last; undefined: it has not begun. */
-  protected movedAt: number | undefined
+  #movedAt: number | undefined
+  #trailers: Headers | undefined
   #url: string
   #hops = 0
   #isMoving = false
@@ -57,31 +75,37 @@ abstract class HttpAsk implements Dispatcher.DispatchHandler {
   #dueAt = 0
   #stopTimer: (() => void) | undefined
 
-  constructor(question: HttpQuestion) {
-    this.question = question
+  constructor(question: HttpQuestion, parserOf: () => BodyParser<Piece>, answer: Answer<Piece>) {
+    this.#question = question
     this.#url = question.url
+    this.#parserOf = parserOf
+    this.#parser = parserOf()
+    this.#answer = answer
+    this.#dispatch()
   }
 
-  /**
-   * The response is of the kind that was asked for. `length`: its Content-Length; undefined: it has
-   * none.
-   */
-  protected abstract begin(length: number | undefined, headers: Headers): void
-  protected abstract data(chunk: Uint8Array): void
-  protected abstract end(trailers: Headers): void
-  protected abstract failed(error: unknown): void
-  /** It may be asked for again on a new socket, whatever came. */
-  protected abstract readonly mayAskAgain: boolean
-
-  /** Releases the socket; no callback is called after that. */
+  /** Releases the socket. */
   stop(): void {
-    if (this.finish()) this.controller?.abort(enough)
+    if (this.#finish()) this.#controller?.abort(enough)
   }
 
-  protected dispatch(): void {
-    const { agent, headers, firstByteTimeout, method = 'GET' } = this.question
-    this.controller = undefined
-    this.movedAt = undefined
+  /** The socket is left alone from its next chunk on. */
+  pause(): void {
+    this.#isPaused = true
+  }
+
+  resume(): void {
+    if (!this.#isPaused || this.#isOver) return
+    this.#isPaused = false
+    if (this.#movedAt !== undefined) this.#movedAt = this.#question.clock.monotonic()
+    this.#drain()
+    if (!this.#isPaused && !this.#isOver) this.#controller?.resume()
+  }
+
+  #dispatch(): void {
+    const { agent, headers, firstByteTimeout, method = 'GET' } = this.#question
+    this.#controller = undefined
+    this.#movedAt = undefined
     this.#wait(firstByteTimeout)
     const from = this.#url.indexOf('/', this.#url.indexOf('//') + 2)
     try {
@@ -92,48 +116,54 @@ abstract class HttpAsk implements Dispatcher.DispatchHandler {
   }
 
   onRequestStart(controller: Dispatcher.DispatchController): void {
-    this.controller = controller
-    if (this.isOver) controller.abort(enough)
+    this.#controller = controller
+    if (this.#isOver) controller.abort(enough)
   }
 
   onResponseStart(_controller: unknown, status: number, headers: Headers): void {
-    if (this.isOver || status < 200) return
+    if (this.#isOver || status < 200) return
     if (redirections.has(status)) return this.#follow(status, oneOf(headers['location']))
-    const { clock, bodyTimeout } = this.question
-    this.movedAt = clock.monotonic()
-    if (this.movedAt + bodyTimeout < this.#dueAt) this.#wait(bodyTimeout)
+    const { clock, bodyTimeout } = this.#question
+    this.#movedAt = clock.monotonic()
+    if (this.#movedAt + bodyTimeout < this.#dueAt) this.#wait(bodyTimeout)
     if (status !== 200) {
       this.#said = { status, retryAfter: oneOf(headers['retry-after']), text: '' }
       return
     }
-    const wrong = unlikeAsked(this.question, headers)
-    if (wrong) return this.fail(wrong)
-    const length = oneOf(headers['content-length'])
-    this.begin(length === undefined ? undefined : Number(length), headers)
+    const wrong = unlikeAsked(this.#question, headers)
+    if (wrong) return this.#fail(wrong)
+    this.#parsed(() => this.#parser.begin?.(headers))
   }
 
   onResponseData(_controller: unknown, chunk: Uint8Array): void {
-    if (this.isOver) return
-    this.movedAt = this.question.clock.monotonic()
-    if (!this.#said) return this.data(chunk)
-    this.#said.text += Buffer.from(chunk).toString('utf8')
-    if (this.#said.text.length >= maxErrorBytes) this.#refuse()
+    if (this.#isOver) return
+    this.#movedAt = this.#question.clock.monotonic()
+    if (this.#said) {
+      this.#said.text += Buffer.from(chunk).toString('utf8')
+      if (this.#said.text.length >= maxErrorBytes) this.#refuse()
+      return
+    }
+    this.#parsed(() => this.#parser.push(chunk))
+    this.#drain()
+    if (this.#isPaused && !this.#isOver) this.#controller?.pause()
   }
 
   onResponseEnd(_controller: unknown, trailers: Headers): void {
-    if (this.isOver) return
-    if (this.#said) this.#refuse()
-    else this.end(trailers)
+    if (this.#isOver) return
+    if (this.#said) return this.#refuse()
+    this.#trailers = trailers
+    this.#drain()
   }
 
   onResponseError(_controller: unknown, error: Error): void {
-    if (this.isOver || this.#isMoving) return
+    if (this.#isOver || this.#isMoving) return
     if (this.#said) return this.#refuse()
-    const isStale = !this.#wasStale && this.mayAskAgain && this.question.method !== 'POST' && isStaleSocket(error)
-    if (!isStale) return this.fail(translated(this.question.name, error))
+    const isStale = !this.#wasStale && !this.#hasCome && this.#question.method !== 'POST' && isStaleSocket(error)
+    if (!isStale) return this.#fail(translated(this.#question.name, error))
     // A connection that the server closed says little about the upstream: try once more on a new
     // one.
     this.#wasStale = true
+    this.#parser = this.#parserOf()
     this.#dispatchAgain()
   }
 
@@ -142,63 +172,90 @@ abstract class HttpAsk implements Dispatcher.DispatchHandler {
    */
   #dispatchAgain(): void {
     queueMicrotask(() => {
-      if (!this.isOver) this.dispatch()
+      if (!this.#isOver) this.#dispatch()
     })
   }
 
   #follow(status: number, location: string | undefined): void {
-    const { name, redirects = 'site', url } = this.question
+    const { name, redirects = 'site', url } = this.#question
     const site = new URL(url)
     const target = followed(location, { site, from: new URL(this.#url), redirects })
-    if (!target || this.#hops++ === maxHops[redirects]) return this.fail(elsewhere(name, status, location, site))
+    if (!target || this.#hops++ === maxHops[redirects]) return this.#fail(elsewhere(name, status, location, site))
     this.#isMoving = true
-    this.controller?.abort(enough)
+    this.#controller?.abort(enough)
     this.#isMoving = false
     this.#url = target.href
     this.#dispatchAgain()
   }
 
+  #drain(): void {
+    if (this.#isDraining) return
+    this.#isDraining = true
+    this.#parsed(() => {
+      while (!this.#isPaused && !this.#isOver) {
+        const piece = this.#parser.next()
+        if (piece !== undefined) this.#came(piece)
+        else if (this.#trailers) this.#end(this.#trailers)
+        else break
+      }
+    })
+    this.#isDraining = false
+  }
+
+  #came(piece: Piece): void {
+    this.#hasCome = true
+    this.#answer.came(piece)
+  }
+
+  #end(trailers: Headers): void {
+    const last = this.#parser.end(trailers)
+    if (last !== undefined) this.#came(last)
+    if (this.#finish()) this.#answer.ended()
+  }
+
+  #parsed(work: () => void): void {
+    try {
+      work()
+    } catch (error) {
+      this.#fail(error)
+    }
+  }
+
   #refuse(): void {
     if (!this.#said) return
     const { status, retryAfter, text } = this.#said
-    const { name, clock } = this.question
-    this.fail(refusal(name, status, parseRetryAfter(retryAfter, clock.now()), text.slice(0, maxErrorBytes)))
+    const { name, clock } = this.#question
+    this.#fail(refusal(name, status, parseRetryAfter(retryAfter, clock.now()), text.slice(0, maxErrorBytes)))
   }
 
-  protected fail(error: unknown): void {
-    if (!this.finish()) return
-    this.controller?.abort(enough)
-    this.failed(error)
+  #fail(error: unknown): void {
+    if (!this.#finish()) return
+    this.#controller?.abort(enough)
+    this.#answer.failed(error)
   }
 
   /** False: it was over already. */
-  protected finish(): boolean {
-    if (this.isOver) return false
-    this.isOver = true
+  #finish(): boolean {
+    if (this.#isOver) return false
+    this.#isOver = true
     this.#stopTimer?.()
     return true
   }
 
   /** A single timer for the first byte and for later silence: it seldom fires. */
   #wait(ms: number): void {
-    const { name, clock, firstByteTimeout, bodyTimeout } = this.question
+    const { name, clock, firstByteTimeout, bodyTimeout } = this.#question
     const late = (what: string, limitMs: number) =>
-      this.fail(upstreamFailure('timeout', `${name} timed out: it did not ${what} within ${limitMs} ms`))
+      this.#fail(upstreamFailure('timeout', `${name} timed out: it did not ${what} within ${limitMs} ms`))
     this.#stopTimer?.()
     this.#dueAt = clock.monotonic() + ms
     this.#stopTimer = onceLate(clock, ms, () => {
-      if (this.movedAt === undefined) return late('begin to answer', firstByteTimeout)
-      const left = this.isPaused ? bodyTimeout : this.movedAt + bodyTimeout - clock.monotonic()
+      if (this.#movedAt === undefined) return late('begin to answer', firstByteTimeout)
+      const left = this.#isPaused ? bodyTimeout : this.#movedAt + bodyTimeout - clock.monotonic()
       if (left > 0) this.#wait(left)
       else late('go on', bodyTimeout)
     })
   }
-}
-
-/** Exactly one of these is called, unless the question is stopped before. */
-export interface Answer<Value> {
-  came(value: Value): void
-  failed(error: unknown): void
 }
 
 export type Whole = {
@@ -210,37 +267,31 @@ export type Whole = {
 
 const nothing = Buffer.alloc(0)
 
-export class WholeAsk extends HttpAsk {
+/** One piece: the whole body. */
+class WholeBody implements BodyParser<Whole> {
+  readonly #name: string
   readonly #maxBytes: number
-  readonly #answer: Answer<Whole>
   #body: Buffer = nothing
   #filled = 0
   #length: number | undefined
 
-  constructor(question: HttpQuestion, maxBytes: number, answer: Answer<Whole>) {
-    super(question)
+  constructor(name: string, maxBytes: number) {
+    this.#name = name
     this.#maxBytes = maxBytes
-    this.#answer = answer
-    this.dispatch()
   }
 
-  protected get mayAskAgain(): boolean {
-    return true
-  }
-
-  protected begin(length: number | undefined): void {
-    this.#filled = 0
-    this.#length = length
-    this.#body = nothing
+  begin(headers: Headers): void {
+    const length = oneOf(headers['content-length'])
     if (length === undefined) return
-    if (length > this.#maxBytes) this.#failTooLarge()
+    this.#length = Number(length)
+    this.#checkSize(this.#length)
     // A memory of its own, of just this size: what keeps the block keeps nothing else alive.
-    else this.#body = Buffer.allocUnsafeSlow(length)
+    this.#body = Buffer.allocUnsafeSlow(this.#length)
   }
 
-  protected data(chunk: Uint8Array): void {
+  push(chunk: Uint8Array): void {
     const filled = this.#filled + chunk.byteLength
-    if (filled > this.#maxBytes) return this.#failTooLarge()
+    this.#checkSize(filled)
     if (filled > this.#body.byteLength) {
       const larger = Buffer.allocUnsafeSlow(Math.max(filled, this.#body.byteLength * 2))
       this.#body.copy(larger, 0, 0, this.#filled)
@@ -250,192 +301,28 @@ export class WholeAsk extends HttpAsk {
     this.#filled = filled
   }
 
-  protected end(trailers: Headers): void {
-    const { name } = this.question
-    if (this.#length !== undefined && this.#filled !== this.#length)
-      return this.fail(upstreamFailure('upstream-error', `${name} sent ${this.#filled} of ${this.#length} bytes`))
-    this.finish()
-    const isFull = this.#filled === this.#body.byteLength
-    const bytes = isFull ? this.#body : Buffer.from(Uint8Array.prototype.slice.call(this.#body, 0, this.#filled).buffer)
-    this.#answer.came({ bytes, length: this.#length, trailers })
+  next(): undefined {}
+
+  end(trailers: Headers): Whole {
+    const [length, filled] = [this.#length, this.#filled]
+    if (length !== undefined && filled !== length)
+      throw upstreamFailure('upstream-error', `${this.#name} sent ${filled} of ${length} bytes`)
+    const isFull = filled === this.#body.byteLength
+    const bytes = isFull ? this.#body : Buffer.from(Uint8Array.prototype.slice.call(this.#body, 0, filled).buffer)
+    return { bytes, length, trailers }
   }
 
-  protected failed(error: unknown): void {
-    this.#answer.failed(error)
-  }
-
-  #failTooLarge(): void {
-    this.fail(upstreamFailure('too-large', `${this.question.name} sent more than ${this.#maxBytes} bytes`))
+  #checkSize(bytes: number): void {
+    if (bytes > this.#maxBytes)
+      throw upstreamFailure('too-large', `${this.#name} sent more than ${this.#maxBytes} bytes`)
   }
 }
 
-/** Makes pieces of the chunks of a body: blocks of a CAR, or the chunks themselves. */
-type Parser<Piece> = {
-  push(chunk: Uint8Array): void
-  next(): Piece | undefined
-  /** Throws where the body may not end. */
-  end(): void
-}
+export const wholeRequest = (question: HttpQuestion, maxBytes: number, answer: Answer<Whole>): HttpRequest<Whole> =>
+  new HttpRequest(question, () => new WholeBody(question.name, maxBytes), answer)
 
-/** After `ended` or `failed` nothing is called. */
-export interface StreamAnswer<Piece> extends Answer<Piece> {
-  /** The response has a body of the kind that was asked for. */
-  begun?(contentType: string | undefined): void
-  ended(): void
-}
-
-export class StreamAsk<Piece> extends HttpAsk {
-  readonly #answer: StreamAnswer<Piece>
-  readonly #parser: Parser<Piece>
-  #isDraining = false
-  #isEnded = false
-
-  constructor(question: HttpQuestion, parser: Parser<Piece>, answer: StreamAnswer<Piece>) {
-    super(question)
-    this.#parser = parser
-    this.#answer = answer
-    this.dispatch()
-  }
-
-  protected get mayAskAgain(): boolean {
-    return this.movedAt === undefined
-  }
-
-  /** The socket is left alone from its next chunk on. */
-  pause(): void {
-    this.isPaused = true
-  }
-
-  resume(): void {
-    if (!this.isPaused || this.isOver) return
-    this.isPaused = false
-    if (this.movedAt !== undefined) this.movedAt = this.question.clock.monotonic()
-    this.#drain()
-    if (!this.isPaused && !this.isOver) this.controller?.resume()
-  }
-
-  protected begin(_length: unknown, headers: Headers): void {
-    this.#answer.begun?.(oneOf(headers['content-type']))
-  }
-
-  protected data(chunk: Uint8Array): void {
-    this.#parser.push(chunk)
-    this.#drain()
-    if (this.isPaused && !this.isOver) this.controller?.pause()
-  }
-
-  protected end(): void {
-    this.#isEnded = true
-    this.#drain()
-  }
-
-  protected failed(error: unknown): void {
-    this.#answer.failed(error)
-  }
-
-  #drain(): void {
-    if (this.#isDraining) return
-    this.#isDraining = true
-    try {
-      while (!this.isPaused && !this.isOver) {
-        const piece = this.#parser.next()
-        if (piece) this.#answer.came(piece)
-        else if (this.#isEnded) this.#finishWhole()
-        else break
-      }
-    } catch (error) {
-      this.fail(error)
-    } finally {
-      this.#isDraining = false
-    }
-  }
-
-  #finishWhole(): void {
-    this.#parser.end()
-    this.finish()
-    this.#answer.ended()
-  }
-}
-
-/** The answer as a promise; `ask` returns how it is stopped. */
-export function promised<Value>(signal: AbortSignal, ask: (answer: Answer<Value>) => () => void): Promise<Value> {
-  return new Promise((resolve, reject) => {
-    if (signal.aborted) return reject(signal.reason)
-    const leave = () => {
-      stop()
-      reject(signal.reason)
-    }
-    const end = () => signal.removeEventListener('abort', leave)
-    const stop = ask({
-      came(value) {
-        end()
-        resolve(value)
-      },
-      failed(error) {
-        end()
-        reject(error)
-      },
-    })
-    signal.addEventListener('abort', leave, { once: true })
-  })
-}
-
-export const askWhole = (question: HttpQuestion, maxBytes: number, signal: AbortSignal): Promise<Whole> =>
-  promised(signal, (answer) => {
-    const asked = new WholeAsk(question, maxBytes, answer)
-    return () => asked.stop()
-  })
-
-type Pausable = { pause(): void; resume(): void; stop(): void }
-
-/**
- * The pieces of an answer as an iterable, which reads the socket on demand. It is asked at once.
- */
-export function pulled<Piece>(
-  ask: (answer: StreamAnswer<Piece>) => Pausable,
-  signal: AbortSignal,
-): AsyncGenerator<Piece> {
-  const pieces: Piece[] = []
-  const failures: unknown[] = []
-  let isEnded = false
-  let news = Promise.withResolvers<void>()
-  const asked = ask({
-    came(piece) {
-      pieces.push(piece)
-      asked.pause()
-      news.resolve()
-    },
-    ended() {
-      isEnded = true
-      news.resolve()
-    },
-    failed(error) {
-      failures.push(error)
-      news.resolve()
-    },
-  })
-  const leave = () => {
-    failures.push(signal.reason)
-    asked.stop()
-    news.resolve()
-  }
-  signal.addEventListener('abort', leave, { once: true })
-  return (async function* () {
-    try {
-      for (;;) {
-        await news.promise
-        news = Promise.withResolvers()
-        if (failures.length === 0) yield* pieces.splice(0)
-        if (failures.length > 0) throw failures[0]
-        if (isEnded) return
-        asked.resume()
-      }
-    } finally {
-      signal.removeEventListener('abort', leave)
-      asked.stop()
-    }
-  })()
-}
+export const wholeOf = async (question: HttpQuestion, maxBytes: number, signal: AbortSignal): Promise<Whole> =>
+  (await firstPiece<Whole>((answer) => wholeRequest(question, maxBytes, answer), signal)) as Whole
 
 // Failures.
 

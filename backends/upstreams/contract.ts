@@ -4,6 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Block } from '../../src/core/cid.ts'
 import type { Clock } from '../../src/core/clock.ts'
+import { Failure } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
 import type { Trace } from '../../src/core/wire/trace.ts'
 
@@ -21,6 +22,9 @@ export type DagWant = {
    */
   readonly range?: { readonly from: number; readonly to?: number } | undefined
 }
+
+/** A single block is wanted. */
+export const isBlock = ({ scope, segments }: DagWant): boolean => scope === 'block' && segments.length === 0
 
 /** The abilities of an upstream. */
 export type UpstreamTraits = {
@@ -53,29 +57,19 @@ export type ProbeReport = {
 }
 
 /**
- * Promises to callers: a call stops at once when its signal aborts, and its socket is freed; errors
- * are Failures (source `upstream`): not-found, throttled (with retryAfterMs as sent, uncapped),
- * refused, timeout, broken, hash-mismatch, too-large. Bytes are *not* verified here (but `plain` may
- * prove that it has nothing). At most one block is buffered. Redirects are followed within the
- * operator's host only, and to its own subdomain for the same content if the operator allows that.
+ * A request stops at once when it is told to, and its socket is freed; errors are Failures (source
+ * `upstream`): not-found, throttled (with retryAfterMs as sent, uncapped), refused, timeout,
+ * upstream-error, hash-mismatch, too-large. Redirects are followed within the operator's host only,
+ * and to its own subdomain for the same content if the operator allows that.
  */
 export interface Upstream {
   readonly name: string
   readonly traits: UpstreamTraits
-  /** Resolves with at most 2 MiB of unverified bytes. */
-  block(cid: CID, signal: AbortSignal): Promise<Uint8Array>
   /**
-   * `block` without a promise and a signal, which cost more than a small block. The returned
-   * function stops it. Optional.
+   * Requests blocks. `scope: 'block'` without segments is a single block; nothing else is requested
+   * of an upstream without the trait `dag`. A program may write it as a generator: `fromIterable`.
    */
-  ask?(cid: CID, answer: BlockAnswer): () => void
-  /**
-   * Blocks in the order sent; the socket is read on demand. Ends normally only at a clean end of
-   * the response.
-   */
-  dag(want: DagWant, signal: AbortSignal): AsyncIterable<Block>
-  /** The same without a promise for each block. Absent: `dag` is asked. */
-  askDag?(want: DagWant, answer: DagAnswer): DagAsk
+  ask(want: DagWant, answer: UpstreamAnswer): UpstreamRequest
   /**
    * Resolves with at most 10 KiB, an unverified IPNS record. Optional: without it, it is never
    * asked for records.
@@ -85,30 +79,29 @@ export interface Upstream {
   close(): Promise<void>
 }
 
-/**
- * Callbacks of a request for a block: one of them is called, once, unless the request is stopped
- * before.
- */
-export interface BlockAnswer {
-  /** At most 2 MiB of unverified bytes. */
-  came(bytes: Uint8Array): void
-  failed(error: unknown): void
-}
-
-/** What a DAG is asked for. After `ended` or `failed` nothing is called. */
-export interface DagAnswer {
-  came(block: Block): void
-  /** The answer ended cleanly. */
+/** Callbacks of a request: after `ended`, `failed` or a stop none of them is called. */
+export interface Answer<Piece> {
+  came(piece: Piece): void
+  /** The response ended cleanly. */
   ended(): void
   failed(error: unknown): void
 }
 
-export interface DagAsk {
-  /** Takes effect before the next block. The socket is left alone until `resume`, and no clock of the upstream runs. */
+/**
+ * The blocks in the order sent, of at most 2 MiB. They are *not* verified here (but `plain` may prove
+ * that it has nothing).
+ */
+export type UpstreamAnswer = Answer<Block>
+
+/** A request under way, for a reader that reads on demand. */
+export interface UpstreamRequest {
+  /** Takes effect before the next block: the socket is left alone, and no timeout of the upstream runs. */
   pause(): void
   resume(): void
   stop(): void
 }
+
+const enough = new Failure('cancelled', 'the answer is not needed any more', { source: 'ours' })
 
 export type UpstreamContext = {
   readonly name: string
@@ -128,4 +121,100 @@ export type UpstreamKind<Options extends z.ZodType = z.ZodType> = {
   readonly use: string
   readonly options: Options
   create(options: z.output<Options>, context: UpstreamContext): Upstream
+}
+
+// The same with generators and promises, where what they cost does not count.
+
+/** Makes the `ask` of an upstream from a generator of blocks. */
+export const fromIterable =
+  (blocksOf: (want: DagWant, signal: AbortSignal) => AsyncIterable<Block>): Upstream['ask'] =>
+  (want, answer) => {
+    const own = new AbortController()
+    let paused: PromiseWithResolvers<void> | undefined
+    async function pull(): Promise<void> {
+      for await (const block of blocksOf(want, own.signal)) {
+        await paused?.promise
+        if (own.signal.aborted) return
+        answer.came(block)
+        await paused?.promise
+      }
+      if (!own.signal.aborted) answer.ended()
+    }
+    pull().catch((error: unknown) => {
+      if (!own.signal.aborted) answer.failed(error)
+    })
+    const resume = () => {
+      paused?.resolve()
+      paused = undefined
+    }
+    return {
+      pause() {
+        paused ??= Promise.withResolvers()
+      },
+      resume,
+      stop() {
+        own.abort(enough)
+        resume()
+      },
+    }
+  }
+
+/** The pieces of an answer, read on demand. It is asked at once. */
+export function toIterable<Piece>(
+  ask: (answer: Answer<Piece>) => UpstreamRequest,
+  signal: AbortSignal,
+): AsyncGenerator<Piece> {
+  const pieces: Piece[] = []
+  let isEnded = false
+  let failure: { readonly error: unknown } | undefined
+  let news = Promise.withResolvers<void>()
+  let asked: UpstreamRequest | undefined
+  const fail = (error: unknown) => {
+    failure ??= { error }
+    news.resolve()
+  }
+  const leave = () => {
+    asked?.stop()
+    fail(signal.reason)
+  }
+  if (signal.aborted) leave()
+  else {
+    signal.addEventListener('abort', leave, { once: true })
+    asked = ask({
+      came(piece) {
+        pieces.push(piece)
+        asked?.pause()
+        news.resolve()
+      },
+      ended() {
+        isEnded = true
+        news.resolve()
+      },
+      failed: fail,
+    })
+  }
+  return (async function* () {
+    try {
+      for (;;) {
+        await news.promise
+        news = Promise.withResolvers()
+        if (failure) throw failure.error
+        yield* pieces.splice(0)
+        if (isEnded) return
+        asked?.resume()
+      }
+    } finally {
+      signal.removeEventListener('abort', leave)
+      asked?.stop()
+    }
+  })()
+}
+
+/** Resolves with the first piece, and stops the request. */
+export async function firstPiece<Piece>(
+  ask: (answer: Answer<Piece>) => UpstreamRequest,
+  signal: AbortSignal,
+): Promise<Piece | undefined> {
+  for await (const piece of toIterable(ask, signal)) return piece
+  return undefined
 }

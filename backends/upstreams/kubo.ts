@@ -5,8 +5,8 @@ import { z } from 'zod'
 import { maxBlockBytes } from '../../src/core/cid.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { duration } from '../../src/core/units.ts'
-import { askWhole } from './ask.ts'
-import { maxRecordBytes, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
+import { wholeOf } from './ask.ts'
+import { fromIterable, maxRecordBytes, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
 import { connected, emptyCid, httpOptions, keyText, probed, truncation } from './options.ts'
 
 const options = z.strictObject({
@@ -35,7 +35,7 @@ function createKubo(settings: z.output<typeof options>, context: UpstreamContext
     signal: AbortSignal,
   ) => {
     const url = `${base}/api/v0/${command}?${new URLSearchParams(query)}`
-    return askWhole({ ...question, url, method: 'POST', headers, expects }, maxBytes, signal)
+    return wholeOf({ ...question, url, method: 'POST', headers, expects }, maxBytes, signal)
   }
 
   async function block(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
@@ -63,10 +63,9 @@ function createKubo(settings: z.output<typeof options>, context: UpstreamContext
   return {
     name,
     traits: { dag: false, canBlock: () => true, connections: settings.maxConnections },
-    block,
-    async *dag() {
-      throw new Failure('not-found', `${name} is asked for single blocks only`, { source: 'upstream' })
-    },
+    ask: fromIterable(async function* ({ cid }, signal) {
+      yield { cid, bytes: await block(cid, signal) }
+    }),
     ...(!settings.offline && { record }),
     async probe(signal) {
       await call('version', {}, 'application/json', maxEventBytes, signal)

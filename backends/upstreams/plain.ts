@@ -9,8 +9,8 @@ import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { blockKey, codec, maxBlockBytes } from '../../src/core/cid.ts'
 import { Failure, isFailure, isUnreachable } from '../../src/core/failure.ts'
-import { askWhole } from './ask.ts'
-import type { Upstream, UpstreamContext, UpstreamKind } from './contract.ts'
+import { wholeOf } from './ask.ts'
+import { fromIterable, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
 import { connected, contentUrls, emptyCid, gatewayOptions, truncation } from './options.ts'
 
 const options = z.strictObject(gatewayOptions)
@@ -40,10 +40,27 @@ function createPlain(settings: z.output<typeof options>, context: UpstreamContex
 
   async function file(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
     const asked = { ...question, url: urlOf(cid), headers, expects: undefined }
-    const answer = await askWhole(asked, maxBlockBytes, signal)
+    const answer = await wholeOf(asked, maxBlockBytes, signal)
     const failure = cid.code === codec.raw ? truncation(name, cid, answer) : undefined
     if (failure) throw failure
     return answer.bytes
+  }
+
+  async function block(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
+    const known = rebuilt.get(blockKey(cid))
+    if (known) return known
+    const bytes = await file(cid, signal).catch((error: unknown) => {
+      throw isFailure(error, 'too-large') ? unprovable(name, cid) : error
+    })
+    if (cid.code === codec.raw) return bytes
+    for (const habit of habits) {
+      const blocks = await rebuild(bytes, habit)
+      const root = blocks.get(blockKey(cid))
+      if (!root) continue
+      for (const [key, block] of blocks) rebuilt.set(key, block)
+      return root
+    }
+    throw unprovable(name, cid)
   }
 
   return {
@@ -53,25 +70,9 @@ function createPlain(settings: z.output<typeof options>, context: UpstreamContex
       canBlock: (cid) => cid.code === codec.raw || cid.code === codec.dagPb,
       connections: settings.maxConnections,
     },
-    async block(cid, signal) {
-      const known = rebuilt.get(blockKey(cid))
-      if (known) return known
-      const bytes = await file(cid, signal).catch((error: unknown) => {
-        throw isFailure(error, 'too-large') ? unprovable(name, cid) : error
-      })
-      if (cid.code === codec.raw) return bytes
-      for (const habit of habits) {
-        const blocks = await rebuild(bytes, habit)
-        const root = blocks.get(blockKey(cid))
-        if (!root) continue
-        for (const [key, block] of blocks) rebuilt.set(key, block)
-        return root
-      }
-      throw unprovable(name, cid)
-    },
-    async *dag() {
-      throw new Failure('not-found', `${name} serves finished files only`, { source: 'upstream' })
-    },
+    ask: fromIterable(async function* ({ cid }, signal) {
+      yield { cid, bytes: await block(cid, signal) }
+    }),
     async probe(signal) {
       const began = clock.monotonic()
       const findings: string[] = []

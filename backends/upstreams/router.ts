@@ -2,13 +2,14 @@
 // of names. It only speaks the protocol; src/routing parses and checks the answers.
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import type { Clock } from '../../src/core/clock.ts'
+import { type Clock, orAborted } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { duration } from '../../src/core/units.ts'
+import { oneOf } from '../../src/core/wire/http.ts'
 import type { Trace } from '../../src/core/wire/trace.ts'
-import { askWhole, asPlain, promised, pulled, StreamAsk } from './ask.ts'
+import { asPlain, type BodyParser, HttpRequest, wholeOf } from './ask.ts'
 import { createAgent } from './connect.ts'
-import { maxRecordBytes } from './contract.ts'
+import { maxRecordBytes, toIterable } from './contract.ts'
 import { httpOptions, keyText } from './options.ts'
 
 const port = z.int().min(1).max(65_535)
@@ -72,30 +73,23 @@ export function openRouter(
     name,
     // Filters by both names: they occur in every usable address, even if a record names no
     // protocol.
-    providers: (cid, signal) =>
-      promised(signal, ({ came, failed }) => {
-        const path = `providers/${cid.toV1()}?filter-addrs=http,https`
-        const question = questionOf(path, 'application/x-ndjson, application/json;q=0.9', undefined)
-        const waiting: Uint8Array[] = []
-        const parser = {
-          push: (chunk: Uint8Array) => void waiting.push(chunk),
-          next: () => waiting.shift(),
-          end() {},
+    async providers(cid, signal) {
+      const path = `providers/${cid.toV1()}?filter-addrs=http,https`
+      const question = questionOf(path, 'application/x-ndjson, application/json;q=0.9', undefined)
+      const begun = Promise.withResolvers<string | undefined>()
+      const chunks = toIterable<Uint8Array>((answer) => {
+        const failed = (error: unknown) => {
+          begun.reject(error)
+          answer.failed(error)
         }
-        const chunks = pulled<Uint8Array>((answer) => {
-          const begun = (contentType: string | undefined) => came({ contentType, chunks })
-          const both = (error: unknown) => {
-            failed(error)
-            answer.failed(error)
-          }
-          return new StreamAsk(question, parser, { ...answer, begun, failed: both })
-        }, signal)
-        return () => {}
-      }),
+        return new HttpRequest(question, () => chunksOf(begun.resolve), { ...answer, failed })
+      }, signal)
+      return { contentType: await orAborted(signal, begun.promise), chunks }
+    },
     async record(key, signal) {
       try {
         const question = questionOf(`ipns/${keyText(key)}`, recordType, recordType)
-        return (await askWhole(question, maxRecordBytes, signal)).bytes
+        return (await wholeOf(question, maxRecordBytes, signal)).bytes
       } catch (error) {
         // A router without a record responds with another media type.
         if (!isFailure(error) || error.facts.refuses !== 'format') throw error
@@ -103,5 +97,16 @@ export function openRouter(
       }
     },
     close: () => agent.destroy(),
+  }
+}
+
+/** The chunks themselves. */
+function chunksOf(begun: (contentType: string | undefined) => void): BodyParser<Uint8Array> {
+  const chunks: Uint8Array[] = []
+  return {
+    begin: (headers) => begun(oneOf(headers['content-type'])),
+    push: (chunk) => void chunks.push(chunk),
+    next: () => chunks.shift(),
+    end: () => undefined,
   }
 }

@@ -5,16 +5,17 @@ import { z } from 'zod'
 import { type Block, blockKey, maxBlockBytes } from '../../src/core/cid.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { CarParser } from '../../src/core/wire/car-stream.ts'
-import { askWhole, promised, pulled, StreamAsk, WholeAsk } from './ask.ts'
+import { HttpRequest, wholeOf, wholeRequest } from './ask.ts'
 import {
-  type BlockAnswer,
-  type DagAnswer,
-  type DagAsk,
   type DagWant,
+  firstPiece,
+  isBlock,
   maxRecordBytes,
   type Upstream,
+  type UpstreamAnswer,
   type UpstreamContext,
   type UpstreamKind,
+  type UpstreamRequest,
 } from './contract.ts'
 import {
   connected,
@@ -80,23 +81,20 @@ function createTrustless(settings: z.output<typeof options>, context: UpstreamCo
     for (const oldest of torn) if (torn.size > maxTorn) torn.delete(oldest)
   }
 
-  function askBlock(cid: CID, answer: BlockAnswer): () => void {
-    const asked = new WholeAsk({ ...raw, url: rawUrl(cid) }, maxBlockBytes, {
+  function askBlock(cid: CID, answer: UpstreamAnswer): UpstreamRequest {
+    return wholeRequest({ ...raw, url: rawUrl(cid) }, maxBlockBytes, {
       came(whole) {
         const failure = truncation(name, cid, whole)
-        if (failure) return answer.failed(failure)
+        if (failure) throw failure
         if (torn.size > 0 && torn.delete(blockKey(cid))) countFailedCar()
-        answer.came(whole.bytes)
+        answer.came({ cid, bytes: whole.bytes })
       },
+      ended: () => answer.ended(),
       failed: (error) => answer.failed(error),
     })
-    return () => asked.stop()
   }
 
-  const block = (cid: CID, signal: AbortSignal): Promise<Uint8Array> =>
-    promised(signal, (answer) => askBlock(cid, answer))
-
-  function askDag(want: DagWant, answer: DagAnswer): DagAsk {
+  function askDag(want: DagWant, answer: UpstreamAnswer): UpstreamRequest {
     const query = {
       format: 'car',
       'dag-scope': want.scope,
@@ -107,7 +105,7 @@ function createTrustless(settings: z.output<typeof options>, context: UpstreamCo
     }
     const target = contentUrl(url, want.cid.toString(), want.segments, query)
     let hasBegun = false
-    return new StreamAsk({ ...car, url: target }, new CarParser(), {
+    return new HttpRequest<Block>({ ...car, url: target }, () => new CarParser(), {
       came(block) {
         hasBegun = true
         failedCars = 0
@@ -125,11 +123,6 @@ function createTrustless(settings: z.output<typeof options>, context: UpstreamCo
     })
   }
 
-  async function* dagBlocks(want: DagWant, signal: AbortSignal): AsyncGenerator<Block> {
-    signal.throwIfAborted()
-    yield* pulled<Block>((answer) => askDag(want, answer), signal)
-  }
-
   return {
     name,
     traits: {
@@ -139,21 +132,17 @@ function createTrustless(settings: z.output<typeof options>, context: UpstreamCo
       canBlock: () => true,
       connections: settings.maxConnections,
     },
-    block,
-    ask: askBlock,
-    dag: dagBlocks,
-    askDag,
+    ask: (want, answer) => (isBlock(want) ? askBlock(want.cid, answer) : askDag(want, answer)),
     async record(key, signal) {
       const asked = { ...question, url: recordUrl(url, key), headers: headers(recordType), expects: recordType }
-      return (await askWhole(asked, maxRecordBytes, signal)).bytes
+      return (await wholeOf(asked, maxRecordBytes, signal)).bytes
     },
     async probe(signal) {
+      const want = { cid: emptyCid, segments: [], scope: 'block' } as const
       const report = await probed(
         context,
-        () => block(emptyCid, signal),
-        async () => {
-          for await (const _block of dagBlocks({ cid: emptyCid, segments: [], scope: 'block' }, signal)) break
-        },
+        async () => (await firstPiece<Block>((answer) => askBlock(emptyCid, answer), signal))?.bytes,
+        async () => void (await firstPiece<Block>((answer) => askDag(want, answer), signal)),
       )
       dag = report.car
       failedCars = 0

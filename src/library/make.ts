@@ -326,7 +326,7 @@ export type OwnBackends = {
 
 const promised = {
   tiers: { methods: ['get', 'put', 'has', 'delete', 'close'], traits: ['persistent', 'shared', 'trusted'] },
-  upstreams: { methods: ['block', 'dag', 'probe', 'close'], traits: ['dag'] },
+  upstreams: { methods: ['ask', 'probe', 'close'], traits: ['dag'] },
   providers: { methods: ['pin', 'unpin', 'status', 'probe', 'close'], traits: ['takesBytes', 'local'] },
 } as const
 

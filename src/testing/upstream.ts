@@ -3,8 +3,8 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { CID } from 'multiformats/cid'
-import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
-import { blockKey, proves } from '../core/cid.ts'
+import { type DagWant, firstPiece, toIterable, type Upstream } from '../../backends/upstreams/contract.ts'
+import { type Block, blockKey, proves } from '../core/cid.ts'
 import { isFailure } from '../core/failure.ts'
 import { addCbor, type BlockMap, type Content, deepChunk, makeContent } from './content.ts'
 
@@ -18,8 +18,19 @@ export type UpstreamUnderTest = {
   stop(): Promise<void>
 }
 
+/** The bytes of one block, as its upstream sends them. */
+export async function blockOf(upstream: Upstream, cid: CID, signal: AbortSignal): Promise<Uint8Array> {
+  const want = { cid, segments: [], scope: 'block' } as const
+  const block = await firstPiece<Block>((answer) => upstream.ask(want, answer), signal)
+  return (block ?? assert.fail(`${upstream.name} ended without ${cid}`)).bytes
+}
+
+/** The blocks of a DAG, read on demand. */
+export const dagOf = (upstream: Upstream, want: DagWant, signal: AbortSignal): AsyncGenerator<Block> =>
+  toIterable((answer) => upstream.ask(want, answer), signal)
+
 const signal = () => new AbortController().signal
-const pull = (upstream: Upstream, want: DagWant) => Array.fromAsync(upstream.dag(want, signal()))
+const pull = (upstream: Upstream, want: DagWant) => Array.fromAsync(dagOf(upstream, want, signal()))
 
 async function kindOf(work: Promise<unknown>): Promise<string> {
   const error: unknown = await work.then(
@@ -69,8 +80,9 @@ export function upstreamContract(
         const asked = roots.filter((cid) => upstream.traits.canBlock(cid))
         assert.ok(asked.length >= 2)
         for (const cid of asked) {
-          assert.ok(proves(cid, await upstream.block(cid, signal())), String(cid))
-          if (cid.version === 0) assert.ok(proves(cid, await upstream.block(cid.toV1(), signal())), String(cid.toV1()))
+          assert.ok(proves(cid, await blockOf(upstream, cid, signal())), String(cid))
+          if (cid.version === 0)
+            assert.ok(proves(cid, await blockOf(upstream, cid.toV1(), signal())), String(cid.toV1()))
         }
       }),
     )
@@ -80,7 +92,7 @@ export function upstreamContract(
       with_(async ({ upstream }) => {
         const cid = nobodys()
         const began = performance.now()
-        assert.equal(await kindOf(upstream.block(cid, signal())), 'not-found')
+        assert.equal(await kindOf(blockOf(upstream, cid, signal())), 'not-found')
         // Some upstreams report it; others, such as Kubo, send a CAR that lacks a block or is
         // truncated.
         const blocks = await pull(upstream, { cid, segments: [], scope: 'entity' }).catch((error: unknown) => {
@@ -152,10 +164,10 @@ export function upstreamContract(
         const reason = new Error('enough')
         const isReason = (error: unknown) => error === reason
         const gone = AbortSignal.abort(reason)
-        await assert.rejects(upstream.block(files.hello.cid, gone), isReason)
+        await assert.rejects(blockOf(upstream, files.hello.cid, gone), isReason)
         if (upstream.traits.dag) {
           const want: DagWant = { cid: files.deepV0.cid, segments: [], scope: 'entity' }
-          await assert.rejects(Array.fromAsync(upstream.dag(want, gone)), isReason)
+          await assert.rejects(Array.fromAsync(dagOf(upstream, want, gone)), isReason)
         }
         if (published) await assert.rejects(upstream.record?.(published.key.cid, gone) ?? assert.fail(), isReason)
       }),
@@ -167,7 +179,7 @@ export function upstreamContract(
         if (!upstream.traits.dag) return
         const controller = new AbortController()
         const reason = new Error('enough')
-        const blocks = upstream.dag({ cid: files.deepV0.cid, segments: [], scope: 'entity' }, controller.signal)
+        const blocks = dagOf(upstream, { cid: files.deepV0.cid, segments: [], scope: 'entity' }, controller.signal)
         let seen = 0
         await assert.rejects(
           async () => {
@@ -196,7 +208,7 @@ export function upstreamContract(
       with_(async ({ upstream, gone }, { files }) => {
         const { usable, raw, findings } = await upstream.probe(signal())
         assert.deepEqual({ usable, raw, findings }, { usable: true, raw: true, findings: [] })
-        if (gone) assert.equal(await kindOf(gone.block(files.hello.cid, signal())), 'upstream-error')
+        if (gone) assert.equal(await kindOf(blockOf(gone, files.hello.cid, signal())), 'upstream-error')
       }),
     )
   })

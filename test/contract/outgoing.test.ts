@@ -1,5 +1,6 @@
 // Everything that asks an address of the configuration, against one that leads elsewhere: nothing is asked there, and what says who we
 // are comes to the named address alone. Upstreams alone follow redirects, within their site (upstream-redirects.test.ts).
+
 import assert from 'node:assert/strict'
 import { readdirSync, readFileSync } from 'node:fs'
 import { createServer, type IncomingHttpHeaders, type Server } from 'node:http'
@@ -23,6 +24,7 @@ import { txtServers } from '../../src/names/dns-query.ts'
 import { createSpanExporter } from '../../src/observe/tracing/exporter.ts'
 import { readTraceSettings } from '../../src/observe/tracing/settings.ts'
 import { type MemoryUpload, memoryUpload } from '../../src/testing/provider.ts'
+import { blockOf, dagOf } from '../../src/testing/upstream.ts'
 import { probeTarget } from '../../src/upload/thin.ts'
 import { multipart, post } from '../support/adding.ts'
 import { noise } from '../support/fixtures.ts'
@@ -99,12 +101,12 @@ async function callsOfUpstream(use: string, options: object): Promise<void> {
   const kind = upstreamKinds[use]
   assert.ok(kind)
   const upstream = kind.create(kind.options.parse(options), common)
-  await upstream.block(upload.cid, signal()).catch(() => {})
+  await blockOf(upstream, upload.cid, signal()).catch(() => {})
   await upstream.probe(signal()).catch(() => {})
   await upstream.record?.(key.cid, signal()).catch(() => {})
   if (upstream.traits.dag) {
     const want = { cid: upload.cid, segments: [], scope: 'entity' } as const
-    await Array.fromAsync(upstream.dag(want, signal())).catch(() => {})
+    await Array.fromAsync(dagOf(upstream, want, signal())).catch(() => {})
   }
   await upstream.close()
 }

@@ -1,4 +1,5 @@
 // HTTP/2 connections to upstreams: negotiated, shared by questions that do not harm each other, and replaced.
+
 import assert from 'node:assert/strict'
 import { createSecureServer, type Http2Server, type ServerHttp2Session, type ServerHttp2Stream } from 'node:http2'
 import { type AddressInfo, connect as connectTo, createServer, type Socket } from 'node:net'
@@ -11,6 +12,7 @@ import { blockKey, proves } from '../../src/core/cid.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
+import { blockOf, dagOf } from '../../src/testing/upstream.ts'
 import { selfSigned } from '../support/certificate.ts'
 import { addFile, type Fixtures, fixtures, noise } from '../support/fixtures.ts'
 import { startUpstream, type UpstreamOptions } from '../support/upstream.ts'
@@ -95,7 +97,7 @@ describe('upstreams over HTTP/2', () => {
       const upstream = upstreamAt(server.url)
       assert.equal((await upstream.probe(never())).car, true)
       const { cid } = all.files.chunkedV1
-      const blocks = await Array.fromAsync(upstream.dag({ cid, segments: [], scope: 'entity' }, never()))
+      const blocks = await Array.fromAsync(dagOf(upstream, { cid, segments: [], scope: 'entity' }, never()))
       assert.ok(blocks.length > 1 && blocks.every((block) => proves(block.cid, block.bytes)))
     }
   })
@@ -105,7 +107,7 @@ describe('upstreams over HTTP/2', () => {
     server.delayMs = 20
     const upstream = upstreamAt(server.url)
     const { hello, smallV0 } = all.files
-    await Promise.all(Array.from({ length: 32 }, (_, at) => upstream.block((at % 2 ? hello : smallV0).cid, never())))
+    await Promise.all(Array.from({ length: 32 }, (_, at) => blockOf(upstream, (at % 2 ? hello : smallV0).cid, never())))
     assert.deepEqual([server.opened, server.maxAtOnce], [1, 32])
   })
 
@@ -119,15 +121,15 @@ describe('upstreams over HTTP/2', () => {
       return url.includes(String(chunkedV1.cid)) ? { kind: 'stall', after: 1000 } : undefined
     }
     // Its reader takes one block, and so its window is full.
-    const paused = upstream.dag({ cid: large.cid, segments: [], scope: 'entity' }, never())[Symbol.asyncIterator]()
+    const paused = dagOf(upstream, { cid: large.cid, segments: [], scope: 'entity' }, never())
     await paused.next()
     const controller = new AbortController()
     const stalled = Array.fromAsync(
-      upstream.dag({ cid: chunkedV1.cid, segments: [], scope: 'entity' }, controller.signal),
+      dagOf(upstream, { cid: chunkedV1.cid, segments: [], scope: 'entity' }, controller.signal),
     )
     const outcomes = await Promise.allSettled([
-      ...Array.from({ length: 5 }, () => upstream.block(smallV0.cid, never())),
-      ...Array.from({ length: 5 }, () => upstream.block(hello.cid, never())),
+      ...Array.from({ length: 5 }, () => blockOf(upstream, smallV0.cid, never())),
+      ...Array.from({ length: 5 }, () => blockOf(upstream, hello.cid, never())),
     ])
     controller.abort(new Error('enough'))
     await assert.rejects(stalled, { message: 'enough' })
@@ -145,11 +147,11 @@ describe('upstreams over HTTP/2', () => {
     const server = await programmable('h2')
     const upstream = upstreamAt(server.url)
     const large = await addFile(all.blocks, noise(50_000_000, 6))
-    const paused = upstream.dag({ cid: large.cid, segments: [], scope: 'entity' }, never())[Symbol.asyncIterator]()
+    const paused = dagOf(upstream, { cid: large.cid, segments: [], scope: 'entity' }, never())
     await paused.next()
     await new Promise((resolve) => setTimeout(resolve, 300))
     assert.ok(server.sentBytes < 8_000_000, `${server.sentBytes} bytes`)
-    await paused.return?.()
+    await paused.return(undefined)
   })
 
   test('GOAWAY → running responses finish, new connection', async () => {
@@ -159,7 +161,7 @@ describe('upstreams over HTTP/2', () => {
     })
     const upstream = upstreamAt(`https://localhost:${server.port}`)
     for (let round = 0; round < 4; round++)
-      await Promise.all(Array.from({ length: 16 }, () => upstream.block(all.files.hello.cid, never())))
+      await Promise.all(Array.from({ length: 16 }, () => blockOf(upstream, all.files.hello.cid, never())))
     assert.ok(new Set(server.asked.map(({ session }) => session)).size > 1)
   })
 
@@ -171,9 +173,9 @@ describe('upstreams over HTTP/2', () => {
       return true
     })
     const upstream = upstreamAt(`https://localhost:${server.port}`)
-    await upstream.block(all.files.hello.cid, never())
+    await blockOf(upstream, all.files.hello.cid, never())
     refusals = Number.POSITIVE_INFINITY
-    await assert.rejects(upstream.block(all.files.hello.cid, never()), (error) => isFailure(error, 'upstream-error'))
+    await assert.rejects(blockOf(upstream, all.files.hello.cid, never()), (error) => isFailure(error, 'upstream-error'))
     assert.ok(server.asked.length <= 6)
   })
 
@@ -185,7 +187,7 @@ describe('upstreams over HTTP/2', () => {
       return true
     })
     const upstream = upstreamAt(`https://localhost:${server.port}`)
-    await assert.rejects(upstream.block(all.files.hello.cid, never()), (error) => isFailure(error, 'upstream-error'))
+    await assert.rejects(blockOf(upstream, all.files.hello.cid, never()), (error) => isFailure(error, 'upstream-error'))
   })
 
   test('dead connection → replaced', async () => {
@@ -211,14 +213,14 @@ describe('upstreams over HTTP/2', () => {
     })
     const { port } = forgetful.address() as AddressInfo
     const upstream = upstreamAt(`https://localhost:${port}`, { connectTimeout: '300ms', firstByteTimeout: '300ms' })
-    await upstream.block(all.files.hello.cid, never())
+    await blockOf(upstream, all.files.hello.cid, never())
     for (const socket of sockets) {
       socket.unpipe()
       socket.on('data', () => {})
     }
     let failures = 0
     for (const until = Date.now() + 20_000; Date.now() < until; ) {
-      const got = await upstream.block(all.files.hello.cid, never()).catch(() => undefined)
+      const got = await blockOf(upstream, all.files.hello.cid, never()).catch(() => undefined)
       if (got) break
       failures++
     }
@@ -246,7 +248,7 @@ describe('upstreams over HTTP/2', () => {
     const settings = { redirects: 'subdomains', maxConnections: 3 }
     const upstream = upstreamAt(`https://localhost:${server.port}`, settings)
     const files = Object.values(all.files)
-    for (let round = 0; round < 5; round++) await Promise.all(files.map(({ cid }) => upstream.block(cid, never())))
+    for (let round = 0; round < 5; round++) await Promise.all(files.map(({ cid }) => blockOf(upstream, cid, never())))
     assert.ok(maxAtOnce <= 2 * (3 + 8), `${maxAtOnce} connections`)
     for (const until = Date.now() + 5000; server.sessions.length > 1; ) {
       assert.ok(Date.now() < until, `${server.sessions.length} connections are kept`)

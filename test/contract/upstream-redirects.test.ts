@@ -1,5 +1,6 @@
 // A gateway that sends paths on to subdomains, as Kubo does at a host name and several public ones do: followed where the
 // operator says so, to the subdomain of that very thing and to nowhere else.
+
 import assert from 'node:assert/strict'
 import dns from 'node:dns'
 import { createServer, type IncomingMessage, type Server, type ServerResponse } from 'node:http'
@@ -17,6 +18,7 @@ import { systemClock } from '../../src/core/clock.ts'
 import { type Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { linksOf } from '../../src/ipld/block-links.ts'
+import { blockOf, dagOf } from '../../src/testing/upstream.ts'
 import { type Fixtures, fixtures } from '../support/fixtures.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
 
@@ -118,9 +120,9 @@ describe('redirects: subdomains', () => {
   test('trustless gateway: blocks and CARs', async () => {
     const upstream = connect('trustless', { url: (await front(behind)).url, redirects: 'subdomains' })
     for (const { cid } of [all.files.hello, all.files.smallV0])
-      assert.ok(proves(cid, await upstream.block(cid, signal())))
+      assert.ok(proves(cid, await blockOf(upstream, cid, signal())))
     const want = { cid: all.directory, segments: ['über', 'ß.txt'], scope: 'entity' } as const
-    const blocks = await Array.fromAsync(upstream.dag(want, signal()))
+    const blocks = await Array.fromAsync(dagOf(upstream, want, signal()))
     assert.equal(blocks.length, 3)
     assert.ok(blocks.every(({ cid, bytes }) => proves(cid, bytes)))
   })
@@ -128,12 +130,12 @@ describe('redirects: subdomains', () => {
   test('plain gateway: files', async () => {
     const upstream = connect('plain', { url: (await front(plain)).url, redirects: 'subdomains' })
     for (const { cid } of [all.files.hello, all.files.smallV0])
-      assert.ok(proves(cid, await upstream.block(cid, signal())))
+      assert.ok(proves(cid, await blockOf(upstream, cid, signal())))
   })
 
   test('option off → not followed, log names the option', async () => {
     const { url, hosts } = await front(behind)
-    const { kind, message } = await failure(connect('trustless', { url }).block(all.files.hello.cid, signal()))
+    const { kind, message } = await failure(blockOf(connect('trustless', { url }), all.files.hello.cid, signal()))
     assert.equal(kind, 'upstream-error')
     assert.match(message, /subdomain of its own \(301\); set `redirects: subdomains` if that is meant/)
     assert.equal(hosts.length, 1)
@@ -146,7 +148,7 @@ describe('redirects: subdomains', () => {
       return true
     })
     const upstream = connect('trustless', { url, redirects: 'subdomains' })
-    assert.equal((await failure(upstream.block(all.files.hello.cid, signal()))).kind, 'upstream-error')
+    assert.equal((await failure(blockOf(upstream, all.files.hello.cid, signal()))).kind, 'upstream-error')
     assert.equal(hosts.length, 3)
   })
 
@@ -156,7 +158,7 @@ describe('redirects: subdomains', () => {
       return false
     })
     const upstream = connect('trustless', { url, redirects: 'subdomains', maxConnections: 3 })
-    const got = await Promise.all(many().map(async (cid) => proves(cid, await upstream.block(cid, signal()))))
+    const got = await Promise.all(many().map(async (cid) => proves(cid, await blockOf(upstream, cid, signal()))))
     assert.ok(got.every(Boolean))
     // Some more than places to ask, for probes and for what is being closed.
     assert.ok(maxAtOnce() <= 3 + 8, `${maxAtOnce()} connections for ${got.length} things`)
@@ -214,10 +216,10 @@ describe('redirects: subdomains', () => {
     for (const host of ['127.0.0.1', '[::1]', '[::ffff:127.0.0.1]'])
       assert.throws(() => found({ url: `http://${host}:${port}` }), /inside this network/)
     const near = found({ url: `http://localhost:${port}` })
-    await assert.rejects(near.block(all.files.hello.cid, AbortSignal.timeout(5000)), /inside this network/)
+    await assert.rejects(blockOf(near, all.files.hello.cid, AbortSignal.timeout(5000)), /inside this network/)
     assert.deepEqual(hosts, [])
     const allowed = found({ url: `http://127.0.0.1:${port}`, allowPrivate: true })
-    await assert.rejects(allowed.block(all.files.hello.cid, AbortSignal.timeout(5000)))
+    await assert.rejects(blockOf(allowed, all.files.hello.cid, AbortSignal.timeout(5000)))
     assert.equal(hosts.length, 1)
   })
 
@@ -226,7 +228,7 @@ describe('redirects: subdomains', () => {
     const { cid } = all.files.hello
     source.fault = ({ url }) => (url.startsWith('/ipfs/') ? { kind: 'moved', to: '/elsewhere' } : undefined)
     const upstream = found({ url: source.url, allowPrivate: true })
-    await assert.rejects(upstream.block(cid, AbortSignal.timeout(5000)), /redirects/)
+    await assert.rejects(blockOf(upstream, cid, AbortSignal.timeout(5000)), /redirects/)
     assert.equal(source.seen.length, 1)
     await source.close()
   })

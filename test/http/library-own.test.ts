@@ -12,8 +12,8 @@ import {
   ConfigError,
   type ConfigInput,
   createGateway,
-  type DagWant,
   Failure,
+  fromIterable,
   type Gateway,
   type PinState,
   type ProbeReport,
@@ -64,14 +64,12 @@ class MapUpstream implements Upstream {
   constructor(blocks: BlockMap) {
     this.#blocks = blocks
   }
-  async block(cid: CID) {
+  readonly ask = fromIterable(({ cid }) => this.#blocksOf(cid))
+  async *#blocksOf(cid: CID): AsyncGenerator<Block> {
     this.asked++
     const bytes = this.#blocks.get(blockKey(cid))
-    if (bytes) return bytes
-    throw new Failure('not-found', `mine has no ${cid}`, { source: 'upstream' })
-  }
-  async *dag({ cid }: DagWant): AsyncGenerator<Block> {
-    yield { cid, bytes: await this.block(cid) }
+    if (!bytes) throw new Failure('not-found', `mine has no ${cid}`, { source: 'upstream' })
+    yield { cid, bytes }
   }
   async probe(): Promise<ProbeReport> {
     return { usable: true, raw: true, car: false, findings: [], ms: 0 }
@@ -176,7 +174,7 @@ describe("program's own backends", () => {
       throw new TypeError('a bug of the program')
     }
     const tier = Object.assign(new MapTier(), { get: fault, put: fault, has: fault })
-    const upstream = Object.assign(new MapUpstream(new Map()), { name: 'bad', block: fault, dag: fault, probe: fault })
+    const upstream = Object.assign(new MapUpstream(new Map()), { name: 'bad', ask: fault, probe: fault })
     const provider = Object.assign(new MapProvider(), { pin: fault, status: fault, probe: fault })
     const gateway = createGateway(said({ pinning: {}, retrieval: { upstreams: [], probeEvery: '1h' } }), {
       log: silentLog,

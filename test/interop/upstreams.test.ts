@@ -12,7 +12,7 @@ import { upstreamKinds } from '../../backends/upstreams/index.ts'
 import { proves } from '../../src/core/cid.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { upstreamContract } from '../../src/testing/upstream.ts'
+import { blockOf, upstreamContract } from '../../src/testing/upstream.ts'
 import { type BlockMap, type Fixtures, fixtures } from '../support/fixtures.ts'
 import { createKey, type TestKey } from '../support/ipns.ts'
 import { type Kubo, startKubo } from './support/kubo.ts'
@@ -76,7 +76,7 @@ test('plain, Kubo: served file → rebuilt into verified blocks', async () => {
   const upstream = connect('plain', node.gateway)
   const { hello, jsonV0, chunkedV0, chunkedV1 } = all.files
   for (const { cid } of [hello, jsonV0, chunkedV0])
-    assert.ok(proves(cid, await upstream.block(cid, new AbortController().signal)), String(cid))
-  await assert.rejects(upstream.block(chunkedV1.cid, new AbortController().signal), { kind: 'not-found' })
+    assert.ok(proves(cid, await blockOf(upstream, cid, new AbortController().signal)), String(cid))
+  await assert.rejects(blockOf(upstream, chunkedV1.cid, new AbortController().signal), { kind: 'not-found' })
   assert.equal((await upstream.probe(new AbortController().signal)).usable, true)
 })

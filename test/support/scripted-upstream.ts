@@ -1,7 +1,7 @@
 // An upstream without a network, for tests of what retrieval does with upstreams: serves a map of blocks in the order of a
 // depth-first walk, counts what it was asked, and misbehaves by script.
 import type { CID } from 'multiformats/cid'
-import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
+import { type DagWant, fromIterable, isBlock, type Upstream } from '../../backends/upstreams/contract.ts'
 import { type Block, blockKey } from '../../src/core/cid.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { linksOf } from '../../src/ipld/block-links.ts'
@@ -19,6 +19,9 @@ export type Script = {
 }
 
 export interface ScriptedUpstream extends Upstream {
+  /** The answers to `ask`, which a test may replace. */
+  block(cid: CID, signal: AbortSignal): Promise<Uint8Array>
+  dag(want: DagWant, signal: AbortSignal): AsyncGenerator<Block>
   readonly asked: { blocks: string[]; dags: DagWant[]; sent: number; letGo: number }
   readonly script: Script
 }
@@ -47,6 +50,15 @@ export function scriptedUpstream(
     script,
     asked,
     traits: { dag: script.dag ?? true, canBlock: () => true },
+    ask(want, answer) {
+      const one = async function* (this: ScriptedUpstream, signal: AbortSignal) {
+        yield { cid: want.cid, bytes: await this.block(want.cid, signal) }
+      }
+      return fromIterable((_want, signal) => (isBlock(want) ? one.call(this, signal) : this.dag(want, signal)))(
+        want,
+        answer,
+      )
+    },
     async block(cid, signal) {
       asked.blocks.push(cid.toString())
       if (script.silent) return never(signal)

@@ -9,7 +9,7 @@ import { after, before, describe, test } from 'node:test'
 import type { CID } from 'multiformats/cid'
 import { disk } from '../../backends/tiers/disk.ts'
 import { memory } from '../../backends/tiers/memory.ts'
-import type { DagWant, Upstream } from '../../backends/upstreams/contract.ts'
+import { type DagWant, fromIterable, isBlock, type Upstream } from '../../backends/upstreams/contract.ts'
 import { trustless } from '../../backends/upstreams/trustless.ts'
 import { type Block, blockKey } from '../../src/core/cid.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
@@ -93,10 +93,10 @@ async function broughtBy(sent: Uint8Array<ArrayBuffer>): Promise<number> {
   const upstream: Upstream = {
     name: 'one',
     traits: { dag: true, canBlock: () => true },
-    dag: () => readCar(chunks(), { ownsChunks: true }),
-    block: async () => {
-      throw new Failure('not-found', 'it has no single blocks', { source: 'upstream' })
-    },
+    ask: fromIterable((asked) => {
+      if (isBlock(asked)) throw new Failure('not-found', 'it has no single blocks', { source: 'upstream' })
+      return readCar(chunks(), { ownsChunks: true })
+    }),
     probe: () => assert.fail('it is not probed'),
     close: async () => {},
   }

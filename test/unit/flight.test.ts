@@ -1,7 +1,7 @@
 // One block for all who want it: who is asked when, and who decides a race.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { BlockAnswer, Upstream } from '../../backends/upstreams/contract.ts'
+import type { Upstream, UpstreamAnswer } from '../../backends/upstreams/contract.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { Flight, type FlightDeps } from '../../src/retrieval/flight/flight.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
@@ -29,18 +29,20 @@ function fly(
   const upstreams = Object.entries(scripts).map(([name, { afterMs, how = 'right' }]) => ({
     name,
     traits: { dag: false, canBlock: () => true },
-    ask(_cid: unknown, answer: BlockAnswer) {
+    ask(_cid: unknown, answer: UpstreamAnswer) {
       askedAt[name] = clock.monotonic() - began
       const stop =
         afterMs === undefined
           ? () => {}
           : clock.after(afterMs, () => {
               if (how === 'absent') answer.failed(gone())
-              else answer.came(how === 'false' ? Uint8Array.of(1) : bytes)
+              else answer.came({ cid, bytes: how === 'false' ? Uint8Array.of(1) : bytes })
             })
-      return () => {
-        stop()
-        stopped.push(name)
+      return {
+        stop() {
+          stop()
+          stopped.push(name)
+        },
       }
     },
   })) as unknown as Upstream[]

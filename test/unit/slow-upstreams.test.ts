@@ -4,7 +4,6 @@ import assert from 'node:assert/strict'
 import { afterEach, describe, test } from 'node:test'
 import type { CID } from 'multiformats/cid'
 import { memory } from '../../backends/tiers/memory.ts'
-import type { Upstream } from '../../backends/upstreams/contract.ts'
 import { readFile } from '../../src/content/file.ts'
 import { parsePath, resolve } from '../../src/content/resolve.ts'
 import { Failure } from '../../src/core/failure.ts'
@@ -20,7 +19,7 @@ import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
 import { membersOf } from '../support/members.ts'
-import { scriptedUpstream } from '../support/scripted-upstream.ts'
+import { type ScriptedUpstream, scriptedUpstream } from '../support/scripted-upstream.ts'
 
 const kib = 1024
 const mib = 1024 * kib
@@ -39,7 +38,7 @@ type Ways = {
   sendsAll?: boolean
   part?: 'stalls' | 'stalls once' | 'lies' | 'breaks'
 }
-type TimedUpstream = Upstream & { readonly questions: number; readonly sent: number }
+type TimedUpstream = ScriptedUpstream & { readonly questions: number; readonly sent: number }
 
 const open: Retrieval[] = []
 afterEach(async () => {

@@ -88,7 +88,7 @@ export class CarParser {
   }
 
   /** Ends the stream. Throws if it was cut off within a section. */
-  end(): void {
+  end(): undefined {
     if (this.#state !== 'length') throw this.#broken('ends in the middle of a block')
     if (this.#lengthBytes > 0) throw this.#broken('ends in the middle of a length')
     if (!this.#isBegun) throw this.#broken('is empty')

@@ -58,8 +58,6 @@ const maxPassedBytes = 32 * 1024 * 1024
 const maxStreams = 3
 const leftBehindBlocks = 2
 const leftBehindBytes = 256 * 1024
-// An upstream that sends more than this before its part ignores ranges.
-const maxStrayBytes = 512 * 1024
 const retryMs = 100
 const idleCheckMs = 1000
 
@@ -79,7 +77,6 @@ export class Flight {
   readonly #blocks: DagBlocks | undefined
   readonly #streams = new Set<UpstreamStream>()
   readonly #waiting = new Map<string, Set<Waiter>>()
-  #races: WeakMap<UpstreamStream, Racer> | undefined
   /** Those that brought a part of it. */
   readonly #sources = new Set<Member>()
   #waiters = 0
@@ -276,7 +273,6 @@ export class Flight {
   }
 
   #follows(stream: UpstreamStream, { cid }: Block): void {
-    stream.isFollowing = true
     if (stream.askedTo > stream.to && cid.code === codec.raw) this.#cut(stream)
   }
 
@@ -338,12 +334,10 @@ export class Flight {
    * part is small.
    */
   #noteStray(stream: UpstreamStream, { cid, bytes }: Block, isNew: boolean): void {
-    if (stream.from === 0 || stream.askedTo === Number.POSITIVE_INFINITY) return
+    if (stream.from === 0 || stream.askedTo === Number.POSITIVE_INFINITY || stream.isRacing) return
     const waiters = isNew ? this.#waiting.get(blockKey(cid)) : undefined
     const isStray = isNew ? waiters !== undefined && ![...waiters].some(({ from }) => stream.covers(from)) : true
-    if (!isStray) return
-    stream.strayBytes += bytes.byteLength
-    if (stream.strayBytes <= maxStrayBytes) return
+    if (!isStray || !stream.wastes(bytes.byteLength)) return
     stream.member.health.ignoresRanges()
     this.#letGo(stream, 'enough')
     this.#reclaim(stream)
@@ -377,7 +371,7 @@ export class Flight {
     if (this.#isOver) return
     this.#note()
     if (this.#streams.size === 0) this.#goOn()
-    else for (const stream of this.#streams) stream.wake()
+    else for (const stream of this.#streams) stream.flow()
     if (this.#isOver) return
     // Others have parts of their own already: an upstream that is free takes the next one at once.
     if (this.#sources.size > 1) this.#share()
@@ -438,10 +432,9 @@ export class Flight {
 
   #enterRace(others: readonly UpstreamStream[], stream: UpstreamStream): void {
     const { judge = pAny } = this.#deps
-    const races = (this.#races ??= new WeakMap())
-    const before = new Set(others.map((one) => (one.isRacing && races.get(one)) || one.racer()))
+    const before = new Set(others.map((one) => (one.isRacing && one.race) || one.racer()))
     const race = judge<UpstreamStream>([...before, stream.racer()]) as Racer
-    for (const one of [...others, stream]) races.set(one, race)
+    for (const one of [...others, stream]) one.race = race
     // Each failure was noted by its stream.
     race.then(
       (winner) => this.#land(winner),
@@ -452,7 +445,6 @@ export class Flight {
   #leaveOthersBehind(leader: UpstreamStream, bytes: number): void {
     leader.isLast = true
     if (this.#streams.size === 1) return
-    leader.hasLed ||= leader.isRacing
     const others = [...this.#streams].filter((one) => one !== leader && one.isRacing && overlap(one, leader))
     for (const one of others) {
       one.isLast = false
@@ -467,8 +459,7 @@ export class Flight {
 
   /** p-any has another winner. */
   lost(stream: UpstreamStream): void {
-    if (this.#streams.has(stream))
-      this.#letGo(stream, stream.hasBegun && !stream.isFollowing && !stream.hasLed ? 'behind' : 'enough')
+    if (this.#streams.has(stream)) this.#letGo(stream, stream.hasBegun && !stream.hasMoved ? 'behind' : 'enough')
   }
 
   #letGo(stream: UpstreamStream, why: LetGo): void {

@@ -1,9 +1,9 @@
-// One upstream at work for a flight: it is asked for one block, for a part of a DAG as a CAR, or
-// for the leaves of that part one by one where it serves single blocks alone. The flight gets
-// proved blocks that belong to what it wants. Blocks that do not belong there are skipped within
-// bounds, by number as well as by bytes: a response may be endless and cost its sender nothing.
+// One upstream at work for a flight: it is asked for a part of a DAG as a CAR, or for single blocks
+// one by one. The flight gets proved blocks that belong to what it wants. Blocks that do not belong
+// there are skipped within bounds, by number as well as by bytes: a response may be endless and cost
+// its sender nothing.
 import type { CID } from 'multiformats/cid'
-import type { BlockAnswer, DagAnswer, DagAsk, DagWant, Upstream } from '../../../backends/upstreams/contract.ts'
+import type { DagWant, UpstreamAnswer, UpstreamRequest } from '../../../backends/upstreams/contract.ts'
 import { type Block, isIdentity, proves } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type CidSet, createCidSet } from '../../ipld/cid-set.ts'
@@ -19,10 +19,10 @@ export type Span = { readonly from: number; readonly to: number }
 export type Racer = Promise<UpstreamStream> & { cancel(): void }
 
 const maxUselessBlocks = 4096
-const maxUselessBytes = 4 * 1024 * 1024
+const maxUselessBytes = 1024 * 1024
 const maxLeafRequests = 6
 
-export class UpstreamStream implements Asker, DagAnswer {
+export class UpstreamStream implements Asker, UpstreamAnswer {
   readonly member: Member
   readonly pace: Pace
   readonly hedgeDelayMs: number
@@ -36,34 +36,29 @@ export class UpstreamStream implements Asker, DagAnswer {
   /** On the clock of the readers: when it was asked. */
   startedAt: number
   hasBegun = false
-  /** Brought by others in its part since the race began. */
+  /** The newest race that it is in. */
+  race: Racer | undefined
+  /** It brought a block since that began, first or after another one. */
+  hasMoved = false
+  /** Brought by others in its part since then. */
   missedBlocks = 0
   missedBytes = 0
-  /** It brought a part of that first. */
-  hasLed = false
-  /** It brought a part of that later. */
-  isFollowing = false
   /** The newest block of its part came from here. */
   isLast = false
-  /** Bytes that lie before its part. */
-  strayBytes = 0
   /** The block with which it won, in a race for a single one. */
   won: Uint8Array | undefined
   readonly #flight: Flight
   readonly #part: DagWant
   /** Its part, where that consists of single blocks. */
   readonly #blocks: readonly CID[] | undefined
-  /** The blocks still to be asked for, one by one. */
+  /** The blocks still to be asked for, one by one; undefined: it is asked for a CAR. */
   #leaves: CID[] | undefined
-  /** Its open questions, and how each is stopped. */
-  readonly #open = new Map<Question, (() => void) | undefined>()
+  /** Its open questions, and the request of each that has begun. */
+  readonly #open = new Map<Question, UpstreamRequest | undefined>()
   #seen: CidSet | undefined
-  #ask: DagAsk | undefined
-  #isAlone = false
   /** Blocks that the flight is taking. */
   #busy = 0
   #hasAll = false
-  #isPaused = false
   #isOver = false
   #useless = 0
   #uselessBytes = 0
@@ -84,7 +79,7 @@ export class UpstreamStream implements Asker, DagAnswer {
   }
 
   begin(): void {
-    if (this.#leaves) this.#askLeaves()
+    if (this.#leaves) this.flow()
     else this.#enter('dag', this.#part.cid)
   }
 
@@ -110,13 +105,19 @@ export class UpstreamStream implements Asker, DagAnswer {
     return this.#open.size > 0 && [...this.#open.keys()].every(({ isQueued }) => isQueued)
   }
 
-  /** Resumes, where it was paused and is wanted. */
-  wake(): void {
-    if (this.#isOver || this.#busy > 0 || !this.#flight.isWanted) return
-    if (this.#leaves) return this.#askLeaves()
-    if (!this.#isPaused) return
-    this.#isPaused = false
-    this.#ask?.resume()
+  /** Reads on while a reader waits, and the flight has taken what came. */
+  flow(): void {
+    if (this.#isOver) return
+    const { isWanted } = this.#flight
+    const leaves = this.#leaves
+    while (isWanted && leaves && leaves.length > 0 && this.#open.size < maxLeafRequests && !this.#isOver)
+      this.#enter('block', leaves.shift() as CID)
+    this.#hasAll ||= leaves?.length === 0 && this.#open.size === 0
+    if (this.#hasAll && this.#busy === 0) return this.#finish()
+    if (leaves) return
+    for (const request of this.#open.values())
+      if (isWanted && this.#busy === 0) request?.resume()
+      else request?.pause()
   }
 
   // Its questions.
@@ -125,18 +126,28 @@ export class UpstreamStream implements Asker, DagAnswer {
     if (this.#isOver) return
     this.#open.set(question, undefined)
     if (this.#open.size === 1) this.startedAt = this.#toldAt = this.#flight.watch.ms
-    if (this.#leaves) return this.#askBlock(question, question.cid)
-    const { upstream } = this.member
-    if (!upstream.traits.dag) return this.#askAlone(question)
-    this.#ask = question.within(() => upstream.askDag?.(this.#part, this) ?? pulled(upstream, this.#part, this))
-    if (this.#isOver) this.#ask.stop()
-    else if (this.#isPaused) this.#ask.pause()
+    if (this.#leaves) this.#askBlock(question, question.cid)
+    else if (!this.member.upstream.traits.dag) this.#askAlone(question)
+    else {
+      this.#send(question, this.#part, this)
+      this.flow()
+    }
   }
 
   refused(question: Question, error: Failure): void {
-    this.#open.get(question)?.()
+    this.#open.get(question)?.stop()
     this.#open.delete(question)
     this.#fail(error)
+  }
+
+  #send(question: Question, want: DagWant, answer: UpstreamAnswer): void {
+    try {
+      const request = question.within(() => this.member.upstream.ask(want, answer))
+      if (this.#open.has(question)) this.#open.set(question, request)
+      else request.stop()
+    } catch (error) {
+      this.#fail(error, question)
+    }
   }
 
   // A CAR.
@@ -144,111 +155,86 @@ export class UpstreamStream implements Asker, DagAnswer {
   came(block: Block): void {
     if (this.#isOver) return
     const { cid, bytes } = block
-    if (isIdentity(cid) || !this.#flight.isExpected(cid)) return this.#skip(bytes)
+    const { name } = this.member.upstream
+    if (isIdentity(cid) || !this.#flight.isExpected(cid)) {
+      if (!this.wastes(bytes.byteLength)) return
+      return this.failed(broken(`${name} keeps sending blocks that were not asked for`, { refuses: 'format' }))
+    }
     this.#seen ??= createCidSet()
-    if (this.#seen.has(cid)) return this.#skipRepeated(this.#seen.size)
-    if (!proves(cid, bytes)) return this.#fail(hashMismatch(this.member.upstream.name, cid))
+    if (this.#seen.has(cid)) {
+      // A file may repeat a block; a response that repeats one endlessly brings nothing.
+      if (this.wastes(0, this.#seen.size)) this.#fail(broken(`${name} keeps sending the same blocks`))
+      return
+    }
+    if (!proves(cid, bytes)) return this.#fail(hashMismatch(name, cid))
     this.#seen.add(cid)
     this.#brought(bytes.byteLength)
     this.#take(block)
-    if (!this.#isOver && this.#busy === 0 && !this.#flight.isWanted) this.#pause()
+    this.flow()
   }
 
   ended(): void {
     if (this.#isOver) return
-    if (this.#isAlone || this.hasBegun) return this.#haveAll()
+    if (this.hasBegun) {
+      this.#hasAll = true
+      return this.flow()
+    }
     // The upstream may lack the root, or have it and not know how to read it; below a path it may
     // also lack the path.
     const [question] = this.#open.keys()
     if (question && this.#part.segments.length === 0) return this.#askAlone(question)
-    const what = `${this.member.upstream.name} sent an answer without ${this.#part.cid}`
-    this.#fail(new Failure('not-found', what, { source: 'upstream' }))
+    this.#fail(without(this.member.upstream.name, this.#part.cid))
   }
 
   failed(error: unknown): void {
     if (this.#isOver) return
     const [question] = this.#open.keys()
-    if (!question || this.hasBegun || this.#isAlone || !isRefusalOfCar(error)) return this.#fail(error)
-    if (!this.#blocks) return this.#askAlone(question)
-    this.#open.clear()
-    this.#ask?.stop()
-    this.#ask = undefined
-    question.failed(error, this.#now)
-    this.#leaves = [...this.#blocks]
-    this.#askLeaves()
+    if (question && !this.hasBegun && isRefusalOfCar(error)) this.#askAlone(question)
+    else this.#fail(error)
   }
 
   #take(block: Block): void {
-    this.hasBegun = true
+    this.hasBegun = this.hasMoved = true
     const busy = this.#flight.take(this, block)
     if (busy === undefined) return
     this.#busy++
-    this.#ask?.pause()
     busy.then(
-      () => this.#free(),
+      () => {
+        this.#busy--
+        this.flow()
+      },
       (error: unknown) => this.#fail(error),
     )
   }
 
-  #free(): void {
-    if (--this.#busy > 0 || this.#isOver) return
-    if (this.#hasAll) return this.#finish()
-    if (this.#flight.isWanted) {
-      this.#isPaused = false
-      this.#ask?.resume()
-    } else this.#isPaused = true
-    if (this.#leaves) this.#askLeaves()
-  }
-
-  #pause(): void {
-    this.#isPaused = true
-    this.#ask?.pause()
-  }
-
-  #skip(bytes: Uint8Array): void {
+  /** Counts a block that is of no use. True: a response may not have so many of them. */
+  wastes(bytes: number, more = 0): boolean {
     this.#useless++
-    this.#uselessBytes += bytes.byteLength
-    if (this.#useless <= maxUselessBlocks && this.#uselessBytes <= maxUselessBytes) return
-    const what = `${this.member.upstream.name} keeps sending blocks that were not asked for`
-    this.failed(new Failure('upstream-error', what, { source: 'upstream', facts: { refuses: 'format' } }))
-  }
-
-  /** A file may repeat a block; a response that repeats one endlessly brings nothing. */
-  #skipRepeated(seen: number): void {
-    if (++this.#useless <= maxUselessBlocks + seen) return
-    const what = `${this.member.upstream.name} keeps sending the same blocks`
-    this.#fail(new Failure('upstream-error', what, { source: 'upstream' }))
+    this.#uselessBytes += bytes
+    return this.#useless > maxUselessBlocks + more || this.#uselessBytes > maxUselessBytes
   }
 
   // Single blocks.
 
   /**
-   * The root by itself: the upstream serves no CAR, or one without the root in it, or with too much
-   * before it.
+   * The blocks one by one: the upstream serves no CAR, or one without the root in it, or with too
+   * much before it.
    */
   #askAlone(question: Question): void {
-    this.#isAlone = true
-    this.#ask?.stop()
-    this.#ask = undefined
-    this.#askBlock(question, this.#part.cid)
-  }
-
-  #askLeaves(): void {
-    while (!this.#isOver && this.#flight.isWanted && this.#open.size < maxLeafRequests) {
-      const cid = this.#leaves?.shift()
-      if (!cid) break
-      this.#enter('block', cid)
-    }
-    if (this.#open.size === 0 && this.#leaves?.length === 0) this.#haveAll()
+    this.#open.get(question)?.stop()
+    const [first = this.#part.cid, ...leaves] = this.#blocks ?? []
+    this.#leaves = leaves
+    this.#askBlock(question, first)
+    this.flow()
   }
 
   #askBlock(question: Question, cid: CID): void {
-    const answer = {
-      came: (bytes: Uint8Array) => this.#blockCame(question, { cid, bytes }),
-      failed: (error: unknown) => this.#fail(error, question),
-    }
-    const stop = question.within(() => askBlock(this.member.upstream, cid, answer))
-    if (this.#open.has(question)) this.#open.set(question, stop)
+    const { name } = this.member.upstream
+    this.#send(question, alone(cid), {
+      came: ({ bytes }) => this.#blockCame(question, { cid, bytes }),
+      ended: () => this.#open.has(question) && this.#fail(without(name, cid), question),
+      failed: (error) => this.#fail(error, question),
+    })
   }
 
   #blockCame(question: Question, block: Block): void {
@@ -259,8 +245,7 @@ export class UpstreamStream implements Asker, DagAnswer {
     this.#open.delete(question)
     question.done(this.#now)
     this.#take(block)
-    if (this.#leaves) this.#askLeaves()
-    else this.#haveAll()
+    this.flow()
   }
 
   // Its account and its end.
@@ -279,13 +264,13 @@ export class UpstreamStream implements Asker, DagAnswer {
 
   /** It has brought its part: the rest of its response is not wanted. */
   stop(): void {
-    this.#end(lost, (question, now) => question.done(now))
+    this.#end((question, now) => question.done(now))
   }
 
   letGo(why: LetGo): void {
     // An upstream in the middle of a block when others have enough is no slower for it.
     if (why === 'behind') this.#brought(0)
-    this.#end(lost, (question, now) => question.letGo(why, now))
+    this.#end((question, now) => question.letGo(why, now))
   }
 
   /** The flight is over. */
@@ -297,46 +282,39 @@ export class UpstreamStream implements Asker, DagAnswer {
       if (silentMs >= failedMs) {
         const what = `${this.member.upstream.name} stalled: no useful block for ${Math.round(silentMs)} ms`
         const stalled = new Failure('timeout', what, { source: 'upstream' })
-        return this.#end(stalled, (question, now) => question.failed(stalled, now))
+        return this.#end((question, now) => question.failed(stalled, now), stalled)
       }
-      if (this.isLast && !this.isFollowing) return this.stop()
+      if (this.isLast) return this.stop()
     }
-    if (reason) this.#end(reason, (question, now) => question.failed(reason, now))
+    if (reason) this.#end((question, now) => question.failed(reason, now), reason)
     else this.letGo('enough')
   }
 
-  /** Nothing more comes: it is over when the flight has taken what came. */
-  #haveAll(): void {
-    this.#hasAll = true
-    if (!this.#isOver && this.#busy === 0) this.#finish()
-  }
-
   #finish(): void {
-    this.#end(undefined, (question, now) => question.done(now))
+    this.stop()
     this.#flight.ended(this)
   }
 
   /** `culprit`: of several leaves. */
   #fail(error: unknown, culprit?: Question): void {
     if (this.#isOver) return
-    this.#end(error, (question, now) => {
+    this.#end((question, now) => {
       if (culprit === undefined || question === culprit) question.failed(error, now)
       else question.letGo('enough', now)
-    })
+    }, error)
     this.#flight.failed(this, error)
   }
 
-  #end(why: unknown, each: (question: Question, now: number) => void): void {
+  #end(each: (question: Question, now: number) => void, why: unknown = lost): void {
     if (this.#isOver) return
     this.#isOver = true
     const now = this.#now
-    for (const [question, stop] of this.#open) {
+    for (const [question, request] of this.#open) {
       each(question, now)
-      stop?.()
+      request?.stop()
     }
     this.#open.clear()
-    this.#ask?.stop()
-    this.#racer?.reject(why ?? lost)
+    this.#racer?.reject(why)
   }
 
   // The race with others that bring the same.
@@ -344,7 +322,7 @@ export class UpstreamStream implements Asker, DagAnswer {
   racer(): Racer {
     this.#racer = Promise.withResolvers()
     this.missedBlocks = this.missedBytes = 0
-    this.hasLed = this.isFollowing = false
+    this.hasMoved = false
     this.#racer.promise.catch(() => {})
     // p-any stops the losers by calling `cancel` on them.
     return Object.assign(this.#racer.promise, { cancel: () => this.#flight.lost(this) })
@@ -360,56 +338,19 @@ export class UpstreamStream implements Asker, DagAnswer {
   }
 }
 
-function askBlock(upstream: Upstream, cid: CID, answer: BlockAnswer): () => void {
-  if (upstream.ask) return upstream.ask(cid, answer)
-  const own = new AbortController()
-  upstream.block(cid, own.signal).then(
-    (bytes) => answer.came(bytes),
-    (error: unknown) => answer.failed(error),
-  )
-  return () => own.abort(lost)
-}
-
-/** Pulls the blocks of an upstream that gives them as an iterable. */
-function pulled(upstream: Upstream, want: DagWant, answer: DagAnswer): DagAsk {
-  const own = new AbortController()
-  const blocks = upstream.dag(want, own.signal)[Symbol.asyncIterator]()
-  let isPaused = false
-  let isPulling = false
-  async function pull(): Promise<void> {
-    if (isPulling) return
-    isPulling = true
-    try {
-      while (!isPaused && !own.signal.aborted) {
-        const { value, done } = await blocks.next()
-        if (own.signal.aborted) return
-        if (done) return answer.ended()
-        answer.came(value)
-      }
-    } catch (error) {
-      if (!own.signal.aborted) answer.failed(error)
-    } finally {
-      isPulling = false
-    }
-  }
-  void pull()
-  return {
-    pause() {
-      isPaused = true
-    },
-    resume() {
-      isPaused = false
-      void pull()
-    },
-    stop: () => own.abort(lost),
-  }
-}
+const alone = (cid: CID): DagWant => ({ cid, segments: [], scope: 'block' })
 
 /**
  * The reason a losing question is stopped with: it counts as slower than the winner, not as a
  * failure.
  */
 const lost: Failure = new Failure('cancelled', 'another upstream was faster', { source: 'ours' })
+
+const broken = (what: string, facts: { refuses?: 'format' } = {}): Failure =>
+  new Failure('upstream-error', what, { source: 'upstream', facts })
+
+const without = (upstream: string, cid: CID): Failure =>
+  new Failure('not-found', `${upstream} sent an answer without ${cid}`, { source: 'upstream' })
 
 const hashMismatch = (upstream: string, cid: CID): Failure =>
   new Failure('hash-mismatch', `${upstream} sent bytes that do not hash to ${cid}`, { source: 'upstream' })
