@@ -70,7 +70,7 @@ export interface Tier {
   readonly name: string
   readonly traits: TierTraits
   /** How long a read may take once it has begun before this tier counts as silent. Absent: one second. */
-  readonly deadlineMs?: number
+  readonly timeoutMs?: number
   /** Calls that it takes at once. Absent: any number. */
   readonly concurrency?: { readonly reads: number; readonly writes: number }
   /** Undefined once it is open. Otherwise opens it, which is no time of its calls. */

@@ -92,7 +92,7 @@ function createDiskTier({ name, path, maxBytes, reportsUsage, clock }: DiskOptio
   return {
     name,
     traits: { persistent: true, shared: false, trusted: false },
-    deadlineMs: readMs,
+    timeoutMs: readMs,
     concurrency,
     get: (cid, signal) => work(signal, () => segments.get(cid)),
     atHand: segments.atHand,

@@ -1,10 +1,10 @@
-// Any Keyv store as a tier. A bare Keyv answers `undefined` for a command that failed, and waits for as long as a server
-// is away: here errors are thrown, and a clock of our own runs round every call. What fails is an outage, never a miss.
+// Any Keyv store as a tier. A bare Keyv answers `undefined` for a command that failed: here errors
+// are thrown, so that an outage is never a miss. The guard of the tier ends calls that take too long.
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { randomUUID } from 'node:crypto'
 import Keyv, { type KeyvStoreAdapter } from 'keyv'
 import { blockKey } from '../../src/core/cid.ts'
-import { type Clock, withDeadline } from '../../src/core/clock.ts'
+import { type Clock, orAborted, withDeadline } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
 import type { StoredRecord, Tier, TierTraits } from './contract.ts'
@@ -17,8 +17,8 @@ export type KeyvTierOptions = {
   readonly clock: Clock
   readonly log: Log
   /**
-   * The store, made when it is first needed, and again when that failed. A Keyv adapter takes no signal with a call;
-   * one that wants to stop when its caller does asks `signalOf` during the call.
+   * Makes the store when it is first needed, and again when that failed. A Keyv adapter takes no
+   * signal with a call; one that stops when its caller leaves asks `signalOf` during the call.
    */
   readonly open: (signalOf: () => AbortSignal | undefined) => Promise<KeyvStore>
   /** Frees what `open` made. By default the store's own `disconnect`. */
@@ -27,13 +27,13 @@ export type KeyvTierOptions = {
   readonly binary: boolean
   readonly prefix: string
   readonly ttlMs?: number | undefined
+  /** The timeout of a read. */
   readonly timeoutMs: number
-  readonly writeTimeoutMs: number
   /** Default: 256 reads and 64 writes. */
   readonly concurrency?: Tier['concurrency']
   /** A Failure of what the library threw: its types and codes stop here. */
   readonly explain: (error: unknown) => Failure
-  readonly probe?: ((store: KeyvStore, signal: AbortSignal) => Promise<void>) | undefined
+  readonly probe?: ((store: KeyvStore, signal: AbortSignal | undefined) => Promise<void>) | undefined
   /** How this store keeps records. By default as any Keyv store does. */
   readonly records?: RecordSteps | undefined
 }
@@ -43,13 +43,15 @@ const openMs = 10_000
 const shutMs = 2000
 
 export function createKeyvTier(options: KeyvTierOptions): Tier {
-  const { name, clock, log, binary, prefix, ttlMs, timeoutMs, writeTimeoutMs, explain } = options
-  const calls = new AsyncLocalStorage<AbortSignal>()
+  const { name, clock, log, binary, prefix, ttlMs, explain, records = readsFirst } = options
+  const calls = new AsyncLocalStorage<AbortSignal | undefined>()
   let opening: Promise<Keyv> | undefined
   let current: Keyv | undefined
   let isClosed = false
+  const failure = (kind: 'timeout' | 'unavailable' | 'upstream-error', what: string) =>
+    new Failure(kind, `tier ${name} ${what}`, { source: 'tier' })
 
-  async function open(): Promise<Keyv> {
+  async function make(): Promise<Keyv> {
     const store = await options.open(() => calls.getStore())
     const keyv = new Keyv(store, {
       namespace: undefined,
@@ -59,30 +61,27 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
       deserialize: readText as never,
     } as object)
     // Without a listener some adapters end the process; each call reports its own failure anyway.
-    keyv.on('error', (error: unknown) => log('debug', 'tier.adapter-failed', { tier: name, error: nameOf(error) }))
-    current = keyv
-    return keyv
+    keyv.on('error', (error: unknown) =>
+      log('debug', 'tier.adapter-failed', { tier: name, error: error instanceof Error ? error.name : typeof error }),
+    )
+    return (current = keyv)
   }
 
-  function opened(): Promise<Keyv> {
-    opening ??= open().catch((error: unknown) => {
+  function open(): Promise<Keyv> {
+    const late = () => failure('timeout', `did not open within ${openMs} ms`)
+    opening ??= withDeadline({ ms: openMs, clock, late }, make).catch((error: unknown) => {
       opening = undefined // a start that failed is not remembered
       throw error
     })
     return opening
   }
 
-  /** The work that this process does with other answers is no time of the store's, and neither is opening. */
-  async function call<T>(
-    ms: number,
-    signal: AbortSignal | undefined,
-    work: (keyv: Keyv, own: AbortSignal) => Promise<T>,
-  ): Promise<T> {
-    if (isClosed) throw new Failure('unavailable', `tier ${name} is closed`, { source: 'tier' })
-    const late = (limit: number) => ({ ms: limit, clock, signal, late: () => silent(name, limit) })
+  async function call<T>(signal: AbortSignal | undefined, work: (keyv: Keyv) => Promise<T>): Promise<T> {
+    signal?.throwIfAborted()
+    if (isClosed) throw failure('unavailable', 'is closed')
     try {
-      const keyv = current ?? (await withDeadline(late(openMs), opened))
-      return await withDeadline({ ...late(ms), onlyIdle: true }, (own) => calls.run(own, work, keyv, own))
+      const keyv = current ?? (await orAborted(signal, open()))
+      return await orAborted(signal, calls.run(signal, work, keyv))
     } catch (error) {
       if (error instanceof Failure || signal?.aborted) throw error
       throw explain(error)
@@ -92,92 +91,78 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
   const keyOf = (cid: Parameters<Tier['get']>[0]): string => prefix + blockKey(cid)
   // No block has a key that begins like this behind the prefix.
   const recordKeyOf = (key: string): string => `${prefix}ipns/${key}`
-  const records = options.records ?? looksFirst
 
   return {
     name,
     traits: options.traits,
-    deadlineMs: timeoutMs,
+    timeoutMs: options.timeoutMs,
     concurrency: options.concurrency ?? { reads: 256, writes: 64 },
-    open: () =>
-      current
-        ? undefined
-        : withDeadline({ ms: openMs, clock, late: () => silent(name, openMs) }, opened).then(() => {}),
+    open: () => (current ? undefined : open().then(() => {})),
     ...(options.traits.shared && {
       records: {
-        read: (key, signal) => call(timeoutMs, signal, (keyv, own) => records.read(keyv, recordKeyOf(key), own)),
+        read: (key, signal) => call(signal, (keyv) => records.read(keyv, recordKeyOf(key), signal)),
         replace: (key, bytes, how, signal) =>
-          call(writeTimeoutMs, signal, (keyv, own) =>
-            records.replace(keyv, recordKeyOf(key), Buffer.from(bytes), how, own),
-          ),
+          call(signal, (keyv) => records.replace(keyv, recordKeyOf(key), Buffer.from(bytes), how, signal)),
       },
     }),
-    get: (cid, signal) => call(timeoutMs, signal, async (keyv) => bytesOf(await keyv.getRaw(keyOf(cid)))),
-    async put(cid, bytes, signal) {
-      await call(writeTimeoutMs, signal, async (keyv) => {
+    get: (cid, signal) => call(signal, async (keyv) => bytesOf(await keyv.getRaw(keyOf(cid)))),
+    put: (cid, bytes, signal) =>
+      call(signal, async (keyv) => {
         // A Map keeps what it is given; a server has it on the wire when the call is over.
         const value =
           keyv.store instanceof Map ? Buffer.from(bytes) : Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
-        const kept = await keyv.set(keyOf(cid), value, ttlMs)
-        if (!kept) throw new Failure('upstream-error', `tier ${name} did not keep a block`, { source: 'tier' })
-      })
-    },
+        if (!(await keyv.set(keyOf(cid), value, ttlMs))) throw failure('upstream-error', 'did not keep a block')
+      }),
     has: (cid, signal) =>
-      call(timeoutMs, signal, async (keyv) => {
+      call(signal, async (keyv) => {
         const knows = !(keyv.store instanceof Map) && typeof keyv.store.has === 'function'
         return knows ? keyv.has(keyOf(cid)) : bytesOf(await keyv.getRaw(keyOf(cid))) !== undefined
       }),
-    async delete(cid, signal) {
-      await call(writeTimeoutMs, signal, (keyv) => keyv.delete(keyOf(cid)))
-    },
-    async probe(signal) {
-      await call(writeTimeoutMs, signal, async (keyv) => {
-        if (options.probe) return options.probe(keyv.store, calls.getStore() ?? AbortSignal.abort())
-        // Of its own: instances that look at once would delete each other's.
+    delete: (cid, signal) => call(signal, async (keyv) => void (await keyv.delete(keyOf(cid)))),
+    probe: (signal) =>
+      call(signal, async (keyv) => {
+        if (options.probe) return options.probe(keyv.store, signal)
+        // A key of its own: instances that probe at the same time would delete each other's.
         const key = `${prefix}probe-${randomUUID()}`
         await keyv.set(key, Buffer.from([1]), 60_000)
         const held = bytesOf(await keyv.getRaw(key))
         await keyv.delete(key)
-        if (held?.[0] !== 1) {
-          throw new Failure('upstream-error', `tier ${name} lost a value that was just written to it`, {
-            source: 'tier',
-          })
-        }
-      })
-    },
+        if (held?.[0] !== 1) throw failure('upstream-error', 'lost a value that was just written to it')
+      }),
     async close() {
       if (isClosed) return
       isClosed = true
       const keyv = await opening?.catch(() => undefined)
       if (!keyv) return
-      const shut = options.shut ? () => options.shut?.(keyv.store) : () => keyv.disconnect()
-      const end = { ms: shutMs, clock, late: () => silent(name, shutMs) }
-      await withDeadline(end, async () => shut()).catch(() => {}) // it goes away with the process, at the latest
+      const shut = options.shut ?? (() => keyv.disconnect())
+      const late = () => failure('timeout', 'did not close')
+      // It goes away with the process, at the latest.
+      await withDeadline({ ms: shutMs, clock, late }, async () => shut(keyv.store)).catch(() => {})
     },
   }
 }
 
 /** Records of a store, one step each. Keyv cannot compare and write in one step: a store that can brings its own. */
 export interface RecordSteps {
-  read(keyv: Keyv, key: string, signal: AbortSignal): Promise<StoredRecord | undefined>
+  read(keyv: Keyv, key: string, signal: AbortSignal | undefined): Promise<StoredRecord | undefined>
   replace(
     keyv: Keyv,
     key: string,
     bytes: Buffer,
     how: { readonly over: StoredRecord | undefined; readonly keepMs: number },
-    signal: AbortSignal,
+    signal: AbortSignal | undefined,
   ): Promise<boolean>
 }
 
 /** For any Keyv store: reads first, then writes. */
-export const looksFirst: RecordSteps = {
+export const readsFirst: RecordSteps = {
   async read(keyv, key) {
     const bytes = bytesOf(await keyv.getRaw(key))
     return bytes && { bytes }
   },
   async replace(keyv, key, bytes, { over, keepMs }, signal) {
-    if (!isSame(await looksFirst.read(keyv, key, signal), over)) return false
-    signal.throwIfAborted()
+    if (!isSame(await readsFirst.read(keyv, key, signal), over)) return false
+    signal?.throwIfAborted()
     await keyv.set(key, bytes, keepMs)
     return true
   },
@@ -209,8 +194,3 @@ function bytesOf(stored: unknown): Uint8Array | undefined {
   const value = typeof stored === 'object' && 'value' in stored ? stored.value : undefined
   return value instanceof Uint8Array ? value : Buffer.from(String(value))
 }
-
-const nameOf = (error: unknown): string => (error instanceof Error ? error.name : typeof error)
-
-const silent = (name: string, ms: number): Failure =>
-  new Failure('timeout', `tier ${name} did not answer within ${ms} ms`, { source: 'tier' })

@@ -39,7 +39,6 @@ export const keyv: TierKind<typeof options> = {
       prefix,
       ttlMs: ttl,
       timeoutMs: timeout,
-      writeTimeoutMs: timeout * 10,
       explain: (cause) =>
         new Failure('upstream-error', `tier ${name}: ${module} failed; check its server`, { source: 'tier', cause }),
     }),

@@ -13,7 +13,7 @@ import {
   replaceSilent,
 } from '../../src/core/wire/redis.ts'
 import type { TierKind } from './contract.ts'
-import { createKeyvTier, type KeyvStore, looksFirst, type RecordSteps } from './keyv-tier.ts'
+import { createKeyvTier, type KeyvStore, type RecordSteps, readsFirst } from './keyv-tier.ts'
 
 const options = z.strictObject({
   url: z.string().regex(redisUrl.form, { error: redisUrl.expected }).describe(redisUrl.about),
@@ -37,7 +37,7 @@ type Scripted = {
 
 /** A script compares and writes a record in one step. Where scripts are not allowed, it is looked first. */
 const records: RecordSteps = {
-  read: looksFirst.read,
+  read: readsFirst.read,
   async replace(keyv, key, bytes, how, signal) {
     const { over, keepMs } = how
     const { client } = keyv.store as Scripted
@@ -46,7 +46,7 @@ const records: RecordSteps = {
       return (await client.eval(script, { keys: [key], arguments: [held, bytes, String(Math.ceil(keepMs))] })) === 1
     } catch (error) {
       if (!(error instanceof Error) || !/^(NOPERM|ERR unknown command)/.test(error.message)) throw error
-      return looksFirst.replace(keyv, key, bytes, how, signal)
+      return readsFirst.replace(keyv, key, bytes, how, signal)
     }
   },
 }
@@ -68,7 +68,6 @@ export const redis: TierKind<typeof options> = {
       prefix,
       ttlMs: ttl,
       timeoutMs: timeout,
-      writeTimeoutMs: timeout * 10,
       explain: (error) => explainRedis(last.error ?? error, { what: `tier ${name}`, source: 'tier' }),
     })
   },

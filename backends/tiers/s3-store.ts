@@ -328,7 +328,7 @@ const maxRecordBytes = 64 * 1024
 export function s3Records(): RecordSteps {
   let compares = true
 
-  async function read(store: S3Store, key: string, signal: AbortSignal): Promise<StoredRecord | undefined> {
+  async function read(store: S3Store, key: string, signal: AbortSignal | undefined): Promise<StoredRecord | undefined> {
     const answer = await store.orMissing(() => store.call({ method: 'GET', key, signal }))
     if (!answer) return undefined
     // Bytes too large for a record are none, and are overwritten like a record that proves nothing.

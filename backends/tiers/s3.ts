@@ -72,7 +72,6 @@ export const s3: TierKind<typeof options> = {
       binary: true,
       prefix: '', // the store puts its own before each key
       timeoutMs: timeout,
-      writeTimeoutMs,
       concurrency,
       records: s3Records(),
       explain: (error) => explain(name, rest.bucket, error),

@@ -49,11 +49,6 @@ type DeadlineOptions = {
   /** The caller's signal; the call rejects with its reason. */
   readonly signal?: AbortSignal | undefined
   readonly late: () => Failure
-  /**
-   * Counts only time in which the event loop was idle: while this process is busy, the response may
-   * already be in one of its buffers.
-   */
-  readonly onlyIdle?: boolean
 }
 
 export async function withDeadline<T>(options: DeadlineOptions, work: (signal: AbortSignal) => Promise<T>): Promise<T> {
@@ -66,8 +61,7 @@ export async function withDeadline<T>(options: DeadlineOptions, work: (signal: A
     stopped.reject(reason)
   }
   const leave = () => stop(signal?.reason)
-  const start = options.onlyIdle ? afterIdle : afterAll
-  const cancel = start(options.clock, options.ms, () => stop(options.late()))
+  const cancel = options.clock.after(options.ms, () => stop(options.late()))
   signal?.addEventListener('abort', leave, { once: true })
   try {
     return await Promise.race([work(own.signal), stopped.promise])
@@ -75,25 +69,6 @@ export async function withDeadline<T>(options: DeadlineOptions, work: (signal: A
     cancel()
     signal?.removeEventListener('abort', leave)
   }
-}
-
-type After = (clock: Clock, ms: number, action: () => void) => () => void
-const afterAll: After = (clock, ms, action) => clock.after(ms, action)
-
-const maxTimes = 3
-const nearEnough = 0.05
-
-/** Fires after `ms` of idle event-loop time, at the latest after three times `ms`. */
-const afterIdle: After = (clock, ms, action) => {
-  const [beganAt, idleBefore] = [clock.monotonic(), clock.idle()]
-  const ring = () => {
-    const waited = clock.idle() - idleBefore
-    const left = Math.min(ms - waited, maxTimes * ms - (clock.monotonic() - beganAt))
-    if (left <= ms * nearEnough) return action()
-    stop = clock.after(left, ring)
-  }
-  let stop = clock.after(ms, ring)
-  return () => stop()
 }
 
 /** Stops waiting for shared work when this caller leaves; the work goes on for the others. */

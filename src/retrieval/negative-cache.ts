@@ -4,7 +4,7 @@ import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { upTo } from '../core/cache.ts'
 import { blockKey } from '../core/cid.ts'
-import type { Clock } from '../core/clock.ts'
+import { type Clock, withDeadline } from '../core/clock.ts'
 import { cancelled, Failure, isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Attempt } from '../observe/request-record.ts'
@@ -139,6 +139,7 @@ export interface Searches {
 export const isAbsence = (failure: Failure): boolean => failure.kind === 'not-found' || failure.kind === 'timeout'
 
 const maxSearches = 256
+const tooLong = () => new Failure('timeout', 'a round of the search took too long', { source: 'ours' })
 
 export function createSearches(options: {
   readonly durationMs: number
@@ -163,19 +164,9 @@ export function createSearches(options: {
     return true
   }
 
-  /** Waits for the round, at most `ms`; then leaves it, and a request that wants it may go on with it. */
-  async function inTime(round: SearchRound, ms: number, signal: AbortSignal): Promise<void> {
-    const own = new AbortController()
-    const overdue = clock.sleep(Math.max(0, ms), AbortSignal.any([own.signal, signal])).then(() => {
-      throw new Failure('timeout', 'a round of the search took too long', { source: 'ours' })
-    })
-    try {
-      await Promise.race([round.done, overdue])
-    } finally {
-      own.abort(cancelled('the round is over'))
-      round.stop()
-    }
-  }
+  /** Waits for the round, at most `ms`; then leaves it, and a request that wants it goes on with it. */
+  const inTime = (round: SearchRound, ms: number, signal: AbortSignal): Promise<void> =>
+    withDeadline({ ms: Math.max(0, ms), clock, signal, late: tooLong }, () => round.done).finally(round.stop)
 
   async function search(
     cid: CID,

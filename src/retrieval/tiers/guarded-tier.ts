@@ -38,13 +38,13 @@ const trialMs = 1000
 
 export function guarded(tier: Tier, { clock, log, timeoutMs }: GuardOptions): GuardedTier {
   const { records } = tier
-  const readMs = timeoutMs ?? tier.deadlineMs ?? defaultTimeoutMs
+  const readMs = timeoutMs ?? tier.timeoutMs ?? defaultTimeoutMs
   const reads = new Calls('reads', tier, readMs, clock, log)
   const writes = new Calls('writes', tier, readMs * writeFactor, clock, log)
 
   return {
     ...passedOn(tier),
-    deadlineMs: readMs,
+    timeoutMs: readMs,
     get: (cid, signal, call) => reads.run(signal, call, (own) => tier.get(cid, own), true),
     ...(tier.atHand && { atHand: (cid, how) => (reads.isOpen ? undefined : tier.atHand?.(cid, how)) }),
     put: (cid, bytes, signal, call) => writes.run(signal, call, (own) => tier.put(cid, bytes, own)),
@@ -80,7 +80,7 @@ export function guarded(tier: Tier, { clock, log, timeoutMs }: GuardOptions): Gu
 export const passedOn = (tier: Tier) => ({
   name: tier.name,
   traits: tier.traits,
-  ...(tier.deadlineMs !== undefined && { deadlineMs: tier.deadlineMs }),
+  ...(tier.timeoutMs !== undefined && { timeoutMs: tier.timeoutMs }),
   ...(tier.lacks && { lacks: (cid: CID) => tier.lacks?.(cid) ?? false }),
   ...(tier.holds && { holds: (cid: CID) => tier.holds?.(cid) ?? false }),
   ...(tier.noteRead && { noteRead: (cid: CID) => tier.noteRead?.(cid) }),
