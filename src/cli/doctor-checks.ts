@@ -21,7 +21,7 @@ import { notesOn } from '../wiring/orphaned-uploads.ts'
 import { nothingOfItsOwn, takeScheduler, type WiringContext } from '../wiring/wiring-context.ts'
 import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './check.ts'
 
-type CounterSync = {
+type DoctorOptions = {
   readonly asJson?: boolean
   /** Notes from earlier steps. */
   readonly noted?: readonly string[]
@@ -35,24 +35,25 @@ const printed = (line: string): void => void process.stdout.write(`${line}\n`)
  */
 export async function runDoctor(
   config: Config,
-  { asJson = false, noted = [], print = printed }: CounterSync = {},
+  { asJson = false, noted = [], print = printed }: DoctorOptions = {},
 ): Promise<number> {
   const clock = systemClock
   const { forwardTo: through } = config.upload
   const lease = createComponentRegistry().lease()
-  const whole = {
+  const context = {
     config,
+    userAgent: config.retrieval.userAgent,
     clock,
     log: silentLog,
     lease,
     turns: takeScheduler(lease, clock),
     folders: processFolders,
     // A gateway may be running over the same folders, so this process does not own them.
-    company: { isOwner: false, wrote() {}, onWrote: () => () => {} },
+    company: { isOwner: false },
     own: nothingOfItsOwn,
     trace: createTrace(),
   }
-  const { providers, tiers, upstreams: wired } = wireBackends(whole)
+  const { providers, tiers, upstreams: wired } = wireBackends(context)
   const must: Placed[] = [
     { name: `data ${config.data}`, look: () => isWritable(config.data) },
     ...socketsOf(config).map((socket) => ({
@@ -64,7 +65,7 @@ export async function runDoctor(
       at: placeOf(config.cache.tiers, tier.name),
       look: async (own: AbortSignal) => tier.probe?.(own),
     })),
-    ...tallyOf(whole),
+    ...tallyOf(context),
     ...(through
       ? [
           {
@@ -100,7 +101,7 @@ export async function runDoctor(
       runChecks(upstreams, tell),
       runChecks(routersOf(config), tell),
     ])
-    const said = [...noted, ...notesOnTrust(config), ...(await notes(whole))]
+    const said = [...noted, ...notesOnTrust(config), ...(await notes(context))]
     for (const note of said) print(asJson ? JSON.stringify({ note }) : `note ${note}`)
     // Upstreams that only read back from providers do not count: they rarely have other content.
     const others = asked.filter((_, index) => wired[index]?.of === undefined)
@@ -165,12 +166,12 @@ const inTime = <T>(work: Promise<T>): Promise<T> => {
 }
 
 /** A data folder that hangs was reported already. */
-const notes = (whole: WiringContext): Promise<string[]> => inTime(notesOn(whole)).catch(() => [])
+const notes = (context: WiringContext): Promise<string[]> => inTime(notesOn(context)).catch(() => [])
 
-function tallyOf(whole: WiringContext): Placed[] {
-  const tally = takeTally(whole)
+function tallyOf(context: WiringContext): Placed[] {
+  const tally = takeTally(context)
   if (!tally) return []
-  const at = Object(whole.config.limits.sharedStore?.options)['url']
+  const at = Object(context.config.limits.sharedStore?.options)['url']
   return [{ name: 'limits.sharedStore', at: withoutSecrets(String(at)), look: (own) => tally.probe(own) }]
 }
 

@@ -54,15 +54,8 @@ type MakeOptions = {
 }
 
 /** Rejects with a ConfigError or a Failure, after closing everything it had started. */
-export async function makeGateway({
-  config,
-  log,
-  clock,
-  kept,
-  own,
-  tracing,
-  team,
-}: MakeOptions): Promise<LibraryInside> {
+export async function makeGateway(options: MakeOptions): Promise<LibraryInside> {
+  const { config, log, clock, kept, own, tracing, team } = options
   const latest = log ?? createLog(config.log.level, undefined, formatFor(config.log.format))
   const lease = kept.lease()
   const logs = lease.take('log', [], () => createLogOfNewest(latest))
@@ -71,9 +64,10 @@ export async function makeGateway({
     const trace = lease.take('trace', [], () => createTrace({ recorder: spans, clock }))
     const company = team && lease.take('company', [team], () => ({ isOwner: !isWorker(team) }))
     const turns = takeScheduler(lease, clock)
-    const of = { folders: processFolders, log: logs.log, trace, spans }
-    const whole = { config, clock, lease, turns, own, team, company, ...of }
-    const { begin, reader, ...parts } = isWorker(team) ? await putWorkerTogether(whole, team) : await putTogether(whole)
+    const { userAgent } = config.retrieval
+    const shared = { folders: processFolders, log: logs.log, trace, spans }
+    const context = { config, userAgent, clock, lease, turns, own, team, company, ...shared }
+    const { begin, reader, ...parts } = isWorker(team) ? await assembleWorker(context, team) : await assemble(context)
     logs.follow(latest)
     begin()
     return {
@@ -117,14 +111,14 @@ function createLogOfNewest(first: Log): { readonly log: Log; follow(latest: Log)
   }
 }
 
-type SharedRateLimits = Omit<LibraryInside, 'close' | 'get'> & Pick<Admin, 'begin'> & { readonly reader: LibraryReader }
+type Assembled = Omit<LibraryInside, 'close' | 'get'> & Pick<Admin, 'begin'> & { readonly reader: LibraryReader }
 
-async function putWorkerTogether(whole: WiringContext, team: WorkerTeam): Promise<SharedRateLimits> {
-  const { reading, tiers, front, shared, admin, begin } = await wireWorker(whole, team)
+async function assembleWorker(context: WiringContext, team: WorkerTeam): Promise<Assembled> {
+  const { reading, tiers, front, shared, admin, begin } = await wireWorker(context, team)
   const { router, handler, hot } = front
-  const failed = failureOf(whole, shared)
+  const failed = failureOf(context, shared)
   return {
-    reader: readerOf(whole, { reading, tiers, front, shared, failed }),
+    reader: readerOf(context, { reading, tiers, front, shared, failed }),
     add: () => Promise.reject(new Failure('unsupported', 'a worker takes no uploads', { source: 'ours' })),
     router,
     handler,
@@ -158,31 +152,37 @@ function answerWorkers({ team, config, log }: WiringContext, { stack }: Tiers, s
   team.on('block', async (said) => stack.near(CID.parse(String(said)))?.bytes)
 }
 
-async function putTogether(whole: WiringContext): Promise<SharedRateLimits> {
-  const { folder, store } = await ownDataFolder(whole)
-  const { providers, tiers: bare, upstreams } = wireBackends(whole)
-  const left = await openOrphaned(whole)
-  const tiers = wireTiers(whole, bare, { providers, left, store })
-  const reading = await wireReading(whole, { ...tiers, upstreams, records: recordsIn(store) })
-  const shared = wirePublic(whole)
+async function assemble(context: WiringContext): Promise<Assembled> {
+  const { folder, store } = await ownDataFolder(context)
+  const { providers, tiers: configured, upstreams } = wireBackends(context)
+  const former = await openOrphaned(context)
+  const tiers = wireTiers(context, configured, { providers, former, store })
+  const reading = await wireReading(context, { ...tiers, upstreams, records: recordsIn(store) })
+  const shared = wirePublic(context)
   const tierNames = tiers.stack.stats().map(({ tier }) => tier)
-  const writing = wireUploads(whole, { folder, store, providers, left, reading, tiers: tierNames, ...shared })
+  const writing = wireUploads(context, { folder, store, providers, former, reading, tiers: tierNames, ...shared })
   const { offered } = writing
-  const routing = wireRouting(whole, { store, providers, left, reading, ...shared })
+  const routing = wireRouting(context, { store, providers, former, reading, ...shared })
   const routes = [...writing.routes, ...routing.routes]
-  const front = wireFront(whole, reading, { ...shared, routes, uploads: offered, tiers: tierNames, stack: tiers.stack })
-  const why = createWhy(lookOf(whole, { reading, tiers, front }))
+  const front = wireFront(context, reading, {
+    ...shared,
+    routes,
+    uploads: offered,
+    tiers: tierNames,
+    stack: tiers.stack,
+  })
+  const why = createWhy(lookOf(context, { reading, tiers, front }))
   const { publisher } = routing
   const side = { providers, store, tiers, reading, writing, front, failures: shared.failures, why, publisher }
-  const { handler: admin, drain, begin } = wireAdmin(whole, side)
+  const { handler: admin, drain, begin } = wireAdmin(context, side)
   // Wait for the store: an acknowledged upload is never 404, not even for the first client after a
   // start.
-  await store.ready.catch((error: unknown) => whole.log('error', 'store.unusable', { why: wordsOf(error) }))
+  await store.ready.catch((error: unknown) => context.log('error', 'store.unusable', { why: wordsOf(error) }))
   const { router, handler, hot } = front
-  const { forwardTo: through } = whole.config.upload
-  const failed = failureOf(whole, shared)
+  const { forwardTo: through } = context.config.upload
+  const failed = failureOf(context, shared)
   return {
-    reader: readerOf(whole, { reading, tiers, front, shared, failed }),
+    reader: readerOf(context, { reading, tiers, front, shared, failed }),
     add: createAdd({ ...writing, through: through && new URL(through.url).host, failed }),
     router,
     handler,
@@ -192,9 +192,9 @@ async function putTogether(whole: WiringContext): Promise<SharedRateLimits> {
     drain,
     begin() {
       begin()
-      answerWorkers(whole, tiers, store)
+      answerWorkers(context, tiers, store)
       reading.denials.begin()
-      reportOrphans(whole, store, providers, left)
+      reportOrphans(context, store, providers, former)
     },
   }
 }
@@ -207,8 +207,8 @@ type ForGet = {
   readonly failed: GetDeps['failed']
 }
 
-function readerOf(whole: WiringContext, { shared, failed, ...parts }: ForGet): LibraryReader {
-  return createLibraryReader({ ...lookOf(whole, parts), onEnd: shared.requests.read, failed })
+function readerOf(context: WiringContext, { shared, failed, ...parts }: ForGet): LibraryReader {
+  return createLibraryReader({ ...lookOf(context, parts), onEnd: shared.requests.read, failed })
 }
 
 /** The dependencies of a GET, for `why`. */
@@ -334,13 +334,13 @@ type KindName = keyof typeof promised
 
 /** Throws a ConfigError that names the argument: `option providers[0]: …`. */
 export function ownOf(said: OwnBackends): Own {
-  const wrong = (Object.keys(promised) as KindName[]).flatMap((kind) => runCheck(kind, said[kind]))
+  const wrong = (Object.keys(promised) as KindName[]).flatMap((kind) => contractFaults(kind, said[kind]))
   if (wrong.length > 0) throw new ConfigError(wrong)
   const { tiers = [], upstreams = [], providers = [] } = said
   return { tiers, upstreams, providers }
 }
 
-function runCheck(kind: KindName, list: unknown): Complaint[] {
+function contractFaults(kind: KindName, list: unknown): Complaint[] {
   if (list === undefined) return []
   if (!Array.isArray(list)) return [`option ${kind}: is not valid (expected a list)`]
   return list.flatMap((one, index) => missing(kind, one).map((what) => `option ${kind}[${index}]: ${what}`))

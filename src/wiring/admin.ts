@@ -42,7 +42,7 @@ export type Admin = {
 }
 
 export function wireAdmin(
-  whole: WiringContext,
+  context: WiringContext,
   parts: {
     readonly providers: readonly Provider[]
     readonly store: Pick<StoreReader, 'damage'>
@@ -55,21 +55,21 @@ export function wireAdmin(
     readonly publisher: Publisher | undefined
   },
 ): Admin {
-  const { config } = whole
+  const { config } = context
   const { providers, store, tiers, reading, writing, front, failures, why, publisher } = parts
   const { pool, finding, hot, retrieval, names, denials } = reading
   const announced = publisher && (() => publisher.state())
   const { requests, limits, pendingResponses, compression } = front
   const { guards } = tiers
-  const { clock, log, spans } = whole
+  const { clock, log, spans } = context
   const checks = config.upload.forwardTo
-    ? [checkThrough(whole, config.upload.forwardTo)]
+    ? [checkThrough(context, config.upload.forwardTo)]
     : [
-        ...providers.map((one) => checkProvider(whole, one)),
-        ...(providers.length > 0 ? [checkDisk(whole, writing)] : []),
+        ...providers.map((one) => checkProvider(context, one)),
+        ...(providers.length > 0 ? [checkDisk(context, writing)] : []),
       ]
   const list = () => checks.flatMap((one) => one.list())
-  const { team } = whole
+  const { team } = context
   const metrics = createMetrics(countsElsewhere(team))
   const http = {
     requests,
@@ -77,7 +77,7 @@ export function wireAdmin(
     pendingResponses,
     responses: hot,
     compressions: compression.counts,
-    server: takeServer(whole),
+    server: takeServer(context),
   }
   const uploads = {
     uploads: writing.counts,
@@ -96,8 +96,8 @@ export function wireAdmin(
       announced,
       tiers,
       uploads,
-      gateway: { version, reloads: takeReloads(whole), denylists: denials.lists, log, spans },
-      process: takeProcess(whole),
+      gateway: { version, reloads: takeReloads(context), denylists: denials.lists, log, spans },
+      process: takeProcess(context),
       processes: processesOfTeam(team),
     }),
   )
@@ -118,9 +118,9 @@ export function wireAdmin(
         { name: 'takedowns', why: denials.lists.takedownDamage },
       ],
     })
-  const joined = joinedRequests(requests, whole)
-  const history = takeHistory(whole, joined)
-  const startedAt = takeStart(whole).at
+  const joined = joinedRequests(requests, context)
+  const history = takeHistory(context, joined)
+  const startedAt = takeStart(context).at
   const providerNames = through ? [new URL(through.url).host] : providers.map(({ name }) => name)
   const { adminAdd } = writing
   const takes = adminAdd && { maxBytes: adminAdd.maxBytes }
@@ -143,7 +143,7 @@ export function wireAdmin(
       },
       metrics,
       pins: writing.pins,
-      takedown: takedownOf(whole, tiers, reading, writing),
+      takedown: takedownOf(context, tiers, reading, writing),
       ready,
       dashboard: createDashboard({
         why,
@@ -162,10 +162,10 @@ export function wireAdmin(
       draining = true
     },
     begin() {
-      const counted = whole.lease.take('counted', [], (): { by?: Metrics } => ({}))
+      const counted = context.lease.take('counted', [], (): { by?: Metrics } => ({}))
       if (counted.by) metrics.goOnFrom(counted.by)
       counted.by = metrics
-      takeStateLog(whole, status)
+      takeStateLog(context, status)
     },
   }
 }
@@ -248,15 +248,15 @@ const takeHistory = ({ lease, clock }: WiringContext, requests: RequestCounts) =
 const takeStateLog = ({ config, clock, log, lease }: WiringContext, read: () => Promise<Status>) =>
   lease.open('state log', [read], () => startStateLog({ read, everyMs: config.log.stateEvery, clock, log }))
 
-const checkProvider = (whole: WiringContext, provider: Provider): Checks =>
-  takeChecks(whole, provider, { name: `provider ${provider.name}`, look: (signal) => provider.probe(signal) })
+const checkProvider = (context: WiringContext, provider: Provider): Checks =>
+  takeChecks(context, provider, { name: `provider ${provider.name}`, look: (signal) => provider.probe(signal) })
 
-const checkDisk = (whole: WiringContext, { probe }: WriteSide): Checks =>
-  takeChecks(whole, probe, { name: diskCheck, look: probe })
+const checkDisk = (context: WiringContext, { probe }: WriteSide): Checks =>
+  takeChecks(context, probe, { name: diskCheck, look: probe })
 
-function checkThrough(whole: WiringContext, target: Target): Checks {
-  const { userAgent } = whole.config.retrieval
-  return takeChecks(whole, [target, userAgent], {
+function checkThrough(context: WiringContext, target: Target): Checks {
+  const { userAgent } = context
+  return takeChecks(context, [target, userAgent], {
     name: `through ${new URL(target.url).host}`,
     look: (signal) => probeTarget(target, userAgent, signal),
   })

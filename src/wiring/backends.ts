@@ -26,16 +26,16 @@ export type WiredUpstream = {
 }
 
 /** Tiers fastest first, as configured; without circuit breakers or verification. */
-export function wireBackends(whole: WiringContext) {
-  const { config, own } = whole
+export function wireBackends(context: WiringContext) {
+  const { config, own } = context
   const { pinning, cache, retrieval } = config
   return {
-    providers: [...pinning.providers.map((entry) => takeProvider(whole, entry)), ...own.providers],
-    tiers: [...cache.tiers.map((entry) => takeTier(whole, entry)), ...own.tiers],
+    providers: [...pinning.providers.map((entry) => takeProvider(context, entry)), ...own.providers],
+    tiers: [...cache.tiers.map((entry) => takeTier(context, entry)), ...own.tiers],
     upstreams: [
-      ...retrieval.upstreams.map((entry) => takeUpstream(whole, { ...entry, of: undefined })),
-      ...own.upstreams.map((upstream) => takeOwnUpstream(whole, upstream)),
-      ...readBacks(whole).map((entry) => takeUpstream(whole, entry)),
+      ...retrieval.upstreams.map((entry) => takeUpstream(context, { ...entry, of: undefined })),
+      ...own.upstreams.map((upstream) => takeOwnUpstream(context, upstream)),
+      ...readBacks(context).map((entry) => takeUpstream(context, entry)),
     ],
   }
 }
@@ -43,39 +43,37 @@ export function wireBackends(whole: WiringContext) {
 type ConfiguredBackend = { readonly use: string; readonly name: string; readonly options: unknown }
 
 function takeProvider(
-  { config, clock, log, lease, folders, company, trace }: WiringContext,
+  { config: { data }, userAgent, clock, log, lease, folders, company, trace }: WiringContext,
   { use, name, options }: ConfiguredBackend,
 ): Provider {
-  const { data, retrieval } = config
-  const { userAgent } = retrieval
-  const context = { name, userAgent, data, folders, company, blocksBelow, log, clock, trace }
+  const parts = { name, userAgent, data, folders, company, blocksBelow, log, clock, trace }
   return lease.open('provider', [use, name, options, data, userAgent, company], () =>
-    kindOf(providerKinds, use).create(options, context),
+    kindOf(providerKinds, use).create(options, parts),
   )
 }
 
 function takeTier(
-  { config, clock, log, lease, company }: WiringContext,
+  { config: { data }, userAgent, clock, log, lease, company }: WiringContext,
   { use, name, options }: ConfiguredBackend,
 ): Tier {
-  const { data, retrieval } = config
-  const { userAgent } = retrieval
   return lease.open('tier', [use, name, options, data, userAgent, company], () =>
     kindOf(tierKinds, use).create(options, { name, userAgent, data, company, log, clock }),
   )
 }
 
 /** Takes over its state too: its speed, request budget and health. */
-function takeUpstream(whole: WiringContext, entry: UpstreamEntry & { readonly of: string | undefined }): WiredUpstream {
-  const { config, clock, log, lease, trace } = whole
+function takeUpstream(
+  context: WiringContext,
+  entry: UpstreamEntry & { readonly of: string | undefined },
+): WiredUpstream {
+  const { userAgent, clock, log, lease, trace } = context
   const { use, name, options, perMinute, perCidPerMinute, of } = entry
-  const { userAgent } = config.retrieval
   return lease.take(
     'upstream',
     [use, name, options, perMinute, perCidPerMinute, of, userAgent],
     () => {
       const upstream = kindOf(upstreamKinds, use).create(options, { name, userAgent, log, clock, trace })
-      return wireUpstream(whole, upstream, { perMinute, perCidPerMinute, of })
+      return wireUpstream(context, upstream, { perMinute, perCidPerMinute, of })
     },
     ({ upstream }) => upstream.close(),
   )
@@ -86,12 +84,11 @@ function takeUpstream(whole: WiringContext, entry: UpstreamEntry & { readonly of
  * is the probe.
  */
 export function joinFound(
-  whole: WiringContext,
+  context: WiringContext,
   origin: string,
   { router, allowPrivate }: { readonly router: string; readonly allowPrivate: boolean },
 ): WiredUpstream & { readonly isFound: true } {
-  const { config, clock, log, trace } = whole
-  const { userAgent } = config.retrieval
+  const { userAgent, clock, log, trace } = context
   const kind = kindOf(upstreamKinds, 'trustless')
   // Asks for content that it holds only: a gateway that searches elsewhere could ask this one in
   // turn.
@@ -103,22 +100,21 @@ export function joinFound(
   })
   const name = `${new URL(origin).host} via ${router}`
   const upstream = kind.create(options, { name, isFound: true, userAgent, log, clock, trace })
-  const wired = wireUpstream(whole, upstream)
-  return { ...wired, isFound: true }
+  return { ...wireUpstream(context, upstream), isFound: true }
 }
 
 const foundConnections = 8
 
-const takeOwnUpstream = (whole: WiringContext, upstream: Upstream): WiredUpstream =>
-  whole.lease.take('upstream', [upstream], () => wireUpstream(whole, upstream))
+const takeOwnUpstream = (context: WiringContext, upstream: Upstream): WiredUpstream =>
+  context.lease.take('upstream', [upstream], () => wireUpstream(context, upstream))
 
 function wireUpstream(
   { clock, turns, log }: WiringContext,
   upstream: Upstream,
-  rest: Partial<Pick<WiredUpstream, 'of' | 'perMinute' | 'perCidPerMinute'>> = {},
+  limits: Partial<Pick<WiredUpstream, 'of' | 'perMinute' | 'perCidPerMinute'>> = {},
 ): WiredUpstream {
-  const { perMinute, perCidPerMinute, of } = rest
   const { name, traits } = upstream
+  const { perMinute, perCidPerMinute, of } = limits
   const { connections } = traits
   const health = createUpstreamHealth({ name, clock, turns, log, connections, perMinute, perCidPerMinute })
   return { upstream, health, perMinute, perCidPerMinute, of }
@@ -133,8 +129,8 @@ function readBacks({ config, own }: WiringContext): (UpstreamEntry & { readonly 
   const { pinning, retrieval } = config
   const names = new Set([...retrieval.upstreams, ...own.upstreams].map(({ name }) => name))
   const addresses = new Set(retrieval.upstreams.map(addressOf))
-  return pinning.providers.flatMap(({ use: provider, name: of, options: said }) => {
-    const found = readBackOf({ use: provider, options: said })
+  return pinning.providers.flatMap(({ use: provider, name: of, options: given }) => {
+    const found = readBackOf({ use: provider, options: given })
     if (!found || found === 'by itself') return []
     const { use, perMinute, perCidPerMinute } = found
     const options = kindOf(upstreamKinds, use).options.parse(found.options)
@@ -149,10 +145,9 @@ function readBacks({ config, own }: WiringContext): (UpstreamEntry & { readonly 
 }
 
 /** The store for shared rate limits; undefined if this instance counts alone. */
-export function takeTally({ config, clock, lease }: WiringContext): Tally | undefined {
+export function takeTally({ config, userAgent, clock, lease }: WiringContext): Tally | undefined {
   const { sharedStore: entry } = config.limits
   if (!entry) return undefined
-  const { userAgent } = config.retrieval
   return lease.open('tally', [entry, userAgent], () =>
     kindOf(tallyKinds, entry.use).create(entry.options, { userAgent, clock }),
   )
@@ -191,12 +186,12 @@ export async function orphanedStores({
 }
 
 /** Opens them for reading only. */
-export async function openOrphaned(whole: WiringContext): Promise<Provider[]> {
-  const stores = await orphanedStores(whole.config).catch((error: unknown) => {
-    whole.log('error', 'pins.read-failed', { error: String(error) })
+export async function openOrphaned(context: WiringContext): Promise<Provider[]> {
+  const stores = await orphanedStores(context.config).catch((error: unknown) => {
+    context.log('error', 'pins.read-failed', { error: String(error) })
     return []
   })
-  return stores.map((one) => takeProvider(whole, one))
+  return stores.map((one) => takeProvider(context, one))
 }
 
 function kindOf<Kind>(kinds: Readonly<Record<string, Kind>>, use: string): Kind {

@@ -68,12 +68,12 @@ export function reportOrphans(
   { config, folders, clock, log, lease }: WiringContext,
   { ledger }: Pick<StoreReader, 'ledger'>,
   providers: readonly Provider[],
-  left: readonly Provider[],
+  former: readonly Provider[],
 ): void {
   const names = providers.map(({ name }) => name).sort()
   lease.take(
-    'left behind',
-    [config.data, names, left],
+    'former behind',
+    [config.data, names, former],
     () => {
       let isOver = false
       const tell = async (): Promise<void> => {

@@ -62,8 +62,8 @@ export type Public = {
   readonly refused: (refusal: ParserRefusal) => void
 }
 
-export function wirePublic(whole: WiringContext): Public {
-  const { config, clock, log, lease, trace, spans: recorded, team } = whole
+export function wirePublic(context: WiringContext): Public {
+  const { config, clock, log, lease, trace, spans: recorded, team } = context
   const requests = lease.take('requests', [], createRequestCounts)
   const failures = lease.take('recent failures', [], createRecentFailures)
   const tell = isWorker(team) ? fewASecond(clock, (failed) => team.tell('failed', failed)) : undefined
@@ -98,7 +98,7 @@ export function wirePublic(whole: WiringContext): Public {
     requests,
     failures,
     forwarded,
-    limits: wireLimits(whole, forwarded),
+    limits: wireLimits(context, forwarded),
     clientOf: (request) => clientOf(forwarded.addressOf(request)),
     noteCached: [access?.cached, spans?.cached].filter((one) => one !== undefined),
     watch(request, response) {
@@ -211,7 +211,7 @@ export type Front = {
 }
 
 export function wireFront(
-  { config, clock, lease, trace, team }: WiringContext,
+  { config, userAgent, clock, lease, trace, team }: WiringContext,
   { retrieval, names, hot, denials }: ReadSide,
   shared: Public & {
     readonly uploads: WriteSide['offered']
@@ -245,7 +245,6 @@ export function wireFront(
     notes: noteCached,
   })
   const jsonDetector = lease.take('json rule', [], createJsonDetector)
-  const { userAgent } = config.retrieval
   const proxied = proxy.length > 0 ? [createProxyRoute(proxy, { respond, userAgent, forwarded })] : []
   const { router, handler } = createApp({
     ...shared,
@@ -320,10 +319,10 @@ const logoOf = (file: string | undefined) =>
     ? undefined
     : { bytes: readFileSync(file), type: logoTypes[extname(file).toLowerCase()] ?? 'application/octet-stream' }
 
-function wireLimits(whole: WiringContext, forwarded: Forwarded): Limits {
-  const { config, clock, lease, team } = whole
+function wireLimits(context: WiringContext, forwarded: Forwarded): Limits {
+  const { config, clock, lease, team } = context
   const { maxConcurrentRequests: inFlight, maxEventLoopDelay: loopDelay, perClient } = config.limits
-  const counterSync = takeCounterSync(whole)
+  const counterSync = takeCounterSync(context)
   const shared =
     counterSync && lease.take('shared rate limits', [counterSync], () => createSharedRateLimits({ counterSync, clock }))
   const isAnnouncing = config.announce !== false
@@ -339,7 +338,7 @@ function wireLimits(whole: WiringContext, forwarded: Forwarded): Limits {
   )
 }
 
-/** An indexer that is refused one advertisement gives up the whole chain. */
+/** An indexer that is refused one advertisement gives up the context chain. */
 const isOfChain = ({ url }: RequestHead): boolean => url?.startsWith('/ipni/v1/ad/') ?? false
 
 /** A separate function, so that the closure holds nothing else of this gateway. */
@@ -348,9 +347,9 @@ const sharedBy =
   (request: IncomingMessage): boolean =>
     isForwarded(request) || forwarded.isPassedOn(request)
 
-export function takeCounterSync(whole: WiringContext): CounterSync | undefined {
-  const { clock, log, lease } = whole
-  const tally = takeTally(whole)
+export function takeCounterSync(context: WiringContext): CounterSync | undefined {
+  const { clock, log, lease } = context
+  const tally = takeTally(context)
   return tally && lease.open('counter sync', [tally], () => createCounterSync({ add: tally.add, clock, log }))
 }
 

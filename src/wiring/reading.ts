@@ -14,13 +14,13 @@ import { createSharedRecords, type Shelf } from '../names/shared-records.ts'
 import { createNegativeCache } from '../retrieval/negative-cache.ts'
 import { createRetrieval } from '../retrieval/retrieval.ts'
 import { type Retrieval, withVisit } from '../retrieval/session.ts'
-import type { TierStack } from '../retrieval/tiers/tier-stack.ts'
 import { createPool, type Member, type Pool } from '../retrieval/upstreams/pool.ts'
 import { startProbes } from '../retrieval/upstreams/probes.ts'
 import { createFinder, type Finder } from '../routing/finder.ts'
 import type { StoreReader } from '../store/store.ts'
 import { isWorker } from '../team/team.ts'
 import { isInside, joinFound, openRouter, type RouterClient, type WiredUpstream } from './backends.ts'
+import type { Tiers } from './tiers.ts'
 import type { WiringContext } from './wiring-context.ts'
 
 /** The storage of IPNS records; a worker has its owner write them. */
@@ -42,96 +42,64 @@ export type ReadSide = {
 // The share of the first-byte timeout for upstreams, including the time in their queue.
 const shareOfUpstreams = 0.95
 
+type ReadSources = Pick<Tiers, 'stack' | 'shelves'> & {
+  readonly upstreams: readonly WiredUpstream[]
+  readonly records: RecordPlace
+}
+
 export async function wireReading(
-  whole: WiringContext,
-  {
-    stack,
-    shelves,
-    upstreams,
-    records,
-  }: {
-    readonly stack: TierStack
-    readonly shelves: readonly Shelf[]
-    readonly upstreams: readonly WiredUpstream[]
-    readonly records: RecordPlace
-  },
+  context: WiringContext,
+  { stack, shelves, upstreams, records }: ReadSources,
 ): Promise<ReadSide> {
-  const { config, clock, log, lease } = whole
-  const { timeout: deadline, hedgeDelay: hedge, probeEvery } = config.retrieval
-  const timeoutMs = deadline * shareOfUpstreams
+  const { config, clock, log, lease, turns, trace, team } = context
+  const { timeout, blockTimeout, hedgeDelay: hedge, probeEvery, backgroundSearch, readAhead } = config.retrieval
+  const { initialTtl: initialTtlMs, maxTtl: maxTtlMs } = config.retrieval.negativeCache
+  const timeoutMs = timeout * shareOfUpstreams
   // May reject, so it comes before anything that starts work.
-  const denials = await wireDenials(whole)
-  const finding = takeFinding(whole, upstreams)
+  const denials = await wireDenials(context)
+  const finding = takeFinding(context, upstreams)
   const pool = lease.take('pool', [upstreams, hedge, timeoutMs, finding], () =>
     createPool({ members: upstreams, hedge, clock, timeoutMs, more: finding?.finder }),
   )
-  const retrieval = takeRetrieval(whole, { stack, pool, upstreams, finding })
-  const names = takeNames(whole, { pool, shelves, records, denials, finding })
-  lease.open('probes', [pool, probeEvery], () => startProbes({ pool, everyMs: probeEvery, clock, log }))
-  return { pool, finding, retrieval: takeReaders(whole, retrieval, denials), hot: takeHot(whole), denials, names }
-}
-
-/**
- * Every session of this gateway checks its denylists. The retrieval itself may be taken over by a
- * gateway with others.
- */
-function takeReaders({ lease }: WiringContext, retrieval: Retrieval, { lists, visit }: Denials): Retrieval {
-  return lease.take('retrieval for readers', [retrieval, lists], () => withVisit(retrieval, visit))
-}
-
-function takeRetrieval(
-  { config, clock, turns, log, lease, trace, team }: WiringContext,
-  parts: {
-    readonly stack: TierStack
-    readonly pool: Pool
-    readonly upstreams: readonly WiredUpstream[]
-    readonly finding: Finding | undefined
-  },
-): Retrieval {
-  const { stack, pool, upstreams, finding } = parts
-  const { timeout: deadline, blockTimeout: blockDeadline, backgroundSearch: keepLooking, readAhead } = config.retrieval
-  const { initialTtl: initialTtlMs, maxTtl: maxTtlMs } = config.retrieval.negativeCache
   // The negative cache is valid only for the same upstreams: a new one may have the content.
   const notFound = lease.take('not found', [upstreams, finding, initialTtlMs, maxTtlMs], () =>
     createNegativeCache({
-      initialTtlMs,
-      maxTtlMs,
-      clock,
+      ...{ initialTtlMs, maxTtlMs, clock },
       arrivalOf: isWorker(team) ? team.uploadEpochs.of : undefined,
     }),
   )
-  return lease.open('retrieval', [stack, pool, notFound, deadline, blockDeadline, keepLooking, readAhead], () =>
-    createRetrieval({
-      stack,
-      pool,
-      notFound,
-      clock,
-      turns,
-      log,
-      deadlineMs: deadline,
-      blockDeadlineMs: blockDeadline,
-      keepLookingMs: keepLooking,
-      readAheadBytes: readAhead,
-      trace,
-    }),
+  const retrieval = lease.open(
+    'retrieval',
+    [stack, pool, notFound, timeout, blockTimeout, backgroundSearch, readAhead],
+    () =>
+      createRetrieval({
+        ...{ stack, pool, notFound, clock, turns, log, trace },
+        deadlineMs: timeout,
+        blockDeadlineMs: blockTimeout,
+        keepLookingMs: backgroundSearch,
+        readAheadBytes: readAhead,
+      }),
   )
+  lease.open('probes', [pool, probeEvery], () => startProbes({ pool, everyMs: probeEvery, clock, log }))
+  return {
+    ...{ pool, finding, denials, hot: takeHot(context) },
+    // Every session of this gateway checks its denylists. The retrieval itself may be taken over by
+    // a gateway with others.
+    retrieval: lease.take('retrieval for readers', [retrieval, denials.lists], () =>
+      withVisit(retrieval, denials.visit),
+    ),
+    names: takeNames(context, { pool, shelves, records, denials, finding }),
+  }
 }
 
 function takeNames(
-  whole: WiringContext,
-  parts: {
-    readonly pool: Pool
-    readonly shelves: readonly Shelf[]
-    readonly records: RecordPlace
-    readonly denials: Denials
-    readonly finding: Finding | undefined
-  },
+  context: WiringContext,
+  parts: Pick<ReadSide, 'pool' | 'denials' | 'finding'> & Pick<ReadSources, 'shelves' | 'records'>,
 ): Names {
   const { pool, shelves, records, denials, finding } = parts
   const routers = finding?.routers ?? []
-  const { config, clock, log, lease } = whole
-  const { userAgent } = config.retrieval
-  const memory = takeNamesMemory(whole, shelves, records)
+  const { config, userAgent, clock, log, lease } = context
+  const memory = takeNamesMemory(context, shelves, records)
   return lease.open('names', [Object.values(memory), pool, routers, denials.lists, config.names, userAgent], () =>
     createNames({ settings: config.names, pool, routers, memory, visit: denials.visitName, userAgent, clock, log }),
   )
@@ -177,9 +145,9 @@ function takeHot({ config, lease }: WiringContext): ResponseCache {
 type Finding = { readonly finder: Finder<Member>; readonly routers: readonly RouterClient[] }
 
 /** Undefined if no router is configured. */
-function takeFinding(whole: WiringContext, upstreams: readonly WiredUpstream[]): Finding | undefined {
-  const { config, clock, log, lease, trace } = whole
-  const { routers: entries, userAgent, timeout: deadline, probeEvery, upstreams: configured } = config.retrieval
+function takeFinding(context: WiringContext, upstreams: readonly WiredUpstream[]): Finding | undefined {
+  const { config, userAgent, clock, log, lease, trace } = context
+  const { routers: entries, timeout: deadline, probeEvery, upstreams: configured } = config.retrieval
   if (entries.length === 0) return undefined
   const asked = new Set(configured.flatMap(({ options }) => originOf((options as { url?: string }).url)))
   for (const origin of originOf(config.public)) asked.add(origin)
@@ -194,7 +162,8 @@ function takeFinding(whole: WiringContext, upstreams: readonly WiredUpstream[]):
           const { timeout, allowPrivate, allowHttp, ports } = entries[index] as (typeof entries)[number]
           return { name, providers, timeoutMs: timeout, rules: { allowPrivate, allowHttp, ports, isInside } }
         }),
-        join: (origin, router) => joinFound(whole, origin, { router, allowPrivate: mayBePrivate.get(router) === true }),
+        join: (origin, router) =>
+          joinFound(context, origin, { router, allowPrivate: mayBePrivate.get(router) === true }),
         leave: ({ upstream }) => upstream.close(),
         isKnown: (origin) => asked.has(origin),
         probeMs: probeEvery,
@@ -231,8 +200,8 @@ type Denials = {
 /**
  * Reads all lists, at a start and at a reload. Rejects with a ConfigError if one cannot be read.
  */
-async function wireDenials(whole: WiringContext): Promise<Denials> {
-  const { lists, isNew } = takeLists(whole)
+async function wireDenials(context: WiringContext): Promise<Denials> {
+  const { lists, isNew } = takeLists(context)
   const loaded = await lists
     .then(async (kept) => {
       if (!isNew) await kept.refresh()
@@ -242,7 +211,7 @@ async function wireDenials(whole: WiringContext): Promise<Denials> {
       throw new ConfigError([`denylists: ${error instanceof Error ? error.message : error}`])
     })
   const { visit, visitName, takeDown } = loaded
-  const newest = whole.lease.take('newest denials', [], () => ({ visit }))
+  const newest = context.lease.take('newest denials', [], () => ({ visit }))
   return {
     lists: loaded,
     visit,
@@ -255,10 +224,9 @@ async function wireDenials(whole: WiringContext): Promise<Denials> {
   }
 }
 
-function takeLists(whole: WiringContext): { lists: Promise<DenylistsWithTakedowns>; isNew: boolean } {
-  const { config, clock, log, lease } = whole
-  const { denylists, data, retrieval } = config
-  const { userAgent } = retrieval
+function takeLists(context: WiringContext): { lists: Promise<DenylistsWithTakedowns>; isNew: boolean } {
+  const { config, userAgent, clock, log, lease } = context
+  const { denylists, data } = config
   const folder = join(data, 'denylists')
   const hots = lease.take('every hot', [], () => new Set<ResponseCache>())
   const onChange = () => {

@@ -1,7 +1,7 @@
 // The routing side: this gateway's identity, addresses and the CIDs that it holds.
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
-import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
+import type { LocalStore } from '../../backends/pinning/contract.ts'
 import { addressesOf, type Identity, identityIn } from '../announce/advertisement.ts'
 import { type Chain, createChain } from '../announce/chain.ts'
 import { createPublisher, type Publisher } from '../announce/publisher.ts'
@@ -9,10 +9,9 @@ import { ConfigError } from '../config/complaints.ts'
 import { isFailure, wordsOf } from '../core/failure.ts'
 import type { Route } from '../http/add/add.ts'
 import { createIpniRoute, createRoutingRoute, type Self } from '../http/routing.ts'
-import type { Store } from '../store/store.ts'
 import { openIndexer } from './backends.ts'
-import type { Public } from './public.ts'
 import type { ReadSide } from './reading.ts'
+import type { UploadParts } from './uploads.ts'
 import type { WiringContext } from './wiring-context.ts'
 
 /** The key file in the data folder. */
@@ -38,30 +37,21 @@ export type Routing = {
 
 /** Returns no routes without `public`. */
 export function wireRouting(
-  whole: WiringContext,
-  {
-    store,
-    providers,
-    left,
-    reading,
-    respond,
-  }: {
-    readonly store: Store
-    readonly providers: readonly Provider[]
-    readonly left: readonly Provider[]
+  context: WiringContext,
+  parts: Pick<UploadParts, 'store' | 'providers' | 'former' | 'respond'> & {
     readonly reading: Pick<ReadSide, 'denials' | 'names'>
-    readonly respond: Public['respond']
   },
 ): Routing {
-  const { config, clock } = whole
+  const { store, providers, former, reading, respond } = parts
+  const { config, clock } = context
   if (config.public === undefined) return { routes: [] }
-  const identity = takeIdentity(whole)
+  const identity = takeIdentity(context)
   const self: Self = { peerId: identity.peerId, addresses: addressesOf(new URL(config.public)) }
-  const stores = [...providers, ...left].flatMap(({ traits, store }) => (traits.local && store ? [store] : []))
+  const stores = [...providers, ...former].flatMap(({ traits, store }) => (traits.local && store ? [store] : []))
   const { denials, names } = reading
   const denied = (cid: CID) => isDenied(denials, cid)
   const holds = async (cid: CID) => !denied(cid) && (await someHas(stores, cid))
-  const announcing = wireAnnouncing(whole, { store, self, identity, denials, isDenied: denied, respond })
+  const announcing = wireAnnouncing(context, { store, self, identity, denials, isDenied: denied, respond })
   const route = createRoutingRoute({ self, holds, names, respond, clock })
   return { routes: announcing ? [route, announcing.route] : [route], publisher: announcing?.publisher }
 }
@@ -83,27 +73,18 @@ async function someHas(stores: readonly LocalStore[], cid: CID): Promise<boolean
 
 /** Undefined if `announce` is off. */
 function wireAnnouncing(
-  whole: WiringContext,
-  {
-    store,
-    self,
-    identity,
-    denials,
-    isDenied,
-    respond,
-  }: {
-    readonly store: Store
+  context: WiringContext,
+  parts: Pick<UploadParts, 'store' | 'respond'> & {
     readonly self: Self
     readonly identity: Identity
     readonly denials: ReadSide['denials']
     readonly isDenied: (cid: CID) => boolean
-    readonly respond: Public['respond']
   },
 ) {
-  const { config, clock, log, lease } = whole
-  const { announce, data, retrieval } = config
+  const { store, self, identity, denials, isDenied, respond } = parts
+  const { config, userAgent, clock, log, lease } = context
+  const { announce, data } = config
   if (announce === false) return undefined
-  const { userAgent } = retrieval
   // The publisher is passed to the next gateway, which may have other denylists.
   const newest = lease.take('newest denials of what is announced', [data], () => ({ isDenied, lists: denials.lists }))
   Object.assign(newest, { isDenied, lists: denials.lists })

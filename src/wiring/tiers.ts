@@ -30,27 +30,23 @@ export type Tiers = {
 const pinsMs = 10_000
 
 export function wireTiers(
-  whole: WiringContext,
-  bare: readonly Tier[],
-  {
-    providers,
-    left,
-    store,
-    waiting,
-  }: {
+  context: WiringContext,
+  configured: readonly Tier[],
+  parts: {
     readonly providers: readonly Provider[]
-    readonly left: readonly Provider[]
+    readonly former: readonly Provider[]
     /** The store of the data folder. */
     readonly store: Pick<StoreReader, 'blocks'>
     /** Blocks that only the owner of the data folder has at this moment. */
     readonly waiting?: { readonly store: LocalStore }
   },
 ): Tiers {
-  const { clock, log, lease } = whole
+  const { providers, former, store, waiting } = parts
+  const { clock, log, lease } = context
   const corrupt = lease.take('corrupt', [], () => new Map<string, number>())
   const onCorrupt = (name: string) => corrupt.set(name, (corrupt.get(name) ?? 0) + 1)
   const guards: GuardedTier[] = []
-  const tiers = bare.map((tier) => {
+  const tiers = configured.map((tier) => {
     const { persistent, shared, trusted } = tier.traits
     if (trusted && !persistent && !shared) return tier
     const guard = lease.take('guard', [tier], () => guarded(tier, { clock, log }))
@@ -61,18 +57,18 @@ export function wireTiers(
   const onThisDisk = (tier: Tier) => guarded(tier, { clock, log, timeoutMs: pinsMs })
   const pinsOf = (of: object, name: string, store: LocalStore, keeps: boolean): Tier =>
     lease.take('pins', [of], () => onThisDisk(createPinsTier(name, store, { keeps, log })))
-  const pins = [...providers, ...left].flatMap((provider) =>
+  const pins = [...providers, ...former].flatMap((provider) =>
     provider.store ? [pinsOf(provider, provider.name, provider.store, true)] : [],
   )
   // Includes uploads that are acknowledged and not yet at every provider, also those that a
   // previous gateway acknowledged with other providers.
-  if (![...providers, ...left].some((one) => one.store === store.blocks))
+  if (![...providers, ...former].some((one) => one.store === store.blocks))
     pins.push(pinsOf(store, 'uploads', store.blocks, false))
   if (waiting) pins.push(pinsOf(waiting, 'owner', waiting.store, false))
   // Pins come before any cache except memory: they are as near, and complete.
   const isMemory = ({ traits }: Tier) => !traits.persistent
   const order = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]
-  const layers = order.map((tier) => takeLayer(whole, tier))
+  const layers = order.map((tier) => takeLayer(context, tier))
   const stacks = everyStack(lease)
   const stack = lease.take(
     'stack',
@@ -99,7 +95,7 @@ export function wireTiers(
     guards,
     shelves: guards.filter((guard): guard is GuardedTier & Shelf => guard.records !== undefined),
     corrupt,
-    usage: () => bare.flatMap((tier) => (tier.usage ? [{ tier: tier.name, usage: tier.usage() }] : [])),
+    usage: () => configured.flatMap((tier) => (tier.usage ? [{ tier: tier.name, usage: tier.usage() }] : [])),
   }
 }
 

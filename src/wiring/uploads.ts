@@ -53,12 +53,12 @@ export type WriteSide = {
   readonly schemas: SchemaChecks
 }
 
-type Parts = {
+export type UploadParts = {
   readonly folder: DataFolder
   readonly store: Store
   readonly providers: readonly Provider[]
   /** Providers of earlier configurations. */
-  readonly left: readonly Provider[]
+  readonly former: readonly Provider[]
   readonly reading: Pick<ReadSide, 'retrieval' | 'denials'>
   readonly respond: Respond
   readonly clientOf: Public['clientOf']
@@ -69,15 +69,15 @@ type Parts = {
   readonly tiers: readonly string[]
 }
 
-type Stores = Pick<Parts, 'folder' | 'store' | 'providers' | 'left'> & {
+type Stores = Pick<UploadParts, 'folder' | 'store' | 'providers' | 'former'> & {
   readonly fanout: UploadFanout
   readonly admit: (cid: CID) => void
   readonly counts: UploadCounts
   readonly quotas: Quotas | undefined
 }
 
-export function wireUploads(whole: WiringContext, parts: Parts): WriteSide {
-  const { config, clock, lease, log } = whole
+export function wireUploads(context: WiringContext, parts: UploadParts): WriteSide {
+  const { config, clock, lease, log } = context
   const { upload, responses } = config
   const { retrieval, denials } = parts.reading
   const { respond } = parts
@@ -86,10 +86,10 @@ export function wireUploads(whole: WiringContext, parts: Parts): WriteSide {
   const reach = { isForThisMachine: upload.auth === 'none', addressOf: parts.forwarded.addressOf }
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
   const counts = lease.take('upload counts', [], createUploadCounts)
-  const quotas = takeQuotas(whole, parts.store)
-  const stores = { ...parts, fanout: takeUploadFanout(whole, retrieval), admit: denials.admit, counts, quotas }
-  const uploads = takeUploads(whole, stores)
-  const through = upload.forwardTo && takeThrough(whole, upload.forwardTo, stores)
+  const quotas = takeQuotas(context, parts.store)
+  const stores = { ...parts, fanout: takeUploadFanout(context, retrieval), admit: denials.admit, counts, quotas }
+  const uploads = takeUploads(context, stores)
+  const through = upload.forwardTo && takeThrough(context, upload.forwardTo, stores)
   const clientOf = (request: IncomingMessage): Uploader => {
     const client = parts.clientOf(request)
     const quota = tokens.quotaOf(request.headers)
@@ -105,18 +105,8 @@ export function wireUploads(whole: WiringContext, parts: Parts): WriteSide {
   const kubo = upload.kuboRpc
     ? [
         createKuboRoute({
-          uploads,
-          retrieval,
-          tokens,
-          reach,
-          version,
-          tiers: parts.tiers,
-          stalledMs: respond.stalledMs,
-          clock,
-          respond,
-          log,
-          clientOf,
-          limits: parts.limits,
+          ...{ uploads, retrieval, tokens, reach, version, clock, respond, log, clientOf },
+          ...{ tiers: parts.tiers, limits: parts.limits, stalledMs: respond.stalledMs },
         }),
       ]
     : []
@@ -140,11 +130,11 @@ export function wireUploads(whole: WiringContext, parts: Parts): WriteSide {
 }
 
 /** They outlive this gateway, as does the store that holds them. Undefined: no token has one. */
-function takeQuotas(whole: WiringContext, store: Store): Quotas | undefined {
-  const { config, clock, log, lease } = whole
+function takeQuotas(context: WiringContext, store: Store): Quotas | undefined {
+  const { config, clock, log, lease } = context
   const { auth } = config.upload
   if (typeof auth === 'string' || !auth.tokens.some((one) => typeof one === 'object' && one.quota)) return undefined
-  const shared = takeCounterSync(whole)
+  const shared = takeCounterSync(context)
   return lease.take('quotas', [store, shared], () => createQuotas({ store, shared, clock, log }))
 }
 
@@ -169,61 +159,33 @@ const limitsOf = ({ maxBytes, idleTimeout: idle, minRate }: Config['upload']): R
 
 /** Takes over running uploads, and deliveries to providers in the background. */
 function takeUploads({ config, clock, log, lease, trace }: WiringContext, parts: Stores): Uploads {
-  const { folder, store, providers, left, fanout, admit, counts, quotas } = parts
-  const places = [...providers, ...left].flatMap(({ store }) => store ?? [])
+  const { folder, store, providers, former, fanout, admit, counts, quotas } = parts
+  const places = [...providers, ...former].flatMap(({ store }) => store ?? [])
   const { data, pinning, upload } = config
   const { minConfirmations: confirm, acceptWhileUnavailable: queue, timeout: pinMs } = pinning
   const { profile, concurrency, perClient, maxPendingBytes } = upload
   const limits = limitsOf(upload)
   return lease.open(
     'uploads',
-    [data, profile, limits, concurrency, perClient, maxPendingBytes, confirm, queue, pinMs, providers, left, quotas],
+    [data, profile, limits, concurrency, perClient, maxPendingBytes, confirm, queue, pinMs, providers, former, quotas],
     () =>
       createUploads({
-        folder,
-        store,
-        profile,
-        limits,
-        concurrency,
-        perClient,
-        maxPendingBytes,
-        providers,
-        places,
-        confirm,
-        queue,
-        pinMs,
-        retrieval: fanout,
-        admit,
-        clock,
-        log,
-        counts,
-        quotas,
-        trace,
+        ...{ folder, store, providers, places, retrieval: fanout, admit, clock, log, counts, quotas, trace },
+        ...{ profile, limits, concurrency, perClient, maxPendingBytes, confirm, queue, pinMs },
       }),
   )
 }
 
-function takeThrough({ config, clock, lease, trace }: WiringContext, target: Target, parts: Stores): Through {
+function takeThrough(context: WiringContext, target: Target, parts: Stores): Through {
+  const { config, userAgent, clock, lease, trace } = context
   const { fanout, admit, counts, quotas } = parts
   const { profile, concurrency, perClient } = config.upload
   const { timeout: answerMs } = config.pinning
-  const { userAgent } = config.retrieval
   const limits = limitsOf(config.upload)
   return lease.open('through', [target, profile, limits, concurrency, perClient, answerMs, userAgent, quotas], () =>
     createThrough({
-      target,
-      trace,
-      profile,
-      limits,
-      concurrency,
-      perClient,
-      answerMs,
-      userAgent,
+      ...{ target, trace, profile, limits, concurrency, perClient, answerMs, userAgent, admit, counts, quotas, clock },
       retrieval: fanout,
-      admit,
-      counts,
-      quotas,
-      clock,
     }),
   )
 }

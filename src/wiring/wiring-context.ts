@@ -9,12 +9,11 @@ import type { FolderCompany } from '../core/disk/files.ts'
 import { isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
-import { type DataFolder, type DataFolders, openDataFolder } from '../data-folder/folder.ts'
+import { type DataFolders, openDataFolder } from '../data-folder/folder.ts'
 import type { SpanExporter } from '../observe/tracing/exporter.ts'
 import { createLoopScheduler, type LoopScheduler } from '../retrieval/loop-scheduler.ts'
 import { createSchemaChecks, type SchemaChecks } from '../schemas/checks.ts'
 import { joinStore } from '../store/open.ts'
-import type { Store } from '../store/store.ts'
 import type { Team } from '../team/team.ts'
 import type { Lease } from './component-registry.ts'
 
@@ -29,6 +28,7 @@ export const nothingOfItsOwn: Own = { tiers: [], upstreams: [], providers: [] }
 
 export type WiringContext = {
   readonly config: Config
+  readonly userAgent: string
   readonly clock: Clock
   /** The log of the newest gateway: parts made with it may outlive this one. */
   readonly log: Log
@@ -64,13 +64,11 @@ export function schemasOf({ upload, responses }: Config): SchemaChecks {
   }
 }
 
-type OwnFolder = { readonly folder: DataFolder; readonly store: Store }
-
 /**
  * Holds the lock until the last gateway over it has ended. Throws a ConfigError if the lock is
  * unavailable.
  */
-export async function ownDataFolder({ config, clock, log, lease, folders, own }: WiringContext): Promise<OwnFolder> {
+export async function ownDataFolder({ config, clock, log, lease, folders, own }: WiringContext) {
   const { data, pinning, upload } = config
   const isNeeded = pinning.providers.length + own.providers.length > 0 && !upload.forwardTo
   const { folder, opened } = lease.take(

@@ -194,7 +194,7 @@ describe('every single-byte change', () => {
           for (const file of files) writeFileSync(file.name, file.bytes)
           writeFileSync(name, changed)
           const bare = open()
-          const { stack, corrupt } = wireTiers(whole, [bare], { providers: [], left: [], store: nothing })
+          const { stack, corrupt } = wireTiers(whole, [bare], { providers: [], former: [], store: nothing })
           const before = corrupt.get('one') ?? 0
           const read = await stack.get(leaf.cid)
           assert.ok(isTrue(leaf, read), 'other bytes')

@@ -25,6 +25,7 @@ function readBacksOf(providers: Entries, upstreams: Entries = []) {
   leases.push(lease)
   const { upstreams: wired } = wireBackends({
     config,
+    userAgent: config.retrieval.userAgent,
     clock: systemClock,
     log: silentLog,
     lease,

@@ -35,17 +35,17 @@ const blockMs = 3000
 const countsEveryMs = 1000
 const purgeMs = 4000
 
-export async function wireWorker(whole: WiringContext, team: WorkerTeam): Promise<Worker> {
-  const { providers, tiers: bare, upstreams } = wireBackends(whole)
-  const left = await openOrphaned(whole)
-  const waiting = whole.lease.take('waiting at the owner', [], () => ({ store: storeOfOwner(team) }))
-  const store = takeReader(whole)
-  const tiers = wireTiers(whole, bare, { providers, left, store, waiting })
+export async function wireWorker(context: WiringContext, team: WorkerTeam): Promise<Worker> {
+  const { providers, tiers: configured, upstreams } = wireBackends(context)
+  const former = await openOrphaned(context)
+  const waiting = context.lease.take('waiting at the owner', [], () => ({ store: storeOfOwner(team) }))
+  const store = takeReader(context)
+  const tiers = wireTiers(context, configured, { providers, former, store, waiting })
   const records = { store, write: async (found: readonly QueuedRecord[]) => team.tell('records', found) }
-  const reading = await wireReading(whole, { ...tiers, upstreams, records })
-  const shared = wirePublic(whole)
+  const reading = await wireReading(context, { ...tiers, upstreams, records })
+  const shared = wirePublic(context)
   const tierNames = tiers.stack.stats().map(({ tier }) => tier)
-  const front = wireFront(whole, reading, {
+  const front = wireFront(context, reading, {
     ...shared,
     routes: [],
     uploads: { uploadsFor: () => 'closed', isSameForAll: true, maxBytes: 0 },
@@ -59,7 +59,7 @@ export async function wireWorker(whole: WiringContext, team: WorkerTeam): Promis
     const { cids, isAll } = said as { readonly cids: readonly string[]; readonly isAll: boolean }
     hot.clear()
     // Blocks below that were never in the owner's tiers are not listed.
-    for (const tier of bare) tier.clear?.()
+    for (const tier of configured) tier.clear?.()
     await purge(
       tiers.stack,
       cids.map((cid) => CID.parse(cid)),
@@ -72,7 +72,7 @@ export async function wireWorker(whole: WiringContext, team: WorkerTeam): Promis
     front,
     shared,
     admin: (_request: IncomingMessage, response: ServerResponse) => void response.destroy(),
-    begin: () => reportCounts(whole, team, metricsOf(whole, { reading, tiers, front })),
+    begin: () => reportCounts(context, team, metricsOf(context, { reading, tiers, front })),
   }
 }
 
@@ -110,10 +110,10 @@ const storeOfOwner = (team: WorkerTeam): LocalStore => ({
 })
 
 function metricsOf(
-  whole: WiringContext,
+  context: WiringContext,
   { reading, tiers, front }: Pick<Worker, 'reading' | 'tiers' | 'front'>,
 ): Metrics {
-  const { config, clock, log, lease, spans } = whole
+  const { config, clock, log, lease, spans } = context
   const { pool, finding, retrieval, names, hot, denials } = reading
   const { requests, limits, pendingResponses, compression } = front
   const metrics = createMetrics()
