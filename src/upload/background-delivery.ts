@@ -3,11 +3,11 @@
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Provider, Upload } from '../../backends/pinning/contract.ts'
 import type { Clock } from '../core/clock.ts'
-import { isFailure } from '../core/failure.ts'
+import { isFailure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Entry, Standing, Store } from '../store/store.ts'
 import { putBlocks, type UploadFanout } from './confirm.ts'
-import { type Asks, asksAtOnce, type SharedUploads, type StandingAfter } from './provider-requests.ts'
+import { type HolderRequest, maxPins, type ProviderRequests, type UploadRegistry } from './provider-requests.ts'
 import { nameOf, storedUpload } from './stored-upload.ts'
 
 type DeliveryOptions = {
@@ -18,9 +18,8 @@ type DeliveryOptions = {
   readonly store: Pick<Store, 'ledger' | 'update' | 'forget' | 'trim'>
   /** Where blocks may lie on this machine, the store of this gateway first. */
   readonly places: readonly LocalStore[]
-  readonly shared: SharedUploads
-  readonly asks: Asks
-  readonly standingAfter: StandingAfter
+  readonly registry: UploadRegistry
+  readonly requests: ProviderRequests
   /** Uploads that may wait for one shared tier, and their bytes that lie here for it alone. Beyond that the oldest are dropped. */
   readonly maxForTier: { readonly uploads: number; readonly bytes: number }
   readonly clock: Clock
@@ -30,19 +29,13 @@ type DeliveryOptions = {
   readonly track: <T>(work: Promise<T>) => Promise<T>
 }
 
-export interface BackgroundDelivery {
-  /** Looks for what is due at each holder. */
-  wake(): void
-}
-
+/** The deliveries to one holder. */
 type Line = {
   readonly holder: string
-  readonly atOnce: number
-  /** Resolves when this is over, with where the holder stands now; undefined forgets it, `later` changes nothing. */
-  readonly bring: (entry: Entry, upload: Upload, signal: AbortSignal) => Promise<Standing | undefined | 'later'>
-  /** Read from the ledger when `changes` had this count. */
+  readonly maxRunning: number
+  readonly deliver: Deliver
+  /** Rows of the ledger that were due when they were read. */
   rows: Entry[]
-  changes: number
   running: number
   isChecking: boolean
   isWoken: boolean
@@ -52,19 +45,25 @@ type Line = {
   cancel: () => void
 }
 
-const tierAtOnce = 4
+/** Resolves with the new state of the holder; undefined forgets it, `later` changes nothing. */
+type Deliver = (
+  line: Line,
+  entry: Entry,
+  upload: Upload,
+  signal: AbortSignal,
+) => Promise<Standing | undefined | 'later'>
+
+const maxForTierAtOnce = 4
 const minBackoffMs = 1000
 const maxBackoffMs = 15_000
-const rowsAtOnce = 64
+const maxRows = 64
 /** A time beyond that was written under a clock that was set back since. */
 const maxWaitMs = 24 * 3_600_000
 const retryMs = 1000
 
-/** The blocks are missing or damaged here. */
-class Lost extends Error {}
-
-export function createBackgroundDelivery(options: DeliveryOptions): BackgroundDelivery {
-  const { providers, own, retrieval, store, shared, asks, standingAfter, maxForTier } = options
+/** Returns a function that looks for what is due at each holder. */
+export function createBackgroundDelivery(options: DeliveryOptions): () => void {
+  const { providers, own, retrieval, store, registry, requests, maxForTier } = options
   const { places, clock, log, random, closing, track } = options
   const lines = new Map<string, Line>()
   let tiers = ''
@@ -73,65 +72,43 @@ export function createBackgroundDelivery(options: DeliveryOptions): BackgroundDe
     for (const { cancel } of lines.values()) cancel()
   })
 
-  function lineOf(holder: string, atOnce: number, bring: (line: Line) => Line['bring']): Line {
-    const known = lines.get(holder)
-    if (known) return known
-    const line: Line = {
-      ...{ holder, atOnce, rows: [], changes: -1, running: 0, failures: 0 },
-      ...{ isChecking: false, isWoken: false, isPaused: false, cancel: () => {} },
-      bring: (...of) => bring(line)(...of),
-    }
-    lines.set(holder, line)
-    return line
-  }
-
   const toProvider =
-    (provider: Provider): Line['bring'] =>
-    async (entry, upload, signal) => {
-      const { name } = provider
-      const tries = (entry.holders[name]?.tries ?? 0) + 1
-      const attempt = await asks.ask(provider, upload, signal)
-      const standing = standingAfter(attempt, tries)
+    (provider: Provider): Deliver =>
+    async ({ holder }, { holders }, upload, signal) => {
+      const attempt = await requests.pin(provider, upload, signal)
+      const standing = requests.standingAfter(attempt, (holders[holder]?.tries ?? 0) + 1)
       return provider === own ? { ...standing, kind: 'here' } : standing
     }
 
-  async function bringBlocks(tier: string, upload: Upload, signal: AbortSignal): Promise<void> {
+  const toTier: Deliver = async (line, { cid }, upload, signal) => {
+    let lost: unknown
     const read = async function* () {
       try {
         yield* upload.blocks(signal)
-      } catch (cause) {
-        throw signal.aborted ? cause : new Lost(cause instanceof Error ? cause.message : String(cause), { cause })
+      } catch (error) {
+        lost = error
+        throw error
       }
     }
-    await putBlocks(read, (cid, bytes) => retrieval.bring(tier, cid, bytes, signal), signal)
-  }
-
-  const toTier =
-    (tier: string) =>
-    (line: Line): Line['bring'] =>
-    async ({ cid }, upload, signal) => {
-      try {
-        await bringBlocks(tier, upload, signal)
-        line.failures = 0
-        return undefined
-      } catch (error) {
-        signal.throwIfAborted()
-        if (error instanceof Lost) {
-          log('error', 'upload.replication-failed', { tier, cid: nameOf(cid), why: error.message })
-          return undefined
-        }
+    try {
+      await putBlocks(read, (block, bytes) => retrieval.bring(line.holder, block, bytes, signal), signal)
+      line.failures = 0
+    } catch (error) {
+      signal.throwIfAborted()
+      if (lost === undefined) {
         backOff(line, isFailure(error) ? (error.retryAfterMs ?? 0) : 0)
         return 'later'
       }
+      log('error', 'upload.replication-failed', { tier: line.holder, cid: nameOf(cid), why: wordsOf(lost) })
     }
+    return undefined
+  }
 
-  /** Those that were under way at once fail at once: that is one outage, and one rest. */
-  function backOff(line: Line, askedMs: number): void {
+  /** Deliveries that ran at once fail at once: that is one outage, and one pause. */
+  function backOff(line: Line, retryAfterMs: number): void {
     if (line.isPaused) return
-    line.failures++
-    const ms = Math.max(askedMs, minBackoffMs * 2 ** Math.min(10, line.failures - 1)) * (0.8 + 0.4 * random())
-    const { uploads, bytes } = maxForTier
-    const trimmed = store.trim(line.holder, uploads, bytes).then((count) => {
+    const ms = Math.max(retryAfterMs, minBackoffMs * 2 ** Math.min(10, line.failures++)) * (0.8 + 0.4 * random())
+    const trimmed = store.trim(line.holder, maxForTier.uploads, maxForTier.bytes).then((count) => {
       if (count > 0) log('warn', 'upload.replication-abandoned', { tier: line.holder, uploads: count })
     })
     void track(trimmed).catch(() => {})
@@ -184,78 +161,74 @@ export function createBackgroundDelivery(options: DeliveryOptions): BackgroundDe
   }
 
   async function startDue(line: Line): Promise<void> {
-    const { holder } = line
     // After a failure one upload goes alone, as a test.
-    const atOnce = line.failures > 0 ? 1 : line.atOnce
-    let someAreAsked = false
-    for (let isRead = false; line.running < atOnce && !line.isPaused && !closing.aborted; ) {
-      const row = line.changes === shared.changes ? line.rows[0] : undefined
-      const waitMs = row ? waitOf(row, holder) : 0
+    const maxRunning = line.failures > 0 ? 1 : line.maxRunning
+    let read: number | undefined
+    while (line.running < maxRunning && !line.isPaused && !closing.aborted) {
+      const row = line.rows.shift()
+      const waitMs = row ? waitOf(row.holders[line.holder]) : 0
       if (row && waitMs <= 0) {
-        line.rows.shift()
         const name = nameOf(row.cid)
-        if (!shared.isAsking(name, holder) && !shared.isAlone(name)) start(line, row)
+        if (!registry.isRequested(name, line.holder) && !registry.isExclusive(name)) start(line, row.cid)
         continue
       }
-      if (isRead) {
-        if (row || someAreAsked) plan(line, row ? waitMs : retryMs)
+      line.rows = []
+      if (read !== undefined) {
+        if (row || read === maxRows) plan(line, row ? waitMs : retryMs)
         return
       }
-      isRead = true
-      line.changes = shared.changes
-      line.rows = await shared.unasked(holder, async () => {
-        const due = await store.ledger.due(holder, rowsAtOnce)
-        someAreAsked = due.length === rowsAtOnce
-        return due
-      })
+      line.rows = [...(await store.ledger.due(line.holder, maxRows))]
+      read = line.rows.length
     }
   }
 
-  function waitOf({ holders }: Entry, holder: string): number {
-    const ms = (holders[holder]?.notBefore ?? 0) - clock.now()
+  function waitOf(standing: Standing | undefined): number {
+    const ms = (standing?.notBefore ?? 0) - clock.now()
     return ms > maxWaitMs ? 0 : ms
   }
 
-  function start(line: Line, entry: Entry): void {
+  function start(line: Line, cid: CID): void {
     line.running++
-    const changes = shared.changes
-    const upload = storedUpload(entry, places)
-    const stop = new AbortController()
-    const done = line
-      .bring(entry, upload, AbortSignal.any([closing, stop.signal]))
-      .then((standing) => write(line, entry.cid, standing, changes))
-    shared.asking(nameOf(entry.cid), line.holder, { stop, done })
-    const over = done
+    const request = registry.begin(nameOf(cid), line.holder)
+    const work = bring(line, cid, request)
       .catch((error: unknown) => {
         // Deleted meanwhile, or the ledger could not be written: it is due as before.
         if (closing.aborted) return
-        log('warn', 'upload.delivery-failed', { cid: nameOf(entry.cid), holder: line.holder, why: String(error) })
+        log('warn', 'upload.delivery-failed', { cid: nameOf(cid), holder: line.holder, why: String(error) })
         pause(line, retryMs)
       })
       .finally(() => {
+        request.end()
         line.running--
         void check(line)
       })
-    void track(over)
+    void track(work)
   }
 
-  async function write(line: Line, cid: CID, standing: Standing | undefined | 'later', changes: number): Promise<void> {
-    if (standing === 'later') return
-    const { holder } = line
-    if (standing && standing.state !== 'pinned' && shared.changes !== changes) {
-      // An operator may have given up on it; one that holds it all the same says so.
-      const now = await store.ledger.find(cid)
-      if (now?.holders[holder]?.state !== 'pending') return
+  async function bring(line: Line, cid: CID, request: HolderRequest): Promise<void> {
+    // Another request may have changed the row since it was read, and none can from here on.
+    const entry = await store.ledger.find(cid)
+    const standing = entry?.holders[line.holder]
+    if (!entry || standing?.state !== 'pending' || waitOf(standing) > 0) return
+    const signal = AbortSignal.any([closing, request.signal])
+    const after = await line.deliver(line, entry, storedUpload(entry, places), signal)
+    if (after === 'later' || (request.isSuperseded && after?.state !== 'pinned')) return
+    await store.update(entry.cid, { [line.holder]: after })
+  }
+
+  function wakeLine(holder: string, maxRunning: number, deliver: () => Deliver): void {
+    const line = lines.get(holder) ?? {
+      ...{ holder, maxRunning, deliver: deliver(), rows: [], running: 0, failures: 0 },
+      ...{ isChecking: false, isWoken: false, isPaused: false, cancel() {} },
     }
-    await store.update(cid, { [holder]: standing })
+    lines.set(holder, line)
+    void check(line)
   }
 
-  return {
-    wake() {
-      if (closing.aborted) return
-      void track(forgetGone().catch(() => {}))
-      for (const provider of providers) void check(lineOf(provider.name, asksAtOnce, () => toProvider(provider)))
-      for (const tier of retrieval.sharedTiers) void check(lineOf(tier, tierAtOnce, toTier(tier)))
-    },
+  return () => {
+    if (closing.aborted) return
+    void track(forgetGone().catch(() => {}))
+    for (const provider of providers) wakeLine(provider.name, maxPins, () => toProvider(provider))
+    for (const tier of retrieval.sharedTiers) wakeLine(tier, maxForTierAtOnce, () => toTier)
   }
 }

@@ -1,40 +1,39 @@
-// Confirms the uploads of a request before its 200: asks providers side by side until enough hold each of them, fills the tiers,
-// and accepts all of them in one commit. Before that commit no upload counts. After a failure, open questions are stopped and
-// other providers of this machine unpin; what a remote one has pinned stays there.
+// Confirms the uploads of a request before its 200: asks providers side by side until enough of them hold each upload, fills the
+// tiers, and accepts all uploads in one commit. Before that commit none counts. After a failure, running requests are aborted
+// and other providers of this machine unpin; what a remote one has pinned stays there.
 
 import type { CID } from 'multiformats/cid'
 import type { Provider, Upload } from '../../backends/pinning/contract.ts'
 import { type Clock, withDeadline } from '../core/clock.ts'
-import { Failure, isFailure, type Outcome } from '../core/failure.ts'
+import { Failure, type Outcome } from '../core/failure.ts'
 import { createInFlight } from '../core/in-flight.ts'
 import type { Log } from '../core/log.ts'
-import type { Trace } from '../core/wire/trace.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import type { QuotaUse, Standing, Store } from '../store/store.ts'
 import {
-  type Asks,
+  type HolderRequest,
   type ProviderAttempt,
-  type SharedUploads,
-  type StandingAfter,
+  type ProviderRequests,
+  type UploadRegistry,
   wantedNow,
 } from './provider-requests.ts'
 import { nameOf } from './stored-upload.ts'
 import type { Received } from './taking.ts'
 
 type ConfirmOptions = {
-  readonly quorum: Quorum
-  /** The provider that keeps uploads in the store of this gateway. */
+  readonly providers: readonly Provider[]
+  /** The provider that keeps uploads in the store of this gateway: an accepted upload is held there without a request. */
   readonly own: Provider | undefined
+  /** Providers that have to hold an upload before its client gets a 200. */
+  readonly confirm: number | 'all'
+  /** Accept an upload that too few providers hold if the failures may pass: keep it here and retry. */
+  readonly queue: boolean
   readonly store: Pick<Store, 'accept' | 'update' | 'ledger'>
-  readonly shared: SharedUploads
-  readonly asks: Asks
-  readonly standingAfter: StandingAfter
+  readonly registry: UploadRegistry
+  readonly requests: ProviderRequests
   readonly retrieval: UploadFanout
   /** Some holder is still to get an upload. */
   readonly wake: () => void
-  /** Called with the answer of the own provider, which is the commit. */
-  readonly onAttempt?: ((attempt: ProviderAttempt) => void) | undefined
-  readonly trace?: Trace | undefined
   readonly clock: Clock
   readonly log: Log
   readonly closing: AbortSignal
@@ -49,16 +48,16 @@ type ConfirmOptions = {
 type Confirm = (received: readonly Received[], quota?: readonly QuotaUse[]) => Promise<void>
 
 /** An upload whose client waits. */
-type Asking = Received & {
+type Pending = Received & {
   readonly name: string
-  readonly attempts: ProviderAttempt[]
-  readonly held: Set<string>
-  readonly holders: Map<string, Standing>
-  readonly stop: AbortController
-  readonly questions: Set<Promise<unknown>>
+  /** By provider. */
+  readonly attempts: Map<string, ProviderAttempt>
+  readonly running: { readonly request: HolderRequest; readonly answered: Promise<unknown> }[]
+  /** Settles with the commit, or with its failure. */
   readonly outcome: PromiseWithResolvers<void>
-  isAccepted: boolean
-  /** Its own failure, not that of one that came with it. */
+  /** The attempts that the commit has. */
+  committed: ReadonlySet<ProviderAttempt>
+  /** Its own failure, not that of an upload of the same request. */
   failure: unknown
 }
 
@@ -66,107 +65,136 @@ type Asking = Received & {
 class CompanionFailed extends Error {}
 
 export function createConfirm(options: ConfirmOptions): Confirm {
-  const { quorum, own: here, store, shared, asks, standingAfter, retrieval, wake, clock, log, closing, track } = options
-  const askings = new Map<string, Asking>()
+  const { providers, own: here, store, registry, requests, retrieval, wake, clock, log, closing, track } = options
+  const asked = providers.filter((one) => one !== here)
+  const needed = options.confirm === 'all' ? providers.length : options.confirm
+  const pending = new Map<string, Pending>()
 
-  function begin(received: Received): Asking {
+  const isHeld = ({ attempts }: Pending, { name }: Provider): boolean => attempts.get(name)?.isHeld ?? false
+  /** Holders if `more` further providers hold it. */
+  const holders = (one: Pending, more = 0): number =>
+    asked.filter((provider) => isHeld(one, provider)).length + (here ? 1 : 0) + more
+  /** A provider has the bytes, so that one that fetches by CID can get them. */
+  const hasBytes = (one: Pending): boolean =>
+    here !== undefined || asked.some((provider) => provider.traits.takesBytes && isHeld(one, provider))
+  const isConfirmed = (one: Pending): boolean => holders(one) >= needed && hasBytes(one)
+  const failures = ({ attempts }: Pending) => [...attempts.values()].filter((one) => !one.isHeld)
+
+  /** Every missing provider may still succeed, and every local one holds it. */
+  function canBeQueued(one: Pending): boolean {
+    const failed = failures(one)
+    const never = failed.filter((attempt) => attempt.class === 'content').length
+    const isHere = !failed.some(({ provider }) => asked.some(({ name, traits }) => name === provider && traits.local))
+    return options.queue && isHere && providers.length - never >= needed
+  }
+
+  function begin(received: Received): Pending {
     const outcome = Promise.withResolvers<void>()
     outcome.promise.catch(() => {})
     const name = nameOf(received.upload.cid)
-    const fresh = { attempts: [], held: new Set<string>(), stop: new AbortController(), questions: new Set<never>() }
-    const holders = new Map<string, Standing>(quorum.asked.map((one) => [one.name, wantedNow]))
-    if (here) holders.set(here.name, { kind: 'here', state: 'pinned', tries: 1 })
-    const asking = { ...received, ...fresh, name, holders, outcome, isAccepted: false, failure: undefined }
-    if (!askings.has(name)) askings.set(name, asking)
-    return asking
+    const fresh = { attempts: new Map(), running: [], committed: new Set<ProviderAttempt>(), failure: undefined }
+    const one: Pending = { ...received, ...fresh, name, outcome }
+    if (!pending.has(name)) pending.set(name, one)
+    return one
   }
 
-  /** An answer after the 200 goes to the ledger. */
-  function note(asking: Asking, attempt: ProviderAttempt): void {
-    const { provider: holder } = attempt
-    asking.attempts.push(attempt)
-    if (attempt.isHeld) asking.held.add(holder)
-    else {
+  /** Rejects when the request is aborted. An answer that the commit does not have goes to the ledger behind it. */
+  function request(one: Pending, provider: Provider): Promise<void> {
+    const { name: holder, traits } = provider
+    // It fetches from here what is not accepted yet.
+    if (!traits.takesBytes) one.staged.offer()
+    const request = registry.begin(one.name, holder)
+    const answered = requests.pin(provider, one.upload, AbortSignal.any([closing, request.signal])).then((attempt) => {
+      one.attempts.set(holder, attempt)
+      if (attempt.isHeld) return
       const { class: kind, why } = attempt
-      log('warn', 'upload.provider-failed', { cid: asking.name, provider: holder, class: kind, why })
-    }
-    const standing = standingAfter(attempt, 1)
-    asking.holders.set(holder, standing)
-    if (asking.isAccepted) writeLate(asking, holder, standing)
-  }
-
-  function writeLate({ name, stop, upload }: Asking, holder: string, standing: Standing): void {
-    const done = store.update(upload.cid, { [holder]: standing }).catch((error: unknown) => {
-      // It is asked again, since the ledger still says that it lacks the upload.
-      if (!closing.aborted) log('error', 'upload.holder-failed', { cid: name, error: String(error) })
+      log('warn', 'upload.provider-failed', { cid: one.name, provider: holder, class: kind, why })
     })
-    shared.asking(name, holder, { stop, done })
-    void track(done.then(wake))
+    const noted = async (): Promise<void> => {
+      await answered
+      await one.outcome.promise
+      const attempt = one.attempts.get(holder) as ProviderAttempt
+      if (one.committed.has(attempt) || (request.isSuperseded && !attempt.isHeld)) return
+      await store.update(one.upload.cid, { [holder]: requests.standingAfter(attempt, 1) }).catch((error: unknown) => {
+        // It is asked again, since the ledger still says that it lacks the upload.
+        if (!closing.aborted) log('error', 'upload.holder-failed', { cid: one.name, error: String(error) })
+      })
+    }
+    // Until the commit is heard of, the ledger may say already that this provider lacks the upload.
+    const over = noted().finally(request.end)
+    track(over).then(wake, () => {})
+    one.running.push({ request, answered: answered.catch(() => {}) })
+    return answered
   }
 
   /** Asks providers until enough hold it, or enough cannot be reached any more. */
-  async function ask(asking: Asking): Promise<void> {
-    const { held, attempts, stop, questions } = asking
-    if (quorum.isEnough(held)) return
-    const waiting = new Set(quorum.asked)
-    const { promise: over, resolve: end, reject: fail } = Promise.withResolvers<void>()
-    let under = 0
-
-    // A local provider is asked once the remote ones have answered, so that a remote failure leaves nothing here. One that
-    // fetches by CID is asked once another one has the bytes.
-    const mayAsk = ({ traits }: Provider): boolean => {
-      if (!traits.local) return traits.takesBytes || quorum.hasBytes(held)
-      const locals = [...waiting].filter((one) => one.traits.local).length
-      const isUpToUs = under === 0 && [...waiting].every((one) => one.traits.local || !one.traits.takesBytes)
-      return quorum.canBeEnough(held, isUpToUs ? waiting.size : locals)
-    }
+  async function ask(one: Pending): Promise<void> {
+    const waiting = new Set(asked)
+    const running = new Set<Promise<void>>()
     const start = (which: (provider: Provider) => boolean): Promise<void>[] =>
       [...waiting].filter(which).map((provider) => {
         waiting.delete(provider)
-        under++
-        // It fetches from here what is not accepted yet.
-        if (!provider.traits.takesBytes) asking.staged.offer()
-        const signal = AbortSignal.any([closing, stop.signal])
-        const work = asks.ask(provider, asking.upload, signal).then((attempt) => {
-          under--
-          note(asking, attempt)
-          check()
-        })
-        // Until the commit is heard of, the ledger may say already that this provider lacks the upload.
-        shared.asking(asking.name, provider.name, { stop, done: work.then(() => asking.outcome.promise) })
-        work.catch(fail)
-        const question = track(work.catch(() => {})).finally(() => questions.delete(question))
-        questions.add(question)
-        return work
+        const answered = request(one, provider)
+        running.add(answered)
+        const end = () => void running.delete(answered)
+        answered.then(end, end)
+        return answered
       })
-    const check = (): void => {
-      if (quorum.isEnough(held)) return end()
-      void start(mayAsk)
-      if (under === 0 || !quorum.canBeEnough(held, under + waiting.size)) end()
+    const isLocal = ({ traits }: Provider): boolean => traits.local
+
+    while (!isConfirmed(one)) {
+      if (holders(one, running.size + waiting.size) < needed) break
+      // One that fetches by CID is asked once another one has the bytes.
+      void start(({ traits }) => !traits.local && (traits.takesBytes || hasBytes(one)))
+      // A local one is asked once the remote ones have answered, so that a remote failure leaves nothing here.
+      if (running.size === 0 || holders(one, [...waiting].filter(isLocal).length) >= needed) void start(isLocal)
+      if (running.size === 0) break
+      await Promise.race(running)
     }
-    check()
-    await over
-    if (quorum.isEnough(held)) return
-    if (!quorum.canQueue(attempts)) throw quorum.unconfirmed(attempts)
-    await Promise.all(start(({ traits }) => traits.local))
-    if (!quorum.canQueue(attempts)) throw quorum.unconfirmed(attempts)
+    if (isConfirmed(one)) return
+    if (!canBeQueued(one)) throw unconfirmed(one)
+    await Promise.all(start(isLocal))
+    if (!canBeQueued(one)) throw unconfirmed(one)
   }
 
-  async function askOf(asking: Asking): Promise<void> {
+  async function askOf(one: Pending): Promise<void> {
     try {
-      await ask(asking)
+      await ask(one)
     } catch (error) {
-      asking.failure = error
+      one.failure = error
       throw error
     }
   }
 
+  function unconfirmed({ attempts }: Pending): Failure {
+    const all = [...attempts.values()]
+    const holding = all.filter((attempt) => attempt.isHeld).length
+    const isFull = all.length > 0 && all.every((attempt) => !attempt.isHeld && attempt.isDiskFull)
+    const waits = all.flatMap((attempt) => (attempt.isHeld ? [] : [attempt.retryAfterMs ?? 0]))
+    const outcomes = providers.map(({ name: provider }): Outcome => {
+      const attempt = attempts.get(provider)
+      if (!attempt) return { provider, outcome: 'not waited for' }
+      const { ms } = attempt
+      if (attempt.isHeld) return { provider, outcome: 'pinned', ms }
+      return { provider, outcome: attempt.class, detail: attempt.why, ms }
+    })
+    return new Failure(
+      isFull ? 'disk-full' : 'upstream-error',
+      `only ${holding} of ${needed} providers confirmed the upload, and nothing of it was kept; retry, or see the outcome of each provider`,
+      {
+        source: isFull ? 'ours' : 'provider',
+        retryAfterMs: Math.max(0, ...waits) || undefined,
+        facts: { outcomes },
+      },
+    )
+  }
+
   /** Waits for the same file of another request. Where that fails for the sake of a third file, this one goes on by itself. */
-  async function join(running: Asking, received: Received, own: Asking[]): Promise<void> {
+  async function join(running: Pending, received: Received, own: Pending[]): Promise<void> {
     try {
       await running.outcome.promise
       const { staged, upload } = received
-      // The name of the later request counts, as it would behind the other one.
+      // The name of the later request counts, as it would after the other one.
       if (upload.name !== undefined && upload.name !== running.upload.name)
         await store.accept([{ staged, name: upload.name, at: clock.now(), holders: {} }])
     } catch (error) {
@@ -177,96 +205,85 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     }
   }
 
-  /** The store of this gateway is read like a tier, so that another one on this machine need not have it too. */
-  const isRead = (): boolean => here !== undefined && retrieval.sharedTiers.length === 0
-
-  async function fill({ upload, holders }: Asking): Promise<void> {
-    const lacking = await fillTiers(upload, { retrieval, log, clock }, closing)
-    for (const tier of lacking) holders.set(tier, { kind: 'tier', state: 'pending', tries: 0 })
+  /** With the shared tiers that lack blocks of it. */
+  async function holdersOf(one: Pending): Promise<Record<string, Standing>> {
+    // The store of this gateway is read like a tier, so that another one on this machine need not have it too.
+    const isRead = here !== undefined && retrieval.sharedTiers.length === 0
+    const lacking = isRead ? [] : await fillTiers(one.upload, { retrieval, log, clock }, closing)
+    one.committed = new Set(one.attempts.values())
+    return {
+      ...Object.fromEntries(asked.map(({ name }) => [name, wantedNow])),
+      ...Object.fromEntries([...one.committed].map((one) => [one.provider, requests.standingAfter(one, 1)])),
+      ...Object.fromEntries(lacking.map((tier) => [tier, { kind: 'tier', state: 'pending', tries: 0 }])),
+      ...(here && { [here.name]: { kind: 'here', state: 'pinned', tries: 1 } }),
+    }
   }
 
-  async function accept(own: readonly Asking[], quota: readonly QuotaUse[] | undefined): Promise<void> {
+  async function accept(own: readonly Pending[], quota: readonly QuotaUse[] | undefined): Promise<void> {
     const at = clock.now()
-    const written = own.map(({ holders }) => new Map(holders))
-    const uploads = own.map(({ staged, upload: { name } }, index) => ({
-      ...{ staged, at, ...(name !== undefined && { name }) },
-      holders: Object.fromEntries(written[index] ?? []),
-    }))
-    const began = clock.monotonic()
-    const span = here && options.trace?.ask('provider pin')
-    const note = (failure: { readonly isHeld: true } | ReturnType<typeof failedWith>): void => {
-      if (!here) return
-      const attempt = { provider: here.name, ms: Math.round(clock.monotonic() - began), ...failure }
-      for (const _ of own) options.onAttempt?.(attempt)
-      const outcome = attempt.isHeld ? 'pinned' : attempt.class
-      const bytes = own.reduce((sum, { staged }) => sum + staged.carBytes, 0)
-      const facts = { 'cidgate.provider': here.name, 'cidgate.bytes': bytes, 'cidgate.outcome': outcome }
-      span?.end(facts, !attempt.isHeld)
-    }
-    const commit = () => store.accept(uploads, quota)
-    try {
-      await (span ? span.run(commit) : commit())
-    } catch (error) {
-      for (const asking of own) asking.failure = error
-      note(failedWith(error))
-      throw error
-    }
-    note({ isHeld: true })
-    let isWanted = false
-    for (const [index, asking] of own.entries()) {
-      asking.isAccepted = true
+    const accepted = await Promise.all(
+      own.map(async (one) => {
+        const { name } = one.upload
+        return { staged: one.staged, at, ...(name !== undefined && { name }), holders: await holdersOf(one) }
+      }),
+    )
+    const commit = () => store.accept(accepted, quota)
+    if (here && own.length > 0) {
+      const uploads = own.map(({ upload }) => upload)
+      const attempt = await requests.attempt(here, uploads, commit)
+      if (!attempt.isHeld) {
+        for (const one of own) one.failure = attempt.error
+        throw attempt.error
+      }
+    } else await commit()
+    for (const { staged, outcome } of own) {
       // From the commit on it is found, and before its client is told, no absence of it is remembered.
-      for (const cid of asking.staged.cids) retrieval.forget(cid)
-      asking.outcome.resolve()
-      // An answer may have come during the commit.
-      for (const [holder, standing] of asking.holders)
-        if (written[index]?.get(holder) !== standing) writeLate(asking, holder, standing)
-      isWanted ||= [...asking.holders.values()].some(({ state }) => state === 'pending')
+      for (const cid of staged.cids) retrieval.forget(cid)
+      outcome.resolve()
     }
-    if (isWanted) wake()
+    const isPending = ({ state }: Standing) => state === 'pending'
+    if (accepted.some((one) => Object.values(one.holders).some(isPending))) wake()
   }
 
   /** Another folder on this machine may hold it already, and is no home for what no ledger names. */
-  async function letGo({ upload, held }: Asking): Promise<void> {
-    const locals = quorum.asked.filter(({ name, traits }) => traits.local && held.has(name))
+  async function release(one: Pending): Promise<void> {
+    const locals = asked.filter((provider) => provider.traits.local && isHeld(one, provider))
     if (locals.length === 0) return
-    const entry = await store.ledger.find(upload.cid)
-    for (const { name, unpin } of locals)
-      if (entry?.holders[name]?.state !== 'pinned') await unpin(upload.cid, AbortSignal.timeout(unpinMs))
+    const entry = await store.ledger.find(one.upload.cid)
+    for (const provider of locals)
+      if (entry?.holders[provider.name]?.state !== 'pinned') await requests.unpin(provider, one.upload.cid)
   }
 
-  async function fail(own: readonly Asking[], error: unknown): Promise<void> {
+  async function fail(own: readonly Pending[], error: unknown): Promise<void> {
     const why = new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' })
-    for (const { stop } of own) stop.abort(why)
-    for (const asking of own) {
-      await Promise.all(asking.questions)
-      await letGo(asking).catch((cause: unknown) => {
-        log('error', 'upload.release-failed', { cid: asking.name, error: String(cause) })
+    for (const { running } of own) for (const { request } of running) request.abort(why)
+    for (const one of own) {
+      await Promise.all(one.running.map(({ answered }) => answered))
+      await release(one).catch((cause: unknown) => {
+        log('error', 'upload.release-failed', { cid: one.name, error: String(cause) })
       })
-      const cause = closing.aborted ? closing.reason : asking.failure
-      asking.outcome.reject(cause ?? new CompanionFailed('one that it came with cannot be confirmed', { cause: error }))
+      const cause = closing.aborted ? closing.reason : one.failure
+      one.outcome.reject(cause ?? new CompanionFailed('one that it came with cannot be confirmed', { cause: error }))
     }
   }
 
   async function confirmAll(received: readonly Received[], quota: readonly QuotaUse[] | undefined): Promise<void> {
     const different = new Map(received.map((one) => [nameOf(one.upload.cid), one]))
-    const own: Asking[] = []
-    const leave = await Promise.all([...different.keys()].map(shared.share))
+    const own: Pending[] = []
+    const leave = await Promise.all([...different.keys()].map(registry.share))
     try {
       closing.throwIfAborted()
       // In one go, so that of two requests with the same files one waits for the other, and never both.
-      const work: Promise<void>[] = []
       const joined: (() => Promise<void>)[] = []
       for (const [name, one] of different) {
-        const running = askings.get(name)
+        const running = pending.get(name)
         if (running) joined.push(() => join(running, one, own))
         else own.push(begin(one))
       }
-      work.push(...own.map(askOf), ...joined.map((one) => one()))
+      const work = [...own.map(askOf), ...joined.map((one) => one())]
       try {
         await Promise.all(work)
         closing.throwIfAborted()
-        if (!isRead()) await Promise.all(own.map(fill))
         if (own.length > 0 || quota) await accept(own, quota)
       } catch (error) {
         await fail(own, error)
@@ -274,96 +291,12 @@ export function createConfirm(options: ConfirmOptions): Confirm {
         throw closing.aborted ? closing.reason : error
       }
     } finally {
-      for (const one of own) if (askings.get(one.name) === one) askings.delete(one.name)
+      for (const one of own) if (pending.get(one.name) === one) pending.delete(one.name)
       for (const one of leave) one()
     }
   }
 
   return (received, quota) => track(confirmAll(received, quota))
-}
-
-const unpinMs = 10_000
-
-function failedWith(error: unknown) {
-  const isDiskFull = isFailure(error, 'disk-full')
-  const why = error instanceof Error ? error.message : String(error)
-  return { isHeld: false, class: isDiskFull ? 'quota' : 'transient', why, retryAfterMs: undefined, isDiskFull } as const
-}
-
-// The quorum: how many providers have to hold an upload before its client gets a 200. The store of this gateway holds what is
-// accepted, so its own provider counts without being asked.
-
-type QuorumOptions = {
-  readonly providers: readonly Provider[]
-  /** The provider that keeps uploads in the store of this gateway. */
-  readonly own: Provider | undefined
-  readonly confirm: number | 'all'
-  /** Accept an upload that too few providers hold if the failures may pass: keep it here and retry. */
-  readonly queue: boolean
-}
-
-interface Quorum {
-  /** Providers that are asked: all but the own one. */
-  readonly asked: readonly Provider[]
-  /** True if a provider has the bytes, so that one that fetches by CID can get them. */
-  hasBytes(held: ReadonlySet<string>): boolean
-  isEnough(held: ReadonlySet<string>): boolean
-  /** True if `more` further holders would be enough. */
-  canBeEnough(held: ReadonlySet<string>, more: number): boolean
-  /** True if every missing provider may still succeed and every local provider holds it. */
-  canQueue(attempts: readonly ProviderAttempt[]): boolean
-  unconfirmed(attempts: readonly ProviderAttempt[]): Failure
-}
-
-export function createQuorum({ providers, own, confirm, queue }: QuorumOptions): Quorum {
-  const needed = confirm === 'all' ? providers.length : confirm
-  const asked = providers.filter((one) => one !== own)
-  const locals = new Set(asked.filter(({ traits }) => traits.local).map(({ name }) => name))
-  const takers = asked.filter(({ traits }) => traits.takesBytes).map(({ name }) => name)
-  const ours = own ? 1 : 0
-
-  const hasBytes = (held: ReadonlySet<string>): boolean => ours > 0 || takers.some((name) => held.has(name))
-  const canBeEnough = (held: ReadonlySet<string>, more: number): boolean => held.size + ours + more >= needed
-
-  return {
-    asked,
-    hasBytes,
-    canBeEnough,
-    isEnough: (held) => canBeEnough(held, 0) && hasBytes(held),
-    canQueue(attempts) {
-      if (!queue) return false
-      const failed = attempts.filter((attempt) => !attempt.isHeld)
-      const never = failed.filter((attempt) => attempt.class === 'content').length
-      const isHere = !failed.some(({ provider }) => locals.has(provider))
-      return isHere && providers.length - never >= needed
-    },
-    unconfirmed(attempts) {
-      const holding = attempts.filter(({ isHeld }) => isHeld).length
-      const isFull = attempts.length > 0 && attempts.every((attempt) => !attempt.isHeld && attempt.isDiskFull)
-      const waits = attempts.flatMap((attempt) => (attempt.isHeld ? [] : [attempt.retryAfterMs ?? 0]))
-      return new Failure(
-        isFull ? 'disk-full' : 'upstream-error',
-        `only ${holding} of ${needed} providers confirmed the upload, and nothing of it was kept; retry, or see the outcome of each provider`,
-        {
-          source: isFull ? 'ours' : 'provider',
-          retryAfterMs: Math.max(0, ...waits) || undefined,
-          facts: { outcomes: outcomes(providers, attempts) },
-        },
-      )
-    },
-  }
-}
-
-function outcomes(providers: readonly Provider[], attempts: readonly ProviderAttempt[]): Outcome[] {
-  const asked = new Map(attempts.map((attempt) => [attempt.provider, attempt]))
-  return providers.map(({ name }) => {
-    const attempt = asked.get(name)
-    if (!attempt) return { provider: name, outcome: 'not waited for' }
-    const { isHeld, ms } = attempt
-    return isHeld
-      ? { provider: name, outcome: 'pinned', ms }
-      : { provider: name, outcome: attempt.class, detail: attempt.why, ms }
-  })
 }
 
 // Read your write: puts the blocks of an upload into the local and the shared tiers before its 200. The gateway does not wait

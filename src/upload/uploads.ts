@@ -12,9 +12,9 @@ import type { DataFolder } from '../data-folder/folder.ts'
 import type { Intake, Store } from '../store/store.ts'
 import { busy, createUploadAdmission, type UploadAdmission, type UploadSlot } from './admission.ts'
 import { createBackgroundDelivery } from './background-delivery.ts'
-import { createConfirm, createQuorum, type UploadFanout } from './confirm.ts'
+import { createConfirm, type UploadFanout } from './confirm.ts'
 import { createPins, type Pins } from './pins.ts'
-import { createAsks, createSharedUploads, createStandingAfter, type ProviderAttempt } from './provider-requests.ts'
+import { createProviderRequests, createUploadRegistry, type ProviderAttempt } from './provider-requests.ts'
 import type { Quotas } from './quotas.ts'
 import type { ReceiveLimits } from './receive.ts'
 import {
@@ -112,30 +112,19 @@ const maxWaitMs = 2000
 export function createUploads(options: UploadsOptions): Uploads {
   const { folder, store, profile, limits, providers, retrieval, clock, log, admit = () => {} } = options
   const { random = Math.random, counts = uncounted } = options
-  const onAttempt = counts.attempt
   const own = providers.find(({ home }) => home === store)
-  const shared = folder.part(createSharedUploads)
+  const registry = folder.part(createUploadRegistry)
   const ending = new AbortController()
   const closing = ending.signal
   const working = createWorking(clock)
   const { track } = working
-  const asks = createAsks({ ...options, admit, onAttempt })
-  const standingAfter = createStandingAfter(clock, random)
+  const requests = createProviderRequests({ ...options, random, admit, onAttempt: counts.attempt })
   const places = [store.blocks, ...(options.places ?? providers.flatMap((one) => one.store ?? []))]
-  const common = { own, store, shared, clock, log, closing, track }
-  const asking = { asks, standingAfter, retrieval }
+  const common = { providers, own, store, registry, requests, retrieval, clock, log, closing, track }
   const waits = { uploads: maxForTier, bytes: options.maxPendingBytes }
-  const { wake } = createBackgroundDelivery({ ...common, ...asking, providers, places, random, maxForTier: waits })
-  const quorum = createQuorum({ ...options, own })
-  const confirm = createConfirm({
-    ...common,
-    ...asking,
-    quorum,
-    wake,
-    onAttempt,
-    trace: options.trace,
-  })
-  const pins = createPins({ ...common, providers, wake, admit })
+  const wake = createBackgroundDelivery({ ...common, places, random, maxForTier: waits })
+  const confirm = createConfirm({ ...options, ...common, wake })
+  const pins = createPins({ ...common, wake, admit })
   const admission = createUploadAdmission({
     clock,
     maxUploads: options.concurrency,
@@ -148,7 +137,7 @@ export function createUploads(options: UploadsOptions): Uploads {
   })
   const taking = createTaking({ store, admission, admit, limits, profile, closing })
   store.ready.then(wake, () => {})
-  shared.wakes.add(wake)
+  registry.wakes.add(wake)
 
   /** Drops what was not accepted when the work is over. */
   async function withIntake<T>(work: (intake: Intake) => Promise<T>): Promise<T> {
@@ -218,9 +207,9 @@ export function createUploads(options: UploadsOptions): Uploads {
     async close() {
       ending.abort(busy('this gateway shut down before the upload was complete; send it again'))
       await working.ended()
-      shared.wakes.delete(wake)
+      registry.wakes.delete(wake)
       // What this gateway accepted after a reload, and could not deliver, goes on there.
-      for (const wakeOther of shared.wakes) wakeOther()
+      for (const wakeOther of registry.wakes) wakeOther()
     },
   }
 }
