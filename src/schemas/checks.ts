@@ -4,7 +4,7 @@
 import { createRequire } from 'node:module'
 import type { Ajv2020, ErrorObject } from 'ajv/dist/2020.js'
 import { Failure, malformed } from '../core/failure.ts'
-import type { TextCheck } from '../upload/taking.ts'
+import type { TextCheck } from '../upload/ingest.ts'
 import { disputeTemplate, evidence, formats, type JsonSchema, policy } from './documents.ts'
 
 export interface SchemaChecks {

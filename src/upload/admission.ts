@@ -11,7 +11,7 @@ export interface UploadAdmission {
    * `minBytes`, which it will bring at any rate.
    */
   enter(who: Uploader, signal?: AbortSignal, minBytes?: number): Promise<UploadSlot>
-  /** Counts one part of an upload; without a slot, an upload of the program itself. */
+  /** Counts the bytes of an upload; without a slot, of the program itself. */
   count(slot?: UploadSlot): Counter
   readonly uploads: number
   readonly waiting: number
@@ -28,11 +28,9 @@ export interface UploadSlot {
   leave(): void
 }
 
-export interface Counter {
-  readonly bytes: number
+interface Counter {
   /** Throws a Failure when there is no room for more. */
   add(bytes: number): void
-  over(source: AsyncIterable<Uint8Array>): AsyncIterable<Uint8Array>
   release(): void
 }
 
@@ -263,9 +261,6 @@ function createRoom(maxPendingBytes: number, { clientOf, forget }: Clients): Pic
       let own = 0
       let released = false
       return {
-        get bytes() {
-          return own
-        },
         add(more) {
           own += more
           bytes += more
@@ -275,12 +270,6 @@ function createRoom(maxPendingBytes: number, { clientOf, forget }: Clients): Pic
           const isTooMuch = client !== undefined && client.bytes > own && !mayHave(client.bytes, free)
           if (free < 0 || isTooMuch)
             throw busy('the uploads in progress take all the room (upload.maxPendingBytes); retry in 5 seconds', 5000)
-        },
-        async *over(source) {
-          for await (const piece of source) {
-            this.add(piece.byteLength)
-            yield piece
-          }
         },
         release() {
           if (released) return

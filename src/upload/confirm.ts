@@ -10,6 +10,7 @@ import { createInFlight } from '../core/in-flight.ts'
 import type { Log } from '../core/log.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import type { QuotaUse, Standing, Store } from '../store/store.ts'
+import type { Received } from './ingest.ts'
 import {
   type HolderRequest,
   type ProviderAttempt,
@@ -18,7 +19,6 @@ import {
   wantedNow,
 } from './provider-requests.ts'
 import { nameOf } from './stored-upload.ts'
-import type { Received } from './taking.ts'
 
 type ConfirmOptions = {
   readonly providers: readonly Provider[]

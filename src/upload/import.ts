@@ -14,10 +14,10 @@ import { malformed } from '../core/failure.ts'
 import { createInFlight } from '../core/in-flight.ts'
 
 /** `dagBytes`: bytes of all its blocks; a block that occurs twice counts twice. */
-type Imported = { readonly cid: CID; readonly dagBytes: number }
+export type ImportedFile = { readonly cid: CID; readonly fileBytes: number; readonly dagBytes: number }
 
 /** `bytes` may be reused once it returns or resolves. */
-type Put = (cid: CID, bytes: Uint8Array) => void | Promise<void>
+export type Put = (cid: CID, bytes: Uint8Array) => void | Promise<void>
 
 /** Waits for `put`, so a slow disk slows the client down. The root of a file of one leaf is that leaf. */
 export async function importFile(
@@ -25,20 +25,20 @@ export async function importFile(
   shape: Shape,
   put: Put,
   free: FreeBuffers = [],
-): Promise<Imported> {
+): Promise<ImportedFile> {
   const writing = createInFlight(writesAtOnce(shape))
   /** Nodes without a parent, the leaves first. */
-  const levels: Part[][] = [[]]
+  const levels: ImportedFile[][] = [[]]
 
   /** Balanced: a node gets its parent when it has as many siblings as a parent has links. */
-  async function add(part: Part, depth: number): Promise<void> {
+  async function add(part: ImportedFile, depth: number): Promise<void> {
     const level = (levels[depth] ??= [])
     if (level.length === shape.width) await close(depth)
     level.push(part)
   }
 
   async function close(depth: number): Promise<void> {
-    const parts = (levels[depth] as Part[]).splice(0)
+    const parts = (levels[depth] as ImportedFile[]).splice(0)
     const { block, ...sizes } = parentOf(parts)
     const cid = cidOfNode(block, shape.cidVersion)
     await put(cid, block)
@@ -60,7 +60,7 @@ export async function importFile(
     await writing.end()
   }
   for (let depth = 0; ; depth++) {
-    const [root, ...others] = levels[depth] as Part[]
+    const [root, ...others] = levels[depth] as ImportedFile[]
     if (root && others.length === 0 && depth === levels.length - 1) return root
     await close(depth)
   }
@@ -122,14 +122,12 @@ export async function* chunks(
   if (filled > 0 || isFirst) yield chunk.subarray(0, filled)
 }
 
-export type Part = { readonly cid: CID; readonly fileBytes: number; readonly dagBytes: number }
-
 /**
  * A node above the leaves of a file. It writes its UnixFS itself because the protobuf writer below `ipfs-unixfs` (protons-runtime
  * 7 and 8.0) writes a number from 2^31 up to 2^32 as one byte: the root of a file of 2 to 4 GiB would be unreadable, and its CID
  * would differ from that of every other implementation.
  */
-export function parentOf(parts: readonly Part[]): { block: Uint8Array; fileBytes: number; dagBytes: number } {
+export function parentOf(parts: readonly ImportedFile[]): { block: Uint8Array; fileBytes: number; dagBytes: number } {
   const fileBytes = parts.reduce((sum, part) => sum + part.fileBytes, 0)
   const fields = [...field(1, 2), ...field(3, fileBytes), ...parts.flatMap((part) => field(4, part.fileBytes))]
   const links = parts.map(({ cid, dagBytes }) => ({ Name: '', Hash: cid, Tsize: dagBytes }))

@@ -27,8 +27,12 @@ export type ReceiveOptions = ReceiveLimits & {
   /** Ends it from outside. */
   readonly signal?: AbortSignal
   /** Measures how fast the upload arrives, and may end it. */
-  readonly slot?: Pick<UploadSlot, 'rate' | 'signal' | 'quota'> | undefined
+  readonly slot?: Pick<UploadSlot, 'rate' | 'signal'> | undefined
+  /** Counts the bytes of the parts; throws a Failure when there is no room for more. */
+  readonly count?: ((bytes: number) => void) | undefined
 }
+
+export type TakePart<T> = (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => Promise<T>
 
 export type PartName = {
   readonly fileName: string | undefined
@@ -54,11 +58,7 @@ export const aroundBytes = (maxParts = defaultParts): number => 64 * 1024 + Math
  * every part ends with that failure, and this rejects after the last `take` has settled. The request is then paused, not
  * destroyed, so that the client can still read the answer.
  */
-export async function receive<T>(
-  request: IncomingMessage,
-  options: ReceiveOptions,
-  take: (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, part: PartName) => Promise<T>,
-): Promise<T[]> {
+export async function receive<T>(request: IncomingMessage, options: ReceiveOptions, take: TakePart<T>): Promise<T[]> {
   const { parts = 'data', maxParts = defaultParts, maxBytes } = options
   const every = parts === 'every'
   const stop = new AbortController()
@@ -93,7 +93,7 @@ export async function receive<T>(
       bytes += piece.byteLength
       dataBytes += piece.byteLength
       if (dataBytes > maxBytes) throw tooLarge(maxBytes)
-      options.slot?.quota?.add(piece.byteLength)
+      options.count?.(piece.byteLength)
       decode(decoder, piece)
       const { byteLength } = piece
       yield piece

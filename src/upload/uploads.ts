@@ -9,24 +9,23 @@ import { Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolder } from '../data-folder/folder.ts'
-import type { Intake, Store } from '../store/store.ts'
+import type { Store } from '../store/store.ts'
 import { busy, createUploadAdmission, type UploadAdmission, type UploadSlot } from './admission.ts'
 import { createBackgroundDelivery } from './background-delivery.ts'
 import { createConfirm, type UploadFanout } from './confirm.ts'
+import {
+  type Added,
+  bounded,
+  createIngest,
+  type IncomingOptions,
+  type Ingest,
+  type Received,
+  type UploadKind,
+} from './ingest.ts'
 import { createPins, type Pins } from './pins.ts'
 import { createProviderRequests, createUploadRegistry, type ProviderAttempt } from './provider-requests.ts'
 import type { Quotas } from './quotas.ts'
 import type { ReceiveLimits } from './receive.ts'
-import {
-  type Added,
-  bounded,
-  createTaking,
-  type IncomingOptions,
-  type Received,
-  receiveIncoming,
-  type UploadKind,
-  withinQuota,
-} from './taking.ts'
 
 export type UploadsOptions = {
   readonly folder: DataFolder
@@ -55,7 +54,7 @@ export type UploadsOptions = {
   readonly trace?: Trace
 }
 
-export type { Added } from './taking.ts'
+export type { Added } from './ingest.ts'
 
 /** Metrics of uploads. */
 export interface UploadCounter {
@@ -135,29 +134,34 @@ export function createUploads(options: UploadsOptions): Uploads {
     onRefused: counts.refused,
     closing,
   })
-  const taking = createTaking({ store, admission, admit, limits, profile, closing })
+  const ingest = createIngest({ store, admit, limits, profile, closing })
   store.ready.then(wake, () => {})
   registry.wakes.add(wake)
 
-  /** Drops what was not accepted when the work is over. */
-  async function withIntake<T>(work: (intake: Intake) => Promise<T>): Promise<T> {
+  /** Stages the uploads of one request and has them confirmed, all or none; what was not accepted is dropped. */
+  async function take<T extends { readonly received: readonly Received[] }>(
+    { slot, name, isOnlyHashed, ...own }: AddOptions,
+    stage: (into: Ingest, count: (bytes: number) => void) => Promise<T>,
+  ): Promise<T> {
     closing.throwIfAborted()
     const intake = store.begin()
-    try {
-      return await work(intake)
-    } finally {
-      await intake.drop()
+    const counter = admission.count(slot)
+    const count = (bytes: number): void => {
+      slot?.quota?.add(bytes)
+      counter.add(bytes)
     }
-  }
-
-  /** All of them, or none. */
-  async function confirmed(received: readonly Received[], slot: UploadSlot | undefined, name?: string): Promise<void> {
-    const named = received.map((one) => (name === undefined ? one : { ...one, upload: { ...one.upload, name } }))
     try {
+      // No provider gets anything before the complete body has arrived and is well formed.
+      const staged = await stage(ingest(intake, { ...own, ...(slot && { slot }) }, count), count)
+      if (isOnlyHashed) return staged
+      const { received } = staged
+      const named = received.map((one) => (name === undefined ? one : { ...one, upload: { ...one.upload, name } }))
       await confirm(named, slot?.quota && [slot.quota.use()])
       slot?.quota?.accept()
+      return staged
     } finally {
-      for (const { counter } of received) counter.release()
+      counter.release()
+      await intake.drop()
     }
   }
 
@@ -171,35 +175,29 @@ export function createUploads(options: UploadsOptions): Uploads {
       throw error
     },
     receive(request, given = {}) {
-      const work = () =>
-        withIntake(async (intake) => {
-          const receiving = { ...limits, clock, isCopied: true, signal: closing, slot: given.slot }
-          // No provider gets anything before the whole body has arrived and is well formed.
-          const { added, received } = await receiveIncoming(request, receiving, given, { intake, taking })
-          if (given.isOnlyHashed) for (const { counter } of received) counter.release()
-          else await confirmed(received, given.slot, given.name)
-          return [...added]
-        })
+      const work = async () => {
+        const { added } = await take(given, (into, count) =>
+          into.request(request, { ...limits, clock, isCopied: true, signal: closing, slot: given.slot, count }),
+        )
+        return [...added]
+      }
       return track(given.isOnlyHashed ? work() : counts.over(work, (added) => added))
     },
     add(bytes, given = {}) {
-      const work = () =>
-        withIntake(async (intake) => {
-          const signals = [closing, ...(given.signal ? [given.signal] : [])]
-          const source = bounded(bytes, { ...limits, clock, signals, slot: given.slot })
-          const received = await taking.file(intake, source, given)
-          await confirmed([received], given.slot, given.name)
-          return received.added
+      const work = async () => {
+        const signals = [closing, ...(given.signal ? [given.signal] : [])]
+        const { received } = await take(given, async (into, count) => {
+          const source = bounded(bytes, { ...limits, clock, signals, slot: given.slot, count })
+          return { received: [await into.file(source)] as const }
         })
+        return received[0].added
+      }
       return track(counts.over(work, (added) => [added]))
     },
     keep(root, blocks, slot, name) {
-      const work = () =>
-        withIntake(async (intake) => {
-          const counted = withinQuota(blocks, slot)
-          await confirmed([await taking.dag(intake, root, counted, slot)], slot, name)
-        })
-      return track(counts.over(work))
+      const given = { name, ...(slot && { slot }) }
+      const work = () => take(given, async (into) => ({ received: [await into.dag(root, blocks)] }))
+      return track(counts.over(async () => void (await work())))
     },
     pins,
     admission,

@@ -21,10 +21,9 @@ import type { SchemaChecks } from '../schemas/checks.ts'
 import type { Store } from '../store/store.ts'
 import { isOwner } from '../team/team.ts'
 import type { UploadFanout } from '../upload/confirm.ts'
-import type { Target } from '../upload/forward.ts'
 import { createQuotas, type Quotas, type Uploader } from '../upload/quotas.ts'
 import type { ReceiveLimits } from '../upload/receive.ts'
-import { createThrough, type Through } from '../upload/thin.ts'
+import { createThin, type Target, type ThinUploads } from '../upload/thin.ts'
 import { createUploads, type Uploads } from '../upload/uploads.ts'
 import { type Public, takeCounterSync } from './public.ts'
 import type { ReadSide } from './reading.ts'
@@ -53,12 +52,12 @@ export type WriteSide = {
   readonly schemas: SchemaChecks
 }
 
-export type UploadParts = {
+type Parts = {
   readonly folder: DataFolder
   readonly store: Store
   readonly providers: readonly Provider[]
   /** Providers of earlier configurations. */
-  readonly former: readonly Provider[]
+  readonly left: readonly Provider[]
   readonly reading: Pick<ReadSide, 'retrieval' | 'denials'>
   readonly respond: Respond
   readonly clientOf: Public['clientOf']
@@ -69,15 +68,15 @@ export type UploadParts = {
   readonly tiers: readonly string[]
 }
 
-type Stores = Pick<UploadParts, 'folder' | 'store' | 'providers' | 'former'> & {
+type Stores = Pick<Parts, 'folder' | 'store' | 'providers' | 'left'> & {
   readonly fanout: UploadFanout
   readonly admit: (cid: CID) => void
   readonly counts: UploadCounts
   readonly quotas: Quotas | undefined
 }
 
-export function wireUploads(context: WiringContext, parts: UploadParts): WriteSide {
-  const { config, clock, lease, log } = context
+export function wireUploads(whole: WiringContext, parts: Parts): WriteSide {
+  const { config, clock, lease, log } = whole
   const { upload, responses } = config
   const { retrieval, denials } = parts.reading
   const { respond } = parts
@@ -86,16 +85,16 @@ export function wireUploads(context: WiringContext, parts: UploadParts): WriteSi
   const reach = { isForThisMachine: upload.auth === 'none', addressOf: parts.forwarded.addressOf }
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
   const counts = lease.take('upload counts', [], createUploadCounts)
-  const quotas = takeQuotas(context, parts.store)
-  const stores = { ...parts, fanout: takeUploadFanout(context, retrieval), admit: denials.admit, counts, quotas }
-  const uploads = takeUploads(context, stores)
-  const through = upload.forwardTo && takeThrough(context, upload.forwardTo, stores)
+  const quotas = takeQuotas(whole, parts.store)
+  const stores = { ...parts, fanout: takeUploadFanout(whole, retrieval), admit: denials.admit, counts, quotas }
+  const uploads = takeUploads(whole, stores)
+  const thin = upload.forwardTo && takeThin(whole, upload.forwardTo, stores)
   const clientOf = (request: IncomingMessage): Uploader => {
     const client = parts.clientOf(request)
     const quota = tokens.quotaOf(request.headers)
     return quota ? { client, quota } : client
   }
-  const add = createAddRoute({ uploads: through ?? uploads, tokens, reach, schemas, respond, clientOf })
+  const add = createAddRoute({ uploads: thin ?? uploads, tokens, reach, schemas, respond, clientOf })
   const description = createOpenApiRoute({
     schemas: schemas.all,
     hasTokens: typeof upload.auth !== 'string',
@@ -105,15 +104,25 @@ export function wireUploads(context: WiringContext, parts: UploadParts): WriteSi
   const kubo = upload.kuboRpc
     ? [
         createKuboRoute({
-          ...{ uploads, retrieval, tokens, reach, version, clock, respond, log, clientOf },
-          ...{ tiers: parts.tiers, limits: parts.limits, stalledMs: respond.stalledMs },
+          uploads,
+          retrieval,
+          tokens,
+          reach,
+          version,
+          tiers: parts.tiers,
+          stalledMs: respond.stalledMs,
+          clock,
+          respond,
+          log,
+          clientOf,
+          limits: parts.limits,
         }),
       ]
     : []
   const { probe } = uploads
-  const pins = through ? undefined : uploads.pins
-  const isTaken = through !== undefined || parts.providers.length > 0
-  const adminAdd = isTaken ? createAdminAdd({ ...parts, uploads: through ?? uploads, schemas }) : undefined
+  const pins = thin ? undefined : uploads.pins
+  const isTaken = thin !== undefined || parts.providers.length > 0
+  const adminAdd = isTaken ? createAdminAdd({ ...parts, uploads: thin ?? uploads, schemas }) : undefined
   const offered = {
     uploadsFor(request: IncomingMessage, to: 'page' | 'program') {
       if (!isTaken) return 'closed'
@@ -130,11 +139,11 @@ export function wireUploads(context: WiringContext, parts: UploadParts): WriteSi
 }
 
 /** They outlive this gateway, as does the store that holds them. Undefined: no token has one. */
-function takeQuotas(context: WiringContext, store: Store): Quotas | undefined {
-  const { config, clock, log, lease } = context
+function takeQuotas(whole: WiringContext, store: Store): Quotas | undefined {
+  const { config, clock, log, lease } = whole
   const { auth } = config.upload
   if (typeof auth === 'string' || !auth.tokens.some((one) => typeof one === 'object' && one.quota)) return undefined
-  const shared = takeCounterSync(context)
+  const shared = takeCounterSync(whole)
   return lease.take('quotas', [store, shared], () => createQuotas({ store, shared, clock, log }))
 }
 
@@ -159,34 +168,65 @@ const limitsOf = ({ maxBytes, idleTimeout: idle, minRate }: Config['upload']): R
 
 /** Takes over running uploads, and deliveries to providers in the background. */
 function takeUploads({ config, clock, log, lease, trace }: WiringContext, parts: Stores): Uploads {
-  const { folder, store, providers, former, fanout, admit, counts, quotas } = parts
-  const places = [...providers, ...former].flatMap(({ store }) => store ?? [])
+  const { folder, store, providers, left, fanout, admit, counts, quotas } = parts
+  const places = [...providers, ...left].flatMap(({ store }) => store ?? [])
   const { data, pinning, upload } = config
   const { minConfirmations: confirm, acceptWhileUnavailable: queue, timeout: pinMs } = pinning
   const { profile, concurrency, perClient, maxPendingBytes } = upload
   const limits = limitsOf(upload)
   return lease.open(
     'uploads',
-    [data, profile, limits, concurrency, perClient, maxPendingBytes, confirm, queue, pinMs, providers, former, quotas],
+    [data, profile, limits, concurrency, perClient, maxPendingBytes, confirm, queue, pinMs, providers, left, quotas],
     () =>
       createUploads({
-        ...{ folder, store, providers, places, retrieval: fanout, admit, clock, log, counts, quotas, trace },
-        ...{ profile, limits, concurrency, perClient, maxPendingBytes, confirm, queue, pinMs },
+        folder,
+        store,
+        profile,
+        limits,
+        concurrency,
+        perClient,
+        maxPendingBytes,
+        providers,
+        places,
+        confirm,
+        queue,
+        pinMs,
+        retrieval: fanout,
+        admit,
+        clock,
+        log,
+        counts,
+        quotas,
+        trace,
       }),
   )
 }
 
-function takeThrough(context: WiringContext, target: Target, parts: Stores): Through {
-  const { config, userAgent, clock, lease, trace } = context
+function takeThin({ config, clock, lease, trace }: WiringContext, target: Target, parts: Stores): ThinUploads {
   const { fanout, admit, counts, quotas } = parts
   const { profile, concurrency, perClient } = config.upload
   const { timeout: answerMs } = config.pinning
+  const { userAgent } = config.retrieval
   const limits = limitsOf(config.upload)
-  return lease.open('through', [target, profile, limits, concurrency, perClient, answerMs, userAgent, quotas], () =>
-    createThrough({
-      ...{ target, trace, profile, limits, concurrency, perClient, answerMs, userAgent, admit, counts, quotas, clock },
-      retrieval: fanout,
-    }),
+  return lease.open(
+    'thin uploads',
+    [target, profile, limits, concurrency, perClient, answerMs, userAgent, quotas],
+    () =>
+      createThin({
+        target,
+        trace,
+        profile,
+        limits,
+        concurrency,
+        perClient,
+        answerMs,
+        userAgent,
+        retrieval: fanout,
+        admit,
+        counts,
+        quotas,
+        clock,
+      }),
   )
 }
 

@@ -15,7 +15,7 @@ import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folder.ts'
 import { carSection } from '../../src/ipld/car.ts'
 import { joinStore } from '../../src/store/open.ts'
-import { takeCar } from '../../src/upload/car.ts'
+import { takeCar } from '../../src/upload/ingest.ts'
 import { storedUpload } from '../../src/upload/stored-upload.ts'
 import { keptIn, nothing } from '../support/kept.ts'
 
@@ -39,15 +39,14 @@ test('shared block counts per root; above the limit → refused', async () => {
     const folder = createDataFolders().enter(data)
     const { store, leave } = joinStore(folder, { clock: systemClock, log: silentLog })
     await store.ready
-    const counter = { over: (source: AsyncIterable<Uint8Array>) => source, release() {}, add() {}, bytes: 0 }
     async function take(left: number) {
       const intake = store.begin()
       try {
         const source = (async function* () {
           yield body
         })()
-        const taking = { intake, count: () => counter, admit() {}, limits: { maxBytes: 1_000_000 } }
-        return await takeCar(source, {}, { left, max: 24 }, { ...taking, closing: new AbortController().signal })
+        const into = { intake, admit() {}, limits: { maxBytes: 1_000_000 }, closing: new AbortController().signal }
+        return await takeCar(source, {}, { left, max: 24 }, into)
       } finally {
         await intake.drop()
       }

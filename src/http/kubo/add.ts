@@ -3,9 +3,9 @@
 
 import { posix } from 'node:path'
 import { malformed } from '../../core/failure.ts'
+import { maxPartsOf } from '../../upload/ingest.ts'
 import { withoutQuota } from '../../upload/quotas.ts'
 import { aroundBytes, boundaryOf, type PartName, tooLarge } from '../../upload/receive.ts'
-import { maxPartsOf } from '../../upload/taking.ts'
 import type { Added, AddOptions } from '../../upload/uploads.ts'
 import { isOn, type KuboCall, optionsIn, readAddQuery, refuseOn, sendJson, spellingIn } from './call.ts'
 

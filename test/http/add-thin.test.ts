@@ -29,7 +29,7 @@ import { createRespond } from '../../src/http/wire/problem.ts'
 import { readContext } from '../../src/http/wire/request.ts'
 import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
-import { createThrough, type Through, type ThroughOptions } from '../../src/upload/thin.ts'
+import { createThin, type ThinOptions, type ThinUploads } from '../../src/upload/thin.ts'
 import { type Adding, boundary, idle, multipart, type Part, post, raw, startAdding } from '../support/adding.ts'
 import { directoryRows, partsOf } from '../support/directory-shapes.ts'
 import { keptIn } from '../support/kept.ts'
@@ -52,10 +52,10 @@ async function listen(handler: RequestListener): Promise<{ server: Server; port:
 
 async function startThin(
   url: string,
-  options: { authorization?: string; answerMs?: number; storeMs?: number; admit?: ThroughOptions['admit'] } = {},
+  options: { authorization?: string; answerMs?: number; storeMs?: number; admit?: ThinOptions['admit'] } = {},
 ): Promise<Thin> {
   const tiers = new Map<string, Uint8Array>()
-  const through: Through = createThrough({
+  const thin: ThinUploads = createThin({
     target: { url, authorization: options.authorization },
     profile: 'unixfs-v1-2025',
     limits: { maxBytes: 5_000_000, idleMs: 2000, minRate: 0, graceMs: 1000 },
@@ -76,7 +76,7 @@ async function startThin(
   const app = express()
   const schemas = createSchemaChecks({ maxBytes: 1_000_000 })
   const route = createAddRoute({
-    uploads: through,
+    uploads: thin,
     tokens: createTokens({ tokens: ['ours'] }),
     reach: { isForThisMachine: false, addressOf: () => '' },
     schemas,
@@ -93,7 +93,7 @@ async function startThin(
     async close() {
       server.closeAllConnections()
       server.close()
-      await through.close()
+      await thin.close()
     },
   }
 }

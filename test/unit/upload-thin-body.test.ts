@@ -4,7 +4,7 @@ import type { Readable } from 'node:stream'
 import { describe, it } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { Failure } from '../../src/core/failure.ts'
-import { createOnward } from '../../src/upload/forward.ts'
+import { createOnward } from '../../src/upload/thin.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const late = () => new Failure('upstream-error', 'it took nothing', { source: 'provider' })
