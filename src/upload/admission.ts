@@ -64,104 +64,113 @@ const minLine = 16
 
 export function createUploadAdmission(options: UploadAdmissionOptions): UploadAdmission {
   const { clock, maxUploads, maxPendingBytes, perClient, minRate, quotas, onRefused, closing } = options
-  const clients = createClients()
-  const { clientOf, forget } = clients
-  const room = createRoom(maxPendingBytes, clients)
+  const clients = new Map<string, Client>()
   const inside = new Set<AdmittedUpload>()
   const line = new Set<WaitingUpload>()
   let cancelCheck: (() => void) | undefined
+  let bytes = 0
 
-  function fits(name: string): boolean {
-    const { slots: has } = clients.get(name)
-    const free = maxUploads - inside.size
-    return perClient === 'auto' ? mayHave(has, free) : free > 0 && has < perClient
+  const has = (client: string, what: keyof Client): number => clients.get(client)?.[what] ?? 0
+
+  function change(name: string, what: keyof Client, by: number): void {
+    const client = clients.get(name) ?? { slots: 0, waiting: 0, bytes: 0 }
+    client[what] += by
+    if (client.slots + client.waiting + client.bytes === 0) clients.delete(name)
+    else clients.set(name, client)
   }
 
-  function take(name: string): UploadSlot {
+  function fits(client: string): boolean {
+    const free = maxUploads - inside.size
+    const slots = has(client, 'slots')
+    return perClient === 'auto' ? mayHave(slots, free) : free > 0 && slots < perClient
+  }
+
+  function take(client: string): UploadSlot {
     const stop = new AbortController()
-    const rate = createUploadRate(clock)
-    let left = false
     const slot: AdmittedUpload = {
-      client: name,
-      rate,
-      stop,
-      signal: stop.signal,
+      ...{ client, stop, rate: createUploadRate(clock), signal: stop.signal },
       leave() {
-        if (left) return
-        left = true
-        inside.delete(slot)
-        clientOf(name).slots--
-        forget(name)
+        if (!inside.delete(slot)) return
+        change(client, 'slots', -1)
         letIn()
       },
     }
     inside.add(slot)
-    clientOf(name).slots++
+    change(client, 'slots', 1)
     return slot
   }
 
   /** The upload whose client has the fewest slots goes first, then the one that waits longest. */
   function letIn(): void {
-    const order = [...line].sort((one, other) => clientOf(one.client).slots - clientOf(other.client).slots)
+    const order = [...line].sort((one, other) => has(one.client, 'slots') - has(other.client, 'slots'))
     for (const waiter of order) if (fits(waiter.client)) return waiter.enter()
   }
 
-  /** Ends slow uploads for waiting ones: first the one that brings the least per slot of its client. */
-  function makeRoom(): void {
+  /**
+   * Ends slow uploads for waiting ones, one for each, less those that are already ending: first the one that brings the least
+   * per slot of its client.
+   */
+  function endSlow(): void {
     const minBytesPerSecond = minRate * rateForEach * line.size
-    for (const { stop } of inTheWay(inside, line, { minBytesPerSecond, isFull: inside.size >= maxUploads, clients }))
-      stop.abort(tooSlow(line.size, minBytesPerSecond))
+    const isFull = inside.size >= maxUploads
+    const leaving = [...inside].filter(({ signal }) => signal.aborted).length
+    const slow = [...inside]
+      .filter(({ rate, signal }) => !signal.aborted && rate.isSenders && rate.ms >= graceMs)
+      .filter(({ rate }) => rate.bytesPerSecond < minBytesPerSecond)
+      .map((slot) => ({ slot, worth: slot.rate.bytesPerSecond / has(slot.client, 'slots') }))
+      .sort((one, other) => one.worth - other.worth)
+    for (const { client } of [...line].slice(leaving)) {
+      // If only its own client's uploads block it, one of those is ended.
+      const index = slow.findIndex(({ slot }) => isFull || slot.client === client)
+      if (index !== -1) slow.splice(index, 1)[0]?.slot.stop.abort(tooSlow(line.size, minBytesPerSecond))
+    }
   }
 
   function check(): void {
     cancelCheck = undefined
     if (line.size === 0) return
-    makeRoom()
+    endSlow()
     cancelCheck ??= clock.after(checkMs, check)
   }
 
-  function waitFor(name: string, signal: AbortSignal | undefined): Promise<UploadSlot> {
+  function waitFor(client: string, signal: AbortSignal | undefined): Promise<UploadSlot> {
     const { promise, resolve, reject } = Promise.withResolvers<UploadSlot>()
     const waiter: WaitingUpload = {
-      client: name,
+      client,
       enter() {
         end()
-        resolve(take(name))
+        resolve(take(client))
         letIn()
       },
     }
+    const left = AbortSignal.any([closing, ...(signal ? [signal] : [])])
     const end = () => {
       line.delete(waiter)
-      clientOf(name).waiting--
-      forget(name)
+      change(client, 'waiting', -1)
       cancel()
-      signal?.removeEventListener('abort', onLeft)
-      closing.removeEventListener('abort', onClosing)
+      left.removeEventListener('abort', onLeft)
       if (line.size === 0) cancelCheck = void cancelCheck?.()
     }
     const fail = (reason: unknown) => {
       end()
       reject(reason)
     }
-    const onLeft = () => fail(signal?.reason)
-    const onClosing = () => fail(closing.reason)
+    const onLeft = () => fail(left.reason)
     const cancel = clock.after(maxWaitMs, () => fail(full(maxUploads)))
     line.add(waiter)
-    clientOf(name).waiting++
-    signal?.addEventListener('abort', onLeft, { once: true })
-    closing.addEventListener('abort', onClosing, { once: true })
-    if (!cancelCheck) check()
-    else makeRoom()
+    change(client, 'waiting', 1)
+    left.addEventListener('abort', onLeft, { once: true })
+    if (cancelCheck) endSlow()
+    else check()
     return promise
   }
 
-  async function enter(name: string, signal: AbortSignal | undefined): Promise<UploadSlot> {
+  async function enter(client: string, signal: AbortSignal | undefined): Promise<UploadSlot> {
     closing.throwIfAborted()
     signal?.throwIfAborted()
-    const { slots, waiting } = clients.get(name)
-    if (fits(name) && (line.size === 0 || slots === 0)) return take(name)
-    if (!mayHave(waiting, Math.max(minLine, maxUploads) - line.size)) throw full(maxUploads)
-    return waitFor(name, signal)
+    if (fits(client) && (line.size === 0 || has(client, 'slots') === 0)) return take(client)
+    if (!mayHave(has(client, 'waiting'), Math.max(minLine, maxUploads) - line.size)) throw full(maxUploads)
+    return waitFor(client, signal)
   }
 
   return {
@@ -185,7 +194,26 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
         throw error
       }
     },
-    count: room.count,
+    count(slot) {
+      let own = 0
+      return {
+        add(more) {
+          own += more
+          bytes += more
+          if (slot) change(slot.client, 'bytes', more)
+          const free = maxPendingBytes - bytes
+          const all = slot ? has(slot.client, 'bytes') : own
+          // A single upload may need all the room, so a client's first upload is not limited by its share.
+          if (free < 0 || (all > own && !mayHave(all, free)))
+            throw busy('the uploads in progress take all the room (upload.maxPendingBytes); retry in 5 seconds', 5000)
+        },
+        release() {
+          bytes -= own
+          if (slot && own > 0) change(slot.client, 'bytes', -own)
+          own = 0
+        },
+      }
+    },
     get uploads() {
       return inside.size
     },
@@ -193,99 +221,12 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
       return line.size
     },
     get bytes() {
-      return room.bytes
+      return bytes
     },
   }
 }
 
 const mayHave = (has: number, free: number): boolean => free > 0 && (has === 0 || has < share * free)
-
-interface Clients {
-  /** Kept until `forget`. */
-  clientOf(name: string): Client
-  get(name: string): Readonly<Client>
-  /** Call it when the client has no upload here any more. */
-  forget(name: string): void
-}
-
-function createClients(): Clients {
-  const clients = new Map<string, Client>()
-  const get = (name: string): Readonly<Client> => clients.get(name) ?? { slots: 0, waiting: 0, bytes: 0 }
-
-  return {
-    get,
-    clientOf(name) {
-      const client = clients.get(name) ?? { slots: 0, waiting: 0, bytes: 0 }
-      clients.set(name, client)
-      return client
-    },
-    forget(name) {
-      const { slots, waiting, bytes } = get(name)
-      if (slots + waiting + bytes === 0) clients.delete(name)
-    },
-  }
-}
-
-/** The slow uploads to end: one for each waiting upload, less those that are already ending. */
-function inTheWay(
-  inside: ReadonlySet<AdmittedUpload>,
-  line: ReadonlySet<WaitingUpload>,
-  {
-    minBytesPerSecond,
-    isFull,
-    clients,
-  }: { readonly minBytesPerSecond: number; readonly isFull: boolean; readonly clients: Clients },
-): AdmittedUpload[] {
-  const leaving = [...inside].filter(({ stop }) => stop.signal.aborted).length
-  const slow = [...inside]
-    .filter(
-      ({ rate, stop }) =>
-        !stop.signal.aborted && rate.isSenders && rate.ms >= graceMs && rate.bytesPerSecond < minBytesPerSecond,
-    )
-    .map((slot) => ({ slot, worth: slot.rate.bytesPerSecond / clients.get(slot.client).slots }))
-    .sort((one, other) => one.worth - other.worth)
-  return [...line].slice(leaving).flatMap(({ client }) => {
-    // If only its own client's uploads block it, one of those is ended.
-    const index = slow.findIndex(({ slot }) => isFull || slot.client === client)
-    return index === -1 ? [] : slow.splice(index, 1).map(({ slot }) => slot)
-  })
-}
-
-/** Counts the bytes of uploads that were not answered yet. */
-function createRoom(maxPendingBytes: number, { clientOf, forget }: Clients): Pick<UploadAdmission, 'count' | 'bytes'> {
-  let bytes = 0
-
-  return {
-    count(slot) {
-      const client = slot && clientOf(slot.client)
-      let own = 0
-      let released = false
-      return {
-        add(more) {
-          own += more
-          bytes += more
-          if (client) client.bytes += more
-          const free = maxPendingBytes - bytes
-          // A single upload may need all the room, so a client's first upload is not limited by its share.
-          const isTooMuch = client !== undefined && client.bytes > own && !mayHave(client.bytes, free)
-          if (free < 0 || isTooMuch)
-            throw busy('the uploads in progress take all the room (upload.maxPendingBytes); retry in 5 seconds', 5000)
-        },
-        release() {
-          if (released) return
-          released = true
-          bytes -= own
-          if (!client || !slot) return
-          client.bytes -= own
-          forget(slot.client)
-        },
-      }
-    },
-    get bytes() {
-      return bytes
-    },
-  }
-}
 
 export const busy = (message: string, retryAfterMs = 1000): Failure =>
   new Failure('overloaded', message, { source: 'ours', retryAfterMs })

@@ -183,7 +183,7 @@ export function createIngest({ store, admit, limits, profile: ownProfile, closin
 
     /** Each part becomes the uploads that `take` makes of it. */
     async function each(request: IncomingMessage, receiving: ReceiveOptions, take: TakePart<readonly Received[]>) {
-      const taken = await receive(request, receiving, (bytes, signal, part) => {
+      const taken = await receive(request, receiving, async (bytes, signal, part) => {
         own.checkPart?.(part)
         return take(bytes, signal, part)
       })

@@ -22,7 +22,6 @@ import type { Store } from '../store/store.ts'
 import { isOwner } from '../team/team.ts'
 import type { UploadFanout } from '../upload/confirm.ts'
 import { createQuotas, type Quotas, type Uploader } from '../upload/quotas.ts'
-import type { ReceiveLimits } from '../upload/receive.ts'
 import { createThin, type Target, type ThinUploads } from '../upload/thin.ts'
 import { createUploads, type Uploads } from '../upload/uploads.ts'
 import { type Public, takeCounterSync } from './public.ts'
@@ -104,18 +103,8 @@ export function wireUploads(whole: WiringContext, parts: Parts): WriteSide {
   const kubo = upload.kuboRpc
     ? [
         createKuboRoute({
-          uploads,
-          retrieval,
-          tokens,
-          reach,
-          version,
-          tiers: parts.tiers,
-          stalledMs: respond.stalledMs,
-          clock,
-          respond,
-          log,
-          clientOf,
-          limits: parts.limits,
+          ...{ uploads, retrieval, tokens, reach, version, clock, respond, log, clientOf },
+          ...{ tiers: parts.tiers, stalledMs: respond.stalledMs, limits: parts.limits },
         }),
       ]
     : []
@@ -159,74 +148,35 @@ function quotasOf({ auth }: Config['upload'], quotas: Quotas | undefined): reado
   return [...all.values()]
 }
 
-const limitsOf = ({ maxBytes, idleTimeout: idle, minRate }: Config['upload']): ReceiveLimits => ({
+const receivingOf = ({
   maxBytes,
-  idleMs: idle,
+  idleTimeout: idleMs,
   minRate,
-  graceMs: idle,
+  profile,
+  concurrency,
+  perClient,
+}: Config['upload']) => ({
+  limits: { maxBytes, idleMs, minRate, graceMs: idleMs },
+  ...{ profile, concurrency, perClient },
 })
 
 /** Takes over running uploads, and deliveries to providers in the background. */
 function takeUploads({ config, clock, log, lease, trace }: WiringContext, parts: Stores): Uploads {
-  const { folder, store, providers, left, fanout, admit, counts, quotas } = parts
+  const { providers, left, fanout: retrieval, quotas } = parts
+  const { minConfirmations: confirm, acceptWhileUnavailable: queue, timeout: pinMs } = config.pinning
+  const { maxPendingBytes } = config.upload
+  const settings = { ...receivingOf(config.upload), maxPendingBytes, confirm, queue, pinMs }
   const places = [...providers, ...left].flatMap(({ store }) => store ?? [])
-  const { data, pinning, upload } = config
-  const { minConfirmations: confirm, acceptWhileUnavailable: queue, timeout: pinMs } = pinning
-  const { profile, concurrency, perClient, maxPendingBytes } = upload
-  const limits = limitsOf(upload)
-  return lease.open(
-    'uploads',
-    [data, profile, limits, concurrency, perClient, maxPendingBytes, confirm, queue, pinMs, providers, left, quotas],
-    () =>
-      createUploads({
-        folder,
-        store,
-        profile,
-        limits,
-        concurrency,
-        perClient,
-        maxPendingBytes,
-        providers,
-        places,
-        confirm,
-        queue,
-        pinMs,
-        retrieval: fanout,
-        admit,
-        clock,
-        log,
-        counts,
-        quotas,
-        trace,
-      }),
+  return lease.open('uploads', [config.data, settings, providers, left, quotas], () =>
+    createUploads({ ...parts, ...settings, places, retrieval, clock, log, trace }),
   )
 }
 
 function takeThin({ config, clock, lease, trace }: WiringContext, target: Target, parts: Stores): ThinUploads {
-  const { fanout, admit, counts, quotas } = parts
-  const { profile, concurrency, perClient } = config.upload
   const { timeout: answerMs } = config.pinning
-  const { userAgent } = config.retrieval
-  const limits = limitsOf(config.upload)
-  return lease.open(
-    'thin uploads',
-    [target, profile, limits, concurrency, perClient, answerMs, userAgent, quotas],
-    () =>
-      createThin({
-        target,
-        trace,
-        profile,
-        limits,
-        concurrency,
-        perClient,
-        answerMs,
-        userAgent,
-        retrieval: fanout,
-        admit,
-        counts,
-        quotas,
-        clock,
-      }),
+  const settings = { ...receivingOf(config.upload), target, answerMs, userAgent: config.retrieval.userAgent }
+  return lease.open('thin uploads', [settings, parts.quotas], () =>
+    createThin({ ...parts, ...settings, retrieval: parts.fanout, clock, trace }),
   )
 }
 
