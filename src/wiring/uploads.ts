@@ -51,12 +51,12 @@ export type WriteSide = {
   readonly schemas: SchemaChecks
 }
 
-type Parts = {
+export type UploadParts = {
   readonly folder: DataFolder
   readonly store: Store
   readonly providers: readonly Provider[]
   /** Providers of earlier configurations. */
-  readonly left: readonly Provider[]
+  readonly former: readonly Provider[]
   readonly reading: Pick<ReadSide, 'retrieval' | 'denials'>
   readonly respond: Respond
   readonly clientOf: Public['clientOf']
@@ -67,15 +67,15 @@ type Parts = {
   readonly tiers: readonly string[]
 }
 
-type Stores = Pick<Parts, 'folder' | 'store' | 'providers' | 'left'> & {
+type Stores = Pick<UploadParts, 'folder' | 'store' | 'providers' | 'former'> & {
   readonly fanout: UploadFanout
   readonly admit: (cid: CID) => void
   readonly counts: UploadCounts
   readonly quotas: Quotas | undefined
 }
 
-export function wireUploads(whole: WiringContext, parts: Parts): WriteSide {
-  const { config, clock, lease, log } = whole
+export function wireUploads(context: WiringContext, parts: UploadParts): WriteSide {
+  const { config, clock, lease, log } = context
   const { upload, responses } = config
   const { retrieval, denials } = parts.reading
   const { respond } = parts
@@ -84,10 +84,10 @@ export function wireUploads(whole: WiringContext, parts: Parts): WriteSide {
   const reach = { isForThisMachine: upload.auth === 'none', addressOf: parts.forwarded.addressOf }
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
   const counts = lease.take('upload counts', [], createUploadCounts)
-  const quotas = takeQuotas(whole, parts.store)
-  const stores = { ...parts, fanout: takeUploadFanout(whole, retrieval), admit: denials.admit, counts, quotas }
-  const uploads = takeUploads(whole, stores)
-  const thin = upload.forwardTo && takeThin(whole, upload.forwardTo, stores)
+  const quotas = takeQuotas(context, parts.store)
+  const stores = { ...parts, fanout: takeUploadFanout(context, retrieval), admit: denials.admit, counts, quotas }
+  const uploads = takeUploads(context, stores)
+  const thin = upload.forwardTo && takeThin(context, upload.forwardTo, stores)
   const clientOf = (request: IncomingMessage): Uploader => {
     const client = parts.clientOf(request)
     const quota = tokens.quotaOf(request.headers)
@@ -104,7 +104,7 @@ export function wireUploads(whole: WiringContext, parts: Parts): WriteSide {
     ? [
         createKuboRoute({
           ...{ uploads, retrieval, tokens, reach, version, clock, respond, log, clientOf },
-          ...{ tiers: parts.tiers, stalledMs: respond.stalledMs, limits: parts.limits },
+          ...{ tiers: parts.tiers, limits: parts.limits, stalledMs: respond.stalledMs },
         }),
       ]
     : []
@@ -128,11 +128,11 @@ export function wireUploads(whole: WiringContext, parts: Parts): WriteSide {
 }
 
 /** They outlive this gateway, as does the store that holds them. Undefined: no token has one. */
-function takeQuotas(whole: WiringContext, store: Store): Quotas | undefined {
-  const { config, clock, log, lease } = whole
+function takeQuotas(context: WiringContext, store: Store): Quotas | undefined {
+  const { config, clock, log, lease } = context
   const { auth } = config.upload
   if (typeof auth === 'string' || !auth.tokens.some((one) => typeof one === 'object' && one.quota)) return undefined
-  const shared = takeCounterSync(whole)
+  const shared = takeCounterSync(context)
   return lease.take('quotas', [store, shared], () => createQuotas({ store, shared, clock, log }))
 }
 
@@ -162,19 +162,23 @@ const receivingOf = ({
 
 /** Takes over running uploads, and deliveries to providers in the background. */
 function takeUploads({ config, clock, log, lease, trace }: WiringContext, parts: Stores): Uploads {
-  const { providers, left, fanout: retrieval, quotas } = parts
+  const { providers, former, fanout: retrieval, quotas } = parts
   const { minConfirmations: confirm, acceptWhileUnavailable: queue, timeout: pinMs } = config.pinning
   const { maxPendingBytes } = config.upload
   const settings = { ...receivingOf(config.upload), maxPendingBytes, confirm, queue, pinMs }
-  const places = [...providers, ...left].flatMap(({ store }) => store ?? [])
-  return lease.open('uploads', [config.data, settings, providers, left, quotas], () =>
+  const places = [...providers, ...former].flatMap(({ store }) => store ?? [])
+  return lease.open('uploads', [config.data, settings, providers, former, quotas], () =>
     createUploads({ ...parts, ...settings, places, retrieval, clock, log, trace }),
   )
 }
 
-function takeThin({ config, clock, lease, trace }: WiringContext, target: Target, parts: Stores): ThinUploads {
+function takeThin(
+  { config, userAgent, clock, lease, trace }: WiringContext,
+  target: Target,
+  parts: Stores,
+): ThinUploads {
   const { timeout: answerMs } = config.pinning
-  const settings = { ...receivingOf(config.upload), target, answerMs, userAgent: config.retrieval.userAgent }
+  const settings = { ...receivingOf(config.upload), target, answerMs, userAgent }
   return lease.open('thin uploads', [settings, parts.quotas], () =>
     createThin({ ...parts, ...settings, retrieval: parts.fanout, clock, trace }),
   )
