@@ -34,18 +34,8 @@ type AdminDeps = {
 
 const maxListed = 1000
 
-export function createAdmin({
-  log,
-  access,
-  requestId,
-  leaveBody,
-  metrics,
-  ready,
-  dashboard,
-  takedown,
-  add,
-  pins,
-}: AdminDeps): Express {
+export function createAdmin(deps: AdminDeps): Express {
+  const { log, access, requestId, leaveBody, metrics, ready, dashboard, takedown, add, pins } = deps
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')

@@ -8,12 +8,13 @@ import type { Histogram, RequestCounts, UploadCounts } from '../observe/requests
 import type { SpanCounts } from '../observe/tracing/exporter.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import type { TierStats } from '../retrieval/tiers/tier-stack.ts'
-import { type UpstreamState, upstreamStates } from '../retrieval/upstreams/upstream-health.ts'
+import type { Member, Pool } from '../retrieval/upstreams/pool.ts'
+import { upstreamStates } from '../retrieval/upstreams/upstream-health.ts'
 import type { Waiting } from '../store/store.ts'
 import type { WaitingUpload } from '../upload/api-types.ts'
 import type { PinCount } from '../upload/pins.ts'
 import type { Quota } from '../upload/quotas.ts'
-import type { Announced, Check, Processes } from './dashboard/shape.ts'
+import type { Announced, Check, Processes, Router } from './dashboard/shape.ts'
 
 export type MetricParts = {
   readonly http: HttpParts
@@ -27,24 +28,15 @@ export type MetricParts = {
   readonly processes?: (() => Processes) | undefined
 }
 
-export const readingsOf = ({
-  http,
-  upstreams,
-  announced,
-  tiers,
-  uploads,
-  gateway,
-  process,
-  processes,
-}: MetricParts): readonly Reading[] => [
-  ...httpMetrics(http),
-  ...upstreamMetrics(upstreams),
-  ...announcedMetrics(announced),
-  ...tierMetrics(tiers),
-  ...uploadMetrics(uploads),
-  ...gatewayMetrics(gateway),
-  ...processMetrics(processes),
-  ...process.readings,
+export const readingsOf = (parts: MetricParts): readonly Reading[] => [
+  ...httpMetrics(parts.http),
+  ...upstreamMetrics(parts.upstreams),
+  ...announcedMetrics(parts.announced),
+  ...tierMetrics(parts.tiers),
+  ...uploadMetrics(parts.uploads),
+  ...gatewayMetrics(parts.gateway),
+  ...processMetrics(parts.processes),
+  ...parts.process.readings,
 ]
 
 export type ConnectionCounts = {
@@ -84,100 +76,93 @@ const httpMetrics = ({
 }: HttpParts): readonly Reading[] => [
   counter(
     'cidgate_http_requests_total',
-    'Requests by the route that answered, method, status (499: the client left before) and source of the bytes: responses (the cache), a tier, upstream or none.',
+    'Requests by route, method, status (499: the client left first) and source of the bytes: responses (the cache), a tier, upstream or none.',
     requests.requests,
     ['route', 'method', 'status', 'source'],
   ),
-  sum('cidgate_http_requests_in_progress', 'Requests being answered.', () => limits.inFlight),
+  sum('cidgate_http_requests_in_progress', 'Requests in progress.', () => limits.inFlight),
   sum(
     'cidgate_http_concurrency_limit',
-    'The most requests that may be in progress now: limits.maxConcurrentRequests, or fewer while the event loop is late (limits.maxEventLoopDelay).',
+    'The current limit of concurrent requests: limits.maxConcurrentRequests, or fewer while the event loop is late (limits.maxEventLoopDelay).',
     () => limits.concurrency,
   ),
   counter(
     'cidgate_http_responses_aborted_total',
-    'Requests whose client did not get the whole answer: it left, stood still, or the bytes could not be had.',
+    'Responses that the client did not receive completely: it left or stalled, or the bytes were unavailable.',
     requests.cut,
     ['route'],
   ),
   histogram(
     'cidgate_http_time_to_first_byte_seconds',
-    'From the request to the status of its answer. Without cached responses, which are written at once.',
+    'Time from the request to the status of its response, without cached responses.',
     requests.firstByte,
     ['route', 'source'],
   ),
   histogram(
     'cidgate_http_request_duration_seconds',
-    'From the request to the end of its answer, at the pace of the client. Without cached responses.',
+    "Time from the request to the end of its response at the client's pace, without cached responses.",
     requests.duration,
     ['route', 'source'],
   ),
-  counter('cidgate_http_request_body_bytes_total', 'Bytes of request bodies that arrived.', requests.bytesIn, [
+  counter('cidgate_http_request_body_bytes_total', 'Received bytes of request bodies.', requests.bytesIn, ['route']),
+  counter('cidgate_http_response_body_bytes_total', 'Written bytes of response bodies.', requests.bytesOut, [
     'route',
+    'source',
+  ]),
+  counter('cidgate_failures_total', 'Failed requests and library calls, by kind of failure.', requests.failures, [
+    'kind',
   ]),
   counter(
-    'cidgate_http_response_body_bytes_total',
-    'Bytes of response bodies that were written, without headers.',
-    requests.bytesOut,
-    ['route', 'source'],
-  ),
-  counter(
-    'cidgate_failures_total',
-    'Requests that failed, those of programs included, by kind of failure.',
-    requests.failures,
-    ['kind'],
-  ),
-  counter(
     'cidgate_http_requests_shed_total',
-    'Requests answered with 503 because limits.maxConcurrentRequests was reached, or the event loop was late.',
+    'Requests refused with 503: limits.maxConcurrentRequests was reached, or the event loop was late.',
     () => limits.shed,
   ),
   counter(
     'cidgate_http_requests_rate_limited_total',
-    'Requests answered with 429 because their client was over limits.perClient, by what it had too many of: requests, misses, exports or uploads.',
+    'Requests refused with 429, by the limit of limits.perClient that was reached: requests, misses, exports or uploads.',
     () => labelled('limit', Object.entries(limits.rateLimited)),
     ['limit'],
   ),
   gauge(
     'cidgate_rate_limit_store_up',
-    '1: limits.sharedStore can be reached, or is not set. 0: this instance counts its clients alone.',
+    '1 if limits.sharedStore is reachable or not set; 0 if this instance counts its clients alone.',
     () => (limits.isStoreDown ? 0 : 1),
   ),
   counter(
     'cidgate_http_connections_paused_total',
-    'How often a connection was not read for a while, because its client asked again at once after each 503 or 429.',
+    'Pauses of connections whose clients ignored Retry-After.',
     () => server.connections?.paused ?? 0,
   ),
   sum(
     'cidgate_http_pending_response_bytes',
-    'Memory that answers hold because their clients read slowly.',
+    'Memory of responses whose clients read slowly.',
     () => pendingResponses.bytes,
   ),
   counter(
     'cidgate_http_slow_clients_closed_total',
-    'Clients that were cut off because answers held limits.maxPendingResponseBytes.',
+    'Slow clients disconnected because of limits.maxPendingResponseBytes.',
     () => pendingResponses.cut,
   ),
   ...connectionMetrics(server),
-  counter('cidgate_library_reads_total', 'What a program read with get(), by source.', requests.programReads, [
+  counter('cidgate_library_reads_total', 'Reads by a program with get(), by source.', requests.programReads, [
     'source',
   ]),
-  sum('cidgate_response_cache_bytes', 'Bytes of complete answers in memory.', () => responses.bytes),
+  sum('cidgate_response_cache_bytes', 'Bytes in the response cache.', () => responses.bytes),
   sum(
     'cidgate_response_cache_limit_bytes',
-    'The most that complete answers may take (cache.responses.maxBytes).',
+    'The limit of the response cache (cache.responses.maxBytes).',
     () => responses.maxBytes,
   ),
-  sum('cidgate_response_cache_items', 'Complete answers in memory.', () => responses.items),
+  sum('cidgate_response_cache_items', 'Responses in the response cache.', () => responses.items),
   counter(
     'cidgate_compressions_total',
-    'Answers that were compressed. A cached one is compressed once for each coding.',
+    'Compressed responses; a cached one is compressed once for each coding.',
     () => labelled('coding', Object.entries(compressions.made)),
     ['coding'],
   ),
   counter(
     'cidgate_compressions_skipped_total',
-    'Answers that went out plain although their clients take a coding, because enough others were being compressed.',
+    'Responses sent uncompressed because of the limit of concurrent compressions.',
     () => compressions.busy,
   ),
 ]
@@ -190,18 +175,18 @@ const connectionMetrics = (server: ServerParts): readonly Reading[] => {
     sum('cidgate_connections', 'Open connections at the public address.', one('size')),
     sum(
       'cidgate_connections_limit',
-      'The most there may be: limits.maxConnections, or three quarters of the file descriptors of this process.',
+      'The limit of connections: limits.maxConnections, or three quarters of the file descriptors of this process.',
       one('limit'),
     ),
     counter(
       'cidgate_connections_refused_total',
-      'Connections that were answered with 503 and closed, because all were busy, by the setting that was reached: maxConnections or maxConnectionsPerClient.',
+      'Connections refused with 503 because all were busy, by the limit that was reached: maxConnections or maxConnectionsPerClient.',
       byLimit('refused'),
       ['limit'],
     ),
     counter(
       'cidgate_connections_ended_total',
-      'Idle connections that were closed to make room for a new one, by the setting that was reached.',
+      'Idle connections closed in favour of a new one, by the limit that was reached.',
       byLimit('ended'),
       ['limit'],
     ),
@@ -209,34 +194,15 @@ const connectionMetrics = (server: ServerParts): readonly Reading[] => {
 }
 
 type UpstreamParts = {
-  readonly pool: {
-    readonly members: readonly {
-      readonly upstream: { readonly name: string }
-      readonly health: {
-        readonly counts: Readonly<Record<string, number>>
-        readonly measured: { readonly firstByte: Histogram; readonly duration: Histogram; readonly bytes: number }
-        state(key: string): { readonly state: UpstreamState }
-      }
-    }[]
-  }
-  readonly finder?:
-    | {
-        found(): readonly unknown[]
-        routers(): readonly {
-          readonly name: string
-          readonly lookups: number
-          readonly named: number
-          readonly failures: number
-        }[]
-      }
-    | undefined
+  readonly pool: Pick<Pool, 'members'>
+  readonly finder?: { found(): readonly unknown[]; routers(): readonly Router[] } | undefined
   readonly retrieval: Pick<Retrieval, 'stats'>
   readonly names: Pick<Names, 'stats'>
 }
 
 function upstreamMetrics({ pool, finder, retrieval, names }: UpstreamParts): readonly Reading[] {
   const { members } = pool
-  const byUpstream = (read: (member: UpstreamParts['pool']['members'][number]) => number): Iterable<Sample> =>
+  const byUpstream = (read: (member: Member) => number): Iterable<Sample> =>
     labelled(
       'upstream',
       members.map((member) => [member.upstream.name, read(member)]),
@@ -249,13 +215,13 @@ function upstreamMetrics({ pool, finder, retrieval, names }: UpstreamParts): rea
   return [
     counter(
       'cidgate_upstream_requests_total',
-      'Questions that an upstream was asked.',
-      () => byUpstream(({ health }) => health.counts['asked'] ?? 0),
+      'Requests to an upstream.',
+      () => byUpstream(({ health }) => health.counts.asked),
       ['upstream'],
     ),
     counter(
       'cidgate_upstream_outcomes_total',
-      'What became of them: won, lost (another was faster), not_found, throttled, failed or hash_mismatch.',
+      'Requests to an upstream by outcome: won, lost (another was faster), not_found, throttled, failed or hash_mismatch.',
       () =>
         members.flatMap(({ upstream, health }) =>
           Object.entries(health.counts)
@@ -266,25 +232,25 @@ function upstreamMetrics({ pool, finder, retrieval, names }: UpstreamParts): rea
     ),
     counter(
       'cidgate_upstream_received_bytes_total',
-      'Bytes that an upstream brought and that proved right.',
+      'Verified bytes from an upstream.',
       () => byUpstream(({ health }) => health.measured.bytes),
       ['upstream'],
     ),
     histogram(
       'cidgate_upstream_time_to_first_byte_seconds',
-      'From a question to the first proved bytes.',
+      'Time from a request to its first verified bytes.',
       histograms('firstByte'),
       ['upstream'],
     ),
     histogram(
       'cidgate_upstream_request_duration_seconds',
-      'From a question to its end, however it ended.',
+      'Time from a request to its end, with any outcome.',
       histograms('duration'),
       ['upstream'],
     ),
     gauge(
       'cidgate_upstream_state',
-      'A state set: 1 for the state that an upstream is in, 0 for the others (docs/upstreams.md).',
+      'A state set: 1 for the state of the upstream, 0 for the others (docs/upstreams.md).',
       () =>
         members.flatMap(({ upstream, health }) =>
           stateset('state', upstreamStates, health.state('').state, { upstream: upstream.name }),
@@ -293,23 +259,27 @@ function upstreamMetrics({ pool, finder, retrieval, names }: UpstreamParts): rea
     ),
     sum(
       'cidgate_retrieval_queued_requests',
-      'Requests for content that wait to begin: eight begin in each turn of the event loop.',
+      'Content requests waiting for admission: eight start in each event-loop iteration.',
       () => retrieval.stats().toBegin,
     ),
     gauge(
       'cidgate_fetches_in_progress',
-      'Fetches from upstreams in progress, by kind: block or dag (a whole answer).',
+      'Fetches from upstreams in progress, by kind: block or dag.',
       () => {
         const { blockFlights: block, dagFlights: dag } = retrieval.stats()
         return labelled('kind', Object.entries({ block, dag }))
       },
       ['kind'],
     ),
-    gauge('cidgate_background_searches', 'Searches that go on behind a 404.', () => retrieval.stats().searches),
-    gauge('cidgate_negative_cache_entries', 'CIDs remembered as not found.', () => retrieval.stats().notFoundRoots),
+    gauge(
+      'cidgate_background_searches',
+      'Background searches that continue after a 404.',
+      () => retrieval.stats().searches,
+    ),
+    gauge('cidgate_negative_cache_entries', 'CIDs in the negative cache.', () => retrieval.stats().notFoundRoots),
     counter(
       'cidgate_router_lookups_total',
-      'Look-ups at a router, by outcome: named (a gateway that may be asked), nobody or failed.',
+      'Lookups at a router, by outcome: named (a usable gateway), nobody or failed.',
       () =>
         (finder?.routers() ?? []).flatMap(({ name: router, lookups, named, failures }) => [
           { labels: { router, outcome: 'named' }, value: named },
@@ -320,24 +290,20 @@ function upstreamMetrics({ pool, finder, retrieval, names }: UpstreamParts): rea
     ),
     gauge(
       'cidgate_found_gateways',
-      'Gateways that routers named and that are remembered, with what is known of each.',
+      'Gateways named by routers, with a health record each.',
       () => finder?.found().length ?? 0,
     ),
     gauge(
       'cidgate_names_known',
-      'Names that are known, by kind: records (IPNS) or links (DNSLink).',
+      'Cached names, by kind: records (IPNS) or links (DNSLink).',
       () => {
         const { records, links } = names.stats()
         return labelled('kind', Object.entries({ records, links }))
       },
       ['kind'],
     ),
-    gauge('cidgate_names_lookups', 'Look-ups of names in progress.', () => names.stats().flights),
-    counter(
-      'cidgate_names_stale_answers_total',
-      'Answers with a name that could not be looked up again in time.',
-      () => names.stats().stale,
-    ),
+    gauge('cidgate_names_lookups', 'Name lookups in progress.', () => names.stats().flights),
+    counter('cidgate_names_stale_answers_total', 'Responses with a stale name.', () => names.stats().stale),
   ]
 }
 
@@ -351,21 +317,21 @@ function announcedMetrics(announced: (() => Announced | undefined) | undefined):
       (announced?.()?.indexers ?? []).map((one) => [one.name, read(one)]),
     )
   return [
-    gauge('cidgate_announced_roots', 'Uploads that are announced to indexers.', () => announced?.()?.roots ?? 0),
+    gauge('cidgate_announced_roots', 'Uploads announced to indexers.', () => announced?.()?.roots ?? 0),
     gauge(
       'cidgate_advertisements',
-      'Advertisements in the chain that indexers read; they are kept for ever.',
+      'Advertisements in the chain, which are never removed.',
       () => announced?.()?.advertisements ?? 0,
     ),
     gauge(
       'cidgate_announce_confirmed',
-      'Whether an indexer says that it took the newest advertisement.',
+      '1 if the indexer confirms the newest advertisement.',
       by(({ lagMs, confirmed }) => (confirmed !== undefined && lagMs === 0 ? 1 : 0)),
       ['indexer'],
     ),
     gauge(
       'cidgate_announce_lag_seconds',
-      'For how long an indexer has not taken the newest advertisement.',
+      'Time for which the indexer has not confirmed the newest advertisement.',
       by(({ lagMs }) => lagMs / 1000),
       ['indexer'],
     ),
@@ -394,7 +360,7 @@ function tierMetrics({ stack, guards, usage, corrupt }: TierParts): readonly Rea
   return [
     counter(
       'cidgate_tier_lookups_total',
-      'Looks into a tier, by result: hit, miss, or outage (it could not be asked, or not in time).',
+      'Tier lookups by result: hit, miss, or outage (failed or too late).',
       () =>
         stack.stats().flatMap((stats) =>
           Object.entries(results).map(([key, result]) => ({
@@ -406,7 +372,7 @@ function tierMetrics({ stack, guards, usage, corrupt }: TierParts): readonly Rea
     ),
     counter(
       'cidgate_tier_writes_total',
-      'Blocks for a slow tier, by outcome: written, dropped (no room to wait) or failed.',
+      'Writes to a slow tier in blocks, by outcome: written, dropped (queue full) or failed.',
       () =>
         stack.stats().flatMap(({ tier, written, dropped, failed }) =>
           Object.entries({ written, dropped, failed }).map(([outcome, value]) => ({
@@ -418,13 +384,13 @@ function tierMetrics({ stack, guards, usage, corrupt }: TierParts): readonly Rea
     ),
     gauge(
       'cidgate_tier_write_queue_blocks',
-      'Blocks that wait to be written to a slow tier.',
+      'Blocks in the write queue of a slow tier.',
       () => stack.stats().map(({ tier, queued }) => ({ labels: { tier }, value: queued })),
       ['tier'],
     ),
     gauge(
       'cidgate_tier_write_queue_bytes',
-      'Their bytes; cache.writeQueueBytes is the most.',
+      'Bytes in the write queue; the limit is cache.writeQueueBytes.',
       () => stack.stats().map(({ tier, queuedBytes }) => ({ labels: { tier }, value: queuedBytes })),
       ['tier'],
     ),
@@ -436,30 +402,20 @@ function tierMetrics({ stack, guards, usage, corrupt }: TierParts): readonly Rea
     ),
     gauge(
       'cidgate_tier_bytes',
-      'What lies in a tier of this machine. Of a disk: what this process wrote, and what it has read of the folder, which is all of it after some writes.',
+      'Bytes stored in a local tier; a lower bound for a disk tier until its folder has been scanned.',
       used('bytes'),
       ['tier'],
     ),
-    gauge('cidgate_tier_limit_bytes', 'The most that may lie in it (maxBytes).', used('limitBytes'), ['tier']),
-    gauge('cidgate_tier_blocks', 'Blocks in a tier, where it counts them.', used('blocks'), ['tier']),
+    gauge('cidgate_tier_limit_bytes', 'The limit of a local tier (maxBytes).', used('limitBytes'), ['tier']),
+    gauge('cidgate_tier_blocks', 'Blocks in a tier that counts them.', used('blocks'), ['tier']),
     gauge(
       'cidgate_tier_circuit_open',
-      '1 while a tier is passed over because its last calls failed.',
+      '1 while the circuit breaker of a tier is open: its last calls failed, so it is skipped.',
       () => guards.map(({ name, isDown }) => ({ labels: { tier: name }, value: isDown ? 1 : 0 })),
       ['tier'],
     ),
-    histogram(
-      'cidgate_tier_read_duration_seconds',
-      'How long the answers of a slow tier to reads took.',
-      took('reads'),
-      ['tier'],
-    ),
-    histogram(
-      'cidgate_tier_write_duration_seconds',
-      'How long the answers of a slow tier to writes took.',
-      took('writes'),
-      ['tier'],
-    ),
+    histogram('cidgate_tier_read_duration_seconds', 'Duration of reads from a slow tier.', took('reads'), ['tier']),
+    histogram('cidgate_tier_write_duration_seconds', 'Duration of writes to a slow tier.', took('writes'), ['tier']),
   ]
 }
 
@@ -499,28 +455,28 @@ function uploadMetrics(parts: UploadParts): readonly Reading[] {
   return [
     counter(
       'cidgate_uploads_total',
-      'Uploads by outcome: accepted, or the kind of the failure. One with a wrong token or a wrong form is in cidgate_http_requests_total alone.',
+      'Uploads by outcome: accepted, or the kind of failure. A wrong token or form counts in cidgate_http_requests_total only.',
       uploads.outcomes,
       ['outcome'],
     ),
     counter('cidgate_uploaded_files_total', 'Files and DAGs of accepted uploads.', uploads.files),
-    counter('cidgate_uploaded_bytes_total', 'Bytes of their blocks.', uploads.bytes),
+    counter('cidgate_uploaded_bytes_total', 'Bytes of the blocks of accepted uploads.', uploads.bytes),
     ...quotaMetrics(quotas),
     counter(
       'cidgate_provider_requests_total',
-      'Requests to keep an upload, by provider and outcome: pinned, or the class of the failure.',
+      'Pin requests by provider and outcome: pinned, or the class of failure.',
       uploads.attempts,
       ['provider', 'outcome'],
     ),
     histogram(
       'cidgate_provider_request_duration_seconds',
-      'How long a provider took to answer them.',
+      'Duration of pin requests by provider.',
       () => uploads.took.read(),
       ['provider'],
     ),
     gauge(
       'cidgate_provider_up',
-      'Whether the last check of a provider went well: 1, or 0.',
+      '1 if the last check of a provider passed.',
       () =>
         checks().flatMap(({ name, ok }) => {
           const [, provider] = /^(?:provider|through) (.+)$/.exec(name) ?? []
@@ -528,13 +484,13 @@ function uploadMetrics(parts: UploadParts): readonly Reading[] {
         }),
       ['provider'],
     ),
-    gauge('cidgate_journal_uploads', 'Uploads that some provider or shared tier lacks.', async () => [
+    gauge('cidgate_journal_uploads', 'Uploads that a provider or shared tier lacks.', async () => [
       { value: (await waiting()).uploads },
     ]),
     gauge('cidgate_journal_bytes', 'Their bytes.', async () => [{ value: (await waiting()).bytes }]),
     gauge(
       'cidgate_journal_waiting_uploads',
-      'Uploads that a provider is still to get.',
+      'Uploads pending at a provider.',
       async () => {
         const { holders } = await waiting()
         return holders.flatMap(({ holder: provider, kind, uploads: value }) =>
@@ -543,36 +499,25 @@ function uploadMetrics(parts: UploadParts): readonly Reading[] {
       },
       ['provider'],
     ),
-    gauge(
-      'cidgate_journal_oldest_seconds',
-      'The age of the oldest upload in the journal; 0: it is empty.',
-      async () => {
-        const now = clock.now()
-        return [{ value: Math.max(0, now - ((await waiting()).oldestAt ?? now)) / 1000 }]
-      },
+    gauge('cidgate_journal_oldest_seconds', 'Age of the oldest pending upload; 0 if there is none.', async () => {
+      const now = clock.now()
+      return [{ value: Math.max(0, now - ((await waiting()).oldestAt ?? now)) / 1000 }]
+    }),
+    gauge('cidgate_pins', 'Pins at the last count, which runs rarely if there are many; absent before the first.', () =>
+      known(pins()?.pins),
     ),
-    gauge(
-      'cidgate_pins',
-      'Pins, by the last count. Many are counted rarely, behind the scrapes; absent until the first count is over.',
-      () => known(pins()?.pins),
-    ),
-    gauge('cidgate_pins_bytes', 'Their bytes. What several pins have in common counts for each.', () =>
-      known(pins()?.bytes),
-    ),
-    gauge(
-      'cidgate_provider_pins',
-      'Those of them that a provider holds.',
-      () => labelled('provider', pins()?.pinned ?? []),
-      ['provider'],
-    ),
+    gauge('cidgate_pins_bytes', 'Bytes of all pins; shared blocks count for each pin.', () => known(pins()?.bytes)),
+    gauge('cidgate_provider_pins', 'Pins held by a provider.', () => labelled('provider', pins()?.pinned ?? []), [
+      'provider',
+    ]),
     gauge(
       'cidgate_data_free_bytes',
-      'Room for this user on the disk of the data folder.',
+      'Free bytes for this user on the disk of the data folder.',
       async () => (await disk().then((one) => one && [{ value: one.freeBytes }])) ?? [],
     ),
     gauge(
       'cidgate_data_size_bytes',
-      'The size of that disk.',
+      'Size of the disk of the data folder.',
       async () => (await disk().then((one) => one && [{ value: one.bytes }])) ?? [],
     ),
   ]
@@ -587,17 +532,13 @@ function quotaMetrics(quotas: () => readonly QuotaState[]): readonly Reading[] {
     ...{ name: `cidgate_token_${name}`, labels: ['token'], kind: 'gauge', help, read: each(value) },
   })
   return [
-    one('used_uploads', 'Accepted uploads of today (UTC) with a token that has a quota.', ({ used }) => used.uploads),
-    one('limit_uploads', 'The most of a day (quota.uploads).', ({ quota }) => quota.uploads),
-    one(
-      'used_bytes',
-      'Bytes of accepted uploads of today (UTC) with a token that has a quota.',
-      ({ used }) => used.bytes,
-    ),
-    one('limit_bytes', 'The most of a day (quota.bytes).', ({ quota }) => quota.bytes),
+    one('used_uploads', 'Accepted uploads today (UTC) with a token that has a quota.', ({ used }) => used.uploads),
+    one('limit_uploads', 'The daily limit (quota.uploads).', ({ quota }) => quota.uploads),
+    one('used_bytes', 'Bytes of accepted uploads today (UTC) with a token that has a quota.', ({ used }) => used.bytes),
+    one('limit_bytes', 'The daily limit (quota.bytes).', ({ quota }) => quota.bytes),
     counter(
       'cidgate_token_quota_refusals_total',
-      'Uploads that were answered with 429 because the quota of their token was used up.',
+      'Uploads refused with 429 because the quota of their token was used up.',
       each(({ refused }) => refused),
       ['token'],
     ),
@@ -625,31 +566,29 @@ const gatewayMetrics = ({ version, reloads, denylists, log, spans }: GatewayPart
   ]),
   counter(
     'cidgate_config_reloads_total',
-    'Reloads of the configuration, by outcome: taken, or refused (the log says why).',
+    'Configuration reloads by outcome: taken, or refused (the log has the reason).',
     () => labelled('outcome', Object.entries({ taken: reloads.taken, refused: reloads.refused })),
     ['outcome'],
   ),
-  gauge(
-    'cidgate_config_last_reload_successful',
-    'Whether the last reload was taken: 1, or 0. 1 before the first.',
-    () => (reloads.wasLastTaken ? 1 : 0),
+  gauge('cidgate_config_last_reload_successful', '1 if the last reload was accepted, or before the first.', () =>
+    reloads.wasLastTaken ? 1 : 0,
   ),
   gauge(
     'cidgate_config_last_reload_success_timestamp_seconds',
-    'When the configuration that is in force was taken, since the epoch.',
+    'Time since the epoch of the last successful load of the configuration.',
     () => reloads.lastTakenAt / 1000,
   ),
   gauge('cidgate_denylist_rules', 'Rules of all denylists.', () => denylists.rules),
   gauge(
     'cidgate_denylist_last_success_timestamp_seconds',
-    'When a denylist was last read or found unchanged, since the epoch; 0: a copy of an earlier process is in force.',
+    'Time since the epoch of the last successful check of a denylist; 0 while only a copy is in force.',
     () => denylists.lists().map(({ where, checkedAt }) => ({ labels: { list: where }, value: checkedAt / 1000 })),
     ['list'],
   ),
   counter('cidgate_log_lines_lost_total', 'Lines of the log that could not be written.', () => log.lost?.() ?? 0),
   counter(
     'cidgate_spans_total',
-    'Spans for traces, by outcome: sent, dropped (no room to wait for the collector) or failed (it did not take them). Absent without OTEL_EXPORTER_OTLP_ENDPOINT.',
+    'Spans by outcome: sent, dropped (queue full) or failed (refused by the collector). Absent without OTEL_EXPORTER_OTLP_ENDPOINT.',
     () => labelled('outcome', Object.entries(spans?.counts ?? {})),
     ['outcome'],
   ),
@@ -657,11 +596,11 @@ const gatewayMetrics = ({ version, reloads, denylists, log, spans }: GatewayPart
 
 /** Undefined for a single process, whose other metrics say it all. */
 const processMetrics = (read: (() => Processes) | undefined): readonly Reading[] => [
-  gauge('cidgate_processes', 'Processes that answer now, the owner of the data folder included (workers).', () =>
+  gauge('cidgate_processes', 'Serving processes, including the owner of the data folder (workers).', () =>
     read ? read().answering : 1,
   ),
-  gauge('cidgate_processes_wanted', 'How many there should be.', () => (read ? read().wanted : 1)),
-  counter('cidgate_worker_restarts_total', 'Workers that ended by themselves and were replaced.', () =>
+  gauge('cidgate_processes_wanted', 'Configured number of processes.', () => (read ? read().wanted : 1)),
+  counter('cidgate_worker_restarts_total', 'Workers that exited unexpectedly and were replaced.', () =>
     read ? read().restarts : 0,
   ),
 ]

@@ -11,7 +11,7 @@ import { pathOfName } from '../http/content/name.ts'
 import type { Limits } from '../http/limits.ts'
 import type { Mode } from '../http/wire/problem.ts'
 import type { LookupRequest, Names } from '../names/names.ts'
-import { createRequestRecord, type RequestRecord } from '../observe/request-record.ts'
+import { RequestRecord } from '../observe/request-record.ts'
 import type { Retrieval, Session, VisitNames } from '../retrieval/session.ts'
 import { fileType } from '../web/media-types.ts'
 
@@ -75,7 +75,7 @@ export function createLibraryReader(deps: GetDeps): LibraryReader {
     const leave = letIn(deps, path)
     const own = new AbortController()
     open.add(own)
-    const account = createRequestRecord(deps.tiers)
+    const account = new RequestRecord(deps.tiers)
     let session: Session | undefined
     const onAbort = () => own.abort(signal?.reason)
     signal?.addEventListener('abort', onAbort, { once: true })

@@ -4,7 +4,7 @@ import { refuseRemainder } from '../content/formats/format.ts'
 import { walkPath } from '../content/resolve.ts'
 import type { Failure } from '../core/failure.ts'
 import { asFailure, statusOf } from '../http/wire/problem.ts'
-import { OneRequestRecord } from '../observe/request-record.ts'
+import { RequestRecord } from '../observe/request-record.ts'
 import type { Session } from '../retrieval/session.ts'
 import { bodyFor, contentOf, type GetDeps } from './get.ts'
 
@@ -65,7 +65,7 @@ async function firstOf(pieces: AsyncIterable<unknown>): Promise<void> {
 type Source = { readonly from: string | undefined; readonly isFetched: boolean }
 
 /** Also reports the sources of everything read since the last call. */
-class SourceRecord extends OneRequestRecord {
+class SourceRecord extends RequestRecord {
   #from: string | undefined
   #isFetched = false
 

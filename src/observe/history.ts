@@ -1,45 +1,21 @@
 // The activity of the last ten minutes in spans of five seconds, for the plots of the dashboard.
 import type { Clock } from '../core/clock.ts'
-import { quantileOf, type RequestCounts } from './requests.ts'
-
-/** A time span. Latencies are undefined if nothing was measured. */
-export type Span = {
-  /** The end of the span, in milliseconds since the epoch. */
-  readonly at: number
-  readonly seconds: number
-  readonly requests: number
-  /** Responses with a status from 400 on, and the ones from 500 on among them. */
-  readonly refused: number
-  readonly failed: number
-  /** Successful content responses; `hits`: the ones that needed no upstream. */
-  readonly content: number
-  readonly hits: number
-  /** Time to the first byte of content, without cached responses. */
-  readonly p50Ms?: number
-  readonly p95Ms?: number
-}
-
-export interface History {
-  /** Oldest first. */
-  list(): readonly Span[]
-  close(): void
-}
+import { type RequestCounts, timesOf } from './requests.ts'
 
 const everyMs = 5_000
 const maxSpans = 120
 const contentRoutes: ReadonlySet<string | undefined> = new Set(['ipfs', 'ipns'])
 
-export function createHistory(counts: RequestCounts, clock: Clock): History {
-  const spans: Span[] = []
+export function createHistory(counts: RequestCounts, clock: Clock) {
+  const spans: ReturnType<typeof take>[] = []
   let before = readAll(counts)
   let takenAt = clock.monotonic()
 
-  function take(): void {
+  function take() {
     const now = readAll(counts)
     const at = clock.monotonic()
     const firstByte = now.firstByte.map((count, index) => count - (before.firstByte[index] ?? 0))
-    const [p50, p95] = [quantileOf(now.bounds, firstByte, 0.5), quantileOf(now.bounds, firstByte, 0.95)]
-    spans.push({
+    const span = {
       at: clock.now(),
       seconds: (at - takenAt) / 1000,
       requests: now.requests - before.requests,
@@ -47,21 +23,22 @@ export function createHistory(counts: RequestCounts, clock: Clock): History {
       failed: now.failed - before.failed,
       content: now.content - before.content,
       hits: now.hits - before.hits,
-      ...(p50 !== undefined && { p50Ms: p50 * 1000 }),
-      ...(p95 !== undefined && { p95Ms: p95 * 1000 }),
-    })
-    if (spans.length > maxSpans) spans.shift()
+      ...timesOf(now.bounds, firstByte),
+    }
     before = now
     takenAt = at
+    return span
   }
 
   const again = (): (() => void) =>
     clock.after(everyMs, () => {
-      take()
+      spans.push(take())
+      if (spans.length > maxSpans) spans.shift()
       cancel = again()
     })
   let cancel = again()
-  return { list: () => spans, close: () => cancel() }
+  /** `list`: oldest first. */
+  return { list: (): readonly ReturnType<typeof take>[] => spans, close: () => cancel() }
 }
 
 function readAll(counts: RequestCounts) {

@@ -15,66 +15,41 @@ export type Attempt = {
 export type Brought = { readonly upstream: string; bytes: number }
 
 const maxAttempts = 16
-const nothing: readonly Brought[] = []
-
-export interface RequestRecord {
-  /** A block came from this tier. */
-  tierHit(tier: string): void
-  /** A block was fetched from this upstream for this request, or for the flight that it joined. */
-  fetched(upstream: string, bytes?: number): void
-  attempt(attempt: Attempt): void
-  /** The number of blocks fetched for this request; 0 means a pure hit. */
-  readonly fetches: number
-  /** The slowest tier that was needed; undefined without any hit. */
-  readonly tier: string | undefined
-  /** The upstreams whose verified bytes were used. */
-  readonly brought: readonly Brought[]
-  readonly attempts: readonly Attempt[]
-}
-
-/** `tiers`: names, fastest first. */
-export const createRequestRecord = (tiers: readonly string[] = []): RequestRecord => new OneRequestRecord(tiers)
 
 /**
- * A class, because there is one per request: a literal with a getter costs half a microsecond, and
- * stays in memory until V8's next full collection.
+ * A class, because there is one per request: a literal with methods stays in memory until V8's next
+ * full collection.
  */
-export class OneRequestRecord implements RequestRecord {
+export class RequestRecord {
   readonly attempts: Attempt[] = []
+  /** The number of blocks fetched for this request; 0 means a pure hit. */
+  fetches = 0
+  /** The slowest tier that was needed; undefined without any hit. */
+  tier: string | undefined
+  /** The upstreams whose verified bytes were used. */
+  brought: readonly Brought[] = []
   readonly #tiers: readonly string[]
-  #fetches = 0
-  #tier: string | undefined
-  #brought: Brought[] | undefined
 
-  constructor(tiers: readonly string[]) {
+  /** `tiers`: names, fastest first. */
+  constructor(tiers: readonly string[] = []) {
     this.#tiers = tiers
   }
 
+  /** A block came from this tier. */
   tierHit(name: string): void {
-    if (this.#tier === undefined || this.#tiers.indexOf(name) > this.#tiers.indexOf(this.#tier)) this.#tier = name
+    if (this.tier === undefined || this.#tiers.indexOf(name) > this.#tiers.indexOf(this.tier)) this.tier = name
   }
 
+  /** A block was fetched from this upstream for this request, or for the flight that it joined. */
   fetched(upstream: string, bytes = 0): void {
-    this.#fetches++
-    const known = this.#brought?.find((one) => one.upstream === upstream)
+    this.fetches++
+    const known = this.brought.find((one) => one.upstream === upstream)
     if (known) known.bytes += bytes
-    else (this.#brought ??= []).push({ upstream, bytes })
+    else this.brought = [...this.brought, { upstream, bytes }]
   }
 
   attempt(attempt: Attempt): void {
     if (this.attempts.length < maxAttempts) this.attempts.push(attempt)
-  }
-
-  get fetches(): number {
-    return this.#fetches
-  }
-
-  get tier(): string | undefined {
-    return this.#tier
-  }
-
-  get brought(): readonly Brought[] {
-    return this.#brought ?? nothing
   }
 }
 

@@ -23,25 +23,9 @@ export type Answered = {
 /** Counts of the fast path, where a request must cost only additions. */
 export type CachedCounts = { get: number; getUnchanged: number; head: number; headUnchanged: number; bytes: number }
 
-export interface RequestCounts {
-  readonly hot: CachedCounts
-  answered(answer: Answered): void
-  /** Counts a read by the library, which has no status. */
-  read(account: RequestRecord): void
-  failed(failure: Failure): void
-  requests(): Iterable<Sample>
-  cut(): Iterable<Sample>
-  bytesIn(): Iterable<Sample>
-  bytesOut(): Iterable<Sample>
-  programReads(): Iterable<Sample>
-  failures(): Iterable<Sample>
-  firstByte(): Iterable<HistogramSample>
-  duration(): Iterable<HistogramSample>
-}
-
 /** The slowest source that was needed. */
-export const sourceOf = (account: RequestRecord | undefined): string =>
-  account === undefined ? 'none' : account.fetches > 0 ? 'upstream' : (account.tier ?? 'none')
+export const sourceOf = ({ fetches, tier }: Partial<RequestRecord> = {}): string =>
+  fetches ? 'upstream' : (tier ?? 'none')
 
 /** Counts by route and source. */
 type RouteCounts = {
@@ -56,7 +40,9 @@ type Cell = { readonly place: RouteCounts; readonly labels: Readonly<Record<stri
 
 const methods: ReadonlySet<string> = new Set(['GET', 'HEAD', 'POST', 'OPTIONS', 'PUT', 'DELETE', 'PATCH'])
 
-export function createRequestCounts(): RequestCounts {
+export type RequestCounts = ReturnType<typeof createRequestCounts>
+
+export function createRequestCounts() {
   const hot: CachedCounts = { get: 0, getUnchanged: 0, head: 0, headUnchanged: 0, bytes: 0 }
   const cells = new Map<string, Cell>()
   const places = new Map<string, RouteCounts>()
@@ -97,7 +83,7 @@ export function createRequestCounts(): RequestCounts {
 
   return {
     hot,
-    answered(answer) {
+    answered(answer: Answered): void {
       const cell = cellOf(answer)
       const { place } = cell
       cell.value++
@@ -107,36 +93,36 @@ export function createRequestCounts(): RequestCounts {
       if (!answer.isWhole) cut.add(1, { route: answer.route })
       if (answer.bytesIn > 0) bytesIn.add(answer.bytesIn, { route: answer.route })
     },
-    read: (account) => programReads.add(1, { source: sourceOf(account) }),
-    failed: ({ kind }) => failures.add(1, { kind }),
-    *requests() {
+    /** Counts a read by the library, which has no status. */
+    read: (record: RequestRecord): void => programReads.add(1, { source: sourceOf(record) }),
+    failed: ({ kind }: Failure): void => failures.add(1, { kind }),
+    *requests(): Iterable<Sample> {
       yield* ofHot()
       yield* cells.values()
     },
     cut: cut.read,
     bytesIn: bytesIn.read,
-    *bytesOut() {
+    *bytesOut(): Iterable<Sample> {
       if (hot.bytes > 0) yield { labels: { route: 'ipfs', source: 'responses' }, value: hot.bytes }
       for (const { labels, bytesOut } of places.values()) if (bytesOut > 0) yield { labels, value: bytesOut }
     },
     programReads: programReads.read,
     failures: failures.read,
-    *firstByte() {
+    *firstByte(): Iterable<HistogramSample> {
       for (const { labels, firstByte } of places.values()) yield { labels, histogram: firstByte }
     },
-    *duration() {
+    *duration(): Iterable<HistogramSample> {
       for (const { labels, duration } of places.values()) yield { labels, histogram: duration }
     },
   }
 }
 
 /** Sums by labels. */
-export type Tally = { add(value: number, labels: Readonly<Record<string, string>>): void; read(): Iterable<Sample> }
 
-export function createTally(): Tally {
+function createTally() {
   const all = new Map<string, { readonly labels: Readonly<Record<string, string>>; value: number }>()
   return {
-    add(value, labels) {
+    add(value: number, labels: Readonly<Record<string, string>>): void {
       const key = Object.values(labels).join('\n')
       const one = all.get(key)
       if (one) one.value += value
@@ -196,18 +182,19 @@ export function quantileOf(bounds: readonly number[], counts: ArrayLike<number>,
   return bounds.at(-1)
 }
 
-/** Histograms of one kind, keyed by their labels. */
-interface Histograms<Labels extends Readonly<Record<string, string>>> {
-  observe(labels: Labels, value: number): void
-  read(): Iterable<{ readonly labels: Labels; readonly histogram: Histogram }>
+/** The median and p95 in milliseconds; none without observations. */
+export function timesOf(bounds: readonly number[], counts: ArrayLike<number>): { p50Ms?: number; p95Ms?: number } {
+  const [p50, p95] = [quantileOf(bounds, counts, 0.5), quantileOf(bounds, counts, 0.95)]
+  return { ...(p50 !== undefined && { p50Ms: p50 * 1000 }), ...(p95 !== undefined && { p95Ms: p95 * 1000 }) }
 }
 
+/** Histograms of one kind, keyed by their labels. */
 export function createHistograms<Labels extends Readonly<Record<string, string>>>(
   bounds: readonly number[] = secondsBounds,
-): Histograms<Labels> {
+) {
   const all = new Map<string, { readonly labels: Labels; readonly histogram: Histogram }>()
   return {
-    observe(labels, value) {
+    observe(labels: Labels, value: number): void {
       const key = Object.values(labels).join('\n')
       let one = all.get(key)
       if (!one) all.set(key, (one = { labels, histogram: createHistogram(bounds) }))
@@ -217,8 +204,6 @@ export function createHistograms<Labels extends Readonly<Record<string, string>>
   }
 }
 
-/** The part of an upload that is counted, also in thin mode. */
-type CountedUpload = { readonly dagBytes: number }
 type ProviderAttempt = {
   readonly provider: string
   readonly isHeld: boolean
@@ -226,19 +211,9 @@ type ProviderAttempt = {
   readonly class?: string
 }
 
-export interface UploadCounts {
-  /** Counts the outcome of an upload; returns the result of `work`. */
-  over<Answer>(work: () => Promise<Answer>, addedOf?: (answer: Answer) => readonly CountedUpload[]): Promise<Answer>
-  refused(error: unknown): void
-  attempt(attempt: ProviderAttempt): void
-  readonly outcomes: () => Iterable<Sample>
-  readonly files: () => number
-  readonly bytes: () => number
-  readonly attempts: () => Iterable<Sample>
-  readonly took: Histograms<{ readonly provider: string }>
-}
+export type UploadCounts = ReturnType<typeof createUploadCounts>
 
-export function createUploadCounts(): UploadCounts {
+export function createUploadCounts() {
   const outcomes = createTally()
   const attempts = createTally()
   const took = createHistograms<{ readonly provider: string }>()
@@ -248,7 +223,11 @@ export function createUploadCounts(): UploadCounts {
   const refused = (error: unknown) => outcomes.add(1, { outcome: isFailure(error) ? error.kind : 'internal' })
 
   return {
-    async over(work, addedOf) {
+    /** Counts the outcome of an upload; returns the result of `work`. */
+    async over<Answer>(
+      work: () => Promise<Answer>,
+      addedOf?: (answer: Answer) => readonly { readonly dagBytes: number }[],
+    ): Promise<Answer> {
       try {
         const answer = await work()
         outcomes.add(1, { outcome: 'accepted' })
@@ -263,7 +242,7 @@ export function createUploadCounts(): UploadCounts {
       }
     },
     refused,
-    attempt({ provider, isHeld, ms, class: kind = 'transient' }) {
+    attempt({ provider, isHeld, ms, class: kind = 'transient' }: ProviderAttempt): void {
       attempts.add(1, { provider, outcome: isHeld ? 'pinned' : kind })
       took.observe({ provider }, ms / 1000)
     },

@@ -17,7 +17,7 @@ import { silentLog } from '../../src/core/log.ts'
 import { readCar } from '../../src/core/wire/car-stream.ts'
 import { linksOf } from '../../src/ipld/block-links.ts'
 import { carHeader, carSection } from '../../src/ipld/car.ts'
-import { createRequestRecord } from '../../src/observe/request-record.ts'
+import { RequestRecord } from '../../src/observe/request-record.ts'
 import { Flight } from '../../src/retrieval/flight/flight.ts'
 import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
@@ -69,7 +69,7 @@ async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(U
     ...{ deadlineMs: 10_000, blockDeadlineMs: 10_000, keepLookingMs: 0, readAheadBytes: 0 },
     notFound: createNegativeCache({ initialTtlMs: 5000, maxTtlMs: 5000, clock }),
   })
-  const session = retrieval.session({ signal: new AbortController().signal, account: createRequestRecord() })
+  const session = retrieval.session({ signal: new AbortController().signal, account: new RequestRecord() })
   const found: (Uint8Array | undefined)[] = []
   try {
     for (const [index, { cid }] of wanted.entries()) {

@@ -8,7 +8,7 @@ import { isHost } from '../../src/core/wire/http.ts'
 import { contentHeaders, disposition } from '../../src/http/content/deliver.ts'
 import { matches, negotiate, parseRange, rangeApplies, rangeHint } from '../../src/http/content/negotiate.ts'
 import { readTarget } from '../../src/http/wire/request.ts'
-import { cacheStatus, createRequestRecord } from '../../src/observe/request-record.ts'
+import { cacheStatus, RequestRecord } from '../../src/observe/request-record.ts'
 import { anyText } from '../support/any-text.ts'
 import { runs } from '../support/property.ts'
 
@@ -262,7 +262,7 @@ describe('request target', () => {
 
 describe('Cache-Status', () => {
   test('none, hit, miss, and a name with a quote', () => {
-    const account = createRequestRecord()
+    const account = new RequestRecord()
     assert.equal(cacheStatus(account), 'cidgate')
     account.tierHit('memory')
     assert.equal(cacheStatus(account), 'cidgate; hit; detail=memory')
@@ -270,7 +270,7 @@ describe('Cache-Status', () => {
     assert.equal(cacheStatus(account), 'cidgate; fwd=miss; detail="a b"')
   })
   test('several upstreams → each with its share', () => {
-    const account = createRequestRecord()
+    const account = new RequestRecord()
     account.fetched('one', 300)
     account.fetched('two', 50)
     account.fetched('two', 50)
@@ -285,7 +285,7 @@ describe('Cache-Status', () => {
       [['memory', 'of a name'], 'memory'],
       [['of a name'], 'of a name'],
     ] as const) {
-      const account = createRequestRecord(order)
+      const account = new RequestRecord(order)
       for (const tier of hits) account.tierHit(tier)
       assert.equal(account.tier, slowest)
     }

@@ -6,7 +6,7 @@ import { after, before, describe, test } from 'node:test'
 import { Failure, type FailureKind, type FailureOptions, failureKinds } from '../../src/core/failure.ts'
 import { asFailure, type ProblemContext, sendProblem, statusOf, table } from '../../src/http/wire/problem.ts'
 import { HttpRefusal } from '../../src/http/wire/request.ts'
-import { createRequestRecord } from '../../src/observe/request-record.ts'
+import { RequestRecord } from '../../src/observe/request-record.ts'
 
 let next: { failure: Failure; context: ProblemContext }
 const server = createServer((_request, response) => sendProblem(response, next.failure, next.context))
@@ -120,7 +120,7 @@ describe('cacheability of errors', () => {
 })
 
 test('attempts only on statuses caused by other services', async () => {
-  const account = createRequestRecord()
+  const account = new RequestRecord()
   account.attempt({ upstream: 'one', outcome: 'timeout', ms: 12 })
   const lost = JSON.parse((await send(failure('not-found'), { mode: 'api', account })).text) as Record<string, unknown>
   assert.deepEqual(lost, {
@@ -145,7 +145,7 @@ describe('error page', () => {
   const evil = new Failure('not-found', '<script>alert("1")</script>', { source: 'client' })
   const html = 'text/html,application/xhtml+xml,*/*;q=0.8'
   test('browser in web mode → page, request text escaped', async () => {
-    const account = createRequestRecord()
+    const account = new RequestRecord()
     account.attempt({ upstream: '<b>one', outcome: 'timeout', ms: 12.6 })
     const { status, headers, text } = await send(evil, { mode: 'web', accept: html, account })
     assert.deepEqual([status, headers['content-type']], [404, 'text/html; charset=utf-8'])

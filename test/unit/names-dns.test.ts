@@ -9,7 +9,7 @@ import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { type Failure, isFailure } from '../../src/core/failure.ts'
 import { txtServers } from '../../src/names/dns-query.ts'
 import { createDnsLinks, isDomain } from '../../src/names/dnslink.ts'
-import { createRequestRecord } from '../../src/observe/request-record.ts'
+import { RequestRecord } from '../../src/observe/request-record.ts'
 import { type DnsServer, startDnsServer } from '../support/dns-server.ts'
 import { patientClock } from '../support/shifted-clock.ts'
 
@@ -70,7 +70,7 @@ describe('DNSLink', () => {
       dns.texts.set('_dnslink.docs.example', ['something else', 'dnslink=/ipfs/bafkqaaa/a b'])
       dns.ttl = 7
       const links = make([address()])
-      const account = createRequestRecord()
+      const account = new RequestRecord()
       const { value, freshMs } = await links.resolve('Docs.Example.', { signal: signal(), account })
       assert.deepEqual([value, freshMs > 6_000 && freshMs <= 7_000], ['/ipfs/bafkqaaa/a b', true])
       assert.equal(account.attempts[0]?.outcome, 'record')
@@ -137,7 +137,7 @@ describe('DNSLink', () => {
     dns.fault = 'silent'
     other.texts.set('_dnslink.docs.example', ['dnslink=/ipns/b.example'])
     const links = make([dns.address, other.url], {}, hasty())
-    const account = createRequestRecord()
+    const account = new RequestRecord()
     assert.equal((await links.resolve('docs.example', { signal: signal(), account })).value, '/ipns/b.example')
     assert.deepEqual(
       account.attempts.map(({ outcome }) => outcome),

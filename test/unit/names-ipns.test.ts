@@ -16,7 +16,7 @@ import {
   writeRecords,
 } from '../../src/names/ipns-record.ts'
 import { createSharedRecords } from '../../src/names/shared-records.ts'
-import { createRequestRecord } from '../../src/observe/request-record.ts'
+import { RequestRecord } from '../../src/observe/request-record.ts'
 import type { Store } from '../../src/store/store.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { tempFolder } from '../support/gateway.ts'
@@ -203,7 +203,7 @@ describe('resolving keys', () => {
     return {
       store,
       names,
-      resolve: (key: CID, account = createRequestRecord()) => names.resolve(key, { signal: signal(), account }),
+      resolve: (key: CID, account = new RequestRecord()) => names.resolve(key, { signal: signal(), account }),
     }
   }
 
@@ -224,7 +224,7 @@ describe('resolving keys', () => {
     const good = await key.record('/ipfs/bafkqaaa')
     const liar = sends('liar', await createKey().record('/ipfs/bafkqaaa', { sequence: 99 }))
     const { resolve } = make([liar, hangs('silent'), sends('honest', good)])
-    const account = createRequestRecord()
+    const account = new RequestRecord()
     const began = performance.now()
     assert.equal((await resolve(key.cid, account)).via, 'honest')
     assert.ok(performance.now() - began < 2_000)
@@ -238,7 +238,7 @@ describe('resolving keys', () => {
     const store = emptyStore()
     store.bytes = await key.record('/ipfs/bafkqaaa/young', { sequence: 5 })
     const { resolve } = make([sends('a', await key.record('/ipfs/bafkqaaa/old', { sequence: 4 }))], store)
-    const account = createRequestRecord()
+    const account = new RequestRecord()
     assert.equal((await resolve(key.cid, account)).value.value, '/ipfs/bafkqaaa/young')
     assert.deepEqual(store.written, [])
     assert.equal(account.attempts[0]?.outcome, 'older')
@@ -273,7 +273,7 @@ describe('resolving keys', () => {
     assert.equal((await running.resolve(key.cid)).value.value, '/ipfs/bafkqaaa/ended')
     clock.shift(3_000)
     sent = old
-    const account = createRequestRecord()
+    const account = new RequestRecord()
     const refused = await running.resolve(key.cid, account).catch((error: unknown) => error)
     assert.ok(isFailure(refused, 'not-found'))
     assert.match(refused.message, /older than one seen before/)

@@ -13,7 +13,7 @@ import type { LocalStore } from '../../backends/pinning/contract.ts'
 import { type Block, blockKey } from '../../src/core/cid.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createRequestRecord } from '../../src/observe/request-record.ts'
+import { RequestRecord } from '../../src/observe/request-record.ts'
 import { createLoopScheduler, sliceMs } from '../../src/retrieval/loop-scheduler.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
@@ -129,7 +129,7 @@ function make(upstreams: ScriptedUpstream[], options: MakeOptions = {}) {
     more: { onlyIfCached?: boolean; noCache?: boolean; controller?: AbortController; visit?: Visit } = {},
   ) => {
     const controller = more.controller ?? new AbortController()
-    const account = createRequestRecord()
+    const account = new RequestRecord()
     const one = retrieval.session({ signal: controller.signal, account, ...more })
     const get = async (...of: Parameters<typeof one.get>) => one.get(...of)
     return { account, controller, ...withGet(one, get), get }

@@ -9,7 +9,7 @@ import { parsePath, resolve } from '../../src/content/resolve.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folder.ts'
-import { createRequestRecord } from '../../src/observe/request-record.ts'
+import { RequestRecord } from '../../src/observe/request-record.ts'
 import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
@@ -126,7 +126,7 @@ function make(blocks: BlockMap, all: Readonly<Record<string, Ways>>) {
 
   async function readOnce(cid: CID): Promise<{ bytes: number; ms: number; gapMs: number }> {
     const began = clock.monotonic()
-    const session = retrieval.session({ signal: new AbortController().signal, account: createRequestRecord() })
+    const session = retrieval.session({ signal: new AbortController().signal, account: new RequestRecord() })
     let [bytes, gapMs, last] = [0, 0, 0]
     try {
       const { entity } = await resolve(session, parsePath(cid.toString()))

@@ -1,21 +1,15 @@
 // Builds the response of GET /status from the counters of the metrics, in words for operators.
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
-import type { History } from '../../observe/history.ts'
 import type { Labels, Sample } from '../../observe/metrics.ts'
 import type { RecentFailures } from '../../observe/recent-failures.ts'
-import { type Histogram, quantileOf } from '../../observe/requests.ts'
-import type { UpstreamHealth } from '../../retrieval/upstreams/upstream-health.ts'
+import { timesOf } from '../../observe/requests.ts'
+import type { Member } from '../../retrieval/upstreams/pool.ts'
 import type { Waiting } from '../../store/store.ts'
 import { type HttpParts, nothingWaits, type TierParts, type UploadParts } from '../metrics.ts'
 import type { Readiness } from '../readiness.ts'
 import { alertsOf } from './alerts.ts'
 import type { Journal, Provider, Requests, Status, Tier, Times, Upstream } from './shape.ts'
-
-type Member = {
-  readonly upstream: { readonly name: string }
-  readonly health: Pick<UpstreamHealth, 'state' | 'counts' | 'measured' | 'lastError' | 'pending' | 'budget'>
-}
 
 type StatusParts = {
   readonly version: string
@@ -36,7 +30,7 @@ type StatusParts = {
   readonly hasPins: boolean
   readonly takes: Status['takes']
   readonly processes?: (() => Status['processes']) | undefined
-  readonly history: History
+  readonly history: { list(): Status['history'] }
   readonly failures: RecentFailures
 }
 
@@ -126,7 +120,7 @@ function tiersOf({ stack, guards, usage, corrupt }: TierParts): Tier[] {
       ...used.get(name),
       corrupt: corrupt.get(name) ?? 0,
       isDown: guard?.isDown ?? false,
-      reads: guard ? timesOf(guard.took.reads) : {},
+      reads: guard ? timesOf(guard.took.reads.bounds, guard.took.reads.counts) : {},
     }
   })
 }
@@ -148,7 +142,7 @@ function providersOf(names: readonly string[], { uploads, checks }: UploadParts,
       pinned: sum(own.filter(({ labels }) => outcomeOf(labels) === 'pinned')),
       failed,
       waiting: waiting.holders.find(({ holder }) => holder === name)?.uploads ?? 0,
-      took: times ? timesOf(times.histogram) : {},
+      took: times ? timesOf(times.histogram.bounds, times.histogram.counts) : {},
     }
   })
 }
@@ -161,11 +155,6 @@ function pinsOf({ pins }: UploadParts): Status['pins'] {
 async function journalOf({ waitingPage }: UploadParts, { uploads: open, bytes, oldestAt }: Waiting): Promise<Journal> {
   const uploads = open > 0 ? ((await waitingPage?.(maxUploads)) ?? []) : []
   return { open, bytes, oldestAt, uploads }
-}
-
-function timesOf({ bounds, counts }: Histogram): Times {
-  const [p50, p95] = [quantileOf(bounds, counts, 0.5), quantileOf(bounds, counts, 0.95)]
-  return { ...(p50 !== undefined && { p50Ms: p50 * 1000 }), ...(p95 !== undefined && { p95Ms: p95 * 1000 }) }
 }
 
 const outcomeOf = (labels: Labels = {}): string => labels['outcome'] ?? ''
@@ -188,15 +177,11 @@ type StateLogOptions = {
   readonly log: Log
 }
 
-interface StateLog {
-  close(): void
-}
-
 /**
  * Logs the status periodically, so that the log shows later which upstream was slow or sent wrong
  * bytes, how full each tier was, and what was pending.
  */
-export function startStateLog({ read, everyMs, clock, log }: StateLogOptions): StateLog {
+export function startStateLog({ read, everyMs, clock, log }: StateLogOptions) {
   let isClosed = false
   let cancel = everyMs > 0 ? again() : undefined
 
@@ -227,7 +212,7 @@ export function startStateLog({ read, everyMs, clock, log }: StateLogOptions): S
   }
 
   return {
-    close() {
+    close(): void {
       isClosed = true
       cancel?.()
     },

@@ -12,7 +12,7 @@ import { after, type Clock, type Soon } from '../../core/clock.ts'
 import { Failure, isFailure, malformed } from '../../core/failure.ts'
 import { oneOf } from '../../core/wire/http.ts'
 import type { Names } from '../../names/names.ts'
-import { createRequestRecord, type RequestRecord } from '../../observe/request-record.ts'
+import { RequestRecord } from '../../observe/request-record.ts'
 import type { Retrieval, Session, VisitNames } from '../../retrieval/session.ts'
 import { type AboutBody, type Accepted, type Compression, plainOnly } from '../compression.ts'
 import type { ContentPlace } from '../hosts.ts'
@@ -57,7 +57,7 @@ export function answerContent(
   broke: (error: unknown) => void,
 ): void {
   const { request, response } = context
-  const account = createRequestRecord(deps.tiers)
+  const account = new RequestRecord(deps.tiers)
   const exchange = exchangeOf(response)
   if (exchange) exchange.account = account
   const asking: Asking = { ...context, deps, place, account, epoch: deps.hot.epoch, session: undefined }

@@ -2,7 +2,7 @@
 // are Kubo's, so that its clients work unchanged; POST /add and the content routes do the work.
 import { type Failure, isFailure } from '../../core/failure.ts'
 import { isFromAnotherSite } from '../../core/wire/http.ts'
-import { createRequestRecord } from '../../observe/request-record.ts'
+import { RequestRecord } from '../../observe/request-record.ts'
 import type { Route } from '../add/add.ts'
 import { refuseStranger } from '../add/upload-auth.ts'
 import type { CostlyKind } from '../limits.ts'
@@ -61,7 +61,7 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
   const { request, response, target, signal } = context
   const to = { request, response, deps }
   const { query } = target
-  const account = createRequestRecord(deps.tiers)
+  const account = new RequestRecord(deps.tiers)
   const exchange = exchangeOf(response)
   if (exchange) exchange.account = account
   const beforeMiss = () => {
