@@ -339,7 +339,7 @@ export function recordSources(options: {
         await slot.promise
         return await upstream.record(key, own.signal)
       } catch (error) {
-        if (isFailure(error, 'throttled')) health.brokeOff(error)
+        if (isFailure(error, 'throttled')) health.throttled(error)
         throw error
       } finally {
         signal.removeEventListener('abort', leave)

@@ -25,7 +25,7 @@ export type Asked = {
   done(): void
   letGo(why: LetGo): void
   /** The answer says what to hold against the upstream if another one has it. */
-  failed(error: unknown): (() => void) | undefined
+  failed(error: unknown): () => void
 }
 
 export function enter(clock: Clock, health: UpstreamHealth, wish: Wish = {}): Promise<Asked> {
@@ -44,7 +44,11 @@ export function enter(clock: Clock, health: UpstreamHealth, wish: Wish = {}): Pr
         brought: (bytes, ms) => question.brought(bytes, ms, now()),
         done: () => question.done(now()),
         letGo: (why) => question.letGo(why, now()),
-        failed: (error) => health.failed(question, error, now()),
+        failed(error) {
+          question.ms = now() - question.at
+          health.failed(question, error, now())
+          return () => health.lacked(question, error, now())
+        },
       })
     },
     refused(_question: Question, error: unknown) {

@@ -100,7 +100,7 @@ async function broughtBy(sent: Uint8Array<ArrayBuffer>): Promise<number> {
     probe: () => assert.fail('it is not probed'),
     close: async () => {},
   }
-  const pool = createPool({ members: membersOf([upstream], clock), hedge: 'auto', clock })
+  const pool = createPool({ members: membersOf([upstream], clock), hedge: 'auto', clock, timeoutMs: 0 })
   const kept: Block[] = []
   const keep = (cid: CID, bytes: Uint8Array): void => void kept.push({ cid, bytes })
   await new Flight('dag', want(0), { pool, clock, keep }).drain().catch(refused)

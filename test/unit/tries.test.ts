@@ -14,6 +14,7 @@ import { scriptedUpstream } from '../support/scripted-upstream.ts'
 
 const blocks: BlockMap = new Map()
 const cid = addBlock(blocks, 0x55, noise(100, 1))
+const otherCid = addBlock(blocks, 0x55, noise(100, 2))
 const second = 1000
 const failure = (kind: FailureKind) => new Failure(kind, kind, { source: 'upstream' })
 const stops: (() => void)[] = []
@@ -21,33 +22,43 @@ afterEach(() => {
   for (const stop of stops.splice(0)) stop()
 })
 
-/** Upstreams by name; those that are `ill` fail at everything, looks included. */
+/**
+ * Upstreams by name, with one connection each; those that are `ill` fail at everything, those that are `torn` at content, and those
+ * that are `mute` do not answer one question.
+ */
 function make(...names: string[]) {
   const clock = createFakeClock()
   const ill = new Set<string>()
   const absent = new Set<string>()
+  const torn = new Set<string>()
+  const mute = new Set<string>()
   const asked: string[] = []
+  let probes = 0
   const upstreams = names.map((name) => {
     const one = scriptedUpstream(name, blocks)
     const guard = () => {
       if (ill.has(name)) throw failure('upstream-error')
     }
-    const look = () => {
+    const look = async () => {
       asked.push(name)
       guard()
+      if (torn.has(name)) throw failure('upstream-error')
       if (absent.has(name)) throw failure('not-found')
+      if (mute.delete(name)) await new Promise(() => {})
     }
     return {
       ...one,
+      traits: { ...one.traits, connections: 1 },
       async block(...args: Parameters<typeof one.block>) {
-        look()
+        await look()
         return one.block(...args)
       },
       async *dag(...args: Parameters<typeof one.dag>) {
-        look()
+        await look()
         yield* one.dag(...args)
       },
       async probe(signal: AbortSignal) {
+        probes++
         guard()
         return one.probe(signal)
       },
@@ -59,20 +70,20 @@ function make(...names: string[]) {
     clock,
     timeoutMs: 4 * second,
   })
-  const probes = startProbes({ pool, everyMs: 0, clock, log: silentLog, random: () => 0 })
-  stops.push(probes.close)
+  stops.push(startProbes({ pool, everyMs: 0, clock, log: silentLog }).close)
   const deps = { pool, clock, keep: () => {} }
   const kinds = {
-    block: (signal = new AbortController().signal) => brought(new Flight('block', want, deps, anybody), signal),
+    block: (signal = new AbortController().signal, of = want) =>
+      brought(new Flight('block', of, deps, anybody), signal, of.cid),
     answer: (signal = new AbortController().signal) => brought(new Flight('dag', want, deps, anybody), signal),
   }
-  return { clock, ill, absent, asked, pool, kinds }
+  return { clock, ill, absent, torn, mute, asked, pool, kinds, probes: () => probes }
 }
 
 const anybody = { client: '', hasBegun: false }
 const want = { cid, segments: [], scope: 'entity' } as const
 
-function brought(flight: Flight, signal: AbortSignal): Promise<{ bytes: Uint8Array; upstream: string }> {
+function brought(flight: Flight, signal: AbortSignal, wanted = cid): Promise<{ bytes: Uint8Array; upstream: string }> {
   return new Promise((resolve, reject) => {
     const leave = flight.follow()
     const reader: FlightReader = {
@@ -80,7 +91,7 @@ function brought(flight: Flight, signal: AbortSignal): Promise<{ bytes: Uint8Arr
       passed: () => reject(new Error('it does not come from here')),
       fail: reject,
     }
-    flight.join(cid, want, reader)
+    flight.join(wanted, { ...want, cid: wanted }, reader)
     signal.addEventListener('abort', () => {
       leave()
       reject(signal.reason)
@@ -123,6 +134,15 @@ for (const kind of ['block', 'answer'] as const) {
       assert.ok(asked.length <= 4, `${asked.length} times`)
     })
 
+    test('content breaks off each time, probes succeed → three attempts', async () => {
+      const { clock, torn, asked, kinds } = make('one')
+      torn.add('one')
+      const refused = assert.rejects(kinds[kind](), (error) => isFailure(error, 'unavailable'))
+      await clock.advance(5 * second)
+      await refused
+      assert.equal(asked.length, 3)
+    })
+
     test('long outage → not waited for', async () => {
       const { clock, ill, kinds } = make('one')
       ill.add('one')
@@ -158,19 +178,31 @@ for (const kind of ['block', 'answer'] as const) {
   })
 }
 
-test('any outage length → probed every five seconds', async () => {
-  const { clock, ill, pool, kinds } = make('one')
+test('question ended for a reader → asked again in time', async () => {
+  const { clock, absent, mute, kinds } = make('one')
+  absent.add('one')
+  await assert.rejects(kinds.block())
+  absent.delete('one')
+  mute.add('one')
+  const searched = kinds.block()
+  const other = kinds.block(undefined, { ...want, cid: otherCid })
+  await clock.advance(3 * second)
+  assert.deepEqual([(await other).upstream, (await searched).upstream], ['one', 'one'])
+})
+
+test('unhealthy → probed often at first, then every five seconds', async () => {
+  const { clock, ill, pool, kinds, probes } = make('one')
   const health = pool.members[0]?.health
   assert.ok(health)
   ill.add('one')
   kinds.block().catch(() => {})
-  await clock.advance(120 * second)
-  let longest = 0
-  for (let ms = 0; ms < 30 * second; ms += 100) {
-    await clock.advance(100)
-    longest = Math.max(longest, health.probeInMs)
-  }
-  assert.ok(longest > 2 * second && longest <= 5 * second, `${longest} ms`)
+  await clock.advance(2 * second)
+  assert.ok(probes() >= 4, `${probes()} probes`)
+  await clock.advance(118 * second)
+  const before = probes()
+  await clock.advance(30 * second)
+  const later = probes() - before
+  assert.ok(later >= 6 && later < 15, `${later} probes`)
   ill.delete('one')
   await clock.advance(5 * second)
   assert.equal(health.state('').state, 'ready')
@@ -181,7 +213,7 @@ describe('retry of an upstream', () => {
     ['unavailable', true],
     ['upstream-error', true],
     ['timeout', true],
-    ['overloaded', false],
+    ['overloaded', true],
     ['throttled', true],
     ['refused', false],
     ['hash-mismatch', false],

@@ -7,7 +7,7 @@ import { Failure, type FailureKind, isFailure, isUnreachable } from '../../core/
 import type { OpenSpan, Trace, TracePoint } from '../../core/wire/trace.ts'
 import type { Attempt } from '../../observe/request-record.ts'
 import type { Member, Plan } from './pool.ts'
-import { enoughOvertook, type Rank } from './upstream-queue.ts'
+import type { Rank } from './upstream-queue.ts'
 
 export type AskKind = 'block' | 'dag'
 
@@ -28,8 +28,7 @@ export interface Asker {
 }
 
 const waitsForSlot = 'queued'
-// An upstream that sent nothing of use for so long is called stalled in the account. One that
-// stalled in the middle of a file is left alone for as long, then for twice as long.
+// An upstream that sent nothing of use for so long is called stalled in the account.
 const stalledMs = 1_000
 
 export class Question {
@@ -44,18 +43,12 @@ export class Question {
   span: OpenSpan | undefined
 
   place: 'queued' | 'asked' | 'sending' | 'over' = 'queued'
-  /** Its content may be nowhere. */
-  isSearch = false
   giveUpAt = 0
   /** When it was asked, or began to wait for that. */
   at = 0
   waitedMs = 0
-  wasFull = false
-  /** The number of questions that were asked after it and answered before it. */
-  overtakenBy = 0
   /** Stops the timer for the end of its time in the queue. */
   stopWait: (() => void) | undefined
-  isEvicted = false
 
   outcome: string | undefined = waitsForSlot
   ms = 0
@@ -92,14 +85,12 @@ export class Question {
     this.waitedMs = now - this.at
     this.at = now
     this.outcome = undefined
-    this.attempts.begun()
     this.asker.begun(this)
   }
 
   /** It has none. Called by its upstream. */
   refused(error: Failure, now: number): void {
     this.place = 'over'
-    this.attempts.leftQueue()
     this.#note(error.kind, now)
     this.attempts.fail(error)
     this.asker.refused(this, error)
@@ -107,8 +98,9 @@ export class Question {
 
   /** Readers need its slot. Called by its upstream. */
   evict(reason: Failure, now: number): void {
-    this.isEvicted = true
-    this.failed(reason, now)
+    this.#note(reason.kind, now)
+    this.member.health.evicted(this, now)
+    this.attempts.evicted(reason)
     this.asker.refused(this, reason)
   }
 
@@ -121,7 +113,7 @@ export class Question {
     this.bytes += bytes
     if (bytes > 0) this.broughtAt = now
     this.member.health.brought(this, bytes, waitedMs, now)
-    if (bytes > 0) this.attempts.isThereNow()
+    if (bytes > 0) this.attempts.isThereNow(now)
   }
 
   /** The upstream gave all that it was asked for. */
@@ -142,8 +134,8 @@ export class Question {
     const kind = isFailure(error) ? error.kind : 'internal'
     const word = kind === 'timeout' ? 'stalled' : kind
     if (!this.#end(this.bytes === 0 ? kind : `began, then ${word}`, now)) return
-    this.attempts.failed(this, kind, this.member.health.failed(this, error, now))
-    this.attempts.fail(error)
+    this.member.health.failed(this, error, now)
+    this.attempts.failed(this, error, now)
   }
 
   /** It is not needed any more before it was asked. */
@@ -151,7 +143,6 @@ export class Question {
     if (!this.isQueued) return
     this.member.health.leaveQueue(this)
     this.place = 'over'
-    this.attempts.leftQueue()
     this.#note('lost', now)
   }
 
@@ -168,7 +159,7 @@ export class Question {
 
   /** Its upstream answers others meanwhile. */
   get isOvertaken(): boolean {
-    return this.outcome === undefined && (this.isSearch || this.overtakenBy >= enoughOvertook)
+    return this.outcome === undefined && this.member.health.isSearching(this)
   }
 
   get foundNoSlot(): boolean {
@@ -177,7 +168,6 @@ export class Question {
 
   #end(outcome: string, now: number): boolean {
     if (this.isOver) return false
-    this.attempts.ended()
     this.#note(outcome, now)
     return true
   }
@@ -218,19 +208,23 @@ const anybody: Wanting = { client: '', hasBegun: false }
 const isAnswer = (outcome: string): boolean =>
   ['not-found', 'refused', 'timeout', 'won'].includes(outcome) || outcome.startsWith('began, ')
 
+/** The same question may bring more later. One that is overloaded ended a question for others. */
+const mayRecover = (error: unknown): boolean =>
+  (isFailure(error) && retried.has(error.kind)) || (isFailure(error, 'timeout') && error.facts.isSearching !== true)
+
+const retried: ReadonlySet<FailureKind> = new Set(['unavailable', 'throttled', 'upstream-error', 'overloaded'])
+
 /** Outcomes that are no fault: somebody has to lose a race, and most upstreams lack most things. */
 const harmless: ReadonlySet<string> = new Set([
   ...['won', 'lost', 'not-found', 'cancelled'],
   ...['began, then fell behind', 'began, then cancelled'],
 ])
 
-/**
- * An upstream that brought nothing more to the flight. `failedAt`: -Infinity where its state alone
- * decides.
- */
-type Spent = { readonly failedAt: number; readonly backAt: number; readonly isFinal: boolean; readonly tries: number }
+/** An upstream that brought nothing more to the flight, until it is asked again. */
+type Spent = { readonly tries: number; readonly backAt: number }
 
-const maxTries = 6
+const maxTries = 3
+const firstRetryMs = 250
 
 export class Attempts {
   /** The errors of the questions, in their order. */
@@ -246,14 +240,12 @@ export class Attempts {
   readonly #spent = new Map<Member, Spent>()
   #skipped: Attempt[] | undefined
   /** Held against an upstream only if another one has it. */
-  #heldBack: (() => void)[] | undefined
+  #heldBack: { readonly question: Question; readonly error: unknown }[] | undefined
   #isThere = false
   /** An upstream was asked for it and brought nothing: it may be nowhere. */
   #isDoubted = false
   /** An upstream does not have it: the client gets a quick answer. */
   #isDenied = false
-  #queued = 0
-  #asking = 0
 
   /**
    * `timeoutMs`: for the queue of an upstream and the answer. `trace`: questions are recorded below
@@ -279,7 +271,6 @@ export class Attempts {
     question.span = this.#trace?.ask(`upstream ${kind}`, this.#parent)
     question.rank = this.#rankOf(member, key)
     this.#made.push(question)
-    this.#queued++
     member.health.ask(question, now)
     return question
   }
@@ -289,20 +280,7 @@ export class Attempts {
     if (this.#isThere) return 'begun'
     if (this.#isDoubted || member.health.isDoubted(key)) return 'search'
     if (this.#hasBegun) return 'begun'
-    return this.#made.some((one) => one.isOvertaken) ? 'again' : 'first'
-  }
-
-  begun(): void {
-    this.#queued--
-    this.#asking++
-  }
-
-  leftQueue(): void {
-    this.#queued--
-  }
-
-  ended(): void {
-    this.#asking--
+    return this.#made.some((one) => one.isOvertaken) ? 'search' : 'first'
   }
 
   /**
@@ -317,58 +295,53 @@ export class Attempts {
     same.ms = Math.max(same.ms, ms)
   }
 
-  isThereNow(): void {
+  isThereNow(now: number): void {
     if (this.#isThere) return
     this.#isThere = true
-    for (const hold of this.#heldBack ?? []) hold()
+    for (const { question, error } of this.#heldBack ?? []) question.member.health.lacked(question, error, now)
     this.#heldBack = undefined
   }
 
-  /** `hold`: what to hold against its upstream if another one has it. */
-  failed({ isEvicted }: Question, kind: FailureKind, hold: (() => void) | undefined): void {
-    if (kind === 'not-found' || kind === 'timeout' || isEvicted) this.#isDoubted = true
-    if (this.#isThere) hold?.()
-    else if (hold) {
-      this.#heldBack ??= []
-      if (this.#heldBack.length < maxKept) this.#heldBack.push(hold)
-    }
+  failed(question: Question, error: unknown, now: number): void {
+    this.fail(error)
+    const isAbsent = isFailure(error, 'not-found')
+    if (!isAbsent && !isFailure(error, 'timeout') && !isFailure(error, 'refused')) return
+    this.#isDoubted ||= !isFailure(error, 'refused')
+    if (question.bytes > 0 && !isAbsent) return
+    if (this.#isThere) question.member.health.lacked(question, error, now)
+    else if ((this.#heldBack ??= []).length < maxKept) this.#heldBack.push({ question, error })
+  }
+
+  evicted(reason: Failure): void {
+    this.fail(reason)
+    this.#isDoubted = true
   }
 
   fail(error: unknown): void {
     if (this.failures.length < maxKept) this.failures.push(error)
   }
 
-  /** Every open question still waits in its upstream's queue: no upstream is working on it. */
-  isQueued(): boolean {
-    return this.#asking === 0 && this.#queued > 0
-  }
-
-  // An upstream that was down, or broke off, is asked again when it is back: while the client has
-  // time, an outage of a moment is no reason for an error.
-
   /**
    * It brings nothing more because of this error; without one it is not asked again. `hasBegun`: it
-   * brought a part, or others did before it.
+   * brought a part, or others did before it. An upstream that was down, or broke off, is asked again
+   * when it is back, and later each time: while the client has time, an outage of a moment is no
+   * reason for an error.
    */
   spend(member: Member, error?: unknown, hasBegun = false): void {
-    const now = this.clock.monotonic()
-    const tries = (this.#spent.get(member)?.tries ?? 0) + 1
-    // Its state says when it may be asked again.
-    const isOut = isFailure(error, 'unavailable') || isFailure(error, 'throttled')
-    const wasSilent = isFailure(error, 'timeout') && error.facts.isSearching !== true
-    const isFinal = tries >= maxTries || !(isOut || isFailure(error, 'upstream-error') || wasSilent)
+    const tries = this.#spent.get(member)?.tries ?? 0
     if (isFailure(error, 'not-found')) this.#isDenied = true
-    const failedAt = isOut || hasBegun ? Number.NEGATIVE_INFINITY : now
-    const backAt = hasBegun ? now + stalledMs * 2 ** (tries - 1) : now
-    this.#spent.set(member, { failedAt, backAt, isFinal, tries })
+    // It was not asked: its state says when it may be.
+    const isOut = isFailure(error, 'unavailable')
+    const retryMs = isOut ? 0 : (hasBegun ? stalledMs : firstRetryMs) * 2 ** tries
+    const isOver = tries === maxTries - 1 || !mayRecover(error)
+    const backAt = isOver ? Number.POSITIVE_INFINITY : this.clock.monotonic() + retryMs
+    this.#spent.set(member, { tries: isOut ? tries : tries + 1, backAt })
   }
 
   /** Until it may be asked for this again, 0: now; undefined: it was not asked. */
   backInMs(member: Member, key: string): number | undefined {
     const spent = this.#spent.get(member)
-    if (!spent) return undefined
-    if (spent.isFinal) return Number.POSITIVE_INFINITY
-    return Math.max(spent.backAt - this.clock.monotonic(), member.health.backInMs(key, spent.failedAt))
+    return spent && Math.max(spent.backAt - this.clock.monotonic(), member.health.backInMs(key))
   }
 
   /** The flight waits for one that is back after this. */

@@ -1,45 +1,42 @@
-// Estimates of one upstream: how quick it is, how many questions it can work on at once, and what
-// is left of its budget of requests. Bad news counts at once; good news and time heal it.
-import type { Clock } from '../../core/clock.ts'
+// Estimates of one upstream: its speed at one kind of question, the number of questions that it can
+// work on at once, and the rest of its budget of requests. Bad news counts at once.
 import { createLastFew } from '../last-few.ts'
 
 export const minuteMs = 60_000
-const healMs = 300_000 // an estimate has lost two thirds of its weight after so long without evidence
+/** After so long without evidence an upstream is tried again. */
+const staleMs = 5 * minuteMs
 const peakHealMs = 10_000
-const keptAnswers = 64
 /** For an upstream of which nothing is known. */
 export const guessedFirstMs = 300
 const guessedRate = 2048 // bytes a millisecond
-const rateWindow = { ms: 500, bytes: 8 * 1024 * 1024, minMs: 100, minBytes: 64 * 1024 } as const
-const breakOffMs = 1000 // added to the cost of an upstream that breaks off, stalls or falls behind others
+const rateMs = 500
+const minRateBytes = 64 * 1024
+const breakOffMs = 1000 // the loss by an upstream that breaks off, stalls or falls behind others
 
 /** The speed of one upstream at one kind of question. */
 export class Estimate {
-  readonly #clock: Clock
   /** Milliseconds until the first bytes. */
-  readonly #firsts = createLastFew(keptAnswers)
+  readonly #firsts = createLastFew(64)
   /**
    * A peak EWMA of the same: a slower answer counts in full, a faster one by the time since the
    * last.
    */
   #peakMs: number | undefined
-  #peakAt: number
-  #probeMs: number | undefined
+  #peakAt = 0
   /** The wait and the bytes of the last pieces, weighted by age. */
   #window = { ms: 0, bytes: 0 }
-  #penaltyMs = 0
+  /** The time that a question may lose here, for the next one to bring the content. */
+  #lossMs = 0
   #pending = 0
   /** The time of the newest evidence. */
-  #at: number
+  #at = Number.NEGATIVE_INFINITY
 
-  constructor(clock: Clock) {
-    this.#clock = clock
-    this.#at = this.#peakAt = clock.monotonic()
-  }
-
-  /** A running question may still change what is known, so nothing heals before its end. */
   asked(now: number): void {
-    this.#penaltyMs *= this.#weight(now)
+    // This question tells whether the old evidence holds.
+    if (this.isUntried(now)) {
+      this.#lossMs /= 2
+      this.#window = { ms: 0, bytes: 0 }
+    }
     this.#pending++
     this.#at = now
   }
@@ -60,27 +57,32 @@ export class Estimate {
   /** No answer after this long. */
   notYet(ms: number, now: number): void {
     this.#peakMs = Math.max(this.#peakMs ?? 0, ms)
-    this.#peakAt = this.#at = now
+    this.#peakAt = now
   }
 
   /** More bytes, for which readers waited so long. */
   moved(bytes: number, waitedMs: number): void {
-    const weight = Math.exp(-waitedMs / rateWindow.ms - bytes / rateWindow.bytes)
+    const weight = Math.exp(-waitedMs / rateMs)
     this.#window = { ms: this.#window.ms * weight + waitedMs, bytes: this.#window.bytes * weight + bytes }
   }
 
   /** The answer ended well, or a probe did. */
   finished(): void {
-    this.#penaltyMs *= 0.8
+    this.#lossMs *= 0.8
   }
 
   /** It broke off in the middle, stalled or fell behind others. */
   brokeOff(): void {
-    this.#penaltyMs += breakOffMs
+    this.#lossMs += breakOffMs
+  }
+
+  /** It said so late that it lacks what another upstream has. */
+  missed(ms: number): void {
+    this.#lossMs += ms / 4
   }
 
   probed(ms: number): void {
-    this.#probeMs = ms
+    this.#peakMs ??= ms
     this.finished()
   }
 
@@ -93,68 +95,49 @@ export class Estimate {
   /** Bytes a millisecond while readers wait; undefined while unknown. */
   get rate(): number | undefined {
     const { ms, bytes } = this.#window
-    if (bytes < rateWindow.minBytes && ms < rateWindow.minMs) return undefined
-    const rate = Math.max(bytes, 1) / Math.max(ms, 0.1)
-    // Only a slow one heals: a fast upstream does not get slower by not being asked.
-    return rate >= guessedRate ? rate : guessedRate * (rate / guessedRate) ** this.#weight(this.#clock.monotonic())
+    return bytes < minRateBytes && ms < rateMs / 5 ? undefined : Math.max(bytes, 1) / Math.max(ms, 0.1)
   }
 
   expectedMs(bytes: number): number {
-    const firstMs = this.#firsts.quantile(0.5) ?? this.#peakMs ?? this.#probeMs ?? guessedFirstMs
+    const firstMs = this.#firsts.quantile(0.5) ?? this.#peakMs ?? guessedFirstMs
     return firstMs + bytes / (this.rate ?? guessedRate)
   }
 
   /** The expected time and the risk, in milliseconds. */
-  costMs(bytes: number, now: number): number {
-    return (
-      Math.max(this.#peakMs ?? 0, this.expectedMs(0)) +
-      bytes / (this.rate ?? guessedRate) +
-      this.#penaltyMs * this.#weight(now)
-    )
+  costMs(bytes: number): number {
+    const slowerMs = (this.#peakMs ?? 0) - this.expectedMs(0)
+    return this.expectedMs(bytes) + Math.max(0, slowerMs) + this.#lossMs
   }
 
   /** Nothing is known, or nothing new, and no running question will tell. */
   isUntried(now: number): boolean {
-    return this.#pending === 0 && (this.#peakMs === undefined || now - this.#at > healMs)
-  }
-
-  #weight(now: number): number {
-    return this.#pending > 0 ? 1 : Math.exp((this.#at - now) / healMs)
+    return this.#pending === 0 && now - this.#at > staleMs
   }
 }
 
 const initialWindow = 16
 // Gateways search: late answers alone never take the window below this.
 const minLateWindow = 4
-const lateAnswers = 8
 const minLateMs = 500
 const lateFactor = 3
 const crowdedMs = 5_000
 
 /**
- * The number of questions that an upstream works on at once, learned as TCP learns its congestion window: it grows with answers while
- * it is full, and halves when answers get late or fail.
+ * The number of questions that an upstream works on at once, learned as TCP learns its congestion
+ * window: it grows with answers while it is full, and halves when answers get late or fail.
  */
 export class ConcurrencyWindow {
   readonly #max: number
-  #size: number
-  /** Below this it doubles with each round of answers. */
-  #slowStartUntil: number
   #shrunkAt = Number.NEGATIVE_INFINITY
   #lateAt = Number.NEGATIVE_INFINITY
-  /** The quickest of the last answers when there was no crowd; creeps up with time. */
-  #baseMs = Number.POSITIVE_INFINITY
-  #baseAt = 0
-  readonly #last: number[] = []
+  readonly #last = createLastFew(8)
+  /** The answers while there was no crowd. */
+  readonly #calm = createLastFew(64)
+  size: number
 
   constructor(max: number) {
     this.#max = max
-    this.#size = Math.min(initialWindow, max)
-    this.#slowStartUntil = max
-  }
-
-  get size(): number {
-    return Math.max(1, Math.floor(this.#size))
+    this.size = Math.min(initialWindow, max)
   }
 
   /** Answers were late just now: the upstream is asked for more than it can do. */
@@ -162,14 +145,15 @@ export class ConcurrencyWindow {
     return now - this.#lateAt < crowdedMs
   }
 
-  /** `wasFull`: the window was full when the question was asked. */
-  answered(ms: number, now: number, wasFull: boolean): void {
-    if (this.#isLate(ms, now)) {
+  answered(ms: number, now: number, isFull: boolean): void {
+    this.#last.add(ms)
+    if (!this.isCrowded(now)) this.#calm.add(ms)
+    // Some answers take long because of their content; a crowded upstream gives no quick ones.
+    const [best, base] = [this.#last.quantile(0) ?? 0, this.#calm.quantile(0) ?? 0]
+    if (best > Math.max(minLateMs, base * lateFactor)) {
       this.#lateAt = now
-      return this.#halve(now - ms, now, minLateWindow)
-    }
-    if (!wasFull) return
-    this.#size = Math.min(this.#max, this.#size + (this.#size < this.#slowStartUntil ? 1 : 1 / this.#size))
+      this.#halve(now - ms, now, minLateWindow)
+    } else if (isFull) this.size = Math.min(this.#max, this.size + 1)
   }
 
   failed(beganAt: number, now: number): void {
@@ -178,43 +162,26 @@ export class ConcurrencyWindow {
 
   /** The upstream is out: the window starts again from one. */
   close(now: number): void {
-    this.#size = 1
-    this.#slowStartUntil = this.#max
+    this.size = 1
     this.#shrunkAt = now
   }
 
   /** A probe succeeded. */
   open(): void {
-    this.#size = Math.max(this.#size, Math.min(minLateWindow, this.#max))
-  }
-
-  /**
-   * Some answers take long because of their content; a crowded upstream gives no quick ones any
-   * more.
-   */
-  #isLate(ms: number, now: number): boolean {
-    this.#last.push(ms)
-    if (this.#last.length < lateAnswers) return false
-    if (this.#last.length > lateAnswers) this.#last.shift()
-    const best = Math.min(...this.#last)
-    if (best < this.#baseMs) this.#baseMs = best
-    else if (!this.isCrowded(now)) this.#baseMs += (best - this.#baseMs) * Math.min(1, (now - this.#baseAt) / healMs)
-    this.#baseAt = now
-    return best > Math.max(minLateMs, this.#baseMs * lateFactor)
+    this.size = Math.max(this.size, Math.min(minLateWindow, this.#max))
   }
 
   /** Once for all questions that were under way at that moment. */
   #halve(beganAt: number, now: number, min: number): void {
     if (beganAt < this.#shrunkAt) return
     this.#shrunkAt = now
-    this.#size = Math.min(this.#size, Math.max(min, this.#size / 2))
-    this.#slowStartUntil = Math.max(this.#size, minLateWindow)
+    this.size = Math.min(this.size, Math.max(min, Math.floor(this.size / 2)))
   }
 }
 
 /**
- * At most so many requests in any minute: freely while half of them are left, then ever more slowly, so that some are left for the rest
- * of the minute.
+ * At most so many requests in any minute: freely while half of them are left, then ever more slowly,
+ * so that some are left for the rest of the minute.
  */
 export class MinuteBudget {
   readonly perMinute: number

@@ -101,9 +101,6 @@ const hedgeBudget = { size: 5, perSecond: 0.2 } as const
 // Gateways that routers name are often slow: hedging them takes nothing from the budget of the
 // configured ones.
 const foundHedgeBudget = { size: 20, perSecond: 5 } as const
-// An upstream that is silent to all clients for so long is down, not slow: asking another one then
-// is no hedge.
-const minSilentMs = 500
 const blockOnlyFactor = 4
 
 const defaultTimeoutMs = 4_000
@@ -128,8 +125,8 @@ export function createPool(options: {
   const loadOf = ({ upstream, health }: Member, kind: AskKind): number =>
     kind === 'dag' && !upstream.traits.dag ? health.load('block') * blockOnlyFactor : health.load(kind)
 
-  const isGone = ({ health }: Member): boolean =>
-    health.silentMs > Math.max(minSilentMs, 2 * (health.typicalMs('dag') ?? health.typicalMs('block') ?? 0))
+  // Silent to all clients for so long it is down, not slow: asking another one then is no hedge.
+  const isGone = ({ health }: Member): boolean => health.silentMs > 2 * health.lateMs
 
   return {
     members,

@@ -4,13 +4,14 @@
 import { type Clock, onceLate } from '../../core/clock.ts'
 import { cancelled, Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
+import { minuteMs } from './estimates.ts'
 import type { Member, Pool } from './pool.ts'
+import { probesApartMs } from './upstream-health.ts'
 
 const maxProbeMs = 10_000
 /** An upstream that is suspected of being gone has to answer sooner. */
 const minSuspectedMs = 1_000
-const firstRetryMs = 5_000
-const maxRetryMs = 600_000
+const maxProbesApartMs = 3_500
 const maxTimerMs = 2 ** 31 - 1
 
 export interface Probes {
@@ -23,32 +24,34 @@ export function startProbes(options: {
   readonly everyMs: number
   readonly clock: Clock
   readonly log: Log
-  readonly random?: () => number
 }): Probes {
-  const { pool, everyMs, clock, log, random = Math.random } = options
-  const reason = cancelled('the gateway is closing')
-  let isClosed = false
+  const { pool, clock, log } = options
+  const everyMs = Math.min(options.everyMs, maxTimerMs) || Number.POSITIVE_INFINITY
+  const closing = cancelled('the gateway is closing')
 
   function watch({ upstream, health }: Member): () => void {
-    let dueAt = everyMs > 0 ? clock.monotonic() : Number.POSITIVE_INFINITY
-    let retryMs = firstRetryMs
+    let probedAt = Number.NEGATIVE_INFINITY
+    let dueAt = Number.POSITIVE_INFINITY
     let own: AbortController | undefined
     let stopTimer: (() => void) | undefined
+    let isClosed = false
 
-    function schedule(): void {
+    /** A suspicion during a probe is answered by that. */
+    function probeAt(at: number, isSuspected: boolean): void {
+      if (isClosed || own || at >= dueAt) return
       stopTimer?.()
-      if (own || isClosed) return
-      const ms = Math.min(dueAt - clock.monotonic(), health.probeInMs)
-      if (ms <= 0) void probe()
-      else if (Number.isFinite(ms)) stopTimer = clock.after(Math.min(ms, maxTimerMs), schedule)
+      dueAt = at
+      const ms = at - clock.monotonic()
+      if (ms <= 0) void probe(isSuspected)
+      else stopTimer = clock.after(ms, () => void probe(isSuspected))
     }
 
-    async function probe(): Promise<void> {
+    async function probe(isSuspected: boolean): Promise<void> {
       const running = new AbortController()
       own = running
       const beganAt = clock.monotonic()
       const typicalMs = health.typicalMs('dag') ?? health.typicalMs('block') ?? 0
-      const timeoutMs = beganAt < dueAt ? Math.min(maxProbeMs, Math.max(minSuspectedMs, typicalMs * 4)) : maxProbeMs
+      const timeoutMs = isSuspected ? Math.min(maxProbeMs, Math.max(minSuspectedMs, typicalMs * 4)) : maxProbeMs
       const stop = onceLate(clock, timeoutMs, () =>
         running.abort(new Failure('timeout', `${upstream.name} did not answer its probe`, { source: 'upstream' })),
       )
@@ -64,25 +67,26 @@ export function startProbes(options: {
         stop()
       }
       own = undefined
-      const nextMs = isWell ? everyMs || Number.POSITIVE_INFINITY : Math.min(retryMs, everyMs || maxRetryMs)
-      retryMs = isWell ? firstRetryMs : retryMs * 2
-      dueAt = clock.monotonic() + nextMs * (1 + random() / 10)
-      schedule()
+      dueAt = Number.POSITIVE_INFINITY
+      probedAt = clock.monotonic()
+      const isUnhealthy = health.state('').state === 'unhealthy'
+      const apartMs = isUnhealthy ? Math.min(maxProbesApartMs, probesApartMs + health.outMs / 2) : minuteMs
+      probeAt(probedAt + (isWell ? everyMs : Math.min(everyMs, apartMs)), isUnhealthy)
     }
 
-    const forget = health.onSuspicion(schedule)
-    schedule()
+    const forget = health.onSuspicion(() => probeAt(Math.max(clock.monotonic(), probedAt + probesApartMs), true))
+    if (everyMs < Number.POSITIVE_INFINITY) probeAt(clock.monotonic(), false)
     return () => {
+      isClosed = true
       forget()
       stopTimer?.()
-      own?.abort(reason)
+      own?.abort(closing)
     }
   }
 
   const stops = pool.members.map(watch)
   return {
     close() {
-      isClosed = true
       for (const stop of stops) stop()
     },
   }

@@ -14,32 +14,28 @@ import { LRUCache } from 'lru-cache'
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import { upTo } from '../../core/cache.ts'
 import type { Clock } from '../../core/clock.ts'
-import { Failure, type FailureKind, isFailure, wordsOf } from '../../core/failure.ts'
+import { Failure, isFailure, wordsOf } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { createHistogram, type Histogram } from '../../observe/requests.ts'
 import { createLastFew, type LastFew } from '../last-few.ts'
 import type { LoopScheduler } from '../loop-scheduler.ts'
 import type { AskKind, LetGo, Question } from './attempts.ts'
-import { Estimate, MinuteBudget, minuteMs } from './estimates.ts'
-import { enoughOvertook, type QueueOwner, UpstreamQueue } from './upstream-queue.ts'
+import { Estimate, guessedFirstMs, MinuteBudget, minuteMs } from './estimates.ts'
+import { type QueueOwner, UpstreamQueue } from './upstream-queue.ts'
 
 const hourMs = 60 * minuteMs
 /** For so long an event is remembered: an absence, proved bytes, a hash mismatch. */
 const memoryMs = 10 * minuteMs
 
-/**
- * In the order in which they count. A backoff doubles up to `maxMs`, and is forgotten after
- * `forgetMs` without another.
- */
+/** In the order in which they count. A backoff doubles up to `maxMs`. */
 const outages = {
-  quarantined: { firstMs: 5_000, maxMs: hourMs, forgetMs: memoryMs },
-  incompatible: { firstMs: Number.POSITIVE_INFINITY, maxMs: Number.POSITIVE_INFINITY, forgetMs: 0 },
-  'rate-limited': { firstMs: 1_000, maxMs: minuteMs, forgetMs: memoryMs },
-  unhealthy: { firstMs: 1_000, maxMs: minuteMs, forgetMs: 10_000 },
+  quarantined: { firstMs: 5_000, maxMs: hourMs },
+  incompatible: { firstMs: Number.POSITIVE_INFINITY, maxMs: Number.POSITIVE_INFINITY },
+  'rate-limited': { firstMs: 1_000, maxMs: minuteMs },
+  unhealthy: { firstMs: 1_000, maxMs: minuteMs },
 } as const
 
 type OutState = keyof typeof outages
-const outStates = Object.keys(outages) as OutState[]
 
 export const upstreamStates = [
   ...(['ready', 'rate-limited', 'unhealthy', 'quarantined', 'incompatible'] as const),
@@ -49,13 +45,29 @@ export type UpstreamState = (typeof upstreamStates)[number]
 
 class Outage {
   readonly state: OutState
-  /** Backoffs in a row. */
+  /** Backoffs in a row, and when the first of them began. */
   count = 0
   since = 0
   at = Number.NEGATIVE_INFINITY
   until = Number.NEGATIVE_INFINITY
+
   constructor(state: OutState) {
     this.state = state
+  }
+
+  /** Begins for this long, or for the next backoff. Returns the time. */
+  begin(now: number, namedMs?: number): number {
+    const { firstMs, maxMs } = outages[this.state]
+    if (now - this.until > memoryMs) this.count = 0
+    if (this.count === 0) this.since = now
+    const ms = namedMs ?? Math.min(maxMs, firstMs * 2 ** this.count++)
+    this.at = now
+    this.until = now + ms
+    return ms
+  }
+
+  end(now: number): void {
+    this.until = Math.min(this.until, now)
   }
 }
 
@@ -84,7 +96,6 @@ export type UpstreamHealthOptions = {
   readonly connections?: number | undefined
   readonly perMinute?: number | undefined
   readonly perCidPerMinute?: number | undefined
-  readonly random?: (() => number) | undefined
 }
 
 /** A CID at this upstream. */
@@ -95,15 +106,12 @@ const defaultConnections = 32
 // A shorter wait for the budget is one in the queue.
 const maxBudgetWaitMs = 4_000
 const failuresToOutage = 3
-const jitter = 0.25
-/** An outage is waited for by clients, and probed often, for so long. */
+/** An outage is waited for by clients for so long. */
 const briefMs = 10_000
-const expectedBytes = { block: 256 * 1024, dag: 1024 * 1024 } as const
-const missWeight = 0.05
+const comparedBytes = 1024 * 1024
 const minLateMs = 250
 const tryEveryMs = 1_000
-const probesApartMs = 250
-const maxProbesApartMs = 3_500
+export const probesApartMs = 250
 
 export const createUpstreamHealth = (options: UpstreamHealthOptions): UpstreamHealth => new UpstreamHealth(options)
 
@@ -117,23 +125,22 @@ export class UpstreamHealth implements QueueOwner {
     recent: createLastFew(64),
     bytes: 0,
   }
-  readonly #name: string
-  readonly #clock: Clock
   readonly #options: UpstreamHealthOptions
+  readonly #clock: Clock
   readonly #queue: UpstreamQueue
 
   // The circuit breaker.
-  readonly #outages = Object.fromEntries(outStates.map((state) => [state, new Outage(state)])) as Record<
-    OutState,
-    Outage
-  >
-  #outUntil = Number.NEGATIVE_INFINITY
+  readonly #quarantined = new Outage('quarantined')
+  readonly #incompatible = new Outage('incompatible')
+  readonly #limited = new Outage('rate-limited')
+  readonly #unhealthy = new Outage('unhealthy')
+  readonly #outages = [this.#quarantined, this.#incompatible, this.#limited, this.#unhealthy]
   /** The upstream did not say for how long it limits the rate. */
   #isGuess = false
   /** Moments at which it failed since its last answer. */
   #failures = 0
   #failedAt = Number.NEGATIVE_INFINITY
-  #provenAt = Number.NEGATIVE_INFINITY
+  /** The time of its last proved bytes, or of an absence that it told. */
   #answeredAt = Number.NEGATIVE_INFINITY
   /** While it is out, it is tried again then. */
   #tryAt = 0
@@ -141,19 +148,13 @@ export class UpstreamHealth implements QueueOwner {
   #lastError: LastError = { why: undefined, last: undefined }
 
   // Estimates and budgets.
-  readonly #estimates: Readonly<Record<AskKind, Estimate>>
+  readonly #estimates: Readonly<Record<AskKind, Estimate>> = { block: new Estimate(), dag: new Estimate() }
   readonly #budget: MinuteBudget | undefined
   readonly #keys = new LRUCache<string, KeyRecord>(upTo(maxKeys))
-  #missShare = 0
-  #missMs = 0
   #sendsAllUntil = Number.NEGATIVE_INFINITY
 
   // Probes.
   readonly #probers = new Set<() => void>()
-  #probeAt = Number.POSITIVE_INFINITY
-  #probedAt = Number.NEGATIVE_INFINITY
-  #foundWellAt = Number.NEGATIVE_INFINITY
-  #waitedForUntil = Number.NEGATIVE_INFINITY
   /**
    * It answers, and fails at what a probe asks for: only a client's question tells whether it
    * works.
@@ -161,12 +162,10 @@ export class UpstreamHealth implements QueueOwner {
   #failsProbes = false
 
   constructor(options: UpstreamHealthOptions) {
-    const { name, clock, connections = defaultConnections, perMinute } = options
-    this.#name = name
-    this.#clock = clock
+    const { clock, connections = defaultConnections, perMinute } = options
     this.#options = options
+    this.#clock = clock
     this.#queue = new UpstreamQueue(options, connections, this)
-    this.#estimates = { block: new Estimate(clock), dag: new Estimate(clock) }
     this.#budget = perMinute === undefined ? undefined : new MinuteBudget(perMinute)
   }
 
@@ -180,31 +179,28 @@ export class UpstreamHealth implements QueueOwner {
     const record = this.#keys.size > 0 ? this.#keys.get(key) : undefined
     if (record && record.falseUntil > now) return { state: 'quarantined', untilMs: record.falseUntil - now }
     const ownMs = record?.budget?.waitMs(now) ?? 0
-    const untilMs = Math.max(ownMs, this.#budget?.waitMs(now) ?? 0)
+    const untilMs = Math.max(ownMs, this.heldMs(now))
     return ownMs > 0 || untilMs > maxBudgetWaitMs ? { state: 'budget-exhausted', untilMs } : readyState
   }
 
   /**
    * Until it may be asked for this while no other is ready: 0 where it is ready, or is to be tried
-   * although it is out; Infinity where that is unknown or far. `failedAt`: when it failed the flight
-   * that asks; it is back for that flight when it has answered a client or a probe since.
+   * although it is out; Infinity where that is unknown or far, or not worth waiting for.
    */
-  backInMs(key: string, failedAt = Number.NEGATIVE_INFINITY): number {
+  backInMs(key: string): number {
     const now = this.#now
     const out = this.#outAt(now)
     if (!out) {
-      const hasAnswered = failedAt < 0 || Math.max(this.#answeredAt, this.#foundWellAt) > failedAt
-      if (!hasAnswered) return this.#probers.size > 0 ? probesApartMs : Number.POSITIVE_INFINITY
-      const { state, untilMs } = this.state(key)
-      return state === 'quarantined' ? Number.POSITIVE_INFINITY : (untilMs ?? 0)
+      const { state, untilMs = 0 } = this.state(key)
+      return state === 'quarantined' ? Number.POSITIVE_INFINITY : untilMs
     }
-    // These two last: a flight asks such an upstream once at most, and does not wait for it.
-    if (out.state === 'incompatible' || out.state === 'quarantined')
-      return failedAt < 0 && this.#tryAt <= now ? 0 : Number.POSITIVE_INFINITY
-    const budgetMs = this.#budget?.waitMs(now) ?? 0
-    if (this.#isTried(out)) return Math.max(budgetMs, Math.min(out.until, this.#tryAt) - now, 0)
-    if (out.state === 'rate-limited') return Math.max(budgetMs, out.until - now)
-    return this.#outMs < briefMs ? probesApartMs : Number.POSITIVE_INFINITY
+    if (!this.#isTried(out)) {
+      if (out.state === 'rate-limited') return Math.max(this.heldMs(now), out.until - now)
+      return this.outMs < briefMs ? probesApartMs : Number.POSITIVE_INFINITY
+    }
+    const ms = Math.max(this.heldMs(now), Math.min(out.until, this.#tryAt) - now, 0)
+    const isHope = out.state === 'unhealthy' || out.state === 'rate-limited'
+    return isHope || ms === 0 ? ms : Number.POSITIVE_INFINITY
   }
 
   get lastError(): LastError {
@@ -214,7 +210,7 @@ export class UpstreamHealth implements QueueOwner {
   /** It may be back so soon that nobody knows yet whether it has what the others lack. */
   get isOutBriefly(): boolean {
     const state = this.#outAt(this.#now)?.state
-    return state === 'rate-limited' || (state === 'unhealthy' && this.#outMs < outages.unhealthy.maxMs)
+    return state === 'rate-limited' || (state === 'unhealthy' && this.outMs < outages.unhealthy.maxMs)
   }
 
   /** This was asked for lately and not found. */
@@ -227,14 +223,13 @@ export class UpstreamHealth implements QueueOwner {
   }
 
   #outAt(now: number): Outage | undefined {
-    if (now >= this.#outUntil) return undefined
-    for (const state of outStates) if (this.#outages[state].until > now) return this.#outages[state]
+    for (const one of this.#outages) if (one.until > now) return one
     return undefined
   }
 
   /** The time since it became unhealthy, with pauses in which only probes succeeded. */
-  get #outMs(): number {
-    const { count, since } = this.#outages.unhealthy
+  get outMs(): number {
+    const { count, since } = this.#unhealthy
     return count === 0 ? 0 : this.#now - since
   }
 
@@ -255,10 +250,8 @@ export class UpstreamHealth implements QueueOwner {
    * unknown.
    */
   load(kind: AskKind): number {
-    const now = this.#now
-    const cost = Math.max(this.#estimates[kind].costMs(expectedBytes[kind], now), this.silentMs)
-    const missMs = (this.#missShare / Math.max(missWeight, 1 - this.#missShare)) * this.#missMs
-    return cost * (1 + this.pending / defaultConnections) + missMs + this.waitMs
+    const cost = Math.max(this.#estimates[kind].costMs(comparedBytes), this.silentMs)
+    return cost * (1 + this.pending / defaultConnections) + this.waitMs
   }
 
   isUntried(kind: AskKind): boolean {
@@ -347,9 +340,17 @@ export class UpstreamHealth implements QueueOwner {
     return this.#budget?.waitMs(now) ?? 0
   }
 
+  get answerMs(): number {
+    return this.measured.recent.quantile(0.5) ?? guessedFirstMs
+  }
+
   get lateMs(): number {
-    const { block, dag } = this.#estimates
-    return Math.max(minLateMs, dag.typicalMs ?? block.typicalMs ?? 0)
+    return Math.max(minLateMs, this.typicalMs('dag') ?? this.typicalMs('block') ?? 0)
+  }
+
+  /** It answers others meanwhile: it searches for this. */
+  isSearching(question: Question): boolean {
+    return question.rank === 'search' || this.#queue.isOvertaken(question)
   }
 
   /** More proved bytes, for which readers waited this long since the last. */
@@ -360,16 +361,14 @@ export class UpstreamHealth implements QueueOwner {
     if (question.bytes > bytes || (bytes === 0 && question.bytes > 0)) return estimate.moved(bytes, waitedMs)
     if (bytes === 0) return
     const ms = now - question.at
-    this.#answeredAt = now
     estimate.began(ms, now)
     this.measured.firstByte.observe(ms / 1000)
     this.measured.recent.add(ms)
-    this.#queue.window.answered(ms, now, question.wasFull)
-    this.#missShare -= this.#missShare * missWeight
+    this.#queue.learn(ms, now)
     const record = this.#keys.size > 0 ? this.#keys.get(question.key) : undefined
     if (record) record.missedUntil = 0
     this.#answered(question.at, now)
-    this.#queue.answered(question, now)
+    this.#queue.answered(question)
   }
 
   /** It gave all that it was asked for. */
@@ -381,89 +380,68 @@ export class UpstreamHealth implements QueueOwner {
 
   /** Given up without a failure: others brought enough, or it fell behind. */
   letGo(question: Question, why: LetGo, now: number): void {
+    const estimate = this.#estimates[question.kind]
     if (question.bytes === 0) {
       this.counts.lost++
-      this.#estimates[question.kind].notYet(now - question.at, now)
-    } else if (why === 'behind') this.#estimates[question.kind].brokeOff()
+      estimate.notYet(now - question.at, now)
+    } else if (why === 'behind') estimate.brokeOff()
     this.#end(question, now)
   }
 
-  /** The answer is what to hold against it if another upstream turns out to have the content. */
-  failed(question: Question, error: unknown, now: number): (() => void) | undefined {
-    const ms = now - question.at
-    const kind = kindOf(error)
-    const { isEvicted } = question
-    const isBegun = question.bytes > 0
-    const isAnswer = kind === 'not-found' || kind === 'refused'
-    if (!isBegun && (kind === 'not-found' || kind === 'timeout' || isEvicted))
-      this.#recordOf(question.key).missedUntil = now + memoryMs
-    if (kind === 'hash-mismatch') this.#recordOf(question.key).falseUntil = now + minuteMs
-    if (kind === 'not-found') this.#missMs += (ms - this.#missMs) * (this.#missMs === 0 ? 1 : missWeight)
-    if (!isEvicted && kind !== 'timeout' && kind !== 'cancelled' && kind !== 'overloaded') {
-      this.#answeredAt = now
-      if (isAnswer) this.#queue.answered(question, now)
-    }
-    if (isEvicted) {
-      this.counts.lost++
-      return void this.#end(question, now)
-    }
-    const later = this.#blame(error, kind, question.kind, question.at, isBegun)
+  /** Readers need its slot. */
+  evicted(question: Question, now: number): void {
+    this.counts.lost++
+    this.#recordOf(question.key).missedUntil = now + memoryMs
     this.#end(question, now)
-    if (kind !== 'timeout' || !later) return later
-    return () => {
-      this.#estimates[question.kind].notYet(ms, this.#now)
-      later()
-    }
-  }
-
-  /** It failed at something that was no question of a race. */
-  brokeOff(error: unknown): void {
-    this.#blame(error, kindOf(error), 'block', this.#now, false)
   }
 
   /**
    * An absence or a silence says nothing of the upstream until another one turns out to have the
-   * content.
+   * content: `lacked`.
    */
-  #blame(error: unknown, kind: FailureKind, of: AskKind, at: number, isBegun: boolean): (() => void) | undefined {
+  failed(question: Question, error: unknown, now: number): void {
     const { counts } = this
-    const now = this.#now
+    const { key, at } = question
+    const isBegun = question.bytes > 0
+    const kind = isFailure(error) ? error.kind : 'internal'
     switch (kind) {
       case 'cancelled':
       case 'overloaded': // this gateway could not ask
-        return undefined
+        break
       case 'not-found':
       case 'refused':
         counts.notFound++
-        if (kind === 'not-found') this.#answered(at, now)
-        return () => {
-          this.#missShare += (1 - this.#missShare) * missWeight
-        }
+        this.#queue.answered(question)
+        if (kind === 'refused') break
+        this.#answered(at, now)
+        if (!isBegun) this.#recordOf(key).missedUntil = now + memoryMs
+        break
       case 'throttled':
-        counts.throttled++
-        this.#queue.window.failed(at, now)
-        this.#throttled(error as Failure, at, now)
-        return undefined
+        this.throttled(error as Failure, at)
+        break
       case 'hash-mismatch':
-        counts.hashMismatch++
-        // Several false answers under way at once are one.
-        this.#note(hashMismatch, true)
-        if (this.#outages.quarantined.until <= now) {
-          const forMs = this.#out('quarantined', now)
-          this.#options.log('error', 'upstream.quarantined', { upstream: this.#name, forMs, why: hashMismatch })
-        }
-        return undefined
+        this.#recordOf(key).falseUntil = now + minuteMs
+        this.#sentFalseBytes(now)
+        break
       default:
         counts.failed++
-        if (isBegun) this.#estimates[of].brokeOff()
-        else if (kind !== 'timeout') this.#failed(error, of, at)
+        if (isBegun) this.#estimates[question.kind].brokeOff()
+        else if (kind !== 'timeout') this.#failed(error, question)
         else {
+          this.#recordOf(key).missedUntil = now + memoryMs
           // Silent for an unknown reason: if it has answered no client since, a probe will tell.
           if (this.#answeredAt < at) this.suspect()
-          return () => this.#failed(error, of, at)
         }
-        return undefined
     }
+    this.#end(question, now)
+  }
+
+  /** Another upstream has what this one did not bring. */
+  lacked(question: Question, error: unknown, now: number): void {
+    const estimate = this.#estimates[question.kind]
+    if (!isFailure(error, 'timeout')) return estimate.missed(question.ms)
+    estimate.notYet(question.ms, now)
+    this.#failed(error, question)
   }
 
   #end(question: Question, now: number): void {
@@ -475,90 +453,88 @@ export class UpstreamHealth implements QueueOwner {
   // The circuit breaker.
 
   #answered(beganAt: number, now: number): void {
-    this.#provenAt = now
-    const { unhealthy, quarantined, incompatible, 'rate-limited': limited } = this.#outages
-    if (this.#failures === 0 && unhealthy.count + limited.count === 0 && now >= this.#outUntil && !this.#isLoggedOut)
-      return
+    this.#answeredAt = now
+    const limited = this.#limited
     const before = this.#outAt(now)?.state
-    const isCalm = now - unhealthy.at >= briefMs
-    this.#failures = unhealthy.count = 0
-    unhealthy.until = incompatible.until = Math.min(unhealthy.until, now)
-    quarantined.until = Math.min(quarantined.until, now)
+    if (before === undefined && this.#failures + this.#unhealthy.count + limited.count === 0 && !this.#isLoggedOut)
+      return
+    const isCalm = now - this.#unhealthy.at >= briefMs
+    this.#failures = this.#unhealthy.count = 0
+    for (const one of [this.#unhealthy, this.#incompatible, this.#quarantined]) one.end(now)
     if (beganAt >= limited.at) {
       limited.count = 0
-      if (this.#isGuess) limited.until = Math.min(limited.until, now)
+      if (this.#isGuess) limited.end(now)
     }
     // An upstream that comes and goes is logged once.
     if (this.#isLoggedOut && isCalm) {
       this.#isLoggedOut = false
-      this.#options.log('info', 'upstream.recovered', { upstream: this.#name })
+      this.#log('info', 'upstream.recovered')
     }
     this.#changed(before, now)
   }
 
   /** It failed before anything came, or was silent although another one had the content. */
-  #failed(error: unknown, of: AskKind, beganAt: number): void {
+  #failed(error: unknown, { kind, at }: Question): void {
     const now = this.#now
-    this.#estimates[of].brokeOff()
+    this.#estimates[kind].brokeOff()
     this.#note(error, false)
-    this.#queue.window.failed(beganAt, now)
+    this.#queue.window.failed(at, now)
     // Questions that were under way at its last failure fail of the same cause.
-    if (beganAt >= this.#failedAt) {
-      const { unhealthy } = this.#outages
-      if (unhealthy.count > 0 && now - unhealthy.until > outages.unhealthy.forgetMs) this.#failures = 0
+    if (at >= this.#failedAt) {
       this.#failedAt = now
-      if (++this.#failures >= failuresToOutage) this.#unhealthy(error, now)
+      if (++this.#failures >= failuresToOutage) this.#beUnhealthy(error, now)
     }
     this.suspect()
   }
 
-  #unhealthy(error: unknown, now: number): void {
+  #beUnhealthy(error: unknown, now: number): void {
     this.#failedAt = now
     this.#note(error, true)
-    this.#out('unhealthy', now)
+    this.#out(this.#unhealthy, now)
     if (this.#isLoggedOut) return
     this.#isLoggedOut = true
-    this.#options.log('warn', 'upstream.unhealthy', { upstream: this.#name, why: wordsOf(error) })
+    this.#log('warn', 'upstream.unhealthy', { why: wordsOf(error) })
   }
 
-  #throttled(error: Failure, beganAt: number, now: number): void {
-    const limited = this.#outages['rate-limited']
+  /** It refused a question that began then for its rate. */
+  throttled(error: Failure, beganAt = this.#now): void {
+    const now = this.#now
+    const limited = this.#limited
+    this.counts.throttled++
+    this.#queue.window.failed(beganAt, now)
     this.#note(error, true)
     const { retryAfterMs } = error
     const wasOut = limited.until > now
     // Several refusals of one moment are one, and a time that was named counts before a guess.
     if (retryAfterMs === undefined && (beganAt < limited.at || (wasOut && !this.#isGuess))) return
-    const named = retryAfterMs === undefined ? undefined : Math.min(hourMs, retryAfterMs)
-    this.#isGuess = named === undefined
-    const forMs = this.#out('rate-limited', now, named)
-    if (!wasOut) this.#options.log('warn', 'upstream.rate-limited', { upstream: this.#name, forMs })
+    this.#isGuess = retryAfterMs === undefined
+    const forMs = this.#out(limited, now, retryAfterMs === undefined ? undefined : Math.min(hourMs, retryAfterMs))
+    if (!wasOut) this.#log('warn', 'upstream.rate-limited', { forMs })
   }
 
-  /** It is in this state for the next backoff, or so long. */
-  #out(state: OutState, now: number, named?: number): number {
+  /** Several false answers under way at once are one. */
+  #sentFalseBytes(now: number): void {
+    const why = 'it sent bytes that do not hash to their CID'
+    this.counts.hashMismatch++
+    this.#note(why, true)
+    if (this.#quarantined.until <= now)
+      this.#log('error', 'upstream.quarantined', { forMs: this.#out(this.#quarantined, now), why })
+  }
+
+  #out(outage: Outage, now: number, namedMs?: number): number {
     const before = this.#outAt(now)?.state
-    const one = this.#outages[state]
-    const { firstMs, maxMs, forgetMs } = outages[state]
-    if (now - one.until > forgetMs) one.count = 0
-    if (one.count === 0) one.since = now
-    const ms = named ?? Math.min(maxMs, firstMs * 2 ** one.count)
-    if (named === undefined) one.count++
-    const { random = Math.random } = this.#options
-    one.at = now
-    one.until = now + (state === 'unhealthy' ? ms * (1 + jitter * random()) : ms)
-    this.#outUntil = Math.max(this.#outUntil, one.until)
+    const ms = outage.begin(now, namedMs)
     this.#changed(before, now)
     return ms
   }
 
   #changed(before: OutState | undefined, now: number): void {
-    this.#outUntil = Math.max(...outStates.map((state) => this.#outages[state].until))
     const state = this.#outAt(now)?.state
     if (state === before) return
+    if (state === undefined) return this.#queue.serve()
     if (state === 'unhealthy') this.#queue.outage(now)
-    if (state === undefined) this.#queue.serve()
-    else this.#queue.refuseAll(() => this.#unavailable(this.#now))
-    if (state === 'unhealthy') this.#probeChanged()
+    this.#queue.refuseAll(() => this.#unavailable(this.#now))
+    if (state === 'unhealthy') this.suspect()
   }
 
   /**
@@ -570,6 +546,10 @@ export class UpstreamHealth implements QueueOwner {
     return state !== 'rate-limited' || this.#isGuess
   }
 
+  #log(level: 'info' | 'warn' | 'error', event: string, facts: Readonly<Record<string, unknown>> = {}): void {
+    this.#options.log(level, event, { upstream: this.#options.name, ...facts })
+  }
+
   #note(error: unknown, isOut: boolean): void {
     const why = wordsOf(error).slice(0, 500)
     this.#lastError = { why: isOut ? why : this.#lastError.why, last: { at: this.#clock.now(), why } }
@@ -577,7 +557,7 @@ export class UpstreamHealth implements QueueOwner {
 
   #unavailable(now: number): Failure {
     const out = this.#outAt(now)
-    return new Failure('unavailable', `${this.#name} cannot be asked now (${out?.state ?? 'ready'})`, {
+    return new Failure('unavailable', `${this.#options.name} cannot be asked now (${out?.state ?? 'ready'})`, {
       source: 'upstream',
       retryAfterMs: out && this.#isTried(out) ? Math.max(0, this.#tryAt - now) : out && leftMs(out, now),
     })
@@ -587,67 +567,50 @@ export class UpstreamHealth implements QueueOwner {
 
   probed(report: ProbeReport): void {
     const now = this.#now
-    this.#wasProbed(now)
     this.#failsProbes = false
-    if (report.lied) this.#countProbe('hashMismatch')
-    if (report.usable) this.#queue.window.open()
+    // Counted where it is out for its answer, so that the counters tell why.
+    if (report.lied) {
+      this.counts.asked++
+      this.counts.hashMismatch++
+    }
     const before = this.#outAt(now)?.state
-    const { incompatible, unhealthy } = this.#outages
+    const incompatible = this.#incompatible
     const wasCompatible = incompatible.until <= now
     // Recent proved bytes say more than a probe: some gateways do not know the empty block that it
     // asks for.
-    const usable = report.usable || now - this.#provenAt < memoryMs
-    if (!usable) this.#note(report.findings.join('; ') || 'a probe found it unusable', true)
-    else unhealthy.until = Math.min(unhealthy.until, now)
-    incompatible.until = usable ? now : Number.POSITIVE_INFINITY
-    if (usable !== wasCompatible) {
-      const [upstream, findings] = [this.#name, report.findings]
-      this.#options.log(usable ? 'info' : 'warn', usable ? 'upstream.compatible' : 'upstream.incompatible', {
-        upstream,
-        findings,
-      })
+    const usable = report.usable || now - this.#answeredAt < memoryMs
+    if (usable) {
+      this.#unhealthy.end(now)
+      incompatible.end(now)
+    } else {
+      this.#note(report.findings.join('; ') || 'a probe found it unusable', true)
+      incompatible.begin(now)
     }
+    const { findings } = report
+    if (usable && !wasCompatible) this.#log('info', 'upstream.compatible', { findings })
+    if (!usable && wasCompatible) this.#log('warn', 'upstream.incompatible', { findings })
+    if (report.usable) this.#queue.window.open()
     this.#changed(before, now)
     if (!report.usable) return
-    this.#foundWellAt = now
     // A probe of a gateway with both formats asks two questions, one after the other.
     for (const estimate of Object.values(this.#estimates)) estimate.probed(report.car ? report.ms / 2 : report.ms)
-    this.#queue.overtake(now - report.ms, enoughOvertook)
+    for (let count = 0; count < 2; count++) this.#queue.overtake(now - report.ms)
   }
 
   /** A probe that began then failed. */
   unreachable(error: unknown, beganAt: number): void {
     const now = this.#now
-    this.#wasProbed(now)
     const isThrottled = isFailure(error, 'throttled')
     const isAnswer = isThrottled || (isFailure(error, 'upstream-error') && error.facts.isIll === true)
-    const isProven = this.#failures === 0 && now - this.#provenAt < memoryMs
+    const isProven = this.#failures === 0 && now - this.#answeredAt < memoryMs
     if (isAnswer && isProven && !this.#outAt(now)) return
     this.#failsProbes = isAnswer
-    if (isThrottled) {
-      this.#countProbe('throttled')
-      return this.#throttled(error, beganAt, now)
-    }
-    this.#unhealthy(error, now)
-  }
-
-  /** Probes are counted where the upstream is out for its answer, so that the counters tell why. */
-  #countProbe(what: 'hashMismatch' | 'throttled'): void {
+    if (!isThrottled) return this.#beUnhealthy(error, now)
     this.counts.asked++
-    this.counts[what]++
+    this.throttled(error, beganAt)
   }
 
-  /** Until the next probe besides the regular ones; Infinity: none. */
-  get probeInMs(): number {
-    const now = this.#now
-    const wanted = Math.max(0, this.#probeAt - now)
-    if (this.#outAt(now)?.state !== 'unhealthy') return wanted
-    // Often at first, and while a request waits for it.
-    const ms = now < this.#waitedForUntil ? 0 : this.#outMs / 2
-    return Math.min(wanted, Math.max(0, this.#probedAt + Math.min(maxProbesApartMs, probesApartMs + ms) - now))
-  }
-
-  /** Calls `listener` when `probeInMs` may have changed, until the returned function is called. */
+  /** Calls `listener` when a probe should tell soon whether it is out. Returns how to stop that. */
   onSuspicion(listener: () => void): () => void {
     this.#probers.add(listener)
     return () => this.#probers.delete(listener)
@@ -655,34 +618,15 @@ export class UpstreamHealth implements QueueOwner {
 
   /** A flight waits until it is back. */
   waitedFor(): void {
-    const now = this.#now
-    const isNew = now >= this.#waitedForUntil
-    this.#waitedForUntil = now + 2 * probesApartMs
-    if (!this.#outAt(now)) this.suspect()
-    if (isNew) this.#probeChanged()
+    if (this.#outAt(this.#now)?.state === 'unhealthy') this.suspect()
   }
 
   suspect(): void {
-    const at = Math.max(this.#now, this.#probedAt + probesApartMs)
-    if (at >= this.#probeAt) return
-    this.#probeAt = at
-    this.#probeChanged()
-  }
-
-  #wasProbed(now: number): void {
-    this.#probedAt = now
-    this.#probeAt = Number.POSITIVE_INFINITY
-  }
-
-  #probeChanged(): void {
     for (const listener of this.#probers) listener()
   }
 }
 
 const readyState = { state: 'ready', untilMs: 0 } as const
-const hashMismatch = 'it sent bytes that do not hash to their CID'
 
 const leftMs = ({ until }: Outage, now: number): number | undefined =>
   Number.isFinite(until) ? until - now : undefined
-
-export const kindOf = (error: unknown): FailureKind => (isFailure(error) ? error.kind : 'internal')

@@ -1,22 +1,22 @@
 // The slots of an upstream and the queue before them, the only one on the way to it: time in it is
 // never held against the upstream. Files that have begun go first, so that a burst does not end
-// with many beginnings and no complete file; then first questions, then hedges, then searches for
-// what may be nowhere. In each rank clients alternate. A late question becomes a search when others
-// overtake it, and gives its slot to a reader.
+// with many beginnings and no complete file; searches for what may be nowhere go last. In each rank
+// clients alternate. A late question becomes a search when two that were asked later are answered
+// before it, and gives its slot to a reader.
 import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
 import { ClientLine, type LoopScheduler } from '../loop-scheduler.ts'
 import type { Question } from './attempts.ts'
-import { ConcurrencyWindow, guessedFirstMs, minuteMs } from './estimates.ts'
+import { ConcurrencyWindow, minuteMs } from './estimates.ts'
 
-/**
- * `begun`: its client has a part of it. `again`: another upstream was asked, and answers others.
- */
-export type Rank = 'begun' | 'first' | 'again' | 'search'
+/** `begun`: its client has a part of it. */
+export type Rank = 'begun' | 'first' | 'search'
 
 export interface QueueOwner {
   /** Milliseconds until a question may go, for other reasons than the slots. */
   heldMs(now: number): number
+  /** Milliseconds until half of the answers have begun. */
+  readonly answerMs: number
   /** Answers are late after this. */
   readonly lateMs: number
   /** The question has its slot. */
@@ -32,7 +32,6 @@ const firstShare = 4
 // Searches get this share of the connections, and more only while no reader wants them.
 const searchShare = 1 / 8
 const idleSearchShare = 3 / 4
-export const enoughOvertook = 2
 // On a busy machine a healthy upstream answers late too.
 const minBeforeEvictionMs = 2_000
 
@@ -46,14 +45,16 @@ export class UpstreamQueue {
   readonly #ranks: Readonly<Record<Rank, ClientLine<Question>>> = {
     begun: new ClientLine(),
     first: new ClientLine(),
-    again: new ClientLine(),
     search: new ClientLine(),
   }
   #begunInARow = 0
   /** Those without an answer, in the order in which they were asked. */
   readonly #unanswered = new Set<Question>()
   #sending = 0
-  #answerMs = guessedFirstMs
+  /** When the last two were asked of those that are answered. */
+  #newestAnswered = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY] as const
+  /** Open questions from before an outage are likely lost. */
+  #lostBefore = Number.NEGATIVE_INFINITY
   #stopTimer: (() => void) | undefined
 
   constructor(
@@ -76,9 +77,11 @@ export class UpstreamQueue {
 
   /** The time that a question would wait here now. */
   get waitMs(): number {
+    const now = this.#clock.monotonic()
     const readers = this.#readers
-    const crowd = readers > 0 || !this.#hasRoom ? ((readers + 1) / this.window.size) * this.#answerMs : 0
-    return Math.max(crowd, Math.min(minuteMs, this.#owner.heldMs(this.#clock.monotonic())))
+    const isFull = readers > 0 || !this.#hasRoom(now)
+    const crowdMs = isFull ? ((readers + 1) / this.window.size) * this.#owner.answerMs : 0
+    return Math.max(crowdMs, Math.min(minuteMs, this.#owner.heldMs(now)))
   }
 
   /** For how long a question that was asked since then has had no answer. */
@@ -87,17 +90,20 @@ export class UpstreamQueue {
     return 0
   }
 
+  /** The upstream answers others meanwhile: it searches for this. */
+  isOvertaken({ at }: Question): boolean {
+    return at < this.#newestAnswered[1] && at >= this.#lostBefore
+  }
+
   /** Begins it, now or later; refuses it where its time would be over before an answer. */
   add(question: Question, now: number): void {
-    const isSearch = question.rank === 'search'
-    if ((isSearch ? this.#ranks.search.size : this.#readers) >= maxQueued)
-      return question.refused(this.overloaded(), now)
-    if (!isSearch && this.#size === 0 && this.#hasRoom && this.#owner.heldMs(now) === 0)
-      return this.begin(question, now)
-    this.#ranks[question.rank].add(question, question.client)
+    const { rank } = question
+    const line = this.#ranks[rank]
+    if ((rank === 'search' ? line.size : this.#readers) >= maxQueued) return question.refused(this.overloaded(), now)
+    line.add(question, question.client)
     this.serve()
-    if (question.place !== 'queued') return
-    const ms = Math.max(0, question.giveUpAt - this.#answerMs - now)
+    if (!question.isQueued) return
+    const ms = Math.max(0, question.giveUpAt - this.#owner.answerMs - now)
     question.stopWait = this.#clock.after(ms, () => this.#refuse(question, () => this.overloaded()))
   }
 
@@ -106,8 +112,6 @@ export class UpstreamQueue {
     const { rank } = question
     question.stopWait?.()
     if (rank !== 'search') this.#begunInARow = rank === 'begun' ? this.#begunInARow + 1 : 0
-    question.isSearch = rank === 'search'
-    question.wasFull = this.#asked + 1 >= this.window.size || this.#readers > 0
     question.place = 'asked'
     this.#unanswered.add(question)
     this.#owner.begin(question, now)
@@ -115,26 +119,26 @@ export class UpstreamQueue {
 
   leave(question: Question): boolean {
     question.stopWait?.()
-    const isQueued = this.#ranks[question.rank].delete(question, question.client)
-    if (isQueued && this.#size === 0) this.#stopTimer?.()
-    return isQueued
+    return this.#ranks[question.rank].delete(question, question.client)
   }
 
   /** The upstream answers it: its slot is free, and those that were asked before it take long. */
-  answered(question: Question, now: number): void {
-    this.#answerMs += (now - question.at - this.#answerMs) / 10
+  answered(question: Question): void {
     if (!this.#unanswered.delete(question)) return
     question.place = 'sending'
     this.#sending++
-    this.overtake(question.at, 1)
+    this.overtake(question.at)
   }
 
-  /** So many questions that began then were answered: those before them take long by themselves. */
-  overtake(beganAt: number, answers: number): void {
-    for (const question of this.#unanswered) {
-      if (question.at >= beganAt) break
-      question.overtakenBy += answers
-    }
+  /** Proved bytes came this long after it was asked. */
+  learn(ms: number, now: number): void {
+    this.window.answered(ms, now, this.#readers > 0 || this.#asked(now) + 1 >= this.window.size)
+  }
+
+  /** A question that was asked then has been answered. */
+  overtake(at: number): void {
+    const [newest, before] = this.#newestAnswered
+    this.#newestAnswered = [Math.max(newest, at), Math.max(before, Math.min(newest, at))]
     this.serve()
   }
 
@@ -145,16 +149,10 @@ export class UpstreamQueue {
     this.serve()
   }
 
-  /**
-   * The upstream is out: open questions are likely lost, and must not hold slots when it is back.
-   */
+  /** Open questions must not hold slots when the upstream is back. */
   outage(now: number): void {
     this.window.close(now)
-    for (const question of this.#unanswered) {
-      question.isSearch = true
-      // Answers after the outage say nothing of them.
-      question.overtakenBy = Number.NEGATIVE_INFINITY
-    }
+    this.#lostBefore = now
   }
 
   refuseAll(why: () => Failure): void {
@@ -165,15 +163,15 @@ export class UpstreamQueue {
   serve(): void {
     this.#stopTimer?.()
     this.#stopTimer = undefined
-    while (this.#size > 0) {
+    while (this.#readers + this.#ranks.search.size > 0) {
       const now = this.#clock.monotonic()
       const heldMs = this.#owner.heldMs(now)
       if (heldMs > 0) return this.#serveIn(heldMs)
       const reader = this.#nextReader
       const searcher = this.#ranks.search.next
-      if (reader && this.#hasRoom) this.#serveNext(reader, now)
-      else if (reader && this.#makeRoom(now)) continue
-      else if (searcher && this.#hasSearchRoom(reader !== undefined)) this.#serveNext(searcher, now)
+      if (reader && this.#hasRoom(now)) this.#serveNext(reader, now)
+      else if (reader && this.#evict(now)) continue
+      else if (searcher && this.#hasSearchRoom(reader !== undefined, now)) this.#serveNext(searcher, now)
       else return this.#serveIn(recheckMs)
     }
   }
@@ -197,7 +195,7 @@ export class UpstreamQueue {
     if (!this.leave(question)) return
     const failure = why()
     void this.#turns.inLine().then(() => {
-      if (question.place === 'queued') question.refused(failure, this.#clock.monotonic())
+      if (question.isQueued) question.refused(failure, this.#clock.monotonic())
     })
   }
 
@@ -209,66 +207,48 @@ export class UpstreamQueue {
   }
 
   get #readers(): number {
-    const { begun, first, again } = this.#ranks
-    return begun.size + first.size + again.size
-  }
-
-  get #size(): number {
-    return this.#readers + this.#ranks.search.size
+    return this.#ranks.begun.size + this.#ranks.first.size
   }
 
   get #nextReader(): Question | undefined {
-    const { begun, first, again } = this.#ranks
-    const fresh = first.next ?? again.next
-    return fresh !== undefined && this.#begunInARow >= firstShare - 1 ? fresh : (begun.next ?? fresh)
+    const first = this.#ranks.first.next
+    return first && this.#begunInARow >= firstShare - 1 ? first : (this.#ranks.begun.next ?? first)
   }
 
-  get #searches(): number {
-    let searches = 0
-    for (const { isSearch } of this.#unanswered) if (isSearch) searches++
-    return searches
+  #isSearch(question: Question, now: number): boolean {
+    const { rank, at } = question
+    return rank === 'search' || at < this.#lostBefore || (this.isOvertaken(question) && now - at >= this.#owner.lateMs)
   }
 
-  get #asked(): number {
-    return this.#unanswered.size - this.#searches
+  #asked(now: number): number {
+    let asked = 0
+    for (const question of this.#unanswered) if (!this.#isSearch(question, now)) asked++
+    return asked
   }
 
-  get #hasRoom(): boolean {
-    return this.#asked < this.window.size && this.pending < this.#maxOpen
+  #hasRoom(now: number): boolean {
+    return this.pending < this.#maxOpen && this.#asked(now) < this.window.size
   }
 
-  #hasSearchRoom(isReaderWaiting: boolean): boolean {
+  #hasSearchRoom(isReaderWaiting: boolean, now: number): boolean {
     if (this.pending >= this.#maxOpen) return false
     const { size } = this.window
-    const hasShare = this.#searches < Math.max(1, Math.floor(size * searchShare))
+    const searches = this.#unanswered.size - this.#asked(now)
+    const hasShare = searches < Math.max(1, Math.floor(size * searchShare))
     return hasShare || (!isReaderWaiting && this.#unanswered.size < size * idleSearchShare)
   }
 
-  /**
-   * Makes a late question a search, or evicts a search. False: nothing could be done for a reader.
-   */
-  #makeRoom(now: number): boolean {
-    const { lateMs } = this.#owner
-    let hasLate = false
-    for (const question of this.#unanswered) {
-      if (now - question.at < lateMs) break
-      if (question.isSearch) continue
-      hasLate = true
-      if (question.overtakenBy < enoughOvertook) continue
-      question.isSearch = true
-      return true
-    }
-    if (hasLate) this.#owner.suspect()
-    return this.#evict(now, lateMs)
-  }
-
   /** Ends the oldest search that has had its time, if searches hold more than their share. */
-  #evict(now: number, lateMs: number): boolean {
-    if (this.pending < this.#maxOpen || this.#searches <= Math.floor(this.#maxOpen * searchShare)) return false
-    const search = [...this.#unanswered].find(({ isSearch }) => isSearch)
-    if (!search || now - search.at < Math.max(lateMs, minBeforeEvictionMs)) return false
+  #evict(now: number): boolean {
+    const { lateMs } = this.#owner
+    const searches = [...this.#unanswered].filter((one) => this.#isSearch(one, now))
+    for (const one of this.#unanswered) if (now - one.at >= lateMs && !this.#isSearch(one, now)) this.#owner.suspect()
+    const [search] = searches
+    if (!search || this.pending < this.#maxOpen || searches.length <= Math.floor(this.#maxOpen * searchShare))
+      return false
+    if (now - search.at < Math.max(lateMs, minBeforeEvictionMs)) return false
     // An upstream that answered later questions first is searching: it had its time.
-    const hadTime = search.overtakenBy >= enoughOvertook && !this.window.isCrowded(now)
+    const hadTime = this.isOvertaken(search) && !this.window.isCrowded(now)
     search.evict(this.#eviction(now - search.at, hadTime), now)
     return true
   }
