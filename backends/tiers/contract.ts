@@ -3,8 +3,8 @@
 import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
-import type { AtHand, AtHandOptions } from '../../src/core/disk/at-hand.ts'
 import type { FolderCompany } from '../../src/core/disk/files.ts'
+import type { Peeked, PeekOptions } from '../../src/core/disk/peeked.ts'
 import type { Log } from '../../src/core/log.ts'
 
 /** What kind of place a tier is. */
@@ -77,10 +77,10 @@ export interface Tier {
   open?(): Promise<void> | undefined
   get(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined>
   /**
-   * The block, or a part of it, where it can be had at once from a file that is in the page cache. Undefined says nothing: `get`
-   * knows. Never throws. Absent: nothing is at hand.
+   * The block, or a part of it, where no wait is needed: from memory, or from a file in the page
+   * cache. Undefined says nothing about other tiers than memory: `get` knows. Never throws.
    */
-  atHand?(cid: CID, options?: AtHandOptions): AtHand | undefined
+  peek?(cid: CID, options?: PeekOptions): Peeked | undefined
   put(cid: CID, bytes: Uint8Array, signal?: AbortSignal, call?: Call): Promise<void>
   /** Puts many blocks by one call: for a tier of this machine. Absent: each is put by itself. */
   putAll?(
@@ -88,15 +88,11 @@ export interface Tier {
     signal?: AbortSignal,
     call?: Call,
   ): Promise<void>
-  /** The same as `put`, at once: for blocks in this process. Absent: only `put` writes. */
+  /** `put` at once: for a tier in the memory of this process, whose `peek` knows all it has. */
   putNow?(cid: CID, bytes: Uint8Array): void
   has(cid: CID, signal?: AbortSignal, call?: Call): Promise<boolean>
-  /** The same as `get`, at once: for blocks in this process. Absent: only `get` tells. */
-  peek?(cid: CID): Uint8Array | undefined
-  /** Whether it surely lacks the block, known without asking it. False where it may have it. Absent: only `get` tells. */
-  lacks?(cid: CID): boolean
-  /** Whether it surely has the block, known at once. False where it may lack it. Absent: only `get` tells. */
-  holds?(cid: CID): boolean
+  /** `has`, where it is known without asking. Undefined, or absent: only `has` and `get` know. */
+  hasNow?(cid: CID): boolean | undefined
   /** A reader got the block from a faster tier, which counts for the eviction here. */
   noteRead?(cid: CID): void
   delete(cid: CID, signal?: AbortSignal, call?: Call): Promise<void>

@@ -11,10 +11,10 @@ import { promisify } from 'node:util'
 import type { CID } from 'multiformats/cid'
 import { maxBlockBytes } from '../../src/core/cid.ts'
 import type { Clock } from '../../src/core/clock.ts'
-import type { AtHand, AtHandOptions } from '../../src/core/disk/at-hand.ts'
 import type { AtOnce } from '../../src/core/disk/at-once.ts'
 import { createBuffers } from '../../src/core/disk/buffers.ts'
 import { asRegular, codeOf, isDiskFull, isGone, makeFolders, orIfGone } from '../../src/core/disk/files.ts'
+import type { Peeked, PeekOptions } from '../../src/core/disk/peeked.ts'
 import type { Failure } from '../../src/core/failure.ts'
 import {
   createBlockIndex,
@@ -454,7 +454,7 @@ export function createSegments(options: SegmentsOptions) {
     return id < 0 && tails.length > 0 && followNow() ? index.find(hash) : id
   }
 
-  function readNow(hash: Hash, { part, lends }: AtHandOptions): AtHand | undefined {
+  function readNow(hash: Hash, { part, lends }: PeekOptions): Peeked | undefined {
     const id = findNear(hash)
     if (id < 0 || isClosed) return undefined
     const segment = segmentOf(id)
@@ -773,14 +773,16 @@ export function createSegments(options: SegmentsOptions) {
     /** Reads by a thread. Undefined: no process has put it. */
     get,
     /** Reads at once from the page cache. Undefined says nothing. */
-    atHand: (cid: CID, how: AtHandOptions = {}) => readNow(hashOf(cid), how),
+    peek: (cid: CID, how: PeekOptions = {}) => readNow(hashOf(cid), how),
     async has(cid: CID) {
       await follow()
       return index.find(hashOf(cid)) >= 0
     },
-    /** False where that cannot be known at once. */
-    lacks: (cid: CID) => followNow() && index.find(hashOf(cid)) < 0,
-    holds: (cid: CID) => findNear(hashOf(cid)) >= 0,
+    hasNow(cid: CID): boolean | undefined {
+      const hash = hashOf(cid)
+      if (index.find(hash) >= 0) return true
+      return followNow() ? index.find(hash) >= 0 : undefined
+    },
     /** Appends the blocks that are missing. A block larger than the tier is not kept. */
     put,
     /** Counts a read that another tier answered. */

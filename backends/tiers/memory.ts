@@ -4,6 +4,7 @@ import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { AdmittingCache } from '../../src/core/cache.ts'
 import { blockKey } from '../../src/core/cid.ts'
+import { partOf } from '../../src/core/disk/peeked.ts'
 import { size } from '../../src/core/units.ts'
 import type { Tier, TierKind } from './contract.ts'
 
@@ -42,7 +43,10 @@ function createMemoryTier(name: string, maxBytes: number): Tier {
       signal?.throwIfAborted()
       return blocks.get(blockKey(cid))
     },
-    peek: (cid) => blocks.get(blockKey(cid)),
+    peek(cid, options) {
+      const bytes = blocks.get(blockKey(cid))
+      return bytes && partOf(bytes, options?.part)
+    },
     async put(cid, bytes, signal) {
       signal?.throwIfAborted()
       putNow(cid, bytes)

@@ -2,7 +2,7 @@
 // declared size is checked: a file with a wrong size ends in a failure, never in a short response.
 import type { CID } from 'multiformats/cid'
 import { codec, isIdentity } from '../core/cid.ts'
-import type { AtHand } from '../core/disk/at-hand.ts'
+import type { Peeked } from '../core/disk/peeked.ts'
 import { Failure } from '../core/failure.ts'
 import type { LazyLink } from '../ipld/block-links.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
@@ -94,11 +94,11 @@ async function* readParts(
     return { cid: root, segments: [], scope: 'entity', range: { from: start, to: end - 1 }, bytes }
   }
   /** The wanted bytes of a leaf, if they are readable without waiting. */
-  const leafInMemory = ({ link, size: bytes, start, block: here }: FilePart): AtHand | undefined => {
+  const leafInMemory = ({ link, size: bytes, start, block: here }: FilePart): Peeked | undefined => {
     const { Hash: cid } = link
     if (here || cid.code !== codec.raw) return undefined
     const wanted = { from: Math.max(0, from - start), to: Math.min(bytes, end - start) }
-    const held = session.atHand(cid, { lends, ...(wanted.to - wanted.from < bytes && { part: wanted }) })
+    const held = session.peek(cid, { lends, ...(wanted.to - wanted.from < bytes && { part: wanted }) })
     if (held && held.size !== bytes) throw unlikeDeclared(cid, held.size, bytes)
     return held
   }

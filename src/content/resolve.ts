@@ -56,7 +56,7 @@ export function leafInMemory(session: Session, path: ContentPath, options: Resol
   session.visitNames(segments)
   if (!isProvable(cid)) throw wrongContent(cid, 'its hash cannot be proved')
   session.pass(cid, [])
-  const held = session.atHand(cid, options.lends ? lent : undefined)
+  const held = session.peek(cid, options.lends ? lent : undefined)
   return held && leafOf(path, held.bytes, options, held.release)
 }
 
@@ -104,7 +104,7 @@ export async function* walkPath(
     roots.push(cid)
     if (rest.length === 0) visitRenamed(rest)
     const around: DagWant = { cid, segments: rest, scope, range: options.range }
-    const held = options.lends && rest.length === 0 && cid.code === codec.raw ? session.atHand(cid, lent) : undefined
+    const held = options.lends && rest.length === 0 && cid.code === codec.raw ? session.peek(cid, lent) : undefined
     const bytes = held?.bytes ?? (await session.get(cid, around))
     yield { cid, bytes }
     if (at === path.segments.length) {

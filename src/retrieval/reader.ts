@@ -1,17 +1,14 @@
-// The reader of one request. The way of a block, each step only where the one before had nothing:
+// The reader of one request. A block is returned at once where the reader has it: asked for ahead
+// (read-ahead.ts), in memory, or on a page of the disk that is in memory. Otherwise a `BlockRead`
+// goes on to the next source where the one before had nothing:
 //
-//   get ─► memory, or the page cache          at once (`stack.atHand`), or asked for ahead (read-ahead.ts)
-//       ─► the flight that this reader follows, where the block is on its way in it
-//       ─► the slow tiers, while waiting for them is worth it (`stack.look`)
-//       ─► a flight (flight/flight.ts), of the DAG from here on or of the block alone; tiers that have not answered stay
-//          in the race beside it
-//       ─► the tiers once more, before a block that may be here is denied
-//
-// It answers at once what it can. A `BlockWait` is the reader's place in a flight and its own deadline.
+//   flight that this reader follows ─► slow tiers ─► negative cache ─► flight of the block or DAG
+//                                         └── late ──► beside them, until one has it
+//   and before a block that may be here is denied: the tiers once more
 import type { CID } from 'multiformats/cid'
 import { blockKey, codec, isIdentity, isProvable } from '../core/cid.ts'
 import { type Clock, orAborted, type Soon, withDeadline } from '../core/clock.ts'
-import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
+import type { Peeked, PeekOptions } from '../core/disk/peeked.ts'
 import { cancelled, Failure, isFailure } from '../core/failure.ts'
 import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
 import type { RequestRecord } from '../observe/request-record.ts'
@@ -20,7 +17,7 @@ import type { LoopScheduler } from './loop-scheduler.ts'
 import { type Absence, isAbsence, type NegativeCache, type Searches, type SearchRound } from './negative-cache.ts'
 import { ReadAhead, type ReadAheadBudget } from './read-ahead.ts'
 import { createGuard, type DagWant, type Expected, type Place, type Session, type SessionOptions } from './session.ts'
-import type { TierHit, TierLook, TierStack } from './tiers/tier-stack.ts'
+import type { TierHit, TierLookup, TierStack } from './tiers/tier-stack.ts'
 import { type AskKind, type Attempts, outcomeOf, overloaded, type Wanting } from './upstreams/attempts.ts'
 import type { Pool } from './upstreams/pool.ts'
 
@@ -36,27 +33,27 @@ export type ReaderParts = {
   readonly turns: LoopScheduler
   readonly deadlineMs: number
   readonly blockDeadlineMs: number
-  /** The flight that brings this: one for all. */
+  /** Joins the flight that brings this, or starts it. */
   flight(kind: AskKind, want: DagWant, asker: Wanting): Flight
   /** Another reader's flight that will still bring this block. */
   flightWith(cid: CID): Flight | undefined
-  /** One round of a background search, which this client began: no client waits. */
+  /** One round of a background search that this client began. */
   lookFor(cid: CID, around: DagWant | undefined, client: string): () => SearchRound
 }
 
-// With less than this share of the time left, an upstream is not really asked: the outcome proves no absence.
+// An upstream that has less than this share of the deadline proves no absence.
 const minShare = 1 / 8
-/** After a response left out a block that a reader waited for, this many blocks are asked for one by one. */
+/** After a response left out an awaited block, this many blocks are requested one by one. */
 const aloneBlocks = 64
-/** A tier that could not be asked has this long before a block is denied. */
-const lastLookMs = 200
+/** Tiers have this long to answer once more before a block is denied. */
+const lastLookupMs = 200
 
 /** A flight that this reader follows, until it leaves. */
 type Followed = { readonly flight: Flight; readonly leave: () => void }
 
 const alone = (cid: CID): DagWant => ({ cid, segments: [], scope: 'block' })
 
-const sameBytes = (one: CID, other: CID): boolean => blockKey(one) === blockKey(other)
+const isSameBlock = (one: CID, other: CID): boolean => blockKey(one) === blockKey(other)
 
 const pathOf = (want: DagWant | undefined): string => want?.segments.map(encodeURIComponent).join('/') ?? ''
 
@@ -72,24 +69,23 @@ class Reader implements Session {
   readonly yieldIfDue: Session['yieldIfDue']
   readonly shared: ReaderParts
   readonly signal: AbortSignal
+  readonly onlyIfCached: boolean
+  /** It stood in the queue for its failure already. */
+  hadItsTurn = false
   readonly #account: RequestRecord
   readonly #check: (cid: CID) => void
   readonly #client: string
-  readonly #onlyIfCached: boolean
   readonly #noCache: boolean
-  readonly #beforeMiss: (() => void) | undefined
+  #beforeMiss: (() => void) | undefined
   readonly #deadlineAt: number
   /** Made when the reader first says what comes next: a file of one block has nothing ahead. */
   #ahead: ReadAhead | undefined
   #isOver = false
   #hasBegun = false
-  /** It was out of time, and is told so in a turn of the loop that had time for it. */
-  #hadItsTurn = false
-  /** The first CID that was asked for. */
+  /** The first CID that was requested. */
   #root: CID | undefined
-  #hasMissed = false
   #lastFrom: 'nowhere' | 'tier' | 'upstream' = 'nowhere'
-  /** One flight at a time brings the block that it wants and those behind it. */
+  /** One flight at a time brings the next block and those behind it. */
   #followed: Followed | undefined
   #aloneLeft = 0
   #noted: WeakSet<Attempts> | undefined
@@ -104,10 +100,10 @@ class Reader implements Session {
     this.readNode = shared.nodes.readNode
     this.readOnce = shared.nodes.readOnce
     this.yieldIfDue = shared.turns.yieldIfDue
+    this.onlyIfCached = options.onlyIfCached === true
     this.#account = options.account
     this.#check = check
     this.#client = options.client ?? ''
-    this.#onlyIfCached = options.onlyIfCached === true
     this.#noCache = options.noCache === true
     this.#beforeMiss = options.beforeMiss
     this.#deadlineAt = shared.clock.monotonic() + shared.deadlineMs - (options.waitedMs ?? 0)
@@ -118,17 +114,17 @@ class Reader implements Session {
     return turn === undefined ? this.#get(cid, around) : turn.then(() => this.#get(cid, around))
   }
 
-  atHand(cid: CID, options?: AtHandOptions): AtHand | undefined {
+  peek(cid: CID, options?: PeekOptions): Peeked | undefined {
     this.#check(cid)
     this.#root ??= cid
     const isElsewhere = this.#isOver || isIdentity(cid) || !isProvable(cid) || this.#ahead?.has(cid)
-    return isElsewhere ? undefined : this.#atHand(cid, options)
+    return isElsewhere ? undefined : this.#peek(cid, options)
   }
 
   expect(next: Iterable<Expected>): void {
     if (this.#isOver) return
     this.#ahead ??= new ReadAhead({
-      fetch: async (cid, around) => this.#near(cid) ?? this.#fetch(cid, around),
+      fetch: async (cid, around) => this.near(cid) ?? this.#read(cid, around),
       check: this.#check,
       budget: this.shared.readAhead,
       clock: this.shared.clock,
@@ -148,10 +144,8 @@ class Reader implements Session {
     if (this.#isOver) return
     this.#isOver = true
     this.#ahead?.end()
-    if (this.#followed) this.#leaveFlight(this.#followed)
+    if (this.#followed) this.leaveFlight(this.#followed)
   }
-
-  // At once, or elsewhere.
 
   #get(cid: CID, around: Place | undefined): Soon<Uint8Array> {
     if (this.#isOver) throw cancelled('the request is over')
@@ -159,185 +153,65 @@ class Reader implements Session {
     this.#root ??= cid
     if (!isProvable(cid)) throw unprovable(cid)
     if (isIdentity(cid)) return cid.multihash.digest
-    const here = this.#ahead?.take(cid) ?? this.#atHand(cid)?.bytes
-    if (here)
-      return here instanceof Promise ? here.then((bytes) => this.#prepared(cid, bytes)) : this.#prepared(cid, here)
-    return this.#fetch(cid, around).then(
-      (bytes) => this.#inTurn(cid, bytes),
-      (error: unknown) => this.#afterOthers(error),
-    )
+    const here = this.#ahead?.take(cid) ?? this.#peek(cid)?.bytes
+    if (here instanceof Promise) return here.then((bytes) => this.#prepared(cid, bytes))
+    if (here) return this.#prepared(cid, here)
+    const read = this.#read(cid, around)
+    return cid.code === codec.raw ? read : read.then((bytes) => this.#inTurn(cid, bytes))
   }
 
-  /** All that waited for a large node go on in the moment it comes: each decodes it in a turn that has time for that. */
+  /**
+   * All readers of a large node receive it in one iteration of the loop: each decodes it in an
+   * iteration that has time for that.
+   */
   #inTurn(cid: CID, bytes: Uint8Array): Soon<Uint8Array> {
-    if (cid.code === codec.raw || bytes.byteLength < largeNodeBytes) return bytes
+    if (bytes.byteLength < largeNodeBytes) return bytes
     return this.shared.turns.inLine().then(() => this.#prepared(cid, bytes))
   }
 
-  /** Decoded in pieces, where that takes long. */
+  /** Decodes in slices what takes long to decode. */
   #prepared(cid: CID, bytes: Uint8Array): Soon<Uint8Array> {
     if (cid.code !== codec.dagPb || bytes.byteLength < largeNodeBytes) return bytes
     return this.shared.nodes.prepare(cid, bytes, this.yieldIfDue).then(() => bytes)
   }
 
-  /** Thousands of requests that wait for one thing fail in one turn of the loop: their answers take many turns. */
-  async #afterOthers(error: unknown): Promise<never> {
-    if (!this.#hadItsTurn) await this.shared.turns.inLine()
-    throw error
-  }
-
-  #atHand(cid: CID, options?: AtHandOptions): AtHand | undefined {
+  #peek(cid: CID, options?: PeekOptions): Peeked | undefined {
     this.signal.throwIfAborted()
-    const held = this.shared.stack.atHand(cid, options)
-    if (held) this.#fromTier(held)
+    const held = this.shared.stack.peek(cid, options)
+    if (held) this.fromTier(held)
     return held
   }
 
-  #near(cid: CID): Uint8Array | undefined {
+  near(cid: CID): Uint8Array | undefined {
     const held = this.shared.stack.near(cid)
-    return held && this.#fromTier(held)
+    return held && this.fromTier(held)
   }
 
-  #fromTier({ bytes, tier }: TierHit): Uint8Array {
+  fromTier({ bytes, tier }: TierHit): Uint8Array {
     this.#account.tierHit(tier)
     this.#lastFrom = 'tier'
     return bytes
   }
 
-  async #fetch(cid: CID, around: Place | undefined): Promise<Uint8Array> {
-    this.signal.throwIfAborted()
-    const followed = this.#currentFlight()
-    if (!around || !followed?.flight.expects(cid)) return this.#fetchElsewhere(cid, around)
-    return (await this.#waitIn(followed, cid, around)) ?? this.#fetchElsewhere(cid, undefined)
+  #read(cid: CID, around: Place | undefined): Promise<Uint8Array> {
+    return new Promise((resolve, reject) => new BlockRead(this, cid, resolve, reject).begin(around))
   }
 
-  // The slow tiers: first alone, then beside the upstreams, and once more when no upstream could help.
+  // Flights.
 
-  #fetchElsewhere(cid: CID, around: Place | undefined): Promise<Uint8Array> {
-    // Where no tier has it, as far as is known, the upstreams alone are asked.
-    if (this.#onlyIfCached || !this.shared.stack.lacks(cid)) return this.#fromTiers(cid, around)
-    return this.#fromUpstreams(cid, around).catch((error: unknown) => this.#lastChance(cid, error))
-  }
-
-  async #fromTiers(cid: CID, around: Place | undefined): Promise<Uint8Array> {
-    const look = this.shared.stack.look(cid)
-    try {
-      const late = this.#onlyIfCached ? [] : [look.overdue.then(() => 'late' as const)]
-      const held = await this.#inTime(cid, () => Promise.race([look.found, ...late]))
-      if (held && held !== 'late') return this.#fromTier(held)
-      if (this.#onlyIfCached) throw notCached(cid)
-      return await (held ? this.#besideTiers(cid, around, look.found) : this.#fromUpstreams(cid, around))
-    } catch (error) {
-      return await this.#lastChance(cid, error, look)
-    } finally {
-      look.leave()
-    }
-  }
-
-  /** The first of tiers and upstreams that has it. */
-  async #besideTiers(cid: CID, around: Place | undefined, found: Promise<TierHit | undefined>): Promise<Uint8Array> {
-    const others = this.#fromUpstreams(cid, around)
-    const held = found.then((hit) => {
-      if (!hit) throw nothing
-      this.shared.notFound.forget(cid)
-      return hit
-    })
-    try {
-      const first = await this.#inTime(cid, () => Promise.any([others, held]))
-      return first instanceof Uint8Array ? first : this.#fromTier(first)
-    } catch (error) {
-      if (isFailure(error, 'cancelled')) throw error
-      return await others
-    }
-  }
-
-  /**
-   * No upstream helped. Our own disk may be slow since this process is busy: it is waited for rather than deny a block that
-   * is here. Tiers that could not say are asked again, and so is a provider of this machine that has it in its keeping: it
-   * came just now, or its copy is damaged, which is no absence.
-   */
-  async #lastChance(cid: CID, error: unknown, running?: TierLook): Promise<Uint8Array> {
-    const { stack, notFound } = this.shared
-    if (this.signal.aborted || isFailure(error, 'cancelled')) throw error
-    const look = running ?? stack.look(cid)
-    const absence = isFailure(error) && absences.has(error.kind) ? error : undefined
-    let held: TierHit | undefined
-    if (!running || isFailure(error, 'timeout') || isFailure(error, 'overloaded')) {
-      const here = Promise.race([look.found, look.here.then(() => undefined)])
-      held = await orAborted(this.signal, here).catch(() => undefined)
-    }
-    if (!held && absence) {
-      const isPinned =
-        !absence.facts.onlyIfCached && (await this.#briefly(cid, lastLookMs, (own) => stack.isPinned(cid, own)))
-      const ms = isPinned || absence.kind === 'not-found' ? lastLookMs : undefined
-      if (isPinned || (!look.haveAnswered && absence.kind !== 'timeout'))
-        held = await this.#briefly(cid, ms, (own) => stack.lookAgain(cid, own))
-      if (!held && isPinned) throw pinUnreadable(cid, absence)
-    }
-    if (!running) look.leave()
-    if (!held) throw this.#inArchive(cid, error, look.haveAnswered)
-    notFound.forget(cid)
-    return this.#fromTier(held)
-  }
-
-  /** `ms` undefined: until the request is out of time. Undefined: it failed, or took longer. */
-  async #briefly<T>(cid: CID, ms: number | undefined, work: (own: AbortSignal) => Promise<T>): Promise<T | undefined> {
-    const { signal } = this
-    const { clock } = this.shared
-    if (signal.aborted) return undefined
-    const late = () => notCached(cid)
-    const done = ms === undefined ? this.#inTime(cid, work) : withDeadline({ ms, clock, signal, late }, work)
-    return done.catch(() => undefined)
-  }
-
-  /** Without upstreams the tiers are all there is to ask: what they said is an absence, what they did not say is none. */
-  #inArchive(cid: CID, error: unknown, isSure: boolean): unknown {
-    if (isFailure(error, 'unavailable') && error.facts.alone) return isSure ? notHere(error) : storeFailed(cid, error)
-    const { members, find } = this.shared.pool
-    const isArchive = members.length === 0 && !find
-    return isArchive && isFailure(error, 'timeout') ? storeFailed(cid, error) : error
-  }
-
-  // The upstreams: a flight of the DAG from here on, or of the block alone.
-
-  async #fromUpstreams(cid: CID, around: Place | undefined): Promise<Uint8Array> {
-    this.#refuseRemembered(cid, around)
-    // Two requests for one block: the first finds it in no tier and is held up; the second flies for it, gets it, and its flight
-    // ends with the block in memory. Without this look the first would start another flight.
-    const near = this.#near(cid)
-    if (near) return near
-    this.#refuseLate(cid)
-    if (!this.#hasMissed) {
-      this.#hasMissed = true
-      // A response that has begun is not cut for it.
-      if (!this.#hasBegun) this.#beforeMiss?.()
-    }
-    const followed = around && this.#chooseFlight(cid, around)
-    const bytes = followed && (await this.#waitIn(followed, cid, around))
-    if (bytes) return bytes
-    const flight = this.shared.flight('block', alone(cid), this.#asker)
-    const own = await this.#waitIn({ flight, leave: flight.follow() }, cid, undefined)
-    if (!own) throw internal(new Error('a flight of one block ended without it'))
-    return own
-  }
-
-  /** Undefined: the block does not come from there. */
-  #waitIn(followed: Followed, cid: CID, around: Place | undefined): Promise<Uint8Array | undefined> {
-    return new Promise((resolve, reject) => new BlockWait(this, cid, around, followed, resolve, reject).begin())
-  }
-
-  get #asker(): Wanting {
+  get asker(): Wanting {
     const hasBegun = this.#hasBegun || this.#lastFrom === 'upstream'
     return { client: this.#client, hasBegun, root: this.#root }
   }
 
-  #currentFlight(): Followed | undefined {
-    if (this.#followed?.flight.isOver) this.#leaveFlight(this.#followed)
-    return this.#followed
+  /** The followed flight, where the block is on its way in it. */
+  flightThatBrings(cid: CID): Followed | undefined {
+    if (this.#followed?.flight.isOver) this.leaveFlight(this.#followed)
+    return this.#followed?.flight.expects(cid) ? this.#followed : undefined
   }
 
-  #leaveFlight(followed: Followed): void {
-    // The parts of a file, and who brought how much of it.
+  leaveFlight(followed: Followed): void {
+    // The parts of a file, and the upstreams that brought them.
     if (followed.flight.kind === 'dag' && this.#account.brought.length > 1) this.#note(followed.flight.attempts)
     if (this.#followed === followed) this.#followed = undefined
     followed.leave()
@@ -347,24 +221,28 @@ class Reader implements Session {
     return (this.#followed = { flight, leave: flight.follow() })
   }
 
-  /** The flight that brings the block with those that follow it; undefined: the block is asked for alone. */
-  #chooseFlight(cid: CID, around: DagWant): Followed | undefined {
-    const current = this.#currentFlight()
-    if (current) return current
+  /**
+   * The flight that brings the block with those that follow it. Undefined: the block is requested
+   * alone.
+   */
+  chooseFlight(cid: CID, around: DagWant): Followed | undefined {
+    if (this.#followed?.flight.isOver) this.leaveFlight(this.#followed)
+    if (this.#followed) return this.#followed
     const lastFrom = this.#lastFrom
-    // A reader that caught up with another one's flight flies on with it.
+    // A reader that caught up with another one's flight goes on in it.
     const flight = lastFrom === 'nowhere' ? undefined : this.shared.flightWith(cid)
     if (flight) return this.#follow(flight)
     if (this.#aloneLeft > 0) {
       this.#aloneLeft--
       return undefined
     }
-    // One leaf missing between others that are here costs one block, not a response with everything after it. If a single
-    // block is wanted, a CAR is the wrong question too: upstreams leave out blocks that do not decode.
-    const isItself = around.segments.length === 0 && sameBytes(cid, around.cid)
+    // One leaf missing between others that are here costs one block, not a response with everything
+    // after it. If a single block is wanted, a CAR is the wrong question too: upstreams leave out
+    // blocks that do not decode.
+    const isItself = around.segments.length === 0 && isSameBlock(cid, around.cid)
     const isAlone = cid.code === codec.raw ? lastFrom === 'tier' || isItself : around.scope === 'block' && isItself
     if (isAlone || (lastFrom !== 'nowhere' && !this.#knowsDags(cid))) return undefined
-    return this.#follow(this.shared.flight('dag', around, this.#asker))
+    return this.#follow(this.shared.flight('dag', around, this.asker))
   }
 
   /** An upstream may be asked for more than single blocks now. */
@@ -374,47 +252,32 @@ class Reader implements Session {
     return members.some(({ upstream, health }) => upstream.traits.dag && health.state(key).state === 'ready')
   }
 
-  // What became of a `BlockWait`.
-
-  came(upstream: string, bytes: number): void {
-    this.#account.fetched(upstream, bytes)
+  fromUpstream(bytes: Uint8Array, upstream: string): Uint8Array {
+    this.#account.fetched(upstream, bytes.byteLength)
     this.#lastFrom = 'upstream'
+    return bytes
   }
 
-  /** It came before, and memory may have it. */
+  /** Memory may have a block that came before. */
   cameBefore(cid: CID): Uint8Array | undefined {
     const bytes = this.shared.stack.near(cid)?.bytes
     if (bytes) this.#lastFrom = 'upstream'
     return bytes
   }
 
-  /** This flight did not bring a block that the reader waited for: if it is over, the next ones may do so too. */
+  /** A flight that is over and left out this block may have left out the next ones too. */
   leftOut(followed: Followed): void {
     if (!followed.flight.isOver || this.#followed !== followed) return
-    this.#leaveFlight(followed)
+    this.leaveFlight(followed)
     this.#aloneLeft = aloneBlocks
   }
 
-  /** The failure to throw for a block that a flight did not bring; undefined: it is asked for alone. */
-  failureOf({ cid, around, followed, wasLate }: BlockWait, error: unknown): Failure | undefined {
-    const asked = around && sameBytes(cid, around.cid) ? around : undefined
-    const { flight, leave } = followed
-    const { attempts } = flight
-    if (isFailure(error, 'timeout') && !flight.isOver && !this.#hasBegun) {
-      // The search takes this reader's seat.
-      if (this.#followed === followed) this.#followed = undefined
-      return this.#missed(error, cid, asked, attempts, wasLate, { done: flight.drain(), attempts, stop: leave })
-    }
-    this.#leaveFlight(followed)
-    // Below a path, "not found" may mean the path: only the root alone can tell whether the root is there.
-    if (isFailure(error, 'not-found') && asked && asked.segments.length > 0) {
-      this.#note(attempts)
-      return undefined
-    }
-    return this.#missed(error, cid, asked, attempts, wasLate)
-  }
+  // The deadline: one for everything until the first byte goes out, then one for each block.
 
-  // Its time: one deadline for everything until its first byte goes out, then one for each block.
+  get remainingMs(): number {
+    const { clock, blockDeadlineMs } = this.shared
+    return this.#hasBegun ? blockDeadlineMs : Math.max(0, this.#deadlineAt - clock.monotonic())
+  }
 
   /** Less than half of the time is left: a 404 from here on is no proof of absence. */
   get isLate(): boolean {
@@ -425,36 +288,28 @@ class Reader implements Session {
     return isFailure(this.signal.reason) ? this.signal.reason : cancelled()
   }
 
-  #refuseLate(cid: CID): void {
-    if (this.#hasBegun || this.shared.clock.monotonic() < this.#deadlineAt) return
-    // It has stood in a line already.
-    this.#hadItsTurn = true
-    throw noTimeLeft(cid)
-  }
-
   /**
-   * Calls `tell` when its time for this block is over; the answer takes that back. A wait for what comes next, which began before
-   * the response did, has the time of a block from then on.
+   * Calls `onLate` when the time for this block is over; the returned function cancels that. The
+   * wait for a block that began before the response did has the time of a block from then on.
    */
-  whenLate(cid: CID, tell: (late: Failure) => void): () => void {
-    const { clock, turns, deadlineMs, blockDeadlineMs } = this.shared
+  whenLate(cid: CID, onLate: (late: Failure) => void): () => void {
+    const { clock, turns, deadlineMs } = this.shared
     let hadBegun = this.#hasBegun
-    let ms = hadBegun ? blockDeadlineMs : Math.max(0, this.#deadlineAt - clock.monotonic())
-    let isTooLate = !hadBegun && ms < deadlineMs * minShare
+    let ms = this.remainingMs
+    const isTooLate = !hadBegun && ms < deadlineMs * minShare
     let isStopped = false
     const ring = () => {
-      if (!hadBegun && this.#hasBegun) {
+      if (hadBegun !== this.#hasBegun) {
         hadBegun = true
-        isTooLate = false
-        ms = blockDeadlineMs
+        ms = this.remainingMs
         stop = clock.after(ms, ring)
         return
       }
-      // Thousands of requests that wait in vain come to their deadline in one turn of the loop: what follows takes many turns.
+      // Thousands of requests may come to their deadline in one iteration of the loop.
       void turns.inLine().then(() => {
         if (isStopped) return
-        this.#hadItsTurn = true
-        tell(isTooLate ? noTimeLeft(cid) : outOfTime(cid, ms))
+        this.hadItsTurn = true
+        onLate(isTooLate && !hadBegun ? noTimeLeft(cid) : outOfTime(cid, ms))
       })
     }
     let stop = clock.after(ms, ring)
@@ -464,34 +319,28 @@ class Reader implements Session {
     }
   }
 
-  /** Runs `work` until the request is out of time or its client has left; then the work's own signal aborts. */
-  async #inTime<T>(cid: CID, work: (own: AbortSignal) => Promise<T>): Promise<T> {
-    const { signal } = this
-    if (signal.aborted) throw this.reason
-    const own = new AbortController()
-    const ended = Promise.withResolvers<never>()
-    const end = (reason: Failure) => {
-      own.abort(reason)
-      ended.reject(reason)
-    }
-    const leave = () => end(this.reason)
-    const stop = this.whenLate(cid, end)
-    signal.addEventListener('abort', leave, { once: true })
-    try {
-      return await Promise.race([work(own.signal), ended.promise])
-    } finally {
-      stop()
-      signal.removeEventListener('abort', leave)
-    }
-  }
+  // Absences: a remembered one refuses a request at once; a new one is remembered for others, and a
+  // search goes on after it.
 
-  // Absences: a remembered one refuses it at once; one that it meets is remembered for others, and a search goes on behind it.
+  /** Throws where no upstream is to be asked. */
+  beforeUpstreams(cid: CID, around: DagWant | undefined): void {
+    if (this.#hasBegun) this.#beforeMiss = undefined
+    else {
+      this.#refuseRemembered(cid, around)
+      if (this.shared.clock.monotonic() >= this.#deadlineAt) {
+        this.hadItsTurn = true
+        throw noTimeLeft(cid)
+      }
+    }
+    const beforeMiss = this.#beforeMiss
+    this.#beforeMiss = undefined
+    beforeMiss?.()
+  }
 
   #refuseRemembered(cid: CID, around: DagWant | undefined): void {
     const { notFound } = this.shared
-    if (this.#hasBegun) return
-    const path = around && sameBytes(cid, around.cid) ? pathOf(around) : ''
     if (this.#noCache) return notFound.forget(cid)
+    const path = around && isSameBlock(cid, around.cid) ? pathOf(around) : ''
     const memory = notFound.find(cid, path) ?? (path === '' ? undefined : notFound.find(cid, ''))
     // An upstream that could not be asked then may have it now.
     if (!memory || memory.absence.facts.unasked) return
@@ -507,9 +356,28 @@ class Reader implements Session {
     for (const attempt of attempts.list()) this.#account.attempt(attempt)
   }
 
+  /** The failure of a block that a flight did not bring. Undefined: the block is requested alone. */
+  failureOf(cid: CID, { followed, around, wasLate }: Wait, error: unknown): Failure | undefined {
+    const asked = around && isSameBlock(cid, around.cid) ? around : undefined
+    const { flight, leave } = followed
+    const { attempts } = flight
+    if (isFailure(error, 'timeout') && !flight.isOver && !this.#hasBegun) {
+      // The search takes this reader's seat.
+      if (this.#followed === followed) this.#followed = undefined
+      return this.#missed(error, cid, asked, attempts, wasLate, { done: flight.drain(), attempts, stop: leave })
+    }
+    this.leaveFlight(followed)
+    // Below a path, "not found" may mean the path: only the root alone can tell whether the root is there.
+    if (isFailure(error, 'not-found') && asked && asked.segments.length > 0) {
+      this.#note(attempts)
+      return undefined
+    }
+    return this.#missed(error, cid, asked, attempts, wasLate)
+  }
+
   /**
-   * The failure to throw for a block that a flight did not bring. Remembers an absence, and begins a background search.
-   * `wasLate`: too little time was left when the request joined it. `running`: the flight itself, which the search takes over.
+   * Remembers an absence, and begins a background search. `wasLate`: too little time was left when
+   * the request joined the flight. `running`: the flight itself, which the search takes over.
    */
   #missed(
     error: unknown,
@@ -541,76 +409,217 @@ class Reader implements Session {
   }
 }
 
-/** A reader that waits for one block of a flight, until its deadline, or its client leaves. */
-class BlockWait implements FlightReader {
-  readonly cid: CID
-  readonly around: Place | undefined
+/** Waits for a block in a flight. `next`: where to go on if the block does not come from there. */
+type Wait = {
   readonly followed: Followed
+  readonly around: Place | undefined
   readonly wasLate: boolean
+  readonly next: () => void
+}
+
+/** The wait for one block: one promise, one deadline, whichever source has the block in the end. */
+class BlockRead implements FlightReader {
   readonly #reader: Reader
-  readonly #resolve: (bytes: Uint8Array | undefined) => void
+  readonly #cid: CID
+  readonly #resolve: (bytes: Uint8Array) => void
   readonly #reject: (error: unknown) => void
   #stop: (() => void) | undefined
+  #lookup: TierLookup | undefined
+  #isLookingUp = false
+  #hasAskedUpstreams = false
+  #wait: Wait | undefined
+  /** No upstream has it; a tier may. */
+  #failure: unknown
+  #isLate = false
   #isOver = false
 
-  constructor(
-    reader: Reader,
-    cid: CID,
-    around: Place | undefined,
-    followed: Followed,
-    resolve: (bytes: Uint8Array | undefined) => void,
-    reject: (error: unknown) => void,
-  ) {
+  constructor(reader: Reader, cid: CID, resolve: (bytes: Uint8Array) => void, reject: (error: unknown) => void) {
     this.#reader = reader
-    this.cid = cid
-    this.around = around
-    this.followed = followed
-    this.wasLate = reader.isLate
+    this.#cid = cid
     this.#resolve = resolve
     this.#reject = reject
   }
 
-  begin(): void {
+  begin(around: Place | undefined): void {
     const { signal, reason } = this.#reader
-    if (signal.aborted) return this.fail(reason)
+    if (signal.aborted) return this.#reject(reason)
     signal.addEventListener('abort', this.#left, { once: true })
-    this.#stop = this.#reader.whenLate(this.cid, (late) => this.#leave(late))
-    this.followed.flight.join(this.cid, this.around, this)
+    this.#stop = this.#reader.whenLate(this.#cid, this.#late)
+    const followed = around && this.#reader.flightThatBrings(this.#cid)
+    if (followed) this.#waitIn(followed, around, () => this.#askTiers(undefined))
+    else this.#askTiers(around)
+  }
+
+  /** Without upstreams, or while that is worth it, the tiers are waited for. */
+  #askTiers(around: Place | undefined): void {
+    const { onlyIfCached, shared } = this.#reader
+    const lookup = shared.stack.look(this.#cid)
+    if (!lookup) return onlyIfCached ? this.#failed(notCached(this.#cid)) : this.#askUpstreams(around)
+    this.#lookup = lookup
+    this.#isLookingUp = true
+    if (!onlyIfCached) void lookup.overdue.then(() => this.#askUpstreams(around))
+    lookup.found.then(
+      (hit) => {
+        this.#isLookingUp = false
+        if (hit) this.#foundIn(hit)
+        else if (this.#failure !== undefined) this.#failed(this.#failure)
+        else if (onlyIfCached) this.#failed(notCached(this.#cid))
+        else this.#askUpstreams(around)
+      },
+      (error: unknown) => this.#failed(error),
+    )
+  }
+
+  #foundIn(hit: TierHit): void {
+    if (this.#isOver) return
+    if (this.#hasAskedUpstreams) this.#reader.shared.notFound.forget(this.#cid)
+    this.#end()
+    this.#resolve(this.#reader.fromTier(hit))
+  }
+
+  #askUpstreams(around: Place | undefined): void {
+    if (this.#isOver || this.#hasAskedUpstreams) return
+    this.#hasAskedUpstreams = true
+    const reader = this.#reader
+    try {
+      // While this request waited, a flight of another one may have ended with the block in memory.
+      const near = reader.near(this.#cid)
+      if (near) return this.#succeed(near)
+      reader.beforeUpstreams(this.#cid, around)
+      const followed = around && reader.chooseFlight(this.#cid, around)
+      if (followed) this.#waitIn(followed, around, this.#askAlone)
+      else this.#askAlone()
+    } catch (error) {
+      this.#failed(error)
+    }
+  }
+
+  readonly #askAlone = (): void => {
+    const { shared, asker } = this.#reader
+    const flight = shared.flight('block', alone(this.#cid), asker)
+    const ended = () => this.#failed(internal(new Error('a flight of one block ended without it')))
+    this.#waitIn({ flight, leave: flight.follow() }, undefined, ended)
+  }
+
+  #waitIn(followed: Followed, around: Place | undefined, next: () => void): void {
+    this.#wait = { followed, around, wasLate: this.#reader.isLate, next }
+    followed.flight.join(this.#cid, around, this)
   }
 
   settle(bytes: Uint8Array, upstream: string): void {
-    if (!this.#end()) return
-    this.#reader.came(upstream, bytes.byteLength)
-    this.#resolve(bytes)
+    if (!this.#isOver) this.#succeed(this.#reader.fromUpstream(bytes, upstream))
   }
 
   passed(isKept: boolean): void {
-    if (!this.#end()) return
-    if (!isKept) this.#reader.leftOut(this.followed)
-    this.#resolve(isKept ? this.#reader.cameBefore(this.cid) : undefined)
+    const wait = this.#wait
+    if (!wait || this.#isOver) return
+    this.#wait = undefined
+    if (!isKept) this.#reader.leftOut(wait.followed)
+    const bytes = isKept ? this.#reader.cameBefore(this.#cid) : undefined
+    if (bytes) this.#succeed(bytes)
+    else wait.next()
   }
 
   fail(error: unknown): void {
-    if (!this.#end()) return
-    const failure = this.#reader.failureOf(this, error)
-    if (failure) this.#reject(failure)
-    else this.#resolve(undefined)
+    const wait = this.#wait
+    if (!wait || this.#isOver) return
+    this.#wait = undefined
+    const failure = this.#reader.failureOf(this.#cid, wait, error)
+    if (failure) this.#failed(failure)
+    else wait.next()
   }
 
-  readonly #left = (): void => this.#leave(this.#reader.reason)
+  readonly #left = (): void => this.#giveUp(this.#reader.reason)
 
-  #leave(why: unknown): void {
+  readonly #late = (late: Failure): void => {
+    this.#isLate = true
+    this.#giveUp(late)
+  }
+
+  #giveUp(why: Failure): void {
     if (this.#isOver) return
-    this.followed.flight.leave(this.cid, this)
-    this.fail(why)
+    const flight = this.#wait?.followed.flight
+    flight?.leave(this.#cid, this)
+    if (flight) this.fail(why)
+    else this.#failed(this.#failure ?? why)
   }
 
-  #end(): boolean {
-    if (this.#isOver) return false
+  #succeed(bytes: Uint8Array): void {
+    this.#wait = undefined
+    this.#end()
+    this.#resolve(bytes)
+  }
+
+  #failed(error: unknown): void {
+    if (this.#isOver) return
+    const isUnwanted = this.#reader.signal.aborted || isFailure(error, 'cancelled')
+    // Late tiers may still have it.
+    if (this.#isLookingUp && !this.#isLate && !isUnwanted) {
+      this.#failure = error
+      return
+    }
+    const lookup = this.#lookup
+    this.#lookup = undefined
+    this.#end()
+    const last = isUnwanted ? Promise.reject(error) : this.#lastChance(error, lookup)
+    last
+      .finally(() => lookup?.leave())
+      .then(this.#resolve, async (failure: unknown) => {
+        // Thousands of requests may fail in one iteration of the loop: their answers take many.
+        if (!this.#reader.hadItsTurn) await this.#reader.shared.turns.inLine()
+        this.#reject(failure)
+      })
+  }
+
+  #end(): void {
     this.#isOver = true
     this.#stop?.()
     this.#reader.signal.removeEventListener('abort', this.#left)
-    return true
+    this.#lookup?.leave()
+    const wait = this.#wait
+    if (!wait) return
+    this.#wait = undefined
+    wait.followed.flight.leave(this.#cid, this)
+    if (!wait.around) wait.followed.leave()
+  }
+
+  /**
+   * Asks the tiers before a block is denied. Our own disk may be slow since this process is busy: it
+   * is waited for. Tiers that could not be asked are asked again. A provider of this machine that
+   * keeps the block has the last word: a damaged copy is no absence.
+   */
+  async #lastChance(error: unknown, lookup: TierLookup | undefined): Promise<Uint8Array> {
+    const { shared, signal, onlyIfCached, remainingMs } = this.#reader
+    const { stack, pool, notFound } = shared
+    const cid = this.#cid
+    const isAbsent = !lookup && stack.hasNow(cid) === false
+    const absence = isFailure(error) && absences.has(error.kind) ? error : undefined
+    const here = lookup && Promise.race([lookup.found, lookup.here.then(() => undefined)])
+    let hit = here && (await orAborted(signal, here).catch(() => undefined))
+    if (!hit && !isAbsent) {
+      const isPinned =
+        absence && !onlyIfCached && (await this.#briefly(lastLookupMs, (own) => stack.isPinned(cid, own)))
+      const mayHave = lookup ? !lookup.haveAnswered && absence && absence.kind !== 'timeout' : true
+      const ms = absence?.kind === 'unavailable' && !isPinned ? remainingMs : lastLookupMs
+      if (isPinned || mayHave) hit = await this.#briefly(ms, (own) => stack.lookAgain(cid, own))
+      if (!hit && isPinned) throw pinUnreadable(cid, absence)
+    }
+    if (hit) {
+      notFound.forget(cid)
+      return this.#reader.fromTier(hit)
+    }
+    // Without upstreams an absence is what the tiers said, and only that.
+    const isArchive = pool.members.length === 0 && !pool.find
+    if (isFailure(error, 'unavailable') && error.facts.alone)
+      throw isAbsent || lookup?.haveAnswered ? notHere(error) : storeFailed(cid, error)
+    throw isArchive && isFailure(error, 'timeout') ? storeFailed(cid, error) : error
+  }
+
+  /** Undefined: it failed, or took longer. */
+  async #briefly<T>(ms: number, work: (own: AbortSignal) => Promise<T>): Promise<T | undefined> {
+    const { shared, signal } = this.#reader
+    const late = () => notCached(this.#cid)
+    return withDeadline({ ms, clock: shared.clock, signal, late }, work).catch(() => undefined)
   }
 }
 
@@ -618,8 +627,6 @@ class BlockWait implements FlightReader {
 
 /** A client takes these for "not here". */
 const absences: ReadonlySet<string> = new Set(['not-found', 'timeout', 'unavailable'])
-
-const nothing = new Error('no tier has it')
 
 const withRetry = ({ kind, message, source, facts }: Absence, retryAfterMs: number): Failure =>
   new Failure(kind, message, { source, facts, retryAfterMs })

@@ -2,7 +2,7 @@
 // block comes from the tiers, or from a shared flight that races the upstreams.
 import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../backends/upstreams/contract.ts'
-import type { AtHand, AtHandOptions } from '../core/disk/at-hand.ts'
+import type { Peeked, PeekOptions } from '../core/disk/peeked.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
 import type { RequestRecord } from '../observe/request-record.ts'
 
@@ -90,7 +90,7 @@ export interface Session extends Omit<Guard, 'check'> {
    */
   get(cid: CID, around?: Place): Uint8Array | Promise<Uint8Array>
   /** The same, or a part of a block, proved, where no wait is needed for it. Undefined: `get` brings it. Throws what may not be read. */
-  atHand(cid: CID, options?: AtHandOptions): AtHand | undefined
+  peek(cid: CID, options?: PeekOptions): Peeked | undefined
   /** Decodes a dag-pb block that this session gave, or finds what it was decoded to. Throws for what is none. */
   readonly readNode: ReadNode
   /** The same for who passes a node once: it is not remembered. */
@@ -113,7 +113,7 @@ export interface Session extends Omit<Guard, 'check'> {
 /** The session, with another way to get a block. */
 export const withGet = (session: Session, get: Session['get']): Session => ({
   get,
-  atHand: (cid, options) => session.atHand(cid, options),
+  peek: (cid, options) => session.peek(cid, options),
   readNode: session.readNode,
   readOnce: session.readOnce,
   expect: (next) => session.expect(next),

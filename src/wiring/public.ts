@@ -217,7 +217,7 @@ export function wireFront(
     readonly uploads: WriteSide['offered']
     readonly routes: readonly Route[]
     readonly tiers: readonly string[]
-    readonly stack: Pick<TierStack, 'holds'>
+    readonly stack: Pick<TierStack, 'hasNow'>
   },
 ): Front {
   const { stack, respond, requests, forwarded, limits, watch, noteCached } = shared
@@ -275,14 +275,14 @@ export function wireFront(
       subdomainHosts: Object.entries(config.hosts).flatMap(([host, one]) => (one.subdomains ? [host] : [])),
       respond,
     }),
-    holds: stack.holds,
+    holds: (cid) => stack.hasNow(cid) === true,
   })
   const elsewhere =
     team &&
     createElsewhere({
       team,
       hosts,
-      holds: stack.holds,
+      holds: (cid) => stack.hasNow(cid) === true,
       limits,
       here: handler,
       refuse(request, response) {

@@ -22,7 +22,7 @@ export function memorySession(blocks: BlockMap): Session & { readonly asked: Ask
       if (!bytes) throw new Failure('not-found', `nobody has ${cid}`, { source: 'upstream' })
       return bytes
     },
-    atHand: () => undefined,
+    peek: () => undefined,
     readNode,
     readOnce: readNode,
     has: async (cid) => blocks.has(blockKey(cid)),

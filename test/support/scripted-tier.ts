@@ -4,6 +4,7 @@ import type { CID } from 'multiformats/cid'
 import type { Tier, TierTraits } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../../src/core/cid.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
+import { partOf } from '../../src/core/disk/peeked.ts'
 import { Failure } from '../../src/core/failure.ts'
 
 export type ScriptedTier = Tier & {
@@ -57,7 +58,13 @@ export function scriptedTier(name: string, traits: Partial<TierTraits> = {}): Sc
       for (const resolve of waiters) resolve()
       await setImmediate()
     },
-    ...(!isSlow && { peek: (cid: CID) => held.get(blockKey(cid)) }),
+    ...(!isSlow && {
+      peek(cid: CID) {
+        const bytes = held.get(blockKey(cid))
+        return bytes && partOf(bytes, undefined)
+      },
+      putNow: (cid: CID, bytes: Uint8Array) => void held.set(blockKey(cid), bytes),
+    }),
     async get(cid, signal) {
       // What a slow read answers is what was there when it began.
       const bytes = held.get(blockKey(cid))

@@ -198,7 +198,7 @@ describe('every single-byte change', () => {
           const before = corrupt.get('one') ?? 0
           const read = await stack.get(leaf.cid)
           assert.ok(isTrue(leaf, read), 'other bytes')
-          const held = stack.atHand(leaf.cid, { part: { from: 1, to: 5 } })
+          const held = stack.peek(leaf.cid, { part: { from: 1, to: 5 } })
           assert.ok(!held || Buffer.compare(held.bytes, leaf.bytes.subarray(1, 5)) === 0, 'other bytes of a part')
           count.corrupt += (corrupt.get('one') ?? 0) - before
           if (read === undefined) {

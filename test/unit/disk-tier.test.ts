@@ -160,13 +160,12 @@ test('another process writes → readable at once, never reported absent', async
   const [one, other] = [open(path), open(path, '9MiB')]
   await putAll(one, [1])
   await putAll(other, [2])
-  await eventually('the folder is settled', () => one.lacks?.(block(3).cid) === true)
+  await eventually('the folder is settled', () => one.hasNow?.(block(3).cid) === false)
   for (const seed of range(10, 60)) {
     const { cid, bytes } = block(seed, 2000)
     await other.put(cid, bytes)
-    assert.equal(one.lacks?.(cid), false)
-    assert.equal(one.holds?.(cid), true)
-    assert.ok(same(one.atHand?.(cid)?.bytes ?? (await one.get(cid)), bytes))
+    assert.equal(one.hasNow?.(cid), true)
+    assert.ok(same(one.peek?.(cid)?.bytes ?? (await one.get(cid)), bytes))
     await one.delete(cid)
     assert.equal(await other.get(cid), undefined)
   }
@@ -178,7 +177,7 @@ test('another process writes → readable at once, never reported absent', async
   }
   await eventually(
     'both know what is gone',
-    () => (one.lacks?.(block(100).cid) && other.lacks?.(block(101).cid)) || false,
+    () => one.hasNow?.(block(100).cid) === false && other.hasNow?.(block(101).cid) === false,
   )
   assert.ok((await bytesIn(path)) <= 9 << 20)
 })
@@ -302,19 +301,19 @@ test('written or read → readable synchronously until deleted', async () => {
   const tier = open(path, '8MiB', clock)
   const { cid, bytes } = block(1)
   await tier.put(cid, bytes)
-  await eventually('it is at hand', () => tier.atHand?.(cid) !== undefined, 20_000)
-  assert.deepEqual(tier.atHand?.(cid)?.bytes, Buffer.from(bytes))
-  await eventually('known at once', () => tier.lacks?.(block(2).cid) === true)
-  assert.deepEqual([tier.holds?.(cid), tier.holds?.(block(2).cid)], [true, false])
-  const part = tier.atHand?.(cid, { part: { from: 100, to: 300 } })
+  await eventually('it is at hand', () => tier.peek?.(cid) !== undefined, 20_000)
+  assert.deepEqual(tier.peek?.(cid)?.bytes, Buffer.from(bytes))
+  await eventually('known at once', () => tier.hasNow?.(block(2).cid) === false)
+  assert.deepEqual([tier.hasNow?.(cid), tier.hasNow?.(block(2).cid)], [true, false])
+  const part = tier.peek?.(cid, { part: { from: 100, to: 300 } })
   assert.deepEqual([part?.bytes, part?.size], [Buffer.from(bytes.subarray(100, 300)), bytes.byteLength])
   const again = open(path)
-  assert.equal(again.atHand?.(cid), undefined, 'what nobody has read since the start is left to a thread')
+  assert.equal(again.peek?.(cid), undefined, 'what nobody has read since the start is left to a thread')
   await again.get(cid)
-  await eventually('it is at hand there, too', () => again.atHand?.(cid) !== undefined, 20_000)
+  await eventually('it is at hand there, too', () => again.peek?.(cid) !== undefined, 20_000)
   await tier.delete(cid)
-  assert.equal(tier.atHand?.(cid), undefined)
-  assert.equal(tier.holds?.(cid), false)
+  assert.equal(tier.peek?.(cid), undefined)
+  assert.equal(tier.hasNow?.(cid), false)
 })
 
 test('a million blocks → little memory, ready quickly', async () => {
@@ -397,9 +396,9 @@ test('not read for long → not assumed in the page cache', async () => {
   const tier = open(path, '8MiB', clock)
   const { cid, bytes } = block(1)
   await tier.put(cid, bytes)
-  await eventually('it is at hand', () => tier.atHand?.(cid) !== undefined, 20_000)
+  await eventually('it is at hand', () => tier.peek?.(cid) !== undefined, 20_000)
   clock.shift(1_000_000)
-  assert.equal(tier.atHand?.(cid), undefined)
+  assert.equal(tier.peek?.(cid), undefined)
   assert.ok(same(await tier.get(cid), bytes))
 })
 

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../../src/core/cid.ts'
-import { partOf } from '../../src/core/disk/at-hand.ts'
+import { partOf } from '../../src/core/disk/peeked.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { type GuardOptions, guarded } from '../../src/retrieval/tiers/guarded-tier.ts'
@@ -346,7 +346,7 @@ test('flipped byte in the page cache → not returned, then deleted', async () =
   const honest = verified(
     {
       ...tier,
-      atHand(_cid, options) {
+      peek(_cid, options) {
         asked.push(options?.part)
         const held = tier.held.get(blockKey(of))
         return held && { ...partOf(held, options?.part), size: held.byteLength }
@@ -357,20 +357,20 @@ test('flipped byte in the page cache → not returned, then deleted', async () =
   const flipped = (at: number) => Uint8Array.from(large, (byte, index) => (index === at ? byte ^ 1 : byte))
   const hold = (bytes: Uint8Array) => tier.held.set(blockKey(of), bytes)
   const part = { from: 70_000, to: 71_000 }
-  const read = () => honest.atHand?.(of, { part })?.bytes
+  const read = () => honest.peek?.(of, { part })?.bytes
   hold(flipped(199_999))
   assert.equal(read(), undefined, 'nothing is known of its chunks yet: all of it has to be right')
   hold(large)
-  assert.deepEqual(honest.atHand?.(of)?.bytes, large)
+  assert.deepEqual(honest.peek?.(of)?.bytes, large)
   assert.deepEqual(read(), large.subarray(70_000, 71_000))
   asked = []
   assert.deepEqual(read(), large.subarray(70_000, 71_000))
   assert.deepEqual(asked, [{ from: 65_536, to: 81_920 }], 'no more is read than its chunks')
-  assert.deepEqual(honest.atHand?.(of, { part: { from: 199_000, to: 200_000 } })?.bytes, large.subarray(199_000))
+  assert.deepEqual(honest.peek?.(of, { part: { from: 199_000, to: 200_000 } })?.bytes, large.subarray(199_000))
   for (const at of [70_500, 65_536, 81_919]) {
     hold(flipped(at))
     assert.equal(read(), undefined, `byte ${at}`)
-    assert.equal(honest.atHand?.(of), undefined)
+    assert.equal(honest.peek?.(of), undefined)
     hold(large)
     assert.ok(read())
   }

@@ -1,6 +1,7 @@
 // A look into the slow tiers: who is asked when, how long it is worth waiting, and what an upload waits for. By the clock.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../src/core/cid.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
@@ -29,10 +30,16 @@ function make() {
   return { clock, memory, disk, redis, bucket, guards, stack }
 }
 
+function lookIn(stack: ReturnType<typeof make>['stack'], of: CID) {
+  const look = stack.look(of)
+  assert.ok(look)
+  return look
+}
+
 /** How long somebody waits who does so while it is worth it, and what he has then. */
 async function waited(clock: FakeClock, stack: ReturnType<typeof make>['stack'], of = cid) {
   const began = clock.monotonic()
-  const look = stack.look(of)
+  const look = lookIn(stack, of)
   let end: { readonly tier: string | undefined; readonly ms: number } | undefined
   look.found.then(
     (found) => {
@@ -83,7 +90,7 @@ test('nearest tier asked first, next ones only on a miss', async () => {
 test('disk that lacks a block → S3 first, disk before absence', async () => {
   const clock = createFakeClock()
   const [own, bucket] = [scriptedTier('disk'), scriptedTier('bucket', { shared: true })]
-  const disk = Object.assign(own, { clock, slowMs: 40, lacks: () => true })
+  const disk = Object.assign(own, { clock, slowMs: 40, hasNow: () => false })
   const tiers = [disk, Object.assign(bucket, { clock })].map((tier) => guarded(tier, { clock, log }))
   const stack = createTierStack(tiers, { clock, log })
   bucket.held.set(key, bytes)
@@ -105,7 +112,7 @@ test('one hung store → hides no other, nor its own queue', async () => {
   // The disk takes longer than it is waited for, and is still the one that has it.
   disk.isSilent = true
   disk.held.set(block(2).key, block(2).bytes)
-  const look = stack.look(block(2).cid)
+  const look = lookIn(stack, block(2).cid)
   await clock.advance(600)
   await look.overdue
   await disk.release()
@@ -124,7 +131,7 @@ test('hung tiers → short waits, for half a second', async () => {
 test('no upstreams → lookup completes as a miss', async () => {
   const { clock, bucket, stack } = make()
   bucket.isSilent = true
-  const look = stack.look(cid)
+  const look = lookIn(stack, cid)
   await clock.advance(999)
   let found: unknown = 'open'
   void look.found.then((end) => (found = end))
@@ -139,14 +146,14 @@ test('shared lookup → survives one reader, stops with the last', async () => {
   const { clock, bucket, stack } = make()
   bucket.held.set(key, bytes)
   bucket.isSilent = true
-  const [one, other] = [stack.look(cid), stack.look(cid)]
+  const [one, other] = [lookIn(stack, cid), lookIn(stack, cid)]
   await clock.advance(10)
   assert.equal(gets(bucket), 1)
   one.leave()
   await bucket.release()
   assert.equal((await other.found)?.tier, 'bucket')
   other.leave()
-  const last = stack.look(block(1).cid)
+  const last = lookIn(stack, block(1).cid)
   await clock.advance(10)
   assert.equal(bucket.waiting, 1)
   last.leave()
@@ -160,7 +167,7 @@ test('busy process → disk not skipped', async () => {
   disk.isSilent = true
   const many = Array.from({ length: 500 }, (_, seed) => block(seed))
   for (const one of many) disk.held.set(one.key, one.bytes)
-  const looks = many.map((one) => stack.look(one.cid))
+  const looks = many.map((one) => lookIn(stack, one.cid))
   for (let time = 0; time < 3; time++) await clock.jump(150)
   assert.equal(guards[0]?.isDown, false)
   assert.equal(gets(bucket), 0, 'a moment of ours sends nobody to S3')
@@ -222,7 +229,7 @@ test('slow store that answers → stored before the acknowledgement', async () =
 test('lookup → reports local misses before remote stores answer', async () => {
   const { clock, disk, bucket, stack } = make()
   disk.isSilent = bucket.isSilent = true
-  const look = stack.look(cid)
+  const look = lookIn(stack, cid)
   let isHereOver = false
   void look.here.then(() => {
     isHereOver = true

@@ -76,8 +76,8 @@ function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
     has: async (cid: CID) => held.has(blockKey(cid)),
     find: async (cid: CID) => near(cid),
     near,
-    atHand: near,
-    lacks: () => false,
+    peek: near,
+    hasNow: () => undefined,
     isPinned: async () => false,
     look: () => ({
       found: Promise.resolve(undefined),

@@ -46,7 +46,7 @@ export function guarded(tier: Tier, { clock, log, timeoutMs }: GuardOptions): Gu
     ...passedOn(tier),
     timeoutMs: readMs,
     get: (cid, signal, call) => reads.run(signal, call, (own) => tier.get(cid, own), true),
-    ...(tier.atHand && { atHand: (cid, how) => (reads.isOpen ? undefined : tier.atHand?.(cid, how)) }),
+    ...(tier.peek && { peek: (cid, how) => (reads.isOpen ? undefined : tier.peek?.(cid, how)) }),
     put: (cid, bytes, signal, call) => writes.run(signal, call, (own) => tier.put(cid, bytes, own)),
     ...(tier.putAll && {
       putAll: (blocks, signal, call) => writes.run(signal, call, async (own) => tier.putAll?.(blocks, own)),
@@ -81,8 +81,7 @@ export const passedOn = (tier: Tier) => ({
   name: tier.name,
   traits: tier.traits,
   ...(tier.timeoutMs !== undefined && { timeoutMs: tier.timeoutMs }),
-  ...(tier.lacks && { lacks: (cid: CID) => tier.lacks?.(cid) ?? false }),
-  ...(tier.holds && { holds: (cid: CID) => tier.holds?.(cid) ?? false }),
+  ...(tier.hasNow && { hasNow: (cid: CID) => tier.hasNow?.(cid) }),
   ...(tier.noteRead && { noteRead: (cid: CID) => tier.noteRead?.(cid) }),
   close: () => tier.close(),
 })

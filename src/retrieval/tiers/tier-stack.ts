@@ -5,17 +5,15 @@ import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey, codec, isIdentity } from '../../core/cid.ts'
 import { type Clock, orAborted, systemClock } from '../../core/clock.ts'
-import { type AtHand, type AtHandOptions, partOf } from '../../core/disk/at-hand.ts'
+import { type Peeked, type PeekOptions, partOf } from '../../core/disk/peeked.ts'
 import { cancelled, Failure, isFailure } from '../../core/failure.ts'
 import { type Log, silentLog } from '../../core/log.ts'
 import { type FillStats, WriteBehind } from './write-behind.ts'
 
 export type TierHit = { readonly bytes: Uint8Array; readonly tier: string }
-/** A block, or a part of it, that was read without waiting. */
-type HitAtHand = AtHand & { readonly tier: string }
 export type TierFailure = { readonly tier: string; readonly failure: Failure }
 /** Each caller leaves it, once. */
-export type TierLook = Pick<Lookup, 'found' | 'overdue' | 'here' | 'haveAnswered' | 'leave'>
+export type TierLookup = Pick<Lookup, 'found' | 'overdue' | 'here' | 'haveAnswered' | 'leave'>
 type OnFailed = (tier: string, error: unknown) => void
 
 export type TierStats = FillStats & {
@@ -26,17 +24,15 @@ export type TierStats = FillStats & {
   readonly outages: number
 }
 
-export type TierStack = Omit<Tier, 'atHand' | 'peek' | 'probe'> & {
+export type TierStack = Pick<Tier, 'name' | 'traits' | 'get' | 'put' | 'has' | 'delete' | 'close'> & {
   /** Reads from memory and write-behind queues only. Counts a hit, and no miss. */
   near(cid: CID): TierHit | undefined
   /** Reads from files in the page cache too. Undefined: it may be in a tier all the same. */
-  atHand(cid: CID, options?: AtHandOptions): HitAtHand | undefined
-  /** True if no tier has it, as far as is known without asking. Counts a miss of each. */
-  lacks(cid: CID): boolean
-  /** True if a tier of this machine surely has it. Counts nothing. */
-  holds(cid: CID): boolean
-  /** Asks the slow tiers, once for all who want the block. */
-  look(cid: CID): TierLook
+  peek(cid: CID, options?: PeekOptions): (Peeked & TierHit) | undefined
+  /** True if a tier of this machine surely has it, false if surely no tier has it. */
+  hasNow(cid: CID): boolean | undefined
+  /** Asks the slow tiers, once for all who want the block. Undefined: surely no tier has it. */
+  look(cid: CID): TierLookup | undefined
   /**
    * Asks the slow tiers once more, also those that failed lately, and waits for all of them.
    * `onFailed` is called for each that could not answer. Rejects only with the reason of `signal`.
@@ -105,7 +101,12 @@ export class Layer {
     const options = tier.traits.shared
       ? { reread }
       : { onFailed: (cid: CID, bytes: Uint8Array) => putInMemory(here(), cid, bytes) }
-    this.writeBehind = tier.peek ? undefined : new WriteBehind({ tier, clock, maxBytes: fillBytes, ...options })
+    this.writeBehind = tier.putNow ? undefined : new WriteBehind({ tier, clock, maxBytes: fillBytes, ...options })
+  }
+
+  hit(bytes: Uint8Array): TierHit {
+    this.hits++
+    return { bytes, tier: this.tier.name }
   }
 
   outage(error: unknown, log: Log): Failure {
@@ -140,64 +141,67 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
 
   // Without waiting.
 
-  function inProcess(cid: CID): [Layer, Uint8Array] | undefined {
+  function inProcess(cid: CID): TierHit | undefined {
     for (const layer of fast) {
-      const bytes = layer.tier.peek?.(cid)
+      const bytes = layer.tier.peek?.(cid)?.bytes
       if (!bytes) continue
       for (const { tier } of filled) tier.noteRead?.(cid)
-      return [layer, bytes]
+      return layer.hit(bytes)
     }
     const key = filled.length > 0 ? blockKey(cid) : ''
     for (const layer of filled) {
       const bytes = layer.writeBehind.waiting(key)
-      if (bytes) return [layer, bytes]
+      if (bytes) return layer.hit(bytes)
     }
     return undefined
   }
 
-  function near(cid: CID): TierHit | undefined {
-    const [layer, bytes] = inProcess(cid) ?? []
-    return layer && bytes && hit(layer, bytes)
-  }
-
-  function atHand(cid: CID, options?: AtHandOptions): HitAtHand | undefined {
-    const [held, bytes] = inProcess(cid) ?? []
-    if (held && bytes) return { ...hit(held, bytes), ...partOf(bytes, options?.part) }
+  function peek(cid: CID, options?: PeekOptions): (Peeked & TierHit) | undefined {
+    const held = inProcess(cid)
+    if (held) return { tier: held.tier, ...partOf(held.bytes, options?.part) }
     for (const layer of slow) {
-      const one = layer.tier.atHand?.(cid, options)
+      const one = layer.tier.peek?.(cid, options)
       if (!one) continue
       missed(fast)
       // Each reader needs a block with links. A leaf on this disk costs a hash, and no memory.
       if (cid.code !== codec.raw && !options?.part) putInMemory(fast, cid, one.bytes)
-      return { ...one, ...hit(layer, one.bytes) }
+      return { ...one, ...layer.hit(one.bytes) }
     }
     return undefined
   }
 
-  function lacks(cid: CID): boolean {
-    if (!slow.every(({ tier }) => tier.lacks?.(cid))) return false
-    missed(all)
-    return true
+  /** Whether the slow tiers have it. */
+  function slowHaveNow(cid: CID): boolean | undefined {
+    let isSure = true
+    for (const { tier } of slow) {
+      const has = tier.hasNow?.(cid)
+      if (has) return true
+      isSure &&= has === false
+    }
+    return isSure ? false : undefined
   }
 
-  const holds = (cid: CID): boolean =>
-    isIdentity(cid) || inProcess(cid) !== undefined || slow.some(({ tier }) => tier.holds?.(cid))
+  function hasNow(cid: CID): boolean | undefined {
+    const key = blockKey(cid)
+    const isNear = fast.some(({ tier }) => tier.peek?.(cid)) || filled.some((one) => one.writeBehind.waiting(key))
+    return isIdentity(cid) || isNear || slowHaveNow(cid)
+  }
 
   // By asking slow tiers.
 
   function lookUp(cid: CID, anyway: boolean, onFailed?: OnFailed): Lookup {
     const before = deletes
     // A tier that lacks it, as far as it knows, is asked last.
-    const lacking = slow.filter(({ tier }) => tier.lacks?.(cid))
-    const order = lacking.length > 0 ? [...slow.filter((layer) => !lacking.includes(layer)), ...lacking] : slow
-    return new Lookup(order, log, async (layer, signal, call) => {
+    const lacking = slow.filter(({ tier }) => tier.hasNow?.(cid) === false)
+    const others = slow.filter((layer) => !lacking.includes(layer))
+    return new Lookup([...others, ...lacking], log, async (layer, signal, call) => {
       const bytes = await layer.tier.get(cid, signal, { ...call, anyway }).catch((error: unknown) => {
         onFailed?.(layer.tier.name, error)
         throw error
       })
       if (!bytes) return undefined
       if (deletes === before) fillBefore(layer, cid, bytes)
-      return hit(layer, bytes)
+      return layer.hit(bytes)
     })
   }
 
@@ -210,9 +214,10 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     }
   }
 
-  function look(cid: CID): TierLook {
+  function look(cid: CID): TierLookup | undefined {
     const key = blockKey(cid)
     missed(fast)
+    if (slowHaveNow(cid) === false) return void missed(slow)
     const running = lookups.get(key)
     if (running) return running.join()
     const begun = lookUp(cid, false)
@@ -232,9 +237,10 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
 
   async function find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined> {
     signal?.throwIfAborted()
-    const held = near(cid)
-    if (held) return held
-    const { found, overdue, leave } = look(cid)
+    const held = inProcess(cid)
+    const lookup = held ? undefined : look(cid)
+    if (!lookup) return held
+    const { found, overdue, leave } = lookup
     return orAborted(signal, Promise.race([found, overdue.then(() => undefined)])).finally(leave)
   }
 
@@ -345,10 +351,10 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
       shared: all.some(({ tier }) => tier.traits.shared),
       trusted: all.every(({ tier }) => tier.traits.trusted),
     },
-    ...{ near, atHand, lacks, holds, look, lookAgain, find, keep, store, bring, probeAll },
+    ...{ near: inProcess, peek, hasNow, look, lookAgain, find, keep, store, bring, probeAll },
     async isPinned(cid, signal) {
       for (const { tier } of slow)
-        if (tier.traits.readOnly && !tier.lacks?.(cid) && (await tier.has(cid, signal))) return true
+        if (tier.traits.readOnly && tier.hasNow?.(cid) !== false && (await tier.has(cid, signal))) return true
       return false
     },
     get: async (cid, signal) => (await find(cid, signal))?.bytes,
@@ -372,19 +378,12 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
   }
 }
 
-const hit = (layer: Layer, bytes: Uint8Array): TierHit => {
-  layer.hits++
-  return { bytes, tier: layer.tier.name }
-}
-
 const missed = (layers: readonly Layer[]): void => {
   for (const layer of layers) layer.misses++
 }
 
 function putInMemory(layers: Iterable<Layer>, cid: CID, bytes: Uint8Array): void {
-  for (const { tier } of layers)
-    if (tier.putNow) tier.putNow(cid, bytes)
-    else if (tier.peek) tier.put(cid, bytes).catch(() => {})
+  for (const { tier } of layers) tier.putNow?.(cid, bytes)
 }
 
 /** A block that is all of its buffer never changes (`Tier`); a caller may write over a part of one. */

@@ -7,7 +7,7 @@ import type { CID } from 'multiformats/cid'
 import type { LocalStore } from '../../../backends/pinning/contract.ts'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey, proves } from '../../core/cid.ts'
-import type { AtHand, AtHandOptions, ByteSpan } from '../../core/disk/at-hand.ts'
+import type { ByteSpan, Peeked, PeekOptions } from '../../core/disk/peeked.ts'
 import type { Log } from '../../core/log.ts'
 import { passedOn } from './guarded-tier.ts'
 
@@ -67,17 +67,17 @@ export function verified(tier: Tier, { log, onCorrupt }: VerifiedOptions): Tier 
   }
 
   /** Leaves bytes that do not match to `get`, which reads them again, and deletes and counts them. */
-  function wholeAtHand(cid: CID, options: AtHandOptions | undefined): AtHand | undefined {
-    const held = tier.atHand?.(cid, options)
+  function peekBlock(cid: CID, options: PeekOptions | undefined): Peeked | undefined {
+    const held = tier.peek?.(cid, options)
     if (!held || proves(cid, held.bytes)) return held
     held.release?.()
     return undefined
   }
 
-  function partAtHand(cid: CID, part: ByteSpan, lends: boolean | undefined): AtHand | undefined {
+  function peekPart(cid: CID, part: ByteSpan, lends: boolean | undefined): Peeked | undefined {
     const key = blockKey(cid)
     const span = chunks.around(key, part)
-    const held = span ? tier.atHand?.(cid, { part: span, lends }) : wholeAtHand(cid, { lends })
+    const held = span ? tier.peek?.(cid, { part: span, lends }) : peekBlock(cid, { lends })
     if (!held) return undefined
     if (span && !chunks.match(key, held.bytes, span.from, held.size)) {
       held.release?.()
@@ -93,9 +93,8 @@ export function verified(tier: Tier, { log, onCorrupt }: VerifiedOptions): Tier 
     ...passedOn(tier),
     traits: { ...tier.traits, trusted: true },
     get,
-    ...(tier.atHand && {
-      atHand: (cid, options) =>
-        options?.part ? partAtHand(cid, options.part, options.lends) : wholeAtHand(cid, options),
+    ...(tier.peek && {
+      peek: (cid, options) => (options?.part ? peekPart(cid, options.part, options.lends) : peekBlock(cid, options)),
     }),
     put(cid, bytes, signal, call) {
       const deleting = deleteBefore(cid)
@@ -180,8 +179,7 @@ export function createPinsTier(
       return undefined
     },
     has: (cid) => store.has(cid),
-    lacks: (cid) => store.lacks?.(cid) ?? false,
-    holds: (cid) => store.holds?.(cid) ?? false,
+    hasNow: (cid) => (store.lacks?.(cid) ? false : store.holds?.(cid) || undefined),
     put: async () => {},
     delete: async () => {},
     close: async () => {},

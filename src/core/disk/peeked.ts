@@ -4,7 +4,7 @@
 /** A byte range of a block: from `from` up to, not including, `to`. */
 export type ByteSpan = { readonly from: number; readonly to: number }
 
-export type AtHandOptions = {
+export type PeekOptions = {
   /** Absent means the complete block. */
   readonly part?: ByteSpan | undefined
   /**
@@ -14,7 +14,7 @@ export type AtHandOptions = {
   readonly lends?: boolean | undefined
 }
 
-export type AtHand = {
+export type Peeked = {
   readonly bytes: Uint8Array
   /** The size of the complete block. */
   readonly size: number
@@ -26,7 +26,7 @@ export type AtHand = {
 }
 
 /** Cuts a part out of a block in memory. */
-export const partOf = (bytes: Uint8Array, part: ByteSpan | undefined): AtHand => ({
+export const partOf = (bytes: Uint8Array, part: ByteSpan | undefined): Peeked => ({
   bytes: part ? bytes.subarray(part.from, part.to) : bytes,
   size: bytes.byteLength,
 })
