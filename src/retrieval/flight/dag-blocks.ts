@@ -11,7 +11,6 @@ import { largeNodeBytes } from '../../ipld/node-memory.ts'
 export class DagBlocks {
   /** Until the links of a document or a large node are known, which is read in pieces. */
   reading: Promise<void> | undefined
-  bytes = 0
   readonly #yieldIfDue: YieldIfDue
   readonly #expected = createCidSet()
   readonly #came = createCidSet()
@@ -43,7 +42,6 @@ export class DagBlocks {
     if (this.#came.has(cid)) return false
     this.#came.add(cid)
     this.#unstored.add(blockKey(cid))
-    this.bytes += bytes.byteLength
     if (cid.code === codec.dagPb && bytes.byteLength < largeNodeBytes) this.#expectLinks(bytes)
     else if (cid.code !== codec.raw) {
       const all = Promise.all([this.reading, this.#expectLinksInPieces(block)]).then(() => {

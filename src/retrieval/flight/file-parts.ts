@@ -5,7 +5,7 @@ import type { CID } from 'multiformats/cid'
 import { maxBlockBytes } from '../../core/cid.ts'
 import type { Place } from '../session.ts'
 import type { Member } from '../upstreams/pool.ts'
-import { maxStallMs } from './pace.ts'
+import { maxStallMs, minStallMs } from './pace.ts'
 import type { Span, UpstreamStream } from './upstream-stream.ts'
 
 /** A block that a reader waits for, and the bytes of the file that it stands for. */
@@ -24,10 +24,7 @@ export type FilePart = Span & { readonly victim?: UpstreamStream; readonly leave
 
 // So long an upstream should take for its part: who is slow gets a shorter one.
 const shareMs = 500
-const minShareBytes = 512 * 1024
-// Another question has to save the readers so much.
-const minSavedMs = 150
-const maxLeaves = 64
+const minShareBytes = maxBlockBytes
 
 /**
  * `line`: in the order of the file. `hasOthers`: without any, one answer brings all that is left.
@@ -67,7 +64,7 @@ function upTo(open: readonly Waiting[], max: number, limit: number, kind: 'dag' 
   let to = from
   let leaves: CID[] | undefined = []
   for (const one of open) {
-    if (to >= max || (leaves?.length ?? 0) >= maxLeaves) break
+    if (to >= max) break
     const isLeaf = one.end - one.from <= maxBlockBytes
     if (kind === 'block' && !isLeaf) break
     to = isLeaf ? one.end : Math.max(to, Math.min(one.end, max))
@@ -105,7 +102,7 @@ function takenOver(
     const taken = upTo(rest.slice(share), Number.POSITIVE_INFINITY, Math.min(victim.to, end), kind)
     if (!taken) continue
     const savedMs = (taken.to - taken.from) / own
-    if (savedMs >= minSavedMs && savedMs > (best?.savedMs ?? 0)) best = { ...taken, victim, savedMs }
+    if (savedMs >= minStallMs && savedMs > (best?.savedMs ?? 0)) best = { ...taken, victim, savedMs }
   }
   return best
 }

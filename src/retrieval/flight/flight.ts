@@ -48,18 +48,14 @@ export type FlightDeps = {
   readonly judge?: typeof pAny
 }
 
-type Waiter = Waiting & { readonly reader: FlightReader; passedBlocks: number; passedBytes: number }
+type Waiter = Waiting & { readonly reader: FlightReader; passedBlocks: number }
 
-// A search after a 404 fetches no more than this: the beginning of a huge file, all of any other.
-const maxDrainedBytes = 256 * 1024 * 1024
-// A reader follows a response that does not bring its block next up to these bounds.
+// A reader follows a response that does not bring its block next for so many others, and a search
+// pulls so many.
 const maxPassedBlocks = 256
-const maxPassedBytes = 32 * 1024 * 1024
 const maxStreams = 3
-const leftBehindBlocks = 2
-const leftBehindBytes = 256 * 1024
-const retryMs = 100
-const idleCheckMs = 1000
+// An upstream that missed so much of what others brought has lost the race to them.
+const leftBehindBytes = 512 * 1024
 
 const unwanted = cancelled('no caller waits for it any more')
 const stalled = new Failure('timeout', 'it stalled, and others brought its part', { source: 'upstream' })
@@ -79,7 +75,6 @@ export class Flight {
   readonly #waiting = new Map<string, Set<Waiter>>()
   /** Those that brought a part of it. */
   readonly #sources = new Set<Member>()
-  #waiters = 0
   #followers = 0
   #working = 0
   #drained: PromiseWithResolvers<void> | undefined
@@ -92,7 +87,7 @@ export class Flight {
    */
   #isStuck = false
   #isOver = false
-  #failure: unknown
+  #failure: Failure | undefined
   #finding: Finding | undefined
   #stopFinding: (() => void) | undefined
   #stopTimer: (() => void) | undefined
@@ -115,7 +110,7 @@ export class Flight {
   }
 
   get isWanted(): boolean {
-    return !this.#isOver && (this.#drained !== undefined || this.#waiters > 0)
+    return !this.#isOver && (this.#drained !== undefined || this.#waiting.size > 0)
   }
 
   /** A block that arrived links to this one, which has not arrived yet. */
@@ -159,12 +154,11 @@ export class Flight {
     this.#isStuck = false
     const place = around ?? this.#want
     const from = place.range?.from ?? 0
-    const waiter = { cid, place, from, end: from + (around?.bytes ?? 0), reader, passedBlocks: 0, passedBytes: 0 }
+    const waiter = { cid, place, from, end: from + (around?.bytes ?? 0), reader, passedBlocks: 0 }
     const key = blockKey(cid)
     const set = this.#waiting.get(key)
     if (set) set.add(waiter)
     else this.#waiting.set(key, new Set([waiter]))
-    this.#waiters++
     this.#wake()
   }
 
@@ -174,7 +168,7 @@ export class Flight {
     this.#note()
   }
 
-  /** Pulls everything, without a reader (for a background search). */
+  /** Pulls its first blocks without a reader, for a background search. */
   drain(): Promise<void> {
     if (this.#isOver) return this.#failure === undefined ? Promise.resolve() : Promise.reject(this.#failure)
     this.#drained ??= Promise.withResolvers()
@@ -183,14 +177,12 @@ export class Flight {
   }
 
   abort(reason: Failure): void {
-    this.#finish(reason, reason)
+    this.#finish(reason)
   }
 
   #remove(key: string, waiter: Waiter): void {
     const set = this.#waiting.get(key)
-    if (!set?.delete(waiter)) return
-    if (set.size === 0) this.#waiting.delete(key)
-    this.#waiters--
+    if (set?.delete(waiter) && set.size === 0) this.#waiting.delete(key)
   }
 
   *#all(): Generator<Waiter> {
@@ -198,10 +190,8 @@ export class Flight {
   }
 
   #clear(): Waiter[] {
-    const all: Waiter[] = []
-    for (const set of this.#waiting.values()) all.push(...set)
+    const all = [...this.#all()]
     this.#waiting.clear()
-    this.#waiters = 0
     return all
   }
 
@@ -293,26 +283,23 @@ export class Flight {
     const readers = this.#waiting.get(key)
     if (readers) {
       this.#waiting.delete(key)
-      this.#waiters -= readers.size
       for (const { reader, from, end } of readers) {
         stream.at = Math.max(stream.at, from, Math.min(end, stream.to))
         reader.settle(bytes, name)
       }
     }
-    this.#passBy(bytes.byteLength)
+    this.#passBy()
     this.#note()
+    if (this.#drained && this.#waiting.size === 0 && (this.#blocks?.size ?? 0) > maxPassedBlocks) return this.#finish()
     this.#leaveOthersBehind(stream, bytes.byteLength)
-    if (this.#drained && this.#waiters === 0 && (this.#blocks?.bytes ?? 0) > maxDrainedBytes) return this.#finish()
     if (stream.at >= stream.to && stream.askedTo > stream.to) this.#cut(stream)
     else if (stream.isNearlyDone) this.#share()
   }
 
-  #passBy(bytes: number): void {
+  #passBy(): void {
     for (const [key, set] of this.#waiting)
       for (const waiter of set) {
-        waiter.passedBlocks++
-        waiter.passedBytes += bytes
-        if (waiter.passedBlocks <= maxPassedBlocks && waiter.passedBytes <= maxPassedBytes) continue
+        if (++waiter.passedBlocks <= maxPassedBlocks) continue
         this.#remove(key, waiter)
         waiter.reader.passed(false)
       }
@@ -322,11 +309,7 @@ export class Flight {
   #cut(stream: UpstreamStream): void {
     if (!this.#streams.delete(stream)) return
     stream.stop()
-    this.#goOnWithParts()
-  }
-
-  #goOnWithParts(): void {
-    if (!this.#share() && this.#streams.size === 0 && this.isWanted) this.#goOn()
+    this.#proceed()
   }
 
   /**
@@ -340,8 +323,7 @@ export class Flight {
     if (!isStray || !stream.wastes(bytes.byteLength)) return
     stream.member.health.ignoresRanges()
     this.#letGo(stream, 'enough')
-    this.#reclaim(stream)
-    this.#share()
+    this.#proceed()
   }
 
   // The upstreams that are asked.
@@ -370,25 +352,30 @@ export class Flight {
   #wake(): void {
     if (this.#isOver) return
     this.#note()
-    if (this.#streams.size === 0) this.#goOn()
-    else for (const stream of this.#streams) stream.flow()
-    if (this.#isOver) return
+    for (const stream of this.#streams) stream.flow()
     // Others have parts of their own already: an upstream that is free takes the next one at once.
-    if (this.#sources.size > 1) this.#share()
+    if (this.#streams.size === 0 || this.#sources.size > 1) this.#proceed()
+    if (this.#isOver) return
     if (!this.#stopTimer && !this.#hasNoOther) this.#checkIn(this.#firstCheckMs)
+  }
+
+  /** Asks for what readers wait for and nobody brings. */
+  #proceed(): void {
+    if (!this.isWanted || (this.#hasBegun && this.#share())) return
+    if (this.#streams.size === 0 || !this.#hasBegun) this.#askNext()
   }
 
   /**
    * Asks the next upstream at once, first and after a failure. The flight ends when none can be
    * asked in time.
    */
-  #goOn(): void {
+  #askNext(): void {
     const { pool } = this.#deps
     const isFirst = this.#isFirst
     const { size } = this.#streams
     if (isFirst) pool.began()
     else this.#findMore()
-    if (this.#isOver || this.#streams.size > size || (this.#hasBegun && this.#share())) return
+    if (this.#isOver || this.#streams.size > size) return
     const { steps, ...left } = this.#candidates()
     if (isFirst) this.attempts.skip(left.skipped)
     this.#isFirst = false
@@ -401,11 +388,11 @@ export class Flight {
     if (this.#isOver || this.#streams.size > 0) return
     const [named] = this.#finding ? this.#candidates().steps : []
     if (named) return this.#start(named)
-    if (this.#finding?.isOver === false) return this.#checkIn(retryMs)
+    if (this.#finding?.isOver === false) return this.#checkIn(minStallMs)
     if (this.attempts.mayWait(left.backInMs)) {
       const backIn = this.#backIn(this.#want.cid, [])
       for (const member of pool.of(this.#root)) if (Number.isFinite(backIn(member) ?? 0)) member.health.waitedFor()
-      return this.#checkIn(Math.min(retryMs, left.backInMs))
+      return this.#checkIn(Math.min(minStallMs, left.backInMs))
     }
     this.#finish(outcomeOf(this.#want.cid, this.attempts.failures, left))
   }
@@ -448,13 +435,9 @@ export class Flight {
     const others = [...this.#streams].filter((one) => one !== leader && one.isRacing && overlap(one, leader))
     for (const one of others) {
       one.isLast = false
-      one.missedBlocks++
       one.missedBytes += bytes
     }
-    const isLeft = (one: UpstreamStream) => one.missedBlocks >= leftBehindBlocks && one.missedBytes >= leftBehindBytes
-    if (others.length === 0 || !others.every(isLeft)) return
-    if (leader.isRacing) leader.win()
-    else for (const one of others) this.lost(one)
+    if (others.length > 0 && others.every((one) => one.missedBytes > leftBehindBytes)) leader.win()
   }
 
   /** p-any has another winner. */
@@ -479,9 +462,7 @@ export class Flight {
     if (this.#isOver) return
     if (!isPart) {
       // It lacked the blocks that readers still wait for; another one may bring them.
-      if (this.#streams.size === 0 || this.#waiters === 0) this.#finish()
-      else this.#share()
-      return
+      return this.#streams.size === 0 || !this.isWanted ? this.#finish() : this.#proceed()
     }
     for (const waiter of this.#all())
       if (stream.covers(waiter.from) && waiter.end <= stream.to) {
@@ -489,18 +470,15 @@ export class Flight {
         waiter.reader.passed(false)
       }
     this.#note()
-    this.#goOnWithParts()
+    this.#proceed()
   }
 
   failed(stream: UpstreamStream, error: unknown): void {
     this.#streams.delete(stream)
     const isFinal = stream.hasBegun && !isFailure(error, 'timeout')
     this.attempts.spend(stream.member, isFinal ? undefined : error, stream.hasBegun)
-    if (this.#isOver) return
-    this.#reclaim(stream)
     // While another one moves, the pace decides whether that one is enough.
-    if (this.#streams.size === 0 || !this.#hasBegun) this.#goOn()
-    else this.#share()
+    this.#proceed()
   }
 
   // Gateways that routers name.
@@ -576,15 +554,6 @@ export class Flight {
     return undefined
   }
 
-  /** The rest of its part goes to the stream before it, where that was asked for as much. */
-  #reclaim({ from, to }: UpstreamStream): void {
-    for (const one of this.#streams) {
-      if (one.to !== from || one.askedTo < to) continue
-      const next = [...this.#streams].map((other) => other.from).filter((start) => start > one.from)
-      one.to = Math.min(one.askedTo, ...next)
-    }
-  }
-
   // The hedge timer: it rings when the upstreams that were asked should have brought something, and
   // asks another one beside them when they did not. It runs only while readers wait.
 
@@ -597,7 +566,7 @@ export class Flight {
     this.#stopCheck()
     if (!this.isWanted) return
     // No reader waits for a search: it may be slower.
-    const minMs = this.#waiters > 0 ? 1 : idleCheckMs
+    const minMs = this.#waiting.size > 0 ? 1 : failedMs
     this.#stopTimer = this.#deps.clock.after(Math.max(minMs, ms), () => {
       this.#stopTimer = undefined
       this.#check()
@@ -618,7 +587,7 @@ export class Flight {
     const behind = this.#furthestBehind
     const covering = [...this.#streams].filter((one) => !behind || one.covers(behind.from))
     const leftMs = this.#leftMs(covering, free)
-    if (leftMs > 0) return this.#checkIn(this.#line().length > 0 ? Math.min(leftMs, retryMs) : leftMs)
+    if (leftMs > 0) return this.#checkIn(this.#line().length > 0 ? Math.min(leftMs, minStallMs) : leftMs)
     this.#findMore()
     if (this.#isOver) return
     const silentMs = this.#silentMs(covering)
@@ -626,7 +595,7 @@ export class Flight {
     const [other] = free || silentMs < maxStallMs ? [free] : this.#candidates(covering).steps
     if (!other) {
       this.#beStuck()
-      return this.#checkIn(this.#hasBegun ? retryMs : idleCheckMs)
+      return this.#checkIn(this.#hasBegun ? minStallMs : failedMs)
     }
     // So long a silence is a failure, and asking another upstream no hedge. For a single block a gateway may search: that gets
     // half of the client's time.
@@ -634,7 +603,7 @@ export class Flight {
     const hasFailed = silentMs >= (this.kind === 'dag' ? failedMs : pool.timeoutMs / 2)
     const others = this.#hasBegun ? this.#streams.size : other.who.isFound ? this.#foundStreams : 0
     const isFull = others >= maxStreams
-    if ((isFull && !hasFailed) || !(hasFailed || pool.mayHedge(other.who))) return this.#checkIn(retryMs)
+    if ((isFull && !hasFailed) || !(hasFailed || pool.mayHedge(other.who))) return this.#checkIn(minStallMs)
     this.#start(other, Math.max(...covering.map(({ to }) => to)))
     this.#checkIn(this.#firstCheckMs)
   }
@@ -663,7 +632,7 @@ export class Flight {
   /** Has waiting readers ask for their blocks one by one: an upstream without CAR may have them. */
   #beStuck(): void {
     if (!this.#hasBegun || this.#drained) return
-    if ([...this.#streams].some(({ pace, startedAt }) => pace.silentMs(startedAt) < retryMs)) return
+    if ([...this.#streams].some(({ pace, startedAt }) => pace.silentMs(startedAt) < minStallMs)) return
     const { cid } = this.#want
     const { steps } = this.#deps.pool.plan('block', cid, this.#backIn(cid, this.#streams), this.#root)
     if (steps.length === 0) return
@@ -681,13 +650,13 @@ export class Flight {
       for (const stream of this.#streams) if (stream.isQueued) this.#letGo(stream, 'enough')
       this.#start(other)
     }
-    this.#checkIn(retryMs)
+    this.#checkIn(minStallMs)
   }
 
   // Its end.
 
   /** `failure`: no upstream could even begin. */
-  #finish(failure?: unknown, reason?: Failure): void {
+  #finish(failure?: Failure): void {
     if (this.#isOver) return
     this.#isOver = true
     this.#failure = failure
@@ -695,7 +664,7 @@ export class Flight {
     this.#stopFinding?.()
     for (const stream of this.#streams) {
       this.#streams.delete(stream)
-      stream.release(reason)
+      stream.release(failure)
     }
     this.#onOver()
     const isOutcome = failure !== undefined && !this.#hasBegun

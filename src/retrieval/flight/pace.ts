@@ -1,6 +1,7 @@
 // The pace of one upstream in a flight, on the clock of the flight's readers, and the rule by which
 // it is late: compared with its own earlier pace, and with what another upstream could bring in the
 // same time.
+import { maxBlockBytes } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 
 // The clock of the readers hardly runs while this process is busy: bytes that an upstream has sent
@@ -45,11 +46,9 @@ export const minStallMs = 100
 export const maxStallMs = 400
 const stallFactor = 4
 const slowFactor = 2
-const comparedBytes = 1024 * 1024
 // A response that stalled for so long has failed: asking another upstream then is no hedge.
 export const failedMs = 1000
 const rateWindowMs = 250
-const learning = 0.2
 
 export class Pace {
   readonly beganAt: number
@@ -60,7 +59,7 @@ export class Pace {
   /** Wanted bytes a millisecond of waiting, lately; undefined while too little came to say. */
   rate: number | undefined
   readonly #watch: Stopwatch
-  #averageMs: number | undefined
+  #firstAt = 0
   #blockBytes = 0
   #windowAt: number
   #windowBytes = 0
@@ -73,13 +72,10 @@ export class Pace {
   /** A wanted block came. */
   came(bytes: number): void {
     const now = this.#watch.ms
-    const ms = now - this.cameAt
     // The first block is a beginning, which is known of each upstream; the pace is what comes after
     // it.
-    if (this.blocks++ > 0) {
-      this.#averageMs = this.#averageMs === undefined ? ms : this.#averageMs + (ms - this.#averageMs) * learning
-      this.#windowBytes += bytes
-    } else this.#windowAt = now
+    if (this.blocks++ > 0) this.#windowBytes += bytes
+    else this.#firstAt = this.#windowAt = now
     this.cameAt = now
     this.#blockBytes = Math.max(this.#blockBytes, bytes)
     if (now - this.#windowAt < rateWindowMs) return
@@ -95,14 +91,15 @@ export class Pace {
 
   /** Milliseconds without a block after which another upstream is asked for the rest. */
   stallAfterMs(other: Alternative | undefined): number {
-    if (this.#averageMs === undefined) return minStallMs
-    const otherMs = other ? other(this.#blockBytes) * slowFactor : Number.POSITIVE_INFINITY
-    return Math.min(maxStallMs, Math.max(minStallMs, Math.min(this.#averageMs * stallFactor, otherMs)))
+    if (this.blocks <= 1) return minStallMs
+    const ownMs = ((this.cameAt - this.#firstAt) / (this.blocks - 1)) * stallFactor
+    const otherMs = other ? other(this.#blockBytes) * slowFactor : maxStallMs
+    return Math.min(maxStallMs, Math.max(minStallMs, Math.min(ownMs, otherMs)))
   }
 
   /** Another upstream would have brought the same in half the time. */
   isSlow(other: Alternative | undefined): boolean {
     if (this.rate === undefined || other === undefined) return false
-    return comparedBytes / this.rate > other(comparedBytes) * slowFactor
+    return maxBlockBytes / this.rate > other(maxBlockBytes) * slowFactor
   }
 }

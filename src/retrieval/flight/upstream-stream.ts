@@ -41,7 +41,6 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   /** It brought a block since that began, first or after another one. */
   hasMoved = false
   /** Brought by others in its part since then. */
-  missedBlocks = 0
   missedBytes = 0
   /** The newest block of its part came from here. */
   isLast = false
@@ -321,7 +320,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
 
   racer(): Racer {
     this.#racer = Promise.withResolvers()
-    this.missedBlocks = this.missedBytes = 0
+    this.missedBytes = 0
     this.hasMoved = false
     this.#racer.promise.catch(() => {})
     // p-any stops the losers by calling `cancel` on them.
