@@ -46,7 +46,15 @@ export interface Limits {
   readonly isStoreDown: boolean
 }
 
-type LimitOptions = Pick<ClientRateLimitOptions, 'perClient' | 'budgets' | 'shared' | 'clock'> & {
+type LimitOptions = {
+  readonly perClient: 'none' | PerClient
+  /** Token buckets shared with sibling processes. Default: those of this process. */
+  readonly budgets?:
+    | ((limit: { readonly size: number; readonly perSecond: number }) => (client: string) => TokenBucket)
+    | undefined
+  /** Rate limits shared by instances. Default: each instance counts alone. */
+  readonly shared?: SharedRateLimits | undefined
+  readonly clock: Clock
   readonly inFlight: number
   /** The maximum event-loop delay before fewer requests are admitted; 0 disables it. */
   readonly loopDelay?: number
@@ -66,14 +74,13 @@ export function createLimits(options: LimitOptions): Limits {
   const {
     inFlight: max,
     loopDelay = 0,
-    addressOf = socketAddress,
     isShared = () => false,
     isStoreDown = () => false,
     isExempt = () => false,
     clock,
   } = options
   const currentLimit = createAdaptiveConcurrency({ max, inFlight: () => inFlight, lateMs: loopDelay, clock })
-  const clients = createClientRateLimits(options)
+  const bucketOf = createClientBuckets(options)
   let inFlight = 0
   let shed = 0
   const rateLimited: Record<Kind, number> = { requests: 0, misses: 0, exports: 0, uploads: 0 }
@@ -86,10 +93,6 @@ export function createLimits(options: LimitOptions): Limits {
     inFlight--
     pending--
   }
-
-  // Runs for each cached response.
-  const countsRequests = clients.limits('requests')
-  const bucketOf = (request: RequestHead) => (countsRequests ? clients.of('requests', addressOf(request)) : undefined)
 
   /** Throttling a shared connection would punish other clients of the same proxy. */
   function throttleLater(request: IncomingMessage, response: ServerResponse): void {
@@ -127,10 +130,10 @@ export function createLimits(options: LimitOptions): Limits {
       pending++
       return leavePending
     },
-    refuses: (request) => pending >= max || bucketOf(request)?.take() === false,
-    wouldRefuse: (request) => inFlight >= max || (bucketOf(request)?.waitMs ?? 0) > 0,
+    refuses: (request) => pending >= max || bucketOf('requests', request)?.take() === false,
+    wouldRefuse: (request) => inFlight >= max || (bucketOf('requests', request)?.waitMs ?? 0) > 0,
     charge(kind, request) {
-      const bucket = clients.limits(kind) ? clients.of(kind, addressOf(request)) : undefined
+      const bucket = bucketOf(kind, request)
       if (!bucket || bucket.take()) return undefined
       rateLimited[kind]++
       return tooMany(kind, bucket)
@@ -141,7 +144,7 @@ export function createLimits(options: LimitOptions): Limits {
         throttleLater(request, response)
         return refusalFor(reached)
       }
-      const bucket = bucketOf(request)
+      const bucket = bucketOf('requests', request)
       if (bucket && !bucket.take() && !isExempt(request)) {
         rateLimited.requests++
         throttleLater(request, response)
@@ -185,29 +188,12 @@ type PerClient = {
   readonly burst?: number | undefined
 } & { readonly [Costly in CostlyKind]?: number | undefined }
 
-interface ClientRateLimits {
-  /** True if this kind is limited. */
-  limits(kind: Kind): boolean
-  /** Undefined if this client is not limited. */
-  of(kind: Kind, address: string): TokenBucket | undefined
-}
-
-type ClientRateLimitOptions = {
-  readonly perClient: 'none' | PerClient
-  /** Token buckets shared with sibling processes. Default: those of this process. */
-  readonly budgets?:
-    | ((limit: { readonly size: number; readonly perSecond: number }) => (client: string) => TokenBucket)
-    | undefined
-  /** Rate limits shared by instances. Default: each instance counts alone. */
-  readonly shared?: SharedRateLimits | undefined
-  readonly clock: Clock
-}
-
 const maxClients = 100_000
-const none: ClientRateLimits = { limits: () => false, of: () => undefined }
 
-function createClientRateLimits({ perClient, budgets, shared, clock }: ClientRateLimitOptions): ClientRateLimits {
-  if (perClient === 'none') return none
+/** Returns the token bucket of a client; undefined if this kind is not limited. */
+function createClientBuckets(options: LimitOptions): (kind: Kind, request: RequestHead) => TokenBucket | undefined {
+  const { perClient, budgets, shared, clock, addressOf = socketAddress } = options
+  if (perClient === 'none') return () => undefined
   const made = new LRUCache<string, TokenBucket>(upTo(maxClients))
   const limits = limitsOf(perClient)
 
@@ -216,20 +202,14 @@ function createClientRateLimits({ perClient, budgets, shared, clock }: ClientRat
     return budgets ? budgets(limit)(key) : createTokenBucket({ ...limit, clock })
   }
 
-  return {
-    limits: (kind) => limits[kind] !== undefined,
-    of(kind, address) {
-      const limit = limits[kind]
-      if (!limit) return undefined
-      const client = clientOf(address)
-      const key = kind === 'requests' ? client : `${kind} ${client}`
-      let budget = made.get(key)
-      if (!budget) {
-        budget = make(limit, key)
-        made.set(key, budget)
-      }
-      return budget
-    },
+  return (kind, request) => {
+    const limit = limits[kind]
+    if (!limit) return undefined
+    const client = clientOf(addressOf(request))
+    const key = kind === 'requests' ? client : `${kind} ${client}`
+    let budget = made.get(key)
+    if (!budget) made.set(key, (budget = make(limit, key)))
+    return budget
   }
 }
 

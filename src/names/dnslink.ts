@@ -14,18 +14,7 @@ import {
   type LookupMemory,
   type LookupRequest,
   type LookupResult,
-  type Lookups,
 } from './lookups.ts'
-
-interface DnsLinks {
-  /**
-   * Resolves with `/ipfs/…` or `/ipns/…`, as in the record. Rejects with `not-found` for a name
-   * without a DNSLink.
-   */
-  resolve(name: string, wants: LookupRequest): Promise<LookupAnswer<string>>
-  stats(): ReturnType<Lookups<string, string>['stats']>
-  close(): Promise<void>
-}
 
 const staleMs = 86_400_000 // how long a result is served stale after its TTL while no server responds
 const fixedFreshMs = 60_000
@@ -61,7 +50,7 @@ export function createDnsLinks(options: {
   /** Default: empty. */
   readonly memory?: LookupMemory<string> | undefined
   readonly clock: Clock
-}): DnsLinks {
+}) {
   const { servers, ttl, clock } = options
   const fixed = new Map(Object.entries(options.fixed).map(([name, value]) => [spelled(name), value]))
 
@@ -116,7 +105,11 @@ export function createDnsLinks(options: {
   })
 
   return {
-    async resolve(raw, wants) {
+    /**
+     * Resolves with `/ipfs/…` or `/ipns/…`, as in the record. Rejects with `not-found` for a name
+     * without a DNSLink.
+     */
+    async resolve(raw: string, wants: LookupRequest): Promise<LookupAnswer<string>> {
       const name = spelled(raw)
       const value = fixed.get(name)
       if (value !== undefined)
@@ -125,7 +118,7 @@ export function createDnsLinks(options: {
       throw new Failure('malformed', `${JSON.stringify(raw)} is neither a key nor a domain name`, { source: 'client' })
     },
     stats: lookups.stats,
-    async close() {
+    async close(): Promise<void> {
       lookups.close()
       await Promise.all(servers.map((server) => server.close()))
     },

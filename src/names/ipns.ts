@@ -5,7 +5,7 @@ import type { CID } from 'multiformats/cid'
 import { upTo } from '../core/cache.ts'
 import { blockKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
-import { Failure, isFailure } from '../core/failure.ts'
+import { Failure, type FailureKind, type FailureSource, isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Attempt } from '../observe/request-record.ts'
 import { Attempts } from '../retrieval/upstreams/attempts.ts'
@@ -14,13 +14,11 @@ import { type IpnsRecord, keyText, newest, provedRecord, type RecordStore, signe
 import {
   createLookupMemory,
   createLookups,
-  type LookupAnswer,
   type LookupContext,
   type LookupMemory,
   type LookupOptions,
   type LookupRequest,
   type LookupResult,
-  type Lookups,
 } from './lookups.ts'
 import type { SharedRecords } from './shared-records.ts'
 
@@ -33,13 +31,6 @@ export type RecordSource = {
 }
 
 type Sources = (key: CID) => { readonly ready: readonly RecordSource[]; readonly skipped: readonly Attempt[] }
-
-interface IpnsNames {
-  /** `key` must be in its canonical form. */
-  resolve(key: CID, wants: LookupRequest): Promise<LookupAnswer<IpnsRecord>>
-  stats(): ReturnType<Lookups<CID, IpnsRecord>['stats']>
-  close(): void
-}
 
 const againMs = 10_000 // a record that only a tier had, no upstream, is looked up again after this
 const graceMs = 400 // after the first valid record, the other sources have this long to return a newer one
@@ -69,7 +60,7 @@ export function createIpnsNames(options: {
   readonly notFoundMs: number
   readonly most: number
   readonly clock: Clock
-}): IpnsNames {
+}) {
   const { sources, store, shared, ttl, most, clock } = options
   const { highest, lookups: memory } = options.memory ?? createRecordMemory(most)
   const height = createHeight(highest)
@@ -101,7 +92,7 @@ export function createIpnsNames(options: {
     let stopGrace: (() => void) | undefined
     let isOver = false
     // A record in a tier may be old, so upstreams keep all their time to return a newer one.
-    const looks = shared.look(key, own.signal, (record, via) => {
+    const reads = shared.look(key, own.signal, (record, via) => {
       if (isOver) return
       const isOlder = isOutdone(key, record)
       // An expired record still proves which records are older.
@@ -130,19 +121,19 @@ export function createIpnsNames(options: {
     const isKnownValid = known !== undefined && known.endsAt > clock.now()
     const all = Promise.all(ready.map(ask))
     try {
-      await Promise.race([Promise.all([all, looks.soon]), enough.promise])
+      await Promise.race([Promise.all([all, reads.soon]), enough.promise])
       // No upstream has a record: wait for the slow tiers too.
-      if (brought.length === 0 && !isKnownValid) await looks.done
+      if (brought.length === 0 && !isKnownValid) await reads.done
     } finally {
       isOver = true
       stopGrace?.()
       signal.removeEventListener('abort', leave)
       own.abort(new Failure('cancelled', 'a record was found', { source: 'ours' }))
     }
-    if (brought.length === 0 && isKnownValid) looks.offer(known, false)
+    if (brought.length === 0 && isKnownValid) reads.offer(known, false)
     signal.throwIfAborted()
     if (brought.length === 0)
-      throw isArchive(key) ? await inArchive(key, looks.failures, store) : verdict(key, failures)
+      throw isArchive(key) ? await inArchive(key, reads.failures, store) : verdict(key, failures)
     // Of two equal records, prefer the one from an upstream.
     const sorted = brought.toSorted((one, other) => Number(one.isTier) - Number(other.isTier))
     const records = [...(isKnownValid ? [known] : []), ...sorted.map(({ record }) => record)]
@@ -150,7 +141,7 @@ export function createIpnsNames(options: {
     if (!best) throw outdone(key)
     seen(key, best)
     if (best !== known) store.write(key, best.bytes)
-    looks.offer(best, best !== known)
+    reads.offer(best, best !== known)
     const { via, isTier } = sorted.find(({ record }) => record === best) ?? (sorted[0] as Brought)
     const isAlone = sorted.every((one) => one.isTier) && !isArchive(key)
     return found(best, via, isTier, isAlone ? againMs : undefined)
@@ -160,14 +151,15 @@ export function createIpnsNames(options: {
     ...options,
     memory,
     look,
-    ...createRecall({ store, shared, height }),
+    ...createRecall(store, shared, height),
     // A signed record defines its own lifetime: upstreams that lost it do not invalidate it.
     takesBack: () => false,
-    late: (key) => late(key, isArchive(key)),
+    late: (key) => (isArchive(key) ? storeFailed(key) : late(key)),
   })
 
   return {
-    resolve: (key, wants) => lookups.get(keyText(key), key, wants),
+    /** `key` must be in its canonical form. */
+    resolve: (key: CID, wants: LookupRequest) => lookups.get(keyText(key), key, wants),
     stats: lookups.stats,
     close: lookups.close,
   }
@@ -185,19 +177,11 @@ function createHeight(highest: RecordMemory['highest']) {
   }
 }
 
-type RecallOptions = {
-  readonly store: RecordStore
-  readonly shared: SharedRecords
-  readonly height: ReturnType<typeof createHeight>
-}
-
-/** Reads records without asking upstreams: those of an earlier run, and of other instances. */
-function createRecall({
-  store,
-  shared,
-  height,
-}: RecallOptions): Pick<LookupOptions<CID, IpnsRecord>, 'restore' | 'recall'> {
-  const { isOutdone, seen } = height
+function createRecall(
+  store: RecordStore,
+  shared: SharedRecords,
+  { isOutdone, seen }: ReturnType<typeof createHeight>,
+): Pick<LookupOptions<CID, IpnsRecord>, 'restore' | 'recall'> {
   return {
     async restore(key) {
       // The store has logged its failure; upstreams and other tiers are asked.
@@ -226,23 +210,24 @@ function createRecall({
   }
 }
 
-function outdone(key: CID): Failure {
-  const what = `/ipns/${keyText(key)} cannot be resolved: every IPNS record that upstreams have is older than one seen before, which has expired`
-  return new Failure('not-found', what, { source: 'upstream' })
-}
+const unresolved = (kind: FailureKind, key: CID, why: string, source: FailureSource, cause?: unknown): Failure =>
+  new Failure(kind, `/ipns/${keyText(key)} cannot be resolved: ${why}`, { source, cause })
 
-const notHere = (key: CID): Failure =>
-  new Failure(
+const outdone = (key: CID): Failure =>
+  unresolved(
     'not-found',
-    `/ipns/${keyText(key)} cannot be resolved: no IPNS record is stored here, and no upstream is configured`,
-    { source: 'tier' },
+    key,
+    'every IPNS record that upstreams have is older than one seen before, which has expired',
+    'upstream',
   )
 
 const storeFailed = (key: CID, cause?: unknown): Failure =>
-  new Failure(
+  unresolved(
     'unavailable',
-    `/ipns/${keyText(key)} cannot be resolved: its IPNS record may be in a store that failed or did not answer in time, and there is no upstream to ask; retry, and look at the tiers and the disk if it goes on`,
-    { source: 'tier', cause },
+    key,
+    'its IPNS record may be in a store that failed or timed out, and there is no upstream to ask; retry, and check the tiers and the disk if it goes on',
+    'tier',
+    cause,
   )
 
 /**
@@ -251,49 +236,24 @@ const storeFailed = (key: CID, cause?: unknown): Failure =>
  */
 async function inArchive(key: CID, tierFailures: readonly unknown[], store: RecordStore): Promise<Failure> {
   const failed = tierFailures[0] ?? (await store.read(key).then(() => undefined, String))
-  return failed === undefined ? notHere(key) : storeFailed(key, failed)
+  if (failed !== undefined) return storeFailed(key, failed)
+  return unresolved('not-found', key, 'no IPNS record is stored here, and no upstream is configured', 'tier')
 }
 
-function late(key: CID, isArchive: boolean): Failure {
-  if (isArchive) return storeFailed(key)
-  return new Failure('timeout', `/ipns/${keyText(key)} cannot be resolved: no upstream sent an IPNS record in time`, {
-    source: 'upstream',
-  })
-}
+const late = (key: CID, cause?: unknown): Failure =>
+  unresolved('timeout', key, 'no upstream sent an IPNS record in time', 'upstream', cause)
 
 function verdict(key: CID, failures: readonly unknown[]): Failure {
-  const name = `/ipns/${keyText(key)}`
-  const first = (kind: Failure['kind']) => failures.find((failure) => isFailure(failure, kind))
+  const first = (kind: FailureKind) => failures.find((failure) => isFailure(failure, kind))
   const missing = first('not-found')
-  if (missing)
-    return new Failure('not-found', `${name} cannot be resolved: no upstream has a valid IPNS record`, {
-      source: 'upstream',
-      cause: missing,
-    })
-  const lie = first('hash-mismatch')
-  if (lie)
-    return new Failure(
-      'hash-mismatch',
-      `${name} cannot be resolved: the IPNS records that upstreams sent are not valid`,
-      {
-        source: 'upstream',
-        cause: lie,
-      },
-    )
-  const late = first('timeout')
-  if (late)
-    return new Failure('timeout', `${name} cannot be resolved: no upstream sent an IPNS record in time`, {
-      source: 'upstream',
-      cause: late,
-    })
-  return new Failure(
-    'unavailable',
-    `${name} cannot be resolved: no IPNS record is stored here, and no upstream could be reached`,
-    {
-      source: 'upstream',
-      cause: failures[0],
-    },
-  )
+  if (missing) return unresolved('not-found', key, 'no upstream has a valid IPNS record', 'upstream', missing)
+  const mismatch = first('hash-mismatch')
+  if (mismatch)
+    return unresolved('hash-mismatch', key, 'the IPNS records that upstreams sent are not valid', 'upstream', mismatch)
+  const timeout = first('timeout')
+  if (timeout) return late(key, timeout)
+  const why = 'no IPNS record is stored here, and no upstream could be reached'
+  return unresolved('unavailable', key, why, 'upstream', failures[0])
 }
 
 const invalidMs = 600_000

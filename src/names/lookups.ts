@@ -40,12 +40,6 @@ export type LookupAnswer<T> = {
   readonly via: string
 }
 
-export interface Lookups<Subject, T> {
-  get(key: string, subject: Subject, wants: LookupRequest): Promise<LookupAnswer<T>>
-  stats(): { readonly kept: number; readonly flights: number; readonly stale: number }
-  close(): void
-}
-
 /** The context of a lookup. */
 export type LookupContext<T> = {
   readonly signal: AbortSignal
@@ -106,12 +100,36 @@ type LookupInFlight<T> = {
   readonly at: number
 }
 
-export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): Lookups<Subject, T> {
+export function createLookups<Subject, T>(options: LookupOptions<Subject, T>) {
   const { look, restore, recall, takesBack, late, deadlineMs, notFoundMs, unavailableMs = 0, most, clock } = options
   const { held, failed } = options.memory ?? createLookupMemory<T>(most)
   const flights = createFlights<LookupInFlight<T>>()
-  const answers = createAnswers(held, clock)
-  const { age, kept, keep, isFresh, fresh, stale } = answers
+  let served = 0
+
+  const kept = (key: string): RememberedLookup<T> | undefined => {
+    const one = held.get(key)
+    if (one && one.endsAt <= clock.now()) held.delete(key)
+    return one && one.endsAt > clock.now() ? one : undefined
+  }
+  const age = ({ at }: { at: number }): number => clock.monotonic() - at
+  const isFresh = (one: RememberedLookup<T>, noCache = false): boolean =>
+    age(one) < (noCache ? minAgeMs : one.freshForMs)
+  const fresh = (one: RememberedLookup<T>, via: string): LookupAnswer<T> => ({
+    value: one.value,
+    freshMs: Math.max(0, Math.min(one.freshForMs - age(one), one.endsAt - clock.now())),
+    endsAt: one.endsAt,
+    via,
+  })
+  const stale = (one: RememberedLookup<T>): LookupAnswer<T> => {
+    served++
+    const { value, endsAt } = one
+    return { value, freshMs: Math.min(againMs, endsAt - clock.now()), endsAt, via: 'stale' }
+  }
+
+  function keep(key: string, old: Recalled<T> | undefined): RememberedLookup<T> | undefined {
+    if (old && old.endsAt > clock.now() && !kept(key)) held.set(key, { ...old, freshForMs: 0, at: clock.monotonic() })
+    return kept(key)
+  }
 
   function remember(key: string, error: unknown): void {
     // Neither failure says anything about the name or the servers.
@@ -195,7 +213,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
   }
 
   return {
-    async get(key, subject, wants) {
+    async get(key: string, subject: Subject, wants: LookupRequest): Promise<LookupAnswer<T>> {
       const { signal, noCache, onlyIfCached } = wants
       signal.throwIfAborted()
       const here = kept(key)
@@ -222,51 +240,8 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>): L
       }
       return fly(key, subject, known?.value, wants)
     },
-    stats: () => ({ kept: held.size, flights: flights.size, stale: answers.served }),
-    close: () => flights.close(),
-  }
-}
-
-/** Converts a cached result to an answer: fresh, or stale while no server has a newer one. */
-function createAnswers<T>(held: LookupMemory<T>['held'], clock: Clock) {
-  let served = 0
-
-  const kept = (key: string): RememberedLookup<T> | undefined => {
-    const one = held.get(key)
-    if (one && one.endsAt <= clock.now()) held.delete(key)
-    return one && one.endsAt > clock.now() ? one : undefined
-  }
-  const age = ({ at }: { at: number }): number => clock.monotonic() - at
-  const isFresh = (one: RememberedLookup<T>, noCache = false): boolean =>
-    age(one) < (noCache ? minAgeMs : one.freshForMs)
-  const fresh = (one: RememberedLookup<T>, via: string): LookupAnswer<T> => ({
-    value: one.value,
-    freshMs: Math.max(0, Math.min(one.freshForMs - age(one), one.endsAt - clock.now())),
-    endsAt: one.endsAt,
-    via,
-  })
-  const stale = (one: RememberedLookup<T>): LookupAnswer<T> => {
-    served++
-    const { value, endsAt } = one
-    return { value, freshMs: Math.min(againMs, endsAt - clock.now()), endsAt, via: 'stale' }
-  }
-
-  function keep(key: string, old: Recalled<T> | undefined): RememberedLookup<T> | undefined {
-    if (old && old.endsAt > clock.now() && !kept(key)) held.set(key, { ...old, freshForMs: 0, at: clock.monotonic() })
-    return kept(key)
-  }
-
-  return {
-    age,
-    kept,
-    keep,
-    isFresh,
-    fresh,
-    stale,
-    /** The number of stale answers. */
-    get served() {
-      return served
-    },
+    stats: () => ({ kept: held.size, flights: flights.size, stale: served }),
+    close: (): void => flights.close(),
   }
 }
 

@@ -109,27 +109,27 @@ export function createSharedRecords(options: {
     look(key, signal, bring) {
       const name = keyText(key)
       const failures: unknown[] = []
-      const looks = writers.map(({ shelf, writer }) => {
-        const look: TierRead = { isOver: false }
+      const reads = writers.map(({ shelf, writer }) => {
+        const state: TierRead = { isOver: false }
         const overdue = Promise.withResolvers<void>()
         const read = async (): Promise<void> => {
-          look.held = await shelf.records.read(name, signal, { overdue: () => overdue.resolve() })
-          look.record = await proved(key, look.held)
-          look.isOver = true
-          if (look.record) bring(look.record, shelf.name)
-          else if (look.held)
+          state.held = await shelf.records.read(name, signal, { overdue: () => overdue.resolve() })
+          state.record = await proved(key, state.held)
+          state.isOver = true
+          if (state.record) bring(state.record, shelf.name)
+          else if (state.held)
             log('warn', 'names.invalid-record', { upstream: shelf.name, why: 'its key did not sign it' })
         }
         const done = read().catch((error: unknown) => void failures.push(error))
-        return { look, writer, done, soon: Promise.race([done, overdue.promise]) }
+        return { state, writer, done, soon: Promise.race([done, overdue.promise]) }
       })
       return {
-        soon: Promise.all(looks.map(({ soon }) => soon)),
-        done: Promise.all(looks.map(({ done }) => done)),
+        soon: Promise.all(reads.map(({ soon }) => soon)),
+        done: Promise.all(reads.map(({ done }) => done)),
         failures,
         offer(record, isNew) {
-          for (const { look, writer } of looks) {
-            const { isOver, held, record: there } = look
+          for (const { state, writer } of reads) {
+            const { isOver, held, record: there } = state
             if (isOver && there && newest([there, record]) === there) continue
             if (isOver || isNew) writer.put({ key, record, over: isOver ? held : 'unknown' })
           }

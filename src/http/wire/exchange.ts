@@ -167,14 +167,6 @@ export type NoteCached = (
   response: { readonly requestId: string; readonly status: number; readonly bytes: number },
 ) => void
 
-interface AccessLog {
-  over(exchange: Exchange, answered: Answered): void
-  /** Logs a request that could not be parsed: it has no method and no path. */
-  refused(refusal: ParserRefusal, answered: Answered): void
-  /** Undefined if the mode never logs a successful response. */
-  readonly cached: NoteCached | undefined
-}
-
 const sampleEvery = 100
 const longest = { path: 1024, host: 255, agent: 200 } as const
 
@@ -187,7 +179,7 @@ export function createAccessLog(options: {
   readonly clock: Clock
   readonly addressOf: (request: RequestHead) => string
   readonly trace: Pick<Trace, 'idOf'>
-}): AccessLog | undefined {
+}) {
   const { access: mode, log, addressOf, trace } = options
   if (mode === 'off') return undefined
   const failures = mode === 'all' ? undefined : createFailureLines(options)
@@ -219,15 +211,17 @@ export function createAccessLog(options: {
   }
 
   return {
+    /** Undefined if the mode never logs a successful response. */
     cached: mode === 'errors' ? undefined : cached,
-    refused({ requestId, address: client, why }, answered) {
+    /** Logs a request that could not be parsed: it has no method and no path. */
+    refused({ requestId, address: client, why }: ParserRefusal, answered: Answered): void {
       const before = wanted(answered, 'unread')
       if (!before) return
       const { route, status, source } = answered
       const line = { request: requestId, client, route, status, source, kind: 'malformed', why }
       log('info', 'http.request', { ...line, ...before })
     },
-    over({ request, response, url, client, failure, token, account }, answered) {
+    over({ request, response, url, client, failure, token, account }: Exchange, answered: Answered): void {
       const before = wanted(answered, failure?.kind)
       if (!before) return
       const { method, route, status, source, seconds, firstByteSeconds, bytesIn, bytesOut, isWhole } = answered
@@ -296,26 +290,22 @@ export const placeOf = ({ headers }: RequestHead, url: string) => ({
 
 const inMs = (seconds: number): number => Math.round(seconds * 10_000) / 10
 
-interface RequestSpans {
-  readonly cached: NoteCached
-  over(exchange: Exchange, answered: Answered): void
-}
-
 const contentRoutes: ReadonlySet<string> = new Set(['ipfs', 'ipns'])
 
-export function createRequestSpans(trace: Trace, clock: Clock): RequestSpans {
+export function createRequestSpans(trace: Trace, clock: Clock) {
+  const cached: NoteCached = (request, { requestId, status, bytes }) => {
+    const point = trace.of(request)
+    if (!point?.isRecorded) return
+    const facts = {
+      ...factsOf(request, { route: 'ipfs', status, source: 'responses', bytes, requestId }),
+      ...pathOf(request, request.url ?? ''),
+    }
+    const name = nameOf(request, 'ipfs')
+    trace.answered(point, { name, began: clock.monotonic(), facts, isError: false })
+  }
   return {
-    cached(request, { requestId, status, bytes }) {
-      const point = trace.of(request)
-      if (!point?.isRecorded) return
-      const facts = {
-        ...factsOf(request, { route: 'ipfs', status, source: 'responses', bytes, requestId }),
-        ...pathOf(request, request.url ?? ''),
-      }
-      const name = nameOf(request, 'ipfs')
-      trace.answered(point, { name, began: clock.monotonic(), facts, isError: false })
-    },
-    over({ request, response, url, began, failure }, answered) {
+    cached,
+    over({ request, response, url, began, failure }: Exchange, answered: Answered): void {
       const point = trace.of(request)
       if (!point?.isRecorded) return
       const { route, status, source, isWhole, firstByteSeconds, bytesIn, bytesOut: bytes } = answered
