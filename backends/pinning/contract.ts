@@ -126,8 +126,6 @@ export interface LocalStore {
   has(cid: CID): Promise<boolean>
   /** True if it certainly lacks the block, known without a disk read. Optional. */
   lacks?(cid: CID): boolean
-  /** True if it certainly has the block, known at once. Optional. */
-  holds?(cid: CID): boolean
 }
 
 export type ProviderContext = {

@@ -51,8 +51,6 @@ export type Facts = {
   readonly errors: readonly object[]
   /** The rest of a path that ends at a value inside a document. */
   readonly remainder: string
-  /** Why a file could not be locked. */
-  readonly trouble: 'taken' | 'no-locks' | 'unwritable'
   /** Decides how a provider is retried. */
   readonly class: 'auth' | 'quota' | 'transient' | 'content'
   /** The outcome at each provider. */
@@ -83,7 +81,7 @@ type FactNames = {
   readonly overloaded: 'sure'
   readonly throttled: 'quota'
   readonly 'upstream-error': 'refuses' | 'isIll' | 'unreachable'
-  readonly refused: 'refuses' | 'trouble'
+  readonly refused: 'refuses'
   readonly denied: 'legal'
   readonly malformed: 'errors'
   readonly unsupported: 'remainder'

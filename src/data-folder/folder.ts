@@ -8,16 +8,9 @@ import { basename, dirname, join, resolve } from 'node:path'
 import { type Clock, withDeadline } from '../core/clock.ts'
 import { codeOf, isDiskFull, tryToWrite } from '../core/disk/files.ts'
 import { Failure } from '../core/failure.ts'
-import {
-  createOwnership,
-  type Leave,
-  lockTroubleOf,
-  type OwnerOptions,
-  type OwnerRecord,
-  recordIn,
-} from '../store/owner.ts'
+import { createOwnership, type Leave, type OwnerOptions } from '../store/owner.ts'
 
-type DataFolderOptions = Omit<OwnerOptions, 'isFull'> & {
+type DataFolderOptions = OwnerOptions & {
   /**
    * True if the gateway stores data that must not be lost. Otherwise an unwritable folder does not
    * stop the start.
@@ -27,33 +20,15 @@ type DataFolderOptions = Omit<OwnerOptions, 'isFull'> & {
 
 /**
  * Rejects with a Failure `refused` that names the folder, and its owner or the user who cannot
- * write to it.
+ * write to it. A full disk is read all the same.
  */
 export async function openDataFolder(folder: DataFolder, options: DataFolderOptions): Promise<Leave> {
   const { path } = folder
   const error = await tryToWrite(path).catch((cause: Error) => cause)
-  if (!error || isDiskFull(error)) return own(folder, { ...options, isFull: error !== undefined })
+  if (!error || isDiskFull(error)) return folder.part(createOwnership)(options)
   if (options.isNeeded) throw unwritable(path, error)
   options.log('warn', 'data.write-failed', { folder: path, why: codeOf(error) })
   return async () => {}
-}
-
-async function own(folder: DataFolder, options: OwnerOptions): Promise<Leave> {
-  try {
-    return await folder.part(createOwnership)(options)
-  } catch (error) {
-    const { path } = folder
-    throw lockTroubleOf(error) === 'taken' ? taken(path, await recordIn(path, options.clock)) : error
-  }
-}
-
-function taken(path: string, record: OwnerRecord | undefined): Failure {
-  const who = record ? `process ${record.pid} on ${record.host} since ${record.since}` : 'another process'
-  return new Failure(
-    'refused',
-    `${path} is in use by another cidgate: ${who} (expected one process to a folder: stop that one, or set another folder)`,
-    { source: 'ours' },
-  )
 }
 
 function unwritable(path: string, cause: Error): Failure {

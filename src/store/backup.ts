@@ -1,11 +1,11 @@
 // A copy of a store while a gateway goes on in it. An open read keeps the write-ahead log from starting over, so that the database
 // file and the log, copied in this order, are one state. Commits wait for the last step alone: the log, and files that came since.
 import { constants } from 'node:fs'
-import { copyFile, link, open, readdir, stat, utimes } from 'node:fs/promises'
+import { copyFile, link, open, readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { codeOf, isGone, makeFolder, orIfGone, syncFolder } from '../core/disk/files.ts'
 import { Failure } from '../core/failure.ts'
-import { openForReading, openForWriting, placesIn } from './engine.ts'
+import { type Connection, openForReading, openForWriting, placesIn } from './engine.ts'
 
 export type BackedUp = { readonly uploads: number; readonly files: number }
 
@@ -18,20 +18,34 @@ export async function backUpStore(from: string, to: string, signal: AbortSignal)
   if ((await orIfGone(readdir(to), [])).length > 0) throw refused(`${to} is not empty: name a new folder`)
   await makeFolder(target.cars)
   const reader = openForReading(source.file)
+  const namesIn = (db: Connection) => db.all('select name from car').map(({ name }) => name as string)
+  const copied = new Set<string>()
+
+  async function copyCars(names: readonly string[]): Promise<void> {
+    for (const name of names) {
+      signal.throwIfAborted()
+      if (copied.has(name)) continue
+      await copyCar(join(source.cars, name), join(target.cars, name)).catch(unlessGone)
+      copied.add(name)
+    }
+  }
+
   try {
     reader.exec('begin')
-    reader.get('select 1 from upload limit 1')
-    await copyCars(source.cars, target.cars, signal)
+    await copyCars(namesIn(reader))
     await copy(source.file, target.file)
     await copy(source.head, target.head).catch(unlessGone)
     const writer = openForWriting(source.file)
     try {
       writer.exec('begin immediate')
       const { n } = writer.get('select count(*) n from upload') as { readonly n: number }
+      const names = namesIn(writer)
+      const isNamed = new Set(names)
       await copy(`${source.file}-wal`, `${target.file}-wal`).catch(unlessGone)
-      const files = await copyCars(source.cars, target.cars, signal)
+      await copyCars(names)
+      for (const name of copied) if (!isNamed.has(name)) await rm(join(target.cars, name), { force: true })
       for (const folder of [target.cars, to]) await syncFolder(folder)
-      return { uploads: n, files }
+      return { uploads: n, files: names.length }
     } finally {
       writer.exec('rollback')
       writer.close()
@@ -41,33 +55,14 @@ export async function backUpStore(from: string, to: string, signal: AbortSignal)
   }
 }
 
-/** A file that has its time already was copied when it was whole. */
-async function copyCars(from: string, to: string, signal: AbortSignal): Promise<number> {
-  const names = await orIfGone(readdir(from), [])
-  for (const name of names) {
-    signal.throwIfAborted()
-    await copyCar(join(from, name), join(to, name)).catch(unlessGone)
-  }
-  return names.length
-}
-
+/** Names of one file need no bytes of their own: it is not written to any more. */
 async function copyCar(from: string, to: string): Promise<void> {
-  const [source, target] = await Promise.all([stat(from), orIfGone(stat(to), undefined)])
-  if (
-    target &&
-    (target.ino === source.ino || (target.size === source.size && Math.abs(target.mtimeMs - source.mtimeMs) < 1))
-  )
-    return
-  // Names of one file need no bytes of their own: it is not written to any more, or was not accepted yet.
-  if (!target) {
-    try {
-      return await link(from, to)
-    } catch (error) {
-      if (!cannotLink.has(codeOf(error) ?? '')) throw error
-    }
+  try {
+    await link(from, to)
+  } catch (error) {
+    if (!cannotLink.has(codeOf(error) ?? '')) throw error
+    await copy(from, to)
   }
-  await copy(from, to)
-  await utimes(to, source.atime, source.mtime)
 }
 
 const cannotLink: ReadonlySet<string> = new Set(['EXDEV', 'EPERM', 'ENOTSUP', 'EOPNOTSUPP', 'ENOSYS', 'EMLINK'])

@@ -1,10 +1,8 @@
 // SQLite, as the store uses it: the only file that names the engine. One connection writes and makes every checkpoint, since
 // SQLite before 3.51.3 can lose a commit when two connections do so in the same instant; all others are read-only.
 
-import { getCompileCacheDir } from 'node:module'
-import { dirname, join } from 'node:path'
+import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
-import { Worker } from 'node:worker_threads'
 import { codeOf, remedyOf } from '../core/disk/files.ts'
 import { Failure } from '../core/failure.ts'
 import type { Row, Value } from './store.ts'
@@ -37,8 +35,6 @@ export function openForReading(file: string, { isFixed = false, timeout = 5000 }
   if (isFixed) url.searchParams.set('immutable', '1')
   return opened(() => new (sqlite().DatabaseSync)(url, { readOnly: true, timeout }), 'pragma cell_size_check = on')
 }
-
-export const openInMemory = (): Connection => opened(() => new (sqlite().DatabaseSync)(':memory:'), '')
 
 /** Locks an empty file for this process, as long as the connection is open. Never waits. */
 export function openLock(file: string): Connection {
@@ -113,17 +109,6 @@ export function troubleOf(error: unknown): Trouble | undefined {
   return 'errcode' in error ? troubles[Number(error.errcode) & 0xff] : undefined
 }
 
-/** An error as it goes from a thread to the one that asked. */
-export type ErrorText = { readonly message: string; readonly code?: string | undefined; readonly errcode?: number }
-
-export const asText = (error: unknown): ErrorText => ({
-  message: error instanceof Error ? error.message : String(error),
-  ...(error instanceof Error && 'errcode' in error && { errcode: Number(error.errcode) }),
-  code: codeOf(error),
-})
-
-export const asError = ({ message, ...rest }: ErrorText): Error => Object.assign(new Error(message), rest)
-
 const words: Readonly<Partial<Record<Trouble, string>>> = {
   'read-only': 'the disk of the data folder is read-only; mount it writable',
   damaged: 'the database of the data folder is damaged; restore a backup, or run `cidgate doctor --salvage`',
@@ -150,7 +135,7 @@ export function failureOf(error: unknown, what: string): Failure {
   })
 }
 
-// Where a store keeps what in its folder, and where the scripts of its threads are.
+// Where a store keeps what in its folder.
 
 export const placesIn = (folder: string) => ({
   file: join(folder, 'cidgate.sqlite'),
@@ -164,14 +149,7 @@ export const placesIn = (folder: string) => ({
   cars: join(folder, 'uploads'),
 })
 
-const ending = import.meta.url.slice(import.meta.url.lastIndexOf('.'))
+export type Places = ReturnType<typeof placesIn>
 
-/**
- * A thread has an environment of its own. It gets the compile cache of the process, because compiling is two thirds of its
- * start, and nothing else.
- */
-export function startThread(script: 'writer' | 'reader', name: string, workerData: unknown): Worker {
-  const cache = getCompileCacheDir()
-  const env = cache ? { NODE_COMPILE_CACHE: dirname(cache) } : {}
-  return new Worker(new URL(`./${script}-thread${ending}`, import.meta.url), { name, workerData, env, execArgv: [] })
-}
+/** Where a CAR file says by a byte, once an upload of it was accepted, that it was: right behind its header. */
+export const markAt = 51

@@ -1,5 +1,4 @@
 // The blocks of one request until it is accepted: in memory up to 64 KiB, in one CAR file beyond that.
-
 import { closeSync, fdatasync, open as openFile, read as readFile, write as writeFile, writev } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { basename, dirname } from 'node:path'
@@ -10,94 +9,11 @@ import type { CID } from 'multiformats/cid'
 import { blockKey, blockName, isIdentity } from '../core/cid.ts'
 import { isGone, makeFolder, syncFolder } from '../core/disk/files.ts'
 import { carHeader, carSectionBytes } from '../ipld/car.ts'
-import { failureOf } from './engine.ts'
+import { failureOf, markAt } from './engine.ts'
 import type { Accepted, Filling, Intake, StagedDag } from './store.ts'
-import type { AcceptedRow, PackedBlocks } from './writer.ts'
+import type { AcceptedRow, PackedBlocks } from './threads.ts'
 
 const maxInMemory = 64 * 1024
-
-/** Takes a block where the room for it is. */
-interface BlockPile {
-  readonly cids: readonly CID[]
-  /** The place of a block in `cids`. */
-  find(key: string): number | undefined
-  add(cid: CID, bytes: Uint8Array): { readonly index: number; readonly written: void | Promise<void> }
-  lengthOf(index: number): number
-  read(index: number): Uint8Array | Promise<Uint8Array>
-  /** Files are on the platter when it resolves. */
-  seal(roots: readonly CID[]): Promise<PackedBlocks>
-  readonly file: CarFile | undefined
-}
-
-export function createBlockPile(newFile: () => CarFile): BlockPile {
-  const indexOf = new Map<string, number>()
-  const cids: CID[] = []
-  const lengths: number[] = []
-  const ats: number[] = []
-  let memory: Uint8Array[] | undefined = []
-  let total = 0
-  let file: CarFile | undefined
-
-  function toFile(): Promise<void> {
-    const opened = newFile()
-    file = opened
-    const before = memory ?? []
-    memory = undefined
-    const writes = before.map((bytes, index) => {
-      const { at, written } = opened.append(cids[index] as CID, bytes)
-      ats[index] = at
-      return written
-    })
-    return Promise.all(writes).then(() => {})
-  }
-
-  return {
-    cids,
-    find: (key) => indexOf.get(key),
-    add(cid, bytes) {
-      const index = cids.length
-      const { byteLength } = bytes
-      const isOver = memory !== undefined && total + byteLength > maxInMemory
-      const moved = isOver ? toFile() : undefined
-      indexOf.set(blockKey(cid), index)
-      cids.push(cid)
-      lengths.push(byteLength)
-      total += byteLength
-      if (memory) {
-        memory.push(new Uint8Array(bytes))
-        ats.push(total - byteLength)
-        return { index, written: undefined }
-      }
-      const { at, written } = (file as CarFile).append(cid, bytes)
-      ats.push(at)
-      return { index, written: isOver ? Promise.all([moved, written]).then(() => {}) : written }
-    },
-    lengthOf: (index) => lengths[index] as number,
-    read(index) {
-      if (memory) return memory[index] as Uint8Array
-      return (file as CarFile).read(ats[index] as number, lengths[index] as number)
-    },
-    async seal(roots) {
-      const packed = { keys: packKeys(cids), lengths: Uint32Array.from(lengths), ats: Float64Array.from(ats) }
-      if (!file) return { ...packed, bytes: Buffer.concat(memory ?? []) }
-      return { ...packed, car: { name: file.name, bytes: await file.seal(roots) } }
-    },
-    get file() {
-      return file
-    },
-  }
-}
-
-function packKeys(cids: readonly CID[]): Uint8Array {
-  const packed = new Uint8Array(cids.reduce((sum, { multihash }) => sum + 1 + multihash.bytes.byteLength, 0))
-  let at = 0
-  for (const { multihash } of cids) {
-    packed[at] = multihash.bytes.byteLength
-    packed.set(multihash.bytes, at + 1)
-    at += 1 + multihash.bytes.byteLength
-  }
-  return packed
-}
 
 type IntakeOptions = {
   readonly newFile: () => CarFile
@@ -107,29 +23,79 @@ type IntakeOptions = {
   readonly stored: (cid: CID) => Promise<Uint8Array | undefined>
 }
 
-/** An intake as the store sees it. */
-interface OwnIntake extends Intake {
-  /** Its CAR file is no longer the intake's to delete. */
-  pack(uploads: readonly Accepted[]): Promise<{ readonly blocks: PackedBlocks; readonly rows: readonly AcceptedRow[] }>
-  readonly cids: readonly CID[]
+/** A DAG that is whole, with the places of its blocks in its intake. */
+type OwnDag = StagedDag & {
+  readonly list: Uint32Array
+  readonly seal: (roots: readonly CID[]) => Promise<PackedBlocks>
 }
 
-/** A DAG that is whole, with the places of its blocks. */
-type OwnStagedDag = StagedDag & { readonly intake: OwnIntake; readonly list: readonly number[] }
+const noBlocks: PackedBlocks = { keys: new Uint8Array(), lengths: new Uint32Array(), ats: new Float64Array() }
 
-export const intakeOf = (staged: StagedDag): OwnIntake => (staged as OwnStagedDag).intake
-
-export const noBlocks: PackedBlocks = { keys: new Uint8Array(), lengths: new Uint32Array(), ats: new Float64Array() }
+/** Uploads of one intake as they go to the writer, whose their CAR file is from here on. */
+export async function packed(
+  uploads: readonly Accepted[],
+): Promise<{ readonly blocks: PackedBlocks; readonly uploads: readonly AcceptedRow[] }> {
+  const [first] = uploads.map(({ staged }) => staged as OwnDag)
+  const blocks = first ? await first.seal(uploads.map(({ staged }) => staged.cid)) : noBlocks
+  const rows = uploads.map(({ staged, name, at, holders }): AcceptedRow => {
+    const { cid, profile, bytes, carBytes, list } = staged as OwnDag
+    return { cid: cid.toV1().bytes, name, profile, bytes, carBytes, at, holders, list }
+  })
+  return { blocks, uploads: rows }
+}
 
 export function createIntake({ newFile, offer, stored }: IntakeOptions): Intake {
-  const pile = createBlockPile(newFile)
+  const indexOf = new Map<string, number>()
+  const cids: CID[] = []
+  const lengths: number[] = []
+  const ats: number[] = []
   const withdrawals: (() => void)[] = []
-  let isPacked = false
+  /** Undefined: they are in the file. */
+  let memory: Uint8Array[] | undefined = []
+  let total = 0
+  let file: CarFile | undefined
+  let isSealed = false
   let isDropped = false
 
-  async function get(cid: CID): Promise<Uint8Array | undefined> {
-    const index = isDropped ? undefined : pile.find(blockKey(cid))
-    return index === undefined ? stored(cid) : pile.read(index)
+  const find = (cid: CID): number | undefined => indexOf.get(blockKey(cid))
+
+  function placed(cid: CID): number {
+    const index = find(cid)
+    if (index === undefined) throw new Error(`${cid} is not in this intake`)
+    return index
+  }
+
+  function add(cid: CID, bytes: Uint8Array): void | Promise<void> {
+    const index = cids.length
+    indexOf.set(blockKey(cid), index)
+    cids.push(cid)
+    lengths.push(bytes.byteLength)
+    ats.push(total)
+    total += bytes.byteLength
+    if (memory && total <= maxInMemory) return void memory.push(new Uint8Array(bytes))
+    const moved = memory?.map((earlier, at) => append(at, earlier)) ?? []
+    memory = undefined
+    const written = append(index, bytes)
+    return moved.length === 0 ? written : Promise.all([...moved, written]).then(() => {})
+  }
+
+  function append(index: number, bytes: Uint8Array): void | Promise<void> {
+    file ??= newFile()
+    const { at, written } = file.append(cids[index] as CID, bytes)
+    ats[index] = at
+    return written
+  }
+
+  const read = (index: number): Uint8Array | Promise<Uint8Array> =>
+    memory ? (memory[index] as Uint8Array) : (file as CarFile).read(ats[index] as number, lengths[index] as number)
+
+  async function seal(roots: readonly CID[]): Promise<PackedBlocks> {
+    const keys = Buffer.concat(cids.flatMap(({ multihash: { bytes } }) => [Uint8Array.of(bytes.byteLength), bytes]))
+    const blocks = { keys, lengths: Uint32Array.from(lengths), ats: Float64Array.from(ats) }
+    if (!file) return { ...blocks, bytes: Buffer.concat(memory ?? []) }
+    const bytes = await file.seal(roots)
+    isSealed = true
+    return { ...blocks, car: { name: file.name, bytes } }
   }
 
   function dag(): Filling {
@@ -142,49 +108,37 @@ export function createIntake({ newFile, offer, stored }: IntakeOptions): Intake 
       const name = blockName(cid)
       if (counted.has(name)) return
       counted.add(name)
-      sections += carSectionBytes(cid, pile.lengthOf(index))
-    }
-
-    const indexIn = (cid: CID): number => {
-      const index = pile.find(blockKey(cid))
-      if (index === undefined) throw new Error(`${cid} is not in this intake`)
-      return index
+      sections += carSectionBytes(cid, lengths[index] as number)
     }
 
     return {
       put(cid, bytes) {
         if (isIdentity(cid)) return
-        const known = pile.find(blockKey(cid))
-        if (known !== undefined) return note(cid, known)
-        const { index, written } = pile.add(cid, bytes)
-        note(cid, index)
+        const written = find(cid) === undefined ? add(cid, bytes) : undefined
+        note(cid, placed(cid))
         return written?.catch((error: unknown) => {
           throw failureOf(error, 'take an upload')
         })
       },
-      has: (cid) => listed.has(pile.find(blockKey(cid)) ?? -1),
-      read: (cid) => pile.read(indexIn(cid)),
+      has: (cid) => listed.has(find(cid) ?? -1),
+      read: (cid) => read(placed(cid)),
       adopt(cid) {
-        const index = indexIn(cid)
+        const index = placed(cid)
         note(cid, index)
-        return pile.lengthOf(index)
+        return lengths[index] as number
       },
       finish(root, profile, bytes) {
-        const list = [...listed.keys()]
-        const staged: OwnStagedDag = {
-          intake,
-          list,
-          cid: root,
-          profile,
-          bytes,
+        const staged: OwnDag = {
+          ...{ cid: root, profile, bytes, seal },
+          list: Uint32Array.from(listed.keys()),
           carBytes: carHeader(root).byteLength + sections,
           cids: [...listed.values()],
-          get,
+          async get(cid) {
+            const index = isDropped ? undefined : find(cid)
+            return index === undefined ? stored(cid) : read(index)
+          },
           offer() {
-            for (const index of list) {
-              const key = blockKey(pile.cids[index] as CID)
-              withdrawals.push(offer(key, () => pile.read(index)))
-            }
+            for (const [index, cid] of listed) withdrawals.push(offer(blockKey(cid), () => read(index)))
           },
         }
         return staged
@@ -192,30 +146,16 @@ export function createIntake({ newFile, offer, stored }: IntakeOptions): Intake 
     }
   }
 
-  const intake: OwnIntake = {
+  return {
     dag,
-    async pack(uploads) {
-      const blocks = await pile.seal(uploads.map(({ staged }) => staged.cid))
-      isPacked = true
-      const rows = uploads.map(({ staged, name, at, holders }): AcceptedRow => {
-        const { cid, profile, bytes, carBytes } = staged
-        const list = Uint32Array.from((staged as OwnStagedDag).list)
-        return { cid: cid.toV1().bytes, name, profile, bytes, carBytes, at, holders, list }
-      })
-      return { blocks, rows }
-    },
-    cids: pile.cids,
     async drop() {
       if (isDropped) return
       isDropped = true
       for (const withdraw of withdrawals) withdraw()
-      const { file } = pile
-      if (!file) return
-      await file.close()
-      if (!isPacked) await file.remove().catch(() => {})
+      await file?.close()
+      if (!isSealed) await file?.remove().catch(() => {})
     },
   }
-  return intake
 }
 
 // The file of a large request: a CARv2 around one CARv1, so that every IPFS tool reads it. Blocks are appended while they
@@ -235,12 +175,11 @@ export interface CarFile {
 
 const open = promisify(openFile)
 const read = promisify(readFile)
-const write = promisify(writeFile)
+const writeSome = promisify(writeFile)
 const writeMany = promisify(writev)
 const sync = promisify(fdatasync)
 
 const pragma = Buffer.from('0aa16776657273696f6e02', 'hex')
-const headerBytes = pragma.byteLength + 40
 /** Room for the header, whatever the roots are: the CARv1 begins somewhere in it. */
 const reservedBytes = 4096
 const bufferBytes = 256 * 1024
@@ -250,40 +189,31 @@ const copiedBytes = 32 * 1024
 /** `ready`: before that, no file may be made. */
 export function createCarFile(path: string, ready: Promise<unknown>): CarFile {
   const opening = ready.then(() => openAnew(path))
-  opening.catch(() => {})
-  const writes = new Set<Promise<unknown>>()
-  let failed: unknown
+  /** Writes, one after another. One that failed leaves a hole: the file is of no more use. */
+  let writes: Promise<unknown> = opening
+  writes.catch(() => {})
   let end = reservedBytes
   let buffer = Buffer.allocUnsafeSlow(bufferBytes)
   let buffered = 0
 
-  /** A write that failed leaves a hole: the file is of no more use. */
-  function tracked(work: (handle: number) => Promise<unknown>): Promise<void> {
-    const writing = opening.then(work).then(
-      () => void writes.delete(writing),
-      (error: unknown) => {
-        failed ??= error
-        writes.delete(writing)
-        throw error
-      },
-    )
+  function write(pieces: readonly Uint8Array[], at: number): Promise<void> {
+    const writing = writes.then(async () => writeAll(await opening, pieces, at))
     writing.catch(() => {})
-    writes.add(writing)
+    writes = writing
     return writing
   }
 
   function flush(): Promise<void> | undefined {
     if (buffered === 0) return undefined
-    const [full, at] = [buffer.subarray(0, buffered), end - buffered]
+    const full = buffer.subarray(0, buffered)
     buffer = Buffer.allocUnsafeSlow(bufferBytes)
     buffered = 0
-    return tracked((handle) => writeAll(handle, [full], at))
+    return write([full], end - full.byteLength)
   }
 
   async function flushed(): Promise<number> {
     void flush()
-    await Promise.all(writes)
-    if (failed) throw failed
+    await writes
     return opening
   }
 
@@ -297,7 +227,7 @@ export function createCarFile(path: string, ready: Promise<unknown>): CarFile {
         void flush()
         const from = end
         end += total
-        return { at, written: tracked((handle) => writeAll(handle, [before, bytes], from)) }
+        return { at, written: write([before, bytes], from) }
       }
       const full = buffered + total > bufferBytes ? flush() : undefined
       buffer.set(before, buffered)
@@ -319,7 +249,7 @@ export function createCarFile(path: string, ready: Promise<unknown>): CarFile {
       return end
     },
     async close() {
-      await Promise.allSettled(writes)
+      await writes.catch(() => {})
       await opening.then(closeSync).catch(() => {})
     },
     remove: () => rm(path, { force: true }),
@@ -343,7 +273,7 @@ async function writeAll(handle: number, pieces: readonly Uint8Array[], at: numbe
   // A disk that takes a part says why with the rest.
   const rest = Buffer.concat(pieces).subarray(bytesWritten)
   for (let done = 0; done < rest.byteLength; ) {
-    const more = await write(handle, rest, done, rest.byteLength - done, at + bytesWritten + done)
+    const more = await writeSome(handle, rest, done, rest.byteLength - done, at + bytesWritten + done)
     done += more.bytesWritten
   }
 }
@@ -368,9 +298,9 @@ function sectionHead(cid: CID, length: number): Buffer {
 
 /** As many roots as there is room for: salvage finds the others by the links between the blocks. */
 function headOf(roots: readonly CID[], end: number): Buffer {
-  const room = reservedBytes - headerBytes
   let inner = innerHead(roots)
-  for (let count = roots.length - 1; inner.byteLength > room; count--) inner = innerHead(roots.slice(-count))
+  for (let count = roots.length - 1; inner.byteLength > reservedBytes - markAt - 1; count--)
+    inner = innerHead(roots.slice(-count))
   const head = Buffer.alloc(reservedBytes)
   const from = reservedBytes - inner.byteLength
   head.set(pragma)

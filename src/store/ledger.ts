@@ -2,7 +2,6 @@
 import { CID } from 'multiformats/cid'
 import type { Profile } from '../../backends/pinning/contract.ts'
 import { codec, hash } from '../core/cid.ts'
-import { failureOf } from './engine.ts'
 import type { Asked, Counts, Entry, Ledger, OtherHolder, Row, Standing, StoreReader, Value, Waiting } from './store.ts'
 
 type Read = StoreReader['read']
@@ -144,16 +143,3 @@ function conditionsOf({ name, state, holder, configured = [], since, until, minB
   else if (state !== undefined) need(`${some} and h.state = ?)`, state)
   return { where: where.join(' and '), args }
 }
-
-/** A read that waits for the database, and fails with words for the client. */
-export const guarded =
-  (ready: Promise<void>, read: Read, onError: (error: unknown) => void): Read =>
-  async (sql, args = []) => {
-    await ready
-    try {
-      return await read(sql, args)
-    } catch (error) {
-      onError(error)
-      throw failureOf(error, 'read the list of uploads')
-    }
-  }

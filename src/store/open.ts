@@ -1,22 +1,21 @@
-// The store put together: one thread that writes, two that read, and upkeep in the background: the check for damage, the filter,
-// the daily copy, and blocks that move out of files that are to go.
+// The store put together: one thread that writes, others that read where the database is not small, each started when it is
+// needed; and upkeep in the background: the check for damage, the filter, the daily copy.
 import { randomUUID } from 'node:crypto'
-import { stat } from 'node:fs/promises'
+import { readdirSync, rmSync, statSync } from 'node:fs'
+import { open as openFile, readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
-import { CID } from 'multiformats/cid'
-import { decode as decodeDigest } from 'multiformats/hashes/digest'
-import { codec } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import { createShared, makeFolder, orIfGone, type SharedFolders, tryToWrite } from '../core/disk/files.ts'
 import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import { createBlocks, createReader, type Reader } from './blocks.ts'
-import { type Connection, failureOf, openForReading, placesIn, troubleOf } from './engine.ts'
-import { type CarFile, createBlockPile, createCarFile, createIntake, intakeOf, noBlocks } from './intake.ts'
-import { createLedger, guarded } from './ledger.ts'
+import { createBlocks } from './blocks.ts'
+import { type Connection, failureOf, markAt, openForReading, placesIn, troubleOf } from './engine.ts'
+import { createCarFile, createIntake, packed } from './intake.ts'
+import { createLedger } from './ledger.ts'
 import { createOwnership, type Leave, type OwnerOptions } from './owner.ts'
-import type { Accepted, Store, StoreReader } from './store.ts'
-import { createWriter, type Operation } from './writer.ts'
+import { Damaged, loneCarsSql, openDatabase } from './schema.ts'
+import type { Accepted, Row, Store, StoreReader, Value } from './store.ts'
+import { createThread, type Operation, type Question, type Thread } from './threads.ts'
 
 type StoreOptions = {
   readonly clock: Clock
@@ -25,38 +24,29 @@ type StoreOptions = {
   readonly owned?: Promise<unknown>
 }
 
+/** `isFixed`: the disk takes no writes. */
+type Opened = { readonly connection: Connection; readonly isFixed: boolean }
+
 /** A start has other work at first. */
 const checkAfterMs = 5000
-const slowIdleMs = 10_000
-/** 8 MiB. */
-const smallPages = 2048
+const idleMs = 60_000
+/** 2 MiB: it lies in the page cache, and is read at once. A thread costs 30 ms of processor time and 10 MiB. */
+const smallPages = 512
 const dayMs = 86_400_000
 const minuteMs = 60_000
 const closedMs = 2000
+const busyMs = 100
 const tryMs = 50
 const maxTries = 200
 
-/** The part that both kinds of a store have. `opened`: the database is there, and no file is swept any more. */
-function createReading(
-  folder: string,
-  { clock, log }: StoreOptions,
-  opened: Promise<{ readonly isFixed: boolean }>,
-  isFollower: boolean,
-) {
-  const { file, cars } = placesIn(folder)
-  const data = { file, cars, isFixed: false }
-  const reader = createReader(data, 'store reader')
-  const thorough = createReader(data, 'store check', slowIdleMs)
-  /** Long reads have a thread of their own, which costs 40 ms and 10 MiB; in a small database none is long. */
-  const slow: Pick<Reader, 'ask'> = {
-    async ask(question) {
-      const pages = connection?.get('pragma page_count')?.['page_count'] as number
-      return (pages <= smallPages ? reader : thorough).ask(question)
-    },
-  }
-  const found = new Set<string>()
-  let connection: Connection | undefined
+/** The part that both kinds of a store have. */
+function createReading(folder: string, { log }: StoreOptions, opening: Promise<Opened>, isFollower: boolean) {
+  let opened: Opened | undefined
   let isClosed = false
+  const found = new Set<string>()
+  const data = () => ({ ...placesIn(folder), isFixed: opened?.isFixed === true })
+  const reader = createThread<Question>({ script: 'reader', name: 'store reader', data, idleMs })
+  const thorough = createThread<Question>({ script: 'reader', name: 'store check', data, idleMs })
 
   function note(what: string): void {
     if (found.has(what)) return
@@ -64,37 +54,64 @@ function createReading(
     log('error', 'store.damaged', { folder, what })
   }
 
-  /** The process that writes may just be making it. */
-  async function openSoon(): Promise<Connection> {
-    for (let left = isFollower ? maxTries : 0; ; left--) {
-      try {
-        return openForReading(file, { timeout: 100, isFixed: data.isFixed })
-      } catch (error) {
-        if (left <= 0 || isClosed) throw error
-      }
-      await clock.sleep(tryMs)
-    }
-  }
-
   function onError(error: unknown): void {
     const { message } = error as Error
     if (troubleOf(error) === 'damaged') note(message)
-    else log('warn', 'store.read-failed', { folder, error: message })
+    else if (!isClosed) log('warn', 'store.read-failed', { folder, error: message })
   }
 
-  const ready = opened.then(async ({ isFixed }) => {
-    data.isFixed = isFixed
-    connection = await openSoon()
-    blocks.open(connection)
+  function readNow(sql: string, ...args: readonly Value[]): readonly Row[] {
+    if (!opened) throw new Error('the store is not open')
+    return opened.connection.all(sql, ...args)
+  }
+
+  const isSmall = (): boolean => Number(readNow('pragma page_count')[0]?.page_count) <= smallPages
+
+  /** Undefined: a thread has to read. */
+  function replyNow(question: Question): { readonly reply: unknown } | undefined {
+    try {
+      if (!isSmall()) return undefined
+      // Rows as a message brings them, with the prototype of objects.
+      if (question.kind === 'sql') return { reply: readNow(question.sql, ...question.args).map((row) => ({ ...row })) }
+      if (question.kind !== 'block') return undefined
+      const [row] = readNow('select bytes from block where key = ?', question.key)
+      return row?.bytes === null ? undefined : { reply: row?.bytes }
+    } catch {
+      return undefined
+    }
+  }
+
+  const askOf =
+    (thread: Thread<Question>) =>
+    async (question: Question): Promise<unknown> => {
+      const now = replyNow(question)
+      return now ? now.reply : thread.ask(question)
+    }
+
+  const readOf =
+    (thread: Thread<Question>): StoreReader['read'] =>
+    async (sql, args = []) => {
+      await ready
+      try {
+        return (await askOf(thread)({ kind: 'sql', sql, args })) as readonly Row[]
+      } catch (error) {
+        onError(error)
+        throw failureOf(error, 'read the list of uploads')
+      }
+    }
+
+  const ready = opening.then((one) => {
+    opened = one
   })
   ready.catch(() => {})
-  const blocks = createBlocks({ reader, slow, ready, isFollower, onError })
-  const read = guarded(ready, (sql, args = []) => reader.ask({ kind: 'sql', sql, args }), onError)
-  const readSlow = guarded(ready, (sql, args = []) => slow.ask({ kind: 'sql', sql, args }), onError)
+  const ask = async (question: Question) =>
+    askOf(question.kind === 'block' || question.kind === 'sql' ? reader : thorough)(question)
+  const read = readOf(reader)
 
   return {
-    ...{ ready, blocks, read, slow, note, onError },
-    ledger: createLedger(read, readSlow),
+    ...{ ready, read, ask, note, onError },
+    blocks: createBlocks({ ready, ask, readNow, isSmall, isFollower, onError }),
+    ledger: createLedger(read, readOf(thorough)),
     damage(): string | undefined {
       if (found.size === 0) return undefined
       const [first] = found
@@ -104,18 +121,37 @@ function createReading(
       isClosed = true
       await Promise.all([reader.close(), thorough.close()])
       await ready.catch(() => {})
-      connection?.close()
-      connection = undefined
+      opened?.connection.close()
+      opened = undefined
     },
   }
 }
 
 /** For a process that only reads: another one writes. */
 export function createStoreReader(folder: string, options: StoreOptions): StoreReader {
-  const reading = createReading(folder, options, Promise.resolve({ isFixed: false }), true)
-  const { ready, blocks, ledger, read, damage, close, onError } = reading
-  ready.then(() => blocks.makeFilter()).catch(onError)
-  return { ready, blocks, ledger, read, damage, close }
+  let isClosed = false
+
+  /** The process that writes may just be making it. */
+  async function openSoon(): Promise<Opened> {
+    for (let left = maxTries; ; left--) {
+      try {
+        return { connection: openForReading(placesIn(folder).file, { timeout: busyMs }), isFixed: false }
+      } catch (error) {
+        if (left <= 0 || isClosed) throw error
+      }
+      await options.clock.sleep(tryMs)
+    }
+  }
+
+  const { ready, blocks, ledger, read, damage, close, onError } = createReading(folder, options, openSoon(), true)
+  blocks.makeFilter().catch(onError)
+  return {
+    ...{ ready, blocks, ledger, read, damage },
+    close() {
+      isClosed = true
+      return close()
+    },
+  }
 }
 
 export function createStore(folder: string, options: StoreOptions): Store {
@@ -123,31 +159,81 @@ export function createStore(folder: string, options: StoreOptions): Store {
   const places = placesIn(folder)
   const closing = new AbortController()
   const running = new Set<Promise<unknown>>()
-  const emptying = new Set<string>()
+  const data = () => ({ folder, ...places })
+  const writer = createThread<Operation>({ script: 'writer', name: 'store writer', data })
+  const opening = owned.then(open).catch(readOnly)
+  const { ready, blocks, ledger, read, ask, note, onError, damage, close } = createReading(
+    folder,
+    options,
+    opening,
+    false,
+  )
+  inBackground(upkeep())
 
-  const writing = owned.then(async () => {
+  async function open(): Promise<Opened> {
     await makeFolder(places.cars)
-    return createWriter({ data: { folder, ...places }, onReleased: () => blocks.released(), onLeft })
-  })
-  writing.catch(() => {})
-  const opened = writing.then((writer) => writer.opened).then(begin, readOnly)
-  const reading = createReading(folder, options, opened, false)
-  const { blocks, ledger, read, ready } = reading
+    const db = openOrMake()
+    try {
+      await sweep(db)
+      // Opened before the other is closed, which would make a checkpoint.
+      return { connection: openForReading(places.file, { timeout: busyMs }), isFixed: false }
+    } finally {
+      db.close()
+    }
+  }
 
-  function begin(damage: readonly string[]): { readonly isFixed: boolean } {
-    for (const line of damage) reading.note(line)
-    inBackground(upkeep())
-    return { isFixed: false }
+  function openOrMake(): Connection {
+    // A new database would make leftovers of the files of all uploads, to be removed.
+    if (!statSync(places.file, { throwIfNoEntry: false })?.size && readdirSync(places.cars).length > 0)
+      throw new Damaged(`there is no ${places.file}, and files of uploads are in ${places.cars}`)
+    const make = (): Connection => {
+      const { db, isMended } = openDatabase(places.file, places.head)
+      if (isMended) note('the first page of the database was mended by its copy')
+      return db
+    }
+    try {
+      return make()
+    } catch (error) {
+      // A full disk refuses the files that the engine works with.
+      if (!['full', 'failing', 'unopenable'].includes(troubleOf(error) ?? '')) throw error
+      rmSync(places.reserve, { force: true })
+      return make()
+    }
+  }
+
+  /** Deletes what a killed process left. */
+  async function sweep(db: Connection): Promise<void> {
+    try {
+      const names = await readdir(places.cars)
+      const unnamed = new Set(names)
+      const missing = db
+        .all('select id, name from car')
+        .filter(({ name }) => !unnamed.delete(name as string))
+        .filter(({ id }) => db.get('select 1 from block where car = ? limit 1', id as number))
+      if (missing.length > 0) note(`${missing.length} files of uploads are missing, ${missing[0]?.name} first`)
+      const unknown: string[] = []
+      for (const name of unnamed) {
+        if (await wasAccepted(join(places.cars, name))) unknown.push(name)
+        else await rm(join(places.cars, name), { force: true, recursive: true })
+      }
+      if (unknown.length > 0)
+        note(`${unknown.length} files of uploads are newer than the database, ${unknown[0]} first`)
+      if (db.get(`select id from loose union all ${loneCarsSql} limit 1`))
+        inBackground(ready.then(() => writer.ask({ kind: 'write', statements: [] })))
+    } catch (error) {
+      note(`the list of the files of uploads cannot be read: ${wordsOf(error)}`)
+    }
   }
 
   /** A disk that takes no writes may be read. */
-  async function readOnly(error: unknown): Promise<{ readonly isFixed: boolean }> {
+  async function readOnly(error: unknown): Promise<Opened> {
     if (error instanceof Failure || troubleOf(error) === 'damaged') throw error
-    await stat(places.file).catch(() => {
-      throw error
-    })
+    const connection = await stat(places.file).then(
+      () => openForReading(places.file, { isFixed: true }),
+      () => Promise.reject(error),
+    )
     log('error', 'store.read-only', { folder, error: wordsOf(error) })
-    return { isFixed: true }
+    return { connection, isFixed: true }
   }
 
   function inBackground(work: Promise<unknown>): void {
@@ -160,87 +246,54 @@ export function createStore(folder: string, options: StoreOptions): Store {
   }
 
   async function upkeep(): Promise<void> {
-    await ready
+    if (
+      !(await ready.then(
+        () => true,
+        () => false,
+      ))
+    )
+      return
     await blocks.makeFilter()
-    await clock.sleep(checkAfterMs, closing.signal)
-    for (;;) {
-      for (const line of await reading.slow.ask({ kind: 'check' })) reading.note(line)
-      await copyLedger()
-      await clock.sleep(dayMs, closing.signal)
+    for (let ms = checkAfterMs; ; ms = dayMs) {
+      await clock.sleep(ms, closing.signal)
+      if ((await read('select 1 from upload limit 1')).length === 0) continue
+      for (const line of (await ask({ kind: 'check' })) as readonly string[]) note(line)
+      const copied = await orIfGone(stat(places.copy), undefined)
+      // A copy that was made from a damaged database would take the place of a good one.
+      if (damage() === undefined && clock.now() - (copied?.mtimeMs ?? 0) >= dayMs - minuteMs)
+        await ask({ kind: 'copy' })
     }
   }
 
-  async function copyLedger(): Promise<void> {
-    const mtimeMs = await orIfGone(
-      stat(places.copy).then((found) => found.mtimeMs),
-      0,
-    )
-    // One that was made from a damaged database would take the place of a good one.
-    if (reading.damage() !== undefined || clock.now() - mtimeMs < dayMs - minuteMs) return
-    await reading.slow.ask({ kind: 'copy', to: places.copy })
-  }
-
-  /** Files that no row names are deleted at the start: none is made before that. */
-  const newFile = (): CarFile => createCarFile(join(places.cars, `${randomUUID()}.car`), opened)
-
-  async function commit(operation: Operation, what: string): Promise<boolean | number> {
+  async function commit(operation: Operation, what: string): Promise<unknown> {
     try {
-      return await (await writing).commit(operation)
+      await opening
+      return await writer.ask(operation)
     } catch (error) {
-      if (troubleOf(error) === 'damaged') reading.onError(error)
+      if (troubleOf(error) === 'damaged') onError(error)
       throw failureOf(error, what)
     }
   }
 
-  function onLeft(name: string): void {
-    if (emptying.has(name) || closing.signal.aborted) return
-    emptying.add(name)
-    inBackground(moveFrom(name).finally(() => emptying.delete(name)))
-  }
-
-  /** Blocks that others still need leave a file that no upload names, unless they are most of it. */
-  async function moveFrom(name: string): Promise<void> {
-    const rows = await read(leftInSql, [name])
-    const used = rows.reduce((sum, { length }) => sum + (length as number), 0)
-    const { size } = await stat(join(places.cars, name))
-    if (used > size / 2) return
-    const pile = createBlockPile(newFile)
-    for (const { key } of rows) {
-      closing.signal.throwIfAborted()
-      const cid = CID.createV1(codec.raw, decodeDigest(key as Uint8Array))
-      const bytes = await blocks.get(cid)
-      if (bytes) await pile.add(cid, bytes).written
-    }
-    const packed = await pile.seal(pile.cids.slice(0, 1))
-    await pile.file?.close()
-    await commit({ kind: 'move', from: name, blocks: packed }, 'move blocks')
-  }
-
-  async function accept(uploads: readonly Accepted[], quota: Parameters<Store['accept']>[1] = []): Promise<void> {
-    const intake = uploads[0] && intakeOf(uploads[0].staged)
-    const packed = await intake?.pack(uploads).catch((error: unknown) => {
-      throw failureOf(error, 'take an upload')
-    })
-    const { blocks: written, rows } = packed ?? { blocks: noBlocks, rows: [] }
-    const committed = blocks.adding(written)
-    try {
-      const isHere = await commit({ kind: 'accept', blocks: written, uploads: rows, quota }, 'take an upload')
-      if (intake && isHere && written.bytes) blocks.wrote(intake.cids)
-    } finally {
-      committed()
-    }
-    if (blocks.isFilterDue) inBackground(blocks.makeFilter())
-  }
-
   const store: Store = {
-    ...{ ready, blocks, ledger, read },
-    damage: reading.damage,
-    begin: () => createIntake({ newFile, offer: blocks.offer, stored: blocks.get }),
-    accept,
+    ...{ ready, blocks, ledger, read, damage },
+    begin() {
+      /** Files that no row names are deleted at the start: none is made before that. */
+      const newFile = () => createCarFile(join(places.cars, `${randomUUID()}.car`), ready)
+      return createIntake({ newFile, offer: blocks.offer, stored: blocks.get })
+    },
+    async accept(uploads: readonly Accepted[], quota = []) {
+      const rows = await packed(uploads).catch((error: unknown) => {
+        throw failureOf(error, 'take an upload')
+      })
+      const committed = blocks.adding()
+      await commit({ kind: 'accept', ...rows, quota }, 'take an upload').finally(committed)
+    },
     update: async (cid, holders) =>
       (await commit({ kind: 'update', cid: cid.toV1().bytes, holders }, 'change an upload')) === true,
-    remove: async (cid) => (await commit({ kind: 'remove', cid: cid.toV1().bytes }, 'delete an upload')) === true,
-    forget: async (holder) => Number(await commit({ kind: 'forget', holder }, 'change uploads')),
+    remove: async (cid) =>
+      (await commit({ kind: 'update', cid: cid.toV1().bytes, holders: undefined }, 'delete an upload')) === true,
+    forget: (holder) => store.trim(holder, 0, 0),
     trim: async (holder, limit, bytes) =>
       Number(await commit({ kind: 'trim', holder, limit, bytes }, 'change uploads')),
     async write(statements) {
@@ -250,7 +303,8 @@ export function createStore(folder: string, options: StoreOptions): Store {
       await ready.catch((error: unknown) => {
         throw failureOf(error, 'open the database')
       })
-      await commit({ kind: 'probe' }, 'take an upload')
+      // Writes the first page as it is.
+      await commit({ kind: 'write', statements: [{ sql: 'pragma user_version = 1', args: [] }] }, 'take an upload')
       const error = await tryToWrite(places.cars).catch((cause: unknown) => cause)
       if (error) throw failureOf(error, `write to ${places.cars}`)
     },
@@ -259,14 +313,23 @@ export function createStore(folder: string, options: StoreOptions): Store {
       const waited = new AbortController()
       await Promise.race([Promise.all(running), clock.sleep(closedMs, waited.signal)]).catch(() => {})
       waited.abort()
-      await reading.close()
-      await writing.then((writer) => writer.close()).catch(() => {})
+      await close()
+      // The last connection leaves one whole file.
+      await writer.close()
     },
   }
   return store
 }
 
-const leftInSql = 'select b.key key, b.length length from block b join car c on c.id = b.car where c.name = ?'
+async function wasAccepted(file: string): Promise<boolean> {
+  const handle = await openFile(file, 'r')
+  try {
+    const { buffer } = await handle.read(Buffer.alloc(1), 0, 1, markAt)
+    return buffer[0] === 1
+  } finally {
+    await handle.close()
+  }
+}
 
 // A store is shared by the gateways of this process over one folder, and closed with the last of them.
 
@@ -298,7 +361,7 @@ function createSharedStore(path: string) {
   type Shared = { readonly store: Store; readonly owned: Promise<Leave> }
   return createShared<JoinOptions & { readonly folder: Folder }, Shared>(
     ({ folder, clock, log }, before) => {
-      const owned = before.then(() => folder.part(createOwnership)({ clock, log, isFull: false }))
+      const owned = before.then(() => folder.part(createOwnership)({ clock, log }))
       owned.catch(() => {})
       return { store: createStore(path, { clock, log, owned }), owned }
     },

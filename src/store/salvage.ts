@@ -9,17 +9,16 @@ import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
 import { codec, maxBlockBytes, proves } from '../core/cid.ts'
 import { dagBlocks } from '../ipld/block-links.ts'
-import { type Connection, openForReading, placesIn } from './engine.ts'
+import { type Connection, markAt, openForReading, type Places, placesIn } from './engine.ts'
 import { cidOf } from './ledger.ts'
-import { openDatabase } from './schema.ts'
-import type { Row, Value } from './store.ts'
-import { packIds } from './writer.ts'
+import { insert, ledgerTables, openDatabase, packIds } from './schema.ts'
+import type { Row } from './store.ts'
 
 export type Salvaged = {
   readonly uploads: number
   /** Of those, found by the roots of CAR files alone: they may have been deleted. */
   readonly byRoots: readonly string[]
-  /** Blocks are missing here; another holder may have them. */
+  /** Blocks are missing here: reading them is an error until they are uploaded again. */
   readonly incomplete: readonly string[]
   /** Where the damaged files are. */
   readonly aside: string
@@ -32,28 +31,55 @@ export async function salvageStore(folder: string, name: string, now: number): P
   await mkdir(aside)
   const made = { file: join(aside, 'new.sqlite'), head: join(aside, 'new.sqlite-head') }
   const old = openOld(places.file)
-  const sources = [old, old && isWhole(old) ? undefined : openOld(places.copy)].flatMap((one) => one ?? [])
+  // The daily copy would bring back what was deleted since.
+  const whole = old && isWhole(old) ? old : undefined
+  const sources = [old, whole ? undefined : openOld(places.copy)].filter((one) => one !== undefined)
   const { db } = openDatabase(made.file, made.head)
-  let found: Omit<Salvaged, 'aside'>
+  const pile = createPile(db, places.cars)
+  const byRoots: string[] = []
+  const incomplete: string[] = []
+  let uploads: number
   let unneeded: readonly string[]
   try {
     db.exec('begin')
-    const pile = createPile(db)
     for (const source of sources) for (const row of rowsOf(source, 'block', 'key, bytes')) pile.addRow(row)
-    const roots = new Map<string, CID>()
-    for (const file of readdirSync(places.cars))
-      for (const root of pile.addCar(places.cars, file)) roots.set(root.toString(), root)
-    for (const source of sources) for (const table of copiedTables) copyRows(db, source, table)
-    found = await addUploads(db, { sources, roots, pile, name, now })
+    const roots = readdirSync(places.cars).flatMap((file) => {
+      const found = pile.addCar(file)
+      // What a database that is whole does not name of its file was deleted.
+      return whole?.get('select 1 from car where name = ?', file) ? [] : found
+    })
+    for (const source of sources) {
+      for (const table of ledgerTables) copyRows(db, source, table)
+      for (const row of rowsOf(source, 'upload', 'cid, name, profile, bytes, car_bytes, at, blocks')) {
+        const cid = readCid(row)
+        if (!cid || has(db, cid)) continue
+        const { isComplete, ...listed } = row.blocks ? await pile.list(cid) : nothingListed
+        if (!isComplete) incomplete.push(cid.toString())
+        // An upload keeps its id, by which announcements name it.
+        const isTaken = db.get('select 1 from upload where id = ?', row.id as number) !== undefined
+        const upload = insert(db, 'upload', { ...row, id: isTaken ? null : (row.id as number), ...listed })
+        for (const holder of holdersOf(source, row.id as number)) insert(db, 'holder', { ...holder, upload })
+      }
+    }
+    for (const root of roots) {
+      if (has(db, root)) continue
+      const { isComplete, bytes, ...listed } = await pile.list(root)
+      if (!isComplete) incomplete.push(root.toString())
+      const profile = root.version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025'
+      const facts = { cid: root.toV1().bytes, profile, bytes, car_bytes: bytes, at: now }
+      const upload = insert(db, 'upload', { ...facts, ...listed })
+      insert(db, 'holder', { upload, name, kind: 'here', state: 'pinned', tries: 0, not_before: 0 })
+      byRoots.push(root.toString())
+    }
     unneeded = pile.finish()
+    uploads = Number(db.get('select count(*) n from upload')?.n)
     db.exec('commit')
   } finally {
-    for (const source of sources) source.close()
-    db.close()
+    for (const one of [...sources, db]) one.close()
   }
   takePlace(made, places, aside)
   for (const file of unneeded) renameSync(join(places.cars, file), join(aside, file))
-  return { ...found, aside }
+  return { uploads, byRoots, incomplete, aside }
 }
 
 /**
@@ -68,10 +94,6 @@ function takePlace(made: { readonly file: string; readonly head: string }, place
   renameSync(made.file, places.file)
 }
 
-type Places = ReturnType<typeof placesIn>
-
-const copiedTables = ['quota', 'record', 'announce_ad', 'announce_chunk', 'announced', 'announce_gone'] as const
-
 function openOld(file: string): Connection | undefined {
   for (const isFixed of [false, true]) {
     try {
@@ -85,7 +107,6 @@ function openOld(file: string): Connection | undefined {
   return undefined
 }
 
-/** The daily copy would bring back what was deleted since. */
 function isWhole(db: Connection): boolean {
   try {
     db.get('select 1 from upload limit 1')
@@ -111,63 +132,94 @@ function* rowsOf(db: Connection, table: string, columns: string): Generator<Row>
 
 function copyRows(to: Connection, from: Connection, table: string): void {
   try {
-    for (const row of from.iterate(`select * from ${table}`)) {
-      const columns = Object.keys(row)
-      const marks = columns.map(() => '?').join(', ')
-      to.run(
-        `insert or ignore into ${table} (${columns.join(', ')}) values (${marks})`,
-        ...(Object.values(row) as Value[]),
-      )
-    }
+    for (const row of from.iterate(`select * from ${table}`)) insert(to, table, row)
   } catch {}
 }
 
-/** Blocks that hash to their names, with where they lie. */
-function createPile(db: Connection) {
-  const cars = new Map<number, string>()
-  const insert = 'insert or ignore into block (key, bytes, car, at, length, uses) values (?, ?, ?, ?, ?, 0)'
-  const handles = new Map<number, number>()
+function readCid({ cid, profile }: Row): CID | undefined {
+  try {
+    return cidOf(cid as Uint8Array, profile as string)
+  } catch {
+    return undefined
+  }
+}
 
-  function read(key: Uint8Array): { readonly id: number; readonly bytes: Uint8Array } | undefined {
-    const row = db.get('select id, bytes, car, at, length from block where key = ?', key)
-    if (!row) return undefined
-    if (row.bytes instanceof Uint8Array) return { id: row.id as number, bytes: row.bytes }
-    const bytes = new Uint8Array(row.length as number)
-    readSync(handles.get(row.car as number) as number, bytes, 0, bytes.byteLength, row.at as number)
-    return { id: row.id as number, bytes }
+const has = (db: Connection, cid: CID): boolean =>
+  db.get('select 1 from upload where cid = ?', cid.toV1().bytes) !== undefined
+
+function holdersOf(db: Connection, upload: number): readonly Row[] {
+  try {
+    return db.all('select * from holder where upload = ?', upload)
+  } catch {
+    return []
+  }
+}
+
+/** Of an upload whose blocks are elsewhere. */
+const nothingListed = { isComplete: true, car: null, blocks: null } as const
+
+/** Blocks that hash to their names, with where they lie. */
+function createPile(db: Connection, folder: string) {
+  const handles = new Map<number, { readonly name: string; readonly handle: number }>()
+
+  const add = (key: Uint8Array, bytes: Uint8Array | null, place: Row): void =>
+    void insert(db, 'block', { key, bytes, uses: 0, ...place })
+
+  function read(key: Uint8Array): Uint8Array | undefined {
+    const row = db.get('select bytes, car, at, length from block where key = ?', key)
+    if (typeof row?.car !== 'number') return row?.bytes as Uint8Array | undefined
+    return piece(handles.get(row.car)?.handle as number, row.at as number, row.length as number)
   }
 
   return {
-    read,
     addRow({ key, bytes }: Row): void {
       if (!(key instanceof Uint8Array && bytes instanceof Uint8Array) || !provesMultihash(key, bytes)) return
-      db.run(insert, key, bytes, null, null, bytes.byteLength)
+      add(key, bytes, { length: bytes.byteLength })
     },
-    /** Its roots; none where it is not whole. */
-    addCar(folder: string, name: string): readonly CID[] {
+    /** Returns its roots; none where it is not whole. */
+    addCar(name: string): readonly CID[] {
       const handle = openSync(join(folder, name), 'r')
       const { size } = fstatSync(handle)
-      const { id } = db.run('insert into car (name, bytes, at) values (?, ?, ?)', name, size, 0)
-      cars.set(id, name)
-      handles.set(id, handle)
+      const car = insert(db, 'car', { name, bytes: size, at: 0 })
+      handles.set(car, { name, handle })
       const { roots, sections } = readCar(handle, size)
-      for (const { cid, at, length } of sections) {
-        const bytes = new Uint8Array(length)
-        readSync(handle, bytes, 0, length, at)
-        if (proves(cid, bytes)) db.run(insert, cid.multihash.bytes, null, id, at, length)
-      }
+      for (const { cid, at, length } of sections)
+        if (proves(cid, piece(handle, at, length))) add(cid.multihash.bytes, null, { car, at, length })
       return roots
     },
-    /** Files that nothing needs. */
+    /** What the upload of this root lists. A row without bytes says of a block that it is lost. */
+    async list(root: CID) {
+      const keys = new Map<string, Uint8Array>()
+      let isComplete = true
+      const get = (cid: CID): Uint8Array | undefined => {
+        const key = cid.multihash.bytes
+        keys.set(cid.toString(), key)
+        const bytes = read(key)
+        if (bytes && proves(cid, bytes)) return bytes
+        add(key, null, { length: 0 })
+        isComplete = false
+        return undefined
+      }
+      for await (const _ of dagBlocks(root, get));
+      const rows = new Map<number, Row>()
+      for (const key of keys.values()) {
+        const row = db.get('select id, car, length from block where key = ?', key) as Row
+        rows.set(row.id as number, row)
+      }
+      const ids = [...rows.keys()]
+      for (const id of ids) db.run('update block set uses = uses + 1 where id = ?', id)
+      const car = [...rows.values()].find((row) => row.car !== null)?.car ?? null
+      const bytes = [...rows.values()].reduce((sum, { length }) => sum + Number(length), 0)
+      return { isComplete, bytes, car, blocks: packIds(ids) }
+    },
+    /** Returns files that nothing needs. */
     finish(): readonly string[] {
       db.run('delete from block where uses = 0')
-      for (const handle of handles.values()) closeSync(handle)
-      const unneeded = [...cars].filter(
-        ([id]) =>
-          !db.get('select 1 from block where car = ? limit 1', id) && !db.get('select 1 from upload where car = ?', id),
+      for (const { handle } of handles.values()) closeSync(handle)
+      const unneeded = db.all(
+        'delete from car where id not in (select car from block where car is not null union select car from upload where car is not null) returning name',
       )
-      for (const [id] of unneeded) db.run('delete from car where id = ?', id)
-      return unneeded.map(([, name]) => name)
+      return unneeded.map(({ name }) => name as string)
     },
   }
 }
@@ -190,7 +242,7 @@ function readCar(
   const sections: Section[] = []
   let roots: readonly CID[] = []
   try {
-    const head = piece(handle, 0, 51)
+    const head = piece(handle, 0, markAt)
     let at = Number(head.readBigUInt64LE(27))
     const end = Math.min(size, at + Number(head.readBigUInt64LE(35)))
     const [headerBytes, lengthBytes] = varint.decode(piece(handle, at, 9))
@@ -213,120 +265,4 @@ function readCar(
 function piece(handle: number, at: number, length: number): Buffer {
   const bytes = Buffer.alloc(length)
   return bytes.subarray(0, readSync(handle, bytes, 0, length, at))
-}
-
-type Sources = {
-  readonly sources: readonly Connection[]
-  readonly roots: ReadonlyMap<string, CID>
-  readonly pile: ReturnType<typeof createPile>
-  readonly name: string
-  readonly now: number
-}
-
-async function addUploads(
-  db: Connection,
-  { sources, roots, pile, name, now }: Sources,
-): Promise<Omit<Salvaged, 'aside'>> {
-  const incomplete: string[] = []
-  const byRoots: string[] = []
-  let uploads = 0
-  for (const source of sources)
-    for (const row of rowsOf(source, 'upload', 'cid, name, profile, bytes, car_bytes, at, blocks is not null here')) {
-      const cid = readCid(row)
-      if (!cid || has(db, cid)) continue
-      const ids = row.here === 1 ? await idsBelow(cid, pile) : undefined
-      const holders = holdersOf(source, row.id as number)
-      if (row.here === 1 && !ids) incomplete.push(cid.toString())
-      const id = addUpload(
-        db,
-        [row.id as number, cid],
-        [row.name, row.profile, row.bytes, row.car_bytes, row.at] as Value[],
-        ids,
-      )
-      for (const one of holders)
-        if (ids || one.kind !== 'here')
-          db.run(
-            holderSql,
-            id,
-            ...['name', 'kind', 'state', 'tries', 'not_before', 'class', 'why'].map((key) => one[key] ?? null),
-          )
-      uploads++
-    }
-  for (const root of roots.values()) {
-    if (has(db, root)) continue
-    const ids = await idsBelow(root, pile)
-    if (!ids) {
-      incomplete.push(root.toString())
-      continue
-    }
-    const bytes = sum(db, ids)
-    const profile = root.version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025'
-    const id = addUpload(db, [null, root], [null, profile, bytes, bytes, now], ids)
-    db.run(holderSql, id, name, 'here', 'pinned', 0, 0, null, null)
-    byRoots.push(root.toString())
-    uploads++
-  }
-  return { uploads, byRoots, incomplete }
-}
-
-const holderSql = `insert or ignore into holder (upload, name, kind, state, tries, not_before, class, why)
-values (?, ?, ?, ?, ?, ?, ?, ?)`
-
-function readCid({ cid, profile }: Row): CID | undefined {
-  try {
-    return cidOf(cid as Uint8Array, profile as string)
-  } catch {
-    return undefined
-  }
-}
-
-const has = (db: Connection, cid: CID): boolean =>
-  db.get('select 1 from upload where cid = ?', cid.toV1().bytes) !== undefined
-
-function holdersOf(db: Connection, upload: number): readonly Row[] {
-  try {
-    return db.all('select * from holder where upload = ?', upload)
-  } catch {
-    return []
-  }
-}
-
-const sum = (db: Connection, ids: readonly number[]): number =>
-  ids.reduce((bytes, id) => bytes + Number(db.get('select length from block where id = ?', id)?.length ?? 0), 0)
-
-/** An upload keeps its id, by which announcements name it. */
-function addUpload(
-  db: Connection,
-  [old, cid]: readonly [number | null, CID],
-  facts: readonly Value[],
-  ids: readonly number[] | undefined,
-): number {
-  const own = old !== null && db.get('select 1 from upload where id = ?', old) ? null : old
-  const { id } = db.run(
-    'insert into upload (id, cid, name, profile, bytes, car_bytes, at, car, blocks) values (?, ?, ?, ?, ?, ?, ?, ?, ?)',
-    ...[own, cid.toV1().bytes, ...facts, ids ? carOf(db, ids) : null, ids ? packIds(ids) : null],
-  )
-  for (const one of ids ?? []) db.run('update block set uses = uses + 1 where id = ?', one)
-  return id
-}
-
-function carOf(db: Connection, ids: readonly number[]): number | null {
-  for (const id of ids) {
-    const car = db.get('select car from block where id = ?', id)?.car
-    if (typeof car === 'number') return car
-  }
-  return null
-}
-
-/** Undefined where one of them is missing. */
-async function idsBelow(root: CID, pile: ReturnType<typeof createPile>): Promise<number[] | undefined> {
-  const ids = new Set<number>()
-  const read = (cid: CID): Uint8Array | undefined => {
-    const block = pile.read(cid.multihash.bytes)
-    if (!block || !proves(cid, block.bytes)) return undefined
-    ids.add(block.id)
-    return block.bytes
-  }
-  for await (const { bytes } of dagBlocks(root, read)) if (!bytes) return undefined
-  return [...ids]
 }

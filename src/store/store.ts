@@ -7,8 +7,8 @@
 //   a deletion                 one transaction without its rows; its blocks follow in that one, or in several; its file goes last
 //   a change of holders, names one transaction
 //
-// Operations that came meanwhile share a transaction (writer-thread.ts). Reads are of other connections: what was touched lately
-// at once, the rest by a thread (blocks.ts, reader-thread.ts).
+// Operations that came meanwhile share a transaction (writer-thread.ts). Reads are of other connections: in a small database at
+// once, in a larger one by a thread (open.ts, reader-thread.ts).
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile } from '../../backends/pinning/contract.ts'
 import type { Facts } from '../core/failure.ts'
@@ -53,12 +53,7 @@ export interface StoreReader {
 }
 
 /** Unproved bytes, since a disk rots. A key covers all codecs and CID versions of the same bytes. */
-export interface Blocks extends LocalStore {
-  lacks(cid: CID): boolean
-  holds(cid: CID): boolean
-  /** Bytes of a block that was written or read lately, at once. Undefined says nothing. */
-  atHand(cid: CID): Uint8Array | undefined
-}
+export type Blocks = LocalStore & Required<Pick<LocalStore, 'lacks'>>
 
 export interface Intake {
   /** Begins a DAG. */

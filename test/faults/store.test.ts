@@ -20,7 +20,7 @@ import { joinStore } from '../../src/store/open.ts'
 import { salvageStore } from '../../src/store/salvage.ts'
 import type { StagedDag, Store } from '../../src/store/store.ts'
 import { tempFolder } from '../support/gateway.ts'
-import { keep, keepLeaf, leavesOf, openStore, putFile } from '../support/stores.ts'
+import { cidOfBytes, here, keep, keepLeaf, leavesOf, openStore, putFile } from '../support/stores.ts'
 
 const kills = Number(process.env['STORE_KILLS'] ?? 4)
 const damages = Number(process.env['STORE_DAMAGES'] ?? 6)
@@ -415,5 +415,68 @@ describe('store', () => {
     await third.close()
     await writeFile(file, '')
     assert.equal((await salvageStore(folder, 'local', Date.now())).uploads, 2)
+  })
+
+  test('database older than its files → files kept, salvage restores', async () => {
+    const folder = newFolder()
+    const first = openStore(folder)
+    const { cid: earlier } = await keepLeaf(first, randomBytes(1000))
+    await first.close()
+    await cp(join(folder, 'cidgate.sqlite'), join(root, 'older'))
+    const second = openStore(folder)
+    const { cid } = await keep(second, (dag) => putFile(dag, leavesOf(3, 40_000)))
+    await second.close()
+    await cp(join(root, 'older'), join(folder, 'cidgate.sqlite'))
+    await writeFile(join(folder, 'uploads', 'cut.car'), randomBytes(9000).fill(0, 51, 52))
+    const third = openStore(folder)
+    await third.ready
+    assert.match(third.damage() ?? '', /1 files of uploads are newer than the database/)
+    assert.equal((await readdir(join(folder, 'uploads'))).length, 1)
+    await third.close()
+    await salvageStore(folder, 'local', Date.now())
+    const fourth = openStore(folder)
+    assert.deepEqual(await lostOf(fourth, [String(earlier), String(cid)]), [])
+    assert.equal(fourth.damage(), undefined)
+    await fourth.close()
+  })
+
+  test('salvage, one of two uploads of a file deleted → stays deleted', async () => {
+    const folder = newFolder()
+    const first = openStore(folder)
+    const intake = first.begin()
+    const one = await putFile(intake.dag(), leavesOf(2, 40_000))
+    const two = await putFile(intake.dag(), leavesOf(2, 40_000))
+    await first.accept([one, two].map((staged) => ({ staged, at: 1, holders: { local: here } })))
+    await intake.drop()
+    await first.remove(one.cid)
+    await first.close()
+    assert.deepEqual((await salvageStore(folder, 'local', Date.now())).byRoots, [])
+    const second = openStore(folder)
+    assert.equal(await second.ledger.find(one.cid), undefined)
+    assert.deepEqual(await lostOf(second, [String(two.cid)]), [])
+    await second.close()
+  })
+
+  test('block lost in salvage → an error and no miss, until uploaded again', async () => {
+    const folder = newFolder()
+    const first = openStore(folder)
+    const leaves = leavesOf(3, 40_000)
+    const { cid } = await keep(first, (dag) => putFile(dag, leaves))
+    await first.close()
+    const [name = ''] = await readdir(join(folder, 'uploads'))
+    const file = join(folder, 'uploads', name)
+    const bytes = await readFile(file)
+    const at = bytes.indexOf(leaves[1] as Uint8Array)
+    bytes[at] = (bytes[at] as number) ^ 1
+    await writeFile(file, bytes)
+    assert.deepEqual((await salvageStore(folder, 'local', Date.now())).incomplete, [String(cid)])
+    const lost = cidOfBytes(leaves[1] as Uint8Array)
+    const second = openStore(folder)
+    assert.ok(await second.ledger.find(cid))
+    assert.equal(await second.blocks.has(lost), false)
+    await assert.rejects(second.blocks.get(lost), (error) => isFailure(error, 'disk-error'))
+    await keep(second, (dag) => putFile(dag, leaves))
+    assert.deepEqual(await lostOf(second, [String(cid)]), [])
+    await second.close()
   })
 })

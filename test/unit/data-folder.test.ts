@@ -9,8 +9,8 @@ import { makeFolders } from '../../src/core/disk/files.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders, openDataFolder } from '../../src/data-folder/folder.ts'
-import { failureOf } from '../../src/store/engine.ts'
-import { lockFile, lockTroubleOf } from '../../src/store/owner.ts'
+import { failureOf, troubleOf } from '../../src/store/engine.ts'
+import { lockFile } from '../../src/store/owner.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { startedGateway, tempFolder } from '../support/gateway.ts'
 
@@ -30,7 +30,7 @@ describe('data folder', () => {
         return false
       },
       (error: unknown) => {
-        assert.equal(lockTroubleOf(error), 'taken')
+        assert.equal(troubleOf(error), 'taken')
         return true
       },
     )

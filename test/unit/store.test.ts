@@ -283,16 +283,6 @@ test('commit already visible to others → block not missing', async (t) => {
   assert.ok(seen > 0)
 })
 
-test('block just written → readable without waiting', async (t) => {
-  const { store } = await storeFor(t)
-  const staged = await keepLeaf(store, randomBytes(100))
-  assert.ok(store.blocks.holds(staged.cid))
-  assert.ok(proves(staged.cid, store.blocks.atHand(staged.cid) ?? new Uint8Array()))
-  await store.remove(staged.cid)
-  assert.equal(store.blocks.atHand(staged.cid), undefined)
-  assert.equal(store.blocks.holds(staged.cid), false)
-})
-
 test("quota use → counted in the upload's commit", async (t) => {
   const { store } = await storeFor(t)
   const use = { token: 'a', day: 7, uploads: 1, bytes: 10 }
@@ -317,4 +307,18 @@ test('statements of one write → all or nothing', async (t) => {
   await store.write([put('a'), put('b')])
   await assert.rejects(store.write([put('c'), put('a')]))
   assert.equal((await store.read('select 1 from record')).length, 2)
+})
+
+test('empty store → no thread, small store → only the writer', async (t) => {
+  let threads = 0
+  const count = () => void threads++
+  process.on('worker', count)
+  t.after(() => process.off('worker', count))
+  const { store } = await storeFor(t)
+  assert.equal((await store.ledger.waiting()).uploads, 0)
+  assert.equal(await store.blocks.get(cidOfBytes(randomBytes(9))), undefined)
+  assert.equal(threads, 0)
+  await assertWhole(store, await keepLeaf(store, randomBytes(100)))
+  assert.equal((await store.ledger.counts()).uploads, 1)
+  assert.equal(threads, 1)
 })

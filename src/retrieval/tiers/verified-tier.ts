@@ -179,7 +179,7 @@ export function createPinsTier(
       return undefined
     },
     has: (cid) => store.has(cid),
-    hasNow: (cid) => (store.lacks?.(cid) ? false : store.holds?.(cid) || undefined),
+    hasNow: (cid) => (store.lacks?.(cid) ? false : undefined),
     put: async () => {},
     delete: async () => {},
     close: async () => {},
