@@ -120,6 +120,9 @@ export class Connection implements Admitted, Throttled, OwnConnection {
         if (state !== 'open') this.#body = undefined
         if (state === 'unknown') this.#isUnknown = true
         this.#pass(piece, at, end)
+        // `node:http` has copied it. V8 marks the heap for every 64 MiB of such memory that is left to it.
+        if (end - at === piece.buffer.byteLength && this.#lane?.readableLength === 0)
+          (piece.buffer as ArrayBuffer).transfer(0)
         at = end
       } else if (this.#begun === '' && (this.#isOpen || this.#endPending)) {
         this.#wait(at === 0 ? piece : piece.subarray(at))
