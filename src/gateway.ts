@@ -23,8 +23,8 @@ import type { GetOptions, Got } from './library/get.ts'
 import { createLifecycle, makeGateway, notStarted, type OwnBackends, ownOf, refuseMisfits } from './library/make.ts'
 import type { TraceEnvironment } from './observe/tracing/settings.ts'
 import type { Team } from './team/team.ts'
-import { type ComponentRegistry, createComponentRegistry } from './wiring/component-registry.ts'
-import { processesOf, shareOf } from './wiring/team/counts.ts'
+import { type ComponentRegistry, createComponentRegistry } from './wiring/components.ts'
+import { processesOf, shareOf } from './wiring/worker.ts'
 
 export type {
   LocalStore,

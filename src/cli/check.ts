@@ -8,8 +8,9 @@ import { systemClock } from '../core/clock.ts'
 import { codeOf } from '../core/disk/files.ts'
 import { silentLog } from '../core/log.ts'
 import { processFolders } from '../data-folder/folder.ts'
+import { nothingOfItsOwn } from '../wiring/components.ts'
 import { notesOn } from '../wiring/orphaned-uploads.ts'
-import { nothingOfItsOwn, schemasOf } from '../wiring/wiring-context.ts'
+import { schemasOf } from '../wiring/uploads.ts'
 import type { Io } from './command.ts'
 
 type Asked = { readonly io: Pick<Io, 'stdout'>; readonly isEffective?: boolean; readonly asJson?: boolean }

@@ -16,9 +16,8 @@ import { processFolders } from '../data-folder/folder.ts'
 import { loadDenylists } from '../deny/load.ts'
 import { probeTarget } from '../upload/thin.ts'
 import { openIndexer, openRouter, takeTally, wireBackends } from '../wiring/backends.ts'
-import { createComponentRegistry } from '../wiring/component-registry.ts'
+import { createComponentRegistry, nothingOfItsOwn, takeScheduler, type WiringContext } from '../wiring/components.ts'
 import { notesOn } from '../wiring/orphaned-uploads.ts'
-import { nothingOfItsOwn, takeScheduler, type WiringContext } from '../wiring/wiring-context.ts'
 import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './check.ts'
 
 type DoctorOptions = {

@@ -19,17 +19,16 @@ import type { SpanExporter } from '../observe/tracing/exporter.ts'
 import { readTraceSettings, type TraceEnvironment } from '../observe/tracing/settings.ts'
 import type { Store } from '../store/store.ts'
 import { isOwner, isWorker, type Team, type WorkerTeam } from '../team/team.ts'
-import { type Admin, wireAdmin } from '../wiring/admin.ts'
+import { wireAdmin } from '../wiring/admin.ts'
 import { openOrphaned, wireBackends } from '../wiring/backends.ts'
-import type { ComponentRegistry } from '../wiring/component-registry.ts'
+import { type ComponentRegistry, type Own, takeScheduler, type WiringContext } from '../wiring/components.ts'
 import { reportOrphans } from '../wiring/orphaned-uploads.ts'
 import { type Front, type Public, wireFront, wirePublic } from '../wiring/public.ts'
 import { type ReadSide, type RecordPlace, wireReading } from '../wiring/reading.ts'
 import { wireRouting } from '../wiring/routing.ts'
-import { wireWorker } from '../wiring/team/worker.ts'
 import { type Tiers, wireTiers } from '../wiring/tiers.ts'
-import { wireUploads } from '../wiring/uploads.ts'
-import { type Own, ownDataFolder, takeScheduler, type WiringContext } from '../wiring/wiring-context.ts'
+import { ownDataFolder, wireUploads } from '../wiring/uploads.ts'
+import { wireWorker } from '../wiring/worker.ts'
 import { createAdd } from './add.ts'
 import { createLibraryReader, type GetDeps, type LibraryReader } from './get.ts'
 import { createWhy, type WhyDeps } from './why.ts'
@@ -111,19 +110,19 @@ function createLogOfNewest(first: Log): { readonly log: Log; follow(latest: Log)
   }
 }
 
-type Assembled = Omit<LibraryInside, 'close' | 'get'> & Pick<Admin, 'begin'> & { readonly reader: LibraryReader }
+type Assembled = Omit<LibraryInside, 'close' | 'get'> & {
+  readonly begin: () => void
+  readonly reader: LibraryReader
+}
 
 async function assembleWorker(context: WiringContext, team: WorkerTeam): Promise<Assembled> {
-  const { reading, tiers, front, shared, admin, begin } = await wireWorker(context, team)
-  const { router, handler, hot } = front
-  const failed = failureOf(context, shared)
+  const { begin, ...parts } = await wireWorker(context, team)
+  const { reading, front, shared } = parts
   return {
-    reader: readerOf(context, { reading, tiers, front, shared, failed }),
+    reader: readerOf(context, parts),
     add: () => Promise.reject(new Failure('unsupported', 'a worker takes no uploads', { source: 'ours' })),
-    router,
-    handler,
-    hot,
-    admin,
+    ...front,
+    admin: (_request, response) => void response.destroy(),
     refused: shared.refused,
     drain() {},
     begin() {
@@ -133,6 +132,7 @@ async function assembleWorker(context: WiringContext, team: WorkerTeam): Promise
   }
 }
 
+/** A separate function, because parts that outlive this gateway hold it. */
 const recordsIn = (store: Store): RecordPlace => ({
   store,
   write: (records, max) => writeRecords(store, max, records),
@@ -154,44 +154,31 @@ function answerWorkers({ team, config, log }: WiringContext, { stack }: Tiers, s
 
 async function assemble(context: WiringContext): Promise<Assembled> {
   const { folder, store } = await ownDataFolder(context)
-  const { providers, tiers: configured, upstreams } = wireBackends(context)
+  const { providers, tiers: bare, upstreams } = wireBackends(context)
   const former = await openOrphaned(context)
-  const tiers = wireTiers(context, configured, { providers, former, store })
-  const reading = await wireReading(context, { ...tiers, upstreams, records: recordsIn(store) })
+  const tiers = wireTiers(context, bare, [...providers, ...former], store)
+  const reading = await wireReading(context, tiers, upstreams, recordsIn(store))
   const shared = wirePublic(context)
-  const tierNames = tiers.stack.stats().map(({ tier }) => tier)
-  const writing = wireUploads(context, { folder, store, providers, former, reading, tiers: tierNames, ...shared })
-  const { offered } = writing
-  const routing = wireRouting(context, { store, providers, former, reading, ...shared })
-  const routes = [...writing.routes, ...routing.routes]
-  const front = wireFront(context, reading, {
-    ...shared,
-    routes,
-    uploads: offered,
-    tiers: tierNames,
-    stack: tiers.stack,
-  })
-  const why = createWhy(lookOf(context, { reading, tiers, front }))
-  const { publisher } = routing
-  const side = { providers, store, tiers, reading, writing, front, failures: shared.failures, why, publisher }
-  const { handler: admin, drain, begin } = wireAdmin(context, side)
+  const writing = wireUploads(context, { ...shared, folder, store, providers, former, reading, tiers: tiers.names })
+  const { routes, publisher } = wireRouting(context, { ...shared, store, providers, former, reading })
+  const front = wireFront(context, reading, tiers, shared, [...writing.routes, ...routes], writing.offered)
+  const parts = { reading, tiers, front, shared }
+  const why = createWhy(lookOf(context, parts))
+  const admin = wireAdmin(context, { ...parts, providers, store, writing, why, publisher })
   // Wait for the store: an acknowledged upload is never 404, not even for the first client after a
   // start.
   await store.ready.catch((error: unknown) => context.log('error', 'store.unusable', { why: wordsOf(error) }))
-  const { router, handler, hot } = front
-  const { forwardTo: through } = context.config.upload
-  const failed = failureOf(context, shared)
+  const { forwardTo } = context.config.upload
+  const through = forwardTo && new URL(forwardTo.url).host
   return {
-    reader: readerOf(context, { reading, tiers, front, shared, failed }),
-    add: createAdd({ ...writing, through: through && new URL(through.url).host, failed }),
-    router,
-    handler,
-    hot,
-    admin,
+    reader: readerOf(context, parts),
+    add: createAdd({ ...writing, through, failed: failureOf(context, shared) }),
+    ...front,
+    admin: admin.handler,
     refused: shared.refused,
-    drain,
+    drain: admin.drain,
     begin() {
-      begin()
+      admin.begin()
       answerWorkers(context, tiers, store)
       reading.denials.begin()
       reportOrphans(context, store, providers, former)
@@ -199,37 +186,27 @@ async function assemble(context: WiringContext): Promise<Assembled> {
   }
 }
 
-type ForGet = {
-  readonly reading: ReadSide
-  readonly tiers: Tiers
-  readonly front: Front
-  readonly shared: Public
-  readonly failed: GetDeps['failed']
-}
+type ForGet = { readonly reading: ReadSide; readonly tiers: Tiers; readonly front: Front; readonly shared: Public }
 
-function readerOf(context: WiringContext, { shared, failed, ...parts }: ForGet): LibraryReader {
-  return createLibraryReader({ ...lookOf(context, parts), onEnd: shared.requests.read, failed })
-}
+const readerOf = (context: WiringContext, parts: ForGet): LibraryReader =>
+  createLibraryReader({
+    ...lookOf(context, parts),
+    onEnd: parts.shared.requests.read,
+    failed: failureOf(context, parts.shared),
+  })
 
 /** The dependencies of a GET, for `why`. */
-function lookOf(
-  { config, clock }: WiringContext,
-  { reading, tiers, front }: Omit<ForGet, 'shared' | 'failed'>,
-): WhyDeps {
-  const { retrieval, names } = reading
-  const { limits, jsonDetector } = front
-  return {
-    retrieval,
-    names,
-    limits,
-    jsonDetector,
-    jsonMaxBytes: config.responses.json.maxBytes,
-    mode: config.responses.types,
-    stalledMs: config.limits.writeTimeout,
-    tiers: tiers.stack.stats().map(({ tier }) => tier),
-    clock,
-  }
-}
+const lookOf = ({ config, clock }: WiringContext, { reading, tiers, front, shared }: ForGet): WhyDeps => ({
+  retrieval: reading.retrieval,
+  names: reading.names,
+  limits: shared.limits,
+  jsonDetector: front.jsonDetector,
+  jsonMaxBytes: config.responses.json.maxBytes,
+  mode: config.responses.types,
+  stalledMs: config.limits.writeTimeout,
+  tiers: tiers.names,
+  clock,
+})
 
 /** Counts an error of the library, logs an unexpected one, and converts it to a Failure. */
 const failureOf =

@@ -4,7 +4,7 @@ import { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import { createAdmin } from '../admin/admin.ts'
 import { createDashboard, type DashboardDeps } from '../admin/dashboard/dashboard.ts'
-import type { Status } from '../admin/dashboard/shape.ts'
+import type { Processes, Status } from '../admin/dashboard/shape.ts'
 import { readStatus, startStateLog } from '../admin/dashboard/status.ts'
 import { type ConnectionCounts, type ReloadCounts, readingsOf, type ServerParts } from '../admin/metrics.ts'
 import { type Checks, type CheckTarget, diskCheck, readiness, startChecks } from '../admin/readiness.ts'
@@ -12,161 +12,149 @@ import { createTakedown, type Takedown } from '../admin/routes.ts'
 import type { Publisher } from '../announce/publisher.ts'
 import { version } from '../config/package.ts'
 import { roomAt } from '../data-folder/folder.ts'
-import { createForwarded, createRequestIds } from '../http/wire/client.ts'
+import { createRequestIds } from '../http/wire/client.ts'
 import { hasBody } from '../http/wire/request.ts'
 import { closeAfter } from '../http/wire/write.ts'
 import { createHistory } from '../observe/history.ts'
-import { createMetrics, type Metrics } from '../observe/metrics.ts'
+import { createMetrics, type HistogramSample, type Labels, type Metrics, type Sample } from '../observe/metrics.ts'
 import { watchProcess } from '../observe/process.ts'
-import type { RecentFailures } from '../observe/recent-failures.ts'
-import type { RequestCounts } from '../observe/requests.ts'
+import { type Histogram, type RequestCounts, secondsBounds } from '../observe/requests.ts'
 import { belowIn, findPlaces, purge } from '../retrieval/tiers/dag-in-tiers.ts'
 import type { TierStack } from '../retrieval/tiers/tier-stack.ts'
 import type { StoreReader } from '../store/store.ts'
-import { isOwner } from '../team/team.ts'
+import { isOwner, type OwnerTeam, type Team, type Totals } from '../team/team.ts'
 import { probeTarget, type Target } from '../upload/thin.ts'
-import type { ComponentRegistry, Lease } from './component-registry.ts'
-import type { Front } from './public.ts'
+import type { ComponentRegistry, Lease, WiringContext } from './components.ts'
+import type { Front, Public } from './public.ts'
 import type { ReadSide } from './reading.ts'
-import { countsElsewhere, joinedRequests, processesOfTeam } from './team/counts.ts'
 import { everyStack, type Tiers } from './tiers.ts'
 import type { WriteSide } from './uploads.ts'
-import type { WiringContext } from './wiring-context.ts'
 
-export type Admin = {
-  readonly handler: RequestListener
-  drain(): void
-  /** Starts counting from the totals of the previous gateway. */
-  begin(): void
+type Parts = {
+  readonly providers: readonly Provider[]
+  readonly store: Pick<StoreReader, 'damage'>
+  readonly tiers: Tiers
+  readonly reading: ReadSide
+  readonly writing: WriteSide
+  readonly front: Front
+  readonly shared: Public
+  readonly why: DashboardDeps['why']
+  readonly publisher: Publisher | undefined
 }
 
-export function wireAdmin(
-  context: WiringContext,
-  parts: {
-    readonly providers: readonly Provider[]
-    readonly store: Pick<StoreReader, 'damage'>
-    readonly tiers: Tiers
-    readonly reading: ReadSide
-    readonly writing: WriteSide
-    readonly front: Front
-    readonly failures: RecentFailures
-    readonly why: DashboardDeps['why']
-    readonly publisher: Publisher | undefined
-  },
-): Admin {
-  const { config } = context
-  const { providers, store, tiers, reading, writing, front, failures, why, publisher } = parts
-  const { pool, finding, hot, retrieval, names, denials } = reading
-  const announced = publisher && (() => publisher.state())
-  const { requests, limits, pendingResponses, compression } = front
-  const { guards } = tiers
-  const { clock, log, spans } = context
-  const checks = config.upload.forwardTo
-    ? [checkThrough(context, config.upload.forwardTo)]
+export function wireAdmin(context: WiringContext, parts: Parts) {
+  const { config, clock, log, lease, team } = context
+  const { providers, store, tiers, reading, writing, shared, why, publisher } = parts
+  const { pool, finding, denials } = reading
+  const { forwardTo } = config.upload
+  const checks = forwardTo
+    ? [checkThrough(context, forwardTo)]
     : [
         ...providers.map((one) => checkProvider(context, one)),
         ...(providers.length > 0 ? [checkDisk(context, writing)] : []),
       ]
   const list = () => checks.flatMap((one) => one.list())
-  const { team } = context
+  const announced = publisher && (() => publisher.state())
+  const processes = processesOfTeam(team)
+  const { pins, adminAdd } = writing
+  const metered = {
+    ...metricParts(context, parts, takeReloads(context)),
+    ...{ announced, processes },
+    uploads: {
+      uploads: writing.counts,
+      quotas: writing.quotas,
+      waiting: pins?.waiting,
+      waitingPage: pins?.waitingPage,
+      pins: () => pins?.count(),
+      checks: list,
+      disk: () => roomAt(config.data, clock),
+      clock,
+    },
+  }
   const metrics = createMetrics(countsElsewhere(team))
-  const http = {
-    requests,
-    limits,
-    pendingResponses,
-    responses: hot,
-    compressions: compression.counts,
-    server: takeServer(context),
-  }
-  const uploads = {
-    uploads: writing.counts,
-    quotas: writing.quotas,
-    waiting: writing.pins?.waiting,
-    waitingPage: writing.pins?.waitingPage,
-    pins: () => writing.pins?.count(),
-    checks: list,
-    disk: () => roomAt(config.data, clock),
-    clock,
-  }
-  metrics.add(
-    ...readingsOf({
-      http,
-      upstreams: { pool, finder: finding?.finder, retrieval, names },
-      announced,
-      tiers,
-      uploads,
-      gateway: { version, reloads: takeReloads(context), denylists: denials.lists, log, spans },
-      process: takeProcess(context),
-      processes: processesOfTeam(team),
-    }),
-  )
-  const { minConfirmations: confirm, acceptWhileUnavailable: queue } = config.pinning
-  const { forwardTo: through } = config.upload
+  metrics.add(...readingsOf(metered))
+  const { minConfirmations, acceptWhileUnavailable } = config.pinning
   let draining = false
   const ready = () =>
     readiness({
       draining,
-      providers: through ? 1 : providers.length,
-      confirm: through ? 1 : confirm,
-      queue: !through && queue,
+      providers: forwardTo ? 1 : providers.length,
+      confirm: forwardTo ? 1 : minConfirmations,
+      queue: !forwardTo && acceptWhileUnavailable,
       checks: { list },
-      tiers: guards,
+      tiers: tiers.guards,
       upstreams: pool.members.map(({ upstream: { name }, health }) => ({ name, state: health.state('').state })),
       damage: [
-        { name: 'store', why: through ? undefined : store.damage() },
+        { name: 'store', why: forwardTo ? undefined : store.damage() },
         { name: 'takedowns', why: denials.lists.takedownDamage },
       ],
     })
-  const joined = joinedRequests(requests, context)
-  const history = takeHistory(context, joined)
+  const requests = joinedRequests(shared.requests, context)
+  const history = takeHistory(context, requests)
   const startedAt = takeStart(context).at
-  const providerNames = through ? [new URL(through.url).host] : providers.map(({ name }) => name)
-  const { adminAdd } = writing
-  const takes = adminAdd && { maxBytes: adminAdd.maxBytes }
-  const requestIds = createRequestIds(createForwarded(config.trustedProxies))
+  const requestIds = createRequestIds(shared.forwarded)
   const status = () =>
     readStatus({
-      ...{ version, startedAt, clock, ready, history, failures, hasPins: writing.pins !== undefined, takes },
-      ...{ http: { ...http, requests: joined }, pool, tiers, uploads, providers: providerNames },
-      ...{ finder: finding?.finder, announced },
-      processes: processesOfTeam(team),
+      ...{ version, startedAt, clock, ready, history, failures: shared.failures, hasPins: pins !== undefined },
+      ...{ pool, tiers, uploads: metered.uploads, finder: finding?.finder, announced, processes },
+      http: { ...metered.http, requests },
+      providers: forwardTo ? [new URL(forwardTo.url).host] : providers.map(({ name }) => name),
+      takes: adminAdd && { maxBytes: adminAdd.maxBytes },
     })
   const make = () =>
     createAdmin({
       requestId: (request) => requestIds.next(request),
       add: adminAdd?.handle,
-      log,
-      access: config.adminAccess,
       leaveBody(request, response) {
         if (hasBody(request)) closeAfter(request, response)
       },
-      metrics,
-      pins: writing.pins,
       takedown: takedownOf(context, tiers, reading, writing),
-      ready,
-      dashboard: createDashboard({
-        why,
-        blocks: blocksBy(why, tiers),
-        status,
-      }),
+      dashboard: createDashboard({ why, blocks: blocksBy(why, tiers), status }),
+      ...{ log, access: config.adminAccess, metrics, pins, ready },
     })
   // Created on first use: a gateway without an admin address needs none, and a test rarely does.
   let app: RequestListener | undefined
   return {
-    handler(request, response) {
+    handler: ((request, response) => {
       app ??= make()
       app(request, response)
-    },
+    }) satisfies RequestListener as RequestListener,
     drain() {
       draining = true
     },
     begin() {
-      const counted = context.lease.take('counted', [], (): { by?: Metrics } => ({}))
-      if (counted.by) metrics.goOnFrom(counted.by)
-      counted.by = metrics
+      followCounts(lease, metrics)
       takeStateLog(context, status)
     },
   }
+}
+
+/** The parts of the metrics that the owner of the data folder and its workers share. */
+export function metricParts(
+  { log, lease, spans }: WiringContext,
+  { tiers, reading, front, shared }: Pick<Parts, 'tiers' | 'reading' | 'front' | 'shared'>,
+  reloads: ReloadCounts,
+) {
+  const { pool, finding, retrieval, names, hot, denials } = reading
+  const { requests, limits } = shared
+  const { pendingResponses, compression } = front
+  return {
+    http: {
+      ...{ requests, limits, pendingResponses, responses: hot, compressions: compression.counts },
+      server: takeServer({ lease }),
+    },
+    upstreams: { pool, finder: finding?.finder, retrieval, names },
+    tiers,
+    gateway: { version, reloads, denylists: denials.lists, log, spans },
+    process: lease.open('process', [], watchProcess),
+  }
+}
+
+/** Starts counting from the totals of the previous gateway. */
+export function followCounts(lease: Lease, metrics: Metrics): void {
+  const counted = lease.take('counted', [], (): { by?: Metrics } => ({}))
+  if (counted.by) metrics.goOnFrom(counted.by)
+  counted.by = metrics
 }
 
 // More would not fit the drawing, and a remote store takes its time for each.
@@ -191,7 +179,7 @@ const blocksBy =
 function takedownOf(
   { lease, team }: WiringContext,
   { stack }: Tiers,
-  { denials, hot }: ReadSide,
+  { denials: { lists }, hot }: ReadSide,
   { pins }: WriteSide,
 ): Takedown {
   const stacks = everyStack(lease)
@@ -207,9 +195,9 @@ function takedownOf(
       })
   return createTakedown({
     async deny(cid, hints) {
-      if (!isOwner(team)) return denials.takeDown(cid, hints)
+      if (!isOwner(team)) return lists.takeDown(cid, hints)
       // It applies in memory at once, even if it cannot be written.
-      const written = denials.takeDown(cid, hints)
+      const written = lists.takeDown(cid, hints)
       written.catch(() => {})
       const rule = { cid: cid.toString(), ...hints }
       team.noteDenied(rule)
@@ -237,8 +225,6 @@ function takedownOf(
  * Separate functions, so that parts which outlive this gateway do not hold its other parts in
  * memory.
  */
-const takeProcess = ({ lease }: WiringContext) => lease.open('process', [], watchProcess)
-
 const takeStart = ({ lease, clock }: WiringContext) => lease.take('start', [], () => ({ at: clock.now() }))
 
 const takeHistory = ({ lease, clock }: WiringContext, requests: RequestCounts) =>
@@ -291,4 +277,74 @@ export function noteReload(kept: ComponentRegistry, isTaken: boolean): void {
     counts.lastTakenAt = Date.now()
   } else counts.refused++
   void lease.end()
+}
+
+const othersOf = (team: OwnerTeam): readonly Totals[] => [
+  team.endedTotals,
+  ...team.workers().map(({ counts }) => counts.totals),
+]
+
+/** Counters, histograms and summed gauges of the other processes. */
+function countsElsewhere(team: Team | undefined): (() => readonly Totals[]) | undefined {
+  if (!isOwner(team)) return undefined
+  return () => [...othersOf(team), ...team.workers().map(({ counts }) => counts.gauges)]
+}
+
+function processesOfTeam(team: Team | undefined): (() => Processes) | undefined {
+  if (!isOwner(team)) return undefined
+  return () => ({ wanted: team.size, answering: 1 + team.workers().length, restarts: team.restarts })
+}
+
+/** Request counts of all processes, for the dashboard and the status. */
+function joinedRequests(own: RequestCounts, { team, lease }: WiringContext): RequestCounts {
+  return isOwner(team) ? lease.take('joined requests', [own, team], () => joined(own, team)) : own
+}
+
+function joined(own: RequestCounts, team: OwnerTeam): RequestCounts {
+  const samples = (name: string) =>
+    function* (): Iterable<Sample> {
+      for (const totals of othersOf(team))
+        for (const [series, value] of totals)
+          if (series.startsWith(`${name}{`)) yield { labels: labelsIn(series), value }
+    }
+  const requests = samples('cidgate_http_requests_total')
+  const bytesOut = samples('cidgate_http_response_body_bytes_total')
+  return {
+    ...own,
+    *requests() {
+      yield* own.requests()
+      yield* requests()
+    },
+    *bytesOut() {
+      yield* own.bytesOut()
+      yield* bytesOut()
+    },
+    *firstByte() {
+      yield* own.firstByte()
+      for (const totals of othersOf(team)) yield* histogramsIn(totals, 'cidgate_http_time_to_first_byte_seconds')
+    },
+  }
+}
+
+const labelsIn = (series: string): Labels =>
+  Object.fromEntries(
+    [...series.matchAll(/(\w+)="((?:[^"\\]|\\.)*)"/g)].map(([, name = '', value = '']) => [name, value]),
+  )
+
+function* histogramsIn(totals: Totals, name: string): Iterable<HistogramSample> {
+  const found = new Map<string, { readonly labels: Labels; readonly counts: Float64Array }>()
+  for (const [series, value] of totals) {
+    if (!series.startsWith(`${name}_bucket{`)) continue
+    const { le = '', ...labels } = labelsIn(series)
+    const key = JSON.stringify(labels)
+    const one = found.get(key) ?? { labels, counts: new Float64Array(secondsBounds.length + 1) }
+    found.set(key, one)
+    const at = le === '+Inf' ? secondsBounds.length : secondsBounds.indexOf(Number(le))
+    if (at >= 0) one.counts[at] = value
+  }
+  for (const { labels, counts } of found.values()) {
+    for (let at = counts.length - 1; at > 0; at--) counts[at] = (counts[at] ?? 0) - (counts[at - 1] ?? 0)
+    const histogram: Histogram = { bounds: secondsBounds, counts, sum: 0, observe() {} }
+    yield { labels, histogram }
+  }
 }

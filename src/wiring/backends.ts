@@ -12,7 +12,7 @@ import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
 import { blocksBelow } from '../ipld/block-links.ts'
 import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/upstreams/upstream-health.ts'
-import type { WiringContext } from './wiring-context.ts'
+import type { WiringContext } from './components.ts'
 
 export { isInside, openIndexer, openRouter, type RouterClient }
 
@@ -27,14 +27,18 @@ export type WiredUpstream = {
 
 /** Tiers fastest first, as configured; without circuit breakers or verification. */
 export function wireBackends(context: WiringContext) {
-  const { config, own } = context
-  const { pinning, cache, retrieval } = config
+  const { config, userAgent, own, clock, log, lease, company } = context
+  const { pinning, cache, retrieval, data } = config
+  const tierOf = ({ use, name, options }: ConfiguredBackend): Tier =>
+    lease.open('tier', [use, name, options, data, userAgent, company], () =>
+      kindOf(tierKinds, use).create(options, { name, userAgent, data, company, log, clock }),
+    )
   return {
     providers: [...pinning.providers.map((entry) => takeProvider(context, entry)), ...own.providers],
-    tiers: [...cache.tiers.map((entry) => takeTier(context, entry)), ...own.tiers],
+    tiers: [...cache.tiers.map(tierOf), ...own.tiers],
     upstreams: [
       ...retrieval.upstreams.map((entry) => takeUpstream(context, { ...entry, of: undefined })),
-      ...own.upstreams.map((upstream) => takeOwnUpstream(context, upstream)),
+      ...own.upstreams.map((upstream) => lease.take('upstream', [upstream], () => wireUpstream(context, upstream))),
       ...readBacks(context).map((entry) => takeUpstream(context, entry)),
     ],
   }
@@ -52,29 +56,18 @@ function takeProvider(
   )
 }
 
-function takeTier(
-  { config: { data }, userAgent, clock, log, lease, company }: WiringContext,
-  { use, name, options }: ConfiguredBackend,
-): Tier {
-  return lease.open('tier', [use, name, options, data, userAgent, company], () =>
-    kindOf(tierKinds, use).create(options, { name, userAgent, data, company, log, clock }),
-  )
-}
-
 /** Takes over its state too: its speed, request budget and health. */
 function takeUpstream(
   context: WiringContext,
   entry: UpstreamEntry & { readonly of: string | undefined },
 ): WiredUpstream {
   const { userAgent, clock, log, lease, trace } = context
-  const { use, name, options, perMinute, perCidPerMinute, of } = entry
+  const { use, name, options, ...limits } = entry
   return lease.take(
     'upstream',
-    [use, name, options, perMinute, perCidPerMinute, of, userAgent],
-    () => {
-      const upstream = kindOf(upstreamKinds, use).create(options, { name, userAgent, log, clock, trace })
-      return wireUpstream(context, upstream, { perMinute, perCidPerMinute, of })
-    },
+    [entry, userAgent],
+    () =>
+      wireUpstream(context, kindOf(upstreamKinds, use).create(options, { name, userAgent, log, clock, trace }), limits),
     ({ upstream }) => upstream.close(),
   )
 }
@@ -92,12 +85,8 @@ export function joinFound(
   const kind = kindOf(upstreamKinds, 'trustless')
   // Asks for content that it holds only: a gateway that searches elsewhere could ask this one in
   // turn.
-  const options = kind.options.parse({
-    url: origin,
-    headers: { 'cache-control': 'only-if-cached' },
-    maxConnections: foundConnections,
-    allowPrivate,
-  })
+  const headers = { 'cache-control': 'only-if-cached' }
+  const options = kind.options.parse({ url: origin, headers, maxConnections: foundConnections, allowPrivate })
   const name = `${new URL(origin).host} via ${router}`
   const upstream = kind.create(options, { name, isFound: true, userAgent, log, clock, trace })
   return { ...wireUpstream(context, upstream), isFound: true }
@@ -105,19 +94,20 @@ export function joinFound(
 
 const foundConnections = 8
 
-const takeOwnUpstream = (context: WiringContext, upstream: Upstream): WiredUpstream =>
-  context.lease.take('upstream', [upstream], () => wireUpstream(context, upstream))
-
 function wireUpstream(
   { clock, turns, log }: WiringContext,
   upstream: Upstream,
-  limits: Partial<Pick<WiredUpstream, 'of' | 'perMinute' | 'perCidPerMinute'>> = {},
+  { of, perMinute, perCidPerMinute }: Partial<Pick<WiredUpstream, 'of' | 'perMinute' | 'perCidPerMinute'>> = {},
 ): WiredUpstream {
   const { name, traits } = upstream
-  const { perMinute, perCidPerMinute, of } = limits
-  const { connections } = traits
-  const health = createUpstreamHealth({ name, clock, turns, log, connections, perMinute, perCidPerMinute })
-  return { upstream, health, perMinute, perCidPerMinute, of }
+  const budget = { connections: traits.connections, perMinute, perCidPerMinute }
+  return {
+    upstream,
+    health: createUpstreamHealth({ name, clock, turns, log, ...budget }),
+    of,
+    perMinute,
+    perCidPerMinute,
+  }
 }
 
 type UpstreamEntry = Config['retrieval']['upstreams'][number]

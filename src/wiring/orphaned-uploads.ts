@@ -9,7 +9,7 @@ import type { Log } from '../core/log.ts'
 import { databaseIn, joinReader } from '../store/open.ts'
 import type { OtherHolder, StoreReader } from '../store/store.ts'
 import { orphanedStores, readBackOf } from './backends.ts'
-import type { WiringContext } from './wiring-context.ts'
+import type { WiringContext } from './components.ts'
 
 type Looking = { readonly folders: SharedFolders; readonly clock: Clock; readonly log: Log }
 
@@ -72,7 +72,7 @@ export function reportOrphans(
 ): void {
   const names = providers.map(({ name }) => name).sort()
   lease.take(
-    'former behind',
+    'orphaned uploads',
     [config.data, names, former],
     () => {
       let isOver = false

@@ -2,13 +2,12 @@
 // their requests.
 
 import { readFileSync } from 'node:fs'
-import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
+import type { IncomingMessage, ServerResponse } from 'node:http'
 import { extname } from 'node:path'
-import type { Router } from 'express'
 import type { CID } from 'multiformats/cid'
 import { version } from '../config/package.ts'
 import { logoTypes } from '../config/schema.ts'
-import { createJsonDetector, type JsonDetector } from '../content/json.ts'
+import { createJsonDetector } from '../content/json.ts'
 import { isProvable, parseCid, parseLeaf } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import { type CounterSync, createCounterSync } from '../core/counting/counter-sync.ts'
@@ -16,111 +15,64 @@ import { createTokenBucket } from '../core/counting/token-bucket.ts'
 import { Failure } from '../core/failure.ts'
 import type { Route } from '../http/add/add.ts'
 import { createApp } from '../http/app.ts'
-import { type Compression, createCompression } from '../http/compression.ts'
-import { type CachedResponses, createCachedResponses } from '../http/content/response-cache.ts'
+import { createCompression } from '../http/compression.ts'
+import { createCachedResponses } from '../http/content/response-cache.ts'
 import { createFrontRoutes } from '../http/front.ts'
 import { createHosts, type Hosts } from '../http/hosts.ts'
 import { createLimits, createSharedRateLimits, type Limits } from '../http/limits.ts'
 import { createProxyRoute } from '../http/proxy.ts'
 import { clientOf, createForwarded, createRequestIds, type Forwarded } from '../http/wire/client.ts'
-import {
-  createAccessLog,
-  createRequestSpans,
-  type Exchange,
-  exchangeOf,
-  type NoteCached,
-  placeOf,
-  requestIdOf,
-  watchExchange,
-} from '../http/wire/exchange.ts'
-import { createRespond, type Respond } from '../http/wire/problem.ts'
-import { HttpRefusal, isHttp1, type ParserRefusal, type RequestHead, readTarget } from '../http/wire/request.ts'
-import { createPendingResponses, type PendingResponses } from '../http/wire/write.ts'
-import { createRecentFailures, type FailedRequest, type RecentFailures } from '../observe/recent-failures.ts'
-import { type Answered, createRequestCounts, type RequestCounts, sourceOf } from '../observe/requests.ts'
-import type { TierStack } from '../retrieval/tiers/tier-stack.ts'
+import { createRequestLog } from '../http/wire/exchange.ts'
+import { createRespond } from '../http/wire/problem.ts'
+import { isHttp1, type RequestHead, readTarget } from '../http/wire/request.ts'
+import { createPendingResponses } from '../http/wire/write.ts'
+import { createRecentFailures, type FailedRequest } from '../observe/recent-failures.ts'
+import { createRequestCounts } from '../observe/requests.ts'
 import { decline, isForwarded } from '../team/forward-request.ts'
 import { isOwner, isWorker, type Team } from '../team/team.ts'
 import { takeTally } from './backends.ts'
+import type { WiringContext } from './components.ts'
 import type { ReadSide } from './reading.ts'
+import type { Tiers } from './tiers.ts'
 import type { WriteSide } from './uploads.ts'
-import type { WiringContext } from './wiring-context.ts'
 
-export type Public = {
-  readonly respond: Respond
-  readonly requests: RequestCounts
-  readonly failures: RecentFailures
-  readonly forwarded: Forwarded
-  readonly limits: Limits
-  /** Identifies the client of a request for limits. */
-  readonly clientOf: (request: IncomingMessage) => string
-  /** Record each cached response. */
-  readonly noteCached: readonly NoteCached[]
-  /** Records the request for metrics and the access log. */
-  readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
-  /** Records a refusal by the server as if by a route. */
-  readonly refused: (refusal: ParserRefusal) => void
-}
+export type Public = ReturnType<typeof wirePublic>
 
-export function wirePublic(context: WiringContext): Public {
-  const { config, clock, log, lease, trace, spans: recorded, team } = context
+export function wirePublic(context: WiringContext) {
+  const { config, clock, log, lease, trace, spans, team } = context
   const requests = lease.take('requests', [], createRequestCounts)
   const failures = lease.take('recent failures', [], createRecentFailures)
-  const tell = isWorker(team) ? fewASecond(clock, (failed) => team.tell('failed', failed)) : undefined
+  const tell = isWorker(team) ? fewASecond(clock, (failed) => team.tell('failed', failed)) : () => {}
   if (isOwner(team)) team.on('failed', (said) => failures.note(said as FailedRequest))
-  const noteFailed = (failed: FailedRequest): void => {
-    failures.note(failed)
-    tell?.(failed)
-  }
-  const respond = createRespond({
-    mode: config.responses.types,
-    stalledMs: config.limits.writeTimeout,
-    contact: config.contact,
-    onFailed: requests.failed,
-    trace,
-    onError: (error, about) =>
-      log('error', 'request.error', { ...about, error: error instanceof Error ? error.stack : String(error) }),
-  })
   const forwarded = createForwarded(config.trustedProxies)
-  const now = () => clock.monotonic()
-  const access = createAccessLog({ ...config.log, log, clock, addressOf: forwarded.addressOf, trace })
-  const spans = recorded && createRequestSpans(trace, clock)
-  const over = (exchange: Exchange) => {
-    const answered = answeredOf(exchange, now())
-    requests.answered(answered)
-    access?.over(exchange, answered)
-    spans?.over(exchange, answered)
-    if (answered.status >= 400 || !answered.isWhole)
-      noteFailed(failedOf(exchange, answered, { at: clock.now(), addressOf: forwarded.addressOf }))
-  }
+  const { addressOf } = forwarded
+  const { watch, refused, cached } = createRequestLog({
+    ...{ ...config.log, requests, log, clock, addressOf, trace, hasSpans: spans !== undefined },
+    onFailed(failed) {
+      failures.note(failed)
+      tell(failed)
+    },
+  })
   return {
-    respond,
+    respond: createRespond({
+      mode: config.responses.types,
+      stalledMs: config.limits.writeTimeout,
+      contact: config.contact,
+      onFailed: requests.failed,
+      trace,
+      onError: (error, about) =>
+        log('error', 'request.error', { ...about, error: error instanceof Error ? error.stack : String(error) }),
+    }),
     requests,
     failures,
     forwarded,
     limits: wireLimits(context, forwarded),
-    clientOf: (request) => clientOf(forwarded.addressOf(request)),
-    noteCached: [access?.cached, spans?.cached].filter((one) => one !== undefined),
-    watch(request, response) {
-      const exchange = watchExchange(request, response, now, over)
-      if (access) exchange.client ??= forwarded.addressOf(request)
-      return exchange
-    },
-    refused(refusal) {
-      const failure = failureOf(refusal)
-      requests.failed(failure)
-      const exchange = refusal.response && exchangeOf(refusal.response)
-      // The rest is counted at its end.
-      if (exchange) {
-        exchange.refusal = failure
-        exchange.failure = failure
-        return
-      }
-      const answered = { ...unparsed, status: refusal.status }
-      requests.answered(answered)
-      access?.refused(refusal, answered)
-      noteFailed(unparsedOf(refusal, clock.now()))
-    },
+    /** Identifies the client of a request for limits. */
+    clientOf: (request: IncomingMessage) => clientOf(addressOf(request)),
+    watch,
+    refused,
+    /** Record each cached response. */
+    noteCached: cached,
   }
 }
 
@@ -134,94 +86,18 @@ function fewASecond(clock: Clock, tell: (failed: FailedRequest) => void): (faile
   }
 }
 
-/** nginx's status for a client that left before the response. */
-const clientLeft = 499
-
-/** The request line may be malformed, so nothing of it is logged. */
-const unparsed: Omit<Answered, 'status'> = {
-  route: 'none',
-  method: '',
-  source: 'none',
-  isWhole: true,
-  firstByteSeconds: undefined,
-  seconds: 0,
-  bytesIn: 0,
-  bytesOut: 0,
-}
-
-const failureOf = ({ status, why }: ParserRefusal): HttpRefusal =>
-  new HttpRefusal('malformed', why, { source: 'client', status })
-
-const unparsedOf = ({ status, why, requestId, address }: ParserRefusal, at: number): FailedRequest => ({
-  ...{ at, request: requestId, client: address || undefined, method: '', path: '', route: 'none' },
-  ...{ status, isCut: false, ms: 0, kind: 'malformed', why },
-})
-
-function answeredOf({ request, response, began, ...noted }: Exchange, now: number): Answered {
-  const { route, account, failure, answeredAt, bytesIn, bytesOut, refusal } = noted
-  return {
-    route,
-    method: request.method ?? '',
-    status: refusal?.status ?? (response.headersSent ? response.statusCode : clientLeft),
-    source: sourceOf(account),
-    // Kubo's RPC ends a failed stream cleanly.
-    isWhole: refusal !== undefined || (response.writableFinished && !(failure && response.statusCode < 400)),
-    firstByteSeconds: answeredAt === undefined ? undefined : (answeredAt - began) / 1000,
-    seconds: (now - began) / 1000,
-    bytesIn,
-    bytesOut,
-  }
-}
-
-type Noting = { readonly at: number; readonly addressOf: (request: IncomingMessage) => string }
-
-function failedOf(exchange: Exchange, answered: Answered, { at, addressOf }: Noting): FailedRequest {
-  const { request, response, url, client, failure, account } = exchange
-  const { route, method, status, seconds, isWhole } = answered
-  return {
-    at,
-    request: requestIdOf(response),
-    // A closed socket has lost its address.
-    client: client || addressOf(request) || undefined,
-    method: method.slice(0, longestMethod),
-    path: placeOf(request, url).path,
-    route,
-    status,
-    isCut: !isWhole,
-    ms: Math.round(seconds * 1000),
-    ...(failure && { kind: failure.kind, why: failure.message }),
-    ...(failure && account && account.attempts.length > 0 && { attempts: account.attempts }),
-  }
-}
-
-/** A client may send any method. */
-const longestMethod = 20
-
-export type Front = {
-  readonly router: Router
-  readonly handler: RequestListener
-  /** For a server that parses requests itself. */
-  readonly hot: CachedResponses['find']
-  readonly serves: (host: string) => boolean
-  readonly limits: Limits
-  readonly pendingResponses: PendingResponses
-  readonly requests: RequestCounts
-  readonly jsonDetector: JsonDetector
-  readonly compression: Pick<Compression, 'counts'>
-}
+export type Front = ReturnType<typeof wireFront>
 
 export function wireFront(
   { config, userAgent, clock, lease, trace, team }: WiringContext,
   { retrieval, names, hot, denials }: ReadSide,
-  shared: Public & {
-    readonly uploads: WriteSide['offered']
-    readonly routes: readonly Route[]
-    readonly tiers: readonly string[]
-    readonly stack: Pick<TierStack, 'hasNow'>
-  },
-): Front {
-  const { stack, respond, requests, forwarded, limits, watch, noteCached } = shared
-  const { responses, proxy } = config
+  { stack, names: tiers }: Pick<Tiers, 'stack' | 'names'>,
+  shared: Public,
+  routes: readonly Route[],
+  uploads: WriteSide['offered'],
+) {
+  const { respond, requests, forwarded, limits, watch, noteCached } = shared
+  const { responses, proxy, root, name, contact } = config
   const { writeTimeout: stalledMs, maxPendingResponseBytes } = config.limits
   const pendingResponses = lease.take('pending responses', [maxPendingResponseBytes], () =>
     createPendingResponses(maxPendingResponseBytes),
@@ -233,58 +109,28 @@ export function wireFront(
     forwarded,
   })
   const requestIds = createRequestIds(forwarded)
-  const compression = lease.take('compression', [responses.compression], () =>
-    createCompression({ isOn: responses.compression }),
-  )
+  const compression = lease.make(createCompression, { isOn: responses.compression })
   const cachedResponses = createCachedResponses({
-    hot,
-    compression,
-    ...{ limits, stalledMs, requestIds },
-    keyOf: hosts.keyOf,
-    counts: requests.hot,
-    notes: noteCached,
+    ...{ hot, compression, limits, stalledMs, requestIds, keyOf: hosts.keyOf },
+    ...{ counts: requests.hot, notes: noteCached },
   })
+  const holds = (cid: CID): boolean => stack.hasNow(cid) === true
   const jsonDetector = lease.take('json rule', [], createJsonDetector)
-  const proxied = proxy.length > 0 ? [createProxyRoute(proxy, { respond, userAgent, forwarded })] : []
+  const subdomainHosts = Object.entries(config.hosts).flatMap(([host, one]) => (one.subdomains ? [host] : []))
   const { router, handler } = createApp({
-    ...shared,
-    ...{
-      retrieval,
-      names,
-      hot,
-      compression,
-      clock,
-      hosts,
-      jsonDetector,
-      stalledMs,
-      pendingResponses,
-      requestIds,
-      trace,
-    },
-    mode: responses.types,
-    jsonMaxBytes: responses.json.maxBytes,
+    ...{ ...shared, retrieval, names, hot, compression, tiers, clock, hosts, jsonDetector, stalledMs },
+    ...{ pendingResponses, requestIds, trace, mode: responses.types, jsonMaxBytes: responses.json.maxBytes },
     denyRevision: () => denials.lists.revision,
-    routes: [...shared.routes, ...proxied],
+    routes: [...routes, ...(proxy.length > 0 ? [createProxyRoute(proxy, { respond, userAgent, forwarded })] : [])],
     ownRoutes: createFrontRoutes({
-      version,
-      root: config.root,
-      name: config.name,
-      logo: logoOf(config.logo),
-      contact: config.contact,
-      ...shared.uploads,
-      subdomainHosts: Object.entries(config.hosts).flatMap(([host, one]) => (one.subdomains ? [host] : [])),
-      respond,
+      ...{ version, root, name, contact, ...uploads, respond, subdomainHosts, logo: logoOf(config.logo) },
     }),
-    holds: (cid) => stack.hasNow(cid) === true,
+    holds,
   })
   const elsewhere =
     team &&
     createElsewhere({
-      team,
-      hosts,
-      holds: (cid) => stack.hasNow(cid) === true,
-      limits,
-      here: handler,
+      ...{ team, hosts, holds, limits, here: handler },
       refuse(request, response) {
         watch(request, response).requestId = requestIds.next(request)
         respond.failed(request, response, ownerIsGone())
@@ -298,11 +144,9 @@ export function wireFront(
       if (isPlain && cachedResponses.take(request, response)) return
       if (!elsewhere?.take(request, response)) handler(request, response)
     },
+    /** For a server that parses requests itself. */
     hot: cachedResponses.find,
-    serves: hosts.serves,
-    limits,
     pendingResponses,
-    requests,
     jsonDetector,
     compression,
   }
@@ -323,8 +167,7 @@ function wireLimits(context: WiringContext, forwarded: Forwarded): Limits {
   const { config, clock, lease, team } = context
   const { maxConcurrentRequests: inFlight, maxEventLoopDelay: loopDelay, perClient } = config.limits
   const counterSync = takeCounterSync(context)
-  const shared =
-    counterSync && lease.take('shared rate limits', [counterSync], () => createSharedRateLimits({ counterSync, clock }))
+  const shared = counterSync && lease.make(createSharedRateLimits, { counterSync, clock })
   const isAnnouncing = config.announce !== false
   return lease.take('limits', [inFlight, loopDelay, perClient, shared, config.trustedProxies, team, isAnnouncing], () =>
     createLimits({
@@ -338,7 +181,7 @@ function wireLimits(context: WiringContext, forwarded: Forwarded): Limits {
   )
 }
 
-/** An indexer that is refused one advertisement gives up the context chain. */
+/** An indexer that is refused one advertisement gives up the whole chain. */
 const isOfChain = ({ url }: RequestHead): boolean => url?.startsWith('/ipni/v1/ad/') ?? false
 
 /** A separate function, so that the closure holds nothing else of this gateway. */

@@ -1,18 +1,20 @@
 // The routing side: this gateway's identity, addresses and the CIDs that it holds.
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
-import type { LocalStore } from '../../backends/pinning/contract.ts'
+import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
 import { addressesOf, type Identity, identityIn } from '../announce/advertisement.ts'
-import { type Chain, createChain } from '../announce/chain.ts'
+import { createChain } from '../announce/chain.ts'
 import { createPublisher, type Publisher } from '../announce/publisher.ts'
 import { ConfigError } from '../config/complaints.ts'
+import type { Config } from '../config/load.ts'
 import { isFailure, wordsOf } from '../core/failure.ts'
 import type { Route } from '../http/add/add.ts'
 import { createIpniRoute, createRoutingRoute, type Self } from '../http/routing.ts'
+import type { Store } from '../store/store.ts'
 import { openIndexer } from './backends.ts'
+import type { WiringContext } from './components.ts'
+import type { Public } from './public.ts'
 import type { ReadSide } from './reading.ts'
-import type { UploadParts } from './uploads.ts'
-import type { WiringContext } from './wiring-context.ts'
 
 /** The key file in the data folder. */
 const keyFile = 'identity.pem'
@@ -29,36 +31,33 @@ function takeIdentity({ config, lease }: WiringContext): Identity {
   })
 }
 
-export type Routing = {
-  readonly routes: readonly Route[]
-  /** Undefined if `announce` is off. */
-  readonly publisher?: Publisher | undefined
-}
-
-/** Returns no routes without `public`. */
+/** No routes without `public`; no publisher if `announce` is off. */
 export function wireRouting(
   context: WiringContext,
-  parts: Pick<UploadParts, 'store' | 'providers' | 'former' | 'respond'> & {
+  parts: Pick<Public, 'respond'> & {
+    readonly store: Store
+    readonly providers: readonly Provider[]
+    readonly former: readonly Provider[]
     readonly reading: Pick<ReadSide, 'denials' | 'names'>
   },
-): Routing {
-  const { store, providers, former, reading, respond } = parts
+): { readonly routes: readonly Route[]; readonly publisher?: Publisher } {
   const { config, clock } = context
   if (config.public === undefined) return { routes: [] }
+  const { store, providers, former, respond } = parts
+  const { denials, names } = parts.reading
   const identity = takeIdentity(context)
   const self: Self = { peerId: identity.peerId, addresses: addressesOf(new URL(config.public)) }
-  const stores = [...providers, ...former].flatMap(({ traits, store }) => (traits.local && store ? [store] : []))
-  const { denials, names } = reading
-  const denied = (cid: CID) => isDenied(denials, cid)
-  const holds = async (cid: CID) => !denied(cid) && (await someHas(stores, cid))
-  const announcing = wireAnnouncing(context, { store, self, identity, denials, isDenied: denied, respond })
-  const route = createRoutingRoute({ self, holds, names, respond, clock })
-  return { routes: announcing ? [route, announcing.route] : [route], publisher: announcing?.publisher }
+  const stores = [...providers, ...former].flatMap((one) => (one.traits.local && one.store ? [one.store] : []))
+  const holds = async (cid: CID) => !isDenied(denials, cid) && (await someHas(stores, cid))
+  const routes = [createRoutingRoute({ self, holds, names, respond, clock })]
+  if (config.announce === false) return { routes }
+  const { chain, publisher } = takePublisher(context, config.announce, { store, self, identity, denials })
+  return { routes: [...routes, createIpniRoute({ chain, identity, respond })], publisher }
 }
 
-function isDenied({ visit }: ReadSide['denials'], cid: CID): boolean {
+function isDenied({ lists }: ReadSide['denials'], cid: CID): boolean {
   try {
-    visit(cid, [])
+    lists.visit(cid, [])
     return false
   } catch (error) {
     if (isFailure(error, 'denied')) return true
@@ -71,43 +70,35 @@ async function someHas(stores: readonly LocalStore[], cid: CID): Promise<boolean
   return false
 }
 
-/** Undefined if `announce` is off. */
-function wireAnnouncing(
-  context: WiringContext,
-  parts: Pick<UploadParts, 'store' | 'respond'> & {
-    readonly self: Self
-    readonly identity: Identity
-    readonly denials: ReadSide['denials']
-    readonly isDenied: (cid: CID) => boolean
-  },
+type Announcing = {
+  readonly store: Store
+  readonly self: Self
+  readonly identity: Identity
+  readonly denials: ReadSide['denials']
+}
+
+function takePublisher(
+  { config, userAgent, clock, log, lease }: WiringContext,
+  announce: Exclude<Config['announce'], false>,
+  { store, self, identity, denials }: Announcing,
 ) {
-  const { store, self, identity, denials, isDenied, respond } = parts
-  const { config, userAgent, clock, log, lease } = context
-  const { announce, data } = config
-  if (announce === false) return undefined
+  const { addresses } = self
   // The publisher is passed to the next gateway, which may have other denylists.
-  const newest = lease.take('newest denials of what is announced', [data], () => ({ isDenied, lists: denials.lists }))
-  Object.assign(newest, { isDenied, lists: denials.lists })
-  const { chain, publisher } = lease.take(
+  const newest = lease.take('newest denials of what is announced', [config.data], () => ({ denials }))
+  newest.denials = denials
+  return lease.take(
     'announcing',
     [announce, self, userAgent, store],
     () => {
-      const addresses = self.addresses
-      const made: Chain = createChain({
+      const chain = createChain({
         ...{ store, identity, addresses, blocks: announce.entries === 'blocks' },
-        isDenied: (cid) => newest.isDenied(cid),
-        denyRevision: () => newest.lists.revision,
+        isDenied: (cid) => isDenied(newest.denials, cid),
+        denyRevision: () => newest.denials.lists.revision,
       })
       const indexers = announce.indexers.map((one) => openIndexer(one, { userAgent, clock }))
-      return {
-        chain: made,
-        publisher: createPublisher({
-          ...{ chain: made, identity, addresses, indexers, clock, log },
-          everyMs: announce.every,
-        }),
-      }
+      const publishing = { chain, identity, addresses, indexers, clock, log, everyMs: announce.every }
+      return { chain, publisher: createPublisher(publishing) }
     },
     (one) => one.publisher.close(),
   )
-  return { route: createIpniRoute({ chain, identity, respond }), publisher }
 }

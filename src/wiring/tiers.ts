@@ -1,6 +1,6 @@
 // The tiers in lookup order as one stack: configured ones, and the local stores.
 import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
-import type { Tier, TierUsage } from '../../backends/tiers/contract.ts'
+import type { Tier } from '../../backends/tiers/contract.ts'
 import { cancelled } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Shelf } from '../names/shared-records.ts'
@@ -8,22 +8,9 @@ import { type GuardedTier, guarded } from '../retrieval/tiers/guarded-tier.ts'
 import { createTierStack, Layer, type TierStack } from '../retrieval/tiers/tier-stack.ts'
 import { createPinsTier, verified } from '../retrieval/tiers/verified-tier.ts'
 import type { StoreReader } from '../store/store.ts'
-import type { Lease } from './component-registry.ts'
-import type { WiringContext } from './wiring-context.ts'
+import type { Lease, WiringContext } from './components.ts'
 
-export type Tiers = {
-  readonly stack: TierStack
-  /** Each tier, in lookup order. */
-  readonly order: readonly Tier[]
-  /** Tiers that may be slow or unavailable. */
-  readonly guards: readonly GuardedTier[]
-  /** Storage of name records shared by instances. */
-  readonly shelves: readonly Shelf[]
-  /** Blocks that failed verification, by tier. */
-  readonly corrupt: ReadonlyMap<string, number>
-  /** Usage of the tiers that know it. */
-  readonly usage: () => readonly { readonly tier: string; readonly usage: TierUsage }[]
-}
+export type Tiers = ReturnType<typeof wireTiers>
 
 // A longer timeout: a pinned block may be nowhere else, and a disk that is busy with uploads can be
 // slow.
@@ -32,16 +19,12 @@ const pinsMs = 10_000
 export function wireTiers(
   context: WiringContext,
   configured: readonly Tier[],
-  parts: {
-    readonly providers: readonly Provider[]
-    readonly former: readonly Provider[]
-    /** The store of the data folder. */
-    readonly store: Pick<StoreReader, 'blocks'>
-    /** Blocks that only the owner of the data folder has at this moment. */
-    readonly waiting?: { readonly store: LocalStore }
-  },
-): Tiers {
-  const { providers, former, store, waiting } = parts
+  providers: readonly Provider[],
+  /** The store of the data folder. */
+  store: Pick<StoreReader, 'blocks'>,
+  /** Blocks that only the owner of the data folder has at this moment. */
+  waiting?: { readonly store: LocalStore },
+) {
   const { clock, log, lease } = context
   const corrupt = lease.take('corrupt', [], () => new Map<string, number>())
   const onCorrupt = (name: string) => corrupt.set(name, (corrupt.get(name) ?? 0) + 1)
@@ -57,13 +40,12 @@ export function wireTiers(
   const onThisDisk = (tier: Tier) => guarded(tier, { clock, log, timeoutMs: pinsMs })
   const pinsOf = (of: object, name: string, store: LocalStore, keeps: boolean): Tier =>
     lease.take('pins', [of], () => onThisDisk(createPinsTier(name, store, { keeps, log })))
-  const pins = [...providers, ...former].flatMap((provider) =>
+  const pins = providers.flatMap((provider) =>
     provider.store ? [pinsOf(provider, provider.name, provider.store, true)] : [],
   )
   // Includes uploads that are acknowledged and not yet at every provider, also those that a
   // previous gateway acknowledged with other providers.
-  if (![...providers, ...former].some((one) => one.store === store.blocks))
-    pins.push(pinsOf(store, 'uploads', store.blocks, false))
+  if (!providers.some((one) => one.store === store.blocks)) pins.push(pinsOf(store, 'uploads', store.blocks, false))
   if (waiting) pins.push(pinsOf(waiting, 'owner', waiting.store, false))
   // Pins come before any cache except memory: they are as near, and complete.
   const isMemory = ({ traits }: Tier) => !traits.persistent
@@ -91,10 +73,17 @@ export function wireTiers(
   )
   return {
     stack,
+    /** Names, fastest first. */
+    names: stack.stats().map(({ tier }) => tier),
+    /** Each tier, in lookup order. */
     order,
+    /** Tiers that may be slow or unavailable. */
     guards,
+    /** Storage of name records shared by instances. */
     shelves: guards.filter((guard): guard is GuardedTier & Shelf => guard.records !== undefined),
+    /** Blocks that failed verification, by tier. */
     corrupt,
+    /** Usage of the tiers that know it. */
     usage: () => configured.flatMap((tier) => (tier.usage ? [{ tier: tier.name, usage: tier.usage() }] : [])),
   }
 }

@@ -4,136 +4,162 @@ import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { QuotaState } from '../admin/metrics.ts'
+import { ConfigError } from '../config/complaints.ts'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
 import { blockKey } from '../core/cid.ts'
-import { Failure } from '../core/failure.ts'
-import type { DataFolder } from '../data-folder/folder.ts'
-import { createAddRoute, type Route } from '../http/add/add.ts'
-import { type AdminAdd, createAdminAdd } from '../http/add/admin-add.ts'
+import { Failure, isFailure } from '../core/failure.ts'
+import { type DataFolder, openDataFolder } from '../data-folder/folder.ts'
+import { createAddRoute } from '../http/add/add.ts'
+import { createAdminAdd } from '../http/add/admin-add.ts'
 import { createTokens, mayUpload } from '../http/add/upload-auth.ts'
 import { createKuboRoute } from '../http/kubo/rpc.ts'
 import { createOpenApiRoute } from '../http/openapi/page.ts'
-import type { Respond } from '../http/wire/problem.ts'
-import { createUploadCounts, type UploadCounts } from '../observe/requests.ts'
+import { createUploadCounts } from '../observe/requests.ts'
 import type { Retrieval } from '../retrieval/session.ts'
-import type { SchemaChecks } from '../schemas/checks.ts'
+import { createSchemaChecks, type SchemaChecks } from '../schemas/checks.ts'
+import { joinStore } from '../store/open.ts'
 import type { Store } from '../store/store.ts'
 import { isOwner } from '../team/team.ts'
 import type { UploadFanout } from '../upload/confirm.ts'
 import { createQuotas, type Quotas, type Uploader } from '../upload/quotas.ts'
-import { createThin, type Target, type ThinUploads } from '../upload/thin.ts'
-import { createUploads, type Uploads } from '../upload/uploads.ts'
+import { createThin } from '../upload/thin.ts'
+import { createUploads } from '../upload/uploads.ts'
+import type { WiringContext } from './components.ts'
 import { type Public, takeCounterSync } from './public.ts'
 import type { ReadSide } from './reading.ts'
-import { schemasOf, type WiringContext } from './wiring-context.ts'
 
-export type WriteSide = {
-  readonly counts: UploadCounts
-  /** The state of each token with a quota. */
-  readonly quotas: () => readonly QuotaState[]
-  readonly routes: readonly Route[]
-  /** Undefined if uploads go nowhere. */
-  readonly adminAdd: AdminAdd | undefined
-  /** The upload section of the front page. */
-  readonly offered: {
-    /** The answer for this client: on a page of this address, or for a program. */
-    readonly uploadsFor: (request: IncomingMessage, to: 'page' | 'program') => 'open' | 'token' | 'closed'
-    /** True if shared caches may store the page. */
-    readonly isSameForAll: boolean
-    readonly maxBytes: number
+type OwnFolder = { readonly folder: DataFolder; readonly store: Store }
+
+/**
+ * Holds the lock until the last gateway over it has ended. Throws a ConfigError if the lock is
+ * unavailable.
+ */
+export async function ownDataFolder({ config, clock, log, lease, folders, own }: WiringContext): Promise<OwnFolder> {
+  const { data, pinning, upload } = config
+  const isNeeded = pinning.providers.length + own.providers.length > 0 && !upload.forwardTo
+  const { folder, opened } = lease.take(
+    'data folder',
+    [data, isNeeded],
+    () => {
+      const folder = folders.enter(data)
+      return { folder, opened: openDataFolder(folder, { clock, log, isNeeded }) }
+    },
+    async ({ folder, opened }) => {
+      const leave = await opened.catch(() => undefined)
+      await leave?.()
+      folder.leave()
+    },
+  )
+  await opened.catch((error: unknown) => {
+    throw isFailure(error, 'refused') ? new ConfigError([`data: ${error.message}`]) : error
+  })
+  const joined = lease.take(
+    'store',
+    [data],
+    () => joinStore(folder, { clock, log }),
+    ({ leave }) => leave(),
+  )
+  return { folder, store: joined.store }
+}
+
+/** Throws a ConfigError if one of the operator's is not a valid schema. */
+export function schemasOf({ upload, responses }: Config): SchemaChecks {
+  try {
+    return createSchemaChecks({ maxBytes: responses.json.maxBytes, own: upload.schemas })
+  } catch (error) {
+    const what = `${error instanceof Error ? error.message : error} (expected JSON Schemas)`
+    throw new ConfigError([{ path: ['upload', 'schemas'], what }])
   }
-  /** Undefined in thin mode. */
-  readonly pins: Uploads['pins'] | undefined
-  readonly probe: Uploads['probe']
-  /** Uploads of a program; unsupported in thin mode. */
-  readonly uploads: Uploads
-  readonly schemas: SchemaChecks
 }
 
-export type UploadParts = {
-  readonly folder: DataFolder
-  readonly store: Store
-  readonly providers: readonly Provider[]
-  /** Providers of earlier configurations. */
-  readonly former: readonly Provider[]
-  readonly reading: Pick<ReadSide, 'retrieval' | 'denials'>
-  readonly respond: Respond
-  readonly clientOf: Public['clientOf']
-  readonly limits: Public['limits']
-  readonly forwarded: Public['forwarded']
-  readonly watch: Public['watch']
-  /** Names, fastest first. */
-  readonly tiers: readonly string[]
-}
+type Parts = OwnFolder &
+  Public & {
+    readonly providers: readonly Provider[]
+    /** Providers of earlier configurations. */
+    readonly former: readonly Provider[]
+    readonly reading: ReadSide
+    /** Names, fastest first. */
+    readonly tiers: readonly string[]
+  }
 
-type Stores = Pick<UploadParts, 'folder' | 'store' | 'providers' | 'former'> & {
-  readonly fanout: UploadFanout
-  readonly admit: (cid: CID) => void
-  readonly counts: UploadCounts
-  readonly quotas: Quotas | undefined
-}
+export type WriteSide = ReturnType<typeof wireUploads>
 
-export function wireUploads(context: WiringContext, parts: UploadParts): WriteSide {
-  const { config, clock, lease, log } = context
-  const { upload, responses } = config
+export function wireUploads(context: WiringContext, parts: Parts) {
+  const { config, userAgent, clock, lease, log, trace } = context
+  const { pinning, upload, responses } = config
+  const { folder, store, providers, former, respond, forwarded, limits } = parts
   const { retrieval, denials } = parts.reading
-  const { respond } = parts
   // Steps that may fail come before any that start work.
   const tokens = createTokens(upload.auth, () => clock.now())
-  const reach = { isForThisMachine: upload.auth === 'none', addressOf: parts.forwarded.addressOf }
+  const reach = { isForThisMachine: upload.auth === 'none', addressOf: forwarded.addressOf }
   const schemas = lease.take('schemas', [upload.schemas, responses.json.maxBytes], () => schemasOf(config))
   const counts = lease.take('upload counts', [], createUploadCounts)
-  const quotas = takeQuotas(context, parts.store)
-  const stores = { ...parts, fanout: takeUploadFanout(context, retrieval), admit: denials.admit, counts, quotas }
-  const uploads = takeUploads(context, stores)
-  const thin = upload.forwardTo && takeThin(context, upload.forwardTo, stores)
+  const quotas = takeQuotas(context, store)
+  const { minConfirmations: confirm, acceptWhileUnavailable: queue, timeout: pinMs } = pinning
+  const { profile, concurrency, perClient, maxPendingBytes, forwardTo: target } = upload
+  const { maxBytes, idleTimeout: idleMs, minRate } = upload
+  const intake = {
+    ...{ profile, concurrency, perClient, limits: { maxBytes, idleMs, minRate, graceMs: idleMs } },
+    ...{ retrieval: takeUploadFanout(context, retrieval), admit: denials.admit, counts, quotas, clock, trace },
+  }
+  const places = [...providers, ...former].flatMap((one) => one.store ?? [])
+  // Running uploads, and deliveries to providers in the background, outlive this gateway.
+  const kept = lease.make(createUploads, {
+    ...intake,
+    ...{ folder, store, maxPendingBytes, providers, places, confirm, queue, pinMs, log },
+  })
+  const thin = target && lease.make(createThin, { ...intake, target, answerMs: pinMs, userAgent })
   const clientOf = (request: IncomingMessage): Uploader => {
     const client = parts.clientOf(request)
     const quota = tokens.quotaOf(request.headers)
     return quota ? { client, quota } : client
   }
-  const add = createAddRoute({ uploads: thin ?? uploads, tokens, reach, schemas, respond, clientOf })
-  const description = createOpenApiRoute({
-    schemas: schemas.all,
-    hasTokens: typeof upload.auth !== 'string',
-    mode: responses.types,
-    respond,
-  })
-  const kubo = upload.kuboRpc
-    ? [
-        createKuboRoute({
-          ...{ uploads, retrieval, tokens, reach, version, clock, respond, log, clientOf },
-          ...{ tiers: parts.tiers, limits: parts.limits, stalledMs: respond.stalledMs },
-        }),
-      ]
-    : []
-  const { probe } = uploads
-  const pins = thin ? undefined : uploads.pins
-  const isTaken = thin !== undefined || parts.providers.length > 0
-  const adminAdd = isTaken ? createAdminAdd({ ...parts, uploads: thin ?? uploads, schemas }) : undefined
-  const offered = {
-    uploadsFor(request: IncomingMessage, to: 'page' | 'program') {
-      if (!isTaken) return 'closed'
-      if (typeof upload.auth !== 'string') return 'token'
-      const origin = to === 'page' ? `http://${parts.forwarded.hostOf(request)}` : undefined
-      return mayUpload(request, origin, reach) ? 'open' : 'closed'
-    },
-    isSameForAll: !reach.isForThisMachine,
-    maxBytes: upload.maxBytes,
-  } as const
-  const routes = [description, add, ...kubo]
-  const states = () => quotasOf(upload, quotas)
-  return { counts, quotas: states, routes, adminAdd, offered, pins, probe, uploads, schemas }
+  const uploads = thin ?? kept
+  const takers = { uploads, tokens, reach, schemas, respond, clientOf }
+  const hasTokens = typeof upload.auth !== 'string'
+  const kubo = { ...takers, uploads: kept, retrieval, version, tiers: parts.tiers, clock, log, limits }
+  const isTaken = thin !== undefined || providers.length > 0
+  return {
+    counts,
+    /** The state of each token with a quota. */
+    quotas: () => quotasOf(upload, quotas),
+    routes: [
+      createOpenApiRoute({ schemas: schemas.all, hasTokens, mode: responses.types, respond }),
+      createAddRoute(takers),
+      ...(upload.kuboRpc ? [createKuboRoute({ ...kubo, stalledMs: respond.stalledMs })] : []),
+    ],
+    /** Undefined if uploads go nowhere. */
+    adminAdd: isTaken ? createAdminAdd({ ...parts, uploads, schemas }) : undefined,
+    /** The upload section of the front page. */
+    offered: {
+      /** The answer for this client: on a page of this address, or for a program. */
+      uploadsFor(request: IncomingMessage, to: 'page' | 'program') {
+        if (!isTaken) return 'closed'
+        if (hasTokens) return 'token'
+        const origin = to === 'page' ? `http://${forwarded.hostOf(request)}` : undefined
+        return mayUpload(request, origin, reach) ? 'open' : 'closed'
+      },
+      /** True if shared caches may store the page. */
+      isSameForAll: !reach.isForThisMachine,
+      maxBytes,
+    } as const,
+    /** Undefined in thin mode. */
+    pins: thin ? undefined : kept.pins,
+    probe: kept.probe,
+    /** Uploads of a program; unsupported in thin mode. */
+    uploads: kept,
+    schemas,
+  }
 }
 
-/** They outlive this gateway, as does the store that holds them. Undefined: no token has one. */
+/** Undefined if no token has one. */
 function takeQuotas(context: WiringContext, store: Store): Quotas | undefined {
   const { config, clock, log, lease } = context
   const { auth } = config.upload
   if (typeof auth === 'string' || !auth.tokens.some((one) => typeof one === 'object' && one.quota)) return undefined
   const shared = takeCounterSync(context)
-  return lease.take('quotas', [store, shared], () => createQuotas({ store, shared, clock, log }))
+  return lease.make(createQuotas, { store, shared, clock, log })
 }
 
 /** Tokens of one name share a quota; the state shows that of the first. */
@@ -146,42 +172,6 @@ function quotasOf({ auth }: Config['upload'], quotas: Quotas | undefined): reado
     all.set(token, { token, quota, used: quotas.used(token), refused: quotas.refused(token) })
   }
   return [...all.values()]
-}
-
-const receivingOf = ({
-  maxBytes,
-  idleTimeout: idleMs,
-  minRate,
-  profile,
-  concurrency,
-  perClient,
-}: Config['upload']) => ({
-  limits: { maxBytes, idleMs, minRate, graceMs: idleMs },
-  ...{ profile, concurrency, perClient },
-})
-
-/** Takes over running uploads, and deliveries to providers in the background. */
-function takeUploads({ config, clock, log, lease, trace }: WiringContext, parts: Stores): Uploads {
-  const { providers, former, fanout: retrieval, quotas } = parts
-  const { minConfirmations: confirm, acceptWhileUnavailable: queue, timeout: pinMs } = config.pinning
-  const { maxPendingBytes } = config.upload
-  const settings = { ...receivingOf(config.upload), maxPendingBytes, confirm, queue, pinMs }
-  const places = [...providers, ...former].flatMap(({ store }) => store ?? [])
-  return lease.open('uploads', [config.data, settings, providers, former, quotas], () =>
-    createUploads({ ...parts, ...settings, places, retrieval, clock, log, trace }),
-  )
-}
-
-function takeThin(
-  { config, userAgent, clock, lease, trace }: WiringContext,
-  target: Target,
-  parts: Stores,
-): ThinUploads {
-  const { timeout: answerMs } = config.pinning
-  const settings = { ...receivingOf(config.upload), target, answerMs, userAgent }
-  return lease.open('thin uploads', [settings, parts.quotas], () =>
-    createThin({ ...parts, ...settings, retrieval: parts.fanout, clock, trace }),
-  )
 }
 
 /**

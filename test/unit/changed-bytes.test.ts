@@ -24,9 +24,8 @@ import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
-import { createComponentRegistry } from '../../src/wiring/component-registry.ts'
+import { createComponentRegistry, type WiringContext } from '../../src/wiring/components.ts'
 import { wireTiers } from '../../src/wiring/tiers.ts'
-import type { WiringContext } from '../../src/wiring/wiring-context.ts'
 import { singleChanges } from '../support/changes.ts'
 import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
 import { tempFolder } from '../support/gateway.ts'
@@ -194,7 +193,7 @@ describe('every single-byte change', () => {
           for (const file of files) writeFileSync(file.name, file.bytes)
           writeFileSync(name, changed)
           const bare = open()
-          const { stack, corrupt } = wireTiers(whole, [bare], { providers: [], former: [], store: nothing })
+          const { stack, corrupt } = wireTiers(whole, [bare], [], nothing)
           const before = corrupt.get('one') ?? 0
           const read = await stack.get(leaf.cid)
           assert.ok(isTrue(leaf, read), 'other bytes')

@@ -8,8 +8,7 @@ import { silentLog } from '../../src/core/log.ts'
 import { createTrace } from '../../src/core/wire/trace.ts'
 import { processFolders } from '../../src/data-folder/folder.ts'
 import { wireBackends } from '../../src/wiring/backends.ts'
-import { createComponentRegistry, type Lease } from '../../src/wiring/component-registry.ts'
-import { nothingOfItsOwn, takeScheduler } from '../../src/wiring/wiring-context.ts'
+import { createComponentRegistry, type Lease, nothingOfItsOwn, takeScheduler } from '../../src/wiring/components.ts'
 
 const leases: Lease[] = []
 afterEach(async () => {

@@ -26,7 +26,7 @@ import type { Team } from '../../src/team/team.ts'
 import { createWorkerClient } from '../../src/team/worker-client.ts'
 import { createWorkerProcess, type Orders } from '../../src/team/worker-supervisor.ts'
 import { createElsewhere } from '../../src/wiring/public.ts'
-import { shareOf } from '../../src/wiring/team/counts.ts'
+import { shareOf } from '../../src/wiring/worker.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const folder = mkdtempSync(join(tmpdir(), 'cidgate-team-'))

@@ -6,10 +6,11 @@ import { createTokenBucket, type TokenBucket } from '../../core/counting/token-b
 import type { Failure } from '../../core/failure.ts'
 import type { AccessMode, Log } from '../../core/log.ts'
 import type { SpanFacts, Trace } from '../../core/wire/trace.ts'
+import type { FailedRequest } from '../../observe/recent-failures.ts'
 import type { RequestRecord } from '../../observe/request-record.ts'
-import type { Answered } from '../../observe/requests.ts'
+import { type Answered, type RequestCounts, sourceOf } from '../../observe/requests.ts'
 import { requestIdHeader } from './client.ts'
-import { type HttpRefusal, hasBody, type ParserRefusal, type RequestHead } from './request.ts'
+import { HttpRefusal, hasBody, type ParserRefusal, type RequestHead } from './request.ts'
 
 /** The route that handled a request; `none` if none of this gateway's. */
 export type RouteName = 'ipfs' | 'ipns' | 'add' | 'rpc' | 'openapi' | 'routing' | 'proxy' | 'front' | 'none'
@@ -167,113 +168,163 @@ export type NoteCached = (
   response: { readonly requestId: string; readonly status: number; readonly bytes: number },
 ) => void
 
-const sampleEvery = 100
-const longest = { path: 1024, host: 255, agent: 200 } as const
+export interface RequestLog {
+  /** Records the request at its end, in the metrics, the access log and the spans. */
+  watch(request: IncomingMessage, response: ServerResponse): Exchange
+  /** Records a refusal by the server as if by a route. */
+  refused(refusal: ParserRefusal): void
+  /** Record each cached response. */
+  readonly cached: readonly NoteCached[]
+}
 
-const burstSeconds = 30
-
-export function createAccessLog(options: {
+type RequestLogOptions = {
+  readonly requests: Pick<RequestCounts, 'answered' | 'failed'>
   readonly access: AccessMode
   readonly failuresPerSecond: number | 'none'
   readonly log: Log
   readonly clock: Clock
   readonly addressOf: (request: RequestHead) => string
-  readonly trace: Pick<Trace, 'idOf'>
-}) {
-  const { access: mode, log, addressOf, trace } = options
-  if (mode === 'off') return undefined
-  const failures = mode === 'all' ? undefined : createFailureLines(options)
-  let others = 0
+  readonly trace: Trace
+  readonly hasSpans: boolean
+  /** Called for a status from 400 on, and for a truncated response. */
+  readonly onFailed: (failed: FailedRequest) => void
+}
+
+/** nginx's status for a client that left before the response. */
+const clientLeft = 499
+const longest = { path: 1024, host: 255, agent: 200, method: 20 } as const
+
+export function createRequestLog(options: RequestLogOptions): RequestLog {
+  const { requests, access, log, clock, addressOf, trace, hasSpans, onFailed } = options
+  const lines = createLineChoice(options)
+
+  function answeredOf({ request, response, began, ...noted }: Exchange): Answered {
+    const { route, account, failure, answeredAt, bytesIn, bytesOut, refusal } = noted
+    return {
+      ...{ route, method: request.method ?? '', source: sourceOf(account), bytesIn, bytesOut },
+      status: refusal?.status ?? (response.headersSent ? response.statusCode : clientLeft),
+      // Kubo's RPC ends a failed stream cleanly.
+      isWhole: refusal !== undefined || (response.writableFinished && !(failure && response.statusCode < 400)),
+      firstByteSeconds: answeredAt === undefined ? undefined : (answeredAt - began) / 1000,
+      seconds: (clock.monotonic() - began) / 1000,
+    }
+  }
+
+  function over(exchange: Exchange): void {
+    const answered = answeredOf(exchange)
+    requests.answered(answered)
+    const { failure } = exchange
+    const { status, isWhole } = answered
+    const isFailed = status >= 400 || !isWhole
+    const before = isFailed ? lines.ofFailure(failure?.kind ?? String(status)) : lines.ofSuccess()
+    if (before) log(status >= 500 ? 'warn' : 'info', 'http.request', { ...lineOf(exchange, answered), ...before })
+    if (isFailed) onFailed(failedOf(exchange, answered))
+    const point = hasSpans ? trace.of(exchange.request) : undefined
+    if (point?.isRecorded) trace.answered(point, spanOf(exchange, answered, point.leftOut))
+  }
+
+  function lineOf({ request, response, url, client, failure, token, account }: Exchange, answered: Answered) {
+    const { method, route, status, source, seconds, firstByteSeconds, bytesIn, bytesOut, isWhole } = answered
+    return {
+      ...{ request: requestIdOf(response), client, method, ...placeOf(request, url), ...traceOf(request) },
+      ...{ route, status, source, ms: inMs(seconds) },
+      ...(firstByteSeconds !== undefined && { firstByteMs: inMs(firstByteSeconds) }),
+      bytes: bytesOut,
+      ...(bytesIn > 0 && { bytesIn }),
+      ...(token !== undefined && { token }),
+      ...(!isWhole && { cut: true }),
+      ...whyOf(failure, account),
+      ...(account && account.brought.length > 1 && { brought: account.brought }),
+    }
+  }
+
+  const failedOf = (exchange: Exchange, { route, method, status, seconds, isWhole }: Answered): FailedRequest => {
+    const { request, response, url, client, failure, account } = exchange
+    return {
+      at: clock.now(),
+      request: requestIdOf(response),
+      // A closed socket has lost its address.
+      client: client || addressOf(request) || undefined,
+      method: method.slice(0, longest.method),
+      path: placeOf(request, url).path,
+      ...{ route, status, isCut: !isWhole, ms: Math.round(seconds * 1000), ...whyOf(failure, account) },
+    }
+  }
 
   function traceOf(request: RequestHead): { readonly trace?: string } {
     const id = trace.idOf(request)
     return id === undefined ? {} : { trace: id }
   }
 
-  /**
-   * Decides if a request gets a line, with the number of lines skipped before it; undefined if not.
-   */
-  function wanted({ status, isWhole }: Answered, kind: string | undefined): { readonly leftOut?: number } | undefined {
-    if (status >= 400 || !isWhole) return failures ? failures.take(kind ?? String(status)) : {}
-    return isChosen() ? {} : undefined
-  }
-
-  const isChosen = (): boolean => mode === 'all' || (mode === 'sampled' && others++ % sampleEvery === 0)
-
-  const cached: NoteCached = (request, { requestId, status, bytes }) => {
-    if (!isChosen()) return
+  const logCached: NoteCached = (request, { requestId, status, bytes }) => {
+    if (!lines.ofSuccess()) return
     const { method = '', url = '' } = request
-    const client = addressOf(request)
     log('info', 'http.request', {
-      ...{ request: requestId, client, method, ...placeOf(request, url), ...traceOf(request) },
+      ...{ request: requestId, client: addressOf(request), method, ...placeOf(request, url), ...traceOf(request) },
       ...{ route: 'ipfs', status, source: 'responses', bytes },
     })
   }
+  const traceCached: NoteCached = (request, { requestId, status, bytes }) => {
+    const point = trace.of(request)
+    if (!point?.isRecorded) return
+    const { method = '', url = '' } = request
+    const answered = { method, route: 'ipfs', status, source: 'responses', bytesOut: bytes }
+    const facts = { ...factsOf(answered, requestId), ...pathOf(request, url) }
+    trace.answered(point, { name: `${method} ipfs`, began: clock.monotonic(), facts, isError: false })
+  }
 
   return {
-    /** Undefined if the mode never logs a successful response. */
-    cached: mode === 'errors' ? undefined : cached,
-    /** Logs a request that could not be parsed: it has no method and no path. */
-    refused({ requestId, address: client, why }: ParserRefusal, answered: Answered): void {
-      const before = wanted(answered, 'unread')
-      if (!before) return
-      const { route, status, source } = answered
-      const line = { request: requestId, client, route, status, source, kind: 'malformed', why }
-      log('info', 'http.request', { ...line, ...before })
+    cached: [...(access === 'off' || access === 'errors' ? [] : [logCached]), ...(hasSpans ? [traceCached] : [])],
+    watch(request, response) {
+      const exchange = watchExchange(request, response, clock.monotonic, over)
+      if (access !== 'off') exchange.client ??= addressOf(request)
+      return exchange
     },
-    over({ request, response, url, client, failure, token, account }: Exchange, answered: Answered): void {
-      const before = wanted(answered, failure?.kind)
-      if (!before) return
-      const { method, route, status, source, seconds, firstByteSeconds, bytesIn, bytesOut, isWhole } = answered
-      const isOurs = status >= 500
-      log(isOurs ? 'warn' : 'info', 'http.request', {
-        ...{
-          request: requestIdOf(response),
-          client,
-          method,
-          ...placeOf(request, url),
-          ...traceOf(request),
-          route,
-          status,
-          source,
-        },
-        ms: inMs(seconds),
-        ...(firstByteSeconds !== undefined && { firstByteMs: inMs(firstByteSeconds) }),
-        bytes: bytesOut,
-        ...(bytesIn > 0 && { bytesIn }),
-        ...(token !== undefined && { token }),
-        ...(!isWhole && { cut: true }),
-        ...(failure && { kind: failure.kind, why: failure.message }),
-        ...(failure && account && account.attempts.length > 0 && { attempts: account.attempts }),
-        ...(account && account.brought.length > 1 && { brought: account.brought }),
-        ...before,
+    refused({ status, why, requestId, address, response }) {
+      const failure = new HttpRefusal('malformed', why, { source: 'client', status })
+      requests.failed(failure)
+      const exchange = response && exchangeOf(response)
+      // The rest is counted at its end.
+      if (exchange) return void Object.assign(exchange, { refusal: failure, failure })
+      // The request line may be malformed, so nothing of it is recorded.
+      const unread = { route: 'none', status, kind: 'malformed', why } as const
+      requests.answered({
+        ...{ ...unread, method: '', source: 'none', isWhole: true, firstByteSeconds: undefined },
+        ...{ seconds: 0, bytesIn: 0, bytesOut: 0 },
       })
+      const before = lines.ofFailure('unread')
+      const about = { request: requestId, client: address, ...unread }
+      if (before) log('info', 'http.request', { ...about, source: 'none', ...before })
+      onFailed({ ...about, client: address || undefined, at: clock.now(), method: '', path: '', isCut: false, ms: 0 })
     },
   }
 }
 
-/** Rate limits by kind of failure, or by status if there is none: both have few values. */
-function createFailureLines({
-  failuresPerSecond: perSecond,
-  clock,
-}: {
-  readonly failuresPerSecond: number | 'none'
-  readonly clock: Clock
-}) {
-  if (perSecond === 'none') return undefined
+const whyOf = (failure: Failure | undefined, account: RequestRecord | undefined) =>
+  failure && {
+    ...{ kind: failure.kind, why: failure.message },
+    ...(account && account.attempts.length > 0 && { attempts: account.attempts }),
+  }
+
+const sampleEvery = 100
+const burstSeconds = 30
+
+/**
+ * Decides if a request gets a line in the access log, with the number of lines skipped before it;
+ * undefined if not. Failures are limited by kind, or by status if there is none: both have few values.
+ */
+function createLineChoice({ access, failuresPerSecond: perSecond, clock }: RequestLogOptions) {
   const kinds = new Map<string, { readonly budget: TokenBucket; leftOut: number }>()
+  let others = 0
   return {
-    take(name: string): { readonly leftOut?: number } | undefined {
-      let kind = kinds.get(name)
-      if (!kind)
-        kinds.set(
-          name,
-          (kind = { budget: createTokenBucket({ size: perSecond * burstSeconds, perSecond, clock }), leftOut: 0 }),
-        )
-      if (!kind.budget.take()) {
-        kind.leftOut++
-        return undefined
-      }
+    ofSuccess: () => (access === 'all' || (access === 'sampled' && others++ % sampleEvery === 0) ? {} : undefined),
+    ofFailure(name: string): { readonly leftOut?: number } | undefined {
+      if (access === 'off') return undefined
+      if (access === 'all' || perSecond === 'none') return {}
+      const size = perSecond * burstSeconds
+      const kind = kinds.get(name) ?? { budget: createTokenBucket({ size, perSecond, clock }), leftOut: 0 }
+      kinds.set(name, kind)
+      if (!kind.budget.take()) return void kind.leftOut++
       const { leftOut } = kind
       kind.leftOut = 0
       return leftOut > 0 ? { leftOut } : {}
@@ -282,7 +333,7 @@ function createFailureLines({
 }
 
 /** Strips the query, and the scheme and authority of an absolute URL. */
-export const placeOf = ({ headers }: RequestHead, url: string) => ({
+const placeOf = ({ headers }: RequestHead, url: string) => ({
   host: headers.host?.slice(0, longest.host),
   path: (url.split('?', 1)[0] ?? '').replace(/^https?:\/\/[^/]*/i, '').slice(0, longest.path),
   agent: headers['user-agent']?.slice(0, longest.agent),
@@ -292,52 +343,31 @@ const inMs = (seconds: number): number => Math.round(seconds * 10_000) / 10
 
 const contentRoutes: ReadonlySet<string> = new Set(['ipfs', 'ipns'])
 
-export function createRequestSpans(trace: Trace, clock: Clock) {
-  const cached: NoteCached = (request, { requestId, status, bytes }) => {
-    const point = trace.of(request)
-    if (!point?.isRecorded) return
-    const facts = {
-      ...factsOf(request, { route: 'ipfs', status, source: 'responses', bytes, requestId }),
-      ...pathOf(request, request.url ?? ''),
-    }
-    const name = nameOf(request, 'ipfs')
-    trace.answered(point, { name, began: clock.monotonic(), facts, isError: false })
+function spanOf({ request, response, url, began, failure }: Exchange, answered: Answered, leftOut: number) {
+  const { route, method, status, isWhole, firstByteSeconds, bytesIn } = answered
+  const facts = {
+    ...factsOf(answered, requestIdOf(response)),
+    ...(contentRoutes.has(route) && pathOf(request, url)),
+    'cidgate.first_byte_ms': firstByteSeconds && Math.round(firstByteSeconds * 1000),
+    'cidgate.cut': isWhole ? undefined : true,
+    'cidgate.questions_left_out': leftOut || undefined,
+    'error.type': failure?.kind,
+    'http.request.body.size': bytesIn || undefined,
   }
-  return {
-    cached,
-    over({ request, response, url, began, failure }: Exchange, answered: Answered): void {
-      const point = trace.of(request)
-      if (!point?.isRecorded) return
-      const { route, status, source, isWhole, firstByteSeconds, bytesIn, bytesOut: bytes } = answered
-      const facts = {
-        ...factsOf(request, { route, status, source, bytes, requestId: requestIdOf(response) }),
-        ...(contentRoutes.has(route) && pathOf(request, url)),
-        'cidgate.first_byte_ms': firstByteSeconds && Math.round(firstByteSeconds * 1000),
-        'cidgate.cut': isWhole ? undefined : true,
-        'cidgate.questions_left_out': point.leftOut || undefined,
-        'error.type': failure?.kind,
-        'http.request.body.size': bytesIn || undefined,
-      }
-      trace.answered(point, { name: nameOf(request, route), began, facts, isError: status >= 500 })
-    },
-  }
+  return { name: `${method} ${route}`, began, facts, isError: status >= 500 }
 }
 
-const nameOf = ({ method = '' }: RequestHead, route: string): string => `${method} ${route}`
-
-function factsOf(
-  { method }: RequestHead,
-  answer: { route: string; status: number; source: string; bytes: number; requestId: string | undefined },
-): SpanFacts {
-  return {
-    'http.request.method': method,
-    'http.route': answer.route,
-    'http.response.status_code': answer.status,
-    'http.response.body.size': answer.bytes,
-    'cidgate.source': answer.source,
-    'cidgate.request_id': answer.requestId,
-  }
-}
+const factsOf = (
+  { method, route, status, source, bytesOut }: Pick<Answered, 'method' | 'route' | 'status' | 'source' | 'bytesOut'>,
+  requestId: string | undefined,
+): SpanFacts => ({
+  'http.request.method': method,
+  'http.route': route,
+  'http.response.status_code': status,
+  'http.response.body.size': bytesOut,
+  'cidgate.source': source,
+  'cidgate.request_id': requestId,
+})
 
 function pathOf(request: RequestHead, url: string): SpanFacts {
   const { host, path } = placeOf(request, url)

@@ -9,7 +9,7 @@ import { fromInternalSocket } from '../../team/forward-request.ts'
 import { inPlace, removeOtherPlaces, socketPathOf } from '../../team/shared-folder.ts'
 import type { OwnerTeam } from '../../team/team.ts'
 import { createWorkerSupervisor, shutdownDelayMs, type WorkerSupervisor } from '../../team/worker-supervisor.ts'
-import { processesOf } from '../../wiring/team/counts.ts'
+import { processesOf } from '../../wiring/worker.ts'
 import { createFront, type Front } from '../front.ts'
 
 export interface Processes {

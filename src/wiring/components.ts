@@ -1,5 +1,54 @@
-// Keeps parts across reloads. Each part is identified by its configuration, so the next gateway
-// gets the same part if that is unchanged; it is closed when no gateway uses it any more.
+// What a gateway is assembled from. Parts outlive reloads: each is identified by what it is made of,
+// so the next gateway gets the same part if that is unchanged; it is closed when no gateway uses it.
+import type { Provider } from '../../backends/pinning/contract.ts'
+import type { Tier } from '../../backends/tiers/contract.ts'
+import type { Upstream } from '../../backends/upstreams/contract.ts'
+import type { Config } from '../config/load.ts'
+import type { Clock } from '../core/clock.ts'
+import type { FolderCompany } from '../core/disk/files.ts'
+import type { Log } from '../core/log.ts'
+import type { Trace } from '../core/wire/trace.ts'
+import type { DataFolders } from '../data-folder/folder.ts'
+import type { SpanExporter } from '../observe/tracing/exporter.ts'
+import { createLoopScheduler, type LoopScheduler } from '../retrieval/loop-scheduler.ts'
+import type { Team } from '../team/team.ts'
+
+/** A program's own backends, in addition to the configured ones. Never closed here. */
+export type Own = {
+  readonly tiers: readonly Tier[]
+  readonly upstreams: readonly Upstream[]
+  readonly providers: readonly Provider[]
+}
+
+export const nothingOfItsOwn: Own = { tiers: [], upstreams: [], providers: [] }
+
+export type WiringContext = {
+  readonly config: Config
+  readonly userAgent: string
+  readonly clock: Clock
+  /** The log of the newest gateway: parts made with it may outlive this one. */
+  readonly log: Log
+  readonly lease: Lease
+  /** Shared by this gateway and its successors. */
+  readonly turns: LoopScheduler
+  /** Shared by the process, so that its gateways do not work against each other in one folder. */
+  readonly folders: DataFolders
+  readonly own: Own
+  /** The processes of this gateway; undefined if there is one. */
+  readonly team?: Team | undefined
+  /** The same processes, for backends with folders. */
+  readonly company?: FolderCompany | undefined
+  readonly trace: Trace
+  /** The span exporter; undefined if spans are off. */
+  readonly spans?: SpanExporter | undefined
+}
+
+/**
+ * Every gateway takes this part, even if it creates nothing new, because work begun by the previous
+ * gateway continues in it.
+ */
+export const takeScheduler = (lease: Lease, clock: Clock): LoopScheduler =>
+  lease.take('turns', [], () => createLoopScheduler(clock))
 
 export interface ComponentRegistry {
   /** Creates the lease of one gateway, from its creation to its end. */
@@ -19,6 +68,8 @@ export interface Lease {
   ): Part
   /** The same for a part that is closed when no gateway uses it. */
   open<Part extends { close(): unknown }>(kind: string, of: readonly unknown[], make: () => Part): Part
+  /** The part that this function makes of equal options; closed as with `open` if it can be. */
+  make<Options extends object, Part extends object>(create: (options: Options) => Part, options: Options): Part
   /**
    * Releases every part of this lease. Parts that no other gateway uses are closed in reverse
    * order, those of one kind concurrently. A failure does not keep the others open; this rejects
@@ -56,6 +107,13 @@ export function createComponentRegistry(): ComponentRegistry {
 
       const lease: Lease = {
         open: (kind, of, make) => lease.take(kind, of, make, (part) => part.close()),
+        make: (create, options) =>
+          lease.take(
+            create.name,
+            [create, ...Object.entries(options)],
+            () => create(options),
+            (part) => ('close' in part && typeof part.close === 'function' ? part.close() : undefined),
+          ),
         take<Part extends object>(
           kind: string,
           of: readonly unknown[],
