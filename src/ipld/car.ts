@@ -9,9 +9,12 @@ import { type Block, isIdentity } from '../core/cid.ts'
  */
 const copiedBytes = 4096
 
-export function carHeader(root: CID): Uint8Array {
-  return withLength([encode({ roots: [root], version: 1 })])
+export function carHeader(...roots: CID[]): Uint8Array {
+  return withLength([encode({ roots, version: 1 })])
 }
+
+/** Precedes the bytes of a block. */
+export const carSectionHead = (cid: CID, blockBytes: number): Uint8Array => withLength([cid.bytes], blockBytes)
 
 /** An identity CID carries its content, so it is never sent as a block (IPIP-412). */
 export function* carSection({ cid, bytes }: Block): Generator<Uint8Array> {
@@ -20,7 +23,7 @@ export function* carSection({ cid, bytes }: Block): Generator<Uint8Array> {
     yield withLength([cid.bytes, bytes])
     return
   }
-  yield withLength([cid.bytes], bytes.byteLength)
+  yield carSectionHead(cid, bytes.byteLength)
   yield bytes
 }
 

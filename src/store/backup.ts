@@ -5,7 +5,7 @@ import { copyFile, link, open, readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { codeOf, isGone, makeFolder, orIfGone, syncFolder } from '../core/disk/files.ts'
 import { Failure } from '../core/failure.ts'
-import { type Connection, openForReading, openForWriting, placesIn } from './engine.ts'
+import { type Connection, openForReading, openForWriting, placesIn } from './database.ts'
 
 export type BackedUp = { readonly uploads: number; readonly files: number }
 

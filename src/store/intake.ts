@@ -1,15 +1,11 @@
 // The blocks of one request until it is accepted: in memory up to 64 KiB, in one CAR file beyond that.
-import { closeSync, fdatasync, open as openFile, read as readFile, write as writeFile, writev } from 'node:fs'
-import { rm } from 'node:fs/promises'
+import { type FileHandle, open, rm } from 'node:fs/promises'
 import { basename, dirname } from 'node:path'
-import { promisify } from 'node:util'
-import { encode } from '@ipld/dag-cbor'
-import { varint } from 'multiformats'
 import type { CID } from 'multiformats/cid'
 import { blockKey, blockName, isIdentity } from '../core/cid.ts'
 import { isGone, makeFolder, syncFolder } from '../core/disk/files.ts'
-import { carHeader, carSectionBytes } from '../ipld/car.ts'
-import { failureOf, markAt } from './engine.ts'
+import { carHeader, carSectionBytes, carSectionHead } from '../ipld/car.ts'
+import { failureOf, markAt } from './database.ts'
 import type { Accepted, Filling, Intake, StagedDag } from './store.ts'
 import type { AcceptedRow, PackedBlocks } from './threads.ts'
 
@@ -173,15 +169,9 @@ export interface CarFile {
   remove(): Promise<void>
 }
 
-const open = promisify(openFile)
-const read = promisify(readFile)
-const writeSome = promisify(writeFile)
-const writeMany = promisify(writev)
-const sync = promisify(fdatasync)
-
 const pragma = Buffer.from('0aa16776657273696f6e02', 'hex')
-/** Room for the header, whatever the roots are: the CARv1 begins somewhere in it. */
-const reservedBytes = 4096
+/** Behind room for the header, whatever the roots are: the CARv1 begins somewhere in it. */
+export const firstBlockAt = 4096
 const bufferBytes = 256 * 1024
 /** Larger ones are written from where they are. */
 const copiedBytes = 32 * 1024
@@ -192,7 +182,7 @@ export function createCarFile(path: string, ready: Promise<unknown>): CarFile {
   /** Writes, one after another. One that failed leaves a hole: the file is of no more use. */
   let writes: Promise<unknown> = opening
   writes.catch(() => {})
-  let end = reservedBytes
+  let end = firstBlockAt
   let buffer = Buffer.allocUnsafeSlow(bufferBytes)
   let buffered = 0
 
@@ -211,7 +201,7 @@ export function createCarFile(path: string, ready: Promise<unknown>): CarFile {
     return write([full], end - full.byteLength)
   }
 
-  async function flushed(): Promise<number> {
+  async function flushed(): Promise<FileHandle> {
     void flush()
     await writes
     return opening
@@ -220,7 +210,7 @@ export function createCarFile(path: string, ready: Promise<unknown>): CarFile {
   return {
     name: basename(path),
     append(cid, bytes) {
-      const before = sectionHead(cid, bytes.byteLength)
+      const before = carSectionHead(cid, bytes.byteLength)
       const at = end + before.byteLength
       const total = before.byteLength + bytes.byteLength
       if (bytes.byteLength > copiedBytes) {
@@ -244,19 +234,19 @@ export function createCarFile(path: string, ready: Promise<unknown>): CarFile {
     async seal(roots) {
       const handle = await flushed()
       await writeAll(handle, [headOf(roots, end)], 0)
-      await sync(handle)
+      await handle.datasync()
       await syncFolder(dirname(path))
       return end
     },
     async close() {
       await writes.catch(() => {})
-      await opening.then(closeSync).catch(() => {})
+      await opening.then((handle) => handle.close()).catch(() => {})
     },
     remove: () => rm(path, { force: true }),
   }
 }
 
-async function openAnew(path: string): Promise<number> {
+async function openAnew(path: string): Promise<FileHandle> {
   try {
     return await open(path, 'wx+')
   } catch (error) {
@@ -266,54 +256,31 @@ async function openAnew(path: string): Promise<number> {
   }
 }
 
-async function writeAll(handle: number, pieces: readonly Uint8Array[], at: number): Promise<void> {
-  const total = pieces.reduce((sum, { byteLength }) => sum + byteLength, 0)
-  const { bytesWritten } = await writeMany(handle, pieces, at)
-  if (bytesWritten === total) return
+async function writeAll(handle: FileHandle, pieces: readonly Uint8Array[], at: number): Promise<void> {
+  const { bytesWritten } = await handle.writev(pieces, at)
+  if (bytesWritten === pieces.reduce((sum, { byteLength }) => sum + byteLength, 0)) return
   // A disk that takes a part says why with the rest.
-  const rest = Buffer.concat(pieces).subarray(bytesWritten)
-  for (let done = 0; done < rest.byteLength; ) {
-    const more = await writeSome(handle, rest, done, rest.byteLength - done, at + bytesWritten + done)
-    done += more.bytesWritten
-  }
+  await writeAll(handle, [Buffer.concat(pieces).subarray(bytesWritten)], at + bytesWritten)
 }
 
-async function readAll(handle: number, bytes: Uint8Array, at: number): Promise<void> {
+async function readAll(handle: FileHandle, bytes: Uint8Array, at: number): Promise<void> {
   for (let done = 0; done < bytes.byteLength; ) {
-    const { bytesRead } = await read(handle, bytes, done, bytes.byteLength - done, at + done)
+    const { bytesRead } = await handle.read(bytes, done, bytes.byteLength - done, at + done)
     if (bytesRead === 0) throw new Error('a file of uploads is cut short')
     done += bytesRead
   }
 }
 
-function sectionHead(cid: CID, length: number): Buffer {
-  const { bytes } = cid
-  const total = bytes.byteLength + length
-  const size = varint.encodingLength(total)
-  const head = Buffer.allocUnsafe(size + bytes.byteLength)
-  varint.encodeTo(total, head)
-  head.set(bytes, size)
-  return head
-}
-
 /** As many roots as there is room for: salvage finds the others by the links between the blocks. */
 function headOf(roots: readonly CID[], end: number): Buffer {
-  let inner = innerHead(roots)
-  for (let count = roots.length - 1; inner.byteLength > reservedBytes - markAt - 1; count--)
-    inner = innerHead(roots.slice(-count))
-  const head = Buffer.alloc(reservedBytes)
-  const from = reservedBytes - inner.byteLength
+  let inner = carHeader(...roots)
+  for (let count = roots.length - 1; inner.byteLength > firstBlockAt - markAt - 1; count--)
+    inner = carHeader(...roots.slice(-count))
+  const head = Buffer.alloc(firstBlockAt)
+  const from = firstBlockAt - inner.byteLength
   head.set(pragma)
   head.writeBigUInt64LE(BigInt(from), pragma.byteLength + 16)
   head.writeBigUInt64LE(BigInt(end - from), pragma.byteLength + 24)
   head.set(inner, from)
   return head
-}
-
-function innerHead(roots: readonly CID[]): Buffer {
-  const header = encode({ roots: [...roots], version: 1 })
-  return Buffer.concat([
-    varint.encodeTo(header.byteLength, new Uint8Array(varint.encodingLength(header.byteLength))),
-    header,
-  ])
 }

@@ -1,5 +1,5 @@
-// The store put together: one thread that writes, others that read where the database is not small, each started when it is
-// needed; and upkeep in the background: the check for damage, the filter, the daily copy.
+// The store of the process that owns its folder: the start, a thread that writes, which starts with the first commit, and upkeep in
+// the background: the check for damage, and the daily copy.
 import { randomUUID } from 'node:crypto'
 import { readdirSync, rmSync, statSync } from 'node:fs'
 import { open as openFile, readdir, rm, stat } from 'node:fs/promises'
@@ -8,167 +8,52 @@ import type { Clock } from '../core/clock.ts'
 import { createShared, makeFolder, orIfGone, type SharedFolders, tryToWrite } from '../core/disk/files.ts'
 import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import { createBlocks } from './blocks.ts'
-import { type Connection, failureOf, markAt, openForReading, placesIn, troubleOf } from './engine.ts'
+import {
+  type Connection,
+  Damaged,
+  failureOf,
+  loneCarsSql,
+  markAt,
+  openDatabase,
+  openForReading,
+  placesIn,
+  troubleOf,
+} from './database.ts'
 import { createCarFile, createIntake, packed } from './intake.ts'
-import { createLedger } from './ledger.ts'
 import { createOwnership, type Leave, type OwnerOptions } from './owner.ts'
-import { Damaged, loneCarsSql, openDatabase } from './schema.ts'
-import type { Accepted, Row, Store, StoreReader, Value } from './store.ts'
-import { createThread, type Operation, type Question, type Thread } from './threads.ts'
+import { createReading, createStoreReader, openHere, type ReadingOptions } from './reading.ts'
+import type { Accepted, Store, StoreReader } from './store.ts'
+import { createThread, type Operation } from './threads.ts'
 
 type StoreOptions = {
   readonly clock: Clock
   readonly log: Log
-  /** Resolves when this process owns the folder. */
-  readonly owned?: Promise<unknown>
+  /** Resolves when this process owns the folder, with what leaves it. */
+  readonly owned?: Promise<Leave | undefined>
 }
 
-/** `isFixed`: the disk takes no writes. */
-type Opened = { readonly connection: Connection; readonly isFixed: boolean }
+type Opened = Awaited<ReadingOptions['opening']>
 
 /** A start has other work at first. */
 const checkAfterMs = 5000
-const idleMs = 60_000
-/** 2 MiB: it lies in the page cache, and is read at once. A thread costs 30 ms of processor time and 10 MiB. */
-const smallPages = 512
 const dayMs = 86_400_000
 const minuteMs = 60_000
 const closedMs = 2000
-const busyMs = 100
-const tryMs = 50
-const maxTries = 200
-
-/** The part that both kinds of a store have. */
-function createReading(folder: string, { log }: StoreOptions, opening: Promise<Opened>, isFollower: boolean) {
-  let opened: Opened | undefined
-  let isClosed = false
-  const found = new Set<string>()
-  const data = () => ({ ...placesIn(folder), isFixed: opened?.isFixed === true })
-  const reader = createThread<Question>({ script: 'reader', name: 'store reader', data, idleMs })
-  const thorough = createThread<Question>({ script: 'reader', name: 'store check', data, idleMs })
-
-  function note(what: string): void {
-    if (found.has(what)) return
-    found.add(what)
-    log('error', 'store.damaged', { folder, what })
-  }
-
-  function onError(error: unknown): void {
-    const { message } = error as Error
-    if (troubleOf(error) === 'damaged') note(message)
-    else if (!isClosed) log('warn', 'store.read-failed', { folder, error: message })
-  }
-
-  function readNow(sql: string, ...args: readonly Value[]): readonly Row[] {
-    if (!opened) throw new Error('the store is not open')
-    return opened.connection.all(sql, ...args)
-  }
-
-  const isSmall = (): boolean => Number(readNow('pragma page_count')[0]?.page_count) <= smallPages
-
-  /** Undefined: a thread has to read. */
-  function replyNow(question: Question): { readonly reply: unknown } | undefined {
-    try {
-      if (!isSmall()) return undefined
-      // Rows as a message brings them, with the prototype of objects.
-      if (question.kind === 'sql') return { reply: readNow(question.sql, ...question.args).map((row) => ({ ...row })) }
-      if (question.kind !== 'block') return undefined
-      const [row] = readNow('select bytes from block where key = ?', question.key)
-      return row?.bytes === null ? undefined : { reply: row?.bytes }
-    } catch {
-      return undefined
-    }
-  }
-
-  const askOf =
-    (thread: Thread<Question>) =>
-    async (question: Question): Promise<unknown> => {
-      const now = replyNow(question)
-      return now ? now.reply : thread.ask(question)
-    }
-
-  const readOf =
-    (thread: Thread<Question>): StoreReader['read'] =>
-    async (sql, args = []) => {
-      await ready
-      try {
-        return (await askOf(thread)({ kind: 'sql', sql, args })) as readonly Row[]
-      } catch (error) {
-        onError(error)
-        throw failureOf(error, 'read the list of uploads')
-      }
-    }
-
-  const ready = opening.then((one) => {
-    opened = one
-  })
-  ready.catch(() => {})
-  const ask = async (question: Question) =>
-    askOf(question.kind === 'block' || question.kind === 'sql' ? reader : thorough)(question)
-  const read = readOf(reader)
-
-  return {
-    ...{ ready, read, ask, note, onError },
-    blocks: createBlocks({ ready, ask, readNow, isSmall, isFollower, onError }),
-    ledger: createLedger(read, readOf(thorough)),
-    damage(): string | undefined {
-      if (found.size === 0) return undefined
-      const [first] = found
-      return `the store in ${folder} is damaged: ${first}${found.size > 1 ? `, and ${found.size - 1} more` : ''}; what can be read is served. Restore a backup, or stop cidgate and run \`cidgate doctor --salvage\``
-    },
-    async close() {
-      isClosed = true
-      await Promise.all([reader.close(), thorough.close()])
-      await ready.catch(() => {})
-      opened?.connection.close()
-      opened = undefined
-    },
-  }
-}
-
-/** For a process that only reads: another one writes. */
-export function createStoreReader(folder: string, options: StoreOptions): StoreReader {
-  let isClosed = false
-
-  /** The process that writes may just be making it. */
-  async function openSoon(): Promise<Opened> {
-    for (let left = maxTries; ; left--) {
-      try {
-        return { connection: openForReading(placesIn(folder).file, { timeout: busyMs }), isFixed: false }
-      } catch (error) {
-        if (left <= 0 || isClosed) throw error
-      }
-      await options.clock.sleep(tryMs)
-    }
-  }
-
-  const { ready, blocks, ledger, read, damage, close, onError } = createReading(folder, options, openSoon(), true)
-  blocks.makeFilter().catch(onError)
-  return {
-    ...{ ready, blocks, ledger, read, damage },
-    close() {
-      isClosed = true
-      return close()
-    },
-  }
-}
 
 export function createStore(folder: string, options: StoreOptions): Store {
-  const { clock, log, owned = Promise.resolve() } = options
+  const { clock, log, owned = Promise.resolve(undefined) } = options
   const places = placesIn(folder)
   const closing = new AbortController()
   const running = new Set<Promise<unknown>>()
   const data = () => ({ folder, ...places })
   const writer = createThread<Operation>({ script: 'writer', name: 'store writer', data })
   const opening = owned.then(open).catch(readOnly)
-  const { ready, blocks, ledger, read, ask, note, onError, damage, close } = createReading(
-    folder,
-    options,
-    opening,
-    false,
+  const reading = createReading(folder, { clock, log, opening, isFollower: false })
+  const { ready, blocks, ledger, read, ask, note, damage } = reading
+  ready.then(
+    () => inBackground(upkeep()),
+    () => {},
   )
-  inBackground(upkeep())
 
   async function open(): Promise<Opened> {
     await makeFolder(places.cars)
@@ -176,7 +61,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
     try {
       await sweep(db)
       // Opened before the other is closed, which would make a checkpoint.
-      return { connection: openForReading(places.file, { timeout: busyMs }), isFixed: false }
+      return { connection: openHere(folder), isFixed: false }
     } finally {
       db.close()
     }
@@ -204,8 +89,8 @@ export function createStore(folder: string, options: StoreOptions): Store {
   /** Deletes what a killed process left. */
   async function sweep(db: Connection): Promise<void> {
     try {
-      const names = await readdir(places.cars)
-      const unnamed = new Set(names)
+      const entries = await readdir(places.cars, { withFileTypes: true })
+      const unnamed = new Set(entries.flatMap((entry) => (entry.isFile() ? entry.name : [])))
       const missing = db
         .all('select id, name from car')
         .filter(({ name }) => !unnamed.delete(name as string))
@@ -214,7 +99,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
       const unknown: string[] = []
       for (const name of unnamed) {
         if (await wasAccepted(join(places.cars, name))) unknown.push(name)
-        else await rm(join(places.cars, name), { force: true, recursive: true })
+        else await rm(join(places.cars, name), { force: true })
       }
       if (unknown.length > 0)
         note(`${unknown.length} files of uploads are newer than the database, ${unknown[0]} first`)
@@ -246,14 +131,6 @@ export function createStore(folder: string, options: StoreOptions): Store {
   }
 
   async function upkeep(): Promise<void> {
-    if (
-      !(await ready.then(
-        () => true,
-        () => false,
-      ))
-    )
-      return
-    await blocks.makeFilter()
     for (let ms = checkAfterMs; ; ms = dayMs) {
       await clock.sleep(ms, closing.signal)
       if ((await read('select 1 from upload limit 1')).length === 0) continue
@@ -270,7 +147,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
       await opening
       return await writer.ask(operation)
     } catch (error) {
-      if (troubleOf(error) === 'damaged') onError(error)
+      if (troubleOf(error) === 'damaged') note((error as Error).message)
       throw failureOf(error, what)
     }
   }
@@ -280,20 +157,19 @@ export function createStore(folder: string, options: StoreOptions): Store {
     begin() {
       /** Files that no row names are deleted at the start: none is made before that. */
       const newFile = () => createCarFile(join(places.cars, `${randomUUID()}.car`), ready)
-      return createIntake({ newFile, offer: blocks.offer, stored: blocks.get })
+      return createIntake({ newFile, offer: reading.offer, stored: blocks.get })
     },
     async accept(uploads: readonly Accepted[], quota = []) {
       const rows = await packed(uploads).catch((error: unknown) => {
         throw failureOf(error, 'take an upload')
       })
-      const committed = blocks.adding()
+      const committed = reading.adding()
       await commit({ kind: 'accept', ...rows, quota }, 'take an upload').finally(committed)
     },
     update: async (cid, holders) =>
       (await commit({ kind: 'update', cid: cid.toV1().bytes, holders }, 'change an upload')) === true,
     remove: async (cid) =>
       (await commit({ kind: 'update', cid: cid.toV1().bytes, holders: undefined }, 'delete an upload')) === true,
-    forget: (holder) => store.trim(holder, 0, 0),
     trim: async (holder, limit, bytes) =>
       Number(await commit({ kind: 'trim', holder, limit, bytes }, 'change uploads')),
     async write(statements) {
@@ -313,9 +189,11 @@ export function createStore(folder: string, options: StoreOptions): Store {
       const waited = new AbortController()
       await Promise.race([Promise.all(running), clock.sleep(closedMs, waited.signal)]).catch(() => {})
       waited.abort()
-      await close()
+      await reading.close()
       // The last connection leaves one whole file.
       await writer.close()
+      const leave = await owned.catch(() => undefined)
+      await leave?.()
     },
   }
   return store
@@ -346,32 +224,23 @@ export const databaseIn = (folder: string): string => placesIn(folder).file
 type Folder = ReturnType<SharedFolders['enter']>
 
 /** The folder is this process's own from here on; where another one has it, `store.ready` rejects and nothing is touched. */
-export function joinStore(folder: Folder, { clock, log }: JoinOptions): Joined {
-  const { one, leave } = folder.part(createSharedStore)({ folder, clock, log })
-  return { store: one.store, leave }
-}
-
-/** For a process beside the one that owns the folder. */
-export function joinReader(folder: Folder, { clock, log }: JoinOptions): Joined<StoreReader> {
-  const { one, leave } = folder.part(createSharedReader)({ clock, log })
+export function joinStore(folder: Folder, options: JoinOptions): Joined {
+  const { one, leave } = folder.part(createSharedStore)({ folder, ...options })
   return { store: one, leave }
 }
 
-function createSharedStore(path: string) {
-  type Shared = { readonly store: Store; readonly owned: Promise<Leave> }
-  return createShared<JoinOptions & { readonly folder: Folder }, Shared>(
-    ({ folder, clock, log }, before) => {
-      const owned = before.then(() => folder.part(createOwnership)({ clock, log }))
-      owned.catch(() => {})
-      return { store: createStore(path, { clock, log, owned }), owned }
-    },
-    async ({ store, owned }) => {
-      await store.close()
-      const leave = await owned.catch(() => undefined)
-      await leave?.()
-    },
-  )
+/** For a process beside the one that owns the folder. */
+export function joinReader(folder: Folder, options: JoinOptions): Joined<StoreReader> {
+  const { one, leave } = folder.part(createSharedReader)(options)
+  return { store: one, leave }
 }
+
+const createSharedStore = (path: string) =>
+  createShared<JoinOptions & { readonly folder: Folder }, Store>(
+    ({ folder, clock, log }, before) =>
+      createStore(path, { clock, log, owned: before.then(() => folder.part(createOwnership)({ clock, log })) }),
+    (store) => store.close(),
+  )
 
 const createSharedReader = (path: string) =>
   createShared<JoinOptions, StoreReader>(

@@ -9,7 +9,7 @@ import type { Clock } from '../core/clock.ts'
 import { createShared, isDiskFull, makeFolders, tryToWrite } from '../core/disk/files.ts'
 import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import { openLock, troubleOf } from './engine.ts'
+import { openLock, troubleOf } from './database.ts'
 
 interface Owner {
   release(): void

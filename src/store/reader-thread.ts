@@ -2,9 +2,8 @@
 import { closeSync, openSync, readSync } from 'node:fs'
 import { join } from 'node:path'
 import { parentPort, workerData } from 'node:worker_threads'
-import { type Connection, openForReading, type Places } from './engine.ts'
+import { type Connection, copyLedger, openForReading, type Places } from './database.ts'
 import { addKey, emptyFilter, type Filter } from './key-filter.ts'
-import { copyLedger } from './schema.ts'
 import { type Asked, asText, type Question } from './threads.ts'
 
 const { file, copy, cars, isFixed } = workerData as Places & { readonly isFixed: boolean }

@@ -1,17 +1,37 @@
 // A new database from what can still be read of a damaged one, of its daily copy, and of the CAR files, which name their roots. The
 // damaged files are moved aside, and nothing of them is deleted.
-import { closeSync, existsSync, fstatSync, linkSync, openSync, readdirSync, readSync, renameSync } from 'node:fs'
+import {
+  closeSync,
+  createReadStream,
+  existsSync,
+  fstatSync,
+  linkSync,
+  openSync,
+  readdirSync,
+  readSync,
+  renameSync,
+} from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
-import { decode } from '@ipld/dag-cbor'
-import { varint } from 'multiformats'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
-import { codec, maxBlockBytes, proves } from '../core/cid.ts'
+import { codec, proves } from '../core/cid.ts'
+import { readCar } from '../core/wire/car-stream.ts'
 import { dagBlocks } from '../ipld/block-links.ts'
-import { type Connection, markAt, openForReading, type Places, placesIn } from './engine.ts'
+import { carSectionBytes } from '../ipld/car.ts'
+import {
+  type Connection,
+  insert,
+  ledgerTables,
+  markAt,
+  openDatabase,
+  openForReading,
+  type Places,
+  packIds,
+  placesIn,
+} from './database.ts'
+import { firstBlockAt } from './intake.ts'
 import { cidOf } from './ledger.ts'
-import { insert, ledgerTables, openDatabase, packIds } from './schema.ts'
 import type { Row } from './store.ts'
 
 export type Salvaged = {
@@ -43,11 +63,12 @@ export async function salvageStore(folder: string, name: string, now: number): P
   try {
     db.exec('begin')
     for (const source of sources) for (const row of rowsOf(source, 'block', 'key, bytes')) pile.addRow(row)
-    const roots = readdirSync(places.cars).flatMap((file) => {
-      const found = pile.addCar(file)
+    const roots: CID[] = []
+    for (const file of readdirSync(places.cars)) {
+      const found = await pile.addCar(file)
       // What a database that is whole does not name of its file was deleted.
-      return whole?.get('select 1 from car where name = ?', file) ? [] : found
-    })
+      if (!whole?.get('select 1 from car where name = ?', file)) roots.push(...found)
+    }
     for (const source of sources) {
       for (const table of ledgerTables) copyRows(db, source, table)
       for (const row of rowsOf(source, 'upload', 'cid, name, profile, bytes, car_bytes, at, blocks')) {
@@ -176,15 +197,23 @@ function createPile(db: Connection, folder: string) {
       if (!(key instanceof Uint8Array && bytes instanceof Uint8Array) || !provesMultihash(key, bytes)) return
       add(key, bytes, { length: bytes.byteLength })
     },
-    /** Returns its roots; none where it is not whole. */
-    addCar(name: string): readonly CID[] {
-      const handle = openSync(join(folder, name), 'r')
-      const { size } = fstatSync(handle)
-      const car = insert(db, 'car', { name, bytes: size, at: 0 })
+    /** Returns its roots; none where it was cut, since its header is written last. Blocks that were read so far count. */
+    async addCar(name: string): Promise<readonly CID[]> {
+      const path = join(folder, name)
+      const handle = openSync(path, 'r')
+      const car = insert(db, 'car', { name, bytes: fstatSync(handle).size, at: 0 })
       handles.set(car, { name, handle })
-      const { roots, sections } = readCar(handle, size)
-      for (const { cid, at, length } of sections)
-        if (proves(cid, piece(handle, at, length))) add(cid.multihash.bytes, null, { car, at, length })
+      let roots: readonly CID[] = []
+      let at = firstBlockAt
+      try {
+        const onRoots = (found: readonly CID[]) => void (roots = found)
+        const start = Number(piece(handle, 0, markAt).readBigUInt64LE(27))
+        for await (const { cid, bytes } of readCar(createReadStream(path, { start }), { onRoots })) {
+          const length = bytes.byteLength
+          at += carSectionBytes(cid, length)
+          if (proves(cid, bytes)) add(cid.multihash.bytes, null, { car, at: at - length, length })
+        }
+      } catch {}
       return roots
     },
     /** What the upload of this root lists. A row without bytes says of a block that it is lost. */
@@ -230,36 +259,6 @@ function provesMultihash(key: Uint8Array, bytes: Uint8Array): boolean {
   } catch {
     return false
   }
-}
-
-type Section = { readonly cid: CID; readonly at: number; readonly length: number }
-
-/** A file that was cut has no header, and names no root. */
-function readCar(
-  handle: number,
-  size: number,
-): { readonly roots: readonly CID[]; readonly sections: readonly Section[] } {
-  const sections: Section[] = []
-  let roots: readonly CID[] = []
-  try {
-    const head = piece(handle, 0, markAt)
-    let at = Number(head.readBigUInt64LE(27))
-    const end = Math.min(size, at + Number(head.readBigUInt64LE(35)))
-    const [headerBytes, lengthBytes] = varint.decode(piece(handle, at, 9))
-    roots = (decode(piece(handle, at + lengthBytes, headerBytes)) as { readonly roots: readonly CID[] }).roots
-    for (at += lengthBytes + headerBytes; at < end; ) {
-      const begin = piece(handle, at, 128)
-      const [length, before] = varint.decode(begin)
-      const [cid, rest] = CID.decodeFirst(begin.subarray(before))
-      const cidBytes = begin.byteLength - before - rest.byteLength
-      if (length - cidBytes > maxBlockBytes) break
-      sections.push({ cid, at: at + before + cidBytes, length: length - cidBytes })
-      at += before + length
-    }
-  } catch {
-    // Sections that were read so far count.
-  }
-  return { roots, sections }
 }
 
 function piece(handle: number, at: number, length: number): Buffer {

@@ -27,11 +27,9 @@ export interface Store extends StoreReader {
   update(cid: CID, holders: Readonly<Record<string, Standing | undefined>>): Promise<boolean>
   /** Rows first, then files; very many blocks in several transactions. False: no such upload. */
   remove(cid: CID): Promise<boolean>
-  /** Deletes every pending row of this holder, releasing blocks as `update` does. */
-  forget(holder: string): Promise<number>
   /**
-   * The same for its oldest pending rows: beyond `limit` of them, or beyond `bytes` of uploads whose blocks lie here for this
-   * holder alone. Returns how many.
+   * Deletes the oldest pending rows of this holder, releasing blocks as `update` does: beyond `limit` of them, or beyond `bytes` of
+   * uploads whose blocks lie here for it alone. Returns how many.
    */
   trim(holder: string, limit: number, bytes: number): Promise<number>
   /** Statements of one transaction, in order; for the owner of a table in schema.ts. Durable when it resolves. */

@@ -6,8 +6,7 @@ import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { parentPort, workerData } from 'node:worker_threads'
 import { syncFolder } from '../core/disk/files.ts'
-import { markAt, openForWriting, type Places, troubleOf } from './engine.ts'
-import { keysIn, loneCarsSql, packIds, unpackIds } from './schema.ts'
+import { keysIn, loneCarsSql, markAt, openForWriting, type Places, packIds, troubleOf, unpackIds } from './database.ts'
 import type { Standing } from './store.ts'
 import {
   type AcceptedRow,
@@ -131,8 +130,8 @@ function commit(tasks: readonly Task[]): Map<Task, Outcome> {
     const outcomes = new Map(tasks.map((task) => [task, run(task)]))
     db.exec('commit')
     for (const name of accepted) mark(name)
-    for (const name of doubtful.splice(0)) void remove(name)
-    for (const car of gone) void removeCar(car)
+    for (const name of doubtful.splice(0)) remove(name).catch(() => {})
+    for (const car of gone) removeCar(car).catch(() => {})
     if (tasks.some(({ isRetried }) => isRetried)) checkpoint()
     return outcomes
   } catch (error) {
@@ -187,7 +186,7 @@ function settle(task: Task, outcome: Outcome | undefined): Answer | undefined {
   const { car, loose = [] } = task
   if (loose.length > 0) queue.push({ step: drain(loose, true), makesRoom: true, isHeavy: true })
   else if (car !== undefined && outcome) doubtful.push(car)
-  else if (car !== undefined) void remove(car)
+  else if (car !== undefined) remove(car).catch(() => {})
   return id === undefined ? undefined : { id, error }
 }
 
@@ -207,7 +206,7 @@ function mark(name: string): void {
   } catch {}
 }
 
-const remove = (name: string): Promise<void> => rm(join(cars, name), { force: true }).catch(() => {})
+const remove = (name: string): Promise<void> => rm(join(cars, name), { force: true })
 
 /** The row goes when its file is surely gone, so that a power cut leaves no file that nothing knows. */
 async function removeCar({ id, name }: Car): Promise<void> {

@@ -15,7 +15,7 @@ type DeliveryOptions = {
   /** The provider that keeps uploads in the store of this gateway. */
   readonly own: Provider | undefined
   readonly retrieval: UploadFanout
-  readonly store: Pick<Store, 'ledger' | 'update' | 'forget' | 'trim'>
+  readonly store: Pick<Store, 'ledger' | 'update' | 'trim'>
   /** Where blocks may lie on this machine, the store of this gateway first. */
   readonly places: readonly LocalStore[]
   readonly registry: UploadRegistry
@@ -137,7 +137,7 @@ export function createBackgroundDelivery(options: DeliveryOptions): () => void {
     for (const { holder, kind, uploads } of holders) {
       if (kind !== 'tier' || retrieval.sharedTiers.includes(holder)) continue
       log('warn', 'upload.replication-cancelled', { tier: holder, uploads })
-      await store.forget(holder)
+      await store.trim(holder, 0, 0)
     }
   }
 

@@ -9,8 +9,8 @@ import { CarReader } from '@ipld/car'
 import { proves } from '../../src/core/cid.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { openForReading } from '../../src/store/engine.ts'
-import { createStoreReader } from '../../src/store/open.ts'
+import { openForReading } from '../../src/store/database.ts'
+import { createStoreReader } from '../../src/store/reading.ts'
 import type { StagedDag, Standing, Store } from '../../src/store/store.ts'
 import { cidOfBytes, here, keep, keepLeaf, leavesOf, openStore, putFile, putLeaf } from '../support/stores.ts'
 
@@ -212,7 +212,7 @@ test('too many wanted rows → oldest trimmed', async (t) => {
     (await store.ledger.waitingPage(9)).map(({ at }) => at),
     [3, 4],
   )
-  assert.equal(await store.forget('redis'), 2)
+  assert.equal(await store.trim('redis', 0, 0), 2)
   assert.equal((await store.ledger.waiting()).uploads, 0)
 })
 

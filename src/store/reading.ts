@@ -1,0 +1,237 @@
+// The reading half of a store, in every process: in a small database at once, in a larger one by a thread. A filter in memory says
+// which blocks are not here, without a read.
+import type { CID } from 'multiformats/cid'
+import { blockKey } from '../core/cid.ts'
+import type { Clock } from '../core/clock.ts'
+import type { Log } from '../core/log.ts'
+import { type Connection, failureOf, openForReading, placesIn, troubleOf } from './database.ts'
+import { addKey, emptyFilter, type Filter, mayHave } from './key-filter.ts'
+import { createLedger } from './ledger.ts'
+import type { Row, StoreReader, Value } from './store.ts'
+import { createThread, type Question, type Thread } from './threads.ts'
+
+export type ReadingOptions = {
+  readonly clock: Clock
+  readonly log: Log
+  /** `isFixed`: the disk takes no writes. */
+  readonly opening: Promise<{ readonly connection: Connection; readonly isFixed: boolean }>
+  /** Another process writes: what it committed is read before a block is said to be missing. */
+  readonly isFollower: boolean
+}
+
+type ReadBlock = () => Uint8Array | Promise<Uint8Array>
+
+interface Reading extends StoreReader {
+  /** Damage that was found. */
+  note(what: string): void
+  /** For what takes long. */
+  ask(question: Question): Promise<unknown>
+  /** Blocks are being committed, until the answer is called: what is there is read before one is said to be missing. */
+  adding(): () => void
+  /** Lets `blocks` serve this one, until the answer is called. */
+  offer(key: string, read: ReadBlock): () => void
+}
+
+const idleMs = 60_000
+/** 2 MiB: it lies in the page cache, and is read at once. A thread costs 30 ms of processor time and 10 MiB. */
+const smallPages = 512
+const maxNews = 10_000
+const newsSql = `select id, key from block where id > ? order by id limit ${maxNews}`
+const busyMs = 100
+const tryMs = 50
+const maxTries = 200
+
+export const openHere = (folder: string): Connection => openForReading(placesIn(folder).file, { timeout: busyMs })
+
+export function createReading(folder: string, { log, opening, isFollower }: ReadingOptions): Reading {
+  let connection: Connection | undefined
+  let isFixed = false
+  let isClosed = false
+  const found = new Set<string>()
+  const data = () => ({ ...placesIn(folder), isFixed })
+  const reader = createThread<Question>({ script: 'reader', name: 'store reader', data, idleMs })
+  /** Checks, filters and counts of a large database would hold up other reads. */
+  const thorough = createThread<Question>({ script: 'reader', name: 'store check', data, idleMs })
+  const offered = new Map<string, Set<ReadBlock>>()
+  let filter: Filter | undefined
+  /** The highest id of a block that the filter has. */
+  let last = 0
+  /** Commits that are under way. */
+  let coming = 0
+  let isStale = true
+  let isMaking = false
+
+  const ready = opening.then((opened) => {
+    connection = opened.connection
+    isFixed = opened.isFixed
+  })
+  ready.then(makeFilter, () => {})
+
+  function note(what: string): void {
+    if (found.has(what)) return
+    found.add(what)
+    log('error', 'store.damaged', { folder, what })
+  }
+
+  function onError(error: unknown): void {
+    const { message } = error as Error
+    if (troubleOf(error) === 'damaged') note(message)
+    else if (!isClosed) log('warn', 'store.read-failed', { folder, error: message })
+  }
+
+  function readNow(sql: string, ...args: readonly Value[]): readonly Row[] {
+    if (!connection) throw new Error('the store is not open')
+    return connection.all(sql, ...args)
+  }
+
+  const isSmall = (): boolean => Number(readNow('pragma page_count')[0]?.page_count) <= smallPages
+
+  /** Undefined: a thread has to read. */
+  function replyNow(question: Question): { readonly reply: unknown } | undefined {
+    try {
+      if (!isSmall()) return undefined
+      // Rows as a message brings them, with the prototype of objects.
+      if (question.kind === 'sql') return { reply: readNow(question.sql, ...question.args).map((row) => ({ ...row })) }
+      if (question.kind !== 'block') return undefined
+      const [row] = readNow('select bytes from block where key = ?', question.key)
+      return row?.bytes === null ? undefined : { reply: row?.bytes }
+    } catch {
+      return undefined
+    }
+  }
+
+  async function ask(thread: Thread<Question>, question: Question, what: string): Promise<unknown> {
+    await ready
+    try {
+      const now = replyNow(question)
+      return now ? now.reply : await thread.ask(question)
+    } catch (error) {
+      onError(error)
+      throw failureOf(error, what)
+    }
+  }
+
+  const readBy =
+    (thread: Thread<Question>): StoreReader['read'] =>
+    async (sql, args = []) =>
+      (await ask(thread, { kind: 'sql', sql, args }, 'read the list of uploads')) as readonly Row[]
+
+  // Blocks.
+
+  async function makeFilter(): Promise<void> {
+    isMaking = true
+    try {
+      const made = isSmall()
+        ? { filter: emptyFilter(0), last: 0 }
+        : ((await thorough.ask({ kind: 'filter' })) as { readonly filter: Filter; readonly last: number })
+      filter = made.filter
+      last = made.last
+      isStale = true
+    } catch (error) {
+      onError(error)
+    }
+    isMaking = false
+  }
+
+  /** Adds keys that came since. False: there are more, since many at once would hold up the loop. */
+  function follow(into: Filter): boolean {
+    const news = readNow(newsSql, last)
+    for (const { id, key } of news) {
+      addKey(into, key as Uint8Array)
+      last = id as number
+    }
+    isStale = isFollower || coming > 0 || news.length === maxNews
+    if (into.count > into.capacity && !isMaking) void makeFilter()
+    return news.length < maxNews
+  }
+
+  /** A row may be seen before this process hears of its commit. */
+  function lacks(cid: CID): boolean {
+    const key = cid.multihash.bytes
+    if (!filter || offered.has(blockKey(cid)) || mayHave(filter, key)) return false
+    try {
+      return !isStale || (follow(filter) && !mayHave(filter, key))
+    } catch (error) {
+      onError(error)
+      return false
+    }
+  }
+
+  async function get(cid: CID): Promise<Uint8Array | undefined> {
+    for (const read of offered.get(blockKey(cid)) ?? []) {
+      const bytes = await Promise.resolve(read()).catch(() => undefined)
+      if (bytes) return bytes
+    }
+    await ready
+    if (lacks(cid)) return undefined
+    return (await ask(reader, { kind: 'block', key: cid.multihash.bytes }, 'read an upload')) as Uint8Array | undefined
+  }
+
+  async function has(cid: CID): Promise<boolean> {
+    if (offered.has(blockKey(cid))) return true
+    await ready
+    return !lacks(cid) && (await read(hasSql, [cid.multihash.bytes])).length > 0
+  }
+
+  const read = readBy(reader)
+  return {
+    ...{ ready, read, note },
+    blocks: { get, has, lacks },
+    ledger: createLedger(read, readBy(thorough)),
+    ask: (question) => ask(thorough, question, 'read the database'),
+    adding() {
+      coming++
+      isStale = true
+      return () => coming--
+    },
+    offer(key, block) {
+      const blocks = offered.get(key) ?? new Set()
+      offered.set(key, blocks.add(block))
+      return () => {
+        blocks.delete(block)
+        if (blocks.size === 0) offered.delete(key)
+      }
+    },
+    damage() {
+      if (found.size === 0) return undefined
+      const [first] = found
+      return `the store in ${folder} is damaged: ${first}${found.size > 1 ? `, and ${found.size - 1} more` : ''}; what can be read is served. Restore a backup, or stop cidgate and run \`cidgate doctor --salvage\``
+    },
+    async close() {
+      isClosed = true
+      await Promise.all([reader.close(), thorough.close()])
+      await ready.catch(() => {})
+      connection?.close()
+      connection = undefined
+    },
+  }
+}
+
+/** A row without bytes and without a file is of a block that is lost. */
+const hasSql = 'select 1 from block where key = ? and (bytes is not null or car is not null)'
+
+/** For a process that only reads: another one writes, and may just be making the database. */
+export function createStoreReader(folder: string, options: Pick<ReadingOptions, 'clock' | 'log'>): StoreReader {
+  let isClosed = false
+
+  async function openSoon(): Promise<Connection> {
+    for (let left = maxTries; ; left--) {
+      try {
+        return openHere(folder)
+      } catch (error) {
+        if (left <= 0 || isClosed) throw error
+      }
+      await options.clock.sleep(tryMs)
+    }
+  }
+
+  const opening = openSoon().then((connection) => ({ connection, isFixed: false }))
+  const { close, ...reading } = createReading(folder, { ...options, opening, isFollower: true })
+  return {
+    ...reading,
+    close() {
+      isClosed = true
+      return close()
+    },
+  }
+}
