@@ -52,9 +52,10 @@ type Segment = {
   grownAt: number
   /** Reads under way: the last one closes the files of a segment that is gone. */
   readers: number
-  isGone: boolean
-  /** Its files are unlinked: its bytes count no more. */
+  /** Its files are unlinked: its bytes count no more, and its blocks go or were appended again. */
   isFreed: boolean
+  /** Its blocks are no longer in the index. */
+  isGone: boolean
 }
 
 type Block = { readonly cid: CID; readonly bytes: Uint8Array }
@@ -106,7 +107,6 @@ const turn = () => new Promise<void>((resolve) => setImmediate(resolve))
 const aligned = (bytes: number): number => Math.ceil(bytes / unit) * unit
 const costOf = (bytes: number): number => aligned(headBytes + bytes) + lineBytes
 const nameOfKeys = /^([0-9a-f]{8}-[0-9a-f]{8}(?:-main)?)\.keys$/
-const nameOfData = /^([0-9a-f]{8}-[0-9a-f]{8}(?:-main)?)\.data$/
 const writerOf = (name: string): string => name.slice(9)
 const isMain = ({ name }: Pick<Segment, 'name'>): boolean => name.endsWith('-main')
 
@@ -180,17 +180,16 @@ export function createSegments(options: SegmentsOptions) {
   /** Of this process, not yet in `segments`. */
   let beginning: string | undefined
 
-  function enter(name: string, data: number, keys: number, bytes: number, records: Uint32Array): Segment | undefined {
+  function enter(name: string, data: number, keys: number, records: Uint32Array): Segment | undefined {
     let slot = slots.indexOf(undefined)
     if (slot < 0) slot = slots.length
     if (slot >= maxSegments) return undefined
     const segment: Segment = {
-      ...{ name, slot, data, keys, records, bytes, count: 0, grownAt: clock.monotonic() },
+      ...{ name, slot, data, keys, records, bytes: 0, count: 0, grownAt: clock.monotonic() },
       ...{ readers: 0, isGone: false, isFreed: false },
     }
     slots[slot] = segment
     segments.set(name, segment)
-    total += bytes
     return segment
   }
 
@@ -233,42 +232,47 @@ export function createSegments(options: SegmentsOptions) {
   }
 
   const linesIn = (bytes: number): number => Math.min(maxRecords, Math.floor(bytes / lineBytes))
-  const placeOf = ({ records }: Segment, from: number, lines: number): Uint8Array =>
-    new Uint8Array(records.buffer, from * lineBytes, lines * lineBytes)
+  const placeOf = ({ records }: Segment, lines: number, bytes: number): Uint8Array =>
+    new Uint8Array(records.buffer, lines * lineBytes, bytes)
 
-  function takeInTail(tail: Segment, lines: Uint8Array, dataBytes: number): void {
-    const to = tail.count + lines.byteLength / lineBytes
-    makePlace(tail, to)
-    placeOf(tail, tail.count, to - tail.count).set(lines)
-    if (!tail.isFreed) total += dataBytes - tail.bytes
-    tail.bytes = dataBytes
-    tail.grownAt = clock.monotonic()
-    takeIn(tail, to, true)
+  function setBytes(segment: Segment, bytes: number): void {
+    if (!segment.isFreed) total += bytes - segment.bytes
+    segment.bytes = bytes
+    segment.grownAt = clock.monotonic()
   }
 
   /** False: it has grown by more than can be read at once. */
   function readTailNow(tail: Segment): boolean {
     if (tail.keys === undefined || tail.isGone) return true
-    const bytes = (linesIn(fstatSync(tail.keys).size) - tail.count) * lineBytes
+    const { count } = tail
+    const bytes = (linesIn(fstatSync(tail.keys).size) - count) * lineBytes
     if (bytes <= 0) return true
     if (bytes > slice * lineBytes) return false
-    const lines = Buffer.allocUnsafe(bytes)
-    if (readSync(tail.keys, lines, 0, bytes, tail.count * lineBytes) < bytes) return true
-    takeInTail(tail, lines, fstatSync(tail.data).size)
+    makePlace(tail, count + linesIn(bytes))
+    if (readSync(tail.keys, placeOf(tail, count, bytes), 0, bytes, count * lineBytes) < bytes) return true
+    setBytes(tail, fstatSync(tail.data).size)
+    takeIn(tail, count + linesIn(bytes), true)
     return true
   }
 
-  async function readTail(tail: Segment): Promise<void> {
+  async function readTail(tail: Segment, isRecent = true): Promise<void> {
     if (tail.keys === undefined || tail.isGone) return
-    const from = tail.count
+    const { count } = tail
     tail.readers++
     try {
-      const bytes = (linesIn((await statFile(tail.keys)).size) - from) * lineBytes
+      const bytes = (linesIn((await statFile(tail.keys)).size) - count) * lineBytes
       if (bytes <= 0) return
-      const { buffer, bytesRead } = await readFile(tail.keys, Buffer.allocUnsafe(bytes), 0, bytes, from * lineBytes)
+      const { buffer, bytesRead } = await readFile(tail.keys, new Uint8Array(bytes), 0, bytes, count * lineBytes)
       const { size } = await statFile(tail.data)
       // Meanwhile it may have been read at once, or dropped.
-      if (bytesRead === bytes && tail.count === from && !tail.isGone) takeInTail(tail, buffer, size)
+      if (bytesRead < bytes || tail.count !== count || tail.isGone) return
+      makePlace(tail, count + linesIn(bytes))
+      placeOf(tail, count, bytes).set(buffer)
+      setBytes(tail, size)
+      for (let to = count; to < count + linesIn(bytes) && tail.count === to && !tail.isGone; await turn()) {
+        to = Math.min(to + slice, count + linesIn(bytes))
+        takeIn(tail, to, isRecent)
+      }
     } finally {
       leave(tail)
     }
@@ -333,17 +337,12 @@ export function createSegments(options: SegmentsOptions) {
   async function readNames(all: readonly string[], before: readonly Segment[]): Promise<void> {
     const there = new Set(all.flatMap((name) => nameOfKeys.exec(name)?.[1] ?? []))
     for (const segment of before) {
-      if (there.has(segment.name) || segment === victim || segment.isFreed) continue
+      if (there.has(segment.name) || segment.isFreed) continue
       // Where nothing is left, an operator has emptied the folder.
-      if (there.size > 0 && !isOwn(segment)) handOver(segment)
-      else await drop(segment)
+      if (there.size > 0 && !isOwn(segment)) rescueLater(segment)
+      else await discard(segment)
     }
     for (const name of there) if (!segments.has(name) && name !== beginning) await load(name)
-    if (!isLoaded)
-      for (const name of all) {
-        const of = nameOfData.exec(name)?.[1]
-        if (of !== undefined && !there.has(of)) await removeOrphan(fileOf(of, 'data'))
-      }
     const last = new Map<string, Segment>()
     for (const segment of [...segments.values()].sort(byAge))
       if (!isOwn(segment)) last.set(writerOf(segment.name), segment)
@@ -353,12 +352,6 @@ export function createSegments(options: SegmentsOptions) {
         close(segment.keys, () => {})
         segment.keys = undefined
       }
-  }
-
-  /** Of a process that was killed: one that is being made is young. */
-  async function removeOrphan(file: string): Promise<void> {
-    const found = await stat(file).catch(() => undefined)
-    if (found?.isFile() && clock.now() - found.mtimeMs > quietMs) await unlink(file).catch(() => {})
   }
 
   // Without a line in the file's inode for each read. Refused for files that another user made.
@@ -374,28 +367,23 @@ export function createSegments(options: SegmentsOptions) {
     }
   }
 
-  /** A file that is not ours, or is gone again, is passed over. */
+  /** Skips a file that is not ours, or is gone again. */
   async function load(name: string): Promise<void> {
     const opened: number[] = []
     try {
-      const keys = await openToRead(fileOf(name, 'keys'))
-      opened.push(keys)
-      const data = await openToRead(fileOf(name, 'data'))
-      opened.push(data)
-      const [ofKeys, ofData] = [await statFile(keys), await statFile(data)]
-      const count = linesIn(ofKeys.size)
-      if (!ofKeys.isFile() || !ofData.isFile()) return
-      const records = new Uint32Array(count * recordWords)
-      const { bytesRead } = await readFile(keys, new Uint8Array(records.buffer), 0, count * lineBytes, 0)
-      const segment = enter(name, data, keys, ofData.size, records)
+      for (const part of ['keys', 'data'] as const) {
+        opened.push(await openToRead(fileOf(name, part)))
+        if (!(await statFile(opened.at(-1) as number)).isFile()) return
+      }
+      const [keys, data] = opened as [number, number]
+      const segment = enter(name, data, keys, new Uint32Array(0))
       if (!segment) return
       opened.length = 0
-      for (let to = 0; to < linesIn(bytesRead); await turn()) {
-        to = Math.min(to + slice, linesIn(bytesRead))
-        takeIn(segment, to, isLoaded)
-      }
+      await readTail(segment, isLoaded)
     } catch (error) {
       if (tooManyOpen.has(codeOf(error) ?? '')) throw error
+      // Its process was killed while it dropped the segment.
+      if (opened.length === 1 && isGone(error)) await takeAway(fileOf(name, 'keys')).catch(() => {})
     } finally {
       for (const file of opened) close(file, () => {})
     }
@@ -532,10 +520,7 @@ export function createSegments(options: SegmentsOptions) {
     const batch = takeBatch(to, puts)
     const cost = batch.reduce((sum, { bytes }) => sum + costOf(bytes.byteLength), 0)
     // Blocks that were read again went with it, or are lost: there was no time.
-    for (let first = nextVictim(); first && total + cost > maxBytes; first = nextVictim()) {
-      await free(first)
-      await drop(first)
-    }
+    for (let first = nextVictim(); first && total + cost > maxBytes; first = nextVictim()) await discard(first)
     const own = to.segment
     const isFull = own && (own.bytes + cost > segmentBytes || own.count + batch.length > maxRecords)
     const segment = own && !isFull ? own : await begin(to)
@@ -598,7 +583,7 @@ export function createSegments(options: SegmentsOptions) {
         await closeFile(data)
         throw error
       })
-      to.segment = enter(name, data, keys, 0, new Uint32Array(slice))
+      to.segment = enter(name, data, keys, new Uint32Array(slice))
       if (to.segment) return to.segment
       await Promise.all([closeFile(data), closeFile(keys)])
       throw new RangeError(`more than ${maxSegments} segments`)
@@ -612,9 +597,7 @@ export function createSegments(options: SegmentsOptions) {
     of.segment = undefined
     if (!segment) return
     segment.records = segment.records.slice(0, segment.count * recordWords)
-    if (segment.count > 0) return
-    await free(segment).catch(() => {})
-    await drop(segment)
+    if (segment.count === 0) await discard(segment).catch(() => {})
   }
 
   // --- Dropping ---
@@ -636,8 +619,6 @@ export function createSegments(options: SegmentsOptions) {
   }
 
   let evicting: Promise<void> | undefined
-  /** The segment that is being dropped: it has left the folder already. */
-  let victim: Segment | undefined
 
   function evict(): void {
     if (isOver() && !isClosed)
@@ -647,36 +628,29 @@ export function createSegments(options: SegmentsOptions) {
   }
 
   async function dropSome(): Promise<void> {
-    try {
-      for (victim = nextVictim(); victim && isOver() && !isClosed; victim = nextVictim()) {
-        // Only one of several processes takes it away.
-        if (!(await takeAway(fileOf(victim.name, 'keys')))) {
-          await free(victim)
-          handOver(victim)
-          continue
-        }
-        await rescue(victim)
-        await free(victim)
-        await drop(victim)
-      }
-    } finally {
-      victim = undefined
-    }
+    for (let oldest = nextVictim(); oldest && isOver() && !isClosed; oldest = nextVictim())
+      // Only one of several processes takes it away. Until it is discarded, its blocks can be read
+      // from the open file.
+      if (await takeAway(fileOf(oldest.name, 'data'))) {
+        markFreed(oldest)
+        await rescue(oldest)
+        await discard(oldest)
+      } else rescueLater(oldest)
   }
 
   /**
-   * Keeps blocks of a segment that another process dropped and did not append again, if they were
-   * read in this process. Until then they can be read from the open file.
+   * Keeps the blocks of a segment that another process dropped and did not append again, if they
+   * were read in this process.
    */
-  function handOver(segment: Segment): void {
+  function rescueLater(segment: Segment): void {
     markFreed(segment)
-    // By then the process that dropped it has appended what it wants of it.
+    // By then the other process has appended what it wants of it.
     clock.after(pollMs * (1 + Math.random()), () => {
       const work = async () => {
         if (isClosed) return
         await followByThread()
         await rescue(segment)
-        await drop(segment)
+        await discard(segment)
       }
       work().catch(() => {})
     })
@@ -712,23 +686,18 @@ export function createSegments(options: SegmentsOptions) {
     if (puts.length > 0) await flush()
   }
 
-  async function free(segment: Segment): Promise<void> {
-    if (segment.isFreed) return
-    await takeAway(fileOf(segment.name, 'keys'))
-    await takeAway(fileOf(segment.name, 'data'))
-    markFreed(segment)
-  }
-
   function markFreed(segment: Segment): void {
     if (!segment.isFreed) total -= weigh(segment)
     segment.isFreed = true
   }
 
-  async function drop(segment: Segment): Promise<void> {
+  /** Unlinks the files and takes its blocks out of the index. */
+  async function discard(segment: Segment): Promise<void> {
+    markFreed(segment)
+    for (const part of ['data', 'keys'] as const) await takeAway(fileOf(segment.name, part))
     if (segment.isGone) return
     segment.isGone = true
     segment.readers++
-    markFreed(segment)
     for (const one of [forNew, forMain]) if (one.segment === segment) one.segment = undefined
     segments.delete(segment.name)
     for (let ordinal = 0; ordinal < segment.count; ordinal++) {

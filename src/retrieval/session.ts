@@ -29,31 +29,6 @@ export interface Guard {
   check(cid: CID): void
 }
 
-const allowed = (): void => {}
-
-export function createGuard({ visit = allowed, visitNames = allowed }: Policy): Guard {
-  const passed: CID[] = []
-  // What a path has just ended at is read next: it is not looked up twice.
-  let cleared: CID | undefined
-  return {
-    visit,
-    visitNames,
-    pass(cid, rest) {
-      visit(cid, rest)
-      if (rest.length > 0) passed.push(cid)
-      else cleared = cid
-    },
-    check(cid) {
-      if (cid === cleared) return
-      try {
-        visit(cid, [])
-      } catch (error) {
-        if (!passed.some((one) => one.equals(cid))) throw error
-      }
-    },
-  }
-}
-
 export type SessionOptions = Policy & {
   /** Aborts when the client leaves. Never aborts shared work by itself. */
   readonly signal: AbortSignal

@@ -15,8 +15,8 @@ import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval } from '../../src/retrieval/session.ts'
-import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
-import { createPinsTier } from '../../src/retrieval/tiers/verified-tier.ts'
+
+import { createPinsTier, createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { type Adding, type AddingOptions, startAdding } from './adding.ts'
 

@@ -3,8 +3,8 @@ import type { CID } from 'multiformats/cid'
 import { blockKey, isIdentity } from '../../src/core/cid.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { readNode } from '../../src/ipld/unixfs.ts'
+import { createGuard } from '../../src/retrieval/reader.ts'
 import type { DagWant, Session } from '../../src/retrieval/session.ts'
-import { createGuard } from '../../src/retrieval/session.ts'
 import type { BlockMap } from './fixtures.ts'
 
 export type Asked = { readonly cid: CID; readonly around: DagWant | undefined }

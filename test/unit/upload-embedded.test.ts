@@ -12,7 +12,7 @@ import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/folder.ts'
 import { blocksBelow } from '../../src/ipld/block-links.ts'
-import { createPinsTier } from '../../src/retrieval/tiers/verified-tier.ts'
+import { createPinsTier } from '../../src/retrieval/tiers/tier-stack.ts'
 import { memoryUpload } from '../../src/testing/provider.ts'
 import { keptIn, rot } from '../support/kept.ts'
 

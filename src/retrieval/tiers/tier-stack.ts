@@ -2,8 +2,9 @@
 // before it; a new block is in memory at once and in the slow tiers soon, behind the request. A tier
 // that fails is skipped: for a reader of the stack there are hits and misses only.
 import type { CID } from 'multiformats/cid'
+import type { LocalStore } from '../../../backends/pinning/contract.ts'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
-import { blockKey, codec, isIdentity } from '../../core/cid.ts'
+import { blockKey, codec, isIdentity, proves } from '../../core/cid.ts'
 import { type Clock, orAborted, systemClock } from '../../core/clock.ts'
 import { type Peeked, type PeekOptions, partOf } from '../../core/disk/peeked.ts'
 import { cancelled, Failure, isFailure } from '../../core/failure.ts'
@@ -87,21 +88,12 @@ export class Layer {
   misses = 0
   outages = 0
 
-  /** `here`: all layers, among them those of this machine to read a queued block from. */
-  constructor(tier: Tier, clock: Clock, fillBytes: number, here: () => Iterable<Layer>) {
+  /** `here`: all layers, to keep in memory what a tier of this machine did not take. */
+  constructor(tier: Tier, clock: Clock, maxBytes: number, here: () => Iterable<Layer>) {
     this.tier = tier
-    const reread = async (cid: CID): Promise<Uint8Array | undefined> => {
-      for (const { tier, writeBehind } of here()) {
-        if (tier.traits.shared) continue
-        const bytes = writeBehind?.waiting(blockKey(cid)) ?? (await tier.get(cid).catch(() => undefined))
-        if (bytes) return bytes
-      }
-      return undefined
-    }
-    const options = tier.traits.shared
-      ? { reread }
-      : { onFailed: (cid: CID, bytes: Uint8Array) => putInMemory(here(), cid, bytes) }
-    this.writeBehind = tier.putNow ? undefined : new WriteBehind({ tier, clock, maxBytes: fillBytes, ...options })
+    const keep = (cid: CID, bytes: Uint8Array) => putInMemory(here(), cid, bytes)
+    const onFailed = tier.traits.shared ? undefined : keep
+    this.writeBehind = tier.putNow ? undefined : new WriteBehind({ tier, clock, maxBytes, onFailed })
   }
 
   hit(bytes: Uint8Array): TierHit {
@@ -497,3 +489,30 @@ class Lookup {
 }
 
 const unwanted = cancelled('no caller waits for it any more')
+
+/**
+ * The blocks of a local provider as a read-only tier: a pinned block is served from this machine even
+ * if the caches have evicted it. `keeps`: no cache of this machine needs its blocks too.
+ */
+export function createPinsTier(
+  name: string,
+  store: LocalStore,
+  { keeps, log }: { readonly keeps: boolean; readonly log: Log },
+): Tier {
+  return {
+    name,
+    traits: { persistent: true, shared: false, trusted: true, keeps, readOnly: true },
+    async get(cid) {
+      const bytes = await store.get(cid)
+      if (bytes === undefined || proves(cid, bytes)) return bytes
+      // A disk rots. The file stays: it is replaced when the same upload comes again.
+      log('error', 'pins.corrupt', { provider: name, cid: cid.toString() })
+      return undefined
+    },
+    has: (cid) => store.has(cid),
+    hasNow: (cid) => (store.lacks?.(cid) ? false : undefined),
+    put: async () => {},
+    delete: async () => {},
+    close: async () => {},
+  }
+}

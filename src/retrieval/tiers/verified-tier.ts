@@ -4,7 +4,6 @@
 import { hash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
-import type { LocalStore } from '../../../backends/pinning/contract.ts'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey, proves } from '../../core/cid.ts'
 import type { ByteSpan, Peeked, PeekOptions } from '../../core/disk/peeked.ts'
@@ -13,57 +12,37 @@ import { passedOn } from './guarded-tier.ts'
 
 type VerifiedOptions = { readonly log: Log; readonly onCorrupt?: ((tier: string, cid: CID) => void) | undefined }
 
-/** The reads of one block that are under way. */
-type Reading = {
-  count: number
-  /** Writes that began meanwhile, which a delete must not undo. */
-  puts: number
-  /** The delete of corrupt bytes, which a write waits for. */
-  deleting?: Promise<void> | undefined
-}
-
 export function verified(tier: Tier, { log, onCorrupt }: VerifiedOptions): Tier {
   const chunks = new ChunkDigests()
-  const readings = new Map<string, Reading>()
+  /** Deletes of corrupt bytes, which writes of the same block wait for. */
+  const deletes = new Map<string, Promise<void>>()
 
   async function get(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined> {
+    const bytes = await tier.get(cid, signal, call)
+    if (bytes === undefined || proves(cid, bytes)) return bytes
+    onCorrupt?.(tier.name, cid)
+    log('warn', 'tier.corrupt', { tier: tier.name, cid: cid.toString(), bytes: bytes.byteLength })
     const key = blockKey(cid)
-    const reading = readings.get(key) ?? { count: 0, puts: 0 }
-    readings.set(key, reading)
-    reading.count++
-    const { puts } = reading
-    try {
-      const bytes = await tier.get(cid, signal, call)
-      if (bytes === undefined || proves(cid, bytes)) return bytes
-      onCorrupt?.(tier.name, cid)
-      log('warn', 'tier.corrupt', { tier: tier.name, cid: cid.toString(), bytes: bytes.byteLength })
-      if (reading.puts === puts) await (reading.deleting ??= remove(cid))
-      return undefined
-    } finally {
-      if (--reading.count === 0) readings.delete(key)
-    }
+    const deleted = deletes.get(key) ?? remove(cid).finally(() => deletes.delete(key))
+    deletes.set(key, deleted)
+    await deleted
+    return undefined
   }
 
   /**
-   * Resolves when it is deleted, or that is no longer worth waiting for. Not on the reader's signal:
-   * an impatient client leaves no corrupt block behind.
+   * Deletes the block if it is still corrupt. Resolves when that is done, or no longer worth waiting
+   * for. Not on the reader's signal: an impatient client leaves no corrupt block behind.
    */
-  function remove(cid: CID): Promise<void> {
-    return new Promise((resolve) => {
-      tier
-        .delete(cid, undefined, { overdue: () => resolve() })
-        .catch((error: unknown) => {
-          log('warn', 'tier.corrupt-kept', { tier: tier.name, cid: cid.toString(), error: String(error) })
-        })
-        .finally(resolve)
+  async function remove(cid: CID): Promise<void> {
+    const late = Promise.withResolvers<void>()
+    const work = async () => {
+      const bytes = await tier.get(cid)
+      if (bytes && !proves(cid, bytes)) await tier.delete(cid, undefined, { overdue: late.resolve })
+    }
+    const done = work().catch((error: unknown) => {
+      log('warn', 'tier.corrupt-kept', { tier: tier.name, cid: cid.toString(), error: String(error) })
     })
-  }
-
-  /** The delete that a write of this block has to wait for, if any. */
-  function deleteBefore(cid: CID): Promise<void> | undefined {
-    const reading = readings.size > 0 ? readings.get(blockKey(cid)) : undefined
-    if (reading) reading.puts++
-    return reading?.deleting
+    await Promise.race([done, late.promise])
   }
 
   /** Leaves bytes that do not match to `get`, which reads them again, and deletes and counts them. */
@@ -97,14 +76,12 @@ export function verified(tier: Tier, { log, onCorrupt }: VerifiedOptions): Tier 
       peek: (cid, options) => (options?.part ? peekPart(cid, options.part, options.lends) : peekBlock(cid, options)),
     }),
     put(cid, bytes, signal, call) {
-      const deleting = deleteBefore(cid)
       const put = () => tier.put(cid, bytes, signal, call)
-      return deleting === undefined ? put() : deleting.then(put)
+      return deletes.get(blockKey(cid))?.then(put) ?? put()
     },
     ...(tier.putAll && {
       async putAll(blocks, signal, call) {
-        const deletes = blocks.flatMap(({ cid }) => deleteBefore(cid) ?? [])
-        if (deletes.length > 0) await Promise.all(deletes)
+        if (deletes.size > 0) await Promise.all(blocks.map(({ cid }) => deletes.get(blockKey(cid))))
         await tier.putAll?.(blocks, signal, call)
       },
     }),
@@ -157,31 +134,4 @@ class ChunkDigests {
 
 function* digestsOf(bytes: Uint8Array): Generator<string> {
   for (let at = 0; at < bytes.byteLength; at += chunkBytes) yield digestOf(bytes.subarray(at, at + chunkBytes))
-}
-
-/**
- * The blocks of a local provider as a read-only tier: a pinned block is served from this machine even
- * if the caches have evicted it. `keeps`: no cache of this machine needs its blocks too.
- */
-export function createPinsTier(
-  name: string,
-  store: LocalStore,
-  { keeps, log }: { readonly keeps: boolean; readonly log: Log },
-): Tier {
-  return {
-    name,
-    traits: { persistent: true, shared: false, trusted: true, keeps, readOnly: true },
-    async get(cid) {
-      const bytes = await store.get(cid)
-      if (bytes === undefined || proves(cid, bytes)) return bytes
-      // A disk rots. The file stays: it is replaced when the same upload comes again.
-      log('error', 'pins.corrupt', { provider: name, cid: cid.toString() })
-      return undefined
-    },
-    has: (cid) => store.has(cid),
-    hasNow: (cid) => (store.lacks?.(cid) ? false : undefined),
-    put: async () => {},
-    delete: async () => {},
-    close: async () => {},
-  }
 }

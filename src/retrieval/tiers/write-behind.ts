@@ -1,32 +1,25 @@
-// The write-behind queue of one slow tier: bounded, readable while blocks wait, and with one operation at a time for each key in
-// the order of the calls, so that a running write never undoes a delete. A tier that takes many blocks by one call gets all that
-// came during the call before.
+// The write-behind queue of one slow tier: bounded, readable while blocks wait, and with one
+// operation at a time for each key in the order of the calls, so that a running write never undoes a
+// delete. A tier that takes many blocks in one call gets all that came during the call before.
 import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
-import { blockKey } from '../../core/cid.ts'
+import { type Block, blockKey } from '../../core/cid.ts'
 import { type Clock, orAborted, withDeadline } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 
-/** Without `bytes` it is read again before it is written. */
-type QueuedBlock = { readonly cid: CID; readonly bytes: Uint8Array | undefined }
-type Keyed = readonly [key: string, block: QueuedBlock]
+type Keyed = readonly [key: string, block: Block]
 
 type WriteBehindOptions = {
   readonly tier: Tier
   readonly clock: Clock
   readonly maxBytes: number
-  /**
-   * Reads a block again. With it no caller waits for the tier: a block beyond `maxBytes` waits without its bytes, and the queue
-   * waits while the tier is down.
-   */
-  readonly reread?: ((cid: CID) => Promise<Uint8Array | undefined>) | undefined
   /** Called with a block that the tier did not take, unless it was deleted meanwhile. */
   readonly onFailed?: ((cid: CID, bytes: Uint8Array) => void) | undefined
 }
 
 export type FillStats = {
   readonly written: number
-  /** The queue was full, or the block was gone when it was to be read again. */
+  /** The queue was full. */
   readonly dropped: number
   readonly failed: number
   /** Waiting, or being written. */
@@ -51,13 +44,12 @@ const retryMs = 1000
 
 export class WriteBehind {
   readonly #options: WriteBehindOptions
-  readonly #isBatched: boolean
-  readonly #queue = new Map<string, QueuedBlock>()
+  readonly #queue = new Map<string, Block>()
   #queuedBytes = 0
   /** The last operation on a key; never rejects. */
   readonly #busy = new Map<string, Promise<void>>()
   /** Blocks that are being written and were not deleted meanwhile. */
-  readonly #writing = new Map<string, { readonly write: Write; readonly bytes: Uint8Array | undefined }>()
+  readonly #writing = new Map<string, { readonly write: Write; readonly bytes: Uint8Array }>()
   readonly #writes = new Set<Write>()
   /** Callers that wait for capacity in the queue. */
   #waiters: (() => void)[] = []
@@ -73,20 +65,20 @@ export class WriteBehind {
 
   constructor(options: WriteBehindOptions) {
     this.#options = options
-    this.#isBatched = options.tier.putAll !== undefined && !options.reread
   }
 
   /**
-   * Takes a block whose buffer no caller changes any more; false: it is dropped. A promise: the queue is full and moves, as with a
-   * disk slower than a stream of new blocks. Never rejects.
+   * Takes a block whose buffer no caller changes any more; false: it is dropped. A promise: the queue
+   * is full and moves, as with a disk slower than a stream of new blocks; no caller waits for a
+   * shared tier. Never rejects.
    */
   put(cid: CID, bytes: Uint8Array): boolean | Promise<boolean> {
     const key = blockKey(cid)
     if (this.#queue.has(key) || this.#writing.has(key)) return true
     if (this.#enqueue(key, { cid, bytes })) return true
-    const { reread, maxBytes } = this.#options
-    const waits = !this.#isClosed && !this.#isStuck && !reread && bytes.byteLength <= maxBytes
-    if (waits && this.#waiters.length < maxBlocks)
+    const { tier, maxBytes } = this.#options
+    const moves = !this.#isClosed && !this.#isStuck && this.#pauseMs <= 0
+    if (moves && !tier.traits.shared && bytes.byteLength <= maxBytes && this.#waiters.length < maxBlocks)
       return new Promise<void>((resolve) => this.#waiters.push(resolve)).then(() => this.put(cid, bytes))
     this.#dropped++
     return false
@@ -151,27 +143,31 @@ export class WriteBehind {
   // The queue.
 
   /** False: it is full. */
-  #enqueue(key: string, { cid, bytes }: QueuedBlock): boolean {
-    const { reread, maxBytes } = this.#options
-    const fits = bytes !== undefined && this.#queuedBytes + bytes.byteLength <= maxBytes
-    if (this.#isClosed || this.#queue.size >= maxBlocks || (!fits && !reread)) return false
-    this.#queue.set(key, { cid, bytes: fits ? bytes : undefined })
-    if (fits) this.#queuedBytes += bytes.byteLength
+  #enqueue(key: string, block: Block): boolean {
+    const bytes = this.#queuedBytes + block.bytes.byteLength
+    if (this.#isClosed || this.#queue.size >= maxBlocks || bytes > this.#options.maxBytes) return false
+    this.#queue.set(key, block)
+    this.#queuedBytes = bytes
     this.#pump()
     return true
   }
 
   #take(key: string): void {
-    this.#queuedBytes -= this.#queue.get(key)?.bytes?.byteLength ?? 0
+    this.#queuedBytes -= this.#queue.get(key)?.bytes.byteLength ?? 0
     this.#queue.delete(key)
   }
 
+  /** The tier failed, and is left alone for so long. */
+  get #pauseMs(): number {
+    return this.#isClosed ? 0 : this.#pausedUntil - this.#options.clock.monotonic()
+  }
+
   #pump(): void {
-    const { clock } = this.#options
-    const waitMs = this.#isClosed ? 0 : this.#pausedUntil - clock.monotonic()
+    const { clock, tier } = this.#options
+    const pauseMs = this.#pauseMs
     this.#stopTimer()
-    if (waitMs > 0) this.#stopTimer = clock.after(waitMs, () => this.#pump())
-    else while (this.#writes.size < (this.#isBatched ? 1 : concurrency) && this.#writeNext());
+    if (pauseMs > 0) this.#stopTimer = clock.after(pauseMs, () => this.#pump())
+    else while (this.#writes.size < (tier.putAll ? 1 : concurrency) && this.#writeNext());
     if (this.#queue.size === 0 && this.#busy.size === 0) this.#onIdle()
   }
 
@@ -185,17 +181,16 @@ export class WriteBehind {
     let bytes = 0
     for (const [key, block] of this.#queue) {
       if (this.#busy.has(key)) continue
-      bytes += block.bytes?.byteLength ?? 0
+      bytes += block.bytes.byteLength
       if (blocks.length > 0 && bytes > this.#options.maxBytes / concurrency) break
       blocks.push([key, block])
-      if (!this.#isBatched) break
+      if (!this.#options.tier.putAll) break
     }
     if (blocks.length === 0) return false
     for (const [key] of blocks) this.#take(key)
     this.#begin(blocks).done.catch((error: unknown) => {
-      const { reread, clock } = this.#options
-      if (!reread || this.#isClosed || !isFailure(error, 'unavailable')) return void (this.#failed += blocks.length)
-      this.#pausedUntil = clock.monotonic() + (error.retryAfterMs ?? retryMs)
+      if (!isFailure(error, 'unavailable')) return void (this.#failed += blocks.length)
+      this.#pausedUntil = this.#options.clock.monotonic() + (error.retryAfterMs ?? retryMs)
       for (const [key, block] of blocks) if (!this.#queue.has(key) && !this.#enqueue(key, block)) this.#dropped++
     })
     return true
@@ -213,7 +208,7 @@ export class WriteBehind {
   }
 
   async #put(write: Write): Promise<void> {
-    const { tier, reread, onFailed } = this.#options
+    const { tier, onFailed } = this.#options
     const overdue = () => {
       write.isOverdue = this.#isStuck = true
       for (const tell of write.tell) tell()
@@ -222,17 +217,12 @@ export class WriteBehind {
     const { blocks, stop } = write
     let isWritten = false
     try {
-      const read: { readonly cid: CID; readonly bytes: Uint8Array }[] = []
-      for (const [, { cid, bytes: held }] of blocks) {
-        const bytes = held ?? (await reread?.(cid))
-        if (bytes) read.push({ cid, bytes })
-        else this.#dropped++
-      }
-      const [first] = read
-      if (read.length > 1) await tier.putAll?.(read, stop.signal, { overdue })
+      const all = blocks.map(([, block]) => block)
+      const [first] = all
+      if (tier.putAll && all.length > 1) await tier.putAll(all, stop.signal, { overdue })
       else if (first) await tier.put(first.cid, first.bytes, stop.signal, { overdue })
       isWritten = true
-      this.#written += read.length
+      this.#written += all.length
       this.#pausedUntil = Number.NEGATIVE_INFINITY
     } finally {
       this.#isStuck = false
@@ -240,7 +230,7 @@ export class WriteBehind {
       for (const [key, { cid, bytes }] of blocks) {
         if (this.#writing.get(key)?.write !== write) continue
         this.#writing.delete(key)
-        if (!isWritten && bytes) onFailed?.(cid, bytes)
+        if (!isWritten) onFailed?.(cid, bytes)
       }
     }
   }

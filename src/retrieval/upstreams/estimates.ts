@@ -1,6 +1,5 @@
 // Estimates of one upstream: its speed at one kind of question, the number of questions that it can
 // work on at once, and the rest of its budget of requests. Bad news counts at once.
-import { createLastFew } from '../last-few.ts'
 
 export const minuteMs = 60_000
 /** After so long without evidence an upstream is tried again. */
@@ -209,5 +208,43 @@ export class MinuteBudget {
 
   take(now: number): void {
     this.#taken.push(now)
+  }
+}
+
+/** The last measurements, kept in order: each of thousands a second is looked at right after it came. */
+export interface LastFew {
+  add(value: number): void
+  /** So many of 1 are not larger than this; undefined before the first. */
+  quantile(share: number): number | undefined
+  clear(): void
+}
+
+export function createLastFew(kept: number): LastFew {
+  const inTurn: number[] = []
+  const sorted: number[] = []
+  let next = 0
+
+  /** The first place of a value that is not smaller. */
+  function placeOf(value: number): number {
+    let [low, high] = [0, sorted.length]
+    while (low < high) {
+      const middle = (low + high) >> 1
+      if ((sorted[middle] as number) < value) low = middle + 1
+      else high = middle
+    }
+    return low
+  }
+
+  return {
+    add(value) {
+      if (inTurn.length === kept) sorted.splice(placeOf(inTurn[next] as number), 1)
+      inTurn[next] = value
+      next = (next + 1) % kept
+      sorted.splice(placeOf(value), 0, value)
+    },
+    quantile: (share) => sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))],
+    clear() {
+      inTurn.length = sorted.length = next = 0
+    },
   }
 }

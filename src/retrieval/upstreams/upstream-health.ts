@@ -17,10 +17,9 @@ import type { Clock } from '../../core/clock.ts'
 import { Failure, isFailure, wordsOf } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { createHistogram, type Histogram } from '../../observe/requests.ts'
-import { createLastFew, type LastFew } from '../last-few.ts'
 import type { LoopScheduler } from '../loop-scheduler.ts'
 import type { AskKind, LetGo, Question } from './attempts.ts'
-import { Estimate, guessedFirstMs, MinuteBudget, minuteMs } from './estimates.ts'
+import { createLastFew, Estimate, guessedFirstMs, type LastFew, MinuteBudget, minuteMs } from './estimates.ts'
 import { type QueueOwner, UpstreamQueue } from './upstream-queue.ts'
 
 const hourMs = 60 * minuteMs
