@@ -6,31 +6,10 @@ import type { Socket } from 'node:net'
 import { Duplex } from 'node:stream'
 import { isUnixPeer, markUnixPeer } from '../core/wire/http.ts'
 import type { CachedResponse } from '../http/content/response-cache.ts'
-import { markOwn, type OwnConnection, type RequestHead } from '../http/wire/request.ts'
-import type { Admitted, Refusals, Throttle, Throttled } from './connections.ts'
+import { type OwnConnection, ownConnection } from '../http/wire/request.ts'
+import type { Admitted, Refusals, Throttled } from './connections.ts'
+import type { Front } from './front.ts'
 import { asRequest, type Fields, type PassedBody, passedBody, readHead } from './request-head.ts'
-
-/** The front, as its connections see it. */
-export interface ConnectionHost {
-  readonly throttle: Throttle
-  readonly keepAliveMs: number
-  readonly headersMs: number
-  /** The cached response; undefined if `node:http` has to handle the request. */
-  hot(request: RequestHead): CachedResponse | undefined
-  /** Makes `node:http` read from this lane. */
-  open(lane: Lane): void
-  /** The head of a cached response. */
-  headOf(answer: CachedResponse, isLast: boolean): string
-  /** True if the connection closes after the response that is about to be written. */
-  isEnding(): boolean
-  /** False if other connections go first; `connection.goOn` is called later. */
-  mayRead(connection: Connection): boolean
-  /** Closes a connection that sent nothing in time. */
-  onSilent(connection: Connection): void
-  /** The response to a request was sent. */
-  answered(connection: Connection): void
-  over(connection: Connection): void
-}
 
 // Node's parser refuses what is longer.
 const maxHeadBytes = 16 * 1024
@@ -40,7 +19,7 @@ const joinedBytes = 4096
 export class Connection implements Admitted, Throttled, OwnConnection {
   readonly socket: Socket
   refusals: Refusals | undefined
-  readonly #host: ConnectionHost
+  readonly #host: Front
   #lane: Lane | undefined
   /** The number of requests so far. */
   #requests = 0
@@ -62,7 +41,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
   #isPaused = false
   #isLaneFull = false
 
-  constructor(socket: Socket, host: ConnectionHost) {
+  constructor(socket: Socket, host: Front) {
     this.socket = socket
     this.#host = host
     socket.setTimeout(host.headersMs)
@@ -219,7 +198,6 @@ export class Connection implements Admitted, Throttled, OwnConnection {
   #pass(piece: Buffer, at: number, end: number): void {
     if (!this.#lane) {
       const lane = new Lane(this.socket, this)
-      markOwn(lane, this)
       markUnixPeer(lane, isUnixPeer(this.socket))
       this.#lane = lane
       this.#host.open(lane)
@@ -230,6 +208,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
     this.#flow()
   }
 
+  /** Resumes reading of the socket. */
   laneIsRead(): void {
     if (!this.#isLaneFull) return
     this.#isLaneFull = false
@@ -329,17 +308,14 @@ export class Connection implements Admitted, Throttled, OwnConnection {
 
 type Done = (error?: Error | null) => void
 
-/** Pauses or resumes reading of the socket. */
-type LaneOwner = { laneIsRead(): void }
-
 export class Lane extends Duplex {
+  readonly [ownConnection]: Connection
   readonly #socket: Socket
-  readonly #owner: LaneOwner
   /** Called when the kernel has taken everything written. */
   #done: Done | undefined
   #writes = 0
 
-  constructor(socket: Socket, owner: LaneOwner) {
+  constructor(socket: Socket, connection: Connection) {
     super({
       allowHalfOpen: true,
       decodeStrings: false,
@@ -347,11 +323,11 @@ export class Lane extends Duplex {
       readableHighWaterMark: socket.readableHighWaterMark,
     })
     this.#socket = socket
-    this.#owner = owner
+    this[ownConnection] = connection
   }
 
   override _read(): void {
-    this.#owner.laneIsRead()
+    this[ownConnection].laneIsRead()
   }
 
   override _write(piece: string | Buffer, encoding: BufferEncoding, done: Done): void {

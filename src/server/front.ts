@@ -1,56 +1,46 @@
 // The front: owns the listening sockets and the connections of one address. It counts, serves from
 // the response cache, and passes everything else to `node:http`; nothing else touches a socket.
-import type { Server as HttpServer, RequestListener } from 'node:http'
+import { randomUUID } from 'node:crypto'
+import { createServer as createHttpServer, type Server as HttpServer, type RequestListener } from 'node:http'
 import { type AddressInfo, createServer, type Server, type Socket } from 'node:net'
+import type { Duplex } from 'node:stream'
 import { type Clock, systemClock } from '../core/clock.ts'
 import { markUnixPeer } from '../core/wire/http.ts'
 import type { CachedResponse } from '../http/content/response-cache.ts'
 import { requestIdHeader } from '../http/wire/client.ts'
-import { connectionOf, type RequestHead } from '../http/wire/request.ts'
-import { Connection, type ConnectionHost, type Lane } from './connection.ts'
-import { type Connections, createThrottle } from './connections.ts'
-import { createHttpServer, endSoon, type HttpServerOptions, lateText } from './http-server.ts'
+import { requestIdOf } from '../http/wire/exchange.ts'
+import { problemMessage } from '../http/wire/problem.ts'
+import { connectionOf, type ParserRefusal, type RequestHead } from '../http/wire/request.ts'
+import { Connection, type Lane } from './connection.ts'
+import { type Connections, createThrottle, type Throttle } from './connections.ts'
 
-/** State of the gateway behind a front, which reads it for each request: a reload changes it. */
-export type Served = {
-  /** Looks up a request in the response cache. */
-  hot?: ((request: RequestHead) => CachedResponse | undefined) | undefined
-  /** True if each response closes its connection. */
-  isEnding?: boolean
+/** The gateway behind a front. */
+export type ServedGateway = {
+  /** Looks up its response cache. */
+  readonly hot?: ((request: RequestHead) => CachedResponse | undefined) | undefined
+  /**
+   * Hosts that a client may CONNECT to. Tunnels end at the front: the gateway never connects
+   * anywhere for a client.
+   */
+  serves?(host: string): boolean
+  /** Records a request that was refused by the front instead of reaching the handler. */
+  refused?(refusal: ParserRefusal): void
 }
 
-export type FrontOptions = HttpServerOptions & {
-  readonly served?: Served | undefined
+export type FrontOptions = {
+  /** Read for each request: a reload changes it. Undefined before it serves. */
+  readonly gateway?: (() => ServedGateway | undefined) | undefined
+  /** True if each response closes its connection. */
+  readonly isEnding?: (() => boolean) | undefined
   readonly connections?: Pick<Connections, 'admit' | 'throttle'> | undefined
   /**
    * The number of connections above this process's share: as many close after a response, and
    * reconnect elsewhere.
    */
   readonly beyondShare?: (() => number) | undefined
+  /** For headers that are not the client's. */
+  readonly moreHeaderBytes?: number
   readonly clock?: Clock | undefined
-}
-
-export interface Front {
-  /** Rejects with the system's error. A function argument makes a socket listen at a path. */
-  listen(at: { readonly host?: string | undefined; readonly port: number } | ListenAt): Promise<void>
-  /** Accepts connections from a listening socket of another process. */
-  share(listening: Server, isUnix: boolean): void
-  /** The listening sockets. */
-  readonly servers: readonly Server[]
-  readonly address: AddressInfo | string | null
-  /** In milliseconds; 0 means no timeout. */
-  setTimeouts(timeouts: { readonly headersTimeout: number; readonly keepAliveTimeout: number }): void
-  stopAccepting(): void
-  /**
-   * Accepts no more connections, and closes each after its response. Resolves when all have closed.
-   */
-  close(): Promise<void>
-  /** Closes all connections. */
-  destroy(): void
-  /** True while a response is in progress. */
-  readonly isBusy: boolean
-  /** Called with each new connection. */
-  onConnection(listener: (socket: Socket) => void): void
 }
 
 /** Makes a socket listen. */
@@ -66,176 +56,270 @@ const maxChunksPerTick = 512
 // Node closes an idle connection a little later than it announces.
 const keepAliveBufferMs = 1000
 const balanceIntervalMs = 250
+const headerCheckMs = 1000
+const headerBytes = 16 * 1024
+const lingerMs = 1000
 
-export function createFront(handle: RequestListener, options: FrontOptions = {}): Front {
-  const { served = {}, connections, clock = systemClock } = options
-  const { throttle } = connections ?? { throttle: createThrottle({ clock }) }
-  const { beyondShare } = options
-  const all = new Set<Connection>()
-  const servers: Server[] = []
-  const listening: ((socket: Socket) => void)[] = []
-  const onceEmpty = Promise.withResolvers<void>()
-  let isClosing = false
-  let waiting: Connection[] = []
-  let chunks = 0
-  let surplus = 0
-  let stopBalancing = () => {}
-  let keepAlive = ''
-  let date = { second: Number.NaN, line: '' }
+const lateDetail = 'the headers did not arrive in time'
+const refusals: Readonly<Record<string, readonly [status: number, detail: string]>> = {
+  HPE_HEADER_OVERFLOW: [431, `the request line and headers are longer than ${headerBytes} bytes`],
+  HPE_CHUNK_EXTENSIONS_OVERFLOW: [413, 'the chunk extensions are too long'],
+  ERR_HTTP_REQUEST_TIMEOUT: [408, lateDetail],
+}
 
-  const of = (socket: object): Connection | undefined =>
-    connectionOf({ socket: socket as Socket }) as Connection | undefined
-  const http: HttpServer = createHttpServer(
-    (request, response) => {
+const of = (socket: object): Connection | undefined =>
+  connectionOf({ socket: socket as Socket }) as Connection | undefined
+
+export class Front {
+  /** The listening sockets. */
+  readonly servers: Server[] = []
+  readonly throttle: Throttle
+  keepAliveMs = 0
+  headersMs = 0
+  readonly #options: FrontOptions
+  readonly #clock: Clock
+  readonly #http: HttpServer
+  readonly #all = new Set<Connection>()
+  readonly #onceEmpty = Promise.withResolvers<void>()
+  readonly #inTunnel = new WeakSet<Duplex>()
+  #isClosing = false
+  #waiting: Connection[] = []
+  #chunks = 0
+  #surplus = 0
+  #stopBalancing = () => {}
+  #keepAlive = ''
+  #date = { second: Number.NaN, line: '' }
+
+  constructor(handle: RequestListener, options: FrontOptions = {}) {
+    this.#options = options
+    this.#clock = options.clock ?? systemClock
+    this.throttle = options.connections?.throttle ?? createThrottle({ clock: this.#clock })
+    this.#http = this.#createHttp(handle)
+    if (options.beyondShare) this.#balance()
+    this.setTimeouts(this.#http)
+    // Starts the checks for connections that send no headers.
+    this.#http.emit('listening')
+  }
+
+  /** The `node:http` server, with limits for a public address. */
+  #createHttp(handle: RequestListener): HttpServer {
+    const server = createHttpServer({
+      connectionsCheckingInterval: headerCheckMs,
+      maxHeaderSize: headerBytes + (this.#options.moreHeaderBytes ?? 0),
+      // http/wire/request.ts refuses it, with a response that browsers may read.
+      requireHostHeader: false,
+    })
+    const listen: RequestListener = (request, response) => {
       if (of(request.socket)?.enter(response)) handle(request, response)
-    },
-    {
-      answerOf: (socket) => of(socket)?.answer,
-      ignore: (socket) => of(socket)?.ignore(),
-      tunnel: (socket, hasMore) => of(socket)?.tunnel(hasMore),
-    },
-    options,
-  )
+    }
+    server.on('request', listen)
+    // The upload routes send `100 Continue` themselves, after checking size and token; other routes
+    // need none.
+    server.on('checkContinue', listen)
+    server.on('checkExpectation', listen)
+    server.on('clientError', this.#onClientError)
+    server.on('connect', ({ url = '', socket }, lane, head) => this.#onConnect(url, socket, lane, head))
+    // Uploads have their own timeouts: a request may take as long as it makes progress.
+    server.requestTimeout = 0
+    return server
+  }
 
-  function goOn(): void {
-    const now = waiting.slice(0, maxChunksPerTick)
-    waiting = waiting.slice(maxChunksPerTick)
-    if (waiting.length > 0) setImmediate(goOn)
-    else chunks = 0
+  readonly #onClientError = (error: NodeJS.ErrnoException, lane: Duplex): void => {
+    // The parser reports further errors after the response was sent.
+    if (lane.writableEnded) return
+    if (!lane.writable || error.code === 'ECONNRESET') return void lane.destroy()
+    const answer = of(lane)?.answer
+    // The response to the preceding request is the last one of its connection.
+    if (answer?.req.complete) return of(lane)?.ignore()
+    // The error is in the rest of a request whose response is being sent.
+    if (answer?.headersSent) return void lane.destroy()
+    this.#refuse(lane, ...(refusals[error.code ?? ''] ?? ([400, 'the request is not well-formed HTTP'] as const)))
+  }
+
+  #onConnect(host: string, client: Socket, lane: Duplex, head: Buffer): void {
+    // A response now would be taken for that of an earlier request.
+    if (of(lane)?.answer) return void lane.destroy()
+    // A nested tunnel leads nowhere new, and each costs a parser and listeners for the life of the
+    // socket.
+    if (this.#inTunnel.has(lane)) return this.#refuse(lane, 403, 'CONNECT inside a CONNECT tunnel is not supported')
+    this.#inTunnel.add(lane)
+    // A socket that left the parser has no other error listener.
+    lane.on('error', () => lane.destroy())
+    if (!isHere(host, client) && !this.#options.gateway?.()?.serves?.(host))
+      return this.#refuse(lane, 403, 'CONNECT is only allowed to hosts that this gateway serves')
+    lane.write('HTTP/1.1 200 Connection Established\r\n\r\n')
+    if (head.byteLength > 0) lane.unshift(head)
+    of(lane)?.tunnel(head.byteLength > 0)
+    this.#http.emit('connection', lane)
+  }
+
+  #refuse(lane: Duplex, status: number, why: string): void {
+    const { remoteAddress: address = '' } = lane as Socket
+    const response = of(lane)?.answer
+    // The id in the log, if the request got that far.
+    const requestId = (response && requestIdOf(response)) ?? randomUUID()
+    lane.end(problemMessage(status, 'malformed', why, requestId))
+    endSoon(lane)
+    this.#options.gateway?.()?.refused?.({ status, why, requestId, address, response })
+  }
+
+  /** The cached response; undefined if `node:http` has to handle the request. */
+  hot(request: RequestHead): CachedResponse | undefined {
+    return this.#options.gateway?.()?.hot?.(request)
+  }
+
+  /** Makes `node:http` read from this lane. */
+  open(lane: Lane): void {
+    this.#http.emit('connection', lane)
+  }
+
+  /** The head of a cached response. */
+  headOf({ lines, requestId }: CachedResponse, isLast: boolean): string {
+    const ending = isLast ? 'Connection: close\r\n' : this.#keepAlive
+    return `${lines}${requestIdHeader}: ${requestId}\r\n${this.#dateLine()}${ending}\r\n`
+  }
+
+  #dateLine(): string {
+    const now = this.#clock.now()
+    const second = Math.floor(now / 1000)
+    if (second !== this.#date.second) this.#date = { second, line: `Date: ${new Date(now).toUTCString()}\r\n` }
+    return this.#date.line
+  }
+
+  /** True if the connection closes after the response that is about to be written. */
+  isEnding(): boolean {
+    return this.#isClosing || this.#options.isEnding?.() === true || (this.#surplus > 0 && this.#surplus-- > 0)
+  }
+
+  /** False if other connections go first; `connection.goOn` is called later. */
+  mayRead(connection: Connection): boolean {
+    this.#chunks++
+    if (this.#chunks <= maxChunksPerTick) {
+      if (this.#chunks === maxChunksPerTick) setImmediate(this.#goOn)
+      return true
+    }
+    this.#waiting.push(connection)
+    return false
+  }
+
+  readonly #goOn = (): void => {
+    const now = this.#waiting.slice(0, maxChunksPerTick)
+    this.#waiting = this.#waiting.slice(maxChunksPerTick)
+    if (this.#waiting.length > 0) setImmediate(this.#goOn)
+    else this.#chunks = 0
     for (const connection of now) connection.goOn()
   }
 
-  function dateLine(): string {
-    const now = clock.now()
-    const second = Math.floor(now / 1000)
-    if (second !== date.second) date = { second, line: `Date: ${new Date(now).toUTCString()}\r\n` }
-    return date.line
+  /** Closes a connection that sent nothing in time. */
+  onSilent(connection: Connection): void {
+    connection.end(problemMessage(408, 'malformed', lateDetail))
+    endSoon(connection.socket)
   }
 
-  const host: ConnectionHost = {
-    throttle,
-    keepAliveMs: 0,
-    headersMs: 0,
-    hot: (request) => served.hot?.(request),
-    open: (lane: Lane) => void http.emit('connection', lane),
-    headOf: ({ lines, requestId }, isLast) =>
-      `${lines}${requestIdHeader}: ${requestId}\r\n${dateLine()}${isLast ? 'Connection: close\r\n' : keepAlive}\r\n`,
-    isEnding: () => isClosing || served.isEnding === true || (surplus > 0 && surplus-- > 0),
-    mayRead(connection) {
-      chunks++
-      if (chunks <= maxChunksPerTick) {
-        if (chunks === maxChunksPerTick) setImmediate(goOn)
-        return true
-      }
-      waiting.push(connection)
-      return false
-    },
-    onSilent(connection) {
-      connection.end(lateText())
-      endSoon(connection.socket)
-    },
-    answered(connection) {
-      if (isClosing && !connection.isBusy) connection.socket.destroy()
-    },
-    over(connection) {
-      all.delete(connection)
-      if (isClosing && all.size === 0) onceEmpty.resolve()
-    },
+  /** The response to a request was sent. */
+  answered(connection: Connection): void {
+    if (this.#isClosing && !connection.isBusy) connection.socket.destroy()
   }
 
-  function accept(socket: Socket, isUnix: boolean): void {
+  over(connection: Connection): void {
+    this.#all.delete(connection)
+    if (this.#isClosing && this.#all.size === 0) this.#onceEmpty.resolve()
+  }
+
+  #balance(): void {
+    this.#surplus = this.#options.beyondShare?.() ?? 0
+    this.#stopBalancing = this.#clock.after(balanceIntervalMs, () => this.#balance())
+  }
+
+  #accept(socket: Socket, isUnix: boolean): void {
     markUnixPeer(socket, isUnix)
-    const connection = new Connection(socket, host)
-    all.add(connection)
-    connections?.admit(connection)
-    for (const listener of listening) listener(socket)
+    const connection = new Connection(socket, this)
+    this.#all.add(connection)
+    this.#options.connections?.admit(connection)
   }
 
-  async function listenOn(listen: ListenAt, isUnix = false): Promise<Server> {
-    const server = createServer({ allowHalfOpen: true, noDelay: true })
-    server.on('connection', (socket) => accept(socket, isUnix))
+  async #listenOn(listen: ListenAt, isUnix = false): Promise<Server> {
+    const server = createServer()
     await new Promise<void>((resolve, reject) => {
       server.once('error', reject)
       server.once('listening', resolve)
       listen(server, backlog)
     })
-    server.on('error', () => {})
-    servers.push(server)
+    this.share(server, isUnix)
     return server
   }
 
-  async function listenOnAll(at: { readonly host?: string | undefined; readonly port: number }): Promise<void> {
+  /** Rejects with the system's error. A function argument makes a socket listen at a path. */
+  async listen(at: { readonly host?: string | undefined; readonly port: number } | ListenAt): Promise<void> {
+    if (typeof at === 'function') return void (await this.#listenOn(at, true))
     // A socket with a shared port does not detect another program on it; this one does.
-    const alone = await listenOn((server) => server.listen({ ...at, backlog }))
+    const alone = await this.#listenOn((server) => server.listen({ ...at, backlog }))
+    if (listeners === 1) return
     const { port } = alone.address() as AddressInfo
-    servers.pop()
+    this.servers.pop()
     await new Promise((resolve) => alone.close(resolve))
     for (let count = 0; count < listeners; count++)
-      await listenOn((server) => server.listen({ ...at, port, backlog, reusePort: true }))
+      await this.#listenOn((server) => server.listen({ ...at, port, backlog, reusePort: true }))
   }
 
-  function setTimeouts({
-    headersTimeout,
-    keepAliveTimeout: ms,
-  }: {
-    readonly headersTimeout: number
-    readonly keepAliveTimeout: number
-  }): void {
-    http.headersTimeout = headersTimeout
-    http.keepAliveTimeout = ms
-    const timeout = ms > 0 ? `Keep-Alive: timeout=${Math.floor(ms / 1000)}\r\n` : ''
-    keepAlive = `Connection: keep-alive\r\n${timeout}`
-    Object.assign(host, { headersMs: headersTimeout, keepAliveMs: ms > 0 ? ms + keepAliveBufferMs : 0 })
+  /** Accepts connections from a listening socket, which may be of another process. */
+  share(server: Server, isUnix: boolean): void {
+    Object.assign(server, { allowHalfOpen: true, noDelay: true })
+    server.on('connection', (socket: Socket) => this.#accept(socket, isUnix))
+    server.on('error', () => {})
+    this.servers.push(server)
   }
 
-  function balance(): void {
-    surplus = beyondShare?.() ?? 0
-    stopBalancing = clock.after(balanceIntervalMs, balance)
+  get address(): AddressInfo | string | null {
+    return this.servers[0]?.address() ?? null
   }
 
-  if (beyondShare) balance()
-  setTimeouts({ headersTimeout: http.headersTimeout, keepAliveTimeout: http.keepAliveTimeout })
-  // Starts the checks for connections that send no headers.
-  http.emit('listening')
-
-  function stopAccepting(): void {
-    for (const server of servers) server.close()
+  /** In milliseconds; 0 means no timeout. */
+  setTimeouts({ headersTimeout, keepAliveTimeout: ms }: Pick<HttpServer, 'headersTimeout' | 'keepAliveTimeout'>): void {
+    this.#http.headersTimeout = headersTimeout
+    this.#http.keepAliveTimeout = ms
+    this.#keepAlive = `Connection: keep-alive\r\n${ms > 0 ? `Keep-Alive: timeout=${Math.floor(ms / 1000)}\r\n` : ''}`
+    this.headersMs = headersTimeout
+    this.keepAliveMs = ms > 0 ? ms + keepAliveBufferMs : 0
   }
 
-  return {
-    servers,
-    async listen(at) {
-      if (typeof at === 'function') await listenOn(at, true)
-      else if (listeners > 1) await listenOnAll(at)
-      else await listenOn((server) => server.listen({ ...at, backlog }))
-    },
-    share(server, isUnix) {
-      // It was created with the defaults of node:net.
-      Object.assign(server, { allowHalfOpen: true, noDelay: true })
-      server.on('connection', (socket: Socket) => accept(socket, isUnix))
-      server.on('error', () => {})
-      servers.push(server)
-    },
-    get address() {
-      return servers[0]?.address() ?? null
-    },
-    setTimeouts,
-    stopAccepting,
-    async close() {
-      isClosing = true
-      stopBalancing()
-      stopAccepting()
-      for (const connection of all) if (!connection.isBusy && connection.isAnswered) connection.socket.destroy()
-      if (all.size > 0) await onceEmpty.promise
-      http.close()
-    },
-    destroy() {
-      for (const { socket } of all) socket.destroy()
-    },
-    get isBusy() {
-      for (const { isBusy } of all) if (isBusy) return true
-      return false
-    },
-    onConnection: (listener) => void listening.push(listener),
+  stopAccepting(): void {
+    for (const server of this.servers) server.close()
   }
+
+  /**
+   * Accepts no more connections, and closes each after its response. Resolves when all have closed.
+   */
+  async close(): Promise<void> {
+    this.#isClosing = true
+    this.#stopBalancing()
+    this.stopAccepting()
+    for (const { isBusy, isAnswered, socket } of this.#all) if (!isBusy && isAnswered) socket.destroy()
+    if (this.#all.size > 0) await this.#onceEmpty.promise
+    this.#http.close()
+  }
+
+  /** Closes all connections. */
+  destroy(): void {
+    for (const { socket } of this.#all) socket.destroy()
+  }
+
+  /** True while a response is in progress. */
+  get isBusy(): boolean {
+    for (const { isBusy } of this.#all) if (isBusy) return true
+    return false
+  }
+}
+
+/** Closing at once would reset a client that is still sending, and discard the response. */
+function endSoon(socket: Duplex): void {
+  const timer = setTimeout(() => socket.destroy(), lingerMs)
+  timer.unref()
+  socket.once('close', () => clearTimeout(timer))
+}
+
+/** True for the address that the client is connected to. */
+function isHere(host: string, { localAddress = '', localPort }: Socket): boolean {
+  const address = localAddress.replace(/^::ffff:/, '')
+  return host === `${address.includes(':') ? `[${address}]` : address}:${localPort}`
 }

@@ -10,16 +10,14 @@ import { type Clock, systemClock } from '../core/clock.ts'
 import { wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { processFolders } from '../data-folder/folder.ts'
-import type { CachedResponses } from '../http/content/response-cache.ts'
 import { createStarting } from '../http/gateway-handlers.ts'
-import type { ParserRefusal } from '../http/wire/request.ts'
 import { noteConnections, noteReload } from '../wiring/admin.ts'
 import type { ComponentRegistry } from '../wiring/components.ts'
 import { orphanedBy } from '../wiring/orphaned-uploads.ts'
 import { connectionLimits, createConnections, createFullLog, descriptorsLeft } from './connections.ts'
-import { createFront, type Front, type Served } from './front.ts'
-import type { Processes } from './team/processes.ts'
+import { Front, type ServedGateway } from './front.ts'
 import { type ListenerKind, listenOnUnix, removeStaleSocket, setMode } from './unix-socket.ts'
+import type { Processes } from './workers.ts'
 
 type ServeOptions<Running extends Replaceable> = {
   readonly config: Config
@@ -50,15 +48,12 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     stalledMs: first.limits.writeTimeout,
     max: first.limits.maxConcurrentRequests,
   })
-  const answering: { listen: RequestListener; admin: RequestListener } = {
-    listen: (request, response) => starting.hold(request, response, () => answering.listen(request, response)),
-    admin: starting.admin,
-  }
-  let serves = (_host: string) => false
-  let refused = (_refusal: ParserRefusal) => {}
+  let gateways: Reload<Running> | undefined
+  let isEnding = false
   let config = first
-  const served: Served = {}
-  const ofAdmin: Served = {}
+  const handler: RequestListener = (request, response) =>
+    gateways ? gateways.handler(request, response) : starting.hold(request, response, () => handler(request, response))
+  const admin: RequestListener = (request, response) => (gateways ?? starting).admin(request, response)
   /** Fronts of earlier configurations whose clients are still reading. */
   const left = new Set<Front>()
   // Measured first: later the connections themselves count as open files.
@@ -67,13 +62,12 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   const connections = createConnections(connectionLimits(first, descriptors), { clock, onFull })
   const fronts: Makers = {
     listen: () =>
-      createFront((request, response) => answering.listen(request, response), {
-        ...{ served, connections, clock },
-        tunnels: (host) => serves(host),
-        onRefused: (refusal) => refused(refusal),
-        ...(processes && { beyondShare: () => processes.beyondShare(connections.size) }),
+      new Front(handler, {
+        ...{ isEnding: () => isEnding, connections, clock },
+        gateway: () => gateways?.current,
+        beyondShare: processes && (() => processes.beyondShare(connections.size)),
       }),
-    admin: () => createFront((request, response) => answering.admin(request, response), { served: ofAdmin, clock }),
+    admin: () => new Front(admin, { isEnding: () => isEnding, clock }),
   }
 
   let sockets = await openSockets(first, fronts)
@@ -82,17 +76,14 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     await cut(sockets)
     throw error
   })
-  const gateways = createReload(running, log)
-  served.hot = running.hot
-  serves = (host) => gateways.current.serves(host)
-  refused = (refusal) => gateways.current.refused?.(refusal)
-  Object.assign(answering, { listen: gateways.handler, admin: gateways.admin })
+  const reloads = createReload(running, log)
+  gateways = reloads
   starting.over()
   if (running.kept) noteConnections(running.kept, connections)
-  const followed = () => processes?.follow({ config, listen: sockets.listen, handler: answering.listen })
+  const followed = () => processes?.follow({ config, listen: sockets.listen, handler: reloads.handler })
   await followed()?.catch(async (error: unknown) => {
     await cut(sockets)
-    await gateways.close(0)
+    await reloads.close(0)
     processes?.close()
     throw error
   })
@@ -105,11 +96,11 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       return sockets.admin && where(sockets.admin)
     },
     async reload(load) {
-      const isNew = await gateways.replace(async () => {
+      const isNew = await reloads.replace(async () => {
         const next = load()
         // Opens new addresses first: an address in use must be detected before anything changes.
         const opened = await openSockets(next, fronts, { config, sockets })
-        const running = await create(next, { previous: gateways.current }).catch(async (error: unknown) => {
+        const running = await create(next, { previous: reloads.current }).catch(async (error: unknown) => {
           processes?.abandon()
           await stopOthers(opened, sockets)
           throw error
@@ -129,18 +120,16 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         return running
       }, config.limits.shutdownTimeout)
       // This process uses the new configuration in any case.
-      if (isNew) served.hot = gateways.current.hot
-      if (isNew && !served.isEnding)
+      if (isNew && !isEnding)
         await followed()?.catch((error: unknown) => log('error', 'workers.failed', { why: wordsOf(error) }))
       return isNew
     },
     async close() {
-      served.isEnding = true
-      ofAdmin.isEnding = true
+      isEnding = true
       const began = clock.monotonic()
       const { shutdownTimeout: shutdownTimeoutMs, shutdownDelay: shutdownDelayMs } = config.limits
       log('info', 'server.stopping', { connections: connections.size, shutdownDelayMs, shutdownTimeoutMs })
-      gateways.current.drain()
+      reloads.current.drain()
       const workersEnd = processes?.stop(shutdownTimeoutMs, shutdownDelayMs)
       // Clients routed here meanwhile are served, and their connections close after the response.
       if (shutdownDelayMs > 0) await clock.sleep(shutdownDelayMs)
@@ -152,7 +141,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       if (connections.size > 0) log('info', 'server.waiting', { connections: connections.size, shutdownTimeoutMs })
       // Requests forwarded by workers are handled here until the workers have exited.
       await workersEnd
-      await gateways.close(Math.max(0, until - clock.monotonic()))
+      await reloads.close(Math.max(0, until - clock.monotonic()))
       await whileBusy([listen, ...left], until, clock)
       processes?.close()
       // The admin address is closed last: until then /readyz reports the shutdown. A reload in
@@ -269,14 +258,9 @@ function where({ address: at }: Front): string {
     : addressText({ path: String(at) })
 }
 
-export interface Replaceable {
+export interface Replaceable extends ServedGateway {
   readonly handler: RequestListener
   readonly admin: RequestListener
-  /** Looks up its response cache. */
-  readonly hot?: CachedResponses['find'] | undefined
-  serves(host: string): boolean
-  /** Records a request that the server refused itself. */
-  refused?(refusal: ParserRefusal): void
   /** The parts that its successor takes over. */
   readonly kept?: ComponentRegistry
   drain(): void

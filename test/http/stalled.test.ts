@@ -4,7 +4,7 @@ import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
 import { after, afterEach, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { openFront } from '../support/front.ts'
+import { onConnection, openFront } from '../support/front.ts'
 import { startGateway, type TestGateway } from '../support/gateway.ts'
 
 // More than the sockets of both sides take by themselves, so that the answer behind it waits here.
@@ -50,7 +50,7 @@ describe('client that does not read', () => {
         at.gateway.handler(asked, response)
       })
       open.push(close)
-      const accepted = new Promise<Socket>((resolve) => front.onConnection(resolve))
+      const accepted = new Promise<Socket>((resolve) => onConnection(front, resolve))
       const client = connect(port, '127.0.0.1')
       open.push(() => client.destroy())
       client.on('error', () => {})

@@ -7,7 +7,7 @@ import { join } from 'node:path'
 import type { Clock } from '../../src/core/clock.ts'
 import type { Log } from '../../src/core/log.ts'
 import { createGateway, type Gateway, type GatewayOptions, parseConfig } from '../../src/gateway.ts'
-import { openFront } from './front.ts'
+import { onConnection, openFront } from './front.ts'
 
 export type LogLine = {
   readonly level: string
@@ -60,15 +60,11 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
     }),
     { log, clock: options.clock, tracing: options.tracing, ...options.own },
   )
-  const { front, url, close } = await openFront(
-    gateway.handler,
-    { served: { hot: gateway.hot }, tunnels: gateway.serves, onRefused: gateway.refused },
-    options.port,
-  )
+  const { front, url, close } = await openFront(gateway.handler, { gateway: () => gateway }, options.port)
   front.setTimeouts({ headersTimeout: 60_000, keepAliveTimeout: idleMs })
   let connections = 0
   let opened = 0
-  front.onConnection((socket) => {
+  onConnection(front, (socket) => {
     connections++
     opened++
     socket.once('close', () => connections--)

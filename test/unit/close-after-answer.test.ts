@@ -6,7 +6,7 @@ import { type AddressInfo, connect } from 'node:net'
 import { afterEach, describe, it } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import { closeAfter, type LingerLimits, lingerAfter } from '../../src/http/wire/write.ts'
-import { openFront } from '../support/front.ts'
+import { onConnection, openFront } from '../support/front.ts'
 
 const patient: LingerLimits = { maxBytes: 1e9, fullMs: 60_000, quietMs: 60_000, maxMs: 60_000 }
 const megabyte = Buffer.alloc(1_000_000)
@@ -100,7 +100,7 @@ describe('bytes after a request whose response closes the connection', () => {
         closeAfter(request, response)
         response.end('no')
       })
-      const gone = new Promise<void>((resolve) => front.onConnection((one) => one.once('close', () => resolve())))
+      const gone = new Promise<void>((resolve) => onConnection(front, (one) => one.once('close', () => resolve())))
       const socket = connect({ port, host: '127.0.0.1', allowHalfOpen: true })
       const [first = '', ...others] = pieces
       socket.write(first)

@@ -12,7 +12,7 @@ import {
   descriptorsLeft,
 } from '../../src/server/connections.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
-import { openFront } from '../support/front.ts'
+import { onConnection, openFront } from '../support/front.ts'
 
 type Made = Admitted & { isBusy: boolean; gone: boolean; said: string; destroy(): void }
 
@@ -167,7 +167,7 @@ test('HTTP: idle connection evicted; all busy → 503', async (t) => {
     { connections },
   )
   t.after(close)
-  const accepted = new Promise((resolve) => front.onConnection(resolve))
+  const accepted = new Promise((resolve) => onConnection(front, resolve))
   const idle = connect(port, '127.0.0.1').resume()
   t.after(() => idle.destroy())
   await accepted

@@ -327,7 +327,7 @@ describe('malformed HTTP', () => {
   }
   test('idle preconnect → 408, not counted as a request', async () => {
     const refused: number[] = []
-    const server = await serve(() => {}, { onRefused: ({ status }) => refused.push(status) })
+    const server = await serve(() => {}, { gateway: () => ({ refused: ({ status }) => refused.push(status) }) })
     for (const [sent, counted] of [
       ['', []],
       ['GET / HTT', [408]],
@@ -352,7 +352,7 @@ describe('malformed HTTP', () => {
           response.writeHead(200, { 'content-length': 11 }).write('begun')
           setTimeout(() => response.end(' ended'), 20)
         },
-        { onRefused: ({ status }) => refused.push(status) },
+        { gateway: () => ({ refused: ({ status }) => refused.push(status) }) },
       )
       const client = connect(server.port, '127.0.0.1')
       const said = text(client)

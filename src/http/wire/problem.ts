@@ -1,11 +1,13 @@
 // Converts a Failure to an HTTP error: the only table of statuses, and the only code that writes an
 // error (RFC 9457, application/problem+json).
 
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import { randomUUID } from 'node:crypto'
+import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http'
 import { Failure, type FailureKind, isFailure } from '../../core/failure.ts'
 import { createTrace, type Trace } from '../../core/wire/trace.ts'
 import { type Attempt, cacheStatus, type RequestRecord } from '../../observe/request-record.ts'
 import { contactLink, escaped, pageEnd, pagePolicy, pageTop, shown, whoAnswers } from '../../web/page.ts'
+import { requestIdHeader } from './client.ts'
 import { corsHeaders } from './cors.ts'
 import { exchangeOf, requestIdOf } from './exchange.ts'
 import { HttpRefusal, hasBody } from './request.ts'
@@ -270,6 +272,33 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   response.writeHead(status, list as string[])
   response.end(head ? undefined : text)
   cutWhenStalled(response, stalledMs)
+}
+
+/**
+ * The complete response to a request that has no ServerResponse, as text; its connection closes. Every
+ * 503 is to be tried again in a second.
+ */
+export function problemMessage(
+  status: number,
+  kind: FailureKind,
+  detail: string,
+  requestId: string = randomUUID(),
+): string {
+  const title = STATUS_CODES[status]
+  const type = `urn:problem-type:cidgate:${kind}`
+  const body = JSON.stringify({ type, title, status, detail, message: detail, requestId })
+  const headers: readonly (readonly [string, string])[] = [
+    ...corsHeaders,
+    ...asJson.headers,
+    ['Content-Length', String(Buffer.byteLength(body))],
+    ['Cache-Control', 'no-store'],
+    [requestIdHeader, requestId],
+    ['X-Content-Type-Options', 'nosniff'],
+    ['Connection', 'close'],
+    ...(status === 503 ? [['Retry-After', '1'] as const] : []),
+  ]
+  const lines = headers.map(([name, value]) => `${name}: ${value}\r\n`).join('')
+  return `HTTP/1.1 ${status} ${title}\r\n${lines}\r\n${body}`
 }
 
 type ProblemForm = {

@@ -151,13 +151,10 @@ export interface OwnConnection {
   refused(response: ServerResponse): void
 }
 
-const ownConnection = Symbol('connection of our own')
+/** The property of a socket that leads to its connection. */
+export const ownConnection = Symbol('connection of our own')
 
-type Marked = { [ownConnection]?: OwnConnection }
-
-export function markOwn(socket: object, connection: OwnConnection): void {
-  Object.assign(socket, { [ownConnection]: connection })
-}
+type Marked = { readonly [ownConnection]?: OwnConnection }
 
 /** Undefined if the request came to another server. */
 export const connectionOf = ({ socket }: { readonly socket: Socket & Marked }): OwnConnection | undefined =>
