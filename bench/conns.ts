@@ -122,21 +122,21 @@ async function main(): Promise<void> {
   await times(path)
   const ratios: number[] = []
   for (let round = 0; round < rounds; round++) {
-    const alone = await times(path)
+    const baseline = await times(path)
     const before = gateway.resident()
     const holder = fork(fileURLToPath(import.meta.url), [gateway.url, `/ipfs/${hot?.cid}`, `/ipfs/${file?.cid}`])
     await once(holder, 'message')
     await calm(gateway)
-    const beside = await times(path)
+    const loaded = await times(path)
     holder.send('held')
     const [held] = (await once(holder, 'message')) as [number]
     const resident = gateway.resident()
     holder.kill()
     await once(holder, 'exit')
     await calm(gateway)
-    ratios.push(at(beside, 0.99) / at(alone, 0.99))
+    ratios.push(at(loaded, 0.99) / at(baseline, 0.99))
     process.stdout.write(
-      `hot p50 ${at(alone, 0.5).toFixed(2)} ms, p99 ${at(alone, 0.99).toFixed(2)} ms alone; ${at(beside, 0.5).toFixed(2)} and ${at(beside, 0.99).toFixed(2)} ms beside ${held} connections; ${((resident - before) / mib).toFixed(0)} MiB for them; load ${loadavg()[0]?.toFixed(1)}\n`,
+      `hot p50 ${at(baseline, 0.5).toFixed(2)} ms, p99 ${at(baseline, 0.99).toFixed(2)} ms alone; ${at(loaded, 0.5).toFixed(2)} and ${at(loaded, 0.99).toFixed(2)} ms beside ${held} connections; ${((resident - before) / mib).toFixed(0)} MiB for them; load ${loadavg()[0]?.toFixed(1)}\n`,
     )
   }
   ratios.sort((one, other) => one - other)

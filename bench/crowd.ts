@@ -92,14 +92,14 @@ async function targetOf({ url }: Server): Promise<Target> {
   return { host, port: Number(port), request, size }
 }
 
-const told = (name: string, what: string, waits: readonly number[]): string =>
+const lineOf = (name: string, what: string, waits: readonly number[]): string =>
   `${name.padEnd(8)} ${what}: p50 ${percentile(waits, 0.5).toFixed(1)} ms, p99 ${percentile(waits, 0.99).toFixed(1)} ms, longest ${percentile(waits, 1).toFixed(1)} ms, ${waits.length} answers`
 
 for (let round = 0; round < rounds; round++)
   for (const [name, server] of servers) {
     const target = await targetOf(server)
-    process.stdout.write(`${told(name, `${kept} kept connections`, await keptOpen(target))}\n`)
-    process.stdout.write(`${told(name, `${atOnce} that connect at once`, await comeAtOnce(target))}\n`)
+    process.stdout.write(`${lineOf(name, `${kept} kept connections`, await keptOpen(target))}\n`)
+    process.stdout.write(`${lineOf(name, `${atOnce} that connect at once`, await comeAtOnce(target))}\n`)
   }
 for (const [, server] of servers) await server.stop()
 await origin.stop()

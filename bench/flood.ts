@@ -29,13 +29,13 @@ const rates: Readonly<Record<Sort, number>> = { hot: 50, cold: 50, new: 10 }
 /** The prober's connections for cached files, and as many for cold ones. */
 const lines = 100
 /** The time to wait for responses after the last request. */
-const patienceMs = 5000
+const timeoutMs = 5000
 
 type Asking = { readonly sort: Sort; readonly path: string; readonly due: number }
-type Told = Pick<Asking, 'sort' | 'due'> & { readonly status: string; readonly isOpen: boolean }
+type Answered = Pick<Asking, 'sort' | 'due'> & { readonly status: string; readonly isOpen: boolean }
 
 /** A connection with one request in progress; `first` is sent as soon as it is open. */
-function openLine(url: URL, onAnswer: (line: Line, told: Told) => void, first?: Asking): Line {
+function openLine(url: URL, onAnswer: (line: Line, report: Answered) => void, first?: Asking): Line {
   let now: Asking | undefined
   let text = ''
   const socket = connect(Number(url.port), url.hostname, () => first && line.ask(first))
@@ -46,7 +46,7 @@ function openLine(url: URL, onAnswer: (line: Line, told: Told) => void, first?: 
     },
     close: () => socket.destroy(),
   }
-  const told = (status: string, isOpen: boolean) => {
+  const report = (status: string, isOpen: boolean) => {
     const asking = now ?? first
     now = undefined
     if (asking) onAnswer(line, { ...asking, status, isOpen })
@@ -59,9 +59,9 @@ function openLine(url: URL, onAnswer: (line: Line, told: Told) => void, first?: 
     if (end < 0 || text.length < end + 4 + length) return
     const [status, isOpen] = [text.slice(9, 12), !/\r\nconnection: close/i.test(text.slice(0, end))]
     text = ''
-    told(status, isOpen)
+    report(status, isOpen)
   })
-  socket.on('error', ({ code = '' }: NodeJS.ErrnoException) => told(code, false))
+  socket.on('error', ({ code = '' }: NodeJS.ErrnoException) => report(code, false))
   return line
 }
 
@@ -73,7 +73,7 @@ async function probe({ url, hot, cold, seconds }: Plan): Promise<Outcome> {
   const asked: Asked[] = []
   const free: Record<Sort, Line[]> = { hot: [], cold: [], new: [] }
   const waiting: Record<Sort, Asking[]> = { hot: [], cold: [], new: [] }
-  const onAnswer = (line: Line, { sort, status, due, isOpen }: Told) => {
+  const onAnswer = (line: Line, { sort, status, due, isOpen }: Answered) => {
     asked.push({ sort, status, ms: performance.now() - due })
     if (sort === 'new' || !isOpen) return line.close()
     const next = waiting[sort].shift()
@@ -104,14 +104,14 @@ async function probe({ url, hot, cold, seconds }: Plan): Promise<Outcome> {
     }
   }
   await Promise.all((Object.keys(rates) as Sort[]).map(askAll))
-  await sleep(patienceMs)
+  await sleep(timeoutMs)
   return { asked, unanswered: due - asked.length }
 }
 
 const at = (sorted: readonly number[], part: number): string =>
   `${(sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * part))] ?? Number.NaN).toFixed(1)}`
 
-function tell({ asked, unanswered }: Outcome): void {
+function print({ asked, unanswered }: Outcome): void {
   const groups = Map.groupBy(asked, ({ sort, status }) => `${sort} ${status}`)
   for (const [name, group] of [...groups].sort()) {
     const sorted = group.map(({ ms }) => ms).sort((one, other) => one - other)
@@ -168,7 +168,7 @@ function request() at = at % #requests + 1; return requests[at] end`,
     console.log(
       `  wrk: ${said.match(/(?<=%\s+)\S+(?=\n)/g)?.join(' ')}, ${/\d+ requests in.*/.exec(said)?.[0]} ${/Non-2xx.*/.exec(said)?.[0] ?? ''}`,
     )
-    tell(outcome)
+    print(outcome)
   } finally {
     await gateway.stop()
     await origin.stop()

@@ -67,7 +67,7 @@ async function share(ask: (path: string, cid: string) => Promise<boolean>, isCra
 async function shareOf(start: () => Promise<Server>, isCrawled: boolean): Promise<number> {
   const server = await start()
   const agent = new Agent({ keepAlive: true, maxSockets: connections })
-  const whole = (url: string) =>
+  const readAll = (url: string) =>
     new Promise<void>((resolve, reject) => {
       get(url, { agent }, (answer) => {
         if (answer.statusCode !== 200) reject(new Error(`${url}: ${answer.statusCode}`))
@@ -77,7 +77,7 @@ async function shareOf(start: () => Promise<Server>, isCrawled: boolean): Promis
   try {
     return await share(async (path, cid) => {
       missed.delete(cid)
-      await whole(server.url + path)
+      await readAll(server.url + path)
       return !missed.has(cid)
     }, isCrawled)
   } finally {
@@ -114,9 +114,9 @@ if (isInstalled('varnishd'))
 const percent = (value: number): string => `${(value * 100).toFixed(1)} %`
 process.stdout.write('| cache | readers alone | beside a crawler | points | aim |\n|---|---|---|---|---|\n')
 for (const [name, shareWith] of caches) {
-  const [alone, beside] = [await shareWith(false), await shareWith(true)]
-  const points = (beside - alone) * 100
+  const [baseline, loaded] = [await shareWith(false), await shareWith(true)]
+  const points = (loaded - baseline) * 100
   const aim = name.startsWith('cidgate') ? `-${maxDrop}, ${points >= -maxDrop ? 'met' : 'not met'}` : ''
-  process.stdout.write(`| ${name} | ${percent(alone)} | ${percent(beside)} | ${points.toFixed(1)} | ${aim} |\n`)
+  process.stdout.write(`| ${name} | ${percent(baseline)} | ${percent(loaded)} | ${points.toFixed(1)} | ${aim} |\n`)
 }
 origin.close()

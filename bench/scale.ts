@@ -79,12 +79,12 @@ function ask(server: Server, path: string): Promise<Answer> {
 const pathOf = (bytes: Uint8Array): string => `/ipfs/${cidOf(bytes)}`
 
 /** Reads some of the blocks, evenly chosen. */
-async function hits(server: Server, { count }: Store, most: number): Promise<{ p50: number; perSecond: number }> {
+async function hits(server: Server, { count }: Store, requests: number): Promise<{ p50: number; perSecond: number }> {
   const times: number[] = []
-  let left = most
+  let remaining = requests
   const began = performance.now()
   const one = async (): Promise<void> => {
-    while (left-- > 0) {
+    while (remaining-- > 0) {
       const bytes = bytesOf(randomInt(count))
       const path = pathOf(bytes)
       const asked = performance.now()
@@ -94,14 +94,14 @@ async function hits(server: Server, { count }: Store, most: number): Promise<{ p
     }
   }
   await Promise.all(Array.from({ length: connections }, one))
-  return { p50: median(times), perSecond: (most / (performance.now() - began)) * 1000 }
+  return { p50: median(times), perSecond: (requests / (performance.now() - began)) * 1000 }
 }
 
 /** Requests absent blocks. */
 async function misses(server: Server): Promise<void> {
-  let left = 8192
+  let remaining = 8192
   const one = async (): Promise<void> => {
-    while (left-- > 0) await ask(server, pathOf(Buffer.from(`nowhere ${left} ${Math.random()}`)))
+    while (remaining-- > 0) await ask(server, pathOf(Buffer.from(`nowhere ${remaining} ${Math.random()}`)))
   }
   await Promise.all(Array.from({ length: connections }, one))
 }
@@ -200,11 +200,11 @@ async function eviction(store: Store): Promise<void> {
     }
     const readers = Array.from({ length: connections - 1 }, reader)
     await writer()
-    let left = await bytesIn(store)
-    while (isEvicting && left > room && performance.now() - began < 120_000) left = await bytesIn(store)
+    let remaining = await bytesIn(store)
+    while (isEvicting && remaining > room && performance.now() - began < 120_000) remaining = await bytesIn(store)
     isOver = true
     await Promise.all(readers)
-    const evicted = (before + files.length * fresh.bytes - left) / mib
+    const evicted = (before + files.length * fresh.bytes - remaining) / mib
     times.sort((one, other) => one - other)
     say(
       `  ${store.count} blocks, ${isEvicting ? `${evicted.toFixed(0)} MiB evicted` : 'nothing evicted'}: ${answers} answers in ${((performance.now() - began) / 1000).toFixed(1)} s, ${wrong} wrong; p50 ${median(times).toFixed(1)}, p99 ${(times[Math.floor(times.length * 0.99)] ?? 0).toFixed(1)} ms; the longest time without any answer ${longest.toFixed(0)} ms`,

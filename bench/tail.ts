@@ -14,7 +14,7 @@ import { numbers } from './work/zipf.ts'
 const files = Number(process.env['BENCH_FILES'] ?? 600)
 const lessons = Math.floor(files / 6)
 const atOnce = 4
-const patienceMs = 10_000
+const timeoutMs = 10_000
 const aims = { ofAll: 1.2, requests: 1.1 }
 
 const child = fork(fileURLToPath(new URL('tail-upstreams.ts', import.meta.url)), [String(files)])
@@ -47,7 +47,7 @@ async function measure(ask: Ask): Promise<Figure> {
       if (index === lessons) before = await askedSoFar()
       const began = performance.now()
       const stop = new AbortController()
-      const timer = setTimeout(() => stop.abort(new Error('too late')), patienceMs)
+      const timer = setTimeout(() => stop.abort(new Error('too late')), timeoutMs)
       const isThere = await ask(cid, stop.signal).then(
         () => true,
         () => false,
@@ -55,7 +55,7 @@ async function measure(ask: Ask): Promise<Figure> {
       clearTimeout(timer)
       stop.abort()
       if (index < lessons) continue
-      times.push(isThere ? performance.now() - began : patienceMs)
+      times.push(isThere ? performance.now() - began : timeoutMs)
       if (!isThere) failed++
     }
   }
@@ -83,7 +83,7 @@ for (const [name, ask] of Object.entries(contenders)) {
   figures.set(name, figure)
   const { p50, p99, requests, failed } = figure
   process.stdout.write(
-    `${name.padEnd(22)} p50 ${p50.toFixed(0).padStart(5)} ms  p99 ${p99.toFixed(0).padStart(6)} ms  ${requests.toFixed(2)} requests a file  ${failed} not answered within ${patienceMs / 1000} s\n`,
+    `${name.padEnd(22)} p50 ${p50.toFixed(0).padStart(5)} ms  p99 ${p99.toFixed(0).padStart(6)} ms  ${requests.toFixed(2)} requests a file  ${failed} not answered within ${timeoutMs / 1000} s\n`,
   )
 }
 const [own, all] = [figures.get('cidgate'), figures.get('all at once (p-any)')]

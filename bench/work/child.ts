@@ -31,10 +31,10 @@ export function start(command: string, args: readonly string[], env: Readonly<Re
     ...usageOf(pid),
     async stop() {
       if (child.exitCode !== null || child.signalCode !== null) return
-      const gone = new Promise((resolve) => child.once('exit', resolve))
+      const exited = new Promise((resolve) => child.once('exit', resolve))
       child.kill('SIGTERM')
       const timer = setTimeout(() => child.kill('SIGKILL'), 10_000)
-      await gone
+      await exited
       clearTimeout(timer)
     },
   }

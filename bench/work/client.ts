@@ -56,7 +56,7 @@ function dial(message: Buffer): void {
   open++
   let current: Buffer | undefined = message
   let head = ''
-  let left = -1
+  let remaining = -1
   let isLast = false
   let isChunked = false
   let tail = ''
@@ -64,7 +64,7 @@ function dial(message: Buffer): void {
   socket.setNoDelay(true)
   const finish = () => {
     answers++
-    left = -1
+    remaining = -1
     head = ''
     current = next()
     if (!current) return void socket.end()
@@ -74,7 +74,7 @@ function dial(message: Buffer): void {
   socket.on('data', (chunk: Buffer) => {
     let rest = chunk
     while (rest.byteLength > 0) {
-      if (left < 0) {
+      if (remaining < 0) {
         head += rest.toString('latin1')
         const end = head.indexOf('\r\n\r\n')
         if (end < 0) return
@@ -87,7 +87,7 @@ function dial(message: Buffer): void {
         isChunked = length === undefined && /\r\ntransfer-encoding: chunked/i.test(head.slice(0, end))
         if (length === undefined && !isChunked && status !== '304')
           throw new Error(`an answer without a length: ${head.slice(0, end)}`)
-        left = status === '304' ? 0 : Number(length ?? 0)
+        remaining = status === '304' ? 0 : Number(length ?? 0)
         tail = ''
       }
       if (isChunked) {
@@ -95,17 +95,17 @@ function dial(message: Buffer): void {
         bytes += rest.byteLength
         tail = (tail + rest.subarray(-longestTail).toString('latin1')).slice(-longestTail)
         if (!/(^|\r\n)0\r\n(.+\r\n)*\r\n$/.test(tail)) {
-          left = 1
+          remaining = 1
           return
         }
         finish()
         return
       }
-      const taken = Math.min(left, rest.byteLength)
+      const taken = Math.min(remaining, rest.byteLength)
       bytes += taken
-      left -= taken
+      remaining -= taken
       rest = rest.subarray(taken)
-      if (left > 0) return
+      if (remaining > 0) return
       finish()
       if (!current) return
     }

@@ -32,8 +32,8 @@ export type Measured = { readonly row: Row; readonly figures: readonly Figure[];
 const client = fileURLToPath(new URL('client.ts', import.meta.url))
 const mib = 1024 * 1024
 
-export async function measure(row: Row, whole: Scale): Promise<Measured> {
-  const scale = { ...whole, rounds: Math.min(whole.rounds, row.maxRounds ?? whole.rounds) }
+export async function measure(row: Row, full: Scale): Promise<Measured> {
+  const scale = { ...full, rounds: Math.min(full.rounds, row.maxRounds ?? full.rounds) }
   const { contenders, others } = await row.setUp(scale)
   const folder = await tempFolder()
   try {

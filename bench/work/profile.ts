@@ -1,5 +1,5 @@
 // `npm run profile -- <id>`: profiles the gateway under a row of `npm run bench`. Prints the
-// functions with the most self and total time, and the path of the profile for Chrome's devtools.
+// functions with the sorted self and total time, and the path of the profile for Chrome's devtools.
 // The start and the first round do not count.
 import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -60,7 +60,7 @@ const nodes = new Map(profile.nodes.map((node) => [node.id, node]))
 const parents = new Map(profile.nodes.flatMap(({ id, children = [] }) => children.map((child) => [child, id] as const)))
 
 const self = new Map<string, number>()
-const whole = new Map<string, number>()
+const cumulative = new Map<string, number>()
 let total = 0
 let at = profile.startTime
 for (const [index, id] of profile.samples.entries()) {
@@ -72,7 +72,7 @@ for (const [index, id] of profile.samples.entries()) {
   add(self, words, took)
   const stack = new Set<string>()
   for (let one: number | undefined = id; one !== undefined; one = parents.get(one)) stack.add(wordsOf(nodes.get(one)))
-  for (const one of stack) add(whole, one, took)
+  for (const one of stack) add(cumulative, one, took)
 }
 
 function wordsOf(node: Node | undefined): string {
@@ -89,8 +89,8 @@ function add(to: Map<string, number>, key: string, took: number): void {
 
 function print(title: string, of: ReadonlyMap<string, number>): void {
   process.stdout.write(`\n${title}\n`)
-  const most = [...of].filter(([words]) => words !== '(root)').sort(([, one], [, other]) => other - one)
-  for (const [words, took] of most.slice(0, lines))
+  const sorted = [...of].filter(([words]) => words !== '(root)').sort(([, one], [, other]) => other - one)
+  for (const [words, took] of sorted.slice(0, lines))
     process.stdout.write(
       `${((took / total) * 100).toFixed(1).padStart(6)} %  ${(took / 1000).toFixed(0).padStart(6)} ms  ${words}\n`,
     )
@@ -100,5 +100,5 @@ process.stdout.write(
   `${row.id}: ${row.work}\n${figure.toFixed(0)} ${row.unit} per processor second while it was watched; ${(total / 1e6).toFixed(1)} s of its main thread\n`,
 )
 print('by themselves', self)
-print('with all that they call', whole)
-process.stdout.write(`\nthe whole profile: ${file}\n`)
+print('with all that they call', cumulative)
+process.stdout.write(`\nthe complete profile: ${file}\n`)

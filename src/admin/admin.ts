@@ -101,8 +101,8 @@ const failing =
     const isClients = (error as { readonly status?: unknown }).status === 400
     if (!isClients) {
       const { method, path } = request
-      const told = error instanceof Error ? error.stack : String(error)
-      log('error', 'request.error', { requestId: idOf(response), method, path, error: told })
+      const shown = error instanceof Error ? error.stack : String(error)
+      log('error', 'request.error', { requestId: idOf(response), method, path, error: shown })
     }
     if (response.headersSent) return next(error)
     const status = isClients ? 400 : 500

@@ -58,16 +58,16 @@ export function readiness(options: {
   }
 }
 
-export type CheckTarget = { readonly name: string; readonly look: (signal: AbortSignal) => Promise<void> }
+export type CheckTarget = { readonly name: string; readonly check: (signal: AbortSignal) => Promise<void> }
 
 const checkMs = 10_000
 
 /** Runs one check with a timeout; never rejects. */
-export async function runCheck({ name, look }: CheckTarget, clock: Clock, signal?: AbortSignal): Promise<Check> {
+export async function runCheck({ name, check }: CheckTarget, clock: Clock, signal?: AbortSignal): Promise<Check> {
   const began = clock.monotonic()
   const late = () => new Failure('timeout', `it did not answer within ${checkMs / 1000} s`, { source: 'ours' })
   try {
-    await withDeadline({ ms: checkMs, clock, signal, late }, look)
+    await withDeadline({ ms: checkMs, clock, signal, late }, check)
     return { name, ok: true, ms: Math.round(clock.monotonic() - began) }
   } catch (error) {
     const why = error instanceof Failure ? error.message : 'internal error'
@@ -82,14 +82,14 @@ export interface Checks {
 }
 
 export function startChecks(
-  looked: readonly CheckTarget[],
+  targets: readonly CheckTarget[],
   options: { readonly everyMs: number; readonly clock: Clock; readonly log: Log },
 ): Checks {
   const { everyMs, clock, log } = options
   const closing = new AbortController()
   const last = new Map<string, Check>()
 
-  async function look(one: CheckTarget): Promise<boolean> {
+  async function check(one: CheckTarget): Promise<boolean> {
     const check = await runCheck(one, clock, closing.signal)
     if (closing.signal.aborted) return false
     const before = last.get(one.name)
@@ -100,8 +100,8 @@ export function startChecks(
   }
 
   if (everyMs > 0) {
-    for (const one of looked)
-      repeatCheck({ everyMs, clock, signal: closing.signal, check: () => look(one) }).catch((error: unknown) => {
+    for (const one of targets)
+      repeatCheck({ everyMs, clock, signal: closing.signal, check: () => check(one) }).catch((error: unknown) => {
         if (!closing.signal.aborted) log('error', 'check.error', { part: one.name, error: String(error) })
       })
   }

@@ -25,9 +25,9 @@ function cidIn({ params }: Request): CID {
 
 /** Aborts when the client leaves. */
 export function untilLeft(response: Response): AbortSignal {
-  const left = new AbortController()
-  response.once('close', () => left.abort(cancelled()))
-  return left.signal
+  const leaving = new AbortController()
+  response.once('close', () => leaving.abort(cancelled()))
+  return leaving.signal
 }
 
 /** Any other kind is a failing provider or tier. */
@@ -190,11 +190,11 @@ export const createTakedown =
         throw error
       },
     )
-    const told = forgotten && { forgotten }
+    const unsaved = forgotten && { forgotten }
     // The pins are deleted in any case, and the purge has a timeout of its own.
     const { cids, failures: unread } = await below(cid, AbortSignal.timeout(maxMs))
     const removal = (await remove?.(cid)) ?? 'unknown'
-    if (removal === 'busy') return { done: removal, ...told }
+    if (removal === 'busy') return { done: removal, ...unsaved }
     const pins = removal === 'unknown' ? null : removal
     const signal = AbortSignal.timeout(maxMs)
     const isHere = await isPinned(cid, signal).catch(() => false)
@@ -203,7 +203,7 @@ export const createTakedown =
     const { purged, kept, failures } = await purge(cids, { signal, isAll: isHere && pins?.isGone === false })
     const all = [...unread, ...failures, ...(isHere ? [stillHere] : [])]
     const isGone = pins?.isGone !== false && all.length === 0
-    return { done: { cid: cid.toString(), isGone, pins, blocks: purged, kept, failures: all }, ...told }
+    return { done: { cid: cid.toString(), isGone, pins, blocks: purged, kept, failures: all }, ...unsaved }
   }
 
 const stillHere = 'a pin on this machine still has it, which may be one that it is a part of (`cidgate pins ls`)'

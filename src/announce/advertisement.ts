@@ -197,8 +197,8 @@ export function identityIn(file: string): Identity {
 
 export function identityWith(key: KeyObject): Identity {
   if (key.asymmetricKeyType !== 'ed25519') throw new TypeError('the key is no ed25519 key')
-  const bare = createPublicKey(key).export({ format: 'der', type: 'spki' }).subarray(publicPrefix.length)
-  const publicKey = publicKeyOf(Buffer.concat([keyPrefix, bare])) as PublicKey
+  const publicBytes = createPublicKey(key).export({ format: 'der', type: 'spki' }).subarray(publicPrefix.length)
+  const publicKey = publicKeyOf(Buffer.concat([keyPrefix, publicBytes])) as PublicKey
   return { peerId: publicKey.peerId, publicKey, sign: (bytes) => sign(null, bytes, key) }
 }
 
@@ -232,7 +232,7 @@ export function publicKeyIn(peerId: string): PublicKey | undefined {
 }
 
 const withText = { dns: 0x35, dns4: 0x36, dns6: 0x37, sni: 0x01c1, 'http-path': 0x01e1 } as const
-const alone = { https: 0x01bb, tls: 0x01c0, http: 0x01e0 } as const
+const valueless = { https: 0x01bb, tls: 0x01c0, http: 0x01e0 } as const
 
 /** Both spellings of an HTTPS server, `/https` and `/tls/http`: some clients know only one. */
 export function addressesOf(url: URL): readonly string[] {
@@ -250,7 +250,7 @@ export function multiaddrBytes(text: string): Uint8Array {
   const pieces: Uint8Array[] = []
   while (words.length > 0) {
     const kind = words.shift() as string
-    if (kind in alone) pieces.push(varint(alone[kind as keyof typeof alone]))
+    if (kind in valueless) pieces.push(varint(valueless[kind as keyof typeof valueless]))
     else pieces.push(component(kind, words.shift() ?? ''))
   }
   return Buffer.concat(pieces)

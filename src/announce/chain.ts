@@ -63,7 +63,7 @@ const isHeld = "exists (select 1 from holder h where h.upload = u.id and h.kind 
 export function createChain(options: ChainOptions): Chain {
   const { store, identity, addresses, blocks, isDenied, denyRevision = () => undefined } = options
   /** Uploads up to this id were checked. */
-  let looked = 0
+  let checkedId = 0
   let isToReconsider = true
   let revision: string | undefined
 
@@ -95,7 +95,7 @@ export function createChain(options: ChainOptions): Chain {
   }
 
   /** Reads the uploads that are marked as gone; an upload that is held again is not gone. */
-  async function gone(): Promise<Gone> {
+  async function lostUploads(): Promise<Gone> {
     const rows = await store.read(
       `select g.upload, a.context, a.cid, ${isHeld} held from announce_gone g join announced a on a.upload = g.upload left join upload u on u.id = g.upload limit ?`,
       [pageOf],
@@ -119,25 +119,25 @@ export function createChain(options: ChainOptions): Chain {
     return rest
   }
 
-  async function fresh(most: number): Promise<Announced[]> {
+  async function fresh(limit: number): Promise<Announced[]> {
     for (;;) {
-      const { found, isLast } = await freshPage(most)
+      const { found, isLast } = await freshPage(limit)
       if (found.length > 0 || isLast) return found
     }
   }
 
-  async function freshPage(most: number): Promise<{ readonly found: Announced[]; readonly isLast: boolean }> {
+  async function freshPage(limit: number): Promise<{ readonly found: Announced[]; readonly isLast: boolean }> {
     const rows = await store.read(
       `select u.id upload, u.cid from upload u left join announced a on a.upload = u.id where u.id > ? and a.upload is null and ${isHeld} order by u.id limit ?`,
-      [looked, most],
+      [checkedId, limit],
     )
     const last = rows.at(-1)?.['upload'] as number | undefined
-    if (last !== undefined) looked = last
+    if (last !== undefined) checkedId = last
     const found = rows.flatMap((row) => {
       const cid = cidOf(row)
       return isDenied(cid) ? [] : [{ upload: row['upload'] as number, cid }]
     })
-    return { found, isLast: rows.length < most || most === 0 }
+    return { found, isLast: rows.length < limit || limit === 0 }
   }
 
   /** The multihashes of a batch: its roots, or every block below them. */
@@ -219,7 +219,7 @@ export function createChain(options: ChainOptions): Chain {
   }
 
   async function step(): Promise<boolean> {
-    const lost = await gone()
+    const lost = await lostUploads()
     const rest = await restOf(lost.contexts, lost.uploads)
     const more = await fresh(Math.max(0, maxBatch - rest.length))
     const to: New = { statements: [], head: await head() }
@@ -248,15 +248,15 @@ export function createChain(options: ChainOptions): Chain {
       const denials = denyRevision()
       if (isToReconsider || denials !== revision) {
         await noteDenied()
-        looked = 0
+        checkedId = 0
         isToReconsider = false
         revision = denials
       }
-      const before = looked
+      const before = checkedId
       try {
         while (await step());
       } catch (error) {
-        looked = before
+        checkedId = before
         throw error
       }
       return head()

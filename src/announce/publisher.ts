@@ -58,7 +58,7 @@ export function createPublisher(options: PublisherOptions) {
   const { chain, identity, addresses, indexers, everyMs, clock, log } = options
   const { peerId } = identity
   const closing = new AbortController()
-  const told = new Map<IndexerClient, IndexerProgress>(
+  const progress = new Map<IndexerClient, IndexerProgress>(
     indexers.map((one) => {
       const announcing = createBackoff({ clock, firstMs: firstRetryMs, maxMs: maxRetryMs })
       const confirming = createBackoff({ clock, firstMs: firstConfirmMs, maxMs: maxRetryMs })
@@ -99,7 +99,7 @@ export function createPublisher(options: PublisherOptions) {
 
   const signal = () => AbortSignal.any([closing.signal, AbortSignal.timeout(callMs)])
 
-  async function tell(indexer: IndexerClient, state: IndexerProgress): Promise<void> {
+  async function announceTo(indexer: IndexerClient, state: IndexerProgress): Promise<void> {
     const now = clock.monotonic()
     const text = head?.toString()
     if (text === undefined || !head) return
@@ -148,9 +148,9 @@ export function createPublisher(options: PublisherOptions) {
     log('warn', 'announce.indexer-failed', { indexer: name, why: state.lastError })
   }
 
-  async function turn(isNow: boolean): Promise<void> {
+  async function publishOnce(isNow: boolean): Promise<void> {
     if (isNow || clock.monotonic() - publishedAt >= everyMs) await publish()
-    await Promise.all([...told].map(([indexer, state]) => tell(indexer, state)))
+    await Promise.all([...progress].map(([indexer, state]) => announceTo(indexer, state)))
   }
 
   /** Runs never overlap: two batches with the same predecessor would fork the chain. */
@@ -158,7 +158,7 @@ export function createPublisher(options: PublisherOptions) {
     stopTimer()
     const before = running ?? Promise.resolve()
     const work = before
-      .then(() => (closing.signal.aborted ? undefined : turn(isNow)))
+      .then(() => (closing.signal.aborted ? undefined : publishOnce(isNow)))
       .catch((error: unknown) => log('error', 'announce.error', { error: wordsOf(error) }))
       .finally(() => {
         if (running !== work) return
@@ -172,7 +172,7 @@ export function createPublisher(options: PublisherOptions) {
   function nextMs(): number {
     const now = clock.monotonic()
     const text = head?.toString()
-    const waits = [...told.values()].flatMap(({ announced, confirmed, announcing, confirming, repeatAt }) => {
+    const waits = [...progress.values()].flatMap(({ announced, confirmed, announcing, confirming, repeatAt }) => {
       if (text === undefined) return []
       const announceMs = Math.max(announced === text ? repeatAt - now : 0, announcing.remainingMs)
       return announced === text && confirmed !== text ? [confirming.remainingMs, announceMs] : [announceMs]
@@ -188,7 +188,7 @@ export function createPublisher(options: PublisherOptions) {
       head: head?.toString(),
       ...counts,
       lastError,
-      indexers: [...told].map(([{ name }, state]) => ({
+      indexers: [...progress].map(([{ name }, state]) => ({
         name,
         announced: state.announced,
         announcedAt: state.announcedAt,

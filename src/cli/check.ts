@@ -90,11 +90,11 @@ function effective(file: string): string {
 }
 
 function effectiveValues(file: string): EffectiveValue[] {
-  const { config, positionOf, said } = loadWithPositions(file)
+  const { config, positionOf, given } = loadWithPositions(file)
   const rows = leaves({ ...config, listen: text(config.listen), admin: config.admin && text(config.admin) }, [])
   return rows.map(([path, value]) => {
     const written = inFile(path)
-    const own = valueAt(said, written)
+    const own = valueAt(given, written)
     return { key: keyPath(written), shown: show(path, value, own), from: originOf(path, own, written) }
   })
 
@@ -103,7 +103,7 @@ function effectiveValues(file: string): EffectiveValue[] {
     if (variable !== undefined) return variable
     if (own !== undefined) return positionOf(written) ?? file
     const [section, list] = path
-    const isShipped = section === 'retrieval' && valueAt(said, ['retrieval', 'upstreams']) === undefined
+    const isShipped = section === 'retrieval' && valueAt(given, ['retrieval', 'upstreams']) === undefined
     if (isShipped && (list === 'upstreams' || list === 'routers')) return `config/${list}.yaml`
     return 'default'
   }
@@ -129,31 +129,32 @@ const masked = '***'
 const textOf = (shown: unknown): string => (shown === masked ? masked : JSON.stringify(shown))
 
 /** `${NAME}` or `${file:…}`, but not the escaped `$${`. */
-const taken = /(?<!\$)\$\{[^}]*\}/
+const placeholder = /(?<!\$)\$\{[^}]*\}/
 /** The auth scheme in front of a secret is not secret itself. */
 const scheme = /^(?:Bearer|Basic) +$/i
 
 /** Keeps the `${…}` placeholders and masks everything between them. */
-const onlyTaken = (own: string): string =>
+const maskedAround = (own: string): string =>
   own
-    .split(new RegExp(`(${taken.source})`))
+    .split(new RegExp(`(${placeholder.source})`))
     .map((part, index) => (index % 2 === 1 || part === '' || scheme.test(part) ? part : masked))
     .join('')
 
 /** The URL without its user info and query. */
-const bare = (text: string, hide: (part: string) => string): string =>
+const stripped = (text: string, hide: (part: string) => string): string =>
   text
     .replace(/\/\/((?:\$\{[^}]*\}|(?!\$\{)[^/?#])*)@/, (_all, who: string) => `//${hide(who)}@`)
     .replace(/\?(.*)$/s, (_all, query: string) => `?${hide(query)}`)
 
 /** A placeholder is shown as in the file, without its value. */
 function show(path: Path, value: unknown, own: unknown): unknown {
-  if (typeof own === 'string' && taken.test(own)) return isSecret(path, '') ? onlyTaken(own) : bare(own, onlyTaken)
+  if (typeof own === 'string' && placeholder.test(own))
+    return isSecret(path, '') ? maskedAround(own) : stripped(own, maskedAround)
   if (typeof value === 'object') return value
   const isWord = value === 'none' || value === 'open' || typeof value === 'boolean'
   if (!isWord && !isAboutToken(path) && isSecret(path, value)) return masked
   const written = variableOf(path) === undefined && typeof own === 'string' ? own : value
-  return typeof written === 'string' ? bare(written, () => masked) : written
+  return typeof written === 'string' ? stripped(written, () => masked) : written
 }
 
 export type SocketAddress = UnixAddress & { readonly key: 'listen' | 'admin' }

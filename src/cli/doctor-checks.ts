@@ -54,40 +54,40 @@ export async function runDoctor(
   }
   const { providers, tiers, upstreams: wired } = wireBackends(context)
   const must: Placed[] = [
-    { name: `data ${config.data}`, look: () => isWritable(config.data) },
+    { name: `data ${config.data}`, check: () => isWritable(config.data) },
     ...socketsOf(config).map((socket) => ({
       name: `${socket.key} unix:${socket.path}`,
-      look: () => canListen(socket),
+      check: () => canListen(socket),
     })),
     ...tiers.map((tier) => ({
       name: `tier ${tier.name}`,
       at: placeOf(config.cache.tiers, tier.name),
-      look: async (own: AbortSignal) => tier.probe?.(own),
+      check: async (own: AbortSignal) => tier.probe?.(own),
     })),
     ...tallyOf(context),
     ...(through
       ? [
           {
             name: `through ${new URL(through.url).host}`,
-            look: (own: AbortSignal) => probeTarget(through, config.retrieval.userAgent, own),
+            check: (own: AbortSignal) => probeTarget(through, config.retrieval.userAgent, own),
           },
         ]
       : []),
     ...config.denylists.map((list, index) => ({
       name: `denylists[${index}]`,
       at: withoutSecrets(typeof list === 'object' ? list.url : list),
-      look: () => isReadable(list, config, clock),
+      check: () => isReadable(list, config, clock),
     })),
     ...providers.map((one) => ({
       name: `provider ${one.name}`,
       at: placeOf(config.pinning.providers, one.name),
-      look: (own: AbortSignal) => one.probe(own),
+      check: (own: AbortSignal) => one.probe(own),
     })),
   ]
   const upstreams: Placed[] = wired.map(({ upstream, of }) => ({
     name: of === undefined ? `upstream ${upstream.name}` : `reading back from ${of}`,
     at: of === undefined ? placeOf(config.retrieval.upstreams, upstream.name) : undefined,
-    async look(own) {
+    async check(own) {
       const { usable, findings } = await upstream.probe(own)
       if (!usable) throw new Failure('unavailable', findings.join('; ') || 'it cannot be used', { source: 'upstream' })
     },
@@ -126,7 +126,7 @@ function routersOf({ retrieval: { routers, userAgent }, announce }: Config): Pla
   return [
     ...routers.map((entry) => {
       const router = openRouter(entry, how)
-      const look = async (signal: AbortSignal) => {
+      const check = async (signal: AbortSignal) => {
         const { chunks } = await router.providers(CID.parse('bafkqaaa'), signal)
         for await (const _chunk of chunks) break
       }
@@ -136,7 +136,7 @@ function routersOf({ retrieval: { routers, userAgent }, announce }: Config): Pla
       return {
         name: `router ${router.name}`,
         at: withoutSecrets(entry.url),
-        look: (signal: AbortSignal) => look(signal).catch(known).finally(router.close),
+        check: (signal: AbortSignal) => check(signal).catch(known).finally(router.close),
       }
     }),
     ...indexers.map((entry) => {
@@ -145,7 +145,7 @@ function routersOf({ retrieval: { routers, userAgent }, announce }: Config): Pla
         name: `indexer ${indexer.name}`,
         at: withoutSecrets(entry.url),
         // A healthy indexer answers that it does not know this peer.
-        look: (signal: AbortSignal) =>
+        check: (signal: AbortSignal) =>
           indexer
             .provider(anyPeer, signal)
             .then(() => {})
@@ -171,15 +171,15 @@ function tallyOf(context: WiringContext): Placed[] {
   const tally = takeTally(context)
   if (!tally) return []
   const at = Object(context.config.limits.sharedStore?.options)['url']
-  return [{ name: 'limits.sharedStore', at: withoutSecrets(String(at)), look: (own) => tally.probe(own) }]
+  return [{ name: 'limits.sharedStore', at: withoutSecrets(String(at)), check: (own) => tally.probe(own) }]
 }
 
 type Placed = CheckTarget & { readonly at?: string | undefined }
 
 /** Reports each check when it ends, so that one that hangs does not delay the others. */
-const runChecks = (looked: readonly Placed[], tell: (check: Check, at?: string) => void): Promise<Check[]> =>
+const runChecks = (targets: readonly Placed[], tell: (check: Check, at?: string) => void): Promise<Check[]> =>
   Promise.all(
-    looked.map(async (one) => {
+    targets.map(async (one) => {
       const check = await runCheck(one, systemClock)
       tell(check, one.at)
       return check

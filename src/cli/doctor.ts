@@ -14,7 +14,7 @@ const program = fileURLToPath(new URL(`./main${extname(import.meta.url)}`, impor
 const wholeMs = 60_000
 
 export function doctorCommand(file: string | undefined, asJson: boolean): Promise<number> {
-  return process.env[marker] === 'looks' && process.send ? looks(asJson) : ask(file, asJson)
+  return process.env[marker] === 'looks' && process.send ? runInChild(asJson) : ask(file, asJson)
 }
 
 type Asked = { readonly config: Config; readonly noted: readonly string[] }
@@ -43,7 +43,7 @@ function ask(file: string | undefined, asJson: boolean): Promise<number> {
   })
 }
 
-async function looks(asJson: boolean): Promise<number> {
+async function runInChild(asJson: boolean): Promise<number> {
   process.once('disconnect', () => process.kill(process.pid, 'SIGKILL'))
   const { config, noted } = await new Promise<Asked>((resolve) =>
     process.once('message', (message) => resolve(message as Asked)),

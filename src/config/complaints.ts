@@ -182,12 +182,12 @@ export const isSecret = (path: Path, value: unknown): boolean => {
 }
 
 export function valueAt(tree: unknown, path: Path): unknown {
-  let here = tree
+  let node = tree
   for (const key of path) {
-    if (typeof here !== 'object' || here === null || !Object.hasOwn(here, key)) return undefined
-    here = (here as Record<PropertyKey, unknown>)[key]
+    if (typeof node !== 'object' || node === null || !Object.hasOwn(node, key)) return undefined
+    node = (node as Record<PropertyKey, unknown>)[key]
   }
-  return here
+  return node
 }
 
 /**
@@ -207,10 +207,10 @@ function suggestion(key: string, known: readonly string[]): string {
 }
 
 /** The known word within `most` edits. */
-export function nearest(word: string, known: readonly string[], most: number): string | undefined {
+export function nearest(word: string, known: readonly string[], maxDistance: number): string | undefined {
   const near = known.map((one) => ({ one, far: distance(word.toLowerCase(), one.toLowerCase()) }))
   const [best] = near.sort((a, b) => a.far - b.far)
-  return best && best.far <= most ? best.one : undefined
+  return best && best.far <= maxDistance ? best.one : undefined
 }
 
 /** Damerau–Levenshtein distance: insertions, deletions, changes and swaps of neighbours. */

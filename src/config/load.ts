@@ -39,11 +39,11 @@ export function loadWithPositions(
   file: string | undefined,
   environment: Environment = process.env,
   rules: readonly Rule[] = [],
-): { readonly config: Config; readonly positionOf: PositionOf; readonly said: unknown } {
-  const { tree: said, positionOf: inFile } = readYaml(configFile(file, environment))
+): { readonly config: Config; readonly positionOf: PositionOf; readonly given: unknown } {
+  const { tree: given, positionOf: inFile } = readYaml(configFile(file, environment))
   const positionOf: PositionOf = (path) => variableOf(path, environment) ?? inFile(path)
-  const parsed = parse(configSchema, said, environment, [openUploads, ...rules])
-  return { config: valid(parsed, positionOf), positionOf, said }
+  const parsed = parse(configSchema, given, environment, [openUploads, ...rules])
+  return { config: valid(parsed, positionOf), positionOf, given }
 }
 
 /** The environment variable that set a value. */
@@ -54,15 +54,15 @@ export const variableOf = (path: readonly PropertyKey[], environment: Environmen
  * Parses a configuration object with the content of the YAML file, including `5s` and `10MiB`. It
  * may contain sections of another Config: `{ ...config, listen: ':80' }`.
  */
-export const parseConfig = (said: unknown, environment: Environment = {}): Config =>
-  parseWith(configSchema, said, environment)
+export const parseConfig = (given: unknown, environment: Environment = {}): Config =>
+  parseWith(configSchema, given, environment)
 
 /** For a program with providers of its own. */
-export const parseConfigFor = (beside: OwnProviders, said: unknown): Config =>
-  beside.providers === 0 ? parseConfig(said) : parseWith(configSchemaFor(beside), said, {})
+export const parseConfigFor = (beside: OwnProviders, given: unknown): Config =>
+  beside.providers === 0 ? parseConfig(given) : parseWith(configSchemaFor(beside), given, {})
 
-const parseWith = (schema: typeof configSchema, said: unknown, environment: Environment): Config =>
-  valid(parse(schema, said, environment))
+const parseWith = (schema: typeof configSchema, given: unknown, environment: Environment): Config =>
+  valid(parse(schema, given, environment))
 
 /** `config` is undefined if the schema refuses it. */
 type Parse = { readonly config?: Config; readonly mistakes: readonly Complaint[] }
@@ -78,11 +78,11 @@ function valid({ config, mistakes }: Parse, positionOf?: PositionOf): Config {
  */
 function parse(
   schema: typeof configSchema,
-  said: unknown,
+  given: unknown,
   environment: Environment,
   rules: readonly Rule[] = [],
 ): Parse {
-  const { tree: own, parsed } = withoutParsed(said ?? {})
+  const { tree: own, parsed } = withoutParsed(given ?? {})
   const endless = tooMuch(own)
   if (endless) return { mistakes: [endless] }
   const tree = withPublicUpstreams(withEnvironment(own, environment), parsed)
@@ -101,11 +101,11 @@ const isAbout = (mistake: Complaint, place: Path): boolean =>
   mistake.path.every((part, at) => at >= place.length || part === place[at])
 
 /** `said`: the input before secrets were substituted, for error messages. */
-function checked(schema: typeof configSchema, whole: unknown, said: unknown): Parse {
-  const result = schema.safeParse(whole, { error: knownKeys, reportInput: false })
-  if (!result.success) return { mistakes: complaints(result.error.issues, said) }
+function checked(schema: typeof configSchema, input: unknown, given: unknown): Parse {
+  const result = schema.safeParse(input, { error: knownKeys, reportInput: false })
+  if (!result.success) return { mistakes: complaints(result.error.issues, given) }
   const config = { ...result.data, data: resolve(result.data.data) } as Config
-  return { config: freeze(madeFrom(config, whole)), mistakes: [] }
+  return { config: freeze(madeFrom(config, input)), mistakes: [] }
 }
 
 /** The input of a configuration with everything substituted, for `configOf` in another process. */
@@ -120,24 +120,24 @@ export const isConfig = (value: object): value is Config => Object.hasOwn(value,
 /** The key of the hidden input of a configuration or section, which is not copied with it. */
 const source = Symbol('source')
 
-function madeFrom<Made extends object>(config: Made, whole: unknown): Made {
+function madeFrom<Made extends object>(config: Made, input: unknown): Made {
   const sections = Object.entries(config).map(([key, section]) => {
     if (typeof section !== 'object' || section === null) return [key, section]
     // Copied, because a default may be the same object in every configuration.
     const own = Array.isArray(section) ? [...section] : { ...section }
-    return [key, hide(own, isMapping(whole) ? whole[key] : undefined)]
+    return [key, hide(own, isMapping(input) ? input[key] : undefined)]
   })
-  return hide(Object.fromEntries(sections) as Made, whole)
+  return hide(Object.fromEntries(sections) as Made, input)
 }
 
 const hide = <T extends object>(value: T, made: unknown): T => Object.defineProperty(value, source, { value: made })
 
 /** Replaces parsed sections by their input, which is not substituted again. */
-function withoutParsed(said: unknown): { readonly tree: unknown; readonly parsed: Readonly<Record<string, unknown>> } {
-  if (!isMapping(said)) return { tree: said, parsed: {} }
+function withoutParsed(given: unknown): { readonly tree: unknown; readonly parsed: Readonly<Record<string, unknown>> } {
+  if (!isMapping(given)) return { tree: given, parsed: {} }
   const tree: Record<string, unknown> = {}
   const parsed: Record<string, unknown> = {}
-  for (const [key, value] of Object.entries(said)) {
+  for (const [key, value] of Object.entries(given)) {
     const isParsed = typeof value === 'object' && value !== null && Object.hasOwn(value, source)
     if (!isParsed) tree[key] = value
     else if (Reflect.get(value, source) !== undefined) parsed[key] = Reflect.get(value, source)

@@ -27,7 +27,7 @@ import {
   token,
 } from './values.ts'
 
-const count = (least = 1) => z.int().min(least)
+const count = (min = 1) => z.int().min(min)
 
 /** Providers that a program passes in addition to the configured ones. */
 export type OwnProviders = { readonly providers: number; readonly takers: number }

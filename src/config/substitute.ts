@@ -18,24 +18,24 @@ export type Missing = { readonly path: Path; readonly what: string }
 export function substitute(tree: unknown, environment: Environment): { tree: unknown; missing: Missing[] } {
   const missing: Missing[] = []
 
-  function walk(value: unknown, path: Path): unknown {
+  function substituteIn(value: unknown, path: Path): unknown {
     if (typeof value === 'string') return fill(value, path)
-    if (Array.isArray(value)) return value.map((item, index) => walk(item, [...path, index]))
+    if (Array.isArray(value)) return value.map((item, index) => substituteIn(item, [...path, index]))
     if (typeof value !== 'object' || value === null) return value
-    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, walk(item, [...path, key])]))
+    return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, substituteIn(item, [...path, key])]))
   }
 
   function fill(text: string, path: Path): string {
-    return text.replace(/\$?\$\{([^}]*)\}/g, (whole, name: string) => {
-      if (whole.startsWith('$$')) return whole.slice(1)
+    return text.replace(/\$?\$\{([^}]*)\}/g, (placeholder, name: string) => {
+      if (placeholder.startsWith('$$')) return placeholder.slice(1)
       const found = name.startsWith('file:') ? fromFile(name.slice('file:'.length)) : fromEnvironment(name, environment)
       if ('value' in found) return found.value
       missing.push({ path, what: found.missing })
-      return whole === text ? `https://missing-${missing.length}.invalid` : `missing-${missing.length}`
+      return placeholder === text ? `https://missing-${missing.length}.invalid` : `missing-${missing.length}`
     })
   }
 
-  return { tree: walk(tree, []), missing }
+  return { tree: substituteIn(tree, []), missing }
 }
 
 type Substituted = { readonly value: string } | { readonly missing: string }

@@ -37,8 +37,8 @@ export async function* listDirectory(
       throw new Failure('too-large', `${entity.cid} has more than ${limits.maxEntries} entries`, { source: 'content' })
     }
     if (count === entriesToBegin) session.begun()
-    const turn = session.yieldIfDue()
-    if (turn !== undefined) await turn
+    const due = session.yieldIfDue()
+    if (due !== undefined) await due
     const mayLookUp = count <= limits.maxTypeLookups
     waiting.push(typeOf(session, cid, mayLookUp).then((type) => ({ name, cid, size, type })))
     while (waiting.length > (mayLookUp ? typeLookupsAhead : 0)) yield (await waiting.shift()) as DirectoryEntry
@@ -54,8 +54,8 @@ export async function* linksOfDirectory(
   memory = createMemoryBound(),
 ): AsyncGenerator<ShardLink> {
   // The caller has just decoded this node, which may be large: yield first.
-  const turn = session.yieldIfDue()
-  if (turn !== undefined) await turn
+  const due = session.yieldIfDue()
+  if (due !== undefined) await due
   const { links, unixfs } = session.readOnce(root.cid, root.bytes)
   if (unixfs?.type === 'hamt-sharded-directory') return yield* listShards(session, root, around, memory)
   memory.take(root.bytes.byteLength)

@@ -43,11 +43,11 @@ export function readFile(
   entity: Entity,
   from = 0,
   to = entity.size ?? 0,
-  { most = maxFileBytes, lends = false }: { readonly most?: number; readonly lends?: boolean } = {},
+  { maxBytes = maxFileBytes, lends = false }: { readonly maxBytes?: number; readonly lends?: boolean } = {},
 ): AsyncGenerator<Uint8Array> {
   const { cid, kind, block, size = 0 } = entity
-  if (size > most) {
-    throw new Failure('too-large', `${cid} declares ${size} bytes, more than the ${most} that are read here`, {
+  if (size > maxBytes) {
+    throw new Failure('too-large', `${cid} declares ${size} bytes, more than the ${maxBytes} that are read here`, {
       source: 'content',
     })
   }
@@ -117,8 +117,8 @@ async function* readParts(
   for (let part = pending.pop(); part; part = pending.pop()) {
     if (part.size === 0) {
       // Thousands of parts may be skipped in a row without an await, so yield to the event loop.
-      const turn = session.yieldIfDue()
-      if (turn !== undefined) await turn
+      const due = session.yieldIfDue()
+      if (due !== undefined) await due
       continue
     }
     if (++blocks > freeBlocks + (end - from) / minBytesPerBlock)
@@ -196,8 +196,8 @@ const unlikeDeclared = (cid: CID, bytes: number, declared: number): Failure =>
   wrongContent(cid, `it holds ${bytes} bytes where ${declared} are declared`)
 
 /** Reads a small file in one piece; undefined if it is larger than `most`. */
-export async function readSmall(session: Session, entity: Entity, most: number): Promise<Uint8Array | undefined> {
-  if (entity.size === undefined || entity.size > most) return undefined
+export async function readSmall(session: Session, entity: Entity, maxBytes: number): Promise<Uint8Array | undefined> {
+  if (entity.size === undefined || entity.size > maxBytes) return undefined
   const pieces: Uint8Array[] = []
   for await (const piece of readFile(session, entity)) pieces.push(piece)
   const [only] = pieces

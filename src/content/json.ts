@@ -74,7 +74,7 @@ const isHex = (byte: number): boolean => isDigit(byte) || ((byte | 0x20) >= 0x61
  * For the first byte of a character: the number of bytes that follow, and the range of the next;
  * none if it is not UTF-8.
  */
-function characterOf(first: number): readonly [count: number, least: number, most: number] {
+function characterOf(first: number): readonly [count: number, min: number, max: number] {
   if (first >= 0xc2 && first <= 0xdf) return [1, 0x80, 0xbf]
   if (first === 0xe0) return [2, 0xa0, 0xbf]
   if (first === 0xed) return [2, 0x80, 0x9f] // no surrogates
@@ -132,17 +132,17 @@ function nextOfNumber(state: number, byte: number): number | undefined {
 /** The next state within a string, or `stringEnd`. */
 function createTextReader(): (state: number, byte: number) => number {
   /** The remaining digits of an escape or bytes of a character, and the range of the next byte. */
-  let left = 0
-  let least = 0
-  let most = 0
+  let remaining = 0
+  let min = 0
+  let max = 0
 
   function plain(byte: number): number {
     if (byte === 0x22) return stringEnd
     if (byte === 0x5c) return escaped
     if (byte < 0x20) return wrong
     if (byte < 0x80) return inString
-    ;[left, least, most] = characterOf(byte)
-    return left === 0 ? wrong : continuation
+    ;[remaining, min, max] = characterOf(byte)
+    return remaining === 0 ? wrong : continuation
   }
 
   return (state, byte) => {
@@ -150,17 +150,17 @@ function createTextReader(): (state: number, byte: number) => number {
       case inString:
         return plain(byte)
       case escaped:
-        left = 4
+        remaining = 4
         if (byte === 0x75) return hexDigit
         return escapes.has(byte) ? inString : wrong
       case hexDigit:
         if (!isHex(byte)) return wrong
-        return --left === 0 ? inString : hexDigit
+        return --remaining === 0 ? inString : hexDigit
       default:
-        if (byte < least || byte > most) return wrong
-        least = 0x80
-        most = 0xbf
-        return --left === 0 ? inString : continuation
+        if (byte < min || byte > max) return wrong
+        min = 0x80
+        max = 0xbf
+        return --remaining === 0 ? inString : continuation
     }
   }
 }
@@ -198,7 +198,7 @@ export function createJsonJudge(): JsonJudge {
   }
 
   /** After a value, or after the last digit of a number. */
-  function behind(byte: number): number {
+  function afterNumber(byte: number): number {
     if (isSpace(byte)) return afterValue()
     if (nesting.depth === 0) return wrong
     if (byte === 0x2c) return nesting.isInObject ? key : value
@@ -253,11 +253,11 @@ export function createJsonJudge(): JsonJudge {
         return byte === 0x3a ? value : wrong
       case commaOrEnd:
       case onlySpace:
-        return behind(byte)
+        return afterNumber(byte)
       case literal:
         return nextOfLiteral(byte)
       default:
-        return nextOfNumber(state, byte) ?? behind(byte)
+        return nextOfNumber(state, byte) ?? afterNumber(byte)
     }
   }
 
@@ -335,8 +335,8 @@ async function judgeInPieces(
     for (let at = 0; at < piece.byteLength; at += sliceBytes) {
       signal.throwIfAborted()
       if (!judge.add(piece.subarray(at, at + sliceBytes))) return false
-      const turn = session.yieldIfDue()
-      if (turn !== undefined) await turn
+      const due = session.yieldIfDue()
+      if (due !== undefined) await due
     }
   }
   return judge.end()

@@ -39,9 +39,9 @@ export function resolveSoon(session: Session, path: ContentPath, options: Resolv
 }
 
 async function resolveWalk(session: Session, path: ContentPath, options: ResolveOptions): Promise<Resolution> {
-  const walk = walkPath(session, path, options)
+  const steps = walkPath(session, path, options)
   for (;;) {
-    const { value, done } = await walk.next()
+    const { value, done } = await steps.next()
     if (done) return value
   }
 }
@@ -73,7 +73,7 @@ function leafOf(
     entity: release ? { ...entity, release } : entity,
     roots: [cid],
     remainder: [],
-    way: pathChainFrom(cid),
+    chain: pathChainFrom(cid),
   }
 }
 
@@ -90,11 +90,11 @@ export async function* walkPath(
   const roots: CID[] = []
   let cid = path.cid
   let at = 0
-  let way: PathChain = pathChainFrom(cid)
+  let chain: PathChain = pathChainFrom(cid)
   // Checks the denylists again, because the entry has another name than the one already checked.
   let isRenamed = false
   const visitRenamed = (rest: readonly string[]) => {
-    if (isRenamed) visitChain(session, way, rest)
+    if (isRenamed) visitChain(session, chain, rest)
   }
   session.visitNames(path.segments)
   for (;;) {
@@ -109,18 +109,24 @@ export async function* walkPath(
     yield { cid, bytes }
     if (at === path.segments.length) {
       const entity = read(cid, bytes)
-      return { path, entity: held?.release ? { ...entity, release: held.release } : entity, roots, remainder: [], way }
+      return {
+        path,
+        entity: held?.release ? { ...entity, release: held.release } : entity,
+        roots,
+        remainder: [],
+        chain,
+      }
     }
     const step = await next(session, { cid, bytes }, { path, at, around })
     if (step === undefined) throw noLink(path, at)
-    yield* step.way
+    yield* step.shards
     if (step.cid === undefined) {
       visitRenamed(rest)
-      return { path, entity: read(cid, bytes), roots, remainder: path.segments.slice(step.at), way }
+      return { path, entity: read(cid, bytes), roots, remainder: path.segments.slice(step.at), chain }
     }
     const names = step.name === undefined ? path.segments.slice(at, step.at) : [step.name]
     if (names[0] !== path.segments[at]) isRenamed = true
-    way = { cid: step.cid, names, above: way }
+    chain = { cid: step.cid, names, above: chain }
     cid = step.cid
     at = step.at
   }
@@ -131,7 +137,8 @@ const lent = { lends: true } as const
 type PathStep = {
   readonly cid: CID | undefined
   readonly at: number
-  readonly way: readonly Block[]
+  /** The shards passed to reach it. */
+  readonly shards: readonly Block[]
   /** The name that matched, if there were two readings of it. */
   readonly name?: string
 }
@@ -144,13 +151,13 @@ async function next(session: Session, block: Block, { path, at, around }: PathPo
       return undefined
     case codec.dagPb: {
       const node = session.readNode(cid, bytes)
-      const turn = session.yieldIfDue()
-      if (turn !== undefined) await turn
+      const due = session.yieldIfDue()
+      if (due !== undefined) await due
       const lookUp = async (name: string): Promise<ShardMatch | undefined> => {
         if (node.unixfs?.type === 'hamt-sharded-directory') return findInShards(session, block, name, around)
         if (node.unixfs !== undefined && node.unixfs.type !== 'directory') return undefined
         const link = node.links.named(name)
-        return link && { cid: link.Hash, way: [] }
+        return link && { cid: link.Hash, shards: [] }
       }
       for (const name of new Set([path.segments[at] as string, path.encoded[at] as string])) {
         const found = await lookUp(name)
@@ -171,8 +178,8 @@ async function intoDocument(
   from: number,
 ): Promise<PathStep | undefined> {
   const step = await stepInto(block, segments.slice(from), session.yieldIfDue)
-  if (step === 'value') return { cid: undefined, at: from, way: [] }
-  return step && { cid: step.link.Hash, at: from + step.used, way: [] }
+  if (step === 'value') return { cid: undefined, at: from, shards: [] }
+  return step && { cid: step.link.Hash, at: from + step.used, shards: [] }
 }
 
 export function entityOf(cid: CID, block: Uint8Array, read: ReadNode = readNode): Entity {
@@ -282,10 +289,10 @@ const maxAbove = 64
  * Checks the path to this entity, and `rest` below it, against the denylists, starting from each
  * entity on the path.
  */
-function visitChain(session: Session, way: PathChain, rest: readonly string[], most = Number.POSITIVE_INFINITY): void {
+function visitChain(session: Session, chain: PathChain, rest: readonly string[], max = Number.POSITIVE_INFINITY): void {
   let below = rest
   let count = 0
-  for (let at: PathChain | undefined = way; at && count <= most; at = at.above) {
+  for (let at: PathChain | undefined = chain; at && count <= max; at = at.above) {
     session.visit(at.cid, below)
     if (!at.above) session.visitNames(below)
     below = [...at.names, ...below]
@@ -294,7 +301,7 @@ function visitChain(session: Session, way: PathChain, rest: readonly string[], m
 }
 
 /** The same check for an entry of an export, starting from its nearest ancestors only. */
-export const visitBelow = (session: Session, way: PathChain): void => visitChain(session, way, [], maxAbove)
+export const visitBelow = (session: Session, chain: PathChain): void => visitChain(session, chain, [], maxAbove)
 
 /** `/ipfs/<cid>[/<segment>…]`, decoded and validated. */
 export type ContentPath = {
@@ -352,7 +359,7 @@ export type Resolution = {
    */
   readonly remainder: readonly string[]
   /** The path of the entity by the names that matched, decoded or as sent. */
-  readonly way: PathChain
+  readonly chain: PathChain
 }
 
 export type DirectoryEntry = {

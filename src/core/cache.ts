@@ -153,4 +153,4 @@ export function remembered<Value>(of: (text: string) => Value): (text: string) =
  * Limits an `lru-cache` to `most` entries. Its own `max` would allocate megabytes in advance for
  * each gateway; `maxSize` grows with the entries.
  */
-export const upTo = (most: number) => ({ maxSize: most, sizeCalculation: () => 1 })
+export const upTo = (max: number) => ({ maxSize: max, sizeCalculation: () => 1 })

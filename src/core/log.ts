@@ -28,9 +28,9 @@ const maxWaiting = 1024 * 1024
 
 export const silentLog: Log = () => {}
 
-export function createLog(least: LogLevel, sink: LogSink = createLogSink(), format: LogFormat = 'json'): Log {
+export function createLog(minLevel: LogLevel, sink: LogSink = createLogSink(), format: LogFormat = 'json'): Log {
   const log = (level: LogLevel, event: string, facts?: Readonly<Record<string, unknown>>): void => {
-    if (rank[level] >= rank[least]) sink.write(lines[format](level, event, facts), format)
+    if (rank[level] >= rank[minLevel]) sink.write(lines[format](level, event, facts), format)
   }
   return Object.assign(log, { lost: sink.lost })
 }
@@ -41,21 +41,21 @@ export function createLog(least: LogLevel, sink: LogSink = createLogSink(), form
  */
 export function createLogSink(stream: Writable = process.stderr): LogSink {
   let lost = 0
-  let told = 0
+  let reported = 0
   survive(stream)
   return {
     write(line, format = 'json') {
-      const missing = lost - told
+      const missing = lost - reported
       if (stream.writableLength > maxWaiting) {
         lost++
         return
       }
       const text = missing === 0 ? line : `${lines[format]('warn', 'log.lost', { lines: missing })}${line}`
-      told += missing
+      reported += missing
       stream.write(text, (error) => {
         if (!error) return
         lost++
-        told -= missing
+        reported -= missing
       })
     },
     lost: () => lost,

@@ -25,18 +25,18 @@ function parse(text: string, units: Record<string, number>): number | undefined 
 type Scale = {
   readonly units: Record<string, number>
   readonly expected: string
-  readonly most: number
+  readonly max: number
   readonly limit: string
 }
 
-function measure({ units, expected, most, limit }: Scale) {
+function measure({ units, expected, max, limit }: Scale) {
   const said = z
     .union([z.string(), z.literal(0)], { error: `expected ${expected}` })
     .meta({ title: expected.split(' such')[0] ?? '' })
   return said.transform((value, context) => {
     if (value === 0) return 0
     const parsed = parse(value, units)
-    if (parsed !== undefined && parsed <= most) return parsed
+    if (parsed !== undefined && parsed <= max) return parsed
     context.addIssue({ code: 'custom', message: `expected ${parsed === undefined ? expected : limit}` })
     return z.NEVER
   })
@@ -47,7 +47,7 @@ export const duration = () =>
   measure({
     units: millisecondsPer,
     expected: 'a duration such as 250ms, 5s or 1h',
-    most: 24 * 86_400_000,
+    max: 24 * 86_400_000,
     limit: 'at most 24d',
   })
 /** Milliseconds of a lifetime that needs no timer. */
@@ -55,14 +55,14 @@ export const lifetime = () =>
   measure({
     units: millisecondsPer,
     expected: 'a duration such as 1h or 90d',
-    most: 36_500 * 86_400_000,
+    max: 36_500 * 86_400_000,
     limit: 'at most 36500d',
   })
 export const size = () =>
   measure({
     units: bytesPer,
     expected: 'a size such as 64KiB, 100MiB or 10GiB',
-    most: 8192 * 1024 ** 4,
+    max: 8192 * 1024 ** 4,
     limit: 'at most 8192TiB',
   })
 

@@ -156,15 +156,15 @@ const last = (rules: readonly Rule[]): Rule | undefined =>
  */
 function belowName(list: Denylist, name: SpelledName, segments: readonly string[]): Rule | undefined {
   const own = list.ipns(name, segments)
-  const bare = segments.length === 0 ? undefined : list.ipns(name, [])
-  return last([own, bare?.allow ? undefined : bare].filter((rule) => rule !== undefined))
+  const root = segments.length === 0 ? undefined : list.ipns(name, [])
+  return last([own, root?.allow ? undefined : root].filter((rule) => rule !== undefined))
 }
 
 /** Also applies rules for a CID to everything below it. */
 function belowCid(list: Denylist, cid: SpelledCid, segments: readonly string[]): Rule | undefined {
   const own = list.path(cid, segments)
-  const bare = segments.length === 0 ? undefined : list.path(cid, [])
-  return last([own, bare?.allow ? undefined : bare].filter((rule) => rule !== undefined))
+  const root = segments.length === 0 ? undefined : list.path(cid, [])
+  return last([own, root?.allow ? undefined : root].filter((rule) => rule !== undefined))
 }
 
 /** Combines lists in the operator's order: the first one with a matching rule decides. */
@@ -337,8 +337,8 @@ function parseRule(line: string, order: number, listHints: Readonly<Record<strin
 
 function rulePath(text: string): { text: string; prefix: boolean } {
   const prefix = text.endsWith('*')
-  const bare = (prefix ? text.slice(0, -1) : text).replace(/\/+$/, '')
-  return { text: bare.split('/').map(decodedName).join('/'), prefix }
+  const root = (prefix ? text.slice(0, -1) : text).replace(/\/+$/, '')
+  return { text: root.split('/').map(decodedName).join('/'), prefix }
 }
 
 /** Keeps a name that is not valid percent-encoding. */

@@ -63,11 +63,11 @@ export async function loadDenylists(entries: readonly DenylistEntry[], options: 
   const closing = new AbortController()
   const lists: Denylist[] = []
   const digests: string[] = []
-  const turns: Promise<void>[] = []
+  const queues: Promise<void>[] = []
   const checkedAt: number[] = []
   let revision: string | undefined
 
-  function take({ where }: DenylistSource, index: number, { list, digest, faults, faultCount }: ReadList): void {
+  function apply({ where }: DenylistSource, index: number, { list, digest, faults, faultCount }: ReadList): void {
     for (const { line, what } of faults) log('warn', 'denylist.line', { list: where, line, what })
     if (faultCount > faults.length) log('warn', 'denylist.lines', { list: where, faults: faultCount })
     lists[index] = list
@@ -79,9 +79,9 @@ export async function loadDenylists(entries: readonly DenylistEntry[], options: 
 
   /** Serialized per list, so that an older text never replaces a newer one. */
   function read(source: DenylistSource, index: number, anew = false): Promise<void> {
-    const turn = (turns[index] ?? Promise.resolve()).then(() => readNow(source, index, anew))
-    turns[index] = turn.then(() => void (checkedAt[index] = clock.now())).catch(() => {})
-    return turn
+    const queued = (queues[index] ?? Promise.resolve()).then(() => readNow(source, index, anew))
+    queues[index] = queued.then(() => void (checkedAt[index] = clock.now())).catch(() => {})
+    return queued
   }
 
   async function readNow(source: DenylistSource, index: number, anew: boolean): Promise<void> {
@@ -96,7 +96,7 @@ export async function loadDenylists(entries: readonly DenylistEntry[], options: 
         (anew ? undefined : lists[index]) ?? (given.list.rules === 0 ? (await copyOf(source))?.list : undefined)
       const against = objection(given, { rulesBefore: before?.rules ?? 0, isEmptyOdd: source.isEmptyOdd })
       if (against !== undefined) throw new Error(against)
-      take(source, index, given)
+      apply(source, index, given)
       await found.taken()
     } catch (cause) {
       closing.signal.throwIfAborted()
@@ -117,7 +117,7 @@ export async function loadDenylists(entries: readonly DenylistEntry[], options: 
       const instead = copy ? 'the copy of last time' : 'nothing: it is not required'
       if (!copy && isRequired(index)) throw error
       log('error', 'denylist.read-failed', { list: source.where, error: whyOf(error), instead })
-      if (copy) take(source, index, copy)
+      if (copy) apply(source, index, copy)
       else lists[index] = (await readList(source.name, '')).list
     }
   }
@@ -331,10 +331,10 @@ export async function openTakedowns({
   }
 
   /** Serialized, so that an older text never replaces a newer one. */
-  function inTurn(work: () => Promise<void>): Promise<void> {
-    const turn = last.then(work)
-    last = turn.catch(() => {})
-    return turn
+  function serialized(work: () => Promise<void>): Promise<void> {
+    const queued = last.then(work)
+    last = queued.catch(() => {})
+    return queued
   }
 
   await read()
@@ -351,7 +351,7 @@ export async function openTakedowns({
       return [digest, ...waiting.map(({ line }) => line)].join('\n')
     },
     refresh: () =>
-      inTurn(async () => {
+      serialized(async () => {
         await read()
         // Retries failed writes; the rules apply in memory in any case.
         if (waiting.length > 0) await write().catch(() => {})
@@ -359,7 +359,7 @@ export async function openTakedowns({
     hold: (cid, hints) => hold(ruleOf(cid, hints)),
     takeDown(cid, hints) {
       hold(ruleOf(cid, hints))
-      return inTurn(async () => {
+      return serialized(async () => {
         try {
           // The operator may have edited it.
           await read()
@@ -455,17 +455,14 @@ const fileEveryMs = 2_000
 
 function fromFile(path: string): DenylistSource {
   let seen = ''
-  const look = async (): Promise<{ size: number; state: string }> => {
-    const { size, mtimeMs } = await stat(path)
-    return { size, state: `${size} ${mtimeMs}` }
-  }
   return {
     name: basename(path),
     where: path,
     everyMs: fileEveryMs,
     isEmptyOdd: false,
     async read(_signal, anew = false) {
-      const { size, state } = await look()
+      const { size, mtimeMs } = await stat(path)
+      const state = `${size} ${mtimeMs}`
       if (state === seen && !anew) return undefined
       if (size > maxListBytes) throw new Error(`it is larger than ${maxListBytes} bytes`)
       const text = await readFile(path, 'utf8')

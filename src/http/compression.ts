@@ -38,7 +38,7 @@ type CompressionCounts = {
 type CompressionOptions = {
   readonly isOn: boolean
   /** The maximum number of concurrent compressions. Their threads also read files. */
-  readonly most?: number
+  readonly max?: number
   /**
    * The maximum number of compressed streams: a slow client occupies one for long, with some MiB of
    * memory.
@@ -58,7 +58,7 @@ const toBrotli = promisify(brotliCompress)
 const toZstd = promisify(zstdCompress)
 const toGzip = promisify(gzip)
 
-export function createCompression({ isOn, most = 2, maxStreams = 8 }: CompressionOptions): Compression {
+export function createCompression({ isOn, max = 2, maxStreams = 8 }: CompressionOptions): Compression {
   const inProgress = new Map<string, Promise<Buffer | undefined>>()
   const counts: CompressionCounts = { made: { br: 0, zstd: 0, gzip: 0 }, busy: 0 }
   let running = 0
@@ -83,7 +83,7 @@ export function createCompression({ isOn, most = 2, maxStreams = 8 }: Compressio
     compress(bytes, coding, name) {
       const known = name === undefined ? undefined : inProgress.get(name)
       if (known !== undefined) return known
-      if (running >= most) {
+      if (running >= max) {
         counts.busy++
         return undefined
       }

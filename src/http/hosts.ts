@@ -61,10 +61,10 @@ export function createHosts(options: {
   if (table.size === 0 && !hasLink && !provider) return inert
 
   function hostOf(request: RequestHead): { host: string; name: string; port: string } {
-    const said = forwarded.hostOf(request)
-    const bare = hostName(said)
-    const port = /:\d{1,5}$/.exec(said)?.[0] ?? ''
-    return { host: bare + port, name: bare.toLowerCase(), port }
+    const given = forwarded.hostOf(request)
+    const stripped = hostName(given)
+    const port = /:\d{1,5}$/.exec(given)?.[0] ?? ''
+    return { host: stripped + port, name: stripped.toLowerCase(), port }
   }
 
   const mayBeSite = (name: string): boolean =>

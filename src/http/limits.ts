@@ -355,9 +355,9 @@ function createCount(budget: LocalTokenBucket, clock: Clock): SharedCounter & { 
     get at() {
       return at
     },
-    heard(told, total) {
+    heard(sent, total) {
       // A smaller total means that the counter expired and restarted.
-      const byOthers = total - told - (total >= before + told ? before : 0)
+      const byOthers = total - sent - (total >= before + sent ? before : 0)
       before = total
       at = clock.monotonic()
       if (byOthers > 0) budget.spend(byOthers)

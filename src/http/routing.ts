@@ -144,9 +144,9 @@ const words = (list: string | null): readonly string[] =>
 
 function typeFor(accept: string | undefined): typeof ndjson | typeof json {
   if (accept === undefined) return json
-  const [lines, whole] = [qualityOf(accept, ndjson), qualityOf(accept, json)]
-  if (lines > 0 && lines >= whole) return ndjson
-  if (whole > 0 || qualityOf(accept, '*/*') > 0 || qualityOf(accept, 'application/*') > 0) return json
+  const [lines, complete] = [qualityOf(accept, ndjson), qualityOf(accept, json)]
+  if (lines > 0 && lines >= complete) return ndjson
+  if (complete > 0 || qualityOf(accept, '*/*') > 0 || qualityOf(accept, 'application/*') > 0) return json
   throw malformed(`providers are sent as ${ndjson} or ${json}`)
 }
 

@@ -284,9 +284,9 @@ class Scan {
   }
 
   /** The end of a length-prefixed field. */
-  private end(most: number): number {
-    const length = this.varint(most)
-    if (this.at + length > most) throw wrong('it ends in the middle of a field')
+  private end(limit: number): number {
+    const length = this.varint(limit)
+    if (this.at + length > limit) throw wrong('it ends in the middle of a field')
     return this.at + length
   }
 }

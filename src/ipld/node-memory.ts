@@ -35,11 +35,11 @@ const numberBytes = 40
 export function createNodeMemory(): NodeMemory {
   const nodes = new LRUCache<string, { readonly node: Node; readonly bytes: number }>({
     maxSize: maxCacheBytes,
-    sizeCalculation: ({ node, bytes }) => bytes + besides(node),
+    sizeCalculation: ({ node, bytes }) => bytes + nodeOverhead(node),
   })
   // A file in one block is mostly bytes, which decode at no cost.
   const isWorthIt = (node: Node, { byteLength }: Uint8Array): boolean =>
-    node.links.length > 0 && byteLength + besides(node) <= maxCacheBytes
+    node.links.length > 0 && byteLength + nodeOverhead(node) <= maxCacheBytes
   /** Coalesces callers: thousands may wait for one block. */
   const preparing = new Map<string, Promise<void>>()
 
@@ -48,7 +48,7 @@ export function createNodeMemory(): NodeMemory {
       const node = await readNodeInSlices(cid, block, yieldIfDue)
       // Copy only after this check: a leaf of a file would be copied for nothing.
       if (!isWorthIt(node, block)) return
-      const kept = isWhole(block) ? node : await readNodeInSlices(cid, new Uint8Array(block), yieldIfDue)
+      const kept = ownsBuffer(block) ? node : await readNodeInSlices(cid, new Uint8Array(block), yieldIfDue)
       nodes.set(key, { node: kept, bytes: block.byteLength })
     } catch {}
   }
@@ -61,7 +61,7 @@ export function createNodeMemory(): NodeMemory {
       if (known) return known.node
       const node = readNode(cid, block)
       if (!isWorthIt(node, block)) return node
-      const kept = isWhole(block) ? node : readNode(cid, new Uint8Array(block))
+      const kept = ownsBuffer(block) ? node : readNode(cid, new Uint8Array(block))
       nodes.set(key, { node: kept, bytes: block.byteLength })
       return kept
     },
@@ -83,12 +83,12 @@ export function createNodeMemory(): NodeMemory {
 }
 
 /** Links are views of the block, and a block may be a view of a larger buffer. */
-const isWhole = (block: Uint8Array): boolean => block.byteLength === block.buffer.byteLength
+const ownsBuffer = (block: Uint8Array): boolean => block.byteLength === block.buffer.byteLength
 
 /** The memory of the node without its block. */
-const besides = ({ links, sizes, unixfs }: Node): number => {
-  const ofSizes = sizes
+const nodeOverhead = ({ links, sizes, unixfs }: Node): number => {
+  const sizesBytes = sizes
     ? sizes.byteLength + (unixfs?.data?.byteLength ?? 0)
     : (unixfs?.blockSizes.length ?? 0) * numberBytes
-  return links.bufferedBytes + ofSizes
+  return links.bufferedBytes + sizesBytes
 }

@@ -59,7 +59,7 @@ export type GetDeps = {
 }
 
 // Content up to this size is read completely, so that its session can end before its reader begins.
-const wholeBytes = 256 * 1024
+const maxCompleteBytes = 256 * 1024
 
 export interface LibraryReader {
   get(path: string, options?: GetOptions): Promise<Got>
@@ -96,15 +96,15 @@ export function createLibraryReader(deps: GetDeps): LibraryReader {
       refuseRemainder(resolution)
       const body = await bodyFor(session, resolution, path, {
         ...deps,
-        wholeBytes,
+        maxCompleteBytes,
         isPartial: false,
         signal: own.signal,
       })
-      const { type, size, whole } = body
+      const { type, size, complete } = body
       const { cid } = resolution.entity
-      if (whole) {
+      if (complete) {
         end()
-        return { bytes: atOnce(whole), type, size, cid, cancel() {} }
+        return { bytes: atOnce(complete), type, size, cid, cancel() {} }
       }
       const pieces = body.read(0, body.size ?? 0)[Symbol.asyncIterator]()
       const first = await pieces.next()
@@ -127,8 +127,8 @@ export function createLibraryReader(deps: GetDeps): LibraryReader {
 }
 
 /** Yields a copy, because others share these bytes. */
-async function* atOnce(whole: Uint8Array): AsyncGenerator<Uint8Array> {
-  if (whole.byteLength > 0) yield new Uint8Array(whole)
+async function* atOnce(complete: Uint8Array): AsyncGenerator<Uint8Array> {
+  if (complete.byteLength > 0) yield new Uint8Array(complete)
 }
 
 function letIn({ limits, failed }: GetDeps, path: string): () => void {

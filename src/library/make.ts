@@ -357,13 +357,13 @@ export function refuseMisfits(own: Own, { cache, retrieval, pinning, upload }: C
     ...twice('upstreams', retrieval.upstreams),
     ...twice('providers', pinning.providers),
   ]
-  const most = pinning.providers.length + own.providers.length
-  if (most > 0 && pinning.minConfirmations !== 'all' && pinning.minConfirmations > most)
+  const count = pinning.providers.length + own.providers.length
+  if (count > 0 && pinning.minConfirmations !== 'all' && pinning.minConfirmations > count)
     wrong.push({
       path: ['pinning', 'minConfirmations'],
-      what: `expected at most ${most}, the number of providers, or all`,
+      what: `expected at most ${count}, the number of providers, or all`,
     })
-  if (pinning.providers.length === 0 && most > 0 && !own.providers.some(({ traits }) => traits.takesBytes))
+  if (pinning.providers.length === 0 && count > 0 && !own.providers.some(({ traits }) => traits.takesBytes))
     wrong.push(
       'option providers: no provider is given the bytes (expected one that takes bytes beside those that fetch them)',
     )

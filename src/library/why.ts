@@ -13,7 +13,7 @@ export type WhyDeps = Omit<GetDeps, 'onEnd' | 'failed'>
 // The first steps suffice: a directory with millions of names is found through shards, and a path
 // may have hundreds of names.
 const maxSteps = 256
-const wholeBytes = 256 * 1024
+const maxCompleteBytes = 256 * 1024
 
 export function createWhy(deps: WhyDeps) {
   const { retrieval, names, limits, clock, mode } = deps
@@ -23,16 +23,16 @@ export function createWhy(deps: WhyDeps) {
     const steps: ({ readonly cid: string; readonly bytes: number; readonly ms: number } & Source)[] = []
     let session: Session | undefined
     let leave: (() => void) | undefined
-    const told = () => ({ path, ms: Math.round(clock.monotonic() - began), steps, attempts: account.attempts })
+    const summary = () => ({ path, ms: Math.round(clock.monotonic() - began), steps, attempts: account.attempts })
     try {
       leave = limits.hold()
       const wants = { signal, account }
       const { content, visitNames } = await contentOf(path, names, wants)
       session = retrieval.session({ ...wants, visitNames })
-      const walk = walkPath(session, content)
+      const blocks = walkPath(session, content)
       for (;;) {
         const from = clock.monotonic()
-        const { value, done } = await walk.next()
+        const { value, done } = await blocks.next()
         if (!done) {
           const ms = Math.round((clock.monotonic() - from) * 10) / 10
           if (steps.length < maxSteps)
@@ -40,16 +40,16 @@ export function createWhy(deps: WhyDeps) {
           continue
         }
         refuseRemainder(value)
-        const body = await bodyFor(session, value, path, { ...deps, wholeBytes, isPartial: false, signal })
-        if (!body.whole) await firstOf(body.read(0, body.size ?? 0))
+        const body = await bodyFor(session, value, path, { ...deps, maxCompleteBytes, isPartial: false, signal })
+        if (!body.complete) await firstOf(body.read(0, body.size ?? 0))
         const { entity } = value
         const found = { cid: entity.cid.toString(), kind: entity.kind, type: body.type, bytes: body.size }
-        return { ...told(), status: 200, found }
+        return { ...summary(), status: 200, found }
       }
     } catch (error) {
       const failure: Failure = asFailure(error)
       const { kind, message, retryAfterMs } = failure
-      return { ...told(), status: statusOf(failure, mode), failure: { kind, why: message, retryAfterMs } }
+      return { ...summary(), status: statusOf(failure, mode), failure: { kind, why: message, retryAfterMs } }
     } finally {
       session?.end()
       leave?.()

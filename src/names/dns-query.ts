@@ -78,7 +78,7 @@ function dnsOverHttps(url: string, userAgent: string, clock: Clock): TxtServer {
       try {
         const question = txtQuestion(name, 0)
         const bytes = await inTime(host, { clock, signal }, (own) => ask(question, own))
-        return whole(txtAnswer(name, question, bytes))
+        return complete(txtAnswer(name, question, bytes))
       } catch (cause) {
         signal.throwIfAborted()
         throw isFailure(cause) ? cause : failed(host, cause)
@@ -94,7 +94,7 @@ function plainDns(servers: () => readonly string[], clock: Clock): TxtServer {
     const [host, port] = endpoint(server)
     const query = txtQuestion(name, randomInt(0, 65_536))
     const answer = txtAnswer(name, query, await overUdp(host, port, query, signal))
-    return answer === 'cut' ? whole(txtAnswer(name, query, await overTcp(host, port, query, signal))) : answer
+    return answer === 'cut' ? complete(txtAnswer(name, query, await overTcp(host, port, query, signal))) : answer
   }
   return {
     name: 'dns',
@@ -131,7 +131,7 @@ export function txtServers(
 }
 
 /** HTTPS and TCP have no size limit: a truncated response may lack the relevant record. */
-function whole(answer: TxtAnswer | 'cut'): TxtAnswer {
+function complete(answer: TxtAnswer | 'cut'): TxtAnswer {
   if (answer === 'cut') throw new Error('it cut its answer short')
   return answer
 }

@@ -19,7 +19,7 @@ import {
 const staleMs = 86_400_000 // how long a result is served stale after its TTL while no server responds
 const fixedFreshMs = 60_000
 const unavailableMs = 5_000
-const atOnce = 100 // concurrent lookups, since a client can invent any host name
+const maxConcurrent = 100 // concurrent lookups, since a client can invent any host name
 const maxWaiting = 400
 const waitMs = 1_000
 
@@ -46,7 +46,7 @@ export function createDnsLinks(options: {
   readonly deadlineMs: number
   readonly ttl: { readonly minMs: number; readonly maxMs: number }
   readonly notFoundMs: number
-  readonly most: number
+  readonly maxEntries: number
   /** Default: empty. */
   readonly memory?: LookupMemory<string> | undefined
   readonly clock: Clock
@@ -56,7 +56,12 @@ export function createDnsLinks(options: {
 
   // A flood of invented names uses a bounded number of sockets and bytes; further lookups are
   // refused at once.
-  const gate = createSemaphore({ most: atOnce, inLine: maxWaiting, full: tooMany, patience: { ms: waitMs, clock } })
+  const gate = createSemaphore({
+    most: maxConcurrent,
+    inLine: maxWaiting,
+    full: tooMany,
+    patience: { ms: waitMs, clock },
+  })
 
   async function ask(
     name: string,
@@ -99,7 +104,7 @@ export function createDnsLinks(options: {
     ...options,
     unavailableMs,
     look: (name, _known, { signal, note }) => gate.run(() => ask(name, signal, note), signal),
-    takesBack: (error) => isFailure(error, 'not-found'),
+    invalidates: (error) => isFailure(error, 'not-found'),
     late: (name) =>
       new Failure('timeout', `${name} cannot be resolved: no DNS server answered in time`, { source: 'upstream' }),
   })
@@ -134,19 +139,19 @@ function absent(name: string): Failure {
 export type HasLink = (domain: string, signal: AbortSignal) => Promise<boolean>
 
 export type NoLinkMemory = LRUCache<string, true>
-export const createNoLinkMemory = (most: number): NoLinkMemory => new LRUCache(upTo(most))
+export const createNoLinkMemory = (maxEntries: number): NoLinkMemory => new LRUCache(upTo(maxEntries))
 
 const againMs = 250 // after a missing link or a timeout, the host waits only this long the next time
 
 export function createSites(options: {
   /** Coalesces callers for the same domain, and has a deadline. */
   readonly resolve: (domain: string, signal: AbortSignal) => Promise<unknown>
-  readonly most: number
+  readonly maxEntries: number
   /** Domains that recently had no link. Default: empty. */
   readonly without?: NoLinkMemory | undefined
   readonly clock: Clock
 }): HasLink {
-  const { resolve, clock, without = createNoLinkMemory(options.most) } = options
+  const { resolve, clock, without = createNoLinkMemory(options.maxEntries) } = options
   const never = new AbortController().signal
 
   return async (domain, signal) => {

@@ -44,9 +44,9 @@ export type RecordMemory = {
   readonly highest: LRUCache<string, bigint>
 }
 
-export const createRecordMemory = (most: number): RecordMemory => ({
-  lookups: createLookupMemory(most),
-  highest: new LRUCache(upTo(most)),
+export const createRecordMemory = (maxEntries: number): RecordMemory => ({
+  lookups: createLookupMemory(maxEntries),
+  highest: new LRUCache(upTo(maxEntries)),
 })
 
 export function createIpnsNames(options: {
@@ -58,11 +58,11 @@ export function createIpnsNames(options: {
   readonly deadlineMs: number
   readonly ttl: { readonly minMs: number; readonly maxMs: number }
   readonly notFoundMs: number
-  readonly most: number
+  readonly maxEntries: number
   readonly clock: Clock
 }) {
-  const { sources, store, shared, ttl, most, clock } = options
-  const { highest, lookups: memory } = options.memory ?? createRecordMemory(most)
+  const { sources, store, shared, ttl, maxEntries, clock } = options
+  const { highest, lookups: memory } = options.memory ?? createRecordMemory(maxEntries)
   const height = createHeight(highest)
   const { isOutdone, seen } = height
   const isArchive = (key: CID): boolean => Object.values(sources(key)).every(({ length }) => length === 0)
@@ -153,7 +153,7 @@ export function createIpnsNames(options: {
     look,
     ...createRecall(store, shared, height),
     // A signed record defines its own lifetime: upstreams that lost it do not invalidate it.
-    takesBack: () => false,
+    invalidates: () => false,
     late: (key) => (isArchive(key) ? storeFailed(key) : late(key)),
   })
 

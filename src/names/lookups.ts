@@ -62,14 +62,14 @@ export type LookupOptions<Subject, T> = {
    */
   readonly recall?: ((subject: Subject, signal: AbortSignal) => Promise<Recalled<T> | undefined>) | undefined
   /** True if this failure invalidates the known result, so that it is not served stale. */
-  readonly takesBack: (error: unknown) => boolean
+  readonly invalidates: (error: unknown) => boolean
   readonly late: (subject: Subject) => Failure
   readonly deadlineMs: number
   /** The lifetime of a failure in the negative cache. */
   readonly notFoundMs: number
   /** The lifetime of `unavailable`, which says nothing about the name. Default: not cached. */
   readonly unavailableMs?: number | undefined
-  readonly most: number
+  readonly maxEntries: number
   /** Results of earlier lookups. Default: empty. */
   readonly memory?: LookupMemory<T> | undefined
   readonly clock: Clock
@@ -81,9 +81,9 @@ export type LookupMemory<T> = {
   readonly failed: LRUCache<string, Failed>
 }
 
-export const createLookupMemory = <T>(most: number): LookupMemory<T> => ({
-  held: new LRUCache(upTo(most)),
-  failed: new LRUCache(upTo(most)),
+export const createLookupMemory = <T>(maxEntries: number): LookupMemory<T> => ({
+  held: new LRUCache(upTo(maxEntries)),
+  failed: new LRUCache(upTo(maxEntries)),
 })
 
 const staleAfterMs = 1_000 // a client waits until the lookup is this old, then gets the stale result
@@ -101,8 +101,19 @@ type LookupInFlight<T> = {
 }
 
 export function createLookups<Subject, T>(options: LookupOptions<Subject, T>) {
-  const { look, restore, recall, takesBack, late, deadlineMs, notFoundMs, unavailableMs = 0, most, clock } = options
-  const { held, failed } = options.memory ?? createLookupMemory<T>(most)
+  const {
+    look,
+    restore,
+    recall,
+    invalidates,
+    late,
+    deadlineMs,
+    notFoundMs,
+    unavailableMs = 0,
+    maxEntries,
+    clock,
+  } = options
+  const { held, failed } = options.memory ?? createLookupMemory<T>(maxEntries)
   const flights = createFlights<LookupInFlight<T>>()
   let served = 0
 
@@ -134,7 +145,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>) {
   function remember(key: string, error: unknown): void {
     // Neither failure says anything about the name or the servers.
     if (isFailure(error, 'cancelled') || isFailure(error, 'overloaded')) return
-    if (takesBack(error)) held.delete(key)
+    if (invalidates(error)) held.delete(key)
     const ms = kept(key) ? againMs : isFailure(error, 'unavailable') ? unavailableMs : notFoundMs
     failed.set(key, { error, at: clock.monotonic(), until: clock.monotonic() + ms })
   }

@@ -97,11 +97,11 @@ export function createNames(options: {
   readonly log: Log
 }): Names {
   const { settings, pool, routers, memory, visit, userAgent, clock, log } = options
-  const { timeout: deadlineMs, negativeTtl: notFoundMs, maxEntries: most } = settings
+  const { timeout: deadlineMs, negativeTtl: notFoundMs, maxEntries } = settings
   const bounds = {
     deadlineMs,
     notFoundMs,
-    most,
+    maxEntries,
     clock,
     ttl: { minMs: settings.ttl.min, maxMs: settings.ttl.max },
   }
@@ -169,7 +169,12 @@ export function createNames(options: {
       return { name: keyText(key), bytes: value.bytes, ttlMs: isEnding ? freshMs : ttlMs, ageMs, endsAt }
     },
 
-    hasLink: createSites({ resolve: (domain, signal) => links.resolve(domain, { signal }), most, without, clock }),
+    hasLink: createSites({
+      resolve: (domain, signal) => links.resolve(domain, { signal }),
+      maxEntries,
+      without,
+      clock,
+    }),
 
     stats() {
       const [records, domains] = [ipns.stats(), links.stats()]

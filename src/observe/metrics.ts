@@ -118,12 +118,12 @@ function byFamily(all: Iterable<ReadonlyMap<string, number>>): ReadonlyMap<strin
 }
 
 function* added(own: Series, rest: ReadonlyMap<string, number>): Series {
-  const left = new Map(rest)
+  const remaining = new Map(rest)
   for (const [series, value] of own) {
-    yield [series, value + (left.get(series) ?? 0)]
-    left.delete(series)
+    yield [series, value + (remaining.get(series) ?? 0)]
+    remaining.delete(series)
   }
-  yield* left
+  yield* remaining
 }
 
 /** `others`: totals and sums of sibling processes, which are added to those of this one. */
@@ -166,15 +166,15 @@ export function createMetrics(others: () => Iterable<ReadonlyMap<string, number>
     },
     goOnFrom(other) {
       before.clear()
-      const here = totals()
-      for (const [series, value] of other.totals()) before.set(series, value - (here.get(series) ?? 0))
+      const current = totals()
+      for (const [series, value] of other.totals()) before.set(series, value - (current.get(series) ?? 0))
     },
     async render() {
-      const elsewhere = byFamily(others())
+      const siblings = byFamily(others())
       const texts = readings.map(async (reading) => {
         const { name, kind, help } = reading
         const own = kind === 'gauge' ? seriesOfSamples(name, await reading.read()) : countedOn(reading)
-        const rest = kind !== 'gauge' || reading.isSum ? elsewhere.get(name) : undefined
+        const rest = kind !== 'gauge' || reading.isSum ? siblings.get(name) : undefined
         const all = rest ? added(own, rest) : own
         return `# HELP ${name} ${help}\n# TYPE ${name} ${kind}\n${[...all].map(([series, value]) => `${series} ${value}\n`).join('')}`
       })

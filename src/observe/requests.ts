@@ -12,7 +12,7 @@ export type Answered = {
   /** `responses` (the cache), a tier, `upstream`, or `none` if no block was needed. */
   readonly source: string
   /** True if the client received all of it. */
-  readonly isWhole: boolean
+  readonly isComplete: boolean
   /** Undefined if no status was sent. */
   readonly firstByteSeconds: number | undefined
   readonly seconds: number
@@ -90,7 +90,7 @@ export function createRequestCounts() {
       place.bytesOut += answer.bytesOut
       if (answer.firstByteSeconds !== undefined) place.firstByte.observe(answer.firstByteSeconds)
       place.duration.observe(answer.seconds)
-      if (!answer.isWhole) cut.add(1, { route: answer.route })
+      if (!answer.isComplete) cut.add(1, { route: answer.route })
       if (answer.bytesIn > 0) bytesIn.add(answer.bytesIn, { route: answer.route })
     },
     /** Counts a read by the library, which has no status. */

@@ -45,7 +45,7 @@ async function* lines(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<unknown
   let held: Uint8Array[] = []
   let bufferedBytes = 0
   let isTooLong = false
-  let left = maxAnswerBytes
+  let remaining = maxAnswerBytes
   const take = (piece: Uint8Array): void => {
     bufferedBytes += piece.byteLength
     isTooLong ||= bufferedBytes > maxLineBytes
@@ -60,7 +60,7 @@ async function* lines(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<unknown
     return value
   }
   for await (const chunk of chunks) {
-    const piece = chunk.subarray(0, left)
+    const piece = chunk.subarray(0, remaining)
     let from = 0
     for (let at = piece.indexOf(0x0a); at >= 0; at = piece.indexOf(0x0a, from)) {
       take(piece.subarray(from, at))
@@ -69,8 +69,8 @@ async function* lines(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<unknown
       if (value !== undefined) yield value
     }
     take(piece.slice(from))
-    left -= piece.byteLength
-    if (left <= 0) return
+    remaining -= piece.byteLength
+    if (remaining <= 0) return
   }
   const last = end()
   if (last !== undefined) yield last
@@ -85,8 +85,8 @@ async function* listed(chunks: AsyncIterable<Uint8Array>): AsyncGenerator<unknow
       throw new Failure('too-large', `its answer is larger than ${maxAnswerBytes} bytes`, { source: 'upstream' })
     pieces.push(Uint8Array.from(chunk))
   }
-  const whole = parsed(Buffer.concat(pieces))
-  const list = isMapping(whole) && (whole['Providers'] ?? whole['Peers'] ?? [])
+  const document = parsed(Buffer.concat(pieces))
+  const list = isMapping(document) && (document['Providers'] ?? document['Peers'] ?? [])
   if (!Array.isArray(list))
     throw new Failure('upstream-error', 'its answer has no list of providers', { source: 'upstream' })
   yield* list

@@ -28,7 +28,7 @@ export interface Lookup<Member> {
   /** Why it found no gateway: a router's failure, or `not-found`. Undefined until it is over. */
   readonly failure: Failure | undefined
   /** Calls `tell` for each new member and at the end. The returned function unsubscribes. */
-  onNews(tell: () => void): () => void
+  onNews(listener: () => void): () => void
 }
 
 type RouterState = {
@@ -185,7 +185,7 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
       () => false,
     )
 
-  async function look(key: string, root: CID, lookup: RunningLookup<Member> & { untilMs: number }): Promise<void> {
+  async function lookUp(key: string, root: CID, lookup: RunningLookup<Member> & { untilMs: number }): Promise<void> {
     const ready = routers.filter((router) => (standings.get(router) as Standing).backoff.remainingMs === 0)
     for (const router of routers)
       if (!ready.includes(router)) {
@@ -221,7 +221,7 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
         return lookup
       }
       lookups.set(key, lookup)
-      void look(key, root, lookup)
+      void lookUp(key, root, lookup)
       return lookup
     },
     known(root) {
@@ -258,7 +258,7 @@ class RunningLookup<Member> implements Lookup<Member> {
   add(member: Member): boolean {
     if (this.members.includes(member) || this.members.length >= maxMembers) return false
     this.members.push(member)
-    this.#tell()
+    this.#listener()
     return true
   }
 
@@ -273,16 +273,16 @@ class RunningLookup<Member> implements Lookup<Member> {
   end(): void {
     this.isOver = true
     this.#failure ??= new Failure('not-found', 'no router names anybody who has it', { source: 'upstream' })
-    this.#tell()
+    this.#listener()
   }
 
-  onNews(tell: () => void): () => void {
-    this.#listeners.add(tell)
-    return () => this.#listeners.delete(tell)
+  onNews(listener: () => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
   }
 
-  #tell(): void {
-    for (const tell of [...this.#listeners]) tell()
+  #listener(): void {
+    for (const listener of [...this.#listeners]) listener()
   }
 }
 

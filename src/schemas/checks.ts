@@ -83,8 +83,8 @@ export function createSchemaChecks({ maxBytes, own = {} }: SchemaOptions): Schem
 }
 
 /** A byte order mark is accepted, as in files that are read as JSON (content/json.ts). */
-function parse(whole: string): unknown {
-  const text = whole.startsWith('\ufeff') ? whole.slice(1) : whole
+function parse(bytes: string): unknown {
+  const text = bytes.startsWith('\ufeff') ? bytes.slice(1) : bytes
   if (hasMoreValues(text, maxValues))
     throw malformed(`the document has more than ${maxValues} values, the most that is checked`)
   try {
@@ -135,11 +135,11 @@ const closings: ReadonlySet<number> = new Set([']', '}'].map((char) => char.char
  * Counts values without parsing, which would create an object for each: the first one, one per
  * comma, and the first in each list or object.
  */
-function hasMoreValues(text: string, most: number): boolean {
+function hasMoreValues(text: string, max: number): boolean {
   let count = 1
   let isText = false
   let isOpened = false
-  for (let at = 0; at < text.length && count <= most; at++) {
+  for (let at = 0; at < text.length && count <= max; at++) {
     const code = text.charCodeAt(at)
     if (isText) {
       if (code === backslash) at++
@@ -151,5 +151,5 @@ function hasMoreValues(text: string, most: number): boolean {
     isOpened = openings.has(code)
     isText = code === quote
   }
-  return count > most
+  return count > max
 }

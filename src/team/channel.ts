@@ -12,7 +12,7 @@ export type Line = {
 export type Listen = (said: unknown, handle: unknown) => unknown
 
 interface Channel {
-  tell(topic: string, said?: unknown, handle?: unknown): void
+  send(topic: string, said?: unknown, handle?: unknown): void
   /** Rejects if the other process fails at it, exits, or exceeds the timeout. */
   ask(topic: string, said: unknown, ms: number): Promise<unknown>
   /** Sets the one listener for a topic. Its result, or what that resolves to, is the answer. */
@@ -61,7 +61,7 @@ export function createChannel(line: Line, clock: Clock): Channel {
   })
 
   return {
-    tell: (topic, said, handle) => send({ topic, said }, handle),
+    send: (topic, said, handle) => send({ topic, said }, handle),
     ask(topic, said, ms) {
       const id = next++
       const { promise, resolve, reject } = Promise.withResolvers<unknown>()
@@ -99,7 +99,7 @@ export function createHeartbeat(channel: Channel, clock: Clock, silent: () => vo
     missed = 0
   })
   function beat(): void {
-    channel.tell('alive')
+    channel.send('alive')
     cancel = clock.after(everyMs, beat)
     if (++missed > maxMissed) silent()
   }

@@ -73,14 +73,14 @@ export function createForwarder(firstByteTimeoutMs?: () => number): Forwarder {
     }
     let isOver = false
     const stopWaiting = waitFor(asked)
-    const left = () => asked.destroy()
-    response.once('close', left)
+    const onClose = () => asked.destroy()
+    response.once('close', onClose)
 
     asked.once('error', (error) => {
       stopWaiting()
       if (isOver) return
       isOver = true
-      response.off('close', left)
+      response.off('close', onClose)
       if (response.destroyed) return
       if (response.headersSent) reset(response)
       else otherwise(error)
@@ -91,7 +91,7 @@ export function createForwarder(firstByteTimeoutMs?: () => number): Forwarder {
       if (response.destroyed) return void answer.destroy()
       if (isDeclined(answer)) {
         isOver = true
-        response.off('close', left)
+        response.off('close', onClose)
         answer.resume()
         return otherwise(new Error('it is at its limit'))
       }
@@ -102,7 +102,7 @@ export function createForwarder(firstByteTimeoutMs?: () => number): Forwarder {
       answer.once('aborted', () => cut(response))
       answer.once('end', () => {
         isOver = true
-        response.off('close', left)
+        response.off('close', onClose)
         if (!answer.complete) return cut(response)
         if (hasTrailers(request, answer)) response.addTrailers(pairs(answer.rawTrailers))
         response.end()

@@ -214,7 +214,7 @@ export function createInFlightIndex(
 ): InFlightIndex {
   const holds = new Map<number, { readonly mark: number; count: number }>()
 
-  function letGo(place: number): void {
+  function release(place: number): void {
     const own = holds.get(place)
     if (!own || --own.count > 0) return
     holds.delete(place)
@@ -247,7 +247,7 @@ export function createInFlightIndex(
         view.setUint32(8, runOf(index))
         slots.write(place)
       }
-      return () => letGo(place)
+      return () => release(place)
     },
   }
 }

@@ -62,7 +62,7 @@ export type OwnerTeam = Shared & {
 export type WorkerTeam = Shared & {
   readonly index: Exclude<number, 0>
   on(topic: Topic, listen: (said: unknown) => unknown): void
-  tell(topic: Topic, said: unknown): void
+  send(topic: Topic, said: unknown): void
   ask(topic: Topic, said: unknown, ms: number): Promise<unknown>
   /**
    * Forwards a request that only the owner can answer. Has no timeout; calls `otherwise` if the

@@ -53,7 +53,7 @@ export function createWorkerClient(line: Line, clock: Clock): WorkerClient {
         forward: (request, response, to, otherwise) => toOthers(request, response, socketPathOf(folder, to), otherwise),
         toOwner: (request, response, otherwise) => toOwner(request, response, socketPathOf(folder, 0), otherwise),
         on: (topic, heard) => void listeners.set(topic, heard),
-        tell: channel.tell,
+        send: channel.send,
         ask: channel.ask,
         denied,
       }

@@ -309,12 +309,12 @@ export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
     },
     listenOn(servers) {
       for (const [at, server] of servers.entries())
-        channel.tell('listen', { isFirst: at === 0, isUnix: typeof server.address() === 'string' }, server)
+        channel.send('listen', { isFirst: at === 0, isUnix: typeof server.address() === 'string' }, server)
     },
     async end(graceMs, shutdownDelayMs = 0) {
       isWanted = false
       if (!isAnswering) child.kill('SIGKILL')
-      channel.tell('stop', { graceMs, shutdownDelayMs })
+      channel.send('stop', { graceMs, shutdownDelayMs })
       const cancel = clock.after(shutdownDelayMs + graceMs + orderMs, () => child.kill('SIGKILL'))
       await ended.promise
       cancel()

@@ -47,13 +47,13 @@ const uploads: readonly [what: string, bytes: number, profile: Profile][] = [
 ]
 
 /** The upload, with an event after `least` bytes were read. */
-function readUntil(upload: Upload, least: number, event: () => void): Upload {
+function readUntil(upload: Upload, minBytes: number, event: () => void): Upload {
   async function* watched<Piece extends Uint8Array | Block>(source: AsyncIterable<Piece>) {
     let read = 0
     for await (const piece of source) {
       yield piece
       read += piece instanceof Uint8Array ? piece.byteLength : piece.bytes.byteLength
-      if (read >= least) event()
+      if (read >= minBytes) event()
     }
   }
   return {
@@ -127,9 +127,9 @@ export function providerContract(name: string, make: () => Promise<ProviderUnder
       with_(async ({ provider, offer }) => {
         const pair = await Promise.all([8, 9].map((seed) => memoryUpload(noise(300_000, seed))))
         for (const upload of pair) await offer?.(upload)
-        const told = await Promise.all(pair.map((upload) => provider.pin(upload, signal())))
+        const results = await Promise.all(pair.map((upload) => provider.pin(upload, signal())))
         assert.deepEqual(
-          told.map(String),
+          results.map(String),
           pair.map(({ cid }) => String(cid)),
         )
         for (const { cid } of pair) await provider.unpin(cid, signal())

@@ -225,9 +225,9 @@ function match(from: string, asked: readonly string[]): Map<string, string> | un
     if (!fixed.every((segment, index) => takes(segment, asked[index] ?? '', values))) return undefined
     return values.set(':splat', asked.slice(fixed.length).join('/'))
   }
-  const bare = (segments: readonly string[]) =>
+  const trimmedSegments = (segments: readonly string[]) =>
     segments.length > 2 && segments.at(-1) === '' ? segments.slice(0, -1) : segments
-  const [want, have] = [bare(pattern), bare(asked)]
+  const [want, have] = [trimmedSegments(pattern), trimmedSegments(asked)]
   if (want.length !== have.length) return undefined
   return want.every((segment, index) => takes(segment, have[index] ?? '', values)) ? values : undefined
 }
@@ -242,7 +242,7 @@ function takes(segment: string, value: string, values: Map<string, string>): boo
 /** The client's own parameters win over those of the rule. */
 function withQuery(target: string, query: string): string {
   const [address = '', fragment] = target.split('#', 2)
-  const [bare = '', fixed = ''] = address.split('?', 2)
+  const [trimmedSegments = '', fixed = ''] = address.split('?', 2)
   const asked = new URLSearchParams(query)
   const merged = new URLSearchParams(fixed)
   for (const name of new Set(asked.keys())) {
@@ -250,5 +250,5 @@ function withQuery(target: string, query: string): string {
     for (const value of asked.getAll(name)) merged.append(name, value)
   }
   const text = merged.toString()
-  return `${bare}${text ? `?${text}` : ''}${fragment === undefined ? '' : `#${fragment}`}`
+  return `${trimmedSegments}${text ? `?${text}` : ''}${fragment === undefined ? '' : `#${fragment}`}`
 }

@@ -234,16 +234,16 @@ const takeStateLog = ({ config, clock, log, lease }: WiringContext, read: () => 
   lease.open('state log', [read], () => startStateLog({ read, everyMs: config.log.stateEvery, clock, log }))
 
 const checkProvider = (context: WiringContext, provider: Provider): Checks =>
-  takeChecks(context, provider, { name: `provider ${provider.name}`, look: (signal) => provider.probe(signal) })
+  takeChecks(context, provider, { name: `provider ${provider.name}`, check: (signal) => provider.probe(signal) })
 
 const checkDisk = (context: WiringContext, { probe }: WriteSide): Checks =>
-  takeChecks(context, probe, { name: diskCheck, look: probe })
+  takeChecks(context, probe, { name: diskCheck, check: probe })
 
 function checkThrough(context: WiringContext, target: Target): Checks {
   const { userAgent } = context
   return takeChecks(context, [target, userAgent], {
     name: `through ${new URL(target.url).host}`,
-    look: (signal) => probeTarget(target, userAgent, signal),
+    check: (signal) => probeTarget(target, userAgent, signal),
   })
 }
 

@@ -42,7 +42,7 @@ export function wirePublic(context: WiringContext) {
   const { config, clock, log, lease, trace, spans, team } = context
   const requests = lease.take('requests', [], createRequestCounts)
   const failures = lease.take('recent failures', [], createRecentFailures)
-  const tell = isWorker(team) ? fewASecond(clock, (failed) => team.tell('failed', failed)) : () => {}
+  const send = isWorker(team) ? fewASecond(clock, (failed) => team.send('failed', failed)) : () => {}
   if (isOwner(team)) team.on('failed', (said) => failures.note(said as FailedRequest))
   const forwarded = createForwarded(config.trustedProxies)
   const { addressOf } = forwarded
@@ -50,7 +50,7 @@ export function wirePublic(context: WiringContext) {
     ...{ ...config.log, requests, log, clock, addressOf, trace, hasSpans: spans !== undefined },
     onFailed(failed) {
       failures.note(failed)
-      tell(failed)
+      send(failed)
     },
   })
   return {
@@ -79,10 +79,10 @@ export function wirePublic(context: WiringContext) {
 /** The owner keeps the last hundred, so a flood need not be reported in full. */
 const maxReportsPerSecond = 20
 
-function fewASecond(clock: Clock, tell: (failed: FailedRequest) => void): (failed: FailedRequest) => void {
+function fewASecond(clock: Clock, send: (failed: FailedRequest) => void): (failed: FailedRequest) => void {
   const budget = createTokenBucket({ size: maxReportsPerSecond, perSecond: maxReportsPerSecond, clock })
   return (failed) => {
-    if (budget.take()) tell(failed)
+    if (budget.take()) send(failed)
   }
 }
 

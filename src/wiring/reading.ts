@@ -88,15 +88,15 @@ function takeNamesMemory(
   shelves: readonly Shelf[],
   { store, write }: RecordPlace,
 ): NamesMemory {
-  const { dns, static: links, ttl, negativeTtl: notFound, maxEntries: most } = config.names
+  const { dns, static: links, ttl, negativeTtl: notFound, maxEntries } = config.names
   return {
-    store: lease.open('records on the disk', [store, most], () =>
-      createRecordStore({ store, write: (records) => write(records, most), log }),
+    store: lease.open('records on the disk', [store, maxEntries], () =>
+      createRecordStore({ store, write: (records) => write(records, maxEntries), log }),
     ),
     shared: lease.make(createSharedRecords, { shelves, clock, log }),
-    records: lease.take('records', [store, ttl, notFound, most], () => createRecordMemory(most)),
-    links: lease.take('links', [dns, links, ttl, notFound, most], () => createLookupMemory<string>(most)),
-    without: lease.take('without link', [dns, links, most], () => createNoLinkMemory(most)),
+    records: lease.take('records', [store, ttl, notFound, maxEntries], () => createRecordMemory(maxEntries)),
+    links: lease.take('links', [dns, links, ttl, notFound, maxEntries], () => createLookupMemory<string>(maxEntries)),
+    without: lease.take('without link', [dns, links, maxEntries], () => createNoLinkMemory(maxEntries)),
   }
 }
 

@@ -70,7 +70,7 @@ export async function wireWorker(context: WiringContext, team: WorkerTeam) {
 /** A separate function, because parts that outlive this gateway hold it. */
 const recordsAt = (team: WorkerTeam, store: StoreReader): RecordPlace => ({
   store,
-  write: async (found) => team.tell('records', found),
+  write: async (found) => team.send('records', found),
 })
 
 const parsed = (cid: string): CID => CID.parse(cid)
@@ -112,18 +112,18 @@ const storeOfOwner = (team: WorkerTeam): LocalStore => ({
 function reportCounts({ clock, lease }: WiringContext, team: WorkerTeam, metrics: Metrics): void {
   followCounts(lease, metrics)
   const telling = lease.take(
-    'telling counts',
+    'counts sent to the owner',
     [],
-    () => ({ cancel: () => {}, tell: () => {} }),
-    ({ tell }) => tell(),
+    () => ({ cancel: () => {}, send: () => {} }),
+    ({ send }) => send(),
   )
   telling.cancel()
-  telling.tell = () => {
+  telling.send = () => {
     const counts: WorkerCounts = { totals: metrics.totals(), gauges: metrics.sums() }
-    team.tell('counts', counts)
-    telling.cancel = clock.after(countsEveryMs, telling.tell)
+    team.send('counts', counts)
+    telling.cancel = clock.after(countsEveryMs, telling.send)
   }
-  telling.tell()
+  telling.send()
 }
 
 export const processesOf = ({ workers }: Pick<Config, 'workers'>): number =>

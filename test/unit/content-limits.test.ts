@@ -67,7 +67,7 @@ describe('files', () => {
   })
   test("caller's own limit → applies", async () => {
     const { entity } = await open(all.files.deepV0.cid.toString())
-    assert.throws(() => readFile(memorySession(all.blocks), entity, 0, 10, { most: 1000 }), is('too-large'))
+    assert.throws(() => readFile(memorySession(all.blocks), entity, 0, 10, { maxBytes: 1000 }), is('too-large'))
   })
   test('part larger than its parent declared → none of it sent', async () => {
     const blocks: BlockMap = new Map()

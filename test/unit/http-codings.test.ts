@@ -163,7 +163,7 @@ describe('compression', () => {
   }
 
   test('a few at once, same name shared, the rest refused', async () => {
-    const compression = createCompression({ isOn: true, most: 2 })
+    const compression = createCompression({ isOn: true, max: 2 })
     const [one, other] = [compression.compress(long, 'br', 'a'), compression.compress(long, 'gzip', 'b')]
     assert.equal(compression.compress(long, 'zstd', 'c'), undefined)
     const same = compression.compress(long, 'br', 'a')
@@ -182,11 +182,11 @@ describe('compression', () => {
 
   describe('streams', () => {
     /** Says how many pieces were asked for, and whether it was ended. */
-    function counted(most = Number.POSITIVE_INFINITY) {
+    function counted(max = Number.POSITIVE_INFINITY) {
       const seen = { asked: 0, isOver: false }
       async function* read() {
         try {
-          for (; seen.asked < most; seen.asked++) yield noise(64 * 1024, seen.asked)
+          for (; seen.asked < max; seen.asked++) yield noise(64 * 1024, seen.asked)
           throw new Error('no more of it')
         } finally {
           seen.isOver = true

@@ -74,7 +74,7 @@ test('history: ten minutes in spans of five seconds', async () => {
   const counts = createRequestCounts()
   const history = createHistory(counts, clock)
   const answer = (status: number, firstByteSeconds: number): Answered => ({
-    ...{ route: 'ipfs', method: 'GET', status, source: 'upstream', isWhole: true },
+    ...{ route: 'ipfs', method: 'GET', status, source: 'upstream', isComplete: true },
     ...{ firstByteSeconds, seconds: 1, bytesIn: 0, bytesOut: 0 },
   })
   for (let at = 0; at < 10; at++) counts.answered(answer(at === 0 ? 404 : at === 1 ? 502 : 200, 0.05))

@@ -51,7 +51,7 @@ const make = (dns: readonly string[], fixed: Record<string, string> = {}, clock 
     deadlineMs: 5_000,
     ttl: { minMs: 1_000, maxMs: 3_600_000 },
     notFoundMs: 5_000,
-    most: 10,
+    maxEntries: 10,
     clock,
   })
 const signal = () => new AbortController().signal

@@ -196,7 +196,7 @@ describe('resolving keys', () => {
       deadlineMs: 5_000,
       ttl: { minMs: 5_000, maxMs: 3_600_000 },
       notFoundMs: 0,
-      most: 10,
+      maxEntries: 10,
       clock: systemClock,
       ...bounds,
     })

@@ -33,11 +33,11 @@ function make(more: Partial<LookupOptions<string, string>> = {}) {
         throw error
       }
     },
-    takesBack: () => false,
+    invalidates: () => false,
     late: () => new Failure('timeout', 'too late', { source: 'upstream' }),
     deadlineMs: 5_000,
     notFoundMs: 5_000,
-    most: 3,
+    maxEntries: 3,
     clock,
     ...more,
   })
@@ -161,7 +161,7 @@ describe('name lookups', () => {
   })
 
   test('definite failure → known result dropped', async () => {
-    const { get, state, clock } = make({ takesBack: (error) => isFailure(error, 'not-found') })
+    const { get, state, clock } = make({ invalidates: (error) => isFailure(error, 'not-found') })
     await get()
     await clock.advance(60_000)
     state.look = async () => {

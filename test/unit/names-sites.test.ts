@@ -18,7 +18,7 @@ describe('DNSLink sites', () => {
       asked.push({ domain, signal })
       return state.answer()
     }
-    return { clock, asked, state, hasLink: createSites({ resolve, most: 10, clock }) }
+    return { clock, asked, state, hasLink: createSites({ resolve, maxEntries: 10, clock }) }
   }
 
   test('follows DNS; invalid domain → no query', async () => {

@@ -193,7 +193,7 @@ export function startStateLog({ read, everyMs, clock, log }: StateLogOptions) {
   }
 
   async function write(): Promise<void> {
-    const { ready, requests, responses, disk, journal, pins, ...told } = await read()
+    const { ready, requests, responses, disk, journal, pins, ...rest } = await read()
     if (isClosed) return
     log('info', 'gateway.state', {
       ready,
@@ -201,9 +201,9 @@ export function startStateLog({ read, everyMs, clock, log }: StateLogOptions) {
       byStatus: requests.byStatus,
       bySource: requests.bySource,
       responseCacheBytes: responses.bytes,
-      tiers: told.tiers.map(tierInLog),
-      upstreams: told.upstreams.map(upstreamInLog),
-      providers: told.providers.map(providerInLog),
+      tiers: rest.tiers.map(tierInLog),
+      upstreams: rest.upstreams.map(upstreamInLog),
+      providers: rest.providers.map(providerInLog),
       waiting: journal.open,
       ...(journal.oldestAt !== undefined && { oldestWaiting: new Date(journal.oldestAt).toISOString() }),
       ...(pins?.pins !== undefined && { pins: pins.pins }),

@@ -87,13 +87,13 @@ async function* cidsOf(source: readonly string[] | AsyncIterable<Pin>): AsyncGen
 const works: Readonly<Record<string, Work>> = {
   async rm(connection, cid) {
     const removal = await asked<Removal>(connection, 'DELETE', pathOf(cid))
-    const told = removal.providers.map(({ provider, outcome, why }) => words(provider, outcome, why))
-    return { isWell: removal.isGone, said: removal, line: `${cid}  ${told.join(', ')}` }
+    const shown = removal.providers.map(({ provider, outcome, why }) => words(provider, outcome, why))
+    return { isWell: removal.isGone, said: removal, line: `${cid}  ${shown.join(', ')}` }
   },
   async verify(connection, cid) {
     const found = await asked<Verification>(connection, 'POST', `${pathOf(cid)}/verify`)
-    const told = found.providers.map(({ provider, state, why }) => words(provider, state, why))
-    return { isWell: found.isWell, said: found, line: found.isWell ? undefined : `${cid}  ${told.join(', ')}` }
+    const shown = found.providers.map(({ provider, state, why }) => words(provider, state, why))
+    return { isWell: found.isWell, said: found, line: found.isWell ? undefined : `${cid}  ${shown.join(', ')}` }
   },
   async sync(connection, cid) {
     const brought = await asked<Brought>(connection, 'POST', `${pathOf(cid)}/sync`)
@@ -160,8 +160,8 @@ async function takenDown({ values }: Given, { ask }: Connection, cid: string): P
 }
 
 function deniedLine({ pins, blocks, kept, failures, error }: Denied): string {
-  const told = pins?.providers.map(({ provider, outcome, why }) => words(provider, outcome, why))
+  const shown = pins?.providers.map(({ provider, outcome, why }) => words(provider, outcome, why))
   const stays = kept > 0 ? [`${kept} kept that other pins need`] : []
-  const did = ['denied', ...(told ?? ['not pinned']), `${blocks} blocks purged`, ...stays, ...failures].join(', ')
+  const did = ['denied', ...(shown ?? ['not pinned']), `${blocks} blocks purged`, ...stays, ...failures].join(', ')
   return error === undefined ? did : `${did}; BUT ${error}`
 }

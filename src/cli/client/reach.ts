@@ -59,13 +59,13 @@ async function* checks(cid: CID, config: Config): AsyncGenerator<Said> {
     return yield bad('public', 'it is not set: set it to the https address by which others reach this gateway')
   const origin = new URL(address)
   yield addressCheck(origin)
-  const told = await ask('router', () => providersAt(origin, cid))
-  yield told.said ??
-    (told.value?.peerId === undefined
+  const routed = await ask('router', () => providersAt(origin, cid))
+  yield routed.said ??
+    (routed.value?.peerId === undefined
       ? bad('router', `${address} names nobody for it: it is not pinned on the disk of this gateway, or denied`)
-      : ok('router', `${address} names this gateway, as ${told.value.peerId}`))
+      : ok('router', `${address} names this gateway, as ${routed.value.peerId}`))
   yield* fetchChecks(origin, cid)
-  const peerId = told.value?.peerId
+  const peerId = routed.value?.peerId
   if (config.announce !== false && peerId !== undefined) yield* indexerChecks(origin, cid, peerId, config)
   yield* routerChecks(origin, cid, config)
 }

@@ -31,12 +31,12 @@ function jsonOf({ history: _history, failures: _failures, ...facts }: ShownStatu
 async function watch({ values, io }: Given, connection: Connection): Promise<number> {
   const { stdout } = io
   const isTerminal = 'isTTY' in stdout && stdout.isTTY === true
-  const left = new AbortController()
-  stdout.once('close', () => left.abort())
-  stdout.on('error', () => left.abort())
+  const closing = new AbortController()
+  stdout.once('close', () => closing.abort())
+  stdout.on('error', () => closing.abort())
   let before: { readonly at: number; readonly total: number } | undefined
   let isReady = false
-  while (!left.signal.aborted) {
+  while (!closing.signal.aborted) {
     let text: string
     try {
       const status = await read(connection, false)
@@ -53,7 +53,7 @@ async function watch({ values, io }: Given, connection: Connection): Promise<num
     }
     // Clears each line after its end, and the screen after the last one: nothing flickers.
     stdout.write(isTerminal && !values['json'] ? `\u001b[H${text.replaceAll('\n', '\u001b[K\n')}\u001b[J` : text)
-    await sleep(intervalMs, undefined, { signal: left.signal }).catch(() => {})
+    await sleep(intervalMs, undefined, { signal: closing.signal }).catch(() => {})
   }
   return isReady ? 0 : 1
 }
@@ -81,8 +81,8 @@ async function said<Said>(answer: Answer, statuses: readonly number[]): Promise<
 export type ShownStatus = Pick<Status, 'ready' | 'draining' | 'uploads' | 'checks'> & Partial<Status>
 
 /** `perSecond`: requests now, where they were counted before. */
-export function statusLines(at: string, told: ShownStatus, now: number, perSecond?: number): string[] {
-  const { ready, draining, uploads, checks, journal, requests, tiers = [], upstreams = [], providers = [] } = told
+export function statusLines(at: string, status: ShownStatus, now: number, perSecond?: number): string[] {
+  const { ready, draining, uploads, checks, journal, requests, tiers = [], upstreams = [], providers = [] } = status
   const state = draining ? 'stopping' : ready ? 'ready' : 'not ready'
   const taken = uploads === undefined ? 'not known yet' : uploads ? 'yes' : 'no'
   const head = `${at}: ${state}; uploads can be confirmed: ${taken}; ${journal?.open ?? 'not told how many'} wait for a provider`
@@ -94,24 +94,26 @@ export function statusLines(at: string, told: ShownStatus, now: number, perSecon
   const rate = perSecond === undefined ? '' : `${perSecond.toFixed(1)} requests/s; `
   return [
     head,
-    ...(told.alerts ?? []).flatMap(({ severity, what, next }) => [
+    ...(status.alerts ?? []).flatMap(({ severity, what, next }) => [
       `  ${severity === 'bad' ? '!!' : '! '} ${what}`,
       `       next: ${next}`,
     ]),
     `  ${rate}${requestWords(requests)}`,
     ...others.map(checkLine),
-    ...(told.processes ? [processLine(told.processes)] : []),
-    ...(told.responses && told.responses.limitBytes > 0
-      ? [`  ok  responses: ${fill(told.responses.bytes, told.responses.limitBytes)}, ${told.responses.items} cached`]
+    ...(status.processes ? [processLine(status.processes)] : []),
+    ...(status.responses && status.responses.limitBytes > 0
+      ? [
+          `  ok  responses: ${fill(status.responses.bytes, status.responses.limitBytes)}, ${status.responses.items} cached`,
+        ]
       : []),
     ...tiers.map(tierLine),
-    ...(told.disk ? [`  disk: ${sizeOf(told.disk.freeBytes)} of ${sizeOf(told.disk.bytes)} free`] : []),
+    ...(status.disk ? [`  disk: ${sizeOf(status.disk.freeBytes)} of ${sizeOf(status.disk.bytes)} free`] : []),
     ...upstreams.map((one) => upstreamLine(one, now)),
-    ...(told.routers ?? []).map(routerLine),
-    ...(told.found ?? []).map((one) => upstreamLine(one, now)),
-    ...(told.announced ? announcedLines(told.announced, now) : []),
+    ...(status.routers ?? []).map(routerLine),
+    ...(status.found ?? []).map((one) => upstreamLine(one, now)),
+    ...(status.announced ? announcedLines(status.announced, now) : []),
     ...providers.map(providerLine),
-    ...(told.pins?.pins === undefined ? [] : [`  pins: ${told.pins.pins}, ${sizeOf(told.pins.bytes ?? 0)}`]),
+    ...(status.pins?.pins === undefined ? [] : [`  pins: ${status.pins.pins}, ${sizeOf(status.pins.bytes ?? 0)}`]),
     ...(journal && journal.open > 0 ? journalLines(journal, now) : []),
   ]
 }
@@ -140,11 +142,11 @@ const fill = (bytes: number, limit: number | undefined): string =>
   limit === undefined ? sizeOf(bytes) : `${sizeOf(bytes)} of ${sizeOf(limit)} (${Math.floor((100 * bytes) / limit)} %)`
 
 function tierLine({ name, bytes, limitBytes, hits, misses, outages, queued, corrupt, isDown, reads }: Tier): string {
-  const looks = hits + misses
+  const lookups = hits + misses
   return `  ${mark(!isDown)} tier ${name}: ${[
     // A store that other instances fill too does not report its size.
     ...(bytes === undefined ? [] : [fill(bytes, limitBytes)]),
-    looks > 0 ? `${Math.floor((100 * hits) / looks)} % of ${looks} looks were hits` : 'not looked into yet',
+    lookups > 0 ? `${Math.floor((100 * hits) / lookups)} % of ${lookups} looks were hits` : 'not looked into yet',
     ...timesOf('reads', reads),
     ...(outages > 0 ? [`${outages} outages`] : []),
     ...(queued > 0 ? [`${queued} blocks wait to be written`] : []),

@@ -41,7 +41,7 @@ export function namesInShard(cid: CID, node: Node): ((name: string) => string) |
 }
 
 /** The CID of a name, and the blocks below the root that prove it. */
-export type ShardMatch = { readonly cid: CID; readonly way: readonly Block[] }
+export type ShardMatch = { readonly cid: CID; readonly shards: readonly Block[] }
 
 /** True for links of this shard that lead to a child shard. */
 export function isShardLink(cid: CID, node: Node): (link: PbLink) => boolean {
@@ -56,7 +56,7 @@ export async function findInShards(
   around: DagWant | undefined,
 ): Promise<ShardMatch | undefined> {
   const hash = await placeOf(name)
-  const way: Block[] = []
+  const shards: Block[] = []
   let { cid, bytes } = root
   let at = 0
   for (let depth = 0; depth < maxDepth; depth++) {
@@ -67,13 +67,13 @@ export async function findInShards(
     at += bits
     const prefix = position.toString(16).toUpperCase().padStart(digits, '0')
     const direct = node.links.named(prefix + name)
-    if (direct) return { cid: direct.Hash, way }
+    if (direct) return { cid: direct.Hash, shards }
     const deeper = node.links.named(prefix)
     if (!deeper) return undefined
     cid = deeper.Hash
     if (cid.code !== codec.dagPb) throw wrongContent(cid, 'it stands where a part of a directory should')
     bytes = await session.get(cid, around)
-    way.push({ cid, bytes })
+    shards.push({ cid, bytes })
   }
   throw wrongContent(root.cid, `it is nested more than ${maxDepth} levels deep`)
 }

@@ -6,13 +6,13 @@ import { Failure } from '../../core/failure.ts'
 const maxPendingBytes = 64 * 1024 * 1024
 
 /** `take` throws `too-large` above the bound. */
-export function createMemoryBound(most = maxPendingBytes) {
+export function createMemoryBound(max = maxPendingBytes) {
   let bytesHeld = 0
   return {
     take(bytes: number): void {
       bytesHeld += bytes
-      if (bytesHeld <= most) return
-      throw new Failure('too-large', `more than ${most} bytes of blocks would have to be kept to read this`, {
+      if (bytesHeld <= max) return
+      throw new Failure('too-large', `more than ${max} bytes of blocks would have to be kept to read this`, {
         source: 'content',
       })
     },

@@ -24,7 +24,7 @@ type WalkOptions = {
    * The path of the root. Entries of a directory are checked against the denylists by their full
    * path.
    */
-  readonly way?: PathChain | undefined
+  readonly chain?: PathChain | undefined
   /** Names inside the root, a document: only links below the value at that path are followed. */
   readonly names?: readonly string[]
   /** Yields a block that does not decode as one without links, instead of failing. */
@@ -44,16 +44,16 @@ type PendingBlock = {
   /** The bytes of the file in this block; undefined without a range. */
   readonly span: Span | undefined
   /** The path to this block: known for entries of a directory, not for links of a document. */
-  readonly way?: PathChain | undefined
+  readonly chain?: PathChain | undefined
 }
 
 /** Yields identity blocks too; the caller decides if they are sent. */
 export async function* walkDag(session: Session, root: Block, options: WalkOptions): AsyncGenerator<Block> {
-  const { scope, range, dups, way, names = [], isLenient = false } = options
+  const { scope, range, dups, chain, names = [], isLenient = false } = options
   const seen = createSeen()
   const pending = createPending<PendingBlock>()
   const span = range && { from: 0, to: Number.MAX_SAFE_INTEGER }
-  pending.push([{ link: { Hash: root.cid }, bytes: root.bytes, depth: 0, isPart: true, span, way }], 0)
+  pending.push([{ link: { Hash: root.cid }, bytes: root.bytes, depth: 0, isPart: true, span, chain }], 0)
   let sentBytes = 0
 
   const wantOf = ({ span }: PendingBlock): DagWant => ({
@@ -64,20 +64,20 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
   })
   const fetch = async (part: PendingBlock): Promise<Uint8Array> => {
     if (part.bytes) return part.bytes
-    if (part.way) visitBelow(session, part.way)
+    if (part.chain) visitBelow(session, part.chain)
     return session.get(part.link.Hash, wantOf(part))
   }
-  const isKnown = (cid: CID) => !dups && seen.look(cid) === 'whole'
+  const isKnown = (cid: CID) => !dups && seen.stateOf(cid) === 'complete'
   /**
    * The next blocks to prefetch, up to the first that may have links: its children come before its
    * siblings.
    */
   function* upcoming(): Generator<Expected> {
     for (const part of pending.upcoming()) {
-      const { span, way } = part
+      const { span, chain } = part
       const { Hash: cid } = part.link
       if (!part.isPart || part.bytes || isKnown(cid)) continue
-      const visit = way && (() => visitBelow(session, way))
+      const visit = chain && (() => visitBelow(session, chain))
       yield {
         cid,
         around: wantOf(part),
@@ -93,15 +93,15 @@ export async function* walkDag(session: Session, root: Block, options: WalkOptio
     const { Hash: cid } = part.link
     // Thousands of skipped parts may follow each other without an await, so yield to the event
     // loop.
-    const turn = session.yieldIfDue()
-    if (turn !== undefined) await turn
+    const due = session.yieldIfDue()
+    if (due !== undefined) await due
     if (!part.isPart || isKnown(cid)) continue
     if (depth > maxDepth) throw wrongContent(root.cid, `it is nested more than ${maxDepth} levels deep`)
     const bytes = await fetch(part)
     const below = await childrenOf(session, { cid, bytes }, part, options)
     if (!isFailure(below)) pending.push(below, bytes.byteLength)
-    const isNew = dups || seen.look(cid) === undefined
-    if (!dups) seen.note(cid, isWhole(part.span, range) ? 'whole' : 'sent')
+    const isNew = dups || seen.stateOf(cid) === undefined
+    if (!dups) seen.note(cid, isComplete(part.span, range) ? 'complete' : 'sent')
     if (!isIdentity(cid)) session.expect(upcoming())
     if (!isNew) continue
     sentBytes += bytes.byteLength
@@ -135,18 +135,18 @@ async function childrenOf(
  * block may be sent twice.
  */
 function createSeen() {
-  const seen = new Map<string, 'sent' | 'whole'>()
+  const seen = new Map<string, 'sent' | 'complete'>()
   const keyOf = (cid: CID): string => Buffer.from(cid.bytes).toString('latin1')
   return {
-    look: (cid: CID) => seen.get(keyOf(cid)),
-    note(cid: CID, as: 'sent' | 'whole'): void {
+    stateOf: (cid: CID) => seen.get(keyOf(cid)),
+    note(cid: CID, as: 'sent' | 'complete'): void {
       const key = keyOf(cid)
       if (seen.size < maxSeen || seen.has(key)) seen.set(key, as)
     },
   }
 }
 
-const isWhole = (span: Span | undefined, range: Span | undefined): boolean =>
+const isComplete = (span: Span | undefined, range: Span | undefined): boolean =>
   !range || !span || (span.from >= range.from && span.to <= range.to)
 
 async function everything(
@@ -156,11 +156,11 @@ async function everything(
   names: readonly string[] | undefined,
 ): Promise<Children<PendingBlock>> {
   const depth = part.depth + 1
-  if (block.cid.code === codec.dagPb) return named(session, block, part.way, depth)
-  return madeOf(await lazyLinksInOrder(block, session.yieldIfDue, names), (link) => whole(link, depth))
+  if (block.cid.code === codec.dagPb) return named(session, block, part.chain, depth)
+  return madeOf(await lazyLinksInOrder(block, session.yieldIfDue, names), (link) => pendingBlock(link, depth))
 }
 
-const whole = (link: LazyLink, depth: number): PendingBlock => ({ link, span: undefined, depth, isPart: true })
+const pendingBlock = (link: LazyLink, depth: number): PendingBlock => ({ link, span: undefined, depth, isPart: true })
 
 /**
  * The children of a node; those of a directory have a path if its own is known. A shard keeps the
@@ -169,15 +169,18 @@ const whole = (link: LazyLink, depth: number): PendingBlock => ({ link, span: un
 function named(
   { readOnce }: Session,
   { cid, bytes }: Block,
-  way: PathChain | undefined,
+  chain: PathChain | undefined,
   depth: number,
 ): Children<PendingBlock> {
   const node = readOnce(cid, bytes)
-  const nameOf = way && namesIn(cid, node)
+  const nameOf = chain && namesIn(cid, node)
   return madeOf(node.links, (link) => {
     const name = nameOf?.(link.Name ?? '')
-    if (!way || name === undefined) return whole(link, depth)
-    return { ...whole(link, depth), way: name === '' ? way : { cid: link.Hash, names: [name], above: way } }
+    if (!chain || name === undefined) return pendingBlock(link, depth)
+    return {
+      ...pendingBlock(link, depth),
+      chain: name === '' ? chain : { cid: link.Hash, names: [name], above: chain },
+    }
   })
 }
 
@@ -206,11 +209,11 @@ function ofEntity(
   switch (node.unixfs?.type) {
     case 'hamt-sharded-directory': {
       const isShard = isShardLink(cid, node)
-      return madeOf(node.links, (link) => ({ ...whole(link, depth), isPart: isShard(link) }))
+      return madeOf(node.links, (link) => ({ ...pendingBlock(link, depth), isPart: isShard(link) }))
     }
     case 'file':
     case 'raw': {
-      if (!range || !part.span) return madeOf(node.links, (link) => whole(link, depth))
+      if (!range || !part.span) return madeOf(node.links, (link) => pendingBlock(link, depth))
       const size = declaredSize(cid, node)
       if (part.depth > 0 && size !== part.span.to - part.span.from) {
         throw wrongContent(cid, 'its size is not the one declared above it')

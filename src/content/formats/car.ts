@@ -31,7 +31,7 @@ export const car: Format = {
   },
   async render(session, resolution, request) {
     const params = carParams(request)
-    const { path, entity, way } = resolution
+    const { path, entity, chain } = resolution
     const part = partOf(session, resolution, params)
     return {
       type: `${mediaType}; version=1; order=${params.order}; dups=${params.dups ? 'y' : 'n'}`,
@@ -39,7 +39,7 @@ export const car: Format = {
       save: { kind: 'attachment', filename: `${[path.cid, ...path.segments.slice(-1)].join('_')}.car` },
       size: undefined,
       ranges: false,
-      read: () => writeCar(entity.cid, blocksOf(session, resolution, part, { ...params, way })),
+      read: () => writeCar(entity.cid, blocksOf(session, resolution, part, { ...params, chain })),
     }
   },
 }
@@ -78,7 +78,7 @@ async function* blocksOf(
   session: Session,
   { path, entity, remainder }: Resolution,
   { scope, range }: PartOfDag,
-  { dups, way }: Pick<CarParams, 'dups'> & { readonly way: PathChain },
+  { dups, chain }: Pick<CarParams, 'dups'> & { readonly chain: PathChain },
 ): AsyncGenerator<Block> {
   const root: Block = { cid: entity.cid, bytes: entity.block }
   if (path.segments.length > 0) {
@@ -88,7 +88,7 @@ async function* blocksOf(
     }
   }
   if (scope === 'block') yield root
-  else yield* walkDag(session, root, { scope, range, dups, way, names: remainder, isLenient: true })
+  else yield* walkDag(session, root, { scope, range, dups, chain, names: remainder, isLenient: true })
 }
 
 const lastIncluded = ({ from, to }: Span) => ({ from, to: to - 1 })

@@ -90,7 +90,7 @@ export type Representation = {
   readonly size: number | undefined
   readonly ranges: boolean
   /** All bytes, if they are in memory. */
-  readonly whole?: Uint8Array | undefined
+  readonly complete?: Uint8Array | undefined
   /** Set if `whole` is in a reusable buffer: to be called when it was sent. */
   readonly release?: (() => void) | undefined
   /** The response does not depend on Accept, so the response cache may keep it. */

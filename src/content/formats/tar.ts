@@ -24,15 +24,15 @@ export const tar: Format = {
   wants: () => ({ scope: 'all' }),
   async render(session, resolution, request) {
     refuseRemainder(resolution)
-    const { entity, way } = resolution
+    const { entity, chain } = resolution
     if (entity.kind === 'data') throw notAcceptable(entity.cid, 'tar', 'it is neither a file nor a directory')
     return {
       type: mediaType,
       etag: weakTag(entity.cid, '.x-tar', request),
       save: { kind: 'attachment', filename: `${entity.cid}.tar` },
-      size: await plannedSize(session, entity, way),
+      size: await plannedSize(session, entity, chain),
       ranges: false,
-      read: () => archiveOf(session, entity, { top: entity.cid.toString(), way }),
+      read: () => archiveOf(session, entity, { top: entity.cid.toString(), chain }),
     }
   },
 }
@@ -41,11 +41,11 @@ export const tar: Format = {
 export async function* archiveOf(
   session: Session,
   root: Entity,
-  { top, way, isBare = false }: { readonly top: string; readonly way: PathChain; readonly isBare?: boolean },
+  { top, chain, isBare = false }: { readonly top: string; readonly chain: PathChain; readonly isBare?: boolean },
 ): AsyncGenerator<Uint8Array> {
   let isBetween = false
   try {
-    for await (const member of membersOf(session, root, top, way)) {
+    for await (const member of membersOf(session, root, top, chain)) {
       const described = describe(member)
       yield tarHeader({ ...described, isBare })
       isBetween = false
@@ -92,16 +92,16 @@ function describe({ path, entity }: ArchiveMember): TarMember {
  * fetched, so the response is not delayed. A refused path is found here, while it can still be a
  * status.
  */
-async function plannedSize(session: Session, root: Entity, way: PathChain): Promise<number | undefined> {
+async function plannedSize(session: Session, root: Entity, chain: PathChain): Promise<number | undefined> {
   const notHere = new Failure('not-found', 'a block is in no tier', { source: 'tier' })
-  const here = withGet(session, async (cid, around) => {
+  const inTiers = withGet(session, async (cid, around) => {
     if (!(await session.has(cid))) throw notHere
     return session.get(cid, around)
   })
   let size = tarEnd.byteLength
   let count = 0
   try {
-    for await (const member of membersOf(here, root, root.cid.toString(), way)) {
+    for await (const member of membersOf(inTiers, root, root.cid.toString(), chain)) {
       if (++count > maxPlanned) return undefined
       const described = describe(member)
       size += tarHeader(described).byteLength + described.size + paddingAfter(described.size)
@@ -229,7 +229,7 @@ const maxPathBytes = 8 * 1024
 // Bounds the memory for the paths of all symlinks.
 const maxSymlinkPathBytes = 8 * 1024 * 1024
 
-type Open = { readonly path: string; readonly links: AsyncGenerator<ShardLink>; readonly way: PathChain }
+type Open = { readonly path: string; readonly links: AsyncGenerator<ShardLink>; readonly chain: PathChain }
 
 /** `top` is the name of the entity in the archive; `toRoot` is its path. */
 async function* membersOf(
@@ -242,12 +242,12 @@ async function* membersOf(
   const memory = createMemoryBound()
   const symlinks = createSymlinkPaths(root)
   const open: Open[] = []
-  const enter = ({ path, entity }: ArchiveMember, way: PathChain): ArchiveMember => {
+  const enter = ({ path, entity }: ArchiveMember, chain: PathChain): ArchiveMember => {
     if (entity.kind === 'symlink') symlinks.add(path)
     if (entity.kind !== 'directory') return { path, entity }
     if (open.length >= maxDepth) throw wrongContent(root.cid, `it is nested more than ${maxDepth} levels deep`)
     const block: Block = { cid: entity.cid, bytes: entity.block }
-    open.push({ path, links: linksOfDirectory(session, block, around, memory), way })
+    open.push({ path, links: linksOfDirectory(session, block, around, memory), chain })
     return { path, entity }
   }
   yield enter({ path: top, entity: root }, toRoot)
@@ -263,9 +263,9 @@ async function* membersOf(
     }
     const path = below(root, top, inner.path, link.name)
     if (symlinks.reaches(path)) throw outside(root, path, 'is reached through a symlink of the archive')
-    const way = { cid: link.cid, names: [link.name], above: inner.way }
-    visitBelow(session, way)
-    yield enter({ path, entity: entityOf(link.cid, await session.get(link.cid, around), session.readOnce) }, way)
+    const chain = { cid: link.cid, names: [link.name], above: inner.chain }
+    visitBelow(session, chain)
+    yield enter({ path, entity: entityOf(link.cid, await session.get(link.cid, around), session.readOnce) }, chain)
   }
 }
 

@@ -14,7 +14,7 @@ export interface SharedCounter {
   /**
    * Called after a flush. `told`: the increment that was sent. `total`: the sum of all instances.
    */
-  heard(told: number, total: number): void
+  heard(batch: number, total: number): void
   /** Called with an increment that could not be sent. */
   lost?(amount: number): void
 }
@@ -59,15 +59,15 @@ export function createCounterSync({ add, clock, log }: CounterSyncOptions): Coun
   }
 
   async function flush(): Promise<void> {
-    const told = nextOnes()
-    const counts = told.map(([key, { amount, counted }]) => ({ key: nameOf(key), amount, keptMs: counted.keptMs }))
+    const batch = nextOnes()
+    const counts = batch.map(([key, { amount, counted }]) => ({ key: nameOf(key), amount, keptMs: counted.keptMs }))
     try {
       const how = { ms: timeoutMs, clock, signal: closing.signal, late }
       const totals = await withDeadline(how, (signal) => add(counts, signal))
-      for (const [at, [, { amount, counted }]] of told.entries()) counted.heard(amount, totals[at] ?? amount)
+      for (const [at, [, { amount, counted }]] of batch.entries()) counted.heard(amount, totals[at] ?? amount)
       became(false)
     } catch (error) {
-      for (const [, { amount, counted }] of told) counted.lost?.(amount)
+      for (const [, { amount, counted }] of batch) counted.lost?.(amount)
       if (!closing.signal.aborted) became(true, error instanceof Failure ? error.message : String(error))
     }
     cancelSync = waiting.size > 0 && !closing.signal.aborted ? clock.after(intervalMs, begin) : undefined

@@ -9,8 +9,8 @@ const highestPort = 65_535
 
 /** An empty Host is valid: clients send it where the URL has no host (RFC 9112 §3.2). */
 export function isHost(text: string): boolean {
-  const [whole, address, port = ''] = form.exec(text) ?? []
-  if (whole === undefined || Number(port) > highestPort) return false
+  const [host, address, port = ''] = form.exec(text) ?? []
+  if (host === undefined || Number(port) > highestPort) return false
   return address === undefined || isIPv6(address)
 }
 
@@ -25,19 +25,19 @@ export function plainAddress(address: string): string {
   return more.length > 0 || Number.isNaN(low) ? address : [high >> 8, high & 255, low >> 8, low & 255].join('.')
 }
 
-const told = Symbol('whether it came over a unix socket')
+const unixPeerKey = Symbol('whether it came over a unix socket')
 
 /** Overrides the detection for a connection that another process accepted or forwards. */
 export function markUnixPeer(socket: Pick<Socket, 'remoteAddress'>, isUnix: boolean): void {
-  Object.assign(socket, { [told]: isUnix })
+  Object.assign(socket, { [unixPeerKey]: isUnix })
 }
 
 /**
  * True for a unix socket. A missing peer address is not enough: a closed TCP connection has none
  * either.
  */
-export function isUnixPeer(socket: Pick<Socket, 'remoteAddress'> & { readonly [told]?: boolean }): boolean {
-  const known = socket[told]
+export function isUnixPeer(socket: Pick<Socket, 'remoteAddress'> & { readonly [unixPeerKey]?: boolean }): boolean {
+  const known = socket[unixPeerKey]
   if (known !== undefined) return known
   if (socket.remoteAddress !== undefined) return false
   // Node sets `server` on each accepted socket. A server on a unix socket has a path as its

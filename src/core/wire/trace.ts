@@ -205,8 +205,8 @@ export function createTrace(options: TraceOptions = {}): Trace {
           isOver = true
           const beganAt = sinceEpoch(began)
           const ms = clock.monotonic() - began
-          const told = { ...facts, 'http.response.status_code': point.status }
-          recorder.take({ point, kind: 'client', name, beganAt, ms, facts: told, isError })
+          const allFacts = { ...facts, 'http.response.status_code': point.status }
+          recorder.take({ point, kind: 'client', name, beganAt, ms, facts: allFacts, isError })
         },
       }
     },

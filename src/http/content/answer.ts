@@ -64,8 +64,8 @@ export function answerContent(
   const end = () => asking.session?.end()
   const fail = (error: unknown) => {
     try {
-      const told = place.provider ? notHeld(error, request) : error
-      deps.respond.failed(request, response, told, { account, headers: rangeHeaders(error) })
+      const shown = place.provider ? notHeld(error, request) : error
+      deps.respond.failed(request, response, shown, { account, headers: rangeHeaders(error) })
     } catch (unanswered) {
       broke(unanswered)
     } finally {
@@ -126,9 +126,9 @@ function answer(asking: Asking): Soon<void> {
     if (leaf) return answerPath(opened, path, negotiated, { leaf })
     return after(deps.retrieval.begin(client), () => answerPath(opened, path, negotiated))
   }
-  const cameAt = deps.clock.monotonic()
+  const arrivedAt = deps.clock.monotonic()
   return after(deps.retrieval.begin(client), async () => {
-    const waitedMs = deps.clock.monotonic() - cameAt
+    const waitedMs = deps.clock.monotonic() - arrivedAt
     const what = await named(place, target, negotiated, deps, wishes)
     if (what.kind === 'moved') return moved(asking, what)
     // The content deadline starts here, so that resolving the name does not use it up.
@@ -256,7 +256,7 @@ function find(
   const options = {
     jsonDetector,
     jsonMaxBytes,
-    wholeBytes: hot.maxItemBytes,
+    maxCompleteBytes: hot.maxItemBytes,
     isPartial: isPartial(asked),
     lends: true,
     signal,

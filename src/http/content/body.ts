@@ -17,7 +17,7 @@ export type BodyOptions = {
   /** The largest file that is tested for JSON. */
   readonly jsonMaxBytes: number
   /** A file up to this size is read completely, so that the response cache can keep it. */
-  readonly wholeBytes: number
+  readonly maxCompleteBytes: number
   /** True for a range or HEAD: only the bytes that decide the type are read in addition. */
   readonly isPartial: boolean
   /**
@@ -126,13 +126,13 @@ function plainTyping(name: string, size: number, jsonMaxBytes: number): Typing {
 export function fileBody(session: Session, entity: Entity, typing: Typing, options: BodyOptions): Soon<Content> {
   const { cid, size = 0 } = entity
   const { jsonDetector, jsonMaxBytes, isPartial, signal } = options
-  const leaf = wholeLeaf(entity)
-  const isSmall = leaf !== undefined || size <= Math.max(options.wholeBytes, smallBytes)
+  const leaf = leafBytes(entity)
+  const isSmall = leaf !== undefined || size <= Math.max(options.maxCompleteBytes, smallBytes)
   const read = (from: number, to: number) => readFile(session, entity, from, to)
   const lent = (from: number, to: number) => readFile(session, entity, from, to, options)
   const streamed = (type: string): Content => ({ type, size, ranges: true, read: lent })
   const { byName, byBytes, otherwise } = typing
-  const whole = (bytes: Uint8Array, type: string): Content => ({ ...inMemory(bytes, type), release: entity.release })
+  const complete = (bytes: Uint8Array, type: string): Content => ({ ...inMemory(bytes, type), release: entity.release })
   if (size === 0) return inMemory(new Uint8Array(), byName ?? byBytes(new Uint8Array(), 0))
   if (byName !== undefined && (isPartial || !isSmall)) return streamed(byName)
   const known = byName === undefined && typing.mayBeJson && size <= jsonMaxBytes ? jsonDetector.known(cid) : false
@@ -142,9 +142,9 @@ export function fileBody(session: Session, entity: Entity, typing: Typing, optio
   if (leaf) {
     const type = byName ?? byBytes(isPartial ? leaf.subarray(0, sniffedBytes) : leaf, size)
     if (known !== false && mayBeJson(leaf))
-      return jsonDetector.judge(cid, [leaf], { session, signal }).then((isJson) => whole(leaf, isJson ? json : type))
+      return jsonDetector.judge(cid, [leaf], { session, signal }).then((isJson) => complete(leaf, isJson ? json : type))
     if (known === undefined) jsonDetector.learn(cid, false)
-    return isPartial ? streamed(type) : whole(leaf, type)
+    return isPartial ? streamed(type) : complete(leaf, type)
   }
 
   return (async () => {
@@ -156,7 +156,7 @@ export function fileBody(session: Session, entity: Entity, typing: Typing, optio
       const rest = isPartial && start.byteLength < size ? read(start.byteLength, size) : pieces
       if (isSmall) {
         const bytes = start.byteLength === size ? start : await joined(start, rest)
-        return whole(bytes, (await jsonDetector.judge(cid, [bytes], { session, signal })) ? json : type)
+        return complete(bytes, (await jsonDetector.judge(cid, [bytes], { session, signal })) ? json : type)
       }
       // Reads the file once to detect the type and again to send it, so that nothing is kept in
       // memory in between.
@@ -167,7 +167,7 @@ export function fileBody(session: Session, entity: Entity, typing: Typing, optio
       await pieces.return(undefined)
       return streamed(type)
     }
-    if (isSmall) return whole(start.byteLength === size ? start : await joined(start, pieces), type)
+    if (isSmall) return complete(start.byteLength === size ? start : await joined(start, pieces), type)
     // The bytes read for detection are the beginning of the response.
     return {
       ...streamed(type),
@@ -177,7 +177,7 @@ export function fileBody(session: Session, entity: Entity, typing: Typing, optio
 }
 
 /** The bytes of a file that is a single raw block. */
-const wholeLeaf = ({ cid, block, size }: Entity): Uint8Array | undefined =>
+const leafBytes = ({ cid, block, size }: Entity): Uint8Array | undefined =>
   cid.code === codec.raw && block.byteLength === size ? block : undefined
 
 async function* prepend(first: Uint8Array, rest: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
@@ -185,11 +185,11 @@ async function* prepend(first: Uint8Array, rest: AsyncIterable<Uint8Array>): Asy
   yield* rest
 }
 
-export function inMemory(whole: Uint8Array, type: string): Content {
+export function inMemory(complete: Uint8Array, type: string): Content {
   const read = async function* (from: number, to: number) {
-    yield whole.subarray(from, to)
+    yield complete.subarray(from, to)
   }
-  return { type, size: whole.byteLength, ranges: true, whole, read }
+  return { type, size: complete.byteLength, ranges: true, complete, read }
 }
 
 async function joined(first: Uint8Array, rest: AsyncIterable<Uint8Array>): Promise<Uint8Array> {

@@ -87,12 +87,13 @@ export function deliver(delivery: OutgoingAnswer, body: Representation): Soon<vo
   const wanted = isCompressible ? codingFor(delivery) : undefined
   const headers = headersOf(delivery, body, isCompressible)
   headers.push('Content-Length', String(to - from))
-  if (body.whole && wanted) return deliverCoded(delivery, headers, body, { whole: body.whole, coding: wanted })
+  if (body.complete && wanted) return deliverCoded(delivery, headers, body, { complete: body.complete, coding: wanted })
   // Without a length or chunks, a downstream cache would keep a truncated file as complete.
   const coding = request.httpVersion === '1.0' ? undefined : wanted
   if (range) headers.push('Content-Range', `bytes ${range.from}-${range.to}/${body.size}`)
   const code = range ? 206 : status
-  if (body.whole) return deliverWhole(delivery, body, { whole: body.whole, from, to, code, headers, isCompressible })
+  if (body.complete)
+    return deliverComplete(delivery, body, { complete: body.complete, from, to, code, headers, isCompressible })
   if (request.method === 'HEAD')
     return void response.writeHead(code, coding ? codedHeaders(headers, coding, undefined) : headers).end()
   return deliverPieces(delivery, body, { code, headers, coding, size: to - from }, from)
@@ -112,8 +113,8 @@ async function deliverPieces(
   await send(delivery, prepend(first, pieces), streamed)
 }
 
-type Whole = {
-  readonly whole: Uint8Array
+type CompleteAnswer = {
+  readonly complete: Uint8Array
   readonly from: number
   readonly to: number
   readonly code: number
@@ -121,20 +122,20 @@ type Whole = {
   readonly isCompressible: boolean
 }
 
-function deliverWhole(delivery: OutgoingAnswer, body: Representation, answer: Whole): void {
+function deliverComplete(delivery: OutgoingAnswer, body: Representation, answer: CompleteAnswer): void {
   const { request, response, deps } = delivery
-  const { whole, from, to, code, headers, isCompressible } = answer
+  const { complete, from, to, code, headers, isCompressible } = answer
   response.writeHead(code, headers)
   // After writeHead, so that Node has validated these headers; cached responses skip that check.
-  if (code === 200) keepReady(delivery, headers, body, { whole, isCompressible })
+  if (code === 200) keepReady(delivery, headers, body, { complete, isCompressible })
   if (request.method === 'HEAD') return void response.end()
-  const isCopied = endWith(response, whole.subarray(from, to))
+  const isCopied = endWith(response, complete.subarray(from, to))
   if (isCopied) body.release?.()
   else if (body.release) onceSent(response, body.release)
   cutWhenStalled(
     response,
     deps.stalledMs,
-    isCopied ? undefined : { pendingResponses: deps.pendingResponses, buffer: whole.buffer },
+    isCopied ? undefined : { pendingResponses: deps.pendingResponses, buffer: complete.buffer },
   )
 }
 
@@ -146,7 +147,7 @@ async function deliverCoded(
   delivery: OutgoingAnswer,
   headers: Headers,
   body: Representation,
-  { whole, coding }: { readonly whole: Uint8Array; readonly coding: Coding },
+  { complete, coding }: { readonly complete: Uint8Array; readonly coding: Coding },
 ): Promise<void> {
   const { request, response, place, target, deps, status = 200 } = delivery
   const { hot, compression } = deps
@@ -157,9 +158,9 @@ async function deliverCoded(
   const key = body.isPlain ? place.cacheKey?.replace(`?${target.search}`, '') : undefined
   const cached = key === undefined ? undefined : hot.get(key)
   const known = cached?.etag === body.etag ? cached.coded[coding]?.body : undefined
-  const made = known ?? (await compression.compress(whole, coding, name))
-  const rest = { whole, from: 0, to: whole.byteLength, code: status, headers, isCompressible: true }
-  if (!made) return deliverWhole(delivery, body, rest)
+  const made = known ?? (await compression.compress(complete, coding, name))
+  const rest = { complete, from: 0, to: complete.byteLength, code: status, headers, isCompressible: true }
+  if (!made) return deliverComplete(delivery, body, rest)
   response.writeHead(status, codedHeaders(headers, coding, made.byteLength))
   if (status === 200 && !known && place.cacheKey !== undefined) {
     const kept = keepReady(delivery, headers, body, rest)
@@ -193,10 +194,10 @@ async function deliverUnsized(delivery: OutgoingAnswer, body: Representation): P
   session.begun()
   if (next.done) {
     headers.push('Content-Length', String(bytes))
-    const whole = Buffer.concat(start)
+    const complete = Buffer.concat(start)
     // Compress small bodies too: a HEAD cannot know the size and has already promised the coding.
-    if (coding) return deliverCoded(delivery, headers, body, { whole, coding })
-    return deliverWhole(delivery, body, { whole, from: 0, to: bytes, code: status, headers, isCompressible })
+    if (coding) return deliverCoded(delivery, headers, body, { complete, coding })
+    return deliverComplete(delivery, body, { complete, from: 0, to: bytes, code: status, headers, isCompressible })
   }
   const rest = prepend(next, pieces)
   const all = (async function* () {
@@ -349,12 +350,13 @@ function keepReady(
   { deps, place, target, epoch }: OutgoingAnswer,
   headers: Headers,
   { etag, release, isPlain }: Representation,
-  { whole, isCompressible }: Pick<Whole, 'whole' | 'isCompressible'>,
+  { complete, isCompressible }: Pick<CompleteAnswer, 'complete' | 'isCompressible'>,
 ): ReadyAnswer | undefined {
   if (!isPlain || place.cacheKey === undefined) return undefined
-  if (whole.byteLength > deps.hot.maxItemBytes || target.search !== '' || !isNormalized(target.path)) return undefined
+  if (complete.byteLength > deps.hot.maxItemBytes || target.search !== '' || !isNormalized(target.path))
+    return undefined
   const kept = headers.with(headers.indexOf('Cache-Status') + 1, 'cidgate; hit; detail=responses')
-  const answer = { headers: kept, body: whole, isLent: release !== undefined, etag, isCompressible }
+  const answer = { headers: kept, body: complete, isLent: release !== undefined, etag, isCompressible }
   return deps.hot.add(place.cacheKey, answer, epoch)
 }
 

@@ -53,8 +53,8 @@ export async function pathOfName(
 ): Promise<Omit<ResolvedName, 'via'>> {
   const { root, segments, encoded } = splitPath(asked.slice('/ipns/'.length))
   const { path, visitNames, ttlMs, endsAt } = await names.resolve(root, { ...wants, rest: segments })
-  const whole = { cid: path.cid, segments: [...path.segments, ...segments], encoded: [...path.encoded, ...encoded] }
-  return { path: whole, visitNames, ttlMs, endsAt }
+  const complete = { cid: path.cid, segments: [...path.segments, ...segments], encoded: [...path.encoded, ...encoded] }
+  return { path: complete, visitNames, ttlMs, endsAt }
 }
 
 /** The record of a key, for clients that verify it themselves. */
@@ -71,7 +71,7 @@ async function recordOf({ path }: ContentPlace, { names, clock }: Deps, wants: L
     ageSeconds: Math.floor(ageMs / 1000),
     size: bytes.byteLength,
     ranges: false,
-    whole: bytes,
+    complete: bytes,
     save: { kind: 'attachment', filename: `${name}.ipns-record` },
     async *read() {
       yield bytes

@@ -140,7 +140,7 @@ function specsOf(header: string | undefined): Spec[] | undefined {
 }
 
 // Some clients drop the quotes, or add quotes around a weak ETag; the text inside is compared.
-const bare = (tag: string): string =>
+const unquoted = (tag: string): string =>
   tag
     .trim()
     .replace(/^W\//, '')
@@ -149,8 +149,8 @@ const bare = (tag: string): string =>
 export function matches(header: string | undefined, etag: string): boolean {
   if (header === undefined) return false
   if (header.trim() === '*') return true
-  const own = bare(etag)
-  return splitTags(header).some((tag) => bare(tag) === own)
+  const own = unquoted(etag)
+  return splitTags(header).some((tag) => unquoted(tag) === own)
 }
 
 /**

@@ -93,7 +93,7 @@ async function* dagOf(session: Session, root: Block): AsyncGenerator<Block> {
   session.pass(root.cid, [])
   session.begun()
   try {
-    yield* walkDag(session, root, { scope: 'all', dups: false, way: pathChainFrom(root.cid) })
+    yield* walkDag(session, root, { scope: 'all', dups: false, chain: pathChainFrom(root.cid) })
   } catch (error) {
     if (!isFailure(error) || !notHere.has(error.kind)) throw error
     const said = `${error.message}; block ${root.cid} is kept with all that it links to: put that first, or bring a CAR (dag/import)`

@@ -51,12 +51,12 @@ export function argOf(query: URLSearchParams): string {
 
 /** One or more `arg`s, without an optional prefix of the CID. */
 export function argsOf(query: URLSearchParams): [string, ...string[]] {
-  const [first, ...more] = query.getAll('arg').map(bare)
+  const [first, ...more] = query.getAll('arg').map(withoutPrefix)
   if (first === undefined) throw malformed('argument "ipfs-path" is required')
   return [first, ...more]
 }
 
-const bare = (arg: string): string => arg.replace(/^\/?ipfs\//, '').replace(/^ipfs:\/\//, '')
+const withoutPrefix = (arg: string): string => arg.replace(/^\/?ipfs\//, '').replace(/^ipfs:\/\//, '')
 
 /** Kubo's arguments are plain text, while a path is percent-encoded. */
 export const pathOf = (arg: string): ContentPath =>

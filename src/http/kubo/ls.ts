@@ -88,10 +88,10 @@ async function* linksBehind(path: ContentPath, listing: Listing): AsyncGenerator
   refuseRemainder(resolution)
   // From here each block has its own deadline, since a directory may have many entries.
   session.begun()
-  const { entity, way } = resolution
+  const { entity, chain } = resolution
   const waiting: Promise<Link>[] = []
   for await (const named of namedIn(session, entity)) {
-    const link = linkOf(named, entity, way, listing)
+    const link = linkOf(named, entity, chain, listing)
     link.catch(() => {})
     waiting.push(link)
     if (waiting.length > typeLookupsAhead) yield (await waiting.shift()) as Link
@@ -106,14 +106,14 @@ async function* namedIn(session: Session, { cid, block }: Entity): AsyncGenerato
     for (const { Hash } of await lazyLinksInOrder({ cid, bytes: block })) yield { name: '', cid: Hash, size: undefined }
 }
 
-async function linkOf({ name, cid, size }: Named, above: Entity, way: PathChain, listing: Listing): Promise<Link> {
+async function linkOf({ name, cid, size }: Named, above: Entity, chain: PathChain, listing: Listing): Promise<Link> {
   const plain = { Name: name, Hash: listing.spelled(cid), Size: 0, Type: 0, Target: '', Mode: 0, ModTime: never }
   if (cid.code === codec.raw) return { ...plain, Size: size ?? 0, Type: kinds.file }
   if (cid.code !== codec.dagPb || !listing.looks) return plain
   const block = await blockBehind(
     listing.session,
     cid,
-    above.kind === 'directory' ? { cid, names: [name], above: way } : undefined,
+    above.kind === 'directory' ? { cid, names: [name], above: chain } : undefined,
   )
   if (!block) return plain
   const node = listing.session.readOnce(cid, block)
@@ -128,9 +128,9 @@ async function linkOf({ name, cid, size }: Named, above: Entity, way: PathChain,
 }
 
 /** Undefined if the block is denied: only its name may be shown. */
-async function blockBehind(session: Session, cid: CID, way: PathChain | undefined): Promise<Uint8Array | undefined> {
+async function blockBehind(session: Session, cid: CID, chain: PathChain | undefined): Promise<Uint8Array | undefined> {
   try {
-    if (way) visitBelow(session, way)
+    if (chain) visitBelow(session, chain)
     return await session.get(cid)
   } catch (error) {
     if (isFailure(error, 'denied')) return undefined

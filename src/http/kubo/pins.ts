@@ -19,8 +19,8 @@ export async function addPin({ request, query, session, signal, response, deps }
   try {
     const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
     session.begun()
-    const way = pathChainFrom(cid)
-    await deps.uploads.keep(cid, walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way }), slot, name)
+    const chain = pathChainFrom(cid)
+    await deps.uploads.keep(cid, walkDag(session, { cid, bytes }, { scope: 'all', dups: false, chain }), slot, name)
     sendJson({ response, deps }, { Pins: [cid.toString()] })
   } finally {
     slot.leave()
@@ -90,9 +90,9 @@ export async function removePins(call: KuboCall): Promise<void> {
   for (const cid of cids) {
     signal.throwIfAborted()
     // The access log has no queries, and the operator needs to know which token deleted what.
-    const tell = (isGone: boolean) =>
+    const logRemoval = (isGone: boolean) =>
       deps.log('info', 'pin.removed', { cid: cid.toString(), isGone, ...(token !== undefined && { token }) })
-    await removePin(pins, cid, removed, tell)
+    await removePin(pins, cid, removed, logRemoval)
     removed.push(spelled(cid))
   }
   sendJson(call, { Pins: removed })
@@ -102,7 +102,7 @@ async function removePin(
   pins: Pins,
   cid: CID,
   before: readonly string[],
-  tell: (isGone: boolean) => void,
+  logRemoval: (isGone: boolean) => void,
 ): Promise<void> {
   const also = before.length > 0 ? `; removed before it: ${before.join(', ')}` : ''
   const removal = await pins.remove(cid)
@@ -112,7 +112,7 @@ async function removePin(
       source: 'ours',
       retryAfterMs: 1000,
     })
-  tell(removal.isGone)
+  logRemoval(removal.isGone)
   if (removal.isGone) return
   const outcomes = removal.providers.map(({ why, ...one }) => ({ ...one, ...(why !== undefined && { detail: why }) }))
   throw new Failure('upstream-error', `${cid} is not gone from every provider: remove it again${also}`, {

@@ -46,7 +46,7 @@ export async function getBlock({ query, session, response, deps }: KuboCall): Pr
 export async function exportDag({ query, session, response, deps }: KuboCall): Promise<void> {
   const cid = parseRoot(argOf(query))
   const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
-  const blocks = walkDag(session, { cid, bytes }, { scope: 'all', dups: false, way: pathChainFrom(cid) })
+  const blocks = walkDag(session, { cid, bytes }, { scope: 'all', dups: false, chain: pathChainFrom(cid) })
   response.setHeader('Content-Type', 'application/vnd.ipld.car; version=1')
   response.setHeader('X-Stream-Output', '1')
   await sendPieces({ response, session, deps }, writeCar(cid, blocks))
@@ -71,12 +71,12 @@ export async function getArchive(call: KuboCall): Promise<void> {
   const path = pathOf(arg)
   const resolution = await resolve(session, path, { scope: 'all' })
   refuseRemainder(resolution)
-  const { entity, way } = resolution
+  const { entity, chain } = resolution
   if (entity.kind === 'data') throw malformed(`${entity.cid} is neither a file nor a directory`)
   const isAlone = isCompressed && !isArchive
   if (isAlone && entity.kind !== 'file') throw malformed(`a ${entity.kind} is compressed with archive=true`)
   const name = path.segments.at(-1) ?? (arg.split('/')[0] as string)
-  const pieces = isAlone ? readFile(session, entity) : archiveOf(session, entity, { top: name, way, isBare: true })
+  const pieces = isAlone ? readFile(session, entity) : archiveOf(session, entity, { top: name, chain, isBare: true })
   response.setHeader('Content-Type', isCompressed ? 'application/gzip' : 'application/x-tar')
   response.setHeader('X-Stream-Output', '1')
   response.setHeader('X-Content-Length', await sizeOf(session, entity))
@@ -89,8 +89,8 @@ async function sizeOf({ readNode, yieldIfDue }: Session, { cid, block, kind, siz
   let sum = block.byteLength
   for (const { Tsize } of readNode(cid, block).links) {
     sum += Tsize ?? 0
-    const turn = yieldIfDue()
-    if (turn !== undefined) await turn
+    const due = yieldIfDue()
+    if (due !== undefined) await due
   }
   return sum
 }

@@ -92,8 +92,8 @@ const withoutPort = (address: string): string =>
 /** Normalizes the spelling of an address. */
 function oneSpelling(address: string): string {
   if (!isIPv6(address)) return address
-  const [bare = ''] = address.split('%')
-  return plainAddress(URL.parse(`http://[${bare}]`)?.hostname.slice(1, -1) ?? address)
+  const [unscoped = ''] = address.split('%')
+  return plainAddress(URL.parse(`http://[${unscoped}]`)?.hostname.slice(1, -1) ?? address)
 }
 
 /** An IPv4 address, or the /64 of an IPv6 one, since a client usually controls all of it. */
@@ -101,15 +101,10 @@ export function clientOf(address: string): string {
   const plain = plainAddress(address)
   if (!plain.includes(':')) return plain
   const [head = '', tail] = plain.split('%')[0]?.split('::') ?? []
-  const groups = head.split(':').filter(Boolean)
-  if (tail === undefined) return groups.slice(0, 4).join(':')
-  const behind = tail.split(':').filter(Boolean)
-  const whole = [
-    ...groups,
-    ...Array.from({ length: Math.max(0, 8 - groups.length - behind.length) }, () => '0'),
-    ...behind,
-  ]
-  return whole.slice(0, 4).join(':')
+  const before = head.split(':').filter(Boolean)
+  const after = tail?.split(':').filter(Boolean) ?? []
+  const zeros = tail === undefined ? 0 : Math.max(0, 8 - before.length - after.length)
+  return [...before, ...Array(zeros).fill('0'), ...after].slice(0, 4).join(':')
 }
 
 export const requestIdHeader = 'X-Request-Id'

@@ -204,7 +204,7 @@ export function createRequestLog(options: RequestLogOptions): RequestLog {
       ...{ route, method: request.method ?? '', source: sourceOf(account), bytesIn, bytesOut },
       status: refusal?.status ?? (response.headersSent ? response.statusCode : clientLeft),
       // Kubo's RPC ends a failed stream cleanly.
-      isWhole: refusal !== undefined || (response.writableFinished && !(failure && response.statusCode < 400)),
+      isComplete: refusal !== undefined || (response.writableFinished && !(failure && response.statusCode < 400)),
       firstByteSeconds: answeredAt === undefined ? undefined : (answeredAt - began) / 1000,
       seconds: (clock.monotonic() - began) / 1000,
     }
@@ -214,8 +214,8 @@ export function createRequestLog(options: RequestLogOptions): RequestLog {
     const answered = answeredOf(exchange)
     requests.answered(answered)
     const { failure } = exchange
-    const { status, isWhole } = answered
-    const isFailed = status >= 400 || !isWhole
+    const { status, isComplete } = answered
+    const isFailed = status >= 400 || !isComplete
     const before = isFailed ? lines.ofFailure(failure?.kind ?? String(status)) : lines.ofSuccess()
     if (before) log(status >= 500 ? 'warn' : 'info', 'http.request', { ...lineOf(exchange, answered), ...before })
     if (isFailed) onFailed(failedOf(exchange, answered))
@@ -224,7 +224,7 @@ export function createRequestLog(options: RequestLogOptions): RequestLog {
   }
 
   function lineOf({ request, response, url, client, failure, token, account }: Exchange, answered: Answered) {
-    const { method, route, status, source, seconds, firstByteSeconds, bytesIn, bytesOut, isWhole } = answered
+    const { method, route, status, source, seconds, firstByteSeconds, bytesIn, bytesOut, isComplete } = answered
     return {
       ...{ request: requestIdOf(response), client, method, ...placeOf(request, url), ...traceOf(request) },
       ...{ route, status, source, ms: inMs(seconds) },
@@ -232,13 +232,13 @@ export function createRequestLog(options: RequestLogOptions): RequestLog {
       bytes: bytesOut,
       ...(bytesIn > 0 && { bytesIn }),
       ...(token !== undefined && { token }),
-      ...(!isWhole && { cut: true }),
+      ...(!isComplete && { cut: true }),
       ...whyOf(failure, account),
       ...(account && account.brought.length > 1 && { brought: account.brought }),
     }
   }
 
-  const failedOf = (exchange: Exchange, { route, method, status, seconds, isWhole }: Answered): FailedRequest => {
+  const failedOf = (exchange: Exchange, { route, method, status, seconds, isComplete }: Answered): FailedRequest => {
     const { request, response, url, client, failure, account } = exchange
     return {
       at: clock.now(),
@@ -247,7 +247,7 @@ export function createRequestLog(options: RequestLogOptions): RequestLog {
       client: client || addressOf(request) || undefined,
       method: method.slice(0, longest.method),
       path: placeOf(request, url).path,
-      ...{ route, status, isCut: !isWhole, ms: Math.round(seconds * 1000), ...whyOf(failure, account) },
+      ...{ route, status, isCut: !isComplete, ms: Math.round(seconds * 1000), ...whyOf(failure, account) },
     }
   }
 
@@ -289,7 +289,7 @@ export function createRequestLog(options: RequestLogOptions): RequestLog {
       // The request line may be malformed, so nothing of it is recorded.
       const unread = { route: 'none', status, kind: 'malformed', why } as const
       requests.answered({
-        ...{ ...unread, method: '', source: 'none', isWhole: true, firstByteSeconds: undefined },
+        ...{ ...unread, method: '', source: 'none', isComplete: true, firstByteSeconds: undefined },
         ...{ seconds: 0, bytesIn: 0, bytesOut: 0 },
       })
       const before = lines.ofFailure('unread')
@@ -344,12 +344,12 @@ const inMs = (seconds: number): number => Math.round(seconds * 10_000) / 10
 const contentRoutes: ReadonlySet<string> = new Set(['ipfs', 'ipns'])
 
 function spanOf({ request, response, url, began, failure }: Exchange, answered: Answered, leftOut: number) {
-  const { route, method, status, isWhole, firstByteSeconds, bytesIn } = answered
+  const { route, method, status, isComplete, firstByteSeconds, bytesIn } = answered
   const facts = {
     ...factsOf(answered, requestIdOf(response)),
     ...(contentRoutes.has(route) && pathOf(request, url)),
     'cidgate.first_byte_ms': firstByteSeconds && Math.round(firstByteSeconds * 1000),
-    'cidgate.cut': isWhole ? undefined : true,
+    'cidgate.cut': isComplete ? undefined : true,
     'cidgate.questions_left_out': leftOut || undefined,
     'error.type': failure?.kind,
     'http.request.body.size': bytesIn || undefined,

@@ -7,7 +7,7 @@ const textMajor = 3
 const linkTag = 42
 
 /** The minimum of an argument encoded in 1, 2, 4 or 8 bytes. */
-const least: readonly number[] = [24, 0x100, 0x10000, 0x1_0000_0000]
+const minOfSize: readonly number[] = [24, 0x100, 0x10000, 0x1_0000_0000]
 
 const textDecoder = new TextDecoder()
 const defaultNameBytes = 32
@@ -132,7 +132,7 @@ export class CborScan extends DocumentScan {
     if (size > bytes.byteLength - this.at) throw wrongDocument('ends too early')
     let value = 0
     for (const end = this.at + size; this.at < end; this.at++) value = value * 256 + (bytes[this.at] as number)
-    if (value < (least[minor - 24] as number)) throw wrongDocument('has a number in more bytes than it needs')
+    if (value < (minOfSize[minor - 24] as number)) throw wrongDocument('has a number in more bytes than it needs')
     return value
   }
 }

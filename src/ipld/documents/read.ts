@@ -82,9 +82,9 @@ export async function stepIntoDocument(
   names: readonly string[],
   yieldIfDue: YieldIfDue,
 ): Promise<DocumentStep> {
-  const way = new PathVisitor(names)
-  await visitDocument(block, way, yieldIfDue)
-  return way.found
+  const visitor = new PathVisitor(names)
+  await visitDocument(block, visitor, yieldIfDue)
+  return visitor.found
 }
 
 const isIndex = /^(?:0|[1-9]\d*)$/

@@ -3,7 +3,7 @@
 
 const key = 'cidgate-admin-token'
 const everyMs = 1_000
-const patienceMs = 15_000
+const statusMs = 15_000
 /** A read waits for the gateway's own timeout, an action for the disk. */
 const actionMs = 120_000
 
@@ -13,11 +13,11 @@ function proof() {
   return token ? [['Authorization', `Bearer ${token}`]] : []
 }
 
-/** @param {string} path @param {RequestInit} [options] @param {number} [most] */
-export function ask(path, options = {}, most = actionMs) {
+/** @param {string} path @param {RequestInit} [options] @param {number} [timeoutMs] */
+export function ask(path, options = {}, timeoutMs = actionMs) {
   const headers = new Headers(options.headers)
   for (const [name, value] of proof()) headers.set(name, value)
-  return fetch(path, { cache: 'no-store', ...options, headers, signal: AbortSignal.timeout(most) })
+  return fetch(path, { cache: 'no-store', ...options, headers, signal: AbortSignal.timeout(timeoutMs) })
 }
 
 /**
@@ -71,8 +71,8 @@ export function watchStatus({ onStatus, onRefused, onSilent }) {
   let timer
   let isAsking = false
 
-  async function look() {
-    const answer = await ask('/status', tag === '' ? {} : { headers: { 'If-None-Match': tag } }, patienceMs)
+  async function poll() {
+    const answer = await ask('/status', tag === '' ? {} : { headers: { 'If-None-Match': tag } }, statusMs)
     if (answer.status === 401 || answer.status === 403) return onRefused(await said(answer))
     if (answer.status === 304 && last) return onStatus(last, serverTime(answer))
     if (!answer.ok) return onSilent(await said(answer))
@@ -86,7 +86,7 @@ export function watchStatus({ onStatus, onRefused, onSilent }) {
     if (isAsking || document.hidden) return
     isAsking = true
     try {
-      await look()
+      await poll()
     } catch (error) {
       onSilent(error instanceof Error ? error.message : String(error))
     }

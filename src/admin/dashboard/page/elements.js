@@ -13,10 +13,10 @@ const ofSvg = 'svg:'
  * @returns {Element}
  */
 export function el(name, attributes = {}, ...children) {
-  const bare = name.startsWith(ofSvg) ? name.slice(ofSvg.length) : name
+  const localName = name.startsWith(ofSvg) ? name.slice(ofSvg.length) : name
   const element =
-    bare !== name || svgNames.has(name)
-      ? document.createElementNS('http://www.w3.org/2000/svg', bare)
+    localName !== name || svgNames.has(name)
+      ? document.createElementNS('http://www.w3.org/2000/svg', localName)
       : document.createElement(name)
   for (const [key, value] of Object.entries(attributes))
     if (value !== undefined) element.setAttribute(key, String(value))

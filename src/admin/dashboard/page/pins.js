@@ -138,12 +138,12 @@ const actions = {
 /** @param {boolean} isGone */
 const gone = (isGone) => el('p', {}, isGone ? badge('good', 'gone') : badge('bad', 'not gone everywhere'))
 
-/** @param {readonly { readonly provider: string, readonly outcome: string, readonly why?: string }[]} told */
-const outcomes = (told) =>
+/** @param {readonly { readonly provider: string, readonly outcome: string, readonly why?: string }[]} shown */
+const outcomes = (shown) =>
   table(
     'What each provider said',
     ['Provider', ['Outcome', 'middle'], ['More', 'wide']],
-    told.map(({ provider, outcome, why = '' }) => [
+    shown.map(({ provider, outcome, why = '' }) => [
       provider,
       badge(kinds[outcome] ?? 'bad', outcome),
       why === '' ? nothing : why,

@@ -130,8 +130,8 @@ function whereOf({ places, isAway, bytes }, tiers) {
   const named = (/** @type {Place} */ place) => tiers.filter((_, index) => places[index] === place).join(', ')
   const silent = named('unknown')
   const has = named('has')
-  const here = has !== '' ? has : isAway ? 'no tier here' : bytes === undefined ? 'no tier here' : 'in its CID'
-  return silent === '' ? here : `${here}; not known of ${silent}`
+  const place = has !== '' ? has : isAway ? 'no tier here' : bytes === undefined ? 'no tier here' : 'in its CID'
+  return silent === '' ? place : `${place}; not known of ${silent}`
 }
 
 /** @param {Placed} placed @param {number} width */
@@ -195,13 +195,13 @@ function blocksOf(placed, width) {
   const all = blocks.length
   const away = blocks.filter(({ isAway }) => isAway).length
   const legend = tiers.map((name, tier) => {
-    const here = blocks.filter(({ places }) => places[tier] === 'has').length
+    const place = blocks.filter(({ places }) => places[tier] === 'has').length
     const swatch = el(
       'svg:svg',
       { viewBox: '0 0 8 8', 'aria-hidden': 'true' },
       el('svg:rect', { class: `s${(tier % 6) + 1}`, width: 8, height: 8 }),
     )
-    return el('li', {}, swatch, `${letters[tier]} ${name}: ${count(here)} of ${count(all)}`)
+    return el('li', {}, swatch, `${letters[tier]} ${name}: ${count(place)} of ${count(all)}`)
   })
   return [
     el(
@@ -250,11 +250,10 @@ export function startWhy() {
       show(body, el('p', {}, wordsOf(error)))
     }
   }
-  const why = (/** @type {string} */ text) =>
-    read('/why', text, (/** @type {Why} */ told) => show(body, ...whyOf(told)))
+  const why = (/** @type {string} */ text) => read('/why', text, (/** @type {Why} */ why) => show(body, ...whyOf(why)))
   const draw = (/** @type {string} */ text) =>
-    read('/blocks', text, (/** @type {Blocks} */ { why: told, placed }) => {
-      show(body, ...whyOf(told))
+    read('/blocks', text, (/** @type {Blocks} */ { why, placed }) => {
+      show(body, ...whyOf(why))
       const width = Math.max(minWidth, Math.min(maxWidth, tree.clientWidth))
       if (placed && placed.blocks.length > 0) show(tree, ...blocksOf(placed, width))
     })
