@@ -70,7 +70,6 @@ const refusing: LookupFunction = (hostname, options, callback) => {
   })
 }
 
-const maxQueuedConnects = 1_000
 // Requests wait for admission, not for sockets: probes, and sockets that are being closed, have
 // spare ones.
 const spareConnections = 8
@@ -115,21 +114,19 @@ export function createAgent({
       ...(isNamed || allowPrivate ? { lookup: local } : { lookup: refusing }),
     }),
   )
-  const elsewhere = boundedBy(maxConnections + spareConnections, connect)
   const agent = new Agent({
     connections: maxConnections + spareConnections,
-    // A subdomain is for one CID: its connections are not kept, and share the limit of the host.
-    factory: (origin, options) =>
-      new URL(origin).hostname === hostname
-        ? new Pool(origin, { ...options, connect })
-        : new Pool(origin, { ...options, connect: elsewhere, pipelining: 0, keepAliveTimeout: 1 }),
+    connect,
+    // A subdomain is for one CID: its connections are not kept.
+    factory: (origin, options) => {
+      const isSubdomain = new URL(origin).hostname !== hostname
+      return new Pool(origin, isSubdomain ? { ...options, pipelining: 0, keepAliveTimeout: 1 } : options)
+    },
     pipelining: 1,
     // Disabled in favor of our timeouts, since undici's timers are coarse.
     headersTimeout: 0,
     bodyTimeout: 0,
     keepAliveTimeout: 30_000,
-    keepAliveMaxTimeout: 60_000,
-    maxHeaderSize: 16 * 1024,
     allowH2: true,
     // undici 8 validates `h2Options.settings.initialWindowSize`, but uses this one.
     initialWindowSize: streamWindowBytes,
@@ -163,31 +160,3 @@ const watchingH2 =
 /** Names below localhost are this machine (RFC 6761), even if the resolver does not know them. */
 const local: LookupFunction = (hostname, options, callback) =>
   dnsLookup(hostname.endsWith('.localhost') ? 'localhost' : hostname, options, callback)
-
-/** Limits concurrent sockets of all hosts; further connects wait. */
-function boundedBy(max: number, connect: buildConnector.connector): buildConnector.connector {
-  const queue: (() => void)[] = []
-  let open = 0
-  const leave = () => {
-    open--
-    queue.shift()?.()
-  }
-  return (options, callback) => {
-    const go = () => {
-      open++
-      connect(options, (...outcome) => {
-        const [error, socket] = outcome
-        if (error) leave()
-        else socket.once('close', leave)
-        callback(...outcome)
-      })
-    }
-    if (open < max) go()
-    else if (queue.length < maxQueuedConnects) queue.push(go)
-    else
-      callback(
-        new Failure('overloaded', 'too many connections to upstreams are waiting; retry', { source: 'ours' }),
-        null,
-      )
-  }
-}

@@ -3,11 +3,11 @@
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { maxBlockBytes } from '../../src/core/cid.ts'
-import { Failure, isFailure } from '../../src/core/failure.ts'
+import { Failure } from '../../src/core/failure.ts'
 import { duration } from '../../src/core/units.ts'
 import { wholeOf } from './ask.ts'
 import { fromIterable, maxRecordBytes, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
-import { connected, emptyCid, httpOptions, keyText, probed, truncation } from './options.ts'
+import { connected, emptyCid, httpOptions, keyText, nothingIfAbsent, probed, truncation } from './options.ts'
 
 const options = z.strictObject({
   ...httpOptions,
@@ -70,12 +70,7 @@ function createKubo(settings: z.output<typeof options>, context: UpstreamContext
     async probe(signal) {
       await call('version', {}, 'application/json', maxEventBytes, signal)
       // `version` needs no permission; this command needs that of reading.
-      return probed(context, () =>
-        block(emptyCid, signal).catch((error: unknown) => {
-          if (!isFailure(error, 'not-found')) throw error
-          return undefined
-        }),
-      )
+      return probed(context, () => block(emptyCid, signal).catch(nothingIfAbsent))
     },
     close,
   }

@@ -83,6 +83,11 @@ export async function probed(
   return lied ? { ...report, lied } : report
 }
 
+/** An upstream that says in its words that it lacks the empty block answers. */
+export function nothingIfAbsent(error: unknown): undefined {
+  if (!isFailure(error, 'not-found')) throw error
+}
+
 const carQuestion = 'CAR'
 
 /**

@@ -8,10 +8,10 @@ import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { blockKey, codec, maxBlockBytes } from '../../src/core/cid.ts'
-import { Failure, isFailure, isUnreachable } from '../../src/core/failure.ts'
+import { Failure, isFailure } from '../../src/core/failure.ts'
 import { wholeOf } from './ask.ts'
 import { fromIterable, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
-import { connected, contentUrls, emptyCid, gatewayOptions, truncation } from './options.ts'
+import { connected, contentUrls, emptyCid, gatewayOptions, nothingIfAbsent, probed, truncation } from './options.ts'
 
 const options = z.strictObject(gatewayOptions)
 
@@ -28,7 +28,7 @@ const habits = [
 export const plain: UpstreamKind<typeof options> = { use: 'plain', options, create: createPlain }
 
 function createPlain(settings: z.output<typeof options>, context: UpstreamContext): Upstream {
-  const { name, clock } = context
+  const { name } = context
   const { close, question, headers: headersOf } = connected(settings, context)
   const headers = headersOf('*/*')
   const urlOf = contentUrls(settings.url, {})
@@ -73,27 +73,8 @@ function createPlain(settings: z.output<typeof options>, context: UpstreamContex
     ask: fromIterable(async function* ({ cid }, signal) {
       yield { cid, bytes: await block(cid, signal) }
     }),
-    async probe(signal) {
-      const began = clock.monotonic()
-      const findings: string[] = []
-      let usable = true
-      try {
-        await file(emptyCid, signal)
-      } catch (error) {
-        if (
-          !isFailure(error) ||
-          error.kind === 'throttled' ||
-          error.kind === 'cancelled' ||
-          error.kind === 'timeout' ||
-          isUnreachable(error)
-        )
-          throw error
-        // It may not know the empty CID; but an HTML page or a redirect elsewhere is a fault.
-        usable = error.kind === 'not-found'
-        findings.push(error.message)
-      }
-      return { usable, raw: usable, car: false, findings, ms: Math.round(clock.monotonic() - began) }
-    },
+    // It may not know the empty CID; but an HTML page or a redirect elsewhere is a fault.
+    probe: (signal) => probed(context, () => file(emptyCid, signal).catch(nothingIfAbsent)),
     close,
   }
 }

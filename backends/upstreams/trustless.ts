@@ -35,7 +35,7 @@ const carType = 'application/vnd.ipld.car'
 const recordType = 'application/vnd.ipfs.ipns-record'
 
 const failuresToBelieve = 3
-/** Bounds the memory of aborted requests; the newest ones count. */
+/** Bounds the memory of aborted requests. */
 const maxTorn = 64
 
 /** Error codes of a connection, or of an HTTP/2 stream, that the peer or a middlebox ended. */
@@ -76,11 +76,6 @@ function createTrustless(settings: z.output<typeof options>, context: UpstreamCo
     if (++failedCars >= failuresToBelieve) dag = false
   }
 
-  function noteTorn(cid: CID): void {
-    torn.add(blockKey(cid))
-    for (const oldest of torn) if (torn.size > maxTorn) torn.delete(oldest)
-  }
-
   function askBlock(cid: CID, answer: UpstreamAnswer): UpstreamRequest {
     return wholeRequest({ ...raw, url: rawUrl(cid) }, maxBlockBytes, {
       came(whole) {
@@ -117,7 +112,8 @@ function createTrustless(settings: z.output<typeof options>, context: UpstreamCo
         // here.
         if (isFailure(error) && error.facts.refuses === 'format') countFailedCar()
         if (hasBegun || !isTearing(error)) return answer.failed(error)
-        noteTorn(want.cid)
+        if (torn.size === maxTorn) torn.clear()
+        torn.add(blockKey(want.cid))
         answer.failed(withoutCar(error))
       },
     })
