@@ -48,7 +48,7 @@ export type FlightDeps = {
   readonly judge?: typeof pAny
 }
 
-type Waiter = Waiting & { readonly reader: FlightReader; passedBlocks: number }
+type Waiter = Waiting & { readonly key: string; passedBlocks: number }
 
 // A reader follows a response that does not bring its block next for so many others, and a search
 // pulls so many.
@@ -72,7 +72,7 @@ export class Flight {
   /** Undefined for a single block. */
   readonly #blocks: DagBlocks | undefined
   readonly #streams = new Set<UpstreamStream>()
-  readonly #waiting = new Map<string, Set<Waiter>>()
+  readonly #waiting = new Map<FlightReader, Waiter>()
   /** Those that brought a part of it. */
   readonly #sources = new Set<Member>()
   #followers = 0
@@ -154,17 +154,13 @@ export class Flight {
     this.#isStuck = false
     const place = around ?? this.#want
     const from = place.range?.from ?? 0
-    const waiter = { cid, place, from, end: from + (around?.bytes ?? 0), reader, passedBlocks: 0 }
-    const key = blockKey(cid)
-    const set = this.#waiting.get(key)
-    if (set) set.add(waiter)
-    else this.#waiting.set(key, new Set([waiter]))
+    const end = from + (around?.bytes ?? 0)
+    this.#waiting.set(reader, { key: blockKey(cid), cid, place, from, end, passedBlocks: 0 })
     this.#wake()
   }
 
-  leave(cid: CID, reader: FlightReader): void {
-    const key = blockKey(cid)
-    for (const waiter of this.#waiting.get(key) ?? []) if (waiter.reader === reader) this.#remove(key, waiter)
+  leave(_cid: CID, reader: FlightReader): void {
+    this.#waiting.delete(reader)
     this.#note()
   }
 
@@ -180,31 +176,22 @@ export class Flight {
     this.#finish(reason)
   }
 
-  #remove(key: string, waiter: Waiter): void {
-    const set = this.#waiting.get(key)
-    if (set?.delete(waiter) && set.size === 0) this.#waiting.delete(key)
-  }
-
-  *#all(): Generator<Waiter> {
-    for (const set of this.#waiting.values()) yield* set
-  }
-
-  #clear(): Waiter[] {
-    const all = [...this.#all()]
-    this.#waiting.clear()
-    return all
+  /** These blocks do not come from here. */
+  #passBy(isPassed: (waiter: Waiter) => boolean): void {
+    for (const [reader, waiter] of this.#waiting)
+      if (isPassed(waiter) && this.#waiting.delete(reader)) reader.passed(false)
   }
 
   /** Those that stand in a file, the furthest behind first. */
   #line(): Waiter[] {
     if (this.#want.scope !== 'entity') return []
-    const line = [...this.#all()].filter(({ place }) => place.range && place.bytes !== undefined)
+    const line = [...this.#waiting.values()].filter(({ place }) => place.range && place.bytes !== undefined)
     return line.sort((one, other) => one.from - other.from)
   }
 
   get #furthestBehind(): Waiter | undefined {
     let furthest: Waiter | undefined
-    for (const one of this.#all()) if (!furthest || one.from < furthest.from) furthest = one
+    for (const one of this.#waiting.values()) if (!furthest || one.from < furthest.from) furthest = one
     return furthest
   }
 
@@ -245,25 +232,25 @@ export class Flight {
     // Also for a block that came before: the next one of this sender may be what it links to. And a
     // piece from a socket may have a thousand blocks.
     const yielded = this.#deps.yieldIfDue?.()
-    const then = () => (isNew ? this.#keep(stream, block) : this.#follows(stream, block))
+    const then = () => {
+      if (isNew) return this.#keep(stream, block)
+      if (stream.askedTo > stream.to && block.cid.code === codec.raw) this.#cut(stream)
+    }
     return blocks.reading || yielded ? this.#during(Promise.all([blocks.reading, yielded])).then(then) : then()
   }
 
   /** A single block: the first that is proved, or the winner of the race. */
   #land({ won, member }: UpstreamStream): void {
     if (this.#isOver || !won) return
-    const readers = this.#clear()
+    const readers = [...this.#waiting.keys()]
+    this.#waiting.clear()
     const kept = this.#deps.keep(this.#want.cid, won)
     this.#finish()
     const settle = () => {
-      for (const { reader } of readers) reader.settle(won, member.upstream.name)
+      for (const reader of readers) reader.settle(won, member.upstream.name)
     }
     if (kept === undefined) settle()
     else void kept.then(settle)
-  }
-
-  #follows(stream: UpstreamStream, { cid }: Block): void {
-    if (stream.askedTo > stream.to && cid.code === codec.raw) this.#cut(stream)
   }
 
   #keep(stream: UpstreamStream, block: Block): void | Promise<void> {
@@ -280,29 +267,18 @@ export class Flight {
     const { name } = stream.member.upstream
     this.#blocks?.stored(cid)
     this.#sources.add(stream.member)
-    const readers = this.#waiting.get(key)
-    if (readers) {
-      this.#waiting.delete(key)
-      for (const { reader, from, end } of readers) {
-        stream.at = Math.max(stream.at, from, Math.min(end, stream.to))
-        reader.settle(bytes, name)
-      }
+    for (const [reader, waiter] of this.#waiting) {
+      if (waiter.key !== key) continue
+      this.#waiting.delete(reader)
+      stream.at = Math.max(stream.at, waiter.from, Math.min(waiter.end, stream.to))
+      reader.settle(bytes, name)
     }
-    this.#passBy()
+    this.#passBy((waiter) => ++waiter.passedBlocks > maxPassedBlocks)
     this.#note()
     if (this.#drained && this.#waiting.size === 0 && (this.#blocks?.size ?? 0) > maxPassedBlocks) return this.#finish()
     this.#leaveOthersBehind(stream, bytes.byteLength)
     if (stream.at >= stream.to && stream.askedTo > stream.to) this.#cut(stream)
     else if (stream.isNearlyDone) this.#share()
-  }
-
-  #passBy(): void {
-    for (const [key, set] of this.#waiting)
-      for (const waiter of set) {
-        if (++waiter.passedBlocks <= maxPassedBlocks) continue
-        this.#remove(key, waiter)
-        waiter.reader.passed(false)
-      }
   }
 
   /** It came to where the part of another one begins. */
@@ -318,9 +294,10 @@ export class Flight {
    */
   #noteStray(stream: UpstreamStream, { cid, bytes }: Block, isNew: boolean): void {
     if (stream.from === 0 || stream.askedTo === Number.POSITIVE_INFINITY || stream.isRacing) return
-    const waiters = isNew ? this.#waiting.get(blockKey(cid)) : undefined
-    const isStray = isNew ? waiters !== undefined && ![...waiters].some(({ from }) => stream.covers(from)) : true
-    if (!isStray || !stream.wastes(bytes.byteLength)) return
+    const key = blockKey(cid)
+    const waiters = [...this.#waiting.values()].filter((one) => one.key === key)
+    const isWanted = isNew && (waiters.length === 0 || waiters.some(({ from }) => stream.covers(from)))
+    if (isWanted || !stream.wastes(bytes.byteLength)) return
     stream.member.health.ignoresRanges()
     this.#letGo(stream, 'enough')
     this.#proceed()
@@ -356,7 +333,7 @@ export class Flight {
     // Others have parts of their own already: an upstream that is free takes the next one at once.
     if (this.#streams.size === 0 || this.#sources.size > 1) this.#proceed()
     if (this.#isOver) return
-    if (!this.#stopTimer && !this.#hasNoOther) this.#checkIn(this.#firstCheckMs)
+    if (!this.#stopTimer && !this.#hasNoOther) this.#checkIn(this.#leftMs([...this.#streams]))
   }
 
   /** Asks for what readers wait for and nobody brings. */
@@ -372,10 +349,8 @@ export class Flight {
   #askNext(): void {
     const { pool } = this.#deps
     const isFirst = this.#isFirst
-    const { size } = this.#streams
     if (isFirst) pool.began()
     else this.#findMore()
-    if (this.#isOver || this.#streams.size > size) return
     const { steps, ...left } = this.#candidates()
     if (isFirst) this.attempts.skip(left.skipped)
     this.#isFirst = false
@@ -384,10 +359,7 @@ export class Flight {
     if (step) return this.#start(step)
     if (this.#streams.size > 0) return
     if (this.#hasBegun) return this.#finish()
-    this.#findMore()
-    if (this.#isOver || this.#streams.size > 0) return
-    const [named] = this.#finding ? this.#candidates().steps : []
-    if (named) return this.#start(named)
+    if (pool.find && !this.#finding) return this.#askNext()
     if (this.#finding?.isOver === false) return this.#checkIn(minStallMs)
     if (this.attempts.mayWait(left.backInMs)) {
       const backIn = this.#backIn(this.#want.cid, [])
@@ -464,11 +436,7 @@ export class Flight {
       // It lacked the blocks that readers still wait for; another one may bring them.
       return this.#streams.size === 0 || !this.isWanted ? this.#finish() : this.#proceed()
     }
-    for (const waiter of this.#all())
-      if (stream.covers(waiter.from) && waiter.end <= stream.to) {
-        this.#remove(blockKey(waiter.cid), waiter)
-        waiter.reader.passed(false)
-      }
+    this.#passBy(({ from, end }) => stream.covers(from) && end <= stream.to)
     this.#note()
     this.#proceed()
   }
@@ -486,26 +454,22 @@ export class Flight {
   #findMore(): void {
     const { pool } = this.#deps
     if (this.#finding || !pool.find) return
-    const finding = pool.find(this.#root)
-    this.#finding = finding
-    if (!finding.isOver)
-      this.#stopFinding = finding.onNews(() => {
-        this.#found(finding)
-        if (this.#streams.size === 0) this.#wake()
-      })
-    this.#found(finding)
-  }
-
-  /** Asks the first that is named at once, where all others were asked and none has begun. */
-  #found(finding: Finding): void {
-    if (this.#isOver) return
-    if (finding.isOver) {
+    const finding = (this.#finding = pool.find(this.#root))
+    const note = () => {
+      if (!finding.isOver) return
       this.#stopFinding?.()
       this.attempts.looked(finding.attempts, finding.failure)
     }
-    const [next] = this.#candidates().steps
-    const isFree = next?.who.isFound && !this.#hasBegun && this.#foundStreams === 0
-    if (isFree && this.isWanted) this.#start(next)
+    note()
+    if (finding.isOver) return
+    this.#stopFinding = finding.onNews(() => {
+      note()
+      if (!this.isWanted) return
+      if (this.#streams.size === 0) return this.#wake()
+      // The first that is named is asked at once, where all others were asked and none has begun.
+      const [next] = this.#candidates().steps
+      if (next?.who.isFound && !this.#hasBegun && this.#foundStreams === 0) this.#start(next)
+    })
   }
 
   get #foundStreams(): number {
@@ -573,11 +537,6 @@ export class Flight {
     })
   }
 
-  get #firstCheckMs(): number {
-    const newest = [...this.#streams].at(-1)
-    return !newest || newest.hasBegun ? minStallMs : newest.startedAt + newest.hedgeDelayMs - this.watch.ms
-  }
-
   #check(): void {
     if (!this.isWanted) return
     if (this.#streams.size === 0) return this.#wake()
@@ -589,10 +548,10 @@ export class Flight {
     const leftMs = this.#leftMs(covering, free)
     if (leftMs > 0) return this.#checkIn(this.#line().length > 0 ? Math.min(leftMs, minStallMs) : leftMs)
     this.#findMore()
-    if (this.#isOver) return
     const silentMs = this.#silentMs(covering)
     // Without a free one, one that brings a later part.
-    const [other] = free || silentMs < maxStallMs ? [free] : this.#candidates(covering).steps
+    const [later] = silentMs < maxStallMs ? [] : this.#candidates(covering).steps
+    const [other = later] = this.#candidates().steps
     if (!other) {
       this.#beStuck()
       return this.#checkIn(this.#hasBegun ? minStallMs : failedMs)
@@ -605,14 +564,14 @@ export class Flight {
     const isFull = others >= maxStreams
     if ((isFull && !hasFailed) || !(hasFailed || pool.mayHedge(other.who))) return this.#checkIn(minStallMs)
     this.#start(other, Math.max(...covering.map(({ to }) => to)))
-    this.#checkIn(this.#firstCheckMs)
+    this.#checkIn(this.#leftMs([...this.#streams]))
   }
 
   /**
    * Milliseconds until another upstream is asked for the first of the waiting readers, if nothing
    * comes until then.
    */
-  #leftMs(covering: readonly UpstreamStream[], other: Step<Member> | undefined): number {
+  #leftMs(covering: readonly UpstreamStream[], other?: Step<Member>): number {
     const newest = covering.at(-1)
     if (!newest) return 0
     if (!newest.hasBegun) return newest.startedAt + newest.hedgeDelayMs - this.watch.ms
@@ -637,7 +596,7 @@ export class Flight {
     const { steps } = this.#deps.pool.plan('block', cid, this.#backIn(cid, this.#streams), this.#root)
     if (steps.length === 0) return
     this.#isStuck = true
-    for (const { reader } of this.#clear()) reader.passed(false)
+    this.#passBy(() => true)
     this.#note()
   }
 
@@ -668,9 +627,10 @@ export class Flight {
     }
     this.#onOver()
     const isOutcome = failure !== undefined && !this.#hasBegun
-    for (const { reader } of this.#clear())
+    for (const reader of this.#waiting.keys())
       if (isOutcome) reader.fail(failure)
       else reader.passed(false)
+    this.#waiting.clear()
     this.watch.stop()
     this.#drained?.promise.catch(() => {})
     if (failure === undefined) this.#drained?.resolve()
