@@ -52,7 +52,7 @@ export type UploadAdmissionOptions = {
 
 type Client = { slots: number; waiting: number; bytes: number }
 type AdmittedUpload = UploadSlot & { readonly rate: UploadRate; readonly stop: AbortController }
-type WaitingUpload = { readonly client: string; readonly enter: () => void }
+type WaitingUpload = { readonly client: string; readonly enter: () => void; readonly fail: (reason: unknown) => void }
 
 const maxWaitMs = 5000
 const checkMs = 500
@@ -69,6 +69,12 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
   const line = new Set<WaitingUpload>()
   let cancelCheck: (() => void) | undefined
   let bytes = 0
+
+  // One listener for all: a removed one still links to the next, and keeps that upload until V8 marks the whole heap.
+  closing.addEventListener('abort', () => {
+    for (const { stop } of inside) stop.abort(closing.reason)
+    for (const { fail } of [...line]) fail(closing.reason)
+  })
 
   const has = (client: string, what: keyof Client): number => clients.get(client)?.[what] ?? 0
 
@@ -102,6 +108,7 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
 
   /** The upload whose client has the fewest slots goes first, then the one that waits longest. */
   function letIn(): void {
+    if (line.size === 0) return
     const order = [...line].sort((one, other) => has(one.client, 'slots') - has(other.client, 'slots'))
     for (const waiter of order) if (fits(waiter.client)) return waiter.enter()
   }
@@ -142,24 +149,23 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
         resolve(take(client))
         letIn()
       },
+      fail(reason) {
+        end()
+        reject(reason)
+      },
     }
-    const left = AbortSignal.any([closing, ...(signal ? [signal] : [])])
     const end = () => {
       line.delete(waiter)
       change(client, 'waiting', -1)
       cancel()
-      left.removeEventListener('abort', onLeft)
+      signal?.removeEventListener('abort', onLeft)
       if (line.size === 0) cancelCheck = void cancelCheck?.()
     }
-    const fail = (reason: unknown) => {
-      end()
-      reject(reason)
-    }
-    const onLeft = () => fail(left.reason)
-    const cancel = clock.after(maxWaitMs, () => fail(full(maxUploads)))
+    const onLeft = () => waiter.fail(signal?.reason)
+    const cancel = clock.after(maxWaitMs, () => waiter.fail(full(maxUploads)))
     line.add(waiter)
     change(client, 'waiting', 1)
-    left.addEventListener('abort', onLeft, { once: true })
+    signal?.addEventListener('abort', onLeft, { once: true })
     if (cancelCheck) endSlow()
     else check()
     return promise

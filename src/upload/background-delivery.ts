@@ -2,31 +2,18 @@
 // The ledger has what is due, by holder; nothing of it is only in memory, so a crash loses none of it.
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Provider, Upload } from '../../backends/pinning/contract.ts'
-import type { Clock } from '../core/clock.ts'
 import { isFailure, wordsOf } from '../core/failure.ts'
-import type { Log } from '../core/log.ts'
-import type { Entry, Standing, Store } from '../store/store.ts'
-import { putBlocks, type UploadFanout } from './confirm.ts'
-import { type HolderRequest, maxPins, type ProviderRequests, type UploadRegistry } from './provider-requests.ts'
+import type { Entry, Standing } from '../store/store.ts'
+import { putBlocks } from './confirm.ts'
+import { type HolderRequest, maxPins, type UploadContext } from './provider-requests.ts'
 import { nameOf, storedUpload } from './stored-upload.ts'
 
-type DeliveryOptions = {
-  readonly providers: readonly Provider[]
-  /** The provider that keeps uploads in the store of this gateway. */
-  readonly own: Provider | undefined
-  readonly retrieval: UploadFanout
-  readonly store: Pick<Store, 'ledger' | 'update' | 'trim'>
+type DeliveryOptions = UploadContext & {
   /** Where blocks may lie on this machine, the store of this gateway first. */
   readonly places: readonly LocalStore[]
-  readonly registry: UploadRegistry
-  readonly requests: ProviderRequests
   /** Uploads that may wait for one shared tier, and their bytes that lie here for it alone. Beyond that the oldest are dropped. */
   readonly maxForTier: { readonly uploads: number; readonly bytes: number }
-  readonly clock: Clock
-  readonly log: Log
   readonly random: () => number
-  readonly closing: AbortSignal
-  readonly track: <T>(work: Promise<T>) => Promise<T>
 }
 
 /** The deliveries to one holder. */
@@ -34,15 +21,14 @@ type Line = {
   readonly holder: string
   readonly maxRunning: number
   readonly deliver: Deliver
-  /** Rows of the ledger that were due when they were read. */
-  rows: Entry[]
-  running: number
-  isChecking: boolean
-  isWoken: boolean
+  readonly running: Set<Promise<void>>
   /** Failures of a tier since it last took an upload. */
   failures: number
-  isPaused: boolean
-  cancel: () => void
+  /** Nothing begins for so long. */
+  pauseMs: number
+  isWoken: boolean
+  /** Ends the time in which nothing is due. */
+  wake: () => void
 }
 
 /** Resolves with the new state of the holder; undefined forgets it, `later` changes nothing. */
@@ -69,7 +55,7 @@ export function createBackgroundDelivery(options: DeliveryOptions): () => void {
   let tiers = ''
 
   closing.addEventListener('abort', () => {
-    for (const { cancel } of lines.values()) cancel()
+    for (const { wake } of lines.values()) wake()
   })
 
   const toProvider =
@@ -106,26 +92,13 @@ export function createBackgroundDelivery(options: DeliveryOptions): () => void {
 
   /** Deliveries that ran at once fail at once: that is one outage, and one pause. */
   function backOff(line: Line, retryAfterMs: number): void {
-    if (line.isPaused) return
+    if (line.pauseMs > 0) return
     const ms = Math.max(retryAfterMs, minBackoffMs * 2 ** Math.min(10, line.failures++)) * (0.8 + 0.4 * random())
+    line.pauseMs = Math.min(maxBackoffMs, ms)
     const trimmed = store.trim(line.holder, maxForTier.uploads, maxForTier.bytes).then((count) => {
       if (count > 0) log('warn', 'upload.replication-abandoned', { tier: line.holder, uploads: count })
     })
     void track(trimmed).catch(() => {})
-    pause(line, Math.min(maxBackoffMs, ms))
-  }
-
-  function pause(line: Line, ms: number): void {
-    line.isPaused = true
-    plan(line, ms)
-  }
-
-  function plan(line: Line, ms: number): void {
-    line.cancel()
-    line.cancel = clock.after(ms, () => {
-      line.isPaused = false
-      void check(line)
-    })
   }
 
   /** Drops deliveries to tiers that are no longer configured. */
@@ -141,45 +114,47 @@ export function createBackgroundDelivery(options: DeliveryOptions): () => void {
     }
   }
 
-  async function check(line: Line): Promise<void> {
-    line.isWoken = true
-    if (line.isChecking) return
-    line.isChecking = true
-    try {
-      while (line.isWoken && !closing.aborted && !line.isPaused) {
-        line.isWoken = false
-        await startDue(line)
-      }
-    } catch (error) {
-      if (!closing.aborted) {
-        log('error', 'upload.queue-failed', { holder: line.holder, error: String(error) })
-        plan(line, retryMs)
-      }
-    } finally {
-      line.isChecking = false
+  async function serve(line: Line): Promise<void> {
+    while (!closing.aborted) {
+      line.isWoken = false
+      const waitMs = await startDue(line).catch((error: unknown) => {
+        if (!closing.aborted) log('error', 'upload.queue-failed', { holder: line.holder, error: String(error) })
+        line.pauseMs = retryMs
+        return 0
+      })
+      if (line.pauseMs > 0) await clock.sleep(line.pauseMs, closing)
+      else if (!line.isWoken) await idle(line, waitMs)
+      line.pauseMs = 0
     }
   }
 
-  async function startDue(line: Line): Promise<void> {
-    // After a failure one upload goes alone, as a test.
-    const maxRunning = line.failures > 0 ? 1 : line.maxRunning
-    let read: number | undefined
-    while (line.running < maxRunning && !line.isPaused && !closing.aborted) {
-      const row = line.rows.shift()
-      const waitMs = row ? waitOf(row.holders[line.holder]) : 0
-      if (row && waitMs <= 0) {
-        const name = nameOf(row.cid)
-        if (!registry.isRequested(name, line.holder) && !registry.isExclusive(name)) start(line, row.cid)
-        continue
+  const idle = (line: Line, ms: number): Promise<void> =>
+    new Promise((resolve) => {
+      const cancel = ms < Number.POSITIVE_INFINITY ? clock.after(ms, resolve) : () => {}
+      line.wake = () => {
+        cancel()
+        resolve()
       }
-      line.rows = []
-      if (read !== undefined) {
-        if (row || read === maxRows) plan(line, row ? waitMs : retryMs)
-        return
-      }
-      line.rows = [...(await store.ledger.due(line.holder, maxRows))]
-      read = line.rows.length
+      if (closing.aborted) line.wake()
+    })
+
+  /** Resolves with the time until the next upload is due. */
+  async function startDue(line: Line): Promise<number> {
+    const rows = await store.ledger.due(line.holder, maxRows)
+    let isAnyStarted = false
+    for (const { cid, holders } of rows) {
+      const waitMs = waitOf(holders[line.holder])
+      if (waitMs > 0) return waitMs
+      // After a failure one upload goes alone, as a test.
+      while (line.running.size >= (line.failures > 0 ? 1 : line.maxRunning)) await Promise.race(line.running)
+      if (line.pauseMs > 0 || closing.aborted) return 0
+      const name = nameOf(cid)
+      if (registry.isRequested(name, line.holder) || registry.isExclusive(name)) continue
+      start(line, cid)
+      isAnyStarted = true
     }
+    if (rows.length < maxRows) return Number.POSITIVE_INFINITY
+    return isAnyStarted ? 0 : retryMs
   }
 
   function waitOf(standing: Standing | undefined): number {
@@ -188,20 +163,20 @@ export function createBackgroundDelivery(options: DeliveryOptions): () => void {
   }
 
   function start(line: Line, cid: CID): void {
-    line.running++
     const request = registry.begin(nameOf(cid), line.holder)
     const work = bring(line, cid, request)
       .catch((error: unknown) => {
         // Deleted meanwhile, or the ledger could not be written: it is due as before.
         if (closing.aborted) return
         log('warn', 'upload.delivery-failed', { cid: nameOf(cid), holder: line.holder, why: String(error) })
-        pause(line, retryMs)
+        line.pauseMs = retryMs
       })
       .finally(() => {
         request.end()
-        line.running--
-        void check(line)
+        line.running.delete(work)
+        wakeUp(line)
       })
+    line.running.add(work)
     void track(work)
   }
 
@@ -216,13 +191,19 @@ export function createBackgroundDelivery(options: DeliveryOptions): () => void {
     await store.update(entry.cid, { [line.holder]: after })
   }
 
+  function wakeUp(line: Line): void {
+    line.isWoken = true
+    line.wake()
+  }
+
   function wakeLine(holder: string, maxRunning: number, deliver: () => Deliver): void {
-    const line = lines.get(holder) ?? {
-      ...{ holder, maxRunning, deliver: deliver(), rows: [], running: 0, failures: 0 },
-      ...{ isChecking: false, isWoken: false, isPaused: false, cancel() {} },
-    }
+    const known = lines.get(holder)
+    if (known) return wakeUp(known)
+    const fresh = { running: new Set<Promise<void>>(), failures: 0, pauseMs: 0, isWoken: false, wake() {} }
+    const line: Line = { holder, maxRunning, deliver: deliver(), ...fresh }
     lines.set(holder, line)
-    void check(line)
+    // It ends with the gateway.
+    serve(line).catch(() => {})
   }
 
   return () => {

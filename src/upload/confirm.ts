@@ -4,41 +4,21 @@
 
 import type { CID } from 'multiformats/cid'
 import type { Provider, Upload } from '../../backends/pinning/contract.ts'
-import { type Clock, withDeadline } from '../core/clock.ts'
+import { withDeadline } from '../core/clock.ts'
 import { Failure, type Outcome } from '../core/failure.ts'
 import { createInFlight } from '../core/in-flight.ts'
-import type { Log } from '../core/log.ts'
-import type { Retrieval } from '../retrieval/session.ts'
-import type { QuotaUse, Standing, Store } from '../store/store.ts'
+import type { QuotaUse, Standing } from '../store/store.ts'
 import type { Received } from './ingest.ts'
-import {
-  type HolderRequest,
-  type ProviderAttempt,
-  type ProviderRequests,
-  type UploadRegistry,
-  wantedNow,
-} from './provider-requests.ts'
+import { type HolderRequest, type ProviderAttempt, type UploadContext, wantedNow } from './provider-requests.ts'
 import { nameOf } from './stored-upload.ts'
 
-type ConfirmOptions = {
-  readonly providers: readonly Provider[]
-  /** The provider that keeps uploads in the store of this gateway: an accepted upload is held there without a request. */
-  readonly own: Provider | undefined
+type ConfirmOptions = UploadContext & {
   /** Providers that have to hold an upload before its client gets a 200. */
   readonly confirm: number | 'all'
   /** Accept an upload that too few providers hold if the failures may pass: keep it here and retry. */
   readonly queue: boolean
-  readonly store: Pick<Store, 'accept' | 'update' | 'ledger'>
-  readonly registry: UploadRegistry
-  readonly requests: ProviderRequests
-  readonly retrieval: UploadFanout
   /** Some holder is still to get an upload. */
   readonly wake: () => void
-  readonly clock: Clock
-  readonly log: Log
-  readonly closing: AbortSignal
-  /** Registers work that goes on after the answer; `close` awaits it. */
-  readonly track: <T>(work: Promise<T>) => Promise<T>
 }
 
 /**
@@ -302,17 +282,6 @@ export function createConfirm(options: ConfirmOptions): Confirm {
 // Read your write: puts the blocks of an upload into the local and the shared tiers before its 200. The gateway does not wait
 // for a shared tier that does not take them; it notes the blocks as owed to that tier.
 
-export type UploadFanout = Pick<Retrieval, 'store' | 'forget' | 'sharedTiers' | 'bring'> & {
-  /** Rises when new tiers come, which lack the blocks stored before. */
-  readonly joined?: number
-}
-
-type FillOptions = {
-  readonly retrieval: UploadFanout
-  readonly clock: Clock
-  readonly log: Log
-}
-
 const storesAtOnce = 4
 const minMs = 3000
 const slowestBytes = 4 * 1024 * 1024
@@ -320,7 +289,7 @@ const slowestBytes = 4 * 1024 * 1024
 /** Resolves with the shared tiers that lack some of it. Does not reject. */
 export async function fillTiers(
   upload: Upload,
-  { retrieval, clock, log }: FillOptions,
+  { retrieval, clock, log }: Pick<UploadContext, 'retrieval' | 'clock' | 'log'>,
   signal: AbortSignal,
 ): Promise<readonly string[]> {
   const ms = minMs + Math.ceil((upload.bytes / slowestBytes) * 1000)

@@ -2,11 +2,9 @@
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Provider } from '../../backends/pinning/contract.ts'
 import { proves } from '../core/cid.ts'
-import type { Clock } from '../core/clock.ts'
 import { Failure, wordsOf } from '../core/failure.ts'
-import type { Log } from '../core/log.ts'
 import { dagBlocks } from '../ipld/block-links.ts'
-import type { Asked, Entry, Standing, Store, Waiting } from '../store/store.ts'
+import type { Asked, Entry, Standing, Waiting } from '../store/store.ts'
 import type {
   Brought,
   Page,
@@ -18,7 +16,7 @@ import type {
   Verified,
   WaitingUpload,
 } from './api-types.ts'
-import { type ProviderRequests, type UploadRegistry, wantedNow } from './provider-requests.ts'
+import { type UploadContext, wantedNow } from './provider-requests.ts'
 import { nameOf } from './stored-upload.ts'
 
 export type PinCount = {
@@ -50,22 +48,11 @@ export interface Pins {
   giveUp(cid: CID, holder: string, losing?: boolean): Promise<'abandoned' | 'unknown' | 'only-copy'>
 }
 
-type PinsOptions = {
-  readonly providers: readonly Provider[]
-  /** The provider that keeps uploads in the store of this gateway. */
-  readonly own: Provider | undefined
-  readonly store: Pick<Store, 'ledger' | 'blocks' | 'update' | 'remove'>
-  readonly registry: UploadRegistry
-  readonly requests: ProviderRequests
+type PinsOptions = Omit<UploadContext, 'retrieval'> & {
   /** Some holder is still to get an upload. */
   readonly wake: () => void
   /** Throws a Failure for a CID that this gateway must not keep. */
   readonly admit: (cid: CID) => void
-  readonly clock: Clock
-  readonly log: Log
-  readonly closing: AbortSignal
-  /** Registers work that writes; `close` awaits it. */
-  readonly track: <T>(work: Promise<T>) => Promise<T>
 }
 
 /** A count never takes more than a fiftieth of a core. */

@@ -4,9 +4,11 @@ import type { CID } from 'multiformats/cid'
 import type { PinState, Provider, Upload } from '../../backends/pinning/contract.ts'
 import { type Clock, withDeadline } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
 import { createSemaphore, type Semaphore } from '../core/semaphore.ts'
 import type { Trace } from '../core/wire/trace.ts'
-import type { FailureClass, Standing } from '../store/store.ts'
+import type { Retrieval } from '../retrieval/session.ts'
+import type { FailureClass, Standing, Store } from '../store/store.ts'
 import { nameOf } from './stored-upload.ts'
 
 type RequestsOptions = {
@@ -160,6 +162,28 @@ function failedWith(error: unknown, { name, traits }: Provider) {
     isDiskFull: traits.local && kind === 'quota',
     error,
   } as const
+}
+
+/** The parts that uploads, their deliveries and their pins have in common. */
+export type UploadContext = {
+  readonly providers: readonly Provider[]
+  /** The provider that keeps uploads in the store of this gateway: an accepted upload is held there without a request. */
+  readonly own: Provider | undefined
+  readonly store: Store
+  readonly registry: UploadRegistry
+  readonly requests: ProviderRequests
+  readonly retrieval: UploadFanout
+  readonly clock: Clock
+  readonly log: Log
+  readonly closing: AbortSignal
+  /** Registers work that goes on after an answer; `close` awaits it. */
+  readonly track: <T>(work: Promise<T>) => Promise<T>
+}
+
+/** The tiers of all gateways of this process. */
+export type UploadFanout = Pick<Retrieval, 'store' | 'forget' | 'sharedTiers' | 'bring'> & {
+  /** Rises when new tiers come, which lack the blocks stored before. */
+  readonly joined?: number
 }
 
 export const wantedNow = { kind: 'provider', state: 'pending', tries: 0 } as const

@@ -12,7 +12,7 @@ import type { DataFolder } from '../data-folder/folder.ts'
 import type { Store } from '../store/store.ts'
 import { busy, createUploadAdmission, type UploadAdmission, type UploadSlot } from './admission.ts'
 import { createBackgroundDelivery } from './background-delivery.ts'
-import { createConfirm, type UploadFanout } from './confirm.ts'
+import { createConfirm } from './confirm.ts'
 import {
   type Added,
   bounded,
@@ -23,7 +23,13 @@ import {
   type UploadKind,
 } from './ingest.ts'
 import { createPins, type Pins } from './pins.ts'
-import { createProviderRequests, createUploadRegistry, type ProviderAttempt } from './provider-requests.ts'
+import {
+  createProviderRequests,
+  createUploadRegistry,
+  type ProviderAttempt,
+  type UploadContext,
+  type UploadFanout,
+} from './provider-requests.ts'
 import type { Quotas } from './quotas.ts'
 import type { ReceiveLimits } from './receive.ts'
 
@@ -119,7 +125,7 @@ export function createUploads(options: UploadsOptions): Uploads {
   const { track } = working
   const requests = createProviderRequests({ ...options, random, admit, onAttempt: counts.attempt })
   const places = [store.blocks, ...(options.places ?? providers.flatMap((one) => one.store ?? []))]
-  const common = { providers, own, store, registry, requests, retrieval, clock, log, closing, track }
+  const common: UploadContext = { providers, own, store, registry, requests, retrieval, clock, log, closing, track }
   const waits = { uploads: maxForTier, bytes: options.maxPendingBytes }
   const wake = createBackgroundDelivery({ ...common, places, random, maxForTier: waits })
   const confirm = createConfirm({ ...options, ...common, wake })
@@ -177,7 +183,15 @@ export function createUploads(options: UploadsOptions): Uploads {
     receive(request, given = {}) {
       const work = async () => {
         const { added } = await take(given, (into, count) =>
-          into.request(request, { ...limits, clock, isCopied: true, signal: closing, slot: given.slot, count }),
+          // `closing` ends the slot.
+          into.request(request, {
+            ...limits,
+            clock,
+            isCopied: true,
+            slot: given.slot,
+            count,
+            ...(!given.slot && { signal: closing }),
+          }),
         )
         return [...added]
       }
