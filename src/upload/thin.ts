@@ -12,7 +12,7 @@ import { type Clock, withDeadline } from '../core/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../core/failure.ts'
 import { loadProxyMiddleware } from '../core/packages.ts'
 import { parseRetryAfter } from '../core/wire/http.ts'
-import type { OpenSpan, Trace } from '../core/wire/trace.ts'
+import type { Trace } from '../core/wire/trace.ts'
 import type { Retrieval } from '../retrieval/session.ts'
 import type { FailureClass } from '../store/store.ts'
 import { createUploadAdmission } from './admission.ts'
@@ -21,6 +21,13 @@ import type { Quotas } from './quotas.ts'
 import { type ReceiveLimits, receive, type TakePart } from './receive.ts'
 import { nameOf } from './stored-upload.ts'
 import { type Added, type AddOptions, type UploadCounter, type Uploads, uncounted } from './uploads.ts'
+
+export type Target = {
+  /** `…/add` of a service like this one, or the RPC of a Kubo: `…/api/v0`. */
+  readonly url: string
+  /** The Authorization header that the gateway sends to the service. */
+  readonly authorization?: string | undefined
+}
 
 export type ThinOptions = {
   readonly target: Target
@@ -42,12 +49,30 @@ export type ThinOptions = {
 
 export type ThinUploads = Pick<Uploads, 'maxBytes' | 'kinds' | 'enter' | 'receive'> & { close(): Promise<void> }
 
+type Kind = 'files' | 'directory'
+
+/** An upload on its way to the service. */
+type Forward = Pick<Onward, 'part' | 'end'> & {
+  /** Aborts when the service cannot be reached, breaks off, or answers before it has the complete body. */
+  readonly failed: AbortSignal
+  /** The CIDs that the service says it holds. */
+  readonly answer: Promise<ReadonlySet<string>>
+  /** The Failure for an answer that does not come in time. */
+  late(): Failure
+  abort(reason: unknown): void
+}
+
 const storeMs = 10_000
+/** Below the time after which the receiver reports that the upload got stuck in this gateway. */
+const maxStuckMs = 50_000
+
+const isKuboAddress = ({ pathname }: URL): boolean => /\/api\/v0(\/add)?\/?$/.test(pathname)
 
 export function createThin(options: ThinOptions): ThinUploads {
-  const { limits, retrieval, clock, answerMs, trace, counts = uncounted } = options
-  const receiveWith = receiving(options)
-  const forwarding = createForwarding(options)
+  const { target, profile, limits, retrieval, clock, answerMs, userAgent, trace, counts = uncounted } = options
+  const stuckMs = Math.min(answerMs, maxStuckMs)
+  const url = new URL(target.url)
+  const isKubo = isKuboAddress(url)
   const closing = new AbortController()
   const admission = createUploadAdmission({
     clock,
@@ -60,214 +85,22 @@ export function createThin(options: ThinOptions): ThinUploads {
     closing: closing.signal,
   })
 
-  async function forwarded(request: IncomingMessage, own: AddOptions): Promise<Added[]> {
-    const span = trace?.ask('provider pin')
-    const kind: ForwardedKind = own.kind === 'directory' ? 'directory' : 'files'
-    const begin = () => forwarding.begin(kind, own.via, own.name)
-    const forward = span ? span.run(begin) : begin()
-    const onClose = () => forward.abort(closing.signal.reason)
-    closing.signal.addEventListener('abort', onClose, { once: true })
-    try {
-      const added = await receiveWith(request, own, forward)
-      forward.end()
-      const held = await withDeadline({ ms: answerMs, clock, late: forward.late }, () => forward.answer)
-      for (const { cid } of added) {
-        if (!held.has(nameOf(cid)))
-          throw forwarding.failure('content', `it did not say that it holds ${cid}, which the upload is${doubt[kind]}`)
-        retrieval.forget(cid)
-      }
-      await own.slot?.quota?.commit()
-      endSpan(span, forwarding.host, added)
-      return added
-    } catch (error) {
-      endSpan(span, forwarding.host, error)
-      forward.abort(error)
-      throw error
-    } finally {
-      closing.signal.removeEventListener('abort', onClose)
-    }
-  }
-
-  return {
-    maxBytes: limits.maxBytes,
-    kinds: ['files', 'directory'],
-    enter: admission.enter,
-    async receive(request, own = {}) {
-      closing.signal.throwIfAborted()
-      // The service learns nothing of what is not to be kept.
-      if (own.isOnlyHashed) return receiveWith(request, own, nowhere(closing.signal))
-      return counts.over(
-        () => forwarded(request, own),
-        (added) => added,
-      )
-    },
-    async close() {
-      closing.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
-    },
-  }
-}
-
-/** Makes blocks of what arrives, and passes its bytes on. */
-function receiving(options: ThinOptions) {
-  const { limits, retrieval, clock } = options
-
-  async function keep(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
-    const late = () => new Failure('timeout', 'the tiers did not take a block in time', { source: 'tier' })
-    // A failing cache does not fail the upload: the service may still take it.
-    const store = (own: AbortSignal) => retrieval.store(cid, Uint8Array.from(bytes), own)
-    await withDeadline({ ms: storeMs, clock, signal, late }, store).catch(() => signal.throwIfAborted())
-  }
-
-  return async (request: IncomingMessage, own: AddOptions, { failed, part }: Destination): Promise<Added[]> => {
-    const receiving = { ...limits, clock, signal: failed, slot: own.slot, count: own.slot?.quota?.add }
-    const into = {
-      shape: own.shape ?? shapes[options.profile],
-      check: own.check,
-      // A refusal cuts the body: the service has not got the end of this part.
-      async put(cid: CID, block: Uint8Array) {
-        options.admit?.(cid)
-        if (!own.isOnlyHashed) await keep(cid, block, failed)
-      },
-    }
-    if (own.kind !== 'directory') {
-      const take: TakePart<Added> = async (bytes, signal) => ({
-        ...(await ingestFile(part(bytes, signal), into)),
-        fileName: undefined,
-      })
-      return receive(request, receiving, inTurn(take))
-    }
-    // The nodes of the directory are made here: the service makes its own of the names.
-    const { files, root } = await ingestDirectory(
-      (more, take) => receive(request, { ...receiving, ...more }, inTurn(take)),
-      {},
-      { ...into, pass: part },
-    )
-    return [...files, { ...root, fileName: '' }]
-  }
-}
-
-/** State for its operator. */
-const doubt: Readonly<Record<ForwardedKind, string>> = {
-  files: '',
-  directory: '; does it have the same profile, and take folders (wrap=true)?',
-}
-
-/** Where bytes go on to. */
-type Destination = Pick<Forward, 'part' | 'failed'>
-
-/** Goes to no service. */
-const nowhere = (failed: AbortSignal): Destination => ({
-  async *part(bytes) {
-    yield* bytes
-  },
-  failed,
-})
-
-/** One after the other, so that a part ends at the service only when it was found in order. */
-function inTurn<T>(take: TakePart<T>): TakePart<T> {
-  let before: Promise<unknown> = Promise.resolve()
-  return (...part) => {
-    const taken = before.then(() => take(...part))
-    before = taken
-    return taken
-  }
-}
-
-/** `became`: what the service holds now, or why it does not. */
-function endSpan(span: OpenSpan | undefined, provider: string, became: unknown): void {
-  if (!span) return
-  const held = Array.isArray(became) ? (became as readonly Added[]) : undefined
-  const failure = isFailure(became) ? became : undefined
-  const facts = {
-    'cidgate.provider': provider,
-    'cidgate.outcome': held ? 'pinned' : (failure?.facts.class ?? failure?.kind ?? 'internal'),
-    'cidgate.bytes': held?.reduce((sum, { dagBytes }) => sum + dagBytes, 0),
-  }
-  // A client that sends what may not be uploaded is no fault of the service.
-  span.end(facts, !held && failure?.source !== 'client')
-}
-
-// Checks that thin mode's service answers. The probe sends nothing that the service would keep, so it cannot test our token.
-
-/** Rejects with a Failure that tells the operator what to repair. */
-export async function probeTarget({ url }: Pick<Target, 'url'>, userAgent: string, signal: AbortSignal): Promise<void> {
-  const asked = new URL(url)
-  const { host } = asked
-  // Kubo's RPC answers nothing at its root, only its commands.
-  if (isKuboAddress(asked)) asked.pathname = asked.pathname.replace(/(\/add)?\/?$/, '/version')
-  const refused = (why: string, cause?: unknown) =>
-    new Failure('unavailable', `${host} ${why}; look at it, and at upload.forwardTo`, { source: 'provider', cause })
-  let status: number
-  try {
-    const answer = await fetch(asked, {
-      method: 'OPTIONS',
-      redirect: 'manual',
-      headers: { 'user-agent': userAgent },
-      signal,
+  const failure: TargetFailure = (kind, why, { as = 'upstream-error', ...more } = {}) =>
+    new Failure(as, `${url.host} does not hold the upload: ${why}`, {
+      source: 'provider',
+      ...more,
+      facts: { class: kind, service: url.host, outcomes: [{ provider: url.host, outcome: kind, detail: why }] },
     })
-    await answer.body?.cancel()
-    status = answer.status
-  } catch (error) {
-    signal.throwIfAborted()
-    const { code } = ((error as Error).cause ?? {}) as NodeJS.ErrnoException
-    throw refused(`cannot be reached (${code ?? 'unknown reason'})`, error)
-  }
-  if (status >= 500 || status === 404) throw refused(`answers ${status}`)
-}
 
-// Sends uploads to the service by http-proxy-middleware. The middleware gets a request and a response of its own: the client is
-// answered in our shape, and its headers and tokens must not reach the service.
-
-export type Target = {
-  /** `…/add` of a service like this one, or the RPC of a Kubo: `…/api/v0`. */
-  readonly url: string
-  /** The Authorization header that the gateway sends to the service. */
-  readonly authorization?: string | undefined
-}
-
-type Forward = Pick<Onward, 'part' | 'end'> & {
-  /** Aborts when the service cannot be reached, breaks off, or answers before it has the whole body. */
-  readonly failed: AbortSignal
-  /** The CIDs that the service says it holds. */
-  readonly answer: Promise<ReadonlySet<string>>
-  /** The Failure for an answer that does not come in time. */
-  late(): Failure
-  abort(reason: unknown): void
-}
-
-type Forwarding = {
-  /** `via`: the gateways that it came through, for the header CDN-Loop. `name`: of the pin. */
-  begin(kind: ForwardedKind, via?: string, name?: string): Forward
-  readonly failure: TargetFailure
-  readonly host: string
-}
-
-/** Below the time after which the receiver reports that the upload got stuck in this gateway. */
-const maxStuckMs = 50_000
-
-const isKuboAddress = ({ pathname }: URL): boolean => /\/api\/v0(\/add)?\/?$/.test(pathname)
-
-function createForwarding(options: {
-  readonly target: Target
-  readonly profile: Profile
-  /** Limits the time in which the service reads nothing, and that of its answer. */
-  readonly answerMs: number
-  readonly userAgent: string
-  readonly clock: Clock
-  readonly trace?: Trace
-}): Forwarding {
-  const { answerMs, clock } = options
-  const stuckMs = Math.min(answerMs, maxStuckMs)
-  const url = new URL(options.target.url)
-  const isKubo = isKuboAddress(url)
+  // The middleware gets a request and a response of its own: the client is answered in our shape, and its headers and tokens
+  // must not reach the service.
   const listeners = new WeakMap<object, { onAnswer(response: IncomingMessage): void; onError(error: unknown): void }>()
-  // A new connection for each upload: a POST on a connection that the service just closed cannot be sent again.
-  const agent = new (url.protocol === 'https:' ? HttpsAgent : HttpAgent)({ keepAlive: false })
   const forward = loadProxyMiddleware().createProxyMiddleware({
     target: url.origin,
     changeOrigin: true,
     selfHandleResponse: true,
-    agent,
+    // A new connection for each upload: a POST on a connection that the service just closed cannot be sent again.
+    agent: new (url.protocol === 'https:' ? HttpsAgent : HttpAgent)({ keepAlive: false }),
     // No default plugins: they write answers and log lines of their own.
     ejectPlugins: true,
     plugins: [
@@ -279,19 +112,25 @@ function createForwarding(options: {
     ],
   })
 
-  const failure: TargetFailure = (kind, why, { as = 'upstream-error', ...more } = {}) =>
-    new Failure(as, `${url.host} does not hold the upload: ${why}`, {
-      source: 'provider',
-      ...more,
-      facts: { class: kind, service: url.host, outcomes: [{ provider: url.host, outcome: kind, detail: why }] },
-    })
+  /** The path and query of an upload of this kind. */
+  function pathOf(kind: Kind, name: string | undefined): string {
+    const path = new URL(url)
+    if (isKubo) {
+      path.pathname = path.pathname.replace(/(\/add)?\/?$/, '/add')
+      const wanted = { ...addOptionsOfKubo(shapes[profile]), 'wrap-with-directory': String(kind === 'directory') }
+      path.search = new URLSearchParams(wanted).toString()
+    } else if (kind === 'directory') path.searchParams.set('wrap', 'true')
+    if (name !== undefined) path.searchParams.set(isKubo ? 'pin-name' : 'name', name)
+    return path.pathname + path.search
+  }
 
-  function begin(kind: ForwardedKind, via?: string, name?: string): Forward {
+  function begin(kind: Kind, { via, name }: AddOptions): Forward {
     const stop = new AbortController()
     const answer = Promise.withResolvers<ReadonlySet<string>>()
     answer.promise.catch(() => {})
     const stuck = () => failure('transient', `it accepted no data for ${stuckMs} ms`)
     const body = createOnward({ isKubo, stuckMs, clock, late: stuck })
+    const traceparent = trace?.header()
     let hasBegun = false
     const fail = (error: unknown): void => {
       const reason = isFailure(error)
@@ -302,11 +141,20 @@ function createForwarding(options: {
     }
     const own = Object.assign(body.stream, {
       method: 'POST',
-      url: targetOf(url, kind, options.profile, name),
+      url: pathOf(kind, name),
       httpVersion: '1.1',
       httpVersionMajor: 1,
       httpVersionMinor: 1,
-      headers: headersFor(body.contentType, via, options.trace?.header(), options),
+      headers: {
+        'content-type': body.contentType,
+        // A service that refuses early and closes at once would lose its own answer.
+        connection: 'keep-alive',
+        'user-agent': userAgent,
+        accept: 'application/json',
+        ...(via !== undefined && { 'cdn-loop': via }),
+        ...(traceparent !== undefined && { traceparent }),
+        ...(target.authorization !== undefined && { authorization: target.authorization }),
+      },
       socket: { writable: true },
     }) as unknown as IncomingMessage
     listeners.set(own, {
@@ -343,38 +191,139 @@ function createForwarding(options: {
     }
   }
 
-  return { begin, failure, host: url.host }
-}
-
-/** The path and query of an upload of this kind. */
-function targetOf(service: URL, kind: ForwardedKind, profile: Profile, name: string | undefined): string {
-  const url = new URL(service)
-  const isKubo = isKuboAddress(url)
-  if (isKubo) {
-    url.pathname = url.pathname.replace(/(\/add)?\/?$/, '/add')
-    const wanted = { ...addOptionsOfKubo(shapes[profile]), 'wrap-with-directory': String(kind === 'directory') }
-    url.search = new URLSearchParams(wanted).toString()
-  } else if (kind === 'directory') url.searchParams.set('wrap', 'true')
-  if (name !== undefined) url.searchParams.set(isKubo ? 'pin-name' : 'name', name)
-  return url.pathname + url.search
-}
-
-function headersFor(
-  contentType: string,
-  via: string | undefined,
-  traceparent: string | undefined,
-  { target, userAgent }: { readonly target: Target; readonly userAgent: string },
-): Record<string, string> {
-  return {
-    'content-type': contentType,
-    // A service that refuses early and closes at once would lose its own answer.
-    connection: 'keep-alive',
-    'user-agent': userAgent,
-    accept: 'application/json',
-    ...(via !== undefined && { 'cdn-loop': via }),
-    ...(traceparent !== undefined && { traceparent }),
-    ...(target.authorization !== undefined && { authorization: target.authorization }),
+  async function keep(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
+    const late = () => new Failure('timeout', 'the tiers did not take a block in time', { source: 'tier' })
+    // A failing cache does not fail the upload: the service may still take it.
+    const store = (own: AbortSignal) => retrieval.store(cid, Uint8Array.from(bytes), own)
+    await withDeadline({ ms: storeMs, clock, signal, late }, store).catch(() => signal.throwIfAborted())
   }
+
+  /** Makes blocks of what arrives, and passes its bytes on. */
+  async function receiveInto(
+    request: IncomingMessage,
+    own: AddOptions,
+    { failed, part }: Pick<Forward, 'part' | 'failed'>,
+  ): Promise<Added[]> {
+    const receiving = { ...limits, clock, signal: failed, slot: own.slot, count: own.slot?.quota?.add }
+    const into = {
+      shape: own.shape ?? shapes[profile],
+      check: own.check,
+      // A refusal cuts the body: the service has not got the end of this part.
+      async put(cid: CID, block: Uint8Array) {
+        options.admit?.(cid)
+        if (!own.isOnlyHashed) await keep(cid, block, failed)
+      },
+    }
+    if (own.kind !== 'directory') {
+      const take: TakePart<Added> = async (bytes, signal) => ({
+        ...(await ingestFile(part(bytes, signal), into)),
+        fileName: undefined,
+      })
+      return receive(request, receiving, inTurn(take))
+    }
+    // The nodes of the directory are made here: the service makes its own of the names.
+    const { files, root } = await ingestDirectory(
+      (more, take) => receive(request, { ...receiving, ...more }, inTurn(take)),
+      {},
+      { ...into, pass: part },
+    )
+    return [...files, { ...root, fileName: '' }]
+  }
+
+  async function forwarded(request: IncomingMessage, own: AddOptions): Promise<Added[]> {
+    const span = trace?.ask('provider pin')
+    const kind = own.kind === 'directory' ? 'directory' : 'files'
+    const start = () => begin(kind, own)
+    const forward = span ? span.run(start) : start()
+    const onClose = () => forward.abort(closing.signal.reason)
+    const endSpan = (outcome: string, hasFailed: boolean, bytes?: number): void =>
+      span?.end({ 'cidgate.provider': url.host, 'cidgate.outcome': outcome, 'cidgate.bytes': bytes }, hasFailed)
+    closing.signal.addEventListener('abort', onClose, { once: true })
+    try {
+      const added = await receiveInto(request, own, forward)
+      forward.end()
+      const held = await withDeadline({ ms: answerMs, clock, late: forward.late }, () => forward.answer)
+      for (const { cid } of added) {
+        if (!held.has(nameOf(cid)))
+          throw failure('content', `it did not say that it holds ${cid}, which the upload is${doubt[kind]}`)
+        retrieval.forget(cid)
+      }
+      await own.slot?.quota?.commit()
+      const bytes = added.reduce((sum, { dagBytes }) => sum + dagBytes, 0)
+      endSpan('pinned', false, bytes)
+      return added
+    } catch (error) {
+      const { facts, kind, source } = isFailure(error) ? error : { facts: {}, kind: 'internal', source: 'ours' }
+      // A client that sends what may not be uploaded is no fault of the service.
+      endSpan(facts.class ?? kind, source !== 'client')
+      forward.abort(error)
+      throw error
+    } finally {
+      closing.signal.removeEventListener('abort', onClose)
+    }
+  }
+
+  return {
+    maxBytes: limits.maxBytes,
+    kinds: ['files', 'directory'],
+    enter: admission.enter,
+    async receive(request, own = {}) {
+      closing.signal.throwIfAborted()
+      // The service learns nothing of what is not to be kept.
+      if (own.isOnlyHashed) return receiveInto(request, own, { failed: closing.signal, part: (bytes) => bytes })
+      return counts.over(
+        () => forwarded(request, own),
+        (added) => added,
+      )
+    },
+    async close() {
+      closing.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))
+    },
+  }
+}
+
+/** State for its operator. */
+const doubt: Readonly<Record<Kind, string>> = {
+  files: '',
+  directory: '; does it have the same profile, and take folders (wrap=true)?',
+}
+
+/** One after the other, so that a part ends at the service only when it was found in order. */
+function inTurn<T>(take: TakePart<T>): TakePart<T> {
+  let before: Promise<unknown> = Promise.resolve()
+  return (...part) => {
+    const taken = before.then(() => take(...part))
+    before = taken
+    return taken
+  }
+}
+
+// Checks that thin mode's service answers. The probe sends nothing that the service would keep, so it cannot test our token.
+
+/** Rejects with a Failure that tells the operator what to repair. */
+export async function probeTarget({ url }: Pick<Target, 'url'>, userAgent: string, signal: AbortSignal): Promise<void> {
+  const asked = new URL(url)
+  const { host } = asked
+  // Kubo's RPC answers nothing at its root, only its commands.
+  if (isKuboAddress(asked)) asked.pathname = asked.pathname.replace(/(\/add)?\/?$/, '/version')
+  const refused = (why: string, cause?: unknown) =>
+    new Failure('unavailable', `${host} ${why}; look at it, and at upload.forwardTo`, { source: 'provider', cause })
+  let status: number
+  try {
+    const answer = await fetch(asked, {
+      method: 'OPTIONS',
+      redirect: 'manual',
+      headers: { 'user-agent': userAgent },
+      signal,
+    })
+    await answer.body?.cancel()
+    status = answer.status
+  } catch (error) {
+    signal.throwIfAborted()
+    const { code } = ((error as Error).cause ?? {}) as NodeJS.ErrnoException
+    throw refused(`cannot be reached (${code ?? 'unknown reason'})`, error)
+  }
+  if (status >= 500 || status === 404) throw refused(`answers ${status}`)
 }
 
 // Reads the answer of thin mode's service: the CIDs that the service says it holds, or a Failure that says why it holds none.
@@ -399,7 +348,6 @@ const handedOn: Readonly<Record<number, { readonly as: FailureKind; readonly why
 
 /** A line or a CID for each file. */
 const maxAnswerBytes = { files: 1024 * 1024, directory: 16 * 1024 * 1024 } as const
-type ForwardedKind = keyof typeof maxAnswerBytes
 
 async function readAnswer(
   response: IncomingMessage,
@@ -410,7 +358,7 @@ async function readAnswer(
     now,
   }: {
     readonly isKubo: boolean
-    readonly kind: ForwardedKind
+    readonly kind: Kind
     readonly failure: TargetFailure
     readonly now: number
   },
@@ -462,7 +410,7 @@ type Onward = {
   readonly stream: PassThrough
   readonly contentType: string
   /** Yields the bytes once they were sent on. The part before this one must have ended. */
-  part(bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, as?: PartInFolder): AsyncGenerator<Uint8Array>
+  part(bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, as?: PartInFolder): AsyncIterable<Uint8Array>
   /** Sends the closing boundary: without it the service has no whole body. */
   end(): void
   hasEnded(): boolean
