@@ -20,7 +20,7 @@ export interface UploadAdmission {
 
 export interface UploadSlot {
   readonly client: string
-  readonly rate: Pick<UploadRate, 'received' | 'turn'>
+  readonly rate: UploadRate
   /** Aborts with a Failure when others need the slot more. */
   readonly signal: AbortSignal
   /** The quota of its token; undefined: none. */
@@ -51,7 +51,7 @@ export type UploadAdmissionOptions = {
 }
 
 type Client = { slots: number; waiting: number; bytes: number }
-type AdmittedUpload = UploadSlot & { readonly rate: UploadRate; readonly stop: AbortController }
+type AdmittedUpload = UploadSlot & { readonly stop: AbortController }
 type WaitingUpload = { readonly client: string; readonly enter: () => void; readonly fail: (reason: unknown) => void }
 
 const maxWaitMs = 5000
@@ -249,14 +249,13 @@ const tooSlow = (waiting: number, rate: number): Failure =>
     },
   )
 
-interface UploadRate {
+export interface UploadRate {
   received(bytes: number): void
   /** True while the client can send: not while the gateway has no room for more, and not once the whole upload is here. */
   turn(isSenders: boolean): void
   readonly isSenders: boolean
   /** Milliseconds in which the client could send. */
   readonly ms: number
-
   readonly bytesPerSecond: number
 }
 

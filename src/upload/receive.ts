@@ -4,7 +4,7 @@ import type { IncomingMessage } from 'node:http'
 import { TextDecoder } from 'node:util'
 import type { Clock } from '../core/clock.ts'
 import { cancelled, Failure, malformed } from '../core/failure.ts'
-import type { UploadSlot } from './admission.ts'
+import { createUploadRate, type UploadSlot } from './admission.ts'
 
 export type ReceiveLimits = {
   /** Of all `data` parts together. */
@@ -59,8 +59,9 @@ export const aroundBytes = (maxParts = defaultParts): number => 64 * 1024 + Math
  * destroyed, so that the client can still read the answer.
  */
 export async function receive<T>(request: IncomingMessage, options: ReceiveOptions, take: TakePart<T>): Promise<T[]> {
-  const { parts = 'data', maxParts = defaultParts, maxBytes } = options
+  const { parts = 'data', maxParts = defaultParts, maxBytes, clock, idleMs, minRate, graceMs, slot } = options
   const every = parts === 'every'
+  const rate = slot?.rate ?? createUploadRate(clock)
   const stop = new AbortController()
   const arrived = Promise.withResolvers<void>()
   const takes: Promise<T>[] = []
@@ -69,6 +70,10 @@ export async function receive<T>(request: IncomingMessage, options: ReceiveOptio
   let count = 0
   let queuedBytes = 0
   let dataBytes = 0
+  let receivedBytes = 0
+  /** Of the last byte, or of the end of the last pause. */
+  let since = clock.monotonic()
+  let pausedAt: number | undefined
 
   const fail = (error: unknown): void => {
     if (stop.signal.aborted) return
@@ -83,7 +88,7 @@ export async function receive<T>(request: IncomingMessage, options: ReceiveOptio
     for (;;) {
       stop.signal.throwIfAborted()
       const piece = part.pieces.shift()
-      if (!piece && part.isWhole) break
+      if (!piece && part.isComplete) break
       if (!piece) {
         await new Promise<void>((resolve) => {
           part.wake = resolve
@@ -98,8 +103,7 @@ export async function receive<T>(request: IncomingMessage, options: ReceiveOptio
       const { byteLength } = piece
       yield piece
       if (options.isCopied) giveBack(piece)
-      queuedBytes -= byteLength
-      pumping.goOn()
+      release(byteLength)
     }
     decode(decoder)
     if (bytes === 0 && parts === 'data') throw malformed('the part `data` is empty')
@@ -108,15 +112,14 @@ export async function receive<T>(request: IncomingMessage, options: ReceiveOptio
   function onPart({ name, isFile, fileName, type, path }: PartHead): void {
     if (++count > maxParts) return fail(malformed(`more than ${maxParts} parts in one upload`))
     if (name !== 'data' && !every) return
-    const part: Part = { pieces: [], isWhole: false, isOver: false, wake: () => {} }
+    const part: Part = { pieces: [], isComplete: false, isOver: false, wake: () => {} }
     current = part
     open.add(part)
     const taken = take(bytesOf(part, !isFile && parts === 'data'), stop.signal, { fileName, type, path }).finally(
       () => {
         open.delete(part)
         part.isOver = true
-        for (const { byteLength } of part.pieces.splice(0)) queuedBytes -= byteLength
-        pumping.goOn()
+        release(part.pieces.splice(0).reduce((sum, { byteLength }) => sum + byteLength, 0))
       },
     )
     taken.catch(fail)
@@ -133,23 +136,72 @@ export async function receive<T>(request: IncomingMessage, options: ReceiveOptio
     },
     onPartEnd() {
       if (!current) return
-      current.isWhole = true
+      current.isComplete = true
       current.wake()
       current = undefined
     },
   })
-  const pumping: Pumping = pump(request, {
-    ...options,
-    maxParts,
-    write: parser.write,
-    end() {
-      if (parser.isAtEnd()) arrived.resolve()
-      else fail(malformed('the multipart body is broken or cut'))
-    },
-    fail,
-    isFull: () => queuedBytes >= maxQueuedBytes || open.size > maxOpen,
-  })
-  const signals = [options.signal, options.slot?.signal].filter((signal) => signal !== undefined)
+
+  // The body is read as fast as its parts are taken. Waits that the gateway causes do not count as the client's.
+  const isFull = (): boolean => queuedBytes >= maxQueuedBytes || open.size > maxOpen
+  const stuck = (): Failure => {
+    const why = `upload timed out: this gateway processed none of it for ${stuckMs} ms; send it again`
+    return new Failure('upstream-error', why, { source: 'ours' })
+  }
+
+  function onData(chunk: Buffer): void {
+    receivedBytes += chunk.byteLength
+    rate.received(chunk.byteLength)
+    since = clock.monotonic()
+    if (receivedBytes > maxBytes + aroundBytes(maxParts)) return fail(tooLarge(maxBytes))
+    const wrong = parser.write(chunk)
+    if (wrong) return fail(wrong)
+    if (!isFull()) return
+    request.pause()
+    rate.turn(false)
+    pausedAt = since
+  }
+
+  function release(bytes: number): void {
+    queuedBytes -= bytes
+    if (pausedAt === undefined || isFull()) return
+    pausedAt = undefined
+    since = clock.monotonic()
+    rate.turn(true)
+    request.resume()
+  }
+
+  function onEnd(): void {
+    rate.turn(false)
+    cancelTick()
+    cancelTick = clock.after(stuckMs, () => fail(stuck()))
+    if (parser.isAtEnd()) arrived.resolve()
+    else fail(malformed('the multipart body is broken or cut'))
+  }
+
+  function onGone(): void {
+    if (!request.complete) fail(cancelled('the client left in the middle of its upload'))
+  }
+
+  function tick(): void {
+    cancelTick = clock.after(tickMs, tick)
+    const now = clock.monotonic()
+    if (pausedAt !== undefined) {
+      if (now - pausedAt > stuckMs) fail(stuck())
+    } else if (idleMs > 0 && now - since > idleMs)
+      fail(slow(`upload timed out: no data for ${idleMs} ms; send it again`))
+    else if (rate.ms > graceMs && receivedBytes < (minRate * rate.ms) / 1000)
+      fail(slow(`upload too slow: less than ${minRate} bytes a second; send it again over a faster connection`))
+  }
+
+  let cancelTick = clock.after(tickMs, tick)
+  rate.turn(true)
+  request.on('data', onData)
+  request.on('end', onEnd)
+  request.on('error', onGone)
+  request.on('close', onGone)
+  if (request.destroyed) onGone()
+  const signals = [options.signal, slot?.signal].filter((signal) => signal !== undefined)
   const onAbort = () => fail(signals.find(({ aborted }) => aborted)?.reason)
   for (const signal of signals) signal.addEventListener('abort', onAbort, { once: true })
   if (signals.some(({ aborted }) => aborted)) onAbort()
@@ -162,99 +214,8 @@ export async function receive<T>(request: IncomingMessage, options: ReceiveOptio
     fail(error)
     throw stop.signal.reason
   } finally {
-    pumping.end()
-    for (const signal of signals) signal.removeEventListener('abort', onAbort)
-    await Promise.allSettled(takes)
-  }
-}
-
-/** A part that is being taken. `wake` tells its reader that there is more, or an end. */
-type Part = { readonly pieces: Uint8Array[]; isWhole: boolean; isOver: boolean; wake: () => void }
-
-type PumpOptions = ReceiveOptions & {
-  /** Returns what is wrong. */
-  readonly write: (chunk: Buffer) => Failure | undefined
-  readonly end: () => void
-  readonly fail: (error: unknown) => void
-  /** More has come than was taken. */
-  readonly isFull: () => boolean
-}
-
-type Pumping = {
-  /** Call it when the body may go on. */
-  goOn(): void
-  end(): void
-}
-
-/** Pumps the request into the parser as fast as its parts are taken, and times the client: waits that the gateway causes do not count. */
-function pump(request: IncomingMessage, options: PumpOptions): Pumping {
-  const { clock, write, fail, isFull, maxBytes, maxParts, idleMs, minRate, graceMs } = options
-  const rate = options.slot?.rate
-  const began = clock.monotonic()
-  let received = 0
-  let since = began
-  let pausedAt: number | undefined
-  let pausedMs = 0
-
-  const onData = (chunk: Buffer): void => {
-    received += chunk.byteLength
-    rate?.received(chunk.byteLength)
-    since = clock.monotonic()
-    if (received > maxBytes + aroundBytes(maxParts)) return fail(tooLarge(maxBytes))
-    const wrong = write(chunk)
-    if (wrong) return fail(wrong)
-    if (!isFull()) return
-    request.pause()
-    rate?.turn(false)
-    pausedAt = since
-  }
-  const goOn = (): void => {
-    if (pausedAt === undefined || isFull()) return
-    const now = clock.monotonic()
-    pausedMs += now - pausedAt
-    pausedAt = undefined
-    since = now
-    rate?.turn(true)
-    request.resume()
-  }
-  const stuck = () =>
-    new Failure(
-      'upstream-error',
-      `upload timed out: this gateway processed none of it for ${stuckMs} ms; send it again`,
-      { source: 'ours' },
-    )
-  const onEnd = (): void => {
-    rate?.turn(false)
     cancelTick()
-    cancelTick = clock.after(stuckMs, () => fail(stuck()))
-    options.end()
-  }
-  const onGone = (): void => {
-    if (!request.complete) fail(cancelled('the client left in the middle of its upload'))
-  }
-  const tick = (): void => {
-    cancelTick = clock.after(tickMs, tick)
-    const now = clock.monotonic()
-    if (pausedAt !== undefined) {
-      if (now - pausedAt > stuckMs) fail(stuck())
-      return
-    }
-    const ms = now - began - pausedMs
-    if (idleMs > 0 && now - since > idleMs) fail(slow(`upload timed out: no data for ${idleMs} ms; send it again`))
-    else if (ms > graceMs && received < (minRate * ms) / 1000)
-      fail(slow(`upload too slow: less than ${minRate} bytes a second; send it again over a faster connection`))
-  }
-  let cancelTick = clock.after(tickMs, tick)
-
-  rate?.turn(true)
-  request.on('data', onData)
-  request.on('end', onEnd)
-  request.on('error', onGone)
-  request.on('close', onGone)
-  if (request.destroyed) onGone()
-  const end = (): void => {
-    cancelTick()
-    rate?.turn(false)
+    rate.turn(false)
     request.off('data', onData)
     request.off('end', onEnd)
     request.off('close', onGone)
@@ -262,9 +223,13 @@ function pump(request: IncomingMessage, options: PumpOptions): Pumping {
     request.off('error', onGone)
     pausedAt = undefined
     request.pause()
+    for (const signal of signals) signal.removeEventListener('abort', onAbort)
+    await Promise.allSettled(takes)
   }
-  return { goOn, end }
 }
+
+/** A part that is being taken. `wake` tells its reader that there is more, or an end. */
+type Part = { readonly pieces: Uint8Array[]; isComplete: boolean; isOver: boolean; wake: () => void }
 
 /**
  * Frees what arrived as soon as it was copied into a block. Otherwise it lies there until V8 looks at the whole heap, which it
