@@ -11,7 +11,7 @@ export type Line = {
 
 export type Listen = (said: unknown, handle: unknown) => unknown
 
-interface Channel {
+export interface Channel {
   send(topic: string, said?: unknown, handle?: unknown): void
   /** Rejects if the other process fails at it, exits, or exceeds the timeout. */
   ask(topic: string, said: unknown, ms: number): Promise<unknown>

@@ -6,19 +6,14 @@ import { tmpdir } from 'node:os'
 import { join, resolve } from 'node:path'
 import { Failure, wordsOf } from '../core/failure.ts'
 import {
-  connectionBalanceSlots,
   createConnectionBalance,
   createInFlightIndex,
   createProcessTable,
   createSharedTokenBuckets,
   createUploadEpochs,
-  inFlightSlots,
   openSlots,
   type ProcessTable,
-  processSlots,
   type Slots,
-  tokenBucketSlots,
-  uploadEpochSlots,
 } from './slot-file.ts'
 import type { Team } from './team.ts'
 
@@ -38,29 +33,24 @@ export function inPlace<Made>(
 ): { readonly folder: string; readonly made: Made } {
   const isShort = Buffer.byteLength(socketPathOf(join(data, `${prefix}123456`), 999)) <= maxSocketPathBytes
   try {
-    if (isShort) return madeIn(() => folderIn(data), make)
+    if (isShort) {
+      mkdirSync(data, { recursive: true })
+      return madeIn(join(data, prefix), make)
+    }
   } catch {
     // Other faults of the data folder are reported by the gateway itself.
   }
   try {
-    return madeIn(() => mkdtempSync(join(tmpdir(), elsewhere(data))), make)
+    return madeIn(join(tmpdir(), elsewhere(data)), make)
   } catch (cause) {
     const why = `workers: what they share (7 MiB) can lie neither in ${data} nor in ${tmpdir()}: ${wordsOf(cause)}`
     throw new Failure('upstream-error', `${why}; make room, or set workers to 1`, { source: 'ours', cause })
   }
 }
 
-function folderIn(data: string): string {
-  mkdirSync(data, { recursive: true })
-  return mkdtempSync(join(data, prefix))
-}
-
 /** Removes the folder if its content cannot be created. */
-function madeIn<Made>(
-  place: () => string,
-  make: (folder: string) => Made,
-): { readonly folder: string; readonly made: Made } {
-  const folder = place()
+function madeIn<Made>(start: string, make: (folder: string) => Made) {
+  const folder = mkdtempSync(start)
   try {
     return { folder, made: make(folder) }
   } catch (error) {
@@ -107,6 +97,8 @@ export type SharedFiles = {
   close(): void
 }
 
+const maxProcesses = 256
+
 export function openShared(
   folder: string,
   { index, isNew }: { readonly index: number; readonly isNew: boolean },
@@ -115,38 +107,22 @@ export function openShared(
   const close = (): void => {
     for (const one of opened) one.close()
   }
-  const open = (name: string, { count, bytes }: { readonly count: number; readonly bytes: number }): Slots => {
+  const open = (name: string, count: number, bytes: number): Slots => {
     const slots = openSlots(join(folder, name), { count, bytes, isNew })
     opened.push(slots)
     return slots
   }
-  const openAll = () => ({
-    uploadEpochs: open('upload-epochs', uploadEpochSlots),
-    inProgress: open('in-flight', inFlightSlots),
-    budgets: open('budgets', tokenBucketSlots),
-    processTable: open('process-table', processSlots),
-    connectionBalance: open('connection-balance', connectionBalanceSlots),
-  })
-  const files = closedIfNot(openAll, close)
-  const processTable = createProcessTable(files.processTable)
-  return {
-    team: {
-      uploadEpochs: createUploadEpochs(files.uploadEpochs),
-      inProgress: createInFlightIndex(files.inProgress, { index, runOf: processTable.of }),
-      budgets: (limit) => createSharedTokenBuckets(files.budgets, { ...limit, now: systemMs }),
-      connectionBalance: createConnectionBalance(files.connectionBalance, {
-        index,
-        isRunning: (one) => processTable.of(one) !== 0,
-      }),
-    },
-    processTable,
-    close,
-  }
-}
-
-function closedIfNot<Opened>(open: () => Opened, close: () => void): Opened {
   try {
-    return open()
+    const processTable = createProcessTable(open('process-table', maxProcesses, 4))
+    const isRunning = (one: number): boolean => processTable.of(one) !== 0
+    const buckets = open('budgets', 2 ** 16, 24)
+    const team: SharedFiles['team'] = {
+      uploadEpochs: createUploadEpochs(open('upload-epochs', 2 ** 20, 4)),
+      inProgress: createInFlightIndex(open('in-flight', 2 ** 16, 12), { index, runOf: processTable.of }),
+      budgets: (limit) => createSharedTokenBuckets(buckets, { ...limit, now: systemMs }),
+      connectionBalance: createConnectionBalance(open('connection-balance', maxProcesses, 4), { index, isRunning }),
+    }
+    return { team, processTable, close }
   } catch (error) {
     close()
     throw error

@@ -75,8 +75,6 @@ export interface UploadEpochs {
   note(key: string): void
 }
 
-export const uploadEpochSlots = { count: 2 ** 20, bytes: 4 } as const
-
 export function createUploadEpochs(slots: Slots): UploadEpochs {
   const placeOf = (key: string): number => marksOf(key).place % slots.count
   return {
@@ -96,8 +94,6 @@ export function createUploadEpochs(slots: Slots): UploadEpochs {
     },
   }
 }
-
-export const tokenBucketSlots = { count: 2 ** 16, bytes: 24 } as const
 
 /** `now`: a clock that all processes share. */
 export function createSharedTokenBuckets(
@@ -150,7 +146,6 @@ export interface ConnectionBalance {
   beyondShare(open: number, size: number): number
 }
 
-export const connectionBalanceSlots = { count: 256, bytes: 4 } as const
 /** Tolerance: counts near the share stay as they are. */
 const [nearRatio, nearCount] = [1.125, 2]
 
@@ -181,8 +176,6 @@ export interface ProcessTable {
   end(index: number): void
 }
 
-export const processSlots = { count: 256, bytes: 4 } as const
-
 export function createProcessTable(slots: Slots): ProcessTable {
   const set = (index: number, life: number): void => {
     slots.read(index).setUint32(0, life)
@@ -204,8 +197,6 @@ export interface InFlightIndex {
    */
   hold(path: string): (() => void) | undefined
 }
-
-export const inFlightSlots = { count: 2 ** 16, bytes: 12 } as const
 
 /** `runOf`: a number unique to each run of a process; 0 if it does not run. */
 export function createInFlightIndex(

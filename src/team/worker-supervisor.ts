@@ -4,8 +4,8 @@ import type { ChildProcess } from 'node:child_process'
 import type { Server } from 'node:net'
 import type { Clock } from '../core/clock.ts'
 import { wordsOf } from '../core/failure.ts'
-import type { Log } from '../core/log.ts'
-import { createChannel, createHeartbeat } from './channel.ts'
+import type { Log, LogLevel } from '../core/log.ts'
+import { type Channel, createChannel, createHeartbeat } from './channel.ts'
 import { createForwarder } from './forward-request.ts'
 import { openShared, socketPathOf } from './shared-folder.ts'
 import type { DeniedRule, OwnerTeam, Topic, WorkerCounts } from './team.ts'
@@ -85,11 +85,9 @@ export function createWorkerSupervisor({
       beginLater(index, false)
       return
     }
-    const worker = createWorkerProcess({
-      child,
+    const worker = new WorkerProcess({
+      ...{ child, clock, log },
       orders: { index, size, folder, input, denied },
-      clock,
-      log,
       heard: (topic, said) => listeners.get(topic)?.(said),
       onAnswering() {
         shared.processTable.begin(index, worker.pid)
@@ -189,30 +187,6 @@ export type Orders = {
 
 type HowItEnded = { readonly code: number | null; readonly signal: string | null }
 
-interface WorkerProcess {
-  readonly index: number
-  readonly pid: number
-  readonly since: number
-  /** True while it accepts connections. */
-  readonly isAnswering: boolean
-  /** True unless it was told to exit. */
-  readonly isWanted: boolean
-  readonly counts: WorkerCounts
-  /**
-   * Resolves when the worker has done it, or has exited: its successor starts with the current
-   * state.
-   */
-  order(topic: string, said: unknown, ms?: number): Promise<void>
-  /** Replaces its listening sockets. */
-  listenOn(servers: readonly Server[]): void
-  /**
-   * Resolves when it has exited: within `graceMs` plus a margin by itself, or at once if it does
-   * not serve yet. `shutdownDelayMs`: the time in which keep-alive clients receive `Connection: close`,
-   * before idle connections are closed.
-   */
-  end(graceMs: number, shutdownDelayMs?: number): Promise<void>
-}
-
 type WorkerOptions = {
   readonly child: ChildProcess
   readonly orders: Orders
@@ -231,93 +205,107 @@ export const startMs = 60_000
  * down.
  */
 const orderMs = 5000
-const none: WorkerCounts = { totals: new Map(), gauges: new Map() }
 
-export function createWorkerProcess(options: WorkerOptions): WorkerProcess {
-  const { child, orders, clock, log, heard } = options
-  const { index } = orders
-  const channel = createChannel(child, clock)
-  const ended = Promise.withResolvers<void>()
-  const about = { worker: index, pid: child.pid }
-  const since = clock.now()
-  let isAnswering = false
-  let isWanted = true
-  let isOver = false
-  let counts = none
+export class WorkerProcess {
+  readonly index: number
+  readonly pid: number
+  readonly since: number
+  /** True while it accepts connections. */
+  isAnswering = false
+  /** True unless it was told to exit. */
+  isWanted = true
+  counts: WorkerCounts = { totals: new Map(), gauges: new Map() }
+  readonly #options: WorkerOptions
+  readonly #channel: Channel
+  readonly #ended = Promise.withResolvers<void>()
+  #isOver = false
+  #stopHeartbeat = () => {}
 
-  function over(how: HowItEnded): void {
-    isOver = true
-    isAnswering = false
-    stopHeartbeat()
-    channel.end()
-    options.onEnded(how)
-    ended.resolve()
+  constructor(options: WorkerOptions) {
+    const { child, orders, clock, heard } = options
+    this.#options = options
+    this.index = orders.index
+    this.pid = child.pid ?? 0
+    this.since = clock.now()
+    this.#channel = createChannel(child, clock)
+    child.once('error', (error) => {
+      this.#log('error', 'worker.failed', error)
+      // A process that could not be started emits nothing else.
+      if (child.pid === undefined) this.#over({ code: null, signal: null })
+    })
+    child.once('exit', (code, signal) => this.#over({ code, signal }))
+    this.#channel.on('counts', (said) => {
+      this.counts = said as WorkerCounts
+    })
+    for (const topic of ['block', 'records', 'failed'] as const) this.#channel.on(topic, (said) => heard(topic, said))
+    this.#channel.ask('begin', orders, startMs).then(
+      () => this.#begun(),
+      (error) => {
+        if (this.isWanted && !this.#isOver) this.#kill('worker.failed', error)
+      },
+    )
   }
 
-  child.once('error', (error) => {
-    log('error', 'worker.failed', { ...about, why: wordsOf(error) })
-    // A process that could not be started emits nothing else.
-    if (child.pid === undefined) over({ code: null, signal: null })
-  })
-  child.once('exit', (code, signal) => over({ code, signal }))
-  channel.on('counts', (said) => {
-    counts = said as WorkerCounts
-  })
-  for (const topic of ['block', 'records', 'failed'] as const) channel.on(topic, (said) => heard(topic, said))
-
-  function kill(event: string, error: unknown): void {
-    log('error', event, { ...about, why: wordsOf(error) })
-    child.kill('SIGKILL')
+  #log(level: LogLevel, event: string, error?: unknown): void {
+    const { child, log } = this.#options
+    log(level, event, { worker: this.index, pid: child.pid, ...(error !== undefined && { why: wordsOf(error) }) })
   }
 
-  let stopHeartbeat = () => {}
+  #begun(): void {
+    if (!this.isWanted || this.#isOver) return
+    this.isAnswering = true
+    const onSilent = () => this.#kill('worker.stuck', new Error('no heartbeat'))
+    this.#stopHeartbeat = createHeartbeat(this.#channel, this.#options.clock, onSilent)
+    this.#options.onAnswering()
+    this.#log('info', 'worker.ready')
+  }
 
-  channel.ask('begin', orders, startMs).then(
-    () => {
-      if (!isWanted || isOver) return
-      isAnswering = true
-      stopHeartbeat = createHeartbeat(channel, clock, () => kill('worker.stuck', new Error('no heartbeat')))
-      options.onAnswering()
-      log('info', 'worker.ready', about)
-    },
-    (error) => {
-      if (isWanted && !isOver) kill('worker.failed', error)
-    },
-  )
+  #over(how: HowItEnded): void {
+    this.#isOver = true
+    this.isAnswering = false
+    this.#stopHeartbeat()
+    this.#channel.end()
+    this.#options.onEnded(how)
+    this.#ended.resolve()
+  }
 
-  return {
-    index,
-    pid: child.pid ?? 0,
-    since,
-    get isAnswering() {
-      return isAnswering
-    },
-    get isWanted() {
-      return isWanted
-    },
-    get counts() {
-      return counts
-    },
-    async order(topic, said, ms = orderMs) {
-      try {
-        await channel.ask(topic, said, ms)
-      } catch (error) {
-        if (!isWanted) return
-        if (!isOver) kill('worker.stuck', error)
-        await ended.promise
-      }
-    },
-    listenOn(servers) {
-      for (const [at, server] of servers.entries())
-        channel.send('listen', { isFirst: at === 0, isUnix: typeof server.address() === 'string' }, server)
-    },
-    async end(graceMs, shutdownDelayMs = 0) {
-      isWanted = false
-      if (!isAnswering) child.kill('SIGKILL')
-      channel.send('stop', { graceMs, shutdownDelayMs })
-      const cancel = clock.after(shutdownDelayMs + graceMs + orderMs, () => child.kill('SIGKILL'))
-      await ended.promise
-      cancel()
-    },
+  #kill(event: string, error: unknown): void {
+    this.#log('error', event, error)
+    this.#options.child.kill('SIGKILL')
+  }
+
+  /**
+   * Resolves when the worker has done it, or has exited: its successor starts with the current
+   * state.
+   */
+  async order(topic: string, said: unknown, ms = orderMs): Promise<void> {
+    try {
+      await this.#channel.ask(topic, said, ms)
+    } catch (error) {
+      if (!this.isWanted) return
+      if (!this.#isOver) this.#kill('worker.stuck', error)
+      await this.#ended.promise
+    }
+  }
+
+  /** Replaces its listening sockets. */
+  listenOn(servers: readonly Server[]): void {
+    for (const [at, server] of servers.entries())
+      this.#channel.send('listen', { isFirst: at === 0, isUnix: typeof server.address() === 'string' }, server)
+  }
+
+  /**
+   * Resolves when it has exited: within `graceMs` plus a margin by itself, or at once if it does
+   * not serve yet. `shutdownDelayMs`: the time in which keep-alive clients receive `Connection: close`,
+   * before idle connections are closed.
+   */
+  async end(graceMs: number, shutdownDelayMs = 0): Promise<void> {
+    const { child, clock } = this.#options
+    this.isWanted = false
+    if (!this.isAnswering) child.kill('SIGKILL')
+    this.#channel.send('stop', { graceMs, shutdownDelayMs })
+    const cancel = clock.after(shutdownDelayMs + graceMs + orderMs, () => child.kill('SIGKILL'))
+    await this.#ended.promise
+    cancel()
   }
 }

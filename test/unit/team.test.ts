@@ -24,7 +24,7 @@ import { inPlace, openShared, removeOtherPlaces, type SharedFiles, socketPathOf 
 import { createUploadEpochs } from '../../src/team/slot-file.ts'
 import type { Team } from '../../src/team/team.ts'
 import { createWorkerClient } from '../../src/team/worker-client.ts'
-import { createWorkerProcess, type Orders } from '../../src/team/worker-supervisor.ts'
+import { type Orders, WorkerProcess } from '../../src/team/worker-supervisor.ts'
 import { createElsewhere } from '../../src/wiring/public.ts'
 import { shareOf } from '../../src/wiring/worker.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
@@ -240,7 +240,7 @@ describe('worker process', () => {
       },
     })
     const ended: unknown[] = []
-    const worker = createWorkerProcess({
+    const worker = new WorkerProcess({
       child: child as never,
       orders: orders(folder),
       clock: createFakeClock(),
