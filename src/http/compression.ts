@@ -2,6 +2,7 @@
 // zlib's threads, a few at a time. Above the limit a response is sent uncompressed instead of
 // waiting; requests for the same bytes share one compression.
 import type { Transform } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
 import { promisify } from 'node:util'
 import {
   brotliCompress,
@@ -251,7 +252,8 @@ export function isCompressible({ type, size }: AboutBody): boolean {
   return compressibleTypes.has(name) || name.startsWith('text/') || name.endsWith('+json') || name.endsWith('+xml')
 }
 
-type CodedPieces = AsyncIterable<Uint8Array> & {
+type CodedPieces = {
+  [Symbol.asyncIterator](): AsyncGenerator<Uint8Array>
   /** Needed only if reading has not begun: after that, the end of the reader closes it. */
   close(): void
 }
@@ -260,12 +262,13 @@ type CodedPieces = AsyncIterable<Uint8Array> & {
  * Calls `onOver` once: after the last byte, or when the source failed or the reader left and
  * nothing more is read.
  */
-function codedPieces(pieces: AsyncIterable<Uint8Array>, coder: Transform, onOver: () => void): CodedPieces {
+export function codedPieces(pieces: AsyncIterable<Uint8Array>, coder: Transform, onOver = () => {}): CodedPieces {
   let begun = false
 
   async function* read(): AsyncGenerator<Uint8Array> {
     begun = true
-    const feeding = feed(pieces, coder)
+    // The reader gets an error of the source from the coder.
+    const feeding = pipeline(pieces, coder).catch(() => {})
     try {
       yield* coder as AsyncIterable<Uint8Array>
     } finally {
@@ -283,32 +286,4 @@ function codedPieces(pieces: AsyncIterable<Uint8Array>, coder: Transform, onOver
       onOver()
     },
   }
-}
-
-/** Never rejects: the coder passes the error to its reader. */
-async function feed(pieces: AsyncIterable<Uint8Array>, coder: Transform): Promise<void> {
-  try {
-    for await (const piece of pieces) {
-      if (coder.destroyed) return
-      await written(coder, piece)
-    }
-    coder.end()
-  } catch (error) {
-    coder.destroy(error instanceof Error ? error : new Error(String(error)))
-  }
-}
-
-/**
- * Resolves when the piece is compressed, or when the coder is closed, after which the callback may
- * never come. zlib discards its output then.
- */
-function written(coder: Transform, piece: Uint8Array): Promise<void> {
-  return new Promise((resolve, reject) => {
-    coder.once('close', resolve)
-    coder.write(piece, (error) => {
-      coder.off('close', resolve)
-      if (error) reject(error)
-      else resolve()
-    })
-  })
 }

@@ -265,37 +265,58 @@ async function* prepend(
 }
 
 const variesBy = {
-  format: { plain: ['Accept'], coded: ['Accept', 'Accept-Encoding'] },
-  none: { plain: [], coded: ['Accept-Encoding'] },
+  format: { plain: 'Accept', coded: 'Accept, Accept-Encoding' },
+  none: { plain: undefined, coded: 'Accept-Encoding' },
 } as const
 
+/** For responses made for programs: a browser that opens one runs and loads nothing. */
+const programsOnly = "default-src 'none'; sandbox"
+
+export const immutable = 'public, max-age=29030400, immutable'
+
 function headersOf(
-  delivery: OutgoingAnswer,
+  { place, target, roots, account, location, deps }: OutgoingAnswer,
   body: Pick<Representation, 'etag' | 'type' | 'cacheControl' | 'ageSeconds' | 'varies' | 'policy' | 'save' | 'ranges'>,
   isCompressible: boolean,
 ): Headers {
-  const { place, target, roots, account, location, deps } = delivery
   const { own } = place
-  const headers: Headers = contentHeaders({
-    etag: body.etag,
-    type: body.type,
-    path: place.path,
-    roots,
-    acceptsRanges: body.ranges,
-    own,
-    policy: body.policy ?? (deps.mode === 'web' ? policyFor(body.type, { own }) : own ? undefined : programsOnly),
-    // Without a format in the URL, Accept may select another representation (RFC 9110 §12.5.5).
-    varies:
-      variesBy[body.varies || !target.query.has('format') ? 'format' : 'none'][isCompressible ? 'coded' : 'plain'],
-    ...(body.cacheControl !== undefined && { cacheControl: body.cacheControl }),
-    disposition: dispositionOf(target, body.save),
-  })
+  const isWeb = deps.mode === 'web'
+  const policy = body.policy ?? (isWeb ? policyFor(body.type, { own }) : own ? undefined : programsOnly)
+  // Without a format in the URL, Accept may select another representation (RFC 9110 §12.5.5).
+  const byFormat = body.varies || !target.query.has('format') ? 'format' : 'none'
+  const varies = variesBy[byFormat][isCompressible ? 'coded' : 'plain']
+  const saved = dispositionOf(target, body.save)
+  const headers: Headers = [
+    'Content-Type',
+    body.type,
+    'ETag',
+    body.etag,
+    'Cache-Control',
+    body.cacheControl ?? immutable,
+    'Accept-Ranges',
+    body.ranges ? 'bytes' : 'none',
+    'X-Ipfs-Path',
+    headerSafe(place.path),
+    'X-Content-Type-Options',
+    'nosniff',
+    'Cross-Origin-Resource-Policy',
+    'cross-origin',
+  ]
+  if (roots.length > 0) headers.push('X-Ipfs-Roots', roots.map(spelled).join(','))
+  // Pages on an origin of their own set their Referrer-Policy themselves.
+  if (!own) headers.push('Referrer-Policy', 'no-referrer')
+  if (policy !== undefined) headers.push('Content-Security-Policy', policy)
+  if (varies !== undefined) headers.push('Vary', varies)
+  if (saved !== undefined) headers.push('Content-Disposition', saved)
+  for (const [name, value] of corsHeaders) headers.push(name, value)
   if (body.ageSeconds) headers.push('Age', String(body.ageSeconds))
   if (location !== undefined) headers.push('Content-Location', location)
-  if (deps.mode === 'web') for (const [name, value] of corsRequests) headers.push(name, value)
+  if (isWeb) for (const [name, value] of corsRequests) headers.push(name, value)
   headers.push('Cache-Status', cacheStatus(account))
   return place.provider ? headers.filter((_, at) => !forBrowsers.has(headers[at - (at % 2)] as string)) : headers
 }
+
+const spelled = (root: CID | string): string => (typeof root === 'string' ? root : textOf(root))
 
 /**
  * Headers left out for other nodes: they accept at most 2 KiB of headers, and read none of these.
@@ -359,56 +380,6 @@ function keepReady(
   const answer = { headers: kept, body: complete, isLent: release !== undefined, etag, isCompressible }
   return deps.hot.add(place.cacheKey, answer, epoch)
 }
-
-export const immutable = 'public, max-age=29030400, immutable'
-
-type ContentHeaders = {
-  readonly etag: string
-  readonly type: string
-  readonly path: string
-  readonly roots: readonly (CID | string)[]
-  readonly cacheControl?: string
-  readonly acceptsRanges: boolean
-  readonly disposition?: string | undefined
-  /** The Content-Security-Policy; undefined means none. */
-  readonly policy: string | undefined
-  /** A site on its own origin, whose pages set their Referrer-Policy themselves. */
-  readonly own: boolean
-  /** The request headers that select the representation. */
-  readonly varies: readonly string[]
-}
-
-/** For responses made for programs: a browser that opens one runs and loads nothing. */
-const programsOnly = "default-src 'none'; sandbox"
-
-/** A flat list of names and values, in the order they are written. */
-export function contentHeaders(content: ContentHeaders): string[] {
-  const headers = [
-    'Content-Type',
-    content.type,
-    'ETag',
-    content.etag,
-    'Cache-Control',
-    content.cacheControl ?? immutable,
-    'Accept-Ranges',
-    content.acceptsRanges ? 'bytes' : 'none',
-    'X-Ipfs-Path',
-    headerSafe(content.path),
-    'X-Content-Type-Options',
-    'nosniff',
-    'Cross-Origin-Resource-Policy',
-    'cross-origin',
-  ]
-  if (content.roots.length > 0) headers.push('X-Ipfs-Roots', content.roots.map(spelled).join(','))
-  if (!content.own) headers.push('Referrer-Policy', 'no-referrer')
-  if (content.policy !== undefined) headers.push('Content-Security-Policy', content.policy)
-  if (content.varies.length > 0) headers.push('Vary', content.varies.join(', '))
-  if (content.disposition !== undefined) headers.push('Content-Disposition', content.disposition)
-  for (const [name, value] of corsHeaders) headers.push(name, value)
-  return headers
-}
-
-const spelled = (root: CID | string): string => (typeof root === 'string' ? root : textOf(root))
 
 /** Encodes a path for a header: everything except printable ASCII is percent-encoded. */
 export function headerSafe(path: string): string {

@@ -25,16 +25,7 @@ const mediaTypes: Readonly<Record<string, FormatChoice>> = {
   'application/vnd.ipfs.ipns-record': 'ipns-record',
 }
 
-export const formats: ReadonlySet<string> = new Set([
-  'raw',
-  'car',
-  'tar',
-  'dag-json',
-  'dag-cbor',
-  'json',
-  'cbor',
-  'ipns-record',
-])
+export const formats: ReadonlySet<string> = new Set(Object.values(mediaTypes))
 
 type AcceptedFormat = { readonly as: FormatChoice; readonly parameters: Readonly<Record<string, string>> }
 

@@ -16,8 +16,7 @@ import { isFailure, malformed } from '../../core/failure.ts'
 import { lazyLinksInOrder } from '../../ipld/block-links.ts'
 import { modeOf, type Node } from '../../ipld/unixfs.ts'
 import type { DagWant, Session } from '../../retrieval/session.ts'
-import { argsOf, isOn, type KuboCall, optionsIn, pathOf, sendJson, spellingIn } from './call.ts'
-import { sendLines } from './stream.ts'
+import { argsOf, isOn, type KuboCall, optionsIn, pathOf, sendJson, sendLines, spellingIn } from './call.ts'
 
 type Link = {
   readonly Name: string

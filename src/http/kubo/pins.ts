@@ -6,8 +6,7 @@ import { parseRoot, pathChainFrom } from '../../content/resolve.ts'
 import { Failure, malformed } from '../../core/failure.ts'
 import type { Pins } from '../../upload/pins.ts'
 import { pinName } from '../add/add.ts'
-import { argOf, argsOf, isOn, type KuboCall, notDone, optionsIn, sendJson, spellingIn } from './call.ts'
-import { sendLines } from './stream.ts'
+import { argOf, argsOf, isOn, type KuboCall, notDone, optionsIn, sendJson, sendLines, spellingIn } from './call.ts'
 
 export async function addPin({ request, query, session, signal, response, deps }: KuboCall): Promise<void> {
   const given = optionsIn(query, { r: 'recursive', n: 'name' })

@@ -1,6 +1,5 @@
 // `cat`, `block/get` and `dag/export`: content as Kubo's clients request it.
 
-import { pipeline } from 'node:stream/promises'
 import { createGzip } from 'node:zlib'
 import { walkDag } from '../../content/dag/walk.ts'
 import { readFile } from '../../content/file.ts'
@@ -11,8 +10,18 @@ import { codec } from '../../core/cid.ts'
 import { malformed } from '../../core/failure.ts'
 import { writeCar } from '../../ipld/car.ts'
 import type { Session } from '../../retrieval/session.ts'
-import { argOf, type GivenOptions, isOn, type KuboCall, numberOf, optionsIn, pathOf } from './call.ts'
-import { sendPieces, sendWithTrailer } from './stream.ts'
+import { codedPieces } from '../compression.ts'
+import {
+  argOf,
+  type GivenOptions,
+  isOn,
+  type KuboCall,
+  numberOf,
+  optionsIn,
+  pathOf,
+  sendPieces,
+  sendWithTrailer,
+} from './call.ts'
 
 export async function readPath({ query, session, response, deps }: KuboCall): Promise<void> {
   const { entity } = await resolve(session, pathOf(argOf(query)))
@@ -95,16 +104,5 @@ async function sizeOf({ readNode, yieldIfDue }: Session, { cid, block, kind, siz
   return sum
 }
 
-/** Reads no more pieces than are consumed; when the consumer stops, so does the source. */
-export async function* gzipped(pieces: AsyncIterable<Uint8Array>, level: number): AsyncGenerator<Uint8Array> {
-  const gzip = createGzip({ level })
-  const over = new AbortController()
-  const feeding = pipeline(pieces, gzip, { signal: over.signal })
-  feeding.catch(() => {}) // the reader gets the error from the stream
-  try {
-    yield* gzip
-  } finally {
-    over.abort()
-    await feeding.catch(() => {})
-  }
-}
+export const gzipped = (pieces: AsyncIterable<Uint8Array>, level: number): AsyncGenerator<Uint8Array> =>
+  codedPieces(pieces, createGzip({ level }))[Symbol.asyncIterator]()

@@ -12,11 +12,10 @@ import { HttpRefusal, hasBody, type RequestContext, type RequestTarget } from '.
 import { closeAfter, cutWhenStalled } from '../wire/write.ts'
 import { addFiles, importCars } from './add.ts'
 import { putBlocks } from './block.ts'
-import { type KuboCall, type KuboDeps, sendJson } from './call.ts'
+import { endLate, type KuboCall, type KuboDeps, type KuboError, sendJson } from './call.ts'
 import { listLinks } from './ls.ts'
 import { addPin, listPins, removePins } from './pins.ts'
 import { exportDag, getArchive, getBlock, readPath } from './read.ts'
-import { endLate, type KuboError } from './stream.ts'
 
 const prefix = '/api/v0/'
 

@@ -1,19 +1,541 @@
-// The OpenAPI 3.1 description of the public routes.
+// The OpenAPI 3.1 description of the public routes; Kubo's RPC has a reference of its own.
+import { builtIn } from '../../schemas/checks.ts'
 import type { JsonSchema } from '../../schemas/documents.ts'
+import { formats } from '../content/negotiate.ts'
 import type { Mode } from '../wire/problem.ts'
-import {
-  anyStatuses,
-  documentsOf,
-  failures,
-  headers,
-  headersOf,
-  type Json,
-  parametersWith,
-  problemResponses,
-  schemasWith,
-  securitySchemes,
-} from './components.ts'
-import { addOperation, readPaths } from './paths.ts'
+
+export type Json = Readonly<Record<string, unknown>>
+
+const ref = (kind: string, name: string): Json => ({ $ref: `#/components/${kind}/${name}` })
+const text = (description: string): Json => ({ description, schema: { type: 'string' } })
+/** Every response also has an id. */
+const headersOf = (names: readonly string[]): Json =>
+  Object.fromEntries([...names, 'X-Request-Id'].map((name) => [name, ref('headers', name)]))
+
+/** For examples: the CID of a file with `hello world`. */
+export const aCid = 'bafkreifjjcie6lypi6ny7amxnfftagclbuxndqonfipmb64f2km2devei4'
+export const aName = 'k51qzi5uqu5dgutdk6i1ynyzgkqngpha5xpgia3a5qqp4jsh0u4csozksxel2r'
+
+type PublishedDocument = { readonly title: string; readonly schema: JsonSchema }
+
+/**
+ * Built-in schemas under their titles, `EvidenceFile`; the operator's under their `?schema=` names.
+ */
+const documentsOf = (schemas: Readonly<Record<string, JsonSchema>>): PublishedDocument[] =>
+  Object.entries(schemas).map(([name, schema]) => ({
+    title: schema === builtIn[name] ? String(schema['title']) : name,
+    schema,
+  }))
+
+const examplesOf = ({ title, schema }: PublishedDocument): [string, Json][] =>
+  (Array.isArray(schema['examples']) ? schema['examples'] : []).map((value: unknown, index) => [
+    index === 0 ? title : `${title}${index + 1}`,
+    { value },
+  ])
+
+const schemasWith = (documents: readonly PublishedDocument[]): Json => ({
+  Added: added,
+  Problem: problemSchema,
+  Listing: listing,
+  ...Object.fromEntries(documents.map(({ title, schema }) => [title, schema])),
+})
+
+const added: Json = {
+  type: 'object',
+  required: ['cids'],
+  properties: {
+    cids: { type: 'array', minItems: 1, items: { type: 'string', pattern: '^/ipfs/[0-9A-Za-z]+$' } },
+  },
+}
+
+const listing: Json = {
+  title: 'Listing',
+  description: 'A directory.',
+  type: 'object',
+  required: ['cid', 'path', 'entries'],
+  properties: {
+    cid: { type: 'string' },
+    path: { type: 'string' },
+    entries: {
+      type: 'array',
+      items: {
+        type: 'object',
+        required: ['name', 'cid', 'size', 'type'],
+        properties: {
+          name: { type: 'string' },
+          cid: { type: 'string' },
+          size: { type: ['integer', 'null'] },
+          type: { type: 'string' },
+        },
+      },
+    },
+  },
+}
+
+const problemOf = (status: number, title: string, detail: string, more: Json = {}): Json => ({
+  type: `urn:problem-type:cidgate:${more['kind'] ?? 'malformed'}`,
+  title,
+  status,
+  detail,
+  message: detail,
+  ...Object.fromEntries(Object.entries(more).filter(([name]) => name !== 'kind')),
+})
+
+/** The meaning of each error status for the client. */
+const meanings: Readonly<Record<number, string>> = {
+  400: 'The request is malformed; `errors` names fields that do not match the schema.',
+  401: 'A token is required: `Authorization: Bearer …`.',
+  403: 'Uploads without a token are for clients on the same machine; pages of other origins are refused.',
+  404: 'No upstream has the content, or none could be reached. The search continues: retry after `Retry-After`.',
+  405: 'Method not allowed; `Allow` lists the allowed ones.',
+  406: 'The content is not available in this format.',
+  408: 'The headers were late, or the upload stalled or was too slow.',
+  410: 'A denylist of this gateway names it.',
+  412: '`only-if-cached`, and no tier has it.',
+  413: 'More than `upload.maxBytes`, or a directory or document above the limits of this gateway.',
+  416: 'The range begins after the end; `Content-Range` names the size.',
+  417: 'The only `Expect` that is supported is `100-continue`.',
+  422: 'The content matches its CID but is malformed.',
+  429: 'Rate limit of the client, or quota of the token; `quota` says what remains.',
+  431: 'The request line and headers are too long.',
+  451: 'As 410, for a legal reason.',
+  500: 'Internal error of this gateway.',
+  501: 'A path into a document that continues after a value.',
+  502: 'Upstreams or providers failed; `attempts` or `outcomes` lists each. The upload was not accepted.',
+  503: 'Overloaded; retry after `Retry-After`.',
+  504: 'No upstream answered in time (`responses.types: web` only).',
+  505: 'Not HTTP/1.',
+  507: 'The disk is full.',
+  508: 'A forwarding loop: the upload came back.',
+}
+
+const failures = (statuses: readonly number[]): Json =>
+  Object.fromEntries(statuses.map((status) => [String(status), ref('responses', `Problem${status}`)]))
+
+/** Statuses that any route may send. */
+export const anyStatuses = [400, 405, 408, 413, 417, 429, 431, 500, 503, 505] as const
+export const readStatuses = [...anyStatuses, 404, 406, 410, 412, 416, 422, 451, 501, 502, 504] as const
+export const addStatuses = [...anyStatuses, 401, 403, 410, 451, 502, 507, 508] as const
+
+const retried: ReadonlySet<number> = new Set([404, 429, 502, 503, 504])
+
+/** In `web` mode a client gets a page or text, depending on Accept. */
+const asText = { 'text/html': { schema: { type: 'string' } }, 'text/plain': { schema: { type: 'string' } } } as const
+
+function problemResponse(status: number, mode: Mode): Json {
+  const headers = {
+    'Access-Control-Allow-Origin': ref('headers', 'Access-Control-Allow-Origin'),
+    'Cache-Control': ref('headers', 'Cache-Control'),
+    'X-Request-Id': ref('headers', 'X-Request-Id'),
+    ...(retried.has(status) && { 'Retry-After': ref('headers', 'Retry-After') }),
+    ...(status === 401 && { 'WWW-Authenticate': text('`Bearer`.') }),
+    ...(status === 405 && { Allow: text('The allowed methods.') }),
+    ...(status === 416 && { 'Content-Range': ref('headers', 'Content-Range') }),
+  }
+  return {
+    description: meanings[status],
+    headers,
+    content: {
+      'application/problem+json': {
+        schema: ref('schemas', 'Problem'),
+        ...(examples[status] && { examples: examples[status] }),
+      },
+      ...(mode === 'web' && asText),
+    },
+  }
+}
+
+const examples: Readonly<Record<number, Json>> = {
+  400: {
+    schema: {
+      summary: 'POST /add?schema=evidence',
+      value: problemOf(400, 'Malformed', 'the document does not match the schema evidence: name is missing', {
+        errors: [{ field: 'name', message: 'is missing' }],
+      }),
+    },
+  },
+  404: {
+    absent: {
+      value: problemOf(404, 'Not found', 'nobody who was asked has it', {
+        kind: 'not-found',
+        attempts: [{ upstream: 'trustless', outcome: 'not-found', ms: 212 }],
+      }),
+    },
+  },
+  502: {
+    unconfirmed: {
+      value: problemOf(
+        502,
+        'An upstream or provider failed',
+        '1 of 2 providers hold the upload; nothing of it was kept here',
+        {
+          kind: 'upstream-error',
+          outcomes: [
+            { provider: 'local', outcome: 'pinned', ms: 4 },
+            { provider: 'kubo', outcome: 'transient', detail: 'provider kubo: cannot be reached', ms: 12 },
+          ],
+        },
+      ),
+    },
+  },
+}
+
+const problemResponses = (mode: Mode): Json =>
+  Object.fromEntries(Object.keys(meanings).map((status) => [`Problem${status}`, problemResponse(Number(status), mode)]))
+
+const rest = (): Json => ({
+  type: 'object',
+  required: ['limit', 'remaining'],
+  properties: { limit: { type: 'integer' }, remaining: { type: 'integer' } },
+})
+
+const outcome = (who: string): Json => ({
+  type: 'array',
+  items: {
+    type: 'object',
+    required: [who, 'outcome'],
+    properties: {
+      [who]: { type: 'string' },
+      outcome: { type: 'string' },
+      detail: { type: 'string' },
+      ms: { type: 'number', minimum: 0 },
+      bytes: { type: 'integer', minimum: 1 },
+    },
+  },
+})
+
+const problemSchema: Json = {
+  title: 'Problem',
+  description: 'What went wrong (RFC 9457).',
+  type: 'object',
+  required: ['type', 'title', 'status', 'detail', 'message'],
+  properties: {
+    type: { type: 'string', pattern: '^urn:problem-type:cidgate:' },
+    title: { type: 'string' },
+    status: { type: 'integer', minimum: 400, maximum: 599 },
+    detail: { type: 'string' },
+    message: { type: 'string', description: 'The same text as `detail`.' },
+    requestId: { type: 'string', description: 'The value of `X-Request-Id`, also in the log.' },
+    traceId: {
+      type: 'string',
+      description:
+        'Trace id of the `traceparent` of the client (W3C Trace Context), or of a trace that the gateway records.',
+    },
+    attempts: {
+      ...outcome('upstream'),
+      description: 'The upstreams that were asked for the content, and what each answered.',
+    },
+    outcomes: {
+      ...outcome('provider'),
+      description: 'The providers that were asked to keep the upload, and what each answered.',
+    },
+    quota: {
+      type: 'object',
+      description: 'The daily quota of the token (UTC), and what remains.',
+      required: ['token'],
+      properties: { token: { type: 'string' }, uploads: rest(), bytes: rest() },
+    },
+    errors: {
+      type: 'array',
+      description: 'The fields that do not match the schema.',
+      items: {
+        type: 'object',
+        required: ['field', 'message'],
+        properties: { field: { type: 'string' }, message: { type: 'string' } },
+      },
+    },
+  },
+}
+
+/** `schemas`: the valid values of `?schema=`. */
+const parametersWith = (schemas: readonly string[]): Json => ({
+  schema: {
+    name: 'schema',
+    in: 'query',
+    description: 'Validate the content first; 400 names each wrong field, and nothing is kept.',
+    schema: { type: 'string', enum: schemas },
+  },
+  name: {
+    name: 'name',
+    in: 'query',
+    description: 'The name of the pins, here and at the providers; at most 255 bytes of UTF-8.',
+    schema: { type: 'string', maxLength: 255 },
+  },
+  wrap: {
+    name: 'wrap',
+    in: 'query',
+    description:
+      'File names are relative paths, and all files become one directory, whose CID is the last. Without it file names are ignored.',
+    schema: { type: 'boolean', default: false },
+  },
+  onlyHash: {
+    name: 'only-hash',
+    in: 'query',
+    description: 'Compute the CIDs only: nothing is kept, no provider is asked, no quota is used.',
+    schema: { type: 'boolean', default: false },
+  },
+  addFormat: {
+    name: 'format',
+    in: 'query',
+    description:
+      '`car`: each `data` is a CAR (version 1), whose blocks are kept as they are. Roots must be complete: 400 names missing blocks. Blocks below no root are dropped.',
+    schema: { type: 'string', enum: ['car'] },
+  },
+  format: { ...format, schema: { type: 'string', enum: [...formats].filter((name) => name !== 'ipns-record') } },
+  nameFormat: { ...format, schema: { type: 'string', enum: [...formats] } },
+  'dag-scope': {
+    name: 'dag-scope',
+    in: 'query',
+    description: 'Extent of a CAR: the last block of the path, the file or directory itself, or everything below it.',
+    schema: { type: 'string', enum: ['block', 'entity', 'all'] },
+  },
+  'entity-bytes': {
+    name: 'entity-bytes',
+    in: 'query',
+    ...text('Byte range of the file in a CAR: `0:1048575`, `-1024:*`.'),
+  },
+  'car-version': {
+    name: 'car-version',
+    in: 'query',
+    description: 'The version of the CAR.',
+    schema: { type: 'string', enum: ['1'] },
+  },
+  'car-order': {
+    name: 'car-order',
+    in: 'query',
+    description: 'The order of the blocks of a CAR.',
+    schema: { type: 'string', enum: ['dfs', 'unk'] },
+  },
+  'car-dups': {
+    name: 'car-dups',
+    in: 'query',
+    description: 'Whether a CAR repeats blocks that occur twice.',
+    schema: { type: 'string', enum: ['y', 'n'] },
+  },
+  filename: { name: 'filename', in: 'query', ...text('File name in `Content-Disposition`.') },
+  download: {
+    name: 'download',
+    in: 'query',
+    description: '`Content-Disposition: attachment`.',
+    schema: { type: 'boolean' },
+  },
+  Range: { name: 'Range', in: 'header', ...text('`bytes=0-99`, `bytes=100-`, `bytes=-100`.') },
+  'If-None-Match': { name: 'If-None-Match', in: 'header', ...text('ETags of the copies that the client has.') },
+  'If-Range': {
+    name: 'If-Range',
+    in: 'header',
+    ...text('Serve the range only if this is the ETag; otherwise everything.'),
+  },
+  'Cache-Control': {
+    name: 'Cache-Control',
+    in: 'header',
+    ...text('`only-if-cached`: 412 for content that is not here. `no-cache`: skip the negative cache.'),
+  },
+  uri: { name: 'uri', in: 'query', required: true, ...text('`ipfs://<cid>[/<path>]` or `ipns://<name>[/<path>]`.') },
+})
+
+const format: Json = { name: 'format', in: 'query', description: 'The response format; overrides `Accept`.' }
+
+const headers: Json = {
+  'Accept-Ranges': text('`bytes`, or `none` for generated responses.'),
+  'Access-Control-Allow-Origin': text('`*`, also on errors.'),
+  'Cache-Control': text('`immutable` for CIDs; on errors `no-store`, or the time for which they are cached.'),
+  'Cache-Status': text('The source of the response (RFC 9211): `cidgate; hit; detail=memory`.'),
+  'Content-Encoding': text('`br`, `zstd` or `gzip`, if compressed.'),
+  'Content-Range': text('The range served, and the size.'),
+  ETag: text('`"<cid>"`, with a suffix for each format and coding.'),
+  Location: text('The target of the redirect.'),
+  'Retry-After': { description: 'Seconds to wait.', schema: { type: 'integer', minimum: 1 } },
+  Vary: text('The request headers that select the response.'),
+  'X-Content-Type-Options': text('`nosniff`.'),
+  'X-Ipfs-Path': text('The requested path.'),
+  'X-Ipfs-Roots': text('The CIDs along the path.'),
+  'X-Request-Id': text('The id of this request, also in the log.'),
+}
+
+const securitySchemes: Json = {
+  bearer: { type: 'http', scheme: 'bearer' },
+  token: { type: 'apiKey', in: 'header', name: 'X-Auth-Token' },
+}
+
+const contentHeaders: readonly string[] = [
+  'Accept-Ranges',
+  'Access-Control-Allow-Origin',
+  'Cache-Control',
+  'Cache-Status',
+  'Content-Encoding',
+  'ETag',
+  'Vary',
+  'X-Content-Type-Options',
+  'X-Ipfs-Path',
+  'X-Ipfs-Roots',
+]
+const bytes = { schema: { type: 'string', format: 'binary' } } as const
+
+type Namespace = 'ipfs' | 'ipns'
+
+const moved = (description: string): Json => ({
+  description,
+  headers: headersOf(['Location', 'Access-Control-Allow-Origin']),
+})
+
+function readAnswers(namespace: Namespace, documents: readonly PublishedDocument[], isHead: boolean): Json {
+  const content = {
+    'application/json': { schema: {}, examples: Object.fromEntries(documents.flatMap(examplesOf)) },
+    'application/octet-stream': bytes,
+    'application/vnd.ipld.raw': bytes,
+    'application/vnd.ipld.car': bytes,
+    'application/vnd.ipld.dag-json': { schema: {} },
+    'application/vnd.ipld.dag-cbor': bytes,
+    'application/cbor': bytes,
+    'application/x-tar': bytes,
+    ...(namespace === 'ipns' && { 'application/vnd.ipfs.ipns-record': bytes }),
+  }
+  return {
+    200: {
+      description:
+        'A file that is JSON as `application/json`, any other as `application/octet-stream`, both the stored bytes; a directory as a JSON listing; the form that `format` or `Accept` names.',
+      headers: headersOf(contentHeaders),
+      ...(!isHead && { content }),
+    },
+    206: {
+      description: 'The requested range.',
+      headers: headersOf(['Content-Range', ...contentHeaders.filter((name) => name !== 'Content-Encoding')]),
+      ...(!isHead && { content: { '*/*': bytes } }),
+    },
+    301: moved('Redirect to the canonical address.'),
+    ...(namespace === 'ipns' && { 302: moved('The same name in another spelling (`responses.types: web` only).') }),
+    304: {
+      description: 'The copy of the client is current.',
+      headers: headersOf(['Cache-Control', 'ETag', 'Vary', 'X-Ipfs-Path']),
+    },
+    ...failures(readStatuses),
+  }
+}
+
+const roots: Readonly<Record<Namespace, Json>> = {
+  ipfs: {
+    name: 'hash',
+    in: 'path',
+    required: true,
+    description: 'CID version 0 or 1, in any multibase.',
+    schema: { type: 'string', minLength: 2 },
+    example: aCid,
+  },
+  ipns: {
+    name: 'name',
+    in: 'path',
+    required: true,
+    description: 'A key, in any multibase or as a peer ID, or a domain with a DNSLink.',
+    schema: { type: 'string', minLength: 2 },
+    example: aName,
+  },
+}
+const pathParameter: Json = {
+  name: 'path',
+  in: 'path',
+  required: true,
+  description: 'A path below it, with plain slashes: an encoded slash is refused.',
+  schema: { type: 'string' },
+  example: 'readme.md',
+}
+const common = [
+  'filename',
+  'download',
+  'dag-scope',
+  'entity-bytes',
+  'car-version',
+  'car-order',
+  'car-dups',
+  'Range',
+  'If-Range',
+  'If-None-Match',
+  'Cache-Control',
+] as const
+
+function readPaths(documents: readonly PublishedDocument[]): Json {
+  const readsAt = (namespace: Namespace, summary: string, id: string, own: readonly Json[]): Json => ({
+    parameters: [
+      ...own,
+      ...[namespace === 'ipfs' ? 'format' : 'nameFormat', ...common].map((name) => ref('parameters', name)),
+    ],
+    get: { tags: ['content'], summary, operationId: `get${id}`, responses: readAnswers(namespace, documents, false) },
+    head: {
+      tags: ['content'],
+      summary: `${summary} (headers only)`,
+      operationId: `head${id}`,
+      responses: readAnswers(namespace, documents, true),
+    },
+  })
+  const { ipfs, ipns } = roots
+  return {
+    '/ipfs/{hash}': readsAt('ipfs', 'Read a file, directory or DAG by CID', 'IpfsContent', [ipfs]),
+    '/ipfs/{hash}/{path}': readsAt('ipfs', 'Read a path below a CID', 'IpfsContentAt', [ipfs, pathParameter]),
+    '/ipns/{name}': readsAt('ipns', 'Read what an IPNS or DNSLink name points at', 'IpnsContent', [ipns]),
+    '/ipns/{name}/{path}': readsAt('ipns', 'Read a path below a name', 'IpnsContentAt', [ipns, pathParameter]),
+    '/ipfs/': follows('Ipfs'),
+    '/ipns/': follows('Ipns'),
+  }
+}
+
+/** The path to which a browser sends `ipfs:` links if this gateway is registered for them. */
+const follows = (id: string): Json => ({
+  get: {
+    tags: ['content'],
+    summary: 'Redirect an ipfs:// or ipns:// link to its path',
+    operationId: `follow${id}Uri`,
+    parameters: [ref('parameters', 'uri')],
+    responses: { 301: moved('The address of what the link names.'), ...failures(readStatuses) },
+  },
+})
+
+const data = {
+  type: 'object',
+  required: ['data'],
+  properties: {
+    data: {
+      description:
+        'The content: a file, or a text field whose value is the content in UTF-8. Several parts of this name give several CIDs. Other parts are ignored.',
+      // Both spellings: client generators read the first, OpenAPI 3.1 defines the second.
+      format: 'binary',
+      contentMediaType: 'application/octet-stream',
+      type: 'string',
+    },
+  },
+} as const
+
+const addOperation = (documents: readonly PublishedDocument[], hasTokens: boolean): Json => ({
+  tags: ['uploads'],
+  summary: 'Upload files; responds with their CIDs once enough providers hold them',
+  operationId: 'uploadToIpfs',
+  ...(hasTokens && { security: [{ bearer: [] }, { token: [] }] }),
+  parameters: ['name', 'wrap', 'addFormat', 'schema', 'onlyHash'].map((name) => ref('parameters', name)),
+  requestBody: {
+    required: true,
+    content: {
+      'multipart/form-data': {
+        schema: data,
+        examples: Object.fromEntries(
+          documents.flatMap(examplesOf).map(([name, { value }]) => [name, { value: { data: JSON.stringify(value) } }]),
+        ),
+      },
+    },
+  },
+  responses: {
+    200: {
+      description:
+        'Held by as many providers as were wanted, and readable here: one CID for each `data`, in order, and with `wrap` that of the directory behind them; of CARs each root.',
+      headers: headersOf(['Access-Control-Allow-Origin', 'Cache-Control', 'X-Content-Type-Options']),
+      content: {
+        'application/json': {
+          schema: ref('schemas', 'Added'),
+          examples: { one: { value: { cids: [`/ipfs/${aCid}`] } } },
+        },
+      },
+    },
+    ...failures(addStatuses),
+  },
+})
 
 /** The version of the interface, not of the program: it changes when clients have to. */
 export const apiVersion = '1.0.0'

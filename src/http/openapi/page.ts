@@ -10,8 +10,7 @@ import { matches, qualityOf } from '../content/negotiate.ts'
 import { type Document, readRoute } from '../read-route.ts'
 import type { Mode, Respond } from '../wire/problem.ts'
 import { baseOf, type RequestContext } from '../wire/request.ts'
-import { aCid, aName, type Json } from './components.ts'
-import { openApiDocument } from './document.ts'
+import { aCid, aName, type Json, openApiDocument } from './document.ts'
 
 type Part = { readonly [name: string]: unknown }
 
