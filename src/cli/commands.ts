@@ -7,7 +7,7 @@ const toGateway = {
   gateway: {
     type: 'string',
     value: 'URL',
-    what: 'the gateway, also unix:/path/to.sock (otherwise CIDGATE_GATEWAY, or the address `listen` of the configuration)',
+    what: 'the gateway, also unix:/path/to.sock (default: CIDGATE_GATEWAY, or `listen` of the configuration)',
   },
   json,
 } as const satisfies Options
@@ -15,7 +15,7 @@ const toAdmin = {
   admin: {
     type: 'string',
     value: 'URL',
-    what: 'the admin address, also unix:/path/to.sock (otherwise that of the configuration)',
+    what: 'the admin address, also unix:/path/to.sock (default: that of the configuration)',
   },
   json,
 } as const satisfies Options
@@ -24,7 +24,7 @@ const output = {
   type: 'string',
   short: 'o',
   value: 'FILE',
-  what: 'write into this file, which appears when it is whole',
+  what: 'write to this file, which appears when it is complete',
 } as const
 
 const textOf = (value: string | boolean | undefined): string | undefined =>
@@ -36,8 +36,8 @@ export const commands: readonly Command[] = [
     name: 'serve',
     takes: '',
     what: 'run the gateway',
-    more: `SIGHUP reads the configuration again. SIGTERM and SIGINT answer the requests in progress and stop; a second one stops
-at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (none, open, or tokens) override the file.`,
+    more: `SIGHUP reloads the configuration. SIGTERM and SIGINT stop after the requests in progress; a second one stops at
+once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (none, open, or tokens) override the file.`,
     options: {},
     examples: ['cidgate serve', 'cidgate --config my.yaml'],
     run: async ({ values }) => (await import('./serve.ts')).serveCommand(textOf(values['config'])),
@@ -48,7 +48,7 @@ at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (no
     what: 'check a configuration; print one line for each mistake',
     options: {
       json,
-      effective: { type: 'boolean', what: 'print every value in force, with where it comes from; secrets are masked' },
+      effective: { type: 'boolean', what: 'print every value with its source; secrets are masked' },
     },
     examples: ['cidgate check my.yaml', 'cidgate check my.yaml --effective'],
     async run({ values, positionals, io }) {
@@ -64,9 +64,9 @@ at once. CIDGATE_LISTEN, CIDGATE_ADMIN, CIDGATE_DATA and CIDGATE_UPLOAD_AUTH (no
     name: 'doctor',
     takes: '[FILE]',
     what: 'check its folder, providers, tiers and upstreams, and say what to fix',
-    more: `Each line is printed when its check has ended. The exit code is 1 where the gateway could not work. --salvage makes a new
+    more: `Each check prints its line when it ends. The exit code is 1 if the gateway could not work. --salvage makes a new
 database of what can be read of a damaged one, while no gateway runs over the folder; the damaged files are moved aside.`,
-    options: { json, salvage: { type: 'boolean', what: 'make a new database where the old one is damaged' } },
+    options: { json, salvage: { type: 'boolean', what: 'make a new database in place of a damaged one' } },
     examples: ['cidgate doctor -c my.yaml', 'cidgate doctor my.yaml --json', 'cidgate doctor --salvage'],
     async run({ values, positionals, io }) {
       const file = oneFile('doctor', positionals, textOf(values['config']))
@@ -77,7 +77,7 @@ database of what can be read of a damaged one, while no gateway runs over the fo
   {
     name: 'backup',
     takes: 'FOLDER',
-    what: 'copy what must not be lost into a new folder, also while the gateway runs',
+    what: 'copy uploads and keys into a new folder, also while the gateway runs',
     more: `The copy is a data folder to start from. It has every upload that was acknowledged before the command ended. Files of large
 uploads are hard links where FOLDER is on the same disk.`,
     options: {},
@@ -90,12 +90,12 @@ uploads are hard links where FOLDER is on the same disk.`,
     name: 'status',
     takes: '',
     what: 'show tiers, upstreams and pending deliveries of a running gateway',
-    more: `It asks the admin address. The exit code is 0 when the gateway is ready, and 1 otherwise. --failures tells of the last
-100 requests with a status from 400 on instead: when, which request, why, and who was asked. ${adminHint}`,
+    more: `It asks the admin address. The exit code is 0 if the gateway is ready, otherwise 1. --failures shows the last 100
+requests with a status from 400 on: time, request, reason, and upstreams. ${adminHint}`,
     options: {
       ...toAdmin,
       watch: { type: 'boolean', what: 'refresh every two seconds' },
-      failures: { type: 'boolean', what: 'the last requests that failed, the newest first' },
+      failures: { type: 'boolean', what: 'the last failed requests, newest first' },
     },
     examples: [
       'cidgate status',
@@ -109,8 +109,8 @@ uploads are hard links where FOLDER is on the same disk.`,
     name: 'add',
     takes: 'FILE|FOLDER…',
     what: 'upload files and folders; prints the path of each',
-    more: `A folder becomes one directory with everything below it, empty folders too; names that begin with a dot are left out. - is the
-standard input. A CAR is added as the file that it is: import takes what is in it.
+    more: `A folder becomes one directory with everything below it, including empty folders, without names that begin with a dot. - is
+standard input. A CAR is added as a file: import adds its content.
 ${tokenHint}`,
     options: {
       ...toGateway,
@@ -125,7 +125,7 @@ ${tokenHint}`,
     name: 'import',
     takes: 'CAR…',
     what: 'upload CARs under the CIDs of their roots; prints the path of each root',
-    more: `Each root has to be whole in its CAR. ${tokenHint}`,
+    more: `Each root must be complete in its CAR. ${tokenHint}`,
     options: toGateway,
     examples: ['cidgate import site.car'],
     needs: 'a CAR',
@@ -135,7 +135,7 @@ ${tokenHint}`,
     name: 'get',
     takes: 'PATH',
     what: 'read a file: a CID, /ipfs/<cid>/<path>, ipfs://<cid>/<path> or /ipns/<name>',
-    options: { ...toGateway, output, json: { ...json, what: 'with --output: say in JSON what was written' } },
+    options: { ...toGateway, output, json: { ...json, what: 'with --output: describe the file in JSON' } },
     examples: [
       'cidgate get bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e',
       'cidgate get /ipfs/<cid>/video.mp4 -o video.mp4',
@@ -147,7 +147,7 @@ ${tokenHint}`,
     name: 'export',
     takes: 'PATH',
     what: 'export everything below a path as a CAR',
-    options: { ...toGateway, output, json: { ...json, what: 'with --output: say in JSON what was written' } },
+    options: { ...toGateway, output, json: { ...json, what: 'with --output: describe the file in JSON' } },
     examples: ['cidgate export /ipfs/<cid> -o site.car'],
     needs: 'one path',
     run: async (given) => (await import('./client/read.ts')).getCommand(given, given.positionals[0] ?? '', 'car'),
@@ -164,9 +164,9 @@ ${tokenHint}`,
   {
     name: 'reach',
     takes: 'CID',
-    what: 'check whether others can find and fetch what is pinned here',
+    what: 'check if other nodes can find and fetch what is pinned here',
     more: `It asks by the address \`public\` of the configuration, as other nodes do: this gateway as a router, the block over HTTP/2, the
-indexers of \`announce\` and the routers. The exit code is 1 where something is wrong; the first thing is named last.`,
+indexers of \`announce\` and the routers. The exit code is 1 if something is wrong; the last line names the first fault.`,
     options: { json },
     examples: ['cidgate reach bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e -c my.yaml'],
     needs: 'one CID',
@@ -175,17 +175,17 @@ indexers of \`announce\` and the routers. The exit code is 1 where something is 
   {
     name: 'warm',
     takes: 'LIST|PATH…',
-    what: 'bring everything below each path, and each path in a list, into the tiers',
-    more: 'With --resume-file it can be stopped at any time and started again: it goes on with what that file does not name.',
+    what: 'load everything below each path, and each path in a list, into the tiers',
+    more: 'With --resume-file it can be stopped at any time, and continues with the paths that the file does not name.',
     options: {
       ...toGateway,
       list: { type: 'string', value: 'FILE', what: 'a file with a path or CID on each line; # begins a comment' },
       'resume-file': {
         type: 'string',
         value: 'FILE',
-        what: 'write each path that is done into this file, and leave those out that it names',
+        what: 'record each completed path in this file, and skip those in it',
       },
-      concurrency: { type: 'string', value: 'N', what: 'paths at a time (4)' },
+      concurrency: { type: 'string', value: 'N', what: 'concurrent paths (4)' },
     },
     examples: ['cidgate warm bafybei…', 'cidgate warm cids.txt --resume-file cids.done'],
     run: async (given) => (await import('./client/read.ts')).warmCommand(given),
@@ -195,19 +195,18 @@ indexers of \`announce\` and the routers. The exit code is 1 where something is 
     takes: '[ls|rm|verify|sync] [CID…]',
     words: ['ls', 'rm', 'verify', 'sync'],
     what: 'list pins and their holders; delete, verify, or send to providers that lack them',
-    more: `ls lists them (all that the options choose, or those that are named). rm deletes at every provider. verify hashes what lies at
-the gateway and asks the other providers; it prints what is not well. sync brings what was uploaded before a provider was
-added, and what a provider lost. verify and sync do all that the options choose where none is named. The exit code is 1 where a
-pin needs a look. ${adminHint}`,
+    more: `ls lists pins. rm deletes at every provider. verify hashes the blocks of the gateway, asks the other providers, and prints
+faults. sync sends uploads that a provider lacks. ls, verify and sync handle the named pins, or all that the options select. The
+exit code is 1 if a pin needs attention. ${adminHint}`,
     options: {
       ...toAdmin,
       name: { type: 'string', value: 'TEXT', what: 'name contains TEXT' },
-      provider: { type: 'string', value: 'NAME', what: 'those that it holds, or that are in --state there' },
+      provider: { type: 'string', value: 'NAME', what: 'pins that it holds, or that are in --state there' },
       state: { type: 'string', value: 'STATE', what: 'pinned, pending, abandoned or missing at a provider' },
-      since: { type: 'string', value: 'TIME', what: 'uploaded from then on, such as 2026-01-31' },
+      since: { type: 'string', value: 'TIME', what: 'uploaded since then, such as 2026-01-31' },
       until: { type: 'string', value: 'TIME', what: 'uploaded until then' },
-      min: { type: 'string', value: 'SIZE', what: 'of this size at least, such as 10MiB' },
-      max: { type: 'string', value: 'SIZE', what: 'of this size at most' },
+      min: { type: 'string', value: 'SIZE', what: 'minimum size, such as 10MiB' },
+      max: { type: 'string', value: 'SIZE', what: 'maximum size' },
     },
     examples: [
       'cidgate pins',
@@ -222,16 +221,16 @@ pin needs a look. ${adminHint}`,
     name: 'deny',
     takes: 'CID…',
     what: 'take down: deny, delete at every provider, purge from tiers and memory',
-    more: `The exit code is 1 where an instance or a provider still has it; it can be repeated. ${adminHint}`,
+    more: `The exit code is 1 if an instance or provider still has it; it can be repeated. ${adminHint}`,
     options: {
       json,
       admin: {
         ...toAdmin.admin,
         value: 'URL,…',
-        what: 'the admin addresses of all instances (otherwise that of the configuration)',
+        what: 'the admin addresses of all instances (default: that of the configuration)',
       },
-      reason: { type: 'string', value: 'WORD', what: 'what readers are told, such as malware' },
-      legal: { type: 'boolean', what: 'the reason is legal: 451 and not 410' },
+      reason: { type: 'string', value: 'WORD', what: 'reason shown to readers, such as malware' },
+      legal: { type: 'boolean', what: 'legal reason: 451 instead of 410' },
     },
     examples: [
       'cidgate deny bafy… --reason malware',

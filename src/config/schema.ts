@@ -38,21 +38,23 @@ const pinning = (beside: OwnProviders) =>
       minConfirmations: z
         .union([count(), z.literal('all')])
         .default(1)
-        .describe('How many providers must hold an upload before it is answered with 200.'),
+        .describe('Number of providers that must hold an upload before the 200.'),
       timeout: duration()
         .refine((ms) => ms > 0, 'expected more than 0')
         .prefault('60s')
-        .describe('How long one attempt at one provider may take.'),
+        .describe('Timeout of one attempt at one provider.'),
       probeEvery: duration()
         .prefault('1m')
         .describe('Interval of the health checks of providers, for /readyz. 0: never.'),
       acceptWhileUnavailable: z
         .boolean()
         .default(false)
-        .describe('While too few providers can be reached: keep the upload on this disk, answer 200, and retry.'),
+        .describe(
+          'Accepts uploads while too few providers are reachable: stores them on this disk, responds 200, and retries.',
+        ),
       providers: entries<ProviderKinds>(providerKinds)
         .prefault([{ name: 'local', use: 'embedded' }])
-        .describe('Where uploads are kept for good. None: this gateway takes no uploads.'),
+        .describe('Providers that store uploads permanently. Empty: no uploads.'),
     })
     .superRefine(({ providers }, context) => {
       const folders = new Set<unknown>()
@@ -80,48 +82,40 @@ const pinning = (beside: OwnProviders) =>
     })
 
 const upstreamLimits = {
-  perMinute: count().optional().describe('Requests a minute that it allows; beyond them others are asked.'),
-  perCidPerMinute: count().optional().describe('Requests a minute it allows for one CID.'),
+  perMinute: count().optional().describe('Requests per minute that it allows; beyond the limit others are asked.'),
+  perCidPerMinute: count().optional().describe('Requests per minute that it allows for one CID.'),
 } as const
 
 const retrieval = z.strictObject({
   timeout: duration()
     .prefault('5s')
-    .describe('Time to the first byte; then the response is 404. Content on the disk of this machine is waited for.'),
+    .describe('Time to the first byte, then 404. Content on the disk of this machine may take longer.'),
   blockTimeout: duration()
     .prefault('30s')
-    .describe('For each further block of a response that has begun; then the connection is reset.'),
-  backgroundSearch: duration()
-    .prefault('60s')
-    .describe('How long the search goes on in the background after a 404. 0: not at all.'),
+    .describe('Time for each further block of a response; then the connection is reset.'),
+  backgroundSearch: duration().prefault('60s').describe('Duration of the background search after a 404. 0: none.'),
   hedgeDelay: z
     .union([z.literal('auto'), duration()])
     .default('auto')
     .describe(
-      'When the next upstream is asked too, while nothing has come: after the usual time of this one (auto), a fixed time, or 0, at once. In the middle of an answer it is asked when the answer falls behind.',
+      'Delay before the next upstream is asked too while the first is silent. auto: from its response times; 0: at once. Within a response, the next one is asked when the first falls behind.',
     ),
-  readAhead: size()
-    .prefault('64MiB')
-    .describe(
-      'Memory for blocks that are fetched before their readers ask for them, over all requests. 0: the next block only.',
-    ),
+  readAhead: size().prefault('64MiB').describe('Memory for prefetched blocks of all requests. 0: the next block only.'),
   userAgent: z
     .string()
     .min(1)
     .default(`cidgate/${version}`)
-    .describe(
-      'The User-Agent that is sent to upstreams, providers, stores, addresses of denylists and DNS over HTTPS.',
-    ),
+    .describe('User-Agent of requests to upstreams, providers, stores, denylists and DNS over HTTPS.'),
   probeEvery: duration()
     .prefault('10m')
     .describe(
-      'How often upstreams and routers are looked at. 0: not on a schedule, all are taken as usable; one that failed lately is looked at all the same.',
+      'Interval of health checks of upstreams and routers. 0: none, except after a failure; all count as usable.',
     ),
   upstreams: entriesWith<UpstreamKinds, typeof upstreamLimits, 'trustless'>(upstreamKinds, upstreamLimits, 'trustless')
     .optional()
     .transform((list) => list ?? [])
     .describe(
-      'The gateways that are asked for blocks that no tier has. Providers are asked too, for what they hold. Absent: config/upstreams.yaml. Empty: none (an archive).',
+      'Gateways that are asked for blocks that no tier has, in addition to providers. Absent: config/upstreams.yaml. Empty: none (an archive).',
     ),
   routers: z
     .array(routerOptions)
@@ -135,38 +129,38 @@ const retrieval = z.strictObject({
           context.addIssue({ code: 'custom', path: [index, 'name'], message: 'expected each name once' })
     })
     .describe(
-      'Servers that say who has a CID (Delegated Routing V1), 4 at most: asked when the upstreams are late or do not have it, and at once without upstreams. The HTTP gateways that they name are asked too. Absent: none, or those of config/upstreams.yaml where `upstreams` is absent, too.',
+      'Delegated Routing V1 servers, up to 4: asked when the upstreams are late or lack a CID, at once without upstreams. The HTTP gateways that they name are asked too. Absent: none, or those of config/upstreams.yaml if `upstreams` is absent too.',
     ),
   negativeCache: z
     .strictObject({
-      initialTtl: duration().prefault('5s').describe('How long a CID stays there the first time.'),
-      maxTtl: duration().prefault('60s').describe('The limit, as the time doubles with each further failure.'),
+      initialTtl: duration().prefault('5s').describe('Lifetime of the first entry of a CID.'),
+      maxTtl: duration().prefault('60s').describe('Maximum lifetime; it doubles with each further failure.'),
     })
     .refine(({ initialTtl, maxTtl }) => initialTtl <= maxTtl, {
       path: ['maxTtl'],
       error: 'expected at least as long as `initialTtl`',
     })
     .prefault({})
-    .describe('CIDs that no upstream had lately: answered with 404 without asking.'),
+    .describe('Negative cache: CIDs that no upstream had recently are 404 without a request.'),
 })
 
 const cache = z.strictObject({
   responses: z
     .strictObject({
-      maxBytes: size().prefault('256MiB').describe('Memory for it. 0: none.'),
-      maxItemBytes: size().prefault('1MiB').describe('The largest response in it.'),
+      maxBytes: size().prefault('256MiB').describe('Memory of the response cache. 0: none.'),
+      maxItemBytes: size().prefault('1MiB').describe('Largest cached response.'),
     })
     .prefault({})
-    .describe('Response cache: small responses, ready to be written to the socket.'),
+    .describe('Response cache: complete small responses in memory.'),
   tiers: entries<TierKinds>(tierKinds)
     .prefault([
       { use: 'memory', maxBytes: '64MiB' },
       { use: 'disk', maxBytes: '10GiB' },
     ])
-    .describe('Where proved blocks are kept, the fastest first. Faster tiers are filled from slower ones.'),
+    .describe('Caches of verified blocks, fastest first. Faster tiers are filled from slower ones.'),
   writeQueueBytes: size()
     .prefault('16MiB')
-    .describe('Memory for blocks that wait to be written to a slow tier. Blocks beyond it are not written there.'),
+    .describe('Memory of the write queue of each slow tier; beyond it blocks are not written there.'),
 })
 
 const responses = z.strictObject({
@@ -174,18 +168,18 @@ const responses = z.strictObject({
     .enum(['api', 'web'])
     .default('api')
     .describe(
-      'api: JSON as JSON and everything else as bytes; directories as JSON listings. web: what a browser expects: types by name and content, index.html, listings and errors as pages, `_redirects` on an origin of its own.',
+      'api: JSON and bytes, directories as JSON listings, failures as 404. web: media types by name and content, index.html, listings and errors as pages, `_redirects` on an own origin.',
     ),
   json: z
     .strictObject({
-      maxBytes: size().prefault('8MiB').describe('The largest file that is parsed to see whether it is JSON.'),
+      maxBytes: size().prefault('8MiB').describe('Largest file that is tested for JSON.'),
     })
     .prefault({}),
   compression: z
     .boolean()
     .default(true)
     .describe(
-      'Text and JSON of more than 1 KiB, and of 8 MiB at most, go out as br, zstd or gzip to clients that take it (Accept-Encoding). false: as they are, for a proxy that compresses.',
+      'Compresses text and JSON from 1 KiB to 8 MiB with br, zstd or gzip (Accept-Encoding). false: for a proxy that compresses.',
     ),
 })
 
@@ -197,18 +191,16 @@ const hosts = z
         subdomains: z
           .boolean()
           .default(false)
-          .describe(
-            'Content gets an origin of its own: <cid>.ipfs.<host>; paths under /ipfs and /ipns are sent there.',
-          ),
+          .describe('Content has its own origin, <cid>.ipfs.<host>; paths under /ipfs and /ipns redirect there.'),
         trustless: z
           .boolean()
           .default(false)
-          .describe('A trustless gateway: raw, car and ipns-record only. No pages, no uploads.'),
+          .describe('Trustless gateway: raw, car and ipns-record only; no pages, no uploads.'),
         provider: z
           .boolean()
           .optional()
           .describe(
-            'Only blocks and CARs that the tiers hold, at once, and 404 for others: other nodes fetch from here, and nobody is asked for what they want. Absent: as `provider` says.',
+            'Serves other nodes: blocks and CARs from the tiers only, 404 for the rest, and no request to upstreams. Default: `provider`.',
           ),
       })
       .refine(({ subdomains, trustless }) => !(subdomains && trustless), {
@@ -237,7 +229,7 @@ const root = z
   .refine(isRoot, expectedRoot)
   .default('page')
   .describe(
-    'What GET / answers. page: a small page, or JSON for programs. none: 404. A content path or an http(s) address: a redirect to it.',
+    'Response to GET /. page: the front page, or JSON for programs. none: 404. A content path or http(s) URL: a redirect.',
   )
 
 const publicAddress = z
@@ -247,7 +239,7 @@ const publicAddress = z
   })
   .optional()
   .describe(
-    'The public address of this gateway, such as https://gw.example. With it, /routing/v1 names it as a provider of what is pinned here. Absent: /routing/v1 names nobody.',
+    'Public URL of this gateway, such as https://gw.example. /routing/v1 names it as a provider of its pins. Absent: no /routing/v1.',
   )
 
 const contact = z
@@ -276,15 +268,13 @@ const name = z
   .min(1)
   .max(80)
   .default('IPFS gateway')
-  .describe('The name of this gateway on its first page.')
+  .describe('Name of this gateway on its front page.')
 
 const logo = z
   .string()
   .refine(isLogo, `expected an existing ${Object.keys(logoTypes).join(', ')} file of at most 256 KiB`)
   .optional()
-  .describe(
-    'A picture of the operator, for the first page and as the icon of the site. Relative to where the gateway is started.',
-  )
+  .describe('Image file for the front page and as the icon of the site. Relative to the working directory.')
 
 /** `indexer`: the options of one. */
 const announce = <Indexer extends z.ZodType>(indexer: Indexer) =>
@@ -298,36 +288,32 @@ const announce = <Indexer extends z.ZodType>(indexer: Indexer) =>
             .min(1)
             .max(8)
             .prefault([{ url: 'https://cid.contact' }] as z.input<z.ZodArray<Indexer>>)
-            .describe('Who is told, and asked whether it took the chain.'),
-          every: duration()
-            .prefault('1m')
-            .describe('How long what was pinned and unpinned is gathered before it is published.'),
+            .describe('Indexers that get announcements, and are asked for confirmation.'),
+          every: duration().prefault('1m').describe('Interval in which changes are published together.'),
           entries: z
             .enum(['roots', 'blocks'])
             .default('roots')
-            .describe('roots: the CIDs that uploads were answered with. blocks: every block below them, too.'),
+            .describe('roots: the CIDs of uploads. blocks: every block below them too.'),
         }),
       ],
       { error: 'expected false, or a mapping of indexers, every and entries; {} for the defaults' },
     )
     .default(false)
     .describe(
-      'Publishes what is pinned on this disk to indexers (IPNI), under `public`, so that Kubo, rainbow, helia and lassie find it. All of it becomes public. The key is identity.pem in the data folder; of several instances under one name one announces.',
+      'Publishes the pins on this disk to indexers (IPNI), under `public`, so that Kubo, rainbow, helia and lassie find them. All of them become public. The key is identity.pem in the data folder; of several instances under one name, one may announce.',
     )
 
 const atAddress = z.strictObject({
-  url: z.url({ protocol: /^https?$/ }).describe('The address of the list.'),
+  url: z.url({ protocol: /^https?$/ }).describe('URL of the list.'),
   required: z
     .boolean()
     .default(true)
-    .describe(
-      'false: while the list cannot be had and no copy of it is there, the gateway starts without it and goes on asking.',
-    ),
+    .describe('false: the gateway starts without the list while it is unavailable without a copy, and retries.'),
   copy: z
     .string()
     .min(1)
     .optional()
-    .describe('A file with an earlier text of the list, for the first start at which the address gives none.'),
+    .describe('File with an earlier text of the list, for a first start while the URL fails.'),
 })
 
 const denylists = z
@@ -356,13 +342,11 @@ const perClient = z
 /** `sharedStore`: the backends that it can name. */
 const limits = <SharedStore extends z.ZodType>(sharedStore: SharedStore) =>
   z.strictObject({
-    maxConcurrentRequests: count()
-      .default(4096)
-      .describe('Requests being answered at once; the next is answered with 503.'),
+    maxConcurrentRequests: count().default(4096).describe('Limit of concurrent requests; beyond it 503.'),
     maxEventLoopDelay: duration()
       .prefault('100ms')
       .describe(
-        'While the event loop is later than this and more than 128 requests are in progress, fewer requests are let in, and the others answered with 503, so that answers from memory go on. 0: never.',
+        'Event-loop delay above which fewer requests are admitted, down to 128; the others get 503, so that cached responses stay fast. 0: off.',
       ),
     perClient: z
       .union([z.literal('none'), perClient], {
@@ -373,41 +357,39 @@ const limits = <SharedStore extends z.ZodType>(sharedStore: SharedStore) =>
       })
       .default('none')
       .describe(
-        'Of one address (IPv6: of one /64), a minute: requests, how many of them may come at once (burst), and of these those for content that no tier has (misses), for a CAR or tar (exports), and uploads. More is answered with 429. Behind proxies see `trustedProxies`.',
+        'Rate limits per minute and address (IPv6: /64): requests with a burst, and of these cache misses, exports (CAR, tar) and uploads. Beyond a limit 429. Behind proxies set `trustedProxies`.',
       ),
     sharedStore: sharedStore
       .optional()
       .describe(
-        'Redis in which several instances share the counts of `perClient` and of token quotas. No request waits for it: an instance learns the counts of the others within about a second. While it is unreachable, each counts alone.',
+        'Redis that shares the counts of `perClient` and of token quotas between instances, within about a second. No request waits for it; while it is unreachable, each instance counts alone.',
       ),
     maxConnections: count()
       .default(8192)
       .describe(
-        'Connections of clients at once, and three quarters of the files that this process may open at most. The longest idle one makes room for the next; where none is idle, the next is answered with 503.',
+        'Limit of client connections, at most three quarters of the file descriptors. A new one replaces the longest idle one; if none is idle, it gets 503.',
       ),
     maxConnectionsPerClient: z
       .union([z.literal('auto'), count()])
       .default('auto')
       .describe(
-        'Of these, at most so many from one address (IPv6: one /64). auto: half of them. Addresses of `trustedProxies` and unix sockets are not limited.',
+        'Limit of connections per address (IPv6: /64). auto: half of `maxConnections`. `trustedProxies` and unix sockets are exempt.',
       ),
-    headersTimeout: duration().prefault('10s').describe('A request must have sent its headers by then.'),
+    headersTimeout: duration().prefault('10s').describe('Time for the headers of a request.'),
     keepAliveTimeout: duration()
       .prefault('75s')
-      .describe('How long an idle connection is kept; longer than your load balancer does.'),
-    writeTimeout: duration().prefault('60s').describe('A client that reads nothing for this long is cut off.'),
+      .describe('Lifetime of an idle connection; set it longer than that of your load balancer.'),
+    writeTimeout: duration().prefault('60s').describe('Time after which a client that reads nothing is disconnected.'),
     maxPendingResponseBytes: size()
       .prefault('512MiB')
       .describe(
-        'Memory for blocks that wait for their clients, 250 ms and more for 64 KiB; what comes next may take as much again. Beyond that the client that has kept one waiting the longest is cut off.',
+        'Memory for responses to slow clients (over 250 ms for 64 KiB). Beyond it the longest waiting client is disconnected.',
       ),
-    shutdownTimeout: duration()
-      .prefault('30s')
-      .describe('How long requests in progress may continue after a stop or a reload.'),
+    shutdownTimeout: duration().prefault('30s').describe('Time for requests in progress after a stop or a reload.'),
     shutdownDelay: duration()
       .prefault(0)
       .describe(
-        'After a stop: how long connections are still accepted while /readyz says 503, so that a load balancer sees it first. Longer than the time between its probes.',
+        'Time after a stop in which connections are accepted while /readyz is 503. Set it longer than the probe interval of your load balancer.',
       ),
   })
 
@@ -441,29 +423,27 @@ const names = z
         error: 'expected system, or a list of https://…/dns-query and addresses of DNS servers',
       })
       .default('system')
-      .describe('DNS servers for DNSLink, asked one after another until one answers.'),
-    static: links
-      .default({})
-      .describe('Domains with a fixed target, not looked up in DNS: for tests and internal names.'),
+      .describe('DNS servers for DNSLink, tried in order.'),
+    static: links.default({}).describe('Domains with a fixed target instead of DNS, for tests and internal names.'),
     dnslinkSites: z
       .boolean()
       .default(false)
-      .describe('Whether a host with a DNSLink serves that site: https://<domain>/ is /ipns/<domain>/.'),
-    timeout: duration().prefault('5s').describe('For each step from a name to content; then the answer is 404.'),
+      .describe('Serves the DNSLink site of the Host: https://<domain>/ is /ipns/<domain>/.'),
+    timeout: duration().prefault('5s').describe('Time for each step from a name to content; then 404.'),
     ttl: z
       .strictObject({
-        min: duration().prefault('5s').describe('The shortest time between two lookups of a name.'),
-        max: duration().prefault('1h').describe('The longest time for which a record is used, whatever its own TTL.'),
+        min: duration().prefault('5s').describe('Minimum time between two lookups of a name.'),
+        max: duration().prefault('1h').describe('Maximum time for which a record is used.'),
       })
       .refine(({ min, max }) => min <= max, { path: ['max'], error: 'expected at least as long as `min`' })
       .prefault({})
-      .describe('Bounds of the TTL that a record or DNS gives. Past its end a record is never believed.'),
-    negativeTtl: duration().prefault('5s').describe('How long a failed lookup is cached.'),
+      .describe('Bounds of the TTL of a record or DNS answer. An expired record is never used.'),
+    negativeTtl: duration().prefault('5s').describe('Cache lifetime of a failed lookup.'),
     maxEntries: z
       .int()
       .min(1)
       .default(10_000)
-      .describe('Names in the cache; records of keys are also kept in the database.'),
+      .describe('Limit of cached names; records of keys are also stored in the database.'),
   })
   .prefault({})
 
@@ -479,14 +459,14 @@ const proxied = z.strictObject({
     .refine((path) => !ours.some((own) => isWithin(path, own) || isWithin(own, path)), {
       error: `expected none of the gateway's own paths (${ours.join(', ')})`,
     })
-    .describe('This path and all below it are passed on.'),
+    .describe('Proxied path, with everything below it.'),
   to: serviceUrl()
     .refine((url) => !/[?#]/.test(url), 'expected an address without ? and #')
-    .describe('Where to: what follows `path` is put behind it. Its redirects are never followed here.'),
-  methods: z.array(z.enum(methods)).min(1).default(['GET', 'HEAD']).describe('What is passed on; the rest is 405.'),
-  sendAuthorization: z.boolean().default(false).describe('Whether Authorization and cookies pass in both directions.'),
-  maxBytes: size().prefault('1MiB').describe('The largest body that is passed on.'),
-  timeout: duration().prefault('30s').describe('Longest time without a byte from the service.'),
+    .describe('Target URL; the rest of the path is appended. Redirects are not followed.'),
+  methods: z.array(z.enum(methods)).min(1).default(['GET', 'HEAD']).describe('Allowed methods; others are 405.'),
+  sendAuthorization: z.boolean().default(false).describe('Forwards Authorization and cookies in both directions.'),
+  maxBytes: size().prefault('1MiB').describe('Largest request body.'),
+  timeout: duration().prefault('30s').describe('Time without a byte from the service.'),
 })
 
 const proxy = z
@@ -510,42 +490,42 @@ const authorization = () =>
 
 const upload = z
   .strictObject({
-    maxBytes: size().prefault('100MiB').describe('The largest upload; more is answered with 413.'),
+    maxBytes: size().prefault('100MiB').describe('Largest upload; beyond it 413.'),
     profile: z
       .enum(profiles)
       .default('unixfs-v1-2025')
-      .describe('How a file becomes blocks, and so its CID (IPIP-499). Change it, and the same file gets another CID.'),
+      .describe(
+        'Layout of the blocks, which determines the CID (IPIP-499): another profile gives the same file another CID.',
+      ),
     auth: z
       .union([z.enum(['none', 'open']), z.strictObject({ tokens: z.array(namedToken()).min(1) })])
       .default('none')
       .describe(
-        'Which clients may upload: those that send one of these as `Authorization: Bearer …`. none: all clients of this machine; refused where `listen` is another address than loopback, or a unix socket. open: all clients.',
+        'Clients that may upload. tokens: those that send one as `Authorization: Bearer …`. none: those of this machine, if `listen` is loopback. open: all.',
       ),
     concurrency: z
       .int()
       .min(1)
       .default(64)
-      .describe('Uploads received at once; the next waits up to 5 s, then gets 503.'),
+      .describe('Limit of concurrent uploads; the next waits up to 5 s, then gets 503.'),
     perClient: z
       .union([z.literal('auto'), z.int().min(1)])
       .default('auto')
       .describe(
-        'Of these, at most so many from one address (IPv6: one /64). auto: three times the free ones, so that one client never has all. Behind proxies see `trustedProxies`.',
+        'Limit of concurrent uploads per address (IPv6: /64). auto: three times the free slots, so that one client never has all. Behind proxies set `trustedProxies`.',
       ),
     idleTimeout: duration()
       .refine((ms) => ms > 0, 'expected more than 0')
       .prefault('30s')
-      .describe('An upload that sends nothing for this long gets 408.'),
+      .describe('Time after which a silent upload gets 408.'),
     maxPendingBytes: size()
       .optional()
-      .describe(
-        'Bytes of uploads in progress; beyond them uploads get 503. By default 1GiB, or twice `maxBytes` if that is more.',
-      ),
+      .describe('Limit of bytes of uploads in progress; beyond it 503. Default: 1GiB, or twice `maxBytes` if more.'),
     schemas: z
       .record(z.string().regex(/^[a-z0-9-]+$/), z.record(z.string(), z.unknown()))
       .default({})
       .describe(
-        'JSON Schemas (2020-12) of your own for POST /add?schema=<name>, beside evidence, policy and dispute-template.',
+        'Your JSON Schemas (2020-12) for POST /add?schema=<name>, in addition to evidence, policy and dispute-template.',
       ),
     forwardTo: z
       .union([
@@ -554,7 +534,7 @@ const upload = z
       ])
       .optional()
       .describe(
-        'Thin mode: uploads go on to this /add, or to the /api/v0 of a Kubo, as they arrive; nothing is kept here.',
+        'Thin mode: forwards uploads to this /add, or to the /api/v0 of a Kubo, as they arrive; stores nothing.',
       ),
     kuboRpc: z
       .boolean()
@@ -565,7 +545,7 @@ const upload = z
     minRate: size()
       .prefault('1KiB')
       .describe(
-        'Bytes a second, on average, below which an upload is ended as stuck. Eight times that for each upload that waits for a slot, over the last seconds; the slowest go first.',
+        'Bytes per second below which an upload is ended as stuck; eight times that for each upload waiting for a slot, the slowest first.',
       ),
   })
   .transform(({ maxPendingBytes, ...rest }) => ({
@@ -582,13 +562,13 @@ const everything = (beside: OwnProviders) =>
     listen: address()
       .prefault('127.0.0.1:8080')
       .describe(
-        'The public address: host and port, or `unix:/path/to.sock`, for its owner and group; other permissions as `unix:/path/to.sock,mode=0666`.',
+        'Public address: host and port, or `unix:/path/to.sock`, for its owner and group; other permissions as `unix:/path/to.sock,mode=0666`.',
       ),
     admin: z
       .union([z.literal(false), address()])
       .prefault('127.0.0.1:8081')
       .describe(
-        'Health, readiness and metrics. false: none. A unix socket is for its owner alone, unless it has a mode.',
+        'Address of health, readiness, metrics and the dashboard. false: none. A unix socket is for its owner only, unless it has a mode.',
       ),
     adminAccess: z
       .strictObject({
@@ -596,31 +576,29 @@ const everything = (beside: OwnProviders) =>
           .array(z.string().min(1))
           .default([])
           .describe(
-            'Host names of the admin address. IP addresses, names without a dot, and names under .local, .internal, .localhost and .svc need not be listed.',
+            'Host names of the admin address, in addition to IP addresses, names without a dot, and names under .local, .internal, .localhost and .svc.',
           ),
         tokens: z
           .array(token())
           .default([])
           .describe(
-            'Clients on other machines send one as `Authorization: Bearer …`. Without tokens they get /healthz, /readyz and /metrics alone.',
+            'Tokens for clients on other machines (`Authorization: Bearer …`). Without tokens these get /healthz, /readyz and /metrics only.',
           ),
       })
       .prefault({})
-      .describe(
-        'Access to the admin address. Clients on loopback or a unix socket, without a proxy between, need no token.',
-      ),
+      .describe('Access to the admin address. Clients on loopback or a unix socket without a proxy need no token.'),
     workers: z
       .union([z.literal('auto'), count().max(64)])
       .default(1)
       .describe(
-        'How many processes answer requests, the first included, which owns the data folder. auto: one for each processor. Memory, requests in flight and requests a minute at upstreams are shared out among them. `cidgate serve` alone starts them.',
+        'Number of processes, including the first, which owns the data folder. auto: one per processor. They divide memory, concurrent requests and requests per minute at upstreams. Only `cidgate serve` starts them.',
       ),
     data: z
       .string()
       .min(1)
       .default('./data')
       .describe(
-        'The folder of the embedded stores; relative to where it is started. One process to a folder: a second one is refused.',
+        'Folder of the embedded stores, relative to the working directory. A second process over it is refused.',
       ),
     public: publicAddress,
     announce: announce(indexerOptions),
@@ -629,50 +607,46 @@ const everything = (beside: OwnProviders) =>
     logo,
     contact,
     upload: upload.prefault({}).describe('POST /add.'),
-    pinning: pinning(beside).prefault({}).describe('Where uploads are kept.'),
-    retrieval: retrieval.prefault({}).describe('How content that no tier has is fetched.'),
+    pinning: pinning(beside).prefault({}).describe('Storage of uploads.'),
+    retrieval: retrieval.prefault({}).describe('Fetching of content that no tier has.'),
     cache: cache.prefault({}).describe('Caches: memory, disk, Redis, S3.'),
-    hosts: hosts.describe('Settings of single hosts. Every other host serves paths (/ipfs/…).'),
+    hosts: hosts.describe('Settings of single hosts. Other hosts serve paths (/ipfs/…).'),
     provider: z
       .boolean()
       .default(false)
-      .describe(
-        'Every host answers only blocks and CARs that the tiers hold, as `hosts.<name>.provider` says. Hosts with subdomains do not.',
-      ),
+      .describe('Default of `hosts.<name>.provider`, except for hosts with subdomains.'),
     trustedProxies: ranges()
       .default([])
       .describe(
-        'Addresses or ranges of proxies in front (`unix`: what comes over a unix socket), whose X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For are believed. They must set the first two themselves, and add to the third.',
+        'Addresses or ranges of your proxies (`unix`: unix sockets), whose X-Forwarded-Host, X-Forwarded-Proto and X-Forwarded-For are trusted. They must set the first two and append to the third.',
       ),
-    names: names.describe('How keys and domains under /ipns are resolved.'),
-    responses: responses.prefault({}).describe('The form of responses.'),
-    limits: limits(entry<TallyKinds>(tallyKinds)).prefault({}).describe('Limits for one client and for all together.'),
-    proxy: proxy.describe('Paths that are proxied to services of yours, without verification. The longest match wins.'),
+    names: names.describe('Resolution of keys and domains under /ipns.'),
+    responses: responses.prefault({}).describe('Form of responses.'),
+    limits: limits(entry<TallyKinds>(tallyKinds)).prefault({}).describe('Limits per client and in total.'),
+    proxy: proxy.describe('Paths proxied to your services, without verification. The longest match wins.'),
     denylists,
     log: z
       .strictObject({
-        level: z.enum(['debug', 'info', 'warn', 'error']).default('info').describe('The lowest level that is logged.'),
+        level: z.enum(['debug', 'info', 'warn', 'error']).default('info').describe('Lowest level in the log.'),
         access: z
           .enum(accessModes)
           .default('errors')
           .describe(
-            'The requests that get a line, `http.request`. errors: statuses from 400 on, and answers that were cut. sampled: those, and one of 100 others. all: each one, without failuresPerSecond.',
+            'Requests with a line `http.request`. errors: statuses from 400 on, and aborted responses. sampled: also one in 100 others. all: each one, without failuresPerSecond.',
           ),
         failuresPerSecond: z
           .union([z.literal('none'), count()])
           .default(20)
           .describe(
-            'Lines in a second for each kind of failure, after a burst of half a minute. The next line says how many were left out (leftOut). none: no bound.',
+            'Lines per second and kind of failure, after a burst of half a minute. The next line counts the omitted ones (leftOut). none: no limit.',
           ),
         stateEvery: duration()
           .prefault('15m')
-          .describe(
-            'How often a line, `gateway.state`, says how full each tier is, how each upstream does and what waits for which provider. 0: never.',
-          ),
+          .describe('Interval of the line `gateway.state`, with tiers, upstreams and pending uploads. 0: never.'),
         format: z
           .enum(['auto', 'json', 'text'])
           .default('auto')
-          .describe('text: for people. auto: that on a terminal, json elsewhere.'),
+          .describe('text: for people. auto: text on a terminal, otherwise json.'),
       })
       .prefault({})
       .describe('One line per event, on standard error.'),
@@ -708,18 +682,14 @@ function refuseWithForwarding({ upload, pinning }: Sections, context: Refinement
   if (upload.forwardTo === undefined) return
   const refuse = (path: (string | number)[], message: string) => context.addIssue({ code: 'custom', path, message })
   if (upload.kuboRpc)
-    refuse(
-      ['upload', 'kuboRpc'],
-      'expected false beside `upload.forwardTo`: its uploads are kept here, and thin mode keeps none',
-    )
-  if (pinning.minConfirmations !== 1)
-    refuse(['pinning', 'minConfirmations'], 'expected nothing else than 1 beside `upload.forwardTo`')
+    refuse(['upload', 'kuboRpc'], 'expected false with `upload.forwardTo`: thin mode stores no uploads')
+  if (pinning.minConfirmations !== 1) refuse(['pinning', 'minConfirmations'], 'expected 1 with `upload.forwardTo`')
   if (pinning.acceptWhileUnavailable)
-    refuse(['pinning', 'acceptWhileUnavailable'], 'expected false beside `upload.forwardTo`, which has no queue')
+    refuse(['pinning', 'acceptWhileUnavailable'], 'expected false with `upload.forwardTo`, which has no queue')
   for (const [index, { use }] of pinning.providers.entries()) {
     // An embedded provider may hold earlier uploads, which are read.
     if (use === 'embedded') continue
-    const message = 'gets nothing beside `upload.forwardTo` (expected no provider, or an embedded one to be read)'
+    const message = 'gets nothing with `upload.forwardTo` (expected no provider, or an embedded one to be read)'
     refuse(['pinning', 'providers', index], message)
   }
 }

@@ -79,8 +79,8 @@ export const namedToken = () =>
           .string()
           .regex(/^[\w.@-]{1,64}$/, 'expected up to 64 letters, digits and . _ - @')
           .optional()
-          .describe('Who has it: told in the access log.'),
-        token: token().optional().describe('The token itself; or'),
+          .describe('Name of its owner, shown in the access log.'),
+        token: token().optional().describe('The token, or'),
         sha256: z
           .string()
           .regex(/^[0-9a-f]{64}$/, 'expected the SHA-256 of the token, 64 hexadecimal digits in lower case')
@@ -89,13 +89,11 @@ export const namedToken = () =>
         mayDelete: z
           .boolean()
           .optional()
-          .describe("Whether its client may also delete pins, of every client, at Kubo's door (`pin/rm`)."),
+          .describe("Allows its client to delete the pins of every client by Kubo's RPC (`pin/rm`)."),
         quota: quota
           .optional()
-          .describe(
-            'The most that it may upload in a day (UTC), as long as it has a name; more is 429 until the next day.',
-          ),
-        expires: moment.optional().describe('From then on it is refused: 2027-01-31, or 2027-01-31T12:00:00Z.'),
+          .describe('Daily upload limit (UTC) of a named token; beyond it 429 until the next day.'),
+        expires: moment.optional().describe('Expiry: 2027-01-31, or 2027-01-31T12:00:00Z.'),
       })
       .refine(({ token, sha256 }) => (token === undefined) !== (sha256 === undefined), {
         error: 'expected one of `token` and `sha256`',

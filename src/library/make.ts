@@ -368,6 +368,6 @@ export function refuseMisfits(own: Own, { cache, retrieval, pinning, upload }: C
       'option providers: no provider is given the bytes (expected one that takes bytes beside those that fetch them)',
     )
   if (upload.forwardTo && own.providers.length > 0)
-    wrong.push('option providers: they get nothing beside `upload.forwardTo` (expected none)')
+    wrong.push('option providers: they get nothing with `upload.forwardTo` (expected none)')
   if (wrong.length > 0) throw new ConfigError(wrong)
 }

@@ -243,7 +243,7 @@ describe("program's own backends", () => {
         createGateway(said({ pinning: {}, upload: { forwardTo: 'http://127.0.0.1:1' } }), {
           providers: [new MapProvider()],
         }),
-      /option providers: they get nothing beside `upload.forwardTo`/,
+      /option providers: they get nothing with `upload.forwardTo`/,
     ],
   ]
   for (const [what, make, expected] of wrong)
