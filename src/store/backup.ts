@@ -1,5 +1,6 @@
-// A copy of a store while a gateway goes on in it. An open read keeps the write-ahead log from starting over, so that the database
-// file and the log, copied in this order, are one state. Commits wait for the last step alone: the log, and files that came since.
+// A copy of a store while a gateway goes on in it. An open read keeps the write-ahead log from
+// starting over, so that the database file and the log, copied in this order, are one state.
+// Commits wait for the last step alone: the log, and files that came since.
 import { constants } from 'node:fs'
 import { copyFile, link, open, readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'

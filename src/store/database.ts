@@ -1,5 +1,6 @@
-// SQLite, as the store uses it: the only file that names the engine. One connection writes and makes every checkpoint, since
-// SQLite before 3.51.3 can lose a commit when two connections do so in the same instant; all others are read-only.
+// SQLite, as the store uses it: the only file that names the engine. One connection writes and
+// makes every checkpoint, since SQLite before 3.51.3 can lose a commit when two connections do so
+// in the same instant; all others are read-only.
 import {
   closeSync,
   fsyncSync,
@@ -129,7 +130,7 @@ export function failureOf(error: unknown, what: string): Failure {
   if (error instanceof Failure) return error
   const trouble = troubleOf(error)
   if (trouble === 'full')
-    return new Failure('disk-full', `disk full: no room to ${what}; free space on the disk of the data folder`, {
+    return new Failure('disk-full', `disk full: no space to ${what}; free space on the disk of the data folder`, {
       source: 'ours',
       cause: error,
       facts: { class: 'quota' },
@@ -149,7 +150,7 @@ export function failureOf(error: unknown, what: string): Failure {
 
 export const placesIn = (folder: string) => ({
   file: join(folder, 'cidgate.sqlite'),
-  /** Of the first page. */
+  /** A copy of the first page. */
   head: join(folder, 'cidgate.sqlite-head'),
   /** Made daily, without the bytes of blocks. */
   copy: join(folder, 'cidgate-ledger.sqlite'),
@@ -161,15 +162,20 @@ export const placesIn = (folder: string) => ({
 
 export type Places = ReturnType<typeof placesIn>
 
-/** Where a CAR file says by a byte, once an upload of it was accepted, that it was: right behind its header. */
+/**
+ * Where a CAR file says by a byte, once an upload of it was accepted, that it was: right behind its
+ * header.
+ */
 export const markAt = 51
 
-// The tables. Rowids everywhere: a tree with hashes as its keys takes three times the space. The text stays below 3,900 bytes, so
-// that the first page of the file describes the whole database: a copy of that page mends it.
+// The tables. Rowids everywhere: a tree with hashes as its keys takes three times the space. The
+// text stays below 3,900 bytes, so that the first page of the file describes the whole database: a
+// copy of that page mends it.
 //
-// `car` null: the bytes of a block are in its row; without bytes: they are lost. `blocks` of an upload: the ids of its blocks,
-// 6 bytes each; null: they are not here any more. `uses` counts the uploads that list a block. `loose`: blocks that count one use
-// too many, of uploads that are accepted or deleted in several commits. The words in capitals are as SQLite keeps them.
+// `car` null: the bytes of a block are in its row; without bytes: they are lost. `blocks` of an
+// upload: the ids of its blocks, 6 bytes each; null: they are not here any more. `uses` counts the
+// uploads that list a block. `loose`: blocks that count one use too many, of uploads that are
+// accepted or deleted in several commits. The words in capitals are as SQLite keeps them.
 const tables = `
 CREATE TABLE car (id integer primary key, name text not null unique, bytes int, at int);
 CREATE TABLE upload (id integer primary key autoincrement, cid blob not null unique, name text, profile text, bytes int, car_bytes int, at int, car int, blocks blob);
@@ -205,8 +211,9 @@ const tablesIn = (db: Connection): string =>
     .join('')
 
 /**
- * Opens the database for writing; makes it where it is missing. `head` is a copy of its first page, which takes the place of
- * a damaged one: the free list is then forgotten, which costs the room of its pages and nothing else.
+ * Opens the database for writing; makes it where it is missing. `head` is a copy of its first page,
+ * which takes the place of a damaged one: the free list is then forgotten, which costs the space of
+ * its pages and nothing else.
  */
 export function openDatabase(file: string, head: string): { readonly db: Connection; readonly isMended: boolean } {
   try {
@@ -252,7 +259,7 @@ function keepHead(db: Connection, file: string, head: string): void {
     readSync(handle, page, 0, pageBytes, 0)
     writeFileSync(head, page, { flush: true })
   } catch {
-    // A disk without room: the next start tries again.
+    // The disk may be full: the next start tries again.
   } finally {
     closeSync(handle)
   }
@@ -289,7 +296,10 @@ export function insert(db: Connection, table: string, row: Row): number {
 export const ledgerTables = ['quota', 'record', 'announce_ad', 'announce_chunk', 'announced', 'announce_gone'] as const
 const blockColumns = 'id, key, car, at, length, uses'
 
-/** A copy of the database without the bytes of blocks: what salvage has where the database itself is beyond use. */
+/**
+ * A copy of the database without the bytes of blocks: what salvage has where the database itself is
+ * beyond use.
+ */
 export function copyLedger(file: string, to: string): void {
   const part = `${to}.part`
   rmSync(part, { force: true })

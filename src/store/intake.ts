@@ -1,4 +1,5 @@
-// The blocks of one request until it is accepted: in memory up to 64 KiB, in one CAR file beyond that.
+// The blocks of one request until it is accepted: in memory up to 64 KiB, in one CAR file beyond
+// that.
 import { type FileHandle, open, rm } from 'node:fs/promises'
 import { basename, dirname } from 'node:path'
 import type { CID } from 'multiformats/cid'
@@ -154,12 +155,15 @@ export function createIntake({ newFile, offer, stored }: IntakeOptions): Intake 
   }
 }
 
-// The file of a large request: a CARv2 around one CARv1, so that every IPFS tool reads it. Blocks are appended while they
-// arrive; the header is written when the roots are known, and tells a whole file from one that was cut.
+// The file of a large request: a CARv2 around one CARv1, so that every IPFS tool reads it. Blocks
+// are appended while they arrive; the header is written when the roots are known, and tells a whole
+// file from one that was cut.
 
 export interface CarFile {
   readonly name: string
-  /** Where the bytes of the block will lie; the caller may change `bytes` when `written` is over. */
+  /**
+   * Where the bytes of the block will lie; the caller may change `bytes` when `written` is over.
+   */
   append(cid: CID, bytes: Uint8Array): { readonly at: number; readonly written: void | Promise<void> }
   read(at: number, length: number): Promise<Uint8Array>
   /** Whole and on the platter when it resolves; with the bytes of the file. */
@@ -170,7 +174,7 @@ export interface CarFile {
 }
 
 const pragma = Buffer.from('0aa16776657273696f6e02', 'hex')
-/** Behind room for the header, whatever the roots are: the CARv1 begins somewhere in it. */
+/** Behind the header, whatever the roots are: the CARv1 begins somewhere before it. */
 export const firstBlockAt = 4096
 const bufferBytes = 256 * 1024
 /** Larger ones are written from where they are. */
@@ -271,7 +275,7 @@ async function readAll(handle: FileHandle, bytes: Uint8Array, at: number): Promi
   }
 }
 
-/** As many roots as there is room for: salvage finds the others by the links between the blocks. */
+/** Names as many roots as fit: salvage finds the others by the links between the blocks. */
 function headOf(roots: readonly CID[], end: number): Buffer {
   let inner = carHeader(...roots)
   for (let count = roots.length - 1; inner.byteLength > firstBlockAt - markAt - 1; count--)

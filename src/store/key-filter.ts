@@ -1,4 +1,5 @@
-// A Bloom filter of block keys: at 12 bits a key, one missing key in 300 is taken for one that may be there.
+// A Bloom filter of block keys: at 12 bits a key, one missing key in 300 is taken for one that may
+// be there.
 
 export type Filter = { readonly words: Uint32Array<ArrayBuffer>; readonly capacity: number; count: number }
 

@@ -1,5 +1,5 @@
-// The store of the process that owns its folder: the start, a thread that writes, which starts with the first commit, and upkeep in
-// the background: the check for damage, and the daily copy.
+// The store of the process that owns its folder: the start, a thread that writes, which starts with
+// the first commit, and upkeep in the background: the check for damage, and the daily copy.
 import { randomUUID } from 'node:crypto'
 import { readdirSync, rmSync, statSync } from 'node:fs'
 import { open as openFile, readdir, rm, stat } from 'node:fs/promises'
@@ -86,7 +86,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
     }
   }
 
-  /** Deletes what a killed process left. */
+  /** Deletes the files of uploads that a kill cut. */
   async function sweep(db: Connection): Promise<void> {
     try {
       const entries = await readdir(places.cars, { withFileTypes: true })
@@ -209,7 +209,8 @@ async function wasAccepted(file: string): Promise<boolean> {
   }
 }
 
-// A store is shared by the gateways of this process over one folder, and closed with the last of them.
+// A store is shared by the gateways of this process over one folder, and closed with the last of
+// them.
 
 type JoinOptions = Pick<OwnerOptions, 'clock' | 'log'>
 
@@ -223,7 +224,10 @@ export const databaseIn = (folder: string): string => placesIn(folder).file
 
 type Folder = ReturnType<SharedFolders['enter']>
 
-/** The folder is this process's own from here on; where another one has it, `store.ready` rejects and nothing is touched. */
+/**
+ * The folder is this process's own from here on; where another one has it, `store.ready` rejects
+ * and nothing is touched.
+ */
 export function joinStore(folder: Folder, options: JoinOptions): Joined {
   const { one, leave } = folder.part(createSharedStore)({ folder, ...options })
   return { store: one, leave }

@@ -1,6 +1,7 @@
-// One process owns a folder: a lock in it, a file that names the owner, and a check now and then that the folder was not removed.
-// The lock is that of an empty SQLite file, the only one in Node that the operating system releases when the process ends, however
-// it ends. It also holds between containers, where every process may have pid 1.
+// A folder has one owner among the processes: a lock in it, a file that names the owner, and a
+// check now and then that the folder was not removed. The lock is that of an empty SQLite file, the
+// only one in Node that the operating system releases when the process ends, however it ends. It
+// also holds between containers, where every process may have pid 1.
 import { rmSync, writeFileSync } from 'node:fs'
 import { readFile, stat } from 'node:fs/promises'
 import { hostname } from 'node:os'
@@ -24,7 +25,10 @@ const checkMs = 10_000
 
 const recordOf = (folder: string): string => join(folder, 'owner.json')
 
-/** The lock of a folder, shared by the gateways of this process. Rejects with a Failure `refused` where another process has it. */
+/**
+ * The lock of a folder, shared by the gateways of this process. Rejects with a Failure `refused`
+ * where another process has it.
+ */
 export function createOwnership(folder: string): (options: OwnerOptions) => Promise<Leave> {
   const join = createShared<OwnerOptions, Promise<Owner>>(
     (options) => own(folder, options),
@@ -32,17 +36,14 @@ export function createOwnership(folder: string): (options: OwnerOptions) => Prom
   )
   return async (options) => {
     const { one, leave } = join(options)
-    try {
-      await one
-      return leave
-    } catch (error) {
-      await leave()
-      throw error
-    }
+    return one.then(
+      () => leave,
+      (error: unknown) => leave().then(() => Promise.reject(error)),
+    )
   }
 }
 
-/** Goes on without a lock where the file system has none, or has no room for one yet. */
+/** Continues without a lock where the file system has none, or is full. */
 async function own(folder: string, { clock, log }: OwnerOptions): Promise<Owner> {
   let lock: Lock | undefined
   let isReleased = false

@@ -1,4 +1,5 @@
-// A thread that reads: a read-only connection, and the CAR files. Cold and long reads wait here, and not on the event loop.
+// A thread that reads: a read-only connection, and the CAR files. Cold and long reads wait here,
+// and not on the event loop.
 import { closeSync, openSync, readSync } from 'node:fs'
 import { join } from 'node:path'
 import { parentPort, workerData } from 'node:worker_threads'
@@ -11,7 +12,7 @@ const blockSql =
   'select b.bytes, c.name car, b.at, b.length from block b left join car c on c.id = b.car where b.key = ?'
 
 let connection: Connection | undefined
-/** Of one message: a file that is removed keeps its room as long as it is open. */
+/** Open during one message: a removed file uses its space as long as it is open. */
 const handles = new Map<string, number>()
 
 function db(): Connection {

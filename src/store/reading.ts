@@ -1,5 +1,5 @@
-// The reading half of a store, in every process: in a small database at once, in a larger one by a thread. A filter in memory says
-// which blocks are not here, without a read.
+// The reading half of a store, in every process: in a small database at once, in a larger one by a
+// thread. A filter in memory says which blocks are not here, without a read.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
@@ -26,14 +26,20 @@ interface Reading extends StoreReader {
   note(what: string): void
   /** For what takes long. */
   ask(question: Question): Promise<unknown>
-  /** Blocks are being committed, until the answer is called: what is there is read before one is said to be missing. */
+  /**
+   * Blocks are being committed, until the answer is called: what is there is read before one is
+   * said to be missing.
+   */
   adding(): () => void
   /** Lets `blocks` serve this one, until the answer is called. */
   offer(key: string, read: ReadBlock): () => void
 }
 
 const idleMs = 60_000
-/** 2 MiB: it lies in the page cache, and is read at once. A thread costs 30 ms of processor time and 10 MiB. */
+/**
+ * 2 MiB: it lies in the page cache, and is read at once. A thread costs 30 ms of processor time and
+ * 10 MiB.
+ */
 const smallPages = 512
 const maxNews = 10_000
 const newsSql = `select id, key from block where id > ? order by id limit ${maxNews}`
@@ -133,7 +139,9 @@ export function createReading(folder: string, { log, opening, isFollower }: Read
     isMaking = false
   }
 
-  /** Adds keys that came since. False: there are more, since many at once would hold up the loop. */
+  /**
+   * Adds keys that came since. False: there are more, since many at once would hold up the loop.
+   */
   function follow(into: Filter): boolean {
     const news = readNow(newsSql, last)
     for (const { id, key } of news) {

@@ -1,5 +1,5 @@
-// A new database from what can still be read of a damaged one, of its daily copy, and of the CAR files, which name their roots. The
-// damaged files are moved aside, and nothing of them is deleted.
+// A new database from what can still be read of a damaged one, of its daily copy, and of the CAR
+// files, which name their roots. The damaged files are moved aside, and nothing of them is deleted.
 import {
   closeSync,
   createReadStream,
@@ -36,7 +36,7 @@ import type { Row } from './store.ts'
 
 export type Salvaged = {
   readonly uploads: number
-  /** Of those, found by the roots of CAR files alone: they may have been deleted. */
+  /** Found by the roots of CAR files alone: they may have been deleted. */
   readonly byRoots: readonly string[]
   /** Blocks are missing here: reading them is an error until they are uploaded again. */
   readonly incomplete: readonly string[]
@@ -66,7 +66,7 @@ export async function salvageStore(folder: string, name: string, now: number): P
     const roots: CID[] = []
     for (const file of readdirSync(places.cars)) {
       const found = await pile.addCar(file)
-      // What a database that is whole does not name of its file was deleted.
+      // An undamaged database names every upload of the files that it knows.
       if (!whole?.get('select 1 from car where name = ?', file)) roots.push(...found)
     }
     for (const source of sources) {
@@ -74,11 +74,11 @@ export async function salvageStore(folder: string, name: string, now: number): P
       for (const row of rowsOf(source, 'upload', 'cid, name, profile, bytes, car_bytes, at, blocks')) {
         const cid = readCid(row)
         if (!cid || has(db, cid)) continue
-        const { isComplete, ...listed } = row.blocks ? await pile.list(cid) : nothingListed
+        const { isComplete, car, blocks } = row.blocks ? await pile.list(cid) : nothingListed
         if (!isComplete) incomplete.push(cid.toString())
         // An upload keeps its id, by which announcements name it.
         const isTaken = db.get('select 1 from upload where id = ?', row.id as number) !== undefined
-        const upload = insert(db, 'upload', { ...row, id: isTaken ? null : (row.id as number), ...listed })
+        const upload = insert(db, 'upload', { ...row, id: isTaken ? null : (row.id as number), car, blocks })
         for (const holder of holdersOf(source, row.id as number)) insert(db, 'holder', { ...holder, upload })
       }
     }
@@ -104,8 +104,8 @@ export async function salvageStore(folder: string, name: string, now: number): P
 }
 
 /**
- * A salvage that dies before this leaves the damaged database in its place, to be salvaged again. The log of the old database
- * goes before the new one comes, which it would change.
+ * A salvage that dies before this leaves the damaged database in its place, to be salvaged again.
+ * The log of the old database goes before the new one comes, which it would change.
  */
 function takePlace(made: { readonly file: string; readonly head: string }, places: Places, aside: string): void {
   if (existsSync(places.file)) linkSync(places.file, join(aside, 'cidgate.sqlite'))
@@ -176,7 +176,7 @@ function holdersOf(db: Connection, upload: number): readonly Row[] {
   }
 }
 
-/** Of an upload whose blocks are elsewhere. */
+/** Its blocks are elsewhere. */
 const nothingListed = { isComplete: true, car: null, blocks: null } as const
 
 /** Blocks that hash to their names, with where they lie. */
@@ -197,7 +197,10 @@ function createPile(db: Connection, folder: string) {
       if (!(key instanceof Uint8Array && bytes instanceof Uint8Array) || !provesMultihash(key, bytes)) return
       add(key, bytes, { length: bytes.byteLength })
     },
-    /** Returns its roots; none where it was cut, since its header is written last. Blocks that were read so far count. */
+    /**
+     * Returns its roots; none where it was cut, since its header is written last. Blocks that were
+     * read so far count.
+     */
     async addCar(name: string): Promise<readonly CID[]> {
       const path = join(folder, name)
       const handle = openSync(path, 'r')
@@ -216,7 +219,7 @@ function createPile(db: Connection, folder: string) {
       } catch {}
       return roots
     },
-    /** What the upload of this root lists. A row without bytes says of a block that it is lost. */
+    /** Lists the blocks of an upload. A row without bytes stands for a lost block. */
     async list(root: CID) {
       const keys = new Map<string, Uint8Array>()
       let isComplete = true

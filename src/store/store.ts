@@ -1,40 +1,58 @@
-// The store: what must not be forgotten, in one transactional database (SQLite) and one CAR file for each large request.
+// The store: what must not be forgotten, in one transactional database (SQLite), and one CAR file
+// for each large request. Before the answer to a client these are on the disk:
 //
-// Before the answer to a client → what is on the disk, in this order:
-//   an upload (200)            its CAR file and the entry of its folder; then one transaction: blocks, upload, holders, quota
-//                              (of more than 4,096 blocks: first their rows, in transactions of their own)
-//   an upload that is refused  no upload row; its file and rows are deleted at once, or at the next start after a kill
-//   a deletion                 one transaction without its rows; its blocks follow in that one, or in several; its file goes last
-//   a change of holders, names one transaction
+// - an upload (200): its CAR file and the entry of its folder; then one transaction: blocks,
+// upload,
+//   holders, quota (of more than 4,096 blocks: first their rows, in transactions of their own)
+// - an upload that is refused: no upload row; its file and rows are deleted at once, or at the next
+//   start after a kill
+// - a deletion: one transaction without its rows; its blocks are deleted in that one, or in
+// several;
+//   its file is removed last
+// - a change of holders, names: one transaction
 //
-// Operations that came meanwhile share a transaction (writer-thread.ts). Reads are of other connections: in a small database at
-// once, in a larger one by a thread (open.ts, reader-thread.ts).
+// Operations that came meanwhile share a transaction (writer-thread.ts). Other connections read: in
+// a small database at once, in a larger one in a thread (reading.ts).
 import type { CID } from 'multiformats/cid'
 import type { LocalStore, Profile } from '../../backends/pinning/contract.ts'
 import type { Facts } from '../core/failure.ts'
 
 export interface Store extends StoreReader {
-  /** For one request: in memory up to 64 KiB, in one CAR file beyond that. Its DAGs share the blocks. */
+  /**
+   * For one request: in memory up to 64 KiB, in one CAR file beyond that. Its DAGs share the
+   * blocks.
+   */
   begin(): Intake
   /**
-   * Uploads of one intake, in one transaction: durable when it resolves. Very many blocks come in transactions of their own
-   * before it, so that no other upload waits for them. Rejects with a Failure: none of them counts. An upload that is there
-   * already keeps its holders but for those named here; its blocks are replaced by the new ones. A holder of kind `here`
-   * takes the place of every other of that kind.
+   * Uploads of one intake, in one transaction: durable when it resolves. Very many blocks come in
+   * transactions of their own before it, so that no other upload waits for them. Rejects with a
+   * Failure: none of them counts. An upload that is there already keeps its holders but for those
+   * named here; its blocks are replaced by the new ones. A holder of kind `here` takes the place of
+   * every other of that kind.
    */
   accept(uploads: readonly Accepted[], quota?: readonly QuotaUse[]): Promise<void>
-  /** Sets these holders (undefined: forgets one), in one commit. Blocks that no holder needs any more go. False: no such upload. */
+  /**
+   * Sets these holders (undefined: forgets one), in one commit. Blocks that no holder needs any
+   * more go. False: no such upload.
+   */
   update(cid: CID, holders: Readonly<Record<string, Standing | undefined>>): Promise<boolean>
   /** Rows first, then files; very many blocks in several transactions. False: no such upload. */
   remove(cid: CID): Promise<boolean>
   /**
-   * Deletes the oldest pending rows of this holder, releasing blocks as `update` does: beyond `limit` of them, or beyond `bytes` of
-   * uploads whose blocks lie here for it alone. Returns how many.
+   * Deletes the oldest pending rows of this holder, releasing blocks as `update` does: beyond
+   * `limit` of them, or beyond `bytes` of uploads whose blocks lie here for it alone. Returns how
+   * many.
    */
   trim(holder: string, limit: number, bytes: number): Promise<number>
-  /** Statements of one transaction, in order; for the owner of a table in schema.ts. Durable when it resolves. */
+  /**
+   * Statements of one transaction, in order; for the owner of a table in schema.ts. Durable when it
+   * resolves.
+   */
   write(statements: readonly Statement[]): Promise<void>
-  /** Rejects with a Failure where nothing can be accepted now: the disk is full, read-only or failing. */
+  /**
+   * Rejects with a Failure where nothing can be accepted now: the disk is full, read-only or
+   * failing.
+   */
   probe(): Promise<void>
 }
 
@@ -50,18 +68,26 @@ export interface StoreReader {
   close(): Promise<void>
 }
 
-/** Unproved bytes, since a disk rots. A key covers all codecs and CID versions of the same bytes. */
+/**
+ * Unproved bytes, since a disk rots. A key covers all codecs and CID versions of the same bytes.
+ */
 export type Blocks = LocalStore & Required<Pick<LocalStore, 'lacks'>>
 
 export interface Intake {
   /** Begins a DAG. */
   dag(): Filling
-  /** Forgets what was not accepted, in memory and on the disk. Does not reject. Call it once, after `accept` too. */
+  /**
+   * Forgets what was not accepted, in memory and on the disk. Does not reject. Call it once, after
+   * `accept` too.
+   */
   drop(): Promise<void>
 }
 
 export interface Filling {
-  /** Taken over when it returns or resolves: the caller may change the bytes. Waits where the disk is late. */
+  /**
+   * Taken over when it returns or resolves: the caller may change the bytes. Waits where the disk
+   * is late.
+   */
   put(cid: CID, bytes: Uint8Array): void | Promise<void>
   has(cid: CID): boolean
   /** The bytes of a block that any DAG of the intake has. */
@@ -72,7 +98,10 @@ export interface Filling {
   finish(root: CID, profile: Profile, bytes: number): StagedDag
 }
 
-/** A DAG that is whole. Its blocks can be read until its intake is dropped, and from the store once it is accepted. */
+/**
+ * A DAG that is whole. Its blocks can be read until its intake is dropped, and from the store once
+ * it is accepted.
+ */
 export interface StagedDag {
   readonly cid: CID
   readonly profile: Profile
@@ -82,7 +111,10 @@ export interface StagedDag {
   /** Its blocks, each once. */
   readonly cids: readonly CID[]
   get(cid: CID): Promise<Uint8Array | undefined>
-  /** Lets `blocks` serve it before it is accepted, for a provider that fetches by CID; until the intake is dropped. */
+  /**
+   * Lets `blocks` serve it before it is accepted, for a provider that fetches by CID; until the
+   * intake is dropped.
+   */
   offer(): void
 }
 
@@ -96,8 +128,8 @@ export type Accepted = {
 }
 
 /**
- * `here`: the store itself is the provider. `tier`: a shared tier that lacks it. Blocks stay as long as a holder of kind `here`
- * holds them, or any holder is wanted.
+ * `here`: the store itself is the provider. `tier`: a shared tier that lacks it. Blocks stay as
+ * long as a holder of kind `here` holds them, or any holder is wanted.
  */
 type HolderKind = 'here' | 'provider' | 'tier'
 /** `abandoned`: an operator decided it. */
@@ -132,7 +164,10 @@ export interface Ledger {
   /** v0 and v1 of a CID are one. */
   find(cid: CID): Promise<Entry | undefined>
   page(asked: Asked): Promise<Page>
-  /** Uploads that this holder is to get, by the time at which it may be asked, also in the future. By an index. */
+  /**
+   * Uploads that this holder is to get, by the time at which it may be asked, also in the future.
+   * By an index.
+   */
   due(holder: string, limit: number): Promise<readonly Entry[]>
   /** Uploads that some holder is to get. By an index. */
   waiting(): Promise<Waiting>

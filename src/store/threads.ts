@@ -1,4 +1,5 @@
-// The threads of a store, and the messages to them. Questions of one turn of the event loop go in one message.
+// The threads of a store, and the messages to them. Questions of one turn of the event loop go in
+// one message.
 import { getCompileCacheDir } from 'node:module'
 import { dirname } from 'node:path'
 import { Worker } from 'node:worker_threads'
@@ -44,7 +45,10 @@ export function createThread<Question>({ script, name, data, idleMs }: ThreadOpt
   let worker: Worker | undefined
   let idle: NodeJS.Timeout | undefined
 
-  /** It gets the compile cache of the process, because compiling is two thirds of a start, and nothing else of its environment. */
+  /**
+   * It gets the compile cache of the process, because compiling is two thirds of a start, and
+   * nothing else of its environment.
+   */
   function start(): Worker {
     const cache = getCompileCacheDir()
     const env = cache ? { NODE_COMPILE_CACHE: dirname(cache) } : {}
@@ -53,10 +57,16 @@ export function createThread<Question>({ script, name, data, idleMs }: ThreadOpt
     made.on('message', heard)
     made.on('error', fail)
     made.on('exit', () => {
-      if (worker === made) worker = undefined
+      if (worker !== made) return
+      worker = undefined
       fail(new Error('the thread of the database ended'))
     })
     return made
+  }
+
+  function end(): void {
+    void worker?.terminate()
+    worker = undefined
   }
 
   function heard(answers: readonly Answer[]): void {
@@ -69,7 +79,7 @@ export function createThread<Question>({ script, name, data, idleMs }: ThreadOpt
     if (calls.size > 0) return
     // An idle thread does not keep the process.
     if (!isClosed) worker?.unref()
-    if (idleMs !== undefined) idle = setTimeout(() => void worker?.terminate(), idleMs).unref()
+    if (idleMs !== undefined) idle = setTimeout(end, idleMs).unref()
   }
 
   function fail(error: unknown): void {
@@ -113,7 +123,7 @@ export function createThread<Question>({ script, name, data, idleMs }: ThreadOpt
   }
 }
 
-// What the writer is asked for.
+// Questions to the writer.
 
 /** Blocks of one intake, packed: a message of many small objects would hold up the event loop. */
 export type PackedBlocks = {
@@ -140,7 +150,10 @@ export type AcceptedRow = {
 }
 
 export type Operation =
-  /** `uploads` of one request, with its blocks. Their CAR file is the writer's from here on, whatever comes of it. */
+  /**
+   * `uploads` of one request, with its blocks. Their CAR file is the writer's from here on,
+   * whatever comes of it.
+   */
   | {
       readonly kind: 'accept'
       readonly blocks: PackedBlocks
@@ -157,7 +170,7 @@ export type Operation =
   | { readonly kind: 'trim'; readonly holder: string; readonly limit: number; readonly bytes: number }
   | { readonly kind: 'write'; readonly statements: readonly Statement[] }
 
-// What a reader is asked for.
+// Questions to a reader.
 
 export type Question =
   | { readonly kind: 'block'; readonly key: Uint8Array }

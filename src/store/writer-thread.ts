@@ -1,6 +1,7 @@
-// The thread that writes: the one connection, and the folder of the CAR files. All operations that came meanwhile are one
-// transaction, each in a savepoint of it. An operation of very many blocks takes several, between those of others; what it wrote
-// so far is named by rows of `loose`, so that the next process deletes what a kill leaves of it.
+// The thread that writes: the one connection, and the folder of the CAR files. All operations that
+// came meanwhile are one transaction, each in a savepoint of it. An operation of very many blocks
+// takes several, between those of others; what it wrote so far is named by rows of `loose`, so that
+// the next process deletes what a kill leaves of it.
 import { closeSync, existsSync, openSync, readSync, rmSync, statfsSync, writeFileSync, writeSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -28,14 +29,17 @@ const bytesAtOnce = 4 * mib
 const lightBlocks = 1024
 const { folder, file, reserve, cars } = workerData as Places & { readonly folder: string }
 
-/** Space for deletions: so much is left free, and as much again is in the reserve. A hundredth of the disk, at most 32 MiB. */
+/**
+ * Space for deletions: so much is kept free, and as much again is in the reserve. A hundredth of
+ * the disk, at most 32 MiB.
+ */
 function keptFree(): { readonly free: number; readonly kept: number } {
   const { bavail, blocks, bsize } = statfsSync(folder)
   const kept = Math.min(32 * mib, Math.max(mib, Math.floor((blocks * bsize) / 100)))
   return { free: bavail * bsize, kept }
 }
 
-/** Real bytes: a file with holes would keep no room. */
+/** Real bytes: a file with holes would reserve nothing. */
 function makeReserve(): void {
   try {
     const { free, kept } = keptFree()
@@ -47,12 +51,12 @@ function makeReserve(): void {
 
 const dropReserve = (): void => rmSync(reserve, { force: true })
 
-/** One transaction of an operation. */
+/** Runs in one transaction. */
 type Step = (touched: Touched) => Result
 
 /**
- * `next`: it goes on in another transaction. `loose`: rows that name what it wrote so far, to be deleted where it fails.
- * `isDone`: only blocks to be deleted are left.
+ * `next`: it goes on in another transaction. `loose`: rows that name what it wrote so far, to be
+ * deleted where it fails. `isDone`: only blocks to be deleted remain.
  */
 type Result =
   | { readonly value: boolean | number }
@@ -62,8 +66,10 @@ type Task = {
   /** Undefined: nobody waits for it. */
   readonly id?: number | undefined
   readonly step: Step
-  /** Goes on where the disk is full, with the reserve where it must; its steps may run again. */
-  readonly makesRoom: boolean
+  /**
+   * Runs on a full disk too, with the space of the reserve where it must; its steps may run again.
+   */
+  readonly freesSpace: boolean
   readonly isHeavy: boolean
   readonly isRetried?: boolean
   /** The CAR file that it brings. */
@@ -81,23 +87,27 @@ let queue: Task[] = []
 let isDue = false
 let isClosing = false
 let isReserveDue = true
-/** Files of uploads whose transaction failed: they may count after a restart, until another transaction is over. */
+/**
+ * Files of uploads whose transaction failed: they may count after a restart, until another
+ * transaction is over.
+ */
 const doubtful: string[] = []
-// Of the transaction under way: files that no row needs any more, and those that uploads were accepted with.
+// These belong to the transaction under way: files that no row needs any more, and those that
+// uploads were accepted with.
 let gone: Car[] = []
 let accepted: string[] = []
 
 function add(task: Task): void {
   queue.push(task)
-  if (!isDue) setImmediate(turn)
+  if (!isDue) setImmediate(runQueue)
   isDue = true
 }
 
 function addLater(step: Step): void {
-  if (!isClosing) add({ step, makesRoom: true, isHeavy: true })
+  if (!isClosing) add({ step, freesSpace: true, isHeavy: true })
 }
 
-/** All that are light, and one that is not. */
+/** Takes all that are light, and one that is not. */
 function takeSome(): readonly Task[] {
   const heavy = queue.find(({ isHeavy }) => isHeavy)
   const taken = queue.filter((task) => task === heavy || !task.isHeavy)
@@ -105,19 +115,19 @@ function takeSome(): readonly Task[] {
   return taken
 }
 
-function turn(): void {
+function runQueue(): void {
   const tasks = takeSome()
   const { free, kept } = keptFree()
   if (isReserveDue && free < scarce * kept) {
     makeReserve()
     isReserveDue = !existsSync(reserve)
   }
-  const begun = free < kept ? tasks.filter(({ makesRoom }) => makesRoom) : tasks
+  const begun = free < kept ? tasks.filter(({ freesSpace }) => freesSpace) : tasks
   const outcomes = begun.length > 0 ? commit(begun) : new Map<Task, Outcome>()
   parentPort?.postMessage(tasks.flatMap((task) => settle(task, outcomes.get(task)) ?? []))
   isDue = queue.length > 0
   if (isClosing && !queue.some(({ id }) => id !== undefined)) end()
-  else if (isDue) setImmediate(turn)
+  else if (isDue) setImmediate(runQueue)
 }
 
 type Outcome = Result | { readonly error: ErrorText }
@@ -171,20 +181,20 @@ function settle(task: Task, outcome: Outcome | undefined): Answer | undefined {
   const { id } = task
   if (outcome && 'next' in outcome) {
     const { next: step, loose, isDone } = outcome
-    const now = isDone ? { id, makesRoom: true } : task
+    const now = isDone ? { id, freesSpace: true } : task
     return void queue.push({ ...now, step, loose, isHeavy: true, isRetried: false })
   }
   if (outcome && 'value' in outcome) return id === undefined ? undefined : { id, reply: outcome.value }
   const error = outcome?.error ?? { message: 'database or disk is full', code: 'ENOSPC' }
   const isFull = error.code === 'ENOSPC' || (error.errcode ?? 0) % 256 === 13
-  // Room for deletions is taken from the reserve, which is made again when they have made some.
-  if (task.makesRoom && isFull && !task.isRetried) {
+  // Deletions get the space of the reserve, which is made again when they have freed some.
+  if (task.freesSpace && isFull && !task.isRetried) {
     dropReserve()
     isReserveDue = true
     return void queue.push({ ...task, isRetried: true })
   }
   const { car, loose = [] } = task
-  if (loose.length > 0) queue.push({ step: drain(loose, true), makesRoom: true, isHeavy: true })
+  if (loose.length > 0) queue.push({ step: drain(loose, true), freesSpace: true, isHeavy: true })
   else if (car !== undefined && outcome) doubtful.push(car)
   else if (car !== undefined) remove(car).catch(() => {})
   return id === undefined ? undefined : { id, error }
@@ -208,7 +218,9 @@ function mark(name: string): void {
 
 const remove = (name: string): Promise<void> => rm(join(cars, name), { force: true })
 
-/** The row goes when its file is surely gone, so that a power cut leaves no file that nothing knows. */
+/**
+ * The row goes when its file is surely gone, so that a power cut leaves no file that nothing knows.
+ */
 async function removeCar({ id, name }: Car): Promise<void> {
   await remove(name)
   await syncFolder(cars)
@@ -221,7 +233,10 @@ async function removeCar({ id, name }: Car): Promise<void> {
 const loneSql = `select id, name, bytes, (select sum(length) from block where car = car.id) used from car where id = ?
 and not exists (select 1 from upload where upload.car = car.id) and not exists (select 1 from loose where loose.car = car.id)`
 
-/** A file that no upload names goes. Blocks that others still need leave it before, unless they are most of it. */
+/**
+ * A file that no upload names goes. Blocks that others still need leave it before, unless they are
+ * most of it.
+ */
 function loneCar(id: number): Car | undefined {
   const car = db.get(loneSql, id) as unknown as Car | undefined
   return car && (car.used ?? 0) <= car.bytes / 2 ? car : undefined
@@ -252,7 +267,7 @@ function empty({ id, name }: Car, touched: Touched): Result {
 
 function taskOf({ id, question }: Asked<Operation>): Task {
   const isHeavy = question.kind === 'accept' && question.blocks.lengths.length > lightBlocks
-  const task = { id, isHeavy, makesRoom: question.kind === 'update' || question.kind === 'trim' }
+  const task = { id, isHeavy, freesSpace: question.kind === 'update' || question.kind === 'trim' }
   switch (question.kind) {
     case 'accept':
       return { ...task, step: accept(question), car: question.blocks.car?.name }
@@ -354,7 +369,10 @@ function carRow({ car }: PackedBlocks, at: number): number | null {
 /** Keys of blocks, with their places among those of their intake. */
 type Slice = readonly { readonly key: Uint8Array; readonly index: number }[]
 
-/** As many blocks as one commit takes, with keys that lie near each other: a commit writes each page of the index that it touches. */
+/**
+ * As many blocks as one commit takes, with keys that lie near each other: a commit writes each page
+ * of the index that it touches.
+ */
 function slicesOf({ keys, lengths }: PackedBlocks): readonly Slice[] {
   const shares = Array.from({ length: Math.ceil(lengths.length / (0.9 * blocksAtOnce)) }, (): Slice[number][] => [])
   let index = 0
@@ -374,7 +392,10 @@ const parts = <One>(all: readonly One[]): One[][] =>
 
 type Put = { readonly car: number | null; readonly uses: Uint32Array; readonly ids: Float64Array }
 
-/** Returns the id of each block, as often as it is used. The newest copy counts: an older one may have rotted. */
+/**
+ * Returns the id of each block, as often as it is used. The newest copy counts: an older one may
+ * have rotted.
+ */
 function putBlocks({ lengths, ats, bytes }: PackedBlocks, slice: Slice, put: Put, touched: Touched): number[] {
   const used: number[] = []
   for (const { key, index } of slice) {
@@ -441,7 +462,10 @@ const needs = "(o.state = 'pending' or (o.kind = 'here' and o.state = 'pinned'))
 const isNeeded = (upload: number): boolean =>
   db.get(`select 1 from holder o where o.upload = ? and ${needs} limit 1`, upload) !== undefined
 
-/** Its blocks go, but for those that another upload lists; very many by and by: returns the rows of `loose` that name them. */
+/**
+ * Its blocks go, but for those that another upload lists; very many by and by: returns the rows of
+ * `loose` that name them.
+ */
 function release(upload: number, touched: Touched): readonly number[] {
   const row = db.get('select car, blocks from upload where id = ?', upload)
   if (!(row?.blocks instanceof Uint8Array)) return []
@@ -509,7 +533,7 @@ function begin(): void {
 }
 
 begin()
-// A start has other work, and most disks are roomy.
+// A start has other work, and most disks have space.
 setTimeout(makeReserve, reserveAfterMs).unref()
 parentPort?.on('message', (asked: readonly Asked<Operation>[] | 'close') => {
   if (asked !== 'close') for (const one of asked) add(taskOf(one))

@@ -117,6 +117,7 @@ describe('store', () => {
     for (let count = 0; count < kills; count++) {
       const writer = await startWriter(folder, kept)
       await systemClock.sleep(randomInt(300))
+      while (count === kills - 1 && kept.size === 0) await systemClock.sleep(10)
       await kill(writer)
       if (count % 10 === 9 || count === kills - 1) await assertSound(folder, kept)
       const cars = await readdir(join(folder, 'uploads')).catch(() => [])
@@ -454,6 +455,8 @@ describe('store', () => {
     const second = openStore(folder)
     assert.equal(await second.ledger.find(one.cid), undefined)
     assert.deepEqual(await lostOf(second, [String(two.cid)]), [])
+    const entry = await second.ledger.find(two.cid)
+    assert.deepEqual([entry?.bytes, entry?.carBytes, entry?.holders], [two.bytes, two.carBytes, { local: here }])
     await second.close()
   })
 
