@@ -15,20 +15,7 @@ import {
 } from 'node:zlib'
 import { remembered } from '../core/cache.ts'
 
-export interface Compression {
-  /** The codings that a client accepts, by its Accept-Encoding. */
-  readonly accepted: (header: string | undefined) => Accepted
-  /** True if the response depends on Accept-Encoding. */
-  readonly covers: (about: AboutBody) => boolean
-  /**
-   * Compresses all bytes. Undefined, now or later, if the limit is reached or it failed. The bytes
-   * are in use until it settles. Calls with the same `name` have the same bytes and share the work.
-   */
-  compress(bytes: Uint8Array, coding: Coding, name?: string): Promise<Buffer | undefined> | undefined
-  /** Compresses a stream. Undefined if the limit is reached. */
-  stream(pieces: AsyncIterable<Uint8Array>, coding: Coding): CodedPieces | undefined
-  readonly counts: CompressionCounts
-}
+export type Compression = ReturnType<typeof createCompression>
 
 type CompressionCounts = {
   readonly made: Record<Coding, number>
@@ -59,7 +46,7 @@ const toBrotli = promisify(brotliCompress)
 const toZstd = promisify(zstdCompress)
 const toGzip = promisify(gzip)
 
-export function createCompression({ isOn, max = 2, maxStreams = 8 }: CompressionOptions): Compression {
+export function createCompression({ isOn, max = 2, maxStreams = 8 }: CompressionOptions) {
   const inProgress = new Map<string, Promise<Buffer | undefined>>()
   const counts: CompressionCounts = { made: { br: 0, zstd: 0, gzip: 0 }, busy: 0 }
   let running = 0
@@ -79,9 +66,15 @@ export function createCompression({ isOn, max = 2, maxStreams = 8 }: Compression
   }
 
   return {
+    /** The codings that a client accepts, by its Accept-Encoding. */
     accepted: isOn ? acceptedEncodings() : () => plainOnly,
+    /** True if the response depends on Accept-Encoding. */
     covers: isOn ? isCompressible : () => false,
-    compress(bytes, coding, name) {
+    /**
+     * Compresses all bytes. Undefined, now or later, if the limit is reached or it failed. The bytes
+     * are in use until it settles. Calls with the same `name` have the same bytes and share the work.
+     */
+    compress(bytes: Uint8Array, coding: Coding, name?: string): Promise<Buffer | undefined> | undefined {
       const known = name === undefined ? undefined : inProgress.get(name)
       if (known !== undefined) return known
       if (running >= max) {
@@ -93,7 +86,8 @@ export function createCompression({ isOn, max = 2, maxStreams = 8 }: Compression
       inProgress.set(name, made)
       return made.finally(() => inProgress.delete(name))
     },
-    stream(pieces, coding) {
+    /** Compresses a stream. Undefined if the limit is reached. */
+    stream(pieces: AsyncIterable<Uint8Array>, coding: Coding): CodedPieces | undefined {
       if (streams >= maxStreams) {
         counts.busy++
         return undefined
@@ -187,7 +181,7 @@ export type Accepted = {
 /** For a client that accepts no coding. */
 export const plainOnly: Accepted = { best: undefined, all: [] }
 
-const acceptedEncodings = (): Compression['accepted'] => {
+const acceptedEncodings = (): ((header: string | undefined) => Accepted) => {
   const accepted = remembered(acceptedOf)
   return (header) => (header === undefined ? plainOnly : accepted(header))
 }

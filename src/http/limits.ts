@@ -10,48 +10,12 @@ import { Failure } from '../core/failure.ts'
 import { clientOf } from './wire/client.ts'
 import { connectionOf, type RequestHead } from './wire/request.ts'
 
-export interface Limits {
-  /**
-   * Admits a request, or returns the reason against it. It counts until its response is closed.
-   * `isInMemory`, called above the adaptive limit: such a response costs next to nothing, and is
-   * admitted.
-   */
-  enter(request: IncomingMessage, response: ServerResponse, isInMemory?: () => boolean): Failure | undefined
-  /**
-   * Admits a library call. Returns an idempotent release function; throws a Failure if the gateway
-   * is full.
-   */
-  hold(): () => void
-  /** True if `enter` would refuse this request, whose response is cheap; charges nothing. */
-  wouldRefuse(request: IncomingMessage): boolean
-  /** Counts a cached response that waits for its client; call the returned function at its end. */
-  holdPending(): () => void
-  /**
-   * For a cached response: true if this client is over its rate, or too many cached responses are
-   * pending. The request then goes through `enter`.
-   */
-  refuses(request: RequestHead): boolean
-  /**
-   * Charges a costly operation to the client of an admitted request. Returns a Failure if the
-   * client's budget is empty.
-   */
-  charge(kind: CostlyKind, request: IncomingMessage): Failure | undefined
-  readonly inFlight: number
-  /** The current concurrency limit: below the configured one while the event loop is late. */
-  readonly concurrency: number
-  readonly shed: number
-  /** Rate-limited requests by the limit that applied. */
-  readonly rateLimited: Readonly<Record<Kind, number>>
-  /** True while the shared rate-limit store is unreachable. */
-  readonly isStoreDown: boolean
-}
+export type Limits = ReturnType<typeof createLimits>
 
 type LimitOptions = {
   readonly perClient: 'none' | PerClient
   /** Token buckets shared with sibling processes. Default: those of this process. */
-  readonly budgets?:
-    | ((limit: { readonly size: number; readonly perSecond: number }) => (client: string) => TokenBucket)
-    | undefined
+  readonly budgets?: ((limit: Limit) => (client: string) => TokenBucket) | undefined
   /** Rate limits shared by instances. Default: each instance counts alone. */
   readonly shared?: SharedRateLimits | undefined
   readonly clock: Clock
@@ -70,7 +34,7 @@ type LimitOptions = {
 
 const socketAddress = ({ socket }: RequestHead): string => socket.remoteAddress ?? ''
 
-export function createLimits(options: LimitOptions): Limits {
+export function createLimits(options: LimitOptions) {
   const {
     inFlight: max,
     loopDelay = 0,
@@ -114,6 +78,10 @@ export function createLimits(options: LimitOptions): Limits {
   }
 
   return {
+    /**
+     * Admits a library call. Returns an idempotent release function; throws a Failure if the gateway
+     * is full.
+     */
     hold() {
       const reached = reachedLimit()
       // A new error, because the calling program may modify it.
@@ -125,20 +93,36 @@ export function createLimits(options: LimitOptions): Limits {
         isHeld = false
       }
     },
+    /** Counts a cached response that waits for its client; call the returned function at its end. */
     holdPending() {
       inFlight++
       pending++
       return leavePending
     },
-    refuses: (request) => pending >= max || bucketOf('requests', request)?.take() === false,
-    wouldRefuse: (request) => inFlight >= max || (bucketOf('requests', request)?.waitMs ?? 0) > 0,
-    charge(kind, request) {
+    /**
+     * For a cached response: true if this client is over its rate, or too many cached responses are
+     * pending. The request then goes through `enter`.
+     */
+    refuses: (request: RequestHead): boolean => pending >= max || bucketOf('requests', request)?.take() === false,
+    /** True if `enter` would refuse this request, whose response is cheap; charges nothing. */
+    wouldRefuse: (request: IncomingMessage): boolean =>
+      inFlight >= max || (bucketOf('requests', request)?.waitMs ?? 0) > 0,
+    /**
+     * Charges a costly operation to the client of an admitted request. Returns a Failure if the
+     * client's budget is empty.
+     */
+    charge(kind: CostlyKind, request: IncomingMessage): Failure | undefined {
       const bucket = bucketOf(kind, request)
       if (!bucket || bucket.take()) return undefined
       rateLimited[kind]++
       return tooMany(kind, bucket)
     },
-    enter(request, response, isInMemory) {
+    /**
+     * Admits a request, or returns the reason against it. It counts until its response is closed.
+     * `isInMemory`, called above the adaptive limit: such a response costs next to nothing, and is
+     * admitted.
+     */
+    enter(request: IncomingMessage, response: ServerResponse, isInMemory?: () => boolean): Failure | undefined {
       const reached = reachedLimit(isInMemory)
       if (reached !== undefined) {
         throttleLater(request, response)
@@ -157,13 +141,16 @@ export function createLimits(options: LimitOptions): Limits {
     get inFlight() {
       return inFlight
     },
+    /** The current concurrency limit: below the configured one while the event loop is late. */
     get concurrency() {
       return currentLimit()
     },
     get shed() {
       return shed
     },
-    rateLimited,
+    /** Rate-limited requests by the limit that applied. */
+    rateLimited: rateLimited as Readonly<Record<Kind, number>>,
+    /** True while the shared rate-limit store is unreachable. */
     get isStoreDown() {
       return isStoreDown()
     },
@@ -299,21 +286,13 @@ function createAdaptiveConcurrency({
  * Rate limits that instances share. Each decides by its own bucket, from which it subtracts what the
  * others counted: no request waits for the store, and without the store each instance limits alone.
  */
-export interface SharedRateLimits {
-  budget(key: string, limit: { readonly size: number; readonly perSecond: number }): TokenBucket
-}
+export type SharedRateLimits = ReturnType<typeof createSharedRateLimits>
 
 /** Per window, up to a second of the others' requests may be lost. */
 const windowMs = 10_000
 const maxShared = 100_000
 
-export function createSharedRateLimits({
-  counterSync,
-  clock,
-}: {
-  counterSync: CounterSync
-  clock: Clock
-}): SharedRateLimits {
+export function createSharedRateLimits({ counterSync, clock }: { counterSync: CounterSync; clock: Clock }) {
   /**
    * The last known total of each client: without it, requests that were subtracted before would be
    * subtracted again.
@@ -329,7 +308,7 @@ export function createSharedRateLimits({
   }
 
   return {
-    budget(key, limit) {
+    budget(key: string, limit: Limit): TokenBucket {
       const own = createTokenBucket({ ...limit, clock })
       return {
         ...own,

@@ -23,17 +23,7 @@ export type Token =
 /** `none` and `open` let every client upload; they differ in which clients reach the address. */
 type UploadAuth = 'none' | 'open' | { readonly tokens: readonly Token[] }
 
-export interface Tokens {
-  /**
-   * Returns the name of the client's token, if it sent one. Throws a Failure if a token is required
-   * and missing.
-   */
-  check(headers: IncomingHttpHeaders): string | undefined
-  /** Returns the name of the token. Throws a Failure unless it may delete. */
-  checkMayDelete(headers: IncomingHttpHeaders): string | undefined
-  /** The daily quota of the token; undefined if it has none. */
-  quotaOf(headers: IncomingHttpHeaders): NamedQuota | undefined
-}
+export type Tokens = ReturnType<typeof createTokens>
 
 type Known = {
   readonly digest: Buffer
@@ -43,18 +33,12 @@ type Known = {
   readonly quota: NamedQuota | undefined
 }
 
-export function createTokens(auth: UploadAuth, now: () => number = Date.now): Tokens {
-  if (typeof auth === 'string')
-    return {
-      check: () => undefined,
-      quotaOf: () => undefined,
-      checkMayDelete() {
-        throw mayNotDelete()
-      },
-    }
-  const known = auth.tokens.map(knownOf)
-  const hasQuotas = known.some(({ quota }) => quota !== undefined)
-  const tokenIn = (headers: IncomingHttpHeaders): Known => {
+export function createTokens(auth: UploadAuth, now: () => number = Date.now) {
+  const known = typeof auth === 'string' ? undefined : auth.tokens.map(knownOf)
+  const hasQuotas = known?.some(({ quota }) => quota !== undefined)
+  /** Undefined if none is required. Throws a Failure if one is required and missing. */
+  const tokenIn = (headers: IncomingHttpHeaders): Known | undefined => {
+    if (!known) return undefined
     const token = find(known, shownBy(headers).map(digest))
     if (!token) throw refused('uploads need a token here: send it as Authorization: Bearer …')
     if (token.expires <= now())
@@ -62,12 +46,16 @@ export function createTokens(auth: UploadAuth, now: () => number = Date.now): To
     return token
   }
   return {
-    check: (headers) => tokenIn(headers).name,
-    quotaOf: (headers) => (hasQuotas ? tokenIn(headers).quota : undefined),
-    checkMayDelete(headers) {
-      const { name, mayDelete } = tokenIn(headers)
-      if (!mayDelete) throw mayNotDelete()
-      return name
+    /** Returns the name of the client's token. Throws a Failure if one is required and missing. */
+    check: (headers: IncomingHttpHeaders): string | undefined => tokenIn(headers)?.name,
+    /** The daily quota of the token; undefined if it has none. */
+    quotaOf: (headers: IncomingHttpHeaders): NamedQuota | undefined =>
+      hasQuotas ? tokenIn(headers)?.quota : undefined,
+    /** Returns the name of the token. Throws a Failure unless it may delete. */
+    checkMayDelete(headers: IncomingHttpHeaders): string | undefined {
+      const token = tokenIn(headers)
+      if (!token?.mayDelete) throw mayNotDelete()
+      return token.name
     },
   }
 }

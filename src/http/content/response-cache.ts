@@ -46,25 +46,7 @@ export type ReadyAnswer = ReadyForm & {
   readonly coded: Readonly<Partial<Record<Coding, ReadyForm>>>
 }
 
-export interface ResponseCache {
-  get(key: string): ReadyAnswer | undefined
-  /**
-   * Caches a complete, verified, immutable 200 and returns it; refuses a response that was begun in
-   * an earlier epoch, and, in a full cache, one that was not requested before.
-   */
-  add(key: string, answer: CachedAnswer, epoch?: number): ReadyAnswer | undefined
-  /** Adds a coded form to the identity form, if that is still cached. */
-  addCoded(key: string, answer: ReadyAnswer, coding: Coding, body: Buffer): ReadyForm
-  forget(key: string): void
-  /** Removes everything, and refuses responses that were begun earlier. */
-  clear(): void
-  /** Incremented by each `clear`. */
-  readonly epoch: number
-  readonly maxItemBytes: number
-  readonly maxBytes: number
-  readonly bytes: number
-  readonly items: number
-}
+export type ResponseCache = ReturnType<typeof createResponseCache>
 
 type Form = Pick<ReadyForm, 'body' | 'etag'> & Pick<CachedAnswer, 'headers'>
 
@@ -109,18 +91,23 @@ export function createResponseCache({
 }: {
   readonly maxBytes: number
   readonly maxItemBytes: number
-}): ResponseCache {
+}) {
   // Caching a response copies it, so a response that may be requested only once is refused.
   const answers = maxBytes > 0 ? new AdmittingCache<ReadyAnswer>({ maxBytes, probation: 0 }) : undefined
   let epoch = 0
   return {
-    get: (key) => answers?.get(key),
-    add(key, answer, begun = epoch) {
+    get: (key: string) => answers?.get(key),
+    /**
+     * Caches a complete, verified, immutable 200 and returns it; refuses a response that was begun in
+     * an earlier epoch, and, in a full cache, one that was not requested before.
+     */
+    add(key: string, answer: CachedAnswer, begun = epoch): ReadyAnswer | undefined {
       if (!answers || begun !== epoch || answer.body.byteLength > maxItemBytes) return undefined
       const bytes = key.length + sizeOfForm(answer.headers, answer.body)
       return answers.set(key, bytes, () => readyAnswer(answer))
     },
-    addCoded(key, answer, coding, body) {
+    /** Adds a coded form to the identity form, if that is still cached. */
+    addCoded(key: string, answer: ReadyAnswer, coding: Coding, body: Buffer): ReadyForm {
       const headers = codedHeaders(answer.headers, coding, body.byteLength)
       const coded = form({ headers, body, etag: codedTag(answer.etag, coding) })
       const kept = answers?.peek(key)
@@ -130,11 +117,13 @@ export function createResponseCache({
       answers?.set(key, sizeOf(grown, key), () => grown)
       return coded
     },
-    forget: (key) => answers?.delete(key),
+    forget: (key: string) => answers?.delete(key),
+    /** Removes everything, and refuses responses that were begun earlier. */
     clear() {
       epoch++
       answers?.clear()
     },
+    /** Incremented by each `clear`. */
     get epoch() {
       return epoch
     },
@@ -172,12 +161,7 @@ export type CachedResponse = {
   readonly stalledMs: number
 }
 
-export interface CachedResponses {
-  /** Undefined if the request needs another response, or a coding that is not cached. */
-  find(request: RequestHead): CachedResponse | undefined
-  /** Returns true if it sent the response. */
-  take(request: IncomingMessage, response: ServerResponse): boolean
-}
+export type CachedResponses = ReturnType<typeof createCachedResponses>
 
 const notModifiedHeaders: ReadonlySet<string> = new Set([
   'etag',
@@ -211,7 +195,7 @@ export function createCachedResponses({
   readonly counts: CachedCounts
   /** The access log and the spans. */
   readonly notes: readonly NoteCached[]
-}): CachedResponses {
+}) {
   const format = remembered(formatFor)
   const isValidHost = remembered(isHost)
 
@@ -220,7 +204,7 @@ export function createCachedResponses({
     if (method !== 'GET' && method !== 'HEAD') return undefined
     const key = keyOf(request)
     const answer = key === undefined ? undefined : hot.get(key)
-    if (!answer || key === undefined) return undefined
+    if (!answer) return undefined
     const plain = plainRequest(request.rawHeaders, format, isValidHost)
     if (!plain) return undefined
     const accepted = answer.isCompressible ? compression.accepted(plain.acceptEncoding) : plainOnly
@@ -231,31 +215,34 @@ export function createCachedResponses({
     return form && { form, status: 200 }
   }
 
-  function note(request: RequestHead, { form, status }: Found, requestId: string): void {
-    const bytes = request.method === 'GET' && status === 200 ? form.body.byteLength : 0
-    if (request.method === 'GET') {
-      counts[status === 200 ? 'get' : 'getUnchanged']++
-      counts.bytes += bytes
-    } else counts[status === 200 ? 'head' : 'headUnchanged']++
-    for (const one of notes) one(request, { requestId, status, bytes })
+  /** Undefined if the request needs another response, or a coding that is not cached. */
+  function find(
+    request: RequestHead,
+  ): (CachedResponse & { readonly head: ReadyHead; readonly status: number }) | undefined {
+    const found = lookUp(request)
+    if (!found || limits.refuses(request)) return undefined
+    const { form, status } = found
+    const isGet = request.method === 'GET'
+    const requestId = requestIds.next(request)
+    const body = isGet && status === 200 ? form.body : undefined
+    const bytes = body?.byteLength ?? 0
+    if (isGet) counts[status === 200 ? 'get' : 'getUnchanged']++
+    else counts[status === 200 ? 'head' : 'headUnchanged']++
+    counts.bytes += bytes
+    for (const note of notes) note(request, { requestId, status, bytes })
+    const head = headOf(found)
+    return { head, lines: head.lines, status, requestId, body, holdPending: limits.holdPending, stalledMs }
   }
 
   return {
-    find(request) {
-      const found = lookUp(request)
-      if (!found || limits.refuses(request)) return undefined
-      const requestId = requestIds.next(request)
-      note(request, found, requestId)
-      const body = request.method === 'GET' && found.status === 200 ? found.form.body : undefined
-      return { lines: headOf(found).lines, requestId, body, holdPending: limits.holdPending, stalledMs }
-    },
-    take(request, response) {
-      const found = lookUp(request)
-      if (!found || limits.refuses(request)) return false
-      const requestId = requestIds.next(request)
-      note(request, found, requestId)
-      response.writeHead(found.status, [...headOf(found).headers, requestIdHeader, requestId])
-      if (request.method === 'GET' && found.status === 200) endWith(response, found.form.body)
+    find,
+    /** Returns true if it sent the response. */
+    take(request: IncomingMessage, response: ServerResponse): boolean {
+      const found = find(request)
+      if (!found) return false
+      const { head, status, requestId, body } = found
+      response.writeHead(status, [...head.headers, requestIdHeader, requestId])
+      if (body) endWith(response, body)
       else response.end()
       if (!cutWhenStalled(response, stalledMs)) response.once('close', limits.holdPending())
       return true

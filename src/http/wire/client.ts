@@ -9,28 +9,13 @@ import { remembered } from '../../core/cache.ts'
 import { isHost, isUnixPeer, plainAddress } from '../../core/wire/http.ts'
 import type { RequestHead } from './request.ts'
 
-export interface Forwarded {
-  /** With the port, as in the header. An invalid forwarded host is ignored. */
-  hostOf(request: RequestHead): string
-  schemeOf(request: IncomingMessage): 'http' | 'https'
-  /** The client's address: the last one in the chain that is not a trusted proxy. */
-  addressOf(request: RequestHead): string
-  /** True if a connection from this address is from a trusted proxy. */
-  isProxy(address: string): boolean
-  /**
-   * True if the request may be one of many clients on its connection: it has a forwarding header,
-   * or came from a proxy or over a unix socket.
-   */
-  isPassedOn(request: IncomingMessage): boolean
-  /** Undefined if no trusted proxy sent one. */
-  requestIdOf(request: RequestHead): string | undefined
-}
+export type Forwarded = ReturnType<typeof createForwarded>
 
 /** The entry of the proxy list for unix sockets, whose peers have no address. */
 const unix = 'unix'
 
 /** `proxies`: addresses and ranges, such as 127.0.0.1, 10.0.0.0/8 and fd00::/8, and `unix`. */
-export function createForwarded(proxies: readonly string[]): Forwarded {
+export function createForwarded(proxies: readonly string[]) {
   const known = new BlockList()
   const ranges = proxies.filter((one) => one !== unix)
   const isValidHost = remembered(isHost)
@@ -56,20 +41,28 @@ export function createForwarded(proxies: readonly string[]): Forwarded {
   }
 
   return {
-    hostOf(request) {
+    /** With the port, as in the header. An invalid forwarded host is ignored. */
+    hostOf(request: RequestHead): string {
       const said = forwardedHeader(request, 'x-forwarded-host')
       return said !== undefined && isValidHost(said) ? said : (request.headers.host ?? '')
     },
-    schemeOf(request) {
+    schemeOf(request: IncomingMessage): 'http' | 'https' {
       const scheme = forwardedHeader(request, 'x-forwarded-proto')?.toLowerCase()
       if (scheme === 'https' || scheme === 'http') return scheme
       return (request.socket as TLSSocket).encrypted ? 'https' : 'http'
     },
+    /** True if a connection from this address is from a trusted proxy. */
     isProxy: isKnown,
-    isPassedOn: (request) =>
+    /**
+     * True if the request may be one of many clients on its connection: it has a forwarding header,
+     * or came from a proxy or over a unix socket.
+     */
+    isPassedOn: (request: IncomingMessage): boolean =>
       saysProxy.some((name) => request.headers[name] !== undefined) || isUnixPeer(request.socket) || isOfProxy(request),
-    requestIdOf: (request) => forwardedHeader(request, 'x-request-id'),
-    addressOf(request) {
+    /** Undefined if no trusted proxy sent one. */
+    requestIdOf: (request: RequestHead) => forwardedHeader(request, 'x-request-id'),
+    /** The client's address: the last one in the chain that is not a trusted proxy. */
+    addressOf(request: RequestHead): string {
       const remoteAddress = plainAddress(request.socket.remoteAddress ?? '')
       if (proxies.length === 0 || !isOfProxy(request)) return remoteAddress
       // Each proxy appends its peer's address; the client may have forged everything before.
@@ -109,19 +102,17 @@ export function clientOf(address: string): string {
 
 export const requestIdHeader = 'X-Request-Id'
 
-export interface RequestIds {
-  /** The id that a trusted proxy sent, or a new one. */
-  next(request: RequestHead): string
-}
+export type RequestIds = ReturnType<typeof createRequestIds>
 
 const wellFormed = /^[\w.:+/=-]{1,128}$/
 
-export function createRequestIds(forwarded: Pick<Forwarded, 'requestIdOf'>): RequestIds {
+export function createRequestIds(forwarded: Pick<Forwarded, 'requestIdOf'>) {
   // A random prefix for each gateway, followed by a counter.
   const prefix = randomBytes(6).toString('base64url')
   let count = 0
   return {
-    next(request) {
+    /** The id that a trusted proxy sent, or a new one. */
+    next(request: RequestHead): string {
       const given = forwarded.requestIdOf(request)
       return given !== undefined && wellFormed.test(given) ? given : `${prefix}-${(count++).toString(36)}`
     },

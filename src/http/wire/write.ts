@@ -167,20 +167,11 @@ export function reset(response: ServerResponse): void {
   response.destroy()
 }
 
-export interface PendingResponses {
-  /**
-   * Notes that a response waits for its client and holds `buffer`; call the returned function at
-   * its end. `giveUp` is called to disconnect the client.
-   */
-  hold(buffer: ArrayBufferLike, giveUp: () => void): () => void
-  readonly bytes: number
-  /** Clients that were disconnected because of the limit. */
-  readonly cut: number
-}
+export type PendingResponses = ReturnType<typeof createPendingResponses>
 
 type Waiting = { readonly buffer: ArrayBufferLike; readonly giveUp: () => void }
 
-export function createPendingResponses(maxBytes: number): PendingResponses {
+export function createPendingResponses(maxBytes: number) {
   /** In the order in which they began to wait. */
   const waiting = new Set<Waiting>()
   /** Readers of one block share its buffer if the memory tier has it. */
@@ -205,7 +196,11 @@ export function createPendingResponses(maxBytes: number): PendingResponses {
   }
 
   return {
-    hold(buffer, giveUp) {
+    /**
+     * Notes that a response waits for its client and holds `buffer`; call the returned function at
+     * its end. `giveUp` is called to disconnect the client.
+     */
+    hold(buffer: ArrayBufferLike, giveUp: () => void): () => void {
       const own = { buffer, giveUp }
       begin(own)
       for (const one of waiting) {
@@ -219,6 +214,7 @@ export function createPendingResponses(maxBytes: number): PendingResponses {
     get bytes() {
       return bytes
     },
+    /** Clients that were disconnected because of the limit. */
     get cut() {
       return cut
     },
