@@ -12,7 +12,7 @@ import { createNotifier, type Notifier } from '../server/notify.ts'
 import { type Serving, serve } from '../server/serve.ts'
 import { createProcesses, serveWorker } from '../server/workers.ts'
 import type { WorkerTeam } from '../team/team.ts'
-import { createWorkerClient } from '../team/worker-client.ts'
+import { createWorkerClient } from '../team/workers.ts'
 import { workerWord } from './command.ts'
 import { lowerHelperPriority } from './helper-threads.ts'
 

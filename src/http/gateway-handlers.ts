@@ -22,19 +22,7 @@ export type Inside = {
   readonly hot: CachedResponses['find']
 }
 
-export interface GatewayHandlers {
-  readonly router: Middleware
-  readonly handler: RequestListener
-  readonly admin: RequestListener
-  /** Undefined unless the gateway runs. */
-  readonly hot: CachedResponses['find'] | undefined
-  serves(host: string): boolean
-  /** Queues requests from now on. */
-  hold(): void
-  open(inside: Inside): void
-  /** Answers every queued or new request with this Failure. */
-  shut(why: Failure): void
-}
+export type GatewayHandlers = ReturnType<typeof createGatewayHandlers>
 
 type GatewayHandlersOptions = StartingOptions & {
   readonly hosts: Readonly<Record<string, HostOptions>>
@@ -48,7 +36,7 @@ type GatewayHandlersOptions = StartingOptions & {
 
 type HandlersState = { readonly inside: Inside } | { readonly why: Failure } | 'starting'
 
-export function createGatewayHandlers(options: GatewayHandlersOptions): GatewayHandlers {
+export function createGatewayHandlers(options: GatewayHandlersOptions) {
   const starting = createStarting(options)
   const forwarded = createForwarded(options.trustedProxies)
   const requestIds = createRequestIds(forwarded)
@@ -92,34 +80,28 @@ export function createGatewayHandlers(options: GatewayHandlersOptions): GatewayH
   }
 
   return {
-    router,
+    router: router as Middleware,
     handler: handlerOf('handler'),
     admin: handlerOf('admin'),
-    get hot() {
+    /** Undefined unless the gateway runs. */
+    get hot(): CachedResponses['find'] | undefined {
       return typeof state === 'object' && 'inside' in state ? state.inside.hot : undefined
     },
     serves: hosts.serves,
-    hold() {
+    /** Queues requests from now on. */
+    hold(): void {
       state = 'starting'
     },
-    open(inside) {
+    open(inside: Inside): void {
       state = { inside }
       starting.over()
     },
-    shut(why) {
+    /** Answers every queued or new request with this Failure. */
+    shut(why: Failure): void {
       state = { why }
       starting.over()
     },
   }
-}
-
-interface Starting {
-  /** Calls `go` at the end of the start, unless the client has left. */
-  hold(request: IncomingMessage, response: ServerResponse, go: () => void): void
-  refuse(request: IncomingMessage, response: ServerResponse, why: Failure): void
-  readonly admin: RequestListener
-  /** Releases all waiting requests. */
-  over(): void
 }
 
 type StartingOptions = {
@@ -129,7 +111,7 @@ type StartingOptions = {
   readonly max: number
 }
 
-export function createStarting({ mode, stalledMs, max }: StartingOptions): Starting {
+export function createStarting({ mode, stalledMs, max }: StartingOptions) {
   const waiting = new Map<ServerResponse, () => void>()
 
   function refuse(request: IncomingMessage, response: ServerResponse, why: Failure): void {
@@ -140,19 +122,21 @@ export function createStarting({ mode, stalledMs, max }: StartingOptions): Start
 
   return {
     refuse,
-    hold(request, response, go) {
+    /** Calls `go` at the end of the start, unless the client has left. */
+    hold(request: IncomingMessage, response: ServerResponse, go: () => void): void {
       if (waiting.size >= max) return refuse(request, response, notYet())
       waiting.set(response, go)
       response.once('close', () => waiting.delete(response))
     },
-    admin(request, response) {
+    admin(request: IncomingMessage, response: ServerResponse): void {
       const isHealth = request.url?.split('?')[0] === '/healthz'
       const text = JSON.stringify(isHealth ? { status: 'alive' } : { ready: false, starting: true })
       closeAfter(request, response)
       response.writeHead(isHealth ? 200 : 503, { 'Content-Type': 'application/json', 'Cache-Control': 'no-store' })
       response.end(text)
     },
-    over() {
+    /** Releases all waiting requests. */
+    over(): void {
       const all = [...waiting.values()]
       waiting.clear()
       for (const go of all) go()

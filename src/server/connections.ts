@@ -28,25 +28,13 @@ export type ConnectionLimits = {
   readonly clientOf: (address: string) => string | undefined
 }
 
-export interface Connections {
-  readonly throttle: Throttle
-  /** Counts a new connection. Returns false if there is no capacity, after sending a 503. */
-  admit(connection: Admitted): boolean
-  /** Applies from the next connection on. */
-  set(limits: ConnectionLimits): void
-  readonly size: number
-  /** The current maximum. */
-  readonly limit: number
-  /** The number of times that a connection was paused. */
-  readonly paused: number
-  /** Counts by the limit that was reached. */
-  readonly tally: Readonly<Record<ConnectionLimit, Readonly<ConnectionTally>>>
-}
+export type Connections = ReturnType<typeof createConnections>
 
 /** Named as in `limits`. */
 type ConnectionLimit = 'maxConnections' | 'maxConnectionsPerClient'
 
 type ConnectionTally = { ended: number; refused: number }
+type Tally = Readonly<Record<ConnectionLimit, Readonly<ConnectionTally>>>
 
 type Open = {
   readonly connection: Admitted
@@ -69,13 +57,13 @@ const turnedAwayMs = 1000
 type ConnectionsOptions = {
   readonly clock?: Clock | undefined
   /** Called for each connection that is closed or refused because of a limit. */
-  readonly onFull?: (connections: Connections) => void
+  readonly onFull?: (full: { readonly size: number; readonly tally: Tally }) => void
 }
 
 export function createConnections(
   first: ConnectionLimits,
   { clock = systemClock, onFull = () => {} }: ConnectionsOptions = {},
-): Connections {
+) {
   const throttle = createThrottle({ clock })
   const turnedAway = new Set<Admitted>()
   const all = new Set<Open>()
@@ -139,7 +127,7 @@ export function createConnections(
     const chosen = idle ?? young
     if (!chosen) return false
     tally[limit].ended++
-    onFull(connections)
+    onFull({ size: all.size, tally })
     forget(chosen)
     // A client without a response so far may have sent a request by now.
     if (chosen.connection.isAnswered) chosen.connection.socket.destroy()
@@ -155,17 +143,19 @@ export function createConnections(
     return all.size >= limits.max && !closeOne(all, 'maxConnections', comes) ? 'maxConnections' : undefined
   }
 
-  const connections: Connections = {
+  return {
     throttle,
-    tally,
-    admit(connection) {
+    /** Counts by the limit that was reached. */
+    tally: tally as Tally,
+    /** Counts a new connection. Returns false if there is no capacity, after sending a 503. */
+    admit(connection: Admitted): boolean {
       const { socket } = connection
       const client = limits.clientOf(socket.remoteAddress ?? '')
       const clientSet = client === undefined ? undefined : setOf(client)
       const limit = reached(clientSet)
       if (limit) {
         tally[limit].refused++
-        onFull(connections)
+        onFull({ size: all.size, tally })
         if (client !== undefined && clientSet?.size === 0) clients.delete(client)
         refuse(connection, limit)
         return false
@@ -178,20 +168,22 @@ export function createConnections(
       socket.once('close', () => forget(open))
       return true
     },
-    set(next) {
+    /** Applies from the next connection on. */
+    set(next: ConnectionLimits): void {
       limits = next
     },
     get size() {
       return all.size
     },
+    /** The current maximum. */
     get limit() {
       return limits.max
     },
+    /** The number of times that a connection was paused. */
     get paused() {
       return throttle.paused
     },
   }
-  return connections
 }
 
 /** Reserves a quarter of the descriptors for files, stores and upstreams. */
@@ -224,7 +216,7 @@ export function connectionLimits({ limits, trustedProxies }: Config, descriptors
 const fullLogIntervalMs = 60_000
 
 /** Logs that the limit is reached, rate-limited. */
-export function createFullLog(log: Log, clock: Clock): (connections: Connections) => void {
+export function createFullLog(log: Log, clock: Clock): NonNullable<ConnectionsOptions['onFull']> {
   let loggedAt = Number.NEGATIVE_INFINITY
   return ({ size: open, tally }) => {
     if (clock.monotonic() - loggedAt < fullLogIntervalMs) return
@@ -235,18 +227,7 @@ export function createFullLog(log: Log, clock: Clock): (connections: Connections
   }
 }
 
-/**
- * Pauses connections whose clients ignore `Retry-After`: on a kept connection such a client would be
- * refused as often as the processor allows, which costs the requests of all others.
- */
-export interface Throttle {
-  /** The response to the `ordinal`th request of this connection had a Retry-After. */
-  refused(throttled: Throttled, ordinal: number): void
-  /** Its response was sent, and the connection goes on. */
-  answered(throttled: Throttled): void
-  /** The number of pauses. */
-  readonly paused: number
-}
+export type Throttle = ReturnType<typeof createThrottle>
 
 /** A connection; `refusals` belongs to `Throttle`. */
 export interface Throttled {
@@ -269,13 +250,17 @@ const jitter = 0.25
 /** The maximum resumed per event-loop iteration, which handles them all before other events. */
 const maxResumed = 32
 
+/**
+ * Pauses connections whose clients ignore `Retry-After`: on a kept connection such a client would be
+ * refused as often as the processor allows, which costs the requests of all others.
+ */
 export function createThrottle({
   clock,
   random = Math.random,
 }: {
   readonly clock: Pick<Clock, 'after' | 'monotonic'>
   readonly random?: () => number
-}): Throttle {
+}) {
   let over: Throttled[] = []
   let paused = 0
 
@@ -290,13 +275,15 @@ export function createThrottle({
   }
 
   return {
-    refused(throttled, ordinal) {
+    /** The response to the `ordinal`th request of this connection had a Retry-After. */
+    refused(throttled: Throttled, ordinal: number): void {
       const at = clock.monotonic()
       const before = throttled.refusals
       const isInARow = before && at - before.at <= maxPauseMs && ordinal <= before.ordinal + 1
       throttled.refusals = { count: isInARow ? before.count + 1 : 1, at, ordinal }
     },
-    answered(throttled) {
+    /** Its response was sent, and the connection goes on. */
+    answered(throttled: Throttled): void {
       const { count = 0 } = throttled.refusals ?? {}
       if (count <= freeRefusals) return
       paused++

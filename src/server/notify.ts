@@ -5,17 +5,7 @@ import type { Clock } from '../core/clock.ts'
 import { codeOf } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
 
-export interface Notifier {
-  /**
-   * Reports that the gateway serves: after a start, and after each reload with its result in
-   * `status`.
-   */
-  ready(status: string): void
-  reloading(): void
-  stopping(): void
-  /** Resolves when pending messages were sent or abandoned. */
-  close(): Promise<void>
-}
+export type Notifier = NonNullable<ReturnType<typeof createNotifier>>
 
 /**
  * Runs systemd-notify with these arguments. Rejects if it fails, is missing, or exceeds the
@@ -40,12 +30,7 @@ const program = 'systemd-notify'
 const messageMs = 5_000
 
 /** Undefined if no service manager asks for notifications. */
-export function createNotifier({
-  environment,
-  log,
-  clock,
-  run = runIn(environment),
-}: NotifyOptions): Notifier | undefined {
+export function createNotifier({ environment, log, clock, run = runIn(environment) }: NotifyOptions) {
   if (!environment['NOTIFY_SOCKET']) return undefined
   /** At most one message of each kind, the newest: a slow program builds up no queue. */
   let pending: Message[] = []
@@ -94,22 +79,27 @@ export function createNotifier({
   }
 
   return {
-    ready(status) {
+    /**
+     * Reports that the gateway serves: after a start, and after each reload with its result in
+     * `status`.
+     */
+    ready(status: string): void {
       if (isStopping) return
       const alive = everyMs === undefined ? [] : ['WATCHDOG=1']
       say('ready', ['READY=1', `MAINPID=${process.pid}`, `STATUS=${status}`, ...alive])
       watch()
     },
-    reloading() {
+    reloading(): void {
       const at = process.hrtime.bigint() / 1000n
       if (!isStopping)
         say('reloading', ['RELOADING=1', `MONOTONIC_USEC=${at}`, 'STATUS=reading the configuration again'])
     },
-    stopping() {
+    stopping(): void {
       isStopping = true
       say('stopping', ['STOPPING=1', 'STATUS=answering what is under way'])
     },
-    async close() {
+    /** Resolves when pending messages were sent or abandoned. */
+    async close(): Promise<void> {
       endWatch()
       await sending
     },

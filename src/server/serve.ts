@@ -29,19 +29,9 @@ type ServeOptions<Running extends Replaceable> = {
   readonly processes?: Processes | undefined
 }
 
-export interface Serving {
-  /**
-   * The actual address: port 0 is replaced by the real port. For a unix socket it is `unix:` and
-   * its path.
-   */
-  readonly listen: string
-  readonly admin: string | undefined
-  /** Reloads. Returns false if refused (the log has the reasons), and the old gateway continues. */
-  reload(load: () => Config): Promise<boolean>
-  close(): Promise<void>
-}
+export type Serving = Awaited<ReturnType<typeof serve>>
 
-export async function serve<Running extends Replaceable>(options: ServeOptions<Running>): Promise<Serving> {
+export async function serve<Running extends Replaceable>(options: ServeOptions<Running>) {
   const { config: first, create, log, clock = systemClock, processes } = options
   const starting = createStarting({
     mode: first.responses.types,
@@ -89,13 +79,18 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   })
 
   return {
+    /**
+     * The actual address: port 0 is replaced by the real port. For a unix socket it is `unix:` and
+     * its path.
+     */
     get listen() {
       return where(sockets.listen)
     },
     get admin() {
       return sockets.admin && where(sockets.admin)
     },
-    async reload(load) {
+    /** Returns false if refused (the log has the reasons), and the old gateway continues. */
+    async reload(load: () => Config): Promise<boolean> {
       const isNew = await reloads.replace(async () => {
         const next = load()
         // Opens new addresses first: an address in use must be detected before anything changes.
@@ -124,7 +119,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         await followed()?.catch((error: unknown) => log('error', 'workers.failed', { why: wordsOf(error) }))
       return isNew
     },
-    async close() {
+    async close(): Promise<void> {
       isEnding = true
       const began = clock.monotonic()
       const { shutdownTimeout: shutdownTimeoutMs, shutdownDelay: shutdownDelayMs } = config.limits
@@ -272,20 +267,9 @@ type Generation<Running> = { readonly running: Running; inFlight: number; onIdle
 /** A property of a response: the generation that took its request. */
 const taken = Symbol('generation')
 
-export interface Reload<Running extends Replaceable> {
-  readonly current: Running
-  readonly handler: RequestListener
-  readonly admin: RequestListener
-  /**
-   * Creates the next gateway and switches to it. Returns false if creation failed and the old one
-   * stays. One at a time.
-   */
-  replace(make: () => Promise<Running>, graceMs: number): Promise<boolean>
-  /** Resolves when every request was answered, or after `graceMs`; then closes everything. */
-  close(graceMs: number): Promise<void>
-}
+export type Reload<Running extends Replaceable> = ReturnType<typeof createReload<Running>>
 
-export function createReload<Running extends Replaceable>(first: Running, log: Log): Reload<Running> {
+export function createReload<Running extends Replaceable>(first: Running, log: Log) {
   type Taken = ServerResponse & { [taken]?: Generation<Running> | undefined }
   let newest: Generation<Running> = { running: first, inFlight: 0, onIdle: undefined }
   let replacing: Promise<unknown> = Promise.resolve()
@@ -348,14 +332,19 @@ export function createReload<Running extends Replaceable>(first: Running, log: L
     get current() {
       return newest.running
     },
-    handler: serve('handler'),
-    admin: serve('admin'),
-    replace(make, graceMs) {
+    handler: serve('handler') as RequestListener,
+    admin: serve('admin') as RequestListener,
+    /**
+     * Creates the next gateway and switches to it. Returns false if creation failed and the old one
+     * stays. One at a time.
+     */
+    replace(make: () => Promise<Running>, graceMs: number): Promise<boolean> {
       const replaced = replacing.then(() => replaceNow(make, graceMs))
       replacing = replaced
       return replaced
     },
-    async close(graceMs) {
+    /** Resolves when every request was answered, or after `graceMs`; then closes everything. */
+    async close(graceMs: number): Promise<void> {
       await replacing
       await Promise.all([retire(newest, graceMs), ...retiring])
     },

@@ -11,32 +11,20 @@ import type { Log } from '../core/log.ts'
 import { fromInternalSocket } from '../team/forward-request.ts'
 import { inPlace, removeOtherPlaces, socketPathOf } from '../team/shared-folder.ts'
 import type { OwnerTeam, WorkerTeam } from '../team/team.ts'
-import type { WorkerClient } from '../team/worker-client.ts'
 import {
   createWorkerSupervisor,
   type Orders,
   shutdownDelayMs,
+  type WorkerClient,
   type WorkerSupervisor,
-} from '../team/worker-supervisor.ts'
+} from '../team/workers.ts'
 import { noteConnections } from '../wiring/admin.ts'
 import { processesOf } from '../wiring/worker.ts'
 import { connectionLimits, createConnections, createFullLog, descriptorsLeft } from './connections.ts'
 import { Front } from './front.ts'
 import { createReload, type Replaceable, whileBusy } from './serve.ts'
 
-export interface Processes {
-  /** The team for a gateway of this configuration; undefined if it always was a single process. */
-  teamFor(config: Config): OwnerTeam | undefined
-  /** Reverts the last `teamFor`, because its gateway could not be created. */
-  abandon(): void
-  /** Adjusts the workers to the configuration of the running gateway. */
-  follow(gateway: { readonly config: Config; readonly listen: Front; readonly handler: RequestListener }): Promise<void>
-  /** The number of connections above this process's share. */
-  beyondShare(open: number): number
-  /** `shutdownDelayMs`: the time in which clients receive `Connection: close` with their responses. */
-  stop(graceMs: number, shutdownDelayMs: number): Promise<void>
-  close(): void
-}
+export type Processes = ReturnType<typeof createProcesses>
 
 type ProcessesOptions = {
   readonly clock: Clock
@@ -44,6 +32,8 @@ type ProcessesOptions = {
   /** Starts a process of this program that waits for its orders. */
   readonly start: () => ChildProcess
 }
+
+type FollowedGateway = { readonly config: Config; readonly listen: Front; readonly handler: RequestListener }
 
 type Group = {
   readonly data: string
@@ -55,7 +45,7 @@ type Group = {
 /** The margin above the timeout of the gateway itself. */
 const timeoutMarginMs = 2000
 
-export function createProcesses({ clock, log, start }: ProcessesOptions): Processes {
+export function createProcesses({ clock, log, start }: ProcessesOptions) {
   let group: Group | undefined
   let next: Group | undefined
   /** Workers of data folders that are no longer used. */
@@ -84,18 +74,21 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
   }
 
   return {
-    teamFor(config) {
+    /** The team for a gateway of this configuration; undefined if it always was a single process. */
+    teamFor(config: Config): OwnerTeam | undefined {
       deadlineMs = Math.max(deadlineMs, config.retrieval.timeout)
       const size = processesOf(config)
       if (group?.data === config.data) next = group
       else next = size === 1 ? undefined : begin(config.data, size)
       return next?.supervisor.team
     },
-    abandon() {
+    /** Reverts the last `teamFor`, because its gateway could not be created. */
+    abandon(): void {
       if (next && next !== group) leave(next)
       next = group
     },
-    async follow({ config, listen, handler }) {
+    /** Adjusts the workers to the configuration of the running gateway. */
+    async follow({ config, listen, handler }: FollowedGateway): Promise<void> {
       const old = group
       group = next
       if (old && old !== group) end(old, config.limits.shutdownTimeout)
@@ -106,11 +99,14 @@ export function createProcesses({ clock, log, start }: ProcessesOptions): Proces
       const graceMs = config.limits.shutdownTimeout
       await group.supervisor.set({ size: processesOf(config), input: inputOf(config), listen: listen.servers, graceMs })
     },
-    beyondShare: (open) => group?.supervisor.team.connectionBalance.beyondShare(open, group.supervisor.team.size) ?? 0,
-    async stop(graceMs, shutdownDelayMs) {
+    /** The number of connections above this process's share. */
+    beyondShare: (open: number): number =>
+      group?.supervisor.team.connectionBalance.beyondShare(open, group.supervisor.team.size) ?? 0,
+    /** `shutdownDelayMs`: the time in which clients receive `Connection: close` with their responses. */
+    async stop(graceMs: number, shutdownDelayMs: number): Promise<void> {
       await Promise.all([group?.supervisor.stop(graceMs, shutdownDelayMs), ...ending])
     },
-    close() {
+    close(): void {
       // From a reload that the shutdown overtook.
       if (next && next !== group) leave(next)
       if (group) leave(group)

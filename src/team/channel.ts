@@ -11,15 +11,7 @@ export type Line = {
 
 export type Listen = (said: unknown, handle: unknown) => unknown
 
-export interface Channel {
-  send(topic: string, said?: unknown, handle?: unknown): void
-  /** Rejects if the other process fails at it, exits, or exceeds the timeout. */
-  ask(topic: string, said: unknown, ms: number): Promise<unknown>
-  /** Sets the one listener for a topic. Its result, or what that resolves to, is the answer. */
-  on(topic: string, listen: Listen): void
-  /** Marks the other process as gone: no request is answered any more. */
-  end(): void
-}
+export type Channel = ReturnType<typeof createChannel>
 
 type Message = {
   readonly topic: string
@@ -31,7 +23,7 @@ type Message = {
   readonly error?: string
 }
 
-export function createChannel(line: Line, clock: Clock): Channel {
+export function createChannel(line: Line, clock: Clock) {
   const listeners = new Map<string, Listen>()
   const open = new Map<number, { resolve(said: unknown): void; reject(error: Error): void }>()
   let next = 1
@@ -61,8 +53,9 @@ export function createChannel(line: Line, clock: Clock): Channel {
   })
 
   return {
-    send: (topic, said, handle) => send({ topic, said }, handle),
-    ask(topic, said, ms) {
+    send: (topic: string, said?: unknown, handle?: unknown): void => send({ topic, said }, handle),
+    /** Rejects if the other process fails at it, exits, or exceeds the timeout. */
+    ask(topic: string, said: unknown, ms: number): Promise<unknown> {
       const id = next++
       const { promise, resolve, reject } = Promise.withResolvers<unknown>()
       const cancel = clock.after(ms, () =>
@@ -76,10 +69,12 @@ export function createChannel(line: Line, clock: Clock): Channel {
         open.delete(id)
       })
     },
-    on(topic, listen) {
+    /** Sets the one listener for a topic. Its result, or what that resolves to, is the answer. */
+    on(topic: string, listen: Listen): void {
       listeners.set(topic, listen)
     },
-    end() {
+    /** Marks the other process as gone: no request is answered any more. */
+    end(): void {
       isOver = true
       for (const { reject } of open.values()) reject(gone())
     },

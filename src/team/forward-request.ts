@@ -15,16 +15,7 @@ import { isUnixPeer, markUnixPeer } from '../core/wire/http.ts'
 import { hasBody } from '../http/wire/request.ts'
 import { closeAfter, reset } from '../http/wire/write.ts'
 
-export interface Forwarder {
-  /**
-   * `otherwise` is called if the other process is unreachable, full, too late with its response, or
-   * given up. The body may be consumed by then.
-   */
-  (request: IncomingMessage, response: ServerResponse, socketPath: string, otherwise: (error: Error) => void): void
-  /** Fails requests that wait for a response: the other process has stopped working. */
-  giveUp(why: string): void
-  close(): void
-}
+export type Forwarder = ReturnType<typeof createForwarder>
 
 // Headers of this hop only, which Node writes anew. Other headers named in `Connection` are
 // forwarded: the other process responds as if the client were connected to it.
@@ -41,13 +32,17 @@ const ofTheHop: ReadonlySet<string> = new Set([
 const maxIdle = 64
 
 /** `firstByteTimeoutMs`: the first-byte timeout. Undefined means no timeout. */
-export function createForwarder(firstByteTimeoutMs?: () => number): Forwarder {
+export function createForwarder(firstByteTimeoutMs?: () => number) {
   const agent = new Agent({ keepAlive: true, maxFreeSockets: maxIdle })
   // A request with a body cannot be retried, so it never uses a connection that the other process
   // may be closing.
   const once = new Agent({ keepAlive: false })
   const waiting = new Set<(why: string) => void>()
 
+  /**
+   * `otherwise` is called if the other process is unreachable, full, too late with its response, or
+   * given up. The body may be consumed by then.
+   */
   const forward = (
     request: IncomingMessage,
     response: ServerResponse,
@@ -127,10 +122,11 @@ export function createForwarder(firstByteTimeoutMs?: () => number): Forwarder {
   }
 
   return Object.assign(forward, {
-    giveUp(why: string) {
+    /** Fails requests that wait for a response: the other process has stopped working. */
+    giveUp(why: string): void {
       for (const end of [...waiting]) end(why)
     },
-    close() {
+    close(): void {
       agent.destroy()
       once.destroy()
     },

@@ -12,7 +12,6 @@ import {
   createSharedTokenBuckets,
   createUploadEpochs,
   openSlots,
-  type ProcessTable,
   type Slots,
 } from './slot-file.ts'
 import type { Team } from './team.ts'
@@ -90,19 +89,12 @@ function namesIn(folder: string): string[] {
   }
 }
 
-/** Shared files for the gateway, and those for its processes only. */
-export type SharedFiles = {
-  readonly team: Pick<Team, 'uploadEpochs' | 'inProgress' | 'budgets' | 'connectionBalance'>
-  readonly processTable: ProcessTable
-  close(): void
-}
+/** Shared files for the gateway (`team`), and those for its processes only. */
+export type SharedFiles = ReturnType<typeof openShared>
 
 const maxProcesses = 256
 
-export function openShared(
-  folder: string,
-  { index, isNew }: { readonly index: number; readonly isNew: boolean },
-): SharedFiles {
+export function openShared(folder: string, { index, isNew }: { readonly index: number; readonly isNew: boolean }) {
   const opened: Slots[] = []
   const close = (): void => {
     for (const one of opened) one.close()
@@ -116,7 +108,7 @@ export function openShared(
     const processTable = createProcessTable(open('process-table', maxProcesses, 4))
     const isRunning = (one: number): boolean => processTable.of(one) !== 0
     const buckets = open('budgets', 2 ** 16, 24)
-    const team: SharedFiles['team'] = {
+    const team: Pick<Team, 'uploadEpochs' | 'inProgress' | 'budgets' | 'connectionBalance'> = {
       uploadEpochs: createUploadEpochs(open('upload-epochs', 2 ** 20, 4)),
       inProgress: createInFlightIndex(open('in-flight', 2 ** 16, 12), { index, runOf: processTable.of }),
       budgets: (limit) => createSharedTokenBuckets(buckets, { ...limit, now: systemMs }),

@@ -68,18 +68,15 @@ function marksOf(text: string): { readonly place: number; readonly mark: number 
   return { place: place >>> 0, mark: mark >>> 0 || 1 }
 }
 
-export interface UploadEpochs {
-  /** The counter of a block: 0 means never uploaded; it increases with each upload in this slot. */
-  of(cid: CID): number
-  /** Increments the counter of a block. Throws if the other processes cannot see it. */
-  note(key: string): void
-}
+export type UploadEpochs = ReturnType<typeof createUploadEpochs>
 
-export function createUploadEpochs(slots: Slots): UploadEpochs {
+export function createUploadEpochs(slots: Slots) {
   const placeOf = (key: string): number => marksOf(key).place % slots.count
   return {
-    of: (cid) => slots.read(placeOf(blockKey(cid))).getUint32(0),
-    note(key) {
+    /** The counter of a block: 0 means never uploaded; it increases with each upload in this slot. */
+    of: (cid: CID): number => slots.read(placeOf(blockKey(cid))).getUint32(0),
+    /** Increments the counter of a block. Throws if the other processes cannot see it. */
+    note(key: string): void {
       const place = placeOf(key)
       const view = slots.read(place)
       view.setUint32(0, (view.getUint32(0) + 1) >>> 0 || 1)
@@ -141,10 +138,7 @@ export function createSharedTokenBuckets(
   }
 }
 
-export interface ConnectionBalance {
-  /** Publishes this process's count; returns how far it is above its share. */
-  beyondShare(open: number, size: number): number
-}
+export type ConnectionBalance = ReturnType<typeof createConnectionBalance>
 
 /** Tolerance: counts near the share stay as they are. */
 const [nearRatio, nearCount] = [1.125, 2]
@@ -152,9 +146,10 @@ const [nearRatio, nearCount] = [1.125, 2]
 export function createConnectionBalance(
   slots: Slots,
   { index, isRunning }: { readonly index: number; readonly isRunning: (index: number) => boolean },
-): ConnectionBalance {
+) {
   return {
-    beyondShare(open, size) {
+    /** Publishes this process's count; returns how far it is above its share. */
+    beyondShare(open: number, size: number): number {
       slots.read(index).setUint32(0, open)
       slots.write(index)
       let [all, processes] = [open, 1]
@@ -169,40 +164,28 @@ export function createConnectionBalance(
   }
 }
 
-export interface ProcessTable {
-  /** 0 means that none runs. */
-  of(index: number): number
-  begin(index: number, life: number): void
-  end(index: number): void
-}
+export type ProcessTable = ReturnType<typeof createProcessTable>
 
-export function createProcessTable(slots: Slots): ProcessTable {
+export function createProcessTable(slots: Slots) {
   const set = (index: number, life: number): void => {
     slots.read(index).setUint32(0, life)
     slots.write(index)
   }
   return {
-    of: (index) => slots.read(index).getUint32(0),
+    /** A number unique to each run of a process; 0 if it does not run. */
+    of: (index: number): number => slots.read(index).getUint32(0),
     begin: set,
-    end: (index) => set(index, 0),
+    end: (index: number) => set(index, 0),
   }
 }
 
-export interface InFlightIndex {
-  /** Another running process that is fetching this path. */
-  holderOf(path: string): number | undefined
-  /**
-   * Records that this process fetches a path, until the returned function is called. Undefined if
-   * the slot is in use for another path.
-   */
-  hold(path: string): (() => void) | undefined
-}
+export type InFlightIndex = ReturnType<typeof createInFlightIndex>
 
 /** `runOf`: a number unique to each run of a process; 0 if it does not run. */
 export function createInFlightIndex(
   slots: Slots,
   { index, runOf }: { readonly index: number; readonly runOf: (index: number) => number },
-): InFlightIndex {
+) {
   const holds = new Map<number, { readonly mark: number; count: number }>()
 
   function release(place: number): void {
@@ -216,7 +199,8 @@ export function createInFlightIndex(
   }
 
   return {
-    holderOf(path) {
+    /** Another running process that is fetching this path. */
+    holderOf(path: string): number | undefined {
       const { place: at, mark } = marksOf(path)
       const view = slots.read(at % slots.count)
       if (view.getUint32(0) !== mark) return undefined
@@ -224,7 +208,11 @@ export function createInFlightIndex(
       const life = view.getUint32(8)
       return holder !== index && life !== 0 && runOf(holder) === life ? holder : undefined
     },
-    hold(path) {
+    /**
+     * Records that this process fetches a path, until the returned function is called. Undefined if
+     * the slot is in use for another path.
+     */
+    hold(path: string): (() => void) | undefined {
       const { place: at, mark } = marksOf(path)
       const place = at % slots.count
       const own = holds.get(place)

@@ -168,15 +168,6 @@ export type NoteCached = (
   response: { readonly requestId: string; readonly status: number; readonly bytes: number },
 ) => void
 
-export interface RequestLog {
-  /** Records the request at its end, in the metrics, the access log and the spans. */
-  watch(request: IncomingMessage, response: ServerResponse): Exchange
-  /** Records a refusal by the server as if by a route. */
-  refused(refusal: ParserRefusal): void
-  /** Record each cached response. */
-  readonly cached: readonly NoteCached[]
-}
-
 type RequestLogOptions = {
   readonly requests: Pick<RequestCounts, 'answered' | 'failed'>
   readonly access: AccessMode
@@ -194,7 +185,7 @@ type RequestLogOptions = {
 const clientLeft = 499
 const longest = { path: 1024, host: 255, agent: 200, method: 20 } as const
 
-export function createRequestLog(options: RequestLogOptions): RequestLog {
+export function createRequestLog(options: RequestLogOptions) {
   const { requests, access, log, clock, addressOf, trace, hasSpans, onFailed } = options
   const lines = createLineChoice(options)
 
@@ -274,13 +265,16 @@ export function createRequestLog(options: RequestLogOptions): RequestLog {
   }
 
   return {
+    /** Record each cached response. */
     cached: [...(access === 'off' || access === 'errors' ? [] : [logCached]), ...(hasSpans ? [traceCached] : [])],
-    watch(request, response) {
+    /** Records the request at its end, in the metrics, the access log and the spans. */
+    watch(request: IncomingMessage, response: ServerResponse): Exchange {
       const exchange = watchExchange(request, response, clock.monotonic, over)
       if (access !== 'off') exchange.client ??= addressOf(request)
       return exchange
     },
-    refused({ status, why, requestId, address, response }) {
+    /** Records a refusal by the server as if by a route. */
+    refused({ status, why, requestId, address, response }: ParserRefusal): void {
       const failure = new HttpRefusal('malformed', why, { source: 'client', status })
       requests.failed(failure)
       const exchange = response && exchangeOf(response)

@@ -1,26 +1,18 @@
-// The owner's side of the team: starts the workers, replaces one that exits, kills one that does not
-// follow its orders, and broadcasts to all.
+// The owner's side of the team starts the workers, replaces one that exits, kills one that does not
+// follow its orders, and broadcasts to all. The worker's side follows them.
 import type { ChildProcess } from 'node:child_process'
 import type { Server } from 'node:net'
 import type { Clock } from '../core/clock.ts'
 import { wordsOf } from '../core/failure.ts'
 import type { Log, LogLevel } from '../core/log.ts'
-import { type Channel, createChannel, createHeartbeat } from './channel.ts'
+import { type Channel, createChannel, createHeartbeat, type Line, type Listen } from './channel.ts'
 import { createForwarder } from './forward-request.ts'
 import { openShared, socketPathOf } from './shared-folder.ts'
-import type { DeniedRule, OwnerTeam, Topic, WorkerCounts } from './team.ts'
+import type { DeniedRule, OwnerTeam, Topic, WorkerCounts, WorkerTeam } from './team.ts'
 
-export interface WorkerSupervisor {
-  readonly team: OwnerTeam
-  /** Sets the number of processes, their configuration and their listening sockets. */
-  set(how: Wanted): Promise<void>
-  /**
-   * Stops accepting connections; workers exit when requests in progress are answered. `shutdownDelayMs`: see
-   * WorkerProcess.
-   */
-  stop(graceMs: number, shutdownDelayMs?: number): Promise<void>
-  close(): void
-}
+export type WorkerSupervisor = ReturnType<typeof createWorkerSupervisor>
+
+export type WorkerClient = ReturnType<typeof createWorkerClient>
 
 export type Wanted = {
   readonly size: number
@@ -58,7 +50,7 @@ export function createWorkerSupervisor({
   start,
   firstByteTimeoutMs,
   size: first,
-}: WorkerSupervisorOptions): WorkerSupervisor {
+}: WorkerSupervisorOptions) {
   const shared = openShared(folder, { index: 0, isNew: true })
   shared.processTable.begin(0, process.pid)
   const sends = createForwarder(firstByteTimeoutMs)
@@ -152,7 +144,8 @@ export function createWorkerSupervisor({
 
   return {
     team,
-    async set(how) {
+    /** Sets the number of processes, their configuration and their listening sockets. */
+    async set(how: Wanted): Promise<void> {
       if (isStopping) return
       const isSame = input === how.input
       const isMoved = how.listen.some((server) => !listen.includes(server))
@@ -164,12 +157,13 @@ export function createWorkerSupervisor({
       if (isMoved) for (const worker of kept) if (worker.isAnswering) worker.listenOn(listen)
       for (let index = 1; index < size; index++) if (!workers.has(index) && !waiting.has(index)) begin(index)
     },
-    async stop(graceMs, delayMs = 0) {
+    /** Stops accepting connections; workers exit when requests in progress are answered. See `WorkerProcess.end`. */
+    async stop(graceMs: number, delayMs = 0): Promise<void> {
       isStopping = true
       for (const cancel of waiting.values()) cancel()
       await Promise.all(all().map((worker) => worker.end(graceMs, delayMs)))
     },
-    close() {
+    close(): void {
       sends.close()
       shared.close()
     },
@@ -307,5 +301,53 @@ export class WorkerProcess {
     const cancel = clock.after(shutdownDelayMs + graceMs + orderMs, () => child.kill('SIGKILL'))
     await this.#ended.promise
     cancel()
+  }
+}
+
+/** The worker's side. */
+export function createWorkerClient(line: Line, clock: Clock) {
+  const channel = createChannel(line, clock)
+  const orders = Promise.withResolvers<Orders>()
+  const ready = Promise.withResolvers<void>()
+  ready.promise.catch(() => {})
+  channel.on('begin', (said) => {
+    orders.resolve(said as Orders)
+    return ready.promise
+  })
+
+  const listeners = new Map<string, Listen>()
+  for (const topic of ['listen', 'reload', 'stop', 'deny', 'purge'] as const)
+    channel.on(topic, (said, handle) => ready.promise.then(() => listeners.get(topic)?.(said, handle)))
+
+  return {
+    /** Resolves with the first orders. */
+    orders: orders.promise,
+    /** Handles orders. Orders that arrive before `begun` are queued. */
+    follow: (topic: 'listen' | 'reload' | 'stop', how: Listen) => void listeners.set(topic, how),
+    /** Reports that the gateway runs, and handles queued orders. */
+    begun: () => ready.resolve(),
+    /** Reports that the orders could not be followed. */
+    failed: (error: unknown) => ready.reject(error),
+    /** Joins the team, once the orders have arrived. */
+    join({ index, size, folder, denied }: Orders, firstByteTimeoutMs: () => number) {
+      const shared = openShared(folder, { index, isNew: false })
+      const toOthers = createForwarder(firstByteTimeoutMs)
+      const toOwner = createForwarder()
+      createHeartbeat(channel, clock, () => toOwner.giveUp('no heartbeat of the owner'))
+      const team = {
+        ...{ ...shared.team, index, size, denied },
+        forward: (request, response, to, otherwise) => toOthers(request, response, socketPathOf(folder, to), otherwise),
+        toOwner: (request, response, otherwise) => toOwner(request, response, socketPathOf(folder, 0), otherwise),
+        on: (topic, heard) => void listeners.set(topic, heard),
+        send: channel.send,
+        ask: channel.ask,
+      } satisfies WorkerTeam
+      return {
+        team: team as WorkerTeam,
+        setSize(next: number): void {
+          team.size = next
+        },
+      }
+    },
   }
 }
