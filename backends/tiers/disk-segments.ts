@@ -767,13 +767,13 @@ export function createSegments(options: SegmentsOptions) {
     /** Resolves when nothing of this process touches the folder any more. */
     async close() {
       isClosed = true
-      stopPolling()
       await Promise.allSettled([appending, evicting, following])
       stopPolling()
-      for (const segment of [...segments.values()]) {
+      for (const segment of segments.values()) {
         segment.isGone = true
         closeUnread(segment)
       }
+      segments.clear()
     },
   }
 }

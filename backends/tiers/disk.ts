@@ -4,7 +4,7 @@ import { z } from 'zod'
 import { type Clock, orAborted, withDeadline } from '../../src/core/clock.ts'
 import { createAtOnce } from '../../src/core/disk/at-once.ts'
 import { remedyOf, tryToWrite } from '../../src/core/disk/files.ts'
-import { Failure, type FailureKind } from '../../src/core/failure.ts'
+import { Failure } from '../../src/core/failure.ts'
 import { size } from '../../src/core/units.ts'
 import type { Tier, TierKind } from './contract.ts'
 import { createSegments } from './disk-segments.ts'
@@ -28,48 +28,41 @@ export const disk: TierKind<typeof options> = {
   },
 }
 
-type DiskOptions = {
-  readonly name: string
-  readonly path: string
-  readonly maxBytes: number
-  /** How full it is: one of several processes says it. */
-  readonly reportsUsage: boolean
-  readonly clock: Clock
-}
-
 // More would fill the runtime's few threads, on which names are resolved too.
 const concurrency = { reads: 12, writes: 4 } as const
 /** Calls that a stuck disk still has, with those whose callers left. */
 const maxInProgress = 8192
 const closeMs = 2000
 /** A slow disk is waited for: the block may be nowhere else. */
-const readMs = 3000
+const timeoutMs = 3000
+
+type DiskOptions = {
+  readonly name: string
+  readonly path: string
+  readonly maxBytes: number
+  /** One of several processes reports how full it is. */
+  readonly reportsUsage: boolean
+  readonly clock: Clock
+}
 
 function createDiskTier({ name, path, maxBytes, reportsUsage, clock }: DiskOptions): Tier {
   const atOnce = createAtOnce(path, clock)
-  const failure = (kind: FailureKind, what: string) => new Failure(kind, `tier ${name}${what}`, { source: 'tier' })
-  const segments = createSegments({
-    path,
-    maxBytes,
-    clock,
-    atOnce,
-    closing: () => failure('unavailable', ' is closing'),
-  })
-  const inProgress = new Set<Promise<void>>()
-  let ending: Promise<void> | undefined
+  const closing = () => new Failure('unavailable', `tier ${name} is closing`, { source: 'tier' })
+  const overloaded = () =>
+    new Failure('overloaded', `tier ${name}: too many calls wait for the disk`, { source: 'tier' })
+  const segments = createSegments({ path, maxBytes, clock, atOnce, closing })
+  const inProgress = new Set<Promise<unknown>>()
 
   /** A call to a stuck disk cannot be aborted: its caller is let go. */
   async function work<T>(signal: AbortSignal | undefined, doing: () => Promise<T>): Promise<T> {
     signal?.throwIfAborted()
-    if (inProgress.size >= maxInProgress) throw failure('overloaded', ': too many file operations wait for the disk')
+    if (inProgress.size >= maxInProgress) throw overloaded()
     const ended = atOnce.began()
-    const done = doing()
-    const end = () => {
+    const done = doing().finally(() => {
       ended()
-      inProgress.delete(over)
-    }
-    const over = done.then(end, end)
-    inProgress.add(over)
+      inProgress.delete(done)
+    })
+    inProgress.add(done)
     try {
       return await orAborted(signal, done)
     } catch (error) {
@@ -77,36 +70,27 @@ function createDiskTier({ name, path, maxBytes, reportsUsage, clock }: DiskOptio
     }
   }
 
-  const putAll = (blocks: Parameters<NonNullable<Tier['putAll']>>[0], signal?: AbortSignal) =>
-    work(signal, () => segments.put(blocks))
-
-  async function close(): Promise<void> {
-    const rest = async () => {
-      await Promise.allSettled(inProgress)
-      await segments.close()
-    }
-    const late = () => failure('timeout', ': the disk did not answer')
-    await withDeadline({ ms: closeMs, clock, late }, rest).catch(() => {})
-  }
-
   return {
     name,
     traits: { persistent: true, shared: false, trusted: false },
-    timeoutMs: readMs,
+    timeoutMs,
     concurrency,
     get: (cid, signal) => work(signal, () => segments.get(cid)),
     peek: segments.peek,
     hasNow: segments.hasNow,
     noteRead: segments.noteRead,
-    put: (cid, bytes, signal) => putAll([{ cid, bytes }], signal),
-    putAll,
+    put: (cid, bytes, signal) => work(signal, () => segments.put([{ cid, bytes }])),
+    putAll: (blocks, signal) => work(signal, () => segments.put(blocks)),
     has: (cid, signal) => work(signal, () => segments.has(cid)),
     delete: (cid, signal) => work(signal, () => segments.delete(cid)),
     probe: (signal) => work(signal, () => tryToWrite(path)),
     ...(reportsUsage && { usage: () => ({ bytes: segments.bytes, blocks: segments.blocks, limitBytes: maxBytes }) }),
-    close() {
-      ending ??= close()
-      return ending
+    async close() {
+      const end = async () => {
+        await Promise.allSettled(inProgress)
+        await segments.close()
+      }
+      await withDeadline({ ms: closeMs, clock, late: closing }, end).catch(() => {})
     },
   }
 }

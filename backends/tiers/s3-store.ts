@@ -1,6 +1,6 @@
-// S3 as a Keyv storage adapter, over AWS's own signer and undici. It keeps Keyv's contract, so that any Keyv can use it: a
-// second `set` wins, `delete` says whether something was there, `clear` keeps to the namespace, text comes back as text.
-// Compatible stores differ: 403 for a missing key, 412 for an existing one, conditional writes that they do not know.
+// Blocks in S3 as a Keyv storage adapter, over AWS's own signer and undici: plain bytes, 2 MiB at
+// most, under a key that is their hash. Compatible stores differ: 403 for a missing key, 412 for an
+// existing one, conditional writes that they do not know.
 import { randomBytes } from 'node:crypto'
 import { EventEmitter } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -15,11 +15,6 @@ import { isSame, type RecordSteps } from './keyv-tier.ts'
 export type S3StoreOptions = S3Place & {
   /** What every key begins with in the bucket. */
   readonly prefix?: string | undefined
-  /**
-   * `text`, by default: what Keyv's serializer makes. `blocks`: plain bytes, 2 MiB at most, under a key that is their hash,
-   * so that existing objects are never written again.
-   */
-  readonly holds?: 'text' | 'blocks' | undefined
   /** Whether 403 on GET and HEAD means that the key is missing; `auto` finds out with a probe. */
   readonly treat403AsMissing?: boolean | 'auto' | undefined
   /** Default: ten seconds. */
@@ -38,6 +33,7 @@ type S3Answer = {
 }
 
 type Headers = Readonly<Record<string, string>>
+const blockHeaders: Headers = { 'content-type': 'application/vnd.ipld.raw' }
 
 export class S3Error extends Error {
   readonly status: number
@@ -57,19 +53,15 @@ const probeTtlMs = 600_000
 
 export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   readonly opts: { readonly dialect: 's3'; readonly url: string }
-  /** Set by Keyv, which puts `<namespace>:` before each key itself. */
   namespace: string | undefined
   readonly #options: S3StoreOptions
   readonly #prefix: string
   readonly #requestMs: number
-  readonly #isForBlocks: boolean
   readonly #agent: Agent
   #signing: Promise<SignS3> | undefined
   /** How far the clock of the store is ahead. */
   #skewMs = 0
   #isConditional = true
-  /** Whether the write of a block that is on its way succeeds. */
-  readonly #writing = new Map<string, Promise<boolean>>()
   #missing403: { readonly is: boolean; readonly until: number } | undefined
   #probing: Promise<boolean> | undefined
 
@@ -78,7 +70,6 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     this.#options = options
     this.#prefix = options.prefix ?? ''
     this.#requestMs = options.requestMs ?? defaultRequestMs
-    this.#isForBlocks = options.holds === 'blocks'
     this.opts = { dialect: 's3', url: `s3://${options.bucket}/${this.#prefix}` }
     this.#agent = new Agent({
       connections: concurrency.reads + concurrency.writes,
@@ -91,53 +82,21 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   }
 
   async get<Value>(key: string): Promise<StoredData<Value> | undefined> {
-    const bytes = await this.#read(key)
-    return (this.#isForBlocks ? bytes : bytes?.toString()) as StoredData<Value> | undefined
-  }
-
-  async #read(key: string): Promise<Buffer | undefined> {
     const answer = await this.orMissing(() => this.call({ method: 'GET', key }))
-    if (!answer || answer.bytes) return answer?.bytes
-    await this.call({ method: 'DELETE', key })
-    return undefined
+    if (answer && !answer.bytes) await this.call({ method: 'DELETE', key })
+    return answer?.bytes as StoredData<Value> | undefined
   }
 
-  /** S3 has no time to live for one object: Keyv writes the end into the value, a lifecycle rule of the bucket tidies up. */
-  async set(key: string, value: string | Uint8Array): Promise<boolean> {
-    const bytes = typeof value === 'string' ? Buffer.from(value) : value
-    if (this.#isForBlocks) await this.#putOnce(key, bytes, this.#signal())
-    else await this.#put(key, bytes, this.#signal())
+  async set(key: string, bytes: Uint8Array): Promise<boolean> {
+    if (!this.#isConditional || !(await this.#putNew(key, bytes)))
+      await this.call({ method: 'PUT', key, body: bytes, headers: blockHeaders })
     return true
   }
 
-  async #put(key: string, body: Uint8Array, signal: AbortSignal | undefined, condition: Headers = {}): Promise<void> {
-    const type = this.#isForBlocks ? 'application/vnd.ipld.raw' : 'text/plain; charset=utf-8'
-    await this.call({ method: 'PUT', key, body, headers: { 'content-type': type, ...condition }, signal })
-  }
-
-  /**
-   * One write of a block at a time: the callers behind it find it written, or write it themselves. Stores exist that spoil an
-   * object which two requests write at once, and each write that is not needed costs money.
-   */
-  async #putOnce(key: string, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<void> {
-    for (let before = this.#writing.get(key); before; before = this.#writing.get(key)) if (await before) return
-    signal?.throwIfAborted()
-    const { promise, resolve } = Promise.withResolvers<boolean>()
-    this.#writing.set(key, promise)
-    let isDone = false
-    try {
-      if (!this.#isConditional || !(await this.#putNew(key, bytes, signal))) await this.#put(key, bytes, signal)
-      isDone = true
-    } finally {
-      this.#writing.delete(key)
-      resolve(isDone)
-    }
-  }
-
   /** False: write it without a condition. The key is the hash of the bytes, so that this is always right. */
-  async #putNew(key: string, bytes: Uint8Array, signal: AbortSignal | undefined): Promise<boolean> {
+  async #putNew(key: string, body: Uint8Array): Promise<boolean> {
     try {
-      await this.#put(key, bytes, signal, { 'if-none-match': '*' })
+      await this.call({ method: 'PUT', key, body, headers: { ...blockHeaders, 'if-none-match': '*' } })
       return true
     } catch (error) {
       const status = statusOf(error)
@@ -149,9 +108,8 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     }
   }
 
-  /** Whether something was there, which S3 itself does not say. */
+  /** S3 does not say whether something was there. */
   async delete(key: string): Promise<boolean> {
-    if (!(await this.has(key))) return false
     await this.call({ method: 'DELETE', key })
     return true
   }
@@ -160,29 +118,21 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     return (await this.orMissing(() => this.call({ method: 'HEAD', key }))) !== undefined
   }
 
-  /** Objects of this namespace, one by one: DeleteObjects needs a checksum that several stores do not know. */
   async clear(): Promise<void> {
-    const prefix = this.#prefix + (this.namespace === undefined ? '' : `${this.namespace}:`)
-    if (prefix === '')
-      throw new RangeError('clearing a whole bucket is not supported: give the store a prefix or a namespace')
-    for (let token: string | undefined = ''; token !== undefined; ) {
-      const query: Headers = { 'list-type': '2', prefix, ...(token !== '' && { 'continuation-token': token }) }
-      const page = String((await this.call({ method: 'GET', query })).bytes ?? '')
-      // Some stores ignore the prefix.
-      for (const key of textsOf(page, 'Key'))
-        if (key.startsWith(prefix)) await this.call({ method: 'DELETE', key: key.slice(this.#prefix.length) })
-      token = textsOf(page, 'NextContinuationToken')[0]
-    }
+    throw new RangeError('clearing a bucket is not supported')
   }
 
   async disconnect(): Promise<void> {
     await this.#agent.destroy().catch(() => {})
   }
 
-  /** Writes, reads and deletes an object of its own, then asks for an absent one, which shows the meaning of 403. */
+  /**
+   * Writes, reads and deletes an object of its own, then asks for an absent one, which shows the
+   * meaning of 403.
+   */
   async probe(signal: AbortSignal | undefined): Promise<void> {
     const key = `probe-${randomBytes(8).toString('hex')}`
-    await this.#putOnce(key, Uint8Array.of(1), signal)
+    await this.call({ method: 'PUT', key, body: Uint8Array.of(1), headers: blockHeaders, signal })
     const { bytes } = await this.call({ method: 'GET', key, signal })
     await this.call({ method: 'DELETE', key, signal })
     if (bytes?.[0] !== 1) throw new RangeError('an object was lost, or changed, that was just written to it')
@@ -229,7 +179,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     const length = method === 'PUT' && { 'content-length': String(body?.byteLength ?? 0) }
     const all = { ...headers, ...length, ...(userAgent !== undefined && { 'user-agent': userAgent }) }
     const answer = await this.#agent.request({ origin, path, method, headers: all, body, signal: signal ?? null })
-    const bytes = await bytesUpTo(answer, this.#isForBlocks ? maxBlockBytes : Number.POSITIVE_INFINITY)
+    const bytes = await blockOf(answer)
     const { statusCode: status } = answer
     if (status >= 200 && status < 300) return { headers: answer.headers, bytes }
     const error = new S3Error(status, s3ErrorCode(String(bytes ?? '')) ?? codes[status] ?? 'no code')
@@ -270,14 +220,14 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   }
 }
 
-/** One buffer of its own; undefined: longer than `maxBytes`. */
-async function bytesUpTo({ body }: Dispatcher.ResponseData, maxBytes: number): Promise<Buffer | undefined> {
+/** One buffer of its own; undefined: longer than a block. */
+async function blockOf({ body }: Dispatcher.ResponseData): Promise<Buffer | undefined> {
   const chunks: Uint8Array[] = []
   let length = 0
   for await (const chunk of body as AsyncIterable<Uint8Array>) {
     length += chunk.byteLength
     // To leave the loop closes the connection.
-    if (length > maxBytes) return undefined
+    if (length > maxBlockBytes) return undefined
     chunks.push(chunk)
   }
   const bytes = Buffer.allocUnsafeSlow(length)
@@ -306,18 +256,6 @@ const isBadKey = (error: unknown): boolean =>
   /^(InvalidAccessKeyId|SignatureDoesNotMatch|ExpiredToken|RequestTimeTooSkewed)$/.test(error.name)
 
 const ignoresConditions = (error: unknown): boolean => statusOf(error) === 400 || statusOf(error) === 501
-
-/** The text of the elements of this name. */
-const textsOf = (xml: string, name: string): string[] =>
-  [...xml.matchAll(new RegExp(`<${name}>([^<]*)</${name}>`, 'g'))].map(([, text = '']) =>
-    text.replace(/&(?:#(\d+)|#x([\da-f]+)|(\w+));/gi, (all, decimal, hex, entity) =>
-      decimal || hex
-        ? String.fromCodePoint(Number.parseInt(decimal ?? hex, decimal ? 10 : 16))
-        : (entities[entity] ?? all),
-    ),
-  )
-
-const entities: Readonly<Record<string, string>> = { amp: '&', lt: '<', gt: '>', quot: '"', apos: "'" }
 
 const maxRecordBytes = 64 * 1024
 

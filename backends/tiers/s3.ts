@@ -65,7 +65,7 @@ export const s3: TierKind<typeof options> = {
       clock,
       log,
       async open(signalOf) {
-        const store = new S3Store({ ...own, holds: 'blocks', signalOf })
+        const store = new S3Store({ ...own, signalOf })
         await store.load()
         return store
       },

@@ -17,8 +17,6 @@ export type S3Faults = {
   conditional?: 'honoured' | 'ignored' | 'not-implemented' | { conflicts: number }
   /** 200, and nothing is kept. */
   losesWrites?: boolean
-  /** So many keys in a page of a listing. */
-  pageSize?: number
   /** Headers and half of the body, then nothing. */
   stallsBody?: boolean
   /** So many answers with a body break off half way. */
@@ -74,18 +72,6 @@ export async function startS3Server(): Promise<S3Server> {
   let waiting = 0
   let maxAtOnce = 0
 
-  const list = (query: URLSearchParams, send: (status: number, content: Buffer) => void): void => {
-    const { pageSize = 1000 } = self.faults
-    const after = query.get('continuation-token') ?? ''
-    const keys = [...objects.keys()].filter((key) => key.startsWith(query.get('prefix') ?? '') && key > after).sort()
-    const page = keys.slice(0, pageSize)
-    const more = keys.length > page.length
-    const next = more ? `<NextContinuationToken>${escaped(page.at(-1) ?? '')}</NextContinuationToken>` : ''
-    const contents = page.map((key) => `<Contents><Key>${escaped(key)}</Key></Contents>`).join('')
-    const xml = `<?xml version="1.0" encoding="UTF-8"?>\n<ListBucketResult><IsTruncated>${more}</IsTruncated>${next}${contents}</ListBucketResult>`
-    send(200, Buffer.from(xml))
-  }
-
   const answer = (request: IncomingMessage, response: ServerResponse, body: Buffer): void => {
     const { faults } = self
     const url = new URL(request.url ?? '/', 'http://store')
@@ -113,7 +99,6 @@ export async function startS3Server(): Promise<S3Server> {
     const hasChecksum = Object.keys(request.headers).some((header) => /^x-amz-(sdk-)?checksum/.test(header))
     if (faults.noChecksums && hasChecksum) return fail(501, 'NotImplemented')
     if (name !== bucket) return fail(404, 'NoSuchBucket')
-    if (method === 'GET' && url.searchParams.get('list-type') === '2') return list(url.searchParams, send)
     const held = objects.get(key)
     if (method === 'PUT') {
       const { conditional = 'honoured' } = faults
@@ -183,5 +168,3 @@ function drip(response: ServerResponse, content: Buffer, { bytes, everyMs }: Non
   }, everyMs).unref()
   response.once('close', () => clearInterval(timer))
 }
-
-const escaped = (text: string): string => text.replace(/[<>&'"]/g, (char) => `&#${char.charCodeAt(0)};`)

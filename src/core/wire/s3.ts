@@ -22,7 +22,6 @@ export type S3Request = {
   readonly method: 'GET' | 'PUT' | 'HEAD' | 'DELETE'
   /** Undefined means the bucket itself. */
   readonly key?: string | undefined
-  readonly query?: Readonly<Record<string, string>> | undefined
   readonly headers?: Readonly<Record<string, string>> | undefined
   /** The part of the body that is signed; a stream is not. */
   readonly body?: Uint8Array | 'stream' | undefined
@@ -43,14 +42,14 @@ export async function s3Signer(place: S3Place): Promise<SignS3> {
   const credentials = await credentialsOf(place)
   const signer = new SignatureV4({ service: 's3', region, credentials, sha256: Sha256, uriEscapePath: false })
   const { origin, host, hostname, path } = addressOf(place, region)
-  return async ({ method, key, query = {}, headers, body }, signingDate = new Date()) => {
+  return async ({ method, key, headers, body }, signingDate = new Date()) => {
     const unsigned = {
-      ...{ method, protocol: '', hostname, query },
+      ...{ method, protocol: '', hostname, query: {} },
       path: key === undefined ? path || '/' : `${path}/${key.split('/').map(escaped).join('/')}`,
       headers: { ...headers, host, 'x-amz-content-sha256': payloadHash(body) },
     }
     const signed = await signer.sign(unsigned, { signingDate })
-    return { origin, path: unsigned.path + queryText(query), headers: signed.headers }
+    return { origin, path: unsigned.path, headers: signed.headers }
   }
 }
 
@@ -90,11 +89,6 @@ function addressOf({ bucket, endpoint, forcePathStyle }: S3Place, region: string
 
 const escaped = (text: string): string =>
   encodeURIComponent(text).replace(/[!'()*]/g, (char) => `%${char.charCodeAt(0).toString(16).toUpperCase()}`)
-
-function queryText(query: Readonly<Record<string, string>>): string {
-  const parts = Object.entries(query).map(([name, value]) => `${escaped(name)}=${escaped(value)}`)
-  return parts.length === 0 ? '' : `?${parts.join('&')}`
-}
 
 /** SHA-256 in the interface of the signer. */
 class Sha256 {
