@@ -46,7 +46,7 @@ export function enter(clock: Clock, health: UpstreamHealth, wish: Wish = {}): Pr
         letGo: (why) => question.letGo(why, now()),
         failed(error) {
           question.ms = now() - question.at
-          health.failed(question, error, now())
+          health.ended(question, 'failed', error, now())
           return () => health.lacked(question, error, now())
         },
       })
@@ -62,7 +62,7 @@ export function enter(clock: Clock, health: UpstreamHealth, wish: Wish = {}): Pr
   question.giveUpAt = question.at + timeoutMs - waitedMs
   health.ask(question, clock.monotonic())
   signal?.addEventListener('abort', () => {
-    question.leave(clock.monotonic())
+    question.letGo('enough', clock.monotonic())
     reject(signal.reason)
   })
   return promise

@@ -17,6 +17,9 @@ export type AskKind = 'block' | 'dag'
  */
 export type LetGo = 'enough' | 'behind'
 
+/** `evicted`: readers needed its slot. */
+export type Ended = 'done' | LetGo | 'evicted' | 'failed'
+
 /**
  * Receives what becomes of a question at its upstream. Its methods may be called while `ask` runs.
  */
@@ -27,35 +30,31 @@ export interface Asker {
   refused(question: Question, error: Failure): void
 }
 
-const waitsForSlot = 'queued'
+const queued = 'queued'
 // An upstream that sent nothing of use for so long is called stalled in the account.
 const stalledMs = 1_000
 
 export class Question {
+  readonly attempts: Attempts
   readonly member: Member
   readonly kind: AskKind
   readonly cid: CID
   readonly key: string
   readonly asker: Asker
-  readonly attempts: Attempts
-  readonly client: string
   rank: Rank = 'first'
-  span: OpenSpan | undefined
-
-  place: 'queued' | 'asked' | 'sending' | 'over' = 'queued'
   giveUpAt = 0
-  /** When it was asked, or began to wait for that. */
-  at = 0
-  waitedMs = 0
+  span: OpenSpan | undefined
   /** Stops the timer for the end of its time in the queue. */
   stopWait: (() => void) | undefined
 
-  outcome: string | undefined = waitsForSlot
+  /** When it was asked, or began to wait for that. */
+  at = 0
+  waitedMs = 0
+  /** Undefined while the upstream works on it. */
+  outcome: string | undefined = queued
   ms = 0
   bytes = 0
   broughtAt = 0
-  /** The upstream gave all that it was asked for. */
-  isWhole = false
 
   constructor(attempts: Attempts, member: Member, kind: AskKind, cid: CID, key: string, asker: Asker) {
     this.attempts = attempts
@@ -64,15 +63,18 @@ export class Question {
     this.cid = cid
     this.key = key
     this.asker = asker
-    this.client = attempts.client
+  }
+
+  get client(): string {
+    return this.attempts.client
   }
 
   get isQueued(): boolean {
-    return this.place === 'queued'
+    return this.outcome === queued
   }
 
   get isOver(): boolean {
-    return this.place === 'over'
+    return this.outcome !== undefined && this.outcome !== queued
   }
 
   /** Requests sent by `work` belong to this question in a trace. */
@@ -90,7 +92,6 @@ export class Question {
 
   /** It has none. Called by its upstream. */
   refused(error: Failure, now: number): void {
-    this.place = 'over'
     this.#note(error.kind, now)
     this.attempts.fail(error)
     this.asker.refused(this, error)
@@ -98,9 +99,7 @@ export class Question {
 
   /** Readers need its slot. Called by its upstream. */
   evict(reason: Failure, now: number): void {
-    this.#note(reason.kind, now)
-    this.member.health.evicted(this, now)
-    this.attempts.evicted(reason)
+    this.#end(reason.kind, 'evicted', reason, now)
     this.asker.refused(this, reason)
   }
 
@@ -118,71 +117,67 @@ export class Question {
 
   /** The upstream gave all that it was asked for. */
   done(now: number): void {
-    if (!this.#end('won', now)) return
-    this.isWhole = true
-    this.member.health.done(this, now)
+    this.#end('won', 'done', undefined, now)
   }
 
   letGo(why: LetGo, now: number): void {
-    if (this.isQueued) return this.leave(now)
-    const lost = why === 'behind' ? 'began, then fell behind' : 'won'
-    if (this.#end(this.bytes === 0 ? 'lost' : lost, now)) this.member.health.letGo(this, why, now)
+    const begun = why === 'behind' ? 'began, then fell behind' : 'won'
+    this.#end(this.bytes === 0 ? 'lost' : begun, why, undefined, now)
   }
 
   failed(error: unknown, now: number): void {
-    if (this.isQueued) return this.leave(now)
     const kind = isFailure(error) ? error.kind : 'internal'
     const word = kind === 'timeout' ? 'stalled' : kind
-    if (!this.#end(this.bytes === 0 ? kind : `began, then ${word}`, now)) return
-    this.member.health.failed(this, error, now)
-    this.attempts.failed(this, error, now)
+    this.#end(this.bytes === 0 ? kind : `began, then ${word}`, 'failed', error, now)
   }
 
-  /** It is not needed any more before it was asked. */
-  leave(now: number): void {
-    if (!this.isQueued) return
-    this.member.health.leaveQueue(this)
-    this.place = 'over'
-    this.#note('lost', now)
+  #end(outcome: string, how: Ended, error: unknown, now: number): void {
+    if (this.isOver) return
+    const { health } = this.member
+    if (this.isQueued) {
+      health.leaveQueue(this)
+      return this.#note('lost', now)
+    }
+    this.#note(outcome, now)
+    health.ended(this, how, error, now)
+    this.attempts.ended(this, how, error, now)
   }
 
   /** Its record so far. */
   attempt(now: number): Attempt {
-    const { outcome, bytes } = this
+    const { outcome, bytes, isOver, isQueued } = this
     const upstream = this.member.upstream.name
-    if (outcome === waitsForSlot) return { upstream, outcome, ms: Math.round(now - this.at) }
-    const brought = bytes > 0 && { bytes }
-    if (outcome !== undefined) return { upstream, outcome, ms: this.ms, ...brought }
+    const ms = isOver ? this.ms : Math.round(now - this.at)
+    if (isQueued) return { upstream, outcome: queued, ms }
     const sending = now - this.broughtAt < stalledMs ? 'sending' : 'stalled'
-    return { upstream, outcome: bytes === 0 ? 'pending' : sending, ms: Math.round(now - this.at), ...brought }
-  }
-
-  /** Its upstream answers others meanwhile. */
-  get isOvertaken(): boolean {
-    return this.outcome === undefined && this.member.health.isSearching(this)
-  }
-
-  get foundNoSlot(): boolean {
-    return this.outcome === 'overloaded' || this.outcome === waitsForSlot
-  }
-
-  #end(outcome: string, now: number): boolean {
-    if (this.isOver) return false
-    this.#note(outcome, now)
-    return true
+    return { upstream, outcome: outcome ?? (bytes === 0 ? 'pending' : sending), ms, ...(bytes > 0 && { bytes }) }
   }
 
   #note(outcome: string, now: number): void {
     this.ms = Math.round(now - this.at)
     this.outcome = outcome
-    if (this.span) this.attempts.endSpan(this)
+    if (this.span) this.#endSpan(this.span, outcome)
     this.attempts.noted(this)
+  }
+
+  /** Names and numbers alone: messages of failures may repeat what a service said. */
+  #endSpan(span: OpenSpan, outcome: string): void {
+    const facts = {
+      'cidgate.upstream': this.member.upstream.name,
+      'cidgate.outcome': outcome,
+      'cidgate.bytes': this.bytes,
+      'cidgate.cid': this.cid.toString(),
+      'cidgate.waited_ms': Math.round(this.waitedMs),
+    }
+    span.end(facts, !harmless.has(outcome))
   }
 }
 
 const maxKept = 32
 // An upstream that was asked so early in a race, and said nothing, had its full time.
 const fullShare = 3 / 4
+const maxTries = 3
+const firstRetryMs = 250
 
 /** The client that wants it. */
 export type Wanting = {
@@ -197,22 +192,14 @@ export type Wanting = {
   readonly root?: CID | undefined
 }
 
+const anybody: Wanting = { client: '', hasBegun: false }
+
 /** Outcomes of an upstream that could not be asked. */
 const refusals: ReadonlySet<string> = new Set(['upstream-error', 'throttled', 'unavailable'])
 
-const anybody: Wanting = { client: '', hasBegun: false }
-
-/**
- * Outcomes that say whether the upstream has the CID, or that it had its time: one that begins was not kept from it.
- */
+/** Outcomes that say whether the upstream has the CID, or that it had its time. */
 const isAnswer = (outcome: string): boolean =>
-  ['not-found', 'refused', 'timeout', 'won'].includes(outcome) || outcome.startsWith('began, ')
-
-/** The same question may bring more later. One that is overloaded ended a question for others. */
-const mayRecover = (error: unknown): boolean =>
-  (isFailure(error) && retried.has(error.kind)) || (isFailure(error, 'timeout') && error.facts.isSearching !== true)
-
-const retried: ReadonlySet<FailureKind> = new Set(['unavailable', 'throttled', 'upstream-error', 'overloaded'])
+  ['not-found', 'refused', 'timeout'].includes(outcome) || outcome.startsWith('began, ')
 
 /** Outcomes that are no fault: somebody has to lose a race, and most upstreams lack most things. */
 const harmless: ReadonlySet<string> = new Set([
@@ -220,32 +207,28 @@ const harmless: ReadonlySet<string> = new Set([
   ...['began, then fell behind', 'began, then cancelled'],
 ])
 
-/** An upstream that brought nothing more to the flight, until it is asked again. */
-type Spent = { readonly tries: number; readonly backAt: number }
-
-const maxTries = 3
-const firstRetryMs = 250
+/** After these the same question may bring more later. */
+const retried: ReadonlySet<FailureKind> = new Set(['unavailable', 'throttled', 'upstream-error', 'overloaded'])
 
 export class Attempts {
   /** The errors of the questions, in their order. */
   readonly failures: unknown[] = []
   readonly client: string
-  readonly #hasBegun: boolean
   readonly clock: Clock
+  readonly #hasBegun: boolean
   readonly #timeoutMs: number
   readonly #trace: Trace | undefined
   readonly #parent: TracePoint | undefined
   readonly #beganAt: number
   readonly #made: Question[] = []
-  readonly #spent = new Map<Member, Spent>()
-  #skipped: Attempt[] | undefined
+  /** The upstreams that brought nothing more, until they are asked again. */
+  readonly #spent = new Map<Member, { readonly tries: number; readonly backAt: number }>()
+  readonly #skipped: Attempt[] = []
   /** Held against an upstream only if another one has it. */
-  #heldBack: { readonly question: Question; readonly error: unknown }[] | undefined
+  #heldBack: { readonly question: Question; readonly error: unknown }[] = []
   #isThere = false
   /** An upstream was asked for it and brought nothing: it may be nowhere. */
   #isDoubted = false
-  /** An upstream does not have it: the client gets a quick answer. */
-  #isDenied = false
 
   /**
    * `timeoutMs`: for the queue of an upstream and the answer. `trace`: questions are recorded below
@@ -280,7 +263,8 @@ export class Attempts {
     if (this.#isThere) return 'begun'
     if (this.#isDoubted || member.health.isDoubted(key)) return 'search'
     if (this.#hasBegun) return 'begun'
-    return this.#made.some((one) => one.isOvertaken) ? 'search' : 'first'
+    const isSearch = (one: Question) => one.outcome === undefined && one.member.health.isSearching(one)
+    return this.#made.some(isSearch) ? 'search' : 'first'
   }
 
   /**
@@ -296,25 +280,20 @@ export class Attempts {
   }
 
   isThereNow(now: number): void {
-    if (this.#isThere) return
     this.#isThere = true
-    for (const { question, error } of this.#heldBack ?? []) question.member.health.lacked(question, error, now)
-    this.#heldBack = undefined
+    for (const { question, error } of this.#heldBack.splice(0)) question.member.health.lacked(question, error, now)
   }
 
-  failed(question: Question, error: unknown, now: number): void {
+  ended(question: Question, how: Ended, error: unknown, now: number): void {
+    if (error === undefined) return
     this.fail(error)
     const isAbsent = isFailure(error, 'not-found')
-    if (!isAbsent && !isFailure(error, 'timeout') && !isFailure(error, 'refused')) return
-    this.#isDoubted ||= !isFailure(error, 'refused')
-    if (question.bytes > 0 && !isAbsent) return
+    const isSilent = isFailure(error, 'timeout')
+    if (isAbsent || isSilent || how === 'evicted') this.#isDoubted = true
+    const isHeld = isAbsent || isFailure(error, 'refused') || (isSilent && question.bytes === 0)
+    if (!isHeld || how === 'evicted') return
     if (this.#isThere) question.member.health.lacked(question, error, now)
-    else if ((this.#heldBack ??= []).length < maxKept) this.#heldBack.push({ question, error })
-  }
-
-  evicted(reason: Failure): void {
-    this.fail(reason)
-    this.#isDoubted = true
+    else if (this.#heldBack.length < maxKept) this.#heldBack.push({ question, error })
   }
 
   fail(error: unknown): void {
@@ -328,14 +307,13 @@ export class Attempts {
    * reason for an error.
    */
   spend(member: Member, error?: unknown, hasBegun = false): void {
-    const tries = this.#spent.get(member)?.tries ?? 0
-    if (isFailure(error, 'not-found')) this.#isDenied = true
-    // It was not asked: its state says when it may be.
-    const isOut = isFailure(error, 'unavailable')
-    const retryMs = isOut ? 0 : (hasBegun ? stalledMs : firstRetryMs) * 2 ** tries
-    const isOver = tries === maxTries - 1 || !mayRecover(error)
-    const backAt = isOver ? Number.POSITIVE_INFINITY : this.clock.monotonic() + retryMs
-    this.#spent.set(member, { tries: isOut ? tries : tries + 1, backAt })
+    const tries = (this.#spent.get(member)?.tries ?? 0) + (isFailure(error, 'unavailable') ? 0 : 1)
+    const wasSilent = isFailure(error, 'timeout') && error.facts.isSearching !== true
+    const mayRecover = wasSilent || (isFailure(error) && retried.has(error.kind))
+    // One that was not asked is back when its state says so.
+    const retryMs = tries === 0 ? 0 : (hasBegun ? stalledMs : firstRetryMs) * 2 ** (tries - 1)
+    const isOver = !mayRecover || tries >= maxTries
+    this.#spent.set(member, { tries, backAt: isOver ? Number.POSITIVE_INFINITY : this.clock.monotonic() + retryMs })
   }
 
   /** Until it may be asked for this again, 0: now; undefined: it was not asked. */
@@ -346,7 +324,9 @@ export class Attempts {
 
   /** The flight waits for one that is back after this. */
   mayWait(backInMs: number): boolean {
-    return !this.#isDenied && this.clock.monotonic() + backInMs < this.#beganAt + this.#timeoutMs
+    // Where an upstream does not have it, the client gets a quick answer.
+    const isDenied = this.#made.some(({ outcome }) => outcome === 'not-found')
+    return !isDenied && this.clock.monotonic() + backInMs < this.#beganAt + this.#timeoutMs
   }
 
   /**
@@ -359,26 +339,24 @@ export class Attempts {
   }
 
   get #wasAnyone(): boolean {
-    return this.#made.length > 0 || this.#skipped !== undefined
+    return this.#made.length + this.#skipped.length > 0
   }
 
   /**
-   * A missing answer says nothing: no slot was found, what was asked is there, or no upstream had its time, since it was asked late or
-   * was crowded.
+   * A missing answer says nothing: no slot was found, an upstream brought its part, so that the time
+   * was spent on something else, or no upstream had its time, since it was asked late or was crowded.
    */
   hasBeenCrowded(): boolean {
-    const made = this.#made
     const now = this.clock.monotonic()
     const fullMs = (now - this.#beganAt) * fullShare
+    const saysNothing = ({ outcome = '' }: Question) => ['overloaded', queued, 'won'].includes(outcome)
     const hadTime = ({ outcome, at, member }: Question) =>
       outcome === undefined ? now - at > fullMs && !member.health.isCrowded : isAnswer(outcome)
-    // An upstream brought its part: the time was spent on something else.
-    const isThere = made.some(({ isWhole }) => isWhole)
-    return made.some(({ foundNoSlot }) => foundNoSlot) || isThere || (this.#wasAnyone && !made.some(hadTime))
+    return this.#made.some(saysNothing) || (this.#wasAnyone && !this.#made.some(hadTime))
   }
 
   skip(skipped: readonly Attempt[]): void {
-    if (skipped.length > 0) this.#skipped = [...(this.#skipped ?? []), ...skipped].slice(0, maxKept)
+    this.#skipped.push(...skipped.slice(0, maxKept - this.#skipped.length))
   }
 
   /** Adds the routers that were asked, and why they named nobody. */
@@ -390,19 +368,7 @@ export class Attempts {
   /** The record so far; questions without an answer are `pending`. */
   list(): Attempt[] {
     const now = this.clock.monotonic()
-    return [...this.#made.map((question) => question.attempt(now)), ...(this.#skipped ?? [])]
-  }
-
-  /** Names and numbers alone: messages of failures may repeat what a service said. */
-  endSpan({ span, member, outcome = '', bytes, cid, waitedMs }: Question): void {
-    const facts = {
-      'cidgate.upstream': member.upstream.name,
-      'cidgate.outcome': outcome,
-      'cidgate.bytes': bytes,
-      'cidgate.cid': cid.toString(),
-      'cidgate.waited_ms': Math.round(waitedMs),
-    }
-    span?.end(facts, !harmless.has(outcome))
+    return [...this.#made.map((question) => question.attempt(now)), ...this.#skipped]
   }
 }
 
@@ -416,34 +382,23 @@ export function outcomeOf(
   failures: readonly unknown[],
   { skipped, isUnasked, retryAfterMs: soonestMs }: Pick<Plan, 'skipped' | 'isUnasked' | 'retryAfterMs'>,
 ): Failure {
-  const kinds = failures.map((failure) => (isFailure(failure) ? failure.kind : 'internal'))
-  const facts = {
-    sure: skipped.length === 0 && kinds.every((kind) => kind === 'not-found'),
-    unasked: isUnasked || failures.some(wasNotAsked),
-  }
-  const retryAfterMs = facts.unasked ? earliest([...failures.map(retryOf), soonestMs]) : undefined
-  const cause = failures.find((failure) => isFailure(failure)) ?? failures[0]
+  const isAny = (kind: FailureKind) => failures.some((failure) => isFailure(failure, kind))
   // An overloaded upstream may have it: no absence to be remembered.
-  const busy = failures.filter((failure) => isFailure(failure, 'overloaded'))
-  if (busy.length > 0) return overloaded(cid, busy)
-  if (kinds.includes('not-found')) {
-    return new Failure('not-found', `no upstream has ${cid} at present`, {
-      source: 'upstream',
-      facts,
-      cause,
-      retryAfterMs,
-    })
-  }
-  if (kinds.includes('timeout')) {
-    return new Failure('timeout', `no upstream sent ${cid} in time`, { source: 'upstream', facts, cause, retryAfterMs })
-  }
+  if (isAny('overloaded')) return overloaded(cid, failures)
+  const unasked = isUnasked || failures.some(wasNotAsked)
+  const sure = skipped.length === 0 && failures.every((failure) => isFailure(failure, 'not-found'))
+  const retryAfterMs = earliest([...failures.map(retryOf), soonestMs])
+  const cause = failures.find((failure) => isFailure(failure)) ?? failures[0]
+  const options = { source: 'upstream', cause, retryAfterMs: unasked ? retryAfterMs : undefined } as const
+  if (isAny('not-found'))
+    return new Failure('not-found', `no upstream has ${cid} at present`, { ...options, facts: { sure, unasked } })
+  if (isAny('timeout'))
+    return new Failure('timeout', `no upstream sent ${cid} in time`, { ...options, facts: { sure, unasked } })
   const alone = failures.length === 0 && skipped.length === 0
   const why = alone ? 'it has no upstreams configured' : 'no upstream could be asked for it'
+  const facts = { sure: false, alone }
   return new Failure('unavailable', `${cid} is in no tier of this gateway, and ${why}`, {
-    source: 'upstream',
-    facts: { sure: false, alone },
-    cause,
-    retryAfterMs: earliest([...failures.map(retryOf), soonestMs]),
+    ...{ ...options, facts, retryAfterMs },
   })
 }
 
@@ -451,12 +406,13 @@ export function outcomeOf(
  * All upstreams that could be asked are overloaded: the client should retry, and this is never an
  * absence.
  */
-export function overloaded(cid: CID, failures: readonly Failure[] = []): Failure {
+export function overloaded(cid: CID, failures: readonly unknown[] = []): Failure {
+  const busy = failures.filter((failure) => isFailure(failure, 'overloaded'))
   return new Failure('overloaded', `all upstreams are overloaded: none could be asked for ${cid} in time; retry`, {
     source: 'upstream',
     facts: { sure: false },
-    cause: failures[0],
-    retryAfterMs: earliest(failures.map(retryOf)),
+    cause: busy[0],
+    retryAfterMs: earliest(busy.map(retryOf)),
   })
 }
 

@@ -18,7 +18,7 @@ import { Failure, isFailure, wordsOf } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { createHistogram, type Histogram } from '../../observe/requests.ts'
 import type { LoopScheduler } from '../loop-scheduler.ts'
-import type { AskKind, LetGo, Question } from './attempts.ts'
+import type { AskKind, Ended, Question } from './attempts.ts'
 import { createLastFew, Estimate, guessedFirstMs, type LastFew, MinuteBudget, minuteMs } from './estimates.ts'
 import { type QueueOwner, UpstreamQueue } from './upstream-queue.ts'
 
@@ -370,69 +370,54 @@ export class UpstreamHealth implements QueueOwner {
     this.#queue.answered(question)
   }
 
-  /** It gave all that it was asked for. */
-  done(question: Question, now: number): void {
-    this.counts.won++
-    this.#estimates[question.kind].finished()
-    this.#end(question, now)
-  }
-
-  /** Given up without a failure: others brought enough, or it fell behind. */
-  letGo(question: Question, why: LetGo, now: number): void {
-    const estimate = this.#estimates[question.kind]
-    if (question.bytes === 0) {
-      this.counts.lost++
-      estimate.notYet(now - question.at, now)
-    } else if (why === 'behind') estimate.brokeOff()
-    this.#end(question, now)
-  }
-
-  /** Readers need its slot. */
-  evicted(question: Question, now: number): void {
-    this.counts.lost++
-    this.#recordOf(question.key).missedUntil = now + memoryMs
-    this.#end(question, now)
-  }
-
   /**
-   * An absence or a silence says nothing of the upstream until another one turns out to have the
-   * content: `lacked`.
+   * All that is learned from its end. An absence or a silence says nothing of the upstream until
+   * another one turns out to have the content: `lacked`.
    */
-  failed(question: Question, error: unknown, now: number): void {
+  ended(question: Question, how: Ended, error: unknown, now: number): void {
+    const estimate = this.#estimates[question.kind]
+    const hasBegun = question.bytes > 0
+    const isMissed = !hasBegun && (isFailure(error, 'not-found') || isFailure(error, 'timeout'))
+    if (isMissed || how === 'evicted') this.#recordOf(question.key).missedUntil = now + memoryMs
+    if (how === 'done') {
+      this.counts.won++
+      estimate.finished()
+    } else if (how === 'failed') this.#blame(question, error, now)
+    else if (!hasBegun) {
+      this.counts.lost++
+      if (how !== 'evicted') estimate.notYet(now - question.at, now)
+    } else if (how === 'behind') estimate.brokeOff()
+    this.measured.duration.observe((now - question.at) / 1000)
+    estimate.ended(now)
+    this.#queue.ended(question)
+  }
+
+  #blame(question: Question, error: unknown, now: number): void {
     const { counts } = this
-    const { key, at } = question
-    const isBegun = question.bytes > 0
-    const kind = isFailure(error) ? error.kind : 'internal'
-    switch (kind) {
+    const { kind, key, at } = question
+    const why = isFailure(error) ? error.kind : 'internal'
+    switch (why) {
       case 'cancelled':
       case 'overloaded': // this gateway could not ask
-        break
+        return
       case 'not-found':
       case 'refused':
         counts.notFound++
         this.#queue.answered(question)
-        if (kind === 'refused') break
-        this.#answered(at, now)
-        if (!isBegun) this.#recordOf(key).missedUntil = now + memoryMs
-        break
+        if (why === 'not-found') this.#answered(at, now)
+        return
       case 'throttled':
-        this.throttled(error as Failure, at)
-        break
+        return this.throttled(error as Failure, at)
       case 'hash-mismatch':
         this.#recordOf(key).falseUntil = now + minuteMs
-        this.#sentFalseBytes(now)
-        break
+        return this.#sentFalseBytes(now)
       default:
         counts.failed++
-        if (isBegun) this.#estimates[question.kind].brokeOff()
-        else if (kind !== 'timeout') this.#failed(error, question)
-        else {
-          this.#recordOf(key).missedUntil = now + memoryMs
-          // Silent for an unknown reason: if it has answered no client since, a probe will tell.
-          if (this.#answeredAt < at) this.suspect()
-        }
+        if (question.bytes > 0) this.#estimates[kind].brokeOff()
+        else if (why !== 'timeout') this.#failed(error, question)
+        // Silent for an unknown reason: if it has answered no client since, a probe will tell.
+        else if (this.#answeredAt < at) this.suspect()
     }
-    this.#end(question, now)
   }
 
   /** Another upstream has what this one did not bring. */
@@ -441,12 +426,6 @@ export class UpstreamHealth implements QueueOwner {
     if (!isFailure(error, 'timeout')) return estimate.missed(question.ms)
     estimate.notYet(question.ms, now)
     this.#failed(error, question)
-  }
-
-  #end(question: Question, now: number): void {
-    this.measured.duration.observe((now - question.at) / 1000)
-    this.#estimates[question.kind].ended(now)
-    this.#queue.ended(question)
   }
 
   // The circuit breaker.

@@ -112,7 +112,6 @@ export class UpstreamQueue {
     const { rank } = question
     question.stopWait?.()
     if (rank !== 'search') this.#begunInARow = rank === 'begun' ? this.#begunInARow + 1 : 0
-    question.place = 'asked'
     this.#unanswered.add(question)
     this.#owner.begin(question, now)
   }
@@ -125,7 +124,6 @@ export class UpstreamQueue {
   /** The upstream answers it: its slot is free, and those that were asked before it take long. */
   answered(question: Question): void {
     if (!this.#unanswered.delete(question)) return
-    question.place = 'sending'
     this.#sending++
     this.overtake(question.at)
   }
@@ -143,9 +141,7 @@ export class UpstreamQueue {
   }
 
   ended(question: Question): void {
-    if (question.place === 'sending') this.#sending--
-    else this.#unanswered.delete(question)
-    question.place = 'over'
+    if (!this.#unanswered.delete(question)) this.#sending--
     this.serve()
   }
 
