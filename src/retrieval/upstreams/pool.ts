@@ -135,43 +135,39 @@ export function createPool(options: {
     find: more && ((root) => more.find(root)),
     plan(kind, cid, backIn, root = cid) {
       const key = blockKey(cid)
-      const ready: Member[] = []
-      const tried: Member[] = []
-      const out: { readonly member: Member; readonly state: string; readonly untilMs: number | undefined }[] = []
-      let isAnyReady = false
-      let backInMs = Number.POSITIVE_INFINITY
-      for (const member of of(root)) {
-        if (!canAnswer(member, kind, cid)) continue
-        const { state, untilMs } = member.health.state(key)
-        const again = backIn?.(member)
-        const isReady = state === 'ready'
-        isAnyReady ||= isReady
-        const ms = again ?? (isReady ? 0 : member.health.backInMs(key))
-        backInMs = Math.min(backInMs, ms)
-        if (isReady && ms === 0) ready.push(member)
-        // An upstream that is out is tried where no other can be asked: bytes are proved.
-        else if (ms === 0) tried.push(member)
-        if (!isReady) out.push({ member, state, untilMs })
-      }
-      const asked = ready.length > 0 || isAnyReady ? ready : tried
-      const skipped: Attempt[] = []
-      let isUnasked = false
-      let retryAfterMs: number | undefined
-      for (const { member, state, untilMs } of out) {
-        if (asked.includes(member)) continue
-        const ms = isAnyReady || state !== 'rate-limited' ? untilMs : member.health.backInMs(key)
-        if (ms !== undefined) retryAfterMs = Math.max(1, Math.min(retryAfterMs ?? ms, ms))
-        if (backIn?.(member) !== undefined) continue
-        skipped.push({ upstream: member.upstream.name, outcome: `skipped-${state}`, ms: 0 })
-        isUnasked ||= state === 'budget-exhausted' || member.health.isOutBriefly
-      }
-      const candidates = asked.map((who) => ({
-        who,
-        load: loadOf(who, kind),
-        typicalMs: who.health.typicalMs(kind),
-        isUntried: who.health.isUntried(kind),
+      const all = of(root)
+        .filter((member) => canAnswer(member, kind, cid))
+        .map((member) => {
+          const { state, untilMs } = member.health.state(key)
+          const again = backIn?.(member)
+          const ms = again ?? (state === 'ready' ? 0 : member.health.backInMs(key))
+          return { member, state, untilMs, ms, isNew: again === undefined }
+        })
+      const isAnyReady = all.some(({ state }) => state === 'ready')
+      // An upstream that is out is tried where no other can be asked: bytes are proved.
+      const isAsked = (one: (typeof all)[number]) => one.ms === 0 && (!isAnyReady || one.state === 'ready')
+      const candidates = all.filter(isAsked).map(({ member }) => ({
+        who: member,
+        load: loadOf(member, kind),
+        typicalMs: member.health.typicalMs(kind),
+        isUntried: member.health.isUntried(kind),
       }))
-      return { steps: order(candidates, hedge), skipped, isUnasked, retryAfterMs, backInMs }
+      const out = all.filter((one) => one.state !== 'ready' && !isAsked(one))
+      const times = out
+        .map(({ member, state, untilMs }) =>
+          isAnyReady || state !== 'rate-limited' ? untilMs : member.health.backInMs(key),
+        )
+        .filter((ms) => ms !== undefined)
+      const skipped = out.filter(({ isNew }) => isNew)
+      return {
+        steps: order(candidates, hedge),
+        skipped: skipped.map(({ member, state }) => ({
+          ...{ upstream: member.upstream.name, outcome: `skipped-${state}`, ms: 0 },
+        })),
+        isUnasked: skipped.some(({ member, state }) => state === 'budget-exhausted' || member.health.isOutBriefly),
+        retryAfterMs: times.length > 0 ? Math.max(1, Math.min(...times)) : undefined,
+        backInMs: Math.min(Number.POSITIVE_INFINITY, ...all.map(({ ms }) => ms)),
+      }
     },
     began: () => hedges.earn(hedgeShare),
     mayHedge: (next) => hedge === 0 || (next?.isFound ? hedgesOfFound.take() : members.some(isGone) || hedges.take()),
@@ -183,26 +179,14 @@ const maxHedgeDelayMs = 2000
 
 export function order<Who>(candidates: readonly Candidate<Who>[], hedge: Hedge): Step<Who>[] {
   const ranked = [...candidates].sort((one, other) => one.load - other.load)
-  const known = ranked.map((candidate) => candidate.typicalMs).filter((ms) => ms !== undefined)
-  const quickest = known.length > 0 ? Math.min(...known) : undefined
-  const isTrial = tryOneBesideTheFirst(ranked)
-  return ranked.map(({ who, typicalMs }, index) => ({
-    who,
-    hedgeDelayMs: index === 0 && isTrial ? 0 : hedge === 'auto' ? hedgeDelay(typicalMs, quickest) : hedge,
-  }))
-}
-
-function tryOneBesideTheFirst<Who>(ranked: Candidate<Who>[]): boolean {
   const index = ranked.findIndex(({ isUntried }) => isUntried)
-  const untried = ranked[index]
-  if (index < 1 || !untried) return false
-  ranked.splice(index, 1)
-  ranked.splice(1, 0, untried)
-  return true
-}
-
-// An unknown upstream is waited for as long as the quickest could take.
-function hedgeDelay(typicalMs: number | undefined, quickestMs: number | undefined): number {
-  const ms = typicalMs ?? (quickestMs === undefined ? guessedFirstMs : quickestMs)
-  return Math.min(maxHedgeDelayMs, Math.max(minHedgeDelayMs, ms))
+  const isTrial = index > 0
+  if (isTrial) ranked.splice(1, 0, ...ranked.splice(index, 1))
+  // An unknown upstream is waited for as long as the quickest could take.
+  const known = ranked.map(({ typicalMs }) => typicalMs).filter((ms) => ms !== undefined)
+  const guessMs = known.length > 0 ? Math.min(...known) : guessedFirstMs
+  return ranked.map(({ who, typicalMs = guessMs }, place) => {
+    const delayMs = hedge === 'auto' ? Math.min(maxHedgeDelayMs, Math.max(minHedgeDelayMs, typicalMs)) : hedge
+    return { who, hedgeDelayMs: isTrial && place === 0 ? 0 : delayMs }
+  })
 }
