@@ -319,7 +319,7 @@ export class Attempts {
   /** Until it may be asked for this again, 0: now; undefined: it was not asked. */
   backInMs(member: Member, key: string): number | undefined {
     const spent = this.#spent.get(member)
-    return spent && Math.max(spent.backAt - this.clock.monotonic(), member.health.backInMs(key))
+    return spent && Math.max(spent.backAt - this.clock.monotonic(), member.health.backInMs(key, spent.tries > 0))
   }
 
   /** The flight waits for one that is back after this. */

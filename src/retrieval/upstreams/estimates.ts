@@ -10,7 +10,7 @@ export const guessedFirstMs = 300
 const guessedRate = 2048 // bytes a millisecond
 const rateMs = 500
 const minRateBytes = 64 * 1024
-const breakOffMs = 1000 // the loss by an upstream that breaks off, stalls or falls behind others
+export const breakOffMs = 1000 // the loss by an upstream that breaks off, stalls or falls behind others
 
 /** The speed of one upstream at one kind of question. */
 export class Estimate {
@@ -65,24 +65,14 @@ export class Estimate {
     this.#window = { ms: this.#window.ms * weight + waitedMs, bytes: this.#window.bytes * weight + bytes }
   }
 
-  /** The answer ended well, or a probe did. */
-  finished(): void {
-    this.#lossMs *= 0.8
-  }
-
-  /** It broke off in the middle, stalled or fell behind others. */
-  brokeOff(): void {
-    this.#lossMs += breakOffMs
-  }
-
-  /** It said so late that it lacks what another upstream has. */
-  missed(ms: number): void {
-    this.#lossMs += ms / 4
+  /** So much time was lost by it; none where an answer or a probe ended well. */
+  lost(ms: number): void {
+    this.#lossMs = ms === 0 ? this.#lossMs * 0.8 : this.#lossMs + ms
   }
 
   probed(ms: number): void {
     this.#peakMs ??= ms
-    this.finished()
+    this.lost(0)
   }
 
   /** The time until an answer counts as late; undefined before the first one. */
@@ -115,8 +105,8 @@ export class Estimate {
 }
 
 const initialWindow = 16
-// Gateways search: late answers alone never take the window below this.
-const minLateWindow = 4
+// Gateways search: late answers never take the window below this.
+const minWindow = 4
 const minLateMs = 500
 const lateFactor = 3
 const crowdedMs = 5_000
@@ -151,30 +141,23 @@ export class ConcurrencyWindow {
     const [best, base] = [this.#last.quantile(0) ?? 0, this.#calm.quantile(0) ?? 0]
     if (best > Math.max(minLateMs, base * lateFactor)) {
       this.#lateAt = now
-      this.#halve(now - ms, now, minLateWindow)
+      this.failed(now - ms, now)
     } else if (isFull) this.size = Math.min(this.#max, this.size + 1)
   }
 
+  /** Halves it, once for all questions that were under way at that moment. */
   failed(beganAt: number, now: number): void {
-    this.#halve(beganAt, now, 1)
+    if (beganAt >= this.#shrunkAt) this.#shrink(this.size / 2, now)
   }
 
-  /** The upstream is out: the window starts again from one. */
+  /** The upstream is out. */
   close(now: number): void {
-    this.size = 1
-    this.#shrunkAt = now
+    this.#shrink(0, now)
   }
 
-  /** A probe succeeded. */
-  open(): void {
-    this.size = Math.max(this.size, Math.min(minLateWindow, this.#max))
-  }
-
-  /** Once for all questions that were under way at that moment. */
-  #halve(beganAt: number, now: number, min: number): void {
-    if (beganAt < this.#shrunkAt) return
+  #shrink(size: number, now: number): void {
     this.#shrunkAt = now
-    this.size = Math.min(this.size, Math.max(min, Math.floor(this.size / 2)))
+    this.size = Math.min(this.size, Math.max(minWindow, Math.floor(size)))
   }
 }
 

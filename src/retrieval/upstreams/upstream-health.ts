@@ -5,8 +5,8 @@
 // | state            | begins with                        | ends with                           | asked meanwhile, if no other is ready |
 // | ---------------- | ---------------------------------- | ----------------------------------- | ------------------------------------- |
 // | ready            |                                    |                                     | as the queue allows                   |
-// | unhealthy        | failures at three moments, a probe | a good answer or probe, or the time | without probes: once a second         |
-// | rate-limited     | a 429, also to a probe             | the time: `Retry-After`, or a guess | if that is a guess: the same          |
+// | unhealthy        | failures at three moments, a probe | a good answer or probe, or the time | once a second                         |
+// | rate-limited     | a 429, also to a probe             | the time: `Retry-After`, or a guess | if that is a guess: once a second     |
 // | incompatible     | a probe                            | a probe, a good answer              | once a second                         |
 // | quarantined      | bytes of another hash              | the time, a good answer             | once a second                         |
 // | budget-exhausted | its requests of this minute        | the time                            | never                                 |
@@ -16,11 +16,11 @@ import { upTo } from '../../core/cache.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure, isFailure, wordsOf } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
-import { createHistogram, type Histogram } from '../../observe/requests.ts'
+import { createHistogram } from '../../observe/requests.ts'
 import type { LoopScheduler } from '../loop-scheduler.ts'
 import type { AskKind, Ended, Question } from './attempts.ts'
-import { createLastFew, Estimate, guessedFirstMs, type LastFew, MinuteBudget, minuteMs } from './estimates.ts'
-import { type QueueOwner, UpstreamQueue } from './upstream-queue.ts'
+import { breakOffMs, createLastFew, Estimate, guessedFirstMs, MinuteBudget, minuteMs } from './estimates.ts'
+import { UpstreamQueue } from './upstream-queue.ts'
 
 const hourMs = 60 * minuteMs
 /** For so long an event is remembered: an absence, proved bytes, a hash mismatch. */
@@ -70,22 +70,6 @@ class Outage {
   }
 }
 
-export type UpstreamCount = 'asked' | 'won' | 'notFound' | 'throttled' | 'failed' | 'hashMismatch' | 'lost'
-
-/** For the operator alone. `recent`: milliseconds to the first byte of the last answers. */
-export type UpstreamMeasured = {
-  readonly firstByte: Histogram
-  readonly duration: Histogram
-  readonly recent: LastFew
-  bytes: number
-}
-
-/** Why it is out, or was last, and its last failure. `at`: milliseconds since the epoch. */
-export type LastError = {
-  readonly why: string | undefined
-  readonly last: { readonly at: number; readonly why: string } | undefined
-}
-
 export type UpstreamHealthOptions = {
   readonly name: string
   readonly clock: Clock
@@ -114,16 +98,15 @@ export const probesApartMs = 250
 
 export const createUpstreamHealth = (options: UpstreamHealthOptions): UpstreamHealth => new UpstreamHealth(options)
 
-export class UpstreamHealth implements QueueOwner {
-  readonly counts: Record<UpstreamCount, number> = {
-    ...{ asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, hashMismatch: 0, lost: 0 },
-  }
-  readonly measured: UpstreamMeasured = {
-    firstByte: createHistogram(),
-    duration: createHistogram(),
-    recent: createLastFew(64),
-    bytes: 0,
-  }
+export class UpstreamHealth {
+  readonly counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, hashMismatch: 0, lost: 0 }
+  /** `recent`: milliseconds to the first byte of the last answers. */
+  readonly measured = { firstByte: createHistogram(), duration: createHistogram(), recent: createLastFew(64), bytes: 0 }
+  /** Why it is out, or was last, and its last failure. `at`: milliseconds since the epoch. */
+  lastError: {
+    readonly why: string | undefined
+    readonly last: { readonly at: number; readonly why: string } | undefined
+  } = { why: undefined, last: undefined }
   readonly #options: UpstreamHealthOptions
   readonly #clock: Clock
   readonly #queue: UpstreamQueue
@@ -144,7 +127,6 @@ export class UpstreamHealth implements QueueOwner {
   /** While it is out, it is tried again then. */
   #tryAt = 0
   #isLoggedOut = false
-  #lastError: LastError = { why: undefined, last: undefined }
 
   // Estimates and budgets.
   readonly #estimates: Readonly<Record<AskKind, Estimate>> = { block: new Estimate(), dag: new Estimate() }
@@ -154,11 +136,6 @@ export class UpstreamHealth implements QueueOwner {
 
   // Probes.
   readonly #probers = new Set<() => void>()
-  /**
-   * It answers, and fails at what a probe asks for: only a client's question tells whether it
-   * works.
-   */
-  #failsProbes = false
 
   constructor(options: UpstreamHealthOptions) {
     const { clock, connections = defaultConnections, perMinute } = options
@@ -184,26 +161,21 @@ export class UpstreamHealth implements QueueOwner {
 
   /**
    * Until it may be asked for this while no other is ready: 0 where it is ready, or is to be tried
-   * although it is out; Infinity where that is unknown or far, or not worth waiting for.
+   * although it is out; Infinity where that is unknown or far, or not worth waiting for. `wasAsked`:
+   * by this flight, which does not try it again before it is ready.
    */
-  backInMs(key: string): number {
+  backInMs(key: string, wasAsked = false): number {
     const now = this.#now
     const out = this.#outAt(now)
     if (!out) {
       const { state, untilMs = 0 } = this.state(key)
       return state === 'quarantined' ? Number.POSITIVE_INFINITY : untilMs
     }
-    if (!this.#isTried(out)) {
-      if (out.state === 'rate-limited') return Math.max(this.heldMs(now), out.until - now)
-      return this.outMs < briefMs ? probesApartMs : Number.POSITIVE_INFINITY
-    }
-    const ms = Math.max(this.heldMs(now), Math.min(out.until, this.#tryAt) - now, 0)
-    const isHope = out.state === 'unhealthy' || out.state === 'rate-limited'
-    return isHope || ms === 0 ? ms : Number.POSITIVE_INFINITY
-  }
-
-  get lastError(): LastError {
-    return this.#lastError
+    const isTried = this.#isTried(out) && !wasAsked
+    const ms = Math.max(this.heldMs(now), (isTried ? Math.min(out.until, this.#tryAt) : out.until) - now)
+    if (ms === 0 || out.state === 'rate-limited') return ms
+    // A probe may end it sooner.
+    return out === this.#unhealthy && this.outMs < briefMs ? Math.min(ms, probesApartMs) : Number.POSITIVE_INFINITY
   }
 
   /** It may be back so soon that nobody knows yet whether it has what the others lack. */
@@ -381,12 +353,12 @@ export class UpstreamHealth implements QueueOwner {
     if (isMissed || how === 'evicted') this.#recordOf(question.key).missedUntil = now + memoryMs
     if (how === 'done') {
       this.counts.won++
-      estimate.finished()
+      estimate.lost(0)
     } else if (how === 'failed') this.#blame(question, error, now)
     else if (!hasBegun) {
       this.counts.lost++
       if (how !== 'evicted') estimate.notYet(now - question.at, now)
-    } else if (how === 'behind') estimate.brokeOff()
+    } else if (how === 'behind') estimate.lost(breakOffMs)
     this.measured.duration.observe((now - question.at) / 1000)
     estimate.ended(now)
     this.#queue.ended(question)
@@ -413,7 +385,7 @@ export class UpstreamHealth implements QueueOwner {
         return this.#sentFalseBytes(now)
       default:
         counts.failed++
-        if (question.bytes > 0) this.#estimates[kind].brokeOff()
+        if (question.bytes > 0) this.#estimates[kind].lost(breakOffMs)
         else if (why !== 'timeout') this.#failed(error, question)
         // Silent for an unknown reason: if it has answered no client since, a probe will tell.
         else if (this.#answeredAt < at) this.suspect()
@@ -423,7 +395,7 @@ export class UpstreamHealth implements QueueOwner {
   /** Another upstream has what this one did not bring. */
   lacked(question: Question, error: unknown, now: number): void {
     const estimate = this.#estimates[question.kind]
-    if (!isFailure(error, 'timeout')) return estimate.missed(question.ms)
+    if (!isFailure(error, 'timeout')) return estimate.lost(question.ms / 4)
     estimate.notYet(question.ms, now)
     this.#failed(error, question)
   }
@@ -454,7 +426,7 @@ export class UpstreamHealth implements QueueOwner {
   /** It failed before anything came, or was silent although another one had the content. */
   #failed(error: unknown, { kind, at }: Question): void {
     const now = this.#now
-    this.#estimates[kind].brokeOff()
+    this.#estimates[kind].lost(breakOffMs)
     this.#note(error, false)
     this.#queue.window.failed(at, now)
     // Questions that were under way at its last failure fail of the same cause.
@@ -515,12 +487,8 @@ export class UpstreamHealth implements QueueOwner {
     if (state === 'unhealthy') this.suspect()
   }
 
-  /**
-   * Probes decide when an outage ends; without them the upstream is tried. All that it sends is
-   * proved.
-   */
+  /** Clients' questions tell too whether it is back; all that it sends is proved. */
   #isTried({ state }: Outage): boolean {
-    if (state === 'unhealthy') return this.#probers.size === 0 || this.#failsProbes
     return state !== 'rate-limited' || this.#isGuess
   }
 
@@ -530,7 +498,7 @@ export class UpstreamHealth implements QueueOwner {
 
   #note(error: unknown, isOut: boolean): void {
     const why = wordsOf(error).slice(0, 500)
-    this.#lastError = { why: isOut ? why : this.#lastError.why, last: { at: this.#clock.now(), why } }
+    this.lastError = { why: isOut ? why : this.lastError.why, last: { at: this.#clock.now(), why } }
   }
 
   #unavailable(now: number): Failure {
@@ -545,12 +513,6 @@ export class UpstreamHealth implements QueueOwner {
 
   probed(report: ProbeReport): void {
     const now = this.#now
-    this.#failsProbes = false
-    // Counted where it is out for its answer, so that the counters tell why.
-    if (report.lied) {
-      this.counts.asked++
-      this.counts.hashMismatch++
-    }
     const before = this.#outAt(now)?.state
     const incompatible = this.#incompatible
     const wasCompatible = incompatible.until <= now
@@ -567,7 +529,6 @@ export class UpstreamHealth implements QueueOwner {
     const { findings } = report
     if (usable && !wasCompatible) this.#log('info', 'upstream.compatible', { findings })
     if (!usable && wasCompatible) this.#log('warn', 'upstream.incompatible', { findings })
-    if (report.usable) this.#queue.window.open()
     this.#changed(before, now)
     if (!report.usable) return
     // A probe of a gateway with both formats asks two questions, one after the other.
@@ -582,7 +543,6 @@ export class UpstreamHealth implements QueueOwner {
     const isAnswer = isThrottled || (isFailure(error, 'upstream-error') && error.facts.isIll === true)
     const isProven = this.#failures === 0 && now - this.#answeredAt < memoryMs
     if (isAnswer && isProven && !this.#outAt(now)) return
-    this.#failsProbes = isAnswer
     if (!isThrottled) return this.#beUnhealthy(error, now)
     this.counts.asked++
     this.throttled(error, beganAt)

@@ -8,22 +8,10 @@ import { Failure } from '../../core/failure.ts'
 import { ClientLine, type LoopScheduler } from '../loop-scheduler.ts'
 import type { Question } from './attempts.ts'
 import { ConcurrencyWindow, minuteMs } from './estimates.ts'
+import type { UpstreamHealth } from './upstream-health.ts'
 
 /** `begun`: its client has a part of it. */
 export type Rank = 'begun' | 'first' | 'search'
-
-export interface QueueOwner {
-  /** Milliseconds until a question may go, for other reasons than the slots. */
-  heldMs(now: number): number
-  /** Milliseconds until half of the answers have begun. */
-  readonly answerMs: number
-  /** Answers are late after this. */
-  readonly lateMs: number
-  /** The question has its slot. */
-  begin(question: Question, now: number): void
-  /** Late questions hold all slots, and no other was answered meanwhile. */
-  suspect(): void
-}
 
 const maxQueued = 10_000
 const recheckMs = 100
@@ -41,7 +29,7 @@ export class UpstreamQueue {
   readonly #clock: Clock
   readonly #turns: LoopScheduler
   readonly #maxOpen: number
-  readonly #owner: QueueOwner
+  readonly #owner: UpstreamHealth
   readonly #ranks: Readonly<Record<Rank, ClientLine<Question>>> = {
     begun: new ClientLine(),
     first: new ClientLine(),
@@ -60,7 +48,7 @@ export class UpstreamQueue {
   constructor(
     options: { readonly name: string; readonly clock: Clock; readonly turns: LoopScheduler },
     connections: number,
-    owner: QueueOwner,
+    owner: UpstreamHealth,
   ) {
     this.#name = options.name
     this.#clock = options.clock
