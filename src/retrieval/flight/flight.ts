@@ -420,7 +420,7 @@ export class Flight {
   #letGo(stream: UpstreamStream, why: LetGo): void {
     this.#streams.delete(stream)
     const isNoHelp = Number.isFinite(stream.askedTo) && !stream.hasBegun
-    if (why === 'behind' || isNoHelp) this.attempts.spend(stream.member, stalled, true)
+    if (why === 'behind' || isNoHelp) this.attempts.spend(stream.member, stalled)
     stream.letGo(why)
   }
 
@@ -444,7 +444,7 @@ export class Flight {
   failed(stream: UpstreamStream, error: unknown): void {
     this.#streams.delete(stream)
     const isFinal = stream.hasBegun && !isFailure(error, 'timeout')
-    this.attempts.spend(stream.member, isFinal ? undefined : error, stream.hasBegun)
+    this.attempts.spend(stream.member, isFinal ? undefined : error)
     // While another one moves, the pace decides whether that one is enough.
     this.#proceed()
   }

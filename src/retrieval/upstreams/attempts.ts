@@ -177,7 +177,7 @@ const maxKept = 32
 // An upstream that was asked so early in a race, and said nothing, had its full time.
 const fullShare = 3 / 4
 const maxTries = 3
-const firstRetryMs = 250
+const retryMs = 500
 
 /** The client that wants it. */
 export type Wanting = {
@@ -301,19 +301,18 @@ export class Attempts {
   }
 
   /**
-   * It brings nothing more because of this error; without one it is not asked again. `hasBegun`: it
-   * brought a part, or others did before it. An upstream that was down, or broke off, is asked again
-   * when it is back, and later each time: while the client has time, an outage of a moment is no
-   * reason for an error.
+   * It brings nothing more because of this error; without one it is not asked again. An upstream
+   * that was down, stalled or broke off is asked again when it is back, and later each time: while
+   * the client has time, an outage of a moment is no reason for an error.
    */
-  spend(member: Member, error?: unknown, hasBegun = false): void {
+  spend(member: Member, error?: unknown): void {
     const tries = (this.#spent.get(member)?.tries ?? 0) + (isFailure(error, 'unavailable') ? 0 : 1)
     const wasSilent = isFailure(error, 'timeout') && error.facts.isSearching !== true
     const mayRecover = wasSilent || (isFailure(error) && retried.has(error.kind))
     // One that was not asked is back when its state says so.
-    const retryMs = tries === 0 ? 0 : (hasBegun ? stalledMs : firstRetryMs) * 2 ** (tries - 1)
+    const ms = tries === 0 ? 0 : retryMs * 2 ** (tries - 1)
     const isOver = !mayRecover || tries >= maxTries
-    this.#spent.set(member, { tries, backAt: isOver ? Number.POSITIVE_INFINITY : this.clock.monotonic() + retryMs })
+    this.#spent.set(member, { tries, backAt: isOver ? Number.POSITIVE_INFINITY : this.clock.monotonic() + ms })
   }
 
   /** Until it may be asked for this again, 0: now; undefined: it was not asked. */

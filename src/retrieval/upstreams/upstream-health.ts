@@ -26,40 +26,34 @@ const hourMs = 60 * minuteMs
 /** For so long an event is remembered: an absence, proved bytes, a hash mismatch. */
 const memoryMs = 10 * minuteMs
 
-/** In the order in which they count. A backoff doubles up to `maxMs`. */
-const outages = {
-  quarantined: { firstMs: 5_000, maxMs: hourMs },
-  incompatible: { firstMs: Number.POSITIVE_INFINITY, maxMs: Number.POSITIVE_INFINITY },
-  'rate-limited': { firstMs: 1_000, maxMs: minuteMs },
-  unhealthy: { firstMs: 1_000, maxMs: minuteMs },
-} as const
-
-type OutState = keyof typeof outages
-
 export const upstreamStates = [
   ...(['ready', 'rate-limited', 'unhealthy', 'quarantined', 'incompatible'] as const),
   'budget-exhausted',
 ] as const
 export type UpstreamState = (typeof upstreamStates)[number]
 
+/** The time in which it is out for one cause: a backoff that doubles up to `maxMs`. */
 class Outage {
-  readonly state: OutState
+  readonly state: UpstreamState
+  readonly #firstMs: number
+  readonly #maxMs: number
   /** Backoffs in a row, and when the first of them began. */
   count = 0
   since = 0
   at = Number.NEGATIVE_INFINITY
   until = Number.NEGATIVE_INFINITY
 
-  constructor(state: OutState) {
+  constructor(state: UpstreamState, firstMs: number, maxMs: number) {
     this.state = state
+    this.#firstMs = firstMs
+    this.#maxMs = maxMs
   }
 
   /** Begins for this long, or for the next backoff. Returns the time. */
   begin(now: number, namedMs?: number): number {
-    const { firstMs, maxMs } = outages[this.state]
     if (now - this.until > memoryMs) this.count = 0
     if (this.count === 0) this.since = now
-    const ms = namedMs ?? Math.min(maxMs, firstMs * 2 ** this.count++)
+    const ms = namedMs ?? Math.min(this.#maxMs, this.#firstMs * 2 ** this.count++)
     this.at = now
     this.until = now + ms
     return ms
@@ -112,10 +106,11 @@ export class UpstreamHealth {
   readonly #queue: UpstreamQueue
 
   // The circuit breaker.
-  readonly #quarantined = new Outage('quarantined')
-  readonly #incompatible = new Outage('incompatible')
-  readonly #limited = new Outage('rate-limited')
-  readonly #unhealthy = new Outage('unhealthy')
+  readonly #quarantined = new Outage('quarantined', 5_000, hourMs)
+  readonly #incompatible = new Outage('incompatible', Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY)
+  readonly #limited = new Outage('rate-limited', 1_000, minuteMs)
+  readonly #unhealthy = new Outage('unhealthy', 1_000, minuteMs)
+  /** In the order in which they count. */
   readonly #outages = [this.#quarantined, this.#incompatible, this.#limited, this.#unhealthy]
   /** The upstream did not say for how long it limits the rate. */
   #isGuess = false
@@ -181,7 +176,7 @@ export class UpstreamHealth {
   /** It may be back so soon that nobody knows yet whether it has what the others lack. */
   get isOutBriefly(): boolean {
     const state = this.#outAt(this.#now)?.state
-    return state === 'rate-limited' || (state === 'unhealthy' && this.outMs < outages.unhealthy.maxMs)
+    return state === 'rate-limited' || (state === 'unhealthy' && this.outMs < minuteMs)
   }
 
   /** This was asked for lately and not found. */
@@ -478,7 +473,7 @@ export class UpstreamHealth {
     return ms
   }
 
-  #changed(before: OutState | undefined, now: number): void {
+  #changed(before: UpstreamState | undefined, now: number): void {
     const state = this.#outAt(now)?.state
     if (state === before) return
     if (state === undefined) return this.#queue.serve()
