@@ -147,7 +147,7 @@ export class UpstreamHealth {
     const now = this.#now
     const out = this.#outAt(now)
     if (out) return { state: out.state, untilMs: leftMs(out, now) }
-    const record = this.#keys.size > 0 ? this.#keys.get(key) : undefined
+    const record = this.#knownOf(key)
     if (record && record.falseUntil > now) return { state: 'quarantined', untilMs: record.falseUntil - now }
     const ownMs = record?.budget?.waitMs(now) ?? 0
     const untilMs = Math.max(ownMs, this.heldMs(now))
@@ -181,7 +181,7 @@ export class UpstreamHealth {
 
   /** This was asked for lately and not found. */
   isDoubted(key: string): boolean {
-    return this.#keys.size > 0 && (this.#keys.get(key)?.missedUntil ?? 0) > this.#now
+    return (this.#knownOf(key)?.missedUntil ?? 0) > this.#now
   }
 
   get #now(): number {
@@ -199,13 +199,17 @@ export class UpstreamHealth {
     return count === 0 ? 0 : this.#now - since
   }
 
+  #knownOf(key: string): KeyRecord | undefined {
+    return this.#keys.size > 0 ? this.#keys.get(key) : undefined
+  }
+
   #recordOf(key: string): KeyRecord {
-    let record = this.#keys.get(key)
-    if (!record) {
-      const { perCidPerMinute } = this.#options
-      const budget = perCidPerMinute === undefined ? undefined : new MinuteBudget(perCidPerMinute)
-      this.#keys.set(key, (record = { missedUntil: 0, falseUntil: 0, budget }))
-    }
+    const known = this.#knownOf(key)
+    if (known) return known
+    const { perCidPerMinute } = this.#options
+    const budget = perCidPerMinute === undefined ? undefined : new MinuteBudget(perCidPerMinute)
+    const record = { missedUntil: 0, falseUntil: 0, budget }
+    this.#keys.set(key, record)
     return record
   }
 
@@ -331,7 +335,7 @@ export class UpstreamHealth {
     this.measured.firstByte.observe(ms / 1000)
     this.measured.recent.add(ms)
     this.#queue.learn(ms, now)
-    const record = this.#keys.size > 0 ? this.#keys.get(question.key) : undefined
+    const record = this.#knownOf(question.key)
     if (record) record.missedUntil = 0
     this.#answered(question.at, now)
     this.#queue.answered(question)
@@ -390,7 +394,7 @@ export class UpstreamHealth {
   /** Another upstream has what this one did not bring. */
   lacked(question: Question, error: unknown, now: number): void {
     const estimate = this.#estimates[question.kind]
-    if (!isFailure(error, 'timeout')) return estimate.lost(question.ms / 4)
+    if (!isFailure(error, 'timeout')) return estimate.lost(Math.max(1, question.ms / 4))
     estimate.notYet(question.ms, now)
     this.#failed(error, question)
   }

@@ -3,12 +3,11 @@
 // with many beginnings and no complete file; searches for what may be nowhere go last. In each rank
 // clients alternate. A late question becomes a search when two that were asked later are answered
 // before it, and gives its slot to a reader.
-import type { Clock } from '../../core/clock.ts'
 import { Failure } from '../../core/failure.ts'
-import { ClientLine, type LoopScheduler } from '../loop-scheduler.ts'
+import { ClientLine } from '../loop-scheduler.ts'
 import type { Question } from './attempts.ts'
 import { ConcurrencyWindow, minuteMs } from './estimates.ts'
-import type { UpstreamHealth } from './upstream-health.ts'
+import type { UpstreamHealth, UpstreamHealthOptions } from './upstream-health.ts'
 
 /** `begun`: its client has a part of it. */
 export type Rank = 'begun' | 'first' | 'search'
@@ -25,9 +24,7 @@ const minBeforeEvictionMs = 2_000
 
 export class UpstreamQueue {
   readonly window: ConcurrencyWindow
-  readonly #name: string
-  readonly #clock: Clock
-  readonly #turns: LoopScheduler
+  readonly #options: UpstreamHealthOptions
   readonly #maxOpen: number
   readonly #owner: UpstreamHealth
   readonly #ranks: Readonly<Record<Rank, ClientLine<Question>>> = {
@@ -45,14 +42,8 @@ export class UpstreamQueue {
   #lostBefore = Number.NEGATIVE_INFINITY
   #stopTimer: (() => void) | undefined
 
-  constructor(
-    options: { readonly name: string; readonly clock: Clock; readonly turns: LoopScheduler },
-    connections: number,
-    owner: UpstreamHealth,
-  ) {
-    this.#name = options.name
-    this.#clock = options.clock
-    this.#turns = options.turns
+  constructor(options: UpstreamHealthOptions, connections: number, owner: UpstreamHealth) {
+    this.#options = options
     this.#maxOpen = connections
     this.#owner = owner
     this.window = new ConcurrencyWindow(connections)
@@ -65,7 +56,7 @@ export class UpstreamQueue {
 
   /** The time that a question would wait here now. */
   get waitMs(): number {
-    const now = this.#clock.monotonic()
+    const now = this.#options.clock.monotonic()
     const readers = this.#readers
     const isFull = readers > 0 || !this.#hasRoom(now)
     const crowdMs = isFull ? ((readers + 1) / this.window.size) * this.#owner.answerMs : 0
@@ -92,7 +83,7 @@ export class UpstreamQueue {
     this.serve()
     if (!question.isQueued) return
     const ms = Math.max(0, question.giveUpAt - this.#owner.answerMs - now)
-    question.stopWait = this.#clock.after(ms, () => this.#refuse(question, () => this.overloaded()))
+    question.stopWait = this.#options.clock.after(ms, () => this.#refuse(question, () => this.overloaded()))
   }
 
   /** Gives it a slot without a place in the queue. */
@@ -148,7 +139,7 @@ export class UpstreamQueue {
     this.#stopTimer?.()
     this.#stopTimer = undefined
     while (this.#readers + this.#ranks.search.size > 0) {
-      const now = this.#clock.monotonic()
+      const now = this.#options.clock.monotonic()
       const heldMs = this.#owner.heldMs(now)
       if (heldMs > 0) return this.#serveIn(heldMs)
       const reader = this.#nextReader
@@ -161,7 +152,7 @@ export class UpstreamQueue {
   }
 
   #serveIn(ms: number): void {
-    this.#stopTimer = this.#clock.after(Math.max(1, ms), () => this.serve())
+    this.#stopTimer = this.#options.clock.after(Math.max(1, ms), () => this.serve())
   }
 
   #serveNext(question: Question, now: number): void {
@@ -178,13 +169,13 @@ export class UpstreamQueue {
   #refuse(question: Question, why: () => Failure): void {
     if (!this.leave(question)) return
     const failure = why()
-    void this.#turns.inLine().then(() => {
-      if (question.isQueued) question.refused(failure, this.#clock.monotonic())
+    void this.#options.turns.inLine().then(() => {
+      if (question.isQueued) question.refused(failure, this.#options.clock.monotonic())
     })
   }
 
   overloaded(waitMs = this.waitMs): Failure {
-    return new Failure('overloaded', `${this.#name} is overloaded: its queue is too long to be asked in time`, {
+    return new Failure('overloaded', `${this.#options.name} is overloaded: its queue is too long to be asked in time`, {
       source: 'ours',
       retryAfterMs: Math.min(minuteMs / 2, waitMs),
     })
@@ -238,7 +229,7 @@ export class UpstreamQueue {
   }
 
   #eviction(ms: number, hadTime: boolean): Failure {
-    const what = `${this.#name} was stopped after ${Math.round(ms)} ms without an answer`
+    const what = `${this.#options.name} was stopped after ${Math.round(ms)} ms without an answer`
     if (hadTime) {
       const facts = { isSearching: true }
       return new Failure('timeout', `${what}, while it answered others`, { source: 'upstream', facts })
