@@ -139,8 +139,6 @@ export type ProviderContext = {
   readonly folders: SharedFolders
   /** Sibling processes that read the same folders; undefined if there are none. */
   readonly company?: FolderCompany | undefined
-  /** The links of a block that `isNew` accepts, for a provider that has to traverse a DAG. */
-  readonly blocksBelow: (block: Block, isNew: (cid: CID) => boolean) => Promise<readonly CID[]>
   readonly log: Log
   readonly clock: Clock
 }

@@ -10,7 +10,6 @@ import type { Upstream } from '../../backends/upstreams/contract.ts'
 import { isInside, openIndexer, openRouter, type RouterClient, upstreamKinds } from '../../backends/upstreams/index.ts'
 import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
-import { blocksBelow } from '../ipld/block-links.ts'
 import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/upstreams/upstream-health.ts'
 import type { WiringContext } from './components.ts'
 
@@ -50,7 +49,7 @@ function takeProvider(
   { config: { data }, userAgent, clock, log, lease, folders, company, trace }: WiringContext,
   { use, name, options }: ConfiguredBackend,
 ): Provider {
-  const parts = { name, userAgent, data, folders, company, blocksBelow, log, clock, trace }
+  const parts = { name, userAgent, data, folders, company, log, clock, trace }
   return lease.open('provider', [use, name, options, data, userAgent, company], () =>
     kindOf(providerKinds, use).create(options, parts),
   )

@@ -19,7 +19,6 @@ import { silentLog } from '../../src/core/log.ts'
 import { createTrace } from '../../src/core/wire/trace.ts'
 import { processFolders } from '../../src/data-folder/folder.ts'
 import { loadDenylists } from '../../src/deny/load.ts'
-import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { txtServers } from '../../src/names/dns-query.ts'
 import { createSpanExporter } from '../../src/observe/tracing/exporter.ts'
 import { readTraceSettings } from '../../src/observe/tracing/settings.ts'
@@ -87,7 +86,7 @@ before(async () => {
 async function callsOfProvider(use: string, options: object): Promise<void> {
   const kind = providerKinds[use]
   assert.ok(kind)
-  const context = { ...common, data: '/nonexistent', folders: processFolders, blocksBelow }
+  const context = { ...common, data: '/nonexistent', folders: processFolders }
   const provider: Provider = kind.create(kind.options.parse(options), context)
   const { cid } = upload
   await provider.probe(signal()).catch(() => {})

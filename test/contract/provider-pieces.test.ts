@@ -7,7 +7,6 @@ import { providerKinds } from '../../backends/pinning/index.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/folder.ts'
-import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { type MemoryUpload, memoryUpload, providerFailure } from '../../src/testing/provider.ts'
 import { noise } from '../support/fixtures.ts'
 import { type Call, pinataApi, type StandIn, startStandIn, token } from '../support/providers.ts'
@@ -39,7 +38,6 @@ beforeEach(async () => {
     userAgent: 'cidgate/test',
     data: '/nonexistent',
     folders: processFolders,
-    blocksBelow,
     log: silentLog,
     clock: hurried,
   }

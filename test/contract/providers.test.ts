@@ -15,7 +15,6 @@ import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/folder.ts'
-import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { type MemoryUpload, memoryUpload, providerContract, providerFailure } from '../../src/testing/provider.ts'
 import { noise } from '../support/fixtures.ts'
 import * as services from '../support/providers.ts'
@@ -28,7 +27,6 @@ const context: ProviderContext = {
   userAgent: 'cidgate/test',
   data: '/nonexistent',
   folders: processFolders,
-  blocksBelow,
   log: silentLog,
   clock: hurried,
 }

@@ -11,7 +11,6 @@ import { providerKinds } from '../../backends/pinning/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/folder.ts'
-import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { writeCar } from '../../src/ipld/car.ts'
 import { type AddingOptions, below, idle, multipart, post, startAdding } from '../support/adding.ts'
 import { addBlock, addCbor, addDirectory, addFile, addNode, type BlockMap, noise, text } from '../support/fixtures.ts'
@@ -47,7 +46,6 @@ function forwardTo(url: string) {
     userAgent: 'test',
     data: '',
     folders: processFolders,
-    blocksBelow,
     log: silentLog,
     clock: systemClock,
   }
@@ -126,7 +124,6 @@ describe('Kubo RPC: pins', () => {
       userAgent: 'test',
       data: '',
       folders: processFolders,
-      blocksBelow,
       log: silentLog,
       clock: systemClock,
     }

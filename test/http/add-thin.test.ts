@@ -27,7 +27,6 @@ import { createAddRoute } from '../../src/http/add/add.ts'
 import { createTokens } from '../../src/http/add/upload-auth.ts'
 import { createRespond } from '../../src/http/wire/problem.ts'
 import { readContext } from '../../src/http/wire/request.ts'
-import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
 import { createThin, type ThinOptions, type ThinUploads } from '../../src/upload/thin.ts'
 import { type Adding, boundary, idle, multipart, type Part, post, raw, startAdding } from '../support/adding.ts'
@@ -112,7 +111,6 @@ describe('upload loops', () => {
       userAgent: 'test',
       data: '',
       folders: processFolders,
-      blocksBelow,
       log: silentLog,
       clock: systemClock,
     }

@@ -7,7 +7,6 @@ import { providerKinds } from '../../backends/pinning/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/folder.ts'
-import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { providerContract, type ProviderUnderTest as Service } from '../../src/testing/provider.ts'
 import { startCluster } from './support/cluster.ts'
 import { type Kubo, startKubo } from './support/kubo.ts'
@@ -42,7 +41,6 @@ function connect(use: string, settings: Record<string, unknown>): Provider {
     userAgent: 'cidgate/test',
     data: '/nonexistent',
     folders: processFolders,
-    blocksBelow,
     log: silentLog,
     clock: systemClock,
   }

@@ -6,11 +6,10 @@ import { systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/folder.ts'
-import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { idle, startAdding } from './adding.ts'
 
 const data = process.argv[2] as string
-const context = { userAgent: 'test', data, folders: processFolders, blocksBelow, log: silentLog, clock: systemClock }
+const context = { userAgent: 'test', data, folders: processFolders, log: silentLog, clock: systemClock }
 const store = createEmbedded({ path: join(data, 'second') }, { ...context, name: 'second' })
 const second = {
   ...store,

@@ -18,7 +18,6 @@ import { createAddRoute } from '../../src/http/add/add.ts'
 import { createTokens } from '../../src/http/add/upload-auth.ts'
 import { createRespond } from '../../src/http/wire/problem.ts'
 import { readContext } from '../../src/http/wire/request.ts'
-import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { createSchemaChecks } from '../../src/schemas/checks.ts'
 import { joinStore } from '../../src/store/open.ts'
 import type { Store } from '../../src/store/store.ts'
@@ -55,10 +54,7 @@ export async function startAdding(options: AddingOptions = {}): Promise<Adding> 
   const lines: Adding['log'] = []
   const log: Log = (_level, event, facts = {}) => lines.push({ event, facts })
   const clock = options.clock ?? systemClock
-  const embedded = createEmbedded(
-    {},
-    { name: 'local', userAgent: 'test', data, folders: processFolders, blocksBelow, log, clock },
-  )
+  const embedded = createEmbedded({}, { name: 'local', userAgent: 'test', data, folders: processFolders, log, clock })
   const folder = options.folder ?? processFolders.enter(data)
   const { store, leave } = joinStore(folder, { clock: systemClock, log })
   await store.ready
