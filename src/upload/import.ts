@@ -19,16 +19,46 @@ export type ImportedFile = { readonly cid: CID; readonly fileBytes: number; read
 /** `bytes` may be reused once it returns or resolves. */
 export type Put = (cid: CID, bytes: Uint8Array) => void | Promise<void>
 
-/** Waits for `put`, so a slow disk slows the client down. The root of a file of one leaf is that leaf. */
+/**
+ * Waits for `put`, so a slow disk slows the client down. The root of a file of one leaf is that leaf. The first buffer grows
+ * as bytes arrive, so a small upload costs little.
+ */
 export async function importFile(
   source: AsyncIterable<Uint8Array>,
   shape: Shape,
   put: Put,
   free: FreeBuffers = [],
 ): Promise<ImportedFile> {
+  const size = shape.chunkBytes
   const writing = createInFlight(writesAtOnce(shape))
   /** Nodes without a parent, the leaves first. */
   const levels: ImportedFile[][] = [[]]
+  let chunk: Uint8Array = nothing
+  let filled = 0
+  let isFirst = true
+
+  function grow(needed: number): void {
+    const bytes = isFirst ? Math.min(size, Math.max(minBytes, 2 * needed)) : size
+    const reused = free.pop()
+    const larger = new Uint8Array(reused?.byteLength === size ? reused : new ArrayBuffer(bytes))
+    larger.set(chunk.subarray(0, filled))
+    chunk = larger
+  }
+
+  async function addLeaf(): Promise<void> {
+    const bytes = chunk.subarray(0, filled)
+    const { cid, block } = leafOf(bytes, shape)
+    const written = put(cid, block)
+    const release = () => {
+      if (free.length < maxFree) free.push(bytes.buffer as ArrayBuffer)
+    }
+    chunk = nothing
+    filled = 0
+    isFirst = false
+    if (written instanceof Promise) await writing.add(written.then(release))
+    else release()
+    await add({ cid, fileBytes: bytes.byteLength, dagBytes: block.byteLength }, 0)
+  }
 
   /** Balanced: a node gets its parent when it has as many siblings as a parent has links. */
   async function add(part: ImportedFile, depth: number): Promise<void> {
@@ -46,16 +76,17 @@ export async function importFile(
   }
 
   try {
-    for await (const chunk of chunks(source, shape.chunkBytes, free)) {
-      const { cid, block } = leafOf(chunk, shape)
-      const written = put(cid, block)
-      const release = () => {
-        if (free.length < maxFree) free.push(chunk.buffer as ArrayBuffer)
+    for await (const piece of source) {
+      for (let at = 0; at < piece.byteLength; ) {
+        const taken = Math.min(piece.byteLength - at, size - filled)
+        if (filled + taken > chunk.byteLength) grow(filled + taken)
+        chunk.set(piece.subarray(at, at + taken), filled)
+        filled += taken
+        at += taken
+        if (filled === size) await addLeaf()
       }
-      if (written instanceof Promise) await writing.add(written.then(release))
-      else release()
-      await add({ cid, fileBytes: chunk.byteLength, dagBytes: block.byteLength }, 0)
     }
+    if (filled > 0 || isFirst) await addLeaf()
   } finally {
     await writing.end()
   }
@@ -65,6 +96,8 @@ export async function importFile(
     await close(depth)
   }
 }
+
+const nothing = new Uint8Array()
 
 function leafOf(chunk: Uint8Array, { isRaw, cidVersion }: Shape): { readonly cid: CID; readonly block: Uint8Array } {
   const block = isRaw ? chunk : encodePb({ Data: new UnixFS({ type: 'file', data: chunk }).marshal(), Links: [] })
@@ -88,39 +121,6 @@ export type FreeBuffers = ArrayBuffer[]
 const maxFree = 8
 
 const minBytes = 4 * 1024
-
-/** Pieces of exactly `size` bytes, and the rest. The first buffer grows as bytes arrive, so a small upload costs little. */
-export async function* chunks(
-  source: AsyncIterable<Uint8Array>,
-  size: number,
-  free: FreeBuffers = [],
-): AsyncGenerator<Uint8Array> {
-  let chunk = new Uint8Array()
-  let filled = 0
-  let isFirst = true
-  const grow = (needed: number): void => {
-    const bytes = isFirst ? Math.min(size, Math.max(minBytes, 2 * needed)) : size
-    const reused = free.pop()
-    const larger = new Uint8Array(reused?.byteLength === size ? reused : new ArrayBuffer(bytes))
-    larger.set(chunk.subarray(0, filled))
-    chunk = larger
-  }
-  for await (const piece of source) {
-    for (let at = 0; at < piece.byteLength; ) {
-      const taken = Math.min(piece.byteLength - at, size - filled)
-      if (filled + taken > chunk.byteLength) grow(filled + taken)
-      chunk.set(piece.subarray(at, at + taken), filled)
-      filled += taken
-      at += taken
-      if (filled < size) continue
-      yield chunk
-      isFirst = false
-      chunk = new Uint8Array()
-      filled = 0
-    }
-  }
-  if (filled > 0 || isFirst) yield chunk.subarray(0, filled)
-}
 
 /**
  * A node above the leaves of a file. It writes its UnixFS itself because the protobuf writer below `ipfs-unixfs` (protons-runtime
