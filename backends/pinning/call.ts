@@ -189,12 +189,12 @@ function refusal(name: string, reply: Reply, now: number): Failure {
 }
 
 /** Error bodies have many formats, including HTML of proxies: shorten them to one line. */
-function reasonIn({ json, text: whole }: Reply): string {
+function reasonIn({ json, text }: Reply): string {
   const body = (json ?? {}) as Record<string, unknown>
   const inner =
     typeof body['error'] === 'object' && body['error'] !== null ? (body['error'] as Record<string, unknown>) : body
-  const said = [
-    s3ErrorCode(whole),
+  const reasons = [
+    s3ErrorCode(text),
     body['error'],
     inner['reason'],
     inner['details'],
@@ -202,8 +202,8 @@ function reasonIn({ json, text: whole }: Reply): string {
     inner['Message'],
     inner['code'],
   ]
-  const text = said.find((one): one is string => typeof one === 'string' && one !== '')
-  return text === undefined ? '' : `: ${text.replaceAll(/\s+/g, ' ').slice(0, 200)}`
+  const reason = reasons.find((one): one is string => typeof one === 'string' && one !== '')
+  return reason === undefined ? '' : `: ${reason.replaceAll(/\s+/g, ' ').slice(0, 200)}`
 }
 
 function parse(text: string): unknown {

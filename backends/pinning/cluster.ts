@@ -60,9 +60,9 @@ function createCluster(settings: z.output<typeof options>, context: ProviderCont
       })
       const query = new URLSearchParams({ format: 'car', 'stream-channels': 'false', name: upload.name ?? '' })
       const { json } = await ask('POST', `${base}/add?${query}`, signal, form)
-      const told = (Array.isArray(json) ? json : [json]).at(-1) as { cid?: unknown } | undefined
-      if (typeof told?.cid !== 'string') throw failed(name, 'its answer ended without a CID', 'transient')
-      const cid = CID.parse(told.cid)
+      const answered = (Array.isArray(json) ? json : [json]).at(-1) as { cid?: unknown } | undefined
+      if (typeof answered?.cid !== 'string') throw failed(name, 'its answer ended without a CID', 'transient')
+      const cid = CID.parse(answered.cid)
       await untilPinned(cid, signal)
       return cid
     },

@@ -95,7 +95,7 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
   }
 
   /** Checks if the object exists, and returns its CID if it has one already. */
-  async function look(
+  async function findObject(
     cid: CID,
     signal: AbortSignal,
   ): Promise<{ readonly isThere: boolean; readonly cid?: string | undefined }> {
@@ -119,14 +119,14 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
   async function untilNamed(cid: CID, signal: AbortSignal): Promise<CID> {
     const until = clock.monotonic() + settings.cidTimeout
     for (let waitMs = firstPollMs; ; waitMs = Math.min(maxPollMs, waitMs * 2)) {
-      const told = await look(cid, signal)
-      if (told.cid !== undefined) {
+      const found = await findObject(cid, signal)
+      if (found.cid !== undefined) {
         stored.delete(cid.toString())
-        return CID.parse(told.cid)
+        return CID.parse(found.cid)
       }
       if (clock.monotonic() + waitMs > until) {
-        if (!told.isThere) stored.delete(cid.toString())
-        throw unnamed(told.isThere)
+        if (!found.isThere) stored.delete(cid.toString())
+        throw unnamed(found.isThere)
       }
       await clock.sleep(waitMs, signal)
     }
@@ -149,7 +149,7 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
           // The response for a large object may get lost during its import; an object never exists
           // in part.
           const isLost = isFailure(error) && error.facts['class'] === 'transient'
-          if (signal.aborted || !isLost || !(await look(upload.cid, signal)).isThere) throw error
+          if (signal.aborted || !isLost || !(await findObject(upload.cid, signal)).isThere) throw error
         })
       stored.set(key, true)
       return untilNamed(upload.cid, signal)
@@ -159,9 +159,9 @@ function createFilebase(settings: z.output<typeof options>, context: ProviderCon
       await call({ method: 'DELETE', key: cid.toString() }, signal)
     },
     async status(cid, signal): Promise<PinState> {
-      const told = await look(cid, signal)
-      if (!told.isThere) return 'missing'
-      return told.cid === undefined ? 'queued' : 'pinned'
+      const found = await findObject(cid, signal)
+      if (!found.isThere) return 'missing'
+      return found.cid === undefined ? 'queued' : 'pinned'
     },
     async probe(signal) {
       await call({ method: 'HEAD' }, signal)

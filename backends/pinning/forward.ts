@@ -58,8 +58,8 @@ function createForward(settings: z.output<typeof options>, context: ProviderCont
       const target = new URL(settings.url)
       if (upload.name !== undefined) target.searchParams.set('name', upload.name)
       const { json } = await ask('POST', target, signal, { ...form, headers: { ...loop, ...form.headers } })
-      const [told] = (json as { cids?: unknown[] } | undefined)?.cids ?? []
-      const cid = typeof told === 'string' ? cidIn(told) : undefined
+      const [answered] = (json as { cids?: unknown[] } | undefined)?.cids ?? []
+      const cid = typeof answered === 'string' ? cidIn(answered) : undefined
       if (!cid) throw failed(name, 'its answer names no CID', 'transient')
       return cid
     },
@@ -83,6 +83,6 @@ function createForward(settings: z.output<typeof options>, context: ProviderCont
 }
 
 /** Accepts `/ipfs/<cid>`, `ipfs://<cid>` or a bare CID. */
-function cidIn(told: string): CID | undefined {
-  return parseCid(told.replace(/^(?:\/?ipfs\/|ipfs:\/\/)/, '').split('/')[0] ?? '')
+function cidIn(answered: string): CID | undefined {
+  return parseCid(answered.replace(/^(?:\/?ipfs\/|ipfs:\/\/)/, '').split('/')[0] ?? '')
 }

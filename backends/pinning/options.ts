@@ -24,8 +24,8 @@ export const auth = () =>
     .default('none')
     .describe('Credentials for its API.')
 
-/** The gateway for reading a provider's content. `usual` is the default. */
-export const gateway = (usual: string) =>
+/** The gateway for reading a provider's content. `byDefault`: a sentence of its description. */
+export const gateway = (byDefault: string) =>
   z
     .union([
       z.literal(false),
@@ -38,7 +38,7 @@ export const gateway = (usual: string) =>
     ])
     .optional()
     .describe(
-      `Where what it holds is read back, without /ipfs: an address, or { url, use, headers }. ${usual} false: it is not read back.`,
+      `Where what it holds is read back, without /ipfs: an address, or { url, use, headers }. ${byDefault} false: it is not read back.`,
     )
 
 export type GatewayOption = z.output<ReturnType<typeof gateway>>

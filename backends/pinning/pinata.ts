@@ -65,7 +65,7 @@ function createPinata(settings: z.output<typeof options>, context: ProviderConte
     metadata: (upload) => ({ filename: nameFor(upload), filetype: carType, network: 'public', car: 'true' }),
   })
 
-  async function whole(upload: Upload, signal: AbortSignal): Promise<string | undefined> {
+  async function sendAtOnce(upload: Upload, signal: AbortSignal): Promise<string | undefined> {
     const form = fileForm(
       { field: 'file', type: carType, bytes: upload.carBytes, content: upload.car(signal) },
       // Files are private by default: stored, paid for, and not readable by clients.
@@ -96,7 +96,7 @@ function createPinata(settings: z.output<typeof options>, context: ProviderConte
     name,
     traits: { takesBytes: true, local: false },
     async pin(upload, signal) {
-      const cid = await (upload.carBytes > settings.resumableAbove ? pieces : whole)(upload, signal)
+      const cid = await (upload.carBytes > settings.resumableAbove ? pieces : sendAtOnce)(upload, signal)
       return cid === undefined ? lookUp(upload.cid, signal) : CID.parse(cid)
     },
     async unpin(cid, signal) {
@@ -117,8 +117,8 @@ function createPinata(settings: z.output<typeof options>, context: ProviderConte
 }
 
 /** An entry without a CID counts as the requested one. */
-const isSame = (told: unknown, cid: CID): boolean => {
-  const other = typeof told === 'string' ? parseCid(told) : cid
+const isSame = (text: unknown, cid: CID): boolean => {
+  const other = typeof text === 'string' ? parseCid(text) : cid
   return other !== undefined && blockKey(other) === blockKey(cid) && other.code === cid.code
 }
 
@@ -159,17 +159,17 @@ function createPieces({ name, clock, files, metadata, chunkBytes, ask }: PiecesO
     return target.href
   }
 
-  function standIn(reply: Reply, usual: number | undefined, total: number): UploadedSoFar {
+  function offsetIn(reply: Reply, defaultOffset: number | undefined, total: number): UploadedSoFar {
     const said = reply.header('upload-offset')
-    const offset = said === undefined ? usual : /^\d+$/.test(said) ? Number(said) : undefined
+    const offset = said === undefined ? defaultOffset : /^\d+$/.test(said) ? Number(said) : undefined
     if (offset === undefined || offset > total) throw failed(name, 'it sent no valid Upload-Offset (TUS)', 'transient')
     return { offset, cid: reply.header('upload-cid') }
   }
 
   /** Undefined if the service no longer knows the upload, or does not report an offset. */
-  async function look(place: string, total: number, signal: AbortSignal): Promise<UploadedSoFar | undefined> {
+  async function offsetAt(place: string, total: number, signal: AbortSignal): Promise<UploadedSoFar | undefined> {
     const reply = await ask('HEAD', place, signal, { headers: tus, accept: [400, 404, 405, 410, 412] })
-    return reply.status >= 400 ? undefined : standIn(reply, undefined, total)
+    return reply.status >= 400 ? undefined : offsetIn(reply, undefined, total)
   }
 
   async function patch(
@@ -192,7 +192,7 @@ function createPieces({ name, clock, files, metadata, chunkBytes, ask }: PiecesO
     })
     if (reply.status === 409)
       throw failed(name, 'its Upload-Offset does not match what it said before (TUS)', 'transient')
-    return standIn(reply, from + length, total)
+    return offsetIn(reply, from + length, total)
   }
 
   return async function send(upload: Upload, signal: AbortSignal): Promise<string | undefined> {
@@ -213,7 +213,7 @@ function createPieces({ name, clock, files, metadata, chunkBytes, ask }: PiecesO
 
     const step = async (): Promise<UploadedSoFar> => {
       const known = begun.get(key)
-      const found = stand ?? (known === undefined ? undefined : await look(known, total, signal))
+      const found = stand ?? (known === undefined ? undefined : await offsetAt(known, total, signal))
       // Some services forget an upload as soon as it is complete.
       if (!found && furthest === total) return { offset: total, cid: undefined }
       if (!found) begun.delete(key)

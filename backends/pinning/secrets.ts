@@ -96,12 +96,12 @@ function errorWithout(error: unknown, hiding: Hiding, depth: number): unknown {
   const stack = textWithout(error.stack ?? '', hiding)
   if (cause === error.cause && message === error.message && stack === (error.stack ?? '')) return error
   const { source, retryAfterMs, facts } = error as Partial<Failure>
-  const told = isFailure(error)
+  const cleaned = isFailure(error)
     ? new Failure(error.kind, message, { source: source ?? 'provider', retryAfterMs, facts, cause })
     : new Error(message, { cause })
-  told.name = textWithout(error.name, hiding)
-  told.stack = stack
-  return told
+  cleaned.name = textWithout(error.name, hiding)
+  cleaned.stack = stack
+  return cleaned
 }
 
 function textWithout(text: string, { forms, begins }: Hiding): string {

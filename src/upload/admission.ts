@@ -1,4 +1,4 @@
-// Limits how many uploads are received at once, per client too, and how many of their bytes may lie here unanswered. One
+// Limits how many uploads are received at once, per client too, and how many of their bytes may be pending. One
 // client never gets all slots: the more it has, the more must be free for another one. An upload without a slot waits for
 // a moment; the more uploads wait, the faster a running one has to arrive to keep its slot.
 import type { Clock } from '../core/clock.ts'
@@ -7,7 +7,7 @@ import type { Quotas, QuotaUse, Uploader } from './quotas.ts'
 
 export interface UploadAdmission {
   /**
-   * Admits an upload of this client. Rejects with a Failure when no slot is free soon, or the quota has no room for
+   * Admits an upload of this client. Rejects with a Failure when no slot is free soon, or the quota has too little left for
    * `minBytes`, which it will bring at any rate.
    */
   enter(who: Uploader, signal?: AbortSignal, minBytes?: number): Promise<UploadSlot>
@@ -29,7 +29,7 @@ export interface UploadSlot {
 }
 
 interface Counter {
-  /** Throws a Failure when there is no room for more. */
+  /** Throws a Failure above `maxPendingBytes`. */
   add(bytes: number): void
   release(): void
 }
@@ -65,14 +65,14 @@ const minLine = 16
 export function createUploadAdmission(options: UploadAdmissionOptions): UploadAdmission {
   const { clock, maxUploads, maxPendingBytes, perClient, minRate, quotas, onRefused, closing } = options
   const clients = new Map<string, Client>()
-  const inside = new Set<AdmittedUpload>()
+  const admitted = new Set<AdmittedUpload>()
   const line = new Set<WaitingUpload>()
   let cancelCheck: (() => void) | undefined
   let bytes = 0
 
   // One listener for all: a removed one still links to the next, and keeps that upload until V8 marks the whole heap.
   closing.addEventListener('abort', () => {
-    for (const { stop } of inside) stop.abort(closing.reason)
+    for (const { stop } of admitted) stop.abort(closing.reason)
     for (const { fail } of [...line]) fail(closing.reason)
   })
 
@@ -86,7 +86,7 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
   }
 
   function fits(client: string): boolean {
-    const free = maxUploads - inside.size
+    const free = maxUploads - admitted.size
     const slots = has(client, 'slots')
     return perClient === 'auto' ? mayHave(slots, free) : free > 0 && slots < perClient
   }
@@ -96,12 +96,12 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
     const slot: AdmittedUpload = {
       ...{ client, stop, rate: createUploadRate(clock), signal: stop.signal },
       leave() {
-        if (!inside.delete(slot)) return
+        if (!admitted.delete(slot)) return
         change(client, 'slots', -1)
         letIn()
       },
     }
-    inside.add(slot)
+    admitted.add(slot)
     change(client, 'slots', 1)
     return slot
   }
@@ -119,9 +119,9 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
    */
   function endSlow(): void {
     const minBytesPerSecond = minRate * rateForEach * line.size
-    const isFull = inside.size >= maxUploads
-    const leaving = [...inside].filter(({ signal }) => signal.aborted).length
-    const slow = [...inside]
+    const isFull = admitted.size >= maxUploads
+    const leaving = [...admitted].filter(({ signal }) => signal.aborted).length
+    const slow = [...admitted]
       .filter(({ rate, signal }) => !signal.aborted && rate.isSenders && rate.ms >= graceMs)
       .filter(({ rate }) => rate.bytesPerSecond < minBytesPerSecond)
       .map((slot) => ({ slot, worth: slot.rate.bytesPerSecond / has(slot.client, 'slots') }))
@@ -209,7 +209,7 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
           if (slot) change(slot.client, 'bytes', more)
           const free = maxPendingBytes - bytes
           const all = slot ? has(slot.client, 'bytes') : own
-          // A single upload may need all the room, so a client's first upload is not limited by its share.
+          // A single upload may need all of it, so a client's first upload is not limited by its share.
           if (free < 0 || (all > own && !mayHave(all, free)))
             throw busy('the uploads in progress take all the room (upload.maxPendingBytes); retry in 5 seconds', 5000)
         },
@@ -221,7 +221,7 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
       }
     },
     get uploads() {
-      return inside.size
+      return admitted.size
     },
     get waiting() {
       return line.size
@@ -251,7 +251,7 @@ const tooSlow = (waiting: number, rate: number): Failure =>
 
 export interface UploadRate {
   received(bytes: number): void
-  /** True while the client can send: not while the gateway has no room for more, and not once the whole upload is here. */
+  /** True while the client can send: not while the gateway applies backpressure, and not once all of it has arrived. */
   turn(isSenders: boolean): void
   readonly isSenders: boolean
   /** Milliseconds in which the client could send. */

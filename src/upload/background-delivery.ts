@@ -9,9 +9,9 @@ import { type HolderRequest, maxPins, type UploadContext } from './provider-requ
 import { nameOf, storedUpload } from './stored-upload.ts'
 
 type DeliveryOptions = UploadContext & {
-  /** Where blocks may lie on this machine, the store of this gateway first. */
+  /** Stores of this machine that may have the blocks, the store of this gateway first. */
   readonly places: readonly LocalStore[]
-  /** Uploads that may wait for one shared tier, and their bytes that lie here for it alone. Beyond that the oldest are dropped. */
+  /** Uploads that may wait for one shared tier, and the bytes that are stored for it alone. Beyond that the oldest are dropped. */
   readonly maxForTier: { readonly uploads: number; readonly bytes: number }
   readonly random: () => number
 }

@@ -45,18 +45,18 @@ type Pending = Received & {
 class CompanionFailed extends Error {}
 
 export function createConfirm(options: ConfirmOptions): Confirm {
-  const { providers, own: here, store, registry, requests, retrieval, wake, clock, log, closing, track } = options
-  const asked = providers.filter((one) => one !== here)
+  const { providers, own, store, registry, requests, retrieval, wake, clock, log, closing, track } = options
+  const asked = providers.filter((one) => one !== own)
   const needed = options.confirm === 'all' ? providers.length : options.confirm
   const pending = new Map<string, Pending>()
 
   const isHeld = ({ attempts }: Pending, { name }: Provider): boolean => attempts.get(name)?.isHeld ?? false
   /** Holders if `more` further providers hold it. */
   const holders = (one: Pending, more = 0): number =>
-    asked.filter((provider) => isHeld(one, provider)).length + (here ? 1 : 0) + more
+    asked.filter((provider) => isHeld(one, provider)).length + (own ? 1 : 0) + more
   /** A provider has the bytes, so that one that fetches by CID can get them. */
   const hasBytes = (one: Pending): boolean =>
-    here !== undefined || asked.some((provider) => provider.traits.takesBytes && isHeld(one, provider))
+    own !== undefined || asked.some((provider) => provider.traits.takesBytes && isHeld(one, provider))
   const isConfirmed = (one: Pending): boolean => holders(one) >= needed && hasBytes(one)
   const failures = ({ attempts }: Pending) => [...attempts.values()].filter((one) => !one.isHeld)
 
@@ -78,7 +78,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     return one
   }
 
-  /** Rejects when the request is aborted. An answer that the commit does not have goes to the ledger behind it. */
+  /** Rejects when the request is aborted. An answer that the commit does not have goes to the ledger after it. */
   function request(one: Pending, provider: Provider): Promise<void> {
     const { name: holder, traits } = provider
     // It fetches from here what is not accepted yet.
@@ -170,7 +170,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
   }
 
   /** Waits for the same file of another request. Where that fails for the sake of a third file, this one goes on by itself. */
-  async function join(running: Pending, received: Received, own: Pending[]): Promise<void> {
+  async function join(running: Pending, received: Received, ours: Pending[]): Promise<void> {
     try {
       await running.outcome.promise
       const { staged, upload } = received
@@ -180,7 +180,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     } catch (error) {
       if (!(error instanceof CompanionFailed)) throw error
       const again = begin(received)
-      own.push(again)
+      ours.push(again)
       await askOf(again)
     }
   }
@@ -188,36 +188,36 @@ export function createConfirm(options: ConfirmOptions): Confirm {
   /** With the shared tiers that lack blocks of it. */
   async function holdersOf(one: Pending): Promise<Record<string, Standing>> {
     // The store of this gateway is read like a tier, so that another one on this machine need not have it too.
-    const isRead = here !== undefined && retrieval.sharedTiers.length === 0
+    const isRead = own !== undefined && retrieval.sharedTiers.length === 0
     const lacking = isRead ? [] : await fillTiers(one.upload, { retrieval, log, clock }, closing)
     one.committed = new Set(one.attempts.values())
     return {
       ...Object.fromEntries(asked.map(({ name }) => [name, wantedNow])),
       ...Object.fromEntries([...one.committed].map((one) => [one.provider, requests.standingAfter(one, 1)])),
       ...Object.fromEntries(lacking.map((tier) => [tier, { kind: 'tier', state: 'pending', tries: 0 }])),
-      ...(here && { [here.name]: { kind: 'here', state: 'pinned', tries: 1 } }),
+      ...(own && { [own.name]: { kind: 'here', state: 'pinned', tries: 1 } }),
     }
   }
 
-  async function accept(own: readonly Pending[], quota: readonly QuotaUse[] | undefined): Promise<void> {
+  async function accept(ours: readonly Pending[], quota: readonly QuotaUse[] | undefined): Promise<void> {
     const at = clock.now()
     const accepted = await Promise.all(
-      own.map(async (one) => {
+      ours.map(async (one) => {
         const { name } = one.upload
         return { staged: one.staged, at, ...(name !== undefined && { name }), holders: await holdersOf(one) }
       }),
     )
     const commit = () => store.accept(accepted, quota)
-    if (here && own.length > 0) {
-      const uploads = own.map(({ upload }) => upload)
-      const attempt = await requests.attempt(here, uploads, commit)
+    if (own && ours.length > 0) {
+      const uploads = ours.map(({ upload }) => upload)
+      const attempt = await requests.attempt(own, uploads, commit)
       if (!attempt.isHeld) {
-        for (const one of own) one.failure = attempt.error
+        for (const one of ours) one.failure = attempt.error
         throw attempt.error
       }
     } else await commit()
-    for (const { staged, outcome } of own) {
-      // From the commit on it is found, and before its client is told, no absence of it is remembered.
+    for (const { staged, outcome } of ours) {
+      // From the commit on it is found, and before the response, no absence of it is remembered.
       for (const cid of staged.cids) retrieval.forget(cid)
       outcome.resolve()
     }
@@ -234,10 +234,10 @@ export function createConfirm(options: ConfirmOptions): Confirm {
       if (entry?.holders[provider.name]?.state !== 'pinned') await requests.unpin(provider, one.upload.cid)
   }
 
-  async function fail(own: readonly Pending[], error: unknown): Promise<void> {
+  async function fail(ours: readonly Pending[], error: unknown): Promise<void> {
     const why = new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' })
-    for (const { running } of own) for (const { request } of running) request.abort(why)
-    for (const one of own) {
+    for (const { running } of ours) for (const { request } of running) request.abort(why)
+    for (const one of ours) {
       await Promise.all(one.running.map(({ answered }) => answered))
       await release(one).catch((cause: unknown) => {
         log('error', 'upload.release-failed', { cid: one.name, error: String(cause) })
@@ -249,7 +249,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
 
   async function confirmAll(received: readonly Received[], quota: readonly QuotaUse[] | undefined): Promise<void> {
     const different = new Map(received.map((one) => [nameOf(one.upload.cid), one]))
-    const own: Pending[] = []
+    const ours: Pending[] = []
     const leave = await Promise.all([...different.keys()].map(registry.share))
     try {
       closing.throwIfAborted()
@@ -257,21 +257,21 @@ export function createConfirm(options: ConfirmOptions): Confirm {
       const joined: (() => Promise<void>)[] = []
       for (const [name, one] of different) {
         const running = pending.get(name)
-        if (running) joined.push(() => join(running, one, own))
-        else own.push(begin(one))
+        if (running) joined.push(() => join(running, one, ours))
+        else ours.push(begin(one))
       }
-      const work = [...own.map(askOf), ...joined.map((one) => one())]
+      const work = [...ours.map(askOf), ...joined.map((one) => one())]
       try {
         await Promise.all(work)
         closing.throwIfAborted()
-        if (own.length > 0 || quota) await accept(own, quota)
+        if (ours.length > 0 || quota) await accept(ours, quota)
       } catch (error) {
-        await fail(own, error)
+        await fail(ours, error)
         await Promise.allSettled(work)
         throw closing.aborted ? closing.reason : error
       }
     } finally {
-      for (const one of own) if (pending.get(one.name) === one) pending.delete(one.name)
+      for (const one of ours) if (pending.get(one.name) === one) pending.delete(one.name)
       for (const one of leave) one()
     }
   }

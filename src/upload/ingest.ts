@@ -1,5 +1,5 @@
 // Turns the bytes of a request into staged uploads: files, the files of one directory, CARs, or blocks with all below them. They
-// are checked as they arrive, and lie in the intake of the request until that is dropped, also where it fails.
+// are checked as they arrive, and stay in the intake of the request until that is dropped, also where it fails.
 
 import type { IncomingMessage } from 'node:http'
 import type { CID } from 'multiformats/cid'
@@ -390,12 +390,12 @@ const codecs: ReadonlySet<number> = new Set([...leaves, codec.dagPb, codec.dagCb
 /** The profile that keeps the CID's version, for a DAG that no profile made. */
 const profileOf = ({ version }: CID): Profile => (version === 0 ? 'unixfs-v0-2015' : 'unixfs-v1-2025')
 
-/** Blocks that the roots of all CARs of a request may still be made of. One block below many roots counts for each. */
-type CarBudget = { left: number; readonly max: number }
+/** Blocks that the roots of all CARs of a request may consist of. One block below many roots counts for each. */
+type CarBudget = { remaining: number; readonly max: number }
 
 function carBudget(maxBytes: number): CarBudget {
   const max = maxBlocks(maxBytes)
-  return { left: max, max }
+  return { remaining: max, max }
 }
 
 type CarInto = Pick<IngestOptions, 'admit' | 'limits' | 'closing'> & { readonly intake: Intake }
@@ -463,7 +463,7 @@ async function takeRoot(
   for await (const { cid } of dagBlocks(root, read, linksWithin(root, all, limits.maxBytes))) {
     closing.throwIfAborted()
     slot?.signal.throwIfAborted()
-    if (--budget.left < 0)
+    if (--budget.remaining < 0)
       throw malformed(`the roots of the upload are made of more than ${budget.max} blocks together`)
     admit(cid)
     dagBytes += filling.adopt(cid)

@@ -31,7 +31,7 @@ export interface Pins {
   find(cid: CID): Promise<Pin | undefined>
   /** Deletes it at every provider that has it, also one that no record names. `busy`: it is being uploaded now. */
   remove(cid: CID): Promise<Removal | 'busy' | 'unknown'>
-  /** Hashes what lies here and asks the other providers. Those that lost it get it again. */
+  /** Hashes the blocks of this machine and asks the other providers. Those that lost it get it again. */
   verify(cid: CID, signal: AbortSignal): Promise<Verification | 'unknown'>
   /** Brings it to configured providers that lack it. `not-here`: its blocks are not on this machine. */
   bring(cid: CID): Promise<Brought | 'unknown' | 'not-here'>
@@ -143,10 +143,10 @@ export function createPins(options: PinsOptions): Pins {
     const remote = providers.filter((one) => one !== own)
     const asked = await Promise.all(remote.map((one) => removeAt(one, root, entry)))
     const others = othersOf(entry)
-    const left = asked.flatMap(({ provider, outcome }) =>
+    const failing = asked.flatMap(({ provider, outcome }) =>
       outcome === 'still-pinned' || (outcome === 'failed' && isHeldBy(entry, provider)) ? [provider] : [],
     )
-    const holding = [...left, ...others]
+    const holding = [...failing, ...others]
     // An upload that is still held stays as the record of that, without its blocks.
     const now = Object.keys(entry?.holders ?? {}).map((name) => [name, holding.includes(name) ? pinned : undefined])
     if (entry && holding.length === 0) await store.remove(cid)
@@ -305,7 +305,7 @@ export function createPins(options: PinsOptions): Pins {
 type Rehashed = {
   readonly blocks: number
   readonly bytes: number
-  /** Blocks that are missing or not what they should be, the first of them. What lies below such a block is not known. */
+  /** Blocks that are missing or not what they should be, the first of them. Blocks below such a block are not known. */
   readonly damaged: readonly string[]
 }
 

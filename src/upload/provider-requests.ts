@@ -61,7 +61,7 @@ export function createProviderRequests(options: RequestsOptions): ProviderReques
   const { clock, random, pinMs, admit, onAttempt, trace } = options
   const gates = new Map<string, Semaphore>()
 
-  /** Its queue needs no bound: uploads in it are bounded by admission, the others lie in the ledger. */
+  /** Its queue needs no bound: uploads in it are bounded by admission, the others are rows of the ledger. */
   function gateOf(name: string): Semaphore {
     const full = () => new Failure('overloaded', `provider ${name} is asked too much at once`, { source: 'ours' })
     const gate = gates.get(name) ?? createSemaphore({ most: maxPins, inLine: Number.POSITIVE_INFINITY, full })
@@ -231,8 +231,8 @@ export function createUploadRegistry(): UploadRegistry {
       if (exclusive.has(name)) await notExclusive(name)
       uploading.set(name, (uploading.get(name) ?? 0) + 1)
       return () => {
-        const left = (uploading.get(name) ?? 1) - 1
-        if (left > 0) uploading.set(name, left)
+        const others = (uploading.get(name) ?? 1) - 1
+        if (others > 0) uploading.set(name, others)
         else uploading.delete(name)
       }
     },

@@ -1,5 +1,5 @@
 // Parses a multipart body as it streams. It keeps parts named `data`, files and text alike, and skips the rest, within limits.
-// It never waits for a whole body.
+// It never waits for the complete body.
 import type { IncomingMessage } from 'node:http'
 import { TextDecoder } from 'node:util'
 import type { Clock } from '../core/clock.ts'
@@ -28,7 +28,7 @@ export type ReceiveOptions = ReceiveLimits & {
   readonly signal?: AbortSignal
   /** Measures how fast the upload arrives, and may end it. */
   readonly slot?: Pick<UploadSlot, 'rate' | 'signal'> | undefined
-  /** Counts the bytes of the parts; throws a Failure when there is no room for more. */
+  /** Counts the bytes of the parts; throws a Failure above their limit. */
   readonly count?: ((bytes: number) => void) | undefined
 }
 
@@ -228,13 +228,12 @@ export async function receive<T>(request: IncomingMessage, options: ReceiveOptio
   }
 }
 
-/** A part that is being taken. `wake` tells its reader that there is more, or an end. */
+/** A part that is being taken. `wake` resumes its reader. */
 type Part = { readonly pieces: Uint8Array[]; isComplete: boolean; isOver: boolean; wake: () => void }
 
 /**
- * Frees what arrived as soon as it was copied into a block. Otherwise it lies there until V8 looks at the whole heap, which it
- * does the more often the more such memory there is: half of the processor time of a large upload. Only a piece that is all of
- * its buffer: no other part of the body lies in that.
+ * Frees what arrived as soon as it was copied into a block. Otherwise V8 marks the heap for every 64 MiB of
+ * it: half of the processor time of a large upload. Only a piece that fills its buffer: no other part of the body is in that.
  */
 function giveBack({ buffer, byteLength }: Uint8Array): void {
   if (buffer instanceof ArrayBuffer && buffer.byteLength === byteLength) buffer.transfer(0)
@@ -311,7 +310,7 @@ function createParser(boundary: string, kept: KeptParts, { onPart, onBytes, onPa
     if (where === 'body' && end > skipped) onBytes(text.subarray(skipped, end))
   }
 
-  /** Returns the text behind the headers. Undefined: more has to come. */
+  /** Returns the text after the headers. Undefined: more has to come. */
   function readHeaders(text: Buffer): Buffer | Failure | undefined {
     const end = text.indexOf(blank)
     if ((end === -1 ? text.byteLength : end) > headerBytes) return wrong(`over ${headerBytes} bytes`)
@@ -333,10 +332,10 @@ function createParser(boundary: string, kept: KeptParts, { onPart, onBytes, onPa
         if (where === 'epilogue') return undefined
         if (where === 'headers') {
           if (text.byteLength >= 2 && text[0] === 0x2d && text[1] === 0x2d) where = 'epilogue'
-          const behind = where === 'headers' && text.byteLength >= 2 ? readHeaders(text) : undefined
-          if (behind instanceof Failure) return behind
+          const after = where === 'headers' && text.byteLength >= 2 ? readHeaders(text) : undefined
+          if (after instanceof Failure) return after
           if (where === 'headers') break
-          text = behind ?? text
+          text = after ?? text
           continue
         }
         const at = text.indexOf(delimiter)
@@ -352,7 +351,7 @@ function createParser(boundary: string, kept: KeptParts, { onPart, onBytes, onPa
         text = text.subarray(at + delimiter.byteLength)
         where = 'headers'
       }
-      // A copy: a view would keep the whole chunk.
+      // A copy: a view would keep all of the chunk.
       rest = Buffer.from(text)
       return undefined
     },

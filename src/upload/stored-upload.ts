@@ -1,4 +1,4 @@
-// An upload that is kept here, read as a file, a CAR or blocks, as often as needed. Every block is hashed as it is read: a
+// An upload in a store of this machine, read as a file, a CAR or blocks, as often as needed. Every block is hashed as it is read: a
 // provider must never get damaged bytes.
 import { decode as decodePb } from '@ipld/dag-pb'
 import { UnixFS } from 'ipfs-unixfs'
@@ -43,7 +43,7 @@ export function storedUpload(
   }
 
   /** Depth first, a block as often as it is linked to. */
-  async function* walkAgain(signal: AbortSignal): AsyncGenerator<Block & { readonly isLeaf: boolean }> {
+  async function* blocksInOrder(signal: AbortSignal): AsyncGenerator<Block & { readonly isLeaf: boolean }> {
     const pending = createPending<LazyLink>()
     pending.push([{ Hash: root }], 0)
     for (let link = pending.pop(); link; link = pending.pop()) {
@@ -67,19 +67,19 @@ export function storedUpload(
     async *file(signal) {
       if (fileBytesOf({ cid: root, bytes: await read(root, signal) }) === undefined)
         throw noFile(root, 'it is no file, and such a provider takes nothing else')
-      let left = bytes
+      let remaining = bytes
       // A pinned DAG comes from strangers: a few blocks that link to each other can stand for any number of pieces.
       let pieces = maxEmptyPieces + 2 * bytes
-      for await (const { cid, bytes: block, isLeaf } of walkAgain(signal)) {
+      for await (const { cid, bytes: block, isLeaf } of blocksInOrder(signal)) {
         if (--pieces < 0) throw noFile(root, 'it is made of too many empty blocks')
         if (cid.code === codec.dagPb && !isLeaf) continue
         const piece =
           cid.code === codec.dagPb ? (UnixFS.unmarshal(decodePb(block).Data ?? nothing).data ?? nothing) : block
-        left -= piece.byteLength
-        if (left < 0) break
+        remaining -= piece.byteLength
+        if (remaining < 0) break
         yield piece
       }
-      if (left !== 0) throw noFile(root, 'it has other bytes than it declares')
+      if (remaining !== 0) throw noFile(root, 'it has other bytes than it declares')
     },
     car: (signal) => writeCar(root, blocks(signal)),
     blocks,

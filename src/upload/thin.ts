@@ -411,7 +411,7 @@ type Onward = {
   readonly contentType: string
   /** Yields the bytes once they were sent on. The part before this one must have ended. */
   part(bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, as?: PartInFolder): AsyncIterable<Uint8Array>
-  /** Sends the closing boundary: without it the service has no whole body. */
+  /** Sends the closing boundary: without it the service has no complete body. */
   end(): void
   hasEnded(): boolean
 }

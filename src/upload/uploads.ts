@@ -38,13 +38,13 @@ export type UploadsOptions = {
   readonly store: Store
   readonly profile: Profile
   readonly limits: ReceiveLimits
-  /** Uploads received at once, and how many of their bytes may lie here unanswered. */
+  /** Uploads received at once, and how many of their bytes may be pending. */
   readonly concurrency: number
   readonly maxPendingBytes: number
   /** Uploads of one client received at once. */
   readonly perClient?: number | 'auto'
   readonly providers: readonly Provider[]
-  /** Other places on this machine where blocks of uploads may lie. Default: the stores of the providers. */
+  /** Stores of this machine that may have blocks of uploads. Default: the stores of the providers. */
   readonly places?: readonly LocalStore[]
   readonly confirm: number | 'all'
   readonly queue: boolean
@@ -226,7 +226,7 @@ export function createUploads(options: UploadsOptions): Uploads {
   }
 }
 
-/** Uploads that are received, or wait for their answer, and work that goes on behind an answer. */
+/** Uploads that are received, or wait for their answer, and work that goes on after an answer. */
 function createWorking(clock: Clock) {
   const all = new Set<Promise<unknown>>()
   return {

@@ -190,7 +190,7 @@ function takeUploadFanout({ lease, team }: WiringContext, retrieval: Retrieval):
     () => all.now.delete(retrieval),
   )
   // Sibling processes ask this one for the block, even before the upload is acknowledged.
-  const tell = (cid: CID): void => {
+  const announce = (cid: CID): void => {
     if (isOwner(team)) team.uploadEpochs.note(blockKey(cid))
   }
   return lease.take('fanout', [team], () => ({
@@ -198,7 +198,7 @@ function takeUploadFanout({ lease, team }: WiringContext, retrieval: Retrieval):
       return all.joined
     },
     async store(cid, bytes, signal) {
-      tell(cid)
+      announce(cid)
       const lacking = await Promise.all([...all.now].map((one) => one.store(cid, bytes, signal)))
       return [...new Set(lacking.flat())]
     },
@@ -211,7 +211,7 @@ function takeUploadFanout({ lease, team }: WiringContext, retrieval: Retrieval):
       await Promise.all(having.map((one) => one.bring(tier, cid, bytes, signal)))
     },
     forget(cid) {
-      tell(cid)
+      announce(cid)
       for (const one of all.now) one.forget(cid)
     },
   }))

@@ -39,14 +39,14 @@ test('shared block counts per root; above the limit → refused', async () => {
     const folder = createDataFolders().enter(data)
     const { store, leave } = joinStore(folder, { clock: systemClock, log: silentLog })
     await store.ready
-    async function take(left: number) {
+    async function take(remaining: number) {
       const intake = store.begin()
       try {
         const source = (async function* () {
           yield body
         })()
         const into = { intake, admit() {}, limits: { maxBytes: 1_000_000 }, closing: new AbortController().signal }
-        return await takeCar(source, {}, { left, max: 24 }, into)
+        return await takeCar(source, {}, { remaining, max: 24 }, into)
       } finally {
         await intake.drop()
       }
