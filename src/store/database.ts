@@ -9,6 +9,7 @@ import {
   readSync,
   renameSync,
   rmSync,
+  type StatsFs,
   writeFileSync,
   writeSync,
 } from 'node:fs'
@@ -159,6 +160,17 @@ export const placesIn = (folder: string) => ({
   /** A CAR file for each large request. */
   cars: join(folder, 'uploads'),
 })
+
+const mib = 1024 * 1024
+
+/** So much of a disk is kept free for deletions: a hundredth, at most 32 MiB. */
+export function spaceIn({ bavail, blocks, bsize }: StatsFs): { readonly free: number; readonly kept: number } {
+  const kept = Math.min(32 * mib, Math.max(mib, Math.floor((blocks * bsize) / 100)))
+  return { free: bavail * bsize, kept }
+}
+
+/** As a full disk says it. */
+export const noSpace = { message: 'database or disk is full', code: 'ENOSPC' } as const
 
 export type Places = ReturnType<typeof placesIn>
 

@@ -2,7 +2,7 @@
 // the first commit, and upkeep in the background: the check for damage, and the daily copy.
 import { randomUUID } from 'node:crypto'
 import { readdirSync, rmSync, statSync } from 'node:fs'
-import { open as openFile, readdir, rm, stat } from 'node:fs/promises'
+import { open as openFile, readdir, rm, stat, statfs } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../core/clock.ts'
 import { createShared, makeFolder, orIfGone, type SharedFolders, tryToWrite } from '../core/disk/files.ts'
@@ -14,9 +14,11 @@ import {
   failureOf,
   loneCarsSql,
   markAt,
+  noSpace,
   openDatabase,
   openForReading,
   placesIn,
+  spaceIn,
   troubleOf,
 } from './database.ts'
 import { createCarFile, createIntake, packed } from './intake.ts'
@@ -176,13 +178,18 @@ export function createStore(folder: string, options: StoreOptions): Store {
       await commit({ kind: 'write', statements }, 'write to the database')
     },
     async probe() {
-      await ready.catch((error: unknown) => {
+      const { isFixed } = await opening.catch((error: unknown) => {
         throw failureOf(error, 'open the database')
       })
-      // Writes the first page as it is.
-      await commit({ kind: 'write', statements: [{ sql: 'pragma user_version = 1', args: [] }] }, 'take an upload')
-      const error = await tryToWrite(places.cars).catch((cause: unknown) => cause)
-      if (error) throw failureOf(error, `write to ${places.cars}`)
+      // Writes the first page as it is. A writer that nobody needed yet is not started for it.
+      if (writer.isStarted || isFixed) await store.write([{ sql: 'pragma user_version = 1', args: [] }])
+      try {
+        await tryToWrite(places.cars)
+        const { free, kept } = spaceIn(await statfs(folder))
+        if (free < kept) throw Object.assign(new Error(), noSpace)
+      } catch (error) {
+        throw failureOf(error, `write to ${places.cars}`)
+      }
     },
     async close() {
       closing.abort(new Failure('cancelled', 'this gateway stops', { source: 'ours' }))

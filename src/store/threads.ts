@@ -7,6 +7,7 @@ import { codeOf } from '../core/disk/files.ts'
 import type { QuotaUse, Standing, Statement, Value } from './store.ts'
 
 export interface Thread<Question> {
+  readonly isStarted: boolean
   /** Starts the thread where none runs. Rejects where it cannot work. */
   ask(question: Question): Promise<unknown>
   /** Ends when what was asked for is done; with `idleMs` at once. */
@@ -98,6 +99,9 @@ export function createThread<Question>({ script, name, data, idleMs }: ThreadOpt
   }
 
   return {
+    get isStarted() {
+      return worker !== undefined
+    },
     ask(question) {
       if (isClosed) return Promise.reject(new Error('the store is closed'))
       clearTimeout(idle)

@@ -7,7 +7,18 @@ import { rm } from 'node:fs/promises'
 import { join } from 'node:path'
 import { parentPort, workerData } from 'node:worker_threads'
 import { syncFolder } from '../core/disk/files.ts'
-import { keysIn, loneCarsSql, markAt, openForWriting, type Places, packIds, troubleOf, unpackIds } from './database.ts'
+import {
+  keysIn,
+  loneCarsSql,
+  markAt,
+  noSpace,
+  openForWriting,
+  type Places,
+  packIds,
+  spaceIn,
+  troubleOf,
+  unpackIds,
+} from './database.ts'
 import type { Standing } from './store.ts'
 import {
   type AcceptedRow,
@@ -19,30 +30,24 @@ import {
   type PackedBlocks,
 } from './threads.ts'
 
-const mib = 1024 * 1024
 const reserveAfterMs = 5000
 const scarce = 16
 /** A change of more blocks takes several transactions, so that nobody waits for all of them. */
 const blocksAtOnce = 4096
-const bytesAtOnce = 4 * mib
+const bytesAtOnce = 4 * 1024 * 1024
 /** Operations of more blocks wait for each other. */
 const lightBlocks = 1024
 const { folder, file, reserve, cars } = workerData as Places & { readonly folder: string }
 
-/**
- * Space for deletions: so much is kept free, and as much again is in the reserve. A hundredth of
- * the disk, at most 32 MiB.
- */
-function keptFree(): { readonly free: number; readonly kept: number } {
-  const { bavail, blocks, bsize } = statfsSync(folder)
-  const kept = Math.min(32 * mib, Math.max(mib, Math.floor((blocks * bsize) / 100)))
-  return { free: bavail * bsize, kept }
-}
+const space = () => spaceIn(statfsSync(folder))
 
-/** Real bytes: a file with holes would reserve nothing. */
+/**
+ * The reserve is as large as the space that is kept free. Real bytes: a file with holes would reserve
+ * nothing.
+ */
 function makeReserve(): void {
   try {
-    const { free, kept } = keptFree()
+    const { free, kept } = space()
     if (free > 2 * kept && !existsSync(reserve)) writeFileSync(reserve, Buffer.alloc(kept), { flush: true })
   } catch {
     dropReserve()
@@ -117,7 +122,7 @@ function takeSome(): readonly Task[] {
 
 function runQueue(): void {
   const tasks = takeSome()
-  const { free, kept } = keptFree()
+  const { free, kept } = space()
   if (isReserveDue && free < scarce * kept) {
     makeReserve()
     isReserveDue = !existsSync(reserve)
@@ -185,7 +190,7 @@ function settle(task: Task, outcome: Outcome | undefined): Answer | undefined {
     return void queue.push({ ...now, step, loose, isHeavy: true, isRetried: false })
   }
   if (outcome && 'value' in outcome) return id === undefined ? undefined : { id, reply: outcome.value }
-  const error = outcome?.error ?? { message: 'database or disk is full', code: 'ENOSPC' }
+  const error: ErrorText = outcome?.error ?? noSpace
   const isFull = error.code === 'ENOSPC' || (error.errcode ?? 0) % 256 === 13
   // Deletions get the space of the reserve, which is made again when they have freed some.
   if (task.freesSpace && isFull && !task.isRetried) {

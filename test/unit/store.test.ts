@@ -317,6 +317,7 @@ test('empty store → no thread, small store → only the writer', async (t) => 
   const { store } = await storeFor(t)
   assert.equal((await store.ledger.waiting()).uploads, 0)
   assert.equal(await store.blocks.get(cidOfBytes(randomBytes(9))), undefined)
+  await store.probe()
   assert.equal(threads, 0)
   await assertWhole(store, await keepLeaf(store, randomBytes(100)))
   assert.equal((await store.ledger.counts()).uploads, 1)
