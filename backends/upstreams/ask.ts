@@ -3,8 +3,9 @@
 // the handler of its own response, of which a parser makes pieces (a whole block, the blocks of a
 // CAR), without a promise: most blocks come in one or two chunks, and a stream, its iterator and its
 // signals cost more than the block.
+import type { CID } from 'multiformats/cid'
 import type { Dispatcher } from 'undici'
-import { parseCid } from '../../src/core/cid.ts'
+import { isIdentity, parseCid, proves } from '../../src/core/cid.ts'
 import { type Clock, onceLate } from '../../src/core/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { oneOf, parseRetryAfter } from '../../src/core/wire/http.ts'
@@ -13,6 +14,8 @@ import { type Answer, firstPiece, type UpstreamRequest } from './contract.ts'
 export type HttpQuestion = {
   readonly name: string
   readonly url: string
+  /** The block that the body is. */
+  readonly cid?: CID | undefined
   readonly method?: 'GET' | 'POST'
   /** Made by `asPlain`, once for each upstream. */
   readonly headers: Readonly<Record<string, string>>
@@ -258,25 +261,20 @@ export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamR
   }
 }
 
-export type Whole = {
-  readonly bytes: Uint8Array
-  /** Its Content-Length; undefined: it had none, so that a part of it may look whole. */
-  readonly length: number | undefined
-  readonly trailers: Headers
-}
+export type Whole = { readonly bytes: Uint8Array; readonly trailers: Headers }
 
 const nothing = Buffer.alloc(0)
 
 /** One piece: the whole body. */
 class WholeBody implements BodyParser<Whole> {
-  readonly #name: string
+  readonly #question: HttpQuestion
   readonly #maxBytes: number
   #body: Buffer = nothing
   #filled = 0
   #length: number | undefined
 
-  constructor(name: string, maxBytes: number) {
-    this.#name = name
+  constructor(question: HttpQuestion, maxBytes: number) {
+    this.#question = question
     this.#maxBytes = maxBytes
   }
 
@@ -304,22 +302,26 @@ class WholeBody implements BodyParser<Whole> {
   next(): undefined {}
 
   end(trailers: Headers): Whole {
+    const { name, cid } = this.#question
     const [length, filled] = [this.#length, this.#filled]
     if (length !== undefined && filled !== length)
-      throw upstreamFailure('upstream-error', `${this.#name} sent ${filled} of ${length} bytes`)
+      throw upstreamFailure('upstream-error', `${name} sent ${filled} of ${length} bytes`)
     const isFull = filled === this.#body.byteLength
     const bytes = isFull ? this.#body : Buffer.from(Uint8Array.prototype.slice.call(this.#body, 0, filled).buffer)
-    return { bytes, length, trailers }
+    // Without a Content-Length a part may look whole: then wrong bytes are no hash mismatch.
+    if (length === undefined && cid && !isIdentity(cid) && !proves(cid, bytes))
+      throw upstreamFailure('upstream-error', `${name} sent ${filled} bytes that are not ${cid}, or not all of it`)
+    return { bytes, trailers }
   }
 
   #checkSize(bytes: number): void {
     if (bytes > this.#maxBytes)
-      throw upstreamFailure('too-large', `${this.#name} sent more than ${this.#maxBytes} bytes`)
+      throw upstreamFailure('too-large', `${this.#question.name} sent more than ${this.#maxBytes} bytes`)
   }
 }
 
 export const wholeRequest = (question: HttpQuestion, maxBytes: number, answer: Answer<Whole>): HttpRequest<Whole> =>
-  new HttpRequest(question, () => new WholeBody(question.name, maxBytes), answer)
+  new HttpRequest(question, () => new WholeBody(question, maxBytes), answer)
 
 export const wholeOf = async (question: HttpQuestion, maxBytes: number, signal: AbortSignal): Promise<Whole> =>
   (await firstPiece<Whole>((answer) => wholeRequest(question, maxBytes, answer), signal)) as Whole

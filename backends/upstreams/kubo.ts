@@ -5,9 +5,9 @@ import { z } from 'zod'
 import { maxBlockBytes } from '../../src/core/cid.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { duration } from '../../src/core/units.ts'
-import { wholeOf } from './ask.ts'
+import { type HttpQuestion, wholeOf } from './ask.ts'
 import { fromIterable, maxRecordBytes, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
-import { connected, emptyCid, httpOptions, keyText, nothingIfAbsent, probed, truncation } from './options.ts'
+import { connected, emptyCid, httpOptions, keyText, nothingIfAbsent, probed } from './options.ts'
 
 const options = z.strictObject({
   ...httpOptions,
@@ -27,15 +27,9 @@ function createKubo(settings: z.output<typeof options>, context: UpstreamContext
   const headers = headersOf()
   const base = settings.url.replace(/\/+$/, '')
 
-  const call = (
-    command: string,
-    query: Readonly<Record<string, string>>,
-    expects: string | undefined,
-    maxBytes: number,
-    signal: AbortSignal,
-  ) => {
+  const call = (command: string, query: Readonly<Record<string, string>>, more: Partial<HttpQuestion> = {}) => {
     const url = `${base}/api/v0/${command}?${new URLSearchParams(query)}`
-    return wholeOf({ ...question, url, method: 'POST', headers, expects }, maxBytes, signal)
+    return { ...question, url, method: 'POST', headers, expects: 'application/json', ...more } as const
   }
 
   async function block(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
@@ -44,20 +38,22 @@ function createKubo(settings: z.output<typeof options>, context: UpstreamContext
       timeout: `${settings.timeout}ms`,
       ...(settings.offline && { offline: 'true' }),
     }
-    const answer = await call('block/get', query, undefined, maxBlockBytes, signal)
+    const { bytes, trailers } = await wholeOf(
+      call('block/get', query, { cid, expects: undefined }),
+      maxBlockBytes,
+      signal,
+    )
     // Kubo sends 200 first and may fail later: then a trailer has the reason.
-    if (answer.trailers['x-stream-error'])
+    if (trailers['x-stream-error'])
       throw new Failure('upstream-error', `${name} failed after it had begun to answer (X-Stream-Error)`, {
         source: 'upstream',
       })
-    const failure = truncation(name, cid, answer)
-    if (failure) throw failure
-    return answer.bytes
+    return bytes
   }
 
   async function record(key: CID, signal: AbortSignal): Promise<Uint8Array> {
     const query = { arg: `/ipns/${keyText(key)}` }
-    return recordIn(name, (await call('routing/get', query, 'application/json', maxEventBytes, signal)).bytes)
+    return recordIn(name, (await wholeOf(call('routing/get', query), maxEventBytes, signal)).bytes)
   }
 
   return {
@@ -68,7 +64,7 @@ function createKubo(settings: z.output<typeof options>, context: UpstreamContext
     }),
     ...(!settings.offline && { record }),
     async probe(signal) {
-      await call('version', {}, 'application/json', maxEventBytes, signal)
+      await wholeOf(call('version', {}), maxEventBytes, signal)
       // `version` needs no permission; this command needs that of reading.
       return probed(context, () => block(emptyCid, signal).catch(nothingIfAbsent))
     },

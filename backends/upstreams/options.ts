@@ -3,10 +3,10 @@
 import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { z } from 'zod'
-import { codec, isIdentity, proves, textOf } from '../../src/core/cid.ts'
+import { codec, textOf } from '../../src/core/cid.ts'
 import { Failure, isFailure, isUnreachable } from '../../src/core/failure.ts'
 import { duration, serviceUrl } from '../../src/core/units.ts'
-import { asPlain, type HttpQuestion, type Redirects, type Whole } from './ask.ts'
+import { asPlain, type HttpQuestion, type Redirects } from './ask.ts'
 import { createAgent } from './connect.ts'
 import type { ProbeReport, UpstreamContext } from './contract.ts'
 
@@ -137,14 +137,4 @@ export function recordUrl(base: string, key: CID): string {
   url.pathname = `${url.pathname.replace(/\/+$/, '')}/ipns/${keyText(key)}`
   url.searchParams.set('format', 'ipns-record')
   return url.href
-}
-
-/**
- * Without a Content-Length a truncated response may look whole: then wrong bytes are no hash
- * mismatch.
- */
-export function truncation(name: string, cid: CID, { bytes, length }: Whole): Failure | undefined {
-  if (length !== undefined || isIdentity(cid) || proves(cid, bytes)) return undefined
-  const what = `${name} sent ${bytes.byteLength} bytes that are not ${cid}, or not all of it`
-  return new Failure('upstream-error', what, { source: 'upstream' })
 }

@@ -11,7 +11,7 @@ import { blockKey, codec, maxBlockBytes } from '../../src/core/cid.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { wholeOf } from './ask.ts'
 import { fromIterable, type Upstream, type UpstreamContext, type UpstreamKind } from './contract.ts'
-import { connected, contentUrls, emptyCid, gatewayOptions, nothingIfAbsent, probed, truncation } from './options.ts'
+import { connected, contentUrls, emptyCid, gatewayOptions, nothingIfAbsent, probed } from './options.ts'
 
 const options = z.strictObject(gatewayOptions)
 
@@ -39,11 +39,9 @@ function createPlain(settings: z.output<typeof options>, context: UpstreamContex
   })
 
   async function file(cid: CID, signal: AbortSignal): Promise<Uint8Array> {
-    const asked = { ...question, url: urlOf(cid), headers, expects: undefined }
-    const answer = await wholeOf(asked, maxBlockBytes, signal)
-    const failure = cid.code === codec.raw ? truncation(name, cid, answer) : undefined
-    if (failure) throw failure
-    return answer.bytes
+    const block = cid.code === codec.raw ? cid : undefined
+    const asked = { ...question, url: urlOf(cid), headers, expects: undefined, cid: block }
+    return (await wholeOf(asked, maxBlockBytes, signal)).bytes
   }
 
   async function block(cid: CID, signal: AbortSignal): Promise<Uint8Array> {

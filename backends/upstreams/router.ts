@@ -49,7 +49,6 @@ export interface RouterClient {
 
 const recordType = 'application/vnd.ipfs.ipns-record'
 const connections = { connectTimeout: 3_000, maxConnections: 16 } as const
-const bodyTimeout = 5_000
 
 export function openRouter(
   { url, headers, timeout, allowPrivate, ...rest }: RouterOptions,
@@ -64,7 +63,7 @@ export function openRouter(
   const base = url.replace(/\/+$/, '').replace(/\/routing\/v1(\/providers)?$/, '')
 
   const questionOf = (path: string, accept: string, expects: string | undefined) => ({
-    ...{ name, agent, clock, expects, firstByteTimeout: timeout, bodyTimeout, redirects: 'none' as const },
+    ...{ name, agent, clock, expects, firstByteTimeout: timeout, bodyTimeout: timeout, redirects: 'none' as const },
     url: `${base}/routing/v1/${path}`,
     headers: asPlain({ ...headers, accept, 'user-agent': userAgent }),
   })

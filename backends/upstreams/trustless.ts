@@ -17,16 +17,7 @@ import {
   type UpstreamKind,
   type UpstreamRequest,
 } from './contract.ts'
-import {
-  connected,
-  contentUrl,
-  contentUrls,
-  emptyCid,
-  gatewayOptions,
-  probed,
-  recordUrl,
-  truncation,
-} from './options.ts'
+import { connected, contentUrl, contentUrls, emptyCid, gatewayOptions, probed, recordUrl } from './options.ts'
 
 const options = z.strictObject(gatewayOptions)
 
@@ -77,12 +68,10 @@ function createTrustless(settings: z.output<typeof options>, context: UpstreamCo
   }
 
   function askBlock(cid: CID, answer: UpstreamAnswer): UpstreamRequest {
-    return wholeRequest({ ...raw, url: rawUrl(cid) }, maxBlockBytes, {
-      came(whole) {
-        const failure = truncation(name, cid, whole)
-        if (failure) throw failure
+    return wholeRequest({ ...raw, url: rawUrl(cid), cid }, maxBlockBytes, {
+      came({ bytes }) {
         if (torn.size > 0 && torn.delete(blockKey(cid))) countFailedCar()
-        answer.came({ cid, bytes: whole.bytes })
+        answer.came({ cid, bytes })
       },
       ended: () => answer.ended(),
       failed: (error) => answer.failed(error),
