@@ -205,6 +205,15 @@ describe('200 readers of one file', () => {
     })
 })
 
+test('CAR stalls, other upstream has single blocks → no long gap', async () => {
+  const blocks: BlockMap = new Map()
+  const size = 4 * mib
+  const { read } = make(blocks, { bad: { stallAfter: mib }, raw: { delayMs: tripMs, dag: false } })
+  const [one] = await read(await file(blocks, size, 1, 256 * kib))
+  assert.equal(one?.bytes, size)
+  assert.ok(one.gapMs <= 600, `${one.gapMs} ms`)
+})
+
 test('32 MiB of single blocks, 60 ms away → 40 MB/s', async () => {
   const blocks: BlockMap = new Map()
   const size = 32 * mib
