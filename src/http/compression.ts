@@ -46,6 +46,28 @@ const toBrotli = promisify(brotliCompress)
 const toZstd = promisify(zstdCompress)
 const toGzip = promisify(gzip)
 
+/** `all`: size is known; `chunkSize` is large enough that zlib returns in one or two iterations. */
+const coders = {
+  br: {
+    all: (bytes: Uint8Array, chunkSize: number) => {
+      const params = { [BROTLI_PARAM_QUALITY]: quality.br, [BROTLI_PARAM_SIZE_HINT]: bytes.byteLength }
+      return toBrotli(bytes, { chunkSize, params })
+    },
+    stream: () =>
+      createBrotliCompress({ params: { [BROTLI_PARAM_QUALITY]: quality.br, [BROTLI_PARAM_LGWIN]: windowBits } }),
+  },
+  zstd: {
+    all: (bytes: Uint8Array, chunkSize: number) =>
+      toZstd(bytes, { chunkSize, params: { [ZSTD_c_compressionLevel]: quality.zstd } }),
+    stream: () =>
+      createZstdCompress({ params: { [ZSTD_c_compressionLevel]: quality.zstd, [ZSTD_c_windowLog]: windowBits } }),
+  },
+  gzip: {
+    all: (bytes: Uint8Array, chunkSize: number) => toGzip(bytes, { chunkSize, level: quality.gzip }),
+    stream: () => createGzip({ level: quality.gzip }),
+  },
+}
+
 export function createCompression({ isOn, max = 2, maxStreams = 8 }: CompressionOptions) {
   const inProgress = new Map<string, Promise<Buffer | undefined>>()
   const counts: CompressionCounts = { made: { br: 0, zstd: 0, gzip: 0 }, busy: 0 }
@@ -55,7 +77,7 @@ export function createCompression({ isOn, max = 2, maxStreams = 8 }: Compression
   async function run(bytes: Uint8Array, coding: Coding): Promise<Buffer | undefined> {
     running++
     try {
-      const made = alone(await compressedBy(bytes, coding))
+      const made = alone(await coders[coding].all(bytes, Math.max(1024, Math.ceil(bytes.byteLength / 3))))
       counts.made[coding]++
       return made
     } catch {
@@ -94,43 +116,11 @@ export function createCompression({ isOn, max = 2, maxStreams = 8 }: Compression
       }
       streams++
       counts.made[coding]++
-      return codedPieces(pieces, coder(coding), () => {
+      return codedPieces(pieces, coders[coding].stream(), () => {
         streams--
       })
     },
     counts,
-  }
-}
-
-function compressedBy(bytes: Uint8Array, coding: Coding): Promise<Buffer> {
-  const size = bytes.byteLength
-  // Large enough that zlib returns the result in one or two event-loop iterations.
-  const chunkSize = Math.max(1024, Math.ceil(size / 3))
-  switch (coding) {
-    case 'br':
-      return toBrotli(bytes, {
-        chunkSize,
-        params: { [BROTLI_PARAM_QUALITY]: quality.br, [BROTLI_PARAM_SIZE_HINT]: size },
-      })
-    case 'zstd':
-      return toZstd(bytes, { chunkSize, params: { [ZSTD_c_compressionLevel]: quality.zstd } })
-    case 'gzip':
-      return toGzip(bytes, { chunkSize, level: quality.gzip })
-  }
-}
-
-function coder(coding: Coding): Transform {
-  switch (coding) {
-    case 'br':
-      return createBrotliCompress({
-        params: { [BROTLI_PARAM_QUALITY]: quality.br, [BROTLI_PARAM_LGWIN]: windowBits },
-      })
-    case 'zstd':
-      return createZstdCompress({
-        params: { [ZSTD_c_compressionLevel]: quality.zstd, [ZSTD_c_windowLog]: windowBits },
-      })
-    case 'gzip':
-      return createGzip({ level: quality.gzip })
   }
 }
 

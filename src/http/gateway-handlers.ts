@@ -7,7 +7,7 @@ import { Failure } from '../core/failure.ts'
 import type { CachedResponses } from './content/response-cache.ts'
 import { createHosts, type HostOptions, isByHost } from './hosts.ts'
 import { createForwarded, createRequestIds, requestIdHeader } from './wire/client.ts'
-import { type Mode, sendProblem } from './wire/problem.ts'
+import { createRespond, type Mode } from './wire/problem.ts'
 import { readTarget } from './wire/request.ts'
 import { closeAfter } from './wire/write.ts'
 
@@ -112,12 +112,12 @@ type StartingOptions = {
 }
 
 export function createStarting({ mode, stalledMs, max }: StartingOptions) {
+  const respond = createRespond({ mode, stalledMs, onError() {} })
   const waiting = new Map<ServerResponse, () => void>()
 
   function refuse(request: IncomingMessage, response: ServerResponse, why: Failure): void {
     closeAfter(request, response)
-    const { method, headers } = request
-    sendProblem(response, why, { mode, stalledMs, head: method === 'HEAD', accept: headers.accept })
+    respond.failed(request, response, why)
   }
 
   return {

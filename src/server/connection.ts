@@ -310,7 +310,7 @@ type Done = (error?: Error | null) => void
 
 export class Lane extends Duplex {
   readonly [ownConnection]: Connection
-  readonly #socket: Socket
+  readonly socket: Socket
   /** Called when the kernel has taken everything written. */
   #done: Done | undefined
   #writes = 0
@@ -322,7 +322,7 @@ export class Lane extends Duplex {
       writableHighWaterMark: socket.writableHighWaterMark,
       readableHighWaterMark: socket.readableHighWaterMark,
     })
-    this.#socket = socket
+    this.socket = socket
     this[ownConnection] = connection
   }
 
@@ -332,24 +332,24 @@ export class Lane extends Duplex {
 
   override _write(piece: string | Buffer, encoding: BufferEncoding, done: Done): void {
     this.#writes++
-    this.#socket.write(piece, encoding, this.#taken)
+    this.socket.write(piece, encoding, this.#taken)
     this.#wait(done)
   }
 
   override _writev(pieces: { readonly chunk: string | Buffer; readonly encoding: BufferEncoding }[], done: Done): void {
-    this.#socket.cork()
+    this.socket.cork()
     for (const { chunk, encoding } of pieces) {
       this.#writes++
-      this.#socket.write(chunk, encoding, this.#taken)
+      this.socket.write(chunk, encoding, this.#taken)
     }
-    this.#socket.uncork()
+    this.socket.uncork()
     this.#wait(done)
   }
 
   // Usually the kernel takes it at once. Otherwise waits, since the buffer may be reused
   // afterwards.
   #wait(done: Done): void {
-    if (this.#socket.writableLength === 0) done()
+    if (this.socket.writableLength === 0) done()
     else this.#done = done
   }
 
@@ -362,11 +362,11 @@ export class Lane extends Duplex {
   }
 
   override _final(done: Done): void {
-    this.#socket.end(() => done())
+    this.socket.end(() => done())
   }
 
   override _destroy(error: Error | null, done: Done): void {
-    this.#socket.destroy()
+    this.socket.destroy()
     done(error)
   }
 
@@ -378,13 +378,13 @@ export class Lane extends Duplex {
   }
 
   resetAndDestroy(): this {
-    this.#socket.resetAndDestroy()
+    this.socket.resetAndDestroy()
     return this.destroy()
   }
 
   /** The socket restarts the timer at each byte, and its owner reports the timeout. */
   setTimeout(ms: number, onTimeout?: () => void): this {
-    this.#socket.setTimeout(ms)
+    this.socket.setTimeout(ms)
     if (onTimeout && ms > 0) this.once('timeout', onTimeout)
     else if (onTimeout) this.off('timeout', onTimeout)
     return this
@@ -394,36 +394,15 @@ export class Lane extends Duplex {
   setKeepAlive = (): this => this
   ref = (): this => this
   unref = (): this => this
-
-  get timeout(): number | undefined {
-    return this.#socket.timeout
-  }
-
-  get bytesRead(): number {
-    return this.#socket.bytesRead
-  }
-
-  get bytesWritten(): number {
-    return this.#socket.bytesWritten
-  }
-
-  get remoteAddress(): string | undefined {
-    return this.#socket.remoteAddress
-  }
-
-  get remotePort(): number | undefined {
-    return this.#socket.remotePort
-  }
-
-  get remoteFamily(): string | undefined {
-    return this.#socket.remoteFamily
-  }
-
-  get localAddress(): string | undefined {
-    return this.#socket.localAddress
-  }
-
-  get localPort(): number | undefined {
-    return this.#socket.localPort
-  }
 }
+
+// What `node:http` and handlers read of a socket.
+for (const name of [
+  ...(['timeout', 'bytesRead', 'bytesWritten', 'remoteAddress', 'remotePort', 'remoteFamily'] as const),
+  ...(['localAddress', 'localPort'] as const),
+])
+  Object.defineProperty(Lane.prototype, name, {
+    get(this: Lane): unknown {
+      return this.socket[name]
+    },
+  })

@@ -4,12 +4,17 @@ import { createServer, get, type IncomingMessage } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, before, describe, test } from 'node:test'
 import { Failure, type FailureKind, type FailureOptions, failureKinds } from '../../src/core/failure.ts'
-import { asFailure, type ProblemContext, sendProblem, statusOf, table } from '../../src/http/wire/problem.ts'
+import { asFailure, createRespond, type How, type Mode, statusOf, table } from '../../src/http/wire/problem.ts'
 import { HttpRefusal } from '../../src/http/wire/request.ts'
 import { RequestRecord } from '../../src/observe/request-record.ts'
 
-let next: { failure: Failure; context: ProblemContext }
-const server = createServer((_request, response) => sendProblem(response, next.failure, next.context))
+type Context = Pick<How, 'account' | 'accept'> & { readonly mode: Mode }
+
+let next: { failure: Failure; context: Context }
+const server = createServer((request, response) => {
+  const { mode, ...how } = next.context
+  createRespond({ mode, stalledMs: 60_000, onError() {} }).failed(request, response, next.failure, how)
+})
 before(() => new Promise<void>((resolve) => void server.listen(0, '127.0.0.1', resolve)))
 after(() => {
   server.closeAllConnections()
@@ -18,8 +23,8 @@ after(() => {
 
 type Sent = { readonly status: number; readonly headers: IncomingMessage['headers']; readonly text: string }
 
-function send(failure: Failure, context: Omit<ProblemContext, 'stalledMs'>): Promise<Sent> {
-  next = { failure, context: { stalledMs: 60_000, ...context } }
+function send(failure: Failure, context: Context): Promise<Sent> {
+  next = { failure, context }
   const { port } = server.address() as AddressInfo
   return new Promise((resolve, reject) => {
     get({ port, host: '127.0.0.1' }, (response) => {
@@ -155,7 +160,7 @@ describe('error page', () => {
     assert.match(text, /&lt;b&gt;one<\/td><td>Did not answer in time<\/td><td>13 ms/)
     assert.doesNotMatch(text, /<script|<b>/)
   })
-  const others: [name: string, context: Omit<ProblemContext, 'stalledMs'>][] = [
+  const others: [name: string, context: Context][] = [
     ['in api mode', { mode: 'api', accept: html }],
     ['for a program in web mode', { mode: 'web', accept: 'application/json' }],
     ['for who takes anything', { mode: 'web', accept: '*/*' }],

@@ -28,7 +28,7 @@ export function plainAddress(address: string): string {
 const unixPeerKey = Symbol('whether it came over a unix socket')
 
 /** Overrides the detection for a connection that another process accepted or forwards. */
-export function markUnixPeer(socket: Pick<Socket, 'remoteAddress'>, isUnix: boolean): void {
+export function markUnixPeer(socket: object, isUnix: boolean): void {
   Object.assign(socket, { [unixPeerKey]: isUnix })
 }
 

@@ -247,94 +247,68 @@ const problemSchema: Json = {
   },
 }
 
+const parameter = (
+  at: 'query' | 'header',
+  name: string,
+  description: string,
+  schema: Json = { type: 'string' },
+): Json => ({
+  name,
+  in: at,
+  description,
+  schema,
+})
+const query = (name: string, description: string, schema?: Json): Json => parameter('query', name, description, schema)
+const header = (name: string, description: string): Json => parameter('header', name, description)
+const oneOf = (...values: readonly string[]): Json => ({ type: 'string', enum: values })
+const flag: Json = { type: 'boolean', default: false }
+const format = (...values: readonly string[]): Json =>
+  query('format', 'The response format; overrides `Accept`.', oneOf(...values))
+
 /** `schemas`: the valid values of `?schema=`. */
 const parametersWith = (schemas: readonly string[]): Json => ({
-  schema: {
-    name: 'schema',
-    in: 'query',
-    description: 'Validate the content first; 400 names each wrong field, and nothing is kept.',
-    schema: { type: 'string', enum: schemas },
-  },
-  name: {
-    name: 'name',
-    in: 'query',
-    description: 'The name of the pins, here and at the providers; at most 255 bytes of UTF-8.',
-    schema: { type: 'string', maxLength: 255 },
-  },
-  wrap: {
-    name: 'wrap',
-    in: 'query',
-    description:
-      'File names are relative paths, and all files become one directory, whose CID is the last. Without it file names are ignored.',
-    schema: { type: 'boolean', default: false },
-  },
-  onlyHash: {
-    name: 'only-hash',
-    in: 'query',
-    description: 'Compute the CIDs only: nothing is kept, no provider is asked, no quota is used.',
-    schema: { type: 'boolean', default: false },
-  },
-  addFormat: {
-    name: 'format',
-    in: 'query',
-    description:
-      '`car`: each `data` is a CAR (version 1), whose blocks are kept as they are. Roots must be complete: 400 names missing blocks. Blocks below no root are dropped.',
-    schema: { type: 'string', enum: ['car'] },
-  },
-  format: { ...format, schema: { type: 'string', enum: [...formats].filter((name) => name !== 'ipns-record') } },
-  nameFormat: { ...format, schema: { type: 'string', enum: [...formats] } },
-  'dag-scope': {
-    name: 'dag-scope',
-    in: 'query',
-    description: 'Extent of a CAR: the last block of the path, the file or directory itself, or everything below it.',
-    schema: { type: 'string', enum: ['block', 'entity', 'all'] },
-  },
-  'entity-bytes': {
-    name: 'entity-bytes',
-    in: 'query',
-    ...text('Byte range of the file in a CAR: `0:1048575`, `-1024:*`.'),
-  },
-  'car-version': {
-    name: 'car-version',
-    in: 'query',
-    description: 'The version of the CAR.',
-    schema: { type: 'string', enum: ['1'] },
-  },
-  'car-order': {
-    name: 'car-order',
-    in: 'query',
-    description: 'The order of the blocks of a CAR.',
-    schema: { type: 'string', enum: ['dfs', 'unk'] },
-  },
-  'car-dups': {
-    name: 'car-dups',
-    in: 'query',
-    description: 'Whether a CAR repeats blocks that occur twice.',
-    schema: { type: 'string', enum: ['y', 'n'] },
-  },
-  filename: { name: 'filename', in: 'query', ...text('File name in `Content-Disposition`.') },
-  download: {
-    name: 'download',
-    in: 'query',
-    description: '`Content-Disposition: attachment`.',
-    schema: { type: 'boolean' },
-  },
-  Range: { name: 'Range', in: 'header', ...text('`bytes=0-99`, `bytes=100-`, `bytes=-100`.') },
-  'If-None-Match': { name: 'If-None-Match', in: 'header', ...text('ETags of the copies that the client has.') },
-  'If-Range': {
-    name: 'If-Range',
-    in: 'header',
-    ...text('Serve the range only if this is the ETag; otherwise everything.'),
-  },
-  'Cache-Control': {
-    name: 'Cache-Control',
-    in: 'header',
-    ...text('`only-if-cached`: 412 for content that is not here. `no-cache`: skip the negative cache.'),
-  },
-  uri: { name: 'uri', in: 'query', required: true, ...text('`ipfs://<cid>[/<path>]` or `ipns://<name>[/<path>]`.') },
+  schema: query(
+    'schema',
+    'Validate the content first; 400 names each wrong field, and nothing is kept.',
+    oneOf(...schemas),
+  ),
+  name: query('name', 'The name of the pins, here and at the providers; at most 255 bytes of UTF-8.', {
+    type: 'string',
+    maxLength: 255,
+  }),
+  wrap: query(
+    'wrap',
+    'File names are relative paths, and all files become one directory, whose CID is the last. Without it file names are ignored.',
+    flag,
+  ),
+  onlyHash: query('only-hash', 'Compute the CIDs only: nothing is kept, no provider is asked, no quota is used.', flag),
+  addFormat: query(
+    'format',
+    '`car`: each `data` is a CAR (version 1), whose blocks are kept as they are. Roots must be complete: 400 names missing blocks. Blocks below no root are dropped.',
+    oneOf('car'),
+  ),
+  format: format(...[...formats].filter((name) => name !== 'ipns-record')),
+  nameFormat: format(...formats),
+  'dag-scope': query(
+    'dag-scope',
+    'Extent of a CAR: the last block of the path, the file or directory itself, or everything below it.',
+    oneOf('block', 'entity', 'all'),
+  ),
+  'entity-bytes': query('entity-bytes', 'Byte range of the file in a CAR: `0:1048575`, `-1024:*`.'),
+  'car-version': query('car-version', 'The version of the CAR.', oneOf('1')),
+  'car-order': query('car-order', 'The order of the blocks of a CAR.', oneOf('dfs', 'unk')),
+  'car-dups': query('car-dups', 'Whether a CAR repeats blocks that occur twice.', oneOf('y', 'n')),
+  filename: query('filename', 'File name in `Content-Disposition`.'),
+  download: query('download', '`Content-Disposition: attachment`.', { type: 'boolean' }),
+  Range: header('Range', '`bytes=0-99`, `bytes=100-`, `bytes=-100`.'),
+  'If-None-Match': header('If-None-Match', 'ETags of the copies that the client has.'),
+  'If-Range': header('If-Range', 'Serve the range only if this is the ETag; otherwise everything.'),
+  'Cache-Control': header(
+    'Cache-Control',
+    '`only-if-cached`: 412 for content that is not here. `no-cache`: skip the negative cache.',
+  ),
+  uri: { ...query('uri', '`ipfs://<cid>[/<path>]` or `ipns://<name>[/<path>]`.'), required: true },
 })
-
-const format: Json = { name: 'format', in: 'query', description: 'The response format; overrides `Accept`.' }
 
 const headers: Json = {
   'Accept-Ranges': text('`bytes`, or `none` for generated responses.'),

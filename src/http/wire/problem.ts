@@ -211,29 +211,18 @@ export function asFailure(error: unknown): Failure {
   })
 }
 
-export type ProblemContext = {
-  readonly mode: Mode
-  /** The write timeout: the maximum time in which the client reads nothing. */
-  readonly stalledMs: number
-  readonly account?: RequestRecord | undefined
-  /** Additional headers, such as Content-Range with 416. */
-  readonly headers?: Readonly<Record<string, string>> | undefined
-  readonly head?: boolean
-  /** The id of the trace that the client began. */
-  readonly traceId?: string | undefined
-  /** The operator's contact address, for pages. */
-  readonly contact?: string | undefined
-  /** The client's Accept header: in `web` mode a browser gets a page. */
-  readonly accept?: string | undefined
-}
-
-export function sendProblem(response: ServerResponse, failure: Failure, context: ProblemContext): void {
-  const { mode, stalledMs, account, headers = {}, head = false, accept, contact } = context
+function sendProblem(
+  request: IncomingMessage,
+  response: ServerResponse,
+  failure: Failure,
+  how: How & RespondOptions,
+): void {
+  const { mode, stalledMs, account, headers = {}, contact, trace } = how
   const status = statusOf(failure, mode)
   const detail = failure.message
   const title = titleOf(failure, status)
   const attempts = withAttempts.has(status) ? account?.attempts : undefined
-  const form = formFor(mode, accept)
+  const form = formFor(mode, 'accept' in how ? how.accept : request.headers.accept)
   const body: Record<string, unknown> = {
     type: `urn:problem-type:cidgate:${failure.kind}`,
     title,
@@ -243,7 +232,8 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   }
   const requestId = requestIdOf(response)
   if (requestId !== undefined) body['requestId'] = requestId
-  if (context.traceId !== undefined) body['traceId'] = context.traceId
+  const traceId = trace?.idOf(request)
+  if (traceId !== undefined) body['traceId'] = traceId
   if (attempts) body['attempts'] = attempts
   if (failure.facts.outcomes) body['outcomes'] = failure.facts.outcomes
   if (failure.facts.quota) body['quota'] = failure.facts.quota
@@ -270,7 +260,7 @@ export function sendProblem(response: ServerResponse, failure: Failure, context:
   const list: (string | number)[] = []
   for (const name in all) list.push(name, all[name] as string | number)
   response.writeHead(status, list as string[])
-  response.end(head ? undefined : text)
+  response.end(request.method === 'HEAD' ? undefined : text)
   cutWhenStalled(response, stalledMs)
 }
 
@@ -366,36 +356,26 @@ export type How = {
   readonly late?: (failure: Failure) => void
 }
 
-export interface Respond {
-  readonly stalledMs: number
-  failed(request: IncomingMessage, response: ServerResponse, error: unknown, how?: How): Failure
-}
+export type Respond = ReturnType<typeof createRespond>
 
-export function createRespond(options: RespondOptions): Respond {
-  const { mode, stalledMs, contact, onError, onFailed, trace = createTrace() } = options
+export function createRespond({ trace = createTrace(), ...given }: RespondOptions) {
+  const options = { ...given, trace }
   return {
-    stalledMs,
-    failed(request, response, error, how = {}) {
+    stalledMs: options.stalledMs,
+    failed(request: IncomingMessage, response: ServerResponse, error: unknown, how: How = {}): Failure {
       const exchange = exchangeOf(response)
       const failure = exchange?.refusal ?? asFailure(error)
-      if (!exchange?.refusal) onFailed?.(failure)
+      if (!exchange?.refusal) options.onFailed?.(failure)
       if (exchange) exchange.failure = failure
-      if (failure.kind === 'internal') onError(failure.cause ?? failure, aboutOf(request, response))
+      if (failure.kind === 'internal') options.onError(failure.cause ?? failure, aboutOf(request, response))
       if (response.headersSent && how.late && !exchange?.refusal) how.late(failure)
       else if (response.headersSent) reset(response)
       else if (failure.kind === 'cancelled' || exchange?.refusal || response.destroyed) response.destroy()
       else {
         // Node would read the rest of the body before the next request.
         if (hasBody(request) && !request.complete) closeAfter(request, response)
-        const { account, headers, write } = how
-        const accept = 'accept' in how ? how.accept : request.headers.accept
-        const head = request.method === 'HEAD'
-        const traceId = trace.idOf(request)
-        if (write) write(failure)
-        else
-          sendProblem(response, failure, {
-            ...{ mode, stalledMs, account, head, accept, headers, contact, traceId },
-          })
+        if (how.write) how.write(failure)
+        else sendProblem(request, response, failure, { ...options, ...how })
       }
       return failure
     },
