@@ -15,6 +15,8 @@ import { asRequest, type Fields, type PassedBody, passedBody, readHead } from '.
 const maxHeadBytes = 16 * 1024
 // A smaller body is copied: one write of a string is cheaper than two.
 const joinedBytes = 4096
+// The time in which the end of a client's side follows its request.
+const halfCloseMs = 10
 
 export class Connection implements Admitted, Throttled, OwnConnection {
   readonly socket: Socket
@@ -26,6 +28,8 @@ export class Connection implements Admitted, Throttled, OwnConnection {
   /** True while a request is in the lane and its response is not sent. */
   #isOpen = false
   #answer: ServerResponse | undefined
+  /** The time of the last bytes of a request. */
+  #passedAt = 0
   /** The beginning of an incomplete head. */
   #begun = ''
   #body: PassedBody | undefined
@@ -202,6 +206,7 @@ export class Connection implements Admitted, Throttled, OwnConnection {
       this.#lane = lane
       this.#host.open(lane)
     }
+    this.#passedAt = performance.now()
     const isWhole = at === 0 && end === piece.byteLength
     if (this.#lane.push(isWhole ? piece : piece.subarray(at, end))) return
     this.#isLaneFull = true
@@ -282,8 +287,14 @@ export class Connection implements Admitted, Throttled, OwnConnection {
     else if (this.socket.isPaused()) this.socket.resume()
   }
 
+  /**
+   * A client that closes its side right behind its request, or while it reads, gets the response; one
+   * that does so while it waits has left, and nothing is fetched for it any longer.
+   */
   readonly #onEnd = (): void => {
-    if (this.#lane) this.#lane.push(null)
+    const isWaiting = this.#answer?.headersSent === false && performance.now() - this.#passedAt > halfCloseMs
+    if (isWaiting) this.socket.destroy()
+    else if (this.#lane) this.#lane.push(null)
     else this.socket.end()
   }
 

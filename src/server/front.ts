@@ -119,9 +119,9 @@ export class Front {
     server.on('checkExpectation', listen)
     server.on('clientError', this.#onClientError)
     server.on('connect', ({ url = '', socket }, lane, head) => this.#onConnect(url, socket, lane, head))
-    // Uploads have their own timeouts: a request may take as long as it makes progress.
-    server.requestTimeout = 0
-    return server
+    // Uploads have their own timeouts: a request may take as long as it makes progress. A client that
+    // closed its side gets its response: see `Connection`.
+    return Object.assign(server, { requestTimeout: 0, httpAllowHalfOpen: true })
   }
 
   readonly #onClientError = (error: NodeJS.ErrnoException, lane: Duplex): void => {

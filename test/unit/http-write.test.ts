@@ -57,6 +57,34 @@ const arrived = async (socket: Socket & { said: string }, bytes: number): Promis
   while (socket.said.length < bytes) await once(socket, 'data')
 }
 
+describe('client closes its side', () => {
+  const request = 'GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n'
+  const connected = (port: number) => connect({ port, host: '127.0.0.1', allowHalfOpen: true })
+
+  test('right behind its request → complete response', async () => {
+    const { port } = await serve(async (_request, response) => {
+      await systemClock.sleep(30)
+      response.end(Buffer.alloc(more))
+    })
+    const client = connected(port)
+    client.end(request)
+    let bytes = 0
+    for await (const piece of client) bytes += (piece as Buffer).byteLength
+    assert.ok(bytes > more, `${bytes} bytes`)
+  })
+
+  test('while it waits → response given up', async () => {
+    const begun = Promise.withResolvers<ServerResponse>()
+    const { port } = await serve((_request, response) => begun.resolve(response))
+    const client = connected(port)
+    client.write(request)
+    const response = await soon(begun.promise)
+    await systemClock.sleep(100)
+    client.end()
+    await soon(closed(response))
+  })
+})
+
 test('fast readers share the event loop, also within large blocks', async () => {
   const order: { reader: number; bytes: number }[] = []
   const reading = (reader: number) => {
