@@ -66,7 +66,7 @@ const coders = {
     all: (bytes: Uint8Array, chunkSize: number) => toGzip(bytes, { chunkSize, level: quality.gzip }),
     stream: () => createGzip({ level: quality.gzip }),
   },
-}
+} as const
 
 export function createCompression({ isOn, max = 2, maxStreams = 8 }: CompressionOptions) {
   const inProgress = new Map<string, Promise<Buffer | undefined>>()

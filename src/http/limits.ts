@@ -43,7 +43,7 @@ export function createLimits(options: LimitOptions) {
     isExempt = () => false,
     clock,
   } = options
-  const currentLimit = createAdaptiveConcurrency({ max, inFlight: () => inFlight, lateMs: loopDelay, clock })
+  const currentLimit = createAdaptiveConcurrency(max, () => inFlight, loopDelay, clock)
   const bucketOf = createClientBuckets(options)
   let inFlight = 0
   let shed = 0
@@ -238,18 +238,8 @@ const grow = 1.03
  * than a slow machine can handle: every request then waits for all others, and none is answered in
  * time. Shrinks quickly and grows slowly, as TCP does (AIMD).
  */
-function createAdaptiveConcurrency({
-  max,
-  inFlight,
-  lateMs,
-  clock,
-}: {
-  readonly max: number
-  readonly inFlight: () => number
-  /** The maximum event-loop delay; 0 disables the limit. */
-  readonly lateMs: number
-  readonly clock: Clock
-}): () => number {
+/** `lateMs`: the maximum event-loop delay; 0 disables the limit. */
+function createAdaptiveConcurrency(max: number, inFlight: () => number, lateMs: number, clock: Clock): () => number {
   const min = Math.min(max, minConcurrency)
   let limit = max
   let isWatching = false

@@ -63,12 +63,7 @@ export function createProxyRoute(
     found.atOnce++
     response.once('close', () => found.atOnce--)
     if (request.headers.expect !== undefined && request.httpVersion === '1.1') response.writeContinue()
-    request.headers = headersToService(request, {
-      as,
-      forwarded,
-      sendAuthorization: entry.sendAuthorization,
-      requestId: requestIdOf(response),
-    })
+    request.headers = headersToService(request, entry, { as, forwarded, requestId: requestIdOf(response) })
     const rest = url.slice(entry.path.length)
     request.url = `${pathThere(entry)}${rest.startsWith('/') ? rest : `/${rest}`}`
     found
@@ -229,18 +224,10 @@ function namedBy(headers: IncomingHttpHeaders): ReadonlySet<string> {
 /** Derives the request headers for the service from the client's. */
 function headersToService(
   request: IncomingMessage,
-  {
-    as,
-    forwarded,
-    sendAuthorization,
-    requestId,
-  }: {
-    readonly as: string
-    readonly forwarded: Forwarded
-    readonly sendAuthorization: boolean
-    readonly requestId: string | undefined
-  },
+  { sendAuthorization }: ProxyEntry,
+  by: { readonly as: string; readonly forwarded: Forwarded; readonly requestId: string | undefined },
 ): IncomingHttpHeaders {
+  const { as, forwarded, requestId } = by
   const { headers, socket, method, httpVersion } = request
   const named = namedBy(headers)
   const kept = Object.entries(headers).filter(([name]) => {

@@ -50,17 +50,17 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   const descriptors = descriptorsLeft()
   const onFull = createFullLog(log, clock)
   const connections = createConnections(connectionLimits(first, descriptors), { clock, onFull })
-  const fronts: Makers = {
-    listen: () =>
-      new Front(handler, {
-        ...{ isEnding: () => isEnding, connections, clock },
-        gateway: () => gateways?.current,
-        beyondShare: processes && (() => processes.beyondShare(connections.size)),
-      }),
-    admin: () => new Front(admin, { isEnding: () => isEnding, clock }),
+  const frontOf = (kind: ListenerKind): Front => {
+    const own = { isEnding: () => isEnding, clock }
+    if (kind === 'admin') return new Front(admin, own)
+    return new Front(handler, {
+      ...{ ...own, connections, gateway: () => gateways?.current },
+      beyondShare: processes && (() => processes.beyondShare(connections.size)),
+    })
   }
 
-  let sockets = await openSockets(first, fronts)
+  let sockets = await openSockets(first, frontOf)
+  const listening = () => sockets.get('listen') as Front
   const running = await create(first, {}).catch(async (error: unknown) => {
     processes?.abandon()
     await cut(sockets)
@@ -70,7 +70,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   gateways = reloads
   starting.over()
   if (running.kept) noteConnections(running.kept, connections)
-  const followed = () => processes?.follow({ config, listen: sockets.listen, handler: reloads.handler })
+  const followed = () => processes?.follow({ config, listen: listening(), handler: reloads.handler })
   await followed()?.catch(async (error: unknown) => {
     await cut(sockets)
     await reloads.close(0)
@@ -84,17 +84,18 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
      * its path.
      */
     get listen() {
-      return where(sockets.listen)
+      return where(listening())
     },
     get admin() {
-      return sockets.admin && where(sockets.admin)
+      const front = sockets.get('admin')
+      return front && where(front)
     },
     /** Returns false if refused (the log has the reasons), and the old gateway continues. */
     async reload(load: () => Config): Promise<boolean> {
       const isNew = await reloads.replace(async () => {
         const next = load()
         // Opens new addresses first: an address in use must be detected before anything changes.
-        const opened = await openSockets(next, fronts, { config, sockets })
+        const opened = await openSockets(next, frontOf, { config, sockets })
         const running = await create(next, { previous: reloads.current }).catch(async (error: unknown) => {
           processes?.abandon()
           await stopOthers(opened, sockets)
@@ -107,10 +108,9 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         setClocks(sockets, next)
         setModes(next, log)
         connections.set(connectionLimits(next, descriptors))
-        const moved = all(old).filter((server) => !all(sockets).includes(server))
-        for (const server of moved) {
-          left.add(server)
-          void server.close().then(() => left.delete(server))
+        for (const front of others(old, sockets)) {
+          left.add(front)
+          void front.close().then(() => left.delete(front))
         }
         return running
       }, config.limits.shutdownTimeout)
@@ -128,7 +128,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       const workersEnd = processes?.stop(shutdownTimeoutMs, shutdownDelayMs)
       // Clients routed here meanwhile are served, and their connections close after the response.
       if (shutdownDelayMs > 0) await clock.sleep(shutdownDelayMs)
-      const { listen } = sockets
+      const listen = listening()
       const until = clock.monotonic() + shutdownTimeoutMs
       const closed = [listen.close()]
       // Idle connections have been closed: the remaining ones have responses in progress.
@@ -141,8 +141,8 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
       processes?.close()
       // The admin address is closed last: until then /readyz reports the shutdown. A reload in
       // progress may have opened other sockets.
-      closed.push(...all(sockets).flatMap((server) => (server === listen ? [] : [server.close()])))
-      for (const front of [...all(sockets), ...left]) front.destroy()
+      closed.push(...others(sockets, new Map([['listen', listen]])).map((front) => front.close()))
+      for (const front of [...sockets.values(), ...left]) front.destroy()
       await Promise.all(closed)
       log('info', 'server.stopped', { ms: Math.round(clock.monotonic() - began) })
     },
@@ -172,27 +172,27 @@ async function logMovedData(
   }
 }
 
-type Sockets = { readonly listen: Front; readonly admin: Front | undefined }
-type Makers = { readonly listen: () => Front; readonly admin: () => Front }
+type Sockets = ReadonlyMap<ListenerKind, Front>
 
 /** Keeps sockets with an unchanged address and opens the others: all of them, or none. */
 async function openSockets(
   config: Config,
-  fronts: Makers,
+  frontOf: (kind: ListenerKind) => Front,
   open?: { readonly config: Config; readonly sockets: Sockets },
 ): Promise<Sockets> {
-  const kept = (key: 'listen' | 'admin') =>
-    open && isSameAddress(config[key], open.config[key]) ? open.sockets[key] : undefined
-  const listen = kept('listen') ?? (await listenOn(config.listen, fronts.listen(), 'listen'))
+  const sockets = new Map<ListenerKind, Front>()
   try {
-    const admin = config.admin ? (kept('admin') ?? (await listenOn(config.admin, fronts.admin(), 'admin'))) : undefined
-    const sockets = { listen, admin }
-    if (!open) setClocks(sockets, config)
-    return sockets
+    for (const kind of ['listen', 'admin'] as const) {
+      const address = config[kind]
+      const kept = open && isSameAddress(address, open.config[kind]) ? open.sockets.get(kind) : undefined
+      if (address) sockets.set(kind, kept ?? (await listenOn(address, frontOf(kind), kind)))
+    }
   } catch (error) {
-    if (listen !== open?.sockets.listen) await listen.close()
+    await stopOthers(sockets, open?.sockets)
     throw error
   }
+  if (!open) setClocks(sockets, config)
+  return sockets
 }
 
 async function listenOn(address: Address, front: Front, key: ListenerKind): Promise<Front> {
@@ -228,24 +228,21 @@ function setModes(config: Config, log: Log): void {
 }
 
 function setClocks(sockets: Sockets, { limits }: Config): void {
-  for (const front of all(sockets)) front.setTimeouts(limits)
+  for (const front of sockets.values()) front.setTimeouts(limits)
 }
 
-const all = ({ listen, admin }: Sockets): Front[] => (admin ? [listen, admin] : [listen])
-
 async function cut(sockets: Sockets): Promise<void> {
-  const closed = all(sockets).map((front) => front.close())
-  for (const front of all(sockets)) front.destroy()
+  const closed = [...sockets.values()].map((front) => front.close())
+  for (const front of sockets.values()) front.destroy()
   await Promise.all(closed)
 }
 
-async function stopOthers(sockets: Sockets, keep: Sockets): Promise<void> {
-  await Promise.all(
-    all(sockets)
-      .filter((server) => !all(keep).includes(server))
-      .map((front) => front.close()),
-  )
-}
+/** Those of `sockets` that are not kept. */
+const others = (sockets: Sockets, keep: Sockets = new Map()): Front[] =>
+  [...sockets.values()].filter((front) => ![...keep.values()].includes(front))
+
+const stopOthers = (sockets: Sockets, keep?: Sockets) =>
+  Promise.all(others(sockets, keep).map((front) => front.close()))
 
 function where({ address: at }: Front): string {
   return typeof at === 'object' && at

@@ -57,16 +57,8 @@ function best(accept: string): AcceptedFormat | undefined {
     const [type = '', ...rest] = part.split(';').map((text) => text.trim())
     const parameters = Object.fromEntries(
       rest.map((text) => {
-        const at = text.indexOf('=')
-        return at < 0
-          ? [text.toLowerCase(), '']
-          : [
-              text.slice(0, at).trim().toLowerCase(),
-              text
-                .slice(at + 1)
-                .trim()
-                .replace(/^"|"$/g, ''),
-            ]
+        const [, name = text, value = ''] = /^([^=]*)=(.*)$/.exec(text) ?? []
+        return [name.trim().toLowerCase(), value.trim().replace(/^"|"$/g, '')]
       }),
     )
     const as = mediaTypes[type.toLowerCase()]

@@ -15,11 +15,14 @@ import { HttpRefusal, hasBody, type ParserRefusal, type RequestHead } from './re
 /** The route that handled a request; `none` if none of this gateway's. */
 export type RouteName = 'ipfs' | 'ipns' | 'add' | 'rpc' | 'openapi' | 'routing' | 'proxy' | 'front' | 'none'
 
-export type Exchange = {
+export class Exchange {
   readonly request: IncomingMessage
   readonly response: ServerResponse
   /** The URL as sent: routers overwrite that of the request. */
   readonly url: string
+  readonly now: () => number
+  readonly over: (exchange: Exchange) => void
+  readonly began: number
   /**
    * The `X-Request-Id` of the response. It is written with the other headers: one that is set
    * earlier makes Node process all of them one by one.
@@ -27,10 +30,7 @@ export type Exchange = {
   requestId: string | undefined
   /** The client's address, kept because a closed socket has none. */
   client: string | undefined
-  readonly now: () => number
-  readonly over: (exchange: Exchange) => void
-  readonly began: number
-  route: RouteName
+  route: RouteName = 'none'
   /** The retrieval record of content. */
   account: RequestRecord | undefined
   failure: Failure | undefined
@@ -41,8 +41,17 @@ export type Exchange = {
   /** The time when the status was sent; undefined before that. */
   answeredAt: number | undefined
   /** Sizes of the bodies. */
-  bytesIn: number
-  bytesOut: number
+  bytesIn = 0
+  bytesOut = 0
+
+  constructor(request: IncomingMessage, response: ServerResponse, now: () => number, over: (one: Exchange) => void) {
+    this.request = request
+    this.response = response
+    this.url = request.url ?? ''
+    this.now = now
+    this.over = over
+    this.began = now()
+  }
 }
 
 const key = Symbol('exchange')
@@ -60,24 +69,7 @@ export function watchExchange(
 ): Exchange {
   const known = response[key]
   if (known) return known
-  const exchange: Exchange = {
-    request,
-    response,
-    url: request.url ?? '',
-    requestId: undefined,
-    client: undefined,
-    now,
-    over,
-    began: now(),
-    answeredAt: undefined,
-    route: 'none',
-    account: undefined,
-    failure: undefined,
-    refusal: undefined,
-    token: undefined,
-    bytesIn: 0,
-    bytesOut: 0,
-  }
+  const exchange = new Exchange(request, response, now, over)
   response[key] = exchange
   if (hasBody(request)) countBody(request, exchange)
   watchAnswer(response)
