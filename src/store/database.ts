@@ -22,7 +22,8 @@ import type { Row, Value } from './store.ts'
 export interface Connection {
   all(sql: string, ...args: readonly Value[]): readonly Row[]
   get(sql: string, ...args: readonly Value[]): Row | undefined
-  run(sql: string, ...args: readonly Value[]): { readonly changes: number; readonly id: number }
+  /** Returns the id of the row that was inserted last. */
+  run(sql: string, ...args: readonly Value[]): number
   iterate(sql: string, ...args: readonly Value[]): Iterable<Row>
   /** Several statements without arguments. */
   exec(sql: string): void
@@ -73,10 +74,7 @@ function opened(open: () => Database, first: string): Connection {
   return {
     all: (sql, ...args) => prepared(sql).all(...(args as Value[])) as Row[],
     get: (sql, ...args) => prepared(sql).get(...(args as Value[])) as Row | undefined,
-    run(sql, ...args) {
-      const { changes, lastInsertRowid } = prepared(sql).run(...(args as Value[]))
-      return { changes: Number(changes), id: Number(lastInsertRowid) }
-    },
+    run: (sql, ...args) => Number(prepared(sql).run(...(args as Value[])).lastInsertRowid),
     iterate: (sql, ...args) => database.prepare(sql).iterate(...(args as Value[])) as Iterable<Row>,
     exec: (sql) => database.exec(sql),
     get isInTransaction() {
@@ -302,7 +300,7 @@ function mendHead(file: string, head: string): boolean {
 export function insert(db: Connection, table: string, row: Row): number {
   const columns = Object.keys(row)
   const marks = columns.map(() => '?')
-  return db.run(`insert or ignore into ${table} (${columns}) values (${marks})`, ...Object.values(row)).id
+  return db.run(`insert or ignore into ${table} (${columns}) values (${marks})`, ...Object.values(row))
 }
 
 export const ledgerTables = ['quota', 'record', 'announce_ad', 'announce_chunk', 'announced', 'announce_gone'] as const

@@ -24,7 +24,7 @@ import {
 import { createCarFile, createIntake, packed } from './intake.ts'
 import { createOwnership, type Leave, type OwnerOptions } from './owner.ts'
 import { createReading, createStoreReader, openHere, type ReadingOptions } from './reading.ts'
-import type { Accepted, Store, StoreReader } from './store.ts'
+import type { Accepted, QuotaUse, Statement, Store, StoreReader } from './store.ts'
 import { createThread, type Operation } from './threads.ts'
 
 type StoreOptions = {
@@ -106,7 +106,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
       if (unknown.length > 0)
         note(`${unknown.length} files of uploads are newer than the database, ${unknown[0]} first`)
       if (db.get(`select id from loose union all ${loneCarsSql} limit 1`))
-        inBackground(ready.then(() => writer.ask({ kind: 'write', statements: [] })))
+        inBackground(ready.then(() => store.write([])))
     } catch (error) {
       note(`the list of the files of uploads cannot be read: ${wordsOf(error)}`)
     }
@@ -166,7 +166,8 @@ export function createStore(folder: string, options: StoreOptions): Store {
         throw failureOf(error, 'take an upload')
       })
       const committed = reading.adding()
-      await commit({ kind: 'accept', ...rows, quota }, 'take an upload').finally(committed)
+      const statements = quota.flatMap(quotaStatements)
+      await commit({ kind: 'accept', ...rows, statements }, 'take an upload').finally(committed)
     },
     update: async (cid, holders) =>
       (await commit({ kind: 'update', cid: cid.toV1().bytes, holders }, 'change an upload')) === true,
@@ -175,7 +176,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
     trim: async (holder, limit, bytes) =>
       Number(await commit({ kind: 'trim', holder, limit, bytes }, 'change uploads')),
     async write(statements) {
-      await commit({ kind: 'write', statements }, 'write to the database')
+      await commit({ kind: 'accept', ...(await packed([])), statements }, 'write to the database')
     },
     async probe() {
       const { isFixed } = await opening.catch((error: unknown) => {
@@ -205,6 +206,14 @@ export function createStore(folder: string, options: StoreOptions): Store {
   }
   return store
 }
+
+const quotaSql = `insert into quota (day, token, uploads, bytes) values (?, ?, ?, ?)
+on conflict (day, token) do update set uploads = uploads + excluded.uploads, bytes = bytes + excluded.bytes`
+
+const quotaStatements = ({ day, token, uploads, bytes }: QuotaUse): readonly Statement[] => [
+  { sql: quotaSql, args: [day, token, uploads, bytes] },
+  { sql: 'delete from quota where day < ?', args: [day - 1] },
+]
 
 async function wasAccepted(file: string): Promise<boolean> {
   const handle = await openFile(file, 'r')

@@ -4,7 +4,7 @@ import { getCompileCacheDir } from 'node:module'
 import { dirname } from 'node:path'
 import { Worker } from 'node:worker_threads'
 import { codeOf } from '../core/disk/files.ts'
-import type { QuotaUse, Standing, Statement, Value } from './store.ts'
+import type { Standing, Statement, Value } from './store.ts'
 
 export interface Thread<Question> {
   readonly isStarted: boolean
@@ -155,14 +155,14 @@ export type AcceptedRow = {
 
 export type Operation =
   /**
-   * `uploads` of one request, with its blocks. Their CAR file is the writer's from here on,
-   * whatever comes of it.
+   * `uploads` of one request, with its blocks, and what counts with them. Their CAR file is the
+   * writer's from here on, whatever comes of it.
    */
   | {
       readonly kind: 'accept'
       readonly blocks: PackedBlocks
       readonly uploads: readonly AcceptedRow[]
-      readonly quota: readonly QuotaUse[]
+      readonly statements: readonly Statement[]
     }
   /** `holders` undefined: deletes it. Replies whether there is such an upload. */
   | {
@@ -172,7 +172,6 @@ export type Operation =
     }
   /** Replies how many rows went. */
   | { readonly kind: 'trim'; readonly holder: string; readonly limit: number; readonly bytes: number }
-  | { readonly kind: 'write'; readonly statements: readonly Statement[] }
 
 // Questions to a reader.
 

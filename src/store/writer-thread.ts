@@ -280,17 +280,10 @@ function taskOf({ id, question }: Asked<Operation>): Task {
       return { ...task, step: (touched) => update(question, touched) }
     case 'trim':
       return { ...task, step: trim(question) }
-    case 'write':
-      return { ...task, step: () => write(question) }
   }
 }
 
 type Of<Kind extends Operation['kind']> = Extract<Operation, { kind: Kind }>
-
-function write({ statements }: Of<'write'>): Result {
-  for (const { sql, args } of statements) db.run(sql, ...args)
-  return { value: true }
-}
 
 function update({ cid, holders }: Of<'update'>, touched: Touched): Result {
   const upload = idOf(cid)
@@ -322,7 +315,7 @@ const drain =
   }
 
 /** Very many blocks are written by several steps, before the one that accepts the uploads. */
-function accept({ blocks, uploads, quota }: Of<'accept'>): Step {
+function accept({ blocks, uploads, statements }: Of<'accept'>): Step {
   const ids = new Float64Array(blocks.lengths.length)
   const uses = new Uint32Array(ids.length)
   for (const { list } of uploads) for (const index of list) uses[index] = (uses[index] as number) + 1
@@ -348,10 +341,7 @@ function accept({ blocks, uploads, quota }: Of<'accept'>): Step {
         const listed = packIds(Array.from(upload.list, (at) => ids[at] as number))
         return putUpload(upload, car, listed, touched)
       })
-      for (const { day, token, uploads: count, bytes } of quota) {
-        db.run(quotaSql, day, token, count, bytes)
-        db.run('delete from quota where day < ?', day - 1)
-      }
+      for (const { sql, args } of statements) db.run(sql, ...args)
       if (blocks.car) accepted.push(blocks.car.name)
       return drained(released, true)
     }
@@ -359,16 +349,13 @@ function accept({ blocks, uploads, quota }: Of<'accept'>): Step {
   return slices.length > 1 ? stage(0, []) : finish([])
 }
 
-const quotaSql = `insert into quota (day, token, uploads, bytes) values (?, ?, ?, ?)
-on conflict (day, token) do update set uploads = uploads + excluded.uploads, bytes = bytes + excluded.bytes`
-
 const putLoose = (car: number | null, ids: readonly number[]): number =>
-  db.run('insert into loose (car, ids) values (?, ?)', car, packIds(ids)).id
+  db.run('insert into loose (car, ids) values (?, ?)', car, packIds(ids))
 
 function carRow({ car }: PackedBlocks, at: number): number | null {
   if (!car) return null
   const known = db.get('select id from car where name = ?', car.name)?.id as number | undefined
-  return known ?? db.run('insert into car (name, bytes, at) values (?, ?, ?)', car.name, car.bytes, at).id
+  return known ?? db.run('insert into car (name, bytes, at) values (?, ?, ?)', car.name, car.bytes, at)
 }
 
 /** Keys of blocks, with their places among those of their intake. */
@@ -413,7 +400,6 @@ function putBlocks({ lengths, ats, bytes }: PackedBlocks, slice: Slice, put: Put
     const id = old
       ? (old.id as number)
       : db.run('insert into block (key, bytes, car, at, length, uses) values (?, ?, ?, ?, ?, ?)', key, ...place, uses)
-          .id
     if (old)
       db.run(
         'update block set bytes = ?, car = ?, at = ?, length = ?, uses = uses + ? where id = ?',
@@ -433,7 +419,7 @@ function putUpload(upload: AcceptedRow, car: number | null, listed: Buffer, touc
   const known = idOf(cid)
   const released = known === undefined ? [] : release(known, touched)
   const facts = [name, profile, bytes, carBytes, at, car, listed]
-  const id = known ?? db.run('insert into upload (cid) values (?)', cid).id
+  const id = known ?? db.run('insert into upload (cid) values (?)', cid)
   db.run(
     'update upload set name = coalesce(?, name), profile = ?, bytes = ?, car_bytes = ?, at = ?, car = ?, blocks = ? where id = ?',
     ...facts,
