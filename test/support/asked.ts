@@ -47,7 +47,7 @@ export function enter(clock: Clock, health: UpstreamHealth, wish: Wish = {}): Pr
         failed(error) {
           question.ms = now() - question.at
           health.ended(question, 'failed', error, now())
-          return () => health.lacked(question, error, now())
+          return () => health.lacked(question, error)
         },
       })
     },

@@ -112,7 +112,7 @@ export class Question {
     this.bytes += bytes
     if (bytes > 0) this.broughtAt = now
     this.member.health.brought(this, bytes, waitedMs, now)
-    if (bytes > 0) this.attempts.isThereNow(now)
+    if (bytes > 0) this.attempts.isThereNow()
   }
 
   /** The upstream gave all that it was asked for. */
@@ -140,7 +140,7 @@ export class Question {
     }
     this.#note(outcome, now)
     health.ended(this, how, error, now)
-    this.attempts.ended(this, how, error, now)
+    this.attempts.ended(this, how, error)
   }
 
   /** Its record so far. */
@@ -279,12 +279,12 @@ export class Attempts {
     same.ms = Math.max(same.ms, ms)
   }
 
-  isThereNow(now: number): void {
+  isThereNow(): void {
     this.#isThere = true
-    for (const { question, error } of this.#heldBack.splice(0)) question.member.health.lacked(question, error, now)
+    for (const { question, error } of this.#heldBack.splice(0)) question.member.health.lacked(question, error)
   }
 
-  ended(question: Question, how: Ended, error: unknown, now: number): void {
+  ended(question: Question, how: Ended, error: unknown): void {
     if (error === undefined) return
     this.fail(error)
     const isAbsent = isFailure(error, 'not-found')
@@ -292,7 +292,7 @@ export class Attempts {
     if (isAbsent || isSilent || how === 'evicted') this.#isDoubted = true
     const isHeld = isAbsent || isFailure(error, 'refused') || (isSilent && question.bytes === 0)
     if (!isHeld || how === 'evicted') return
-    if (this.#isThere) question.member.health.lacked(question, error, now)
+    if (this.#isThere) question.member.health.lacked(question, error)
     else if (this.#heldBack.length < maxKept) this.#heldBack.push({ question, error })
   }
 

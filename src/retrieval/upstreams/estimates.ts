@@ -4,7 +4,6 @@
 export const minuteMs = 60_000
 /** After so long without evidence an upstream is tried again. */
 const staleMs = 5 * minuteMs
-const peakHealMs = 10_000
 /** For an upstream of which nothing is known. */
 export const guessedFirstMs = 300
 const guessedRate = 2048 // bytes a millisecond
@@ -12,16 +11,35 @@ const rateMs = 500
 const minRateBytes = 64 * 1024
 export const breakOffMs = 1000 // the loss by an upstream that breaks off, stalls or falls behind others
 
+/** The last measurements, also in order: each of thousands a second is looked at right after it came. */
+export class LastFew {
+  readonly #max: number
+  readonly #inTurn: number[] = []
+  readonly #sorted: number[] = []
+
+  constructor(max: number) {
+    this.#max = max
+  }
+
+  add(value: number): void {
+    this.#inTurn.push(value)
+    if (this.#inTurn.length > this.#max) this.#sorted.splice(this.#sorted.indexOf(this.#inTurn.shift() as number), 1)
+    const place = this.#sorted.findIndex((one) => one > value)
+    this.#sorted.splice(place === -1 ? this.#sorted.length : place, 0, value)
+  }
+
+  /** So many of 1 are not larger than this; undefined before the first. */
+  quantile(share: number): number | undefined {
+    return this.#sorted[Math.min(this.#sorted.length - 1, Math.floor(this.#sorted.length * share))]
+  }
+}
+
 /** The speed of one upstream at one kind of question. */
 export class Estimate {
   /** Milliseconds until the first bytes. */
-  readonly #firsts = createLastFew(64)
-  /**
-   * A peak EWMA of the same: a slower answer counts in full, a faster one by the time since the
-   * last.
-   */
-  #peakMs: number | undefined
-  #peakAt = 0
+  readonly #firsts = new LastFew(64)
+  /** The same for the newest, of which the slowest counts, and without an answer so far. */
+  #newest = new LastFew(4)
   /** The wait and the bytes of the last pieces, weighted by age. */
   #window = { ms: 0, bytes: 0 }
   /** The time that a question may lose here, for the next one to bring the content. */
@@ -33,6 +51,7 @@ export class Estimate {
   asked(now: number): void {
     // This question tells whether the old evidence holds.
     if (this.isUntried(now)) {
+      this.#newest = new LastFew(4)
       this.#lossMs /= 2
       this.#window = { ms: 0, bytes: 0 }
     }
@@ -45,18 +64,14 @@ export class Estimate {
     this.#at = now
   }
 
-  began(ms: number, now: number): void {
+  began(ms: number): void {
     this.#firsts.add(ms)
-    const peak = this.#peakMs
-    const weight = Math.max(0.1, 1 - Math.exp((this.#peakAt - now) / peakHealMs))
-    this.#peakMs = peak === undefined || ms > peak ? ms : peak + (ms - peak) * weight
-    this.#peakAt = now
+    this.#newest.add(ms)
   }
 
   /** No answer after this long. */
-  notYet(ms: number, now: number): void {
-    this.#peakMs = Math.max(this.#peakMs ?? 0, ms)
-    this.#peakAt = now
+  notYet(ms: number): void {
+    if (ms > (this.#newest.quantile(1) ?? 0)) this.#newest.add(ms)
   }
 
   /** More bytes, for which readers waited so long. */
@@ -71,7 +86,7 @@ export class Estimate {
   }
 
   probed(ms: number): void {
-    this.#peakMs ??= ms
+    if (this.#firsts.quantile(0) === undefined) this.notYet(ms)
     this.lost(0)
   }
 
@@ -88,13 +103,13 @@ export class Estimate {
   }
 
   expectedMs(bytes: number): number {
-    const firstMs = this.#firsts.quantile(0.5) ?? this.#peakMs ?? guessedFirstMs
+    const firstMs = this.#firsts.quantile(0.5) ?? this.#newest.quantile(1) ?? guessedFirstMs
     return firstMs + bytes / (this.rate ?? guessedRate)
   }
 
   /** The expected time and the risk, in milliseconds. */
   costMs(bytes: number): number {
-    const slowerMs = (this.#peakMs ?? 0) - this.expectedMs(0)
+    const slowerMs = (this.#newest.quantile(1) ?? 0) - this.expectedMs(0)
     return this.expectedMs(bytes) + Math.max(0, slowerMs) + this.#lossMs
   }
 
@@ -119,9 +134,9 @@ export class ConcurrencyWindow {
   readonly #max: number
   #shrunkAt = Number.NEGATIVE_INFINITY
   #lateAt = Number.NEGATIVE_INFINITY
-  readonly #last = createLastFew(8)
+  readonly #last = new LastFew(8)
   /** The answers while there was no crowd. */
-  readonly #calm = createLastFew(64)
+  readonly #calm = new LastFew(64)
   size: number
 
   constructor(max: number) {
@@ -191,43 +206,5 @@ export class MinuteBudget {
 
   take(now: number): void {
     this.#taken.push(now)
-  }
-}
-
-/** The last measurements, kept in order: each of thousands a second is looked at right after it came. */
-export interface LastFew {
-  add(value: number): void
-  /** So many of 1 are not larger than this; undefined before the first. */
-  quantile(share: number): number | undefined
-  clear(): void
-}
-
-export function createLastFew(kept: number): LastFew {
-  const inTurn: number[] = []
-  const sorted: number[] = []
-  let next = 0
-
-  /** The first place of a value that is not smaller. */
-  function placeOf(value: number): number {
-    let [low, high] = [0, sorted.length]
-    while (low < high) {
-      const middle = (low + high) >> 1
-      if ((sorted[middle] as number) < value) low = middle + 1
-      else high = middle
-    }
-    return low
-  }
-
-  return {
-    add(value) {
-      if (inTurn.length === kept) sorted.splice(placeOf(inTurn[next] as number), 1)
-      inTurn[next] = value
-      next = (next + 1) % kept
-      sorted.splice(placeOf(value), 0, value)
-    },
-    quantile: (share) => sorted[Math.min(sorted.length - 1, Math.floor(sorted.length * share))],
-    clear() {
-      inTurn.length = sorted.length = next = 0
-    },
   }
 }

@@ -19,7 +19,7 @@ import type { Log } from '../../core/log.ts'
 import { createHistogram } from '../../observe/requests.ts'
 import type { LoopScheduler } from '../loop-scheduler.ts'
 import type { AskKind, Ended, Question } from './attempts.ts'
-import { breakOffMs, createLastFew, Estimate, guessedFirstMs, MinuteBudget, minuteMs } from './estimates.ts'
+import { breakOffMs, Estimate, guessedFirstMs, LastFew, MinuteBudget, minuteMs } from './estimates.ts'
 import { UpstreamQueue } from './upstream-queue.ts'
 
 const hourMs = 60 * minuteMs
@@ -95,7 +95,7 @@ export const createUpstreamHealth = (options: UpstreamHealthOptions): UpstreamHe
 export class UpstreamHealth {
   readonly counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, hashMismatch: 0, lost: 0 }
   /** `recent`: milliseconds to the first byte of the last answers. */
-  readonly measured = { firstByte: createHistogram(), duration: createHistogram(), recent: createLastFew(64), bytes: 0 }
+  readonly measured = { firstByte: createHistogram(), duration: createHistogram(), recent: new LastFew(64), bytes: 0 }
   /** Why it is out, or was last, and its last failure. `at`: milliseconds since the epoch. */
   lastError: {
     readonly why: string | undefined
@@ -117,7 +117,7 @@ export class UpstreamHealth {
   /** Moments at which it failed since its last answer. */
   #failures = 0
   #failedAt = Number.NEGATIVE_INFINITY
-  /** The time of its last proved bytes, or of an absence that it told. */
+  /** The time of its last proved bytes, or of its last "not found". */
   #answeredAt = Number.NEGATIVE_INFINITY
   /** While it is out, it is tried again then. */
   #tryAt = 0
@@ -331,7 +331,7 @@ export class UpstreamHealth {
     if (question.bytes > bytes || (bytes === 0 && question.bytes > 0)) return estimate.moved(bytes, waitedMs)
     if (bytes === 0) return
     const ms = now - question.at
-    estimate.began(ms, now)
+    estimate.began(ms)
     this.measured.firstByte.observe(ms / 1000)
     this.measured.recent.add(ms)
     this.#queue.learn(ms, now)
@@ -356,7 +356,7 @@ export class UpstreamHealth {
     } else if (how === 'failed') this.#blame(question, error, now)
     else if (!hasBegun) {
       this.counts.lost++
-      if (how !== 'evicted') estimate.notYet(now - question.at, now)
+      if (how !== 'evicted') estimate.notYet(now - question.at)
     } else if (how === 'behind') estimate.lost(breakOffMs)
     this.measured.duration.observe((now - question.at) / 1000)
     estimate.ended(now)
@@ -392,10 +392,10 @@ export class UpstreamHealth {
   }
 
   /** Another upstream has what this one did not bring. */
-  lacked(question: Question, error: unknown, now: number): void {
+  lacked(question: Question, error: unknown): void {
     const estimate = this.#estimates[question.kind]
     if (!isFailure(error, 'timeout')) return estimate.lost(Math.max(1, question.ms / 4))
-    estimate.notYet(question.ms, now)
+    estimate.notYet(question.ms)
     this.#failed(error, question)
   }
 
