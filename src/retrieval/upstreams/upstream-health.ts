@@ -283,7 +283,7 @@ export class UpstreamHealth {
     if (out) {
       if (out.state === 'unhealthy') this.suspect()
       if (!this.#isTried(out) || this.#tryAt > now) return question.refused(this.#unavailable(now), now)
-      return this.#queue.begin(question, now)
+      this.#tryAt = now + tryEveryMs
     }
     if (this.#options.perCidPerMinute !== undefined) {
       const { budget } = this.#recordOf(question.key)

@@ -86,8 +86,7 @@ export class UpstreamQueue {
     question.stopWait = this.#options.clock.after(ms, () => this.#refuse(question, () => this.overloaded()))
   }
 
-  /** Gives it a slot without a place in the queue. */
-  begin(question: Question, now: number): void {
+  #begin(question: Question, now: number): void {
     const { rank } = question
     question.stopWait?.()
     if (rank !== 'search') this.#begunInARow = rank === 'begun' ? this.#begunInARow + 1 : 0
@@ -160,7 +159,7 @@ export class UpstreamQueue {
     // Other clients go before the next one of its client.
     line.turn(question.client)
     line.delete(question, question.client)
-    this.begin(question, now)
+    this.#begin(question, now)
   }
 
   /**
