@@ -250,6 +250,26 @@ ${more}`
     await all.reload(settings())
   })
 
+  it('new response cache, then takedown → applies at a worker', async () => {
+    const path = await owner.add('{"small":1}')
+    const reload = async (more: string) => {
+      const count = () => all.said().split('config.reloaded').length
+      const before = count()
+      await all.reload(settings({ more }))
+      // The worker follows its owner.
+      await until(
+        () => count() >= before + 2,
+        () => all.said(),
+      )
+    }
+    for (let times = 0; times < 3; times++) assert.equal((await worker.get(path)).status, 200)
+    await reload('cache: { responses: { maxBytes: 1MiB } }')
+    assert.equal((await worker.get(path)).status, 200)
+    assert.equal((await fetch(`${all.admin}/deny/${path.slice(6)}`, { method: 'POST' })).status, 200)
+    for (const line of [worker, owner]) assert.equal((await line.get(path)).status, 410)
+    await reload('')
+  })
+
   it('new configuration → followed, shared limits, more workers', async () => {
     await all.reload(settings({ limits: ', perClient: { perMinute: 1, burst: 30 }' }), { workers: 3 })
     await all.ready(3)
