@@ -32,7 +32,6 @@ export const disk: TierKind<typeof options> = {
 const concurrency = { reads: 12, writes: 4 } as const
 /** Calls that a stuck disk still has, with those whose callers left. */
 const maxInProgress = 8192
-const closeMs = 2000
 /** A slow disk is waited for: the block may be nowhere else. */
 const timeoutMs = 3000
 
@@ -90,7 +89,7 @@ function createDiskTier({ name, path, maxBytes, reportsUsage, clock }: DiskOptio
         await Promise.allSettled(inProgress)
         await segments.close()
       }
-      await withDeadline({ ms: closeMs, clock, late: closing }, end).catch(() => {})
+      await withDeadline({ ms: timeoutMs, clock, late: closing }, end).catch(() => {})
     },
   }
 }

@@ -17,8 +17,8 @@ export type S3StoreOptions = S3Place & {
   readonly prefix?: string | undefined
   /** Whether 403 on GET and HEAD means that the key is missing; `auto` finds out with a probe. */
   readonly treat403AsMissing?: boolean | 'auto' | undefined
-  /** Default: ten seconds. */
-  readonly requestMs?: number | undefined
+  /** Timeout of a request. A tenth of it is the timeout of a connection. */
+  readonly requestMs: number
   readonly userAgent?: string | undefined
   /** Aborts the call that is being made. */
   readonly signalOf?: (() => AbortSignal | undefined) | undefined
@@ -46,8 +46,6 @@ export class S3Error extends Error {
 
 /** Calls on their way; with blocks of 256 KiB and 100 ms for each of them, reads alone are 160 MB/s. */
 export const concurrency = { reads: 96, writes: 24 } as const
-const maxConnectMs = 1000
-const defaultRequestMs = 10_000
 // Credentials that were withdrawn look like missing keys, so the probe's finding about 403 expires.
 const probeTtlMs = 600_000
 
@@ -56,7 +54,6 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   namespace: string | undefined
   readonly #options: S3StoreOptions
   readonly #prefix: string
-  readonly #requestMs: number
   readonly #agent: Agent
   #signing: Promise<SignS3> | undefined
   /** How far the clock of the store is ahead. */
@@ -69,15 +66,14 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     super()
     this.#options = options
     this.#prefix = options.prefix ?? ''
-    this.#requestMs = options.requestMs ?? defaultRequestMs
     this.opts = { dialect: 's3', url: `s3://${options.bucket}/${this.#prefix}` }
     this.#agent = new Agent({
       connections: concurrency.reads + concurrency.writes,
       allowH2: false,
       pipelining: 1,
-      headersTimeout: this.#requestMs,
-      bodyTimeout: this.#requestMs,
-      connect: { timeout: Math.min(maxConnectMs, this.#requestMs) },
+      headersTimeout: options.requestMs,
+      bodyTimeout: options.requestMs,
+      connect: { timeout: options.requestMs / 10 },
     })
   }
 
@@ -204,7 +200,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     if (treat403AsMissing !== 'auto') return treat403AsMissing
     if (this.#missing403 && Date.now() < this.#missing403.until) return this.#missing403.is
     // On a timeout of its own: many calls may wait for it, and the one that began it may leave.
-    this.#probing ??= this.probe(AbortSignal.timeout(this.#requestMs))
+    this.#probing ??= this.probe(AbortSignal.timeout(this.#options.requestMs))
       .then(
         () => this.#missing403?.is ?? false,
         () => false, // it cannot even write: the credentials, not the key

@@ -41,8 +41,6 @@ export type ReaderParts = {
   lookFor(cid: CID, around: DagWant | undefined, client: string): () => SearchRound
 }
 
-// An upstream that has less than this share of the deadline proves no absence.
-const minShare = 1 / 8
 /** After a response left out an awaited block, this many blocks are requested one by one. */
 const aloneBlocks = 64
 /** Tiers have this long to answer once more before a block is denied. */
@@ -293,10 +291,10 @@ class Reader implements Session {
    * wait for a block that began before the response did has the time of a block from then on.
    */
   whenLate(cid: CID, onLate: (late: Failure) => void): () => void {
-    const { clock, turns, deadlineMs } = this.shared
+    const { clock, turns } = this.shared
     let hadBegun = this.#hasBegun
     let ms = this.remainingMs
-    const isTooLate = !hadBegun && ms < deadlineMs * minShare
+    const wasLate = this.isLate
     let isStopped = false
     const ring = () => {
       if (hadBegun !== this.#hasBegun) {
@@ -309,7 +307,7 @@ class Reader implements Session {
       void turns.inLine().then(() => {
         if (isStopped) return
         this.hadItsTurn = true
-        onLate(isTooLate && !hadBegun ? noTimeLeft(cid) : outOfTime(cid, ms))
+        onLate(wasLate && !hadBegun ? noTimeLeft(cid) : outOfTime(cid, ms))
       })
     }
     let stop = clock.after(ms, ring)

@@ -39,8 +39,6 @@ type Write = {
 
 const maxBlocks = 16_384
 const concurrency = 8
-/** A tier that fails, and does not say when to come back, is left alone this long. */
-const retryMs = 1000
 
 export class WriteBehind {
   readonly #options: WriteBehindOptions
@@ -189,8 +187,9 @@ export class WriteBehind {
     if (blocks.length === 0) return false
     for (const [key] of blocks) this.#take(key)
     this.#begin(blocks).done.catch((error: unknown) => {
-      if (!isFailure(error, 'unavailable')) return void (this.#failed += blocks.length)
-      this.#pausedUntil = this.#options.clock.monotonic() + (error.retryAfterMs ?? retryMs)
+      const pauseMs = isFailure(error, 'unavailable') ? error.retryAfterMs : undefined
+      if (pauseMs === undefined) return void (this.#failed += blocks.length)
+      this.#pausedUntil = this.#options.clock.monotonic() + pauseMs
       for (const [key, block] of blocks) if (!this.#queue.has(key) && !this.#enqueue(key, block)) this.#dropped++
     })
     return true
