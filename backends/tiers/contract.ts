@@ -23,9 +23,14 @@ export type TierTraits = {
 
 /** Options and callbacks of one call. */
 export type Call = {
-  /** Ask even a tier that failed recently, since no other source is left. Only a guard reads this. */
+  /**
+   * Ask even a tier that failed recently, since no other source is left. Only a guard reads this.
+   */
   readonly anyway?: boolean
-  /** Called by a guard: the call takes so long that another source should be asked, too. The call goes on. */
+  /**
+   * Called by a guard: the call takes so long that another source should be asked, too. The call
+   * goes on.
+   */
   readonly overdue?: () => void
 }
 
@@ -40,15 +45,15 @@ export type TierUsage = {
 export type StoredRecord = { readonly bytes: Uint8Array; readonly tag?: string | undefined }
 
 /**
- * Records of names, beside the blocks: mutable bytes under a key. Readers verify them. Misses, outages and signals are
- * as with blocks.
+ * Records of names, beside the blocks: mutable bytes under a key. Readers verify them. Misses,
+ * outages and signals are as with blocks.
  */
 export interface Records {
   read(key: string, signal?: AbortSignal, call?: Call): Promise<StoredRecord | undefined>
   /**
-   * Replaces `over`, the record that was read, by `bytes`; undefined: there was none. False: the store has another
-   * record by now, which stays. A store without compare-and-set may miss a concurrent write. After `keepMs` the record
-   * is no longer read.
+   * Replaces `over`, the record that was read, by `bytes`; undefined: there was none. False: the
+   * store has another record by now, which stays. A store without compare-and-set may miss a
+   * concurrent write. After `keepMs` the record is no longer read.
    */
   replace(
     key: string,
@@ -60,16 +65,19 @@ export interface Records {
 }
 
 /**
- * Promises callers rely on: a miss is `undefined`, an outage *rejects* with a Failure (source `tier`), never the
- * one for the other. `put` is idempotent; blocks never
- * change, so a tier in memory may keep the very buffer it was given. Bytes are
- * opaque: empty and 2 MiB included. A call stops soon after its signal aborts and rejects with the signal's reason.
- * A tier may lose blocks at any time. `close` is idempotent.
+ * Promises callers rely on: a miss is `undefined`, an outage *rejects* with a Failure (source
+ * `tier`), never the one for the other. `put` is idempotent; blocks never change, so a tier in
+ * memory may keep the very buffer it was given. Bytes are opaque: empty and 2 MiB included. A call
+ * stops soon after its signal aborts and rejects with the signal's reason. A tier may lose blocks
+ * at any time. `close` is idempotent.
  */
 export interface Tier {
   readonly name: string
   readonly traits: TierTraits
-  /** How long a read may take once it has begun before this tier counts as silent. Absent: one second. */
+  /**
+   * How long a read may take once it has begun before this tier counts as silent. Absent: one
+   * second.
+   */
   readonly timeoutMs?: number
   /** Calls that it takes at once. Absent: any number. */
   readonly concurrency?: { readonly reads: number; readonly writes: number }
@@ -102,7 +110,9 @@ export interface Tier {
   usage?(): TierUsage
   /** What a store that instances share keeps besides blocks. Absent: nothing. */
   readonly records?: Records
-  /** Checks credentials, reachability and room once. Rejects with a Failure that says what to fix. */
+  /**
+   * Checks credentials, reachability and room once. Rejects with a Failure that says what to fix.
+   */
   probe?(signal?: AbortSignal): Promise<void>
   close(): Promise<void>
 }
@@ -120,7 +130,10 @@ export type TierContext = {
   readonly clock: Clock
 }
 
-/** One line of the registry: `use` in the configuration, its options, and how to make one (no I/O yet). */
+/**
+ * One line of the registry: `use` in the configuration, its options, and how to make one (no I/O
+ * yet).
+ */
 export type TierKind<Options extends z.ZodType = z.ZodType> = {
   readonly use: string
   readonly options: Options

@@ -1,5 +1,5 @@
-// The index of the disk tier: from a block's hash to its record, in tables of four bytes a record. The hash itself lies in the
-// records of its segment, so a look compares there.
+// The index of the disk tier: from a block's hash to its record, in tables of four bytes a record.
+// The hash itself lies in the records of its segment, so a look compares there.
 import { randomInt } from 'node:crypto'
 import type { CID } from 'multiformats/cid'
 

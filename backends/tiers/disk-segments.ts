@@ -1,8 +1,8 @@
-// Blocks in segments: files that are only appended to. `<name>.data` has the blocks, `<name>.keys` a
-// line of 16 bytes for each, written behind it: a start reads the lines, and a running process reads
-// the lines that others append. Each process appends new blocks to one segment, and blocks that were
-// read since to a main segment (2Q): what was never asked for again is evicted first. Nothing is
-// synced: bytes that a power cut spoils do not hash to their key.
+// Blocks in segments: files that are only appended to. `<name>.data` has the blocks, `<name>.keys`
+// a line of 16 bytes for each, written behind it: a start reads the lines, and a running process
+// reads the lines that others append. Each process appends new blocks to one segment, and blocks
+// that were read since to a main segment (2Q): what was never asked for again is evicted first.
+// Nothing is synced: bytes that a power cut spoils do not hash to their key.
 import { randomBytes } from 'node:crypto'
 import { close, constants, fstat, fstatSync, open, read, readSync, readv, statSync, write, writev } from 'node:fs'
 import { readdir, stat, unlink, utimes } from 'node:fs/promises'
@@ -85,7 +85,8 @@ const minSegmentBytes = 256 * 1024
 // New blocks have this share of a full tier, and all of it while nothing is read again.
 const newShare = 0.1
 const pollMs = 1000
-// A writer that was quiet for `quietMs` touches the folder, so others need to look only at the lines of those who wrote lately.
+// A writer that was quiet for `quietMs` touches the folder, so others need to look only at the
+// lines of those who wrote lately.
 const quietMs = 60_000
 const livelyMs = 2 * quietMs
 // A file system may give two changes of a folder that are so near the same time.
@@ -159,7 +160,9 @@ export function createSegments(options: SegmentsOptions) {
     segment.records[at] = stamped((segment.records[at] as number) | useOf(segment, now), now)
   }
 
-  /** A request reads what it just brought: reads count when other blocks have filled the segment. */
+  /**
+   * A request reads what it just brought: reads count when other blocks have filled the segment.
+   */
   const useOf = (segment: Segment, now: number): number =>
     segment.keys === undefined || now - segment.grownAt > livelyMs ? usedMark : 0
 
@@ -177,8 +180,6 @@ export function createSegments(options: SegmentsOptions) {
   let isSettled = false
   /** The last segment of each other writer. */
   let tails: Segment[] = []
-  /** Of this process, not yet in `segments`. */
-  let beginning: string | undefined
 
   function enter(name: string, data: number, keys: number, records: Uint32Array): Segment | undefined {
     let slot = slots.indexOf(undefined)
@@ -342,7 +343,7 @@ export function createSegments(options: SegmentsOptions) {
       if (there.size > 0 && !isOwn(segment)) rescueLater(segment)
       else await discard(segment)
     }
-    for (const name of there) if (!segments.has(name) && name !== beginning) await load(name)
+    for (const name of there) if (!segments.has(name) && !name.includes(writer)) await load(name)
     const last = new Map<string, Segment>()
     for (const segment of [...segments.values()].sort(byAge))
       if (!isOwn(segment)) last.set(writerOf(segment.name), segment)
@@ -550,7 +551,8 @@ export function createSegments(options: SegmentsOptions) {
       segment.grownAt = clock.monotonic()
       await tellOthers()
     } catch (error) {
-      // Where there is no room now there may be some later. Lines that others may have read are not written over.
+      // Where there is no room now there may be some later. Lines that others may have read are not
+      // written over.
       if ((isHalf || !isDiskFull(error)) && to.segment === segment) await endOwn(to)
       throw error
     } finally {
@@ -571,25 +573,20 @@ export function createSegments(options: SegmentsOptions) {
     const name = `${(last + 1).toString(16).padStart(8, '0')}-${to.name}`
     const flags = constants.O_RDWR | constants.O_CREAT | constants.O_EXCL
     const make = () => openFile(fileOf(name, 'data'), flags)
-    beginning = name
-    try {
-      const data = await make().catch(async (error: unknown) => {
-        if (!isGone(error)) throw error
-        await makeFolders(path)
-        return make()
-      })
-      const keys = await openFile(fileOf(name, 'keys'), flags).catch(async (error: unknown) => {
-        await unlink(fileOf(name, 'data')).catch(() => {})
-        await closeFile(data)
-        throw error
-      })
-      to.segment = enter(name, data, keys, new Uint32Array(slice))
-      if (to.segment) return to.segment
-      await Promise.all([closeFile(data), closeFile(keys)])
-      throw new RangeError(`more than ${maxSegments} segments`)
-    } finally {
-      beginning = undefined
-    }
+    const data = await make().catch(async (error: unknown) => {
+      if (!isGone(error)) throw error
+      await makeFolders(path)
+      return make()
+    })
+    const keys = await openFile(fileOf(name, 'keys'), flags).catch(async (error: unknown) => {
+      await unlink(fileOf(name, 'data')).catch(() => {})
+      await closeFile(data)
+      throw error
+    })
+    to.segment = enter(name, data, keys, new Uint32Array(slice))
+    if (to.segment) return to.segment
+    await Promise.all([closeFile(data), closeFile(keys)])
+    throw new RangeError(`more than ${maxSegments} segments`)
   }
 
   async function endOwn(of: Writer): Promise<void> {
@@ -605,7 +602,10 @@ export function createSegments(options: SegmentsOptions) {
   const byAge = (one: Segment, other: Segment): number => (one.name < other.name ? -1 : 1)
   const isOver = (): boolean => total > softLimit || segments.size > maxSegments / 2
 
-  /** The oldest segment of new blocks; a main segment where new blocks have no more than their share. */
+  /**
+   * The oldest segment of new blocks; a main segment where new blocks have no more than their
+   * share.
+   */
   function nextVictim(): Segment | undefined {
     let newBytes = 0
     let [ofNew, ofMain]: (Segment | undefined)[] = []

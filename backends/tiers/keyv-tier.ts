@@ -1,5 +1,6 @@
 // Any Keyv store as a tier. A bare Keyv answers `undefined` for a command that failed: here errors
-// are thrown, so that an outage is never a miss. The guard of the tier ends calls that take too long.
+// are thrown, so that an outage is never a miss. The guard of the tier ends calls that take too
+// long.
 import { AsyncLocalStorage } from 'node:async_hooks'
 import { randomUUID } from 'node:crypto'
 import Keyv, { type KeyvStoreAdapter } from 'keyv'
@@ -142,7 +143,10 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
   }
 }
 
-/** Records of a store, one step each. Keyv cannot compare and write in one step: a store that can brings its own. */
+/**
+ * Records of a store, one step each. Keyv cannot compare and write in one step: a store that can
+ * brings its own.
+ */
 export interface RecordSteps {
   read(keyv: Keyv, key: string, signal: AbortSignal | undefined): Promise<StoredRecord | undefined>
   replace(
@@ -173,7 +177,10 @@ export const isSame = (one: StoredRecord | undefined, other: StoredRecord | unde
 
 type Stored = { readonly value: Uint8Array; readonly expires?: number }
 
-/** Text that Keyv did not write becomes bytes that prove nothing, so that it is dropped like any corrupt block. */
+/**
+ * Text that Keyv did not write becomes bytes that prove nothing, so that it is dropped like any
+ * corrupt block.
+ */
 function readText(text: string): Stored {
   try {
     const stored: { value?: unknown; expires?: unknown } = JSON.parse(text)

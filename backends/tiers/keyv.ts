@@ -1,5 +1,5 @@
-// Any store that has a Keyv adapter: the operator installs the adapter's package and names it here. It is made as the
-// Keyv documentation does, `new Adapter(uri, options)`.
+// Any store that has a Keyv adapter: the operator installs the adapter's package and names it here.
+// It is made as the Keyv documentation does, `new Adapter(uri, options)`.
 import { createRequire } from 'node:module'
 import { join } from 'node:path'
 import { pathToFileURL } from 'node:url'
@@ -50,12 +50,16 @@ async function load(name: string, module: string, uri: unknown, own: unknown): P
   if (typeof Adapter !== 'function') throw unusable(name, `${module} has no default export to make a store with`)
   const given = [uri, own].filter((argument) => argument !== undefined)
   const store = Reflect.construct(Adapter, given) as KeyvStore & { throwOnErrors?: boolean }
-  // Without it some adapters say undefined for what failed on the way, and an outage would be a miss.
+  // Without it some adapters say undefined for what failed on the way, and an outage would be a
+  // miss.
   if ('throwOnErrors' in store) store.throwOnErrors = true
   return store
 }
 
-/** From beside this package, or from the folder it was started in: where the operator installed the adapter. */
+/**
+ * From beside this package, or from the folder it was started in: where the operator installed the
+ * adapter.
+ */
 async function importOf(name: string, module: string): Promise<Record<string, unknown>> {
   try {
     return await import(module)

@@ -1,5 +1,6 @@
-// A memory tier: blocks in this process, with admission. Every put is copied: a block kept as a view would pin the
-// buffer it was cut from, and change when its owner writes there. Readers must not write to what they get.
+// A memory tier: blocks in this process, with admission. Every put is copied: a block kept as a
+// view would pin the buffer it was cut from, and change when its owner writes there. Readers must
+// not write to what they get.
 import type { CID } from 'multiformats/cid'
 import { z } from 'zod'
 import { AdmittingCache } from '../../src/core/cache.ts'
@@ -15,7 +16,8 @@ const options = z.strictObject({
     .describe('Memory for blocks, their keys included.'),
 })
 
-// What an entry costs besides its bytes: key, list node, ArrayBuffer. Without it a flood of tiny blocks is unbounded.
+// What an entry costs besides its bytes: key, list node, ArrayBuffer. Without it a flood of tiny
+// blocks is unbounded.
 const overheadBytes = 512
 // New blocks are read by all requests that wait for them.
 const probation = 0.1

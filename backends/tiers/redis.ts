@@ -1,5 +1,6 @@
-// Redis (and Valkey) through Keyv. Blocks are plain Redis strings of raw bytes. The client is ours and always open: left to
-// @keyv/redis it would wait for a server that is away, where this one answers at once that it is.
+// Redis (and Valkey) through Keyv. Blocks are plain Redis strings of raw bytes. The client is ours
+// and always open: left to @keyv/redis it would wait for a server that is away, where this one
+// answers at once that it is.
 import { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
 import { duration, lifetime } from '../../src/core/units.ts'
@@ -35,7 +36,10 @@ type Scripted = {
   }
 }
 
-/** A script compares and writes a record in one step. Where scripts are not allowed, it is looked first. */
+/**
+ * A script compares and writes a record in one step. Where scripts are not allowed, it is looked
+ * first.
+ */
 const records: RecordSteps = {
   read: readsFirst.read,
   async replace(keyv, key, bytes, how, signal) {

@@ -44,7 +44,9 @@ export class S3Error extends Error {
   }
 }
 
-/** Calls on their way; with blocks of 256 KiB and 100 ms for each of them, reads alone are 160 MB/s. */
+/**
+ * Calls on their way; with blocks of 256 KiB and 100 ms for each of them, reads alone are 160 MB/s.
+ */
 export const concurrency = { reads: 96, writes: 24 } as const
 // Credentials that were withdrawn look like missing keys, so the probe's finding about 403 expires.
 const probeTtlMs = 600_000
@@ -89,7 +91,10 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     return true
   }
 
-  /** False: write it without a condition. The key is the hash of the bytes, so that this is always right. */
+  /**
+   * False: write it without a condition. The key is the hash of the bytes, so that this is always
+   * right.
+   */
   async #putNew(key: string, body: Uint8Array): Promise<boolean> {
     try {
       await this.call({ method: 'PUT', key, body, headers: { ...blockHeaders, 'if-none-match': '*' } })
@@ -152,8 +157,9 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   }
 
   /**
-   * Resolves for 2xx; rejects with an S3Error for any other answer, or as the network does, after a second attempt where that
-   * may help. `key` without the prefix; undefined: the bucket. `signal` by default: that of the call that is being made.
+   * Resolves for 2xx; rejects with an S3Error for any other answer, or as the network does, after a
+   * second attempt where that may help. `key` without the prefix; undefined: the bucket. `signal`
+   * by default: that of the call that is being made.
    */
   async call({ key, signal = this.#signal(), ...call }: S3Call): Promise<S3Answer> {
     const sign = await this.load()
@@ -184,7 +190,10 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     throw error
   }
 
-  /** The answer of a call, or undefined where the store says, in its own way, that there is no such key. */
+  /**
+   * The answer of a call, or undefined where the store says, in its own way, that there is no such
+   * key.
+   */
   async orMissing<T>(ask: () => Promise<T>): Promise<T | undefined> {
     try {
       return await ask()
@@ -243,7 +252,10 @@ const passing: ReadonlySet<number> = new Set([429, 500, 502, 503, 504])
 const mayPass = (error: unknown): boolean =>
   !(error instanceof S3Error) || passing.has(error.status) || /^Request(?:Timeout|TimeTooSkewed)$/.test(error.name)
 
-/** A HEAD has no body, so its name says nothing of the bucket; a GET does, and a missing bucket is no missing object. */
+/**
+ * A HEAD has no body, so its name says nothing of the bucket; a GET does, and a missing bucket is
+ * no missing object.
+ */
 const isMissing = (error: unknown): boolean => statusOf(error) === 404 && (error as S3Error).name !== 'NoSuchBucket'
 
 /** Stores name wrong keys (but not on HEAD); only AccessDenied can mean that nothing is there. */
@@ -256,8 +268,8 @@ const ignoresConditions = (error: unknown): boolean => statusOf(error) === 400 |
 const maxRecordBytes = 64 * 1024
 
 /**
- * Records as objects in the blocks' bucket. S3 compares and writes in one step: the writer names the ETag that it read. With a
- * store that does not know this, the record is read, then written.
+ * Records as objects in the blocks' bucket. S3 compares and writes in one step: the writer names
+ * the ETag that it read. With a store that does not know this, the record is read, then written.
  */
 export function s3Records(): RecordSteps {
   let compares = true

@@ -1,5 +1,6 @@
-// Blocks as objects of a bucket: AWS and everything that speaks its protocol. Instances that share a bucket share what
-// they have. How long objects stay is the bucket's own rule (lifecycle), not ours.
+// Blocks as objects of a bucket: AWS and everything that speaks its protocol. Instances that share
+// a bucket share what they have. How long objects stay is the bucket's own rule (lifecycle), not
+// ours.
 import { z } from 'zod'
 import { causeCode, Failure } from '../../src/core/failure.ts'
 import { isMissingPackage } from '../../src/core/packages.ts'

@@ -1,19 +1,22 @@
-// The scheduler of the event loop. So many requests are admitted in each iteration. Behind them, traversals whose blocks are
-// all in memory, and work that comes due by the thousand in one iteration, share one short slice in one queue, first come,
-// first served.
+// The scheduler of the event loop. So many requests are admitted in each iteration. Behind them,
+// traversals whose blocks are all in memory, and work that comes due by the thousand in one
+// iteration, share one short slice in one queue, first come, first served.
 import type { Clock } from '../core/clock.ts'
 
 export interface LoopScheduler {
   /**
-   * Undefined: the request may begin now. Otherwise resolves when it may; clients take turns. Each request works in several later
-   * turns: the more of them are under way, the longer each turn is.
+   * Undefined: the request may begin now. Otherwise resolves when it may; clients take turns. Each
+   * request works in several later turns: the more of them are under way, the longer each turn is.
    */
   begin(client: string): Promise<void> | undefined
   /** Requests that wait to begin. */
   readonly toBegin: number
   /** Undefined while this turn of the loop has time left; otherwise resolves in a later one. */
   yieldIfDue(): Promise<void> | undefined
-  /** Resolves in a later turn that has time left, for work that may come due thousands of times in one turn. */
+  /**
+   * Resolves in a later turn that has time left, for work that may come due thousands of times in
+   * one turn.
+   */
   inLine(): Promise<void>
 }
 
@@ -48,7 +51,8 @@ export function createLoopScheduler(clock: Clock, later: (action: () => void) =>
     isOpen = waiting.length > 0 || toBegin.size > 0
     begun = 0
     if (!isOpen) return
-    // The first action of the next turn, so that the slice of each turn begins before anyone goes on in it.
+    // The first action of the next turn, so that the slice of each turn begins before anyone goes
+    // on in it.
     later(nextTurn)
     if (toBegin.size > 0) {
       for (let count = Math.min(toBegin.size, beginsEachTurn); count > 0; count--) later(toBegin.take() as () => void)
@@ -90,7 +94,10 @@ export function createLoopScheduler(clock: Clock, later: (action: () => void) =>
   }
 }
 
-/** A queue in which clients take turns: one of each client goes after the other, each client's own in order. */
+/**
+ * A queue in which clients take turns: one of each client goes after the other, each client's own
+ * in order.
+ */
 export class ClientLine<Waiter> {
   readonly #clients = new Map<string, Set<Waiter>>()
   size = 0

@@ -1,5 +1,6 @@
-// The negative cache remembers briefly what no upstream had, and a background search goes on after each 404 meanwhile: one round per
-// period of the cache, so that an upstream is asked no more often than clients would have it asked.
+// The negative cache remembers briefly what no upstream had, and a background search goes on after
+// each 404 meanwhile: one round per period of the cache, so that an upstream is asked no more often
+// than clients would have it asked.
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { upTo } from '../core/cache.ts'
@@ -23,9 +24,15 @@ export type CachedAbsence = {
 /** Keyed by root and path. */
 export interface NegativeCache {
   find(cid: CID, path: string): CachedAbsence | undefined
-  /** A lifetime doubles from `initialTtl` to `maxTtl`; of an absence that is not sure it is `initialTtl`. */
+  /**
+   * A lifetime doubles from `initialTtl` to `maxTtl`; of an absence that is not sure it is
+   * `initialTtl`.
+   */
   remember(cid: CID, path: string, absence: Absence, attempts: readonly Attempt[]): CachedAbsence
-  /** During a search an entry does not expire: no request waits for a CID that is searched for anyway. */
+  /**
+   * During a search an entry does not expire: no request waits for a CID that is searched for
+   * anyway.
+   */
   hold(cid: CID, path: string, isHeld: boolean): void
   /** Forgets all paths below this root. */
   forget(cid: CID): void
@@ -106,7 +113,10 @@ export function createNegativeCache(options: {
   }
 }
 
-/** V8 keeps a concatenated string as its pieces, thirty for a CID: many times the size of the string itself. */
+/**
+ * V8 keeps a concatenated string as its pieces, thirty for a CID: many times the size of the string
+ * itself.
+ */
 const lean = ({ kind, message, source, facts }: Absence): Absence => ({
   kind,
   message: Buffer.from(message).toString(),
@@ -127,8 +137,9 @@ export type SearchOptions = { readonly client: string; readonly running?: Search
 
 export interface Searches {
   /**
-   * Begins a search unless one runs for this root and path; without a remembered absence it is the running round alone. At the limit,
-   * the client with the most searches loses its newest one, if that leaves it with as many as this client.
+   * Begins a search unless one runs for this root and path; without a remembered absence it is the
+   * running round alone. At the limit, the client with the most searches loses its newest one, if
+   * that leaves it with as many as this client.
    */
   begin(cid: CID, path: string, look: () => SearchRound, how: SearchOptions): void
   readonly size: number
@@ -150,7 +161,7 @@ export function createSearches(options: {
   const { durationMs, negativeCache, clock, log } = options
   /** By root and path; the newest last. */
   const searching = new Map<string, { readonly client: string; readonly ending: AbortController }>()
-  const closing = new AbortController()
+  let isClosed = false
 
   /** False if no client has so many more searches that one of them has to end for this client. */
   function makeRoom(client: string): boolean {
@@ -164,7 +175,9 @@ export function createSearches(options: {
     return true
   }
 
-  /** Waits for the round, at most `ms`; then leaves it, and a request that wants it goes on with it. */
+  /**
+   * Waits for the round, at most `ms`; then leaves it, and a request that wants it goes on with it.
+   */
   const inTime = (round: SearchRound, ms: number, signal: AbortSignal): Promise<void> =>
     withDeadline({ ms: Math.max(0, ms), clock, signal, late: tooLong }, () => round.done).finally(round.stop)
 
@@ -176,27 +189,25 @@ export function createSearches(options: {
   ): Promise<void> {
     const giveUpAt = clock.monotonic() + durationMs
     const leftMs = () => giveUpAt - clock.monotonic()
-    let round = running
-    for (;;) {
-      if (round) {
-        try {
+    for (let round = running; ; round = look()) {
+      try {
+        if (round) {
           await inTime(round, leftMs(), signal)
-          negativeCache.forget(cid)
           log('info', 'search.found', { cid: cid.toString(), path })
-          return
-        } catch (error) {
-          if (!isFailure(error) || error.kind === 'cancelled') return
-          // A round in which no upstream could be asked says nothing new: the older absence stays.
-          const known = negativeCache.find(cid, path)
-          if (known) negativeCache.remember(cid, path, isAbsence(error) ? error : known.absence, round.attempts.list())
+          return negativeCache.forget(cid)
         }
+      } catch (error) {
+        if (!isFailure(error) || error.kind === 'cancelled') return
+        // A round in which no upstream could be asked says nothing new: the older absence stays.
+        const known = negativeCache.find(cid, path)
+        const absence = isAbsence(error) ? error : known?.absence
+        if (known && absence) negativeCache.remember(cid, path, absence, round?.attempts.list() ?? [])
       }
       const known = negativeCache.find(cid, path)
       // Forgotten meanwhile: an upload or another request made the search pointless.
       if (!known || known.forMs > leftMs()) return
       await clock.sleep(known.forMs, signal)
       if (!negativeCache.find(cid, path)) return
-      round = look()
     }
   }
 
@@ -205,9 +216,9 @@ export function createSearches(options: {
       // If another search runs, or none is wanted, nobody waits for the end of this round.
       running?.done.catch(() => {})
       const key = `${blockKey(cid)}/${path}`
-      if (durationMs <= 0 || searching.has(key) || closing.signal.aborted || !makeRoom(client)) return running?.stop()
+      if (durationMs <= 0 || isClosed || searching.has(key) || !makeRoom(client)) return running?.stop()
       const own = { client, ending: new AbortController() }
-      const signal = AbortSignal.any([own.ending.signal, closing.signal])
+      const { signal } = own.ending
       searching.set(key, own)
       negativeCache.hold(cid, path, true)
       search(cid, path, look, { signal, running })
@@ -225,7 +236,8 @@ export function createSearches(options: {
       return searching.size
     },
     close() {
-      closing.abort(cancelled('the gateway is closing'))
+      isClosed = true
+      for (const { ending } of searching.values()) ending.abort(cancelled('the gateway is closing'))
     },
   }
 }

@@ -1,6 +1,6 @@
-// Read-ahead: asks for blocks before their reader wants them, so that not each costs a round trip. The window grows while the
-// reader has to wait, and shrinks when it stops reading. All readers share one memory budget: a reader that finds it used up still
-// gets its next block ahead.
+// Read-ahead: asks for blocks before their reader wants them, so that not each costs a round trip.
+// The window grows while the reader has to wait, and shrinks when it stops reading. All readers
+// share one memory budget: a reader that finds it used up still gets its next block ahead.
 import type { CID } from 'multiformats/cid'
 import { blockKey, isIdentity } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
@@ -67,7 +67,8 @@ export class ReadAhead {
   /** The next blocks, in order, as far as known; blocks no longer among them are dropped. */
   expect(next: Iterable<Expected>): void {
     this.#restartTimer()
-    // A directory of 100,000 names is 30,000 small blocks: to look at the next 64 behind each would be a quarter of its listing.
+    // A directory of 100,000 names is 30,000 small blocks: to look at the next 64 behind each would
+    // be a quarter of its listing.
     if (!this.#isStale && this.#ahead.size > this.#size * 0.75 && this.#bytes < this.#ahead.size * smallBytes) return
     const known = new Set<string>()
     // Links that repeat, or hold their content themselves, bring nothing to ask for.
@@ -148,7 +149,10 @@ export class ReadAhead {
     this.#options.budget.give(bytes)
   }
 
-  /** Drops all but the next block of a reader that stopped reading: the tiers have the others, or they are asked for again. */
+  /**
+   * Drops all but the next block of a reader that stopped reading: the tiers have the others, or
+   * they are asked for again.
+   */
   #restartTimer(): void {
     this.#stopTimer?.()
     this.#stopTimer = this.#options.clock.after(idleMs, () => {

@@ -70,6 +70,8 @@ class Reader implements Session {
   readonly onlyIfCached: boolean
   /** It stood in the queue for its failure already. */
   hadItsTurn = false
+  /** The first byte went out. */
+  hasBegun = false
   readonly #account: RequestRecord
   readonly #check: (cid: CID) => void
   readonly #client: string
@@ -79,7 +81,6 @@ class Reader implements Session {
   /** Made when the reader first says what comes next: a file of one block has nothing ahead. */
   #ahead: ReadAhead | undefined
   #isOver = false
-  #hasBegun = false
   /** The first CID that was requested. */
   #root: CID | undefined
   #lastFrom: 'nowhere' | 'tier' | 'upstream' = 'nowhere'
@@ -135,7 +136,7 @@ class Reader implements Session {
   }
 
   begun(): void {
-    this.#hasBegun = true
+    this.hasBegun = true
   }
 
   end(): void {
@@ -198,14 +199,13 @@ class Reader implements Session {
   // Flights.
 
   get asker(): Wanting {
-    const hasBegun = this.#hasBegun || this.#lastFrom === 'upstream'
+    const hasBegun = this.hasBegun || this.#lastFrom === 'upstream'
     return { client: this.#client, hasBegun, root: this.#root }
   }
 
-  /** The followed flight, where the block is on its way in it. */
-  flightThatBrings(cid: CID): Followed | undefined {
+  get followed(): Followed | undefined {
     if (this.#followed?.flight.isOver) this.leaveFlight(this.#followed)
-    return this.#followed?.flight.expects(cid) ? this.#followed : undefined
+    return this.#followed
   }
 
   leaveFlight(followed: Followed): void {
@@ -224,8 +224,7 @@ class Reader implements Session {
    * alone.
    */
   chooseFlight(cid: CID, around: DagWant): Followed | undefined {
-    if (this.#followed?.flight.isOver) this.leaveFlight(this.#followed)
-    if (this.#followed) return this.#followed
+    if (this.followed) return this.followed
     const lastFrom = this.#lastFrom
     // A reader that caught up with another one's flight goes on in it.
     const flight = lastFrom === 'nowhere' ? undefined : this.shared.flightWith(cid)
@@ -274,7 +273,7 @@ class Reader implements Session {
 
   get remainingMs(): number {
     const { clock, blockDeadlineMs } = this.shared
-    return this.#hasBegun ? blockDeadlineMs : Math.max(0, this.#deadlineAt - clock.monotonic())
+    return this.hasBegun ? blockDeadlineMs : Math.max(0, this.#deadlineAt - clock.monotonic())
   }
 
   /** Less than half of the time is left: a 404 from here on is no proof of absence. */
@@ -286,43 +285,12 @@ class Reader implements Session {
     return isFailure(this.signal.reason) ? this.signal.reason : cancelled()
   }
 
-  /**
-   * Calls `onLate` when the time for this block is over; the returned function cancels that. The
-   * wait for a block that began before the response did has the time of a block from then on.
-   */
-  whenLate(cid: CID, onLate: (late: Failure) => void): () => void {
-    const { clock, turns } = this.shared
-    let hadBegun = this.#hasBegun
-    let ms = this.remainingMs
-    const wasLate = this.isLate
-    let isStopped = false
-    const ring = () => {
-      if (hadBegun !== this.#hasBegun) {
-        hadBegun = true
-        ms = this.remainingMs
-        stop = clock.after(ms, ring)
-        return
-      }
-      // Thousands of requests may come to their deadline in one iteration of the loop.
-      void turns.inLine().then(() => {
-        if (isStopped) return
-        this.hadItsTurn = true
-        onLate(wasLate && !hadBegun ? noTimeLeft(cid) : outOfTime(cid, ms))
-      })
-    }
-    let stop = clock.after(ms, ring)
-    return () => {
-      isStopped = true
-      stop()
-    }
-  }
-
   // Absences: a remembered one refuses a request at once; a new one is remembered for others, and a
   // search goes on after it.
 
   /** Throws where no upstream is to be asked. */
   beforeUpstreams(cid: CID, around: DagWant | undefined): void {
-    if (this.#hasBegun) this.#beforeMiss = undefined
+    if (this.hasBegun) this.#beforeMiss = undefined
     else {
       this.#refuseRemembered(cid, around)
       if (this.shared.clock.monotonic() >= this.#deadlineAt) {
@@ -354,18 +322,21 @@ class Reader implements Session {
     for (const attempt of attempts.list()) this.#account.attempt(attempt)
   }
 
-  /** The failure of a block that a flight did not bring. Undefined: the block is requested alone. */
-  failureOf(cid: CID, { followed, around, wasLate }: Wait, error: unknown): Failure | undefined {
+  /**
+   * The failure of a block that a flight did not bring. Undefined: the block is requested alone.
+   */
+  failureOf(cid: CID, { followed, around }: Wait, wasLate: boolean, error: unknown): Failure | undefined {
     const asked = around && isSameBlock(cid, around.cid) ? around : undefined
     const { flight, leave } = followed
     const { attempts } = flight
-    if (isFailure(error, 'timeout') && !flight.isOver && !this.#hasBegun) {
+    if (isFailure(error, 'timeout') && !flight.isOver && !this.hasBegun) {
       // The search takes this reader's seat.
       if (this.#followed === followed) this.#followed = undefined
       return this.#missed(error, cid, asked, attempts, wasLate, { done: flight.drain(), attempts, stop: leave })
     }
     this.leaveFlight(followed)
-    // Below a path, "not found" may mean the path: only the root alone can tell whether the root is there.
+    // Below a path, "not found" may mean the path: only the root alone can tell whether the root is
+    // there.
     if (isFailure(error, 'not-found') && asked && asked.segments.length > 0) {
       this.#note(attempts)
       return undefined
@@ -394,7 +365,7 @@ class Reader implements Session {
     if (failure.kind !== 'cancelled') this.#note(attempts)
     // The round goes on for a client that asks again.
     const goesOn = isCrowded && running !== undefined
-    const isAbsent = !goesOn && !this.#hasBegun && isAbsence(failure)
+    const isAbsent = !goesOn && !this.hasBegun && isAbsence(failure)
     if (!goesOn && !isAbsent) {
       running?.stop()
       return failure
@@ -436,7 +407,6 @@ export function createGuard({ visit = allowed, visitNames = allowed }: Policy): 
 type Wait = {
   readonly followed: Followed
   readonly around: Place | undefined
-  readonly wasLate: boolean
   readonly next: () => void
 }
 
@@ -453,6 +423,10 @@ class BlockRead implements FlightReader {
   #wait: Wait | undefined
   /** No upstream has it; a tier may. */
   #failure: unknown
+  /** Too little time was left when it began to wait. */
+  #wasLate = false
+  #hadBegun = false
+  #timeoutMs = 0
   #isLate = false
   #isOver = false
 
@@ -467,9 +441,10 @@ class BlockRead implements FlightReader {
     const { signal, reason } = this.#reader
     if (signal.aborted) return this.#reject(reason)
     signal.addEventListener('abort', this.#left, { once: true })
-    this.#stop = this.#reader.whenLate(this.#cid, this.#late)
-    const followed = around && this.#reader.flightThatBrings(this.#cid)
-    if (followed) this.#waitIn(followed, around, () => this.#askTiers(undefined))
+    this.#wasLate = this.#reader.isLate
+    this.#startDeadline()
+    const { followed } = this.#reader
+    if (around && followed?.flight.expects(this.#cid)) this.#waitIn(followed, around, () => this.#askTiers(undefined))
     else this.#askTiers(around)
   }
 
@@ -525,7 +500,8 @@ class BlockRead implements FlightReader {
   }
 
   #waitIn(followed: Followed, around: Place | undefined, next: () => void): void {
-    this.#wait = { followed, around, wasLate: this.#reader.isLate, next }
+    this.#wait = { followed, around, next }
+    this.#wasLate = this.#reader.isLate
     followed.flight.join(this.#cid, around, this)
   }
 
@@ -547,17 +523,31 @@ class BlockRead implements FlightReader {
     const wait = this.#wait
     if (!wait || this.#isOver) return
     this.#wait = undefined
-    const failure = this.#reader.failureOf(this.#cid, wait, error)
+    const failure = this.#reader.failureOf(this.#cid, wait, this.#wasLate, error)
     if (failure) this.#failed(failure)
     else wait.next()
   }
 
-  readonly #left = (): void => this.#giveUp(this.#reader.reason)
-
-  readonly #late = (late: Failure): void => {
-    this.#isLate = true
-    this.#giveUp(late)
+  #startDeadline(): void {
+    this.#hadBegun = this.#reader.hasBegun
+    this.#timeoutMs = this.#reader.remainingMs
+    this.#stop = this.#reader.shared.clock.after(this.#timeoutMs, this.#late)
   }
+
+  readonly #late = (): void => {
+    const reader = this.#reader
+    // The response began meanwhile: from then on each block has a time of its own.
+    if (this.#hadBegun !== reader.hasBegun) return this.#startDeadline()
+    // Thousands of requests may come to their deadline in one iteration of the loop.
+    void reader.shared.turns.inLine().then(() => {
+      if (this.#isOver) return
+      this.#isLate = reader.hadItsTurn = true
+      const isOurs = this.#wasLate && !this.#hadBegun
+      this.#giveUp(isOurs ? noTimeLeft(this.#cid) : outOfTime(this.#cid, this.#timeoutMs))
+    })
+  }
+
+  readonly #left = (): void => this.#giveUp(this.#reader.reason)
 
   #giveUp(why: Failure): void {
     if (this.#isOver) return
@@ -607,9 +597,9 @@ class BlockRead implements FlightReader {
   }
 
   /**
-   * Asks the tiers before a block is denied. Our own disk may be slow since this process is busy: it
-   * is waited for. Tiers that could not be asked are asked again. A provider of this machine that
-   * keeps the block has the last word: a damaged copy is no absence.
+   * Asks the tiers before a block is denied. Our own disk may be slow since this process is busy:
+   * it is waited for. Tiers that could not be asked are asked again. A provider of this machine
+   * that keeps the block has the last word: a damaged copy is no absence.
    */
   async #lastChance(error: unknown, lookup: TierLookup | undefined): Promise<Uint8Array> {
     const { shared, signal, onlyIfCached, remainingMs } = this.#reader
@@ -671,7 +661,9 @@ const noTimeLeft = (cid: CID): Failure =>
 /** An archive (no upstreams) whose tiers were all asked: there is nothing else to ask, so 404. */
 const notHere = ({ message, facts }: Failure): Failure => new Failure('not-found', message, { source: 'tier', facts })
 
-/** An archive whose tiers could not all be asked: it may well be there, so it is not called absent. */
+/**
+ * An archive whose tiers could not all be asked: it may well be there, so it is not called absent.
+ */
 const storeFailed = (cid: CID, { cause, retryAfterMs }: Failure): Failure =>
   new Failure(
     'unavailable',

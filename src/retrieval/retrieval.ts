@@ -1,5 +1,6 @@
-// Retrieval: the parts that all requests share. Each request has a reader (reader.ts), which gets blocks from the tiers, or
-// from a shared flight over the upstreams. A proved block goes into the tiers before any reader gets it.
+// Retrieval: the parts that all requests share. Each request has a reader (reader.ts), which gets
+// blocks from the tiers, or from a shared flight over the upstreams. A proved block goes into the
+// tiers before any reader gets it.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
@@ -26,7 +27,9 @@ export type RetrievalOptions = {
   readonly log: Log
   /** Until the first byte. */
   readonly deadlineMs: number
-  /** For each block after the first byte: long enough to notice a stall and ask another upstream. */
+  /**
+   * For each block after the first byte: long enough to notice a stall and ask another upstream.
+   */
   readonly blockDeadlineMs: number
   readonly keepLookingMs: number
   /** The maximum of bytes that all requests together read ahead. */
@@ -91,7 +94,8 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     }),
     async store(cid, bytes, signal) {
       notFound.forget(cid)
-      // A shared tier that is down does not fail an upload that providers hold: it gets the block later.
+      // A shared tier that is down does not fail an upload that providers hold: it gets the block
+      // later.
       const { failed } = await stack.store(cid, bytes, signal)
       for (const { tier, failure } of failed)
         log('debug', 'tier.store-failed', { tier, cid: cid.toString(), why: failure.message })

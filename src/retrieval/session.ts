@@ -1,5 +1,6 @@
-// The interface between content and retrieval: one session per request (or background search), which gives proved blocks. A
-// block comes from the tiers, or from a shared flight that races the upstreams.
+// The interface between content and retrieval: one session per request (or background search),
+// which gives proved blocks. A block comes from the tiers, or from a shared flight that races the
+// upstreams.
 import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../backends/upstreams/contract.ts'
 import type { Peeked, PeekOptions } from '../core/disk/peeked.ts'
@@ -21,8 +22,8 @@ export interface Guard {
   readonly visit: Visit
   readonly visitNames: VisitNames
   /**
-   * A path leads through this CID to `rest`. Throws if that may not be read. From here on its block may be read even if the
-   * CID alone is denied: a path below it may be allowed.
+   * A path leads through this CID to `rest`. Throws if that may not be read. From here on its block
+   * may be read even if the CID alone is denied: a path below it may be allowed.
    */
   pass(cid: CID, rest: readonly string[]): void
   /** Throws for a block that may not be read. */
@@ -37,15 +38,24 @@ export type SessionOptions = Policy & {
   readonly client?: string
   /** How much of its time went by in the line of requests that begin. Default: none. */
   readonly waitedMs?: number
-  /** Called once, before the session first asks for what no tier has. Throws a Failure where that is refused. */
+  /**
+   * Called once, before the session first asks for what no tier has. Throws a Failure where that is
+   * refused.
+   */
   readonly beforeMiss?: (() => void) | undefined
-  /** Ask no upstream: a block that no tier has rejects with `not-found` (facts: { onlyIfCached: true }). */
+  /**
+   * Ask no upstream: a block that no tier has rejects with `not-found` (facts: { onlyIfCached: true
+   * }).
+   */
   readonly onlyIfCached?: boolean
   /** Before asking, forget a remembered absence of each CID that this session asks for. */
   readonly noCache?: boolean
 }
 
-/** The entity that a block is part of, and where the reader stands in it. `bytes`: of the entity, from there on, below the block. */
+/**
+ * The entity that a block is part of, and where the reader stands in it. `bytes`: of the entity,
+ * from there on, below the block.
+ */
 export type Place = DagWant & { readonly bytes?: number }
 
 /** A block that the reader will ask for. `bytes`: its approximate size. */
@@ -59,27 +69,41 @@ export type Expected = {
 
 export interface Session extends Omit<Guard, 'check'> {
   /**
-   * The proved bytes of one block (identity CIDs included). `around` names the entity it is part of and the reader's position:
-   * if no tier has the block, the gateway fetches the entity from there in one answer, which brings the following blocks.
-   * At once where it can be had without a wait. Throws, or rejects with, a Failure: denied, not-found, timeout, unavailable, malformed (unprovable), cancelled.
+   * The proved bytes of one block (identity CIDs included). `around` names the entity it is part of
+   * and the reader's position: if no tier has the block, the gateway fetches the entity from there
+   * in one answer, which brings the following blocks. At once where it can be had without a wait.
+   * Throws, or rejects with, a Failure: denied, not-found, timeout, unavailable, malformed
+   * (unprovable), cancelled.
    */
   get(cid: CID, around?: Place): Uint8Array | Promise<Uint8Array>
-  /** The same, or a part of a block, proved, where no wait is needed for it. Undefined: `get` brings it. Throws what may not be read. */
+  /**
+   * The same, or a part of a block, proved, where no wait is needed for it. Undefined: `get` brings
+   * it. Throws what may not be read.
+   */
   peek(cid: CID, options?: PeekOptions): Peeked | undefined
-  /** Decodes a dag-pb block that this session gave, or finds what it was decoded to. Throws for what is none. */
+  /**
+   * Decodes a dag-pb block that this session gave, or finds what it was decoded to. Throws for what
+   * is none.
+   */
   readonly readNode: ReadNode
   /** The same for who passes a node once: it is not remembered. */
   readonly readOnce: ReadNode
-  /** The next blocks, in order: some are fetched ahead. Blocks of an earlier call that are not in it are dropped. */
+  /**
+   * The next blocks, in order: some are fetched ahead. Blocks of an earlier call that are not in it
+   * are dropped.
+   */
   expect(next: Iterable<Expected>): void
   /**
-   * For a walk with work between its blocks: undefined while the event loop has time for it, otherwise resolves when other
-   * requests had their turn. `get` gives way by itself.
+   * For a walk with work between its blocks: undefined while the event loop has time for it,
+   * otherwise resolves when other requests had their turn. `get` gives way by itself.
    */
   yieldIfDue(): Promise<void> | undefined
   /** Whether a tier has it, without fetching. */
   has(cid: CID): Promise<boolean>
-  /** The first byte went out: from here each block has its own deadline, and nothing is remembered as not found. */
+  /**
+   * The first byte went out: from here each block has its own deadline, and nothing is remembered
+   * as not found.
+   */
   begun(): void
   /** Leaves every flight joined. Idempotent; must be called in a `finally`. */
   end(): void
@@ -103,11 +127,14 @@ export const withGet = (session: Session, get: Session['get']): Session => ({
 
 export interface Retrieval {
   session(options: SessionOptions): Session
-  /** For a request, before it reads anything: undefined if it may begin now, otherwise resolves when it may. Few begin in each turn of the event loop. */
+  /**
+   * For a request, before it reads anything: undefined if it may begin now, otherwise resolves when
+   * it may. Few begin in each turn of the event loop.
+   */
   begin(client: string): Promise<void> | undefined
   /**
-   * Puts a proved block of our own (an upload) into every tier. Resolves when the shared ones have it too, with those that
-   * failed or take longer than is worth waiting for.
+   * Puts a proved block of our own (an upload) into every tier. Resolves when the shared ones have
+   * it too, with those that failed or take longer than is worth waiting for.
    */
   store(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<readonly string[]>
   /** Tiers that other instances see too. */

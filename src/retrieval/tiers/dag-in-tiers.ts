@@ -148,8 +148,8 @@ export async function belowIn(
 export type Purged = { readonly purged: number; readonly kept: number; readonly failures: readonly string[] }
 
 /**
- * Deletes from the last to the first, so that the rest has a way to it. `isAll`: also pinned blocks.
- * Does not reject.
+ * Deletes from the last to the first, so that the rest has a way to it. `isAll`: also pinned
+ * blocks. Does not reject.
  */
 export async function purge(
   stack: Pick<TierStack, 'isPinned' | 'delete'>,

@@ -1,7 +1,9 @@
-// A tier that cannot hold up a request. The guard queues calls beyond the tier's concurrency, measures each, tells the caller
-// when another source should be asked too, and opens a circuit breaker after failures in a row: then calls fail at once
-// (`unavailable`) until a trial that no request waits for succeeds. Reads and writes have a breaker each, since a full disk can
-// still be read. Reads of this machine's disk open it only by silence: slow or unreadable blocks may be nowhere else.
+// A tier that cannot hold up a request. The guard queues calls beyond the tier's concurrency,
+// measures each, tells the caller when another source should be asked too, and opens a circuit
+// breaker after failures in a row: then calls fail at once (`unavailable`) until a trial that no
+// request waits for succeeds. Reads and writes have a breaker each, since a full disk can still be
+// read. Reads of this machine's disk open it only by silence: slow or unreadable blocks may be
+// nowhere else.
 import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { type Clock, onceLate, withDeadline } from '../../core/clock.ts'
@@ -28,8 +30,8 @@ type Kind = 'reads' | 'writes'
 const defaultTimeoutMs = 1000
 const writeFactor = 10
 const maxCalls = 8192
-// A caller waits for twice the typical duration of an answer, within these, before it asks another source too. A tier slower
-// than the maximum is asked beside other sources from the start.
+// A caller waits for twice the typical duration of an answer, within these, before it asks another
+// source too. A tier slower than the maximum is asked beside other sources from the start.
 const minPatienceMs = 25
 const maxPatienceMs = 500
 /** Failures in a row that open the breaker. Waiting ends one call before. */
@@ -76,7 +78,9 @@ export function guarded(tier: Tier, { clock, log, timeoutMs }: GuardOptions): Gu
   }
 }
 
-/** The members that a wrapper of a tier leaves as they are; a tier may be an instance of a class. */
+/**
+ * The members that a wrapper of a tier leaves as they are; a tier may be an instance of a class.
+ */
 export const passedOn = (tier: Tier) => ({
   name: tier.name,
   traits: tier.traits,
@@ -88,7 +92,9 @@ export const passedOn = (tier: Tier) => ({
 
 type Work<T> = (signal: AbortSignal) => Promise<T>
 
-/** The calls of one kind to one tier: their queue, how long answers take, and the circuit breaker. */
+/**
+ * The calls of one kind to one tier: their queue, how long answers take, and the circuit breaker.
+ */
 class Calls {
   readonly kind: Kind
   readonly tier: Tier
@@ -168,12 +174,13 @@ class Calls {
   }
 
   /**
-   * How long a caller waits for an answer before it asks another source too, and after how long an answer is slow. A read that
-   * mostly misses is worth less with each miss since the last hit.
+   * How long a caller waits for an answer before it asks another source too, and after how long an
+   * answer is slow. A read that mostly misses is worth less with each miss since the last hit.
    */
   patience(mayMiss: boolean): { readonly ms: number; readonly slowMs: number } {
     const { shared } = this.tier.traits
-    // A block on this machine is worth waiting for, and so is the first write: without it an upload is delivered later.
+    // A block on this machine is worth waiting for, and so is the first write: without it an upload
+    // is delivered later.
     const minMs = shared ? minPatienceMs : maxPatienceMs
     const typicalMs = this.#typicalMs ?? 0
     const firstMs = this.#typicalMs === undefined && this.kind === 'writes' ? maxPatienceMs : minMs
@@ -242,8 +249,9 @@ class Calls {
 }
 
 /**
- * One call. Its time begins when the tier works on it: the caller is told to ask others too, then the call is slow, and finally
- * it fails. A read goes on after a caller that was told has left, so that a slow tier is measured.
+ * One call. Its time begins when the tier works on it: the caller is told to ask others too, then
+ * the call is slow, and finally it fails. A read goes on after a caller that was told has left, so
+ * that a slow tier is measured.
  */
 class GuardedCall {
   readonly done: Promise<unknown>

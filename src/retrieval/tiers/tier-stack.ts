@@ -1,6 +1,6 @@
-// The tiers as one, fastest first, and itself a tier. A block found in a slow tier is copied to those
-// before it; a new block is in memory at once and in the slow tiers soon, behind the request. A tier
-// that fails is skipped: for a reader of the stack there are hits and misses only.
+// The tiers as one, fastest first, and itself a tier. A block found in a slow tier is copied to
+// those before it; a new block is in memory at once and in the slow tiers soon, behind the request.
+// A tier that fails is skipped: for a reader of the stack there are hits and misses only.
 import type { CID } from 'multiformats/cid'
 import type { LocalStore } from '../../../backends/pinning/contract.ts'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
@@ -43,7 +43,9 @@ export type TierStack = Pick<Tier, 'name' | 'traits' | 'get' | 'put' | 'has' | '
   find(cid: CID, signal?: AbortSignal): Promise<TierHit | undefined>
   /** True if a pin or upload on this machine has it. Rejects if one cannot be asked. */
   isPinned(cid: CID, signal: AbortSignal): Promise<boolean>
-  /** Puts a block that came for a reader. A promise: a write-behind queue is full; wait a little. */
+  /**
+   * Puts a block that came for a reader. A promise: a write-behind queue is full; wait a little.
+   */
   keep(cid: CID, bytes: Uint8Array): void | Promise<void>
   /**
    * For an upload: resolves when memory and every shared tier has it, and names the shared tiers
@@ -248,7 +250,8 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
       const taken = writeBehind.put(cid, own)
       if (!tier.traits.shared) puts.push(taken)
     }
-    // A large leaf is read from the queue of the disk while it waits, and is in memory where no disk takes it.
+    // A large leaf is read from the queue of the disk while it waits, and is in memory where no
+    // disk takes it.
     const then = (taken: readonly unknown[]) => {
       if (isLarge && !taken.includes(true) && deletes === before) putInMemory(fast, cid, own)
     }
@@ -378,7 +381,9 @@ function putInMemory(layers: Iterable<Layer>, cid: CID, bytes: Uint8Array): void
   for (const { tier } of layers) tier.putNow?.(cid, bytes)
 }
 
-/** A block that is all of its buffer never changes (`Tier`); a caller may write over a part of one. */
+/**
+ * A block that is all of its buffer never changes (`Tier`); a caller may write over a part of one.
+ */
 const owned = (bytes: Uint8Array): Uint8Array =>
   bytes.byteLength === bytes.buffer.byteLength ? bytes : new Uint8Array(bytes)
 
@@ -389,8 +394,9 @@ type Question = (layer: SlowLayer, signal: AbortSignal, call: Call) => Promise<T
 const elsewhere = Object.freeze(new DOMException('another tier has it', 'AbortError'))
 
 /**
- * A question to the slow tiers, nearest first. The next tier is asked when one has nothing or is late; late tiers go on, and the
- * first hit of any counts. Many callers share it; the last one that leaves ends it.
+ * A question to the slow tiers, nearest first. The next tier is asked when one has nothing or is
+ * late; late tiers go on, and the first hit of any counts. Many callers share it; the last one that
+ * leaves ends it.
  */
 class Lookup {
   /** Undefined: no slow tier has it, or none could be asked. Rejects only when it was ended. */
@@ -491,8 +497,8 @@ class Lookup {
 const unwanted = cancelled('no caller waits for it any more')
 
 /**
- * The blocks of a local provider as a read-only tier: a pinned block is served from this machine even
- * if the caches have evicted it. `keeps`: no cache of this machine needs its blocks too.
+ * The blocks of a local provider as a read-only tier: a pinned block is served from this machine
+ * even if the caches have evicted it. `keeps`: no cache of this machine needs its blocks too.
  */
 export function createPinsTier(
   name: string,

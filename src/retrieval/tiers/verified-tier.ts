@@ -30,8 +30,8 @@ export function verified(tier: Tier, { log, onCorrupt }: VerifiedOptions): Tier 
   }
 
   /**
-   * Deletes the block if it is still corrupt. Resolves when that is done, or no longer worth waiting
-   * for. Not on the reader's signal: an impatient client leaves no corrupt block behind.
+   * Deletes the block if it is still corrupt. Resolves when that is done, or no longer worth
+   * waiting for. Not on the reader's signal: an impatient client leaves no corrupt block behind.
    */
   async function remove(cid: CID): Promise<void> {
     const late = Promise.withResolvers<void>()
@@ -45,7 +45,9 @@ export function verified(tier: Tier, { log, onCorrupt }: VerifiedOptions): Tier 
     await Promise.race([done, late.promise])
   }
 
-  /** Leaves bytes that do not match to `get`, which reads them again, and deletes and counts them. */
+  /**
+   * Leaves bytes that do not match to `get`, which reads them again, and deletes and counts them.
+   */
   function peekBlock(cid: CID, options: PeekOptions | undefined): Peeked | undefined {
     const held = tier.peek?.(cid, options)
     if (!held || proves(cid, held.bytes)) return held
@@ -98,8 +100,8 @@ const maxChunks = 100_000
 const digestOf = (chunk: Uint8Array): string => hash('sha256', chunk, 'base64')
 
 /**
- * Digests of the chunks of blocks that were verified as a whole. Later a part of such a block is read
- * and verified as whole chunks, without hashing all of it.
+ * Digests of the chunks of blocks that were verified as a whole. Later a part of such a block is
+ * read and verified as whole chunks, without hashing all of it.
  */
 class ChunkDigests {
   readonly #known = new LRUCache<string, Digests>({

@@ -1,6 +1,6 @@
 // The write-behind queue of one slow tier: bounded, readable while blocks wait, and with one
-// operation at a time for each key in the order of the calls, so that a running write never undoes a
-// delete. A tier that takes many blocks in one call gets all that came during the call before.
+// operation at a time for each key in the order of the calls, so that a running write never undoes
+// a delete. A tier that takes many blocks in one call gets all that came during the call before.
 import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { type Block, blockKey } from '../../core/cid.ts'
@@ -66,9 +66,9 @@ export class WriteBehind {
   }
 
   /**
-   * Takes a block whose buffer no caller changes any more; false: it is dropped. A promise: the queue
-   * is full and moves, as with a disk slower than a stream of new blocks; no caller waits for a
-   * shared tier. Never rejects.
+   * Takes a block whose buffer no caller changes any more; false: it is dropped. A promise: the
+   * queue is full and moves, as with a disk slower than a stream of new blocks; no caller waits for
+   * a shared tier. Never rejects.
    */
   put(cid: CID, bytes: Uint8Array): boolean | Promise<boolean> {
     const key = blockKey(cid)
@@ -82,7 +82,9 @@ export class WriteBehind {
     return false
   }
 
-  /** Writes at once, after running work on this key, or joins its write; rejects as the tier does. */
+  /**
+   * Writes at once, after running work on this key, or joins its write; rejects as the tier does.
+   */
   async write(cid: CID, bytes: Uint8Array, call?: Call): Promise<void> {
     const key = blockKey(cid)
     if (this.#isClosed) throw closing(this.#options.tier.name)
