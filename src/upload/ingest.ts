@@ -52,6 +52,8 @@ export type IncomingOptions = {
   readonly slot?: UploadSlot
   /** The gateways that it came through (CDN-Loop), for a provider that is a gateway, and for thin mode. */
   readonly via?: string
+  /** Of each upload, for lists of pins. */
+  readonly name?: string | undefined
   /** Sees each block of a CAR. */
   readonly onCarBlock?: (block: Block) => void
   /** Rules by which a directory is made; by default as `POST /add?wrap=true` has it. */
@@ -117,8 +119,9 @@ export function createIngest({ store, admit, limits, profile: ownProfile, closin
     const importing = { shape: own.shape ?? shapes[ownProfile], check: own.check, free }
 
     function received(staged: StagedDag, added: Added): Received {
-      const upload = storedUpload(staged, [staged, store.blocks])
-      return { staged, added, upload: own.via === undefined ? upload : { ...upload, via: own.via } }
+      const { via, name } = own
+      const upload = { ...storedUpload(staged, [staged, store.blocks]), ...(via && { via }), ...(name && { name }) }
+      return { staged, added, upload }
     }
 
     async function stage(

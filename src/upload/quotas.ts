@@ -56,8 +56,8 @@ const lastDay = 'select day, token, uploads, bytes from quota where day = (selec
 
 export function createQuotas({ store, shared, clock, log }: QuotasOptions): Quotas {
   const refusals = new Map<string, number>()
-  /** By uploads in progress, of any day. */
-  const reserved = new Map<string, Used>()
+  /** Uploads in progress, by token, of any day. */
+  const running = new Map<string, Set<Used>>()
   let day = 0
   const tokens = new Map<string, Readonly<Record<keyof Used, Count>>>()
   let ready: Promise<void> | undefined
@@ -100,17 +100,9 @@ export function createQuotas({ store, shared, clock, log }: QuotasOptions): Quot
     return found
   }
 
-  function reserve(token: string, { uploads, bytes }: Used): void {
-    const all = reserved.get(token) ?? { uploads: 0, bytes: 0 }
-    all.uploads += uploads
-    all.bytes += bytes
-    if (all.uploads === 0 && all.bytes === 0) reserved.delete(token)
-    else reserved.set(token, all)
-  }
-
   function refuseWhereFull({ token, quota }: NamedQuota, more: Used): void {
     const taken = used(token)
-    for (const kind of kinds) taken[kind] += reserved.get(token)?.[kind] ?? 0
+    for (const one of running.get(token) ?? []) for (const kind of kinds) taken[kind] += one[kind]
     const over = kinds.find((kind) => taken[kind] + more[kind] > (quota[kind] ?? Infinity))
     if (!over) return
     refusals.set(token, (refusals.get(token) ?? 0) + 1)
@@ -128,24 +120,23 @@ export function createQuotas({ store, shared, clock, log }: QuotasOptions): Quot
       const { token } = one
       refuseWhereFull(one, { uploads: 1, bytes: Math.max(0, minBytes) })
       const own = { uploads: 1, bytes: 0 }
-      reserve(token, own)
-      let isOver = false
+      const all = running.get(token) ?? new Set()
+      running.set(token, all.add(own))
       const end = () => {
-        if (!isOver) reserve(token, { uploads: -own.uploads, bytes: -own.bytes })
-        isOver = true
+        all.delete(own)
+        if (all.size === 0 && running.get(token) === all) running.delete(token)
       }
       const use = () => ({ token, day: today(), ...own })
       const accept = () => {
-        if (isOver) return
+        if (!all.has(own)) return
         end()
         count(token, own)
       }
       return {
         add(bytes) {
-          if (isOver) return
+          if (!all.has(own)) return
           refuseWhereFull(one, { uploads: 0, bytes })
           own.bytes += bytes
-          reserve(token, { uploads: 0, bytes })
         },
         use,
         accept,

@@ -78,8 +78,6 @@ export const uncounted: UploadCounter = { refused() {}, over: (work) => work(), 
 export type AddOptions = IncomingOptions & {
   /** Only computes the CID: it keeps nothing and asks no provider. */
   readonly isOnlyHashed?: boolean
-  /** Of each upload, for lists of pins. */
-  readonly name?: string | undefined
   /** Ends an upload whose bytes do not come from a request. */
   readonly signal?: AbortSignal
 }
@@ -146,10 +144,11 @@ export function createUploads(options: UploadsOptions): Uploads {
 
   /** Stages the uploads of one request and has them confirmed, all or none; what was not accepted is dropped. */
   async function take<T extends { readonly received: readonly Received[] }>(
-    { slot, name, isOnlyHashed, ...own }: AddOptions,
+    own: AddOptions,
     stage: (into: Ingest, count: (bytes: number) => void) => Promise<T>,
   ): Promise<T> {
     closing.throwIfAborted()
+    const { slot } = own
     const intake = store.begin()
     const counter = admission.count(slot)
     const count = (bytes: number): void => {
@@ -158,11 +157,9 @@ export function createUploads(options: UploadsOptions): Uploads {
     }
     try {
       // No provider gets anything before the complete body has arrived and is well formed.
-      const staged = await stage(ingest(intake, { ...own, ...(slot && { slot }) }, count), count)
-      if (isOnlyHashed) return staged
-      const { received } = staged
-      const named = received.map((one) => (name === undefined ? one : { ...one, upload: { ...one.upload, name } }))
-      await confirm(named, slot?.quota && [slot.quota.use()])
+      const staged = await stage(ingest(intake, own, count), count)
+      if (own.isOnlyHashed) return staged
+      await confirm(staged.received, slot?.quota && [slot.quota.use()])
       slot?.quota?.accept()
       return staged
     } finally {

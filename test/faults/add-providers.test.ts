@@ -80,6 +80,21 @@ describe('providers during an upload', () => {
     assert.equal(silent.asked, 0, 'it is let go when the gateway stops')
   })
 
+  it('abandoned while a provider is silent → stays abandoned', async () => {
+    const clock = createFakeClock()
+    const silent = scriptedProvider('silent', 'hangs')
+    const others = [scriptedProvider('good'), silent]
+    await withAdding({ others, confirm: 2, pinMs: 5000, clock }, async (adding) => {
+      const { pins } = adding.uploads
+      const { json } = await add(adding)
+      const state = async () => (await pins.find(cidOf(json)))?.providers['silent']?.state
+      assert.equal(await pins.giveUp(cidOf(json), 'silent'), 'abandoned')
+      await clock.advance(6000)
+      await until(() => silent.asked === 0)
+      for (let checks = 0; checks < 20; checks++, await sleep(5)) assert.equal(await state(), 'abandoned')
+    })
+  })
+
   it('silent provider → fails at its timeout', async () => {
     await withAdding({ others: [scriptedProvider('silent', 'hangs')], confirm: 'all', pinMs: 50 }, async (adding) => {
       const { status, json } = await add(adding)
