@@ -41,7 +41,7 @@ export const gateway = (byDefault: string) =>
       `Where what it holds is read back, without /ipfs: an address, or { url, use, headers }. ${byDefault} false: it is not read back.`,
     )
 
-export type GatewayOption = z.output<ReturnType<typeof gateway>>
+type GatewayOption = z.output<ReturnType<typeof gateway>>
 
 /** The operator named the address, so it may be in a private network. */
 export function readGateway(said: GatewayOption, connectMs: number): ReadBack | false | undefined {

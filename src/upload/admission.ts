@@ -249,7 +249,7 @@ const tooSlow = (waiting: number, rate: number): Failure =>
     },
   )
 
-export interface UploadRate {
+interface UploadRate {
   received(bytes: number): void
   /** True while the client can send: not while the gateway applies backpressure, and not once all of it has arrived. */
   turn(isSenders: boolean): void

@@ -144,7 +144,7 @@ export function field(number: number, value: number): number[] {
 
 // Writes the directories of a tree as blocks, those below first: a link needs the CID of what it leads to.
 
-export type WrittenFolder = DirectoryNode & { readonly path: string }
+type WrittenFolder = DirectoryNode & { readonly path: string }
 
 const maxNodesInFlight = 8
 

@@ -35,7 +35,7 @@ export type ProviderAttempt = { readonly provider: string; readonly ms: number }
     }
 )
 
-export interface ProviderRequests {
+interface ProviderRequests {
   /** A provider that returns another CID than ours has failed. Rejects only when `signal` aborts. */
   pin(provider: Provider, upload: Upload, signal: AbortSignal): Promise<ProviderAttempt>
   /** The same for a provider that pins these uploads by `work`. */
@@ -189,7 +189,7 @@ export type UploadFanout = Pick<Retrieval, 'store' | 'forget' | 'sharedTiers' | 
 export const wantedNow = { kind: 'provider', state: 'pending', tries: 0 } as const
 
 /** State of the uploads that all gateways over one data folder share: a reload has two of them for a while. */
-export interface UploadRegistry {
+interface UploadRegistry {
   /** Waits while this upload is being deleted. Call the answer once its client has one. */
   share(name: string): Promise<() => void>
   /** Runs while nobody uploads this file, and no other work of this kind; `busy` where somebody does. */
