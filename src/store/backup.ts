@@ -8,7 +8,7 @@ import { codeOf, isGone, makeFolder, orIfGone, syncFolder } from '../core/disk/f
 import { Failure } from '../core/failure.ts'
 import { type Connection, openForReading, openForWriting, placesIn } from './database.ts'
 
-export type BackedUp = { readonly uploads: number; readonly files: number }
+type BackedUp = { readonly uploads: number; readonly files: number }
 
 /** Every upload that was acknowledged before it resolves is in the copy. `to`: missing or empty. */
 export async function backUpStore(from: string, to: string, signal: AbortSignal): Promise<BackedUp> {

@@ -97,7 +97,7 @@ function sqlite(): typeof import('node:sqlite') {
   }
 }
 
-export type Trouble = 'taken' | 'full' | 'damaged' | 'read-only' | 'no-locks' | 'failing' | 'unopenable'
+type Trouble = 'taken' | 'full' | 'damaged' | 'read-only' | 'no-locks' | 'failing' | 'unopenable'
 
 // Primary result codes of SQLite.
 const troubles: Readonly<Record<number, Trouble>> = {

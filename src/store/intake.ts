@@ -159,7 +159,7 @@ export function createIntake({ newFile, offer, stored }: IntakeOptions): Intake 
 // are appended while they arrive; the header is written when the roots are known, and tells a whole
 // file from one that was cut.
 
-export interface CarFile {
+interface CarFile {
   readonly name: string
   /**
    * Where the bytes of the block will lie; the caller may change `bytes` when `written` is over.

@@ -34,7 +34,7 @@ import { firstBlockAt } from './intake.ts'
 import { cidOf } from './ledger.ts'
 import type { Row } from './store.ts'
 
-export type Salvaged = {
+type Salvaged = {
   readonly uploads: number
   /** Found by the roots of CAR files alone: they may have been deleted. */
   readonly byRoots: readonly string[]
