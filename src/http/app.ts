@@ -1,7 +1,7 @@
 // The public routes, as an Express router for mounting and as a complete application.
 
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
-import express, { type Express, type NextFunction, type Router } from 'express'
+import express, { type Express, type NextFunction } from 'express'
 import type { CID } from 'multiformats/cid'
 import { parseLeaf } from '../core/cid.ts'
 import { Failure, malformed } from '../core/failure.ts'
@@ -35,22 +35,7 @@ export type AppDeps = AnswerDeps & {
   readonly watch: (request: IncomingMessage, response: ServerResponse) => Exchange
 }
 
-type App = {
-  /**
-   * Handles the gateway's paths; passes every other request, uncounted and unchanged, to the
-   * mounting application.
-   */
-  readonly router: Router
-  /** The router, with a 404 for every other path. */
-  readonly application: Express
-  /**
-   * The listener of cidgate's own server. Content on a shared host takes a fast path past the
-   * router.
-   */
-  readonly handler: RequestListener
-}
-
-export function createApp(deps: AppDeps): App {
+export function createApp(deps: AppDeps) {
   const { limits, hosts, respond } = deps
   const contextOf = createContexts()
   const entered = Symbol('entered')
@@ -187,7 +172,17 @@ export function createApp(deps: AppDeps): App {
     else if (context) within(deps.trace, request, () => byPath(request, response, brokenFor(request, response)))
   }
 
-  return { router, application, handler }
+  return {
+    /**
+     * Handles the gateway's paths; passes every other request, uncounted and unchanged, to the
+     * mounting application.
+     */
+    router,
+    /** The router, with a 404 for every other path. */
+    application,
+    /** Cidgate's own server. Content on a shared host takes a fast path past the router. */
+    handler,
+  }
 }
 
 /** Charges requests of this route to the client's extra budget; refuses them if it is empty. */

@@ -5,7 +5,7 @@ import { LRUCache } from 'lru-cache'
 import { upTo } from '../core/cache.ts'
 import type { Clock } from '../core/clock.ts'
 import type { CounterSync, SharedCounter } from '../core/counting/counter-sync.ts'
-import { createTokenBucket, type LocalTokenBucket, type TokenBucket } from '../core/counting/token-bucket.ts'
+import { createTokenBucket, type TokenBucket } from '../core/counting/token-bucket.ts'
 import { Failure } from '../core/failure.ts'
 import { clientOf } from './wire/client.ts'
 import { connectionOf, type RequestHead } from './wire/request.ts'
@@ -272,64 +272,42 @@ function createAdaptiveConcurrency(max: number, inFlight: () => number, lateMs: 
   }
 }
 
+type SharedRateLimits = ReturnType<typeof createSharedRateLimits>
+
+/** Per window, up to a second of the others' requests may be lost. */
+const windowMs = 10_000
+
 /**
  * Rate limits that instances share. Each decides by its own bucket, from which it subtracts what the
  * others counted: no request waits for the store, and without the store each instance limits alone.
  */
-export type SharedRateLimits = ReturnType<typeof createSharedRateLimits>
-
-/** Per window, up to a second of the others' requests may be lost. */
-const windowMs = 10_000
-const maxShared = 100_000
-
-export function createSharedRateLimits({ counterSync, clock }: { counterSync: CounterSync; clock: Clock }) {
-  /**
-   * The last known total of each client: without it, requests that were subtracted before would be
-   * subtracted again.
-   */
-  const counts = new LRUCache<string, SharedCounter & { readonly at: number }>(upTo(maxShared))
-
-  function countOf(key: string, budget: LocalTokenBucket): SharedCounter {
-    const known = counts.get(key)
-    if (known && clock.monotonic() - known.at <= windowMs) return known
-    const count = createCount(budget, clock)
-    counts.set(key, count)
-    return count
-  }
-
-  return {
-    budget(key: string, limit: Limit): TokenBucket {
-      const own = createTokenBucket({ ...limit, clock })
-      return {
-        ...own,
-        take() {
-          const isTaken = own.take()
-          if (isTaken) counterSync.note(key, 1, countOf(key, own))
-          return isTaken
-        },
-        get waitMs() {
-          return own.waitMs
-        },
-      }
-    },
-  }
-}
-
-function createCount(budget: LocalTokenBucket, clock: Clock): SharedCounter & { readonly at: number } {
-  let before = 0
-  let at = clock.monotonic()
-  return {
-    keptMs: windowMs,
-    /** The time of the last update. */
-    get at() {
-      return at
-    },
-    heard(sent, total) {
-      // A smaller total means that the counter expired and restarted.
-      const byOthers = total - sent - (total >= before + sent ? before : 0)
-      before = total
-      at = clock.monotonic()
-      if (byOthers > 0) budget.spend(byOthers)
-    },
-  }
-}
+export const createSharedRateLimits = ({ counterSync, clock }: { counterSync: CounterSync; clock: Clock }) => ({
+  budget(key: string, limit: Limit): TokenBucket {
+    const own = createTokenBucket({ ...limit, clock })
+    /** The last total, of which the others' part is subtracted already. */
+    let before = 0
+    let heardAt = Number.NEGATIVE_INFINITY
+    const counter: SharedCounter = {
+      keptMs: windowMs,
+      heard(told, total) {
+        // The counter expired and restarted.
+        if (clock.monotonic() - heardAt > windowMs || total < before + told) before = 0
+        const byOthers = total - told - before
+        before = total
+        heardAt = clock.monotonic()
+        if (byOthers > 0) own.spend(byOthers)
+      },
+    }
+    return {
+      ...own,
+      take() {
+        const isTaken = own.take()
+        if (isTaken) counterSync.note(key, 1, counter)
+        return isTaken
+      },
+      get waitMs() {
+        return own.waitMs
+      },
+    }
+  },
+})

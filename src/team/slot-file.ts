@@ -164,8 +164,6 @@ export function createConnectionBalance(
   }
 }
 
-export type ProcessTable = ReturnType<typeof createProcessTable>
-
 export function createProcessTable(slots: Slots) {
   const set = (index: number, life: number): void => {
     slots.read(index).setUint32(0, life)

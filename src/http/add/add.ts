@@ -221,11 +221,6 @@ const loop = (): Failure =>
 // Uploads on the admin address, for the dashboard: the same route and intake as on the public
 // address, without its token and cross-origin check, because the admin address has stricter ones.
 
-export type AdminAdd = {
-  readonly maxBytes: number
-  readonly handle: (request: IncomingMessage, response: ServerResponse, next: Next) => void
-}
-
 type AdminAddDeps = Pick<AddDeps, 'uploads' | 'schemas' | 'respond' | 'clientOf'> & {
   readonly forwarded: Forwarded
   /** Records the request for metrics and the access log. */
@@ -233,7 +228,7 @@ type AdminAddDeps = Pick<AddDeps, 'uploads' | 'schemas' | 'respond' | 'clientOf'
 }
 
 /** Counted and logged like a request on the public address. */
-export function createAdminAdd(deps: AdminAddDeps): AdminAdd {
+export function createAdminAdd(deps: AdminAddDeps) {
   const { uploads, forwarded, watch } = deps
   const route = createAddRoute({
     ...deps,
@@ -243,7 +238,7 @@ export function createAdminAdd(deps: AdminAddDeps): AdminAdd {
   const requestIds = createRequestIds(forwarded)
   return {
     maxBytes: uploads.maxBytes,
-    handle(request, response, next) {
+    handle(request: IncomingMessage, response: ServerResponse, next: Next): void {
       watch(request, response).route = route.name
       keepFromOtherOrigins(response)
       response.setHeader(requestIdHeader, requestIds.next(request))
