@@ -4,6 +4,7 @@
 import type { CID } from 'multiformats/cid'
 import { maxBlockBytes } from '../../core/cid.ts'
 import type { Place } from '../session.ts'
+import type { AskKind } from '../upstreams/attempts.ts'
 import type { Member } from '../upstreams/pool.ts'
 import { maxStallMs, minStallMs } from './pace.ts'
 import type { Span, UpstreamStream } from './upstream-stream.ts'
@@ -20,7 +21,7 @@ export type Waiting = {
  * `victim`: whose part ends where this one begins. `leaves`: all of it, where it is made of single
  * blocks.
  */
-export type FilePart = Span & { readonly victim?: UpstreamStream; readonly leaves?: readonly CID[] | undefined }
+type FilePart = Span & { readonly victim?: UpstreamStream; readonly leaves?: readonly CID[] | undefined }
 
 // So long an upstream should take for its part: who is slow gets a shorter one.
 const shareMs = 500
@@ -41,25 +42,22 @@ export function nextPart(
   const isOpen = ({ from }: Waiting) => !questions.some((one) => one.covers(from))
   const first = line.findIndex(isOpen)
   const learned = isBack ? undefined : health.rate(kind)
-  if (first === -1) return takenOver(member, learned, kind, line, questions)
+  const isFirstOnly = kind === 'dag' && health.sendsAll
+  if (first === -1)
+    return isFirstOnly ? undefined : takenOver({ kind, learned, firstMs: health.expectedMs(kind, 0) }, line, questions)
   const after = line.slice(first)
   const covered = after.findIndex((one) => !isOpen(one))
   const open = covered === -1 ? after : after.slice(0, covered)
   const { from } = open[0] as Waiting
   if (!hasOthers) return kind === 'dag' ? { from, to: Number.POSITIVE_INFINITY } : undefined
-  if (kind === 'dag' && from > 0 && health.sendsAll) return undefined
+  if (isFirstOnly && from > 0) return undefined
   const bytes = Math.max(minShareBytes, (learned ?? 0) * shareMs)
   const limit = Math.min(...questions.map((one) => one.from).filter((start) => start > from))
-  const share = upTo(open, from + bytes, Math.min(limit, Number.POSITIVE_INFINITY), kind)
-  if (!share) return undefined
-  const isTail = share.to > lastByte(line)
-  return first === 0 || isTail || share.to - from >= minShareBytes ? share : undefined
+  return upTo(open, from + bytes, limit, kind)
 }
 
-const lastByte = (line: readonly Waiting[]): number => line.at(-1)?.place.range?.to ?? 0
-
 /** From the first of these up to the block in which `max` lies. */
-function upTo(open: readonly Waiting[], max: number, limit: number, kind: 'dag' | 'block'): FilePart | undefined {
+function upTo(open: readonly Waiting[], max: number, limit: number, kind: AskKind): FilePart | undefined {
   const { from } = open[0] as Waiting
   let to = from
   let leaves: CID[] | undefined = []
@@ -76,14 +74,14 @@ function upTo(open: readonly Waiting[], max: number, limit: number, kind: 'dag' 
 
 /** The second part of what another one is at work on, so that both are done at the same time. */
 function takenOver(
-  member: Member,
-  learned: number | undefined,
-  kind: 'dag' | 'block',
+  {
+    kind,
+    learned,
+    firstMs,
+  }: { readonly kind: AskKind; readonly learned: number | undefined; readonly firstMs: number },
   line: readonly Waiting[],
   questions: readonly UpstreamStream[],
 ): FilePart | undefined {
-  const { health } = member
-  if (kind === 'dag' && health.sendsAll) return undefined
   let best: (FilePart & { readonly savedMs: number }) | undefined
   for (const victim of questions) {
     const own = victim.pace.rate
@@ -94,7 +92,6 @@ function takenOver(
     const end = work.at(-1)?.end
     if (!head || end === undefined) continue
     const rate = learned ?? own
-    const firstMs = health.expectedMs(kind, 0)
     // Both take as long: x / own = firstMs + (all - x) / rate.
     const kept = (firstMs + (end - head.from) / rate) / (1 / own + 1 / rate)
     const share = rest.findIndex(({ from }) => from >= head.from + kept)

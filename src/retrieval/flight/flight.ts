@@ -19,7 +19,7 @@ import type { Place } from '../session.ts'
 import { type AskKind, Attempts, type LetGo, outcomeOf, type Wanting } from '../upstreams/attempts.ts'
 import type { BackIn, Finding, Member, Plan, Pool, Step } from '../upstreams/pool.ts'
 import { DagBlocks } from './dag-blocks.ts'
-import { type FilePart, nextPart, type Waiting } from './file-parts.ts'
+import { nextPart, type Waiting } from './file-parts.ts'
 import { failedMs, maxStallMs, minStallMs, Stopwatch } from './pace.ts'
 import { type Racer, type Span, UpstreamStream } from './upstream-stream.ts'
 
@@ -486,36 +486,28 @@ export class Flight {
   }
 
   #shareNext(): boolean {
-    const busy = [...this.#streams].filter((one) => !one.isNearlyDone)
+    const streams = [...this.#streams]
+    const busy = streams.filter((one) => !one.isNearlyDone)
     const line = this.#line()
-    const next = line.length === 0 || busy.length >= maxStreams ? undefined : this.#nextPart(line, busy)
-    if (!next) return false
-    const { step, part } = next
-    if (part.victim) part.victim.to = part.from
-    const place = line.find(({ from }) => from === part.from)?.place ?? this.#want
-    this.#ask(step, place, part, part.leaves)
-    return true
-  }
-
-  #nextPart(
-    line: readonly Waiter[],
-    busy: readonly UpstreamStream[],
-  ): { readonly step: Step<Member>; readonly part: FilePart } | undefined {
-    const { steps } = this.#plan(busy)
+    if (line.length === 0 || busy.length >= maxStreams) return false
     const key = blockKey(this.#want.cid)
     const isSource = ({ who }: Step<Member>): boolean => this.#sources.has(who)
     // Those that have brought parts of it first.
-    const ranked = [...steps].sort((one, other) => Number(isSource(other)) - Number(isSource(one)))
+    const ranked = this.#plan(busy).steps.toSorted((one, other) => Number(isSource(other)) - Number(isSource(one)))
     for (const step of ranked) {
       const { health } = step.who
       if (health.state(key).state !== 'ready' || health.waitMs > 0) continue
       const hasOthers =
         busy.some(({ member }) => member !== step.who) || ranked.some((one) => one !== step && isSource(one))
       const isBack = this.attempts.backInMs(step.who, key) !== undefined
-      const part = nextPart(step.who, line, [...this.#streams], { hasOthers, isBack })
-      if (part) return { step, part }
+      const part = nextPart(step.who, line, streams, { hasOthers, isBack })
+      if (!part) continue
+      if (part.victim) part.victim.to = part.from
+      const place = line.find(({ from }) => from === part.from)?.place ?? this.#want
+      this.#ask(step, place, part, part.leaves)
+      return true
     }
-    return undefined
+    return false
   }
 
   // The hedge timer: it rings when the upstreams that were asked should have brought something, and
@@ -542,7 +534,15 @@ export class Flight {
     if (this.#streams.size === 0) return this.#wake()
     if (this.#hasBegun) this.#share()
     const [free] = this.#candidates().steps
-    if ([...this.#streams].some(({ isQueued }) => isQueued)) return this.#checkQueue(free)
+    const queued = [...this.#streams].filter(({ isQueued }) => isQueued)
+    if (queued.length > 0) {
+      // Time in the queue is no slowness of an upstream: another one that is free is asked instead.
+      if (free?.who.health.waitMs === 0) {
+        for (const stream of queued) this.#letGo(stream, 'enough')
+        this.#start(free)
+      }
+      return this.#checkIn(minStallMs)
+    }
     const behind = this.#furthestBehind
     const covering = [...this.#streams].filter((one) => !behind || one.covers(behind.from))
     const leftMs = this.#leftMs(covering, free)
@@ -598,18 +598,6 @@ export class Flight {
     this.#isStuck = true
     this.#passBy(() => true)
     this.#note()
-  }
-
-  /**
-   * Time in the queue is no slowness of an upstream. If another one could be asked at once, leave
-   * the queue.
-   */
-  #checkQueue(other: Step<Member> | undefined): void {
-    if (other && other.who.health.waitMs === 0) {
-      for (const stream of this.#streams) if (stream.isQueued) this.#letGo(stream, 'enough')
-      this.#start(other)
-    }
-    this.#checkIn(minStallMs)
   }
 
   // Its end.
