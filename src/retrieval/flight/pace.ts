@@ -44,7 +44,6 @@ export type Alternative = (bytes: number) => number
 
 export const minStallMs = 100
 export const maxStallMs = 400
-const stallFactor = 4
 const slowFactor = 2
 // A response that stalled for so long has failed: asking another upstream then is no hedge.
 export const failedMs = 1000
@@ -92,7 +91,7 @@ export class Pace {
   /** Milliseconds without a block after which another upstream is asked for the rest. */
   stallAfterMs(other: Alternative | undefined): number {
     if (this.blocks <= 1) return minStallMs
-    const ownMs = ((this.cameAt - this.#firstAt) / (this.blocks - 1)) * stallFactor
+    const ownMs = ((this.cameAt - this.#firstAt) / (this.blocks - 1)) * slowFactor
     const otherMs = other ? other(this.#blockBytes) * slowFactor : maxStallMs
     return Math.min(maxStallMs, Math.max(minStallMs, Math.min(ownMs, otherMs)))
   }
