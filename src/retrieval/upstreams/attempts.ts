@@ -177,7 +177,7 @@ const maxKept = 32
 // An upstream that was asked so early in a race, and said nothing, had its full time.
 const fullShare = 3 / 4
 const maxTries = 3
-const retryMs = 500
+const retryMs = 250
 
 /** The client that wants it. */
 export type Wanting = {
