@@ -48,8 +48,6 @@ export const maxRecordBytes = 10 * 1024
  */
 export type ProbeReport = {
   readonly usable: boolean
-  /** It sent bytes that do not hash to the CID. */
-  readonly lied?: boolean
   readonly raw: boolean
   readonly car: boolean
   readonly findings: readonly string[]

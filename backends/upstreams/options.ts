@@ -71,16 +71,14 @@ export async function probed(
 ): Promise<ProbeReport> {
   const began = clock.monotonic()
   const findings: string[] = []
-  let lied = false
   const raw = await finding(findings, 'raw blocks', async () => {
     const bytes = await block()
-    lied = bytes !== undefined && bytes.byteLength > 0
-    if (lied) throw new Failure('hash-mismatch', 'it sent wrong bytes for the empty CID', { source: 'upstream' })
+    if (bytes && bytes.byteLength > 0)
+      throw new Failure('hash-mismatch', 'it sent wrong bytes for the empty CID', { source: 'upstream' })
   })
   const hasCar = car ? await finding(findings, carQuestion, car) : false
   const ms = Math.round(clock.monotonic() - began)
-  const report = { usable: raw, raw, car: hasCar, findings, ms }
-  return lied ? { ...report, lied } : report
+  return { usable: raw, raw, car: hasCar, findings, ms }
 }
 
 /** An upstream that says in its words that it lacks the empty block answers. */
