@@ -95,28 +95,26 @@ export function createProviderRequests(options: RequestsOptions): ProviderReques
   const attempt: ProviderRequests['attempt'] = async (provider, uploads, work, signal) => {
     const span = trace?.ask('provider pin')
     const began = clock.monotonic()
-    const end = (outcome: string, hasFailed: boolean): void => {
-      const bytes = uploads.reduce((sum, { carBytes }) => sum + carBytes, 0)
-      const [{ cid }, ...more] = uploads as [Upload, ...Upload[]]
-      const which = more.length === 0 && { 'cidgate.cid': cid.toString() }
-      const facts = { 'cidgate.provider': provider.name, 'cidgate.bytes': bytes, 'cidgate.outcome': outcome, ...which }
-      span?.end(facts, hasFailed)
-    }
-    let error: unknown
-    let isHeld = true
+    let failed: ReturnType<typeof failedWith> | undefined
     try {
       await (span ? span.run(work) : work())
-    } catch (cause) {
-      isHeld = false
-      error = cause
+    } catch (error) {
+      failed = failedWith(error, provider)
     }
-    if (!isHeld && signal?.aborted) {
-      end('cancelled', false)
-      throw signal.reason
+    const isCancelled = failed !== undefined && signal?.aborted === true
+    if (span) {
+      const [{ cid }, ...more] = uploads as [Upload, ...Upload[]]
+      const facts = {
+        'cidgate.provider': provider.name,
+        'cidgate.bytes': uploads.reduce((sum, { carBytes }) => sum + carBytes, 0),
+        'cidgate.outcome': isCancelled ? 'cancelled' : (failed?.class ?? 'pinned'),
+        ...(more.length === 0 && { 'cidgate.cid': cid.toString() }),
+      }
+      span.end(facts, failed !== undefined && !isCancelled)
     }
-    const common = { provider: provider.name, ms: Math.round(clock.monotonic() - began) }
-    const done: ProviderAttempt = isHeld ? { ...common, isHeld: true } : { ...common, ...failedWith(error, provider) }
-    end(done.isHeld ? 'pinned' : done.class, !done.isHeld)
+    if (isCancelled) throw signal?.reason
+    const ms = Math.round(clock.monotonic() - began)
+    const done: ProviderAttempt = { provider: provider.name, ms, ...(failed ?? { isHeld: true }) }
     for (const _ of uploads) onAttempt?.(done)
     return done
   }
