@@ -70,11 +70,11 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
 
   function open(): Promise<Keyv> {
     const late = () => failure('timeout', `did not open within ${openMs} ms`)
-    opening ??= withDeadline({ ms: openMs, clock, late }, make).catch((error: unknown) => {
+    const started = (opening ??= make().catch((error: unknown) => {
       opening = undefined // a start that failed is not remembered
       throw error
-    })
-    return opening
+    }))
+    return withDeadline({ ms: openMs, clock, late }, () => started)
   }
 
   async function call<T>(signal: AbortSignal | undefined, work: (keyv: Keyv) => Promise<T>): Promise<T> {
@@ -133,12 +133,13 @@ export function createKeyvTier(options: KeyvTierOptions): Tier {
     async close() {
       if (isClosed) return
       isClosed = true
-      const keyv = await opening?.catch(() => undefined)
-      if (!keyv) return
-      const shut = options.shut ?? (() => keyv.disconnect())
+      const shut = async () => {
+        const keyv = await opening
+        if (keyv) await (options.shut ? options.shut(keyv.store) : keyv.disconnect())
+      }
       const late = () => failure('timeout', 'did not close')
       // It goes away with the process, at the latest.
-      await withDeadline({ ms: shutMs, clock, late }, async () => shut(keyv.store)).catch(() => {})
+      await withDeadline({ ms: shutMs, clock, late }, shut).catch(() => {})
     },
   }
 }

@@ -444,8 +444,19 @@ class BlockRead implements FlightReader {
     this.#wasLate = this.#reader.isLate
     this.#startDeadline()
     const { followed } = this.#reader
-    if (around && followed?.flight.expects(this.#cid)) this.#waitIn(followed, around, () => this.#askTiers(undefined))
-    else this.#askTiers(around)
+    this.#goOn(() => {
+      if (around && followed?.flight.expects(this.#cid)) this.#waitIn(followed, around, () => this.#askTiers(undefined))
+      else this.#askTiers(around)
+    })
+  }
+
+  /** A step that throws ends the wait, and not the flight that called it. */
+  #goOn(step: () => void): void {
+    try {
+      step()
+    } catch (error) {
+      this.#failed(error)
+    }
   }
 
   /** Without upstreams, or while that is worth it, the tiers are waited for. */
@@ -479,7 +490,7 @@ class BlockRead implements FlightReader {
     if (this.#isOver || this.#hasAskedUpstreams) return
     this.#hasAskedUpstreams = true
     const reader = this.#reader
-    try {
+    this.#goOn(() => {
       // While this request waited, a flight of another one may have ended with the block in memory.
       const near = reader.near(this.#cid)
       if (near) return this.#succeed(near)
@@ -487,9 +498,7 @@ class BlockRead implements FlightReader {
       const followed = around && reader.chooseFlight(this.#cid, around)
       if (followed) this.#waitIn(followed, around, this.#askAlone)
       else this.#askAlone()
-    } catch (error) {
-      this.#failed(error)
-    }
+    })
   }
 
   readonly #askAlone = (): void => {
@@ -516,7 +525,7 @@ class BlockRead implements FlightReader {
     if (!isKept) this.#reader.leftOut(wait.followed)
     const bytes = isKept ? this.#reader.cameBefore(this.#cid) : undefined
     if (bytes) this.#succeed(bytes)
-    else wait.next()
+    else this.#goOn(wait.next)
   }
 
   fail(error: unknown): void {
@@ -525,7 +534,7 @@ class BlockRead implements FlightReader {
     this.#wait = undefined
     const failure = this.#reader.failureOf(this.#cid, wait, this.#wasLate, error)
     if (failure) this.#failed(failure)
-    else wait.next()
+    else this.#goOn(wait.next)
   }
 
   #startDeadline(): void {

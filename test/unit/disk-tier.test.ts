@@ -255,6 +255,17 @@ for (const [what, place] of [
       assert.equal(await readFile(join(path, 'README'), 'utf8'), 'not ours')
     })
 
+test('process killed while it drops a segment → its rest is removed', async () => {
+  const path = await tempFolder()
+  const before = open(path)
+  await putAll(before, [1])
+  await before.close()
+  const files = await readdir(path)
+  await rm(join(path, files.find((name) => name.endsWith('.data')) ?? ''))
+  assert.equal(await open(path).get(block(1).cid), undefined)
+  assert.deepEqual(await readdir(path), [])
+})
+
 test('removed folder → recreated; oversized block → not stored', async () => {
   const path = await tempFolder()
   const tier = open(path, '512KiB')
