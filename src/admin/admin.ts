@@ -106,7 +106,7 @@ const failing =
     }
     if (response.headersSent) return next(error)
     const status = isClients ? 400 : 500
-    const detail = isClients ? 'this path cannot be decoded' : 'the gateway failed at this; its log says why'
+    const detail = isClients ? 'this path cannot be decoded' : 'the gateway failed; its log has the reason'
     response.status(status).json({ status, detail })
   }
 

@@ -85,7 +85,7 @@ type EffectiveValue = { readonly key: string; readonly shown: unknown; readonly 
 function effective(file: string): string {
   const lines = effectiveValues(file).map(({ key, shown, from }) => ({ shown: `${key} = ${textOf(shown)}`, from }))
   const width = Math.min(60, Math.max(...lines.map(({ shown }) => shown.length)))
-  const head = '# Durations are in milliseconds and sizes in bytes, but where the file says them otherwise.\n'
+  const head = '# Durations are in milliseconds and sizes in bytes, unless taken from the file.\n'
   return `${head}${lines.map(({ shown, from }) => `${shown.padEnd(width)}  # ${from}\n`).join('')}`
 }
 
@@ -174,7 +174,7 @@ export function whyNoSocket({ path }: UnixAddress): string | undefined {
     const found = lstatSync(path, { throwIfNoEntry: false })
     return found && !found.isSocket() ? 'there is a file, and it is no socket; move it' : undefined
   } catch (error) {
-    return `${folder} cannot be written to (${codeOf(error)}); make it, or look at its owner and its rights`
+    return `${folder} cannot be written to (${codeOf(error)}); create it, or check its owner and permissions`
   }
 }
 

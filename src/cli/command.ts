@@ -59,7 +59,7 @@ export function meant(typed: string, known: readonly string[]): string {
 /** The single file argument, or undefined; `config` is an alternative to it. */
 export function oneFile(command: string, named: readonly string[], config: string | undefined): string | undefined {
   const [file = config, ...more] = named
-  if (more.length > 0 || (named.length > 0 && config !== undefined)) throw new UsageError(`${command} takes one file`)
+  if (more.length > 0 || (named.length > 0 && config !== undefined)) throw new UsageError(`${command} accepts one file`)
   return file
 }
 

@@ -160,7 +160,7 @@ const anyPeer = '12D3KooWRawPbxPtP1eZaJpumGnyWX2DcUyd3RQnydr3eAto4Az7'
 const noteMs = 10_000
 
 const inTime = <T>(work: Promise<T>): Promise<T> => {
-  const late = () => new Failure('timeout', 'it takes too long', { source: 'ours' })
+  const late = () => new Failure('timeout', 'it timed out', { source: 'ours' })
   return withDeadline({ ms: noteMs, clock: systemClock, late }, () => work)
 }
 
@@ -229,11 +229,11 @@ async function isWritable(folder: string): Promise<void> {
     await writeFile(file, 'x', { flag: 'wx' }).finally(() => rm(file, { force: true }))
   } catch (cause) {
     const { code } = cause as NodeJS.ErrnoException
-    throw refused(`it cannot be written to (${code}); look at its owner, its rights and its disk`, cause)
+    throw refused(`it cannot be written to (${code}); check its owner, permissions and disk`, cause)
   }
   const { bavail, bsize } = await statfs(folder)
   if (bavail * bsize < minFreeBytes)
     throw refused(
-      `${Math.floor((bavail * bsize) / 2 ** 20)} MiB are free, and ${minFreeBytes / 2 ** 20} MiB should be; make room, or set data to another folder`,
+      `${Math.floor((bavail * bsize) / 2 ** 20)} MiB are free, at least ${minFreeBytes / 2 ** 20} MiB are needed; free space, or set data to another folder`,
     )
 }

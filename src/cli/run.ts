@@ -27,9 +27,9 @@ async function dispatch(argv: readonly string[], io: Io): Promise<number> {
 
 function refuseArguments({ name, takes, needs = '' }: Command, given: readonly string[]): void {
   if (takes === '' && given.length > 0)
-    throw new UsageError(`${name} takes no ${given[0]}; a configuration is named with --config`)
+    throw new UsageError(`${name} does not accept ${given[0]}; name a configuration with --config`)
   const isFit = needs === '' || (needs.startsWith('one ') ? given.length === 1 : given.length > 0)
-  if (!isFit) throw new UsageError(`${name} takes ${needs}`)
+  if (!isFit) throw new UsageError(`${name} needs ${needs}`)
 }
 
 function find(name: string): Command {

@@ -48,7 +48,7 @@ export async function serveCommand(file: string | undefined): Promise<number> {
     notifier?.reloading()
     const isNew = await serving.reload(() => loadConfig(file))
     notifier?.ready(
-      isNew ? `answers at ${answers()}` : 'the new configuration was refused (see the log), and the old one goes on',
+      isNew ? `answers at ${answers()}` : 'the new configuration was refused (see the log); the old one stays',
     )
   })
   return 0
@@ -188,7 +188,7 @@ function banner(file: string, config: Config): string {
     ['upstreams', listed(retrieval.upstreams)],
     [
       'providers',
-      config.upload.forwardTo ? 'none: uploads go on to another service' : listed(config.pinning.providers),
+      config.upload.forwardTo ? 'none: uploads are forwarded to another service' : listed(config.pinning.providers),
     ],
     ['uploads', whoMayUpload(config)],
   ]
@@ -199,7 +199,7 @@ const listed = (entries: readonly { readonly name: string }[]): string =>
   entries.length === 0 ? 'none' : entries.map(({ name }) => name).join(', ')
 
 function whoMayUpload({ upload: { auth, forwardTo: through }, pinning }: Config): string {
-  if (!through && pinning.providers.length === 0) return 'nobody: there is no provider'
+  if (!through && pinning.providers.length === 0) return 'nobody: no provider is configured'
   if (auth === 'none') return 'every client of this machine, without a token'
   if (auth === 'open') return 'every client, without a token'
   return `clients with a token (${auth.tokens.length} of them)`

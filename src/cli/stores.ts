@@ -65,9 +65,9 @@ export async function salvageCommand(file: string | undefined, { stdout }: Out):
     try {
       const { uploads, byRoots, incomplete, aside } = await salvageStore(path, name, systemClock.now())
       stdout.write(`${path}: ${uploads} uploads in a new database; the damaged files are in ${aside}\n`)
-      for (const cid of byRoots) stdout.write(`${cid}: found by its file alone; delete it if it was deleted before\n`)
+      for (const cid of byRoots) stdout.write(`${cid}: found by its file only; delete it if it was deleted before\n`)
       for (const cid of incomplete)
-        stdout.write(`${cid}: blocks are missing here; upload it again, or bring it from a provider\n`)
+        stdout.write(`${cid}: blocks are missing here; upload it again, or restore it from a provider\n`)
       isComplete &&= incomplete.length === 0
     } finally {
       await leave()

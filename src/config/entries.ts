@@ -89,7 +89,7 @@ function listOf(kinds: Kinds, shared: z.ZodRawShape, assume: string | undefined)
     const named = list.map((entry) => ({ ...entry, name: entry.name ?? defaultName(entry, assume) }))
     const seen = new Set<string>()
     for (const [index, { name }] of named.entries()) {
-      const message = `${JSON.stringify(name)} is used twice (expected a \`name\` of its own)`
+      const message = `${JSON.stringify(name)} is used twice (expected a unique \`name\`)`
       if (seen.has(name)) context.addIssue({ code: 'custom', path: [index, 'name'], message })
       seen.add(name)
     }

@@ -62,7 +62,7 @@ const pinning = (beside: OwnProviders) =>
         // If one entry is malformed, zod passes the entries unparsed.
         if (use !== 'embedded' || options === undefined) continue
         const { path = '' } = options as { path?: string }
-        const message = 'is the folder of another provider (expected a `path` of its own)'
+        const message = 'is the folder of another provider (expected its own `path`)'
         if (folders.has(path)) context.addIssue({ code: 'custom', path: ['providers', index, 'path'], message })
         folders.add(path)
       }
@@ -71,7 +71,7 @@ const pinning = (beside: OwnProviders) =>
       if (providers.length === 0 || beside.takers > 0) return
       if (providers.some(({ use }) => !providerKinds[use]?.fetches)) return
       const kinds = [...new Set(providers.map(({ use }) => use))].join(', ')
-      const message = `no provider is given the bytes: ${kinds} only fetches them (expected another provider beside it)`
+      const message = `no provider gets the bytes: ${kinds} only fetches them (expected another provider in addition)`
       context.addIssue({ code: 'custom', path: ['providers'], message })
     })
     .superRefine(({ minConfirmations, providers }, context) => {
@@ -235,7 +235,7 @@ const root = z
 const publicAddress = z
   .url({ protocol: /^https?$/, error: 'expected an address such as https://gw.example' })
   .refine((url) => URL.parse(url)?.href === `${URL.parse(url)?.origin}/`, {
-    error: 'expected a scheme and a host alone: other nodes look for content at its root',
+    error: 'expected only a scheme and a host: other nodes request content at its root',
   })
   .optional()
   .describe(
@@ -336,7 +336,7 @@ const perClient = z
   .refine((said) => Object.keys(said).length > 0, 'expected at least one of perMinute, misses, exports and uploads')
   .refine(({ burst, perMinute }) => burst === undefined || perMinute !== undefined, {
     path: ['burst'],
-    error: 'expected `perMinute` beside it',
+    error: 'expected it together with `perMinute`',
   })
 
 /** `sharedStore`: the backends that it can name. */
@@ -665,7 +665,7 @@ function refuseAnnouncingNowhere({ announce: said, public: address, pinning }: S
   if (protocol !== 'https:' && isIP(hostname.replace(/^\[|\]$/g, '')) === 0)
     issue('other nodes ask a name over https alone (expected https://…)', ['public'])
   if (!pinning.providers.some(({ use }) => use === 'embedded'))
-    issue('nothing is kept on this disk that could be announced (expected an `embedded` provider)', ['announce'])
+    issue('this disk stores nothing to announce (expected an `embedded` provider)', ['announce'])
 }
 
 /** Refuses a shared store without limits to share. */

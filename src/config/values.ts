@@ -100,7 +100,7 @@ export const namedToken = () =>
       })
       .refine(({ name, quota }) => name !== undefined || quota === undefined, {
         path: ['quota'],
-        error: 'expected a `name` beside it, under which it is counted',
+        error: 'expected a `name` under which it is counted',
       }),
   ])
 

@@ -63,7 +63,7 @@ export function readFile(
     case 'symlink':
       return onePiece(symlinkTarget(entity).subarray(from, Math.max(from, end)))
     case 'directory':
-      throw wrongContent(cid, 'a directory has no bytes of its own')
+      throw wrongContent(cid, 'a directory has no bytes')
   }
 }
 

@@ -245,7 +245,7 @@ export function objection(
 ): string | undefined {
   if (faultCount * 2 > list.lines) {
     const [{ line, what } = { line: 0, what: '' }] = faults
-    return `${faultCount} of its ${list.lines} lines make no sense, the first of them is line ${line} (${what})`
+    return `${faultCount} of its ${list.lines} lines are invalid, first line ${line} (${what})`
   }
   if (list.rules > 0) return undefined
   if (rulesBefore > 0) return `it has no rule, and had ${rulesBefore}`

@@ -221,7 +221,7 @@ const textOf = (file: string): Promise<string> =>
   })
 
 function unwritten(cause: unknown): Failure {
-  const held = 'it is denied from now on, but in memory alone, until this gateway ends'
+  const held = 'it is denied, but in memory only, until this gateway stops'
   const context = { source: 'ours', cause } as const
   if (isDiskFull(cause))
     return new Failure(
@@ -230,13 +230,13 @@ function unwritten(cause: unknown): Failure {
       context,
     )
   const why = `the list of takedowns in the data folder cannot be written (${codeOf(cause) ?? (cause instanceof Error ? cause.message : 'an unexpected error')})`
-  return new Failure('disk-error', `${why}: ${held}; look at that disk, then repeat it`, context)
+  return new Failure('disk-error', `${why}: ${held}; check that disk, then repeat it`, context)
 }
 
 /** Shown to every client, so it names no CID and no local path. */
 function damageOf(lines: number, first: ListFault): string {
-  const what = lines === 1 ? '1 line makes' : `${lines} lines make`
-  return `${what} no sense in denylists/takedowns.deny of the data folder, and what was denied there is served: line ${first.line}; the log says why. Deny it again, take out the line, and reload`
+  const what = lines === 1 ? '1 invalid line' : `${lines} invalid lines`
+  return `${what} in denylists/takedowns.deny of the data folder: what line ${first.line} denied is served; the log has the reason. Deny it again, remove the line, and reload`
 }
 
 function ruleOf(cid: CID, { legal, reason }: Hints): Rule {
@@ -290,7 +290,7 @@ export async function openTakedowns({
     const why = own.rules > 0 ? objection(given, { rulesBefore: 0, isEmptyOdd: true }) : undefined
     if (why !== undefined)
       throw new Error(
-        `${file} is not the list of takedowns any more: ${why}; put it back, or write its header alone to lift them all`,
+        `${file} is no longer the list of takedowns: ${why}; restore it, or write only its header to lift them all`,
       )
     const [first] = given.faults
     // A truncated write was not acknowledged, but a line damaged on disk was.

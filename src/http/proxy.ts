@@ -88,7 +88,7 @@ function refusal(request: IncomingMessage, path: string, entry: ProxyEntry): Fai
   if ((method === 'GET' || method === 'HEAD') && hasBody(request)) return say(400, `a ${method} has no body`)
   if (headers['transfer-encoding'] !== undefined) return say(411, 'a body sent to this path needs a Content-Length')
   if (Number(headers['content-length'] ?? 0) > entry.maxBytes)
-    return new Failure('too-large', `the body is larger than the ${entry.maxBytes} bytes that ${entry.path} takes`, {
+    return new Failure('too-large', `the body is larger than the ${entry.maxBytes} bytes that ${entry.path} accepts`, {
       source: 'client',
     })
   return undefined

@@ -91,7 +91,7 @@ export function createRoutingRoute(options: RoutingOptions): Route {
     if (!parseKey(name)) throw malformed(`${JSON.stringify(name.slice(0, longestTold))} is no key of a name`)
     const found = await names.record(name, { signal, onlyIfCached: true, noCache: false }).catch((error: unknown) => {
       if (isFailure(error, 'not-found'))
-        throw new Failure('not-found', 'no record of it is kept here', { source: 'tier' })
+        throw new Failure('not-found', 'no record of it is stored here', { source: 'tier' })
       throw error
     })
     const leftMs = Math.max(0, found.endsAt - clock.now())

@@ -251,7 +251,7 @@ class Scan {
     while (this.at < end) {
       const key = this.varint(end)
       const field = key >> 3
-      if (field <= last || field > 3) throw wrong(`a link has a field ${field} behind ${last}`)
+      if (field <= last || field > 3) throw wrong(`a link has a field ${field} after ${last}`)
       if ((key & 7) !== (field === 3 ? 0 : 2)) throw wrong(`a link has a field of wire type ${key & 7}`)
       last = field
       if (field === 3) {

@@ -120,7 +120,7 @@ async function assembleWorker(context: WiringContext, team: WorkerTeam): Promise
   const { reading, front, shared } = parts
   return {
     reader: readerOf(context, parts),
-    add: () => Promise.reject(new Failure('unsupported', 'a worker takes no uploads', { source: 'ours' })),
+    add: () => Promise.reject(new Failure('unsupported', 'a worker accepts no uploads', { source: 'ours' })),
     ...front,
     admin: (_request, response) => void response.destroy(),
     refused: shared.refused,
@@ -349,7 +349,7 @@ export function refuseMisfits(own: Own, { cache, retrieval, pinning, upload }: C
     return own[kind].flatMap(({ name }, index) => {
       const isTaken = names.has(name)
       names.add(name)
-      return isTaken ? [`option ${kind}[${index}]: "${name}" is used twice (expected a name of its own)`] : []
+      return isTaken ? [`option ${kind}[${index}]: "${name}" is used twice (expected a unique name)`] : []
     })
   }
   const wrong: Complaint[] = [
@@ -365,7 +365,7 @@ export function refuseMisfits(own: Own, { cache, retrieval, pinning, upload }: C
     })
   if (pinning.providers.length === 0 && count > 0 && !own.providers.some(({ traits }) => traits.takesBytes))
     wrong.push(
-      'option providers: no provider is given the bytes (expected one that takes bytes beside those that fetch them)',
+      'option providers: no provider gets the bytes (expected one that accepts bytes in addition to those that fetch them)',
     )
   if (upload.forwardTo && own.providers.length > 0)
     wrong.push('option providers: they get nothing with `upload.forwardTo` (expected none)')

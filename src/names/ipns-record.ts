@@ -155,7 +155,7 @@ export function createRecordStore({ store, write, log }: RecordStoreOptions): Re
         () => {
           complained = false
         },
-        (error) => complain(`${records.length} records could not be kept`, error),
+        (error) => complain(`${records.length} records could not be stored`, error),
       )
     }
     inProgress = new Map()

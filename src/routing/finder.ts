@@ -146,7 +146,7 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
     } finally {
       stop()
       closing.signal.removeEventListener('abort', end)
-      own.abort(cancelled('the look-up is over'))
+      own.abort(cancelled('the lookup is over'))
     }
   }
 
@@ -216,7 +216,7 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
       if (known && clock.monotonic() < known.untilMs) return known
       const lookup = Object.assign(new RunningLookup<Member>(), { untilMs: Number.POSITIVE_INFINITY })
       if (running >= maxLookups || closing.signal.aborted) {
-        lookup.failed(new Failure('overloaded', 'too many look-ups are under way', { source: 'ours' }))
+        lookup.failed(new Failure('overloaded', 'too many lookups are in progress', { source: 'ours' }))
         lookup.end()
         return lookup
       }

@@ -11,7 +11,7 @@ export const formats: Readonly<
   'ipfs-path': {
     // The pattern refuses other prefixes: each mistake is reported once.
     validate: (text) => !text.startsWith('/ipfs/') || isRoot(text.split('/')[2] ?? ''),
-    message: 'must be /ipfs/<cid>, with a path behind it or without; this is not a CID that this gateway reads',
+    message: 'must be /ipfs/<cid>, optionally followed by a path; this is not a CID that this gateway reads',
   },
 }
 
@@ -31,7 +31,7 @@ const ipfsPath = {
   type: 'string',
   pattern: '^/ipfs/',
   format: 'ipfs-path',
-  description: 'Where the file is: `/ipfs/<cid>`, with a path behind it or without.',
+  description: 'The location of the file: `/ipfs/<cid>`, optionally followed by a path.',
 } as const
 
 export const evidence: JsonSchema = {

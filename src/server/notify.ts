@@ -91,12 +91,11 @@ export function createNotifier({ environment, log, clock, run = runIn(environmen
     },
     reloading(): void {
       const at = process.hrtime.bigint() / 1000n
-      if (!isStopping)
-        say('reloading', ['RELOADING=1', `MONOTONIC_USEC=${at}`, 'STATUS=reading the configuration again'])
+      if (!isStopping) say('reloading', ['RELOADING=1', `MONOTONIC_USEC=${at}`, 'STATUS=reloading the configuration'])
     },
     stopping(): void {
       isStopping = true
-      say('stopping', ['STOPPING=1', 'STATUS=answering what is under way'])
+      say('stopping', ['STOPPING=1', 'STATUS=answering requests in progress'])
     },
     /** Resolves when pending messages were sent or abandoned. */
     async close(): Promise<void> {

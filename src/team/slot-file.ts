@@ -83,7 +83,7 @@ export function createUploadEpochs(slots: Slots) {
       if (!slots.write(place))
         throw new Failure(
           'upstream-error',
-          'the other processes of this gateway cannot be told of an upload: look at the disk',
+          'the other processes of this gateway cannot be notified of an upload: check the disk',
           {
             source: 'ours',
           },

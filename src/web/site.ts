@@ -146,12 +146,11 @@ export function parseRedirects(text: string): RedirectRule[] {
     if (!from.startsWith('/')) throw wrong(index + 1, '`from` must begin with /')
     if (/\*./.test(from)) throw wrong(index + 1, '`*` may only stand at the end of `from`')
     if (!to.startsWith('/') && !isWebUrl(to)) throw wrong(index + 1, '`to` must be a path or an http(s) address')
-    if (/^[^?]*%(?![0-9a-f]{2})/i.test(to))
-      throw wrong(index + 1, '`to` has a % without two hexadecimal digits behind it')
+    if (/^[^?]*%(?![0-9a-f]{2})/i.test(to)) throw wrong(index + 1, '`to` has a % without two hexadecimal digits')
     const status = Number(statusText)
     if (!statuses.has(status)) throw wrong(index + 1, `${statusText} is not a status that is supported`)
     const names = placeholders(from)
-    if (new Set(names).size < names.length) throw wrong(index + 1, 'a placeholder stands twice in `from`')
+    if (new Set(names).size < names.length) throw wrong(index + 1, 'a placeholder occurs twice in `from`')
     rules.push({ from: from.split('/').map(inOneSpelling).join('/'), to, status })
   }
   return rules

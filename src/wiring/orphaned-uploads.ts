@@ -100,12 +100,12 @@ const wordsOf = ({ holder, alone, waiting }: OtherHolder): string[] => [
   ...(alone === 0
     ? []
     : [
-        `${uploads(alone)} held by ${holder} alone, and no provider of that name is configured: they are read only where an upstream has them`,
+        `${uploads(alone)} held only by ${holder}, which is not configured: they are readable only if an upstream has them`,
       ]),
   ...(waiting === 0
     ? []
     : [
-        `${uploads(waiting)} to be brought to ${holder}, and no provider of that name is configured: configure it, or give up on it (DELETE /uploads/<cid>/${holder})`,
+        `${uploads(waiting)} pending at ${holder}, which is not configured: configure it, or abandon them (DELETE /uploads/<cid>/${holder})`,
       ]),
 ]
 
@@ -126,7 +126,7 @@ export async function orphanedBy(old: Config, { data, pinning }: Config, looking
   return [
     ...(here === 0 ? [] : [`${moved}: ${old.data} holds ${here} uploads, and cidgate no longer reads them`]),
     ...stores.map(({ place }) => `${moved}: ${place} holds uploads, and cidgate no longer reads them`),
-    ...(waiting === 0 ? [] : [`${moved}: ${waiting} uploads that wait there are no longer brought to their providers`]),
+    ...(waiting === 0 ? [] : [`${moved}: ${waiting} pending uploads there are no longer delivered to their providers`]),
   ]
 }
 
@@ -145,4 +145,4 @@ function notReadBack({ pinning }: Config): string[] {
 }
 
 const stillRead = (place: string): string =>
-  `${place} holds uploads of an earlier configuration, and no provider writes there now: cidgate reads from it until it is removed`
+  `${place} holds uploads of an earlier configuration, which no provider writes to now: cidgate reads from it until it is removed`

@@ -66,7 +66,7 @@ export function wireTiers(
     },
   )
   lease.take(
-    'first look',
+    'first probe',
     [stack],
     () => probeOnce(stack, log),
     (look) => look.end(),

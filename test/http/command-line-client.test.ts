@@ -240,7 +240,7 @@ test('cidgate status: readiness, tier usage, upstream health', async () => {
   const said = out.toString()
   assert.match(said, /: ready; /)
   assert.match(said, /^ {2}requests since the start: \d+ \(.*4xx/m)
-  assert.match(said, /^ {2}ok {2}tier memory: \S+ \S+ of \S+ MiB \(\d+ %\), \d+ % of \d+ looks were hits/m)
+  assert.match(said, /^ {2}ok {2}tier memory: \S+ \S+ of \S+ MiB \(\d+ %\), \d+ % of \d+ lookups were hits/m)
   assert.match(
     said,
     /^ {2}ok {2}upstream near: ready, asked \d+, won \d+, first byte \d+ ms, p95 \d+ ms, \d+ not found/m,
@@ -411,7 +411,7 @@ describe('cidgate pins and deny', () => {
     const before = await readFile(list).catch(() => undefined)
     await rm(list, { force: true })
     await mkdir(list, { recursive: true })
-    const next = /denied from now on, but in memory alone.*look at that disk, then repeat it/
+    const next = /denied from now on, but in memory alone.*check that disk, then repeat it/
     const { code, out } = await cidgate(['deny', path])
     assert.equal(code, 1)
     assert.match(out.toString(), /denied, local removed, 1 blocks purged; BUT 500: /)

@@ -115,7 +115,7 @@ describe('former embedded pins', () => {
     const running = await start([own])
     await add(running)
     assert.deepEqual(await notes('check', [own]), [])
-    const folder = `the folder ${join(data, 'pins')} holds uploads of an earlier configuration, and no provider writes there now: cidgate reads from it until it is removed`
+    const folder = `the folder ${join(data, 'pins')} holds uploads of an earlier configuration, which no provider writes to now: cidgate reads from it until it is removed`
     assert.deepEqual(await notes('check', [remote()]), [`note: ${folder}`])
     assert.deepEqual(await notes('doctor', [remote()]), [`note ${folder}`])
     assert.ok(await reload(running, [remote()]))

@@ -81,20 +81,20 @@ test('pinned and announced, indexer lacks it → reported last', async () => {
       lines.some((line) => line.startsWith(`ok   ${name}: `)),
       `${name}\n${lines.join('\n')}`,
     )
-  assert.match(String(lines.at(-1)), /^first to mend: indexer test: it does not name this gateway/)
+  assert.match(String(lines.at(-1)), /^first fault: indexer test: it does not name this gateway/)
 })
 
 test('not pinned here → router answers empty, reported first', async () => {
   const { code, lines } = await reach('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e')
   assert.equal(code, 1)
-  assert.match(String(lines.at(-1)), /^first to mend: router: .*names nobody for it/)
+  assert.match(String(lines.at(-1)), /^first fault: router: .*names nobody for it/)
 })
 
 test('no `public`, plain HTTP, or unreachable → named', async () => {
   const last = async (more: Record<string, unknown>) => String((await reach(cid, more)).lines.at(-1))
-  assert.match(await last({ public: undefined, announce: false }), /^first to mend: public: it is not set/)
-  assert.match(await last({ public: 'http://localhost:1', announce: false }), /^first to mend: public: .*plain HTTP/)
-  assert.match(await last({ public: 'https://127.0.0.1:1', announce: false }), /^first to mend: router: .*ECONNREFUSED/)
+  assert.match(await last({ public: undefined, announce: false }), /^first fault: public: it is not set/)
+  assert.match(await last({ public: 'http://localhost:1', announce: false }), /^first fault: public: .*plain HTTP/)
+  assert.match(await last({ public: 'https://127.0.0.1:1', announce: false }), /^first fault: router: .*ECONNREFUSED/)
 })
 
 test('over TLS without HTTP/2 or short headers → named first', async (t) => {
@@ -115,17 +115,17 @@ test('over TLS without HTTP/2 or short headers → named first', async (t) => {
     const again = () => reach(cids[0] ?? '', { public: proxy.url, announce: false })
     const { code, lines } = await again()
     if (protocol === 'http/1.1') {
-      assert.match(String(lines.at(-1)), /^first to mend: http: http\/1\.1: Kubo asks over HTTP\/2 alone/)
+      assert.match(String(lines.at(-1)), /^first fault: http: http\/1\.1: Kubo asks over HTTP\/2 alone/)
       continue
     }
     assert.equal(code, 0, lines.join('\n'))
     for (const line of [`public: ${proxy.url}`, 'http: HTTP/2', 'block: 10 bytes, proved'])
       assert.ok(lines.includes(`ok   ${line}`), `${line}\n${lines.join('\n')}`)
     proxy.extra = { 'x-long': 'x'.repeat(2048) }
-    assert.match(String((await again()).lines.at(-1)), /^first to mend: headers: \d+ bytes, and Kubo takes 2048/)
+    assert.match(String((await again()).lines.at(-1)), /^first fault: headers: \d+ bytes, and Kubo takes 2048/)
     proxy.extra = {}
     setDefaultCACertificates(trusted)
-    assert.match(String((await again()).lines.at(-1)), /^first to mend: router: .*self-signed certificate/)
+    assert.match(String((await again()).lines.at(-1)), /^first fault: router: .*self-signed certificate/)
     setDefaultCACertificates([...trusted, certificate.cert])
   }
 })

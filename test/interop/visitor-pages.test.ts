@@ -90,7 +90,7 @@ describe('visitor pages', { timeout: 300_000 }, () => {
     ['404', () => paths['absent'], 404, /has this content[\s\S]*abuse@gw\.example/],
     ['410', () => paths['denied'], 410, /does not serve[\s\S]*abuse@gw\.example/],
     ['451', () => paths['legal'], 451, /does not serve[\s\S]*abuse@gw\.example/],
-    ['502', () => paths['broken'], 502, /If this goes on, tell the operator of this gateway. abuse@gw\.example/],
+    ['502', () => paths['broken'], 502, /If this persists, contact the operator of this gateway. abuse@gw\.example/],
     ['504', () => paths['silent'], 504, /slow to find/],
   ]
   for (const [name, path, status, says] of pages)

@@ -15,7 +15,7 @@ export type S3Faults = {
   noChecksums?: boolean
   /** What becomes of If-None-Match and If-Match: honoured, not looked at, 501, or 409 this many times. */
   conditional?: 'honoured' | 'ignored' | 'not-implemented' | { conflicts: number }
-  /** 200, and nothing is kept. */
+  /** 200, and nothing is stored. */
   losesWrites?: boolean
   /** Headers and half of the body, then nothing. */
   stallsBody?: boolean

@@ -46,9 +46,9 @@ describe('service manager', () => {
     await notifier.close()
     assert.deepEqual(said, [
       readyAs('here'),
-      'RELOADING=1 MONOTONIC_USEC=… STATUS=reading the configuration again',
+      'RELOADING=1 MONOTONIC_USEC=… STATUS=reloading the configuration',
       readyAs('there'),
-      'STOPPING=1 STATUS=answering what is under way',
+      'STOPPING=1 STATUS=answering requests in progress',
     ])
     assert.deepEqual(warned, [])
   })
@@ -133,7 +133,7 @@ describe('systemd-notify', () => {
     assert.deepEqual(await tell('echo "$NOTIFY_SOCKET $*" >> "$SAID"'), [])
     assert.deepEqual((await readFile(join(folder, 'said'), 'utf8')).split('\n'), [
       `${socket.NOTIFY_SOCKET} ${readyAs('answers at http://127.0.0.1:8080')}`,
-      `${socket.NOTIFY_SOCKET} STOPPING=1 STATUS=answering what is under way`,
+      `${socket.NOTIFY_SOCKET} STOPPING=1 STATUS=answering requests in progress`,
       '',
     ])
   })

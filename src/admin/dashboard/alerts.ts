@@ -41,7 +41,7 @@ function* ofProcess({ draining, ready, processes }: Facts): Generator<Alert> {
       severity: 'bad',
       part: 'requests',
       what,
-      next: 'a new one is started by itself; if it ends again, read the log',
+      next: 'it is restarted automatically; if it exits again, read the log',
     }
   }
 }
@@ -58,7 +58,7 @@ function* ofUploads({ uploads, providers, journal }: Facts, now: number): Genera
   const failing = providers.filter(({ ok }) => ok === false)
   if (uploads === false && providers.length > 0) {
     const what = 'Uploads are refused: too few providers passed their last check'
-    yield { severity: 'bad', part: 'uploads', what, next: failing.length > 0 ? 'mend the providers below' : doctor }
+    yield { severity: 'bad', part: 'uploads', what, next: failing.length > 0 ? 'repair the providers below' : doctor }
   }
   for (const one of failing) yield ofProvider(one)
   if (journal.oldestAt !== undefined && now - journal.oldestAt > maxWaitMs) {
@@ -67,7 +67,7 @@ function* ofUploads({ uploads, providers, journal }: Facts, now: number): Genera
       severity: 'warn',
       part: 'uploads',
       what,
-      next: 'see what each waits for; give up what a provider refuses for good',
+      next: 'check the reason of each; abandon uploads that a provider refuses permanently',
     }
   }
 }
@@ -81,9 +81,9 @@ const ofProvider = ({ name, why }: Provider): Alert => ({
 
 /** The severity of an upstream's state, and the operator's next step. */
 const steps: Readonly<Record<string, readonly [severity: Alert['severity'], next: string]>> = {
-  quarantined: ['bad', 'if it goes on, remove it from retrieval.upstreams: its answers are not what was asked for'],
-  incompatible: ['bad', 'replace it in retrieval.upstreams: it gives neither raw blocks nor CARs'],
-  unhealthy: ['warn', 'check its url and the network; it is asked again by itself'],
+  quarantined: ['bad', 'if it persists, remove it from retrieval.upstreams: its responses do not match the CIDs'],
+  incompatible: ['bad', 'replace it in retrieval.upstreams: it serves neither raw blocks nor CARs'],
+  unhealthy: ['warn', 'check its url and the network; it is retried automatically'],
   'rate-limited': ['warn', 'set its perMinute below the limit of its operator, or add another upstream'],
   'budget-exhausted': ['warn', 'raise its perMinute, or add another upstream'],
 }
@@ -123,7 +123,7 @@ function* ofRouting({ routers, announced }: Facts): Generator<Alert> {
   for (const { name, backoffMs, lastFailure } of routers)
     if (backoffMs > 0) {
       const what = `Router ${name} failed${because(lastFailure)}`
-      yield { severity: 'warn', part: 'upstreams', what, next: 'check its url; it is asked again by itself' }
+      yield { severity: 'warn', part: 'upstreams', what, next: 'check its url; it is retried automatically' }
     }
   if (announced?.lastError !== undefined) {
     const what = `The last batch was not announced${because(announced.lastError)}`
@@ -131,7 +131,7 @@ function* ofRouting({ routers, announced }: Facts): Generator<Alert> {
       severity: 'warn',
       part: 'upstreams',
       what,
-      next: 'it is tried again by itself; if it goes on, read the log',
+      next: 'it is retried automatically; if it persists, read the log',
     }
   }
   for (const { name, lastError } of announced?.indexers ?? [])
@@ -139,8 +139,8 @@ function* ofRouting({ routers, announced }: Facts): Generator<Alert> {
       yield {
         severity: 'warn',
         part: 'upstreams',
-        what: `Indexer ${name} does not take what is announced${because(lastError)}`,
-        next: 'run cidgate reach CID, which names the first thing that is wrong',
+        what: `Indexer ${name} does not accept the announcements${because(lastError)}`,
+        next: 'run cidgate reach CID, which names the first fault',
       }
 }
 

@@ -30,7 +30,7 @@ export function addCommand(given: Given): Promise<number> {
         io.stderr.write(`cidgate: ${typed} was added as the file that it is; cidgate import takes what is in it\n`)
     }
     for (const one of positionals) {
-      gateway.progress.say(`${one} is on its way`)
+      gateway.progress.say(`${one} is being sent`)
       if (one === '-') await send('-', { name: 'stdin', stream: io.stdin }, false)
       else if (!(await stat(one)).isFile()) await send(one, await filesBelow(one, values['hidden'] === true), true)
       else await send(one, [{ name: basename(one), content: await opened(one) }], false)
@@ -45,7 +45,7 @@ export function addCommand(given: Given): Promise<number> {
 export const importCommand = (given: Given): Promise<number> =>
   connected(given, 'listen', async (gateway) => {
     for (const name of given.positionals) {
-      gateway.progress.say(`${name} is on its way`)
+      gateway.progress.say(`${name} is being sent`)
       const files = [{ name: basename(name), content: await opened(name) }]
       for (const path of await upload(gateway, given, { typed: name, files, query: { format: 'car' } }))
         gateway.print({ name, path }, `${path}  ${name}`)
@@ -61,7 +61,7 @@ const folderType = 'application/x-directory'
  */
 async function filesBelow(folder: string, withHidden: boolean): Promise<FileToSend[]> {
   if (!(await stat(folder)).isDirectory())
-    throw new Error(`${folder} is neither a file nor a folder; - stands for the standard input`)
+    throw new Error(`${folder} is neither a file nor a folder; - means standard input`)
   const entries = await readdir(folder, { recursive: true, withFileTypes: true })
   const parts: FileToSend[] = []
   const folders: string[] = []
@@ -95,7 +95,7 @@ type UploadRequest = {
 async function opened(file: string): Promise<Blob> {
   if (!(await stat(file)).isFile()) throw new Error(`${file} is no file`)
   return openAsBlob(file).catch((cause: unknown) => {
-    throw new Error(`${file} cannot be read; look at its rights`, { cause })
+    throw new Error(`${file} cannot be read; check its permissions`, { cause })
   })
 }
 

@@ -19,11 +19,11 @@ export const pinsCommand = (given: Given): Promise<number> =>
   connected(given, 'admin', (gateway) => {
     const [what = 'ls', ...named] = given.positionals
     if (what === 'ls') return list(given, gateway, named)
-    if (what === 'rm' && named.length === 0) throw new UsageError('pins rm takes a CID')
+    if (what === 'rm' && named.length === 0) throw new UsageError('pins rm needs a CID')
     const work = works[what]
     if (work) return each(given, gateway, { named, work })
     const known = ['ls', ...Object.keys(works)]
-    throw new UsageError(`pins takes ls, rm, verify or sync, not ${what}${meant(what, known)}`)
+    throw new UsageError(`pins: unknown subcommand ${what} (ls, rm, verify or sync)${meant(what, known)}`)
   })
 
 async function* pages({ values }: Given, connection: Connection): AsyncGenerator<Pin> {
@@ -76,7 +76,7 @@ async function each(
   }
   await Promise.all(Array.from({ length: concurrency }, worker))
   gateway.progress.end()
-  if (!values['json']) io.stderr.write(`cidgate: ${ended} pins, ${failed} of them need a look\n`)
+  if (!values['json']) io.stderr.write(`cidgate: ${ended} pins, ${failed} of them need attention\n`)
   return failed > 0 ? 1 : 0
 }
 

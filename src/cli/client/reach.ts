@@ -49,7 +49,7 @@ export async function reachCommand({ values, io }: Given, named: string): Promis
     io.stdout.write(`${values['json'] ? JSON.stringify(said) : line}\n`)
   }
   const first = all.find(({ ok }) => !ok)
-  if (first && !values['json']) io.stdout.write(`first to mend: ${first.name}: ${first.why}\n`)
+  if (first && !values['json']) io.stdout.write(`first fault: ${first.name}: ${first.why}\n`)
   return first ? 1 : 0
 }
 
@@ -73,7 +73,7 @@ async function* checks(cid: CID, config: Config): AsyncGenerator<Said> {
 function addressCheck({ protocol, hostname, origin }: URL): Said {
   const isLiteral = isIP(hostname.replace(/^\[|\]$/g, '')) !== 0
   if (protocol === 'https:') return ok('public', origin)
-  if (isLiteral) return ok('public', `${origin}; nodes on this network alone take plain HTTP`)
+  if (isLiteral) return ok('public', `${origin}; plain HTTP works only for nodes on this network`)
   return bad('public', `${origin} is plain HTTP to a name, which Kubo leaves out without a word: put TLS in front`)
 }
 
@@ -84,14 +84,13 @@ async function* fetchChecks(origin: URL, cid: CID): AsyncGenerator<Said> {
   if (origin.protocol === 'https:')
     yield protocol === 'h2'
       ? ok('http', 'HTTP/2')
-      : bad('http', `${protocol}: Kubo asks over HTTP/2 alone; switch it on in what stands in front (nginx: http2 on)`)
+      : bad('http', `${protocol}: Kubo requires HTTP/2; enable it in the proxy (nginx: http2 on)`)
   if (location !== undefined)
     return yield bad(
       'block',
-      `${status} to ${location}: other nodes follow no redirect; give the content under ${origin.origin}`,
+      `${status} to ${location}: other nodes do not follow redirects; serve the content under ${origin.origin}`,
     )
-  if (status !== 200)
-    return yield bad('block', `${origin.origin} answers with ${status} where it should give the block`)
+  if (status !== 200) return yield bad('block', `${origin.origin} responds ${status} instead of the block`)
   if (!proves(cid, bytes)) return yield bad('block', 'its bytes do not hash to the CID')
   if (bytes.byteLength > maxBlockBytes)
     return yield bad('block', `it has ${bytes.byteLength} bytes, and 2 MiB is the most`)
@@ -100,7 +99,7 @@ async function* fetchChecks(origin: URL, cid: CID): AsyncGenerator<Said> {
     ? ok('headers', `${headerBytes} bytes`)
     : bad(
         'headers',
-        `${headerBytes} bytes, and Kubo takes ${maxHeaderBytes}: set fewer in what stands in front, or use a provider host`,
+        `${headerBytes} bytes, above Kubo's limit of ${maxHeaderBytes}: send fewer from the proxy, or use a provider host`,
       )
   const digest = createDigest(hash.sha256, randomBytes(32))
   const began = performance.now()
@@ -130,7 +129,7 @@ async function* indexerChecks(
   })
   if (head.said) {
     const why = /pubkey/.test(head.said.why)
-      ? 'another instance signs under this name: let one alone announce'
+      ? 'another instance signs under this name: only one may announce'
       : head.said.why
     return yield bad('head', why)
   }
@@ -147,7 +146,7 @@ async function* indexerChecks(
     else if (known.value?.last !== head.value)
       yield bad(
         name,
-        `it has not taken the newest advertisement yet${known.value ? '' : ', and does not know this gateway'}: wait, and look at cidgate status`,
+        `it has not taken the newest advertisement yet${known.value ? '' : ', and does not know this gateway'}: wait, and check cidgate status`,
       )
     else {
       // Asked last: before an indexer has the advertisement, its cache would keep the negative

@@ -85,7 +85,7 @@ export async function warmCommand(given: Given): Promise<number> {
   const { values, io } = given
   const concurrency = Number(values['concurrency'] ?? 4)
   if (!Number.isInteger(concurrency) || concurrency < 1 || concurrency > 64)
-    throw new UsageError('--concurrency takes a number from 1 to 64')
+    throw new UsageError('--concurrency must be a number from 1 to 64')
   const done = typeof values['resume-file'] === 'string' ? values['resume-file'] : undefined
   const paths = await pathsOf(given, done)
   return connected(given, 'listen', async (gateway) => {
@@ -106,7 +106,7 @@ export async function warmCommand(given: Given): Promise<number> {
     }
     await Promise.all(Array.from({ length: concurrency }, worker))
     gateway.progress.end()
-    if (failed > 0) io.stderr.write(`cidgate: ${failed} could not be read whole\n`)
+    if (failed > 0) io.stderr.write(`cidgate: ${failed} could not be read completely\n`)
     return failed > 0 ? 1 : 0
   })
 }
@@ -116,7 +116,7 @@ async function pathsOf({ values, positionals }: Given, done: string | undefined)
     const lines = (await readFile(file, 'utf8')).split('\n').map((line) => line.trim())
     return lines.filter((line) => line !== '' && !line.startsWith('#'))
   }
-  if (positionals.length === 0 && values['list'] === undefined) throw new UsageError('warm takes a path, or a list')
+  if (positionals.length === 0 && values['list'] === undefined) throw new UsageError('warm needs a path or a list')
   const listed = typeof values['list'] === 'string' ? await linesOf(values['list']) : []
   const named = await Promise.all(positionals.map(async (one) => ((await isList(one)) ? linesOf(one) : [one])))
   const all = [...named.flat(), ...listed].map(pathOf)

@@ -73,7 +73,7 @@ async function said<Said>(answer: Answer, statuses: readonly number[]): Promise<
   try {
     return JSON.parse(text) as Said
   } catch {
-    throw new Error(`${answer.path} is not what a gateway says; is that its admin address?`)
+    throw new Error(`${answer.path} is not the response of a gateway; is that its admin address?`)
   }
 }
 
@@ -85,9 +85,9 @@ export function statusLines(at: string, status: ShownStatus, now: number, perSec
   const { ready, draining, uploads, checks, journal, requests, tiers = [], upstreams = [], providers = [] } = status
   const state = draining ? 'stopping' : ready ? 'ready' : 'not ready'
   const taken = uploads === undefined ? 'not known yet' : uploads ? 'yes' : 'no'
-  const head = `${at}: ${state}; uploads can be confirmed: ${taken}; ${journal?.open ?? 'not told how many'} wait for a provider`
+  const head = `${at}: ${state}; uploads can be confirmed: ${taken}; ${journal?.open ?? 'unknown'} pending at a provider`
   if (requests === undefined)
-    return [head, ...checks.map(checkLine), '  tiers and upstreams are told to who may use the admin address']
+    return [head, ...checks.map(checkLine), '  tiers and upstreams are shown only with access to the admin address']
   // Checks of upstreams, providers and tiers are shown in their own lines.
   const named = new Set([...upstreams.map(({ name }) => `upstream ${name}`), ...providers.map(providerName)])
   const others = checks.filter(({ name, ok }) => !named.has(name) && !(ok && name.startsWith('tier ')))
@@ -146,7 +146,7 @@ function tierLine({ name, bytes, limitBytes, hits, misses, outages, queued, corr
   return `  ${mark(!isDown)} tier ${name}: ${[
     // A store that other instances fill too does not report its size.
     ...(bytes === undefined ? [] : [fill(bytes, limitBytes)]),
-    lookups > 0 ? `${Math.floor((100 * hits) / lookups)} % of ${lookups} looks were hits` : 'not looked into yet',
+    lookups > 0 ? `${Math.floor((100 * hits) / lookups)} % of ${lookups} lookups were hits` : 'no lookups yet',
     ...timesOf('reads', reads),
     ...(outages > 0 ? [`${outages} outages`] : []),
     ...(queued > 0 ? [`${queued} blocks wait to be written`] : []),
@@ -159,7 +159,7 @@ const routerLine = ({ name, lookups, named, failures, lastFailure, backoffMs }: 
   `  ${mark(backoffMs === 0)} router ${name}: ${[
     `asked ${lookups}, named somebody ${named}`,
     ...(failures > 0 ? [`failed ${failures}`] : []),
-    ...(backoffMs > 0 ? [`left alone for ${agoOf(backoffMs)} more: ${lastFailure}`] : []),
+    ...(backoffMs > 0 ? [`next attempt in ${agoOf(backoffMs)}: ${lastFailure}`] : []),
   ].join(', ')}`
 
 function announcedLines(
@@ -176,7 +176,7 @@ function announcedLines(
           ? 'nothing to tell yet'
           : lagMs === 0
             ? 'has all of it'
-            : `lacks the newest for ${agoOf(lagMs)}${announcedAt === undefined ? ', was not told yet' : `, told ${agoOf(now - announcedAt)} ago`}`
+            : `lacks the newest for ${agoOf(lagMs)}${announcedAt === undefined ? ', not announced yet' : `, announced ${agoOf(now - announcedAt)} ago`}`
       return `  ${mark(why === undefined)} indexer ${name}: ${state}${why === undefined ? '' : `; ${why}`}`
     }),
   ]

@@ -17,7 +17,7 @@ const maxInspected = 1024
 
 /** Reads the bits of hash per level, and the number of hexadecimal digits that prefix each name. */
 function shape(cid: CID, { unixfs, data }: Node): { bits: number; digits: number } {
-  if (unixfs?.type !== 'hamt-sharded-directory') throw wrongContent(cid, 'it stands where a part of a directory should')
+  if (unixfs?.type !== 'hamt-sharded-directory') throw wrongContent(cid, 'it is not a shard of a directory')
   if (data === undefined || hashTypeOf(data) !== hash.murmur3x64)
     throw wrongContent(cid, 'it places names by a hash other than murmur3-x64-64')
   const fanout = Number(unixfs.fanout ?? 0n)
@@ -71,7 +71,7 @@ export async function findInShards(
     const deeper = node.links.named(prefix)
     if (!deeper) return undefined
     cid = deeper.Hash
-    if (cid.code !== codec.dagPb) throw wrongContent(cid, 'it stands where a part of a directory should')
+    if (cid.code !== codec.dagPb) throw wrongContent(cid, 'it is not a shard of a directory')
     bytes = await session.get(cid, around)
     shards.push({ cid, bytes })
   }
@@ -120,7 +120,7 @@ export async function* listShards(
     }
     if (name.length < top.digits) throw wrongContent(root.cid, 'one of its shards has a link without a place')
     const key = blockKey(link.Hash)
-    if (seen.has(key)) throw wrongContent(link.Hash, 'it stands twice in one directory')
+    if (seen.has(key)) throw wrongContent(link.Hash, 'it occurs twice in one directory')
     if (open.length >= maxDepth) throw wrongContent(root.cid, `it is nested more than ${maxDepth} levels deep`)
     seen.add(key)
     open.push(level({ cid: link.Hash, bytes: await session.get(link.Hash, around) }))

@@ -12,7 +12,7 @@ export function createMemoryBound(max = maxPendingBytes) {
     take(bytes: number): void {
       bytesHeld += bytes
       if (bytesHeld <= max) return
-      throw new Failure('too-large', `more than ${max} bytes of blocks would have to be kept to read this`, {
+      throw new Failure('too-large', `more than ${max} bytes of blocks would be needed in memory to read this`, {
         source: 'content',
       })
     },

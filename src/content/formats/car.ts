@@ -47,7 +47,7 @@ export const car: Format = {
 function carParams({ query, parameters }: FormatRequest): CarParams {
   const asked = (name: 'version' | 'order' | 'dups') => query.get(`car-${name}`) || parameters[name] || undefined
   const version = asked('version') ?? '1'
-  if (version !== '1') throw malformedRequest(`there is no CAR version ${version} here; ask for car-version=1`)
+  if (version !== '1') throw malformedRequest(`CAR version ${version} is not supported; use car-version=1`)
   const order = asked('order') ?? 'dfs'
   if (order !== 'dfs' && order !== 'unk') throw malformedRequest(`car-order=${order} is not one of dfs, unk`)
   const dups = asked('dups') ?? 'n'

@@ -35,7 +35,7 @@ export const malformedRequest = (what: string): Failure => new Failure('malforme
 export const notAcceptable = (cid: CID, name: FormatName, because: string): Failure =>
   new Failure(
     'unsupported',
-    `${cid} is not available as ${name}: ${because}; ?format=raw or ?format=car gives the blocks`,
+    `${cid} is not available as ${name}: ${because}; use ?format=raw or ?format=car for the blocks`,
     { source: 'client' },
   )
 

@@ -289,7 +289,7 @@ function createSymlinkPaths({ cid }: Entity) {
     add(path: string): void {
       bytes += path.length
       if (bytes > maxSymlinkPathBytes) {
-        throw new Failure('too-large', `${cid} has more symlinks than can be kept apart`, { source: 'content' })
+        throw new Failure('too-large', `${cid} has too many symlinks`, { source: 'content' })
       }
       paths.add(path)
     },

@@ -165,7 +165,7 @@ export function readAddQuery(
   const kind = kindOf(query)
   if (!known.kinds.includes(kind))
     throw malformed(
-      'format=car is not supported in thin mode: this gateway passes on files and folders; bring the CAR to the service itself',
+      'format=car is not supported in thin mode: this gateway forwards files and folders only; send the CAR to the service itself',
     )
   const schema = query.get('schema') ?? undefined
   const isOnlyHashed = isOn(query, 'only-hash')

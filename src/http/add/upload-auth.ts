@@ -111,7 +111,7 @@ export type Reach = {
 export function refuseStranger(request: IncomingMessage, reach: Reach): void {
   if (!isStranger(request, reach)) return
   const said =
-    'uploads without a token are for the machine of the gateway alone; the operator can set upload.auth to tokens, or to open'
+    'uploads without a token are accepted only on the machine of the gateway; the operator can set upload.auth to tokens, or to open'
   throw new HttpRefusal('refused', said, { source: 'client', status: 403 })
 }
 

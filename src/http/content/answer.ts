@@ -190,12 +190,12 @@ function acceptedBy({ request, deps }: Pick<OutgoingAnswer, 'request' | 'deps'>,
 const provable: ReadonlySet<Negotiated['as']> = new Set(['raw', 'car', 'ipns-record'])
 
 const notProvable = (): Failure =>
-  new Failure('unsupported', 'this host gives trustless answers only: ask for ?format=raw, car or ipns-record', {
+  new Failure('unsupported', 'this host serves trustless responses only: use ?format=raw, car or ipns-record', {
     source: 'client',
   })
 
 const notProvided = (): Failure =>
-  new Failure('unsupported', 'this host gives blocks and CARs of /ipfs/<cid> only: ask for ?format=raw or car', {
+  new Failure('unsupported', 'this host serves blocks and CARs of /ipfs/<cid> only: use ?format=raw or car', {
     source: 'client',
   })
 
@@ -203,7 +203,7 @@ const notProvided = (): Failure =>
 function notHeld(error: unknown, { headers }: IncomingMessage): unknown {
   if (!isFailure(error, 'not-found') || !error.facts.onlyIfCached) return error
   if (cacheWishes(headers['cache-control']).onlyIfCached) return error
-  return new Failure('not-found', 'this host does not hold it, and asks nobody else for it', { source: 'tier' })
+  return new Failure('not-found', 'this host does not have it, and asks no upstream', { source: 'tier' })
 }
 
 /**

@@ -61,7 +61,7 @@ export async function pathOfName(
 async function recordOf({ path }: ContentPlace, { names, clock }: Deps, wants: LookupRequest): Promise<Representation> {
   const { root, segments } = splitPath(path.slice('/ipns/'.length))
   if (segments.length > 0) {
-    throw malformed('a record is of a key alone: ask for /ipns/<key>?format=ipns-record')
+    throw malformed('format=ipns-record needs a bare key: /ipns/<key>?format=ipns-record')
   }
   const { name, bytes, ttlMs, ageMs, endsAt } = await names.record(root, wants)
   return {

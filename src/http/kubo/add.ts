@@ -65,7 +65,7 @@ function unescaped(fileName: string): string {
 }
 
 const off: Readonly<Record<string, string>> = {
-  'local-only': 'a root is kept whole, or not at all',
+  'local-only': 'a root is stored completely or not at all',
   'allow-big-block': 'a block has 2 MiB at most',
 }
 

@@ -70,8 +70,8 @@ function cidMaker(given: GivenOptions): (bytes: Uint8Array) => CID {
   const hashName = given.get('mhtype') || 'sha2-256'
   const function_ = hashCode(hashName)
   if (function_ === undefined)
-    throw notDone(`mhtype=${hashName}`, 'it is one that Kubo takes, such as sha2-256, sha3-256 or blake3, but not sha1')
-  if (format === 'v0' && function_ !== hash.sha256) throw malformed('format=v0 goes with mhtype=sha2-256 alone')
+    throw notDone(`mhtype=${hashName}`, 'supported are those of Kubo except sha1, such as sha2-256, sha3-256 or blake3')
+  if (format === 'v0' && function_ !== hash.sha256) throw malformed('format=v0 requires mhtype=sha2-256')
   const digest = (bytes: Uint8Array) => createDigest(function_, digestBy(function_, bytes) as Uint8Array)
   const length = numberOf(given, 'mhlen') ?? -1
   if (length !== -1 && length !== digest(new Uint8Array()).size)
@@ -96,7 +96,7 @@ async function* dagOf(session: Session, root: Block): AsyncGenerator<Block> {
     yield* walkDag(session, root, { scope: 'all', dups: false, chain: pathChainFrom(root.cid) })
   } catch (error) {
     if (!isFailure(error) || !notHere.has(error.kind)) throw error
-    const said = `${error.message}; block ${root.cid} is kept with all that it links to: put that first, or bring a CAR (dag/import)`
+    const said = `${error.message}; block ${root.cid} is stored with everything it links to: put that first, or import a CAR (dag/import)`
     throw new Failure(error.kind, said, { source: error.source, cause: error })
   }
 }

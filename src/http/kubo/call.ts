@@ -79,7 +79,7 @@ export function optionsIn(query: URLSearchParams, aliases: Readonly<Record<strin
   for (const [key, value] of query) {
     const name = Object.hasOwn(aliases, key) ? (aliases[key] as string) : key
     if (lists.includes(name)) continue
-    if ((given.get(name) ?? value) !== value) throw malformed(`${name} is said twice, and not the same`)
+    if ((given.get(name) ?? value) !== value) throw malformed(`${name} is given twice with different values`)
     given.set(name, value)
   }
   return given
@@ -157,7 +157,7 @@ const aliases: Readonly<Record<string, string>> = {
 const off: Readonly<Record<string, string>> = {
   trickle: 'files are laid out balanced',
   inline: 'small blocks are stored as any other',
-  nocopy: 'files are kept here, not where they came from',
+  nocopy: 'files are copied',
   'preserve-mode': 'files have no mode here',
   'preserve-mtime': 'files have no modification time here',
 }
@@ -167,7 +167,7 @@ const never: Readonly<Record<string, string>> = {
   mode: 'files have no mode here',
   mtime: 'files have no modification time here',
   'mtime-nsecs': 'files have no modification time here',
-  'to-files': 'there is no MFS here',
+  'to-files': 'MFS is not supported',
 }
 
 /** The only supported values; empty counts as absent. */

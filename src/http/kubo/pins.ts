@@ -10,7 +10,7 @@ import { argOf, argsOf, isOn, type KuboCall, notDone, optionsIn, sendJson, sendL
 
 export async function addPin({ request, query, session, signal, response, deps }: KuboCall): Promise<void> {
   const given = optionsIn(query, { r: 'recursive', n: 'name' })
-  if (!isOn(given, 'recursive', true)) throw notDone('recursive=false', 'a DAG is pinned whole')
+  if (!isOn(given, 'recursive', true)) throw notDone('recursive=false', 'a DAG is pinned completely')
   const name = pinName(given.get('name'))
   const cid = parseRoot(argOf(query))
   session.pass(cid, [])
@@ -81,7 +81,7 @@ export async function removePins(call: KuboCall): Promise<void> {
   const token = deps.tokens.checkMayDelete(request.headers)
   const { pins } = deps.uploads
   const given = optionsIn(query, { r: 'recursive' })
-  if (!isOn(given, 'recursive', true)) throw notDone('recursive=false', 'a DAG is pinned whole')
+  if (!isOn(given, 'recursive', true)) throw notDone('recursive=false', 'a DAG is pinned completely')
   const spelled = spellingIn(given)
   const cids = argsOf(query).map(parseRoot)
   for (const cid of cids) if (!(await pins.find(cid))) throw notPinned(cid)

@@ -96,7 +96,7 @@ const meanings: Readonly<Record<number, string>> = {
   416: 'The range begins after the end; `Content-Range` names the size.',
   417: 'The only `Expect` that is supported is `100-continue`.',
   422: 'The content matches its CID but is malformed.',
-  429: 'Rate limit of the client, or quota of the token; `quota` says what remains.',
+  429: 'Rate limit of the client, or quota of the token; `quota` has the remaining amount.',
   431: 'The request line and headers are too long.',
   451: 'As 410, for a legal reason.',
   500: 'Internal error of this gateway.',
@@ -156,7 +156,7 @@ const examples: Readonly<Record<number, Json>> = {
   },
   404: {
     absent: {
-      value: problemOf(404, 'Not found', 'nobody who was asked has it', {
+      value: problemOf(404, 'Not found', 'no upstream has it', {
         kind: 'not-found',
         attempts: [{ upstream: 'trustless', outcome: 'not-found', ms: 212 }],
       }),
@@ -167,7 +167,7 @@ const examples: Readonly<Record<number, Json>> = {
       value: problemOf(
         502,
         'An upstream or provider failed',
-        '1 of 2 providers hold the upload; nothing of it was kept here',
+        '1 of 2 providers hold the upload; nothing was stored',
         {
           kind: 'upstream-error',
           outcomes: [
@@ -269,7 +269,7 @@ const format = (...values: readonly string[]): Json =>
 const parametersWith = (schemas: readonly string[]): Json => ({
   schema: query(
     'schema',
-    'Validate the content first; 400 names each wrong field, and nothing is kept.',
+    'Validate the content first; 400 names each wrong field, and nothing is stored.',
     oneOf(...schemas),
   ),
   name: query('name', 'The name of the pins, here and at the providers; at most 255 bytes of UTF-8.', {
@@ -281,10 +281,10 @@ const parametersWith = (schemas: readonly string[]): Json => ({
     'File names are relative paths, and all files become one directory, whose CID is the last. Without it file names are ignored.',
     flag,
   ),
-  onlyHash: query('only-hash', 'Compute the CIDs only: nothing is kept, no provider is asked, no quota is used.', flag),
+  onlyHash: query('only-hash', 'Compute the CIDs only: nothing is stored, no provider is asked, no quota is used.', flag),
   addFormat: query(
     'format',
-    '`car`: each `data` is a CAR (version 1), whose blocks are kept as they are. Roots must be complete: 400 names missing blocks. Blocks below no root are dropped.',
+    '`car`: each `data` is a CAR (version 1), whose blocks are stored unchanged. Roots must be complete: 400 names missing blocks. Unreachable blocks are dropped.',
     oneOf('car'),
   ),
   format: format(...[...formats].filter((name) => name !== 'ipns-record')),
@@ -469,7 +469,7 @@ const data = {
   properties: {
     data: {
       description:
-        'The content: a file, or a text field whose value is the content in UTF-8. Several parts of this name give several CIDs. Other parts are ignored.',
+        'The content: a file, or a text field whose value is the content in UTF-8. Each part of this name gets a CID. Other parts are ignored.',
       // Both spellings: client generators read the first, OpenAPI 3.1 defines the second.
       format: 'binary',
       contentMediaType: 'application/octet-stream',
@@ -498,7 +498,7 @@ const addOperation = (documents: readonly PublishedDocument[], hasTokens: boolea
   responses: {
     200: {
       description:
-        'Held by as many providers as were wanted, and readable here: one CID for each `data`, in order, and with `wrap` that of the directory behind them; of CARs each root.',
+        'Held by `minConfirmations` providers and readable here: one CID for each `data`, in order, then with `wrap` that of the directory; for CARs each root.',
       headers: headersOf(['Access-Control-Allow-Origin', 'Cache-Control', 'X-Content-Type-Options']),
       content: {
         'application/json': {

@@ -40,7 +40,7 @@ const meanings: Readonly<Partial<Record<FailureKind, string>>> = {
   throttled: 'There were too many requests from your network.',
   refused: 'This gateway does not know you.',
   'upstream-error': 'A server that this gateway needs has failed.',
-  'hash-mismatch': 'What the servers sent is not what this address stands for, so it is not shown.',
+  'hash-mismatch': 'The bytes that the servers sent do not match this address, so they are not shown.',
   denied: 'The operator of this gateway does not serve this content.',
   overloaded: 'This gateway has too much to do at the moment.',
   internal: 'Something went wrong in this gateway.',
@@ -56,8 +56,8 @@ const stepsOf: Readonly<Record<number, string>> = {
   410: 'Another address on this gateway will not help. The operator can say why.',
   412: 'Ask again without Cache-Control: only-if-cached.',
   451: 'Another address on this gateway will not help. The operator can say why.',
-  500: 'If this happens again, tell the operator of this gateway.',
-  502: 'If this goes on, tell the operator of this gateway.',
+  500: 'If this happens again, contact the operator of this gateway.',
+  502: 'If this persists, contact the operator of this gateway.',
   504: 'It may exist and be slow to find.',
 }
 
@@ -74,7 +74,7 @@ function nextSteps(problem: Problem): string[] {
   if (kind === 'malformed' && status === 500)
     return ['The content was published with this mistake: only its author can fix it.']
   const again = mayComeLater(problem) ? `Try again in ${inWords(retryAfter)}.` : undefined
-  const searches = [404, 504].includes(status) && attempts.length > 0 ? 'This gateway goes on searching.' : undefined
+  const searches = [404, 504].includes(status) && attempts.length > 0 ? 'This gateway continues to search.' : undefined
   return [stepsOf[status], searches, again].filter((text) => text !== undefined)
 }
 

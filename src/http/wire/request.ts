@@ -36,7 +36,7 @@ export function readTarget(request: IncomingMessage): RequestTarget {
   const { host } = request.headers
   if (host !== undefined && !isHost(host))
     throw malformed(`the Host header is not a host[:port]: ${JSON.stringify(host.slice(0, longestTold))}`)
-  if (hosts === 0 && request.httpVersion !== '1.0') throw malformed('there is no Host header')
+  if (hosts === 0 && request.httpVersion !== '1.0') throw malformed('the Host header is missing')
   const url = originForm(request.url ?? '', host)
   if (/[#\\]/.test(url)) throw malformed('the request target cannot hold # or \\')
   const coding = request.headers['transfer-encoding']

@@ -97,7 +97,7 @@ export abstract class DocumentScan {
   }
 
   protected finish(): void {
-    if (this.at !== this.bytes.byteLength) throw wrongDocument('has bytes behind its end')
+    if (this.at !== this.bytes.byteLength) throw wrongDocument('has bytes after its end')
     this.isOver = true
   }
 

@@ -93,7 +93,7 @@ function readPairs(text: string | undefined, name: string, faults: string[]): Re
     const key = part.slice(0, Math.max(0, at)).trim()
     const value = decoded(part.slice(at + 1).trim())
     if (key !== '' && value !== undefined) pairs[key] = value
-    else if (part.trim() !== '') faults.push(`${name}: one part of it is not key=value, and is left out`)
+    else if (part.trim() !== '') faults.push(`${name}: a part that is not key=value is ignored`)
   }
   return pairs
 }
@@ -115,7 +115,7 @@ function compressionOf(name: string | undefined, faults: string[]): boolean {
 function wholeNumber(name: string, text: string | undefined, otherwise: number, faults: string[]): number {
   const number = Number(text ?? otherwise)
   if (Number.isInteger(number) && number > 0) return number
-  faults.push(`${name}: that is no whole number above 0; ${otherwise} holds`)
+  faults.push(`${name}: not a whole number above 0; ${otherwise} is used`)
   return otherwise
 }
 

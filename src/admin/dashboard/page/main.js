@@ -28,7 +28,7 @@ function draw(status, now) {
   tokenSection.hidden = true
   const { processes, alerts } = status
   const isBad = alerts.some(({ severity }) => severity === 'bad')
-  const words = alerts.length === 0 ? 'all well' : `${count(alerts.length)} to look at`
+  const words = alerts.length === 0 ? 'no faults' : `${count(alerts.length)} faults`
   const several = processes ? `, ${processes.answering} of ${processes.wanted} processes` : ''
   show(
     state,
@@ -122,4 +122,4 @@ async function giveUp(cid, holders) {
 }
 
 /** @param {string} text */
-const tell = (text) => choose({ title: 'It was not done', text: [text], choices: [] })
+const tell = (text) => choose({ title: 'Failed', text: [text], choices: [] })

@@ -55,7 +55,7 @@ const actions = {
     path: (cid) => `/pins/${cid}/verify`,
     what: 'Reads and hashes each of its blocks on this machine, and asks the other providers. Nothing is deleted.',
     result: (/** @type {Verification} */ { isWell, providers }) => [
-      el('p', {}, isWell ? badge('good', 'whole') : badge('bad', 'damaged or missing')),
+      el('p', {}, isWell ? badge('good', 'complete') : badge('bad', 'damaged or missing')),
       outcomes(
         providers.map(({ provider, state, blocks, bytes, damaged = [], why }) => ({
           provider,
@@ -77,7 +77,7 @@ const actions = {
     path: (cid) => `/pins/${cid}/sync`,
     what: 'Sends it to each configured provider that lacks it, with retries.',
     result: (/** @type {Brought} */ { to }) => [
-      el('p', {}, to.length === 0 ? 'No provider lacks it.' : `On its way to ${to.join(', ')}.`),
+      el('p', {}, to.length === 0 ? 'No provider lacks it.' : `Being sent to ${to.join(', ')}.`),
     ],
   },
   remove: {
@@ -86,7 +86,7 @@ const actions = {
     what: 'Deletes it at every provider.',
     path: (cid) => `/pins/${cid}`,
     text: (cid, names) => [
-      `${cid} is deleted at every provider that has it (of ${names}), and what is on its way stops. The blocks here that no other pin needs are freed.`,
+      `${cid} is deleted at every provider that has it (of ${names}), and pending deliveries stop. Blocks here that no other pin needs are freed.`,
       'This cannot be undone: where no other node has a copy, its bytes are lost. Caches serve it until they make room.',
     ],
     result: (/** @type {Removal} */ { isGone, providers }) => [gone(isGone), outcomes(providers)],
@@ -104,7 +104,7 @@ const actions = {
     },
     text: (cid, names) => [
       `${cid} and the paths below it are denied from now on, for reads and uploads. It is deleted at every provider that has it (of ${names}), and it and what lies below it go from all tiers, shared ones included.`,
-      'This cannot be undone: its line in denylists/takedowns.deny can be removed, but its bytes do not come back by that. Other instances have to be told, too.',
+      'This cannot be undone: its line in denylists/takedowns.deny can be removed, but that does not restore its bytes. Take it down at the other instances too.',
     ],
     more: () =>
       el(
@@ -128,7 +128,7 @@ const actions = {
       ),
     result: (/** @type {TakenDown} */ { isGone, pins, blocks, kept, failures }) => [
       gone(isGone),
-      el('p', {}, `Denied. Blocks purged from the tiers: ${count(blocks)}; kept for other pins: ${count(kept)}.`),
+      el('p', {}, `Denied. Blocks purged from the tiers: ${count(blocks)}; retained for other pins: ${count(kept)}.`),
       ...failures.map((why) => el('p', {}, badge('bad', 'left'), ` ${why}`)),
       pins ? outcomes(pins.providers) : el('p', {}, 'No provider had it.'),
     ],
@@ -141,7 +141,7 @@ const gone = (isGone) => el('p', {}, isGone ? badge('good', 'gone') : badge('bad
 /** @param {readonly { readonly provider: string, readonly outcome: string, readonly why?: string }[]} shown */
 const outcomes = (shown) =>
   table(
-    'What each provider said',
+    'Outcome at each provider',
     ['Provider', ['Outcome', 'middle'], ['More', 'wide']],
     shown.map(({ provider, outcome, why = '' }) => [
       provider,

@@ -298,7 +298,7 @@ export function uploadsOf({ providers, journal, uploads }, now) {
 /** @param {readonly Provider[]} providers */
 const providerTable = (providers) =>
   table(
-    'Where uploads are kept',
+    'Providers of uploads',
     [
       'Provider',
       ['Last check', 'wide'],
@@ -334,7 +334,7 @@ function journalTable(uploads, now) {
       cidOf(cid),
       span(now - Date.parse(at)),
       size(bytes),
-      pinned.map(([name]) => name).join(', ') || 'this gateway alone',
+      pinned.map(([name]) => name).join(', ') || 'only this gateway',
       both(...waits, ...owed.map((name) => el('span', { class: 'block' }, `tier ${name} lacks blocks of it`))),
       el('button', { type: 'button', 'data-cid': cid, 'data-holders': JSON.stringify(holders) }, 'Actions'),
     ]

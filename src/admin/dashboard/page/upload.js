@@ -47,7 +47,7 @@ export function startUpload() {
   /** @param {readonly Named[]} files @param {boolean} isFolder */
   async function upload(files, isFolder) {
     if (files.length === 0) return tell('There is no file in it.')
-    if (running) return tell('One upload is under way; add this when it is done, or stop it first.')
+    if (running) return tell('An upload is in progress; wait for it, or stop it first.')
     const own = new AbortController()
     running = own
     const body = new FormData()
@@ -73,7 +73,7 @@ export function startUpload() {
       if (!answer.ok) show(result, el('p', {}, badge('bad', `${answer.status}`), ` ${await said(answer)}`))
       else drawCids(files, (await answer.json()).cids, isFolder)
     } catch (error) {
-      show(result, el('p', {}, own.signal.aborted ? 'Stopped: nothing of it is kept.' : wordsOf(error)))
+      show(result, el('p', {}, own.signal.aborted ? 'Stopped: nothing was stored.' : wordsOf(error)))
     } finally {
       running = undefined
       showProgress(false)

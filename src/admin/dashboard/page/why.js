@@ -36,7 +36,7 @@ function whyOf({ path, status, ms: took, steps, found, failure, attempts }) {
     steps.length === 0
       ? undefined
       : table(
-          'The blocks on the way',
+          'The blocks of the path',
           [['Step', 'tight'], ['Block', 'wide'], 'From', ['Took', 'tight'], ['Size', 'tight']],
           steps.map(({ cid, from, isFetched, ms: stepMs, bytes }, at) => [
             count(at + 1),
@@ -49,7 +49,7 @@ function whyOf({ path, status, ms: took, steps, found, failure, attempts }) {
     attempts.length === 0
       ? undefined
       : table(
-          'What the upstreams said',
+          'Outcome at each upstream',
           ['Upstream', 'Outcome', ['Brought', 'tight'], ['After', 'tight']],
           attempts.map(({ upstream, outcome, ms: after, bytes }) => [upstream, outcome, size(bytes ?? 0), ms(after)]),
         ),
