@@ -164,18 +164,13 @@ const examples: Readonly<Record<number, Json>> = {
   },
   502: {
     unconfirmed: {
-      value: problemOf(
-        502,
-        'An upstream or provider failed',
-        '1 of 2 providers hold the upload; nothing was stored',
-        {
-          kind: 'upstream-error',
-          outcomes: [
-            { provider: 'local', outcome: 'pinned', ms: 4 },
-            { provider: 'kubo', outcome: 'transient', detail: 'provider kubo: cannot be reached', ms: 12 },
-          ],
-        },
-      ),
+      value: problemOf(502, 'An upstream or provider failed', '1 of 2 providers hold the upload; nothing was stored', {
+        kind: 'upstream-error',
+        outcomes: [
+          { provider: 'local', outcome: 'pinned', ms: 4 },
+          { provider: 'kubo', outcome: 'transient', detail: 'provider kubo: cannot be reached', ms: 12 },
+        ],
+      }),
     },
   },
 }
@@ -281,7 +276,11 @@ const parametersWith = (schemas: readonly string[]): Json => ({
     'File names are relative paths, and all files become one directory, whose CID is the last. Without it file names are ignored.',
     flag,
   ),
-  onlyHash: query('only-hash', 'Compute the CIDs only: nothing is stored, no provider is asked, no quota is used.', flag),
+  onlyHash: query(
+    'only-hash',
+    'Compute the CIDs only: nothing is stored, no provider is asked, no quota is used.',
+    flag,
+  ),
   addFormat: query(
     'format',
     '`car`: each `data` is a CAR (version 1), whose blocks are stored unchanged. Roots must be complete: 400 names missing blocks. Unreachable blocks are dropped.',
