@@ -300,7 +300,7 @@ describe('Kubo RPC: dag/import and block/put', () => {
       assert.ok(root)
       const alone = await send(door, 'block/put?format=v0', root)
       assert.equal(alone.status, 500)
-      assert.match(alone.body, /is kept with all that it links to/)
+      assert.match(alone.body, /is stored with everything it links to/)
       for (const leaf of leaves) assert.equal((await send(door, 'block/put?cid-codec=dag-pb', leaf)).status, 200)
       const { status, body } = await send(door, 'block/put?format=v0', root)
       assert.equal(status, 200, body)

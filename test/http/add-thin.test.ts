@@ -278,7 +278,7 @@ describe('thin mode to another cidgate', () => {
     ['two files of one path', multipart(files('a', 'a')), /the same path/],
     ['a directory with content', multipart([{ fileName: 'a', type: 'application/x-directory', body: 'x' }]), /content/],
     ['a body that is cut', multipart(files('a', 'b')).subarray(0, -6), /cut/],
-    ['a CAR', multipart(files('a')), /bring the CAR to the service itself/, 'format=car'],
+    ['a CAR', multipart(files('a')), /send the CAR to the service itself/, 'format=car'],
   ]
   for (const [what, body, says, query = 'wrap=true'] of refused)
     it(`${what} → refused, nothing at the service`, async () => {

@@ -100,7 +100,7 @@ describe('remote client behind a trusted proxy', () => {
       const answer = await post(at().url + to, multipart([{ fileName: 'a', body: 'hello' }]), sent)
       assert.equal(answer.status, status, answer.body)
       if (status === 403)
-        assert.match(answer.body, /for the machine of the gateway.*upload\.auth to tokens, or to open/)
+        assert.match(answer.body, /only on the machine of the gateway.*upload\.auth to tokens, or to open/)
     })
 
   test('page behind a local proxy → refused', async () => {

@@ -354,8 +354,8 @@ describe('damaged data folder', () => {
         }
         assert.equal(status, 200)
         const why = (name: string) => body.checks.find((one) => one.name === name)?.why ?? ''
-        assert.match(why('takedowns'), /^1 line makes no sense in denylists\/takedowns\.deny .* line 4;/)
-        assert.ok(statusLines('here', body, 0).some((line) => /BAD takedowns: 1 line makes no sense/.test(line)))
+        assert.match(why('takedowns'), /^1 invalid line in denylists\/takedowns\.deny .* line 4 /)
+        assert.ok(statusLines('here', body, 0).some((line) => /BAD takedowns: 1 invalid line/.test(line)))
       } finally {
         await at.close()
       }

@@ -154,8 +154,11 @@ describe('announce', () => {
     const wrong = (input: Record<string, unknown>, what: RegExp) => assert.throws(() => parseConfig(input), what)
     wrong({ announce: {} }, /announce: others could not reach this gateway \(expected `public`/)
     wrong({ announce: {}, public: 'http://gw.example' }, /public: other nodes ask a name over https alone/)
-    wrong({ announce: {}, public: 'https://gw.example/below' }, /public: .*scheme and a host alone/)
-    wrong({ announce: {}, public: 'https://gw.example', pinning: { providers: [] } }, /nothing is kept on this disk/)
+    wrong({ announce: {}, public: 'https://gw.example/below' }, /public: .*only a scheme and a host/)
+    wrong(
+      { announce: {}, public: 'https://gw.example', pinning: { providers: [] } },
+      /this disk stores nothing to announce/,
+    )
     wrong({ announce: true, public: 'https://gw.example' }, /expected false, or a mapping/)
     assert.equal(parseConfig({ announce: {}, public: 'https://gw.example' }).announce !== false, true)
   })

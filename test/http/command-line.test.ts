@@ -180,7 +180,7 @@ limits: { shutdownTimeout: 2s }
     )
     const refused = await doctorHere(worst)
     assert.equal(refused.code, 1)
-    assert.match(refused.out, /^bad {2}data .+: it cannot be written to \(ENOTDIR\); look at/m)
+    assert.match(refused.out, /^bad {2}data .+: it cannot be written to \(ENOTDIR\); check/m)
     assert.match(refused.out, /^bad {2}provider kubo http:\/\/127\.0\.0\.1:1 \(\d+ ms\): .+ECONNREFUSED/m)
     assert.match(refused.out, /^bad {2}denylists\[0\] \/nowhere\.deny .+: .*ENOENT/m)
     assert.match(refused.out, /then run doctor again\n$/)
@@ -246,7 +246,7 @@ cache: { tiers: [{ use: s3, endpoint: "${endpoint}", region: r, forcePathStyle: 
     {
       args: ['serve', 'my.yaml'],
       code: 2,
-      err: /^cidgate: serve takes no my\.yaml; a configuration is named with --config/,
+      err: /^cidgate: serve does not accept my\.yaml; name a configuration with --config/,
     },
     { args: ['check'], code: 0, out: /config\/default\.yaml: valid\n/, as: runHere },
     {
@@ -255,8 +255,8 @@ cache: { tiers: [{ use: s3, endpoint: "${endpoint}", region: r, forcePathStyle: 
       err: /^cidgate: Unknown option '--efective'; did you mean --effective\? \(/,
       as: runHere,
     },
-    { args: ['check', '-c', 'a.yaml', 'b.yaml'], code: 2, err: /^cidgate: check takes one file/, as: runHere },
-    { args: ['check', 'a.yaml', 'b.yaml'], code: 2, err: /^cidgate: check takes one file/, as: runHere },
+    { args: ['check', '-c', 'a.yaml', 'b.yaml'], code: 2, err: /^cidgate: check accepts one file/, as: runHere },
+    { args: ['check', 'a.yaml', 'b.yaml'], code: 2, err: /^cidgate: check accepts one file/, as: runHere },
     {
       args: ['check', '-c', '/nowhere.yaml'],
       code: 2,

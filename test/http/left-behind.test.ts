@@ -148,7 +148,7 @@ async function nothingIsSaid(): Promise<void> {
 
 describe('uploads only at a former provider', () => {
   const alone =
-    '2 uploads are held by kubo alone, and no provider of that name is configured: they are read only where an upstream has them'
+    '2 uploads are held only by kubo, which is not configured: they are readable only if an upstream has them'
 
   test('counted until the provider is configured again', async () => {
     const running = await start([remote()])
@@ -162,7 +162,7 @@ describe('uploads only at a former provider', () => {
     // Also after a restart, and by a reload for other reasons.
     lines = []
     const again = await start([local])
-    await until(/held by kubo alone/)
+    await until(/held only by kubo/)
     lines = []
     assert.ok(await reload(again, [local, remote()]))
     await nothingIsSaid()
@@ -185,10 +185,10 @@ describe('uploads only at a former provider', () => {
     const running = await start([local, remote()])
     await add(running)
     const waiting =
-      '1 upload is to be brought to kubo, and no provider of that name is configured: configure it, or give up on it (DELETE /uploads/<cid>/kubo)'
+      '1 upload is pending at kubo, which is not configured: configure it, or abandon them (DELETE /uploads/<cid>/kubo)'
     assert.deepEqual(await notes('check', [local]), [`note: ${waiting}`])
     assert.ok(await reload(running, [local]))
-    await until(/1 upload is to be brought to kubo/)
+    await until(/1 upload is pending at kubo/)
   })
 })
 

@@ -626,7 +626,7 @@ describe('concurrent operations on a pin', () => {
       await mkdir(file, { recursive: true })
       const { status, body } = await ask.post(`/deny/${cid}?status=451`)
       assert.equal(status, 500)
-      assert.match(body.detail, /EISDIR.*denied from now on, but in memory alone.*check that disk, then repeat it/)
+      assert.match(body.detail, /EISDIR.*denied, but in memory only.*check that disk, then repeat it/)
       assert.deepEqual(body.pins.providers, [{ provider: 'local', outcome: 'removed' }])
       assert.equal((await fetch(`${at.url}/ipfs/${cid}`)).status, 451)
       await rm(file, { recursive: true })

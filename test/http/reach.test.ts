@@ -115,14 +115,14 @@ test('over TLS without HTTP/2 or short headers → named first', async (t) => {
     const again = () => reach(cids[0] ?? '', { public: proxy.url, announce: false })
     const { code, lines } = await again()
     if (protocol === 'http/1.1') {
-      assert.match(String(lines.at(-1)), /^first fault: http: http\/1\.1: Kubo asks over HTTP\/2 alone/)
+      assert.match(String(lines.at(-1)), /^first fault: http: http\/1\.1: Kubo requires HTTP\/2/)
       continue
     }
     assert.equal(code, 0, lines.join('\n'))
     for (const line of [`public: ${proxy.url}`, 'http: HTTP/2', 'block: 10 bytes, proved'])
       assert.ok(lines.includes(`ok   ${line}`), `${line}\n${lines.join('\n')}`)
     proxy.extra = { 'x-long': 'x'.repeat(2048) }
-    assert.match(String((await again()).lines.at(-1)), /^first fault: headers: \d+ bytes, and Kubo takes 2048/)
+    assert.match(String((await again()).lines.at(-1)), /^first fault: headers: \d+ bytes, above Kubo's limit of 2048/)
     proxy.extra = {}
     setDefaultCACertificates(trusted)
     assert.match(String((await again()).lines.at(-1)), /^first fault: router: .*self-signed certificate/)

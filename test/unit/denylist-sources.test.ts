@@ -75,7 +75,7 @@ async function copy(): Promise<string> {
 
 const noLists: readonly [what: string, answer: Answer, why: RegExp][] = [
   ['a page', { type: 'text/html; charset=utf-8', text: page }, /HTML/],
-  ['a page that says it is text', { text: page }, /4 of its 4 lines make no sense/],
+  ['a page that says it is text', { text: page }, /4 of its 4 lines are invalid/],
   ['nothing', { text: '' }, /no rule/],
   ['a header without rules', { text: 'version: 1\n---\n' }, /no rule, and had 1/],
   ['a list that is mostly faulty', { text: `/ipfs/${bad}\nwhat\never\n` }, /2 of its 3 lines/],
@@ -282,7 +282,7 @@ describe('list of takedowns', () => {
     const text = await readFile(file, 'utf8')
     await writeFile(file, text.slice(0, text.indexOf(`${second}`) + 20))
     await list.refresh()
-    assert.match(list.damage ?? '', /^1 line makes no sense .*: line 5; /)
+    assert.match(list.damage ?? '', /^1 invalid line .*: what line 5 denied /)
     assert.doesNotMatch(list.damage ?? '', new RegExp(`${second}`.slice(0, 20)))
     await writeFile(file, text)
     await list.refresh()
@@ -297,7 +297,7 @@ describe('list of takedowns', () => {
     for (const damage of [undefined, '', page, '\0'.repeat(200)]) {
       if (damage === undefined) await rm(file)
       else await writeFile(file, damage)
-      await assert.rejects(list.refresh(), /is not the list of takedowns any more/)
+      await assert.rejects(list.refresh(), /is no longer the list of takedowns/)
       assert.ok(list.path(first, []))
     }
     await writeFile(file, text.replace(/^\/ipfs.*\n/m, ''))

@@ -57,7 +57,7 @@ describe('shared state of worker processes', () => {
   it('disk refuses the arrival note → upload not acknowledged', () => {
     const view = new DataView(new ArrayBuffer(4))
     const uploadEpochs = createUploadEpochs({ count: 8, read: () => view, write: () => false, close() {} })
-    assert.throws(() => uploadEpochs.note('a'), /cannot be told of an upload/)
+    assert.throws(() => uploadEpochs.note('a'), /cannot be notified of an upload/)
   })
 
   it('fetch in progress → known to others until its last response', () => {

@@ -62,7 +62,7 @@ const shortened = (text: string): string =>
   text
     .replaceAll(/(\d+) of \1 whole, at most/g, '≤')
     .replaceAll(/whole after (\d)/g, '$1')
-    .replaceAll('left alone for', 'not asked in')
+    .replaceAll('next attempt in', 'not asked in')
 
 export function tableOf({ title, columns, rows }: Section): string {
   const heads = ['fault', ...columns]
