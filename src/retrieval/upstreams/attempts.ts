@@ -388,17 +388,15 @@ export function outcomeOf(
   const sure = skipped.length === 0 && failures.every((failure) => isFailure(failure, 'not-found'))
   const retryAfterMs = earliest([...failures.map(retryOf), soonestMs])
   const cause = failures.find((failure) => isFailure(failure)) ?? failures[0]
-  const options = { source: 'upstream', cause, retryAfterMs: unasked ? retryAfterMs : undefined } as const
-  if (isAny('not-found'))
-    return new Failure('not-found', `no upstream has ${cid} at present`, { ...options, facts: { sure, unasked } })
-  if (isAny('timeout'))
-    return new Failure('timeout', `no upstream sent ${cid} in time`, { ...options, facts: { sure, unasked } })
+  const options = { source: 'upstream', cause } as const
+  const absence = { ...options, facts: { sure, unasked }, retryAfterMs: unasked ? retryAfterMs : undefined }
+  if (isAny('not-found')) return new Failure('not-found', `no upstream has ${cid} at present`, absence)
+  if (isAny('timeout')) return new Failure('timeout', `no upstream sent ${cid} in time`, absence)
   const alone = failures.length === 0 && skipped.length === 0
   const why = alone ? 'it has no upstreams configured' : 'no upstream could be asked for it'
   const facts = { sure: false, alone }
-  return new Failure('unavailable', `${cid} is in no tier of this gateway, and ${why}`, {
-    ...{ ...options, facts, retryAfterMs },
-  })
+  const what = `${cid} is in no tier of this gateway, and ${why}`
+  return new Failure('unavailable', what, { ...options, facts, retryAfterMs })
 }
 
 /**

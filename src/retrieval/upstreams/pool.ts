@@ -161,9 +161,9 @@ export function createPool(options: {
       const skipped = out.filter(({ isNew }) => isNew)
       return {
         steps: order(candidates, hedge),
-        skipped: skipped.map(({ member, state }) => ({
-          ...{ upstream: member.upstream.name, outcome: `skipped-${state}`, ms: 0 },
-        })),
+        skipped: skipped.map(({ member: { upstream }, state }) => {
+          return { upstream: upstream.name, outcome: `skipped-${state}`, ms: 0 }
+        }),
         isUnasked: skipped.some(({ member, state }) => state === 'budget-exhausted' || member.health.isOutBriefly),
         retryAfterMs: times.length > 0 ? Math.max(1, Math.min(...times)) : undefined,
         backInMs: Math.min(Number.POSITIVE_INFINITY, ...all.map(({ ms }) => ms)),
