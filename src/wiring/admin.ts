@@ -1,5 +1,5 @@
 // Assembles the admin side: metrics, periodic checks, and readiness.
-import type { RequestListener } from 'node:http'
+import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
 import { createAdmin } from '../admin/admin.ts'
@@ -115,10 +115,10 @@ export function wireAdmin(context: WiringContext, parts: Parts) {
   // Created on first use: a gateway without an admin address needs none, and a test rarely does.
   let app: RequestListener | undefined
   return {
-    handler: ((request, response) => {
+    handler(request: IncomingMessage, response: ServerResponse): void {
       app ??= make()
       app(request, response)
-    }) satisfies RequestListener as RequestListener,
+    },
     drain() {
       draining = true
     },

@@ -50,99 +50,94 @@ export type WiringContext = {
 export const takeScheduler = (lease: Lease, clock: Clock): LoopScheduler =>
   lease.take('turns', [], () => createLoopScheduler(clock))
 
-export interface ComponentRegistry {
-  /** Creates the lease of one gateway, from its creation to its end. */
-  lease(): Lease
-}
-
-export interface Lease {
-  /**
-   * Returns the part of this kind with equal `of`, or a new one. `of` holds configuration values,
-   * compared by value, and parts, compared by identity.
-   */
-  take<Part extends object>(
-    kind: string,
-    of: readonly unknown[],
-    make: () => Part,
-    close?: (part: Part) => unknown,
-  ): Part
-  /** The same for a part that is closed when no gateway uses it. */
-  open<Part extends { close(): unknown }>(kind: string, of: readonly unknown[], make: () => Part): Part
-  /** The part that this function makes of equal options; closed as with `open` if it can be. */
-  make<Options extends object, Part extends object>(create: (options: Options) => Part, options: Options): Part
-  /**
-   * Releases every part of this lease. Parts that no other gateway uses are closed in reverse
-   * order, those of one kind concurrently. A failure does not keep the others open; this rejects
-   * with the first one.
-   */
-  end(): Promise<void>
-}
+export type ComponentRegistry = ReturnType<typeof createComponentRegistry>
+export type Lease = ReturnType<ComponentRegistry['lease']>
 
 type RegisteredPart = { readonly kind: string; readonly part: object; readonly close: () => unknown; users: number }
 
-export function createComponentRegistry(): ComponentRegistry {
+export function createComponentRegistry() {
   const parts = new Map<string, RegisteredPart>()
   const { spell, number } = createValueSpelling()
 
-  return {
-    lease() {
-      const taken = new Map<string, RegisteredPart>()
-      let ending: Promise<void> | undefined
+  /** The lease of one gateway, from its creation to its end. */
+  function lease() {
+    const taken = new Map<string, RegisteredPart>()
+    let ending: Promise<void> | undefined
 
-      async function letGo(): Promise<void> {
-        const unused = [...taken].reverse().flatMap(([key, kept]) => {
-          kept.users--
-          if (kept.users > 0) return []
-          parts.delete(key)
-          return [kept]
-        })
-        taken.clear()
-        const failed: unknown[] = []
-        for (const alike of runs(unused)) {
-          const outcomes = await Promise.allSettled(alike.map(async ({ close }) => close()))
-          for (const one of outcomes) if (one.status === 'rejected') failed.push(one.reason)
-        }
-        if (failed.length > 0) throw failed[0]
+    async function letGo(): Promise<void> {
+      const unused = [...taken].reverse().flatMap(([key, kept]) => {
+        kept.users--
+        if (kept.users > 0) return []
+        parts.delete(key)
+        return [kept]
+      })
+      taken.clear()
+      const failed: unknown[] = []
+      for (const alike of runs(unused)) {
+        const outcomes = await Promise.allSettled(alike.map(async ({ close }) => close()))
+        for (const one of outcomes) if (one.status === 'rejected') failed.push(one.reason)
       }
+      if (failed.length > 0) throw failed[0]
+    }
 
-      const lease: Lease = {
-        open: (kind, of, make) => lease.take(kind, of, make, (part) => part.close()),
-        make: (create, options) =>
-          lease.take(
-            create.name,
-            [create, ...Object.entries(options)],
-            () => create(options),
-            (part) => ('close' in part && typeof part.close === 'function' ? part.close() : undefined),
-          ),
-        take<Part extends object>(
-          kind: string,
-          of: readonly unknown[],
-          make: () => Part,
-          close: (part: Part) => unknown = () => {},
-        ): Part {
-          if (ending !== undefined) throw new Error(`a ${kind} is taken for a gateway that has ended`)
-          const key = `${kind} ${spell(of)}`
-          let kept = parts.get(key)
-          if (!kept) {
-            const part = make()
-            number(part)
-            kept = { kind, part, close: () => close(part), users: 0 }
-            parts.set(key, kept)
-          }
-          if (!taken.has(key)) {
-            taken.set(key, kept)
-            kept.users++
-          }
-          return kept.part as Part
-        },
-        end() {
-          ending ??= letGo()
-          return ending
-        },
+    /**
+     * Returns the part of this kind with equal `of`, or a new one. `of` holds configuration values,
+     * compared by value, and parts, compared by identity.
+     */
+    function take<Part extends object>(
+      kind: string,
+      of: readonly unknown[],
+      make: () => Part,
+      close: (part: Part) => unknown = () => {},
+    ): Part {
+      if (ending !== undefined) throw new Error(`a ${kind} is taken for a gateway that has ended`)
+      const key = `${kind} ${spell(of)}`
+      let kept = parts.get(key)
+      if (!kept) {
+        const part = make()
+        number(part)
+        kept = { kind, part, close: () => close(part), users: 0 }
+        parts.set(key, kept)
       }
-      return lease
-    },
+      if (!taken.has(key)) {
+        taken.set(key, kept)
+        kept.users++
+      }
+      return kept.part as Part
+    }
+
+    return {
+      take,
+      /** The same for a part that is closed when no gateway uses it. */
+      open: <Part extends { close(): unknown }>(kind: string, of: readonly unknown[], make: () => Part): Part =>
+        take(kind, of, make, (part) => part.close()),
+      /**
+       * The part that this function makes of equal options, closed as with `open` if it can be. An
+       * option that each gateway makes anew, such as a closure, makes a new part at each reload.
+       */
+      make: <Options extends object, Part extends object & { close?(): unknown }>(
+        create: (options: Options) => Part,
+        options: Options,
+      ): Part =>
+        take(
+          create.name,
+          [create, ...Object.entries(options)],
+          () => create(options),
+          (part) => part.close?.(),
+        ),
+      /**
+       * Releases every part of this lease. Parts that no other gateway uses are closed in reverse
+       * order, those of one kind concurrently. A failure does not keep the others open; this rejects
+       * with the first one.
+       */
+      end(): Promise<void> {
+        ending ??= letGo()
+        return ending
+      },
+    }
   }
+
+  return { lease }
 }
 
 /** Groups consecutive parts of one kind, which are closed concurrently. */
