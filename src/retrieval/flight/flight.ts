@@ -310,19 +310,18 @@ export class Flight {
    * work, that cannot.
    */
   #candidates(busy: Iterable<UpstreamStream> = this.#streams): Plan {
-    const plan = this.#plan(busy)
+    const plan = this.#plan(this.kind, busy)
     // An upstream without CAR can bring the first block, and nothing after that.
     return this.#hasBegun ? { ...plan, steps: plan.steps.filter(({ who }) => who.upstream.traits.dag) } : plan
   }
 
-  #plan(busy: Iterable<UpstreamStream>): Plan {
-    const { cid } = this.#want
-    return this.#deps.pool.plan(this.kind, cid, this.#isFirst ? undefined : this.#backIn(cid, busy), this.#root)
+  #plan(kind: AskKind, busy: Iterable<UpstreamStream>): Plan {
+    return this.#deps.pool.plan(kind, this.#want.cid, this.#isFirst ? undefined : this.#backIn(busy), this.#root)
   }
 
-  #backIn(cid: CID, busy: Iterable<UpstreamStream>): BackIn {
-    const key = blockKey(cid)
-    const members = membersOf(busy)
+  #backIn(busy: Iterable<UpstreamStream>): BackIn {
+    const key = blockKey(this.#want.cid)
+    const members = new Set([...busy].map(({ member }) => member))
     return (member) => (members.has(member) ? Number.POSITIVE_INFINITY : this.attempts.backInMs(member, key))
   }
 
@@ -362,7 +361,7 @@ export class Flight {
     if (pool.find && !this.#finding) return this.#askNext()
     if (this.#finding?.isOver === false) return this.#checkIn(minStallMs)
     if (this.attempts.mayWait(left.backInMs)) {
-      const backIn = this.#backIn(this.#want.cid, [])
+      const backIn = this.#backIn([])
       for (const member of pool.of(this.#root)) if (Number.isFinite(backIn(member) ?? 0)) member.health.waitedFor()
       return this.#checkIn(Math.min(minStallMs, left.backInMs))
     }
@@ -493,7 +492,9 @@ export class Flight {
     const key = blockKey(this.#want.cid)
     const isSource = ({ who }: Step<Member>): boolean => this.#sources.has(who)
     // Those that have brought parts of it first.
-    const ranked = this.#plan(busy).steps.toSorted((one, other) => Number(isSource(other)) - Number(isSource(one)))
+    const ranked = this.#plan(this.kind, busy).steps.toSorted(
+      (one, other) => Number(isSource(other)) - Number(isSource(one)),
+    )
     for (const step of ranked) {
       const { health } = step.who
       if (health.state(key).state !== 'ready' || health.waitMs > 0) continue
@@ -592,9 +593,7 @@ export class Flight {
   #beStuck(): void {
     if (!this.#hasBegun || this.#drained) return
     if ([...this.#streams].some(({ pace, startedAt }) => pace.silentMs(startedAt) < minStallMs)) return
-    const { cid } = this.#want
-    const { steps } = this.#deps.pool.plan('block', cid, this.#backIn(cid, this.#streams), this.#root)
-    if (steps.length === 0) return
+    if (this.#plan('block', this.#streams).steps.length === 0) return
     this.#isStuck = true
     this.#passBy(() => true)
     this.#note()
@@ -627,7 +626,5 @@ export class Flight {
 }
 
 const entireSpan: Span = { from: 0, to: Number.POSITIVE_INFINITY }
-
-const membersOf = (streams: Iterable<UpstreamStream>): Set<Member> => new Set([...streams].map(({ member }) => member))
 
 const overlap = (one: Span, other: Span): boolean => one.from < other.to && other.from < one.to
