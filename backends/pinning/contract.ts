@@ -5,7 +5,7 @@ import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Block } from '../../src/core/cid.ts'
 import type { Clock } from '../../src/core/clock.ts'
-import type { FolderCompany, SharedFolders } from '../../src/core/disk/files.ts'
+import type { FolderRole, SharedFolders } from '../../src/core/disk/files.ts'
 import type { Log } from '../../src/core/log.ts'
 import type { Trace } from '../../src/core/wire/trace.ts'
 
@@ -137,8 +137,8 @@ export type ProviderContext = {
   readonly data: string
   /** Shared state of folders, for a provider that stores bytes on this machine. */
   readonly folders: SharedFolders
-  /** Sibling processes that read the same folders; undefined if there are none. */
-  readonly company?: FolderCompany | undefined
+  /** What this process does in folders that others read; undefined if it is alone. */
+  readonly role?: FolderRole | undefined
   readonly log: Log
   readonly clock: Clock
 }

@@ -26,7 +26,7 @@ export const embedded: ProviderKind<typeof options> = { use: 'embedded', options
 const folderOf = ({ path }: Options, data: string): string => resolve(path ?? data)
 
 export function createEmbedded(settings: Options, context: ProviderContext): EmbeddedProvider {
-  const { name, data, folders, company, clock, log } = context
+  const { name, data, folders, role, clock, log } = context
   const root = folderOf(settings, data)
   const folder = folders.enter(root)
   const close = (leave: () => Promise<void>) => async () => {
@@ -43,7 +43,7 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
       throw isOutage(error) ? outage(name, what, root, error) : error
     }
   }
-  if (company && !company.isOwner) {
+  if (role && !role.isOwner) {
     const { store, leave } = joinReader(folder, { clock, log })
     const never = () => Promise.reject(new Failure('unsupported', 'a worker pins nothing', { source: 'ours' }))
     const status: Provider['status'] = async (cid) => statusOf(await store.ledger.find(cid))

@@ -3,7 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
-import type { FolderCompany } from '../../src/core/disk/files.ts'
+import type { FolderRole } from '../../src/core/disk/files.ts'
 import type { Peeked, PeekOptions } from '../../src/core/disk/peeked.ts'
 import type { Log } from '../../src/core/log.ts'
 
@@ -124,8 +124,8 @@ export type TierContext = {
   readonly userAgent: string
   /** The gateway's data folder (absolute); an embedded store lives below it. */
   readonly data: string
-  /** Other processes use the same folders. Absent: there are none. */
-  readonly company?: FolderCompany | undefined
+  /** What this process does in folders that others use; undefined if it is alone. */
+  readonly role?: FolderRole | undefined
   readonly log: Log
   readonly clock: Clock
 }

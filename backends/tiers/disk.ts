@@ -22,9 +22,9 @@ const options = z.strictObject({
 export const disk: TierKind<typeof options> = {
   use: 'disk',
   options,
-  create: ({ maxBytes, path: own }, { name, data, company, clock }) => {
+  create: ({ maxBytes, path: own }, { name, data, role, clock }) => {
     const path = own === undefined ? join(data, 'cache') : resolve(own)
-    return createDiskTier({ name, path, maxBytes, reportsUsage: company?.isOwner !== false, clock })
+    return createDiskTier({ name, path, maxBytes, reportsUsage: role?.isOwner !== false, clock })
   },
 }
 

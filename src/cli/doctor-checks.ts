@@ -48,7 +48,7 @@ export async function runDoctor(
     turns: takeScheduler(lease, clock),
     folders: processFolders,
     // A gateway may be running over the same folders, so this process does not own them.
-    company: { isOwner: false },
+    role: { isOwner: false },
     own: nothingOfItsOwn,
     trace: createTrace(),
   }

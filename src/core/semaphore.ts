@@ -10,40 +10,40 @@ export interface Semaphore {
 }
 
 export function createSemaphore(options: {
-  readonly most: number
-  readonly inLine: number
+  readonly max: number
+  readonly maxQueued: number
   /** Creates the Failure for a caller that finds the queue full or waited too long in it. */
   readonly full: () => Failure
   /** The maximum time in the queue; unlimited by default. */
-  readonly patience?: { readonly ms: number; readonly clock: Clock }
+  readonly queueTimeout?: { readonly ms: number; readonly clock: Clock }
 }): Semaphore {
-  const { most, patience } = options
-  const line = new Set<() => void>()
-  let inside = 0
+  const { max, queueTimeout } = options
+  const queue = new Set<() => void>()
+  let running = 0
 
   function admit(): void {
-    for (const goIn of line) {
-      if (inside >= most) return
-      line.delete(goIn)
-      inside++
-      goIn()
+    for (const start of queue) {
+      if (running >= max) return
+      queue.delete(start)
+      running++
+      start()
     }
   }
 
-  async function turn(signal: AbortSignal | undefined): Promise<void> {
-    if (line.size === 0 && inside < most) {
-      inside++
+  async function slot(signal: AbortSignal | undefined): Promise<void> {
+    if (queue.size === 0 && running < max) {
+      running++
       return
     }
-    if (line.size >= options.inLine) throw options.full()
+    if (queue.size >= options.maxQueued) throw options.full()
     const { promise, resolve, reject } = Promise.withResolvers<void>()
     // A caller that was already admitted must release its slot itself.
     const leave = (reason: unknown) => {
-      if (line.delete(resolve)) reject(reason)
+      if (queue.delete(resolve)) reject(reason)
     }
     const onAbort = () => leave(signal?.reason)
-    const cancel = patience?.clock.after(patience.ms, () => leave(options.full()))
-    line.add(resolve)
+    const cancel = queueTimeout?.clock.after(queueTimeout.ms, () => leave(options.full()))
+    queue.add(resolve)
     signal?.addEventListener('abort', onAbort, { once: true })
     try {
       await promise
@@ -55,26 +55,26 @@ export function createSemaphore(options: {
 
   async function enter(signal: AbortSignal | undefined): Promise<() => void> {
     signal?.throwIfAborted()
-    await turn(signal)
-    let isIn = true
-    const leave = () => {
-      if (!isIn) return
-      isIn = false
-      inside--
+    await slot(signal)
+    let isHeld = true
+    const release = () => {
+      if (!isHeld) return
+      isHeld = false
+      running--
       admit()
     }
-    if (signal?.aborted) leave()
+    if (signal?.aborted) release()
     signal?.throwIfAborted()
-    return leave
+    return release
   }
 
   return {
     async run(work, signal) {
-      const leave = await enter(signal)
+      const release = await enter(signal)
       try {
         return await work()
       } finally {
-        leave()
+        release()
       }
     },
     enter,

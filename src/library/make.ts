@@ -61,11 +61,11 @@ export async function makeGateway(options: MakeOptions): Promise<LibraryInside> 
   try {
     const spans = await takeSpans(tracing, { lease, clock, log: logs.log })
     const trace = lease.take('trace', [], () => createTrace({ recorder: spans, clock }))
-    const company = team && lease.take('company', [team], () => ({ isOwner: !isWorker(team) }))
+    const role = team && lease.take('role', [team], () => ({ isOwner: !isWorker(team) }))
     const turns = takeScheduler(lease, clock)
     const { userAgent } = config.retrieval
     const shared = { folders: processFolders, log: logs.log, trace, spans }
-    const context = { config, userAgent, clock, lease, turns, own, team, company, ...shared }
+    const context = { config, userAgent, clock, lease, turns, own, team, role, ...shared }
     const { begin, reader, ...parts } = isWorker(team) ? await assembleWorker(context, team) : await assemble(context)
     logs.follow(latest)
     begin()

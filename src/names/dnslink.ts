@@ -57,10 +57,10 @@ export function createDnsLinks(options: {
   // A flood of invented names uses a bounded number of sockets and bytes; further lookups are
   // refused at once.
   const gate = createSemaphore({
-    most: maxConcurrent,
-    inLine: maxWaiting,
+    max: maxConcurrent,
+    maxQueued: maxWaiting,
     full: tooMany,
-    patience: { ms: waitMs, clock },
+    queueTimeout: { ms: waitMs, clock },
   })
 
   async function ask(

@@ -224,7 +224,11 @@ export function createIngest({ store, admit, limits, profile: ownProfile, closin
         if (!blocks)
           return each(request, options, async (bytes, _signal, { fileName }) => [await file(bytes, fileName)])
         // A block is in memory until all below it is found: one at a time.
-        const gate = createSemaphore({ most: 1, inLine: maxEntries, full: () => malformed('too many blocks at once') })
+        const gate = createSemaphore({
+          max: 1,
+          maxQueued: maxEntries,
+          full: () => malformed('too many blocks at once'),
+        })
         return each(request, options, async (bytes, signal) => [await gate.run(() => block(bytes, blocks), signal)])
       },
     }
@@ -300,7 +304,7 @@ export async function ingestDirectory(
   { pass, ...into }: DirectoryInto,
 ): Promise<IngestedDirectory> {
   const tree = createTree()
-  const gate = createSemaphore({ most: maxImports, inLine: maxEntries, full: () => busy('too many files at once') })
+  const gate = createSemaphore({ max: maxImports, maxQueued: maxEntries, full: () => busy('too many files at once') })
   const taken = await receiveParts(
     { parts: directory ? 'every' : 'paths', maxParts: maxEntries },
     async (bytes, signal, part) => {

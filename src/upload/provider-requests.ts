@@ -64,7 +64,7 @@ export function createProviderRequests(options: RequestsOptions): ProviderReques
   /** Its queue needs no bound: uploads in it are bounded by admission, the others are rows of the ledger. */
   function gateOf(name: string): Semaphore {
     const full = () => new Failure('overloaded', `provider ${name} is asked too much at once`, { source: 'ours' })
-    const gate = gates.get(name) ?? createSemaphore({ most: maxPins, inLine: Number.POSITIVE_INFINITY, full })
+    const gate = gates.get(name) ?? createSemaphore({ max: maxPins, maxQueued: Number.POSITIVE_INFINITY, full })
     gates.set(name, gate)
     return gate
   }

@@ -26,11 +26,11 @@ export type WiredUpstream = {
 
 /** Tiers fastest first, as configured; without circuit breakers or verification. */
 export function wireBackends(context: WiringContext) {
-  const { config, userAgent, own, clock, log, lease, company } = context
+  const { config, userAgent, own, clock, log, lease, role } = context
   const { pinning, cache, retrieval, data } = config
   const tierOf = ({ use, name, options }: ConfiguredBackend): Tier =>
-    lease.open('tier', [use, name, options, data, userAgent, company], () =>
-      kindOf(tierKinds, use).create(options, { name, userAgent, data, company, log, clock }),
+    lease.open('tier', [use, name, options, data, userAgent, role], () =>
+      kindOf(tierKinds, use).create(options, { name, userAgent, data, role, log, clock }),
     )
   return {
     providers: [...pinning.providers.map((entry) => takeProvider(context, entry)), ...own.providers],
@@ -46,11 +46,11 @@ export function wireBackends(context: WiringContext) {
 type ConfiguredBackend = { readonly use: string; readonly name: string; readonly options: unknown }
 
 function takeProvider(
-  { config: { data }, userAgent, clock, log, lease, folders, company, trace }: WiringContext,
+  { config: { data }, userAgent, clock, log, lease, folders, role, trace }: WiringContext,
   { use, name, options }: ConfiguredBackend,
 ): Provider {
-  const parts = { name, userAgent, data, folders, company, log, clock, trace }
-  return lease.open('provider', [use, name, options, data, userAgent, company], () =>
+  const parts = { name, userAgent, data, folders, role, log, clock, trace }
+  return lease.open('provider', [use, name, options, data, userAgent, role], () =>
     kindOf(providerKinds, use).create(options, parts),
   )
 }

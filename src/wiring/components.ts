@@ -5,7 +5,7 @@ import type { Tier } from '../../backends/tiers/contract.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
 import type { Config } from '../config/load.ts'
 import type { Clock } from '../core/clock.ts'
-import type { FolderCompany } from '../core/disk/files.ts'
+import type { FolderRole } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolders } from '../data-folder/folder.ts'
@@ -36,8 +36,8 @@ export type WiringContext = {
   readonly own: Own
   /** The processes of this gateway; undefined if there is one. */
   readonly team?: Team | undefined
-  /** The same processes, for backends with folders. */
-  readonly company?: FolderCompany | undefined
+  /** What this process does in the folders of the team. */
+  readonly role?: FolderRole | undefined
   readonly trace: Trace
   /** The span exporter; undefined if spans are off. */
   readonly spans?: SpanExporter | undefined

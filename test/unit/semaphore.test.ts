@@ -10,7 +10,7 @@ const settle = () => new Promise<void>((resolve) => setImmediate(resolve))
 
 describe('semaphore', () => {
   test('admits up to the limit, others first come, first served', async () => {
-    const gate = createSemaphore({ most: 2, inLine: 9, full })
+    const gate = createSemaphore({ max: 2, maxQueued: 9, full })
     const entered: number[] = []
     const leaves = [0, 1, 2, 3].map((index) =>
       gate.enter(undefined).then((leave) => {
@@ -29,7 +29,7 @@ describe('semaphore', () => {
 
   test('queue full or waited too long → refused', async () => {
     const clock = createFakeClock()
-    const gate = createSemaphore({ most: 1, inLine: 1, full, patience: { ms: 100, clock } })
+    const gate = createSemaphore({ max: 1, maxQueued: 1, full, queueTimeout: { ms: 100, clock } })
     const leave = await gate.enter(undefined)
     const waits = assert.rejects(gate.enter(undefined), (error) => isFailure(error, 'overloaded'))
     await assert.rejects(gate.enter(undefined), (error) => isFailure(error, 'overloaded'))
@@ -40,7 +40,7 @@ describe('semaphore', () => {
   })
 
   test('caller leaves the queue → next ones move up', async () => {
-    const gate = createSemaphore({ most: 1, inLine: 2, full })
+    const gate = createSemaphore({ max: 1, maxQueued: 2, full })
     const leave = await gate.enter(undefined)
     const gone = new AbortController()
     const left = assert.rejects(gate.enter(gone.signal), /gone/)
@@ -52,7 +52,7 @@ describe('semaphore', () => {
   })
 
   test('abandoned work keeps its slot until it ends', async () => {
-    const gate = createSemaphore({ most: 1, inLine: 1, full })
+    const gate = createSemaphore({ max: 1, maxQueued: 1, full })
     const gone = new AbortController()
     const work = Promise.withResolvers<void>()
     const run = gate.run(() => work.promise, gone.signal)

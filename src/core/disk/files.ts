@@ -109,7 +109,7 @@ export interface SharedFolders {
   enter(path: string): { part<Part extends object>(make: (path: string) => Part): Part; leave(): void }
 }
 
-export interface FolderCompany {
+export interface FolderRole {
   /** True in the one process that does periodic work on the folder. */
   readonly isOwner: boolean
 }
