@@ -122,9 +122,11 @@ export function createBackgroundDelivery(options: DeliveryOptions): () => void {
         line.pauseMs = retryMs
         return 0
       })
-      if (line.pauseMs > 0) await clock.sleep(line.pauseMs, closing)
-      else if (!line.isWoken) await idle(line, waitMs)
-      line.pauseMs = 0
+      // A delivery that fails while the line is idle sets a pause, which comes next.
+      if (line.pauseMs > 0) {
+        await clock.sleep(line.pauseMs, closing)
+        line.pauseMs = 0
+      } else if (!line.isWoken) await idle(line, waitMs)
     }
   }
 
