@@ -135,7 +135,11 @@ export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamR
     }
     const wrong = unlikeAsked(this.#question, headers)
     if (wrong) return this.#fail(wrong)
-    this.#parsed(() => this.#parser.begin?.(headers))
+    try {
+      this.#parser.begin?.(headers)
+    } catch (error) {
+      this.#fail(error)
+    }
   }
 
   onResponseData(_controller: unknown, chunk: Uint8Array): void {
@@ -146,8 +150,7 @@ export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamR
       if (this.#said.text.length >= maxErrorBytes) this.#refuse()
       return
     }
-    this.#parsed(() => this.#parser.push(chunk))
-    this.#drain()
+    this.#drain(chunk)
     if (this.#isPaused && !this.#isOver) this.#controller?.pause()
   }
 
@@ -191,18 +194,21 @@ export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamR
     this.#dispatchAgain()
   }
 
-  #drain(): void {
-    if (this.#isDraining) return
+  #drain(chunk?: Uint8Array): void {
+    const isNested = this.#isDraining
     this.#isDraining = true
-    this.#parsed(() => {
-      while (!this.#isPaused && !this.#isOver) {
+    try {
+      if (chunk) this.#parser.push(chunk)
+      while (!isNested && !this.#isPaused && !this.#isOver) {
         const piece = this.#parser.next()
         if (piece !== undefined) this.#came(piece)
         else if (this.#trailers) this.#end(this.#trailers)
         else break
       }
-    })
-    this.#isDraining = false
+    } catch (error) {
+      this.#fail(error)
+    }
+    this.#isDraining = isNested
   }
 
   #came(piece: Piece): void {
@@ -214,14 +220,6 @@ export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamR
     const last = this.#parser.end(trailers)
     if (last !== undefined) this.#came(last)
     if (this.#finish()) this.#answer.ended()
-  }
-
-  #parsed(work: () => void): void {
-    try {
-      work()
-    } catch (error) {
-      this.#fail(error)
-    }
   }
 
   #refuse(): void {
