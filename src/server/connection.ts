@@ -16,7 +16,7 @@ const maxHeadBytes = 16 * 1024
 // A smaller body is copied: one write of a string is cheaper than two.
 const joinedBytes = 4096
 // The time in which the end of a client's side follows its request.
-const halfCloseMs = 10
+const halfCloseMs = 100
 
 export class Connection implements Admitted, Throttled, OwnConnection {
   readonly socket: Socket

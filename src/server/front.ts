@@ -14,24 +14,23 @@ import { connectionOf, type ParserRefusal, type RequestHead } from '../http/wire
 import { Connection, type Lane } from './connection.ts'
 import { type Connections, createThrottle, type Throttle } from './connections.ts'
 
-/** The gateway behind a front. */
-export type ServedGateway = {
+/** The gateway behind a front, which reads it for each request: a reload changes it. */
+export type Served = {
   /** Looks up its response cache. */
-  readonly hot?: ((request: RequestHead) => CachedResponse | undefined) | undefined
+  hot?: ((request: RequestHead) => CachedResponse | undefined) | undefined
   /**
    * Hosts that a client may CONNECT to. Tunnels end at the front: the gateway never connects
    * anywhere for a client.
    */
-  serves?(host: string): boolean
+  serves?: (host: string) => boolean
   /** Records a request that was refused by the front instead of reaching the handler. */
-  refused?(refusal: ParserRefusal): void
+  refused?: ((refusal: ParserRefusal) => void) | undefined
+  /** True if each response closes its connection. */
+  isEnding?: boolean
 }
 
 export type FrontOptions = {
-  /** Read for each request: a reload changes it. Undefined before it serves. */
-  readonly gateway?: (() => ServedGateway | undefined) | undefined
-  /** True if each response closes its connection. */
-  readonly isEnding?: (() => boolean) | undefined
+  readonly served?: Served | undefined
   readonly connections?: Pick<Connections, 'admit' | 'throttle'> | undefined
   /**
    * The number of connections above this process's share: as many close after a response, and
@@ -77,6 +76,7 @@ export class Front {
   keepAliveMs = 0
   headersMs = 0
   readonly #options: FrontOptions
+  readonly #served: Served
   readonly #clock: Clock
   readonly #http: HttpServer
   readonly #all = new Set<Connection>()
@@ -92,6 +92,7 @@ export class Front {
 
   constructor(handle: RequestListener, options: FrontOptions = {}) {
     this.#options = options
+    this.#served = options.served ?? {}
     this.#clock = options.clock ?? systemClock
     this.throttle = options.connections?.throttle ?? createThrottle({ clock: this.#clock })
     this.#http = this.#createHttp(handle)
@@ -145,7 +146,7 @@ export class Front {
     this.#inTunnel.add(lane)
     // A socket that left the parser has no other error listener.
     lane.on('error', () => lane.destroy())
-    if (!isHere(host, client) && !this.#options.gateway?.()?.serves?.(host))
+    if (!isHere(host, client) && !this.#served.serves?.(host))
       return this.#refuse(lane, 403, 'CONNECT is only allowed to hosts that this gateway serves')
     lane.write('HTTP/1.1 200 Connection Established\r\n\r\n')
     if (head.byteLength > 0) lane.unshift(head)
@@ -160,12 +161,12 @@ export class Front {
     const requestId = (response && requestIdOf(response)) ?? randomUUID()
     lane.end(problemMessage(status, 'malformed', why, requestId))
     endSoon(lane)
-    this.#options.gateway?.()?.refused?.({ status, why, requestId, address, response })
+    this.#served.refused?.({ status, why, requestId, address, response })
   }
 
   /** The cached response; undefined if `node:http` has to handle the request. */
   hot(request: RequestHead): CachedResponse | undefined {
-    return this.#options.gateway?.()?.hot?.(request)
+    return this.#served.hot?.(request)
   }
 
   /** Makes `node:http` read from this lane. */
@@ -188,7 +189,7 @@ export class Front {
 
   /** True if the connection closes after the response that is about to be written. */
   isEnding(): boolean {
-    return this.#isClosing || this.#options.isEnding?.() === true || (this.#surplus > 0 && this.#surplus-- > 0)
+    return this.#isClosing || this.#served.isEnding === true || (this.#surplus > 0 && this.#surplus-- > 0)
   }
 
   /** False if other connections go first; `connection.goOn` is called later. */

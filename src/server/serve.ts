@@ -15,7 +15,7 @@ import { noteConnections, noteReload } from '../wiring/admin.ts'
 import type { ComponentRegistry } from '../wiring/components.ts'
 import { orphanedBy } from '../wiring/orphaned-uploads.ts'
 import { connectionLimits, createConnections, createFullLog, descriptorsLeft } from './connections.ts'
-import { Front, type ServedGateway } from './front.ts'
+import { Front, type Served } from './front.ts'
 import { type ListenerKind, listenOnUnix, removeStaleSocket, setMode } from './unix-socket.ts'
 import type { Processes } from './workers.ts'
 
@@ -39,7 +39,8 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     max: first.limits.maxConcurrentRequests,
   })
   let gateways: Reload<Running> | undefined
-  let isEnding = false
+  const served: Served = {}
+  const ofAdmin: Served = {}
   let config = first
   const handler: RequestListener = (request, response) =>
     gateways ? gateways.handler(request, response) : starting.hold(request, response, () => handler(request, response))
@@ -51,10 +52,9 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
   const onFull = createFullLog(log, clock)
   const connections = createConnections(connectionLimits(first, descriptors), { clock, onFull })
   const frontOf = (kind: ListenerKind): Front => {
-    const own = { isEnding: () => isEnding, clock }
-    if (kind === 'admin') return new Front(admin, own)
+    if (kind === 'admin') return new Front(admin, { served: ofAdmin, clock })
     return new Front(handler, {
-      ...{ ...own, connections, gateway: () => gateways?.current },
+      ...{ served, connections, clock },
       beyondShare: processes && (() => processes.beyondShare(connections.size)),
     })
   }
@@ -66,7 +66,7 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
     await cut(sockets)
     throw error
   })
-  const reloads = createReload(running, log)
+  const reloads = createReload(running, log, served)
   gateways = reloads
   starting.over()
   if (running.kept) noteConnections(running.kept, connections)
@@ -115,12 +115,13 @@ export async function serve<Running extends Replaceable>(options: ServeOptions<R
         return running
       }, config.limits.shutdownTimeout)
       // This process uses the new configuration in any case.
-      if (isNew && !isEnding)
+      if (isNew && !served.isEnding)
         await followed()?.catch((error: unknown) => log('error', 'workers.failed', { why: wordsOf(error) }))
       return isNew
     },
     async close(): Promise<void> {
-      isEnding = true
+      served.isEnding = true
+      ofAdmin.isEnding = true
       const began = clock.monotonic()
       const { shutdownTimeout: shutdownTimeoutMs, shutdownDelay: shutdownDelayMs } = config.limits
       log('info', 'server.stopping', { connections: connections.size, shutdownDelayMs, shutdownTimeoutMs })
@@ -250,7 +251,7 @@ function where({ address: at }: Front): string {
     : addressText({ path: String(at) })
 }
 
-export interface Replaceable extends ServedGateway {
+export interface Replaceable extends Pick<Served, 'hot' | 'serves' | 'refused'> {
   readonly handler: RequestListener
   readonly admin: RequestListener
   /** The parts that its successor takes over. */
@@ -266,11 +267,14 @@ const taken = Symbol('generation')
 
 export type Reload<Running extends Replaceable> = ReturnType<typeof createReload<Running>>
 
-export function createReload<Running extends Replaceable>(first: Running, log: Log) {
+/** `served` always has the newest gateway. */
+export function createReload<Running extends Replaceable>(first: Running, log: Log, served: Served = {}) {
   type Taken = ServerResponse & { [taken]?: Generation<Running> | undefined }
   let newest: Generation<Running> = { running: first, inFlight: 0, onIdle: undefined }
   let replacing: Promise<unknown> = Promise.resolve()
   const retiring = new Set<Promise<void>>()
+  const serveBy = ({ hot, serves, refused }: Running) => Object.assign(served, { hot, serves, refused })
+  serveBy(first)
 
   // Shared by all requests: a closure for each would cost a tenth of a fast-path response.
   function leave(this: Taken): void {
@@ -311,6 +315,7 @@ export function createReload<Running extends Replaceable>(first: Running, log: L
       const running = await make()
       const old = newest
       newest = { running, inFlight: 0, onIdle: undefined }
+      serveBy(running)
       const retired = retire(old, graceMs)
       retiring.add(retired)
       void retired.finally(() => retiring.delete(retired))

@@ -21,7 +21,7 @@ import {
 import { noteConnections } from '../wiring/admin.ts'
 import { processesOf } from '../wiring/worker.ts'
 import { connectionLimits, createConnections, createFullLog, descriptorsLeft } from './connections.ts'
-import { Front } from './front.ts'
+import { Front, type Served } from './front.ts'
 import { createReload, type Replaceable, whileBusy } from './serve.ts'
 
 export type Processes = ReturnType<typeof createProcesses>
@@ -149,20 +149,19 @@ export async function serveWorker<Running extends Replaceable>({
   const orders = await member.orders
   let config = configOf(orders.input)
   const { team, setSize } = member.join(orders, () => config.retrieval.timeout + timeoutMarginMs)
-  const gateways = createReload(await create(config, { team }), log)
+  const served: Served = {}
+  const gateways = createReload(await create(config, { team }), log, served)
   const descriptors = descriptorsLeft()
   const onFull = createFullLog(log, clock)
   const connections = createConnections(connectionLimits(config, descriptors), { clock, onFull })
   if (gateways.current.kept) noteConnections(gateways.current.kept, connections)
-  let isEnding = false
   /** The newest front, and earlier ones whose clients are still reading. */
   const fronts: Front[] = []
   const over = Promise.withResolvers<void>()
 
   function open(): Front {
     const front = new Front(gateways.handler, {
-      ...{ isEnding: () => isEnding, connections, clock },
-      gateway: () => gateways.current,
+      ...{ served, connections, clock },
       beyondShare: () => team.connectionBalance.beyondShare(connections.size, team.size),
     })
     front.setTimeouts(config.limits)
@@ -176,7 +175,7 @@ export async function serveWorker<Running extends Replaceable>({
   member.follow('listen', (said, handle) => {
     const { isFirst, isUnix } = said as { readonly isFirst: boolean; readonly isUnix: boolean }
     if (!(handle instanceof NetServer)) return
-    if (isEnding) return void handle.close()
+    if (served.isEnding) return void handle.close()
     if (isFirst) {
       for (const old of [...fronts]) leave(old)
       fronts.push(open())
@@ -198,7 +197,7 @@ export async function serveWorker<Running extends Replaceable>({
   })
   member.follow('stop', async (said) => {
     const { graceMs, shutdownDelayMs } = said as { readonly graceMs: number; readonly shutdownDelayMs: number }
-    isEnding = true
+    served.isEnding = true
     for (const front of fronts) front.stopAccepting()
     if (shutdownDelayMs > 0) await clock.sleep(shutdownDelayMs)
     const closed = fronts.map((front) => front.close())

@@ -24,7 +24,7 @@ before(async () => {
   all = await fixtures()
   const upstream = await startUpstream({ blocks: all.blocks })
   at = await startGateway({ upstreams: [{ name: 'one', url: upstream.url }] })
-  front = await openFront(handle, { gateway: () => ({ hot: at.gateway.hot }) })
+  front = await openFront(handle, { served: { hot: at.gateway.hot } })
   plain = createServer({ requireHostHeader: false }, handle)
   plain.on('checkContinue', handle)
   plain.on('checkExpectation', handle)

@@ -60,7 +60,7 @@ export async function startGateway(options: StartOptions = {}): Promise<TestGate
     }),
     { log, clock: options.clock, tracing: options.tracing, ...options.own },
   )
-  const { front, url, close } = await openFront(gateway.handler, { gateway: () => gateway }, options.port)
+  const { front, url, close } = await openFront(gateway.handler, { served: gateway }, options.port)
   front.setTimeouts({ headersTimeout: 60_000, keepAliveTimeout: idleMs })
   let connections = 0
   let opened = 0

@@ -79,7 +79,7 @@ describe('client closes its side', () => {
     const client = connected(port)
     client.write(request)
     const response = await soon(begun.promise)
-    await systemClock.sleep(100)
+    await systemClock.sleep(500)
     client.end()
     await soon(closed(response))
   })
@@ -355,7 +355,7 @@ describe('malformed HTTP', () => {
   }
   test('idle preconnect → 408, not counted as a request', async () => {
     const refused: number[] = []
-    const server = await serve(() => {}, { gateway: () => ({ refused: ({ status }) => refused.push(status) }) })
+    const server = await serve(() => {}, { served: { refused: ({ status }) => refused.push(status) } })
     for (const [sent, counted] of [
       ['', []],
       ['GET / HTT', [408]],
@@ -380,7 +380,7 @@ describe('malformed HTTP', () => {
           response.writeHead(200, { 'content-length': 11 }).write('begun')
           setTimeout(() => response.end(' ended'), 20)
         },
-        { gateway: () => ({ refused: ({ status }) => refused.push(status) }) },
+        { served: { refused: ({ status }) => refused.push(status) } },
       )
       const client = connect(server.port, '127.0.0.1')
       const said = text(client)
