@@ -150,6 +150,15 @@ describe('large file from a slow upstream', () => {
     for (const { status, bytes } of answers) assert.deepEqual({ status, bytes }, { status: 200, bytes: size })
     assert.ok(raw.maxAtOnce >= 4, `${raw.maxAtOnce} at once`)
   })
+
+  for (const first of ['silent', 'raw'])
+    test(`silent one beside one without CAR, ${first} first → read in time`, async () => {
+      const blocks: BlockMap = new Map()
+      const bad = await upstream(blocks, { kind: 'silent' })
+      const raw = await upstream(blocks, { kind: 'noCar', status: 406 })
+      const at = await gateway(first === 'silent' ? { bad, raw } : { raw, bad })
+      await readAll(at, await files(blocks, 3, 4000))
+    })
 })
 
 const partsMib = 4

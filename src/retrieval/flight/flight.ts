@@ -310,13 +310,13 @@ export class Flight {
    * work, that cannot.
    */
   #candidates(busy: Iterable<UpstreamStream> = this.#streams): Plan {
-    const plan = this.#plan(this.kind, busy)
+    const plan = this.#plan(busy)
     // An upstream without CAR can bring the first block, and nothing after that.
     return this.#hasBegun ? { ...plan, steps: plan.steps.filter(({ who }) => who.upstream.traits.dag) } : plan
   }
 
-  #plan(kind: AskKind, busy: Iterable<UpstreamStream>): Plan {
-    return this.#deps.pool.plan(kind, this.#want.cid, this.#isFirst ? undefined : this.#backIn(busy), this.#root)
+  #plan(busy: Iterable<UpstreamStream>): Plan {
+    return this.#deps.pool.plan(this.kind, this.#want.cid, this.#isFirst ? undefined : this.#backIn(busy), this.#root)
   }
 
   #backIn(busy: Iterable<UpstreamStream>): BackIn {
@@ -492,9 +492,7 @@ export class Flight {
     const key = blockKey(this.#want.cid)
     const isSource = ({ who }: Step<Member>): boolean => this.#sources.has(who)
     // Those that have brought parts of it first.
-    const ranked = this.#plan(this.kind, busy).steps.toSorted(
-      (one, other) => Number(isSource(other)) - Number(isSource(one)),
-    )
+    const ranked = this.#plan(busy).steps.toSorted((one, other) => Number(isSource(other)) - Number(isSource(one)))
     for (const step of ranked) {
       const { health } = step.who
       if (health.state(key).state !== 'ready' || health.waitMs > 0) continue
@@ -593,7 +591,10 @@ export class Flight {
   #beStuck(): void {
     if (!this.#hasBegun || this.#drained) return
     if ([...this.#streams].some(({ pace, startedAt }) => pace.silentMs(startedAt) < minStallMs)) return
-    if (this.#plan('block', this.#streams).steps.length === 0) return
+    // Also one that is spent here: it may have brought the only block that it was asked for.
+    const busy = new Set([...this.#streams].map(({ member }) => member))
+    const backIn: BackIn = (member) => (busy.has(member) ? Number.POSITIVE_INFINITY : undefined)
+    if (this.#deps.pool.plan('block', this.#want.cid, backIn, this.#root).steps.length === 0) return
     this.#isStuck = true
     this.#passBy(() => true)
     this.#note()
