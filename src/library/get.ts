@@ -53,7 +53,7 @@ export type GetDeps = {
   /** Names, fastest first. */
   readonly tiers: readonly string[]
   readonly clock: Clock
-  readonly onEnd: (account: RequestRecord) => void
+  readonly onEnd: (requestRecord: RequestRecord) => void
   /** Counts the error and converts it to a Failure. */
   readonly failed: (error: unknown, about: string) => Failure
 }
@@ -75,7 +75,7 @@ export function createLibraryReader(deps: GetDeps): LibraryReader {
     const leave = letIn(deps, path)
     const own = new AbortController()
     open.add(own)
-    const account = new RequestRecord(deps.tiers)
+    const requestRecord = new RequestRecord(deps.tiers)
     let session: Session | undefined
     const onAbort = () => own.abort(signal?.reason)
     signal?.addEventListener('abort', onAbort, { once: true })
@@ -84,12 +84,12 @@ export function createLibraryReader(deps: GetDeps): LibraryReader {
       signal?.removeEventListener('abort', onAbort)
       session?.end()
       leave()
-      deps.onEnd(account)
+      deps.onEnd(requestRecord)
     }
     const explain = (error: unknown): unknown =>
       own.signal.aborted && error === own.signal.reason && signal?.aborted ? error : deps.failed(error, path)
     try {
-      const wants = { signal: own.signal, account }
+      const wants = { signal: own.signal, requestRecord }
       const { content, visitNames } = await contentOf(path, deps.names, wants)
       session = deps.retrieval.session({ ...wants, visitNames })
       const resolution = await resolve(session, content)

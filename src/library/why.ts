@@ -19,14 +19,14 @@ export function createWhy(deps: WhyDeps) {
   const { retrieval, names, limits, clock, mode } = deps
   return async (path: string, signal: AbortSignal) => {
     const began = clock.monotonic()
-    const account = new SourceRecord(deps.tiers)
+    const requestRecord = new SourceRecord(deps.tiers)
     const steps: ({ readonly cid: string; readonly bytes: number; readonly ms: number } & Source)[] = []
     let session: Session | undefined
     let leave: (() => void) | undefined
-    const summary = () => ({ path, ms: Math.round(clock.monotonic() - began), steps, attempts: account.attempts })
+    const summary = () => ({ path, ms: Math.round(clock.monotonic() - began), steps, attempts: requestRecord.attempts })
     try {
       leave = limits.hold()
-      const wants = { signal, account }
+      const wants = { signal, requestRecord }
       const { content, visitNames } = await contentOf(path, names, wants)
       session = retrieval.session({ ...wants, visitNames })
       const blocks = walkPath(session, content)
@@ -36,7 +36,7 @@ export function createWhy(deps: WhyDeps) {
         if (!done) {
           const ms = Math.round((clock.monotonic() - from) * 10) / 10
           if (steps.length < maxSteps)
-            steps.push({ cid: value.cid.toString(), bytes: value.bytes.byteLength, ms, ...account.since() })
+            steps.push({ cid: value.cid.toString(), bytes: value.bytes.byteLength, ms, ...requestRecord.since() })
           continue
         }
         refuseRemainder(value)

@@ -9,7 +9,7 @@ import type { Attempt, RequestRecord } from '../observe/request-record.ts'
 
 export type LookupRequest = {
   readonly signal: AbortSignal
-  readonly account?: RequestRecord | undefined
+  readonly requestRecord?: RequestRecord | undefined
   /** Asks the servers even if the result is fresh. */
   readonly noCache?: boolean | undefined
   /**
@@ -194,7 +194,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>) {
     known: T | undefined,
     wants: LookupRequest,
   ): Promise<LookupAnswer<T>> {
-    const { signal, account } = wants
+    const { signal, requestRecord } = wants
     const flight = flights.join(key, (own) => start(key, subject, known, own))
     const waited = Promise.withResolvers<void>()
     const stop = clock.after(Math.max(0, staleAfterMs - age(flight.work)), waited.resolve)
@@ -208,8 +208,8 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>) {
         return stale(old)
       }
       const found = inTime ?? (await orAborted(signal, flight.work.done))
-      if (found.isTier) account?.tierHit(found.via)
-      else account?.fetched(found.via)
+      if (found.isTier) requestRecord?.tierHit(found.via)
+      else requestRecord?.fetched(found.via)
       return fresh(found, found.via)
     } catch (error) {
       signal.throwIfAborted()
@@ -218,7 +218,7 @@ export function createLookups<Subject, T>(options: LookupOptions<Subject, T>) {
       throw error
     } finally {
       stop()
-      for (const attempt of flight.work.attempts) account?.attempt(attempt)
+      for (const attempt of flight.work.attempts) requestRecord?.attempt(attempt)
       flight.leave({ keep: !isOver })
     }
   }

@@ -72,7 +72,7 @@ class Reader implements Session {
   hadItsTurn = false
   /** The first byte went out. */
   hasBegun = false
-  readonly #account: RequestRecord
+  readonly #requestRecord: RequestRecord
   readonly #check: (cid: CID) => void
   readonly #client: string
   readonly #noCache: boolean
@@ -100,7 +100,7 @@ class Reader implements Session {
     this.readOnce = shared.nodes.readOnce
     this.yieldIfDue = shared.turns.yieldIfDue
     this.onlyIfCached = options.onlyIfCached === true
-    this.#account = options.account
+    this.#requestRecord = options.requestRecord
     this.#check = check
     this.#client = options.client ?? ''
     this.#noCache = options.noCache === true
@@ -187,7 +187,7 @@ class Reader implements Session {
   }
 
   fromTier({ bytes, tier }: TierHit): Uint8Array {
-    this.#account.tierHit(tier)
+    this.#requestRecord.tierHit(tier)
     this.#lastFrom = 'tier'
     return bytes
   }
@@ -210,7 +210,7 @@ class Reader implements Session {
 
   leaveFlight(followed: Followed): void {
     // The parts of a file, and the upstreams that brought them.
-    if (followed.flight.kind === 'dag' && this.#account.brought.length > 1) this.#note(followed.flight.attempts)
+    if (followed.flight.kind === 'dag' && this.#requestRecord.brought.length > 1) this.#note(followed.flight.attempts)
     if (this.#followed === followed) this.#followed = undefined
     followed.leave()
   }
@@ -250,7 +250,7 @@ class Reader implements Session {
   }
 
   fromUpstream(bytes: Uint8Array, upstream: string): Uint8Array {
-    this.#account.fetched(upstream, bytes.byteLength)
+    this.#requestRecord.fetched(upstream, bytes.byteLength)
     this.#lastFrom = 'upstream'
     return bytes
   }
@@ -310,16 +310,16 @@ class Reader implements Session {
     const memory = notFound.find(cid, path) ?? (path === '' ? undefined : notFound.find(cid, ''))
     // An upstream that could not be asked then may have it now.
     if (!memory || memory.absence.facts.unasked) return
-    for (const attempt of memory.attempts) this.#account.attempt(attempt)
+    for (const attempt of memory.attempts) this.#requestRecord.attempt(attempt)
     throw withRetry(memory.absence, memory.forMs)
   }
 
-  /** Notes the attempts of a flight in the account, once, however many blocks fail with it. */
+  /** Notes the attempts of a flight in the request record, once, however many blocks fail with it. */
   #note(attempts: Attempts): void {
     this.#noted ??= new WeakSet()
     if (this.#noted.has(attempts)) return
     this.#noted.add(attempts)
-    for (const attempt of attempts.list()) this.#account.attempt(attempt)
+    for (const attempt of attempts.list()) this.#requestRecord.attempt(attempt)
   }
 
   /**

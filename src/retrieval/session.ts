@@ -33,7 +33,7 @@ export interface Guard {
 export type SessionOptions = Policy & {
   /** Aborts when the client leaves. Never aborts shared work by itself. */
   readonly signal: AbortSignal
-  readonly account: RequestRecord
+  readonly requestRecord: RequestRecord
   /** The address of the client: at a busy upstream clients take turns. */
   readonly client?: string
   /** How much of its time went by in the line of requests that begin. Default: none. */

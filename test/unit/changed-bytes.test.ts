@@ -68,7 +68,7 @@ async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(U
     ...{ deadlineMs: 10_000, blockDeadlineMs: 10_000, keepLookingMs: 0, readAheadBytes: 0 },
     notFound: createNegativeCache({ initialTtlMs: 5000, maxTtlMs: 5000, clock }),
   })
-  const session = retrieval.session({ signal: new AbortController().signal, account: new RequestRecord() })
+  const session = retrieval.session({ signal: new AbortController().signal, requestRecord: new RequestRecord() })
   const found: (Uint8Array | undefined)[] = []
   try {
     for (const [index, { cid }] of wanted.entries()) {

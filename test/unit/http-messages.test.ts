@@ -252,19 +252,19 @@ describe('request target', () => {
 
 describe('Cache-Status', () => {
   test('none, hit, miss, and a name with a quote', () => {
-    const account = new RequestRecord()
-    assert.equal(cacheStatus(account), 'cidgate')
-    account.tierHit('memory')
-    assert.equal(cacheStatus(account), 'cidgate; hit; detail=memory')
-    account.fetched('a "b"\r\n')
-    assert.equal(cacheStatus(account), 'cidgate; fwd=miss; detail="a b"')
+    const requestRecord = new RequestRecord()
+    assert.equal(cacheStatus(requestRecord), 'cidgate')
+    requestRecord.tierHit('memory')
+    assert.equal(cacheStatus(requestRecord), 'cidgate; hit; detail=memory')
+    requestRecord.fetched('a "b"\r\n')
+    assert.equal(cacheStatus(requestRecord), 'cidgate; fwd=miss; detail="a b"')
   })
   test('several upstreams → each with its share', () => {
-    const account = new RequestRecord()
-    account.fetched('one', 300)
-    account.fetched('two', 50)
-    account.fetched('two', 50)
-    assert.equal(cacheStatus(account), 'cidgate; fwd=miss; detail="one 75%, two 25%"')
+    const requestRecord = new RequestRecord()
+    requestRecord.fetched('one', 300)
+    requestRecord.fetched('two', 50)
+    requestRecord.fetched('two', 50)
+    assert.equal(cacheStatus(requestRecord), 'cidgate; fwd=miss; detail="one 75%, two 25%"')
   })
   test('several tiers → the slowest needed one', () => {
     const order = ['memory', 'pins', 'disk', 's3']
@@ -275,9 +275,9 @@ describe('Cache-Status', () => {
       [['memory', 'of a name'], 'memory'],
       [['of a name'], 'of a name'],
     ] as const) {
-      const account = new RequestRecord(order)
-      for (const tier of hits) account.tierHit(tier)
-      assert.equal(account.tier, slowest)
+      const requestRecord = new RequestRecord(order)
+      for (const tier of hits) requestRecord.tierHit(tier)
+      assert.equal(requestRecord.tier, slowest)
     }
   })
 })

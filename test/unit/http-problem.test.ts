@@ -8,7 +8,7 @@ import { asFailure, createRespond, type How, type Mode, statusOf, table } from '
 import { HttpRefusal } from '../../src/http/wire/request.ts'
 import { RequestRecord } from '../../src/observe/request-record.ts'
 
-type Context = Pick<How, 'account' | 'accept'> & { readonly mode: Mode }
+type Context = Pick<How, 'requestRecord' | 'accept'> & { readonly mode: Mode }
 
 let next: { failure: Failure; context: Context }
 const server = createServer((request, response) => {
@@ -125,9 +125,12 @@ describe('cacheability of errors', () => {
 })
 
 test('attempts only on statuses caused by other services', async () => {
-  const account = new RequestRecord()
-  account.attempt({ upstream: 'one', outcome: 'timeout', ms: 12 })
-  const lost = JSON.parse((await send(failure('not-found'), { mode: 'api', account })).text) as Record<string, unknown>
+  const requestRecord = new RequestRecord()
+  requestRecord.attempt({ upstream: 'one', outcome: 'timeout', ms: 12 })
+  const lost = JSON.parse((await send(failure('not-found'), { mode: 'api', requestRecord })).text) as Record<
+    string,
+    unknown
+  >
   assert.deepEqual(lost, {
     type: 'urn:problem-type:cidgate:not-found',
     title: 'Not found',
@@ -136,7 +139,7 @@ test('attempts only on statuses caused by other services', async () => {
     message: 'what happened',
     attempts: [{ upstream: 'one', outcome: 'timeout', ms: 12 }],
   })
-  const wrong = await send(failure('malformed', { source: 'client' }), { mode: 'api', account })
+  const wrong = await send(failure('malformed', { source: 'client' }), { mode: 'api', requestRecord })
   assert.equal('attempts' in (JSON.parse(wrong.text) as object), false)
   assert.equal(wrong.headers.connection, 'close')
 })
@@ -150,9 +153,9 @@ describe('error page', () => {
   const evil = new Failure('not-found', '<script>alert("1")</script>', { source: 'client' })
   const html = 'text/html,application/xhtml+xml,*/*;q=0.8'
   test('browser in web mode → page, request text escaped', async () => {
-    const account = new RequestRecord()
-    account.attempt({ upstream: '<b>one', outcome: 'timeout', ms: 12.6 })
-    const { status, headers, text } = await send(evil, { mode: 'web', accept: html, account })
+    const requestRecord = new RequestRecord()
+    requestRecord.attempt({ upstream: '<b>one', outcome: 'timeout', ms: 12.6 })
+    const { status, headers, text } = await send(evil, { mode: 'web', accept: html, requestRecord })
     assert.deepEqual([status, headers['content-type']], [404, 'text/html; charset=utf-8'])
     assert.match(String(headers['content-security-policy']), /default-src 'none'/)
     assert.match(String(headers.vary), /Accept/)

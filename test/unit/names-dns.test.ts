@@ -70,10 +70,10 @@ describe('DNSLink', () => {
       dns.texts.set('_dnslink.docs.example', ['something else', 'dnslink=/ipfs/bafkqaaa/a b'])
       dns.ttl = 7
       const links = make([address()])
-      const account = new RequestRecord()
-      const { value, freshMs } = await links.resolve('Docs.Example.', { signal: signal(), account })
+      const requestRecord = new RequestRecord()
+      const { value, freshMs } = await links.resolve('Docs.Example.', { signal: signal(), requestRecord })
       assert.deepEqual([value, freshMs > 6_000 && freshMs <= 7_000], ['/ipfs/bafkqaaa/a b', true])
-      assert.equal(account.attempts[0]?.outcome, 'record')
+      assert.equal(requestRecord.attempts[0]?.outcome, 'record')
       assert.equal((await links.resolve('docs.example', { signal: signal() })).via, 'memory')
       assert.deepEqual(dns.asked, [`${over.toLowerCase()} TXT _dnslink.docs.example`])
       await links.close()
@@ -137,10 +137,10 @@ describe('DNSLink', () => {
     dns.fault = 'silent'
     other.texts.set('_dnslink.docs.example', ['dnslink=/ipns/b.example'])
     const links = make([dns.address, other.url], {}, hasty())
-    const account = new RequestRecord()
-    assert.equal((await links.resolve('docs.example', { signal: signal(), account })).value, '/ipns/b.example')
+    const requestRecord = new RequestRecord()
+    assert.equal((await links.resolve('docs.example', { signal: signal(), requestRecord })).value, '/ipns/b.example')
     assert.deepEqual(
-      account.attempts.map(({ outcome }) => outcome),
+      requestRecord.attempts.map(({ outcome }) => outcome),
       ['upstream-error', 'record'],
     )
     await links.close()

@@ -203,7 +203,8 @@ describe('resolving keys', () => {
     return {
       store,
       names,
-      resolve: (key: CID, account = new RequestRecord()) => names.resolve(key, { signal: signal(), account }),
+      resolve: (key: CID, requestRecord = new RequestRecord()) =>
+        names.resolve(key, { signal: signal(), requestRecord }),
     }
   }
 
@@ -224,12 +225,12 @@ describe('resolving keys', () => {
     const good = await key.record('/ipfs/bafkqaaa')
     const liar = sends('liar', await createKey().record('/ipfs/bafkqaaa', { sequence: 99 }))
     const { resolve } = make([liar, hangs('silent'), sends('honest', good)])
-    const account = new RequestRecord()
+    const requestRecord = new RequestRecord()
     const began = performance.now()
-    assert.equal((await resolve(key.cid, account)).via, 'honest')
+    assert.equal((await resolve(key.cid, requestRecord)).via, 'honest')
     assert.ok(performance.now() - began < 2_000)
     assert.equal(liar.lies, 1)
-    const outcomes = Object.fromEntries(account.attempts.map(({ upstream, outcome }) => [upstream, outcome]))
+    const outcomes = Object.fromEntries(requestRecord.attempts.map(({ upstream, outcome }) => [upstream, outcome]))
     assert.deepEqual(outcomes, { liar: 'hash-mismatch', honest: 'record' })
   })
 
@@ -238,10 +239,10 @@ describe('resolving keys', () => {
     const store = emptyStore()
     store.bytes = await key.record('/ipfs/bafkqaaa/young', { sequence: 5 })
     const { resolve } = make([sends('a', await key.record('/ipfs/bafkqaaa/old', { sequence: 4 }))], store)
-    const account = new RequestRecord()
-    assert.equal((await resolve(key.cid, account)).value.value, '/ipfs/bafkqaaa/young')
+    const requestRecord = new RequestRecord()
+    assert.equal((await resolve(key.cid, requestRecord)).value.value, '/ipfs/bafkqaaa/young')
     assert.deepEqual(store.written, [])
-    assert.equal(account.attempts[0]?.outcome, 'older')
+    assert.equal(requestRecord.attempts[0]?.outcome, 'older')
   })
 
   test('stored records → verified when read, expired ones kept', async () => {
@@ -273,11 +274,11 @@ describe('resolving keys', () => {
     assert.equal((await running.resolve(key.cid)).value.value, '/ipfs/bafkqaaa/ended')
     clock.shift(3_000)
     sent = old
-    const account = new RequestRecord()
-    const refused = await running.resolve(key.cid, account).catch((error: unknown) => error)
+    const requestRecord = new RequestRecord()
+    const refused = await running.resolve(key.cid, requestRecord).catch((error: unknown) => error)
     assert.ok(isFailure(refused, 'not-found'))
     assert.match(refused.message, /older than one seen before/)
-    assert.equal(account.attempts[0]?.outcome, 'older')
+    assert.equal(requestRecord.attempts[0]?.outcome, 'older')
 
     const store = emptyStore()
     store.bytes = ended

@@ -129,10 +129,10 @@ function make(upstreams: ScriptedUpstream[], options: MakeOptions = {}) {
     more: { onlyIfCached?: boolean; noCache?: boolean; controller?: AbortController; visit?: Visit } = {},
   ) => {
     const controller = more.controller ?? new AbortController()
-    const account = new RequestRecord()
-    const one = retrieval.session({ signal: controller.signal, account, ...more })
+    const requestRecord = new RequestRecord()
+    const one = retrieval.session({ signal: controller.signal, requestRecord, ...more })
     const get = async (...of: Parameters<typeof one.get>) => one.get(...of)
-    return { account, controller, ...withGet(one, get), get }
+    return { requestRecord, controller, ...withGet(one, get), get }
   }
   return { clock, stack, pool, retrieval, session }
 }
@@ -221,8 +221,8 @@ test('second read → hit without upstream', async () => {
   await read(session())
   const again = session()
   await read(again)
-  assert.equal(again.account.fetches, 0)
-  assert.equal(again.account.tier, 'memory')
+  assert.equal(again.requestRecord.fetches, 0)
+  assert.equal(again.requestRecord.tier, 'memory')
   assert.equal(one.asked.dags.length, 1)
 })
 
@@ -313,7 +313,7 @@ test('absent everywhere → 404, cached, asked once per period', async () => {
   assert.equal(failure.kind, 'not-found')
   assert.ok((failure.retryAfterMs ?? 0) >= 5000)
   assert.deepEqual(
-    first.account.attempts.map(({ outcome }) => outcome),
+    first.requestRecord.attempts.map(({ outcome }) => outcome),
     ['not-found', 'not-found'],
   )
   const again = await failureOf(session().get(file.cid, { cid: file.cid, segments: [], scope: 'entity' }))
@@ -328,7 +328,7 @@ test('absent everywhere → 404, cached, asked once per period', async () => {
   await clock.advance(12_000)
   const hit = session()
   assert.ok((await read(hit)).equals(file.bytes))
-  assert.equal(hit.account.fetches, 0)
+  assert.equal(hit.requestRecord.fetches, 0)
 })
 
 test('silent upstream → 404 at timeout, cached, found later', async () => {

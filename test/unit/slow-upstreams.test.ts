@@ -126,7 +126,7 @@ function make(blocks: BlockMap, all: Readonly<Record<string, Ways>>) {
 
   async function readOnce(cid: CID): Promise<{ bytes: number; ms: number; gapMs: number }> {
     const began = clock.monotonic()
-    const session = retrieval.session({ signal: new AbortController().signal, account: new RequestRecord() })
+    const session = retrieval.session({ signal: new AbortController().signal, requestRecord: new RequestRecord() })
     let [bytes, gapMs, last] = [0, 0, 0]
     try {
       const { entity } = await resolve(session, parsePath(cid.toString()))

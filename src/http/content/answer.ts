@@ -57,15 +57,15 @@ export function answerContent(
   broke: (error: unknown) => void,
 ): void {
   const { request, response } = context
-  const account = new RequestRecord(deps.tiers)
+  const requestRecord = new RequestRecord(deps.tiers)
   const exchange = exchangeOf(response)
-  if (exchange) exchange.account = account
-  const asking: Asking = { ...context, deps, place, account, epoch: deps.hot.epoch, session: undefined }
+  if (exchange) exchange.requestRecord = requestRecord
+  const asking: Asking = { ...context, deps, place, requestRecord, epoch: deps.hot.epoch, session: undefined }
   const end = () => asking.session?.end()
   const fail = (error: unknown) => {
     try {
       const shown = place.provider ? notHeld(error, request) : error
-      deps.respond.failed(request, response, shown, { account, headers: rangeHeaders(error) })
+      deps.respond.failed(request, response, shown, { requestRecord, headers: rangeHeaders(error) })
     } catch (unanswered) {
       broke(unanswered)
     } finally {
@@ -101,20 +101,20 @@ type AskedContent = RequestContext & {
   readonly place: ContentPlace
   readonly session: Session
   readonly epoch: number
-  readonly account: RequestRecord
+  readonly requestRecord: RequestRecord
 }
 
 type Asking = Omit<AskedContent, 'session'> & { session: Session | undefined }
 
 function answer(asking: Asking): Soon<void> {
-  const { request, target, place, account, signal, deps } = asking
+  const { request, target, place, requestRecord, signal, deps } = asking
   const path = place.namespace === 'ipfs' ? parsePath(place.path.slice('/ipfs/'.length)) : undefined
   const negotiated = negotiate(target.query, request.headers.accept)
   if (place.provider && !(path && (negotiated.as === 'raw' || negotiated.as === 'car'))) throw notProvided()
   if (place.trustless && !provable.has(negotiated.as)) throw notProvable()
   const client = deps.clientOf(request)
   const asked = cacheWishes(request.headers['cache-control'])
-  const wishes = { signal, account, client, ...asked, ...(place.provider && { onlyIfCached: true }) }
+  const wishes = { signal, requestRecord, client, ...asked, ...(place.provider && { onlyIfCached: true }) }
   const open = (more: { readonly waitedMs?: number; readonly visitNames?: VisitNames }): AskedContent => {
     const session = deps.retrieval.session({ ...wishes, ...more, beforeMiss: () => charge('misses', request, deps) })
     return Object.assign(asking, { session })

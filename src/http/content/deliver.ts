@@ -21,7 +21,7 @@ import type { Moved } from './web-body.ts'
 export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'target'> & {
   readonly place: ContentPlace
   readonly session: Pick<Session, 'begun'>
-  readonly account: RequestRecord
+  readonly requestRecord: RequestRecord
   /** The epoch of the response cache at the start of the request. */
   readonly epoch: number
   readonly roots: readonly (CID | string)[]
@@ -65,12 +65,12 @@ function withoutThoseOfBytes(headers: Headers): Headers {
   return kept
 }
 
-export function moved(delivery: Pick<OutgoingAnswer, 'response' | 'place' | 'account'>, to: Moved): void {
-  const { response, place, account } = delivery
+export function moved(delivery: Pick<OutgoingAnswer, 'response' | 'place' | 'requestRecord'>, to: Moved): void {
+  const { response, place, requestRecord } = delivery
   for (const [name, value] of corsHeaders) response.setHeader(name, value)
   response.setHeader('Location', to.location)
   response.setHeader('X-Ipfs-Path', headerSafe(place.path))
-  response.setHeader('Cache-Status', cacheStatus(account))
+  response.setHeader('Cache-Status', cacheStatus(requestRecord))
   if (place.namespace === 'ipfs') response.setHeader('Cache-Control', 'public, max-age=604800')
   if (to.varies) response.setHeader('Vary', 'Accept')
   response.writeHead(to.status, { 'Content-Length': '0' }).end()
@@ -275,7 +275,7 @@ const programsOnly = "default-src 'none'; sandbox"
 export const immutable = 'public, max-age=29030400, immutable'
 
 function headersOf(
-  { place, target, roots, account, location, deps }: OutgoingAnswer,
+  { place, target, roots, requestRecord, location, deps }: OutgoingAnswer,
   body: Pick<Representation, 'etag' | 'type' | 'cacheControl' | 'ageSeconds' | 'varies' | 'policy' | 'save' | 'ranges'>,
   isCompressible: boolean,
 ): Headers {
@@ -312,7 +312,7 @@ function headersOf(
   if (body.ageSeconds) headers.push('Age', String(body.ageSeconds))
   if (location !== undefined) headers.push('Content-Location', location)
   if (isWeb) for (const [name, value] of corsRequests) headers.push(name, value)
-  headers.push('Cache-Status', cacheStatus(account))
+  headers.push('Cache-Status', cacheStatus(requestRecord))
   return place.provider ? headers.filter((_, at) => !forBrowsers.has(headers[at - (at % 2)] as string)) : headers
 }
 

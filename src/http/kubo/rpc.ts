@@ -60,14 +60,14 @@ async function answerCall(context: RequestContext, deps: KuboDeps): Promise<void
   const { request, response, target, signal } = context
   const to = { request, response, deps }
   const { query } = target
-  const account = new RequestRecord(deps.tiers)
+  const requestRecord = new RequestRecord(deps.tiers)
   const exchange = exchangeOf(response)
-  if (exchange) exchange.account = account
+  if (exchange) exchange.requestRecord = requestRecord
   const beforeMiss = () => {
     const refused = deps.limits.charge('misses', request)
     if (refused) throw refused
   }
-  const session = deps.retrieval.session({ signal, account, beforeMiss })
+  const session = deps.retrieval.session({ signal, requestRecord, beforeMiss })
   response.setHeader('X-Content-Type-Options', 'nosniff')
   // Kubo sends no Cache-Control, so a cache might keep an error, or the pins that only a client
   // with a token may see.

@@ -32,7 +32,7 @@ export class Exchange {
   client: string | undefined
   route: RouteName = 'none'
   /** The retrieval record of content. */
-  account: RequestRecord | undefined
+  requestRecord: RequestRecord | undefined
   failure: Failure | undefined
   /** The server's own response, if the rest of the request was malformed. */
   refusal: HttpRefusal | undefined
@@ -182,9 +182,9 @@ export function createRequestLog(options: RequestLogOptions) {
   const lines = createLineChoice(options)
 
   function answeredOf({ request, response, began, ...noted }: Exchange): Answered {
-    const { route, account, failure, answeredAt, bytesIn, bytesOut, refusal } = noted
+    const { route, requestRecord, failure, answeredAt, bytesIn, bytesOut, refusal } = noted
     return {
-      ...{ route, method: request.method ?? '', source: sourceOf(account), bytesIn, bytesOut },
+      ...{ route, method: request.method ?? '', source: sourceOf(requestRecord), bytesIn, bytesOut },
       status: refusal?.status ?? (response.headersSent ? response.statusCode : clientLeft),
       // Kubo's RPC ends a failed stream cleanly.
       isComplete: refusal !== undefined || (response.writableFinished && !(failure && response.statusCode < 400)),
@@ -206,7 +206,7 @@ export function createRequestLog(options: RequestLogOptions) {
     if (point?.isRecorded) trace.answered(point, spanOf(exchange, answered, point.leftOut))
   }
 
-  function lineOf({ request, response, url, client, failure, token, account }: Exchange, answered: Answered) {
+  function lineOf({ request, response, url, client, failure, token, requestRecord }: Exchange, answered: Answered) {
     const { method, route, status, source, seconds, firstByteSeconds, bytesIn, bytesOut, isComplete } = answered
     return {
       ...{ request: requestIdOf(response), client, method, ...placeOf(request, url), ...traceOf(request) },
@@ -216,13 +216,13 @@ export function createRequestLog(options: RequestLogOptions) {
       ...(bytesIn > 0 && { bytesIn }),
       ...(token !== undefined && { token }),
       ...(!isComplete && { cut: true }),
-      ...whyOf(failure, account),
-      ...(account && account.brought.length > 1 && { brought: account.brought }),
+      ...whyOf(failure, requestRecord),
+      ...(requestRecord && requestRecord.brought.length > 1 && { brought: requestRecord.brought }),
     }
   }
 
   const failedOf = (exchange: Exchange, { route, method, status, seconds, isComplete }: Answered): FailedRequest => {
-    const { request, response, url, client, failure, account } = exchange
+    const { request, response, url, client, failure, requestRecord } = exchange
     return {
       at: clock.now(),
       request: requestIdOf(response),
@@ -230,7 +230,7 @@ export function createRequestLog(options: RequestLogOptions) {
       client: client || addressOf(request) || undefined,
       method: method.slice(0, longest.method),
       path: placeOf(request, url).path,
-      ...{ route, status, isCut: !isComplete, ms: Math.round(seconds * 1000), ...whyOf(failure, account) },
+      ...{ route, status, isCut: !isComplete, ms: Math.round(seconds * 1000), ...whyOf(failure, requestRecord) },
     }
   }
 
@@ -286,10 +286,10 @@ export function createRequestLog(options: RequestLogOptions) {
   }
 }
 
-const whyOf = (failure: Failure | undefined, account: RequestRecord | undefined) =>
+const whyOf = (failure: Failure | undefined, requestRecord: RequestRecord | undefined) =>
   failure && {
     ...{ kind: failure.kind, why: failure.message },
-    ...(account && account.attempts.length > 0 && { attempts: account.attempts }),
+    ...(requestRecord && requestRecord.attempts.length > 0 && { attempts: requestRecord.attempts }),
   }
 
 const sampleEvery = 100

@@ -217,11 +217,11 @@ function sendProblem(
   failure: Failure,
   how: How & RespondOptions,
 ): void {
-  const { mode, stalledMs, account, headers = {}, contact, trace } = how
+  const { mode, stalledMs, requestRecord, headers = {}, contact, trace } = how
   const status = statusOf(failure, mode)
   const detail = failure.message
   const title = titleOf(failure, status)
-  const attempts = withAttempts.has(status) ? account?.attempts : undefined
+  const attempts = withAttempts.has(status) ? requestRecord?.attempts : undefined
   const form = formFor(mode, 'accept' in how ? how.accept : request.headers.accept)
   const body: Record<string, unknown> = {
     type: `urn:problem-type:cidgate:${failure.kind}`,
@@ -248,7 +248,7 @@ function sendProblem(
     'Content-Length': Buffer.byteLength(text),
     'Cache-Control': cacheControl(failure, status),
     ...(mode === 'web' && { Vary: 'Accept' }),
-    ...(account && { 'Cache-Status': cacheStatus(account) }),
+    ...(requestRecord && { 'Cache-Status': cacheStatus(requestRecord) }),
     ...(retryAfter !== undefined && { 'Retry-After': retryAfter }),
     ...headers,
     ...(status === 400 && { Connection: 'close' }),
@@ -346,7 +346,7 @@ type RespondOptions = {
 }
 
 export type How = {
-  readonly account?: RequestRecord
+  readonly requestRecord?: RequestRecord
   readonly headers?: Readonly<Record<string, string>> | undefined
   /** The Accept header to use. Default: the client's. */
   readonly accept?: string | undefined

@@ -247,7 +247,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     this.flow()
   }
 
-  // Its account and its end.
+  // Its request record and its end.
 
   get #now(): number {
     return this.#flight.attempts.clock.monotonic()

@@ -31,7 +31,7 @@ export interface Asker {
 }
 
 const queued = 'queued'
-// An upstream that sent nothing of use for so long is called stalled in the account.
+// An upstream that sent nothing of use for so long is called stalled in the request record.
 const stalledMs = 1_000
 
 export class Question {

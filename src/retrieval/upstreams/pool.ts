@@ -56,7 +56,7 @@ export type Step<Who> = {
 
 export type Plan = {
   readonly steps: readonly Step<Member>[]
-  /** The upstreams that may not be asked now, in the words of an account of attempts. */
+  /** The upstreams that may not be asked now, as attempts name them. */
   readonly skipped: readonly Attempt[]
   /** A skipped one may have the content, and be asked again before long. */
   readonly isUnasked: boolean
