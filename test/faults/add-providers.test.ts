@@ -420,6 +420,26 @@ describe('accepted upload not at every provider', () => {
   })
 })
 
+it('shared tier down → asked again after a pause only', async () => {
+  const clock = createFakeClock()
+  let asked = 0
+  const retrieval = {
+    ...{ sharedTiers: ['s3'], store: async () => ['s3'], forget() {} },
+    async bring() {
+      asked++
+      throw new Failure('unavailable', 'it is down', { source: 'tier' })
+    },
+  }
+  await withAdding({ retrieval, clock }, async (adding) => {
+    assert.equal((await add(adding)).status, 200)
+    await until(() => asked === 1)
+    for (let checks = 0; checks < 20; checks++, await sleep(5)) assert.equal(asked, 1)
+    await clock.advance(1500)
+    await until(() => asked === 2)
+    for (let checks = 0; checks < 20; checks++, await sleep(5)) assert.equal(asked, 2)
+  })
+})
+
 describe('pinning.acceptWhileUnavailable', () => {
   it('provider down → 200 when stored here, delivered later with name', async () => {
     const clock = createFakeClock()
