@@ -17,7 +17,7 @@ export interface LoopScheduler {
    * Resolves in a later turn that has time left, for work that may come due thousands of times in
    * one turn.
    */
-  inLine(): Promise<void>
+  waitTurn(): Promise<void>
 }
 
 export const beginsEachTurn = 8
@@ -71,7 +71,7 @@ export function createLoopScheduler(clock: Clock, later: (action: () => void) =>
     later(nextTurn)
   }
 
-  const inLine = (): Promise<void> => {
+  const waitTurn = (): Promise<void> => {
     open()
     return new Promise((resolve) => void waiting.push(resolve))
   }
@@ -86,10 +86,10 @@ export function createLoopScheduler(clock: Clock, later: (action: () => void) =>
     get toBegin() {
       return toBegin.size
     },
-    inLine,
+    waitTurn,
     yieldIfDue() {
       open()
-      return isOver() ? inLine() : undefined
+      return isOver() ? waitTurn() : undefined
     },
   }
 }

@@ -165,7 +165,7 @@ class Reader implements Session {
    */
   #inTurn(cid: CID, bytes: Uint8Array): Soon<Uint8Array> {
     if (bytes.byteLength < largeNodeBytes) return bytes
-    return this.shared.turns.inLine().then(() => this.#prepared(cid, bytes))
+    return this.shared.turns.waitTurn().then(() => this.#prepared(cid, bytes))
   }
 
   /** Decodes in slices what takes long to decode. */
@@ -548,7 +548,7 @@ class BlockRead implements FlightReader {
     // The response began meanwhile: from then on each block has a time of its own.
     if (this.#hadBegun !== reader.hasBegun) return this.#startDeadline()
     // Thousands of requests may come to their deadline in one iteration of the loop.
-    void reader.shared.turns.inLine().then(() => {
+    void reader.shared.turns.waitTurn().then(() => {
       if (this.#isOver) return
       this.#isLate = reader.hadItsTurn = true
       const isOurs = this.#wasLate && !this.#hadBegun
@@ -588,7 +588,7 @@ class BlockRead implements FlightReader {
       .finally(() => lookup?.leave())
       .then(this.#resolve, async (failure: unknown) => {
         // Thousands of requests may fail in one iteration of the loop: their answers take many.
-        if (!this.#reader.hadItsTurn) await this.#reader.shared.turns.inLine()
+        if (!this.#reader.hadItsTurn) await this.#reader.shared.turns.waitTurn()
         this.#reject(failure)
       })
   }

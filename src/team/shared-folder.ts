@@ -40,7 +40,7 @@ export function inPlace<Made>(
     // Other faults of the data folder are reported by the gateway itself.
   }
   try {
-    return madeIn(join(tmpdir(), elsewhere(data)), make)
+    return madeIn(join(tmpdir(), temporaryName(data)), make)
   } catch (cause) {
     const why = `workers: what they share (7 MiB) can lie neither in ${data} nor in ${tmpdir()}: ${wordsOf(cause)}`
     throw new Failure('upstream-error', `${why}; make room, or set workers to 1`, { source: 'ours', cause })
@@ -62,7 +62,7 @@ function madeIn<Made>(start: string, make: (folder: string) => Made) {
 export function removeOtherPlaces(data: string, own: string): void {
   for (const [folder, start] of [
     [data, prefix],
-    [tmpdir(), elsewhere(data)],
+    [tmpdir(), temporaryName(data)],
   ] as const)
     for (const name of namesIn(folder)) {
       const path = join(folder, name)
@@ -70,7 +70,7 @@ export function removeOtherPlaces(data: string, own: string): void {
     }
 }
 
-const elsewhere = (data: string): string => `cidgate-${prefix}${hash('sha256', resolve(data)).slice(0, 12)}-`
+const temporaryName = (data: string): string => `cidgate-${prefix}${hash('sha256', resolve(data)).slice(0, 12)}-`
 
 /** In the temporary folder another user may have a folder of this name. */
 function removeIfOurs(path: string): void {

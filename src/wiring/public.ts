@@ -127,9 +127,9 @@ export function wireFront(
     }),
     holds,
   })
-  const elsewhere =
+  const forwarder =
     team &&
-    createElsewhere({
+    createOwnerForwarder({
       ...{ team, hosts, holds, limits, here: handler },
       refuse(request, response) {
         watch(request, response).requestId = requestIds.next(request)
@@ -142,7 +142,7 @@ export function wireFront(
       // `readTarget` refuses every other version.
       const isPlain = isHttp1(request)
       if (isPlain && cachedResponses.take(request, response)) return
-      if (!elsewhere?.take(request, response)) handler(request, response)
+      if (!forwarder?.take(request, response)) handler(request, response)
     },
     /** For a server that parses requests itself. */
     hot: cachedResponses.find,
@@ -196,7 +196,7 @@ export function takeCounterSync(context: WiringContext): CounterSync | undefined
   return tally && lease.open('counter sync', [tally], () => createCounterSync({ add: tally.add, clock, log }))
 }
 
-type ElsewhereOptions = {
+type OwnerForwarderOptions = {
   readonly team: Team
   readonly hosts: Pick<Hosts, 'locate' | 'keyOf'>
   readonly holds: (cid: CID) => boolean
@@ -207,7 +207,7 @@ type ElsewhereOptions = {
   readonly refuse: (request: IncomingMessage, response: ServerResponse) => void
 }
 
-export function createElsewhere({ team, hosts, holds, limits, here, refuse }: ElsewhereOptions) {
+export function createOwnerForwarder({ team, hosts, holds, limits, here, refuse }: OwnerForwarderOptions) {
   /** Undefined unless it is plain content of this gateway. Throws for a malformed request. */
   function contentOf(request: IncomingMessage): string | undefined {
     const { method, url = '' } = request

@@ -24,7 +24,7 @@ import { inPlace, openShared, removeOtherPlaces, type SharedFiles, socketPathOf 
 import { createUploadEpochs } from '../../src/team/slot-file.ts'
 import type { Team } from '../../src/team/team.ts'
 import { createWorkerClient, type Orders, WorkerProcess } from '../../src/team/workers.ts'
-import { createElsewhere } from '../../src/wiring/public.ts'
+import { createOwnerForwarder } from '../../src/wiring/public.ts'
 import { shareOf } from '../../src/wiring/worker.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
@@ -338,7 +338,7 @@ describe('forwarded request', () => {
 
   it('content, other process full → handled here', async () => {
     const limits = { inFlight: 2, concurrency: 2, wouldRefuse: () => false }
-    const elsewhere = createElsewhere({
+    const elsewhere = createOwnerForwarder({
       team: { inProgress: { holderOf: () => undefined, hold: () => undefined } } as unknown as Team,
       hosts: { keyOf: ({ url }) => url, locate: () => ({ kind: 'by-path' }) },
       holds: () => false,

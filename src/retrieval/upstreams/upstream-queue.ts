@@ -168,7 +168,7 @@ export class UpstreamQueue {
   #refuse(question: Question, why: () => Failure): void {
     if (!this.leave(question)) return
     const failure = why()
-    void this.#options.turns.inLine().then(() => {
+    void this.#options.turns.waitTurn().then(() => {
       if (question.isQueued) question.refused(failure, this.#options.clock.monotonic())
     })
   }
