@@ -150,6 +150,8 @@ export interface Searches {
 export const isAbsence = (failure: Failure): boolean => failure.kind === 'not-found' || failure.kind === 'timeout'
 
 const maxSearches = 256
+// An upstream that drips would keep a round, and the absence with it, until the search ends.
+const maxRoundMs = 30_000
 const tooLong = () => new Failure('timeout', 'a round of the search took too long', { source: 'ours' })
 
 export function createSearches(options: {
@@ -192,7 +194,7 @@ export function createSearches(options: {
     for (let round = running; ; round = look()) {
       try {
         if (round) {
-          await inTime(round, leftMs(), signal)
+          await inTime(round, Math.min(maxRoundMs, leftMs()), signal)
           log('info', 'search.found', { cid: cid.toString(), path })
           return negativeCache.forget(cid)
         }

@@ -106,14 +106,16 @@ test('round out of client time → first of the search', async () => {
   assert.equal(searches.size, 0)
 })
 
-test('endless round → ends with its search', async () => {
-  const { clock, searches, rounds, round, missed } = make({ keepLookingMs: 40 * second })
+test('endless round → another one after 30 s; ends with its search', async () => {
+  const { clock, searches, rounds, round, missed } = make()
   missed()
   searches.begin(cid, '', round, { client: 'one', running: round() })
-  await clock.advance(39 * second)
+  await clock.advance(29 * second)
   assert.equal(rounds[0]?.isStopped, false)
-  await clock.advance(2 * second)
-  assert.deepEqual([rounds[0]?.isStopped, rounds.length, searches.size], [true, 1, 0])
+  await clock.advance(8 * second)
+  assert.deepEqual([rounds[0]?.isStopped, rounds.length, searches.size], [true, 2, 1])
+  await clock.advance(30 * second)
+  assert.deepEqual([rounds[1]?.isStopped, rounds.length, searches.size], [true, 2, 0])
 })
 
 test('upload → its search ends', async () => {
@@ -143,7 +145,7 @@ test('backgroundSearch 0 → no background search', () => {
 test('running round, nothing remembered → no further round', async () => {
   const { clock, searches, rounds, round } = make()
   searches.begin(cid, '', round, { client: 'one', running: round() })
-  await clock.advance(59 * second)
+  await clock.advance(29 * second)
   assert.equal(rounds[0]?.isStopped, false)
   await clock.advance(2 * second)
   assert.deepEqual([rounds[0]?.isStopped, rounds.length, searches.size], [true, 1, 0])
