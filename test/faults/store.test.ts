@@ -441,7 +441,7 @@ describe('store', () => {
     await fourth.close()
   })
 
-  test('salvage, one of two uploads of a file deleted → stays deleted', async () => {
+  test('salvage, one of two uploads deleted → stays deleted', async () => {
     const folder = newFolder()
     const first = openStore(folder)
     const intake = first.begin()
@@ -460,7 +460,7 @@ describe('store', () => {
     await second.close()
   })
 
-  test('block lost in salvage → an error and no miss, until uploaded again', async () => {
+  test('block lost in salvage → error until uploaded again', async () => {
     const folder = newFolder()
     const first = openStore(folder)
     const leaves = leavesOf(3, 40_000)

@@ -255,7 +255,7 @@ for (const [what, place] of [
       assert.equal(await readFile(join(path, 'README'), 'utf8'), 'not ours')
     })
 
-test('process killed while it drops a segment → its rest is removed', async () => {
+test('killed while dropping a segment → remainder removed', async () => {
   const path = await tempFolder()
   const before = open(path)
   await putAll(before, [1])
