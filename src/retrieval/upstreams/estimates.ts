@@ -22,10 +22,12 @@ export class LastFew {
   }
 
   add(value: number): void {
+    const sorted = this.#sorted
     this.#inTurn.push(value)
-    if (this.#inTurn.length > this.#max) this.#sorted.splice(this.#sorted.indexOf(this.#inTurn.shift() as number), 1)
-    const place = this.#sorted.findIndex((one) => one > value)
-    this.#sorted.splice(place === -1 ? this.#sorted.length : place, 0, value)
+    if (this.#inTurn.length > this.#max) sorted.splice(sorted.indexOf(this.#inTurn.shift() as number), 1)
+    let place = sorted.length
+    while (place > 0 && (sorted[place - 1] as number) > value) place--
+    sorted.splice(place, 0, value)
   }
 
   /** So many of 1 are not larger than this; undefined before the first. */

@@ -108,7 +108,7 @@ export class UpstreamQueue {
 
   /** Proved bytes came this long after it was asked. */
   learn(ms: number, now: number): void {
-    this.window.answered(ms, now, this.#readers > 0 || this.#asked(now) + 1 >= this.window.size)
+    this.window.answered(ms, now, this.#readers > 0 || this.#isFull(now, this.window.size - 1))
   }
 
   /** A question that was asked then has been answered. */
@@ -200,8 +200,13 @@ export class UpstreamQueue {
     return asked
   }
 
+  /** At least so many of the questions are no searches. */
+  #isFull(now: number, size: number): boolean {
+    return this.#unanswered.size >= size && this.#asked(now) >= size
+  }
+
   #hasRoom(now: number): boolean {
-    return this.pending < this.#maxOpen && this.#asked(now) < this.window.size
+    return this.pending < this.#maxOpen && !this.#isFull(now, this.window.size)
   }
 
   #hasSearchRoom(isReaderWaiting: boolean, now: number): boolean {
