@@ -48,6 +48,8 @@ export const maxRecordBytes = 10 * 1024
  */
 export type ProbeReport = {
   readonly usable: boolean
+  /** It sent bytes that do not hash to the CID. */
+  readonly hasFalseBytes?: boolean
   readonly raw: boolean
   readonly car: boolean
   readonly findings: readonly string[]

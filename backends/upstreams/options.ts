@@ -71,14 +71,17 @@ export async function probed(
 ): Promise<ProbeReport> {
   const began = clock.monotonic()
   const findings: string[] = []
+  let hasFalseBytes = false
   const raw = await finding(findings, 'raw blocks', async () => {
     const bytes = await block()
-    if (bytes && bytes.byteLength > 0)
+    hasFalseBytes = bytes !== undefined && bytes.byteLength > 0
+    if (hasFalseBytes)
       throw new Failure('hash-mismatch', 'it sent wrong bytes for the empty CID', { source: 'upstream' })
   })
   const hasCar = car ? await finding(findings, carQuestion, car) : false
   const ms = Math.round(clock.monotonic() - began)
-  return { usable: raw, raw, car: hasCar, findings, ms }
+  const report = { usable: raw, raw, car: hasCar, findings, ms }
+  return hasFalseBytes ? { ...report, hasFalseBytes } : report
 }
 
 /** An upstream that says in its words that it lacks the empty block answers. */

@@ -525,6 +525,10 @@ export class UpstreamHealth {
       this.#note(report.findings.join('; ') || 'a probe found it unusable', true)
       incompatible.begin(now)
     }
+    if (report.hasFalseBytes) {
+      this.counts.asked++
+      this.counts.hashMismatch++
+    }
     const { findings } = report
     if (usable && !wasCompatible) this.#log('info', 'upstream.compatible', { findings })
     if (!usable && wasCompatible) this.#log('warn', 'upstream.incompatible', { findings })
