@@ -507,7 +507,7 @@ const upload = z
       .int()
       .min(1)
       .default(64)
-      .describe('Limit of concurrent uploads; the next waits up to 5 s, then gets 503.'),
+      .describe('Limit of concurrent uploads; as many more wait up to 5 s, others get 503.'),
     perClient: z
       .union([z.literal('auto'), z.int().min(1)])
       .default('auto')
