@@ -214,8 +214,8 @@ cache: { tiers: [{ use: s3, endpoint: "${endpoint}", region: r, forcePathStyle: 
   })
 
   it('warning before start → preceded by a line with the pid', async () => {
-    const upstreams = '[{ url: "http://127.0.0.1:1", allowPrivate: true }]'
-    const file = await configFile('warns.yaml', offline().replace('upstreams: []', `upstreams: ${upstreams}`))
+    const list = await configFile('list.deny', 'version: 1\n---\n/ipfs/bafkqaaa\nmakes no sense\n')
+    const file = await configFile('warns.yaml', `${offline()}denylists: ["${list}"]\n`)
     // One pipe for both, so that the order is that of a terminal.
     const child = spawn('sh', ['-c', 'exec "$0" "$@" 2>&1', process.execPath, program, 'serve', '--config', file])
     children.push(child)
