@@ -4,7 +4,7 @@
 //
 //   flight that this reader follows ─► slow tiers ─► negative cache ─► flight of the block or DAG
 //                                         └── late ──► beside them, until one has it
-//   and before a block that may be here is denied: the tiers once more
+//   and before "not found" of a block that may be here: the tiers once more
 import type { CID } from 'multiformats/cid'
 import { blockKey, codec, isIdentity, isProvable } from '../core/cid.ts'
 import { type Clock, orAborted, type Soon, withDeadline } from '../core/clock.ts'
@@ -68,7 +68,7 @@ class Reader implements Session {
   readonly shared: ReaderParts
   readonly signal: AbortSignal
   readonly onlyIfCached: boolean
-  /** It stood in the queue for its failure already. */
+  /** Its failure has waited for an iteration of the loop: it does not wait again. */
   hadItsTurn = false
   /** The first byte went out. */
   hasBegun = false

@@ -1,14 +1,12 @@
 // The store: what must not be forgotten, in one transactional database (SQLite), and one CAR file
 // for each large request. Before the answer to a client these are on the disk:
 //
-// - an upload (200): its CAR file and the entry of its folder; then one transaction: blocks,
-// upload,
+// - an upload (200): its CAR file and the entry of its folder; then one transaction: blocks, upload,
 //   holders, quota (of more than 4,096 blocks: first their rows, in transactions of their own)
 // - an upload that is refused: no upload row; its file and rows are deleted at once, or at the next
 //   start after a kill
 // - a deletion: one transaction without its rows; its blocks are deleted in that one, or in
-// several;
-//   its file is removed last
+//   several; its file is removed last
 // - a change of holders, names: one transaction
 //
 // Operations that came meanwhile share a transaction (writer-thread.ts). Other connections read: in
@@ -45,7 +43,7 @@ export interface Store extends StoreReader {
    */
   trim(holder: string, limit: number, bytes: number): Promise<number>
   /**
-   * Statements of one transaction, in order; for the owner of a table in schema.ts. Durable when it
+   * Statements of one transaction, in order; for the owner of a table in database.ts. Durable when it
    * resolves.
    */
   write(statements: readonly Statement[]): Promise<void>
@@ -69,7 +67,8 @@ export interface StoreReader {
 }
 
 /**
- * Unproved bytes, since a disk rots. A key covers all codecs and CID versions of the same bytes.
+ * Bytes to be verified: a disk may have changed them. A key covers all codecs and CID versions of
+ * the same bytes.
  */
 export type Blocks = LocalStore & Required<Pick<LocalStore, 'lacks'>>
 
@@ -94,7 +93,7 @@ export interface Filling {
   read(cid: CID): Uint8Array | Promise<Uint8Array>
   /** Takes a block that another DAG of the intake has; returns its size. */
   adopt(cid: CID): number
-  /** Every block is here. `bytes`: of the file; of the blocks, where the root is none. */
+  /** Every block is here. `bytes`: the size of the file, or the sum of the blocks. */
   finish(root: CID, profile: Profile, bytes: number): StagedDag
 }
 
@@ -129,7 +128,7 @@ export type Accepted = {
 
 /**
  * `here`: the store itself is the provider. `tier`: a shared tier that lacks it. Blocks stay as
- * long as a holder of kind `here` holds them, or any holder is wanted.
+ * long as a holder of kind `here` holds them, or any holder is `wanted`.
  */
 type HolderKind = 'here' | 'provider' | 'tier'
 /** `abandoned`: an operator decided it. */

@@ -160,7 +160,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     })
     return new Failure(
       isFull ? 'disk-full' : 'upstream-error',
-      `only ${holding} of ${needed} providers confirmed the upload, and nothing of it was kept; retry, or see the outcome of each provider`,
+      `only ${holding} of ${needed} providers confirmed the upload, and this gateway keeps nothing of it; retry, or see the outcome of each provider`,
       {
         source: isFull ? 'ours' : 'provider',
         retryAfterMs: Math.max(0, ...waits) || undefined,
