@@ -187,7 +187,7 @@ export const markAt = 51
 // uploads that list a block. `loose`: blocks that count one use too many, of uploads that are
 // accepted or deleted in several commits. The words in capitals are as SQLite keeps them.
 const tables = `
-CREATE TABLE car (id integer primary key, name text not null unique, bytes int, at int);
+CREATE TABLE car (id integer primary key autoincrement, name text not null unique, bytes int, at int);
 CREATE TABLE upload (id integer primary key autoincrement, cid blob not null unique, name text, profile text, bytes int, car_bytes int, at int, car int, blocks blob);
 CREATE INDEX upload_car on upload (car) where car is not null;
 CREATE TABLE holder (upload int, name text, kind text, state text, tries int, not_before int, class text, why text, primary key (upload, name)) without rowid;

@@ -67,7 +67,7 @@ async function own(folder: string, { clock, log }: OwnerOptions): Promise<Owner>
 
   /** A process that removes the folder removes the lock with it: lock its replacement. */
   async function check(): Promise<void> {
-    if (await lock?.isInPlace()) return
+    if ((await lock?.isInPlace()) || isReleased) return
     lock?.release()
     lock = undefined
     await take().catch(complain)

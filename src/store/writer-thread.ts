@@ -108,8 +108,8 @@ function add(task: Task): void {
   isDue = true
 }
 
-function addLater(step: Step): void {
-  if (!isClosing) add({ step, freesSpace: true, isHeavy: true })
+function addLater(step: Step, freesSpace = true): void {
+  if (!isClosing) add({ step, freesSpace, isHeavy: true })
 }
 
 /** Takes all that are light, and one that is not. */
@@ -145,7 +145,7 @@ function commit(tasks: readonly Task[]): Map<Task, Outcome> {
     const outcomes = new Map(tasks.map((task) => [task, run(task)]))
     db.exec('commit')
     for (const name of accepted) mark(name)
-    for (const name of doubtful.splice(0)) remove(name).catch(() => {})
+    for (const name of doubtful.splice(0)) removeUnnamed(name)
     for (const car of gone) removeCar(car).catch(() => {})
     if (tasks.some(({ isRetried }) => isRetried)) checkpoint()
     return outcomes
@@ -171,7 +171,7 @@ function run({ step }: Task): Outcome {
     db.exec('release one')
     for (const car of cars) {
       if (car.used === null) gone.push(car)
-      else addLater((again) => empty(car, again))
+      else addLater((again) => empty(car, again), false)
     }
     return result
   } catch (error) {
@@ -201,7 +201,7 @@ function settle(task: Task, outcome: Outcome | undefined): Answer | undefined {
   const { car, loose = [] } = task
   if (loose.length > 0) queue.push({ step: drain(loose, true), freesSpace: true, isHeavy: true })
   else if (car !== undefined && outcome) doubtful.push(car)
-  else if (car !== undefined) remove(car).catch(() => {})
+  else if (car !== undefined) removeUnnamed(car)
   return id === undefined ? undefined : { id, error }
 }
 
@@ -216,12 +216,20 @@ function end(): void {
 function mark(name: string): void {
   try {
     const handle = openSync(join(cars, name), 'r+')
-    writeSync(handle, Uint8Array.of(1), 0, 1, markAt)
-    closeSync(handle)
+    try {
+      writeSync(handle, Uint8Array.of(1), 0, 1, markAt)
+    } finally {
+      closeSync(handle)
+    }
   } catch {}
 }
 
 const remove = (name: string): Promise<void> => rm(join(cars, name), { force: true })
+
+/** Another upload of its request may have been accepted with it. */
+function removeUnnamed(name: string): void {
+  if (!db.get('select 1 from car where name = ?', name)) remove(name).catch(() => {})
+}
 
 /**
  * The row goes when its file is surely gone, so that a power cut leaves no file that nothing knows.
@@ -257,7 +265,10 @@ function empty({ id, name }: Car, touched: Touched): Result {
     let moved = 0
     for (const block of blocks) {
       const bytes = Buffer.alloc(block.length as number)
-      readSync(handle, bytes, 0, bytes.byteLength, block.at as number)
+      for (let done = 0, read = 0; done < bytes.byteLength; done += read) {
+        read = readSync(handle, bytes, done, bytes.byteLength - done, (block.at as number) + done)
+        if (read === 0) throw new Error('a file of uploads is cut short')
+      }
       db.run('update block set bytes = ?, car = null, at = null where id = ?', bytes, block.id as number)
       moved += bytes.byteLength
       if (moved >= bytesAtOnce) break

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
-import { mkdtemp, readdir, readFile, rm } from 'node:fs/promises'
+import { mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { type TestContext, test } from 'node:test'
@@ -95,10 +95,15 @@ test('file without a row → removed at start', async (t) => {
   const folder = await folderFor(t)
   const first = openStore(folder)
   await keep(first, (dag) => putFile(dag, leavesOf(2, 50_000)))
+  const [accepted] = await files(folder)
   // As a killed process leaves it.
   const intake = first.begin()
   await putFile(intake.dag(), leavesOf(2, 50_000))
   await until(async () => (await files(folder)).length === 2)
+  const cut = (await files(folder)).find((name) => name !== accepted) ?? ''
+  const bytes = await readFile(join(folder, 'uploads', cut))
+  await intake.drop()
+  await writeFile(join(folder, 'uploads', cut), bytes)
   await first.close()
   const second = openStore(folder)
   t.after(() => second.close())

@@ -393,7 +393,9 @@ export function outcomeOf(
   if (isAny('not-found')) return new Failure('not-found', `no upstream has ${cid} at present`, absence)
   if (isAny('timeout')) return new Failure('timeout', `no upstream sent ${cid} in time`, absence)
   const alone = failures.length === 0 && skipped.length === 0
-  const asked = failures.every(wasNotAsked) ? 'no upstream could be asked for it' : 'each upstream that was asked failed'
+  const asked = failures.every(wasNotAsked)
+    ? 'no upstream could be asked for it'
+    : 'each upstream that was asked failed'
   const why = alone ? 'it has no upstreams configured' : asked
   const facts = { sure: false, alone }
   const what = `${cid} is in no tier of this gateway, and ${why}`
