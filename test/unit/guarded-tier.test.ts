@@ -1,6 +1,7 @@
 // A guarded tier: patience, circuit breaker and trials by a fake clock; and verification of what a tier returns.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { setImmediate as turn } from 'node:timers/promises'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../../src/core/cid.ts'
 import { partOf } from '../../src/core/disk/peeked.ts'
@@ -336,6 +337,44 @@ test('wrong bytes, failed delete → a miss; outage stays outage', async () => {
   assert.equal(await honest.get(cid), undefined)
   tier.isDown = true
   await assert.rejects(honest.get(cid), (error) => isFailure(error, 'upstream-error'))
+})
+
+test('write during a read of wrong bytes → not undone', async () => {
+  const tier = scriptedTier('bucket')
+  const honest = verified(tier, { log: silentLog })
+  const wrong = bytesOf(3)
+  const stored = Promise.withResolvers<void>()
+  tier.put = () => stored.promise.then(() => void tier.held.set(blockKey(cid), bytes))
+  const remove = tier.delete
+  tier.delete = async (of) => {
+    stored.resolve()
+    await turn()
+    await remove(of)
+  }
+  tier.held.set(blockKey(cid), wrong)
+  const reading = honest.get(cid)
+  const writing = honest.put(cid, bytes)
+  assert.equal(await reading, undefined)
+  stored.resolve()
+  await writing
+  assert.equal(await honest.get(cid), bytes)
+})
+
+test('silent second read of wrong bytes → a miss soon, no delete after a write', async () => {
+  const { clock, tier, guard } = make()
+  const honest = verified(guard, { log: silentLog })
+  tier.held.set(blockKey(cid), bytesOf(3))
+  const { get } = tier
+  tier.get = (of, signal) => {
+    tier.isSilent = tier.calls.length > 0
+    return get(of, signal)
+  }
+  assert.equal(await timed(clock, () => honest.get(cid)), 'miss 25')
+  tier.isSilent = false
+  await honest.put(cid, bytes)
+  await tier.release()
+  await clock.advance(1000)
+  assert.equal(tier.held.get(blockKey(cid)), bytes)
 })
 
 test('flipped byte in the page cache → not returned, then deleted', async () => {

@@ -1,6 +1,6 @@
 // Wraps a tier that other programs may write to: every block read from it is hashed. Bytes that do
 // not match their CID are a miss, and are deleted before the miss is reported, so that the right
-// ones can replace them.
+// ones can replace them; not while a write of the block is under way.
 import { hash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
@@ -12,10 +12,18 @@ import { passedOn } from './guarded-tier.ts'
 
 type VerifiedOptions = { readonly log: Log; readonly onCorrupt?: ((tier: string, cid: CID) => void) | undefined }
 
+type Removal = {
+  /** Resolves when it is done, or no longer worth waiting for. */
+  readonly waited: Promise<unknown>
+  readonly stop: () => void
+}
+
 export function verified(tier: Tier, { log, onCorrupt }: VerifiedOptions): Tier {
   const chunks = new ChunkDigests()
-  /** Deletes of corrupt bytes, which writes of the same block wait for. */
-  const deletes = new Map<string, Promise<void>>()
+  /** Removals of corrupt bytes, which writes of the same block wait for, and then stop. */
+  const removals = new Map<string, Removal>()
+  /** How many writes of a block are under way: a delete might undo them. */
+  const writes = new Map<string, number>()
 
   async function get(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined> {
     const bytes = await tier.get(cid, signal, call)
@@ -23,26 +31,51 @@ export function verified(tier: Tier, { log, onCorrupt }: VerifiedOptions): Tier 
     onCorrupt?.(tier.name, cid)
     log('warn', 'tier.corrupt', { tier: tier.name, cid: cid.toString(), bytes: bytes.byteLength })
     const key = blockKey(cid)
-    const deleted = deletes.get(key) ?? remove(cid).finally(() => deletes.delete(key))
-    deletes.set(key, deleted)
-    await deleted
+    if (!writes.has(key)) await (removals.get(key) ?? remove(key, cid)).waited
     return undefined
   }
 
   /**
-   * Deletes the block if it is still corrupt. Resolves when that is done, or no longer worth
-   * waiting for. Not on the reader's signal: an impatient client leaves no corrupt block behind.
+   * Deletes the block if it is still corrupt. Not on the reader's signal: an impatient client leaves
+   * no corrupt block behind.
    */
-  async function remove(cid: CID): Promise<void> {
+  function remove(key: string, cid: CID): Removal {
     const late = Promise.withResolvers<void>()
+    const own = new AbortController()
+    const { signal } = own
+    const call = { overdue: late.resolve }
     const work = async () => {
-      const bytes = await tier.get(cid)
-      if (bytes && !proves(cid, bytes)) await tier.delete(cid, undefined, { overdue: late.resolve })
+      const bytes = await tier.get(cid, signal, call)
+      if (bytes && !proves(cid, bytes) && !signal.aborted) await tier.delete(cid, signal, call)
     }
-    const done = work().catch((error: unknown) => {
-      log('warn', 'tier.corrupt-kept', { tier: tier.name, cid: cid.toString(), error: String(error) })
-    })
-    await Promise.race([done, late.promise])
+    const done = work()
+      .catch((error: unknown) => {
+        if (signal.aborted) return
+        log('warn', 'tier.corrupt-kept', { tier: tier.name, cid: cid.toString(), error: String(error) })
+      })
+      .finally(() => removals.delete(key))
+    const removal = { waited: Promise.race([done, late.promise]), stop: () => own.abort() }
+    removals.set(key, removal)
+    return removal
+  }
+
+  /** Removals that are late are stopped: they might undo it. */
+  async function write(keys: readonly string[], work: () => Promise<void>): Promise<void> {
+    const waits = removals.size > 0 ? keys.map((key) => removals.get(key)?.waited) : []
+    if (waits.some(Boolean)) await Promise.all(waits)
+    for (const key of keys) {
+      removals.get(key)?.stop()
+      writes.set(key, (writes.get(key) ?? 0) + 1)
+    }
+    try {
+      await work()
+    } finally {
+      for (const key of keys) {
+        const left = (writes.get(key) ?? 0) - 1
+        if (left > 0) writes.set(key, left)
+        else writes.delete(key)
+      }
+    }
   }
 
   /**
@@ -77,14 +110,11 @@ export function verified(tier: Tier, { log, onCorrupt }: VerifiedOptions): Tier 
     ...(tier.peek && {
       peek: (cid, options) => (options?.part ? peekPart(cid, options.part, options.lends) : peekBlock(cid, options)),
     }),
-    put(cid, bytes, signal, call) {
-      const put = () => tier.put(cid, bytes, signal, call)
-      return deletes.get(blockKey(cid))?.then(put) ?? put()
-    },
+    put: (cid, bytes, signal, call) => write([blockKey(cid)], () => tier.put(cid, bytes, signal, call)),
     ...(tier.putAll && {
-      async putAll(blocks, signal, call) {
-        if (deletes.size > 0) await Promise.all(blocks.map(({ cid }) => deletes.get(blockKey(cid))))
-        await tier.putAll?.(blocks, signal, call)
+      putAll(blocks, signal, call) {
+        const keys = blocks.map(({ cid }) => blockKey(cid))
+        return write(keys, async () => tier.putAll?.(blocks, signal, call))
       },
     }),
     has: (cid, signal, call) => tier.has(cid, signal, call),
