@@ -36,6 +36,8 @@ interface Reading extends StoreReader {
 }
 
 const idleMs = 60_000
+/** Making a filter reads every key. */
+const retryMs = 60_000
 /**
  * 2 MiB: it lies in the page cache, and is read at once. A thread costs 30 ms of processor time and
  * 10 MiB.
@@ -49,7 +51,7 @@ const maxTries = 200
 
 export const openHere = (folder: string): Connection => openForReading(placesIn(folder).file, { timeout: busyMs })
 
-export function createReading(folder: string, { log, opening, isFollower }: ReadingOptions): Reading {
+export function createReading(folder: string, { clock, log, opening, isFollower }: ReadingOptions): Reading {
   let connection: Connection | undefined
   let isFixed = false
   let isClosed = false
@@ -66,6 +68,8 @@ export function createReading(folder: string, { log, opening, isFollower }: Read
   let coming = 0
   let isStale = true
   let isMaking = false
+  /** After a failure to make a filter: when to try again. */
+  let makeAt = 0
 
   const ready = opening.then((opened) => {
     connection = opened.connection
@@ -134,6 +138,7 @@ export function createReading(folder: string, { log, opening, isFollower }: Read
       last = made.last
       isStale = true
     } catch (error) {
+      makeAt = clock.monotonic() + retryMs
       onError(error)
     }
     isMaking = false
@@ -149,7 +154,7 @@ export function createReading(folder: string, { log, opening, isFollower }: Read
       last = id as number
     }
     isStale = isFollower || coming > 0 || news.length === maxNews
-    if (into.count > into.capacity && !isMaking) void makeFilter()
+    if (into.count > into.capacity && !isMaking && clock.monotonic() >= makeAt) void makeFilter()
     return news.length < maxNews
   }
 
