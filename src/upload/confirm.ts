@@ -9,7 +9,7 @@ import { Failure, type Outcome } from '../core/failure.ts'
 import { createInFlight } from '../core/in-flight.ts'
 import type { QuotaUse, Standing } from '../store/store.ts'
 import type { Received } from './ingest.ts'
-import { type HolderRequest, type ProviderAttempt, type UploadContext, wantedNow } from './provider-requests.ts'
+import { type ProviderAttempt, type UploadContext, wantedNow } from './provider-requests.ts'
 import { nameOf } from './stored-upload.ts'
 
 type ConfirmOptions = UploadContext & {
@@ -32,7 +32,9 @@ type Pending = Received & {
   readonly name: string
   /** By provider. */
   readonly attempts: Map<string, ProviderAttempt>
-  readonly running: { readonly request: HolderRequest; readonly answered: Promise<unknown> }[]
+  readonly running: Promise<unknown>[]
+  /** Aborts when its request fails: no provider is asked from then on. */
+  readonly stop: AbortSignal
   /** Settles with the commit, or with its failure. */
   readonly outcome: PromiseWithResolvers<void>
   /** The attempts that the commit has. */
@@ -68,12 +70,12 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     return options.queue && isHere && providers.length - never >= needed
   }
 
-  function begin(received: Received): Pending {
+  function begin(received: Received, stop: AbortSignal): Pending {
     const outcome = Promise.withResolvers<void>()
     outcome.promise.catch(() => {})
     const name = nameOf(received.upload.cid)
     const fresh = { attempts: new Map(), running: [], committed: new Set<ProviderAttempt>(), failure: undefined }
-    const one: Pending = { ...received, ...fresh, name, outcome }
+    const one: Pending = { ...received, ...fresh, name, stop, outcome }
     if (!pending.has(name)) pending.set(name, one)
     return one
   }
@@ -84,7 +86,8 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     // It fetches from here what is not accepted yet.
     if (!traits.takesBytes) one.staged.offer()
     const request = registry.begin(one.name, holder)
-    const answered = requests.pin(provider, one.upload, AbortSignal.any([closing, request.signal])).then((attempt) => {
+    const signal = AbortSignal.any([closing, one.stop, request.signal])
+    const answered = requests.pin(provider, one.upload, signal).then((attempt) => {
       one.attempts.set(holder, attempt)
       if (attempt.isHeld) return
       const { class: kind, why } = attempt
@@ -103,7 +106,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     // Until the commit is heard of, the ledger may say already that this provider lacks the upload.
     const over = noted().finally(request.end)
     track(over).then(wake, () => {})
-    one.running.push({ request, answered: answered.catch(() => {}) })
+    one.running.push(answered.catch(() => {}))
     return answered
   }
 
@@ -111,8 +114,9 @@ export function createConfirm(options: ConfirmOptions): Confirm {
   async function ask(one: Pending): Promise<void> {
     const waiting = new Set(asked)
     const running = new Set<Promise<void>>()
-    const start = (which: (provider: Provider) => boolean): Promise<void>[] =>
-      [...waiting].filter(which).map((provider) => {
+    const start = (which: (provider: Provider) => boolean): Promise<void>[] => {
+      one.stop.throwIfAborted()
+      return [...waiting].filter(which).map((provider) => {
         waiting.delete(provider)
         const answered = request(one, provider)
         running.add(answered)
@@ -120,6 +124,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
         answered.then(end, end)
         return answered
       })
+    }
     const isLocal = ({ traits }: Provider): boolean => traits.local
 
     while (!isConfirmed(one)) {
@@ -141,7 +146,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     try {
       await ask(one)
     } catch (error) {
-      one.failure = error
+      if (!one.stop.aborted) one.failure = error
       throw error
     }
   }
@@ -170,7 +175,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
   }
 
   /** Waits for the same file of another request. Where that fails for the sake of a third file, this one goes on by itself. */
-  async function join(running: Pending, received: Received, ours: Pending[]): Promise<void> {
+  async function join(running: Pending, received: Received, ours: Pending[], stop: AbortSignal): Promise<void> {
     try {
       await running.outcome.promise
       const { staged, upload } = received
@@ -179,7 +184,9 @@ export function createConfirm(options: ConfirmOptions): Confirm {
         await store.accept([{ staged, name: upload.name, at: clock.now(), holders: {} }])
     } catch (error) {
       if (!(error instanceof CompanionFailed)) throw error
-      const again = begin(received)
+      // What `fail` does not see, nobody would end.
+      stop.throwIfAborted()
+      const again = begin(received, stop)
       ours.push(again)
       await askOf(again)
     }
@@ -234,11 +241,10 @@ export function createConfirm(options: ConfirmOptions): Confirm {
       if (entry?.holders[provider.name]?.state !== 'pinned') await requests.unpin(provider, one.upload.cid)
   }
 
+  /** After their `stop`. */
   async function fail(ours: readonly Pending[], error: unknown): Promise<void> {
-    const why = new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' })
-    for (const { running } of ours) for (const { request } of running) request.abort(why)
     for (const one of ours) {
-      await Promise.all(one.running.map(({ answered }) => answered))
+      await Promise.all(one.running)
       await release(one).catch((cause: unknown) => {
         log('error', 'upload.release-failed', { cid: one.name, error: String(cause) })
       })
@@ -250,6 +256,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
   async function confirmAll(received: readonly Received[], quota: readonly QuotaUse[] | undefined): Promise<void> {
     const different = new Map(received.map((one) => [nameOf(one.upload.cid), one]))
     const ours: Pending[] = []
+    const stop = new AbortController()
     const leave = await Promise.all([...different.keys()].map(registry.share))
     try {
       closing.throwIfAborted()
@@ -257,8 +264,8 @@ export function createConfirm(options: ConfirmOptions): Confirm {
       const joined: (() => Promise<void>)[] = []
       for (const [name, one] of different) {
         const running = pending.get(name)
-        if (running) joined.push(() => join(running, one, ours))
-        else ours.push(begin(one))
+        if (running) joined.push(() => join(running, one, ours, stop.signal))
+        else ours.push(begin(one, stop.signal))
       }
       const work = [...ours.map(askOf), ...joined.map((one) => one())]
       try {
@@ -266,6 +273,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
         closing.throwIfAborted()
         if (ours.length > 0 || quota) await accept(ours, quota)
       } catch (error) {
+        stop.abort(new Failure('cancelled', 'the upload cannot be confirmed', { source: 'ours' }))
         await fail(ours, error)
         await Promise.allSettled(work)
         throw closing.aborted ? closing.reason : error

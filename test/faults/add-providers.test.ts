@@ -248,6 +248,77 @@ describe('multipart upload, one part not confirmed', () => {
       assert.ok(await adding.embedded.store.has(cidOf(alone.json)))
     })
   })
+
+  it('one refused while another is answered → no provider asked after it', async () => {
+    for (let later = 0; later < 12; later++) {
+      const remote = choosy('remote')
+      const { pin } = remote
+      const gate = Promise.withResolvers<void>()
+      let waiting = 0
+      remote.pin = async (upload, signal) => {
+        if (++waiting === 2) gate.resolve()
+        await gate.promise
+        if (upload.bytes === bad.length) return pin(upload, signal)
+        for (let turns = 0; turns < later; turns++) await undefined
+        return upload.cid
+      }
+      const local = scriptedProvider('elsewhere', 'hangs', { local: true })
+      await withAdding({ others: [remote, local], confirm: 'all' }, async (adding) => {
+        const began = performance.now()
+        assert.equal((await both(adding)).status, 502)
+        assert.ok(performance.now() - began < 5000, `${later} turns later: the client waited for a pin`)
+        assert.equal(local.asked, 0, `${later} turns later`)
+      })
+    }
+  })
+
+  it('request that has failed → does not go on with what another gave up', async () => {
+    const gate = Promise.withResolvers<void>()
+    let isRefused = false
+    const remote = choosy('remote')
+    const { pin } = remote
+    remote.pin = async (upload, signal) => {
+      if (upload.bytes === bad.length) {
+        if (upload.name === 'first') await gate.promise
+        else isRefused = true
+      }
+      return pin(upload, signal)
+    }
+    const of = (...bodies: string[]) => multipart(bodies.map((body) => ({ fileName: body, body })))
+    await withAdding({ others: [remote], confirm: 'all' }, async ({ url, uploads }) => {
+      const first = post(`${url}/add?name=first`, of(good, bad))
+      await until(() => remote.held.size === 1)
+      const second = post(`${url}/add?name=second`, of(good, 'another bad!'))
+      await until(() => isRefused)
+      await sleep(100)
+      gate.resolve()
+      assert.deepEqual(
+        (await Promise.all([first, second])).map(({ status }) => status),
+        [502, 502],
+      )
+      assert.deepEqual(remote.names, ['first'])
+      await uploads.close()
+    })
+  })
+
+  it('companion cut off in the middle → the request that waits for it goes on', async () => {
+    const slow = choosy('slow')
+    const { pin } = slow
+    let asked = 0
+    slow.pin = async (upload, signal) => {
+      asked++
+      await sleep(upload.bytes === bad.length ? 100 : 200)
+      signal.throwIfAborted()
+      return pin(upload, signal)
+    }
+    await withAdding({ others: [slow], confirm: 'all' }, async (adding) => {
+      const together = both(adding)
+      await until(() => asked === 2)
+      const { status, body } = await add(adding, good)
+      assert.equal((await together).status, 502)
+      assert.equal(status, 200, body)
+    })
+  })
 })
 
 describe('accepted upload missing at a provider', () => {
