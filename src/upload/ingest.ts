@@ -278,7 +278,9 @@ function textOf(bytes: Uint8Array): string {
 
 type ReceiveFor = <T>(options: Pick<ReceiveOptions, 'parts' | 'maxParts'>, take: TakePart<T>) => Promise<T[]>
 
-type DirectoryInto = ImportInto & {
+type DirectoryInto = Omit<ImportInto, 'put'> & {
+  /** With the signal of the part that the block is of: a node of a directory is of none. */
+  readonly put: (cid: CID, bytes: Uint8Array, signal?: AbortSignal) => ReturnType<Put>
   /** Passes on the bytes of a part as they come. */
   readonly pass: (bytes: AsyncIterable<Uint8Array>, signal: AbortSignal, as: PartInFolder) => AsyncIterable<Uint8Array>
 }
@@ -301,7 +303,7 @@ const maxImports = 8
 export async function ingestDirectory(
   receiveParts: ReceiveFor,
   { directory, checkPart }: Pick<IncomingOptions, 'directory' | 'checkPart'>,
-  { pass, ...into }: DirectoryInto,
+  { pass, put, ...into }: DirectoryInto,
 ): Promise<IngestedDirectory> {
   const tree = createTree()
   const gate = createSemaphore({ max: maxImports, maxQueued: maxEntries, full: () => busy('too many files at once') })
@@ -319,7 +321,8 @@ export async function ingestDirectory(
       }
       const file = tree.file(path)
       const source = pass(bytes, signal, { path, isFolder: false })
-      const imported = await gate.run(() => ingestFile(source, into), signal)
+      const ofPart = { ...into, put: (cid: CID, block: Uint8Array) => put(cid, block, signal) }
+      const imported = await gate.run(() => ingestFile(source, ofPart), signal)
       file.entry = imported
       return { ...imported, fileName: path }
     },
@@ -329,7 +332,7 @@ export async function ingestDirectory(
   if (!root) throw malformed('an upload of several files and directories needs a directory around them')
   const [only] = files
   if (!('entries' in root) && only) return { files, folders: [], root: { ...only, bytes: only.fileBytes } }
-  const written = await putTree(root as typeof tree.root, { ...into.shape, put: async (...node) => into.put(...node) })
+  const written = await putTree(root as typeof tree.root, { ...into.shape, put: async (cid, bytes) => put(cid, bytes) })
   const folders = written.map(({ path, ...node }) => ({ ...node, fileName: path }))
   const last = folders.at(-1) as Added
   return { files, folders, root: { ...last, bytes: last.dagBytes } }

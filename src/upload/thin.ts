@@ -209,14 +209,15 @@ export function createThin(options: ThinOptions): ThinUploads {
       shape: own.shape ?? shapes[profile],
       check: own.check,
       // A refusal cuts the body: the service has not got the end of this part.
-      async put(cid: CID, block: Uint8Array) {
+      // The signal of a part aborts with `failed`, and when the client leaves.
+      async put(cid: CID, block: Uint8Array, signal = failed) {
         options.admit?.(cid)
-        if (!own.isOnlyHashed) await keep(cid, block, failed)
+        if (!own.isOnlyHashed) await keep(cid, block, signal)
       },
     }
     if (own.kind !== 'directory') {
       const take: TakePart<Added> = async (bytes, signal) => ({
-        ...(await ingestFile(part(bytes, signal), into)),
+        ...(await ingestFile(part(bytes, signal), { ...into, put: (...block) => into.put(...block, signal) })),
         fileName: undefined,
       })
       return receive(request, receiving, inTurn(take))

@@ -356,6 +356,20 @@ describe('thin mode to another service', () => {
     assert.equal(seen?.headers['user-agent'], 'cidgate/test')
   })
 
+  for (const query of ['', '?wrap=true'])
+    it(`client leaves while a tier is slow → service sees it at once${query && ', folder'}`, async () => {
+      const cut = Promise.withResolvers<void>()
+      const thin = await thinTo((request) => void request.resume().on('close', cut.resolve), '/add', { storeMs: 4000 })
+      const body = multipart([{ fileName: 'd/a', body: randomBytes(1_100_000) }])
+      const head = `Authorization: Bearer ours\r\nContent-Type: multipart/form-data; boundary=${boundary}`
+      await raw(thin.port, (socket) => {
+        socket.write(`POST /add${query} HTTP/1.1\r\nHost: x\r\n${head}\r\nContent-Length: ${body.byteLength}\r\n\r\n`)
+        socket.write(body.subarray(0, 1_090_000), () => setTimeout(() => socket.resetAndDestroy(), 100))
+      })
+      const seen = await Promise.race([cut.promise.then(() => 'cut'), sleep(2500, 'still open')])
+      assert.equal(seen, 'cut')
+    })
+
   it('first bytes are forwarded before the last arrive', async () => {
     const first = Promise.withResolvers<void>()
     const thin = await thinTo(async (request, response) => {
