@@ -6,7 +6,7 @@ import { getHeapSpaceStatistics } from 'node:v8'
 import { counter, gauge, histogram, labelled, type Reading, sum } from './metrics.ts'
 import { createHistograms } from './requests.ts'
 
-interface ProcessWatch {
+export interface ProcessWatch {
   readonly readings: readonly Reading[]
   close(): void
 }
