@@ -129,7 +129,9 @@ function takeFinding(context: WiringContext, upstreams: readonly WiredUpstream[]
     [entries, userAgent, probeMs, asked, upstreams],
     () => {
       const routers = entries.map((entry) => openRouter(entry, { userAgent, clock, trace }))
-      const isOpen = (router: string) => entries.find(({ name }) => name === router)?.allowPrivate === true
+      // By the name that a router has without one in its entry, too.
+      const isOpen = (router: string) =>
+        entries[routers.findIndex(({ name }) => name === router)]?.allowPrivate === true
       const finder = createFinder<Member>({
         routers: entries.map(({ timeout: timeoutMs, allowPrivate, allowHttp, ports }, index) => {
           const { name, providers } = routers[index] as RouterClient
