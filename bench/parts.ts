@@ -1,4 +1,4 @@
-// How much of this gateway one request runs: files, functions and calls by V8's precise coverage,
+// The parts of this gateway that one request runs: files, functions and calls by V8's precise coverage,
 // and the promises, controllers and timers that it creates. `BENCH_PARTS=miss,upload` selects rows;
 // BENCH_LIST=1 lists the files.
 import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'

@@ -16,7 +16,7 @@ const options = z.strictObject({
     .describe('Memory for blocks, their keys included.'),
 })
 
-// What an entry costs besides its bytes: key, list node, ArrayBuffer. Without it a flood of tiny
+// Memory of an entry besides its bytes: key, list node, ArrayBuffer. Without it a flood of tiny
 // blocks is unbounded.
 const overheadBytes = 512
 // New blocks are read by all requests that wait for them.

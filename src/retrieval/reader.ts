@@ -382,7 +382,7 @@ const allowed = (): void => {}
 
 export function createGuard({ visit = allowed, visitNames = allowed }: Policy): Guard {
   const passed: CID[] = []
-  // What a path has just ended at is read next: it is not looked up twice.
+  // The end of a path is read next, and was checked with the path.
   let cleared: CID | undefined
   return {
     visit,
@@ -561,7 +561,7 @@ class BlockRead implements FlightReader {
   #giveUp(why: Failure): void {
     if (this.#isOver) return
     const flight = this.#wait?.followed.flight
-    flight?.leave(this.#cid, this)
+    flight?.leave(this)
     if (flight) this.fail(why)
     else this.#failed(this.#failure ?? why)
   }
@@ -601,7 +601,7 @@ class BlockRead implements FlightReader {
     const wait = this.#wait
     if (!wait) return
     this.#wait = undefined
-    wait.followed.flight.leave(this.#cid, this)
+    wait.followed.flight.leave(this)
     if (!wait.around) wait.followed.leave()
   }
 

@@ -407,7 +407,7 @@ export class Lane extends Duplex {
   unref = (): this => this
 }
 
-// What `node:http` and handlers read of a socket.
+// The members of a socket that `node:http` and handlers read.
 for (const name of [
   ...(['timeout', 'bytesRead', 'bytesWritten', 'remoteAddress', 'remotePort', 'remoteFamily'] as const),
   ...(['localAddress', 'localPort'] as const),

@@ -12,7 +12,7 @@ export function emptyFilter(keys: number): Filter {
   return { words: new Uint32Array(Math.ceil((capacity * bitsAKey) / 32)), capacity, count: 0 }
 }
 
-/** A key ends in a cryptographic hash, whose bytes are as good as any made of them. */
+/** The last bytes of a key are those of a cryptographic hash: no further hash is needed. */
 function placesOf(key: Uint8Array): [number, number] {
   const view = new DataView(key.buffer, key.byteOffset, key.byteLength)
   const end = key.byteLength

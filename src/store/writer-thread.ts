@@ -228,7 +228,11 @@ const remove = (name: string): Promise<void> => rm(join(cars, name), { force: tr
 
 /** Another upload of its request may have been accepted with it. */
 function removeUnnamed(name: string): void {
-  if (!db.get('select 1 from car where name = ?', name)) remove(name).catch(() => {})
+  try {
+    if (!db.get('select 1 from car where name = ?', name)) remove(name).catch(() => {})
+  } catch {
+    // The disk fails: the next start removes the file, which no upload was accepted with.
+  }
 }
 
 /**

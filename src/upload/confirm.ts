@@ -184,7 +184,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
         await store.accept([{ staged, name: upload.name, at: clock.now(), holders: {} }])
     } catch (error) {
       if (!(error instanceof CompanionFailed)) throw error
-      // What `fail` does not see, nobody would end.
+      // Nobody would end an upload that `fail` has not seen.
       stop.throwIfAborted()
       const again = begin(received, stop)
       ours.push(again)

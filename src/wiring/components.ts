@@ -1,4 +1,4 @@
-// What a gateway is assembled from. Parts outlive reloads: each is identified by what it is made of,
+// The parts of a gateway. They outlive reloads: each is identified by what it is made of,
 // so the next gateway gets the same part if that is unchanged; it is closed when no gateway uses it.
 import type { Provider } from '../../backends/pinning/contract.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'

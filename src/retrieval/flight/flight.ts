@@ -159,7 +159,7 @@ export class Flight {
     this.#wake()
   }
 
-  leave(_cid: CID, reader: FlightReader): void {
+  leave(reader: FlightReader): void {
     this.#waiting.delete(reader)
     this.#note()
   }
