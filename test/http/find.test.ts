@@ -61,6 +61,13 @@ describe('find providers by routers', () => {
     assert.ok(big.body.equals(all.names['sub/big.bin'] as Buffer))
   })
 
+  test('router without a name → its private gateways found', async () => {
+    const { url } = await routerOf(await holder())
+    const at = await startGateway({ config: { retrieval: { routers: [{ url, allowPrivate: true }] } } })
+    open.unshift(at)
+    assert.equal((await fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`)).status, 200)
+  })
+
   test('false and slow gateways found → 1.5 times at most', async () => {
     const timeOf = async (find: (holders: readonly ProgrammableUpstream[]) => Promise<TestGateway>) => {
       const [liar, slow] = [await holder(), await holder(300)]
