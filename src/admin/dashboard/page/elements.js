@@ -1,23 +1,20 @@
 // Creates elements, and updates the page by changing only what differs, so that focus, selection
 // and scroll position stay while the numbers change.
 
-const svgNames = new Set(['svg', 'path', 'rect', 'title'])
-const ofSvg = 'svg:'
+const svgNames = new Set(['svg', 'path', 'rect'])
 
 /** @typedef {Node | string | undefined} Child */
 
 /**
- * @param {string} name `svg:a` is the element of SVG where HTML has one of that name
+ * @param {string} name
  * @param {Record<string, string | number | undefined>} attributes
  * @param {...Child} children
  * @returns {Element}
  */
 export function el(name, attributes = {}, ...children) {
-  const localName = name.startsWith(ofSvg) ? name.slice(ofSvg.length) : name
-  const element =
-    localName !== name || svgNames.has(name)
-      ? document.createElementNS('http://www.w3.org/2000/svg', localName)
-      : document.createElement(name)
+  const element = svgNames.has(name)
+    ? document.createElementNS('http://www.w3.org/2000/svg', name)
+    : document.createElement(name)
   for (const [key, value] of Object.entries(attributes))
     if (value !== undefined) element.setAttribute(key, String(value))
   element.append(...children.filter((child) => child !== undefined))
