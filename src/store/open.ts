@@ -50,7 +50,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
   const data = () => ({ folder, ...places })
   const writer = createThread<Operation>({ script: 'writer', name: 'store writer', data })
   const opening = owned.then(open).catch(readOnly)
-  const reading = createReading(folder, { clock, log, opening, isFollower: false })
+  const reading = createReading(folder, { log, opening })
   const { ready, blocks, ledger, read, ask, note, damage } = reading
   ready.then(
     () => inBackground(upkeep()),
@@ -165,9 +165,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
       const rows = await packed(uploads).catch((error: unknown) => {
         throw failureOf(error, 'take an upload')
       })
-      const committed = reading.adding()
-      const statements = quota.flatMap(quotaStatements)
-      await commit({ kind: 'accept', ...rows, statements }, 'take an upload').finally(committed)
+      await commit({ kind: 'accept', ...rows, statements: quota.flatMap(quotaStatements) }, 'take an upload')
     },
     update: async (cid, holders) =>
       (await commit({ kind: 'update', cid: cid.toV1().bytes, holders }, 'change an upload')) === true,

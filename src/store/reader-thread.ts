@@ -4,7 +4,6 @@ import { closeSync, openSync, readSync } from 'node:fs'
 import { join } from 'node:path'
 import { parentPort, workerData } from 'node:worker_threads'
 import { type Connection, copyLedger, openForReading, type Places } from './database.ts'
-import { addKey, emptyFilter, type Filter } from './key-filter.ts'
 import { type Asked, asText, type Question } from './threads.ts'
 
 const { file, copy, cars, isFixed } = workerData as Places & { readonly isFixed: boolean }
@@ -45,24 +44,12 @@ function readFrom(car: string, at: number, length: number): Uint8Array {
   return bytes
 }
 
-function filter(): { readonly filter: Filter; readonly last: number } {
-  const { last, count } = db().get('select coalesce(max(id), 0) last, count(*) count from block') as {
-    last: number
-    count: number
-  }
-  const made = emptyFilter(count)
-  for (const { key } of db().iterate('select key from block where id <= ?', last)) addKey(made, key as Uint8Array)
-  return { filter: made, last }
-}
-
 function replyTo(question: Question): unknown {
   switch (question.kind) {
     case 'block':
       return block(question.key)
     case 'sql':
       return db().all(question.sql, ...question.args)
-    case 'filter':
-      return filter()
     case 'check':
       return db()
         .all('pragma quick_check(10)')

@@ -1,22 +1,18 @@
 // The reading half of a store, in every process: in a small database at once, in a larger one by a
-// thread. A filter in memory says which blocks are not here, without a read.
+// thread. Only the index of the blocks is read at once in a large one too: it says what is not here.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
 import { type Connection, failureOf, openForReading, placesIn, troubleOf } from './database.ts'
-import { addKey, emptyFilter, type Filter, mayHave } from './key-filter.ts'
 import { createLedger } from './ledger.ts'
 import type { Row, StoreReader, Value } from './store.ts'
 import { createThread, type Question, type Thread } from './threads.ts'
 
 export type ReadingOptions = {
-  readonly clock: Clock
   readonly log: Log
   /** `isFixed`: the disk takes no writes. */
   readonly opening: Promise<{ readonly connection: Connection; readonly isFixed: boolean }>
-  /** Another process writes: what it committed is read before a block is said to be missing. */
-  readonly isFollower: boolean
 }
 
 type ReadBlock = () => Uint8Array | Promise<Uint8Array>
@@ -26,56 +22,39 @@ interface Reading extends StoreReader {
   note(what: string): void
   /** For what takes long. */
   ask(question: Question): Promise<unknown>
-  /**
-   * Blocks are being committed, until the answer is called: what is there is read before one is
-   * said to be missing.
-   */
-  adding(): () => void
   /** Lets `blocks` serve this one, until the answer is called. */
   offer(key: string, read: ReadBlock): () => void
 }
 
 const idleMs = 60_000
-/** Making a filter reads every key. */
-const retryMs = 60_000
 /**
  * 2 MiB: it lies in the page cache, and is read at once. A thread costs 30 ms of processor time and
  * 10 MiB.
  */
 const smallPages = 512
-const maxNews = 10_000
-const newsSql = `select id, key from block where id > ? order by id limit ${maxNews}`
 const busyMs = 100
 const tryMs = 50
 const maxTries = 200
 
 export const openHere = (folder: string): Connection => openForReading(placesIn(folder).file, { timeout: busyMs })
 
-export function createReading(folder: string, { clock, log, opening, isFollower }: ReadingOptions): Reading {
+export function createReading(folder: string, { log, opening }: ReadingOptions): Reading {
   let connection: Connection | undefined
   let isFixed = false
   let isClosed = false
   const found = new Set<string>()
   const data = () => ({ ...placesIn(folder), isFixed })
   const reader = createThread<Question>({ script: 'reader', name: 'store reader', data, idleMs })
-  /** Checks, filters and counts of a large database would hold up other reads. */
+  /** Checks and counts of a large database would hold up other reads. */
   const thorough = createThread<Question>({ script: 'reader', name: 'store check', data, idleMs })
   const offered = new Map<string, Set<ReadBlock>>()
-  let filter: Filter | undefined
-  /** The highest id of a block that the filter has. */
-  let last = 0
-  /** Commits that are under way. */
-  let coming = 0
-  let isStale = true
-  let isMaking = false
-  /** After a failure to make a filter: when to try again. */
-  let makeAt = 0
 
   const ready = opening.then((opened) => {
     connection = opened.connection
     isFixed = opened.isFixed
   })
-  ready.then(makeFilter, () => {})
+  // The count reads every page of the index, so that `lacks` finds them in the memory of the system.
+  ready.then(() => readBy(thorough)('select count(*) from block')).catch(() => {})
 
   function note(what: string): void {
     if (found.has(what)) return
@@ -128,42 +107,11 @@ export function createReading(folder: string, { clock, log, opening, isFollower 
 
   // Blocks.
 
-  async function makeFilter(): Promise<void> {
-    isMaking = true
-    try {
-      const made = isSmall()
-        ? { filter: emptyFilter(0), last: 0 }
-        : ((await thorough.ask({ kind: 'filter' })) as { readonly filter: Filter; readonly last: number })
-      filter = made.filter
-      last = made.last
-      isStale = true
-    } catch (error) {
-      makeAt = clock.monotonic() + retryMs
-      onError(error)
-    }
-    isMaking = false
-  }
-
-  /**
-   * Adds keys that came since. False: there are more, since many at once would hold up the loop.
-   */
-  function follow(into: Filter): boolean {
-    const news = readNow(newsSql, last)
-    for (const { id, key } of news) {
-      addKey(into, key as Uint8Array)
-      last = id as number
-    }
-    isStale = isFollower || coming > 0 || news.length === maxNews
-    if (into.count > into.capacity && !isMaking && clock.monotonic() >= makeAt) void makeFilter()
-    return news.length < maxNews
-  }
-
-  /** A row may be seen before this process hears of its commit. */
+  /** False where the index cannot be read. */
   function lacks(cid: CID): boolean {
-    const key = cid.multihash.bytes
-    if (!filter || offered.has(blockKey(cid)) || mayHave(filter, key)) return false
+    if (!connection || offered.has(blockKey(cid))) return false
     try {
-      return !isStale || (follow(filter) && !mayHave(filter, key))
+      return connection.get(indexSql, cid.multihash.bytes) === undefined
     } catch (error) {
       onError(error)
       return false
@@ -192,11 +140,6 @@ export function createReading(folder: string, { clock, log, opening, isFollower 
     blocks: { get, has, lacks },
     ledger: createLedger(read, readBy(thorough)),
     ask: (question) => ask(thorough, question, 'read the database'),
-    adding() {
-      coming++
-      isStale = true
-      return () => coming--
-    },
     offer(key, block) {
       const blocks = offered.get(key) ?? new Set()
       offered.set(key, blocks.add(block))
@@ -220,11 +163,12 @@ export function createReading(folder: string, { clock, log, opening, isFollower 
   }
 }
 
+const indexSql = 'select 1 from block where key = ?'
 /** A row without bytes and without a file is of a block that is lost. */
 const hasSql = 'select 1 from block where key = ? and (bytes is not null or car is not null)'
 
 /** For a process that only reads: another one writes, and may just be making the database. */
-export function createStoreReader(folder: string, options: Pick<ReadingOptions, 'clock' | 'log'>): StoreReader {
+export function createStoreReader(folder: string, options: { readonly clock: Clock; readonly log: Log }): StoreReader {
   let isClosed = false
 
   async function openSoon(): Promise<Connection> {
@@ -239,7 +183,7 @@ export function createStoreReader(folder: string, options: Pick<ReadingOptions, 
   }
 
   const opening = openSoon().then((connection) => ({ connection, isFixed: false }))
-  const { close, ...reading } = createReading(folder, { ...options, opening, isFollower: true })
+  const { close, ...reading } = createReading(folder, { log: options.log, opening })
   return {
     ...reading,
     close() {

@@ -178,8 +178,6 @@ export type Operation =
 export type Question =
   | { readonly kind: 'block'; readonly key: Uint8Array }
   | { readonly kind: 'sql'; readonly sql: string; readonly args: readonly Value[] }
-  /** Replies a filter of all keys, with the highest id that it knows of. */
-  | { readonly kind: 'filter' }
   /** Replies damage that was found. */
   | { readonly kind: 'check' }
   /** Makes the daily copy. */

@@ -9,10 +9,9 @@ import { CarReader } from '@ipld/car'
 import { proves } from '../../src/core/cid.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { type Connection, openForReading } from '../../src/store/database.ts'
-import { createReading, createStoreReader } from '../../src/store/reading.ts'
-import type { Row, StagedDag, Standing, Store, Value } from '../../src/store/store.ts'
-import { createFakeClock } from '../support/fake-clock.ts'
+import { openForReading } from '../../src/store/database.ts'
+import { createStoreReader } from '../../src/store/reading.ts'
+import type { StagedDag, Standing, Store } from '../../src/store/store.ts'
 import { cidOfBytes, here, keep, keepLeaf, leavesOf, openStore, putFile, putLeaf } from '../support/stores.ts'
 
 async function folderFor(t: TestContext): Promise<string> {
@@ -263,32 +262,6 @@ test('commit of another process → visible before a miss', async (t) => {
   }
   const large = await keep(store, (dag) => putFile(dag, leavesOf(3, 50_000)))
   await assertWhole(reader, large)
-})
-
-test('filter cannot be made again → tried once a minute', async () => {
-  const clock = createFakeClock()
-  const failed: string[] = []
-  let isWell = true
-  const all = (sql: string, after?: Value): readonly Row[] => {
-    if (sql !== 'pragma page_count') {
-      return Array.from({ length: 10_000 }, (_, at) => ({ id: Number(after) + at + 1, key: randomBytes(34) }))
-    }
-    if (!isWell) throw new Error('no room')
-    return [{ page_count: 1 }]
-  }
-  const { blocks, ready } = createReading('/nowhere', {
-    ...{ clock, log: (_level, event) => failed.push(event), isFollower: true },
-    opening: Promise.resolve({ connection: { all } as Partial<Connection> as Connection, isFixed: false }),
-  })
-  await ready
-  await turn()
-  isWell = false
-  const look = () => blocks.lacks(cidOfBytes(randomBytes(9)))
-  for (let count = 0; count < 20; count++) look()
-  assert.deepEqual(failed, ['store.read-failed'])
-  await clock.advance(60_000)
-  for (let count = 0; count < 20; count++) look()
-  assert.equal(failed.length, 2)
 })
 
 test('commit already visible to others → block not missing', async (t) => {
