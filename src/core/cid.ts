@@ -197,6 +197,19 @@ export function parseLeaf(text: string): CID | undefined {
   return notes.spelled(new CID(1, codec.raw, decodeDigest(bytes.subarray(2)), bytes), text)
 }
 
+/** True if `CID.decode` accepts the bytes: version, codec, hash, and a digest of the declared length. */
+export function isCidAt(bytes: Uint8Array, from: number, to: number): boolean {
+  // Fast path: common CIDs have numbers of one byte each.
+  if (to - from === 34 && bytes[from] === hash.sha256 && bytes[from + 1] === 32) return true
+  if (to - from >= 4 && bytes[from] === 1 && ((bytes[from + 1] as number) | (bytes[from + 2] as number)) < 0x80)
+    if ((bytes[from + 3] as number) < 0x80) return from + 4 + (bytes[from + 3] as number) === to
+  try {
+    return CID.inspectBytes(bytes.subarray(from, to)).size === to - from
+  } catch {
+    return false
+  }
+}
+
 /**
  * Decodes the CID at these offsets, as `CID.decode` does, but as a view: in a large folder, links
  * with memory of their own would each add work to garbage collection.

@@ -10,7 +10,7 @@ import {
   inOwnIterations,
   stepIntoDocument,
   type YieldIfDue,
-} from './documents/read.ts'
+} from './documents.ts'
 import { readNodeInSlices, wrongContent } from './unixfs.ts'
 
 /**

@@ -2,9 +2,8 @@
 // of a million, and creating all names and CIDs at once would block the event loop for too long.
 // Accepts what `@ipld/dag-pb` accepts, if the numbers in a CID are safe integers.
 import type { CID } from 'multiformats/cid'
-import { cidAt } from '../core/cid.ts'
-import type { YieldIfDue } from './documents/read.ts'
-import { isCidAt } from './documents/scan.ts'
+import { cidAt, isCidAt } from '../core/cid.ts'
+import type { YieldIfDue } from './documents.ts'
 
 /** A link; CID and name are created on access. */
 export interface PbLink {

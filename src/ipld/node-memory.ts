@@ -4,7 +4,7 @@
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
-import type { YieldIfDue } from './documents/read.ts'
+import type { YieldIfDue } from './documents.ts'
 import { type Node, readNode, readNodeInSlices } from './unixfs.ts'
 
 /** Decodes a verified block, or finds it in the cache. Throws as `readNode` does. */

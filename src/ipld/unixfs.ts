@@ -5,7 +5,7 @@ import type { CID } from 'multiformats/cid'
 import { maxBlockBytes } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 import { decodePb, decodePbInSlices, type PbLinks, type PbNode } from './dag-pb.ts'
-import type { YieldIfDue } from './documents/read.ts'
+import type { YieldIfDue } from './documents.ts'
 
 export type Node = {
   readonly links: PbLinks

@@ -10,7 +10,7 @@ import { Failure, isFailure, malformed } from '../core/failure.ts'
 import { createSemaphore } from '../core/semaphore.ts'
 import { readCar } from '../core/wire/car-stream.ts'
 import { dagBlocks, type LazyLinks, lazyLinksInOrder } from '../ipld/block-links.ts'
-import { inOwnIterations } from '../ipld/documents/read.ts'
+import { inOwnIterations } from '../ipld/documents.ts'
 import type { Filling, Intake, StagedDag, Store } from '../store/store.ts'
 import { busy, type UploadSlot } from './admission.ts'
 import {

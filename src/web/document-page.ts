@@ -1,16 +1,18 @@
 // A dag-json or dag-cbor document as a page with links to follow. A bounded view, not a conversion:
 // the bytes are one link away.
 
-import * as dagCbor from '@ipld/dag-cbor'
-import * as dagJson from '@ipld/dag-json'
 import { base64 } from 'multiformats/bases/base64'
 import type { CID } from 'multiformats/cid'
 import type { Entity } from '../content/resolve.ts'
 import { cidAt, codec, spell } from '../core/cid.ts'
 import { readable } from '../ipld/block-links.ts'
-import { textOf } from '../ipld/documents/json.ts'
-import { inOwnIterations, visitDocument, type YieldIfDue } from '../ipld/documents/read.ts'
-import type { DocumentStructure, DocumentVisitor, ScalarKind } from '../ipld/documents/scan.ts'
+import {
+  type DocumentStructure,
+  type DocumentVisitor,
+  inOwnIterations,
+  visitDocument,
+  type YieldIfDue,
+} from '../ipld/documents.ts'
 import { cidLink, escaped, pageEnd, pageTop, shown, templateHash, type Whereabouts } from './page.ts'
 
 const codecs: ReadonlyMap<number, string> = new Map([
@@ -31,7 +33,7 @@ export async function documentPage(
   yieldIfDue: YieldIfDue = inOwnIterations,
 ): Promise<Uint8Array> {
   const codec = codecs.get(cid.code) ?? ''
-  const page = new Markup(at, cid, block, top(cid.toString(), codec))
+  const page = new Markup(at, top(cid.toString(), codec))
   await readable(cid, visitDocument({ cid, bytes: block }, page, yieldIfDue))
   return page.endingWith(bottom(block.byteLength, page.isWhole))
 }
@@ -49,8 +51,6 @@ class Markup implements DocumentVisitor, DocumentStructure {
   isWhole = true
   readonly structure = this
   private readonly at: Whereabouts
-  private readonly isJson: boolean
-  private readonly block: Uint8Array
   private readonly pieces: Uint8Array[] = []
   private text: string
   private chars: number
@@ -58,10 +58,8 @@ class Markup implements DocumentVisitor, DocumentStructure {
   private readonly within: { readonly isList: boolean; count: number }[] = []
   private depth = 0
 
-  constructor(at: Whereabouts, cid: CID, block: Uint8Array, begin: string) {
+  constructor(at: Whereabouts, begin: string) {
     this.at = at
-    this.isJson = cid.code === codec.dagJson
-    this.block = block
     this.text = begin
     this.chars = begin.length
   }
@@ -101,10 +99,12 @@ class Markup implements DocumentVisitor, DocumentStructure {
     this.write(`<a class="ipfs-hash" ${cidLink(this.at, link)}>${link}</a>`)
   }
 
-  scalar(kind: ScalarKind, from: number, to: number): void {
+  scalar(value: unknown): void {
     this.item()
-    if (!this.isHidden)
-      this.write(`<span class="${kind === 'other' ? 'n' : 's'}">${this.shownScalar(kind, from, to)}</span>`)
+    if (this.isHidden) return
+    const isText = typeof value === 'string'
+    const text = isText ? quoted(value) : escaped(value instanceof Uint8Array ? inBase64(value) : cut(String(value)))
+    this.write(`<span class="${isText || value instanceof Uint8Array ? 's' : 'n'}">${text}</span>`)
   }
 
   private get isHidden(): boolean {
@@ -131,27 +131,9 @@ class Markup implements DocumentVisitor, DocumentStructure {
     this.pieces.push(Buffer.from(this.text))
     this.text = ''
   }
-
-  private shownScalar(kind: ScalarKind, from: number, to: number): string {
-    const { block, isJson } = this
-    const end = Math.min(to, from + maxBytesShown)
-    if (kind === 'other') {
-      if (to > end) return cut(Buffer.from(block.subarray(from, end)).toString('latin1'))
-      const value: unknown = isJson
-        ? dagJson.decode(block.subarray(from, to))
-        : dagCbor.decode(block.subarray(from, to))
-      return escaped(String(value))
-    }
-    const text = isJson ? textOf(block, from, end, false) : undefined
-    if (kind === 'text') return quoted(text ?? textDecoder.decode(block.subarray(from, end)))
-    return escaped(`bytes(${cut(text?.replace(/=+$/, '') ?? base64.baseEncode(block.subarray(from, end)))})`)
-  }
 }
 
-const textDecoder = new TextDecoder()
-/** An escape of dag-json has six bytes for one character. */
-const maxBytesShown = 6 * (maxStringChars + 1)
-
+const inBase64 = (bytes: Uint8Array): string => `bytes(${cut(base64.baseEncode(bytes.subarray(0, maxStringChars)))})`
 const cut = (long: string): string => (long.length > maxStringChars ? `${long.slice(0, maxStringChars)}…` : long)
 const quoted = (value: string): string => shown(JSON.stringify(cut(value)))
 

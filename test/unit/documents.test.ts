@@ -8,7 +8,7 @@ import fc from 'fast-check'
 import { CID } from 'multiformats/cid'
 import { create } from 'multiformats/hashes/digest'
 import { blocksBelow, eachLinkInSlices } from '../../src/ipld/block-links.ts'
-import { documentLinks, documentLinksNow, stepIntoDocument, visitDocument } from '../../src/ipld/documents/read.ts'
+import { documentLinks, documentLinksNow, stepIntoDocument, visitDocument } from '../../src/ipld/documents.ts'
 import { anyText } from '../support/any-text.ts'
 import { anyChanges, changed } from '../support/changes.ts'
 import { runs } from '../support/property.ts'
@@ -226,6 +226,11 @@ test('dag-json beyond JSON → read as by the library', () => {
       '{"/":{"bytes":{"/":"x"}}}',
       '[{"/":{"bytes":"AA"}},1]',
     ],
+    ...["\\u00e9\\'\\\\", '\xc3\xa9', '\xff\\n', '\\a', '\n', '\\u00g9'].flatMap((text) => [
+      `["${text.repeat(20_000)}",{"/":"${cid}"}]`,
+      `["${text.repeat(20_000)}\\"`,
+    ]),
+    `{"/":{"bytes":"${'AA'.repeat(20_000)}=="}}`,
   ]
   for (const form of forms) {
     const block = { cid: idOf(dagJson.code), bytes: bytesOf(form) }
@@ -300,14 +305,14 @@ test('visitor gets names; excessive nesting → refused', async () => {
     open: (isList: boolean) => void told.push(isList ? '[' : '{'),
     close: () => void told.push('end'),
     key: (name: string) => void told.push(name),
-    scalar: (kind: string) => void told.push(kind),
+    scalar: (value: unknown) => void told.push(typeof value),
   }
   const visitor = { link: () => void told.push('link'), structure }
   const value = { a: [1, 'b', Uint8Array.of(1)], '/': { c: idOf(0x55) } }
   for (const codec of codecs) {
     told.length = 0
     await visitDocument({ cid: idOf(codec.code), bytes: codec.encode(value) }, visitor, atOnce)
-    const a = ['a', '[', 'other', 'text', 'bytes', 'end']
+    const a = ['a', '[', 'number', 'string', 'object', 'end']
     const slash = ['/', '{', 'c', 'link', 'end']
     assert.deepEqual(told.join(' '), ['{', ...slash, ...a, 'end'].join(' '))
   }

@@ -5,7 +5,7 @@ import { type Block, blockKey, codec, isIdentity } from '../../core/cid.ts'
 import { eachLinkInSlices } from '../../ipld/block-links.ts'
 import { createCidSet } from '../../ipld/cid-set.ts'
 import { eachHashEnd, eachHashEndInSlices } from '../../ipld/dag-pb.ts'
-import { inOwnIterations, type YieldIfDue } from '../../ipld/documents/read.ts'
+import { inOwnIterations, type YieldIfDue } from '../../ipld/documents.ts'
 import { largeNodeBytes } from '../../ipld/node-memory.ts'
 
 export class DagBlocks {
