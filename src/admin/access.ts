@@ -7,7 +7,6 @@ import type { IncomingMessage, ServerResponse } from 'node:http'
 import { isIP } from 'node:net'
 import type { NextFunction, Request, Response } from 'express'
 import { isFromAnotherSite, isHost, isLoopback, isUnixPeer } from '../core/wire/http.ts'
-import { isOfThePage } from './dashboard/dashboard.ts'
 
 export type AdminAccess = {
   /** Names of the admin address, in addition to IP addresses and names that no stranger can own. */
@@ -28,6 +27,15 @@ const probes: ReadonlySet<string> = new Set(['/healthz', '/readyz'])
 // Names that nobody can register: RFC 6761, RFC 6762, ICANN's private-use domain, and Kubernetes
 // services.
 const privateName = /^[^.]+$|\.(?:localhost|local|internal|svc)$/
+
+/** The prefix of the files of the dashboard. */
+export const pagePrefix = '/dashboard/'
+
+/**
+ * The files of the page reveal nothing about this gateway, so they need no token; the page then
+ * asks for one.
+ */
+const isOfThePage = (path: string): boolean => path === '/' || path.startsWith(pagePrefix)
 
 /** `leaveBody` is called before a refusal. */
 export function createAdminAccess({ hosts, tokens }: AdminAccess, leaveBody: LeaveBody) {

@@ -1,22 +1,19 @@
-// The admin address: liveness, readiness, metrics, uploads in progress, pins, and the dashboard.
-// Never mounted on the public address.
-import express, {
-  type Express,
-  type NextFunction,
-  type Request,
-  type RequestHandler,
-  type Response,
-  type Router,
-} from 'express'
-import { parseCid } from '../core/cid.ts'
+// The admin address: liveness, readiness, metrics, uploads in progress, pins, and the dashboard with
+// its requests for the status (GET /status), the explanation of a response (GET /why), and the
+// location of blocks (GET /blocks). Never mounted on the public address.
+import { createHash } from 'node:crypto'
+import { readFileSync } from 'node:fs'
+import express, { type Express, type NextFunction, type Request, type RequestHandler, type Response } from 'express'
 import type { Log } from '../core/log.ts'
 import type { Metrics } from '../observe/metrics.ts'
 import type { Pins } from '../upload/pins.ts'
-import { type AdminAccess, createAdminAccess, type LeaveBody } from './access.ts'
+import { style } from '../web/page.ts'
+import { type AdminAccess, createAdminAccess, type LeaveBody, pagePrefix } from './access.ts'
+import type { Blocks, Status, Why } from './dashboard/shape.ts'
 import type { Readiness } from './readiness.ts'
-import { createPinRoutes, createTakedownRoute, type Takedown } from './routes.ts'
+import { addPinRoutes, addTakedownRoute, failing, refuse, type Takedown, untilLeft, Wrong } from './routes.ts'
 
-type AdminDeps = {
+export type AdminDeps = {
   readonly log: Log
   readonly access: AdminAccess
   /** The id of a request, sent as `X-Request-Id`. */
@@ -24,7 +21,9 @@ type AdminDeps = {
   readonly leaveBody: LeaveBody
   readonly metrics: Metrics
   readonly ready: () => Readiness
-  readonly dashboard: Router
+  readonly status: () => Promise<Status>
+  readonly why: (path: string, signal: AbortSignal) => Promise<Why>
+  readonly blocks: (path: string, signal: AbortSignal) => Promise<Blocks>
   readonly takedown: Takedown
   /** POST /add; undefined if uploads go nowhere. */
   readonly add?: RequestHandler | undefined
@@ -32,13 +31,12 @@ type AdminDeps = {
   readonly pins?: Pins | undefined
 }
 
-const maxListed = 1000
-
 export function createAdmin(deps: AdminDeps): Express {
-  const { log, access, requestId, leaveBody, metrics, ready, dashboard, takedown, add, pins } = deps
+  const { log, access, requestId, leaveBody, metrics, ready, status, why, blocks, takedown, add, pins } = deps
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')
+  app.enable('strict routing')
   app.use((request, response, next) => {
     response.set({ 'Cache-Control': 'no-store', 'X-Request-Id': requestId(request) })
     next()
@@ -50,7 +48,21 @@ export function createAdmin(deps: AdminDeps): Express {
     if (!add || request.path !== '/add') leaveBody(request, response)
     next()
   })
-  app.use(dashboard)
+  addPage(app)
+  // Polled each second: an ETag saves sending an unchanged status.
+  app.get('/status', async (request, response) => {
+    const text = JSON.stringify(await status())
+    const tag = `"${createHash('sha256').update(text).digest('base64url').slice(0, 22)}"`
+    response.set('ETag', tag)
+    if (request.headers['if-none-match'] === tag) return void response.status(304).end()
+    response.type('application/json').send(text)
+  })
+  app.get('/why', async (request, response) => {
+    response.json(await why(pathIn(request), untilLeft(response)))
+  })
+  app.get('/blocks', async (request, response) => {
+    response.json(await blocks(pathIn(request), untilLeft(response)))
+  })
   app.get('/healthz', (_request, response) => {
     response.json({ status: 'alive' })
   })
@@ -63,19 +75,20 @@ export function createAdmin(deps: AdminDeps): Express {
     response.type('text/plain; version=0.0.4').send(await metrics.render())
   })
   if (add) app.all('/add', add)
-  app.use(createTakedownRoute(takedown))
-  if (pins) app.use(createPinRoutes(pins))
-  if (pins) addUploadRoutes(app, pins)
-  app.use((_request, response) => {
-    response.status(404).json({ status: 404, detail: 'there is nothing here; the dashboard is at /' })
-  })
+  addTakedownRoute(app, takedown)
+  if (pins) addPinRoutes(app, pins)
+  app.use((_request, response) => refuse(response, 404, 'there is nothing here; the dashboard is at /'))
   app.use(failing(log))
   return app
 }
 
-const longestPath = 500
+const longestPath = 4096
+const longestLoggedPath = 500
 
-const idOf = (response: Response): string | undefined => response.get('X-Request-Id')
+function pathIn({ path: route, query: { path } }: Request): string {
+  if (typeof path === 'string' && path !== '' && path.length <= longestPath) return path
+  throw new Wrong(`name one path, as in ${route}?path=/ipfs/bafk… (at most ${longestPath} characters)`)
+}
 
 /** Logs who deleted or denied what and when, for questions months later. */
 const noting =
@@ -85,49 +98,57 @@ const noting =
     if (method === 'DELETE' || (method === 'POST' && path.startsWith('/deny/')))
       response.once('close', () => {
         const { statusCode: status } = response
-        const requestId = idOf(response)
-        log('info', 'admin.action', { requestId, client, method, path: originalUrl.slice(0, longestPath), status })
+        const requestId = response.get('X-Request-Id')
+        log('info', 'admin.action', {
+          requestId,
+          client,
+          method,
+          path: originalUrl.slice(0, longestLoggedPath),
+          status,
+        })
       })
     next()
   }
 
-/**
- * Handles failures, and paths that cannot be decoded: Express would send a page that shows the
- * sources.
- */
-const failing =
-  (log: Log) =>
-  (error: unknown, request: Request, response: Response, next: NextFunction): void => {
-    const isClients = (error as { readonly status?: unknown }).status === 400
-    if (!isClients) {
-      const { method, path } = request
-      const shown = error instanceof Error ? error.stack : String(error)
-      log('error', 'request.error', { requestId: idOf(response), method, path, error: shown })
-    }
-    if (response.headersSent) return next(error)
-    const status = isClients ? 400 : 500
-    const detail = isClients ? 'this path cannot be decoded' : 'the gateway failed; its log has the reason'
-    response.status(status).json({ status, detail })
-  }
+/** Relative to this file: the build copies the folder to the same place. */
+const folder = new URL('dashboard/page/', import.meta.url)
+const script = 'text/javascript; charset=utf-8'
+const types: Readonly<Record<string, string>> = {
+  'index.html': 'text/html; charset=utf-8',
+  'style.css': 'text/css; charset=utf-8',
+  'icon.svg': 'image/svg+xml',
+  ...Object.fromEntries(
+    ['main', 'client', 'sections', 'pins', 'upload', 'why', 'folds', 'elements', 'plot', 'words'].map((name) => [
+      `${name}.js`,
+      script,
+    ]),
+  ),
+}
+const policy = [
+  "default-src 'none'",
+  "script-src 'self'",
+  "style-src 'self'",
+  "connect-src 'self'",
+  "img-src 'self' data:",
+  "base-uri 'none'",
+  "form-action 'none'",
+  "frame-ancestors 'none'",
+].join('; ')
 
-function addUploadRoutes(app: Express, pins: Pins): void {
-  app.get('/uploads', async (_request, response) => {
-    const [{ uploads: open }, uploads] = await Promise.all([pins.waiting(), pins.waitingPage(maxListed)])
-    response.json({ open, uploads })
-  })
-  // DELETE instead of POST, because a page of another origin needs a preflight for it, which is
-  // never allowed.
-  app.delete('/uploads/:cid/:provider', async (request, response) => {
-    const { cid, provider } = request.params
-    const parsed = parseCid(cid)
-    const outcome = parsed && (await pins.giveUp(parsed, provider, request.query['losing'] === 'true'))
-    if (outcome === 'abandoned') return void response.status(204).end()
-    if (outcome === 'only-copy') {
-      const detail = `only this gateway holds ${cid}, which would be lost; add ?losing=true to give it up anyway`
-      return void response.status(409).json({ status: 409, detail })
-    }
-    response
-      .status(404)
-      .json({ status: 404, detail: `no upload ${cid} waits for a provider ${provider}; see /uploads` })
-  })
+function addPage(app: Express): void {
+  for (const [name, type] of Object.entries(types)) {
+    const own = readFileSync(new URL(name, folder))
+    const bytes = name === 'style.css' ? Buffer.concat([Buffer.from(`${style}\n`), own]) : own
+    app.get(name === 'index.html' ? '/' : pagePrefix + name, (_request, response) => {
+      response.set(pageHeaders).set('Content-Type', type).send(bytes)
+    })
+  }
+}
+
+const pageHeaders: Readonly<Record<string, string>> = {
+  'Content-Security-Policy': policy,
+  'X-Content-Type-Options': 'nosniff',
+  'Referrer-Policy': 'no-referrer',
+  'Cross-Origin-Opener-Policy': 'same-origin',
+  'Cross-Origin-Resource-Policy': 'same-origin',
 }

@@ -1,8 +1,9 @@
-// Routes of the admin address for pins and takedowns, and the errors that its routes share.
-import { type Request, type Response, Router } from 'express'
+// Routes of the admin address for pins, uploads and takedowns, and the errors that all its routes share.
+import type { Express, Request, Response } from 'express'
 import type { CID } from 'multiformats/cid'
 import { parseCid } from '../core/cid.ts'
 import { cancelled, type Failure, type FailureKind, isFailure } from '../core/failure.ts'
+import type { Log } from '../core/log.ts'
 import { size } from '../core/units.ts'
 import type { Below, Purged } from '../retrieval/tiers/dag-in-tiers.ts'
 import type { Asked } from '../store/store.ts'
@@ -12,7 +13,7 @@ import type { Pins } from '../upload/pins.ts'
 /** A malformed request: 400. */
 export class Wrong extends Error {}
 
-const refuse = (response: Response, status: number, detail: string): void => {
+export const refuse = (response: Response, status: number, detail: string): void => {
   response.status(status).json({ status, detail })
 }
 
@@ -39,51 +40,57 @@ const statuses: Partial<Record<FailureKind, number>> = {
   'disk-full': 507,
 }
 
-export function answerFailures(
-  error: unknown,
-  _request: Request,
-  response: Response,
-  next: (error: unknown) => void,
-): void {
-  if (response.headersSent) return next(error)
-  if (error instanceof Wrong) return refuse(response, 400, error.message)
-  if (!isFailure(error)) return next(error)
-  if (error.retryAfterMs !== undefined) response.set('Retry-After', String(Math.ceil(error.retryAfterMs / 1000)))
-  refuse(response, statuses[error.kind] ?? 502, error.message)
-}
+/**
+ * Handles failures, and paths that cannot be decoded: Express would send a page that shows the
+ * sources.
+ */
+export const failing =
+  (log: Log) =>
+  (error: unknown, { method, path }: Request, response: Response, next: (error: unknown) => void): void => {
+    const isClients = error instanceof Wrong || (error as { readonly status?: unknown }).status === 400
+    if (!isClients && !isFailure(error)) {
+      const requestId = response.get('X-Request-Id')
+      const shown = error instanceof Error ? error.stack : String(error)
+      log('error', 'request.error', { requestId, method, path, error: shown })
+    }
+    if (response.headersSent) return next(error)
+    if (error instanceof Wrong) return refuse(response, 400, error.message)
+    if (isClients) return refuse(response, 400, 'this path cannot be decoded')
+    if (!isFailure(error)) return refuse(response, 500, 'the gateway failed; its log has the reason')
+    if (error.retryAfterMs !== undefined) response.set('Retry-After', String(Math.ceil(error.retryAfterMs / 1000)))
+    refuse(response, statuses[error.kind] ?? 502, error.message)
+  }
 
 const defaultPage = 100
 const maxOnPage = 1000
 const standings: ReadonlySet<string> = new Set<Standing>(['pinned', 'pending', 'abandoned', 'missing'])
 
-export function createPinRoutes(pins: Pins): Router {
-  const router = Router()
-
-  router.get('/pins', async (request, response) => {
+export function addPinRoutes(app: Express, pins: Pins): void {
+  app.get('/pins', async (request, response) => {
     const filters = askedBy(request)
     const cid = filters.name === undefined ? undefined : parseCid(filters.name)
     if (!cid) return void response.json(await pins.list(filters))
     const pin = await pins.find(cid)
     response.json({ pins: pin ? [pin] : [], next: undefined })
   })
-  router.get('/pins/:cid', async (request, response) => {
+  app.get('/pins/:cid', async (request, response) => {
     const pin = await pins.find(cidIn(request))
     if (pin) response.json(pin)
     else unknownPin(request, response)
   })
-  router.delete('/pins/:cid', async (request, response) => {
+  app.delete('/pins/:cid', async (request, response) => {
     const removal = await pins.remove(cidIn(request))
     if (removal === 'unknown') return unknownPin(request, response)
     if (removal !== 'busy') return void response.json(removal)
     response.set('Retry-After', '1')
     refuse(response, 409, `${request.params['cid']} is being uploaded now; delete it when its client has an answer`)
   })
-  router.post('/pins/:cid/verify', async (request, response) => {
+  app.post('/pins/:cid/verify', async (request, response) => {
     const verification = await pins.verify(cidIn(request), untilLeft(response))
     if (verification === 'unknown') unknownPin(request, response)
     else response.json(verification)
   })
-  router.post('/pins/:cid/sync', async (request, response) => {
+  app.post('/pins/:cid/sync', async (request, response) => {
     const brought = await pins.bring(cidIn(request))
     if (brought === 'unknown') return unknownPin(request, response)
     if (brought !== 'not-here') return void response.status(brought.to.length > 0 ? 202 : 200).json(brought)
@@ -93,8 +100,23 @@ export function createPinRoutes(pins: Pins): Router {
       `the blocks of ${request.params['cid']} are not on this machine, so they cannot be sent from it`,
     )
   })
-  router.use(answerFailures)
-  return router
+  app.get('/uploads', async (_request, response) => {
+    const [{ uploads: open }, uploads] = await Promise.all([pins.waiting(), pins.waitingPage(maxOnPage)])
+    response.json({ open, uploads })
+  })
+  // DELETE instead of POST, because a page of another origin needs a preflight for it, which is
+  // never allowed.
+  app.delete('/uploads/:cid/:provider', async ({ params, query }, response) => {
+    const { cid, provider } = params
+    const parsed = parseCid(cid)
+    const outcome = parsed && (await pins.giveUp(parsed, provider, query['losing'] === 'true'))
+    if (outcome === 'abandoned') return void response.status(204).end()
+    if (outcome === 'only-copy') {
+      const detail = `only this gateway holds ${cid}, which would be lost; add ?losing=true to give it up anyway`
+      return refuse(response, 409, detail)
+    }
+    refuse(response, 404, `no upload ${cid} waits for a provider ${provider}; see /uploads`)
+  })
 }
 
 const unknownPin = ({ params }: Request, response: Response): void =>
@@ -208,9 +230,8 @@ export const createTakedown =
 
 const stillHere = 'a pin on this machine still has it, which may be one that it is a part of (`cidgate pins ls`)'
 
-export function createTakedownRoute(takedown: Takedown): Router {
-  const router = Router()
-  router.post('/deny/:cid', async (request, response) => {
+export function addTakedownRoute(app: Express, takedown: Takedown): void {
+  app.post('/deny/:cid', async (request, response) => {
     const cid = cidIn(request)
     const { status = '410', reason } = request.query
     if (status !== '410' && status !== '451') throw new Wrong('status is 410, or 451 where the reason is legal')
@@ -227,6 +248,4 @@ export function createTakedownRoute(takedown: Takedown): Router {
     response.set('Retry-After', '1')
     refuse(response, 409, `${cid} is denied now; it was being uploaded, so repeat this to delete it`)
   })
-  router.use(answerFailures)
-  return router
 }

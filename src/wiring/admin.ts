@@ -2,8 +2,7 @@
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
 import { CID } from 'multiformats/cid'
 import type { Provider } from '../../backends/pinning/contract.ts'
-import { createAdmin } from '../admin/admin.ts'
-import { createDashboard, type DashboardDeps } from '../admin/dashboard/dashboard.ts'
+import { type AdminDeps, createAdmin } from '../admin/admin.ts'
 import type { Processes, Status } from '../admin/dashboard/shape.ts'
 import { readStatus, startStateLog } from '../admin/dashboard/status.ts'
 import { type ConnectionCounts, type ReloadCounts, readingsOf, type ServerParts } from '../admin/metrics.ts'
@@ -38,7 +37,7 @@ type Parts = {
   readonly writing: WriteSide
   readonly front: Front
   readonly shared: Public
-  readonly why: DashboardDeps['why']
+  readonly why: AdminDeps['why']
   readonly publisher: Publisher | undefined
 }
 
@@ -109,7 +108,7 @@ export function wireAdmin(context: WiringContext, parts: Parts) {
         if (hasBody(request)) closeAfter(request, response)
       },
       takedown: takedownOf(context, tiers, reading, writing),
-      dashboard: createDashboard({ why, blocks: blocksBy(why, tiers), status }),
+      ...{ status, why, blocks: blocksBy(why, tiers) },
       ...{ log, access: config.adminAccess, metrics, pins, ready },
     })
   // Created on first use: a gateway without an admin address needs none, and a test rarely does.
@@ -163,7 +162,7 @@ const blocksMs = 10_000
 
 /** Reads the path as `why` does, to list its blocks. */
 const blocksBy =
-  (why: DashboardDeps['why'], { order }: Tiers): DashboardDeps['blocks'] =>
+  (why: AdminDeps['why'], { order }: Tiers): AdminDeps['blocks'] =>
   async (path, signal) => {
     const told = await why(path, signal)
     const way = told.steps.map(({ cid }) => CID.parse(cid))

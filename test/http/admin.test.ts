@@ -7,12 +7,10 @@ import { type AddressInfo, connect } from 'node:net'
 import { join } from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import express from 'express'
 import supertest from 'supertest'
-import { createAdmin } from '../../src/admin/admin.ts'
+import { type AdminDeps, createAdmin } from '../../src/admin/admin.ts'
 import type { Check } from '../../src/admin/dashboard/shape.ts'
 import { readiness } from '../../src/admin/readiness.ts'
-import type { Takedown } from '../../src/admin/routes.ts'
 import { type ShownStatus, statusLines } from '../../src/cli/client/status.ts'
 import { createMetrics } from '../../src/observe/metrics.ts'
 import type { WaitingUpload } from '../../src/upload/api-types.ts'
@@ -212,8 +210,7 @@ test('bug → 500 without sources; details in the log', async () => {
     log: (level, event, facts) => lines.push(`${level} ${event} ${JSON.stringify(facts)}`),
     access: { hosts: [], tokens: [] },
     metrics: createMetrics(),
-    dashboard: express.Router(),
-    takedown: {} as Takedown,
+    ...({} as Pick<AdminDeps, 'status' | 'why' | 'blocks' | 'takedown'>),
     ready: () => {
       throw new Error('a bug')
     },

@@ -11,7 +11,7 @@ import express from 'express'
 import { CID } from 'multiformats/cid'
 import supertest from 'supertest'
 import type { Provider } from '../../backends/pinning/contract.ts'
-import { createTakedownRoute } from '../../src/admin/routes.ts'
+import { addTakedownRoute } from '../../src/admin/routes.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { cidOf } from '../../src/testing/tier.ts'
@@ -640,7 +640,8 @@ describe('concurrent operations on a pin', () => {
 
   test('takedown during upload, full disk → reports that nothing was deleted', async () => {
     const forgotten = new Failure('disk-full', 'disk full', { source: 'ours' })
-    const app = express().use(createTakedownRoute(async () => ({ done: 'busy', forgotten })))
+    const app = express()
+    addTakedownRoute(app, async () => ({ done: 'busy', forgotten }))
     const { status, body } = await supertest(app).post(`/deny/${cidOf(randomBytes(10))}`)
     assert.equal(status, 507)
     assert.match(body.detail, /^disk full; nothing was deleted yet, because it was being uploaded$/)
