@@ -130,6 +130,8 @@ describe('bytes', () => {
       const answer = await get(ipfs(all.directory, `/${name.split('/').map(encodeURIComponent).join('/')}`))
       assert.ok((answer.body as Buffer).equals(bytes), name)
     }
+    const spelledOnce = await get(ipfs(all.directory, '/literal%20percent.txt'))
+    assert.deepEqual(spelledOnce.body, Buffer.from(all.names['literal%20percent.txt'] as Uint8Array))
   })
   test('symlink → its target', async () => {
     assert.equal((await get(ipfs(all.linked, '/link'))).body.toString(), 'hello.txt')
@@ -155,7 +157,9 @@ describe('bytes', () => {
   })
   test('HAMT directory → all names', async () => {
     const { entries } = JSON.parse((await get(ipfs(all.hamt))).body.toString()) as { entries: { name: string }[] }
-    assert.equal(new Set(entries.map(({ name }) => name)).size, 1500)
+    assert.deepEqual(entries.map(({ name }) => name).sort(), Object.keys(all.manyNames).sort())
+    for (const name of ['file-0.txt', 'file-777.txt', 'file-1499.txt'])
+      assert.deepEqual((await get(ipfs(all.hamt, `/${name}`))).body, Buffer.from(all.manyNames[name] as Uint8Array))
   })
 })
 
@@ -172,6 +176,52 @@ describe('malformed block', () => {
       assert.deepEqual(Uint8Array.from(answer.body as Buffer), bytes)
     })
   }
+})
+
+describe('formats', () => {
+  test('raw → the last block of the path, and ranges of it', async () => {
+    const block = Buffer.from(all.blocks.get(blockKey(all.directory)) as Uint8Array)
+    const { headers, body } = await get(ipfs(all.directory, '?format=raw'))
+    assert.deepEqual(body, block)
+    assert.deepEqual([headers['content-type'], headers['etag']], ['application/vnd.ipld.raw', `"${all.directory}.raw"`])
+    assert.match(headers['content-disposition'] ?? '', new RegExp(`^attachment; filename="${all.directory}.bin"`))
+    const part = await get(ipfs(all.directory, '?format=raw')).set('Range', 'bytes=3-8')
+    assert.deepEqual([part.status, part.body], [206, block.subarray(3, 9)])
+    assert.equal(String((await get(ipfs(all.directory, '/readme.txt?format=raw'))).body), 'read me')
+    assert.equal(String((await get(ipfs(all.identity, '?format=raw'))).body), 'carried in the CID')
+    assert.deepEqual((await get(ipfs(all.cbor, '/inside/file?format=raw'))).body, Buffer.from(all.files.hello.bytes))
+    const { cid } = await addFile(all.blocks, noise(4_000_000, 32))
+    const before = upstream.sentBytes
+    assert.equal((await get(ipfs(cid, '?format=raw'))).status, 200)
+    assert.ok(upstream.sentBytes - before < 10_000, 'more than its block was fetched')
+  })
+
+  const codecs = { 'dag-json': 0x0129, 'dag-cbor': 0x71, json: 0x0200, cbor: 0x51 }
+  const asStored = [
+    'dag-json dag-json',
+    'dag-json json',
+    'dag-cbor dag-cbor',
+    'dag-cbor cbor',
+    'json json',
+    'cbor cbor',
+  ]
+  for (const [codec, code] of Object.entries(codecs))
+    test(`${codec} → under its own names only`, async () => {
+      const isJson = codec.endsWith('json')
+      const stored = isJson ? text('{ "b":1, "a":2 }') : Uint8Array.of(0xa1, 0x61, 0x61, 0x01)
+      const cid = addBlock(all.blocks, code, stored)
+      for (const name of Object.keys(codecs)) {
+        const { status, headers, body } = await get(ipfs(cid, `?format=${name}`))
+        if (!asStored.includes(`${codec} ${name}`)) {
+          assert.equal(status, 406, name)
+          continue
+        }
+        assert.deepEqual([status, headers['etag'], body], [200, `"${cid}.${name}"`, Buffer.from(stored)])
+        assert.match(String(headers['content-type']), new RegExp(`[/.]${name}$`))
+        const [kind, ending] = isJson ? ['inline', 'json'] : ['attachment', 'cbor']
+        assert.match(headers['content-disposition'] ?? '', new RegExp(`^${kind}; filename="[^"]*.${ending}"`))
+      }
+    })
 })
 
 describe('response headers', () => {
@@ -261,27 +311,6 @@ describe('ranges', () => {
 })
 
 describe('conditional requests', () => {
-  const rows: [name: string, tag: (cid: string) => string, status: number][] = [
-    ['the tag', (cid) => `"${cid}"`, 304],
-    ['a weak one', (cid) => `W/"${cid}"`, 304],
-    ['one of a list', (cid) => `"x", "${cid}" , "y"`, 304],
-    ['any', () => '*', 304],
-    ['without quotes', (cid) => cid, 304],
-    ['another', () => '"other"', 200],
-  ]
-  for (const [name, tag, status] of rows) {
-    test(`${name}: ${status}`, async () => {
-      for (const path of [ipfs(all.files.hello.cid), ipfs(all.directory, '/readme.txt')]) {
-        const cid = String((await get(path)).headers['etag']).replaceAll('"', '')
-        const answer = await get(path).set('If-None-Match', tag(cid))
-        assert.equal(answer.status, status)
-        if (status !== 304) continue
-        assert.equal(answer.headers['etag'], `"${cid}"`)
-        assert.match(String(answer.headers['cache-control']), /immutable/)
-        assert.equal(answer.headers['access-control-allow-origin'], '*')
-      }
-    })
-  }
   test('current copy → no upstream request', async () => {
     const cid = 'bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
     const before = upstream.seen.length
@@ -318,7 +347,13 @@ describe('errors', () => {
     ['an encoded slash', () => ipfs(all.directory, '/sub%2Fdeep'), 400],
     ['a format nobody knows', () => ipfs(all.files.hello.cid, '?format=nonsense'), 400],
     ['a name that is not there', () => ipfs(all.directory, '/absent.txt'), 404],
+    ['a name that no shard has', () => ipfs(all.hamt, '/absent.txt'), 404],
     ['below a file', () => ipfs(all.files.hello.cid, '/x'), 404],
+    ['below a file of a directory', () => ipfs(all.directory, '/readme.txt/x'), 404],
+    ['below a symlink', () => ipfs(all.linked, '/link/x'), 404],
+    ['a directory as a document', () => ipfs(all.directory, '?format=dag-json'), 406],
+    ['a file as a document', () => ipfs(all.files.jsonV0.cid, '?format=dag-cbor'), 406],
+    ['a value inside a document, as raw', () => ipfs(all.cbor, '/inside/number?format=raw'), 501],
     ['nobody has it', () => ipfs('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'), 404],
     ['another place', () => '/elsewhere', 404],
     ['a value inside a document', () => ipfs(all.cbor, '/title'), 501],

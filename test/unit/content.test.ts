@@ -5,12 +5,11 @@ import { before, describe, test } from 'node:test'
 import * as dagPb from '@ipld/dag-pb'
 import fc from 'fast-check'
 import { UnixFS } from 'ipfs-unixfs'
-import { exporter } from 'ipfs-unixfs-exporter'
 import { CID } from 'multiformats/cid'
 import { listDirectory } from '../../src/content/directory.ts'
 import { readFile, readSmall } from '../../src/content/file.ts'
 import { createJsonJudge, mayBeJson } from '../../src/content/json.ts'
-import { parsePath, resolve, symlinkTarget } from '../../src/content/resolve.ts'
+import { parsePath, resolve } from '../../src/content/resolve.ts'
 import { blockKey } from '../../src/core/cid.ts'
 import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import type { Expected } from '../../src/retrieval/session.ts'
@@ -78,43 +77,6 @@ describe('paths', () => {
 })
 
 describe('path resolution', () => {
-  test('directories → the bytes', async () => {
-    for (const [path, bytes] of Object.entries(all.names)) {
-      const asked = `${all.directory}/${path.split('/').map(encodeURIComponent).join('/')}`
-      assert.deepEqual(new Uint8Array(await read(asked)), bytes, path)
-    }
-  })
-  test('name with literal %20 → found by both spellings', async () => {
-    assert.deepEqual(
-      new Uint8Array(await read(`${all.directory}/literal%20percent.txt`)),
-      all.names['literal%20percent.txt'],
-    )
-    assert.deepEqual(
-      new Uint8Array(await read(`${all.directory}/literal%2520percent.txt`)),
-      all.names['literal%20percent.txt'],
-    )
-  })
-  test('name in a HAMT → found', async () => {
-    for (const name of ['file-0.txt', 'file-777.txt', 'file-1499.txt']) {
-      assert.deepEqual(new Uint8Array(await read(`${all.hamt}/${name}`)), all.manyNames[name])
-    }
-  })
-  test('missing name → error with its position', async () => {
-    for (const path of [
-      `${all.directory}/absent`,
-      `${all.hamt}/absent`,
-      `${all.files.hello.cid}/below-a-file`,
-      `${all.directory}/readme.txt/x`,
-      `${all.linked}/link/x`,
-    ]) {
-      await rejects(open(path), 'path-not-found')
-    }
-  })
-  test('resolved path → reports its CIDs', async () => {
-    const { roots, entity } = await open(`${all.directory}/sub/deep/file.bin`)
-    assert.equal(roots.length, 4)
-    assert.ok(roots[0]?.equals(all.directory) && roots[3]?.equals(entity.cid))
-  })
   test('missing block → requested with everything the path needs', async () => {
     const session = memorySession(new Map())
     await rejects(
@@ -135,28 +97,9 @@ describe('path resolution', () => {
     await rejects(open(`${all.cbor}/__proto__`), 'path-not-found')
     assert.equal((await open(`${all.dagJson}/file`)).entity.kind, 'file')
   })
-  test('symlink → its target as text', async () => {
-    const { entity } = await open(`${all.linked}/link`)
-    assert.equal(entity.kind, 'symlink')
-    assert.equal(Buffer.from(symlinkTarget(entity)).toString(), 'hello.txt')
-  })
 })
 
 describe('files', () => {
-  test("every layout → equal to the reference importer's bytes", async () => {
-    const blockstore = {
-      get: async function* (cid: CID) {
-        yield all.blocks.get(blockKey(cid))
-      },
-    } as never
-    for (const [name, { cid, bytes }] of Object.entries(all.files)) {
-      const ours = await read(cid.toString())
-      assert.ok(ours.equals(bytes), name)
-      const entry = await exporter(cid, blockstore)
-      if (entry.type !== 'file' && entry.type !== 'raw') assert.fail(entry.type)
-      assert.ok(ours.equals(Buffer.concat(await Array.fromAsync(entry.content()))), name)
-    }
-  })
   test('ranges at and around every boundary → right bytes', async () => {
     const { cid, bytes } = all.files.chunkedV0
     const chunk = 256 * 1024
@@ -181,14 +124,6 @@ describe('files', () => {
     const { entity } = await open(all.files.json.cid.toString())
     assert.ok(isJson((await readSmall(memorySession(all.blocks), entity, 1000)) as Uint8Array))
     assert.equal(await readSmall(memorySession(all.blocks), entity, 10), undefined)
-  })
-  test('missing block → failure, never a short response', async () => {
-    const blocks = new Map(all.blocks)
-    const { entity } = await open(all.files.chunkedV1.cid.toString())
-    const leaf = dagPb.decode(entity.block).Links[2]?.Hash as CID
-    blocks.delete(blockKey(leaf))
-    await rejects(read(all.files.chunkedV1.cid.toString(), 0, undefined, blocks), 'not-found')
-    assert.equal((await read(all.files.chunkedV1.cid.toString(), 0, 100, blocks)).length, 100)
   })
 })
 
@@ -288,17 +223,6 @@ describe('directories', () => {
     const { entity } = await resolve(session, parsePath(cid.toString()))
     return Array.fromAsync(listDirectory(session, entity, limits))
   }
-  test('flat directory → names and kinds', async () => {
-    const entries = await list(all.directory)
-    const kinds = Object.fromEntries(entries.map(({ name, type }) => [name, type]))
-    assert.equal(kinds['readme.txt'], 'file')
-    assert.equal(kinds['sub'], 'directory')
-    assert.equal(entries.length, 6)
-  })
-  test('HAMT directory → every name once', async () => {
-    const names = (await list(all.hamt)).map(({ name }) => name)
-    assert.deepEqual([...names].sort(), Object.keys(all.manyNames).sort())
-  })
   test('HAMT directory → next shards prefetched together', async () => {
     const session = memorySession(all.blocks)
     const expected = new Set<string>()

@@ -148,35 +148,3 @@ test('other errors → internal, message not exposed', () => {
   const found = asFailure(new Error('password=hunter2'))
   assert.deepEqual([found.kind, found.message.includes('hunter2')], ['internal', false])
 })
-
-describe('error page', () => {
-  const evil = new Failure('not-found', '<script>alert("1")</script>', { source: 'client' })
-  const html = 'text/html,application/xhtml+xml,*/*;q=0.8'
-  test('browser in web mode → page, request text escaped', async () => {
-    const requestRecord = new RequestRecord()
-    requestRecord.attempt({ upstream: '<b>one', outcome: 'timeout', ms: 12.6 })
-    const { status, headers, text } = await send(evil, { mode: 'web', accept: html, requestRecord })
-    assert.deepEqual([status, headers['content-type']], [404, 'text/html; charset=utf-8'])
-    assert.match(String(headers['content-security-policy']), /default-src 'none'/)
-    assert.match(String(headers.vary), /Accept/)
-    assert.match(text, /&lt;script&gt;alert\(&quot;1&quot;\)/)
-    assert.match(text, /&lt;b&gt;one<\/td><td>Did not answer in time<\/td><td>13 ms/)
-    assert.doesNotMatch(text, /<script|<b>/)
-  })
-  const others: [name: string, context: Context][] = [
-    ['in api mode', { mode: 'api', accept: html }],
-    ['for a program in web mode', { mode: 'web', accept: 'application/json' }],
-    ['for who takes anything', { mode: 'web', accept: '*/*' }],
-    ['for who says nothing in api mode', { mode: 'api' }],
-  ]
-  for (const [name, context] of others) {
-    test(`${name} → no page`, async () => {
-      assert.equal((await send(evil, context)).headers['content-type'], 'application/problem+json')
-    })
-  }
-  test('no Accept header in web mode → plain text', async () => {
-    const { headers, text } = await send(failure('malformed', { source: 'client' }), { mode: 'web' })
-    assert.equal(headers['content-type'], 'text/plain; charset=utf-8')
-    assert.match(text, /^400 Malformed\nwhat happened\n/)
-  })
-})

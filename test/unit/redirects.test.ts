@@ -8,18 +8,9 @@ import { calmestWorkMs } from '../support/work.ts'
 
 const rules = parseRedirects(`
 # a comment
-/redirect-one /one.html
-/301-redirect-one /one.html 301
 /302-redirect-two /two.html 302\r
-/200-index /index.html 200
-/posts/:year/:month/:day/:title /articles/:year/:month/:day/:title 301
-/splat/* /redirected-splat/:splat 301
-/source1/* /target-file?static-query1=static-val1&static-query2=static-val2 301
 /source2/:code/:name /target-file?code=:code&name=:name 301
 /source3/* https://example.net/target3/:splat 301
-/not-found/* /404.html 404
-/gone/* /410.html 410
-/unavail/* /451.html 451
 /über/* /ü/:splat 301
 /a%20b/* /:splat 301
 /go/:where /:where 302
@@ -27,31 +18,8 @@ const rules = parseRedirects(`
 `)
 
 const cases: [name: string, path: string, query: string, expected: unknown][] = [
-  [
-    '301 is what is meant without a status',
-    '/redirect-one',
-    '',
-    { kind: 'redirect', location: '/one.html', status: 301 },
-  ],
-  ['302', '/302-redirect-two', '', { kind: 'redirect', location: '/two.html', status: 302 }],
-  ['200 is a rewrite', '/200-index', '', { kind: 'rewrite', path: '/index.html', status: 200 }],
-  [
-    'placeholders',
-    '/posts/2022/01/01/hello',
-    '',
-    { kind: 'redirect', location: '/articles/2022/01/01/hello', status: 301 },
-  ],
-  ['a splat takes the rest', '/splat/a/b', '', { kind: 'redirect', location: '/redirected-splat/a/b', status: 301 }],
-  ['404 with a page', '/not-found/x', '', { kind: 'rewrite', path: '/404.html', status: 404 }],
-  ['410 with a page', '/gone/x/y', '', { kind: 'rewrite', path: '/410.html', status: 410 }],
-  ['451 with a page', '/unavail/x', '', { kind: 'rewrite', path: '/451.html', status: 451 }],
+  ['a rule of a file with CRLF', '/302-redirect-two', '', { kind: 'redirect', location: '/two.html', status: 302 }],
   ['the first that matches decides', '/anything', '', { kind: 'rewrite', path: '/index.html', status: 200 }],
-  [
-    'the query of the client wins over that of the rule',
-    '/source1/x',
-    'static-query2=dynamic&more=1',
-    { kind: 'redirect', location: '/target-file?static-query1=static-val1&static-query2=dynamic&more=1', status: 301 },
-  ],
   [
     'path segments become parameters',
     '/source2/c/n',
