@@ -11,7 +11,9 @@ import type { Log } from '../../src/core/log.ts'
 export type TierTraits = {
   /** Survives this process. */
   readonly persistent: boolean
-  /** Other instances see it too: an upload must be in here before it is acknowledged. */
+  /**
+   * Other instances see it too: an upload is written to it before its 200, or recorded as pending there.
+   */
   readonly shared: boolean
   /** No other process writes into it: blocks from it need not be hashed again. */
   readonly trusted: boolean
@@ -81,7 +83,7 @@ export interface Tier {
   readonly timeoutMs?: number
   /** Calls that it takes at once. Absent: any number. */
   readonly concurrency?: { readonly reads: number; readonly writes: number }
-  /** Undefined once it is open. Otherwise opens it, which is no time of its calls. */
+  /** Undefined once it is open. Otherwise opens it; the timeout of a call does not include that. */
   open?(): Promise<void> | undefined
   get(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined>
   /**

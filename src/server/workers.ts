@@ -1,6 +1,8 @@
 // The processes of a gateway: the owner starts the workers that the newest configuration requires; a
 // worker serves the listening sockets that the owner shares, and each serves an internal socket for
-// requests forwarded by the others.
+// requests forwarded by the others. Supervision and messages: team/workers.ts; the choice of the
+// process for a request: `createOwnerForwarder` of wiring/public.ts; shared counts and indexes:
+// team/slot-file.ts; a worker's gateway, and its share of the limits: wiring/worker.ts.
 import type { ChildProcess } from 'node:child_process'
 import { rmSync } from 'node:fs'
 import type { RequestListener } from 'node:http'

@@ -2,12 +2,12 @@
 // for each large request. Before the answer to a client these are on the disk:
 //
 // - an upload (200): its CAR file and the entry of its folder; then one transaction: blocks, upload,
-//   holders, quota (of more than 4,096 blocks: first their rows, in transactions of their own)
-// - an upload that is refused: no upload row; its file and rows are deleted at once, or at the next
-//   start after a kill
-// - a deletion: one transaction without its rows; its blocks are deleted in that one, or in
-//   several; its file is removed last
-// - a change of holders, names: one transaction
+//   holders, quota (for very many blocks, `blocksAtOnce`: first their rows, in transactions before it)
+// - a deletion: its rows are gone, in one transaction; very many blocks go in more of them
+// - a change of holders, or of records of names: one transaction
+//
+// A refused upload has no upload row; its file and rows are deleted after the answer, after a kill
+// or on a failing disk by the next start. The file of a deleted upload is removed after its rows.
 //
 // Operations that came meanwhile share a transaction (writer-thread.ts). Other connections read: in
 // a small database at once, in a larger one in a thread (reading.ts).

@@ -72,12 +72,13 @@ test('docs/troubleshoot.md names existing events and commands', () => {
   }
 })
 
-test('docs/architecture.md, name in brackets → in that file', () => {
-  const named = [
-    ...textOf('docs/architecture.md').matchAll(/`((?:src|backends)\/[\w./-]+)` \(((?:`#?\w+`(?:, )?)+)\)/g),
-  ]
+test('docs/architecture.md, name of a file → in that file', () => {
+  const page = textOf('docs/architecture.md')
+  const inBrackets = [...page.matchAll(/`((?:src|backends)\/[\w./-]+)` \(((?:`#?\w+`(?:, )?)+)\)/g)]
+  const before = [...page.matchAll(/`(#?\w+)` of `((?:src|backends)\/[\w./-]+)`/g)]
+  const named = [...inBrackets.map(([, file, names]) => [file, names]), ...before.map(([, name, file]) => [file, name])]
   assert.ok(named.length >= 10)
-  for (const [, file = '', names = ''] of named)
+  for (const [file = '', names = ''] of named)
     for (const name of names.replaceAll('`', '').split(', ')) assert.ok(textOf(file).includes(name), `${file} ${name}`)
 })
 

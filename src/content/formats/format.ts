@@ -91,7 +91,7 @@ export type Representation = {
   readonly ranges: boolean
   /** All bytes, if they are in memory. */
   readonly complete?: Uint8Array | undefined
-  /** Set if `whole` is in a reusable buffer: to be called when it was sent. */
+  /** Set if `complete` is in a reusable buffer: to be called when it was sent. */
   readonly release?: (() => void) | undefined
   /** The response does not depend on Accept, so the response cache may keep it. */
   readonly isPlain?: boolean
@@ -105,5 +105,13 @@ export type Representation = {
   readonly read: (from: number, to: number) => AsyncIterable<Uint8Array>
 }
 
-/** The ETag of an entity, or of a variant of it named by `suffix`. */
+/**
+ * The ETag of an entity, or of a variant of it named by `suffix`. Made elsewhere:
+ *
+ * - listings as JSON: `tagsOf` of http/content/body.ts
+ * - pages: `listingEtag` of web/listing.ts, `documentEtag` of web/document-page.ts, `textEtag` of web/page.ts
+ * - compressed bodies: `codedTag` of http/compression.ts
+ * - hashes of the bytes: IPNS records (http/content/name.ts), routing records (http/routing.ts), the
+ *   API description (http/openapi/page.ts), the admin status (admin/dashboard/dashboard.ts)
+ */
 export const etagOf = (cid: CID, suffix = ''): string => `"${textOf(cid)}${suffix}"`

@@ -1,5 +1,15 @@
 // Converts a Failure to an HTTP error: the only table of statuses, and the only code that writes an
 // error (RFC 9457, application/problem+json).
+//
+// These decide that something is absent, which is 404 here:
+//
+// - retrieval/reader.ts: `#missed` after the upstreams (whose outcome is `outcomeOf` of attempts.ts;
+//   `overloaded`, 503, where they were crowded), `#refuseRemembered` by the negative cache,
+//   `#lastChance` after the tiers were asked once more (503 for a damaged pin, or an archive whose
+//   tiers failed)
+// - content/resolve.ts: no such link; web/site.ts: the site's `_redirects` has no rule, or one with 404
+// - names/ipns.ts, names/dnslink.ts, names/lookups.ts: the name leads nowhere
+// - http/app.ts, http/hosts.ts: no such path or host; http/routing.ts: no such record
 
 import { randomUUID } from 'node:crypto'
 import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http'

@@ -171,6 +171,12 @@ export type PendingResponses = ReturnType<typeof createPendingResponses>
 
 type Waiting = { readonly buffer: ArrayBufferLike; readonly giveUp: () => void }
 
+/**
+ * Bounds the memory of responses that clients do not read, for all clients together. Also bounded
+ * for all: what is read ahead (retrieval/read-ahead.ts) and the response cache. For each client:
+ * pending upload bytes (upload/admission.ts), connections (server/connections.ts). A connection has
+ * one request at a time (server/connection.ts).
+ */
 export function createPendingResponses(maxBytes: number) {
   /** In the order in which they began to wait. */
   const waiting = new Set<Waiting>()

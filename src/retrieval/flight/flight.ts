@@ -509,8 +509,18 @@ export class Flight {
     return false
   }
 
-  // The hedge timer: it rings when the upstreams that were asked should have brought something, and
-  // asks another one beside them when they did not. It runs only while readers wait.
+  // The hedge timer runs while readers wait. It rings when the upstreams that were asked should have
+  // brought something; if they did not, `#check` asks another one concurrently:
+  //
+  // - before the first byte: `hedgeDelayMs` after the newest was asked (`order` of pool.ts: the time
+  //   by which its answer is late, 0 where the next one is untried)
+  // - later: after `stallAfterMs` without a block, or where another would be twice as fast (pace.ts)
+  // - for a token of the hedge budget (`mayHedge` of pool.ts: none where hedges are free, since
+  //   `retrieval.hedgeDelay` is 0 or an upstream is silent to everybody), `maxStreams` at most
+  // - without a token after `failedMs` of silence in a DAG, or half of the time for a block: that is
+  //   a failure
+  //
+  // A request that waits in a queue is moved to a free upstream, which is no hedge.
 
   #stopCheck(): void {
     this.#stopTimer?.()
