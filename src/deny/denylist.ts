@@ -192,11 +192,6 @@ export function createDenylists(lists: () => readonly Denylist[]) {
       const spelled = spelling.cid(cid)
       return decide((list) => belowCid(list, spelled, segments))
     },
-    /** Applies rules for exactly this path of a name. */
-    name(name: string, segments: readonly string[]) {
-      const spelled = spelling.name(name)
-      return decide((list) => list.ipns(spelled, segments))
-    },
     /** Also applies rules for the bare name. */
     belowName(name: string, segments: readonly string[]) {
       const spelled = spelling.name(name)
@@ -204,8 +199,6 @@ export function createDenylists(lists: () => readonly Denylist[]) {
     },
   }
 }
-/** Lists of the operator; `belowCid` is for the gateway's own. */
-export type Denylists = Omit<ReturnType<typeof createDenylists>, 'belowCid'>
 
 export type ReadList = {
   readonly list: Denylist

@@ -15,21 +15,26 @@ import {
   createDenylists,
   type Denial,
   type Denylist,
-  type Denylists,
   type ListFault,
   objection,
   type ReadList,
   readList,
 } from './denylist.ts'
 
-export interface LoadedDenylists extends Denylists {
+export interface LoadedDenylists {
+  /** The decision about a CID and the path below it. */
+  path(cid: CID, rest: readonly string[]): Denial | undefined
+  /** Throws a Failure `denied` for a CID and path that this gateway must not store or serve. */
+  visit(cid: CID, rest: readonly string[]): void
+  /** Checks a path below a name in the same way. */
+  visitName(name: string, rest: readonly string[]): void
   readonly rules: number
   /**
    * `checkedAt`: milliseconds since the epoch of the last successful check; 0 while only a copy is
    * in force.
    */
   lists(): readonly { readonly where: string; readonly checkedAt: number }[]
-  /** A hash of all lists in order, independent of their sources. Undefined without lists. */
+  /** A hash of all lists in order, independent of their sources. Undefined without rules. */
   readonly revision: string | undefined
   /**
    * Reloads every list now. Rejects if one cannot be read and has no copy; the lists before it stay
@@ -56,23 +61,23 @@ type LoadOptions = {
   readonly folder: string
   /** Called when a list changed: earlier decisions may be outdated. */
   readonly onChange: () => void
+  /** Apply before all lists. */
+  readonly takedowns?: Takedowns | undefined
 }
 
 export async function loadDenylists(entries: readonly DenylistEntry[], options: LoadOptions): Promise<LoadedDenylists> {
-  const { clock, log, onChange } = options
+  const { clock, log, onChange, takedowns } = options
   const closing = new AbortController()
   const lists: Denylist[] = []
   const digests: string[] = []
   const queues: Promise<void>[] = []
   const checkedAt: number[] = []
-  let revision: string | undefined
 
   function apply({ where }: DenylistSource, index: number, { list, digest, faults, faultCount }: ReadList): void {
     for (const { line, what } of faults) log('warn', 'denylist.line', { list: where, line, what })
     if (faultCount > faults.length) log('warn', 'denylist.lines', { list: where, faults: faultCount })
     lists[index] = list
     digests[index] = digest
-    revision = createHash('sha256').update(digests.join()).digest('hex').slice(0, 8)
     log('info', 'denylist.read', { list: where, rules: list.rules })
     onChange()
   }
@@ -153,20 +158,35 @@ export async function loadDenylists(entries: readonly DenylistEntry[], options: 
 
   const isRequired = (index: number): boolean => requires(entries[index])
   const all = entries.map((entry) => sourceOf(entry, options))
-  await Promise.all(all.map(begin))
+  await Promise.all([takedowns?.refresh(), ...all.map(begin)])
   for (const [index, source] of all.entries()) watch(source, index).catch(() => {}) // ends when it is closed
+  const decided = createDenylists(() => lists)
+  const path = (cid: CID, rest: readonly string[]) => takedowns?.path(cid, rest) ?? decided.path(cid, rest)
   return {
-    ...createDenylists(() => lists),
+    path,
+    visit: (cid, rest) => refuse(path(cid, rest)),
+    visitName: (name, rest) => refuse(decided.belowName(name, rest)),
     get rules() {
-      return lists.reduce((sum, { rules }) => sum + rules, 0)
+      return lists.reduce((sum, { rules }) => sum + rules, takedowns?.rules ?? 0)
     },
     get revision() {
-      return revision
+      const texts = [...digests, ...(takedowns && takedowns.rules > 0 ? [takedowns.digest] : [])]
+      return texts.length === 0 ? undefined : createHash('sha256').update(texts.join()).digest('hex').slice(0, 8)
     },
     lists: () => all.map(({ where }, index) => ({ where, checkedAt: checkedAt[index] ?? 0 })),
-    refresh: async () => void (await Promise.all(all.map(again))),
+    refresh: async () => void (await Promise.all([takedowns?.refresh(), ...all.map(again)])),
     close: () => closing.abort(cancelled('the gateway is closing')),
   }
+}
+
+function refuse(denial: Denial | undefined): void {
+  if (!denial) return
+  const { list, legal, reason } = denial
+  const why = reason === undefined ? '' : `: ${reason}`
+  throw new Failure('denied', `the list ${list} of this gateway's operator denies it${why}`, {
+    source: 'ours',
+    facts: { legal },
+  })
 }
 
 const requires = (entry: DenylistEntry | undefined): boolean => typeof entry !== 'object' || entry.required
@@ -185,7 +205,8 @@ async function copyOf(source: DenylistSource): Promise<ReadList | undefined> {
 type Hints = { readonly legal: boolean; readonly reason: string | undefined }
 type Rule = Hints & { readonly cid: CID; readonly line: string }
 
-interface Takedowns {
+/** The list of takedowns, which the gateway writes. */
+export interface Takedowns {
   readonly path: ReturnType<typeof createDenylists>['path']
   readonly rules: number
   /** The hash of all current rules. */
@@ -203,14 +224,6 @@ interface Takedowns {
   takeDown(cid: CID, hints: Hints): Promise<void>
   /** Adds a rule in memory only: another process of this gateway writes it. */
   hold(cid: CID, hints: Hints): void
-}
-
-export interface DenylistsWithTakedowns extends LoadedDenylists, Pick<Takedowns, 'takeDown' | 'hold'> {
-  /** Throws a Failure `denied` for a CID and path that this gateway must not store or serve. */
-  visit(cid: CID, rest: readonly string[]): void
-  /** Checks a path below a name in the same way. */
-  visitName(name: string, rest: readonly string[]): void
-  readonly takedownDamage: Takedowns['damage']
 }
 
 /** Empty if the folder is missing too, which is a fault of `data`, reported elsewhere. */
@@ -244,8 +257,6 @@ function ruleOf(cid: CID, { legal, reason }: Hints): Rule {
   return { cid, legal, reason, line: [`/ipfs/${cid}/*`, ...hints].join(' ') }
 }
 
-const withRules = (lists: readonly Denylist[]) => lists.filter(({ rules }) => rules > 0)
-
 const head = 'version: 1\nname: takedowns\n---\n'
 
 /** Rejects if the file exists and cannot be read. */
@@ -258,28 +269,19 @@ export async function openTakedowns({
   readonly onChange: () => void
   readonly log: Log
 }): Promise<Takedowns> {
+  /** The rules of the file, and after them those that are not yet in it. */
   let own = createDenylist('takedowns')
+  let rulesInFile = 0
+  let waiting: readonly Rule[] = []
   let digest = ''
   let damage: string | undefined
-  /** Rules that are not yet in the file, and a list of them. */
-  let waiting: readonly Rule[] = []
-  let early = createDenylist('takedowns')
   let last: Promise<unknown> = Promise.resolve()
+  // Without takedowns a check is free.
+  const all = createDenylists(() => (own.rules > 0 ? [own] : []))
 
-  const written = createDenylists(() => withRules([own]))
-  // Skips empty lists, so that without takedowns a check is free. The last takedown gives the
-  // reason.
-  const all = createDenylists(() => withRules([early, own]))
-
-  const isWritten = ({ cid, legal, reason }: Rule): boolean => {
-    const denial = written.path(cid, [])
+  const isIn = ({ cid, legal, reason }: Rule): boolean => {
+    const denial = all.path(cid, [])
     return denial !== undefined && denial.legal === legal && denial.reason === reason
-  }
-
-  function wait(rules: readonly Rule[]): void {
-    waiting = rules
-    early = createDenylist('takedowns')
-    for (const { line } of rules) early.add(`${line}\n`)
   }
 
   async function read(): Promise<void> {
@@ -287,7 +289,7 @@ export async function openTakedowns({
     if (given.digest === digest) return
     // The operator may remove lines. A text with neither a rule nor a header is no longer a list,
     // and lifts no takedown.
-    const why = own.rules > 0 ? objection(given, { rulesBefore: 0, isEmptyOdd: true }) : undefined
+    const why = rulesInFile > 0 ? objection(given, { rulesBefore: 0, isEmptyOdd: true }) : undefined
     if (why !== undefined)
       throw new Error(
         `${file} is no longer the list of takedowns: ${why}; restore it, or write only its header to lift them all`,
@@ -298,6 +300,9 @@ export async function openTakedowns({
     damage = first && damageOf(given.faultCount, first)
     digest = given.digest
     own = given.list
+    rulesInFile = own.rules
+    waiting = waiting.filter((rule) => !isIn(rule))
+    for (const { line } of waiting) own.add(`${line}\n`)
     onChange()
   }
 
@@ -316,18 +321,20 @@ export async function openTakedowns({
     if (before === '') await syncFolder(dirname(file))
   }
 
-  /** Writes waiting rules, unless the file has them. */
+  /** Writes waiting rules. */
   async function write(): Promise<void> {
     const some = waiting
-    const lacking = some.filter((rule) => !isWritten(rule))
-    if (lacking.length > 0) await append(lacking)
+    if (some.length === 0) return
+    await append(some)
+    waiting = waiting.filter((rule) => !some.includes(rule))
     await read()
-    wait(waiting.filter((rule) => !some.includes(rule)))
   }
 
   function hold(rule: Rule): void {
-    wait([...waiting.filter(({ line }) => line !== rule.line), rule])
-    if (!isWritten(rule)) onChange()
+    if (isIn(rule)) return
+    waiting = [...waiting.filter(({ cid }) => !cid.equals(rule.cid)), rule]
+    own.add(`${rule.line}\n`)
+    onChange()
   }
 
   /** Serialized, so that an older text never replaces a newer one. */
@@ -342,7 +349,7 @@ export async function openTakedowns({
     // A rule for a CID also covers everything below it.
     path: (cid, segments) => all.belowCid(cid, segments),
     get rules() {
-      return own.rules + early.rules
+      return own.rules
     },
     get damage() {
       return damage
@@ -354,7 +361,7 @@ export async function openTakedowns({
       serialized(async () => {
         await read()
         // Retries failed writes; the rules apply in memory in any case.
-        if (waiting.length > 0) await write().catch(() => {})
+        await write().catch(() => {})
       }),
     hold: (cid, hints) => hold(ruleOf(cid, hints)),
     takeDown(cid, hints) {
@@ -371,41 +378,6 @@ export async function openTakedowns({
     },
   }
 }
-
-function refuse(denial: Denial | undefined): void {
-  if (!denial) return
-  const { list, legal, reason } = denial
-  const why = reason === undefined ? '' : `: ${reason}`
-  throw new Failure('denied', `the list ${list} of this gateway's operator denies it${why}`, {
-    source: 'ours',
-    facts: { legal },
-  })
-}
-
-export const withTakedowns = (loaded: LoadedDenylists, takedowns: Takedowns): DenylistsWithTakedowns => ({
-  path: (cid, segments) => takedowns.path(cid, segments) ?? loaded.path(cid, segments),
-  visit: (cid, rest) => refuse(takedowns.path(cid, rest) ?? loaded.path(cid, rest)),
-  visitName: (name, rest) => refuse(loaded.belowName(name, rest)),
-  name: (name, segments) => loaded.name(name, segments),
-  belowName: (name, segments) => loaded.belowName(name, segments),
-  get rules() {
-    return loaded.rules + takedowns.rules
-  },
-  get revision() {
-    if (takedowns.rules === 0) return loaded.revision
-    return createHash('sha256').update(`${loaded.revision}${takedowns.digest}`).digest('hex').slice(0, 8)
-  },
-  lists: loaded.lists,
-  async refresh() {
-    await Promise.all([loaded.refresh(), takedowns.refresh()])
-  },
-  takeDown: takedowns.takeDown,
-  hold: takedowns.hold,
-  get takedownDamage() {
-    return takedowns.damage
-  },
-  close: loaded.close,
-})
 
 /** A file or URL in the configuration. */
 export type DenylistEntry =

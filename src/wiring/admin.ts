@@ -85,7 +85,7 @@ export function wireAdmin(context: WiringContext, parts: Parts) {
       upstreams: pool.members.map(({ upstream: { name }, health }) => ({ name, state: health.state('').state })),
       damage: [
         { name: 'store', why: forwardTo ? undefined : store.damage() },
-        { name: 'takedowns', why: denials.lists.takedownDamage },
+        { name: 'takedowns', why: denials.takedowns.damage },
       ],
     })
   const requests = joinedRequests(shared.requests, context)
@@ -178,7 +178,7 @@ const blocksBy =
 function takedownOf(
   { lease, team }: WiringContext,
   { stack }: Tiers,
-  { denials: { lists }, hot }: ReadSide,
+  { denials: { takedowns }, hot }: ReadSide,
   { pins }: WriteSide,
 ): Takedown {
   const stacks = everyStack(lease)
@@ -194,9 +194,9 @@ function takedownOf(
       })
   return createTakedown({
     async deny(cid, hints) {
-      if (!isOwner(team)) return lists.takeDown(cid, hints)
+      if (!isOwner(team)) return takedowns.takeDown(cid, hints)
       // It applies in memory at once, even if it cannot be written.
-      const written = lists.takeDown(cid, hints)
+      const written = takedowns.takeDown(cid, hints)
       written.catch(() => {})
       const rule = { cid: cid.toString(), ...hints }
       team.noteDenied(rule)

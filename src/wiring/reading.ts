@@ -3,7 +3,8 @@
 import { join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { ConfigError } from '../config/complaints.ts'
-import { type DenylistsWithTakedowns, loadDenylists, openTakedowns, withTakedowns } from '../deny/load.ts'
+import { wordsOf } from '../core/failure.ts'
+import { type LoadedDenylists, loadDenylists, openTakedowns } from '../deny/load.ts'
 import { createResponseCache, type ResponseCache } from '../http/content/response-cache.ts'
 import { createNoLinkMemory } from '../names/dnslink.ts'
 import { createRecordMemory } from '../names/ipns.ts'
@@ -155,42 +156,7 @@ const originOf = (url: string | undefined): readonly string[] =>
   url !== undefined && URL.canParse(url) ? [new URL(url).origin] : []
 
 /** Reads all lists, at a start and at a reload. Rejects with a ConfigError if one cannot be read. */
-async function wireDenials(context: WiringContext) {
-  const taken = takeLists(context)
-  const lists = await taken.lists
-    .then(async (kept) => {
-      if (!taken.isNew) await kept.refresh()
-      return kept
-    })
-    .catch((error: unknown) => {
-      throw new ConfigError([`denylists: ${error instanceof Error ? error.message : error}`])
-    })
-  const newest = context.lease.take('newest denials', [], () => createNewestDenials(lists))
-  return {
-    lists,
-    admit: newest.admit,
-    /** Makes this the newest gateway. */
-    begin: () => newest.follow(lists),
-  }
-}
-
-/**
- * Checks a block to store against the newest gateway's denylists, even if the upload began before
- * that gateway.
- */
-function createNewestDenials({ visit: first }: Pick<DenylistsWithTakedowns, 'visit'>) {
-  let newest = first
-  return {
-    admit: (cid: CID): void => newest(cid, []),
-    follow({ visit }: Pick<DenylistsWithTakedowns, 'visit'>): void {
-      newest = visit
-    },
-  }
-}
-
-function takeLists(context: WiringContext): { lists: Promise<DenylistsWithTakedowns>; isNew: boolean } {
-  const { config, userAgent, clock, log, lease } = context
-  const { denylists, data } = config
+async function wireDenials({ config: { denylists, data }, userAgent, clock, log, lease }: WiringContext) {
   const folder = join(data, 'denylists')
   const hots = lease.take('every hot', [], () => new Set<ResponseCache>())
   const onChange = () => {
@@ -198,33 +164,51 @@ function takeLists(context: WiringContext): { lists: Promise<DenylistsWithTakedo
   }
   // Kept apart from the other lists, so that a takedown during a reload also applies to the gateway
   // that is being created.
-  const takedowns = lease.take('takedowns', [data], () =>
+  const opening = lease.take('takedowns', [data], () =>
     openTakedowns({ file: join(folder, 'takedowns.deny'), onChange, log }),
   )
   let isNew = false
-  const lists = lease.take(
+  const loading = lease.take(
     'denylists',
     [denylists, data, userAgent],
     () => {
       isNew = true
-      return loadDenylists(denylists, { clock, log, userAgent, folder, onChange }).then((loaded) =>
-        takedowns
-          .then(async (opened) => {
-            await opened.refresh()
-            return withTakedowns(loaded, opened)
-          })
-          .catch((error: unknown) => {
-            loaded.close()
-            throw error
-          }),
+      return opening.then((takedowns) =>
+        loadDenylists(denylists, { clock, log, userAgent, folder, onChange, takedowns }),
       )
     },
-    (loading) =>
-      loading.then(
-        (loaded) => loaded.close(),
+    (loaded) =>
+      loaded.then(
+        (lists) => lists.close(),
         () => {},
       ),
   )
-  takedowns.catch(() => {}) // reported by the lists
-  return { lists, isNew }
+  try {
+    const [takedowns, lists] = await Promise.all([opening, loading])
+    if (!isNew) await lists.refresh()
+    const newest = lease.take('newest denials', [], () => createNewestDenials(lists))
+    return {
+      lists,
+      takedowns,
+      admit: newest.admit,
+      /** Makes this the newest gateway. */
+      begin: () => newest.follow(lists),
+    }
+  } catch (error) {
+    throw new ConfigError([`denylists: ${wordsOf(error)}`])
+  }
+}
+
+/**
+ * Checks a block to store against the newest gateway's denylists, even if the upload began before
+ * that gateway.
+ */
+function createNewestDenials({ visit: first }: Pick<LoadedDenylists, 'visit'>) {
+  let newest = first
+  return {
+    admit: (cid: CID): void => newest(cid, []),
+    follow({ visit }: Pick<LoadedDenylists, 'visit'>): void {
+      newest = visit
+    },
+  }
 }

@@ -75,8 +75,8 @@ const recordsAt = (team: WorkerTeam, store: StoreReader): RecordPlace => ({
 
 const parsed = (cid: string): CID => CID.parse(cid)
 
-const hold = ({ lists }: ReadSide['denials'], { cid, legal, reason }: DeniedRule): void =>
-  lists.hold(CID.parse(cid), { legal, reason })
+const hold = ({ takedowns }: ReadSide['denials'], { cid, legal, reason }: DeniedRule): void =>
+  takedowns.hold(CID.parse(cid), { legal, reason })
 
 function takeReader({ config: { data }, folders, lease, clock, log }: WiringContext): StoreReader {
   const { reader } = lease.take(

@@ -304,4 +304,15 @@ describe('list of takedowns', () => {
     await list.refresh()
     assert.equal(list.path(first, []), undefined)
   })
+
+  test('two takedowns of one CID → the later one decides, also after reload', async () => {
+    const list = await openList(join(folder, 'takedowns.deny'))
+    const legal = { legal: true, reason: 'court-order' }
+    await Promise.all([list.takeDown(first, no), list.takeDown(first, legal), list.takeDown(second, no)])
+    for (const one of [list, await openList(join(folder, 'takedowns.deny'))]) {
+      assert.equal(one.path(first, ['a'])?.legal, true)
+      await one.refresh()
+      assert.equal(one.path(first, [])?.reason, 'court-order')
+    }
+  })
 })
