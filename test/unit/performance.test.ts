@@ -113,6 +113,32 @@ test('stall mid-response outweighs a fast start', async () => {
   }
 })
 
+test('one silent question → still before one ten times as slow', async () => {
+  const { clock, health, serve } = make()
+  const [quick, slow] = [health(), health()]
+  for (let count = 0; count < 4; count++) {
+    await serve(quick, 40, perMs(50 * mib))
+    await serve(slow, 400, perMs(50 * mib))
+  }
+  const ask = await enter(clock, quick, { kind: 'dag' })
+  await clock.advance(1000)
+  ask.letGo('enough')
+  assert.ok(quick.load('dag') < slow.load('dag'), `${quick.load('dag')} and ${slow.load('dag')}`)
+})
+
+test('many questions without an answer → hedge delay stays bounded', async () => {
+  const { clock, health, serve } = make()
+  const one = health()
+  for (let count = 0; count < 40; count++) {
+    await serve(one, 40, perMs(50 * mib))
+    if (count % 4 > 0) continue
+    const ask = await enter(clock, one, { kind: 'dag' })
+    await clock.advance(1000)
+    ask.letGo('enough')
+  }
+  assert.equal(one.typicalMs('dag'), 160)
+})
+
 test('idle for long → tried again, and the trial counts', async () => {
   const { clock, health, drip, serve } = make()
   const one = health()

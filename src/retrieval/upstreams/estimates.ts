@@ -9,6 +9,12 @@ export const guessedFirstMs = 300
 const guessedRate = 2048 // bytes a millisecond
 const rateMs = 500
 const minRateBytes = 64 * 1024
+const newestWeight = 1 / 4
+// An answer is late when so many of 1 came sooner; the hedge budget covers the others.
+const lateQuantile = 0.93
+const minLateFactor = 2
+// Above this it is no slow answer, but one that never comes.
+const maxLateFactor = 4
 export const breakOffMs = 1000 // the loss by an upstream that breaks off, stalls or falls behind others
 
 /** The last measurements, also in order: each of thousands a second is looked at right after it came. */
@@ -38,10 +44,10 @@ export class LastFew {
 
 /** The speed of one upstream at one kind of question. */
 export class Estimate {
-  /** Milliseconds until the first bytes. */
+  /** Milliseconds until the first bytes, or until a late question was given up. */
   readonly #firsts = new LastFew(64)
-  /** The same for the newest, of which the slowest counts, and without an answer so far. */
-  #newest = new LastFew(4)
+  /** Their moving average. */
+  #firstMs: number | undefined
   /** The wait and the bytes of the last pieces, weighted by age. */
   #window = { ms: 0, bytes: 0 }
   /** The time that a question may lose here, for the next one to bring the content. */
@@ -53,7 +59,7 @@ export class Estimate {
   asked(now: number): void {
     // This question tells whether the old evidence holds.
     if (this.isUntried(now)) {
-      this.#newest = new LastFew(4)
+      this.#firstMs = undefined
       this.#lossMs /= 2
       this.#window = { ms: 0, bytes: 0 }
     }
@@ -68,12 +74,17 @@ export class Estimate {
 
   began(ms: number): void {
     this.#firsts.add(ms)
-    this.#newest.add(ms)
+    this.#average(ms)
   }
 
   /** No answer after this long. */
   notYet(ms: number): void {
-    if (ms > (this.#newest.quantile(1) ?? 0)) this.#newest.add(ms)
+    if (ms > (this.typicalMs ?? Number.POSITIVE_INFINITY)) this.#firsts.add(ms)
+    if (ms > (this.#firstMs ?? 0)) this.#average(ms)
+  }
+
+  #average(ms: number): void {
+    this.#firstMs = this.#firstMs === undefined ? ms : this.#firstMs + (ms - this.#firstMs) * newestWeight
   }
 
   /** More bytes, for which readers waited so long. */
@@ -95,7 +106,9 @@ export class Estimate {
   /** The time until an answer counts as late; undefined before the first one. */
   get typicalMs(): number | undefined {
     const half = this.#firsts.quantile(0.5)
-    return half === undefined ? undefined : Math.max(2 * half, 1.25 * (this.#firsts.quantile(0.9) ?? half))
+    if (half === undefined) return undefined
+    const lateMs = this.#firsts.quantile(lateQuantile) ?? half
+    return Math.max(minLateFactor * half, Math.min(maxLateFactor * half, lateMs))
   }
 
   /** Bytes a millisecond while readers wait; undefined while unknown. */
@@ -105,13 +118,13 @@ export class Estimate {
   }
 
   expectedMs(bytes: number): number {
-    const firstMs = this.#firsts.quantile(0.5) ?? this.#newest.quantile(1) ?? guessedFirstMs
+    const firstMs = this.#firsts.quantile(0.5) ?? this.#firstMs ?? guessedFirstMs
     return firstMs + bytes / (this.rate ?? guessedRate)
   }
 
   /** The expected time and the risk, in milliseconds. */
   costMs(bytes: number): number {
-    const slowerMs = (this.#newest.quantile(1) ?? 0) - this.expectedMs(0)
+    const slowerMs = (this.#firstMs ?? 0) - this.expectedMs(0)
     return this.expectedMs(bytes) + Math.max(0, slowerMs) + this.#lossMs
   }
 

@@ -94,10 +94,10 @@ export interface Pool {
   mayHedge(next?: Member): boolean
 }
 
-// A hedge has to be earned: twenty flights earn one, and time a trickle more, so that a general
+// A hedge has to be earned: ten flights earn one, and time a trickle more, so that a general
 // slowdown does not double the load.
-const hedgeShare = 0.05
-const hedgeBudget = { size: 5, perSecond: 0.2 } as const
+const hedgeShare = 0.1
+const hedgeBudget = { size: 10, perSecond: 0.2 } as const
 // Gateways that routers name are often slow: hedging them takes nothing from the budget of the
 // configured ones.
 const foundHedgeBudget = { size: 20, perSecond: 5 } as const
