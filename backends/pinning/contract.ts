@@ -113,7 +113,7 @@ export interface Provider {
   /** The blocks of a local provider; unverified, since a disk may corrupt them. */
   readonly store?: LocalStore
   /** The gateway's own store in which it keeps uploads, if it does: a commit there also pins. */
-  readonly home?: object
+  readonly ownStore?: object
   close(): Promise<void>
 }
 
@@ -166,7 +166,7 @@ export type ProviderKind<Options extends z.ZodType = z.ZodType> = {
   readonly use: string
   readonly options: Options
   /** The provider fetches bytes by CID, so another provider has to receive them. */
-  readonly fetches?: boolean
+  readonly fetchesByCid?: boolean
   /**
    * The upstream for reading back. `undefined`: the options name none, which is reported to the
    * operator; `false`: the operator wants none. A kind without this method is read by its `store`.
@@ -176,6 +176,9 @@ export type ProviderKind<Options extends z.ZodType = z.ZodType> = {
    * For a kind that stores bytes on this machine: lists non-empty stores that are no longer
    * configured.
    */
-  left?(data: string, configured: readonly z.output<Options>[]): Promise<readonly OrphanedStore<z.output<Options>>[]>
+  orphanedStores?(
+    data: string,
+    configured: readonly z.output<Options>[],
+  ): Promise<readonly OrphanedStore<z.output<Options>>[]>
   create(options: z.output<Options>, context: ProviderContext): Provider
 }

@@ -21,7 +21,7 @@ export interface EmbeddedProvider extends Provider {
   readonly store: LocalStore
 }
 
-export const embedded: ProviderKind<typeof options> = { use: 'embedded', options, left, create: createEmbedded }
+export const embedded: ProviderKind<typeof options> = { use: 'embedded', options, orphanedStores, create: createEmbedded }
 
 const folderOf = ({ path }: Options, data: string): string => resolve(path ?? data)
 
@@ -62,7 +62,7 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
       }
       signal.throwIfAborted()
       const staged = filling.finish(upload.cid, upload.profile, upload.bytes)
-      await note(root, data)
+      await recordFolder(root, data)
       const holders: Record<string, Standing> = { [name]: { kind: 'here', state: 'pinned', tries: 1 } }
       await store.accept([{ staged, at: clock.now(), holders }])
       return upload.cid
@@ -84,7 +84,7 @@ export function createEmbedded(settings: Options, context: ProviderContext): Emb
   return {
     name,
     traits,
-    home: store,
+    ownStore: store,
     pin: (upload, signal) => guarded('write', () => pin(upload, signal), signal),
     unpin: (cid, signal) => guarded('delete', () => unpin(cid), signal),
     status: (cid, signal) => guarded('read', async () => statusOf(await store.ledger.find(cid)), signal),
@@ -129,14 +129,14 @@ function outage(name: string, what: string, root: string, cause: unknown): Failu
  */
 const listIn = (data: string): string => join(data, 'pins.folders')
 
-async function note(root: string, data: string): Promise<void> {
-  if (root === resolve(data) || (await noted(data)).includes(root)) return
+async function recordFolder(root: string, data: string): Promise<void> {
+  if (root === resolve(data) || (await recordedFolders(data)).includes(root)) return
   await makeFolder(data)
   await appendFile(listIn(data), `${JSON.stringify(root)}\n`, { flush: true })
   await syncFolder(data)
 }
 
-async function noted(data: string): Promise<string[]> {
+async function recordedFolders(data: string): Promise<string[]> {
   const text = await orIfGone(readFile(listIn(data), 'utf8'), '')
   return text.split('\n').flatMap((line) => {
     try {
@@ -148,9 +148,9 @@ async function noted(data: string): Promise<string[]> {
   })
 }
 
-async function left(data: string, configured: readonly Options[]): Promise<readonly OrphanedStore<Options>[]> {
+async function orphanedStores(data: string, configured: readonly Options[]): Promise<readonly OrphanedStore<Options>[]> {
   const known = configured.map((one) => folderOf(one, data))
-  const others = [...new Set(await noted(data))].filter((root) => !known.includes(root))
+  const others = [...new Set(await recordedFolders(data))].filter((root) => !known.includes(root))
   const there = await Promise.all(others.map((root) => orIfGone(stat(databaseIn(root)), undefined)))
   return others.flatMap((path, index) =>
     there[index] === undefined ? [] : [{ options: { path }, place: `the folder ${path}` }],

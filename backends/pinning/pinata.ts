@@ -199,13 +199,13 @@ function createPieces({ name, clock, files, metadata, chunkBytes, ask }: PiecesO
     const key = upload.cid.toString()
     const total = upload.carBytes
     const reader = createReader(upload, signal)
-    let stand: UploadedSoFar | undefined
+    let progress: UploadedSoFar | undefined
     /** The highest offset that the service reported, and the highest that was sent. */
     let best = 0
     let furthest = 0
     let failures = 0
-    /** Decides if the upload is resumed after an error; not without progress. */
-    const mayGoOn = (error: unknown) =>
+    /** Decides if the upload is resumed after an error: at most four in a row without progress. */
+    const mayResume = (error: unknown) =>
       isFailure(error) &&
       error.facts.class === 'transient' &&
       error.retryAfterMs === undefined &&
@@ -213,7 +213,7 @@ function createPieces({ name, clock, files, metadata, chunkBytes, ask }: PiecesO
 
     const step = async (): Promise<UploadedSoFar> => {
       const known = begun.get(key)
-      const found = stand ?? (known === undefined ? undefined : await offsetAt(known, total, signal))
+      const found = progress ?? (known === undefined ? undefined : await offsetAt(known, total, signal))
       // Some services forget an upload as soon as it is complete.
       if (!found && furthest === total) return { offset: total, cid: undefined }
       if (!found) begun.delete(key)
@@ -231,17 +231,17 @@ function createPieces({ name, clock, files, metadata, chunkBytes, ask }: PiecesO
           const next = await step()
           if (next.offset > best) failures = 0
           best = Math.max(best, next.offset)
-          stand = next
+          progress = next
         } catch (error) {
           signal.throwIfAborted()
-          stand = undefined
+          progress = undefined
           reader.stop()
-          if (!begun.has(key) || !mayGoOn(error)) throw error
+          if (!begun.has(key) || !mayResume(error)) throw error
           await clock.sleep(Math.min(maxWaitMs, firstWaitMs * 2 ** (failures - 1)), signal)
         }
-        if (stand?.offset !== total) continue
-        if (stand.cid !== undefined) begun.delete(key)
-        return stand.cid
+        if (progress?.offset !== total) continue
+        if (progress.cid !== undefined) begun.delete(key)
+        return progress.cid
       }
     } finally {
       reader.stop()

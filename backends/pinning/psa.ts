@@ -40,7 +40,7 @@ type ServicePin = {
 export const psa: ProviderKind<typeof options> = {
   use: 'psa',
   options,
-  fetches: true,
+  fetchesByCid: true,
   readBack: (settings) => readGateway(settings.gateway, settings.connectTimeout),
   create: createPsa,
 }

@@ -53,14 +53,14 @@ export type StoredRecord = { readonly bytes: Uint8Array; readonly tag?: string |
 export interface Records {
   read(key: string, signal?: AbortSignal, call?: Call): Promise<StoredRecord | undefined>
   /**
-   * Replaces `over`, the record that was read, by `bytes`; undefined: there was none. False: the
+   * Replaces `expected`, the record that was read, by `bytes`; undefined: there was none. False: the
    * store has another record by now, which stays. A store without compare-and-set may miss a
    * concurrent write. After `keepMs` the record is no longer read.
    */
   replace(
     key: string,
     bytes: Uint8Array,
-    how: { readonly over: StoredRecord | undefined; readonly keepMs: number },
+    how: { readonly expected: StoredRecord | undefined; readonly keepMs: number },
     signal?: AbortSignal,
     call?: Call,
   ): Promise<boolean>

@@ -154,7 +154,7 @@ export interface RecordSteps {
     keyv: Keyv,
     key: string,
     bytes: Buffer,
-    how: { readonly over: StoredRecord | undefined; readonly keepMs: number },
+    how: { readonly expected: StoredRecord | undefined; readonly keepMs: number },
     signal: AbortSignal | undefined,
   ): Promise<boolean>
 }
@@ -165,8 +165,8 @@ export const readsFirst: RecordSteps = {
     const bytes = bytesOf(await keyv.getRaw(key))
     return bytes && { bytes }
   },
-  async replace(keyv, key, bytes, { over, keepMs }, signal) {
-    if (!isSame(await readsFirst.read(keyv, key, signal), over)) return false
+  async replace(keyv, key, bytes, { expected, keepMs }, signal) {
+    if (!isSame(await readsFirst.read(keyv, key, signal), expected)) return false
     signal?.throwIfAborted()
     await keyv.set(key, bytes, keepMs)
     return true

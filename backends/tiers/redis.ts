@@ -37,15 +37,15 @@ type Scripted = {
 }
 
 /**
- * A script compares and writes a record in one step. Where scripts are not allowed, it is looked
- * first.
+ * A script compares and writes a record in one step. Where scripts are not allowed, the record is
+ * read, then written: not atomic.
  */
 const records: RecordSteps = {
   read: readsFirst.read,
   async replace(keyv, key, bytes, how, signal) {
-    const { over, keepMs } = how
+    const { expected, keepMs } = how
     const { client } = keyv.store as Scripted
-    const held = over === undefined ? '' : Buffer.from(over.bytes)
+    const held = expected === undefined ? '' : Buffer.from(expected.bytes)
     try {
       return (await client.eval(script, { keys: [key], arguments: [held, bytes, String(Math.ceil(keepMs))] })) === 1
     } catch (error) {

@@ -17,8 +17,8 @@ export type S3StoreOptions = S3Place & {
   readonly prefix?: string | undefined
   /** Whether 403 on GET and HEAD means that the key is missing; `auto` finds out with a probe. */
   readonly treat403AsMissing?: boolean | 'auto' | undefined
-  /** Timeout of a request. A tenth of it is the timeout of a connection. */
-  readonly requestMs: number
+  /** Timeout of a request: a read has a shorter one, by its signal. Connecting has a tenth of it. */
+  readonly writeTimeoutMs: number
   readonly userAgent?: string | undefined
   /** Aborts the call that is being made. */
   readonly signalOf?: (() => AbortSignal | undefined) | undefined
@@ -71,9 +71,9 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
       connections: concurrency.reads + concurrency.writes,
       allowH2: false,
       pipelining: 1,
-      headersTimeout: options.requestMs,
-      bodyTimeout: options.requestMs,
-      connect: { timeout: options.requestMs / 10 },
+      headersTimeout: options.writeTimeoutMs,
+      bodyTimeout: options.writeTimeoutMs,
+      connect: { timeout: options.writeTimeoutMs / 10 },
     })
   }
 
@@ -166,7 +166,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
       return await this.#callOnce(sign, request)
     } catch (error) {
       signal?.throwIfAborted()
-      if (!mayPass(error)) throw error
+      if (!isTransient(error)) throw error
       await sleep(Math.random() * 100, undefined, signal && { signal })
       return this.#callOnce(sign, request)
     }
@@ -207,7 +207,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
     if (treat403AsMissing !== 'auto') return treat403AsMissing
     if (this.#missing403 && Date.now() < this.#missing403.until) return this.#missing403.is
     // On a timeout of its own: many calls may wait for it, and the one that began it may leave.
-    this.#probing ??= this.probe(AbortSignal.timeout(this.#options.requestMs))
+    this.#probing ??= this.probe(AbortSignal.timeout(this.#options.writeTimeoutMs))
       .then(
         () => this.#missing403?.is ?? false,
         () => false, // it cannot even write: the credentials, not the key
@@ -244,11 +244,11 @@ async function blockOf({ body }: Dispatcher.ResponseData): Promise<Buffer | unde
 
 const statusOf = (error: unknown): number | undefined => (error instanceof S3Error ? error.status : undefined)
 const codes: Readonly<Record<number, string>> = { 403: 'Forbidden', 404: 'NotFound' }
-const passing: ReadonlySet<number> = new Set([429, 500, 502, 503, 504])
+const transientStatuses: ReadonlySet<number> = new Set([429, 500, 502, 503, 504])
 
 /** The network, a busy store, or one whose clock is known now. */
-const mayPass = (error: unknown): boolean =>
-  !(error instanceof S3Error) || passing.has(error.status) || /^Request(?:Timeout|TimeTooSkewed)$/.test(error.name)
+const isTransient = (error: unknown): boolean =>
+  !(error instanceof S3Error) || transientStatuses.has(error.status) || /^Request(?:Timeout|TimeTooSkewed)$/.test(error.name)
 
 /**
  * A HEAD has no body, so its name says nothing of the bucket; a GET does, and a missing bucket is
@@ -282,16 +282,16 @@ export function s3Records(): RecordSteps {
 
   return {
     read: ({ store }, key, signal) => read(store as S3Store, key, signal),
-    async replace(keyv, key, body, { over }, signal) {
+    async replace(keyv, key, body, { expected }, signal) {
       const store = keyv.store as S3Store
       // Some stores ignore a condition without a word.
-      if (!isSame(await read(store, key, signal), over)) return false
+      if (!isSame(await read(store, key, signal), expected)) return false
       const put = (condition: Headers) => {
         const headers = { 'content-type': 'application/vnd.ipfs.ipns-record', ...condition }
         return store.call({ method: 'PUT', key, body, headers, signal })
       }
       try {
-        await put(compares ? conditionOf(over) : {})
+        await put(compares ? conditionOf(expected) : {})
       } catch (error) {
         const status = statusOf(error)
         // Another record is there, or none, or another instance writes at this moment.
@@ -305,7 +305,7 @@ export function s3Records(): RecordSteps {
   }
 }
 
-function conditionOf(over: StoredRecord | undefined): Headers {
-  if (over === undefined) return { 'if-none-match': '*' }
-  return over.tag === undefined ? {} : { 'if-match': over.tag }
+function conditionOf(expected: StoredRecord | undefined): Headers {
+  if (expected === undefined) return { 'if-none-match': '*' }
+  return expected.tag === undefined ? {} : { 'if-match': expected.tag }
 }

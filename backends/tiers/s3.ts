@@ -58,7 +58,7 @@ export const s3: TierKind<typeof options> = {
       ...rest,
       userAgent,
       forcePathStyle: forcePathStyle ?? (rest.endpoint === undefined ? undefined : true),
-      requestMs: writeTimeoutMs,
+      writeTimeoutMs,
     }
     return createKeyvTier({
       name,

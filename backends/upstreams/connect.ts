@@ -56,7 +56,7 @@ export function isInside(address: string): boolean {
   return mapped ? inside.check(mapped, 'ipv4') : inside.check(address, 'ipv6')
 }
 
-const refusing: LookupFunction = (hostname, options, callback) => {
+const publicOnlyLookup: LookupFunction = (hostname, options, callback) => {
   dnsLookup(hostname, { ...options, all: true }, (error, addresses) => {
     if (error) return callback(error, '')
     const bad = addresses.find(({ address }) => isInside(address))
@@ -70,8 +70,8 @@ const refusing: LookupFunction = (hostname, options, callback) => {
   })
 }
 
-// Requests wait for admission, not for sockets: probes, and sockets that are being closed, have
-// spare ones.
+// The queue of an upstream bounds its requests; probes, and sockets that are being closed, need more
+// sockets than that.
 const spareConnections = 8
 
 // A stream reaches 20 MB/s at a round trip of 50 ms; a paused one holds at most its window in
@@ -111,7 +111,7 @@ export function createAgent({
       timeout: connectTimeout,
       allowH2: true,
       autoSelectFamily: true,
-      ...(isNamed || allowPrivate ? { lookup: local } : { lookup: refusing }),
+      ...(isNamed || allowPrivate ? { lookup: anyAddressLookup } : { lookup: publicOnlyLookup }),
     }),
   )
   const agent = new Agent({
@@ -158,5 +158,5 @@ const watchingH2 =
     })
 
 /** Names below localhost are this machine (RFC 6761), even if the resolver does not know them. */
-const local: LookupFunction = (hostname, options, callback) =>
+const anyAddressLookup: LookupFunction = (hostname, options, callback) =>
   dnsLookup(hostname.endsWith('.localhost') ? 'localhost' : hostname, options, callback)

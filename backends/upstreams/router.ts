@@ -99,7 +99,7 @@ export function openRouter(
   }
 }
 
-/** The chunks themselves. */
+/** A body parser that passes the chunks on. */
 function chunksOf(begun: (contentType: string | undefined) => void): BodyParser<Uint8Array> {
   const chunks: Uint8Array[] = []
   return {

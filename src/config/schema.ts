@@ -69,7 +69,7 @@ const pinning = (beside: OwnProviders) =>
     })
     .superRefine(({ providers }, context) => {
       if (providers.length === 0 || beside.takers > 0) return
-      if (providers.some(({ use }) => !providerKinds[use]?.fetches)) return
+      if (providers.some(({ use }) => !providerKinds[use]?.fetchesByCid)) return
       const kinds = [...new Set(providers.map(({ use }) => use))].join(', ')
       const message = `no provider gets the bytes: ${kinds} only fetches them (expected another provider in addition)`
       context.addIssue({ code: 'custom', path: ['providers'], message })

@@ -33,7 +33,7 @@ export interface SharedRecords {
 }
 
 type TierRead = { isOver: boolean; held?: StoredRecord | undefined; record?: IpnsRecord | undefined }
-type Job = { readonly key: CID; readonly record: IpnsRecord; readonly over: StoredRecord | 'unknown' | undefined }
+type Job = { readonly key: CID; readonly record: IpnsRecord; readonly expected: StoredRecord | 'unknown' | undefined }
 
 const maxWaiting = 1000
 const writesAtOnce = 4
@@ -59,15 +59,15 @@ export function createSharedRecords(options: {
     let hasComplained = false
 
     /** Another instance may have written in between: read again first. */
-    async function write({ key, record, over }: Job): Promise<void> {
+    async function write({ key, record, expected }: Job): Promise<void> {
       const name = keyText(key)
-      let held = over
+      let held = expected
       for (let tries = 0; tries < maxTries; tries++) {
         if (held === 'unknown') held = await records.read(name, closing.signal)
         const there = await proved(key, held)
         const keepMs = record.endsAt - clock.now()
         if (keepMs <= 0 || (there && newest([there, record]) === there)) return
-        if (await records.replace(name, record.bytes, { over: held, keepMs }, closing.signal)) return
+        if (await records.replace(name, record.bytes, { expected: held, keepMs }, closing.signal)) return
         held = 'unknown'
       }
     }
@@ -131,7 +131,7 @@ export function createSharedRecords(options: {
           for (const { state, writer } of reads) {
             const { isOver, held, record: there } = state
             if (isOver && there && newest([there, record]) === there) continue
-            if (isOver || isNew) writer.put({ key, record, over: isOver ? held : 'unknown' })
+            if (isOver || isNew) writer.put({ key, record, expected: isOver ? held : 'unknown' })
           }
         },
       }

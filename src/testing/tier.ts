@@ -223,10 +223,10 @@ export const tierCases: readonly TierCase[] = [
       const [one, other] = [bytesOf(300, 20), bytesOf(10 * 1024, 21)]
       const key = blockKey(cidOf(one))
       assert.equal(await records.read(key), undefined)
-      assert.equal(await records.replace(key, one, { over: undefined, keepMs: hour }), true)
+      assert.equal(await records.replace(key, one, { expected: undefined, keepMs: hour }), true)
       const held = await records.read(key)
       assert.ok(same(held?.bytes, one))
-      assert.equal(await records.replace(key, other, { over: held, keepMs: hour }), true)
+      assert.equal(await records.replace(key, other, { expected: held, keepMs: hour }), true)
       assert.ok(same((await records.read(key))?.bytes, other))
       assert.equal(await records.read('other'), undefined)
       assert.equal(await tier.get(cidOf(one)), undefined)
@@ -239,11 +239,11 @@ export const tierCases: readonly TierCase[] = [
     async run({ tier }) {
       const records = recordsOf(tier)
       const [one, two, three] = [bytesOf(300, 22), bytesOf(300, 23), bytesOf(300, 24)]
-      await records.replace('key', one, { over: undefined, keepMs: hour })
+      await records.replace('key', one, { expected: undefined, keepMs: hour })
       const held = await records.read('key')
-      assert.equal(await records.replace('key', two, { over: undefined, keepMs: hour }), false)
-      assert.equal(await records.replace('key', two, { over: held, keepMs: hour }), true)
-      assert.equal(await records.replace('key', three, { over: held, keepMs: hour }), false)
+      assert.equal(await records.replace('key', two, { expected: undefined, keepMs: hour }), false)
+      assert.equal(await records.replace('key', two, { expected: held, keepMs: hour }), true)
+      assert.equal(await records.replace('key', three, { expected: held, keepMs: hour }), false)
       assert.ok(same((await records.read('key'))?.bytes, two))
     },
   },
@@ -257,7 +257,7 @@ export const tierCases: readonly TierCase[] = [
         const held = over ? await records.read('key') : undefined
         const all = Array.from({ length: 12 }, (_, index) => bytesOf(200, index + (over ? 40 : 60)))
         const written = await Promise.all(
-          all.map((bytes) => records.replace('key', bytes, { over: held, keepMs: hour })),
+          all.map((bytes) => records.replace('key', bytes, { expected: held, keepMs: hour })),
         )
         assert.equal(written.filter(Boolean).length, 1)
         assert.ok(same((await records.read('key'))?.bytes, all[written.indexOf(true)] as Uint8Array))
@@ -270,7 +270,7 @@ export const tierCases: readonly TierCase[] = [
     needs: 'forgets',
     async run({ tier }) {
       const records = recordsOf(tier)
-      await records.replace('key', bytesOf(300, 25), { over: undefined, keepMs: 50 })
+      await records.replace('key', bytesOf(300, 25), { expected: undefined, keepMs: 50 })
       await eventually('the record is gone', async () => (await records.read('key')) === undefined)
     },
   },
@@ -279,7 +279,7 @@ export const tierCases: readonly TierCase[] = [
     isOfRecords: true,
     needs: 'reopen',
     async run({ tier, reopen }) {
-      await recordsOf(tier).replace('key', bytesOf(300, 26), { over: undefined, keepMs: hour })
+      await recordsOf(tier).replace('key', bytesOf(300, 26), { expected: undefined, keepMs: hour })
       await tier.close()
       const again = await reopen?.()
       assert.ok(again && same((await recordsOf(again).read('key'))?.bytes, bytesOf(300, 26)))
@@ -296,7 +296,7 @@ export const tierCases: readonly TierCase[] = [
       const isOurs = (error: unknown) => error instanceof Failure && error.source === 'tier'
       await outage?.begin()
       await assert.rejects(records.read('key'), isOurs)
-      await assert.rejects(records.replace('key', bytesOf(9), { over: undefined, keepMs: hour }), isOurs)
+      await assert.rejects(records.replace('key', bytesOf(9), { expected: undefined, keepMs: hour }), isOurs)
       await outage?.end()
       await eventually('it works again by itself', async () => {
         return records.read('key').then(

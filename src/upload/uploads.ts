@@ -115,7 +115,7 @@ const maxWaitMs = 2000
 export function createUploads(options: UploadsOptions): Uploads {
   const { folder, store, profile, limits, providers, retrieval, clock, log, admit = () => {} } = options
   const { random = Math.random, counts = uncounted } = options
-  const own = providers.find(({ home }) => home === store)
+  const own = providers.find(({ ownStore }) => ownStore === store)
   const registry = folder.part(createUploadRegistry)
   const ending = new AbortController()
   const closing = ending.signal

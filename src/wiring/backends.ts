@@ -163,9 +163,9 @@ export async function orphanedStores({
   data,
   pinning,
 }: Config): Promise<(ConfiguredBackend & { readonly place: string })[]> {
-  const all = Object.values(providerKinds).map(async ({ use, left }) => {
+  const all = Object.values(providerKinds).map(async ({ use, orphanedStores }) => {
     const configured = pinning.providers.filter((one) => one.use === use).map(({ options }) => options)
-    return ((await left?.(data, configured)) ?? []).map((store, index) => ({
+    return ((await orphanedStores?.(data, configured)) ?? []).map((store, index) => ({
       ...store,
       use,
       name: index === 0 ? 'pins' : `pins-${index + 1}`,

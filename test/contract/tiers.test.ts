@@ -248,8 +248,8 @@ function plainRecords(looks: () => boolean): Records {
       const bytes = held.get(key)
       return bytes && { bytes }
     },
-    async replace(key, bytes, { over }) {
-      if (looks() && held.get(key) !== over?.bytes) return false
+    async replace(key, bytes, { expected }) {
+      if (looks() && held.get(key) !== expected?.bytes) return false
       await Promise.resolve()
       held.set(key, bytes)
       return true

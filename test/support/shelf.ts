@@ -29,9 +29,9 @@ export function createShelf(name = 'shared'): TestShelf {
         const bytes = held.get(key)
         return bytes && { bytes }
       }),
-    replace: (key, bytes, { over, keepMs }, signal) =>
+    replace: (key, bytes, { expected, keepMs }, signal) =>
       call('replace', signal, () => {
-        if (!isSame(held.get(key), over)) return false
+        if (!isSame(held.get(key), expected)) return false
         shelf.kept.push(keepMs)
         held.set(key, bytes)
         return true
