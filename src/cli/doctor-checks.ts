@@ -15,7 +15,7 @@ import { createTrace } from '../core/wire/trace.ts'
 import { processFolders } from '../data-folder/folder.ts'
 import { loadDenylists } from '../deny/load.ts'
 import { probeTarget } from '../upload/thin.ts'
-import { openIndexer, openRouter, takeTally, wireBackends } from '../wiring/backends.ts'
+import { openIndexer, openRouter, takeSharedCounters, wireBackends } from '../wiring/backends.ts'
 import { createComponentRegistry, nothingOfItsOwn, takeScheduler, type WiringContext } from '../wiring/components.ts'
 import { notesOn } from '../wiring/orphaned-uploads.ts'
 import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './check.ts'
@@ -64,7 +64,7 @@ export async function runDoctor(
       at: placeOf(config.cache.tiers, tier.name),
       check: async (own: AbortSignal) => tier.probe?.(own),
     })),
-    ...tallyOf(context),
+    ...sharedCountersOf(context),
     ...(through
       ? [
           {
@@ -167,11 +167,11 @@ const inTime = <T>(work: Promise<T>): Promise<T> => {
 /** A data folder that hangs was reported already. */
 const notes = (context: WiringContext): Promise<string[]> => inTime(notesOn(context)).catch(() => [])
 
-function tallyOf(context: WiringContext): Placed[] {
-  const tally = takeTally(context)
-  if (!tally) return []
+function sharedCountersOf(context: WiringContext): Placed[] {
+  const counters = takeSharedCounters(context)
+  if (!counters) return []
   const at = Object(context.config.limits.sharedStore?.options)['url']
-  return [{ name: 'limits.sharedStore', at: withoutSecrets(String(at)), check: (own) => tally.probe(own) }]
+  return [{ name: 'limits.sharedStore', at: withoutSecrets(String(at)), check: (own) => counters.probe(own) }]
 }
 
 type Placed = CheckTarget & { readonly at?: string | undefined }

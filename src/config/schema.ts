@@ -5,9 +5,9 @@ import { statSync } from 'node:fs'
 import { isIP } from 'node:net'
 import { extname } from 'node:path'
 import { z } from 'zod'
+import { type CounterKinds, counterKinds } from '../../backends/counters/index.ts'
 import { profiles } from '../../backends/pinning/contract.ts'
 import { type ProviderKinds, providerKinds } from '../../backends/pinning/index.ts'
-import { type TallyKinds, tallyKinds } from '../../backends/tallies/index.ts'
 import { type TierKinds, tierKinds } from '../../backends/tiers/index.ts'
 import { indexerOptions, routerOptions, type UpstreamKinds, upstreamKinds } from '../../backends/upstreams/index.ts'
 import { accessModes } from '../core/log.ts'
@@ -622,7 +622,7 @@ const everything = (beside: OwnProviders) =>
       ),
     names: names.describe('Resolution of keys and domains under /ipns.'),
     responses: responses.prefault({}).describe('Form of responses.'),
-    limits: limits(entry<TallyKinds>(tallyKinds)).prefault({}).describe('Limits per client and in total.'),
+    limits: limits(entry<CounterKinds>(counterKinds)).prefault({}).describe('Limits per client and in total.'),
     proxy: proxy.describe('Paths proxied to your services, without verification. The longest match wins.'),
     denylists,
     log: z

@@ -1,9 +1,10 @@
 // Creates the configured providers, tiers and upstreams by the registry of their kind, or takes
 // them over from the previous gateway if their entry is unchanged. Without I/O.
+
+import type { SharedCounters } from '../../backends/counters/contract.ts'
+import { counterKinds } from '../../backends/counters/index.ts'
 import type { Provider, ReadBack } from '../../backends/pinning/contract.ts'
 import { providerKinds } from '../../backends/pinning/index.ts'
-import type { Tally } from '../../backends/tallies/contract.ts'
-import { tallyKinds } from '../../backends/tallies/index.ts'
 import type { Tier } from '../../backends/tiers/contract.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import type { Upstream } from '../../backends/upstreams/contract.ts'
@@ -134,11 +135,11 @@ function readBacks({ config, own }: WiringContext): (UpstreamEntry & { readonly 
 }
 
 /** The store for shared rate limits; undefined if this instance counts alone. */
-export function takeTally({ config, userAgent, clock, lease }: WiringContext): Tally | undefined {
+export function takeSharedCounters({ config, userAgent, clock, lease }: WiringContext): SharedCounters | undefined {
   const { sharedStore: entry } = config.limits
   if (!entry) return undefined
-  return lease.open('tally', [entry, userAgent], () =>
-    kindOf(tallyKinds, entry.use).create(entry.options, { userAgent, clock }),
+  return lease.open('shared counters', [entry, userAgent], () =>
+    kindOf(counterKinds, entry.use).create(entry.options, { userAgent, clock }),
   )
 }
 

@@ -30,7 +30,7 @@ import { createRecentFailures, type FailedRequest } from '../observe/recent-fail
 import { createRequestCounts } from '../observe/requests.ts'
 import { decline, isForwarded } from '../team/forward-request.ts'
 import { isOwner, isWorker, type Team } from '../team/team.ts'
-import { takeTally } from './backends.ts'
+import { takeSharedCounters } from './backends.ts'
 import type { WiringContext } from './components.ts'
 import type { ReadSide } from './reading.ts'
 import type { Tiers } from './tiers.ts'
@@ -192,8 +192,8 @@ const sharedBy =
 
 export function takeCounterSync(context: WiringContext): CounterSync | undefined {
   const { clock, log, lease } = context
-  const tally = takeTally(context)
-  return tally && lease.open('counter sync', [tally], () => createCounterSync({ add: tally.add, clock, log }))
+  const counters = takeSharedCounters(context)
+  return counters && lease.open('counter sync', [counters], () => createCounterSync({ add: counters.add, clock, log }))
 }
 
 type OwnerForwarderOptions = {

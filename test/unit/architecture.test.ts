@@ -151,13 +151,13 @@ describe('architecture', () => {
   })
 
   it('every backend is registered', () => {
-    for (const kind of ['tiers', 'upstreams', 'pinning', 'tallies']) {
+    for (const kind of ['tiers', 'upstreams', 'pinning', 'counters']) {
       const registry = `backends/${kind}/index.ts`
       const registered = importsOf(registry).map(({ to }) => to)
       const isBackend = (file: string) =>
         file.startsWith(`backends/${kind}/`) &&
         file !== registry &&
-        /\b(Tier|Upstream|Provider|Tally)Kind\b/.test(textOf(file)) &&
+        /\b(Tier|Upstream|Provider|Counters)Kind\b/.test(textOf(file)) &&
         !isContract(file)
       assert.deepEqual(
         sources.filter((file) => isBackend(file) && !registered.includes(file)),

@@ -1,22 +1,22 @@
-// Rate limits that several instances share, by a fake clock and a tally in memory.
+// Rate limits that several instances share, by a fake clock and counters in memory.
 import assert from 'node:assert/strict'
 import type { IncomingMessage } from 'node:http'
 import { describe, test } from 'node:test'
 import { createCounterSync } from '../../src/core/counting/counter-sync.ts'
 import { createLimits, createSharedRateLimits } from '../../src/http/limits.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
-import { createMemoryTally } from '../support/memory-tally.ts'
+import { createMemoryCounters } from '../support/memory-counters.ts'
 
 const perClient = { perMinute: 600, burst: 20 }
 const client = { socket: { remoteAddress: '192.0.2.7' } } as IncomingMessage
 
 function make(instances: number) {
   const clock = createFakeClock()
-  const tally = createMemoryTally(clock)
-  const { calls } = tally
+  const counters = createMemoryCounters(clock)
+  const { calls } = counters
   const events: string[] = []
   const all = Array.from({ length: instances }, () => {
-    const counterSync = createCounterSync({ add: tally.add, clock, log: (_level, event) => events.push(event) })
+    const counterSync = createCounterSync({ add: counters.add, clock, log: (_level, event) => events.push(event) })
     const shared = createSharedRateLimits({ counterSync, clock })
     const isStoreDown = () => counterSync.isStoreDown
     const limits = createLimits({ inFlight: 1e6, perClient: { ...perClient, misses: 60 }, shared, isStoreDown, clock })
@@ -31,7 +31,7 @@ function make(instances: number) {
     }
     return letIn
   }
-  return { clock, tally, calls, events, all, hammer }
+  return { clock, counters, calls, events, all, hammer }
 }
 
 describe('rate limits shared by instances', () => {
@@ -74,13 +74,13 @@ describe('rate limits shared by instances', () => {
 
   for (const fault of ['away', 'silent'] as const)
     test(`store ${fault} → each counts alone, logged once, no delay`, async () => {
-      const { tally, events, hammer, all } = make(2)
-      tally.fault = fault
+      const { counters, events, hammer, all } = make(2)
+      counters.fault = fault
       const alone = await hammer(20)
       assert.ok(alone >= 2 * 200 && alone <= 2 * 230, String(alone))
       assert.deepEqual(events, ['limits.store-down', 'limits.store-down'])
       assert.ok(all.every(({ limits }) => limits.isStoreDown))
-      tally.fault = undefined
+      counters.fault = undefined
       const after = await hammer(20)
       assert.deepEqual(events.slice(2), ['limits.store-up', 'limits.store-up'])
       assert.ok(after >= 150, `${after} in 20 seconds`)

@@ -7,7 +7,7 @@ import type { Log } from '../../src/core/log.ts'
 import type { Row, Store } from '../../src/store/store.ts'
 import { createQuotas, type Quota } from '../../src/upload/quotas.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
-import { createMemoryTally } from '../support/memory-tally.ts'
+import { createMemoryCounters } from '../support/memory-counters.ts'
 
 const dayMs = 86_400_000
 /** The uses that uploads committed. */
@@ -119,12 +119,12 @@ describe('quota', () => {
 describe('quota shared by two instances', () => {
   function pair() {
     const clock = createFakeClock()
-    const tally = createMemoryTally(clock)
+    const counters = createMemoryCounters(clock)
     const open = (stored: Stored = []) => {
-      const shared = createCounterSync({ add: tally.add, clock, log: () => {} })
+      const shared = createCounterSync({ add: counters.add, clock, log: () => {} })
       return { quotas: createQuotas({ store: storeOf(stored), shared, clock, log: () => {} }) }
     }
-    return { clock, tally, open, one: open(), other: open() }
+    return { clock, counters, open, one: open(), other: open() }
   }
   const quota = named({ uploads: 10, bytes: 1000 })
   const upload = ({ quotas }: { quotas: ReturnType<typeof createQuotas> }, bytes: number) => {
@@ -165,14 +165,14 @@ describe('quota shared by two instances', () => {
   })
 
   test('store down → applies locally, synced later', async () => {
-    const { clock, tally, one, other } = pair()
-    tally.fault = 'away'
+    const { clock, counters, one, other } = pair()
+    counters.fault = 'away'
     upload(one, 600)
     await clock.advance(5000)
     assert.deepEqual(one.quotas.used('ci'), { uploads: 1, bytes: 600 })
     refusal(() => upload(one, 500))
     upload(other, 100)
-    tally.fault = undefined
+    counters.fault = undefined
     await clock.advance(2000)
     for (const { quotas } of [one, other, one, other]) {
       quotas.used('ci')

@@ -1,9 +1,9 @@
-// One suite for every kind of tally: additions of several instances all count, a count ends by itself, and an outage is never a number.
+// One suite for every kind of counters: additions of several instances all count, a count ends by itself, and an outage is never a number.
 import assert from 'node:assert/strict'
 import { afterEach, beforeEach, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import type { Tally } from '../../backends/tallies/contract.ts'
-import { tallyKinds } from '../../backends/tallies/index.ts'
+import type { SharedCounters } from '../../backends/counters/contract.ts'
+import { counterKinds } from '../../backends/counters/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { type RedisServer, startRedisServer } from '../support/redis-server.ts'
@@ -18,32 +18,32 @@ const beds: Readonly<Record<string, () => Promise<Bed>>> = {
   },
 }
 
-test('every kind has a test bed', () => assert.deepEqual(Object.keys(beds), Object.keys(tallyKinds)))
+test('every kind has a test bed', () => assert.deepEqual(Object.keys(beds), Object.keys(counterKinds)))
 
 for (const [use, makeBed] of Object.entries(beds))
-  describe(`tally ${use}`, () => {
+  describe(`counters ${use}`, () => {
     let bed: Bed
-    let tallies: Tally[]
+    let all: SharedCounters[]
     beforeEach(async () => {
       bed = await makeBed()
-      tallies = [open(), open()]
-      for (const tally of tallies) await connected(tally)
+      all = [open(), open()]
+      for (const counters of all) await connected(counters)
     })
     afterEach(async () => {
-      for (const one of tallies) await one.close()
+      for (const one of all) await one.close()
       await bed.server.stop()
     })
-    const open = (): Tally => {
-      const kind = tallyKinds[use]
+    const open = (): SharedCounters => {
+      const kind = counterKinds[use]
       assert.ok(kind)
       return kind.create(kind.options.parse(bed.settings), { userAgent: 'cidgate/test', clock: systemClock })
     }
     const signal = () => new AbortController().signal
     /** A busy machine takes longer than the moment that a call waits for the first connection. */
-    async function connected(tally: Tally): Promise<void> {
+    async function connected(counters: SharedCounters): Promise<void> {
       const began = Date.now()
       for (;;) {
-        const error = await tally.probe(signal()).catch((error: unknown) => error)
+        const error = await counters.probe(signal()).catch((error: unknown) => error)
         if (error === undefined) return
         if (Date.now() - began > 20_000) throw error
         await sleep(20)
@@ -52,14 +52,14 @@ for (const [use, makeBed] of Object.entries(beds))
     const one = (key: string, amount: number, keptMs = 60_000) => [{ key, amount, keptMs }]
 
     test('increments of two instances → one count; other keys separate', async () => {
-      const [first, second] = tallies as [Tally, Tally]
+      const [first, second] = all as [SharedCounters, SharedCounters]
       assert.deepEqual(await first.add(one('a', 3), signal()), [3])
       assert.deepEqual(await second.add([...one('a', 2), ...one('b', 7)], signal()), [5, 7])
       assert.deepEqual(await first.add(one('a', 1), signal()), [6])
     })
 
     test('100 concurrent increments → none lost', async () => {
-      const [first, second] = tallies as [Tally, Tally]
+      const [first, second] = all as [SharedCounters, SharedCounters]
       const adding = Array.from({ length: 100 }, (_, at) => (at % 2 ? first : second).add(one('a', 1), signal()))
       const totals = (await Promise.all(adding)).flat()
       assert.equal(new Set(totals).size, 100)
@@ -67,7 +67,7 @@ for (const [use, makeBed] of Object.entries(beds))
     })
 
     test('count expires at its time despite increments, then restarts', async () => {
-      const [first] = tallies as [Tally]
+      const [first] = all as [SharedCounters]
       const began = Date.now()
       assert.deepEqual(await first.add(one('a', 1, 200), signal()), [1])
       let last = 1
@@ -81,11 +81,11 @@ for (const [use, makeBed] of Object.entries(beds))
     })
 
     test('empty list → succeeds', async () => {
-      assert.deepEqual(await tallies[0]?.add([], signal()), [])
+      assert.deepEqual(await all[0]?.add([], signal()), [])
     })
 
     test('server down → fails at once without secrets; back → counts', async () => {
-      const [first] = tallies as [Tally]
+      const [first] = all as [SharedCounters]
       await first.add(one('a', 1), signal())
       await bed.server.refuse()
       await assert.rejects(first.add(one('a', 1), signal()), (error) => {
@@ -100,7 +100,7 @@ for (const [use, makeBed] of Object.entries(beds))
     })
 
     test('silent server → call ends with its signal', async () => {
-      const [first] = tallies as [Tally]
+      const [first] = all as [SharedCounters]
       await first.add(one('a', 1), signal())
       bed.server.silence()
       const own = new AbortController()
@@ -110,11 +110,11 @@ for (const [use, makeBed] of Object.entries(beds))
     })
 
     test('close is idempotent, also before first use', async () => {
-      tallies.push(open())
-      for (const tally of tallies) {
-        await tally.close()
-        await tally.close()
+      all.push(open())
+      for (const counters of all) {
+        await counters.close()
+        await counters.close()
       }
-      await assert.rejects(async () => tallies[0]?.add(one('a', 1), signal()))
+      await assert.rejects(async () => all[0]?.add(one('a', 1), signal()))
     })
   })

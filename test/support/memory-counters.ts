@@ -2,21 +2,21 @@
 import type { Increment } from '../../src/core/counting/counter-sync.ts'
 import type { FakeClock } from './fake-clock.ts'
 
-export interface MemoryTally {
+export interface MemoryCounters {
   readonly add: (told: readonly Increment[], signal: AbortSignal) => Promise<readonly number[]>
   readonly calls: (readonly Increment[])[]
   fault: 'away' | 'silent' | undefined
 }
 
-export function createMemoryTally(clock: FakeClock): MemoryTally {
+export function createMemoryCounters(clock: FakeClock): MemoryCounters {
   const counts = new Map<string, { total: number; readonly until: number }>()
-  const tally: MemoryTally = {
+  const counters: MemoryCounters = {
     fault: undefined,
     calls: [],
     async add(told, signal) {
-      tally.calls.push(told)
-      if (tally.fault === 'away') throw new Error('it is away')
-      if (tally.fault === 'silent')
+      counters.calls.push(told)
+      if (counters.fault === 'away') throw new Error('it is away')
+      if (counters.fault === 'silent')
         return new Promise((_, reject) => signal.addEventListener('abort', () => reject(signal.reason)))
       return told.map(({ key, amount, keptMs }) => {
         const now = clock.monotonic()
@@ -27,5 +27,5 @@ export function createMemoryTally(clock: FakeClock): MemoryTally {
       })
     },
   }
-  return tally
+  return counters
 }

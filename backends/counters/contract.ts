@@ -7,7 +7,7 @@ import type { Clock } from '../../src/core/clock.ts'
  * a Failure (source `ours`) and never returns a number; a call stops soon after its signal aborts.
  * A counter may be lost at any time: it is for limits, not for records. `close` is idempotent.
  */
-export interface Tally {
+export interface SharedCounters {
   /**
    * Adds to each counter and returns the new values. A missing counter starts at 0, and expires
    * `keptMs` later.
@@ -21,7 +21,7 @@ export interface Tally {
   close(): Promise<void>
 }
 
-type TallyContext = {
+type CountersContext = {
   /** Our name, for protocols with a place for it. */
   readonly userAgent: string
   readonly clock: Clock
@@ -31,8 +31,8 @@ type TallyContext = {
  * An entry of the registry: `use` in the configuration, its options, and a constructor (without
  * I/O).
  */
-export type TallyKind<Options extends z.ZodType = z.ZodType> = {
+export type CountersKind<Options extends z.ZodType = z.ZodType> = {
   readonly use: string
   readonly options: Options
-  create(options: z.output<Options>, context: TallyContext): Tally
+  create(options: z.output<Options>, context: CountersContext): SharedCounters
 }

@@ -9,7 +9,7 @@ import {
   redisUrl,
   replaceSilent,
 } from '../../src/core/wire/redis.ts'
-import type { TallyKind } from './contract.ts'
+import type { CountersKind } from './contract.ts'
 
 const options = z.strictObject({
   url: z.string().regex(redisUrl.form, { error: redisUrl.expected }).describe(redisUrl.about),
@@ -19,7 +19,7 @@ const options = z.strictObject({
 // A call during the first connection attempt waits for it this long.
 const openMs = 400
 
-export const redis: TallyKind<typeof options> = {
+export const redis: CountersKind<typeof options> = {
   use: 'redis',
   options,
   create({ url, prefix }, { userAgent, clock }) {
