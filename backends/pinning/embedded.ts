@@ -21,7 +21,12 @@ export interface EmbeddedProvider extends Provider {
   readonly store: LocalStore
 }
 
-export const embedded: ProviderKind<typeof options> = { use: 'embedded', options, orphanedStores, create: createEmbedded }
+export const embedded: ProviderKind<typeof options> = {
+  use: 'embedded',
+  options,
+  orphanedStores,
+  create: createEmbedded,
+}
 
 const folderOf = ({ path }: Options, data: string): string => resolve(path ?? data)
 
@@ -148,7 +153,10 @@ async function recordedFolders(data: string): Promise<string[]> {
   })
 }
 
-async function orphanedStores(data: string, configured: readonly Options[]): Promise<readonly OrphanedStore<Options>[]> {
+async function orphanedStores(
+  data: string,
+  configured: readonly Options[],
+): Promise<readonly OrphanedStore<Options>[]> {
   const known = configured.map((one) => folderOf(one, data))
   const others = [...new Set(await recordedFolders(data))].filter((root) => !known.includes(root))
   const there = await Promise.all(others.map((root) => orIfGone(stat(databaseIn(root)), undefined)))

@@ -248,7 +248,9 @@ const transientStatuses: ReadonlySet<number> = new Set([429, 500, 502, 503, 504]
 
 /** The network, a busy store, or one whose clock is known now. */
 const isTransient = (error: unknown): boolean =>
-  !(error instanceof S3Error) || transientStatuses.has(error.status) || /^Request(?:Timeout|TimeTooSkewed)$/.test(error.name)
+  !(error instanceof S3Error) ||
+  transientStatuses.has(error.status) ||
+  /^Request(?:Timeout|TimeTooSkewed)$/.test(error.name)
 
 /**
  * A HEAD has no body, so its name says nothing of the bucket; a GET does, and a missing bucket is

@@ -50,7 +50,7 @@ export function createAdminAccess({ hosts, tokens }: AdminAccess, leaveBody: Lea
     return found
   }
 
-  const isOurs = (name: string): boolean => isIP(name) !== 0 || privateName.test(name) || names.has(name)
+  const isAllowedHost = (name: string): boolean => isIP(name) !== 0 || privateName.test(name) || names.has(name)
 
   function refusalOf(request: Request): Refusal | undefined {
     const host = request.headers.host ?? ''
@@ -62,7 +62,7 @@ export function createAdminAccess({ hosts, tokens }: AdminAccess, leaveBody: Lea
       return { status: 417, detail: 'the only Expect that is supported is 100-continue' }
     if (probes.has(request.path) || hasToken(request)) return undefined
     const name = nameIn(host)
-    if (!isOurs(name)) {
+    if (!isAllowedHost(name)) {
       const detail = `${JSON.stringify(name)} is not a name of this admin address; if it is one, name it in adminAccess.hosts`
       return { status: 403, detail }
     }

@@ -33,10 +33,10 @@ export function readiness(options: {
   const all = options.checks.list()
   const disk = all.find(({ name }) => name === diskCheck)
   const seen = all.filter((one) => one !== disk)
-  const well = seen.filter(({ ok }) => ok).length
+  const healthy = seen.filter(({ ok }) => ok).length
   const wanted = confirm === 'all' ? providers : confirm
-  const isOpen = providers - (seen.length - well) >= wanted
-  const byProviders = providers === 0 ? false : queue || well >= wanted ? true : isOpen ? undefined : false
+  const mayStillSuffice = providers - (seen.length - healthy) >= wanted
+  const byProviders = providers === 0 ? false : queue || healthy >= wanted ? true : mayStillSuffice ? undefined : false
   return {
     ready: !draining,
     draining,

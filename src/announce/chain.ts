@@ -29,7 +29,7 @@ export interface Chain {
    */
   publish(): Promise<CID | undefined>
   /** The next `publish` checks every pin again, and removes those that are denied. */
-  reconsider(): void
+  recheckDenylists(): void
   counts(): Promise<{ readonly advertisements: number; readonly contexts: number; readonly roots: number }>
 }
 
@@ -261,7 +261,7 @@ export function createChain(options: ChainOptions): Chain {
       }
       return head()
     },
-    reconsider() {
+    recheckDenylists() {
       isToReconsider = true
     },
     async counts() {

@@ -70,14 +70,14 @@ export function createPublisher(options: PublisherOptions) {
   let head: CID | undefined
   let counts = { advertisements: 0, contexts: 0, roots: 0 }
   let lastError: string | undefined
-  let reconsideredAt = clock.monotonic()
+  let recheckedAt = clock.monotonic()
   let publishedAt = Number.NEGATIVE_INFINITY
   let running: Promise<void> | undefined
   let stopTimer = () => {}
 
   async function publish(): Promise<void> {
     publishedAt = clock.monotonic()
-    if (publishedAt - reconsideredAt > dayMs) reconsider()
+    if (publishedAt - recheckedAt > dayMs) recheckDenylists()
     try {
       const next = await chain.publish()
       if (next && !head?.equals(next)) log('info', 'announce.published', { head: next.toString() })
@@ -92,9 +92,9 @@ export function createPublisher(options: PublisherOptions) {
   }
 
   /** Checks every announced pin against the denylists, with the next batch. */
-  function reconsider(): void {
-    reconsideredAt = clock.monotonic()
-    chain.reconsider()
+  function recheckDenylists(): void {
+    recheckedAt = clock.monotonic()
+    chain.recheckDenylists()
   }
 
   const signal = () => AbortSignal.any([closing.signal, AbortSignal.timeout(callMs)])
@@ -113,6 +113,7 @@ export function createPublisher(options: PublisherOptions) {
         state.repeatAt = clock.monotonic() + dayMs
         state.announcing.succeeded()
         if (isNew) state.confirming.succeeded()
+        // The backoff is the delay until the indexer is asked whether it has the announcement.
         state.confirming.failed()
         log('info', 'announce.announced', { indexer: indexer.name, head: text })
       } catch (error) {
@@ -199,7 +200,7 @@ export function createPublisher(options: PublisherOptions) {
         lastError: state.lastError,
       })),
     }),
-    reconsider,
+    recheckDenylists,
     /** Publishes and announces at once. */
     now: () => run(true),
     async close(): Promise<void> {

@@ -198,13 +198,13 @@ export function createInFlightIndex(
 
   return {
     /** Another running process that is fetching this path. */
-    holderOf(path: string): number | undefined {
+    fetcherOf(path: string): number | undefined {
       const { place: at, mark } = marksOf(path)
       const view = slots.read(at % slots.count)
       if (view.getUint32(0) !== mark) return undefined
-      const holder = view.getUint32(4)
+      const fetcher = view.getUint32(4)
       const life = view.getUint32(8)
-      return holder !== index && life !== 0 && runOf(holder) === life ? holder : undefined
+      return fetcher !== index && life !== 0 && runOf(fetcher) === life ? fetcher : undefined
     },
     /**
      * Records that this process fetches a path, until the returned function is called. Undefined if

@@ -115,7 +115,7 @@ export function wireFront(
     ...{ counts: requests.hot, notes: noteCached },
   })
   const holds = (cid: CID): boolean => stack.hasNow(cid) === true
-  const jsonDetector = lease.take('json rule', [], createJsonDetector)
+  const jsonDetector = lease.take('json detector', [], createJsonDetector)
   const subdomainHosts = Object.entries(config.hosts).flatMap(([host, one]) => (one.subdomains ? [host] : []))
   const { router, handler } = createApp({
     ...{ ...shared, retrieval, names, hot, compression, tiers, clock, hosts, jsonDetector, stalledMs },
@@ -221,10 +221,10 @@ export function createOwnerForwarder({ team, hosts, holds, limits, here, refuse 
     return path.startsWith('/ipfs/') ? path : undefined
   }
 
-  function forwardToHolder(path: string, request: IncomingMessage, response: ServerResponse): boolean {
-    const holder = team.inProgress.holderOf(path)
-    if (holder === undefined) return false
-    team.forward(request, response, holder, () => here(request, response))
+  function forwardToFetcher(path: string, request: IncomingMessage, response: ServerResponse): boolean {
+    const fetcher = team.inProgress.fetcherOf(path)
+    if (fetcher === undefined) return false
+    team.forward(request, response, fetcher, () => here(request, response))
     return true
   }
 
@@ -256,12 +256,12 @@ export function createOwnerForwarder({ team, hosts, holds, limits, here, refuse 
       }
       // A request that will be refused costs no disk read, and is not forwarded.
       if (isFull() || limits.wouldRefuse(request)) return false
-      if (forwardToHolder(path, request, response)) return true
+      if (forwardToFetcher(path, request, response)) return true
       const text = path.split('/', 3)[2] ?? ''
       const root = parseLeaf(text) ?? parseCid(text)
       if (root && isProvable(root) && !holds(root)) {
         // Another process may have begun during the disk read.
-        if (forwardToHolder(path, request, response)) return true
+        if (forwardToFetcher(path, request, response)) return true
         const letGo = team.inProgress.hold(path)
         if (letGo) response.once('close', letGo)
       }

@@ -135,8 +135,8 @@ export const processesOf = ({ workers }: Pick<Config, 'workers'>): number =>
  */
 export function shareOf(config: Config, size: number): Config {
   if (size === 1) return config
-  const part = (most: number): number => Math.max(1, Math.floor(most / size))
-  const bytes = (most: number): number => Math.floor(most / size)
+  const part = (max: number): number => Math.max(1, Math.floor(max / size))
+  const bytes = (max: number): number => Math.floor(max / size)
   const { cache, limits, retrieval } = config
   return {
     ...config,
@@ -165,7 +165,7 @@ export function shareOf(config: Config, size: number): Config {
   }
 }
 
-function withPart(options: unknown, part: (most: number) => number): unknown {
+function withPart(options: unknown, part: (max: number) => number): unknown {
   const own = options as { readonly maxBytes: number }
   return { ...own, maxBytes: part(own.maxBytes) }
 }

@@ -153,11 +153,11 @@ test('denied → removed; denied before → never announced', async (t) => {
   const kept = [await keepLeaf(store, randomBytes(10)), await keepLeaf(store, randomBytes(10))]
   await chain.publish()
   denied.add(keyOf(kept[0] as { cid: CID }))
-  chain.reconsider()
+  chain.recheckDenylists()
   await chain.publish()
   assert.deepEqual([...known(await walk(chain))], [keyOf(kept[1] as { cid: CID })])
   denied.delete(keyOf(kept[0] as { cid: CID }))
-  chain.reconsider()
+  chain.recheckDenylists()
   await chain.publish()
   assert.equal(known(await walk(chain)).size, 2)
 })

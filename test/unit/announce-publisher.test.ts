@@ -34,7 +34,7 @@ function made() {
       if (chain.fails) throw new Failure('disk-error', 'the disk is full', { source: 'ours' })
       return this.head()
     },
-    reconsider() {},
+    recheckDenylists() {},
     counts: async () => ({ advertisements: 1, contexts: 1, roots: 1 }),
   }
   const client: IndexerClient = {

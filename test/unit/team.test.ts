@@ -63,14 +63,14 @@ describe('shared state of worker processes', () => {
   it('fetch in progress → known to others until its last response', () => {
     const [first, second] = [of(1).team.inProgress.hold('/ipfs/a'), of(1).team.inProgress.hold('/ipfs/a')]
     assert.deepEqual(
-      processes.map(({ team }) => team.inProgress.holderOf('/ipfs/a')),
+      processes.map(({ team }) => team.inProgress.fetcherOf('/ipfs/a')),
       [1, undefined, 1],
     )
-    assert.equal(of(0).team.inProgress.holderOf('/ipfs/b'), undefined)
+    assert.equal(of(0).team.inProgress.fetcherOf('/ipfs/b'), undefined)
     first?.()
-    assert.equal(of(0).team.inProgress.holderOf('/ipfs/a'), 1)
+    assert.equal(of(0).team.inProgress.fetcherOf('/ipfs/a'), 1)
     second?.()
-    assert.equal(of(0).team.inProgress.holderOf('/ipfs/a'), undefined)
+    assert.equal(of(0).team.inProgress.fetcherOf('/ipfs/a'), undefined)
   })
 
   it('team ends → running requests finish', () => {
@@ -81,25 +81,25 @@ describe('shared state of worker processes', () => {
     letGo?.()
     shared.team.uploadEpochs.note('a')
     assert.equal(shared.team.connectionBalance.beyondShare(100, 2), 0)
-    assert.equal(shared.team.inProgress.holderOf('/ipfs/a'), undefined)
+    assert.equal(shared.team.inProgress.fetcherOf('/ipfs/a'), undefined)
     shared.team.budgets({ size: 1, perSecond: 1 })('a').take()
     shared.close()
   })
 
   it('process ended → holds nothing, nor its successor', () => {
     of(2).team.inProgress.hold('/ipfs/c')
-    assert.equal(of(0).team.inProgress.holderOf('/ipfs/c'), 2)
+    assert.equal(of(0).team.inProgress.fetcherOf('/ipfs/c'), 2)
     of(0).processTable.end(2)
-    assert.equal(of(0).team.inProgress.holderOf('/ipfs/c'), undefined)
+    assert.equal(of(0).team.inProgress.fetcherOf('/ipfs/c'), undefined)
     of(0).processTable.begin(2, 2002)
-    assert.equal(of(0).team.inProgress.holderOf('/ipfs/c'), undefined)
+    assert.equal(of(0).team.inProgress.fetcherOf('/ipfs/c'), undefined)
   })
 
   it('release does not affect a new holder', () => {
     const mine = of(0).team.inProgress.hold('/ipfs/d')
     of(1).team.inProgress.hold('/ipfs/d')
     mine?.()
-    assert.equal(of(0).team.inProgress.holderOf('/ipfs/d'), 1)
+    assert.equal(of(0).team.inProgress.fetcherOf('/ipfs/d'), 1)
   })
 
   it('one rate limit per client across processes', () => {
@@ -339,7 +339,7 @@ describe('forwarded request', () => {
   it('content, other process full → handled here', async () => {
     const limits = { inFlight: 2, concurrency: 2, wouldRefuse: () => false }
     const elsewhere = createOwnerForwarder({
-      team: { inProgress: { holderOf: () => undefined, hold: () => undefined } } as unknown as Team,
+      team: { inProgress: { fetcherOf: () => undefined, hold: () => undefined } } as unknown as Team,
       hosts: { keyOf: ({ url }) => url, locate: () => ({ kind: 'by-path' }) },
       holds: () => false,
       limits,

@@ -91,7 +91,7 @@ const steps: Readonly<Record<string, readonly [severity: Alert['severity'], next
 function* ofUpstreams({ upstreams }: Facts): Generator<Alert> {
   const away = upstreams.filter(({ state }) => state !== 'ready')
   if (away.length > 0 && away.length === upstreams.length) {
-    const what = 'No upstream can be asked: content that no tier has is 404'
+    const what = 'No upstream can be asked: content that no tier has is 404, or 502 in web mode'
     yield { severity: 'bad', part: 'upstreams', what, next: `check the network of this machine, then ${doctor}` }
   }
   for (const one of away) yield ofUpstream(one)

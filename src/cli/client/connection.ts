@@ -10,7 +10,7 @@ import { type Given, UsageError } from '../command.ts'
 /** Longer than the gateway's own timeouts for a miss or an upload. */
 const headersMs = 330_000
 /** The connection is dropped after this time without data. */
-const silenceMs = 60_000
+const bodyTimeoutMs = 60_000
 
 export type Answer = Dispatcher.ResponseData & { readonly path: string }
 export interface Connection {
@@ -43,7 +43,7 @@ export async function connected(
   const token = to === 'admin' ? io.environment['CIDGATE_ADMIN_TOKEN'] : undefined
   const agent = new Agent({
     headersTimeout: headersMs,
-    bodyTimeout: silenceMs,
+    bodyTimeout: bodyTimeoutMs,
     connect: { timeout: 10_000, ...(socketPath !== undefined && { socketPath }) },
   })
   const gateway: Connection = {

@@ -86,7 +86,7 @@ const meanings: Readonly<Record<number, string>> = {
   400: 'The request is malformed; `errors` names fields that do not match the schema.',
   401: 'A token is required: `Authorization: Bearer …`.',
   403: 'Uploads without a token are for clients on the same machine; pages of other origins are refused.',
-  404: 'No upstream has the content, or none could be reached. The search continues: retry after `Retry-After`.',
+  404: 'No upstream has the content, sent it in time or could be reached: retry after `Retry-After`. Or no such path.',
   405: 'Method not allowed; `Allow` lists the allowed ones.',
   406: 'The content is not available in this format.',
   408: 'The headers were late, or the upload stalled or was too slow.',
