@@ -137,7 +137,7 @@ export type ProviderContext = {
   readonly data: string
   /** Shared state of folders, for a provider that stores bytes on this machine. */
   readonly folders: SharedFolders
-  /** What this process does in folders that others read; undefined if it is alone. */
+  /** The role of this process in folders that others read; undefined if it is alone. */
   readonly role?: FolderRole | undefined
   readonly log: Log
   readonly clock: Clock

@@ -7,7 +7,7 @@ import type { FolderRole } from '../../src/core/disk/files.ts'
 import type { Peeked, PeekOptions } from '../../src/core/disk/peeked.ts'
 import type { Log } from '../../src/core/log.ts'
 
-/** What kind of place a tier is. */
+/** Properties of the place that a tier is. */
 export type TierTraits = {
   /** Survives this process. */
   readonly persistent: boolean
@@ -17,9 +17,9 @@ export type TierTraits = {
   readonly shared: boolean
   /** No other process writes into it: blocks from it need not be hashed again. */
   readonly trusted: boolean
-  /** Never loses what it has: no cache of this machine that is asked after it need have it too. */
+  /** Never evicts: later tiers of this machine need not have its blocks too. */
   readonly keeps?: boolean
-  /** Its owner alone writes to it: what `put` is given goes nowhere. */
+  /** Its owner alone writes to it: `put` does nothing. */
   readonly readOnly?: boolean
 }
 
@@ -77,8 +77,7 @@ export interface Tier {
   readonly name: string
   readonly traits: TierTraits
   /**
-   * How long a read may take once it has begun before this tier counts as silent. Absent: one
-   * second.
+   * The timeout of a read, from when the tier works on it. Default: one second.
    */
   readonly timeoutMs?: number
   /** Calls that it takes at once. Absent: any number. */
@@ -108,12 +107,12 @@ export interface Tier {
   delete(cid: CID, signal?: AbortSignal, call?: Call): Promise<void>
   /** Forgets all of it at once: for a tier in memory. */
   clear?(): void
-  /** How full it is, where it has a limit of its own and knows. */
+  /** Its usage, if it has a limit of its own and knows. */
   usage?(): TierUsage
-  /** What a store that instances share keeps besides blocks. Absent: nothing. */
+  /** Records of names, in a store that instances share. Absent: it keeps blocks only. */
   readonly records?: Records
   /**
-   * Checks credentials, reachability and room once. Rejects with a Failure that says what to fix.
+   * Checks credentials, reachability and free space once. Rejects with a Failure that says what to fix.
    */
   probe?(signal?: AbortSignal): Promise<void>
   close(): Promise<void>
@@ -122,11 +121,11 @@ export interface Tier {
 export type TierContext = {
   /** The name it has in logs, metrics and Cache-Status: its `name` or its `use`. */
   readonly name: string
-  /** How we call ourselves where a protocol has a place for it. */
+  /** Our name, for protocols with a place for it. */
   readonly userAgent: string
   /** The gateway's data folder (absolute); an embedded store lives below it. */
   readonly data: string
-  /** What this process does in folders that others use; undefined if it is alone. */
+  /** The role of this process in folders that others use; undefined if it is alone. */
   readonly role?: FolderRole | undefined
   readonly log: Log
   readonly clock: Clock

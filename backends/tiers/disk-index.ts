@@ -1,5 +1,5 @@
 // The index of the disk tier: from a block's hash to its record, in tables of four bytes a record.
-// The hash itself lies in the records of its segment, so a look compares there.
+// The hash itself is in the records of its segment, so a lookup compares it there.
 import { randomInt } from 'node:crypto'
 import type { CID } from 'multiformats/cid'
 
@@ -28,7 +28,7 @@ export function hashOf(cid: CID): Hash {
 export interface BlockIndex {
   /** One record of this hash, outside of one segment; -1: there is none. */
   find(hash: Hash, exceptSlot?: number): RecordId
-  /** Of a hash there may be several. */
+  /** A hash may have several records. */
   add(hash: Hash, id: RecordId): void
   remove(hash: Hash, id: RecordId): void
   readonly size: number
@@ -44,7 +44,7 @@ const oddWord = () => (randomInt(0x100000000) | 1) >>> 0
 
 /** `recordsOf`: the records of a segment, by its number. */
 export function createBlockIndex(recordsOf: (slot: number) => Uint32Array): BlockIndex {
-  // Nobody outside knows them, so nobody can make blocks that share a place.
+  // Secret multipliers, against hash flooding: blocks made to share a place.
   const [oddLow, oddHigh] = [oddWord(), oddWord()]
   const parts = Array.from({ length: 1 << partBits }, (): Part => ({ places: new Uint32Array(minPlaces), count: 0 }))
   let size = 0
@@ -105,7 +105,8 @@ export function createBlockIndex(recordsOf: (slot: number) => Uint32Array): Bloc
         if (places[at] === 0) return
         at = (at + 1) & mask
       }
-      // What follows moves up where its way to its place leads through the gap.
+      // Backward-shift deletion of linear probing: a later entry moves into the gap, if its probe
+      // sequence passes there.
       for (let next = (at + 1) & mask; places[next] !== 0; next = (next + 1) & mask) {
         const home = homeOf(mixOf((places[next] as number) - 1), mask)
         if (((next - home) & mask) < ((next - at) & mask)) continue

@@ -808,7 +808,7 @@ function readWholly(file: number, bytes: Buffer, from: number): boolean {
 async function writeWholly(file: number, parts: Uint8Array[], at: number): Promise<void> {
   const length = parts.reduce((sum, { byteLength }) => sum + byteLength, 0)
   let { bytesWritten: done } = await writeParts(file, parts, at)
-  // What stopped it says the next call.
+  // A short write has no error of its own: the next write reports the cause.
   if (done < length)
     for (const rest = Buffer.concat(parts); done < length; )
       done += (await writeFile(file, rest, done, length - done, at + done)).bytesWritten

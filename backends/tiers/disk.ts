@@ -39,7 +39,7 @@ type DiskOptions = {
   readonly name: string
   readonly path: string
   readonly maxBytes: number
-  /** One of several processes reports how full it is. */
+  /** True for the one process of a gateway that reports the usage. */
   readonly reportsUsage: boolean
   readonly clock: Clock
 }

@@ -35,7 +35,7 @@ export type KeyvTierOptions = {
   /** A Failure of what the library threw: its types and codes stop here. */
   readonly explain: (error: unknown) => Failure
   readonly probe?: ((store: KeyvStore, signal: AbortSignal | undefined) => Promise<void>) | undefined
-  /** How this store keeps records. By default as any Keyv store does. */
+  /** Reads and writes records in this store. Default: as in any Keyv store. */
   readonly records?: RecordSteps | undefined
 }
 

@@ -13,9 +13,9 @@ import type { StoredRecord } from './contract.ts'
 import { isSame, type RecordSteps } from './keyv-tier.ts'
 
 export type S3StoreOptions = S3Place & {
-  /** What every key begins with in the bucket. */
+  /** The prefix of every key in the bucket. */
   readonly prefix?: string | undefined
-  /** Whether 403 on GET and HEAD means that the key is missing; `auto` finds out with a probe. */
+  /** 403 on GET and HEAD means that the key is missing; `auto` finds out with a probe. */
   readonly treat403AsMissing?: boolean | 'auto' | undefined
   /** Timeout of a request: a read has a shorter one, by its signal. Connecting has a tenth of it. */
   readonly writeTimeoutMs: number
@@ -56,7 +56,7 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   readonly #prefix: string
   readonly #agent: Agent
   #signing: Promise<SignS3> | undefined
-  /** How far the clock of the store is ahead. */
+  /** Milliseconds by which the clock of the store is ahead. */
   #skewMs = 0
   #isConditional = true
   #missing403: { readonly is: boolean; readonly until: number } | undefined

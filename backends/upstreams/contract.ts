@@ -159,7 +159,7 @@ export const fromIterable =
     }
   }
 
-/** The pieces of an answer, read on demand. It is asked at once. */
+/** The pieces of a response, read on demand. The request is sent at once. */
 export function toIterable<Piece>(
   ask: (answer: Answer<Piece>) => UpstreamRequest,
   signal: AbortSignal,

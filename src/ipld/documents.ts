@@ -39,7 +39,7 @@ const workPerSlice = 2000
 const bytesPerWork = 64
 // Decoding a base that is not a power of two takes time quadratic in the length.
 const cidWork = 400
-// Of version 1 with SHA-256.
+// The bytes of a CID of version 1 with SHA-256.
 const commonBytes = 36
 const linkTag = 42
 

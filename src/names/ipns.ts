@@ -134,7 +134,7 @@ export function createIpnsNames(options: {
     signal.throwIfAborted()
     if (brought.length === 0)
       throw isArchive(key) ? await inArchive(key, reads.failures, store) : verdict(key, failures)
-    // Of two equal records, prefer the one from an upstream.
+    // If two records are equal, the one from an upstream counts.
     const sorted = brought.toSorted((one, other) => Number(one.isTier) - Number(other.isTier))
     const records = [...(isKnownValid ? [known] : []), ...sorted.map(({ record }) => record)]
     const best = newest(records.filter((record) => !isOutdone(key, record)))

@@ -1,34 +1,34 @@
-// The scheduler of the event loop. So many requests are admitted in each iteration. Behind them,
-// traversals whose blocks are all in memory, and work that comes due by the thousand in one
-// iteration, share one short slice in one queue, first come, first served.
+// The scheduler of the event loop. Each iteration admits a fixed number of requests, then runs one
+// short slice of queued work, first come, first served: traversals whose blocks are all in memory,
+// and work that comes due by the thousand in one iteration.
 import type { Clock } from '../core/clock.ts'
 
 export interface LoopScheduler {
   /**
-   * Undefined: the request may begin now. Otherwise resolves when it may; clients take turns. Each
-   * request works in several later turns: the more of them are under way, the longer each turn is.
+   * Undefined: the request may begin now. Otherwise resolves when it may, round-robin by client. A
+   * request works in several later iterations, so too many at once would make each of them long.
    */
   begin(client: string): Promise<void> | undefined
   /** Requests that wait to begin. */
   readonly toBegin: number
-  /** Undefined while this turn of the loop has time left; otherwise resolves in a later one. */
+  /** Undefined while this iteration has time left; otherwise resolves in a later one. */
   yieldIfDue(): Promise<void> | undefined
   /**
-   * Resolves in a later turn that has time left, for work that may come due thousands of times in
-   * one turn.
+   * Resolves in a later iteration that has time left, for work that may come due thousands of times
+   * in one.
    */
   waitTurn(): Promise<void>
 }
 
 export const beginsEachTurn = 8
 export const sliceMs = 5
-/** While requests wait to begin: most of them are shorter than a walk. */
+/** The slice while requests wait to begin: a request takes less time than a traversal. */
 export const shortSliceMs = 2
 
-// Those that are let go on in one turn, one behind the other while its slice lasts.
+// The maximum that is resumed in one iteration, one by one while its slice lasts.
 const maxReleased = 64
 
-/** `later` runs an action in the next turn of the loop, behind what the sockets brought. */
+/** `later` runs an action in the next iteration, after its socket events. */
 export function createLoopScheduler(clock: Clock, later: (action: () => void) => void = setImmediate): LoopScheduler {
   const waiting: (() => void)[] = []
   const toBegin = new ClientLine<() => void>()
@@ -51,12 +51,11 @@ export function createLoopScheduler(clock: Clock, later: (action: () => void) =>
     isOpen = waiting.length > 0 || toBegin.size > 0
     begun = 0
     if (!isOpen) return
-    // The first action of the next turn, so that the slice of each turn begins before anyone goes
-    // on in it.
+    // Queued first, so that the slice of an iteration begins before any work is resumed in it.
     later(nextTurn)
     if (toBegin.size > 0) {
       for (let count = Math.min(toBegin.size, beginsEachTurn); count > 0; count--) later(toBegin.take() as () => void)
-      // Who comes before they go on stands behind them.
+      // A request that comes before they are resumed is queued after them.
       begun = beginsEachTurn
       // However long it takes them to begin, those who gave way go on in each turn.
       later(startSlice)

@@ -87,7 +87,7 @@ export class ReadAhead {
     this.#isStale = false
   }
 
-  /** Whether it was asked for ahead. */
+  /** True if it is being read ahead. */
   has(cid: CID): boolean {
     return this.#ahead.size > 0 && this.#ahead.has(blockKey(cid))
   }

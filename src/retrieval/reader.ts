@@ -285,8 +285,8 @@ class Reader implements Session {
     return isFailure(this.signal.reason) ? this.signal.reason : cancelled()
   }
 
-  // Absences: a remembered one refuses a request at once; a new one is remembered for others, and a
-  // search goes on after it.
+  // Absences: a remembered one fails a request at once; a new one is remembered for others, and a
+  // background search follows.
 
   /** Throws where no upstream is to be asked. */
   beforeUpstreams(cid: CID, around: DagWant | undefined): void {
@@ -363,7 +363,7 @@ class Reader implements Session {
       attempts.wasRefused() ? outcomeOf(cid, attempts.failures, pool.plan('block', cid)) : overloaded(cid)
     const failure = isCrowded ? none() : isFailure(error) ? error : internal(error)
     if (failure.kind !== 'cancelled') this.#note(attempts)
-    // The round goes on for a client that asks again.
+    // The flight continues as a search, for a client that asks again.
     const goesOn = isCrowded && running !== undefined
     const isAbsent = !goesOn && !this.hasBegun && isAbsence(failure)
     if (!goesOn && !isAbsent) {
@@ -680,7 +680,7 @@ const storeFailed = (cid: CID, { cause, retryAfterMs }: Failure): Failure =>
     { source: 'tier', cause, retryAfterMs },
   )
 
-/** A provider of this machine keeps it, so no answer of an upstream makes it absent. */
+/** A provider of this machine has it pinned, so no response of an upstream makes it absent. */
 const pinUnreadable = (cid: CID, { cause, retryAfterMs }: Failure): Failure =>
   new Failure(
     'unavailable',

@@ -34,13 +34,13 @@ export type SessionOptions = Policy & {
   /** Aborts when the client leaves. Never aborts shared work by itself. */
   readonly signal: AbortSignal
   readonly requestRecord: RequestRecord
-  /** The address of the client: at a busy upstream clients take turns. */
+  /** The address of the client, for round-robin between clients at a busy upstream. */
   readonly client?: string
-  /** How much of its time went by in the line of requests that begin. Default: none. */
+  /** Milliseconds that the request has waited for admission. Default: none. */
   readonly waitedMs?: number
   /**
-   * Called once, before the session first asks for what no tier has. Throws a Failure where that is
-   * refused.
+   * Called once, before the session first asks upstreams: the tiers lack the block or are late, and
+   * no absence is remembered. Throws a Failure if the client may not ask for more.
    */
   readonly beforeMiss?: (() => void) | undefined
   /**
@@ -86,7 +86,7 @@ export interface Session extends Omit<Guard, 'check'> {
    * is none.
    */
   readonly readNode: ReadNode
-  /** The same for who passes a node once: it is not remembered. */
+  /** The same without remembering the node, for a traversal that passes it once. */
   readonly readOnce: ReadNode
   /**
    * The next blocks, in order: some are fetched ahead. Blocks of an earlier call that are not in it
@@ -94,11 +94,11 @@ export interface Session extends Omit<Guard, 'check'> {
    */
   expect(next: Iterable<Expected>): void
   /**
-   * For a walk with work between its blocks: undefined while the event loop has time for it,
-   * otherwise resolves when other requests had their turn. `get` gives way by itself.
+   * For a traversal with work between its blocks: undefined while the event loop has time for it,
+   * otherwise resolves when other requests have run. `get` yields by itself.
    */
   yieldIfDue(): Promise<void> | undefined
-  /** Whether a tier has it, without fetching. */
+  /** True if a tier has it; fetches nothing. */
   has(cid: CID): Promise<boolean>
   /**
    * The first byte went out: from here each block has its own deadline, and nothing is remembered
@@ -129,7 +129,7 @@ export interface Retrieval {
   session(options: SessionOptions): Session
   /**
    * For a request, before it reads anything: undefined if it may begin now, otherwise resolves when
-   * it may. Few begin in each turn of the event loop.
+   * it may. Each event-loop iteration admits a few.
    */
   begin(client: string): Promise<void> | undefined
   /**

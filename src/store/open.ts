@@ -70,7 +70,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
   }
 
   function openOrMake(): Connection {
-    // A new database would make leftovers of the files of all uploads, to be removed.
+    // To a new database the files of all uploads would be leftovers, and be removed.
     if (!statSync(places.file, { throwIfNoEntry: false })?.size && readdirSync(places.cars).length > 0)
       throw new Damaged(`there is no ${places.file}, and files of uploads are in ${places.cars}`)
     const make = (): Connection => {

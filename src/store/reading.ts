@@ -45,7 +45,7 @@ export function createReading(folder: string, { log, opening }: ReadingOptions):
   const found = new Set<string>()
   const data = () => ({ ...placesIn(folder), isFixed })
   const reader = createThread<Question>({ script: 'reader', name: 'store reader', data, idleMs })
-  /** Checks and counts of a large database would hold up other reads. */
+  /** A thread for checks and counts, which would delay other reads of a large database. */
   const thorough = createThread<Question>({ script: 'reader', name: 'store check', data, idleMs })
   const offered = new Map<string, Set<ReadBlock>>()
 

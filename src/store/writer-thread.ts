@@ -77,7 +77,7 @@ type Task = {
   readonly freesSpace: boolean
   readonly isHeavy: boolean
   readonly isRetried?: boolean
-  /** The CAR file that it brings. */
+  /** The CAR file of its uploads. */
   readonly car?: string | undefined
   readonly loose?: readonly number[] | undefined
 }

@@ -129,7 +129,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
 
     while (!isConfirmed(one)) {
       if (holders(one, running.size + waiting.size) < needed) break
-      // One that fetches by CID is asked once another one has the bytes.
+      // A provider that fetches by CID is asked once another one has the bytes.
       void start(({ traits }) => !traits.local && (traits.takesBytes || hasBytes(one)))
       // A local one is asked once the remote ones have answered, so that a remote failure leaves nothing here.
       if (running.size === 0 || holders(one, [...waiting].filter(isLocal).length) >= needed) void start(isLocal)
@@ -192,7 +192,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     }
   }
 
-  /** With the shared tiers that lack blocks of it. */
+  /** Its holders, and the shared tiers that lack blocks of it. */
   async function holdersOf(one: Pending): Promise<Record<string, Standing>> {
     // The store of this gateway is read like a tier, so that another one on this machine need not have it too.
     const isRead = own !== undefined && retrieval.sharedTiers.length === 0
@@ -232,7 +232,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
     if (accepted.some((one) => Object.values(one.holders).some(isPending))) wake()
   }
 
-  /** Another folder on this machine may hold it already, and is no home for what no ledger names. */
+  /** Unpins at local providers what the ledger does not say that they hold. */
   async function release(one: Pending): Promise<void> {
     const locals = asked.filter((provider) => provider.traits.local && isHeld(one, provider))
     if (locals.length === 0) return

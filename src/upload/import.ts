@@ -210,7 +210,7 @@ export async function putDirectory(entries: readonly Entry[], rules: Rules): Pro
 
 type Placed = Entry & { readonly place: Uint8Array }
 
-/** One level of the HAMT takes one byte of the hash: a place of its own for a single name, a shard below for several. */
+/** Each level of the HAMT takes one byte of the hash: a slot has one name, or a shard with several. */
 async function putShard(entries: readonly Placed[], depth: number, rules: Rules): Promise<DirectoryNode> {
   const at = Map.groupBy(entries, ({ place }) => place[depth])
   const taken = Buffer.alloc(fanout / 8)

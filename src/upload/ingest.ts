@@ -46,13 +46,13 @@ export type IncomingOptions = {
   readonly parts?: KeptParts
   /** Replaces the shape of the profile. */
   readonly shape?: Shape
-  /** Of each file. */
+  /** The check of each file. */
   readonly check?: TextCheck | undefined
   /** The slot that `enter` gave it. */
   readonly slot?: UploadSlot
   /** The gateways that it came through (CDN-Loop), for a provider that is a gateway, and for thin mode. */
   readonly via?: string
-  /** Of each upload, for lists of pins. */
+  /** The name of each upload, for lists of pins. */
   readonly name?: string | undefined
   /** Sees each block of a CAR. */
   readonly onCarBlock?: (block: Block) => void
@@ -92,7 +92,7 @@ type IngestOptions = {
   readonly closing: AbortSignal
 }
 
-/** Of one request. */
+/** The uploads of one request. */
 export interface Ingest {
   file(source: AsyncIterable<Uint8Array>, fileName?: string): Promise<Received>
   /** Every proved block of the DAG, in any order. `counted`: this one was counted when it arrived. */

@@ -118,7 +118,7 @@ export function createPins(options: PinsOptions): Pins {
   async function removeAt(provider: Provider, cid: CID, entry: Entry | undefined): Promise<Removed> {
     const { name, traits } = provider
     const standing = entry && statesOf(entry)[name]
-    // It may have got all of it although it did not say so: only a refusal says that it keeps nothing.
+    // A provider that did not answer may have received everything: only a refusal proves that it keeps nothing.
     const mayCome = !traits.local && standing?.state === 'pending' && (standing.class ?? 'transient') === 'transient'
     try {
       if ((await requests.status(provider, cid, closing)) === 'missing')

@@ -21,9 +21,9 @@ export const withoutQuota = (who: Uploader): Uploader => (typeof who === 'string
 export interface QuotaUse {
   /** Throws a Failure if these bytes exceed the quota of the day. */
   add(bytes: number): void
-  /** For the commit that accepts it. */
+  /** Its use, for the commit that accepts it. */
   use(): StoredUse
-  /** Call it after that commit. */
+  /** To be called after that commit. */
   accept(): void
   /** Accepts an upload that is not committed here. A count that cannot be stored stays in memory. Does not reject. */
   commit(): Promise<void>
@@ -153,13 +153,13 @@ export function createQuotas({ store, shared, clock, log }: QuotasOptions): Quot
 
 /** A number of one day: accepted here, or by all instances together, whichever is more. */
 class Count implements SharedCounter {
-  /** Until the day is over everywhere, however clocks differ. */
+  /** Longer than a day, since the clocks of instances differ. */
   readonly keptMs = 2 * dayMs
   own = 0
   #total = 0
-  /** Of `own`, what the total lacks. */
+  /** The part of `own` that the total lacks. */
   #unsent = 0
-  /** Of that, what has to be sent once more. */
+  /** The part of `#unsent` that has to be sent again. */
   #failed = 0
 
   get used(): number {

@@ -7,11 +7,11 @@ import { cancelled, Failure, malformed } from '../core/failure.ts'
 import { createUploadRate, type UploadSlot } from './admission.ts'
 
 export type ReceiveLimits = {
-  /** Of all `data` parts together. */
+  /** The maximum of all `data` parts together. */
   readonly maxBytes: number
   /** After this long without a byte the client counts as gone. */
   readonly idleMs: number
-  /** Least bytes a second on average, while the gateway was ready to read. 0: no limit. */
+  /** Minimum of bytes a second on average, while the gateway was ready to read. 0: no limit. */
   readonly minRate: number
   /** The rate is not checked before this. */
   readonly graceMs: number
@@ -71,7 +71,7 @@ export async function receive<T>(request: IncomingMessage, options: ReceiveOptio
   let queuedBytes = 0
   let dataBytes = 0
   let receivedBytes = 0
-  /** Of the last byte, or of the end of the last pause. */
+  /** The time of the last byte, or of the end of the last pause. */
   let since = clock.monotonic()
   let pausedAt: number | undefined
 

@@ -72,7 +72,7 @@ export interface UploadCounter {
   attempt(attempt: ProviderAttempt): void
 }
 
-/** Of a program that counts nothing. */
+/** The counter of a program that counts nothing. */
 export const uncounted: UploadCounter = { refused() {}, over: (work) => work(), attempt() {} }
 
 export type AddOptions = IncomingOptions & {
@@ -217,7 +217,7 @@ export function createUploads(options: UploadsOptions): Uploads {
       ending.abort(busy('this gateway shut down before the upload was complete; send it again'))
       await working.ended()
       registry.wakes.delete(wake)
-      // What this gateway accepted after a reload, and could not deliver, goes on there.
+      // Another gateway of this process delivers the uploads that this one accepted after a reload.
       for (const wakeOther of registry.wakes) wakeOther()
     },
   }

@@ -36,7 +36,7 @@ export type WiringContext = {
   readonly own: Own
   /** The processes of this gateway; undefined if there is one. */
   readonly team?: Team | undefined
-  /** What this process does in the folders of the team. */
+  /** The role of this process in the folders of the team. */
   readonly role?: FolderRole | undefined
   readonly trace: Trace
   /** The span exporter; undefined if spans are off. */

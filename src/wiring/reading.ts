@@ -130,7 +130,7 @@ function takeFinding(context: WiringContext, upstreams: readonly WiredUpstream[]
     [entries, userAgent, probeMs, asked, upstreams],
     () => {
       const routers = entries.map((entry) => openRouter(entry, { userAgent, clock, trace }))
-      // By the name that a router has without one in its entry, too.
+      // By the client, since a router without a name in its entry has a default one.
       const isOpen = (router: string) =>
         entries[routers.findIndex(({ name }) => name === router)]?.allowPrivate === true
       const finder = createFinder<Member>({

@@ -143,7 +143,7 @@ export type AddQuery = {
   readonly schema: string | undefined
   /** Computes the CIDs without storing anything. */
   readonly isOnlyHashed: boolean
-  /** Of the pins. */
+  /** The name of the pins. */
   readonly name: string | undefined
 }
 

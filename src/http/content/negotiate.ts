@@ -1,4 +1,4 @@
-// What the headers and the query of a request select: the format (`?format=` overrides Accept,
+// The headers and the query of a request select the format (`?format=` overrides Accept,
 // IPIP-523), the range (RFC 9110 §14) and the copy that the client has (§13). Content of a CID never
 // changes, so a weak comparison suffices for If-None-Match; If-Range requires a strong one.
 import { malformed } from '../../core/failure.ts'

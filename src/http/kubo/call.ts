@@ -125,7 +125,7 @@ export type AddQuery = {
   /** Returns CIDs as v1. */
   readonly isUpgraded: boolean
   readonly isSilent: boolean
-  /** Of the pins. */
+  /** The name of the pins. */
   readonly name: string | undefined
   /**
    * All parts belong to one directory: `around` means a directory that wraps them, `only` one among

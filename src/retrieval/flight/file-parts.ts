@@ -23,7 +23,7 @@ export type Waiting = {
  */
 type FilePart = Span & { readonly victim?: UpstreamStream; readonly leaves?: readonly CID[] | undefined }
 
-// So long an upstream should take for its part: who is slow gets a shorter one.
+// The time that an upstream should take for its part: a slow one gets a shorter part.
 const shareMs = 500
 const minShareBytes = maxBlockBytes
 

@@ -34,7 +34,7 @@ const maxCalls = 8192
 // source too. A tier slower than the maximum is asked beside other sources from the start.
 const minPatienceMs = 25
 const maxPatienceMs = 500
-/** Failures in a row that open the breaker. Waiting ends one call before. */
+/** Failures in a row that open the breaker. One less, and no caller waits for the tier alone. */
 const maxFailures = 3
 const trialMs = 1000
 
@@ -127,7 +127,7 @@ class Calls {
     return this.#trialAt !== undefined
   }
 
-  /** `mayMiss`: undefined is an answer of less worth. */
+  /** `mayMiss`: an answer of undefined is a miss, and worth less. */
   run<T>(signal: AbortSignal | undefined, call: Call | undefined, work: Work<T>, mayMiss = false): Promise<T> {
     if (signal?.aborted) return Promise.reject(signal.reason)
     if (this.#live.size >= maxCalls) return Promise.reject(crowded(this.tier.name))
@@ -174,7 +174,7 @@ class Calls {
   }
 
   /**
-   * How long a caller waits for an answer before it asks another source too, and after how long an
+   * `ms`: the time after which a caller asks another source too. `slowMs`: the time after which an
    * answer is slow. A read that mostly misses is worth less with each miss since the last hit.
    */
   patience(mayMiss: boolean): { readonly ms: number; readonly slowMs: number } {

@@ -75,7 +75,7 @@ type TierStackOptions = {
  */
 export const largeLeafBytes = 256 * 1024
 const defaultFillBytes = 16 * 1024 * 1024
-/** How long `close` waits for the write-behind queues. */
+/** The time that `close` waits for the write-behind queues. */
 const drainMs = 5000
 
 /** A slow tier, with its write-behind queue. */
@@ -164,7 +164,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     return undefined
   }
 
-  /** Whether the slow tiers have it. */
+  /** True if a slow tier has it; undefined if that is not known without asking. */
   function slowHaveNow(cid: CID): boolean | undefined {
     let isSure = true
     for (const { tier } of slow) {
@@ -262,7 +262,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     signal?.throwIfAborted()
     const own = owned(bytes)
     putInMemory(fast, cid, own)
-    /** Whether a tier before it keeps the block for good. */
+    /** True if an earlier tier never evicts the block. */
     let isKept = false
     const writes: Promise<readonly TierFailure[]>[] = []
     for (const layer of slow) {

@@ -22,7 +22,7 @@ export function verified(tier: Tier, { log, onCorrupt }: VerifiedOptions): Tier 
   const chunks = new ChunkDigests()
   /** Removals of corrupt bytes, which writes of the same block wait for, and then stop. */
   const removals = new Map<string, Removal>()
-  /** How many writes of a block are under way: a delete might undo them. */
+  /** Running writes by block: a delete might undo them. */
   const writes = new Map<string, number>()
 
   async function get(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined> {

@@ -309,7 +309,7 @@ export class Attempts {
     const tries = (this.#spent.get(member)?.tries ?? 0) + (isFailure(error, 'unavailable') ? 0 : 1)
     const wasSilent = isFailure(error, 'timeout') && error.facts.isSearching !== true
     const mayRecover = wasSilent || (isFailure(error) && retried.has(error.kind))
-    // One that was not asked is back when its state says so.
+    // A member that was not asked is back when its state says so.
     const ms = tries === 0 ? 0 : retryMs * 2 ** (tries - 1)
     const isOver = !mayRecover || tries >= maxTries
     this.#spent.set(member, { tries, backAt: isOver ? Number.POSITIVE_INFINITY : this.clock.monotonic() + ms })
@@ -416,7 +416,7 @@ export function overloaded(cid: CID, failures: readonly unknown[] = []): Failure
   })
 }
 
-/** It throttled the question, or did not get it. */
+/** The upstream rate-limited the request, or did not get it. */
 const wasNotAsked = (failure: unknown): boolean =>
   isFailure(failure) && (failure.kind === 'throttled' || failure.kind === 'unavailable' || isUnreachable(failure))
 
