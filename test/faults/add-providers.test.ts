@@ -249,7 +249,7 @@ describe('multipart upload, one part not confirmed', () => {
     })
   })
 
-  it('one refused while another is answered → no provider asked after it', async () => {
+  it('one part refused → no further provider is asked', async () => {
     for (let later = 0; later < 12; later++) {
       const remote = choosy('remote')
       const { pin } = remote
@@ -272,7 +272,7 @@ describe('multipart upload, one part not confirmed', () => {
     }
   })
 
-  it('request that has failed → does not go on with what another gave up', async () => {
+  it('failed request → no retry of the upload it waited for', async () => {
     const gate = Promise.withResolvers<void>()
     let isRefused = false
     const remote = choosy('remote')
@@ -301,7 +301,7 @@ describe('multipart upload, one part not confirmed', () => {
     })
   })
 
-  it('companion cut off in the middle → the request that waits for it goes on', async () => {
+  it('joined upload aborted midway → the waiting request confirms it', async () => {
     const slow = choosy('slow')
     const { pin } = slow
     let asked = 0

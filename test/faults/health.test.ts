@@ -113,7 +113,7 @@ const shareHad = (outcomes: readonly Outcome[]): number =>
 
 describe('temporary upstream failures', { concurrency: true }, () => {
   for (const count of isLong ? [1, 3] : [3]) {
-    test(`hiccup of ${count} during 64 cold requests → all readable soon`, async () => {
+    test(`${count} silent during 64 cold requests → all readable soon`, async () => {
       const hiccupMs = isLong ? 6 * second : 1.5 * second
       const upstreams = Array.from({ length: count }, () => ({ delayMs: 30 }))
       await trial({ files: isLong ? 200 : 100, upstreams }, async ({ upstreams, cold }) => {

@@ -152,7 +152,7 @@ describe('large file from a slow upstream', () => {
   })
 
   for (const first of ['silent', 'raw'])
-    test(`silent one beside one without CAR, ${first} first → read in time`, async () => {
+    test(`one silent, one without CAR, ${first} first → in time`, async () => {
       const blocks: BlockMap = new Map()
       const bad = await upstream(blocks, { kind: 'silent' })
       const raw = await upstream(blocks, { kind: 'noCar', status: 406 })
@@ -193,7 +193,7 @@ async function world(
 }
 
 describe(`${partsMib} MiB from upstreams of 2 MB a second`, () => {
-  test('two upstreams → each brings a good part', async () => {
+  test('two upstreams → each sends a fair part', async () => {
     const { gateway, file, upstreams } = await world({ one: honest, two: honest })
     await readAll(gateway, [file])
     for (const one of Object.values(upstreams)) assert.ok(brought(one) > file.bytes.byteLength / 4)
@@ -207,13 +207,13 @@ describe(`${partsMib} MiB from upstreams of 2 MB a second`, () => {
     'redirects its part elsewhere': (seen) => (isPart(seen) ? { kind: 'redirect', to: 'http://127.0.0.1:1/' } : honest),
   }
   for (const [what, fault] of Object.entries(misbehaving))
-    test(`one of two ${what} → the other one brings it`, async () => {
+    test(`one of two ${what} → the other sends the part`, async () => {
       const { gateway, file, upstreams } = await world({ one: honest, two: fault })
       await readAll(gateway, [file])
       assert.ok(upstreams['two']?.asked.some((seen) => isPart(seen)))
     })
 
-  test('one stalls once in its part → it brings another part', async () => {
+  test('upstream stalls once in its part → gets another part', async () => {
     let count = 0
     const once = (seen: Seen): Fault | undefined =>
       isPart(seen) && ++count === 1 ? { kind: 'stall', after: 100_000 } : honest
@@ -222,7 +222,7 @@ describe(`${partsMib} MiB from upstreams of 2 MB a second`, () => {
     assert.ok(count > 1)
   })
 
-  test('one sends single blocks alone → it brings leaves', async () => {
+  test('upstream without CAR → sends leaves one by one', async () => {
     const raw = (seen: Seen): Fault | undefined => (isBlock(seen) ? honest : { kind: 'noCar', status: 406 })
     const { gateway, file, upstreams } = await world({ one: honest, raw })
     await readAll(gateway, [file])
@@ -234,7 +234,7 @@ describe(`${partsMib} MiB from upstreams of 2 MB a second`, () => {
     await readAll(gateway, [file])
   })
 
-  test('maxConnections: 1 → each upstream has one question at a time', async () => {
+  test('maxConnections: 1 → each upstream has one request at a time', async () => {
     const { gateway, file, upstreams } = await world({ one: honest, two: honest }, partsMib, {
       each: { maxConnections: 1 },
     })

@@ -87,7 +87,7 @@ test('reload: memory tier → kept until its own entry changes', async () => {
   assert.equal(upstream.asked.length, asked + 1)
 })
 
-test('reload: response cache → kept until what answers depend on changes', async () => {
+test('reload → response cache kept until its settings change', async () => {
   const one = await start()
   const { get, reload, counters } = one
   const hits = async () =>

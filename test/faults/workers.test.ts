@@ -126,7 +126,7 @@ ${more}`
     assert.equal(asked().length, 1)
   })
 
-  it('one fetched → the other reads it from disk', async () => {
+  it('file fetched by one process → others read it from disk', async () => {
     const [file] = await distinctFiles(blocks, 1, 50_001)
     assert.equal((await worker.get(`/ipfs/${file?.cid}`)).status, 200)
     const before = upstream.asked.length

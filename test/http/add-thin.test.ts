@@ -357,7 +357,7 @@ describe('thin mode to another service', () => {
   })
 
   for (const query of ['', '?wrap=true'])
-    it(`client leaves while a tier is slow → service sees it at once${query && ', folder'}`, async () => {
+    it(`client leaves during a slow tier → service sees it${query && ', folder'}`, async () => {
       const cut = Promise.withResolvers<void>()
       const thin = await thinTo((request) => void request.resume().on('close', cut.resolve), '/add', { storeMs: 4000 })
       const body = multipart([{ fileName: 'd/a', body: randomBytes(1_100_000) }])

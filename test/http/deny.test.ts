@@ -85,7 +85,7 @@ describe('denied content', () => {
     )
   })
 
-  test('denied under every path, left out of exports', async () => {
+  test('denied content → 410 at every path, omitted from exports', async () => {
     const { cid } = await addFile(new Map(), all.names['policy.json'])
     await start(`/ipfs/${cid}`)
     assert.equal((await get(`/ipfs/${all.directory}/policy.json`)).status, 410)

@@ -46,7 +46,7 @@ const gatewayWith = async (
 const attemptsOf = (body: Buffer): { upstream: string; outcome: string }[] => JSON.parse(body.toString()).attempts
 
 describe('find providers by routers', () => {
-  test('no upstream, found gateways lie or stall → verified content', async () => {
+  test('no upstream, found gateways corrupt or stall → verified content', async () => {
     const [liar, slow, good] = [await holder(), await holder(1500), await holder()]
     liar.fault = { kind: 'wrongBytes', block: 0 }
     const router = await routerOf(liar, slow, good)

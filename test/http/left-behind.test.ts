@@ -86,7 +86,7 @@ async function notes(command: 'check' | 'doctor', providers: Providers, more: ob
 }
 
 describe('content that is not read back', () => {
-  test('reported for providers without a gateway only', async () => {
+  test('provider without a gateway → reported; with one → not', async () => {
     const told = await notes('check', [
       local,
       remote(),

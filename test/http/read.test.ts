@@ -179,7 +179,7 @@ describe('malformed block', () => {
 })
 
 describe('formats', () => {
-  test('raw → the last block of the path, and ranges of it', async () => {
+  test('raw → last block of the path, and its ranges', async () => {
     const block = Buffer.from(all.blocks.get(blockKey(all.directory)) as Uint8Array)
     const { headers, body } = await get(ipfs(all.directory, '?format=raw'))
     assert.deepEqual(body, block)
@@ -238,7 +238,7 @@ describe('response headers', () => {
     assert.match(String(headers['access-control-expose-headers']), /Cache-Status/)
     assert.match(String(headers['content-security-policy']), /sandbox/)
   })
-  test('source: upstream, tier or hot', async () => {
+  test('Cache-Status → names upstream, response cache or tier', async () => {
     const { cid } = await addFile(all.blocks, noise(1234, 99))
     assert.match(String((await get(ipfs(cid))).headers['cache-status']), /^cidgate; fwd=miss; detail="one"$/)
     assert.equal((await get(ipfs(cid))).headers['cache-status'], 'cidgate; hit; detail=responses')

@@ -137,7 +137,7 @@ describe('router at the root of an application', () => {
     assert.equal((await fetchAll(`${url}/after`)).status, 200)
   })
 
-  test('serves its hosts; leaves other paths', async () => {
+  test('serves its hosts, passes on other paths', async () => {
     const dns = await startDnsServer()
     open.push(() => dns.close())
     const url = await start({
@@ -199,7 +199,7 @@ describe('router below the root', () => {
     }
   })
 
-  test('nested applications → serves its paths, leaves the rest', async () => {
+  test('nested applications → serves its paths, passes on the rest', async () => {
     const { router } = await makeGateway({ responses: { types: 'web' } })
     const inner = express().use('/gw', router)
     inner.get('/gw/mine', (_request, response) => void response.send('inner'))

@@ -80,7 +80,7 @@ describe('/routing/v1/providers', () => {
     }
   })
 
-  test('cached, absent or denied → empty, nobody asked', async () => {
+  test('cached, absent or denied → empty, no upstream asked', async () => {
     const { cid } = all.files.hello
     await fetchAll(`${at.url}/ipfs/${cid}`)
     const seen = upstream.seen.length
@@ -120,7 +120,7 @@ describe('/routing/v1 peers and names', () => {
     assert.equal((await ask('/peers/example.com')).status, 400)
   })
 
-  test('verified record → its bytes; others → 404, nobody asked', async () => {
+  test('verified record → its bytes; others → 404, no upstream asked', async () => {
     const key = createKey()
     const bytes = await key.record(`/ipfs/${added}`)
     upstream.records.set(key.name, bytes)

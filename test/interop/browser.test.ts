@@ -86,7 +86,7 @@ describe('browser', () => {
   const site = (name: string) => `http://${cids[name]}.ipfs.localhost:${port}/`
   const shared = (name: string) => `http://127.0.0.1:${port}/ipfs/${cids[name]}?filename=${name}.html`
 
-  test('earlier site on the shared origin → leaves nothing behind', async () => {
+  test('earlier site on the shared origin → no traces left', async () => {
     const server = createServer((request, response) => {
       response.setHeader('Content-Type', 'text/html')
       response.end(page(request.url?.startsWith('/one') ? 'one' : 'two'))
@@ -365,7 +365,7 @@ describe('dashboard in a browser', { timeout: 300_000 }, () => {
     }
   })
 
-  test('blocks of a path → a tree with their tiers, by keyboard', async () => {
+  test('blocks of a path → tree with tiers, by keyboard', async () => {
     const parts = Array.from({ length: 5 }, (_, index) => ({ fileName: `${index}.txt`, body: `drawn ${index}` }))
     const { json } = await post(`${own.url}/add?wrap=true`, multipart(parts))
     await page.evaluate(`document.querySelector('#why-field').value = '${(json['cids'] as string[]).at(-1)}'`)

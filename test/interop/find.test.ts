@@ -126,7 +126,7 @@ describe('this gateway without an upstream', () => {
     }
   })
 
-  test('found → at most 1.5 times the time of being configured', async () => {
+  test('found gateways → at most 1.5 times as slow as configured', async () => {
     const one = await holder()
     try {
       const texts = Array.from({ length: 12 }, (_, index) => Buffer.from(`number ${index}`))
@@ -252,7 +252,7 @@ test('find.md: reach, once announced → nothing to mend', async () => {
   }
 })
 
-test('low limits per client → indexer takes the whole chain', async () => {
+test('low limits per client → indexer fetches the complete chain', async () => {
   const data = await tempFolder()
   const indexer = await startStoretheindex()
   const indexers = [{ name: 'sti', url: indexer.finder, announce: indexer.ingest }]

@@ -82,7 +82,7 @@ test('backup.md: copy during uploads → restored with every earlier one', async
   }
 })
 
-test('troubleshoot.md: commands → say where an upload is', async () => {
+test('troubleshoot.md: commands → locate an upload', async () => {
   const CID = (await upload(randomBytes(100))).replace('/ipfs/', '')
   const [why, ask, state] = await commandsOf('docs/troubleshoot.md')
   assert.match(await run(why, { CID }), /200/)

@@ -43,7 +43,7 @@ function besideCrawler(): (at: number) => Asked {
 
 for (const probation of [0, 0.1])
   describe(`with ${probation * 100} % on probation`, () => {
-    test('crawler beside readers → at most 2 points fewer hits', () => {
+    test('crawler among readers → at most 2 points fewer hits', () => {
       const [alone, beside] = [run(probation, readers()), run(probation, besideCrawler())]
       // LRU has 49 and 37 %.
       assert.ok(alone.hits > 0.54, `${alone.hits} hit`)

@@ -162,7 +162,7 @@ test('denied → removed; denied before → never announced', async (t) => {
   assert.equal(known(await walk(chain)).size, 2)
 })
 
-test('option for every block → consecutive lists', async (t) => {
+test('every block announced → consecutive lists', async (t) => {
   const { store, chain } = await made(t, { blocks: true })
   const kept = await keep(store, (dag) => putFile(dag, leavesOf(17_000, 20)))
   await chain.publish()

@@ -10,7 +10,7 @@ const cidOf = (digest: Uint8Array): CID => CID.createV1(0x55, create(0x12, diges
 const made = (from: number, to: number): CID[] =>
   Array.from({ length: to - from }, (_, index) => addBlock(new Map(), 0x55, text(`${from + index}`)))
 
-test('has exactly what was added', () => {
+test('set → has exactly the added CIDs', () => {
   const [some, others] = [made(0, 3000), made(3000, 6000)]
   const set = createCidSet()
   for (const cid of [...some, ...some]) set.add(cid)

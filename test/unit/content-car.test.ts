@@ -288,7 +288,7 @@ describe('entity-bytes', () => {
       assert.deepEqual(placeEntityBytes(parseEntityBytes(value), size), { from, to }))
   }
   for (const value of ['1026:*', '9999:10000', '0:-2000', '800:-900']) {
-    test(`${value} of ${size} bytes → none`, () =>
+    test(`range ${value} of ${size} bytes → empty`, () =>
       assert.equal(placeEntityBytes(parseEntityBytes(value), size), undefined))
   }
   for (const value of ['', '5', ':', '5:', ':5', '*:5', 'a:b', '1:2:3', '10:5', '-1:-5', '1e3:*', '0x1:*', ' 1:2']) {

@@ -193,7 +193,7 @@ describe('HAMT directories', () => {
     const { entity } = await open(root.toString(), blocks)
     await rejects(Array.fromAsync(listDirectory(memorySession(blocks), entity)), 'malformed')
   })
-  test('hash function is found anywhere in the message', () => {
+  test('hash function → found anywhere in the message', () => {
     assert.equal(hashTypeOf(shard([]).Data), 0x22)
     assert.equal(hashTypeOf(file([1n])), undefined)
     assert.equal(hashTypeOf(new Uint8Array([0x12, 0xff, 0xff, 0xff, 0xff])), undefined)

@@ -89,7 +89,7 @@ describe('pace of an upstream', () => {
   })
 })
 
-test('late block → left to a request of its own', async () => {
+test('late block → requested singly', async () => {
   const { blocks, cids } = leaves(301)
   const root = addNode(blocks, { Data: new Uint8Array(), Links: cids.map((Hash) => ({ Name: '', Hash, Tsize: 1 })) })
   const missing = cids[0] as CID

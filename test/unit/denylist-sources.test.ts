@@ -305,7 +305,7 @@ describe('list of takedowns', () => {
     assert.equal(list.path(first, []), undefined)
   })
 
-  test('two takedowns of one CID → the later one decides, also after reload', async () => {
+  test('repeated takedown → the later one decides, also after reload', async () => {
     const list = await openList(join(folder, 'takedowns.deny'))
     const legal = { legal: true, reason: 'court-order' }
     await Promise.all([list.takeDown(first, no), list.takeDown(first, legal), list.takeDown(second, no)])

@@ -123,7 +123,7 @@ async function hitRatio(tiers: readonly Tier[], requests: number): Promise<numbe
 
 // In a tier for 125 of 1,000 files. A queue that spares what was read has 0.43.
 for (const processes of [1, 2])
-  test(`crawler beside ${processes} process(es) → read blocks mostly stay`, async () => {
+  test(`crawler and ${processes} process(es) → most read blocks stay`, async () => {
     const path = await tempFolder()
     const ratio = await hitRatio(
       range(0, processes).map(() => open(path, '256KiB')),

@@ -360,7 +360,7 @@ test('write during a read of wrong bytes → not undone', async () => {
   assert.equal(await honest.get(cid), bytes)
 })
 
-test('silent second read of wrong bytes → a miss soon, no delete after a write', async () => {
+test('corrupt block, silent recheck → miss; later write not deleted', async () => {
   const { clock, tier, guard } = make()
   const honest = verified(guard, { log: silentLog })
   tier.held.set(blockKey(cid), bytesOf(3))

@@ -105,7 +105,7 @@ async function joined(pieces: AsyncIterable<Uint8Array>): Promise<Buffer> {
 }
 
 describe('compression', () => {
-  test('a few at once, same name shared, the rest refused', async () => {
+  test('concurrent compressions → limited; same name → shared', async () => {
     const compression = createCompression({ isOn: true, max: 2 })
     const [one, other] = [compression.compress(long, 'br', 'a'), compression.compress(long, 'gzip', 'b')]
     assert.equal(compression.compress(long, 'zstd', 'c'), undefined)

@@ -80,7 +80,7 @@ describe('late event loop', () => {
     assert.deepEqual([seen.at(-1), clock.timers], [1000, 0])
   })
 
-  test('burst over → no timer', async () => {
+  test('requests over → no timer left', async () => {
     const { clock, open } = await busy()
     assert.equal(clock.timers, 1)
     for (const one of open) one?.emit('close')

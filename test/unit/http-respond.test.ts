@@ -111,7 +111,7 @@ describe('bug', () => {
     await isTold(at.url, at, '/ipfs/bafkqaaa')
   })
 
-  test('in a route → logged and counted', async () => {
+  test('error in a route → logged and counted', async () => {
     const at = await start({
       routes: [{ name: 'add', at: /^\/mine$/, answer: (_context, next) => next(new TypeError('a bug of ours')) }],
     })

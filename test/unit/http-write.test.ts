@@ -61,7 +61,7 @@ describe('client closes its side', () => {
   const request = 'GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n'
   const connected = (port: number) => connect({ port, host: '127.0.0.1', allowHalfOpen: true })
 
-  test('right behind its request → complete response', async () => {
+  test('closed right after its request → complete response', async () => {
     const { port } = await serve(async (_request, response) => {
       await systemClock.sleep(30)
       response.end(Buffer.alloc(more))

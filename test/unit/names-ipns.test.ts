@@ -325,7 +325,7 @@ describe('resolving keys', () => {
     assert.equal(await hanging, 'unavailable')
   })
 
-  test('all send wrong records → false mismatch', async () => {
+  test('every upstream sends wrong records → hash-mismatch', async () => {
     assert.equal(await kindOf(make([sends('liar', Uint8Array.of(1))]).resolve(createKey().cid)), 'hash-mismatch')
   })
 

@@ -199,7 +199,7 @@ test("time in an upstream's queue → part of the timeout", async () => {
   assert.ok(tookMs >= 4900 && tookMs <= 5200, `${tookMs} ms`)
 })
 
-test('next block while the response begins → time of a block', async () => {
+test('response begins while a block is awaited → block timeout', async () => {
   const { clock, session } = make([scriptedUpstream('one', file.blocks, { silent: true, dag: false })])
   const one = session()
   let isOver = false

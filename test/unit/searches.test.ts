@@ -106,7 +106,7 @@ test('round out of client time → first of the search', async () => {
   assert.equal(searches.size, 0)
 })
 
-test('endless round → another one after 30 s; ends with its search', async () => {
+test('endless round → replaced after 30 s, ends with its search', async () => {
   const { clock, searches, rounds, round, missed } = make()
   missed()
   searches.begin(cid, '', round, { client: 'one', running: round() })

@@ -176,7 +176,7 @@ describe('request queue', () => {
 })
 
 describe('searches', () => {
-  test('a share of slots while readers come, most otherwise', async () => {
+  test('no readers → three quarters of the slots; a reader enters', async () => {
     const { health, take } = await make({ most: 16 })
     for (let count = 0; count < 20; count++) take('search', { rank: 'search' }).catch(() => {})
     assert.equal(health.pending, 12)

@@ -261,16 +261,16 @@ describe('48 MiB from upstreams of 8 MB a second', () => {
     const { ms } = await readFrom({ one: { pace }, two: { pace }, three: { pace } })
     assert.ok(ms / (await alone()).ms < 0.5)
   })
-  test('one of 3 MB/s → brings less, file still earlier', async () => {
+  test('slower second upstream → smaller share, file still sooner', async () => {
     const { ms, sent, twice } = await readFrom({ quick: { pace }, slow: { pace: 3e6 } })
     assert.ok(ms / (await alone()).ms < 0.8)
     assert.ok((sent[1] ?? 0) > size / 8 && (sent[1] ?? 0) < size / 2.5, `${sent}`)
     assert.ok(twice < 0.05, `${twice} came twice`)
   })
-  test('one quick upstream beside another → one question', async () => {
+  test('two fast upstreams → one request', async () => {
     assert.equal((await readFrom({ one: { pace: 1e8 }, two: { pace: 1e8 } })).asked, 1)
   })
-  test('one stalls once in its part → brings other parts', async () => {
+  test('upstream stalls once in its part → sends other parts', async () => {
     const { ms, sent } = await readFrom({ one: { pace }, two: { pace, part: 'stalls once' } })
     assert.ok(ms / (await alone()).ms < 0.8)
     assert.ok((sent[1] ?? 0) > size / 4, `${sent}`)

@@ -511,7 +511,7 @@ cache: { responses: { maxBytes: 30MiB }, tiers: [{ use: memory, maxBytes: 60MiB 
     assert.equal(shareOf(config, 1), config)
   })
 
-  it("from the owner's configuration", () => {
+  it("owner's configuration, copied → same for the worker", () => {
     assert.deepEqual(configOf(structuredClone(inputOf(config))), config)
   })
 })

@@ -222,7 +222,7 @@ test('delete fails in one tier → reported, done in others', async () => {
   assert.deepEqual(holders(memory, disk, bucket), ['disk'])
 })
 
-test('store skips a cache only behind a persistent local tier', async () => {
+test('store → skips caches after a tier that never evicts', async () => {
   const memory = scriptedTier('memory', { persistent: false, trusted: true })
   const before = scriptedTier('before')
   const pins = scriptedTier('pins', { trusted: true, keeps: true })
@@ -282,7 +282,7 @@ test('close → queue written, silent tier given up', async () => {
   assert.ok(disk.calls.includes('close') && bucket.calls.includes('close'))
 })
 
-test('dead tier behind its guard → no delay, no failure', async () => {
+test('guarded dead tier → no delay, no failure', async () => {
   const clock = createFakeClock()
   const memory = scriptedTier('memory', { persistent: false, trusted: true })
   const dead = scriptedTier('bucket', { shared: true })

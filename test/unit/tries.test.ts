@@ -178,7 +178,7 @@ for (const kind of ['block', 'answer'] as const) {
   })
 }
 
-test('question ended for a reader → asked again in time', async () => {
+test('request evicted for a reader → repeated in time', async () => {
   const { clock, absent, mute, kinds } = make('one')
   absent.add('one')
   await assert.rejects(kinds.block())

@@ -54,7 +54,7 @@ const outcome = (work: Promise<unknown>) =>
   )
 
 describe('upload slots', () => {
-  it('one client → at most three quarters', async () => {
+  it('one client → three quarters of the slots at most', async () => {
     const { admission, enter, clock } = stage({ minRate: 0 })
     for (let turn = 0; turn < 6; turn++) await enter('greedy')
     const more = outcome(enter('greedy'))

@@ -122,7 +122,7 @@ describe('directory paths', () => {
     assert.deepEqual([...tree.root.entries.keys()], ['a', 'b'])
   })
 
-  it('limited number, including directories', () => {
+  it('entries of a directory → limited, directories included', () => {
     const tree = createTree()
     for (let at = 0; at < maxEntries / 2; at++) tree.file(`${at}/a`)
     assert.throws(() => tree.file('one more'), /more than 16384 files and directories/)

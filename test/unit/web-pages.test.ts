@@ -167,7 +167,7 @@ describe('hostile names', () => {
     '\ud800',
     'x'.repeat(5000),
   ]
-  test('escaped; links stay below the directory', async () => {
+  test('listing → escaped, links stay below the directory', async () => {
     const html = await page(hostile.map((name) => entry(name)))
     assert.doesNotMatch(html, /<(script|img)/i)
     assert.doesNotMatch(html, /<[^>]*\son\w+=/i)
@@ -239,7 +239,7 @@ describe('document page', () => {
 })
 
 describe('problem page', () => {
-  test('what happened, attempts, next step; all escaped', () => {
+  test('failure → detail, attempts and next step, all escaped', () => {
     const attempts = [{ upstream: '<b>one</b>', outcome: 'timeout', ms: 12.4 }] as never
     const html = problemPage({
       title: 'Not found',

@@ -1,4 +1,4 @@
-// A look into the slow tiers: who is asked when, how long it is worth waiting, and what an upload waits for. By the clock.
+// Lookups in the slow tiers: which tier is asked when, how long a reader waits, and what an upload waits for.
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { CID } from 'multiformats/cid'
