@@ -14,11 +14,13 @@ import { silentLog } from '../core/log.ts'
 import { createTrace } from '../core/wire/trace.ts'
 import { processFolders } from '../data-folder/folder.ts'
 import { loadDenylists } from '../deny/load.ts'
+import { lossIn } from '../store/open.ts'
 import { probeTarget } from '../upload/thin.ts'
 import { openIndexer, openRouter, takeSharedCounters, wireBackends } from '../wiring/backends.ts'
 import { createComponentRegistry, nothingOfItsOwn, takeScheduler, type WiringContext } from '../wiring/components.ts'
-import { notesOn } from '../wiring/orphaned-uploads.ts'
+import { notesOn, readStore } from '../wiring/orphaned-uploads.ts'
 import { notesOnTrust, type SocketAddress, socketsOf, whyNoSocket } from './check.ts'
+import { storeFolders } from './stores.ts'
 
 type DoctorOptions = {
   readonly asJson?: boolean
@@ -54,7 +56,14 @@ export async function runDoctor(
   }
   const { providers, tiers, upstreams: wired } = wireBackends(context)
   const must: Placed[] = [
-    { name: `data ${config.data}`, check: () => isWritable(config.data) },
+    {
+      name: `data ${config.data}`,
+      check: () => isWritable(config.data).then(() => isSound(config.data, context)),
+    },
+    ...(await storeFolders(config)).slice(1).map((folder) => ({
+      name: `pins ${folder}`,
+      check: () => isSound(folder, context),
+    })),
     ...socketsOf(config).map((socket) => ({
       name: `${socket.key} unix:${socket.path}`,
       check: () => canListen(socket),
@@ -211,6 +220,20 @@ async function isReadable(
   const entry = typeof list === 'object' ? { ...list, required: true } : list
   const lists = await loadDenylists([entry], { clock, log: silentLog, userAgent, folder, onChange: () => {} })
   lists.close()
+}
+
+/** Reads all of the database, beside a gateway that may be running. */
+async function isSound(folder: string, context: WiringContext): Promise<void> {
+  const loss = lossIn(folder)
+  const damage = loss === undefined ? await readStore(folder, context, (store) => store.check()) : [loss]
+  if (damage?.length)
+    throw new Failure(
+      'disk-error',
+      `${damage.join('; ')}; restore a backup, or stop cidgate and run doctor --salvage`,
+      {
+        source: 'ours',
+      },
+    )
 }
 
 const minFreeBytes = 256 * 1024 * 1024

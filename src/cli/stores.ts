@@ -19,7 +19,7 @@ type Out = Pick<Io, 'stdout'>
 const foldersFile = 'pins.folders'
 
 /** Lists all folders, the data folder first. */
-async function storeFolders(config: Config): Promise<string[]> {
+export async function storeFolders(config: Config): Promise<string[]> {
   const embedded = config.pinning.providers.filter(({ use }) => use === 'embedded')
   const own = [...embedded, ...(await orphanedStores(config))].flatMap(({ options }) => {
     const { path } = options as { readonly path?: string }
@@ -30,20 +30,25 @@ async function storeFolders(config: Config): Promise<string[]> {
   return folders.filter((_, index) => index === 0 || there[index])
 }
 
-export async function backupCommand(file: string | undefined, to: string, { stdout }: Out): Promise<number> {
+export async function backupCommand(file: string | undefined, to: string, { stdout, stderr }: Io): Promise<number> {
   const config = loadConfig(configFile(file))
   const stopped = new AbortController()
   for (const signal of ['SIGINT', 'SIGTERM'] as const) process.once(signal, () => stopped.abort())
   const [data = '', ...others] = await storeFolders(config)
   const copies: string[] = []
+  const damaged: string[] = []
+  async function backUp(folder: string, copy: string): Promise<string> {
+    const { uploads, files, damage } = await backUpStore(folder, copy, stopped.signal)
+    for (const line of damage) damaged.push(`${folder}: ${line}\n`)
+    return `${folder} → ${copy}: ${uploads} uploads, ${files} files of large ones\n`
+  }
   // The data folder is last, because its ledger may name files in the others.
   for (const [index, folder] of others.entries()) {
     const copy = join(`${to}-folders`, String(index + 1))
-    await backUpStore(folder, copy, stopped.signal)
+    stdout.write(await backUp(folder, copy))
     copies.push(copy)
-    stdout.write(`${folder} → ${copy}\n`)
   }
-  const { uploads, files } = await backUpStore(data, to, stopped.signal)
+  const told = await backUp(data, to)
   for (const name of ['denylists', foldersFile])
     await cp(join(data, name), join(to, name), { recursive: true }).catch((error: unknown) => {
       if (!isGone(error)) throw error
@@ -51,8 +56,12 @@ export async function backupCommand(file: string | undefined, to: string, { stdo
   // Relative paths, so that a gateway over the backup finds the copies after both were moved
   // together.
   for (const copy of copies) await appendFile(join(to, foldersFile), `${JSON.stringify(relative(to, copy))}\n`)
-  stdout.write(`${data} → ${to}: ${uploads} uploads, ${files} files of large ones\n`)
-  return 0
+  stdout.write(told)
+  if (damaged.length === 0) return 0
+  stderr.write(
+    `${damaged.join('')}cidgate: a copy of a damaged store: keep earlier backups, and run doctor --salvage\n`,
+  )
+  return 1
 }
 
 export async function salvageCommand(file: string | undefined, { stdout }: Out): Promise<number> {

@@ -6,11 +6,13 @@ import { copyFile, link, open, readdir, rm, stat } from 'node:fs/promises'
 import { join } from 'node:path'
 import { codeOf, isGone, makeFolder, orIfGone, syncFolder } from '../core/disk/files.ts'
 import { Failure } from '../core/failure.ts'
+import { compareCars, damagedPages } from './check.ts'
 import { type Connection, openForReading, openForWriting, placesIn } from './database.ts'
 
-type BackedUp = { readonly uploads: number; readonly files: number }
+/** `damage`: of the store that was copied, in words for the operator. */
+type BackedUp = { readonly uploads: number; readonly files: number; readonly damage: readonly string[] }
 
-/** Every upload that was acknowledged before it resolves is in the copy. `to`: missing or empty. */
+/** Every upload that was acknowledged before it resolves is in the copy, unless it is damaged. `to`: missing or empty. */
 export async function backUpStore(from: string, to: string, signal: AbortSignal): Promise<BackedUp> {
   const [source, target] = [placesIn(from), placesIn(to)]
   await stat(source.file).catch((cause: unknown) => {
@@ -32,6 +34,7 @@ export async function backUpStore(from: string, to: string, signal: AbortSignal)
   }
 
   try {
+    const damage = [...damagedPages(reader), ...compareCars(reader, source.cars).damage]
     reader.exec('begin')
     await copyCars(namesIn(reader))
     await copy(source.file, target.file)
@@ -46,7 +49,7 @@ export async function backUpStore(from: string, to: string, signal: AbortSignal)
       await copyCars(names)
       for (const name of copied) if (!isNamed.has(name)) await rm(join(target.cars, name), { force: true })
       for (const folder of [target.cars, to]) await syncFolder(folder)
-      return { uploads: n, files: names.length }
+      return { uploads: n, files: names.length, damage }
     } finally {
       writer.exec('rollback')
       writer.close()

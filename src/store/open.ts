@@ -1,19 +1,19 @@
 // The store of the process that owns its folder: the start, a thread that writes, which starts with
 // the first commit, and upkeep in the background: the check for damage, and the daily copy.
 import { randomUUID } from 'node:crypto'
-import { readdirSync, rmSync, statSync } from 'node:fs'
-import { open as openFile, readdir, rm, stat, statfs } from 'node:fs/promises'
+import { rmSync, statSync } from 'node:fs'
+import { rm, stat, statfs } from 'node:fs/promises'
 import { join } from 'node:path'
 import type { Clock } from '../core/clock.ts'
 import { createShared, makeFolder, orIfGone, type SharedFolders, tryToWrite } from '../core/disk/files.ts'
 import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
+import { compareCars, lossOf } from './check.ts'
 import {
   type Connection,
   Damaged,
   failureOf,
   loneCarsSql,
-  markAt,
   noSpace,
   openDatabase,
   openForReading,
@@ -47,11 +47,13 @@ export function createStore(folder: string, options: StoreOptions): Store {
   const places = placesIn(folder)
   const closing = new AbortController()
   const running = new Set<Promise<unknown>>()
+  /** Undefined: it is read only. */
+  let fileId: string | undefined
   const data = () => ({ folder, ...places })
   const writer = createThread<Operation>({ script: 'writer', name: 'store writer', data })
   const opening = owned.then(open).catch(readOnly)
   const reading = createReading(folder, { log, opening })
-  const { ready, blocks, ledger, read, ask, note, damage } = reading
+  const { ready, blocks, ledger, read, check, ask, note, damage } = reading
   ready.then(
     () => inBackground(upkeep()),
     () => {},
@@ -62,6 +64,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
     const db = openOrMake()
     try {
       await sweep(db)
+      fileId = idOf(places.file)
       // Opened before the other is closed, which would make a checkpoint.
       return { connection: openHere(folder), isFixed: false }
     } finally {
@@ -70,9 +73,9 @@ export function createStore(folder: string, options: StoreOptions): Store {
   }
 
   function openOrMake(): Connection {
-    // To a new database the files of all uploads would be leftovers, and be removed.
-    if (!statSync(places.file, { throwIfNoEntry: false })?.size && readdirSync(places.cars).length > 0)
-      throw new Damaged(`there is no ${places.file}, and files of uploads are in ${places.cars}`)
+    // A new database would hide the loss of the old one, and make leftovers of the files of uploads.
+    const loss = lossOf(places)
+    if (loss !== undefined) throw new Damaged(loss)
     const make = (): Connection => {
       const { db, isMended } = openDatabase(places.file, places.head)
       if (isMended) note('the first page of the database was mended by its copy')
@@ -91,20 +94,9 @@ export function createStore(folder: string, options: StoreOptions): Store {
   /** Deletes the files of uploads that a kill cut. */
   async function sweep(db: Connection): Promise<void> {
     try {
-      const entries = await readdir(places.cars, { withFileTypes: true })
-      const unnamed = new Set(entries.flatMap((entry) => (entry.isFile() ? entry.name : [])))
-      const missing = db
-        .all('select id, name from car')
-        .filter(({ name }) => !unnamed.delete(name as string))
-        .filter(({ id }) => db.get('select 1 from block where car = ? limit 1', id as number))
-      if (missing.length > 0) note(`${missing.length} files of uploads are missing, ${missing[0]?.name} first`)
-      const unknown: string[] = []
-      for (const name of unnamed) {
-        if (await wasAccepted(join(places.cars, name))) unknown.push(name)
-        else await rm(join(places.cars, name), { force: true })
-      }
-      if (unknown.length > 0)
-        note(`${unknown.length} files of uploads are newer than the database, ${unknown[0]} first`)
+      const { damage: found, unneeded } = compareCars(db, places.cars)
+      for (const line of found) note(line)
+      for (const name of unneeded) await rm(join(places.cars, name), { force: true })
       if (db.get(`select id from loose union all ${loneCarsSql} limit 1`))
         inBackground(ready.then(() => store.write([])))
     } catch (error) {
@@ -136,7 +128,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
     for (let ms = checkAfterMs; ; ms = dayMs) {
       await clock.sleep(ms, closing.signal)
       if ((await read('select 1 from upload limit 1')).length === 0) continue
-      for (const line of (await ask({ kind: 'check' })) as readonly string[]) note(line)
+      for (const line of await check()) note(line)
       const copied = await orIfGone(stat(places.copy), undefined)
       // A copy that was made from a damaged database would take the place of a good one.
       if (damage() === undefined && clock.now() - (copied?.mtimeMs ?? 0) >= dayMs - minuteMs)
@@ -144,10 +136,19 @@ export function createStore(folder: string, options: StoreOptions): Store {
     }
   }
 
+  /** Commits to a file that was removed would be lost with its last descriptor. */
+  function assertInPlace(): void {
+    if (fileId === undefined || idOf(places.file) === fileId) return
+    throw new Damaged(`${places.file} was removed or replaced while it was open`)
+  }
+
   async function commit(operation: Operation, what: string): Promise<unknown> {
     try {
       await opening
-      return await writer.ask(operation)
+      assertInPlace()
+      const reply = await writer.ask(operation)
+      assertInPlace()
+      return reply
     } catch (error) {
       if (troubleOf(error) === 'damaged') note((error as Error).message)
       throw failureOf(error, what)
@@ -155,7 +156,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
   }
 
   const store: Store = {
-    ...{ ready, blocks, ledger, read, damage },
+    ...{ ready, blocks, ledger, read, check, damage },
     begin() {
       /** Files that no row names are deleted at the start: none is made before that. */
       const newFile = () => createCarFile(join(places.cars, `${randomUUID()}.car`), ready)
@@ -177,9 +178,14 @@ export function createStore(folder: string, options: StoreOptions): Store {
       await commit({ kind: 'accept', ...(await packed([])), statements }, 'write to the database')
     },
     async probe() {
-      const { isFixed } = await opening.catch((error: unknown) => {
-        throw failureOf(error, 'open the database')
-      })
+      const { isFixed } = await opening
+        .then((opened) => {
+          assertInPlace()
+          return opened
+        })
+        .catch((error: unknown) => {
+          throw failureOf(error, 'open the database')
+        })
       // Writes the first page as it is. A writer that nobody needed yet is not started for it.
       if (writer.isStarted || isFixed) await store.write([{ sql: 'pragma user_version = 1', args: [] }])
       try {
@@ -205,6 +211,11 @@ export function createStore(folder: string, options: StoreOptions): Store {
   return store
 }
 
+function idOf(file: string): string | undefined {
+  const found = statSync(file, { throwIfNoEntry: false })
+  return found && `${found.dev}:${found.ino}`
+}
+
 const quotaSql = `insert into quota (day, token, uploads, bytes) values (?, ?, ?, ?)
 on conflict (day, token) do update set uploads = uploads + excluded.uploads, bytes = bytes + excluded.bytes`
 
@@ -212,16 +223,6 @@ const quotaStatements = ({ day, token, uploads, bytes }: QuotaUse): readonly Sta
   { sql: quotaSql, args: [day, token, uploads, bytes] },
   { sql: 'delete from quota where day < ?', args: [day - 1] },
 ]
-
-async function wasAccepted(file: string): Promise<boolean> {
-  const handle = await openFile(file, 'r')
-  try {
-    const { buffer } = await handle.read(Buffer.alloc(1), 0, 1, markAt)
-    return buffer[0] === 1
-  } finally {
-    await handle.close()
-  }
-}
 
 // A store is shared by the gateways of this process over one folder, and closed with the last of
 // them.
@@ -235,6 +236,9 @@ export interface Joined<Kind extends StoreReader = Store> {
 
 /** Where it is, there is a store. */
 export const databaseIn = (folder: string): string => placesIn(folder).file
+
+/** In words, where the folder lost its database. */
+export const lossIn = (folder: string): string | undefined => lossOf(placesIn(folder))
 
 type Folder = ReturnType<SharedFolders['enter']>
 

@@ -3,6 +3,7 @@
 import { closeSync, openSync, readSync } from 'node:fs'
 import { join } from 'node:path'
 import { parentPort, workerData } from 'node:worker_threads'
+import { compareCars, damagedPages } from './check.ts'
 import { type Connection, copyLedger, openForReading, type Places } from './database.ts'
 import { type Asked, asText, type Question } from './threads.ts'
 
@@ -51,10 +52,7 @@ function replyTo(question: Question): unknown {
     case 'sql':
       return db().all(question.sql, ...question.args)
     case 'check':
-      return db()
-        .all('pragma quick_check(10)')
-        .map((row) => String(Object.values(row)[0]))
-        .filter((line) => line !== 'ok')
+      return [...damagedPages(db()), ...compareCars(db(), cars).damage]
     case 'copy':
       return copyLedger(file, copy)
   }

@@ -139,6 +139,7 @@ export function createReading(folder: string, { log, opening }: ReadingOptions):
     ...{ ready, read, note },
     blocks: { get, has, lacks },
     ledger: createLedger(read, readBy(thorough)),
+    check: async () => (await ask(thorough, { kind: 'check' }, 'read the database')) as readonly string[],
     ask: (question) => ask(thorough, question, 'read the database'),
     offer(key, block) {
       const blocks = offered.get(key) ?? new Set()

@@ -19,6 +19,7 @@ import { codec, proves } from '../core/cid.ts'
 import { readCar } from '../core/wire/car-stream.ts'
 import { dagBlocks } from '../ipld/block-links.ts'
 import { carSectionBytes } from '../ipld/car.ts'
+import { damagedPages } from './check.ts'
 import {
   type Connection,
   insert,
@@ -131,7 +132,7 @@ function openOld(file: string): Connection | undefined {
 function isWhole(db: Connection): boolean {
   try {
     db.get('select 1 from upload limit 1')
-    return db.get('pragma quick_check(1)')?.quick_check === 'ok'
+    return damagedPages(db).length === 0
   } catch {
     return false
   }

@@ -61,6 +61,8 @@ export interface StoreReader {
   readonly blocks: Blocks
   readonly ledger: Ledger
   read(sql: string, args?: readonly Value[]): Promise<readonly Row[]>
+  /** Reads the whole database, and returns what is damaged. */
+  check(): Promise<readonly string[]>
   /** Damage that was found, in words for the operator; undefined: none. */
   damage(): string | undefined
   close(): Promise<void>

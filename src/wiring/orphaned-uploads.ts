@@ -45,7 +45,7 @@ async function namesIn(stores: Awaited<ReturnType<typeof orphanedStores>>, looki
 }
 
 /** Undefined if the folder has no store. */
-async function readStore<T>(
+export async function readStore<T>(
   data: string,
   { folders, ...looking }: Looking,
   read: (store: StoreReader) => Promise<T>,

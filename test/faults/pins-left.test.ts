@@ -4,8 +4,9 @@ import assert from 'node:assert/strict'
 import { readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterEach, beforeEach, test } from 'node:test'
+import { runDoctor } from '../../src/cli/doctor-checks.ts'
 import { backupCommand, salvageCommand } from '../../src/cli/stores.ts'
-import { parseConfig } from '../../src/config/load.ts'
+import { loadConfig, parseConfig } from '../../src/config/load.ts'
 import { silentLog } from '../../src/core/log.ts'
 import type { Gateway } from '../../src/gateway.ts'
 import { type Serving, serve } from '../../src/server/serve.ts'
@@ -117,11 +118,19 @@ test('backup includes former folders, and is readable without them', async () =>
   }
 })
 
-test('salvage repairs the database of a former folder', async () => {
+test('database with zeroed pages → doctor and backup fail, salvage repairs', async () => {
   const { path, former, file } = await withFormer()
   const database = join(former, 'cidgate.sqlite')
   const bytes = await readFile(database)
   await writeFile(database, bytes.fill(0, 4096))
+  const lines: string[] = []
+  assert.equal(await runDoctor(loadConfig(file), { print: (line) => lines.push(line) }), 1)
+  assert.match(lines.join('\n'), /^bad {2}pins .*former.*doctor --salvage/m)
+  try {
+    await assert.rejects(backupCommand(file, `${data}-damaged`, silent), /malformed/)
+  } finally {
+    for (const end of ['', '-folders']) await rm(`${data}-damaged${end}`, { recursive: true, force: true })
+  }
   assert.equal(await salvageCommand(file, silent), 0)
   await isWhole(await start(configOf({ providers: [{ use: 'embedded' }] })), path)
 })
