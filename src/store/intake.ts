@@ -22,11 +22,14 @@ type IntakeOptions = {
 
 /** A DAG that is whole, with the places of its blocks in its intake. */
 type OwnDag = StagedDag & {
-  readonly list: Uint32Array
+  readonly list: readonly number[]
   readonly seal: (roots: readonly CID[]) => Promise<PackedBlocks>
 }
 
-const noBlocks: PackedBlocks = { keys: new Uint8Array(), lengths: new Uint32Array(), ats: new Float64Array() }
+const noBlocks: PackedBlocks = { keys: new Uint8Array(), lengths: [], ats: [] }
+
+/** A message copies the buffer behind a view, and that of a small Buffer is a pool of 64 KiB. */
+const withoutPool = (bytes: Uint8Array): Uint8Array => new Uint8Array(bytes)
 
 /** Uploads of one intake as they go to the writer, whose their CAR file is from here on. */
 export async function packed(
@@ -36,7 +39,7 @@ export async function packed(
   const blocks = first ? await first.seal(uploads.map(({ staged }) => staged.cid)) : noBlocks
   const rows = uploads.map(({ staged, name, at, holders }): AcceptedRow => {
     const { cid, profile, bytes, carBytes, list } = staged as OwnDag
-    return { cid: cid.toV1().bytes, name, profile, bytes, carBytes, at, holders, list }
+    return { cid: withoutPool(cid.toV1().bytes), name, profile, bytes, carBytes, at, holders, list }
   })
   return { blocks, uploads: rows }
 }
@@ -87,9 +90,9 @@ export function createIntake({ newFile, offer, stored }: IntakeOptions): Intake 
     memory ? (memory[index] as Uint8Array) : (file as CarFile).read(ats[index] as number, lengths[index] as number)
 
   async function seal(roots: readonly CID[]): Promise<PackedBlocks> {
-    const keys = Buffer.concat(cids.flatMap(({ multihash: { bytes } }) => [Uint8Array.of(bytes.byteLength), bytes]))
-    const blocks = { keys, lengths: Uint32Array.from(lengths), ats: Float64Array.from(ats) }
-    if (!file) return { ...blocks, bytes: Buffer.concat(memory ?? []) }
+    const keys = cids.flatMap(({ multihash: { bytes } }) => [Uint8Array.of(bytes.byteLength), bytes])
+    const blocks = { keys: withoutPool(Buffer.concat(keys)), lengths, ats }
+    if (!file) return { ...blocks, bytes: withoutPool(Buffer.concat(memory ?? [])) }
     const bytes = await file.seal(roots)
     isSealed = true
     return { ...blocks, car: { name: file.name, bytes } }
@@ -127,7 +130,7 @@ export function createIntake({ newFile, offer, stored }: IntakeOptions): Intake 
       finish(root, profile, bytes) {
         const staged: OwnDag = {
           ...{ cid: root, profile, bytes, seal },
-          list: Uint32Array.from(listed.keys()),
+          list: [...listed.keys()],
           carBytes: carHeader(root).byteLength + sections,
           cids: [...listed.values()],
           async get(cid) {

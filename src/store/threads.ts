@@ -129,13 +129,13 @@ export function createThread<Question>({ script, name, data, idleMs }: ThreadOpt
 
 // Questions to the writer.
 
-/** Blocks of one intake, packed: a message of many small objects would hold up the event loop. */
+/** Blocks of one intake, in few objects: a message of many would hold up the event loop. */
 export type PackedBlocks = {
   /** Multihashes, each behind a byte with its length. */
   readonly keys: Uint8Array
-  readonly lengths: Uint32Array
+  readonly lengths: readonly number[]
   /** Where each block begins: in the CAR file, or in `bytes`. */
-  readonly ats: Float64Array
+  readonly ats: readonly number[]
   readonly car?: { readonly name: string; readonly bytes: number }
   readonly bytes?: Uint8Array
 }
@@ -150,7 +150,7 @@ export type AcceptedRow = {
   readonly at: number
   readonly holders: Readonly<Record<string, Standing>>
   /** Its blocks among those of the intake. */
-  readonly list: Uint32Array
+  readonly list: readonly number[]
 }
 
 export type Operation =

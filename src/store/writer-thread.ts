@@ -353,7 +353,7 @@ function accept({ blocks, uploads, statements }: Of<'accept'>): Step {
       if (slices.length === 1) putBlocks(blocks, slices[0] as Slice, { car, uses, ids }, touched)
       for (const id of loose) db.run('delete from loose where id = ?', id)
       const released = uploads.flatMap((upload) => {
-        const listed = packIds(Array.from(upload.list, (at) => ids[at] as number))
+        const listed = packIds(upload.list.map((at) => ids[at] as number))
         return putUpload(upload, car, listed, touched)
       })
       for (const { sql, args } of statements) db.run(sql, ...args)
