@@ -1,5 +1,4 @@
 // Writes CAR version 1: a header that names the root, then a section for each block.
-import { encode } from '@ipld/dag-cbor'
 import { varint } from 'multiformats'
 import type { CID } from 'multiformats/cid'
 import { type Block, isIdentity } from '../core/cid.ts'
@@ -9,8 +8,20 @@ import { type Block, isIdentity } from '../core/cid.ts'
  */
 const copiedBytes = 4096
 
+/** `{ roots, version: 1 }` in DAG-CBOR. By hand, since an encoder takes 30 times as long. */
 export function carHeader(...roots: CID[]): Uint8Array {
-  return withLength([encode({ roots, version: 1 })])
+  const links = roots.flatMap(({ bytes }) => [cborLink, cborHead(0x40, bytes.byteLength + 1), cborNone, bytes])
+  return withLength([cborRoots, cborHead(0x80, roots.length), ...links, cborVersion])
+}
+
+const cborRoots = Buffer.from('\xa2\x65roots', 'latin1')
+const cborVersion = Buffer.from('\x67version\x01', 'latin1')
+const cborLink = Uint8Array.of(0xd8, 0x2a)
+const cborNone = Uint8Array.of(0)
+
+function cborHead(type: number, value: number): Uint8Array {
+  if (value < 24) return Uint8Array.of(type | value)
+  return value < 256 ? Uint8Array.of(type | 24, value) : Uint8Array.of(type | 25, value >> 8, value & 255)
 }
 
 /** Precedes the bytes of a block. */
