@@ -16,7 +16,8 @@ export type HttpQuestion = {
   readonly url: string
   /** The block that the body is. */
   readonly cid?: CID | undefined
-  readonly method?: 'GET' | 'POST'
+  readonly method?: 'GET' | 'POST' | 'PUT'
+  readonly body?: Uint8Array
   /** Made by `asPlain`, once for each upstream. */
   readonly headers: Readonly<Record<string, string>>
   /** The required media type of the body; undefined means any except HTML. */
@@ -56,16 +57,13 @@ export type BodyParser<Piece> = {
  */
 export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamRequest {
   readonly #question: HttpQuestion
-  readonly #parserOf: () => BodyParser<Piece>
+  readonly #parser: BodyParser<Piece>
   readonly #answer: Answer<Piece>
-  #parser: BodyParser<Piece>
   #controller: Dispatcher.DispatchController | undefined
   #isOver = false
   /** No reader wants bytes now, so silence is not the upstream's. */
   #isPaused = false
   #isDraining = false
-  /** A piece came: the response cannot be replaced by another one. */
-  #hasCome = false
   /** When its bytes moved last; undefined: it has not begun. */
   #movedAt: number | undefined
   #trailers: Headers | undefined
@@ -78,11 +76,10 @@ export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamR
   #dueAt = 0
   #stopTimer: (() => void) | undefined
 
-  constructor(question: HttpQuestion, parserOf: () => BodyParser<Piece>, answer: Answer<Piece>) {
+  constructor(question: HttpQuestion, parser: BodyParser<Piece>, answer: Answer<Piece>) {
     this.#question = question
     this.#url = question.url
-    this.#parserOf = parserOf
-    this.#parser = parserOf()
+    this.#parser = parser
     this.#answer = answer
     this.#dispatch()
   }
@@ -106,13 +103,13 @@ export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamR
   }
 
   #dispatch(): void {
-    const { agent, headers, firstByteTimeout, method = 'GET' } = this.#question
+    const { agent, headers, firstByteTimeout, method = 'GET', body = null } = this.#question
     this.#controller = undefined
     this.#movedAt = undefined
     this.#wait(firstByteTimeout)
     const from = this.#url.indexOf('/', this.#url.indexOf('//') + 2)
     try {
-      agent.dispatch({ origin: this.#url.slice(0, from), path: this.#url.slice(from), method, headers }, this)
+      agent.dispatch({ origin: this.#url.slice(0, from), path: this.#url.slice(from), method, headers, body }, this)
     } catch (error) {
       this.onResponseError(undefined, error as Error)
     }
@@ -129,7 +126,7 @@ export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamR
     const { clock, bodyTimeout } = this.#question
     this.#movedAt = clock.monotonic()
     if (this.#movedAt + bodyTimeout < this.#dueAt) this.#wait(bodyTimeout)
-    if (status !== 200) {
+    if (status !== 200 && !(this.#question.body && status < 300)) {
       this.#said = { status, retryAfter: oneOf(headers['retry-after']), text: '' }
       return
     }
@@ -164,12 +161,12 @@ export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamR
   onResponseError(_controller: unknown, error: Error): void {
     if (this.#isOver || this.#isMoving) return
     if (this.#said) return this.#refuse()
-    const isStale = !this.#wasStale && !this.#hasCome && this.#question.method !== 'POST' && isStaleSocket(error)
+    const hasBegun = this.#movedAt !== undefined
+    const isStale = !this.#wasStale && !hasBegun && this.#question.method !== 'POST' && isStaleSocket(error)
     if (!isStale) return this.#fail(translated(this.#question.name, error))
     // A connection that the server closed says little about the upstream: try once more on a new
     // one.
     this.#wasStale = true
-    this.#parser = this.#parserOf()
     this.#dispatchAgain()
   }
 
@@ -201,7 +198,7 @@ export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamR
       if (chunk) this.#parser.push(chunk)
       while (!isNested && !this.#isPaused && !this.#isOver) {
         const piece = this.#parser.next()
-        if (piece !== undefined) this.#came(piece)
+        if (piece !== undefined) this.#answer.came(piece)
         else if (this.#trailers) this.#end(this.#trailers)
         else break
       }
@@ -211,14 +208,9 @@ export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamR
     this.#isDraining = isNested
   }
 
-  #came(piece: Piece): void {
-    this.#hasCome = true
-    this.#answer.came(piece)
-  }
-
   #end(trailers: Headers): void {
     const last = this.#parser.end(trailers)
-    if (last !== undefined) this.#came(last)
+    if (last !== undefined) this.#answer.came(last)
     if (this.#finish()) this.#answer.ended()
   }
 
@@ -319,7 +311,7 @@ class WholeBody implements BodyParser<Whole> {
 }
 
 export const wholeRequest = (question: HttpQuestion, maxBytes: number, answer: Answer<Whole>): HttpRequest<Whole> =>
-  new HttpRequest(question, () => new WholeBody(question, maxBytes), answer)
+  new HttpRequest(question, new WholeBody(question, maxBytes), answer)
 
 export const wholeOf = async (question: HttpQuestion, maxBytes: number, signal: AbortSignal): Promise<Whole> =>
   (await firstPiece<Whole>((answer) => wholeRequest(question, maxBytes, answer), signal)) as Whole

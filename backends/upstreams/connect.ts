@@ -79,7 +79,7 @@ const spareConnections = 8
 const streamWindowBytes = 1024 * 1024
 const connectionWindowBytes = 8 * streamWindowBytes
 
-export type PoolOptions = {
+type PoolOptions = {
   readonly url: string
   readonly connectTimeout: number
   readonly maxConnections: number

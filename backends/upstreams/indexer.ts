@@ -1,13 +1,11 @@
 // An IPNI indexer over HTTP: receives announcements of a chain, and reports what it knows of a
 // peer.
 import type { CID } from 'multiformats/cid'
-import { request } from 'undici'
 import { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'
-import { Failure } from '../../src/core/failure.ts'
-import { oneOf, parseRetryAfter } from '../../src/core/wire/http.ts'
+import { asPlain, type HttpQuestion, wholeOf } from './ask.ts'
 import { createAgent } from './connect.ts'
-import { httpOptions } from './options.ts'
+import { httpOptions, nothingIfAbsent } from './options.ts'
 
 export const indexerOptions = z.strictObject({
   name: z.string().min(1).optional().describe('How it is called in the log. By default its host.'),
@@ -18,9 +16,10 @@ export const indexerOptions = z.strictObject({
   allowPrivate: httpOptions.allowPrivate,
 })
 
-export type IndexerOptions = z.output<typeof indexerOptions>
+type IndexerOptions = z.output<typeof indexerOptions>
 
 const connections = { connectTimeout: 3_000, maxConnections: 2 } as const
+const timeoutMs = 60_000
 const maxAnswerBytes = 256 * 1024
 
 export function openIndexer(
@@ -30,65 +29,36 @@ export function openIndexer(
   const name = rest.name ?? new URL(url).host
   const finder = createAgent({ url, ...connections, allowPrivate })
   const taker = createAgent({ url: announceUrl, ...connections, allowPrivate })
-  const at = (base: string, path: string) => new URL(`${base.replace(/\/+$/, '')}/${path}`)
 
+  /** The signal of the caller ends it sooner. */
   async function call(
-    target: URL,
-    dispatcher: typeof finder,
-    how: {
-      readonly method: 'GET' | 'PUT'
-      readonly body?: Uint8Array
-      readonly headers: Readonly<Record<string, string>>
-    },
+    base: string,
+    path: string,
+    more: Pick<HttpQuestion, 'agent' | 'headers'> & Partial<HttpQuestion>,
     signal: AbortSignal,
-  ): Promise<{ readonly status: number; readonly text: string }> {
-    try {
-      const answer = await request(target, {
-        ...how,
-        headers: { 'user-agent': userAgent, ...how.headers },
-        ...{ dispatcher, signal },
-      })
-      let text = ''
-      for await (const chunk of answer.body) {
-        text += String(chunk)
-        if (text.length > maxAnswerBytes) {
-          answer.body.destroy()
-          throw new Failure('too-large', `${name} answered with more than ${maxAnswerBytes} bytes`, {
-            source: 'upstream',
-          })
-        }
-      }
-      const { statusCode: status, headers } = answer
-      if (status === 429 || status === 503) {
-        const retryAfterMs = parseRetryAfter(oneOf(headers['retry-after']), clock.now())
-        throw new Failure('throttled', `${name} answered with ${status}`, { source: 'upstream', retryAfterMs })
-      }
-      return { status, text }
-    } catch (error) {
-      if (error instanceof Failure) throw error
-      const { code, message } = error as { code?: string; message?: string }
-      throw new Failure('upstream-error', `${name} could not be asked (${code ?? message ?? 'no reason given'})`, {
-        source: 'upstream',
-        cause: error,
-      })
+  ): Promise<string> {
+    const question: HttpQuestion = {
+      ...{ name, clock, expects: undefined, redirects: 'none', firstByteTimeout: timeoutMs, bodyTimeout: timeoutMs },
+      ...more,
+      url: `${base.replace(/\/+$/, '')}/${path}`,
+      headers: asPlain({ ...more.headers, 'user-agent': userAgent }),
     }
+    return Buffer.from((await wholeOf(question, maxAnswerBytes, signal)).bytes).toString('utf8')
   }
+
+  /** Undefined: it has nothing there. */
+  const get = (path: string, signal: AbortSignal): Promise<string | undefined> =>
+    call(url, path, { agent: finder, headers: { accept: 'application/json' } }, signal).catch(nothingIfAbsent)
 
   return {
     name,
     async announce(body: Uint8Array, signal: AbortSignal): Promise<void> {
       const headers = { 'content-type': 'application/octet-stream' }
-      const { status, text } = await call(at(announceUrl, 'announce'), taker, { method: 'PUT', body, headers }, signal)
-      if (status >= 200 && status < 300) return
-      throw new Failure('refused', `${name} refused the announcement (${status}): ${text.slice(0, 200).trim()}`, {
-        source: 'upstream',
-      })
+      await call(announceUrl, 'announce', { agent: taker, method: 'PUT', body, headers }, signal)
     },
     async provider(peerId: string, signal: AbortSignal) {
-      const how = { method: 'GET', headers: { accept: 'application/json' } } as const
-      const { status, text } = await call(at(url, `providers/${peerId}`), finder, how, signal)
-      if (status === 404) return undefined
-      if (status !== 200) throw new Failure('upstream-error', `${name} answered with ${status}`, { source: 'upstream' })
+      const text = await get(`providers/${peerId}`, signal)
+      if (text === undefined) return undefined
       const said = parsed(text)
       const last = (said['LastAdvertisement'] as { '/'?: unknown } | null | undefined)?.['/']
       const error = said['LastError']
@@ -99,11 +69,7 @@ export function openIndexer(
     },
     /** True if it names this peer for the CID. */
     async finds(cid: CID, peerId: string, signal: AbortSignal): Promise<boolean> {
-      const how = { method: 'GET', headers: { accept: 'application/json' } } as const
-      const { status, text } = await call(at(url, `cid/${cid.toV1()}`), finder, how, signal)
-      if (status !== 200 && status !== 404)
-        throw new Failure('upstream-error', `${name} answered with ${status}`, { source: 'upstream' })
-      return status === 200 && text.includes(JSON.stringify(peerId))
+      return (await get(`cid/${cid.toV1()}`, signal))?.includes(JSON.stringify(peerId)) === true
     },
     async close() {
       await Promise.all([finder.destroy(), taker.destroy()])

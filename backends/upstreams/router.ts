@@ -81,7 +81,7 @@ export function openRouter(
           begun.reject(error)
           answer.failed(error)
         }
-        return new HttpRequest(question, () => chunksOf(begun.resolve), { ...answer, failed })
+        return new HttpRequest(question, chunksOf(begun.resolve), { ...answer, failed })
       }, signal)
       return { contentType: await orAborted(signal, begun.promise), chunks }
     },

@@ -89,7 +89,7 @@ function createTrustless(settings: z.output<typeof options>, context: UpstreamCo
     }
     const target = contentUrl(url, want.cid.toString(), want.segments, query)
     let hasBegun = false
-    return new HttpRequest<Block>({ ...car, url: target }, () => new CarParser(), {
+    return new HttpRequest<Block>({ ...car, url: target }, new CarParser(), {
       came(block) {
         hasBegun = true
         failedCars = 0

@@ -100,7 +100,7 @@ export async function upstreamRow(fault: UpstreamFault, form: Form): Promise<Row
   const elsewhere = await startUpstream({ blocks })
   const strangers = watchConnects([ill.url, well.url])
   const config = {
-    retrieval: { timeout: `${form.deadlineMs}ms` },
+    retrieval: { timeout: `${form.deadlineMs}ms`, blockTimeout: `${form.deadlineMs}ms` },
     cache: { responses: { maxBytes: 0 }, tiers: [{ use: 'memory', maxBytes: '64MiB' }] },
   }
   const start = (by: string, ...others: readonly { readonly name: string; readonly url: string }[]) =>
