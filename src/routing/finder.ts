@@ -19,40 +19,6 @@ export type Router = {
   ): Promise<{ readonly contentType: string | undefined; readonly chunks: AsyncIterable<Uint8Array> }>
 }
 
-/** A lookup for a root. Members are added until it is over. */
-export interface Lookup<Member> {
-  readonly members: readonly Member[]
-  readonly isOver: boolean
-  /** The outcome of each router. */
-  readonly attempts: readonly Attempt[]
-  /** Why it found no gateway: a router's failure, or `not-found`. Undefined until it is over. */
-  readonly failure: Failure | undefined
-  /** Calls `tell` for each new member and at the end. The returned function unsubscribes. */
-  onNews(listener: () => void): () => void
-}
-
-type RouterState = {
-  readonly name: string
-  readonly lookups: number
-  /** Lookups that named a usable gateway. */
-  readonly named: number
-  readonly failures: number
-  readonly lastFailure: string | undefined
-  /** The remaining backoff after failures; 0 if it may be asked. */
-  readonly backoffMs: number
-}
-
-export interface Finder<Member> {
-  /** Returns the lookup for this root: running, cached, or new. */
-  find(root: CID): Lookup<Member>
-  /** The members of a cached lookup. Sends no request. */
-  known(root: CID): readonly Member[]
-  /** Every cached gateway, with the router that named it first. */
-  found(): readonly { readonly member: Member; readonly router: string }[]
-  routers(): readonly RouterState[]
-  close(): Promise<void>
-}
-
 type FinderOptions<Member> = {
   readonly routers: readonly Router[]
   /** Throws a Failure for a forbidden origin. */
@@ -79,87 +45,126 @@ const maxNamesListed = 3
 /** The CID that probes ask for: an empty identity block, which reveals nobody's interest. */
 const emptyBlock = CID.parse('bafkqaaa')
 
-type Standing = {
+type RouterState = Router & {
   readonly backoff: Backoff
   lookups: number
+  /** Lookups that named a usable gateway. */
   named: number
   failures: number
-  last: string | undefined
+  lastFailure: string | undefined
 }
 
-export function createFinder<Member extends object>(options: FinderOptions<Member>): Finder<Member> {
-  const { routers, join, leave, isKnown, probeMs, clock, log } = options
-  const standings = new Map<Router, Standing>(
-    routers.map((router) => {
+export class Finder<Member extends object> {
+  readonly #options: FinderOptions<Member>
+  readonly #routers: readonly RouterState[]
+  readonly #closing = new AbortController()
+  readonly #leaving = new Set<Promise<void>>()
+  readonly #origins: LRUCache<string, { readonly member: Member; readonly router: string }>
+  readonly #lookups = new LRUCache<string, Lookup<Member>>({ max: maxRemembered })
+  #running = 0
+
+  constructor(options: FinderOptions<Member>) {
+    const { routers, leave, probeMs, clock, log } = options
+    this.#options = options
+    this.#routers = routers.map((router) => {
       const backoff = createBackoff({ clock, firstMs: firstRestMs, maxMs: maxRestMs })
-      return [router, { backoff, lookups: 0, named: 0, failures: 0, last: undefined }]
-    }),
-  )
-  const closing = new AbortController()
-  const leaving = new Set<Promise<void>>()
-  const origins = new LRUCache<string, { readonly member: Member; readonly router: string }>({
-    max: maxOrigins,
-    dispose({ member }) {
-      const left = leave(member).catch((error: unknown) => log('debug', 'router.leave-failed', { why: wordsOf(error) }))
-      leaving.add(left)
-      void left.finally(() => leaving.delete(left))
-    },
-  })
-  const lookups = new LRUCache<string, RunningLookup<Member> & { untilMs: number }>({ max: maxRemembered })
-  let running = 0
-
-  function memberAt(origin: string, router: string): Member | undefined {
-    const known = origins.get(origin)
-    if (known) return known.member
-    try {
-      const member = join(origin, router)
-      origins.set(origin, { member, router })
-      return member
-    } catch {
-      return undefined
-    }
+      return { ...router, backoff, lookups: 0, named: 0, failures: 0, lastFailure: undefined }
+    })
+    this.#origins = new LRUCache({
+      max: maxOrigins,
+      dispose: ({ member }) => {
+        const left = leave(member).catch((error: unknown) =>
+          log('debug', 'router.leave-failed', { why: wordsOf(error) }),
+        )
+        this.#leaving.add(left)
+        void left.finally(() => this.#leaving.delete(left))
+      },
+    })
+    if (probeMs === 0) return
+    // Finds a failed router before a request waits for it, and a recovered one before its backoff
+    // is over.
+    const probe = (router: RouterState): Promise<boolean> =>
+      this.#ask(router, emptyBlock, () => false).then(
+        () => true,
+        () => false,
+      )
+    for (const router of this.#routers)
+      void repeatCheck({
+        ...{ everyMs: probeMs, clock, signal: this.#closing.signal },
+        check: () => probe(router),
+      }).catch(() => {})
   }
 
-  /**
-   * Passes the peers that a router names to `take`, until that returns false. Counts a failure, and
-   * rejects with it.
-   */
-  async function ask(router: Router, root: CID, take: (peer: PeerRecord) => boolean): Promise<void> {
-    const standing = standings.get(router) as Standing
-    const own = new AbortController()
-    const stop = onceLate(clock, router.timeoutMs, () =>
-      own.abort(new Failure('timeout', `${router.name} did not answer in time`, { source: 'upstream' })),
-    )
-    const end = () => own.abort(closing.signal.reason)
-    closing.signal.addEventListener('abort', end, { once: true })
-    try {
-      const { contentType, chunks } = await router.providers(root, own.signal)
-      for await (const peer of readPeers(contentType, chunks)) if (!take(peer)) break
-      standing.backoff.succeeded()
-    } catch (error) {
-      if (isFailure(error, 'not-found')) return standing.backoff.succeeded()
-      standing.failures++
-      standing.last = wordsOf(error)
-      standing.backoff.failed(isFailure(error) ? error.retryAfterMs : undefined)
-      log('debug', 'router.failed', { router: router.name, why: standing.last })
-      throw error
-    } finally {
-      stop()
-      closing.signal.removeEventListener('abort', end)
-      own.abort(cancelled('the lookup is over'))
+  /** Returns the lookup for this root: running, cached, or new. */
+  find(root: CID): Lookup<Member> {
+    const key = blockKey(root)
+    const known = this.#lookups.get(key)
+    if (known && this.#isFresh(known)) return known
+    const lookup = new Lookup<Member>()
+    if (this.#running >= maxLookups || this.#closing.signal.aborted) {
+      lookup.failed(new Failure('overloaded', 'too many lookups are in progress', { source: 'ours' }))
+      lookup.end()
+    } else {
+      this.#lookups.set(key, lookup)
+      void this.#lookUp(key, root, lookup)
     }
+    return lookup
   }
 
-  async function askRouter(router: Router, root: CID, lookup: RunningLookup<Member>): Promise<void> {
-    const standing = standings.get(router) as Standing
+  /** The members of a cached lookup. Sends no request. */
+  known(root: CID): readonly Member[] {
+    const lookup = this.#lookups.peek(blockKey(root))
+    return lookup && this.#isFresh(lookup) ? lookup.members : []
+  }
+
+  /** Every cached gateway, with the router that named it first. */
+  found(): readonly { readonly member: Member; readonly router: string }[] {
+    return [...this.#origins.values()]
+  }
+
+  /** `backoffMs`: what remains of the backoff after failures; 0 if the router may be asked. */
+  routers() {
+    return this.#routers.map(({ name, lookups, named, failures, lastFailure, backoff }) => {
+      return { name, lookups, named, failures, lastFailure, backoffMs: Math.round(backoff.remainingMs) }
+    })
+  }
+
+  async close(): Promise<void> {
+    this.#closing.abort(cancelled('the gateway is closing'))
+    this.#origins.clear()
+    await Promise.all(this.#leaving)
+  }
+
+  #isFresh({ untilMs }: Lookup<Member>): boolean {
+    return this.#options.clock.monotonic() < untilMs
+  }
+
+  async #lookUp(key: string, root: CID, lookup: Lookup<Member>): Promise<void> {
+    const isReady = ({ backoff }: RouterState) => backoff.remainingMs === 0
+    for (const { name, lastFailure = '' } of this.#routers.filter((router) => !isReady(router))) {
+      lookup.attempts.push({ upstream: `router ${name}`, outcome: 'skipped-unhealthy', ms: 0 })
+      lookup.failed(new Failure('unavailable', `${name} rests after a failure: ${lastFailure}`, { source: 'upstream' }))
+    }
+    this.#running++
+    await Promise.all(this.#routers.filter(isReady).map((router) => this.#askFor(lookup, router, root)))
+    this.#running--
+    lookup.end()
+    const { members, failure } = lookup
+    // A failed lookup is not cached as an absence.
+    if (members.length === 0 && failure?.kind !== 'not-found') this.#lookups.delete(key)
+    else lookup.untilMs = this.#options.clock.monotonic() + (members.length > 0 ? foundMs : emptyMs)
+  }
+
+  async #askFor(lookup: Lookup<Member>, router: RouterState, root: CID): Promise<void> {
+    const { clock, isKnown } = this.#options
     const began = clock.monotonic()
     const named: string[] = []
     let outcome = 'nobody'
-    standing.lookups++
+    router.lookups++
     try {
-      await ask(router, root, ({ addresses }) => {
+      await this.#ask(router, root, ({ addresses }) => {
         const origin = originOf(addresses, router.rules)
-        const member = origin === undefined || isKnown(origin) ? undefined : memberAt(origin, router.name)
+        const member = origin === undefined || isKnown(origin) ? undefined : this.#memberAt(origin, router.name)
         if (origin && member && lookup.add(member)) named.push(new URL(origin).host)
         return lookup.members.length < maxMembers
       })
@@ -167,8 +172,8 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
       outcome = isFailure(error) ? error.kind : 'upstream-error'
       lookup.failed(error)
     }
-    if (named.length > 0) standing.named++
-    lookup.note({
+    if (named.length > 0) router.named++
+    lookup.attempts.push({
       upstream: `router ${router.name}`,
       outcome: named.length > 0 ? `named ${listed(named)}` : outcome,
       ms: Math.round(clock.monotonic() - began),
@@ -176,112 +181,82 @@ export function createFinder<Member extends object>(options: FinderOptions<Membe
   }
 
   /**
-   * Finds a failed router before a request waits for it, and a recovered one before its backoff is
-   * over.
+   * Passes the peers that a router names to `take`, until that returns false. Counts a failure, and
+   * rejects with it.
    */
-  const probe = (router: Router): Promise<boolean> =>
-    ask(router, emptyBlock, () => false).then(
-      () => true,
-      () => false,
+  async #ask(router: RouterState, root: CID, take: (peer: PeerRecord) => boolean): Promise<void> {
+    const { clock, log } = this.#options
+    const own = new AbortController()
+    const stop = onceLate(clock, router.timeoutMs, () =>
+      own.abort(new Failure('timeout', `${router.name} did not answer in time`, { source: 'upstream' })),
     )
-
-  async function lookUp(key: string, root: CID, lookup: RunningLookup<Member> & { untilMs: number }): Promise<void> {
-    const ready = routers.filter((router) => (standings.get(router) as Standing).backoff.remainingMs === 0)
-    for (const router of routers)
-      if (!ready.includes(router)) {
-        const { last = '' } = standings.get(router) as Standing
-        lookup.note({ upstream: `router ${router.name}`, outcome: 'skipped-unhealthy', ms: 0 })
-        lookup.failed(
-          new Failure('unavailable', `${router.name} rests after a failure: ${last}`, { source: 'upstream' }),
-        )
-      }
-    running++
-    await Promise.all(ready.map((router) => askRouter(router, root, lookup)))
-    running--
-    lookup.end()
-    const { members, failure } = lookup
-    // A failed lookup is not cached as an absence.
-    if (members.length === 0 && failure?.kind !== 'not-found') lookups.delete(key)
-    else lookup.untilMs = clock.monotonic() + (members.length > 0 ? foundMs : emptyMs)
+    const signal = AbortSignal.any([own.signal, this.#closing.signal])
+    try {
+      const { contentType, chunks } = await router.providers(root, signal)
+      for await (const peer of readPeers(contentType, chunks)) if (!take(peer)) break
+      router.backoff.succeeded()
+    } catch (error) {
+      if (isFailure(error, 'not-found')) return router.backoff.succeeded()
+      router.failures++
+      router.lastFailure = wordsOf(error)
+      router.backoff.failed(isFailure(error) ? error.retryAfterMs : undefined)
+      log('debug', 'router.failed', { router: router.name, why: router.lastFailure })
+      throw error
+    } finally {
+      stop()
+      own.abort(cancelled('the lookup is over'))
+    }
   }
 
-  if (probeMs > 0)
-    for (const router of routers)
-      void repeatCheck({ everyMs: probeMs, clock, signal: closing.signal, check: () => probe(router) }).catch(() => {})
-
-  return {
-    find(root) {
-      const key = blockKey(root)
-      const known = lookups.get(key)
-      if (known && clock.monotonic() < known.untilMs) return known
-      const lookup = Object.assign(new RunningLookup<Member>(), { untilMs: Number.POSITIVE_INFINITY })
-      if (running >= maxLookups || closing.signal.aborted) {
-        lookup.failed(new Failure('overloaded', 'too many lookups are in progress', { source: 'ours' }))
-        lookup.end()
-        return lookup
-      }
-      lookups.set(key, lookup)
-      void lookUp(key, root, lookup)
-      return lookup
-    },
-    known(root) {
-      const lookup = lookups.peek(blockKey(root))
-      return lookup && clock.monotonic() < lookup.untilMs ? lookup.members : []
-    },
-    found: () => [...origins.values()],
-    routers: () =>
-      routers.map((router) => {
-        const { lookups: count, named, failures, last, backoff } = standings.get(router) as Standing
-        const backoffMs = Math.round(backoff.remainingMs)
-        return { name: router.name, lookups: count, named, failures, lastFailure: last, backoffMs }
-      }),
-    async close() {
-      closing.abort(cancelled('the gateway is closing'))
-      origins.clear()
-      await Promise.all(leaving)
-    },
+  #memberAt(origin: string, router: string): Member | undefined {
+    const known = this.#origins.get(origin)
+    if (known) return known.member
+    try {
+      const member = this.#options.join(origin, router)
+      this.#origins.set(origin, { member, router })
+      return member
+    } catch {
+      return undefined
+    }
   }
 }
 
-class RunningLookup<Member> implements Lookup<Member> {
+/** A lookup for a root. Members are added until it is over. */
+class Lookup<Member> {
   readonly members: Member[] = []
+  /** The outcome of each router. */
   readonly attempts: Attempt[] = []
   isOver = false
-  #failure: Failure | undefined
+  /** Why it found no gateway: a router's failure, or `not-found`. Undefined until it is over. */
+  failure: Failure | undefined
+  untilMs = Number.POSITIVE_INFINITY
   readonly #listeners = new Set<() => void>()
 
-  get failure(): Failure | undefined {
-    return this.#failure
+  /** Calls `listener` for each new member and at the end. The returned function unsubscribes. */
+  onNews(listener: () => void): () => void {
+    this.#listeners.add(listener)
+    return () => this.#listeners.delete(listener)
   }
 
   /** Returns false for a known member, and at the limit. */
   add(member: Member): boolean {
     if (this.members.includes(member) || this.members.length >= maxMembers) return false
     this.members.push(member)
-    this.#listener()
+    this.#tell()
     return true
   }
 
-  note(attempt: Attempt): void {
-    this.attempts.push(attempt)
-  }
-
   failed(error: unknown): void {
-    this.#failure ??= isFailure(error) ? error : new Failure('upstream-error', wordsOf(error), { source: 'upstream' })
+    this.failure ??= isFailure(error) ? error : new Failure('upstream-error', wordsOf(error), { source: 'upstream' })
   }
 
   end(): void {
     this.isOver = true
-    this.#failure ??= new Failure('not-found', 'no router names anybody who has it', { source: 'upstream' })
-    this.#listener()
+    this.failure ??= new Failure('not-found', 'no router names anybody who has it', { source: 'upstream' })
+    this.#tell()
   }
 
-  onNews(listener: () => void): () => void {
-    this.#listeners.add(listener)
-    return () => this.#listeners.delete(listener)
-  }
-
-  #listener(): void {
+  #tell(): void {
     for (const listener of [...this.#listeners]) listener()
   }
 }

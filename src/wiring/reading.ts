@@ -17,7 +17,7 @@ import { createRetrieval } from '../retrieval/retrieval.ts'
 import { withVisit } from '../retrieval/session.ts'
 import { createPool, type Member } from '../retrieval/upstreams/pool.ts'
 import { startProbes } from '../retrieval/upstreams/probes.ts'
-import { createFinder, type Finder } from '../routing/finder.ts'
+import { Finder } from '../routing/finder.ts'
 import type { StoreReader } from '../store/store.ts'
 import { isWorker } from '../team/team.ts'
 import { isInside, joinFound, openRouter, type RouterClient, type WiredUpstream } from './backends.ts'
@@ -133,7 +133,7 @@ function takeFinding(context: WiringContext, upstreams: readonly WiredUpstream[]
       // By the client, since a router without a name in its entry has a default one.
       const isOpen = (router: string) =>
         entries[routers.findIndex(({ name }) => name === router)]?.allowPrivate === true
-      const finder = createFinder<Member>({
+      const finder = new Finder<Member>({
         routers: entries.map(({ timeout: timeoutMs, allowPrivate, allowHttp, ports }, index) => {
           const { name, providers } = routers[index] as RouterClient
           return { name, providers, timeoutMs, rules: { allowPrivate, allowHttp, ports, isInside } }
