@@ -362,7 +362,7 @@ test('tier that accepts many blocks → one call for the queue', async () => {
   const tier = scriptedTier('disk')
   const batches: number[] = []
   const slow = Promise.withResolvers<void>()
-  const { queue } = fill(
+  const { clock, queue } = fill(
     {
       ...tier,
       async putAll(blocks) {
@@ -378,8 +378,10 @@ test('tier that accepts many blocks → one call for the queue', async () => {
   const deleted = queue.delete(block(5).cid)
   slow.resolve()
   await deleted
+  queue.put(block(30).cid, block(30).bytes)
+  await clock.advance(50)
   await settle()
-  assert.deepEqual(batches, [28])
+  assert.deepEqual(batches, [29])
   assert.ok(!tier.held.has(block(5).key))
 })
 

@@ -1,6 +1,7 @@
 // The write-behind queue of one slow tier: bounded, readable while blocks wait, and with one
 // operation at a time for each key in the order of the calls, so that a running write never undoes
-// a delete. A tier that takes many blocks in one call gets all that came during the call before.
+// a delete. A tier that takes many blocks in one call gets all that came during the call before and
+// shortly after it.
 import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { type Block, blockKey } from '../../core/cid.ts'
@@ -39,6 +40,8 @@ type Write = {
 
 const maxBlocks = 16_384
 const concurrency = 8
+// A call to the disk costs as much as a dozen blocks of 4 KB.
+const gatherMs = 20
 
 export class WriteBehind {
   readonly #options: WriteBehindOptions
@@ -54,8 +57,11 @@ export class WriteBehind {
   /** The tier is overdue: the queue does not move. */
   #isStuck = false
   #isClosed = false
-  #pausedUntil = Number.NEGATIVE_INFINITY
-  #stopTimer = () => {}
+  /** The last call failed. */
+  #hasFailed = false
+  /** The next call has to wait until then: the tier failed, or more blocks may join the call. */
+  #nextAt = Number.NEGATIVE_INFINITY
+  #stopTimer: (() => void) | undefined
   #onIdle = () => {}
   #written = 0
   #dropped = 0
@@ -75,7 +81,7 @@ export class WriteBehind {
     if (this.#queue.has(key) || this.#writing.has(key)) return true
     if (this.#enqueue(key, { cid, bytes })) return true
     const { tier, maxBytes } = this.#options
-    const moves = !this.#isClosed && !this.#isStuck && this.#pauseMs <= 0
+    const moves = !this.#isClosed && !this.#isStuck && !(this.#hasFailed && this.#waitMs > 0)
     if (moves && !tier.traits.shared && bytes.byteLength <= maxBytes && this.#waiters.length < maxBlocks)
       return new Promise<void>((resolve) => this.#waiters.push(resolve)).then(() => this.put(cid, bytes))
     this.#dropped++
@@ -137,7 +143,7 @@ export class WriteBehind {
       for (const key of [...this.#queue.keys()]) this.#take(key)
       for (const { stop } of this.#writes) stop.abort(late())
     })
-    this.#stopTimer()
+    this.#stopTimer?.()
   }
 
   // The queue.
@@ -157,17 +163,20 @@ export class WriteBehind {
     this.#queue.delete(key)
   }
 
-  /** The tier failed, and is left alone for so long. */
-  get #pauseMs(): number {
-    return this.#isClosed ? 0 : this.#pausedUntil - this.#options.clock.monotonic()
+  get #waitMs(): number {
+    const { clock, maxBytes } = this.#options
+    const isFull = !this.#hasFailed && this.#queuedBytes >= maxBytes / concurrency
+    return this.#isClosed || isFull ? 0 : this.#nextAt - clock.monotonic()
   }
 
   #pump(): void {
-    const { clock, tier } = this.#options
-    const pauseMs = this.#pauseMs
-    this.#stopTimer()
-    if (pauseMs > 0) this.#stopTimer = clock.after(pauseMs, () => this.#pump())
-    else while (this.#writes.size < (tier.putAll ? 1 : concurrency) && this.#writeNext());
+    const waitMs = this.#waitMs
+    if (waitMs <= 0) while (this.#writes.size < (this.#options.tier.putAll ? 1 : concurrency) && this.#writeNext());
+    else if (this.#queue.size > 0)
+      this.#stopTimer ??= this.#options.clock.after(waitMs, () => {
+        this.#stopTimer = undefined
+        this.#pump()
+      })
     if (this.#queue.size === 0 && this.#busy.size === 0) this.#onIdle()
   }
 
@@ -191,7 +200,8 @@ export class WriteBehind {
     this.#begin(blocks).done.catch((error: unknown) => {
       const pauseMs = isFailure(error, 'unavailable') ? error.retryAfterMs : undefined
       if (pauseMs === undefined) return void (this.#failed += blocks.length)
-      this.#pausedUntil = this.#options.clock.monotonic() + pauseMs
+      this.#hasFailed = true
+      this.#nextAt = this.#options.clock.monotonic() + pauseMs
       for (const [key, block] of blocks) if (!this.#queue.has(key) && !this.#enqueue(key, block)) this.#dropped++
     })
     return true
@@ -209,7 +219,7 @@ export class WriteBehind {
   }
 
   async #put(write: Write): Promise<void> {
-    const { tier, onFailed } = this.#options
+    const { tier, clock, onFailed } = this.#options
     const overdue = () => {
       write.isOverdue = this.#isStuck = true
       for (const tell of write.tell) tell()
@@ -224,7 +234,8 @@ export class WriteBehind {
       else if (first) await tier.put(first.cid, first.bytes, stop.signal, { overdue })
       isWritten = true
       this.#written += all.length
-      this.#pausedUntil = Number.NEGATIVE_INFINITY
+      this.#hasFailed = false
+      this.#nextAt = tier.putAll ? clock.monotonic() + gatherMs : Number.NEGATIVE_INFINITY
     } finally {
       this.#isStuck = false
       this.#writes.delete(write)
