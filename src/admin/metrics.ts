@@ -347,12 +347,11 @@ export type TierParts = {
   }[]
   /** Usage as tiers report it. */
   readonly usage: () => readonly { readonly tier: string; readonly usage: TierUsage }[]
-  readonly corrupt: ReadonlyMap<string, number>
 }
 
 const results = { hits: 'hit', misses: 'miss', outages: 'outage' } as const
 
-function tierMetrics({ stack, guards, usage, corrupt }: TierParts): readonly Reading[] {
+function tierMetrics({ stack, guards, usage }: TierParts): readonly Reading[] {
   const used = (what: keyof TierUsage) => (): Sample[] =>
     usage().flatMap(({ tier, usage: one }) => (one[what] === undefined ? [] : [{ labels: { tier }, value: one[what] }]))
   const took = (what: 'reads' | 'writes') => () =>
@@ -397,7 +396,7 @@ function tierMetrics({ stack, guards, usage, corrupt }: TierParts): readonly Rea
     counter(
       'cidgate_tier_corrupt_blocks_total',
       'Blocks in a tier that did not match their CID.',
-      () => labelled('tier', corrupt),
+      () => stack.stats().map(({ tier, corrupt }) => ({ labels: { tier }, value: corrupt })),
       ['tier'],
     ),
     gauge(

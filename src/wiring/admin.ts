@@ -162,13 +162,13 @@ const blocksMs = 10_000
 
 /** Reads the path as `why` does, to list its blocks. */
 const blocksBy =
-  (why: AdminDeps['why'], { order }: Tiers): AdminDeps['blocks'] =>
+  (why: AdminDeps['why'], { layers }: Tiers): AdminDeps['blocks'] =>
   async (path, signal) => {
     const told = await why(path, signal)
     const way = told.steps.map(({ cid }) => CID.parse(cid))
     if (way.length === 0) return { why: told }
     const until = AbortSignal.any([signal, AbortSignal.timeout(blocksMs)])
-    return { why: told, placed: await findPlaces(order, way, { signal: until, maxBlocks }) }
+    return { why: told, placed: await findPlaces(layers, way, { signal: until, maxBlocks }) }
   }
 
 /**

@@ -6,7 +6,6 @@ import type { Log } from '../core/log.ts'
 import type { Shelf } from '../names/shared-records.ts'
 import { type GuardedTier, guarded } from '../retrieval/tiers/guarded-tier.ts'
 import { createPinsTier, createTierStack, Layer, type TierStack } from '../retrieval/tiers/tier-stack.ts'
-import { verified } from '../retrieval/tiers/verified-tier.ts'
 import type { StoreReader } from '../store/store.ts'
 import type { Lease, WiringContext } from './components.ts'
 
@@ -26,16 +25,13 @@ export function wireTiers(
   waiting?: { readonly store: LocalStore },
 ) {
   const { clock, log, lease } = context
-  const corrupt = lease.take('corrupt', [], () => new Map<string, number>())
-  const onCorrupt = (name: string) => corrupt.set(name, (corrupt.get(name) ?? 0) + 1)
   const guards: GuardedTier[] = []
   const tiers = configured.map((tier) => {
     const { persistent, shared, trusted } = tier.traits
     if (trusted && !persistent && !shared) return tier
     const guard = lease.take('guard', [tier], () => guarded(tier, { clock, log }))
     guards.push(guard)
-    if (trusted) return guard
-    return lease.take('verified', [guard], () => verified(guard, { log, onCorrupt }))
+    return guard
   })
   const onThisDisk = (tier: Tier) => guarded(tier, { clock, log, timeoutMs: pinsMs })
   const pinsOf = (of: object, name: string, store: LocalStore, keeps: boolean): Tier =>
@@ -76,13 +72,11 @@ export function wireTiers(
     /** Names, fastest first. */
     names: stack.stats().map(({ tier }) => tier),
     /** Each tier, in lookup order. */
-    order,
+    layers,
     /** Tiers that may be slow or unavailable. */
     guards,
     /** Storage of name records shared by instances. */
     shelves: guards.filter((guard): guard is GuardedTier & Shelf => guard.records !== undefined),
-    /** Blocks that failed verification, by tier. */
-    corrupt,
     /** Usage of the tiers that know it. */
     usage: () => configured.flatMap((tier) => (tier.usage ? [{ tier: tier.name, usage: tier.usage() }] : [])),
   }
@@ -97,14 +91,14 @@ export const everyStack = (lease: Lease): Set<TierStack> => lease.take('every st
 /**
  * Takes over its write queue, whose blocks no other gateway of this process could read otherwise.
  */
-function takeLayer({ config, clock, lease }: WiringContext, tier: Tier): Layer {
-  const { writeQueueBytes: fillBytes } = config.cache
+function takeLayer({ config, clock, log, lease }: WiringContext, tier: Tier): Layer {
+  const { writeQueueBytes: maxBytes } = config.cache
   const here = lease.take('every layer here', [], () => new Set<Layer>())
   return lease.take(
     'layer',
-    [tier, fillBytes],
+    [tier, maxBytes],
     () => {
-      const layer = new Layer(tier, clock, fillBytes, () => here)
+      const layer = new Layer({ tier, clock, log, maxBytes, here: () => here })
       here.add(layer)
       return layer
     },

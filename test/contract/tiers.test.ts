@@ -18,7 +18,6 @@ import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded-tier.ts'
 import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
-import { verified } from '../../src/retrieval/tiers/verified-tier.ts'
 import {
   bytesOf,
   cidOf,
@@ -125,7 +124,6 @@ const wrap =
   }
 // Calls take long on a busy machine, which must not open the breaker: each is answered, late or not.
 const guard = (tier: Tier): Tier => guarded(tier, { clock, log })
-const prove = (tier: Tier): Tier => verified(tier, { log })
 
 // Most of it is waiting for stores that are silent.
 describe('every tier', { concurrency: 4 }, () => {
@@ -146,19 +144,16 @@ describe('every tier', { concurrency: 4 }, () => {
   tierContract('keyv, base64', makeMap(false))
   tierContract('guarded disk', wrap(makeDisk, guard))
   tierContract('guarded redis', wrap(makeRedis, guard))
-  tierContract(
-    'proved and guarded s3',
-    wrap(makeS3, (tier) => prove(guard(tier))),
-  )
+  tierContract('guarded s3', wrap(makeS3, guard))
   tierContract('a stack of memory and disk', async () => {
     const { outage: _, ...store } = await makeDisk()
     const stack = (tier: Tier) =>
-      createTierStack([memory.create({ maxBytes: 8 << 20 }, context('memory')), prove(guard(tier))])
+      createTierStack([memory.create({ maxBytes: 8 << 20 }, context('memory')), guard(tier)])
     return { ...store, tier: stack(store.tier), reopen: async () => stack((await store.reopen?.()) ?? store.tier) }
   })
   tierContract('a stack of redis and s3, without memory', async (of) => {
     const [near, far] = [await makeRedis(of), await makeS3(of)]
-    const stack = (one: Tier, other: Tier) => createTierStack([prove(guard(one)), prove(guard(other))])
+    const stack = (one: Tier, other: Tier) => createTierStack([guard(one), guard(other)])
     return {
       tier: stack(near.tier, far.tier),
       reopen: async () => stack((await near.reopen?.()) ?? near.tier, (await far.reopen?.()) ?? far.tier),

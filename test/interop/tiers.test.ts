@@ -8,7 +8,6 @@ import { tierKinds } from '../../backends/tiers/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded-tier.ts'
-import { verified } from '../../src/retrieval/tiers/verified-tier.ts'
 import { bytesOf, cidOf, type TierUnderTest as Store, tierContract } from '../../src/testing/tier.ts'
 import { startRedis, startS3 } from './support/stores.ts'
 
@@ -48,7 +47,7 @@ const makeS3 = (program: Parameters<typeof startS3>[0]) => async (): Promise<Sto
 }
 
 const inPlace = (make: () => Promise<Store>) => async (): Promise<Store> => {
-  const over = (tier: Tier) => verified(guarded(tier, { clock, log }), { log })
+  const over = (tier: Tier) => guarded(tier, { clock, log })
   const { reopen, ...store } = await make()
   return { ...store, tier: over(store.tier), reopen: async () => over((await reopen?.()) ?? store.tier) }
 }

@@ -111,14 +111,13 @@ function upstreamOf({ upstream: { name }, health }: Member, clock: Clock): Upstr
   }
 }
 
-function tiersOf({ stack, guards, usage, corrupt }: TierParts): Tier[] {
+function tiersOf({ stack, guards, usage }: TierParts): Tier[] {
   const used = new Map(usage().map(({ tier, usage: one }) => [tier, one]))
-  return stack.stats().map(({ tier: name, hits, misses, outages, queued, dropped, failed }) => {
+  return stack.stats().map(({ tier: name, hits, misses, outages, corrupt, queued, dropped, failed }) => {
     const guard = guards.find((one) => one.name === name)
     return {
-      ...{ name, hits, misses, outages, queued, dropped, failedWrites: failed },
+      ...{ name, hits, misses, outages, corrupt, queued, dropped, failedWrites: failed },
       ...used.get(name),
-      corrupt: corrupt.get(name) ?? 0,
       isDown: guard?.isDown ?? false,
       reads: guard ? timesOf(guard.took.reads.bounds, guard.took.reads.counts) : {},
     }

@@ -4,7 +4,6 @@
 // request waits for succeeds. Reads and writes have a breaker each, since a full disk can still be
 // read. Reads of this machine's disk open it only by silence: slow or unreadable blocks may be
 // nowhere else.
-import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { type Clock, onceLate, withDeadline } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
@@ -45,8 +44,12 @@ export function guarded(tier: Tier, { clock, log, timeoutMs }: GuardOptions): Gu
   const writes = new Calls('writes', tier, readMs * writeFactor, clock, log)
 
   return {
-    ...passedOn(tier),
+    name: tier.name,
+    traits: tier.traits,
     timeoutMs: readMs,
+    // A tier may be an instance of a class.
+    ...(tier.hasNow && { hasNow: (cid) => tier.hasNow?.(cid) }),
+    ...(tier.noteRead && { noteRead: (cid) => tier.noteRead?.(cid) }),
     get: (cid, signal, call) => reads.run(signal, call, (own) => tier.get(cid, own), true),
     ...(tier.peek && { peek: (cid, how) => (reads.isOpen ? undefined : tier.peek?.(cid, how)) }),
     put: (cid, bytes, signal, call) => writes.run(signal, call, (own) => tier.put(cid, bytes, own)),
@@ -75,20 +78,9 @@ export function guarded(tier: Tier, { clock, log, timeoutMs }: GuardOptions): Gu
     get isDown() {
       return reads.isOpen
     },
+    close: () => tier.close(),
   }
 }
-
-/**
- * The members that a wrapper of a tier leaves as they are; a tier may be an instance of a class.
- */
-export const passedOn = (tier: Tier) => ({
-  name: tier.name,
-  traits: tier.traits,
-  ...(tier.timeoutMs !== undefined && { timeoutMs: tier.timeoutMs }),
-  ...(tier.hasNow && { hasNow: (cid: CID) => tier.hasNow?.(cid) }),
-  ...(tier.noteRead && { noteRead: (cid: CID) => tier.noteRead?.(cid) }),
-  close: () => tier.close(),
-})
 
 type Work<T> = (signal: AbortSignal) => Promise<T>
 

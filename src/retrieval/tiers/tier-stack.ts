@@ -1,6 +1,7 @@
 // The tiers as one, fastest first, and itself a tier. A block found in a slow tier is copied to
 // those before it; a new block is in memory at once and in the slow tiers soon, behind the request.
-// A tier that fails is skipped: for a reader of the stack there are hits and misses only.
+// A tier that fails is skipped: for a reader of the stack there are hits and misses only. What comes
+// from a tier that other programs may write to is hashed: corrupt bytes are a miss, and are deleted.
 import type { CID } from 'multiformats/cid'
 import type { LocalStore } from '../../../backends/pinning/contract.ts'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
@@ -9,6 +10,7 @@ import { type Clock, orAborted, systemClock } from '../../core/clock.ts'
 import { type Peeked, type PeekOptions, partOf } from '../../core/disk/peeked.ts'
 import { cancelled, Failure, isFailure } from '../../core/failure.ts'
 import { type Log, silentLog } from '../../core/log.ts'
+import { verifiedPeek } from './verified-peek.ts'
 import { type FillStats, WriteBehind } from './write-behind.ts'
 
 export type TierHit = { readonly bytes: Uint8Array; readonly tier: string }
@@ -23,6 +25,8 @@ export type TierStats = FillStats & {
   readonly misses: number
   /** Calls that failed or were not answered in time. */
   readonly outages: number
+  /** Blocks that did not match their CID. */
+  readonly corrupt: number
 }
 
 export type TierStack = Pick<Tier, 'name' | 'traits' | 'get' | 'put' | 'has' | 'delete' | 'close'> & {
@@ -81,34 +85,85 @@ const drainMs = 5000
 /** A slow tier, with its write-behind queue. */
 export type SlowLayer = Layer & { readonly writeBehind: WriteBehind }
 
-/** One tier of a stack, its write-behind queue and its counts. Outlives the stack in a reload. */
+type LayerOptions = {
+  readonly tier: Tier
+  readonly clock: Clock
+  readonly log: Log
+  /** The maximum of its write-behind queue. */
+  readonly maxBytes: number
+  /** All layers, to keep in memory what a tier of this machine did not take. */
+  readonly here: () => Iterable<Layer>
+}
+
+/**
+ * One tier of a stack, with the proof of what it returns, its write-behind queue and its counts.
+ * Outlives the stack in a reload.
+ */
 export class Layer {
   readonly tier: Tier
   /** Undefined for memory, which is written to directly. */
   readonly writeBehind: WriteBehind | undefined
+  readonly peek: Tier['peek']
+  readonly #log: Log
   hits = 0
   misses = 0
   outages = 0
+  corrupt = 0
 
-  /** `here`: all layers, to keep in memory what a tier of this machine did not take. */
-  constructor(tier: Tier, clock: Clock, maxBytes: number, here: () => Iterable<Layer>) {
+  constructor({ tier, clock, log, maxBytes, here }: LayerOptions) {
     this.tier = tier
+    this.#log = log
+    this.peek = tier.traits.trusted ? (cid, options) => tier.peek?.(cid, options) : verifiedPeek(tier)
     const keep = (cid: CID, bytes: Uint8Array) => putInMemory(here(), cid, bytes)
     const onFailed = tier.traits.shared ? undefined : keep
     this.writeBehind = tier.putNow ? undefined : new WriteBehind({ tier, clock, maxBytes, onFailed })
   }
 
-  hit(bytes: Uint8Array): TierHit {
-    this.hits++
-    return { bytes, tier: this.tier.name }
+  get name(): string {
+    return this.tier.name
   }
 
-  outage(error: unknown, log: Log): Failure {
-    const { name } = this.tier
+  has(cid: CID, signal?: AbortSignal): Promise<boolean> {
+    return this.tier.has(cid, signal)
+  }
+
+  async get(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined> {
+    const bytes = await this.tier.get(cid, signal, call)
+    if (bytes === undefined || this.tier.traits.trusted || proves(cid, bytes)) return bytes
+    this.corrupt++
+    this.#log('warn', 'tier.corrupt', { tier: this.name, cid: cid.toString(), bytes: bytes.byteLength })
+    await this.#removeCorrupt(cid)
+    return undefined
+  }
+
+  /**
+   * Deletes the block if it is still corrupt. Resolves when that is done, or no longer worth waiting
+   * for. Not on the reader's signal: an impatient client leaves no corrupt block behind.
+   */
+  async #removeCorrupt(cid: CID): Promise<void> {
+    const late = Promise.withResolvers<void>()
+    const call = { overdue: late.resolve }
+    const work = async (signal: AbortSignal) => {
+      const bytes = await this.tier.get(cid, signal, call)
+      if (bytes && !proves(cid, bytes)) await this.tier.delete(cid, signal, call)
+    }
+    const done = this.writeBehind?.mend(cid, work).catch((error: unknown) => {
+      if (isFailure(error, 'cancelled')) return
+      this.#log('warn', 'tier.corrupt-kept', { tier: this.name, cid: cid.toString(), error: String(error) })
+    })
+    await Promise.race([done, late.promise])
+  }
+
+  hit(bytes: Uint8Array): TierHit {
+    this.hits++
+    return { bytes, tier: this.name }
+  }
+
+  outage(error: unknown): Failure {
     this.outages++
     if (isFailure(error)) return error
-    log('error', 'tier.error', { tier: name, error: String(error) })
-    const said = `tier ${name}: internal error; the log has it as tier.error`
+    this.#log('error', 'tier.error', { tier: this.name, error: String(error) })
+    const said = `tier ${this.name}: internal error; the log has it as tier.error`
     return new Failure('internal', said, { source: 'ours', cause: error })
   }
 
@@ -122,7 +177,7 @@ export class Layer {
 export function createTierStack(parts: readonly (Tier | Layer)[], options: TierStackOptions = {}): TierStack {
   const { clock = systemClock, log = silentLog, fillBytes = defaultFillBytes } = options
   const all: readonly Layer[] = parts.map((part) =>
-    part instanceof Layer ? part : new Layer(part, clock, fillBytes, () => all),
+    part instanceof Layer ? part : new Layer({ tier: part, clock, log, maxBytes: fillBytes, here: () => all }),
   )
   const own = all.filter((layer) => !parts.includes(layer))
   const fast = all.filter(({ writeBehind }) => !writeBehind)
@@ -154,7 +209,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     const held = inProcess(cid)
     if (held) return { tier: held.tier, ...partOf(held.bytes, options?.part) }
     for (const layer of slow) {
-      const one = layer.tier.peek?.(cid, options)
+      const one = layer.peek?.(cid, options)
       if (!one) continue
       missed(fast)
       // Each reader needs a block with links. A leaf on this disk costs a hash, and no memory.
@@ -188,8 +243,8 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     // A tier that lacks it, as far as it knows, is asked last.
     const lacking = slow.filter(({ tier }) => tier.hasNow?.(cid) === false)
     const others = slow.filter((layer) => !lacking.includes(layer))
-    return new Lookup([...others, ...lacking], log, async (layer, signal, call) => {
-      const bytes = await layer.tier.get(cid, signal, { ...call, anyway }).catch((error: unknown) => {
+    return new Lookup([...others, ...lacking], async (layer, signal, call) => {
+      const bytes = await layer.get(cid, signal, { ...call, anyway }).catch((error: unknown) => {
         onFailed?.(layer.tier.name, error)
         throw error
       })
@@ -271,7 +326,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
       if (keeps && !isKept)
         isKept = await tier.has(cid, signal).catch((error: unknown) => {
           signal?.throwIfAborted()
-          layer.outage(error, log)
+          layer.outage(error)
           return false
         })
       if (readOnly) continue
@@ -292,7 +347,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
       await Promise.race([layer.writeBehind.write(cid, bytes, { overdue }), late.promise])
       return []
     } catch (error) {
-      return [{ tier, failure: layer.outage(error, log) }]
+      return [{ tier, failure: layer.outage(error) }]
     }
   }
 
@@ -304,7 +359,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
       await orAborted(signal, layer.writeBehind.write(cid, new Uint8Array(bytes)))
     } catch (error) {
       signal.throwIfAborted()
-      throw layer.outage(error, log)
+      throw layer.outage(error)
     }
   }
 
@@ -326,7 +381,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
         return []
       } catch (error) {
         signal?.throwIfAborted()
-        return [{ tier: layer.tier.name, failure: layer.outage(error, log) }]
+        return [{ tier: layer.tier.name, failure: layer.outage(error) }]
       }
     })
     return (await Promise.all(probes)).flat()
@@ -344,7 +399,7 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     traits: {
       persistent: all.some(({ tier }) => tier.traits.persistent),
       shared: all.some(({ tier }) => tier.traits.shared),
-      trusted: all.every(({ tier }) => tier.traits.trusted),
+      trusted: true,
     },
     ...{ near: inProcess, peek, hasNow, look, lookAgain, find, keep, store, bring, probeAll },
     async isPinned(cid, signal) {
@@ -361,8 +416,8 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     shared: slow.flatMap(({ tier }) => (tier.traits.shared ? [tier.name] : [])),
     delete: remove,
     stats() {
-      return all.map(({ tier, writeBehind, hits, misses, outages }) => ({
-        ...{ tier: tier.name, hits, misses, outages },
+      return all.map(({ name, writeBehind, hits, misses, outages, corrupt }) => ({
+        ...{ tier: name, hits, misses, outages, corrupt },
         ...(writeBehind?.stats ?? { written: 0, dropped: 0, failed: 0, queued: 0, queuedBytes: 0 }),
       }))
     },
@@ -406,7 +461,6 @@ class Lookup {
   /** Resolves when each tier of this machine has nothing, or could not answer. */
   readonly here: Promise<void>
   readonly #layers: readonly SlowLayer[]
-  readonly #log: Log
   readonly #question: Question
   readonly #own = new AbortController()
   readonly #found = Promise.withResolvers<TierHit | undefined>()
@@ -419,9 +473,8 @@ class Lookup {
   #next = 0
   #isOver = false
 
-  constructor(layers: readonly SlowLayer[], log: Log, question: Question) {
+  constructor(layers: readonly SlowLayer[], question: Question) {
     this.#layers = layers
-    this.#log = log
     this.#question = question
     this.found = this.#found.promise
     this.overdue = this.#overdue.promise
@@ -483,7 +536,7 @@ class Lookup {
       if (answer === undefined) layer.misses++
     } catch (error) {
       this.#hasFailed = true
-      if (!signal.aborted) layer.outage(error, this.#log)
+      if (!signal.aborted) layer.outage(error)
     }
     const wasLate = this.#open.get(layer)
     this.#open.delete(layer)

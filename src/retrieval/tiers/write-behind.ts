@@ -6,7 +6,7 @@ import type { CID } from 'multiformats/cid'
 import type { Call, Tier } from '../../../backends/tiers/contract.ts'
 import { type Block, blockKey } from '../../core/cid.ts'
 import { type Clock, orAborted, withDeadline } from '../../core/clock.ts'
-import { Failure, isFailure } from '../../core/failure.ts'
+import { cancelled, Failure, isFailure } from '../../core/failure.ts'
 
 type Keyed = readonly [key: string, block: Block]
 
@@ -52,6 +52,7 @@ export class WriteBehind {
   /** Blocks that are being written and were not deleted meanwhile. */
   readonly #writing = new Map<string, { readonly write: Write; readonly bytes: Uint8Array }>()
   readonly #writes = new Set<Write>()
+  readonly #mending = new Map<string, AbortController>()
   /** Callers that wait for capacity in the queue. */
   #waiters: (() => void)[] = []
   /** The tier is overdue: the queue does not move. */
@@ -95,6 +96,7 @@ export class WriteBehind {
     const key = blockKey(cid)
     if (this.#isClosed) throw closing(this.#options.tier.name)
     this.#take(key)
+    this.#mending.get(key)?.abort(cancelled('the block is written again'))
     const joined = this.#writing.get(key)?.write
     const write = joined ?? this.#begin([[key, { cid, bytes }]])
     if (write.isOverdue) call?.overdue?.()
@@ -114,6 +116,18 @@ export class WriteBehind {
       signal,
       this.#inOrder([key], () => this.#options.tier.delete(cid, signal)),
     )
+  }
+
+  /**
+   * Does other work on a key, unless an operation on it is under way. An upload of the block aborts
+   * it, since it might undo the write.
+   */
+  mend(cid: CID, work: (signal: AbortSignal) => Promise<void>): Promise<void> {
+    const key = blockKey(cid)
+    if (this.#busy.has(key)) return noWork
+    const stop = new AbortController()
+    this.#mending.set(key, stop)
+    return this.#inOrder([key], () => work(stop.signal)).finally(() => this.#mending.delete(key))
   }
 
   /** The bytes on their way to the tier. */
@@ -141,6 +155,7 @@ export class WriteBehind {
     await withDeadline({ ms, clock, late }, () => idle.promise).catch(() => {
       this.#dropped += this.#queue.size
       for (const key of [...this.#queue.keys()]) this.#take(key)
+      for (const stop of this.#mending.values()) stop.abort(late())
       for (const { stop } of this.#writes) stop.abort(late())
     })
     this.#stopTimer?.()
