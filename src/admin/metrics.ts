@@ -557,7 +557,7 @@ type GatewayParts = {
 }
 
 /** Counts configuration reloads. Shared by successive gateways. */
-export type ReloadCounts = { taken: number; refused: number; lastTakenAt: number; wasLastTaken: boolean }
+export type ReloadCounts = { accepted: number; refused: number; lastAcceptedAt: number; wasLastAccepted: boolean }
 
 const gatewayMetrics = ({ version, reloads, denylists, log, spans }: GatewayParts): readonly Reading[] => [
   gauge('cidgate_build_info', 'The version of cidgate; always 1.', () => [{ labels: { version }, value: 1 }], [
@@ -565,17 +565,17 @@ const gatewayMetrics = ({ version, reloads, denylists, log, spans }: GatewayPart
   ]),
   counter(
     'cidgate_config_reloads_total',
-    'Configuration reloads by outcome: taken, or refused (the log has the reason).',
-    () => labelled('outcome', Object.entries({ taken: reloads.taken, refused: reloads.refused })),
+    'Configuration reloads by outcome: accepted, or refused (the log has the reason).',
+    () => labelled('outcome', Object.entries({ accepted: reloads.accepted, refused: reloads.refused })),
     ['outcome'],
   ),
   gauge('cidgate_config_last_reload_successful', '1 if the last reload was accepted, or before the first.', () =>
-    reloads.wasLastTaken ? 1 : 0,
+    reloads.wasLastAccepted ? 1 : 0,
   ),
   gauge(
     'cidgate_config_last_reload_success_timestamp_seconds',
     'Time since the epoch of the last successful load of the configuration.',
-    () => reloads.lastTakenAt / 1000,
+    () => reloads.lastAcceptedAt / 1000,
   ),
   gauge('cidgate_denylist_rules', 'Rules of all denylists.', () => denylists.rules),
   gauge(

@@ -263,13 +263,13 @@ export interface Replaceable extends Pick<Served, 'hot' | 'serves' | 'refused'> 
 type Generation<Running> = { readonly running: Running; inFlight: number; onIdle: (() => void) | undefined }
 
 /** A property of a response: the generation that took its request. */
-const taken = Symbol('generation')
+const servedBy = Symbol('generation')
 
 export type Reload<Running extends Replaceable> = ReturnType<typeof createReload<Running>>
 
 /** `served` always has the newest gateway. */
 export function createReload<Running extends Replaceable>(first: Running, log: Log, served: Served = {}) {
-  type Taken = ServerResponse & { [taken]?: Generation<Running> | undefined }
+  type Taken = ServerResponse & { [servedBy]?: Generation<Running> | undefined }
   let newest: Generation<Running> = { running: first, inFlight: 0, onIdle: undefined }
   let replacing: Promise<unknown> = Promise.resolve()
   const retiring = new Set<Promise<void>>()
@@ -278,9 +278,9 @@ export function createReload<Running extends Replaceable>(first: Running, log: L
 
   // Shared by all requests: a closure for each would cost a tenth of a fast-path response.
   function leave(this: Taken): void {
-    const generation = this[taken]
+    const generation = this[servedBy]
     if (!generation) return
-    this[taken] = undefined
+    this[servedBy] = undefined
     generation.inFlight--
     if (generation.inFlight === 0) generation.onIdle?.()
   }
@@ -289,7 +289,7 @@ export function createReload<Running extends Replaceable>(first: Running, log: L
     return (request: IncomingMessage, response: Taken) => {
       const generation = newest
       generation.inFlight++
-      response[taken] = generation
+      response[servedBy] = generation
       response.on('close', leave)
       generation.running[which](request, response)
     }

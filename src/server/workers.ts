@@ -174,8 +174,8 @@ export async function serveWorker<Running extends Replaceable>({
     void front.close().then(() => fronts.splice(fronts.indexOf(front), 1))
   }
 
-  member.follow('listen', (said, handle) => {
-    const { isFirst, isUnix } = said as { readonly isFirst: boolean; readonly isUnix: boolean }
+  member.follow('listen', (body, handle) => {
+    const { isFirst, isUnix } = body as { readonly isFirst: boolean; readonly isUnix: boolean }
     if (!(handle instanceof NetServer)) return
     if (served.isEnding) return void handle.close()
     if (isFirst) {
@@ -184,8 +184,8 @@ export async function serveWorker<Running extends Replaceable>({
     }
     fronts.at(-1)?.share(handle, isUnix)
   })
-  member.follow('reload', async (said) => {
-    const { input, size } = said as Pick<Orders, 'input' | 'size'>
+  member.follow('reload', async (body) => {
+    const { input, size } = body as Pick<Orders, 'input' | 'size'>
     const next = configOf(input)
     setSize(size)
     const isNew = await gateways.replace(
@@ -197,8 +197,8 @@ export async function serveWorker<Running extends Replaceable>({
     connections.set(connectionLimits(next, descriptors))
     for (const front of fronts) front.setTimeouts(next.limits)
   })
-  member.follow('stop', async (said) => {
-    const { graceMs, shutdownDelayMs } = said as { readonly graceMs: number; readonly shutdownDelayMs: number }
+  member.follow('stop', async (body) => {
+    const { graceMs, shutdownDelayMs } = body as { readonly graceMs: number; readonly shutdownDelayMs: number }
     served.isEnding = true
     for (const front of fronts) front.stopAccepting()
     if (shutdownDelayMs > 0) await clock.sleep(shutdownDelayMs)

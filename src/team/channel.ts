@@ -9,13 +9,13 @@ export type Line = {
   on(event: 'message', listener: (message: unknown, handle: unknown) => void): unknown
 }
 
-export type Listen = (said: unknown, handle: unknown) => unknown
+export type Listen = (body: unknown, handle: unknown) => unknown
 
 export type Channel = ReturnType<typeof createChannel>
 
 type Message = {
   readonly topic: string
-  readonly said?: unknown
+  readonly body?: unknown
   /** Set for a request, which expects an answer. */
   readonly id?: number
   /** The id of the request that this answers. */
@@ -25,7 +25,7 @@ type Message = {
 
 export function createChannel(line: Line, clock: Clock) {
   const listeners = new Map<string, Listen>()
-  const open = new Map<number, { resolve(said: unknown): void; reject(error: Error): void }>()
+  const open = new Map<number, { resolve(body: unknown): void; reject(error: Error): void }>()
   let next = 1
   let isOver = false
 
@@ -34,10 +34,10 @@ export function createChannel(line: Line, clock: Clock) {
     if (!isOver) line.send?.(message, handle, () => {})
   }
 
-  async function answer({ topic, said, id }: Message, handle: unknown): Promise<void> {
+  async function answer({ topic, body, id }: Message, handle: unknown): Promise<void> {
     try {
-      const own = await listeners.get(topic)?.(said, handle)
-      if (id !== undefined) send({ topic, to: id, said: own })
+      const own = await listeners.get(topic)?.(body, handle)
+      if (id !== undefined) send({ topic, to: id, body: own })
     } catch (error) {
       if (id !== undefined) send({ topic, to: id, error: error instanceof Error ? error.message : String(error) })
     }
@@ -49,13 +49,13 @@ export function createChannel(line: Line, clock: Clock) {
     const question = open.get(got.to)
     open.delete(got.to)
     if (got.error !== undefined) question?.reject(new Failure('upstream-error', got.error, { source: 'ours' }))
-    else question?.resolve(got.said)
+    else question?.resolve(got.body)
   })
 
   return {
-    send: (topic: string, said?: unknown, handle?: unknown): void => send({ topic, said }, handle),
+    send: (topic: string, body?: unknown, handle?: unknown): void => send({ topic, body }, handle),
     /** Rejects if the other process fails at it, exits, or exceeds the timeout. */
-    ask(topic: string, said: unknown, ms: number): Promise<unknown> {
+    ask(topic: string, body: unknown, ms: number): Promise<unknown> {
       const id = next++
       const { promise, resolve, reject } = Promise.withResolvers<unknown>()
       const cancel = clock.after(ms, () =>
@@ -63,7 +63,7 @@ export function createChannel(line: Line, clock: Clock) {
       )
       open.set(id, { resolve, reject })
       if (isOver) reject(gone())
-      else send({ topic, said, id })
+      else send({ topic, body, id })
       return promise.finally(() => {
         cancel()
         open.delete(id)

@@ -208,9 +208,9 @@ export const isForwarded = ({ socket }: Pick<IncomingMessage, 'socket'>): boolea
 export const fromInternalSocket =
   (handle: RequestListener): RequestListener =>
   (request, response) => {
-    const said = request.headers[peerHeader]
-    if (typeof said !== 'string') return void response.destroy()
-    const peer = decode(said)
+    const header = request.headers[peerHeader]
+    if (typeof header !== 'string') return void response.destroy()
+    const peer = decode(header)
     const { socket } = request
     for (const name of addresses)
       Object.defineProperty(socket, name, { configurable: true, get: () => peer[name] ?? undefined })

@@ -44,12 +44,12 @@ type Shared = {
 export type OwnerTeam = Shared & {
   readonly index: 0
   /** The newest listener receives what workers send on this topic. */
-  on(topic: Topic, listen: (said: unknown) => unknown): void
+  on(topic: Topic, listen: (body: unknown) => unknown): void
   /**
    * Resolves when each worker has answered. One that does not answer is killed, and its successor
    * starts with the current state.
    */
-  askAll(topic: Topic, said: unknown): Promise<void>
+  askAll(topic: Topic, body: unknown): Promise<void>
   /** Adds a rule that each new worker starts with. */
   noteDenied(rule: DeniedRule): void
   readonly workers: () => readonly WorkerState[]
@@ -61,9 +61,9 @@ export type OwnerTeam = Shared & {
 
 export type WorkerTeam = Shared & {
   readonly index: Exclude<number, 0>
-  on(topic: Topic, listen: (said: unknown) => unknown): void
-  send(topic: Topic, said: unknown): void
-  ask(topic: Topic, said: unknown, ms: number): Promise<unknown>
+  on(topic: Topic, listen: (body: unknown) => unknown): void
+  send(topic: Topic, body: unknown): void
+  ask(topic: Topic, body: unknown, ms: number): Promise<unknown>
   /**
    * Forwards a request that only the owner can answer. Has no timeout; calls `otherwise` if the
    * owner has exited or stopped responding.

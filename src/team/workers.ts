@@ -57,7 +57,7 @@ export function createWorkerSupervisor({
   const workers = new Map<number, WorkerProcess>()
   const pauses = new Map<number, number>()
   const waiting = new Map<number, () => void>()
-  const listeners = new Map<Topic, (said: unknown) => unknown>()
+  const listeners = new Map<Topic, (body: unknown) => unknown>()
   const endedTotals = new Map<string, number>()
   const denied: DeniedRule[] = []
   let size = first
@@ -80,7 +80,7 @@ export function createWorkerSupervisor({
     const worker = new WorkerProcess({
       ...{ child, clock, log },
       orders: { index, size, folder, input, denied },
-      heard: (topic, said) => listeners.get(topic)?.(said),
+      onMessage: (topic, body) => listeners.get(topic)?.(body),
       onAnswering() {
         shared.processTable.begin(index, worker.pid)
         worker.listenOn(listen)
@@ -130,9 +130,9 @@ export function createWorkerSupervisor({
     },
     ...shared.team,
     forward: (request, response, to, otherwise) => sends(request, response, socketPathOf(folder, to), otherwise),
-    on: (topic, heard) => void listeners.set(topic, heard),
-    async askAll(topic, said) {
-      await Promise.all(all().map((worker) => worker.order(topic, said)))
+    on: (topic, onMessage) => void listeners.set(topic, onMessage),
+    async askAll(topic, body) {
+      await Promise.all(all().map((worker) => worker.order(topic, body)))
     },
     noteDenied: (rule) => void denied.push(rule),
     workers: () => all().filter(({ isAnswering }) => isAnswering),
@@ -187,7 +187,7 @@ type WorkerOptions = {
   readonly clock: Clock
   readonly log: Log
   /** Called with its messages and requests. */
-  readonly heard: (topic: Topic, said: unknown) => unknown
+  readonly onMessage: (topic: Topic, body: unknown) => unknown
   readonly onAnswering: () => void
   readonly onEnded: (how: HowItEnded) => void
 }
@@ -216,7 +216,7 @@ export class WorkerProcess {
   #stopHeartbeat = () => {}
 
   constructor(options: WorkerOptions) {
-    const { child, orders, clock, heard } = options
+    const { child, orders, clock, onMessage } = options
     this.#options = options
     this.index = orders.index
     this.pid = child.pid ?? 0
@@ -228,10 +228,11 @@ export class WorkerProcess {
       if (child.pid === undefined) this.#over({ code: null, signal: null })
     })
     child.once('exit', (code, signal) => this.#over({ code, signal }))
-    this.#channel.on('counts', (said) => {
-      this.counts = said as WorkerCounts
+    this.#channel.on('counts', (body) => {
+      this.counts = body as WorkerCounts
     })
-    for (const topic of ['block', 'records', 'failed'] as const) this.#channel.on(topic, (said) => heard(topic, said))
+    for (const topic of ['block', 'records', 'failed'] as const)
+      this.#channel.on(topic, (body) => onMessage(topic, body))
     this.#channel.ask('begin', orders, startMs).then(
       () => this.#begun(),
       (error) => {
@@ -272,9 +273,9 @@ export class WorkerProcess {
    * Resolves when the worker has done it, or has exited: its successor starts with the current
    * state.
    */
-  async order(topic: string, said: unknown, ms = orderMs): Promise<void> {
+  async order(topic: string, body: unknown, ms = orderMs): Promise<void> {
     try {
-      await this.#channel.ask(topic, said, ms)
+      await this.#channel.ask(topic, body, ms)
     } catch (error) {
       if (!this.isWanted) return
       if (!this.#isOver) this.#kill('worker.stuck', error)
@@ -310,14 +311,14 @@ export function createWorkerClient(line: Line, clock: Clock) {
   const orders = Promise.withResolvers<Orders>()
   const ready = Promise.withResolvers<void>()
   ready.promise.catch(() => {})
-  channel.on('begin', (said) => {
-    orders.resolve(said as Orders)
+  channel.on('begin', (body) => {
+    orders.resolve(body as Orders)
     return ready.promise
   })
 
   const listeners = new Map<string, Listen>()
   for (const topic of ['listen', 'reload', 'stop', 'deny', 'purge'] as const)
-    channel.on(topic, (said, handle) => ready.promise.then(() => listeners.get(topic)?.(said, handle)))
+    channel.on(topic, (body, handle) => ready.promise.then(() => listeners.get(topic)?.(body, handle)))
 
   return {
     /** Resolves with the first orders. */
@@ -338,7 +339,7 @@ export function createWorkerClient(line: Line, clock: Clock) {
         ...{ ...shared.team, index, size, denied },
         forward: (request, response, to, otherwise) => toOthers(request, response, socketPathOf(folder, to), otherwise),
         toOwner: (request, response, otherwise) => toOwner(request, response, socketPathOf(folder, 0), otherwise),
-        on: (topic, heard) => void listeners.set(topic, heard),
+        on: (topic, onMessage) => void listeners.set(topic, onMessage),
         send: channel.send,
         ask: channel.ask,
       } satisfies WorkerTeam

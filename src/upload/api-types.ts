@@ -33,7 +33,7 @@ export type WaitingUpload = {
   readonly at: string
   readonly providers: Readonly<Record<string, ProviderState>>
   /** Shared tiers that lack blocks of it. */
-  readonly owed: readonly string[]
+  readonly pendingTiers: readonly string[]
 }
 
 /** `next`: where the following page begins; undefined: there is none. */

@@ -288,7 +288,7 @@ export function createConfirm(options: ConfirmOptions): Confirm {
 }
 
 // Read your write: puts the blocks of an upload into the local and the shared tiers before its 200. The gateway does not wait
-// for a shared tier that does not take them; it notes the blocks as owed to that tier.
+// for a shared tier that does not take them; it records that the tier lacks them.
 
 const storesAtOnce = 4
 const minMs = 3000

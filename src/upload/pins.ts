@@ -105,7 +105,7 @@ export function createPins(options: PinsOptions): Pins {
     ...summaryOf(entry),
     cid: nameOf(entry.cid),
     providers: statesOf(entry),
-    owed: Object.entries(entry.holders).flatMap(([name, { kind }]) => (kind === 'tier' ? [name] : [])),
+    pendingTiers: Object.entries(entry.holders).flatMap(([name, { kind }]) => (kind === 'tier' ? [name] : [])),
   })
 
   /** It is to get the upload, at once. */

@@ -254,7 +254,7 @@ function takeChecks({ config, clock, log, lease }: WiringContext, of: object, lo
 
 /** Counts configuration reloads: incremented by the reloader, reported by the current gateway. */
 const takeReloads = ({ lease }: { readonly lease: Lease }): ReloadCounts =>
-  lease.take('reloads', [], () => ({ taken: 0, refused: 0, lastTakenAt: Date.now(), wasLastTaken: true }))
+  lease.take('reloads', [], () => ({ accepted: 0, refused: 0, lastAcceptedAt: Date.now(), wasLastAccepted: true }))
 
 /** Connections of cidgate's own server. A program that opens its own socket counts none here. */
 const takeServer = ({ lease }: { readonly lease: Lease }): ServerParts => lease.take('server', [], () => ({}))
@@ -267,13 +267,13 @@ export function noteConnections(kept: ComponentRegistry, connections: Connection
 }
 
 /** The running gateway holds the counts, so they outlive this lease. */
-export function noteReload(kept: ComponentRegistry, isTaken: boolean): void {
+export function noteReload(kept: ComponentRegistry, isAccepted: boolean): void {
   const lease = kept.lease()
   const counts = takeReloads({ lease })
-  counts.wasLastTaken = isTaken
-  if (isTaken) {
-    counts.taken++
-    counts.lastTakenAt = Date.now()
+  counts.wasLastAccepted = isAccepted
+  if (isAccepted) {
+    counts.accepted++
+    counts.lastAcceptedAt = Date.now()
   } else counts.refused++
   void lease.end()
 }

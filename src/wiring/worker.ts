@@ -38,9 +38,9 @@ export async function wireWorker(context: WiringContext, team: WorkerTeam) {
   const front = wireFront(context, reading, tiers, shared, [], noUploads)
   const { hot, denials } = reading
   for (const rule of team.denied) hold(denials, rule)
-  team.on('deny', (said) => hold(denials, said as DeniedRule))
-  team.on('purge', async (said) => {
-    const { cids, isAll } = said as { readonly cids: readonly string[]; readonly isAll: boolean }
+  team.on('deny', (body) => hold(denials, body as DeniedRule))
+  team.on('purge', async (body) => {
+    const { cids, isAll } = body as { readonly cids: readonly string[]; readonly isAll: boolean }
     hot.clear()
     // Blocks below that were never in the owner's tiers are not listed.
     for (const tier of configured) tier.clear?.()
@@ -48,7 +48,7 @@ export async function wireWorker(context: WiringContext, team: WorkerTeam) {
     await purge(tiers.stack, cids.map(parsed), { signal, isAll })
   })
   const reloads = lease.take('reloads of the owner', [], () => ({
-    ...{ taken: 0, refused: 0, lastTakenAt: 0, wasLastTaken: true },
+    ...{ accepted: 0, refused: 0, lastAcceptedAt: 0, wasLastAccepted: true },
   }))
   const metrics = createMetrics()
   metrics.add(
@@ -97,10 +97,10 @@ function takeReader({ config: { data }, folders, lease, clock, log }: WiringCont
 const storeOfOwner = (team: WorkerTeam): LocalStore => ({
   async get(cid) {
     if (team.uploadEpochs.of(cid) === 0) return undefined
-    const said = await team.ask('block', cid.toString(), blockMs).catch((cause: unknown) => {
+    const bytes = await team.ask('block', cid.toString(), blockMs).catch((cause: unknown) => {
       throw new Failure('upstream-error', 'the process that holds uploads does not answer', { source: 'tier', cause })
     })
-    return said instanceof Uint8Array ? said : undefined
+    return bytes instanceof Uint8Array ? bytes : undefined
   },
   has: async (cid) =>
     team.uploadEpochs.of(cid) !== 0 &&
@@ -108,22 +108,22 @@ const storeOfOwner = (team: WorkerTeam): LocalStore => ({
   lacks: (cid) => team.uploadEpochs.of(cid) === 0,
 })
 
-/** The owner keeps the counts of a worker that exits, so they are told once more at the end. */
+/** The owner keeps the counts of a worker that exits, so they are sent once more at the end. */
 function reportCounts({ clock, lease }: WiringContext, team: WorkerTeam, metrics: Metrics): void {
   followCounts(lease, metrics)
-  const telling = lease.take(
+  const reporter = lease.take(
     'counts sent to the owner',
     [],
     () => ({ cancel: () => {}, send: () => {} }),
     ({ send }) => send(),
   )
-  telling.cancel()
-  telling.send = () => {
+  reporter.cancel()
+  reporter.send = () => {
     const counts: WorkerCounts = { totals: metrics.totals(), gauges: metrics.sums() }
     team.send('counts', counts)
-    telling.cancel = clock.after(countsEveryMs, telling.send)
+    reporter.cancel = clock.after(countsEveryMs, reporter.send)
   }
-  telling.send()
+  reporter.send()
 }
 
 export const processesOf = ({ workers }: Pick<Config, 'workers'>): number =>

@@ -136,7 +136,7 @@ async function owedBy({ admin }: Gateway): Promise<number | undefined> {
   }
 }
 
-function lineOf({ statuses, sources, millis, uploads }: Tally, owed: number | undefined): string {
+function lineOf({ statuses, sources, millis, uploads }: Tally, pending: number | undefined): string {
   const sorted = millis.sort((one, other) => one - other)
   const at = (share: number): string => `${Math.round(sorted[Math.floor(sorted.length * share)] ?? 0)} ms`
   const all = [...sources.values()].reduce((sum, count) => sum + count, 0)
@@ -145,7 +145,7 @@ function lineOf({ statuses, sources, millis, uploads }: Tally, owed: number | un
     [...statuses].map(([status, count]) => `${status || 'cut'} × ${count}`).join(', '),
     shares.map(([source, count]) => `${source} ${Math.round((100 * count) / all)} %`).join(', '),
     `half in ${at(0.5)}, 95 % in ${at(0.95)}`,
-    `${uploads} uploaded, ${owed ?? '?'} owed`,
+    `${uploads} uploaded, ${pending ?? '?'} pending`,
   ].join(' · ')
 }
 

@@ -126,14 +126,14 @@ const actsOf = ({ quick, liar, service }: Cast): Act[] => [
   },
   {
     atSecond: 36,
-    say: 'the pinning service is down: uploads are kept here, and are owed to it',
+    say: 'the pinning service is down: uploads are kept here, and delivered later',
     run() {
       service.script = () => ({ status: 503, text: 'maintenance' })
     },
   },
   {
     atSecond: 50,
-    say: 'the pinning service is back: it gets what it is owed',
+    say: 'the pinning service is back: it gets the pending uploads',
     run() {
       service.script = undefined
     },

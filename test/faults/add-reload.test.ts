@@ -54,7 +54,7 @@ test('uploads in progress survive a reload', async () => {
     for (const until = Date.now() + 5000; (await below(join(data, 'uploads'))).length < 2 && Date.now() < until; )
       await sleep(5)
 
-    // One that is refused leaves nothing behind that takes up what the journal holds.
+    // A refused configuration leaves nothing behind.
     assert.equal(await serving.reload(() => refused), false)
     const reloaded = serving.reload(() => config)
     await sleep(200)

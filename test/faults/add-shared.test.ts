@@ -180,9 +180,9 @@ describe('shared tier (S3) down during uploads', { concurrency: 3 }, () => {
     const cid = path.slice('/ipfs/'.length)
     const { default: supertest } = await import('supertest')
     const admin = supertest(gateway.gateway.admin)
-    const listed = (await admin.get('/uploads')).body as { uploads: { cid: string; owed: string[] }[] }
+    const listed = (await admin.get('/uploads')).body as { uploads: { cid: string; pendingTiers: string[] }[] }
     assert.deepEqual(
-      listed.uploads.map((one) => [one.cid, one.owed]),
+      listed.uploads.map((one) => [one.cid, one.pendingTiers]),
       [[cid, ['s3']]],
     )
     assert.equal((await admin.delete(`/uploads/${cid}/s3`)).status, 204)

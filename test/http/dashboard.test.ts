@@ -172,7 +172,7 @@ describe('/status', () => {
       const { upstreams } = (await supertest(own.gateway.admin).get('/status')).body as Status
       const [told] = upstreams
       assert.ok((told?.hashMismatch ?? 0) > 0)
-      assert.match(told?.lastTrouble?.why ?? '', /do not hash to their CID/)
+      assert.match(told?.lastError?.why ?? '', /do not hash to their CID/)
       // The first quarantine is over in seconds: on a machine that is held up it is by now.
       if (told?.state === 'ready') return
       assert.equal(told?.state, 'quarantined')
@@ -234,9 +234,9 @@ describe('/status', () => {
         assert.equal(gone.waiting, 1)
         assert.equal(gone.ok, false)
         assert.match(gone.why ?? '', /ECONNREFUSED/)
-        assert.equal(body.journal.open, 1)
-        assert.equal(body.journal.uploads[0]?.cid, cid)
-        assert.equal(body.journal.oldestAt, Date.parse(body.journal.uploads[0].at))
+        assert.equal(body.pending.open, 1)
+        assert.equal(body.pending.uploads[0]?.cid, cid)
+        assert.equal(body.pending.oldestAt, Date.parse(body.pending.uploads[0].at))
         return
       }
     } finally {

@@ -58,16 +58,16 @@ test('demo → plays every act, leaves nothing behind', async () => {
     assert.match(stdout, /0:00 ── all three upstreams are well/)
     assert.match(stdout, /0:08 ── `liar` sends false bytes/)
     // What the service did not get while it was down it gets when it is back, at the pace of its retries.
-    const owed = [...stdout.matchAll(/^ +(\d+):(\d+) .* (\d+) owed$/gm)].map(([, minute, second, count]) => ({
+    const pending = [...stdout.matchAll(/^ +(\d+):(\d+) .* (\d+) pending$/gm)].map(([, minute, second, count]) => ({
       at: Number(minute) * 60 + Number(second),
       count: Number(count),
     }))
     assert.ok(
-      owed.some(({ at, count }) => at > 36 && at <= 50 && count > 0),
+      pending.some(({ at, count }) => at > 36 && at <= 50 && count > 0),
       stdout,
     )
     assert.ok(
-      owed.some(({ at, count }) => at > 50 && count === 0),
+      pending.some(({ at, count }) => at > 50 && count === 0),
       stdout,
     )
     assert.match(stdout, /200 × \d+.* · .*responses \d+ %.* · half in \d+ ms/)

@@ -244,7 +244,7 @@ describe('worker process', () => {
       orders: orders(folder),
       clock: createFakeClock(),
       log: silentLog,
-      heard: () => {},
+      onMessage: () => {},
       onAnswering: () => {},
       onEnded: (how) => void ended.push(how),
     })
@@ -267,8 +267,8 @@ describe('worker process', () => {
   it('orders during start → handled once it runs', async () => {
     const line = Object.assign(new EventEmitter(), { send: () => {} })
     const member = createWorkerClient(line as unknown as Line, createFakeClock())
-    line.emit('message', { topic: 'begin', said: orders(folder), id: 1 })
-    line.emit('message', { topic: 'reload', said: { size: 3 }, id: 2 })
+    line.emit('message', { topic: 'begin', body: orders(folder), id: 1 })
+    line.emit('message', { topic: 'reload', body: { size: 3 }, id: 2 })
     const done: unknown[] = []
     await member.orders
     member.follow('reload', (said) => void done.push(said))

@@ -54,15 +54,15 @@ function* ofErrors({ history }: Facts): Generator<Alert> {
   yield { severity: 'bad', part: 'failures', what, next: 'see the failures by cause' }
 }
 
-function* ofUploads({ uploads, providers, journal }: Facts, now: number): Generator<Alert> {
+function* ofUploads({ uploads, providers, pending }: Facts, now: number): Generator<Alert> {
   const failing = providers.filter(({ ok }) => ok === false)
   if (uploads === false && providers.length > 0) {
     const what = 'Uploads are refused: too few providers passed their last check'
     yield { severity: 'bad', part: 'uploads', what, next: failing.length > 0 ? 'repair the providers below' : doctor }
   }
   for (const one of failing) yield ofProvider(one)
-  if (journal.oldestAt !== undefined && now - journal.oldestAt > maxWaitMs) {
-    const what = `${journal.open} ${journal.open === 1 ? 'upload waits' : 'uploads wait'} for a provider, the oldest for more than an hour`
+  if (pending.oldestAt !== undefined && now - pending.oldestAt > maxWaitMs) {
+    const what = `${pending.open} ${pending.open === 1 ? 'upload waits' : 'uploads wait'} for a provider, the oldest for more than an hour`
     yield {
       severity: 'warn',
       part: 'uploads',

@@ -39,7 +39,7 @@ export type Status = {
   readonly tiers: readonly Tier[]
   readonly responses: { readonly bytes: number; readonly limitBytes: number; readonly items: number }
   readonly providers: readonly Provider[]
-  readonly journal: Journal
+  readonly pending: PendingUploads
   /** As of the last count; undefined in thin mode. */
   readonly pins?: { readonly pins: number | undefined; readonly bytes: number | undefined } | undefined
   readonly disk?: { readonly freeBytes: number; readonly bytes: number } | undefined
@@ -137,7 +137,7 @@ export type Upstream = {
   readonly firstByte: Times
   /** Its request budget per minute, and the used part. */
   readonly budget?: { readonly perMinute: number; readonly used: number } | undefined
-  readonly lastTrouble?: { readonly at: number; readonly why: string } | undefined
+  readonly lastError?: { readonly at: number; readonly why: string } | undefined
 }
 
 export type Tier = {
@@ -171,7 +171,7 @@ export type Provider = {
   readonly took: Times
 }
 
-export type Journal = {
+export type PendingUploads = {
   readonly open: number
   readonly bytes: number
   readonly oldestAt?: number | undefined
@@ -185,7 +185,7 @@ export type Upload = {
   readonly bytes: number
   readonly providers: Readonly<Record<string, ProviderState>>
   /** Shared tiers that lack blocks of it. */
-  readonly owed?: readonly string[]
+  readonly pendingTiers?: readonly string[]
 }
 
 /** The response of GET /why: the result of reading a path now. */

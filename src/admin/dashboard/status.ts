@@ -9,7 +9,7 @@ import type { Waiting } from '../../store/store.ts'
 import { type HttpParts, nothingWaits, type TierParts, type UploadParts } from '../metrics.ts'
 import type { Readiness } from '../readiness.ts'
 import { alertsOf } from './alerts.ts'
-import type { Journal, Provider, Requests, Status, Tier, Times, Upstream } from './shape.ts'
+import type { PendingUploads, Provider, Requests, Status, Tier, Times, Upstream } from './shape.ts'
 
 type StatusParts = {
   readonly version: string
@@ -63,7 +63,7 @@ export async function readStatus(parts: StatusParts): Promise<Status> {
     tiers: tiersOf(tiers),
     responses: { bytes: responses.bytes, limitBytes: responses.maxBytes, items: responses.items },
     providers: providersOf(parts.providers, uploads, waiting),
-    journal: await journalOf(uploads, waiting),
+    pending: await pendingOf(uploads, waiting),
     pins: parts.hasPins ? pinsOf(uploads) : undefined,
     disk: disk && { ...disk, freeBytes: disk.freeBytes - (disk.freeBytes % roundBytes) },
     failures: parts.failures.list(),
@@ -107,7 +107,7 @@ function upstreamOf({ upstream: { name }, health }: Member, clock: Clock): Upstr
     bytes: measured.bytes,
     firstByte: { ...(p50Ms !== undefined && { p50Ms }), ...(p95Ms !== undefined && { p95Ms }) },
     budget,
-    lastTrouble: lastError.last,
+    lastError: lastError.last,
   }
 }
 
@@ -151,7 +151,10 @@ function pinsOf({ pins }: UploadParts): Status['pins'] {
   return { pins: count?.pins, bytes: count?.bytes }
 }
 
-async function journalOf({ waitingPage }: UploadParts, { uploads: open, bytes, oldestAt }: Waiting): Promise<Journal> {
+async function pendingOf(
+  { waitingPage }: UploadParts,
+  { uploads: open, bytes, oldestAt }: Waiting,
+): Promise<PendingUploads> {
   const uploads = open > 0 ? ((await waitingPage?.(maxUploads)) ?? []) : []
   return { open, bytes, oldestAt, uploads }
 }
@@ -192,7 +195,7 @@ export function startStateLog({ read, everyMs, clock, log }: StateLogOptions) {
   }
 
   async function write(): Promise<void> {
-    const { ready, requests, responses, disk, journal, pins, ...rest } = await read()
+    const { ready, requests, responses, disk, pending, pins, ...rest } = await read()
     if (isClosed) return
     log('info', 'gateway.state', {
       ready,
@@ -203,8 +206,8 @@ export function startStateLog({ read, everyMs, clock, log }: StateLogOptions) {
       tiers: rest.tiers.map(tierInLog),
       upstreams: rest.upstreams.map(upstreamInLog),
       providers: rest.providers.map(providerInLog),
-      waiting: journal.open,
-      ...(journal.oldestAt !== undefined && { oldestWaiting: new Date(journal.oldestAt).toISOString() }),
+      waiting: pending.open,
+      ...(pending.oldestAt !== undefined && { oldestWaiting: new Date(pending.oldestAt).toISOString() }),
       ...(pins?.pins !== undefined && { pins: pins.pins }),
       ...(disk && { freeBytes: disk.freeBytes }),
     })

@@ -24,7 +24,7 @@ export async function statusCommand(given: Given): Promise<number> {
 const textOf = (lines: readonly string[]): string => `${lines.join('\n')}\n`
 
 function jsonOf({ history: _history, failures: _failures, ...facts }: ShownStatus): string {
-  return `${JSON.stringify({ ...facts, waiting: facts.journal?.open })}\n`
+  return `${JSON.stringify({ ...facts, waiting: facts.pending?.open })}\n`
 }
 
 /** Runs until it is interrupted. A terminal is redrawn; other outputs get one state after another. */
@@ -82,10 +82,10 @@ export type ShownStatus = Pick<Status, 'ready' | 'draining' | 'uploads' | 'check
 
 /** `perSecond`: requests now, where they were counted before. */
 export function statusLines(at: string, status: ShownStatus, now: number, perSecond?: number): string[] {
-  const { ready, draining, uploads, checks, journal, requests, tiers = [], upstreams = [], providers = [] } = status
+  const { ready, draining, uploads, checks, pending, requests, tiers = [], upstreams = [], providers = [] } = status
   const state = draining ? 'stopping' : ready ? 'ready' : 'not ready'
   const taken = uploads === undefined ? 'not known yet' : uploads ? 'yes' : 'no'
-  const head = `${at}: ${state}; uploads can be confirmed: ${taken}; ${journal?.open ?? 'unknown'} pending at a provider`
+  const head = `${at}: ${state}; uploads can be confirmed: ${taken}; ${pending?.open ?? 'unknown'} pending at a provider`
   if (requests === undefined)
     return [head, ...checks.map(checkLine), '  tiers and upstreams are shown only with access to the admin address']
   // Checks of upstreams, providers and tiers are shown in their own lines.
@@ -114,7 +114,7 @@ export function statusLines(at: string, status: ShownStatus, now: number, perSec
     ...(status.announced ? announcedLines(status.announced, now) : []),
     ...providers.map(providerLine),
     ...(status.pins?.pins === undefined ? [] : [`  pins: ${status.pins.pins}, ${sizeOf(status.pins.bytes ?? 0)}`]),
-    ...(journal && journal.open > 0 ? journalLines(journal, now) : []),
+    ...(pending && pending.open > 0 ? pendingLines(pending, now) : []),
   ]
 }
 
@@ -183,7 +183,7 @@ function announcedLines(
 }
 
 function upstreamLine(one: Upstream, now: number): string {
-  const { name, state, why, until, asked, won, notFound, throttled, failed, hashMismatch, firstByte, lastTrouble } = one
+  const { name, state, why, until, asked, won, notFound, throttled, failed, hashMismatch, firstByte, lastError } = one
   const isWell = state === 'ready'
   return `  ${mark(isWell)} upstream ${name}: ${[
     `${state}${isWell || why === undefined ? '' : ` (${why})`}`,
@@ -194,7 +194,7 @@ function upstreamLine(one: Upstream, now: number): string {
     ...count(throttled, 'throttled'),
     ...count(failed, 'failed'),
     ...count(hashMismatch, 'hash mismatch'),
-    ...(lastTrouble ? [`last trouble ${agoOf(now - lastTrouble.at)} ago: ${lastTrouble.why}`] : []),
+    ...(lastError ? [`last error ${agoOf(now - lastError.at)} ago: ${lastError.why}`] : []),
   ].join(', ')}`
 }
 
@@ -211,7 +211,7 @@ function providerLine(one: Provider): string {
   ].join(', ')}`
 }
 
-function journalLines({ open, oldestAt, uploads }: Status['journal'], now: number): string[] {
+function pendingLines({ open, oldestAt, uploads }: Status['pending'], now: number): string[] {
   const oldest = oldestAt === undefined ? '' : `, the oldest for ${agoOf(now - oldestAt)}`
   const lines = uploads.slice(0, 10).map(({ cid, providers }) => {
     const lacking = Object.entries(providers).filter(([, { state }]) => state !== 'pinned')

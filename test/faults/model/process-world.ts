@@ -72,7 +72,7 @@ export async function createProcessWorld(kind: StoreKind): Promise<World> {
   let gateway = await start()
   const reader = await createReader(store)
 
-  async function reloads(outcome: 'taken' | 'refused'): Promise<number> {
+  async function reloads(outcome: 'accepted' | 'refused'): Promise<number> {
     const page = (await fetchAll(`${gateway.admin}/metrics`)).body.toString()
     return Number(
       new RegExp(`^cidgate_config_reloads_total\\{outcome="${outcome}"\\} (\\d+)`, 'm').exec(page)?.[1] ?? 0,
@@ -93,11 +93,11 @@ export async function createProcessWorld(kind: StoreKind): Promise<World> {
     providerHolds: (cid) => kubo.pins.has(cid),
     async reload(next) {
       setting = next
-      const before = await reloads('taken')
+      const before = await reloads('accepted')
       await writeFile(join(folder, 'config.json'), JSON.stringify(config()))
       gateway.reload()
       const until = performance.now() + reloadedMs
-      while ((await reloads('taken')) === before) {
+      while ((await reloads('accepted')) === before) {
         if ((await reloads('refused')) > 0) throw new Error('the configuration was refused')
         if (performance.now() > until) throw new Error('the configuration was not loaded')
         await sleep(5)

@@ -46,7 +46,7 @@ export function busyStatus(now: number): Status {
       upstream('liar', 'quarantined', {
         ...{ hashMismatch: 3, until: now + 4 * minute },
         why: `2 blocks do not hash to their CID, the last of them ${cid}`,
-        lastTrouble: { at: now - 12_000, why: `block ${cid} does not hash to its CID` },
+        lastError: { at: now - 12_000, why: `block ${cid} does not hash to its CID` },
       }),
     ],
     found: [upstream('gw.example.net via cid.contact', 'ready', { asked: 3, won: 2, lost: 0, notFound: 0 })],
@@ -92,7 +92,7 @@ export function busyStatus(now: number): Status {
         why: 'provider kubo: cannot be reached (ECONNREFUSED 127.0.0.1:5001)',
       },
     ],
-    journal: {
+    pending: {
       ...{ open: 2, bytes: 5_300_000, oldestAt: now - 2 * 60 * minute },
       uploads: [1, 2].map((size) => ({
         ...{ cid, at: new Date(now - size * 60 * minute).toISOString(), bytes: size * 1_000_000 },

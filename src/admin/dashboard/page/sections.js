@@ -135,7 +135,7 @@ export function upstreamsOf({ upstreams, found, routers, announced }, now) {
     times(one.firstByte),
     mistakes(one),
     one.budget ? `${count(one.budget.used)} of ${count(one.budget.perMinute)}` : nothing,
-    one.lastTrouble ? both(shortened(one.lastTrouble.why), detail(`${span(now - one.lastTrouble.at)} ago`)) : nothing,
+    one.lastError ? both(shortened(one.lastError.why), detail(`${span(now - one.lastError.at)} ago`)) : nothing,
   ]
   const ready = upstreams.filter(({ state }) => state === 'ready').length
   const all = [...upstreams, ...found]
@@ -281,16 +281,16 @@ function trouble({ outages, queued, dropped, failedWrites, corrupt }) {
 }
 
 /** @param {Status} status @param {number} now @returns {Part} */
-export function uploadsOf({ providers, journal, uploads }, now) {
+export function uploadsOf({ providers, pending, uploads }, now) {
   const taken = uploads === undefined ? 'not checked yet' : uploads ? 'uploads accepted' : 'uploads refused'
-  const oldest = journal.oldestAt === undefined ? '' : `, the oldest for ${span(now - journal.oldestAt)}`
-  const waiting = `${count(journal.open)} ${journal.open === 1 ? 'waits' : 'wait'} for a provider`
+  const oldest = pending.oldestAt === undefined ? '' : `, the oldest for ${span(now - pending.oldestAt)}`
+  const waiting = `${count(pending.open)} ${pending.open === 1 ? 'waits' : 'wait'} for a provider`
   return {
     gist: providers.length === 0 ? 'no provider' : `${taken}, ${waiting}`,
     body: [
       providers.length === 0 ? el('p', {}, 'No provider is configured.') : providerTable(providers),
-      journal.open === 0 ? undefined : el('p', {}, `Waiting: ${count(journal.open)}, ${size(journal.bytes)}${oldest}.`),
-      journal.uploads.length === 0 ? undefined : journalTable(journal.uploads, now),
+      pending.open === 0 ? undefined : el('p', {}, `Waiting: ${count(pending.open)}, ${size(pending.bytes)}${oldest}.`),
+      pending.uploads.length === 0 ? undefined : pendingTable(pending.uploads, now),
     ],
   }
 }
@@ -320,22 +320,22 @@ const providerTable = (providers) =>
   )
 
 /** @param {readonly Upload[]} uploads @param {number} now */
-function journalTable(uploads, now) {
+function pendingTable(uploads, now) {
   /** @param {Upload} one @returns {Child[]} */
-  const row = ({ cid, at, bytes, providers, owed = [] }) => {
+  const row = ({ cid, at, bytes, providers, pendingTiers = [] }) => {
     const pending = Object.entries(providers).filter(([, { state }]) => state === 'pending')
     const pinned = Object.entries(providers).filter(([, { state }]) => state === 'pinned')
     const waits = pending.map(([name, { tries, why, notBefore }]) => {
       const next = notBefore !== undefined && notBefore > now ? `, next in ${span(notBefore - now)}` : ''
       return el('span', { class: 'block' }, `${name}: ${count(tries)} tries${next}`, detail(why))
     })
-    const holders = [...pending.map(([name]) => name), ...owed]
+    const holders = [...pending.map(([name]) => name), ...pendingTiers]
     return [
       cidOf(cid),
       span(now - Date.parse(at)),
       size(bytes),
       pinned.map(([name]) => name).join(', ') || 'only this gateway',
-      both(...waits, ...owed.map((name) => el('span', { class: 'block' }, `tier ${name} lacks blocks of it`))),
+      both(...waits, ...pendingTiers.map((name) => el('span', { class: 'block' }, `tier ${name} lacks blocks of it`))),
       el('button', { type: 'button', 'data-cid': cid, 'data-holders': JSON.stringify(holders) }, 'Actions'),
     ]
   }

@@ -106,7 +106,7 @@ async function reloaded(world: World): Promise<void> {
   }
   for (const broken of await Promise.all(inProgress)) world.broken.push(...broken)
   const { body } = await fetchAll(`${gateway.admin}/metrics`)
-  const taken = /^cidgate_config_reloads_total\{outcome="taken"\} (\d+)/m.exec(body.toString())?.[1]
+  const taken = /^cidgate_config_reloads_total\{outcome="accepted"\} (\d+)/m.exec(body.toString())?.[1]
   if (Number(taken) !== reloads) world.broken.push(`${taken} configurations were taken`)
 }
 
