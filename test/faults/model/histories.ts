@@ -88,33 +88,44 @@ export type HistoriesOptions = {
   readonly onPassed?: (count: number) => void
 }
 
-type Form = { readonly most: number; readonly kinds: readonly StoreKind[]; create(kind: StoreKind): Promise<World> }
+type Form = {
+  readonly maxSteps: number
+  readonly kinds: readonly StoreKind[]
+  readonly workers: readonly number[]
+  create(kind: StoreKind, workers: number): Promise<World>
+}
 
-const inProcess: Form = { most: 20, kinds: ['own', 'shared', 's3', 'redis'], create: createWorld }
-const asProcess: Form = { most: 14, kinds: ['s3', 'redis'], create: createProcessWorld }
+const inProcess: Form = { maxSteps: 20, kinds: ['own', 'shared', 's3', 'redis'], workers: [1], create: createWorld }
+const asProcess: Form = { maxSteps: 14, kinds: ['s3', 'redis'], workers: [1, 2], create: createProcessWorld }
 
 /** Rejects with the shortest history that fails, and the command that runs it again. */
 export async function runHistories(options: HistoriesOptions): Promise<void> {
   const { histories, seed, isKilled = false, path, replayPath, onPassed = () => {} } = options
-  const { most, kinds, create } = isKilled ? asProcess : inProcess
+  const { maxSteps, kinds, workers, create } = isKilled ? asProcess : inProcess
   let passed = 0
-  const property = fc.asyncProperty(fc.constantFrom(...kinds), stepsOf(most, replayPath), async (kind, history) => {
-    const world = await create(kind)
-    const model = emptyModel(kind !== 'own')
-    try {
-      await fc.asyncModelRun(() => ({ model, real: world }), history)
-      if (model.isShared) await settle(model, world)
-    } finally {
-      await world.close()
-    }
-    onPassed(++passed)
-  })
+  const setups = kinds.flatMap((kind) => workers.map((count) => ({ kind, count })))
+  const property = fc.asyncProperty(
+    fc.constantFrom(...setups),
+    stepsOf(maxSteps, replayPath),
+    async (setup, history) => {
+      const { kind, count } = setup
+      const world = await create(kind, count)
+      const model = emptyModel(kind !== 'own')
+      try {
+        await fc.asyncModelRun(() => ({ model, real: world }), history)
+        if (model.isShared) await settle(model, world)
+      } finally {
+        await world.close()
+      }
+      onPassed(++passed)
+    },
+  )
   const found = await fc.check(property, { numRuns: histories, seed, ...(path !== undefined && { path }) })
   if (!found.failed) return
-  const [kind, history] = found.counterexample ?? []
+  const [setup, history] = found.counterexample ?? []
   const again = /replayPath="([^"]*)"/.exec(String(history))?.[1]
   const words = [
-    `a history with the store ${String(kind)} failed after ${found.numRuns} runs and ${found.numShrinks} cuts: ${String(history)}`,
+    `a history with the store ${setup?.kind} and ${setup?.count} processes failed after ${found.numRuns} runs and ${found.numShrinks} cuts: ${String(history)}`,
     `run it again: npm run faults -- --histories 1${isKilled ? ' --kill' : ''} --seed ${seed} --path ${found.counterexamplePath} --replay ${again}`,
   ]
   throw new Error(words.join('\n'), { cause: found.errorInstance })

@@ -15,13 +15,14 @@ import { type Conduct, firstSetting, gone, type Ills, type Setting, tiersOf, typ
 
 const reloadedMs = 60_000
 
-function configOf(folder: string, setting: Setting, { entries }: Way, upstream: string, kubo: string) {
+function configOf(folder: string, setting: Setting, { entries }: Way, upstream: string, kubo: string, workers: number) {
   const data = join(folder, 'data')
   const second = { name: 'second', use: 'kubo', url: kubo, auth: { bearer: token }, gateway: false }
   return {
     listen: '127.0.0.1:0',
     admin: '127.0.0.1:0',
     data,
+    workers,
     log: { level: 'error' },
     limits: { maxEventLoopDelay: 0, perClient: { perMinute: 10_000_000 } },
     retrieval: { upstreams: [{ name: 'remote', url: upstream }], probeEvery: 0, timeout: '20s' },
@@ -60,14 +61,14 @@ function behave(kubo: StandIn, conduct: Conduct): void {
   }
 }
 
-export async function createProcessWorld(kind: StoreKind): Promise<World> {
+export async function createProcessWorld(kind: StoreKind, workers: number): Promise<World> {
   const folder = await mkdtemp(join(tmpdir(), 'cidgate-model-'))
   const store = await startStore(kind)
   const upstream = await startUpstream({ blocks: remote })
   const kubo = await startStandIn(kuboApi)
   const way = await store.way(true)
   let setting = firstSetting
-  const config = () => configOf(folder, setting, way, upstream.url, kubo.url)
+  const config = () => configOf(folder, setting, way, upstream.url, kubo.url, workers)
   const start = () => startGateway(folder, config(), [], { isMute: true })
   let gateway = await start()
   const reader = await createReader(store)
