@@ -3,19 +3,16 @@
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { distinctFiles, type FileFixture, type Fixtures, fixtures } from '../support/fixtures.ts'
+import { type Fixtures, fixtures } from '../support/fixtures.ts'
 import { fetchAll, metricsOf, startGateway, type TestGateway } from '../support/gateway.ts'
 import { type RedisServer, startRedisServer } from '../support/redis-server.ts'
 import { type S3Server, startS3Server } from '../support/s3-server.ts'
 import { type ProgrammableUpstream, startUpstream } from '../support/upstream.ts'
-import { takesLess } from '../support/work.ts'
 
 let all: Fixtures
-let more: FileFixture[]
 let upstream: ProgrammableUpstream
 before(async () => {
   all = await fixtures()
-  more = await distinctFiles(all.blocks, 3, 500)
   upstream = await startUpstream({ blocks: all.blocks })
 })
 after(() => upstream.close())
@@ -24,7 +21,6 @@ type Store = {
   readonly tier: Record<string, unknown>
   /** Changes one byte of everything that is kept. */
   spoil(): void
-  silence(): void
   slow(ms: number): void
   close(): Promise<void>
 }
@@ -40,7 +36,6 @@ const stores: Record<string, () => Promise<Store>> = {
       spoil: () => {
         for (const [key, bytes] of objects) objects.set(key, flip(bytes))
       },
-      silence: () => server.silence(),
       slow: (slowMs) => {
         server.faults = { slowMs }
       },
@@ -54,7 +49,6 @@ const stores: Record<string, () => Promise<Store>> = {
       spoil: () => {
         for (const [key, { value }] of server.values) server.values.set(key, { value: flip(value) })
       },
-      silence: () => server.silence(),
       slow: (slowMs) => {
         server.faults = { slowMs }
       },
@@ -64,7 +58,7 @@ const stores: Record<string, () => Promise<Store>> = {
 }
 
 /** Where the store answers, it has all the time that a busy machine may need. */
-const start = (store: Store, timeout = '10s'): Promise<TestGateway> =>
+const start = (store: Store): Promise<TestGateway> =>
   startGateway({
     upstreams: [{ name: 'one', url: upstream.url }],
     config: {
@@ -74,7 +68,7 @@ const start = (store: Store, timeout = '10s'): Promise<TestGateway> =>
         writeQueueBytes: '128MiB',
         tiers: [
           { use: 'memory', maxBytes: '8MiB' },
-          { ...store.tier, timeout },
+          { ...store.tier, timeout: '10s' },
         ],
       },
     },
@@ -125,22 +119,6 @@ for (const [name, make] of Object.entries(stores)) {
       } finally {
         await third.close()
         await store.close()
-      }
-    })
-
-    test('silent store → reads succeed, soon without delay', async () => {
-      const store = await make()
-      const at = await start(store, '500ms')
-      try {
-        await fetchAll(`${at.url}/ipfs/${all.files.hello.cid}`)
-        store.silence()
-        for (const { path, bytes } of paths()) assert.ok((await fetchAll(`${at.url}${path}`)).body.equals(bytes), path)
-        const unread = more.values()
-        await takesLess(400, async () => (await fetchAll(`${at.url}/ipfs/${unread.next().value?.cid}`)).ms)
-      } finally {
-        // In this order, or closing would wait for what is still to be written.
-        await store.close()
-        await at.close()
       }
     })
   })

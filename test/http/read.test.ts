@@ -382,6 +382,14 @@ describe('errors', () => {
     assert.match(String(flight.headers['access-control-allow-methods']), /GET/)
     assert.match(String(flight.headers['access-control-allow-headers']), /Range/)
   })
+  test('no-cache → asked again what nobody had', async () => {
+    const later: BlockMap = new Map()
+    const { cid } = await addFile(later, noise(500, 78))
+    assert.equal((await get(ipfs(cid))).status, 404)
+    for (const [key, block] of later) all.blocks.set(key, block)
+    assert.equal((await get(ipfs(cid))).status, 404)
+    assert.equal((await get(ipfs(cid)).set('Cache-Control', 'no-cache')).status, 200)
+  })
   test('/ipfs/ipfs/… → corrected', async () => {
     const answer = await supertest(at.url).get(`/ipfs/ipfs/${all.files.hello.cid}`).redirects(0)
     assert.deepEqual([answer.status, answer.headers['location']], [301, `/ipfs/${all.files.hello.cid}`])

@@ -76,12 +76,6 @@ async function made(t: TestContext, options: { blocks?: boolean; denied?: Set<st
 const chainOver = (store: Pick<Store, 'read' | 'write'>, blocks = false, denied = new Set<string>()): Chain =>
   createChain({ store, identity, addresses, blocks, isDenied: (cid) => denied.has(text(cid.multihash.bytes)) })
 
-test('nothing stored → no head', async (t) => {
-  const { chain } = await made(t)
-  assert.equal(await chain.publish(), undefined)
-  assert.equal(await chain.head(), undefined)
-})
-
 test('stored → one batch of roots; nothing new → same head', async (t) => {
   const { store, chain } = await made(t)
   const kept = [await keepLeaf(store, randomBytes(10)), await keep(store, (dag) => putFile(dag, leavesOf(3, 100)))]
@@ -93,27 +87,6 @@ test('stored → one batch of roots; nothing new → same head', async (t) => {
   assert.equal(all[0]?.ad.Provider, identity.peerId)
   assert.ok((await chain.publish())?.equals(head as CID))
   assert.deepEqual(await chain.counts(), { advertisements: 1, contexts: 1, roots: 2 })
-})
-
-test('unpinned → its batch removed, the rest announced again', async (t) => {
-  const { store, chain } = await made(t)
-  const kept = [await keepLeaf(store, randomBytes(10)), await keepLeaf(store, randomBytes(10))]
-  await chain.publish()
-  const later = await keepLeaf(store, randomBytes(10))
-  await chain.publish()
-  await store.remove((kept[0] as { cid: CID }).cid)
-  await chain.publish()
-  const all = await walk(chain)
-  assert.deepEqual(
-    all.map(({ ad }) => ad.IsRm),
-    [false, false, true, false],
-  )
-  assert.deepEqual([...known(all)].sort(), [keyOf(kept[1] as { cid: CID }), keyOf(later)].sort())
-  await store.remove(later.cid)
-  await store.remove((kept[1] as { cid: CID }).cid)
-  await chain.publish()
-  assert.equal(known(await walk(chain)).size, 0)
-  assert.deepEqual((await chain.counts()).roots, 0)
 })
 
 test('uploaded again before or after removal → announced once', async (t) => {
@@ -146,20 +119,6 @@ test('two batches share a list, one removed → list stays', async (t) => {
   await store.remove(leaf.cid)
   await chain.publish()
   assert.deepEqual([...known(await walk(chain))], [keyOf(leaf)])
-})
-
-test('denied → removed; denied before → never announced', async (t) => {
-  const { store, chain, denied } = await made(t)
-  const kept = [await keepLeaf(store, randomBytes(10)), await keepLeaf(store, randomBytes(10))]
-  await chain.publish()
-  denied.add(keyOf(kept[0] as { cid: CID }))
-  chain.recheckDenylists()
-  await chain.publish()
-  assert.deepEqual([...known(await walk(chain))], [keyOf(kept[1] as { cid: CID })])
-  denied.delete(keyOf(kept[0] as { cid: CID }))
-  chain.recheckDenylists()
-  await chain.publish()
-  assert.equal(known(await walk(chain)).size, 2)
 })
 
 test('every block announced → consecutive lists', async (t) => {

@@ -1,7 +1,6 @@
 // The data folder has one owner, and says who that is; one that cannot be written to says so.
 import assert from 'node:assert/strict'
 import { mkdir, readFile, rm, symlink, writeFile } from 'node:fs/promises'
-import { hostname } from 'node:os'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
 import { systemClock } from '../../src/core/clock.ts'
@@ -35,21 +34,6 @@ describe('data folder', () => {
       },
     )
 
-  it('locked while a gateway uses it; lock names the owner', async () => {
-    const [one, other] = await Promise.all([open(), open(join(folder, '.'))])
-    const { pid, host, since } = JSON.parse(await readFile(join(folder, 'owner.json'), 'utf8'))
-    assert.deepEqual([pid, host], [process.pid, hostname()])
-    assert.ok(Date.now() - Date.parse(since) < 60_000)
-    await one()
-    await one()
-    assert.ok(await isLocked())
-    await other()
-    assert.ok(!(await isLocked()))
-    const again = await open()
-    assert.ok(await isLocked())
-    await again()
-  })
-
   it('shared by gateways under any path until the last leaves', async () => {
     const make = (path: string) => ({ path })
     const [path, link] = [join(folder, 'real', 'data'), join(folder, 'link')]
@@ -67,23 +51,6 @@ describe('data folder', () => {
     other.leave()
     third.leave()
     assert.notEqual(folders.enter(path).part(make), part)
-  })
-
-  it('held by another process → refused, process named', async () => {
-    const lock = await lockFile(join(folder, 'owner.lock'))
-    const since = '2026-01-02T03:04:05.000Z'
-    await writeFile(join(folder, 'owner.json'), JSON.stringify({ pid: 1, host: 'elsewhere', since }))
-    await assert.rejects(open(), (error) => {
-      assert.ok(isFailure(error, 'refused'))
-      assert.ok(
-        error.message.startsWith(`${folder} is in use by another cidgate: process 1 on elsewhere since ${since} `),
-      )
-      return true
-    })
-    await rm(join(folder, 'owner.json'))
-    await assert.rejects(open(), /is in use by another cidgate: another process/)
-    lock.release()
-    await (await open())()
   })
 
   it('lock removed → locked again', async () => {

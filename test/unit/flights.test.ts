@@ -13,29 +13,6 @@ const make = () => {
   return { flights, join, signals }
 }
 
-test('concurrent callers → one start', () => {
-  const { join, signals } = make()
-  assert.deepEqual([join().work, join().work, join('b').work], [1, 1, 2])
-  assert.equal(signals.length, 2)
-})
-
-test('first caller leaves → others continue', () => {
-  const { join, signals } = make()
-  const leader = join()
-  const follower = join()
-  leader.leave()
-  leader.leave()
-  assert.equal(signals[0]?.aborted, false)
-  follower.leave()
-  assert.equal(signals[0]?.aborted, true)
-})
-
-test('after an abort → next caller starts again', () => {
-  const { join } = make()
-  join().leave()
-  assert.equal(join().work, 2)
-})
-
 test('`keep` → not aborted by the last caller', () => {
   const { join, signals } = make()
   join().leave({ keep: true })

@@ -163,15 +163,6 @@ describe('DNSLink', () => {
     await links.close()
   })
 
-  test('static names → no DNS', async () => {
-    const links = make([dns.address], { 'House.example': '/ipfs/bafkqaaa', 'dot.house.example.': '/ipfs/bafkqabb' })
-    assert.equal((await links.resolve('house.EXAMPLE', { signal: signal() })).value, '/ipfs/bafkqaaa')
-    for (const name of ['dot.house.example', 'dot.house.example.'])
-      assert.equal((await links.resolve(name, { signal: signal() })).value, '/ipfs/bafkqabb', name)
-    assert.deepEqual(dns.asked, [])
-    await links.close()
-  })
-
   test('flood of invented names → bounded sockets, rest refused', async () => {
     dns.fault = 'silent'
     const timers = new Set<{ readonly ms: number; readonly action: () => void }>()

@@ -175,20 +175,6 @@ describe('name lookups', () => {
     assert.equal(await kindOf(get()), 'unavailable')
   })
 
-  test('shared result → no client waits over 1 s', async () => {
-    const { get, clock, state } = make()
-    const comes = Promise.withResolvers<void>()
-    state.look = async (_known, recalled) => {
-      await comes.promise
-      recalled({ value: 'shared', endsAt: clock.now() + 30_000, via: 's3' })
-      return new Promise(() => {})
-    }
-    const first = get()
-    await clock.advance(1_500)
-    comes.resolve()
-    assert.equal((await first).value, 'shared')
-  })
-
   test('memory bounded, least recently used dropped', async () => {
     const { get, lookups, looks } = make()
     for (const name of ['a', 'b', 'c', 'd']) await get(name)

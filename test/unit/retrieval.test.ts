@@ -167,16 +167,6 @@ const failureOf = async (work: Promise<unknown>): Promise<Failure> => {
   return error
 }
 
-test('many readers of a cold file → one upstream response', async () => {
-  const one = scriptedUpstream('one', file.blocks)
-  const { session, stack } = make([one, scriptedUpstream('two', file.blocks)])
-  const all = await Promise.all(Array.from({ length: 200 }, () => read(session())))
-  for (const bytes of all) assert.ok(bytes.equals(file.bytes))
-  assert.equal(one.asked.dags.length, 1)
-  assert.equal(one.asked.blocks.length, 0)
-  assert.equal(stack.held.size, file.blocks.size)
-})
-
 test("time in an upstream's queue → part of the timeout", async () => {
   const silent = scriptedUpstream('one', file.blocks, { silent: true, dag: false })
   const { clock, session } = make([{ ...silent, traits: { ...silent.traits, connections: 1 } }])
@@ -215,17 +205,6 @@ test('response begins while a block is awaited → block timeout', async () => {
   await next
 })
 
-test('second read → hit without upstream', async () => {
-  const one = scriptedUpstream('one', file.blocks)
-  const { session } = make([one])
-  await read(session())
-  const again = session()
-  await read(again)
-  assert.equal(again.requestRecord.fetches, 0)
-  assert.equal(again.requestRecord.tier, 'memory')
-  assert.equal(one.asked.dags.length, 1)
-})
-
 test('response cut half way → continued from another upstream', async () => {
   const one = scriptedUpstream('one', file.blocks, { breakAfter: leaves / 2 })
   const two = scriptedUpstream('two', file.blocks)
@@ -235,23 +214,6 @@ test('response cut half way → continued from another upstream', async () => {
   assert.equal(two.asked.dags.length, 1)
   assert.equal(two.asked.dags[0]?.range?.from, (leaves / 2 - 1) * chunk)
   assert.deepEqual([one.asked.blocks.length, two.asked.blocks.length], [0, 0])
-})
-
-test('wrong bytes mid-response → quarantined, never delivered', async () => {
-  const one = scriptedUpstream('one', file.blocks, { lieAt: 10 })
-  const two = scriptedUpstream('two', file.blocks)
-  const { session, pool, stack } = make([one, two])
-  assert.ok((await read(session())).equals(file.bytes))
-  assert.equal(pool.members[0]?.health.state('x').state, 'quarantined')
-  for (const { cid, bytes } of file.order) assert.deepEqual(stack.held.get(blockKey(cid)), bytes)
-})
-
-test('wrong bytes of a block never win', async () => {
-  const liar = scriptedUpstream('liar', file.blocks, { lieAt: -1, dag: false })
-  const honest = scriptedUpstream('honest', file.blocks, { dag: false })
-  const { session } = make([liar, honest])
-  const leaf = file.order[3] as Block
-  assert.deepEqual(await session().get(leaf.cid), leaf.bytes)
 })
 
 test('reader stops → upstream stops', async () => {
@@ -303,34 +265,6 @@ test('lost leaf → one block refetched', async () => {
   assert.equal(one.asked.dags.length, 1)
 })
 
-test('absent everywhere → 404, cached, asked once per period', async () => {
-  const blocks = new Map<string, Uint8Array>()
-  const one = scriptedUpstream('one', blocks)
-  const two = scriptedUpstream('two', blocks)
-  const { session, clock } = make([one, two])
-  const first = session()
-  const failure = await failureOf(first.get(file.cid, { cid: file.cid, segments: [], scope: 'entity' }))
-  assert.equal(failure.kind, 'not-found')
-  assert.ok((failure.retryAfterMs ?? 0) >= 5000)
-  assert.deepEqual(
-    first.requestRecord.attempts.map(({ outcome }) => outcome),
-    ['not-found', 'not-found'],
-  )
-  const again = await failureOf(session().get(file.cid, { cid: file.cid, segments: [], scope: 'entity' }))
-  assert.equal(again.kind, 'not-found')
-  assert.equal(one.asked.dags.length, 1)
-  await clock.advance(6000)
-  assert.equal(one.asked.dags.length, 2)
-  // While the search is on nobody waits for an upstream: the memory answers.
-  await failureOf(session().get(file.cid, { cid: file.cid, segments: [], scope: 'entity' }))
-  assert.equal(one.asked.dags.length, 2)
-  for (const [key, bytes] of file.blocks) blocks.set(key, bytes)
-  await clock.advance(12_000)
-  const hit = session()
-  assert.ok((await read(hit)).equals(file.bytes))
-  assert.equal(hit.requestRecord.fetches, 0)
-})
-
 test('silent upstream → 404 at timeout, cached, found later', async () => {
   const one = scriptedUpstream('one', file.blocks, { silent: true })
   const { session, clock } = make([one])
@@ -363,23 +297,6 @@ test('mass failure → spread over event-loop iterations', async () => {
       .map((all) => all.length),
   )
   assert.ok(most <= 2, `${most} in one turn`)
-})
-
-test('no-cache → negative cache entry dropped', async () => {
-  const blocks = new Map<string, Uint8Array>()
-  const one = scriptedUpstream('one', blocks)
-  const { session } = make([one])
-  await failureOf(session().get(file.cid))
-  for (const [key, bytes] of file.blocks) blocks.set(key, bytes)
-  await failureOf(session().get(file.cid))
-  assert.deepEqual(await session({ noCache: true }).get(file.cid), file.order[0]?.bytes)
-})
-
-test('upload → negative cache entry dropped', async () => {
-  const { session, retrieval } = make([scriptedUpstream('one', new Map())])
-  await failureOf(session().get(file.cid))
-  await retrieval.store(file.cid, (file.order[0] as Block).bytes, new AbortController().signal)
-  assert.deepEqual(await session().get(file.cid), file.order[0]?.bytes)
 })
 
 test('archive → not-found for misses, never cached', async () => {
