@@ -112,7 +112,7 @@ async function probeFolder(root: string): Promise<void> {
   await tryToWrite(root)
   const { bavail, bsize } = await statfs(root)
   if (bavail * bsize < minFreeBytes)
-    throw new Failure('disk-full', 'the disk is full: make room or set another folder', { source: 'ours' })
+    throw new Failure('disk-full', 'the disk is full: free some space, or set another folder', { source: 'ours' })
 }
 
 const isOutage = (error: unknown): boolean =>

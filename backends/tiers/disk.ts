@@ -95,7 +95,7 @@ function createDiskTier({ name, path, maxBytes, reportsUsage, clock }: DiskOptio
 }
 
 const remedies: Readonly<Record<string, string>> = {
-  ENOSPC: 'make room on the disk, or lower its maxBytes',
+  ENOSPC: 'free space on the disk, or lower its maxBytes',
   EDQUOT: 'raise the quota, or lower its maxBytes',
 }
 

@@ -12,7 +12,7 @@ export const indexerOptions = z.strictObject({
   url: httpOptions.url.describe('Where it is asked what it knows: /providers/<peer> is added to it.'),
   announce: httpOptions.url
     .optional()
-    .describe('Where it is told of the chain: /announce is added to it. By default `url`.'),
+    .describe('Its address for announcements, to which /announce is added. Default: `url`.'),
   allowPrivate: httpOptions.allowPrivate,
 })
 

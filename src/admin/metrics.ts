@@ -279,11 +279,11 @@ function upstreamMetrics({ pool, finder, retrieval, names }: UpstreamParts): rea
     gauge('cidgate_negative_cache_entries', 'CIDs in the negative cache.', () => retrieval.stats().notFoundRoots),
     counter(
       'cidgate_router_lookups_total',
-      'Lookups at a router, by outcome: named (a usable gateway), nobody or failed.',
+      'Lookups at a router, by outcome: named (a usable gateway), none or failed.',
       () =>
         (finder?.routers() ?? []).flatMap(({ name: router, lookups, named, failures }) => [
           { labels: { router, outcome: 'named' }, value: named },
-          { labels: { router, outcome: 'nobody' }, value: Math.max(0, lookups - named - failures) },
+          { labels: { router, outcome: 'none' }, value: Math.max(0, lookups - named - failures) },
           { labels: { router, outcome: 'failed' }, value: failures },
         ]),
       ['router', 'outcome'],

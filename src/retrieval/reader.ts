@@ -659,11 +659,10 @@ const outOfTime = (cid: CID, ms: number): Failure =>
     facts: { sure: false },
   })
 
-/** Earlier blocks, or the queue of requests, used up the time. */
 const noTimeLeft = (cid: CID): Failure =>
   new Failure(
     'overloaded',
-    `no time left to look for ${cid}: the line and the blocks before it took all of it; retry`,
+    `no time left to request ${cid}: the queue and the blocks before it used up retrieval.timeout; retry`,
     { source: 'ours' },
   )
 
@@ -676,7 +675,7 @@ const notHere = ({ message, facts }: Failure): Failure => new Failure('not-found
 const storeFailed = (cid: CID, { cause, retryAfterMs }: Failure): Failure =>
   new Failure(
     'unavailable',
-    `${cid} may be in a tier that failed or did not answer in time, and there is no upstream to ask; retry, and look at the tiers if it goes on`,
+    `${cid} may be in a tier that failed or did not answer in time, and there is no upstream to ask; retry, and check the tiers if it persists`,
     { source: 'tier', cause, retryAfterMs },
   )
 
@@ -684,7 +683,7 @@ const storeFailed = (cid: CID, { cause, retryAfterMs }: Failure): Failure =>
 const pinUnreadable = (cid: CID, { cause, retryAfterMs }: Failure): Failure =>
   new Failure(
     'unavailable',
-    `${cid} is kept on this machine, but its copy is damaged or cannot be read, and no upstream sent it; upload the same file again, and look at the disk (cidgate pins verify)`,
+    `${cid} is kept on this machine, but its copy is damaged or cannot be read, and no upstream sent it; upload the same file again, and check the disk (cidgate pins verify)`,
     { source: 'tier', cause, retryAfterMs },
   )
 

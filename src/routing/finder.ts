@@ -42,7 +42,7 @@ const emptyMs = 15_000
 const firstRestMs = 1_000
 const maxRestMs = 60_000
 const maxNamesListed = 3
-/** The CID that probes ask for: an empty identity block, which reveals nobody's interest. */
+/** The CID that probes ask for: an empty identity block, which reveals no interest in any content. */
 const emptyBlock = CID.parse('bafkqaaa')
 
 type RouterState = Router & {
@@ -159,7 +159,7 @@ export class Finder<Member extends object> {
     const { clock, isKnown } = this.#options
     const began = clock.monotonic()
     const named: string[] = []
-    let outcome = 'nobody'
+    let outcome = 'not-found'
     router.lookups++
     try {
       await this.#ask(router, root, ({ addresses }) => {
@@ -252,7 +252,7 @@ class Lookup<Member> {
 
   end(): void {
     this.isOver = true
-    this.failure ??= new Failure('not-found', 'no router names anybody who has it', { source: 'upstream' })
+    this.failure ??= new Failure('not-found', 'no router names a gateway that has it', { source: 'upstream' })
     this.#tell()
   }
 

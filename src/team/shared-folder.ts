@@ -43,7 +43,7 @@ export function inPlace<Made>(
     return madeIn(join(tmpdir(), temporaryName(data)), make)
   } catch (cause) {
     const why = `workers: what they share (7 MiB) can lie neither in ${data} nor in ${tmpdir()}: ${wordsOf(cause)}`
-    throw new Failure('upstream-error', `${why}; make room, or set workers to 1`, { source: 'ours', cause })
+    throw new Failure('upstream-error', `${why}; free some space, or set workers to 1`, { source: 'ours', cause })
   }
 }
 

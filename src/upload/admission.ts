@@ -211,7 +211,7 @@ export function createUploadAdmission(options: UploadAdmissionOptions): UploadAd
           const all = slot ? has(slot.client, 'bytes') : own
           // A single upload may need all of it, so a client's first upload is not limited by its share.
           if (free < 0 || (all > own && !mayHave(all, free)))
-            throw busy('the uploads in progress take all the room (upload.maxPendingBytes); retry in 5 seconds', 5000)
+            throw busy('the uploads in progress use all of upload.maxPendingBytes; retry in 5 seconds', 5000)
         },
         release() {
           bytes -= own

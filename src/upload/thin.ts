@@ -164,7 +164,7 @@ export function createThin(options: ThinOptions): ThinUploads {
         // Kubo begins its answer after the first part: until all was sent, the time limits of the body apply to it.
         readAnswer(addAbortSignal(stop.signal, response), { isKubo, kind, failure, now: clock.now() }).then((held) => {
           if (body.hasEnded()) answer.resolve(held)
-          else fail(failure('transient', 'it answered before it had the whole upload'))
+          else fail(failure('transient', 'it answered before it had the complete upload'))
         }, fail)
       },
     })
@@ -308,7 +308,7 @@ export async function probeTarget({ url }: Pick<Target, 'url'>, userAgent: strin
   // Kubo's RPC answers nothing at its root, only its commands.
   if (isKuboAddress(asked)) asked.pathname = asked.pathname.replace(/(\/add)?\/?$/, '/version')
   const refused = (why: string, cause?: unknown) =>
-    new Failure('unavailable', `${host} ${why}; look at it, and at upload.forwardTo`, { source: 'provider', cause })
+    new Failure('unavailable', `${host} ${why}; check it, and upload.forwardTo`, { source: 'provider', cause })
   let status: number
   try {
     const answer = await fetch(asked, {

@@ -105,7 +105,7 @@ export interface Uploads {
 const noProvider = (): Failure =>
   new Failure(
     'upstream-error',
-    'this gateway takes no uploads: its configuration has no provider (pinning.providers)',
+    'this gateway accepts no uploads: its configuration has no provider (pinning.providers)',
     { source: 'provider', facts: { outcomes: [] } },
   )
 

@@ -40,7 +40,7 @@ describe('POST /add', () => {
     const none = await startAdding({ withoutEmbedded: true })
     try {
       const said = await raw(none.port, (socket) => socket.write(head('Content-Length: 90000\r\n')))
-      assert.match(said, /^HTTP\/1\.1 502 .+this gateway takes no uploads/s)
+      assert.match(said, /^HTTP\/1\.1 502 .+this gateway accepts no uploads/s)
     } finally {
       await none.close()
     }

@@ -125,7 +125,7 @@ describe('find providers by routers', () => {
     assert.equal(none.status, 404)
     assert.deepEqual(
       attemptsOf(none.body).map(({ upstream, outcome }) => [upstream, outcome]),
-      [['router r0', 'nobody']],
+      [['router r0', 'not-found']],
     )
     const found = await holder()
     router.names = [addressOf(found.url)]

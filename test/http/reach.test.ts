@@ -87,7 +87,7 @@ test('pinned and announced, indexer lacks it → reported last', async () => {
 test('not pinned here → router answers empty, reported first', async () => {
   const { code, lines } = await reach('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e')
   assert.equal(code, 1)
-  assert.match(String(lines.at(-1)), /^first fault: router: .*names nobody for it/)
+  assert.match(String(lines.at(-1)), /^first fault: router: .*names no gateway for it/)
 })
 
 test('no `public`, plain HTTP, or unreachable → named', async () => {

@@ -143,7 +143,7 @@ describe('shared folder of the processes', () => {
     tried.length = 0
     assert.throws(
       () => inPlace(data, failing(2)),
-      /^Failure: workers: .*full nor in .*ENOSPC.*; make room, or set workers to 1$/,
+      /^Failure: workers: .*full nor in .*ENOSPC.*; free some space, or set workers to 1$/,
     )
     assert.deepEqual(tried.map(existsSync), [false, false], 'what could not be made leaves nothing')
   })

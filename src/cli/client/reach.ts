@@ -62,7 +62,7 @@ async function* checks(cid: CID, config: Config): AsyncGenerator<Said> {
   const routed = await ask('router', () => providersAt(origin, cid))
   yield routed.said ??
     (routed.value?.peerId === undefined
-      ? bad('router', `${address} names nobody for it: it is not pinned on the disk of this gateway, or denied`)
+      ? bad('router', `${address} names no gateway for it: it is not pinned on the disk of this gateway, or denied`)
       : ok('router', `${address} names this gateway, as ${routed.value.peerId}`))
   yield* fetchChecks(origin, cid)
   const peerId = routed.value?.peerId

@@ -151,13 +151,13 @@ function tierLine({ name, bytes, limitBytes, hits, misses, outages, queued, corr
     ...(outages > 0 ? [`${outages} outages`] : []),
     ...(queued > 0 ? [`${queued} blocks wait to be written`] : []),
     ...(corrupt > 0 ? [`${corrupt} corrupt blocks`] : []),
-    ...(isDown ? ['passed over, because its last calls failed'] : []),
+    ...(isDown ? ['skipped: its circuit breaker is open'] : []),
   ].join(', ')}`
 }
 
 const routerLine = ({ name, lookups, named, failures, lastFailure, backoffMs }: Router): string =>
   `  ${mark(backoffMs === 0)} router ${name}: ${[
-    `asked ${lookups}, named somebody ${named}`,
+    `${lookups} lookups, ${named} named a gateway`,
     ...(failures > 0 ? [`failed ${failures}`] : []),
     ...(backoffMs > 0 ? [`next attempt in ${agoOf(backoffMs)}: ${lastFailure}`] : []),
   ].join(', ')}`

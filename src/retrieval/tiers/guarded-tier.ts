@@ -235,7 +235,7 @@ class Calls {
 
   #skipped(): Failure {
     const retryAfterMs = Math.max(0, (this.#trialAt ?? 0) - this.clock.monotonic()) || trialMs
-    const said = `tier ${this.tier.name} is passed over: its last calls failed`
+    const said = `tier ${this.tier.name} is skipped: its circuit breaker is open`
     return new Failure('unavailable', said, { source: 'tier', retryAfterMs })
   }
 }

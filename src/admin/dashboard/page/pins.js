@@ -87,7 +87,7 @@ const actions = {
     path: (cid) => `/pins/${cid}`,
     text: (cid, names) => [
       `${cid} is deleted at every provider that has it (of ${names}), and pending deliveries stop. Blocks here that no other pin needs are freed.`,
-      'This cannot be undone: where no other node has a copy, its bytes are lost. Caches serve it until they make room.',
+      'This cannot be undone: where no other node has a copy, its bytes are lost. Caches serve it until they evict it.',
     ],
     result: (/** @type {Removal} */ { isGone, providers }) => [gone(isGone), outcomes(providers)],
   },
