@@ -1,14 +1,14 @@
-// The public routes, as an Express router for mounting and as a complete application.
+// The public routes, as an Express router for mounting and as the handler of cidgate's own server.
 
 import type { IncomingMessage, RequestListener, ServerResponse } from 'node:http'
-import express, { type Express, type NextFunction } from 'express'
+import { Router } from 'express'
 import type { CID } from 'multiformats/cid'
 import { parseLeaf } from '../core/cid.ts'
 import { Failure, malformed } from '../core/failure.ts'
 import type { Trace } from '../core/wire/trace.ts'
-import type { Route } from './add/add.ts'
+import type { Next, Route } from './add/add.ts'
 import { type AnswerDeps, answerContent } from './content/answer.ts'
-import { type ContentPlace, correctedPath, type Hosts, isByHost, type Located, sharedPlace } from './hosts.ts'
+import { type ContentPlace, correctedPath, type Hosts, type Located, sharedPlace } from './hosts.ts'
 import type { Limits } from './limits.ts'
 import { readMethods } from './read-route.ts'
 import { type RequestIds, requestIdHeader } from './wire/client.ts'
@@ -77,16 +77,19 @@ export function createApp(deps: AppDeps) {
     }
   }
 
-  const routed =
-    ({ name, answer }: Route) =>
-    (request: IncomingMessage, response: ServerResponse, next: NextFunction): void => {
-      deps.watch(request, response).route = name
-      const context = enter(request, response)
-      if (context) answer(context, next)
-    }
+  type Exchanged = Pick<RequestContext, 'request' | 'response'>
 
-  function letIn(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
-    if (enter(request, response)) next()
+  /** Passes the request on if none of these routes is for its path. */
+  function answerBy(routes: readonly Route[] = [], path: string, { request, response }: Exchanged, next: Next): void {
+    const route = routes.find(({ at }) => at.test(path))
+    if (!route) return next()
+    deps.watch(request, response).route = route.name
+    const entered = enter(request, response)
+    if (!entered) return
+    const kind = route.costs?.(entered)
+    const refused = kind && limits.charge(kind, request)
+    if (refused) refuse(request, response, refused)
+    else route.answer(entered, next)
   }
 
   /**
@@ -100,7 +103,7 @@ export function createApp(deps: AppDeps) {
     refuse(request, response, refusal, { Allow: readMethods })
   }
 
-  function content(context: RequestContext, place: ContentPlace, next: NextFunction): void {
+  function content(context: RequestContext, place: ContentPlace, next: Next): void {
     const { request, response } = context
     deps.watch(request, response).route = place.namespace
     read(request, response, () => {
@@ -110,66 +113,59 @@ export function createApp(deps: AppDeps) {
     })
   }
 
-  /** Routes by host before the path is matched. */
-  function byHost(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
-    const serve = (found: Located): void => {
+  function located({ request, response }: Exchanged, found: Located, next: Next): void {
+    const context = enter(request, response)
+    if (!context) return
+    if (found.kind === 'moved') read(request, response, () => moved(response, found.location))
+    else if (found.kind !== 'by-path') content(context, found.place, next)
+  }
+
+  function byPath(path: string, { request, response }: Exchanged, next: Next): void {
+    answerBy(deps.routes, path, { request, response }, (error) => {
+      if (error !== undefined || !contentUrl.test(path)) return next(error)
       const context = enter(request, response)
-      if (!context) return
-      if (found.kind === 'moved') read(request, response, () => moved(response, found.location))
-      else if (found.kind !== 'by-path') content(context, found.place, next)
-    }
+      const place = context && sharedPlace(context.target, baseOf(request), hosts.keyOf(request))
+      if (!place) return
+      const isRead = request.method === 'GET' || request.method === 'HEAD'
+      const corrected = isRead ? correctedPath(context.target) : undefined
+      if (corrected === undefined) content(context, place, next)
+      else moved(response, place.base + corrected)
+    })
+  }
+
+  /** Answers a request of this gateway; passes every other on, uncounted and unchanged. */
+  function answer(exchanged: Exchanged, pass: () => void): void {
+    const { request, response } = exchanged
     const fail = (error: unknown): void => {
       if (enter(request, response)) refuse(request, response, error)
     }
-    // The mounting application may be able to handle a malformed request.
-    const context = quietly(() => contextOf(request, response))
-    if (!context) return next()
+    const next: Next = (error) => (error === undefined ? pass() : fail(error))
     try {
+      const context = quietly(() => contextOf(request, response))
+      // A malformed request for another path may be one that the mounting application handles.
+      if (!context) return byPath(pathIn(request), exchanged, next)
+      const { path } = context.target
+      // The host decides before the path.
       const found = hosts.locate(request, context.target)
-      if (found.kind === 'by-path') next()
-      else if (found.kind !== 'site') serve(found)
+      if (found.kind === 'by-path') return byPath(path, exchanged, next)
+      if (found.kind !== 'site') return located(exchanged, found, next)
       // A host without a DNSLink may belong to the mounting application, so it is not counted yet.
-      else hosts.hasLink(found.name, context.signal).then((has) => (has ? serve(found) : next()), fail)
+      hosts
+        .hasLink(found.name, context.signal)
+        .then((has) => (has ? located(exchanged, found, next) : byPath(path, exchanged, next)))
+        .catch(fail)
     } catch (error) {
       fail(error)
     }
   }
 
-  function byPath(request: IncomingMessage, response: ServerResponse, next: NextFunction): void {
-    const context = enter(request, response)
-    const place = context && sharedPlace(context.target, baseOf(request), hosts.keyOf(request))
-    if (!context || !place) return context && next()
-    const isRead = request.method === 'GET' || request.method === 'HEAD'
-    const corrected = isRead ? correctedPath(context.target) : undefined
-    if (corrected === undefined) content(context, place, next)
-    else moved(response, place.base + corrected)
-  }
-
-  const nothing = (request: IncomingMessage, response: ServerResponse): void =>
-    refuse(request, response, noSuchPath(request))
-
-  // Express recognizes an error handler by its four parameters.
-  const broke = (error: unknown, request: IncomingMessage, response: ServerResponse, _next?: NextFunction): void =>
-    refuse(request, response, error ?? noSuchPath(request))
-
-  const brokenFor = (request: IncomingMessage, response: ServerResponse) => (error?: unknown) =>
-    broke(error, request, response)
-
-  const router = express.Router({ caseSensitive: true, strict: true })
-  router.use((request, _response, next) => within(deps.trace, request, next))
-  router.use(byHost)
-  for (const route of deps.routes ?? []) router.all(route.at, routed(charged(route, limits)))
-  router.all(/^\/ip[fn]s\//, byPath)
-  router.use(broke)
-  const own = express.Router({ caseSensitive: true, strict: true })
-  for (const route of deps.ownRoutes ?? []) own.all(route.at, routed(route))
-  const application = plain().use(letIn, router, own, nothing, broke)
-
   const handler: RequestListener = (request, response) => {
-    const context = isContent(request, deps.routes) ? enter(request, response) : 'routed'
-    if (context === 'routed') return application(request, response)
-    if (context && isByHost(hosts, request, context.target)) application(request, response)
-    else if (context) within(deps.trace, request, () => byPath(request, response, brokenFor(request, response)))
+    const context = enter(request, response)
+    const otherwise: Next = (error) => refuse(request, response, error ?? noSuchPath(request))
+    if (context)
+      within(deps.trace, request, () =>
+        answer(context, () => answerBy(deps.ownRoutes, context.target.path, context, otherwise)),
+      )
   }
 
   return {
@@ -177,24 +173,12 @@ export function createApp(deps: AppDeps) {
      * Handles the gateway's paths; passes every other request, uncounted and unchanged, to the
      * mounting application.
      */
-    router,
-    /** The router, with a 404 for every other path. */
-    application,
-    /** Cidgate's own server. Content on a shared host takes a fast path past the router. */
+    router: Router().use((request, response, next) =>
+      within(deps.trace, request, () => answer({ request, response }, next)),
+    ),
     handler,
   }
 }
-
-/** Charges requests of this route to the client's extra budget; refuses them if it is empty. */
-const charged = ({ answer, costs, ...route }: Route, limits: Limits): Route => ({
-  ...route,
-  answer(context, next) {
-    const kind = costs?.(context)
-    const refused = kind && limits.charge(kind, context.request)
-    if (refused) next(refused)
-    else answer(context, next)
-  },
-})
 
 /** Runs a request in its trace: the client's, or a new one. */
 function within(trace: Trace, request: IncomingMessage, go: () => void): void {
@@ -203,22 +187,8 @@ function within(trace: Trace, request: IncomingMessage, go: () => void): void {
   else go()
 }
 
-/**
- * Most requests are plain content paths: matching each route in Express would cost a tenth of a
- * miss.
- */
-function isContent({ url = '' }: IncomingMessage, routes: readonly Route[] = []): boolean {
-  if (!contentUrl.test(url)) return false
-  const mark = url.indexOf('?')
-  const path = mark < 0 ? url : url.slice(0, mark)
-  return !routes.some(({ at }) => at.test(path))
-}
-
 const ipfs = '/ipfs/'
 const contentUrl = /^\/ip[fn]s\//
-
-/** Express without its own response headers. */
-const plain = (): Express => express().disable('x-powered-by').disable('etag').enable('case sensitive routing')
 
 /** Undefined if it throws. */
 function quietly<Read>(read: () => Read): Read | undefined {
@@ -246,8 +216,10 @@ function refuseExpectation(request: IncomingMessage, response: ServerResponse): 
 // As Node parses it.
 const continues = /(?:^|\W)100-continue(?:$|\W)/i
 
-const noSuchPath = ({ url }: IncomingMessage): Failure =>
-  new Failure('path-not-found', `no such path: ${JSON.stringify(url?.split('?')[0])}; content is at /ipfs/<cid>`, {
+const pathIn = ({ url = '' }: IncomingMessage): string => url.split('?', 1)[0] ?? ''
+
+const noSuchPath = (request: IncomingMessage): Failure =>
+  new Failure('path-not-found', `no such path: ${JSON.stringify(pathIn(request))}; content is at /ipfs/<cid>`, {
     source: 'client',
   })
 

@@ -71,7 +71,7 @@ async function start(more: Partial<AppDeps> = {}) {
     clientOf: () => '',
     ...more,
   }
-  return { url: await serve(createApp(deps).application), logged, failed }
+  return { url: await serve(createApp(deps).handler), logged, failed }
 }
 
 async function isTold(url: string, { logged, failed }: { logged: Logged[]; failed: Failure[] }, path: string) {
