@@ -3,9 +3,8 @@
 import type { IncomingMessage } from 'node:http'
 import { type FrontFacts, frontPage, frontPolicy, icon } from '../web/front-page.ts'
 import { contactHref } from '../web/page.ts'
-import type { Route } from './add/add.ts'
 import { qualityOf } from './content/negotiate.ts'
-import { type Document, readRoute } from './read-route.ts'
+import { type Document, type Route, readRoute } from './route.ts'
 import type { Respond } from './wire/problem.ts'
 import { baseOf, type RequestContext } from './wire/request.ts'
 

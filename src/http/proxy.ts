@@ -10,7 +10,7 @@ import {
 import { Agent as HttpsAgent } from 'node:https'
 import { Failure } from '../core/failure.ts'
 import { loadProxyMiddleware } from '../core/packages.ts'
-import type { Route } from './add/add.ts'
+import type { Route } from './route.ts'
 import type { Forwarded } from './wire/client.ts'
 import { requestIdOf } from './wire/exchange.ts'
 import type { Respond } from './wire/problem.ts'

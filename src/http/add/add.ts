@@ -7,14 +7,13 @@ import type { SchemaChecks } from '../../schemas/checks.ts'
 import { maxPartsOf, type UploadKind } from '../../upload/ingest.ts'
 import { type Uploader, withoutQuota } from '../../upload/quotas.ts'
 import { aroundBytes, boundaryOf, tooLarge } from '../../upload/receive.ts'
-import type { Uploads } from '../../upload/uploads.ts'
-import type { CostlyKind } from '../limits.ts'
+import type { Added, AddOptions, Uploads } from '../../upload/uploads.ts'
+import { type Next, type Route, sendDocument } from '../route.ts'
 import { createRequestIds, type Forwarded, requestIdHeader } from '../wire/client.ts'
 import { corsHeaders, preflight } from '../wire/cors.ts'
-import { type Exchange, noteToken, type RouteName } from '../wire/exchange.ts'
+import { type Exchange, noteToken } from '../wire/exchange.ts'
 import type { Respond } from '../wire/problem.ts'
 import { HttpRefusal, methodRefused, type RequestContext, readContext } from '../wire/request.ts'
-import { cutWhenStalled } from '../wire/write.ts'
 import { createTokens, type Reach, refuseForeignPage, refuseStranger, type Tokens } from './upload-auth.ts'
 
 export type AddDeps = {
@@ -25,20 +24,6 @@ export type AddDeps = {
   readonly respond: Respond
   /** The client to which the limits charge the upload. */
   readonly clientOf: (request: IncomingMessage) => Uploader
-}
-
-export type Next = (error?: unknown) => void
-
-/**
- * A route for one or more public paths. `at` is matched against the raw path, since a decoded one
- * could look like another path.
- */
-export type Route = {
-  readonly name: RouteName
-  readonly at: RegExp
-  readonly answer: (context: RequestContext, next: Next) => void
-  /** The extra budget that this request is charged to; absent means only that of all requests. */
-  readonly costs?: (context: RequestContext) => CostlyKind | undefined
 }
 
 const methods = 'POST, OPTIONS'
@@ -60,36 +45,41 @@ export function createAddRoute(deps: AddDeps): Route {
 }
 
 async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via: Via }): Promise<void> {
-  const { request, response, signal } = context
-  const { uploads, schemas, respond } = deps
-  let leave = () => {}
+  const { request, response } = context
+  const { schemas, respond } = deps
   try {
-    const { kind, schema, isOnlyHashed, name, minBytes } = checkHeaders(context, deps)
+    const { schema, ...wanted } = checkHeaders(context, deps)
     const via = deps.via(request.headers)
-    const who = deps.clientOf(request)
-    const slot = await uploads.enter(isOnlyHashed ? withoutQuota(who) : who, signal, minBytes)
-    leave = slot.leave
-    // A client that sent `Expect: 100-continue` starts to send the body only now.
-    if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
-    const added = await uploads.receive(request, {
-      kind,
-      check: schema === undefined ? undefined : schemas.check(schema),
-      via,
-      slot,
-      isOnlyHashed,
-      name,
-    })
-    if (!response.destroyed)
-      sendCids(
-        response,
-        added.map(({ cid }) => cid.toString()),
-        respond.stalledMs,
-      )
+    const check = schema === undefined ? undefined : schemas.check(schema)
+    const added = await receiveUpload(context, deps, { ...wanted, check, via })
+    if (response.destroyed) return
+    const body = Buffer.from(`${JSON.stringify({ cids: added.map(({ cid }) => `/ipfs/${cid}`) })}\n`)
+    const headers = { 'Content-Type': 'application/json', 'Cache-Control': 'no-store' }
+    sendDocument(context, { body, headers }, respond.stalledMs)
   } catch (error) {
     const headers = isFailure(error, 'refused') ? { 'WWW-Authenticate': challenge(error) } : undefined
     respond.failed(request, response, error, { headers, accept: readsJson(request) })
+  }
+}
+
+/** Receives the body of a request that may upload, once there is a slot for it. */
+export async function receiveUpload(
+  { request, response, signal }: Pick<RequestContext, 'request' | 'response' | 'signal'>,
+  { uploads, clientOf }: Pick<AddDeps, 'uploads' | 'clientOf'>,
+  options: Omit<AddOptions, 'slot'>,
+): Promise<Added[]> {
+  boundaryOf(request.headers['content-type'])
+  const minBytes = Number(request.headers['content-length'] ?? 0) - aroundBytes(maxPartsOf(options.kind))
+  if (minBytes > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
+  const who = clientOf(request)
+  const slot = await uploads.enter(options.isOnlyHashed ? withoutQuota(who) : who, signal, minBytes)
+  try {
+    // The client starts to send the body only now. One of HTTP/1.0 cannot read this (RFC 9110
+    // §10.1.1).
+    if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
+    return await uploads.receive(request, { ...options, slot })
   } finally {
-    leave()
+    slot.leave()
   }
 }
 
@@ -106,35 +96,16 @@ const challenge = ({ facts: { service } }: Failure): string =>
  */
 const readsJson = ({ headers }: IncomingMessage): string => headers.accept ?? 'application/json'
 
-/** All checks that need no body: origin, token, type, query, length. Throws a Failure. */
-function checkHeaders(
-  { request, response, target }: RequestContext,
-  deps: AddDeps,
-): AddQuery & { readonly minBytes: number } {
+/** The checks of origin, token, coding and query. Throws a Failure. */
+function checkHeaders({ request, response, target }: RequestContext, deps: AddDeps): AddQuery {
   const { uploads, tokens, reach, schemas } = deps
   refuseStranger(request, reach)
   refuseForeignPage(request, reach)
   noteToken(response, tokens.check(request.headers))
-  boundaryOf(request.headers['content-type'])
   const encoding = request.headers['content-encoding'] ?? 'identity'
   if (encoding.toLowerCase() !== 'identity')
     throw malformed('an upload with a Content-Encoding is not supported: send the bytes unencoded')
-  const wanted = readAddQuery(target.query, { schemas: schemas.names, kinds: uploads.kinds })
-  const minBytes = Number(request.headers['content-length'] ?? 0) - aroundBytes(maxPartsOf(wanted.kind))
-  if (minBytes > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
-  return { ...wanted, minBytes }
-}
-
-function sendCids(response: ServerResponse, cids: readonly string[], stalledMs: number): void {
-  const text = Buffer.from(`${JSON.stringify({ cids: cids.map((cid) => `/ipfs/${cid}`) })}\n`)
-  for (const [name, value] of corsHeaders) response.setHeader(name, value)
-  response.setHeader('Content-Type', 'application/json')
-  response.setHeader('Content-Length', text.byteLength)
-  response.setHeader('Cache-Control', 'no-store')
-  response.setHeader('X-Content-Type-Options', 'nosniff')
-  response.writeHead(200)
-  response.end(text)
-  cutWhenStalled(response, stalledMs)
+  return readAddQuery(target.query, { schemas: schemas.names, kinds: uploads.kinds })
 }
 
 export type AddQuery = {
@@ -191,8 +162,14 @@ function isOn(query: URLSearchParams, name: string): boolean {
   const values = new Set(query.getAll(name))
   if (values.size > 1) throw malformed(`${name} is given twice, with different values`)
   const [value = 'false'] = values
-  if (['', 'true', '1'].includes(value)) return true
-  if (['false', '0'].includes(value)) return false
+  return readFlag(name, value)
+}
+
+/** Like Go's ParseBool; a flag without a value is on. */
+export function readFlag(name: string, value: string): boolean {
+  const spelled = value.toLowerCase()
+  if (['', 'true', 't', '1'].includes(spelled)) return true
+  if (['false', 'f', '0'].includes(spelled)) return false
   throw malformed(`${name}=${value} is not true or false`)
 }
 

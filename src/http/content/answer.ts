@@ -21,7 +21,7 @@ import { exchangeOf } from '../wire/exchange.ts'
 import type { Mode, Respond } from '../wire/problem.ts'
 import { HttpRefusal, type RequestContext, type RequestTarget } from '../wire/request.ts'
 import type { PendingResponses } from '../wire/write.ts'
-import { aboutPlain, bodyOf, octets, tagsOf } from './body.ts'
+import { aboutPlain, bodyOf, type Content, octets, tagsOf } from './body.ts'
 import { deliver, moved, notModified, type OutgoingAnswer } from './deliver.ts'
 import { named } from './name.ts'
 import { type Negotiated, negotiate, rangeHint, tagOfCopy } from './negotiate.ts'
@@ -166,19 +166,17 @@ function answerPath(
 ): Soon<void> {
   return after(find(asked, path, negotiated, leaf), (found) => {
     if (found.kind === 'moved') return moved(asked, found)
-    const { tags, delivery, body } = found
-    if (!mutable) return answerWith(delivery, tags, body)
-    return answerWith(delivery, { ...tags, ...mutable }, () => after(body(), (made) => ({ ...made, ...mutable })))
+    return answerWith(found.delivery, { ...found.tags, ...mutable }, found.content)
   })
 }
 
-function answerWith(delivery: OutgoingAnswer, tags: Tags, body: () => Soon<Representation>): Soon<void> {
+function answerWith(delivery: OutgoingAnswer, tags: Tags, content: () => Soon<Content>): Soon<void> {
   const { request, status = 200 } = delivery
   const ifNoneMatch = request.headers['if-none-match']
   const isTold = !(tags.onlyByTag && isAny(ifNoneMatch))
   const etag = status === 200 && isTold ? tagOfCopy(ifNoneMatch, tags.etag, acceptedBy(delivery, tags)) : undefined
   if (etag !== undefined) return notModified(delivery, { ...tags, etag })
-  return after(body(), (made) => deliver(delivery, made))
+  return after(content(), (made) => deliver(delivery, { ...tags, ...made }))
 }
 
 /** The codings that the client accepts, if the response has coded variants. */
@@ -234,7 +232,7 @@ type Answerable = {
   readonly kind: 'content'
   readonly tags: Tags
   readonly delivery: OutgoingAnswer
-  readonly body: () => Soon<Representation>
+  readonly content: () => Soon<Content>
 }
 
 function find(
@@ -276,7 +274,7 @@ function find(
         kind: 'content',
         tags,
         delivery: { ...asked, roots: resolution.roots, location },
-        body: () => body,
+        content: () => body,
       }
     })
   }
@@ -285,9 +283,9 @@ function find(
     const wanting = { path, place, target, negotiated, accept, host }
     return answerOnWeb(session, wanting, resolving, options).then((web) => {
       if (web.kind === 'moved') return web
-      const { resolution, tags, status, body } = web
+      const { resolution, tags, status, content } = web
       const delivery = { ...asked, roots: resolution.roots, status }
-      return rendered(resolution, () => ({ kind: 'content', tags, delivery, body }))
+      return rendered(resolution, () => ({ kind: 'content', tags, delivery, content }))
     })
   }
   return after(leaf ?? resolveSoon(session, path, resolving), (resolution) =>
@@ -295,7 +293,7 @@ function find(
       kind: 'content',
       tags: { ...tagsOf(resolution), ...aboutPlain(resolution, jsonDetector) },
       delivery: { ...asked, roots: resolution.roots },
-      body: () => bodyOf(session, resolution, target, options),
+      content: () => bodyOf(session, resolution, target, options),
     })),
   )
 }

@@ -48,26 +48,21 @@ export function aboutPlain({ entity }: Resolution, jsonDetector: JsonDetector): 
 
 export function bodyOf(
   session: Session,
-  resolution: Resolution,
+  { entity, path }: Resolution,
   target: RequestTarget,
   options: BodyOptions,
-): Soon<Representation> {
-  const { entity, path } = resolution
-  const tags = tagsOf(resolution)
+): Soon<Content> {
   switch (entity.kind) {
     case 'directory':
-      return { ...tags, ...listing(session, entity, target) }
+      return listing(session, entity, target)
     case 'symlink':
-      return { ...tags, ...inMemory(symlinkTarget(entity), octets), isPlain: true }
+      return { ...inMemory(symlinkTarget(entity), octets), isPlain: true }
     case 'data':
-      return after(isJson(session, entity, options), (is) => ({
-        ...tags,
-        ...inMemory(entity.block, is ? json : octets),
-      }))
+      return after(isJson(session, entity, options), (is) => inMemory(entity.block, is ? json : octets))
     case 'file': {
       const name = target.query.get('filename') ?? path.segments.at(-1) ?? ''
       const typing = plainTyping(name, entity.size ?? 0, options.jsonMaxBytes)
-      return after(fileBody(session, entity, typing, options), (content) => ({ ...tags, ...content, isPlain: true }))
+      return after(fileBody(session, entity, typing, options), (content) => ({ ...content, isPlain: true }))
     }
   }
 }

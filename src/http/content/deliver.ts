@@ -78,24 +78,24 @@ export function moved(delivery: Pick<OutgoingAnswer, 'response' | 'place' | 'req
 
 /** At once if all bytes are in memory and are sent as they are. */
 export function deliver(delivery: OutgoingAnswer, body: Representation): Soon<void> {
-  if (body.size === undefined) return deliverUnsized(delivery, body)
   const { request, response, deps, status = 200 } = delivery
+  const { size, complete } = body
   const mayBePart = request.method === 'GET' && body.ranges && status === 200
-  const range = mayBePart ? rangeOf(request, body, body.size) : undefined
-  const [from, to] = range ? [range.from, range.to + 1] : [0, body.size]
+  const range = mayBePart && size !== undefined ? rangeOf(request, body, size) : undefined
+  const [from, to] = range ? [range.from, range.to + 1] : [0, size ?? 0]
   const isCompressible = deps.compression.covers(body)
   const wanted = isCompressible ? codingFor(delivery) : undefined
   const headers = headersOf(delivery, body, isCompressible)
-  headers.push('Content-Length', String(to - from))
-  if (body.complete && wanted) return deliverCoded(delivery, headers, body, { complete: body.complete, coding: wanted })
+  if (size !== undefined) headers.push('Content-Length', String(to - from))
+  if (complete && wanted) return deliverCoded(delivery, headers, body, { complete, coding: wanted })
   // Without a length or chunks, a downstream cache would keep a truncated file as complete.
-  const coding = request.httpVersion === '1.0' ? undefined : wanted
-  if (range) headers.push('Content-Range', `bytes ${range.from}-${range.to}/${body.size}`)
+  const coding = size !== undefined && request.httpVersion === '1.0' ? undefined : wanted
+  if (range) headers.push('Content-Range', `bytes ${range.from}-${range.to}/${size}`)
   const code = range ? 206 : status
-  if (body.complete)
-    return deliverComplete(delivery, body, { complete: body.complete, from, to, code, headers, isCompressible })
+  if (complete) return deliverComplete(delivery, body, { complete, from, to, code, headers, isCompressible })
   if (request.method === 'HEAD')
     return void response.writeHead(code, coding ? codedHeaders(headers, coding, undefined) : headers).end()
+  if (size === undefined) return deliverUnsized(delivery, body, { code, headers, coding, size }, isCompressible)
   return deliverPieces(delivery, body, { code, headers, coding, size: to - from }, from)
 }
 
@@ -172,17 +172,14 @@ async function deliverCoded(
   cutWhenStalled(response, deps.stalledMs)
 }
 
-/**
- * Sends a body of unknown size: buffers a small one to set Content-Length, streams a large one, and
- * makes none for HEAD.
- */
-async function deliverUnsized(delivery: OutgoingAnswer, body: Representation): Promise<void> {
-  const { request, response, session, deps, status = 200 } = delivery
-  const isCompressible = deps.compression.covers(body)
-  const coding = isCompressible ? codingFor(delivery) : undefined
-  const headers = headersOf(delivery, body, isCompressible)
-  if (request.method === 'HEAD')
-    return void response.writeHead(status, coding ? codedHeaders(headers, coding, undefined) : headers).end()
+/** Sends a body of unknown size: buffers a small one to set Content-Length, streams a large one. */
+async function deliverUnsized(
+  delivery: OutgoingAnswer,
+  body: Representation,
+  streamed: Streamed,
+  isCompressible: boolean,
+): Promise<void> {
+  const { code, headers, coding } = streamed
   const pieces = body.read(0, 0)[Symbol.asyncIterator]()
   const start: Uint8Array[] = []
   let bytes = 0
@@ -191,20 +188,20 @@ async function deliverUnsized(delivery: OutgoingAnswer, body: Representation): P
     start.push(next.value)
     bytes += next.value.byteLength
   }
-  session.begun()
+  delivery.session.begun()
   if (next.done) {
     headers.push('Content-Length', String(bytes))
     const complete = Buffer.concat(start)
     // Compress small bodies too: a HEAD cannot know the size and has already promised the coding.
     if (coding) return deliverCoded(delivery, headers, body, { complete, coding })
-    return deliverComplete(delivery, body, { complete, from: 0, to: bytes, code: status, headers, isCompressible })
+    return deliverComplete(delivery, body, { complete, from: 0, to: bytes, code, headers, isCompressible })
   }
   const rest = prepend(next, pieces)
   const all = (async function* () {
     yield* start
     yield* rest
   })()
-  await send(delivery, all, { code: status, headers, coding, size: undefined })
+  await send(delivery, all, streamed)
 }
 
 type Streamed = {

@@ -11,6 +11,7 @@ import {
   symlinkTarget,
 } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
+import type { Soon } from '../../core/clock.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { documentEtag, documentPage, hasPage } from '../../web/document-page.ts'
 import { listingEtag, listingPage } from '../../web/listing.ts'
@@ -63,7 +64,7 @@ type WebAnswer =
       readonly resolution: Resolution
       readonly tags: WebTags
       readonly status: number
-      readonly body: () => Promise<Representation>
+      readonly content: () => Soon<Content>
     }
 
 const html = 'text/html; charset=utf-8'
@@ -93,14 +94,8 @@ export async function answerOnWeb(
   if (served.kind === 'redirect') return { ...served, kind: 'moved', varies: false }
   const { resolution, index, status } = served
   const { entity } = resolution
-  const found = (tags: WebTags, content: () => Content | Promise<Content>) =>
-    ({
-      kind: 'content',
-      resolution,
-      tags,
-      status,
-      body: async () => ({ ...tags, ...(await content()) }),
-    }) as const
+  const found = (tags: WebTags, content: () => Soon<Content>) =>
+    ({ kind: 'content', resolution, tags, status, content }) as const
   switch (entity.kind) {
     case 'directory': {
       // index.html is served for its directory, with the directory's ETag.

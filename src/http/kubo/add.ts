@@ -3,10 +3,9 @@
 
 import { posix } from 'node:path'
 import { malformed } from '../../core/failure.ts'
-import { maxPartsOf } from '../../upload/ingest.ts'
-import { withoutQuota } from '../../upload/quotas.ts'
-import { aroundBytes, boundaryOf, type PartName, tooLarge } from '../../upload/receive.ts'
+import type { PartName } from '../../upload/receive.ts'
 import type { Added, AddOptions } from '../../upload/uploads.ts'
+import { receiveUpload } from '../add/add.ts'
 import { isOn, type KuboCall, optionsIn, readAddQuery, refuseOn, sendJson, spellingIn } from './call.ts'
 
 export async function addFiles(call: KuboCall): Promise<void> {
@@ -100,21 +99,5 @@ export function checkFile({ type }: PartName): void {
 }
 
 /** Every part counts, whatever its name: clients of Kubo call them `file`, `data` or `path`. */
-export async function receiveFiles(
-  { request, response, signal, deps }: KuboCall,
-  options: Omit<AddOptions, 'parts' | 'slot'>,
-): Promise<Added[]> {
-  const { uploads } = deps
-  boundaryOf(request.headers['content-type'])
-  const minBytes = Number(request.headers['content-length'] ?? 0) - aroundBytes(maxPartsOf(options.kind))
-  if (minBytes > uploads.maxBytes) throw tooLarge(uploads.maxBytes)
-  const who = deps.clientOf(request)
-  const slot = await uploads.enter(options.isOnlyHashed ? withoutQuota(who) : who, signal, minBytes)
-  try {
-    // An HTTP/1.0 client cannot read it (RFC 9110 §10.1.1).
-    if (request.headers.expect !== undefined && request.httpVersion !== '1.0') response.writeContinue()
-    return await uploads.receive(request, { ...options, parts: 'every', slot })
-  } finally {
-    slot.leave()
-  }
-}
+export const receiveFiles = (call: KuboCall, options: Omit<AddOptions, 'parts' | 'slot'>): Promise<Added[]> =>
+  receiveUpload(call, call.deps, { ...options, parts: 'every' })

@@ -8,7 +8,7 @@ import type { Log } from '../../core/log.ts'
 import type { Retrieval, Session } from '../../retrieval/session.ts'
 import type { Uploader } from '../../upload/quotas.ts'
 import type { Uploads } from '../../upload/uploads.ts'
-import { pinName } from '../add/add.ts'
+import { pinName, readFlag } from '../add/add.ts'
 import type { Reach, Tokens } from '../add/upload-auth.ts'
 import type { Limits } from '../limits.ts'
 import type { Respond } from '../wire/problem.ts'
@@ -85,13 +85,9 @@ export function optionsIn(query: URLSearchParams, aliases: Readonly<Record<strin
   return given
 }
 
-/** Like Go's ParseBool; an option without a value is on. */
 export function isOn(given: GivenOptions, name: string, otherwise: boolean): boolean {
-  const value = given.get(name)?.toLowerCase()
-  if (value === undefined) return otherwise
-  if (['', 'true', 't', '1'].includes(value)) return true
-  if (['false', 'f', '0'].includes(value)) return false
-  throw malformed(`${name}=${value} is not true or false`)
+  const value = given.get(name)
+  return value === undefined ? otherwise : readFlag(name, value)
 }
 
 export const notDone = (what: string, why: string): Failure =>

@@ -1,11 +1,25 @@
-// Routes of this gateway's own documents, such as the front page: GET, HEAD and OPTIONS, readable
-// from every origin.
-import type { Route } from './add/add.ts'
+// Routes of the public address, and those of this gateway's own documents, such as the front page:
+// GET, HEAD and OPTIONS, readable from every origin.
+import type { CostlyKind } from './limits.ts'
 import { corsHeaders, preflight } from './wire/cors.ts'
 import type { RouteName } from './wire/exchange.ts'
 import type { Respond } from './wire/problem.ts'
 import { methodRefused, type RequestContext } from './wire/request.ts'
 import { cutWhenStalled } from './wire/write.ts'
+
+export type Next = (error?: unknown) => void
+
+/**
+ * A route for one or more public paths. `at` is matched against the raw path, since a decoded one
+ * could look like another path.
+ */
+export type Route = {
+  readonly name: RouteName
+  readonly at: RegExp
+  readonly answer: (context: RequestContext, next: Next) => void
+  /** The extra budget that this request is charged to; absent means only that of all requests. */
+  readonly costs?: (context: RequestContext) => CostlyKind | undefined
+}
 
 export const readMethods = 'GET, HEAD, OPTIONS'
 
@@ -31,15 +45,8 @@ export function readRoute({
   readonly refusal?: (method: string) => Error
   readonly respond: Respond
 }): Route {
-  async function send(context: RequestContext): Promise<void> {
-    const { request, response } = context
-    const { body, status = body ? 200 : 204, headers } = await read(context)
-    for (const [name, value] of corsHeaders) response.setHeader(name, value)
-    response.setHeader('X-Content-Type-Options', 'nosniff')
-    if (body) response.setHeader('Content-Length', body.byteLength)
-    response.writeHead(status, headers).end(request.method === 'HEAD' ? undefined : body)
-    cutWhenStalled(response, respond.stalledMs)
-  }
+  const send = async (context: RequestContext): Promise<void> =>
+    sendDocument(context, await read(context), respond.stalledMs)
 
   return {
     name,
@@ -53,4 +60,17 @@ export function readRoute({
       else send(context).catch((error: unknown) => respond.failed(request, response, error))
     },
   }
+}
+
+/** Sends a document that every origin may read. */
+export function sendDocument(
+  { request, response }: Pick<RequestContext, 'request' | 'response'>,
+  { body, status = body ? 200 : 204, headers }: Document,
+  stalledMs: number,
+): void {
+  for (const [name, value] of corsHeaders) response.setHeader(name, value)
+  response.setHeader('X-Content-Type-Options', 'nosniff')
+  if (body) response.setHeader('Content-Length', body.byteLength)
+  response.writeHead(status, headers).end(request.method === 'HEAD' ? undefined : body)
+  cutWhenStalled(response, stalledMs)
 }
