@@ -15,8 +15,7 @@ import type { Inside } from '../http/gateway-handlers.ts'
 import { asFailure } from '../http/wire/problem.ts'
 import type { ParserRefusal } from '../http/wire/request.ts'
 import { type QueuedRecord, writeRecords } from '../names/ipns-record.ts'
-import type { SpanExporter } from '../observe/tracing/exporter.ts'
-import { readTraceSettings, type TraceEnvironment } from '../observe/tracing/settings.ts'
+import { createSpanExporter, readTraceSettings, type SpanExporter, type TraceEnvironment } from '../observe/tracing.ts'
 import type { Store } from '../store/store.ts'
 import { isOwner, isWorker, type Team, type WorkerTeam } from '../team/team.ts'
 import { wireAdmin } from '../wiring/admin.ts'
@@ -59,7 +58,7 @@ export async function makeGateway(options: MakeOptions): Promise<LibraryInside> 
   const lease = kept.lease()
   const logs = lease.take('log', [], () => createLogOfNewest(latest))
   try {
-    const spans = await takeSpans(tracing, { lease, clock, log: logs.log })
+    const spans = takeSpans(tracing, { lease, clock, log: logs.log })
     const trace = lease.take('trace', [], () => createTrace({ recorder: spans, clock }))
     const role = team && lease.take('role', [team], () => ({ isOwner: !isWorker(team) }))
     const turns = takeScheduler(lease, clock)
@@ -83,15 +82,13 @@ export async function makeGateway(options: MakeOptions): Promise<LibraryInside> 
   }
 }
 
-/** Loads the exporter only if spans are enabled. */
-async function takeSpans(
+function takeSpans(
   environment: TraceEnvironment,
   { lease, clock, log }: Pick<WiringContext, 'lease' | 'clock' | 'log'>,
-): Promise<SpanExporter | undefined> {
+): SpanExporter | undefined {
   const { settings, faults } = readTraceSettings(environment)
   for (const why of faults) log('warn', 'spans.settings', { why })
   if (!settings) return undefined
-  const { createSpanExporter } = await import('../observe/tracing/exporter.ts')
   return lease.open('spans', [], () => createSpanExporter({ settings, version, clock, log }))
 }
 

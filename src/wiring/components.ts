@@ -9,7 +9,7 @@ import type { FolderRole } from '../core/disk/files.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import type { DataFolders } from '../data-folder/folder.ts'
-import type { SpanExporter } from '../observe/tracing/exporter.ts'
+import type { SpanExporter } from '../observe/tracing.ts'
 import { createLoopScheduler, type LoopScheduler } from '../retrieval/loop-scheduler.ts'
 import type { Team } from '../team/team.ts'
 

@@ -170,7 +170,7 @@ describe('architecture', () => {
   it('libraries are imported only by their wrapper', () => {
     const doors: Readonly<Record<string, RegExp>> = {
       express: /^src\/(http|admin|wiring)\/|^src\/gateway\.ts/,
-      undici: /^(backends|src\/(cli\/client|deny|names|observe\/tracing))\//,
+      undici: /^(backends\/|src\/(cli\/client\/|deny\/|names\/|observe\/tracing\.ts$))/,
       zod: /^(backends|src\/config)\/|^src\/core\/units\.ts/,
       yaml: /^src\/(config|deny)\/|^src\/core\/plain-yaml\.ts/,
       '@smithy/signature-v4': /^src\/core\/wire\//,
