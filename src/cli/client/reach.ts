@@ -1,12 +1,10 @@
 // `cidgate reach`: tests if others can find what this gateway holds. Asks as they do, by the public
 // address, and names the first obstacle.
 import { randomBytes } from 'node:crypto'
-import { connect as connectH2 } from 'node:http2'
 import { isIP } from 'node:net'
-import { connect as connectTls } from 'node:tls'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
-import { request } from 'undici'
+import { Agent, buildConnector, request } from 'undici'
 import { readHead } from '../../announce/advertisement.ts'
 import { type Config, loadConfig } from '../../config/load.ts'
 import { codec, hash, maxBlockBytes, parseCid, proves } from '../../core/cid.ts'
@@ -206,62 +204,30 @@ const blockAt = (origin: URL, cid: CID): Promise<Fetched> =>
   fetchAt(new URL(`/ipfs/${cid}?format=raw`, origin), { accept: rawType })
 
 async function fetchAt(url: URL, headers: Readonly<Record<string, string>>): Promise<Fetched> {
-  const protocol = url.protocol === 'https:' ? await protocolOf(url) : 'HTTP/1.1'
-  if (protocol === 'h2') return overH2(url, headers)
-  const signal = AbortSignal.timeout(callMs)
-  const answer = await request(url, { headers, signal })
-  const { location } = answer.headers
-  return {
-    status: answer.statusCode,
-    protocol,
-    headerBytes: sizeOf(answer.headers),
-    bytes: new Uint8Array(await answer.body.arrayBuffer()),
-    location: answer.statusCode >= 300 && answer.statusCode < 400 ? String(location) : undefined,
+  let protocol = 'HTTP/1.1'
+  const connect = buildConnector({ allowH2: true, timeout: callMs })
+  const dispatcher = new Agent({
+    allowH2: true,
+    connect: (options, done) =>
+      connect(options, (...result) => {
+        const [, socket] = result
+        if (socket && 'alpnProtocol' in socket) protocol = socket.alpnProtocol || 'http/1.1'
+        done(...result)
+      }),
+  })
+  try {
+    const signal = AbortSignal.timeout(callMs)
+    const { statusCode: status, headers: got, body } = await request(url, { headers, dispatcher, signal })
+    return {
+      status,
+      protocol,
+      headerBytes: sizeOf(got),
+      bytes: new Uint8Array(await body.arrayBuffer()),
+      location: status >= 300 && status < 400 ? String(got['location']) : undefined,
+    }
+  } finally {
+    await dispatcher.destroy()
   }
-}
-
-function protocolOf({ hostname, port }: URL): Promise<string> {
-  const host = hostname.replace(/^\[|\]$/g, '')
-  return new Promise((resolve, reject) => {
-    const socket = connectTls({
-      ...{ host, port: Number(port || 443), ALPNProtocols: ['h2', 'http/1.1'] },
-      ...(isIP(host) === 0 && { servername: host }),
-    })
-    socket.setTimeout(callMs, () => socket.destroy(new Error('no TLS connection in time')))
-    socket.once('error', reject)
-    socket.once('secureConnect', () => {
-      resolve(socket.alpnProtocol || 'http/1.1')
-      socket.destroy()
-    })
-  })
-}
-
-function overH2(url: URL, headers: Readonly<Record<string, string>>): Promise<Fetched> {
-  return new Promise((resolve, reject) => {
-    const session = connectH2(url.origin)
-    session.setTimeout(callMs, () => session.destroy(new Error('no answer in time')))
-    session.once('error', reject)
-    const stream = session.request({ ...headers, ':path': `${url.pathname}${url.search}` })
-    const pieces: Buffer[] = []
-    let answered: Record<string, string | string[] | number | undefined> = {}
-    stream.once('response', (head) => {
-      answered = head as typeof answered
-    })
-    stream.on('data', (piece: Buffer) => pieces.push(piece))
-    stream.once('error', reject)
-    stream.once('end', () => {
-      session.close()
-      const status = Number(answered[':status'])
-      const { location } = answered
-      resolve({
-        status,
-        protocol: 'h2',
-        headerBytes: sizeOf(answered),
-        bytes: Buffer.concat(pieces),
-        location: status >= 300 && status < 400 ? String(location) : undefined,
-      })
-    })
-  })
 }
 
 /** The size of headers as HTTP/2 counts it. */
