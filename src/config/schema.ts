@@ -13,7 +13,7 @@ import { indexerOptions, routerOptions, type UpstreamKinds, upstreamKinds } from
 import { accessModes } from '../core/log.ts'
 import { duration, hasNoUser, isUnfilled, serviceUrl, size, unfilled } from '../core/units.ts'
 import type { Complaint } from './complaints.ts'
-import { entries, entriesWith, entry } from './entries.ts'
+import { entries, entry } from './entries.ts'
 import { version } from './package.ts'
 import {
   address,
@@ -111,7 +111,7 @@ const retrieval = z.strictObject({
     .describe(
       'Interval of health checks of upstreams and routers. 0: none, except after a failure; all count as usable.',
     ),
-  upstreams: entriesWith<UpstreamKinds, typeof upstreamLimits, 'trustless'>(upstreamKinds, upstreamLimits, 'trustless')
+  upstreams: entries<UpstreamKinds, typeof upstreamLimits, 'trustless'>(upstreamKinds, upstreamLimits, 'trustless')
     .optional()
     .transform((list) => list ?? [])
     .describe(

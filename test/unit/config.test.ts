@@ -11,7 +11,7 @@ import { httpReference } from '../../scripts/http-reference.ts'
 import { jsonSchema } from '../../scripts/json-schema.ts'
 import { reference } from '../../scripts/reference.ts'
 import { ConfigError, keyPath, renamedKeys, valueAt } from '../../src/config/complaints.ts'
-import { entries, entriesWith } from '../../src/config/entries.ts'
+import { entries } from '../../src/config/entries.ts'
 import { isConfig, loadConfig, notesOnPublicList, parseConfig } from '../../src/config/load.ts'
 import { shipped } from '../../src/config/package.ts'
 
@@ -254,7 +254,7 @@ describe('backend options', () => {
   it('never use names reserved by the list', () => {
     const kinds = (shape: z.ZodRawShape) => ({ one: { use: 'one', options: z.strictObject(shape) } })
     for (const key of ['use', 'name']) assert.throws(() => entries(kinds({ [key]: z.string() })), /one .+ its own: /)
-    assert.throws(() => entriesWith(kinds({ perMinute: z.int() }), { perMinute: z.int() }, 'one'), /perMinute/)
+    assert.throws(() => entries(kinds({ perMinute: z.int() }), { perMinute: z.int() }, 'one'), /perMinute/)
     assert.ok(entries(kinds({ uploadName: z.string() })))
   })
 })
