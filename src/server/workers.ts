@@ -2,7 +2,7 @@
 // worker serves the listening sockets that the owner shares, and each serves an internal socket for
 // requests forwarded by the others. Supervision and messages: team/workers.ts; the choice of the
 // process for a request: `createOwnerForwarder` of wiring/public.ts; shared counts and indexes:
-// team/slot-file.ts; a worker's gateway, and its share of the limits: wiring/worker.ts.
+// team/shared-files.ts; a worker's gateway, and its share of the limits: wiring/worker.ts.
 import type { ChildProcess } from 'node:child_process'
 import { rmSync } from 'node:fs'
 import type { RequestListener } from 'node:http'
@@ -11,7 +11,7 @@ import { type Config, configOf, inputOf } from '../config/load.ts'
 import type { Clock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
 import { fromInternalSocket } from '../team/forward-request.ts'
-import { inPlace, removeOtherPlaces, socketPathOf } from '../team/shared-folder.ts'
+import { inPlace, removeOtherPlaces, socketPathOf } from '../team/shared-files.ts'
 import type { OwnerTeam, WorkerTeam } from '../team/team.ts'
 import {
   createWorkerSupervisor,

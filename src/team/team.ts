@@ -2,8 +2,7 @@
 // its store, its pins, and eviction. The others, its workers, read and fetch by themselves, and
 // forward everything else to it.
 import type { IncomingMessage, ServerResponse } from 'node:http'
-import type { TokenBucket } from '../core/counting/token-bucket.ts'
-import type { ConnectionBalance, InFlightIndex, UploadEpochs } from './slot-file.ts'
+import type { SharedFiles } from './shared-files.ts'
 
 export type Totals = ReadonlyMap<string, number>
 
@@ -29,15 +28,10 @@ export type Forward = (
   otherwise: (error: Error) => void,
 ) => void
 
-type Shared = {
+type Shared = SharedFiles['team'] & {
   /** The index of this process; 0 is the owner of the data folder. */
   readonly index: number
   readonly size: number
-  readonly uploadEpochs: UploadEpochs
-  readonly inProgress: InFlightIndex
-  readonly connectionBalance: ConnectionBalance
-  /** Rate limits of clients, shared by all processes. */
-  budgets(limit: { readonly size: number; readonly perSecond: number }): (client: string) => TokenBucket
   readonly forward: Forward
 }
 

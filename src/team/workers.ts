@@ -7,7 +7,7 @@ import { wordsOf } from '../core/failure.ts'
 import type { Log, LogLevel } from '../core/log.ts'
 import { type Channel, createChannel, createHeartbeat, type Line, type Listen } from './channel.ts'
 import { createForwarder } from './forward-request.ts'
-import { openShared, socketPathOf } from './shared-folder.ts'
+import { openShared, socketPathOf } from './shared-files.ts'
 import type { DeniedRule, OwnerTeam, Topic, WorkerCounts, WorkerTeam } from './team.ts'
 
 export type WorkerSupervisor = ReturnType<typeof createWorkerSupervisor>

@@ -20,8 +20,14 @@ import {
   isForwarded,
   peerHeader,
 } from '../../src/team/forward-request.ts'
-import { inPlace, openShared, removeOtherPlaces, type SharedFiles, socketPathOf } from '../../src/team/shared-folder.ts'
-import { createUploadEpochs } from '../../src/team/slot-file.ts'
+import {
+  createUploadEpochs,
+  inPlace,
+  openShared,
+  removeOtherPlaces,
+  type SharedFiles,
+  socketPathOf,
+} from '../../src/team/shared-files.ts'
 import type { Team } from '../../src/team/team.ts'
 import { createWorkerClient, type Orders, WorkerProcess } from '../../src/team/workers.ts'
 import { createOwnerForwarder } from '../../src/wiring/public.ts'
