@@ -1,8 +1,8 @@
-// Counts of requests, uploads and provider responses, and the distributions of their times. Shared by
-// successive gateways.
+// Counts of requests, uploads and provider responses, the distributions of their times, and the most
+// recent failed requests. Shared by successive gateways.
 import { type Failure, isFailure } from '../core/failure.ts'
 import type { HistogramSample, Sample } from './metrics.ts'
-import type { RequestRecord } from './request-record.ts'
+import type { Attempt, RequestRecord } from './request-record.ts'
 
 /** A finished response. */
 export type Answered = {
@@ -251,5 +251,45 @@ export function createUploadCounts() {
     bytes: () => bytes,
     attempts: attempts.read,
     took,
+  }
+}
+
+/** A request with a status from 400 on, or a truncated response. */
+export type FailedRequest = {
+  /** Milliseconds since the epoch. */
+  readonly at: number
+  /** The `X-Request-Id` of the response, as in the log. */
+  readonly request: string | undefined
+  readonly client: string | undefined
+  readonly method: string
+  /** Without its query. */
+  readonly path: string
+  readonly route: string
+  /** 499 if the client left before the response. */
+  readonly status: number
+  readonly isCut: boolean
+  readonly ms: number
+  /** The kind of the failure, and the explanation sent to the client. */
+  readonly kind?: string
+  readonly why?: string
+  readonly attempts?: readonly Attempt[]
+}
+
+export type RecentFailures = ReturnType<typeof createRecentFailures>
+
+const maxKept = 100
+const longestWhy = 500
+
+/** For the dashboard; the access log has all of them. */
+export function createRecentFailures(max = maxKept) {
+  const ring: FailedRequest[] = []
+  let next = 0
+  return {
+    note(failed: FailedRequest): void {
+      ring[next] = failed.why === undefined ? failed : { ...failed, why: failed.why.slice(0, longestWhy) }
+      next = (next + 1) % max
+    },
+    /** Newest first. */
+    list: (): readonly FailedRequest[] => [...ring.slice(next), ...ring.slice(0, next)].reverse(),
   }
 }

@@ -4,8 +4,14 @@ import { test } from 'node:test'
 import { monitoring } from '../../scripts/monitoring.ts'
 import { createHistory } from '../../src/observe/history.ts'
 import { createMetrics } from '../../src/observe/metrics.ts'
-import { createRecentFailures, type FailedRequest } from '../../src/observe/recent-failures.ts'
-import { type Answered, createHistograms, createRequestCounts, quantileOf } from '../../src/observe/requests.ts'
+import {
+  type Answered,
+  createHistograms,
+  createRecentFailures,
+  createRequestCounts,
+  type FailedRequest,
+  quantileOf,
+} from '../../src/observe/requests.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 test('histogram counts at or below bounds, continues after reload', async () => {

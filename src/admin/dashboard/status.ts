@@ -2,7 +2,7 @@
 import type { Clock } from '../../core/clock.ts'
 import type { Log } from '../../core/log.ts'
 import type { Labels, Sample } from '../../observe/metrics.ts'
-import type { RecentFailures } from '../../observe/recent-failures.ts'
+import type { RecentFailures } from '../../observe/requests.ts'
 import { timesOf } from '../../observe/requests.ts'
 import type { Member } from '../../retrieval/upstreams/pool.ts'
 import type { Waiting } from '../../store/store.ts'

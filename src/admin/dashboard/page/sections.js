@@ -4,7 +4,7 @@ import { plot, shares } from './plot.js'
 import { count, moment, ms, rate, share, size, span, times } from './words.js'
 
 /** @import { Status, Upstream, Tier, Provider, Upload } from '../shape.ts' */
-/** @import { FailedRequest } from '../../../observe/recent-failures.ts' */
+/** @import { FailedRequest } from '../../../observe/requests.ts' */
 /** @import { Child } from './elements.js' */
 
 /** @typedef {{ readonly gist: string, readonly body: readonly Child[] }} Part */
