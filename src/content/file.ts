@@ -115,12 +115,11 @@ async function* readParts(
   }
 
   for (let part = pending.pop(); part; part = pending.pop()) {
-    if (part.size === 0) {
-      // Thousands of parts may be skipped in a row without an await, so yield to the event loop.
-      const due = session.yieldIfDue()
-      if (due !== undefined) await due
-      continue
-    }
+    // Many readers may come due in one iteration of the event loop, each with a leaf to read and
+    // hash, or with thousands of empty parts to skip: they share its slice.
+    const due = session.yieldIfDue()
+    if (due !== undefined) await due
+    if (part.size === 0) continue
     if (++blocks > freeBlocks + (end - from) / minBytesPerBlock)
       throw wrongContent(root, 'it is made of too many empty blocks')
     const held = leafInMemory(part)

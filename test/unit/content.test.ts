@@ -2,6 +2,7 @@
 // that was made to be hard to read.
 import assert from 'node:assert/strict'
 import { before, describe, test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
 import * as dagPb from '@ipld/dag-pb'
 import fc from 'fast-check'
 import { UnixFS } from 'ipfs-unixfs'
@@ -13,7 +14,7 @@ import { parsePath, resolve } from '../../src/content/resolve.ts'
 import { blockKey } from '../../src/core/cid.ts'
 import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import type { Expected } from '../../src/retrieval/session.ts'
-import { addBlock, addNode, type BlockMap, type Fixtures, fixtures, text } from '../support/fixtures.ts'
+import { addBlock, addNode, type BlockMap, distinctFiles, type Fixtures, fixtures, text } from '../support/fixtures.ts'
 import { memorySession } from '../support/memory-session.ts'
 import { runs } from '../support/property.ts'
 
@@ -113,6 +114,30 @@ describe('files', () => {
       }
     }
   })
+  test('slice of the event loop used up → no leaf is read', async () => {
+    const blocks: BlockMap = new Map()
+    const [file = assert.fail()] = await distinctFiles(blocks, 1, 2_500_000)
+    const own = memorySession(blocks)
+    const { entity } = await resolve(own, parsePath(String(file.cid)))
+    const turn = Promise.withResolvers<void>()
+    let peeks = 0
+    const session = {
+      ...own,
+      yieldIfDue: () => (peeks === 1 ? turn.promise : undefined),
+      peek(cid: CID) {
+        const bytes = blocks.get(blockKey(cid)) ?? assert.fail()
+        peeks++
+        return { bytes, size: bytes.byteLength, tier: 'disk' }
+      },
+    }
+    const read = Array.fromAsync(readFile(session, entity))
+    await setImmediate()
+    assert.equal(peeks, 1)
+    peeks++
+    turn.resolve()
+    assert.equal(Buffer.concat(await read).byteLength, entity.size)
+  })
+
   test('range → reads only the blocks it needs', async () => {
     const session = memorySession(all.blocks)
     const { entity } = await resolve(session, parsePath(all.files.deepV0.cid.toString()))
