@@ -16,11 +16,11 @@ import { type Config, type ConfigInput, isConfig, type Parsed, parseConfigFor } 
 import { type Clock, systemClock } from './core/clock.ts'
 import type { Log } from './core/log.ts'
 import type { CachedResponses } from './http/content/response-cache.ts'
-import { createGatewayHandlers, type GatewayHandlers, type Middleware } from './http/gateway-handlers.ts'
+import { createGatewayHandlers, type Middleware } from './http/gateway-handlers.ts'
 import type { ParserRefusal } from './http/wire/request.ts'
 import type { Added, AddOptions, AddSource } from './library/add.ts'
 import type { GetOptions, Got } from './library/get.ts'
-import { createLifecycle, makeGateway, notStarted, type OwnBackends, ownOf, refuseMisfits } from './library/make.ts'
+import { type LibraryInside, makeGateway, type OwnBackends, ownOf, refuseMisfits } from './library/make.ts'
 import type { TraceEnvironment } from './observe/tracing.ts'
 import type { Team } from './team/team.ts'
 import { type ComponentRegistry, createComponentRegistry } from './wiring/components.ts'
@@ -162,27 +162,18 @@ export function createGateway(input: ConfigInput | Parsed = {}, options: Gateway
   refuseMisfits(own, config)
   const { log, clock = systemClock, previous, tracing = {} } = options
   const kept = previous?.kept ?? createComponentRegistry()
-  const handlers = handlersOf(config)
   let isDraining = false
-  const { start, close, current, running } = createLifecycle({
-    make: () => makeGateway({ config, log, clock, kept, own, tracing, team }),
-    onStart: handlers.hold,
-    onRunning(made) {
-      if (isDraining) made.drain()
-      handlers.open(made)
-    },
-    onOver: handlers.shut,
+  const handlers = handlersOf(config, async () => {
+    const made = await makeGateway({ config, log, clock, kept, own, tracing, team })
+    if (isDraining) made.drain()
+    return made
   })
+  const { router, handler, admin, serves, start, close, current, running } = handlers
   return {
-    router: handlers.router,
-    handler: handlers.handler,
-    admin: handlers.admin,
+    ...{ router, handler, admin, serves, kept, start, close },
     get hot() {
-      return handlers.hot
+      return current()?.hot
     },
-    serves: handlers.serves,
-    kept,
-    start,
     get: async (path, how) => (await running()).get(path, how),
     add: async (source, how) => (await running()).add(source, how),
     refused: (refusal) => current()?.refused(refusal),
@@ -190,24 +181,18 @@ export function createGateway(input: ConfigInput | Parsed = {}, options: Gateway
       isDraining = true
       current()?.drain()
     },
-    close,
   }
 }
 
 const onlyServed =
   'workers: a program has one process of its own; start more of them, or use `cidgate serve` (expected 1)'
 
-const handlersOf = ({
-  responses,
-  limits,
-  hosts,
-  names,
-  trustedProxies,
-  upload,
-  proxy,
-  public: address,
-}: Config): GatewayHandlers =>
+const handlersOf = (
+  { responses, limits, hosts, names, trustedProxies, upload, proxy, public: address }: Config,
+  make: () => Promise<LibraryInside>,
+) =>
   createGatewayHandlers({
+    make,
     mode: responses.types,
     stalledMs: limits.writeTimeout,
     max: limits.maxConcurrentRequests,
@@ -223,5 +208,4 @@ const handlersOf = ({
       ],
       ...proxy.map(({ path }) => path),
     ],
-    why: notStarted(),
   })

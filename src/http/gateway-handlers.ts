@@ -20,29 +20,56 @@ export type Inside = {
   readonly handler: RequestListener
   readonly admin: RequestListener
   readonly hot: CachedResponses['find']
+  close(): Promise<void>
 }
 
-export type GatewayHandlers = ReturnType<typeof createGatewayHandlers>
-
-type GatewayHandlersOptions = StartingOptions & {
+type GatewayHandlersOptions<Running extends Inside> = StartingOptions & {
+  /** Creates the gateway, at `start`. */
+  readonly make: () => Promise<Running>
   readonly hosts: Readonly<Record<string, HostOptions>>
   /** True if unknown hosts may be sites with a DNSLink. */
   readonly sites: boolean
   readonly trustedProxies: readonly string[]
   /** Path prefixes of the gateway in addition to content. */
   readonly paths: readonly string[]
-  readonly why: Failure
 }
 
-type HandlersState = { readonly inside: Inside } | { readonly why: Failure } | 'starting'
-
-export function createGatewayHandlers(options: GatewayHandlersOptions) {
-  const starting = createStarting(options)
+export function createGatewayHandlers<Running extends Inside>(options: GatewayHandlersOptions<Running>) {
+  const waiting = createStarting(options)
   const forwarded = createForwarded(options.trustedProxies)
   const requestIds = createRequestIds(forwarded)
   const hasLink = options.sites ? async () => false : undefined
   const hosts = createHosts({ table: options.hosts, hasLink, forwarded })
-  let state: HandlersState = { why: options.why }
+  let begun: Promise<Running> | undefined
+  let closing: Promise<void> | undefined
+  /** The running gateway, or why there is none; undefined while it starts. */
+  let state: { readonly running: Running } | { readonly why: Failure } | undefined = { why: notStarted() }
+
+  /** Releases the requests that waited for the start. */
+  function become(next: NonNullable<typeof state>): void {
+    state = next
+    waiting.over()
+  }
+
+  async function begin(): Promise<Running> {
+    state = undefined
+    try {
+      const running = await options.make()
+      if (closing === undefined) become({ running })
+      return running
+    } catch (error) {
+      if (closing === undefined) become({ why: notRunning('this gateway could not start') })
+      throw error
+    }
+  }
+
+  async function end(): Promise<void> {
+    become({ why: ended() })
+    const made = await begun?.catch(() => undefined)
+    await made?.close()
+  }
+
+  const current = (): Running | undefined => (state && 'running' in state ? state.running : undefined)
 
   /** True if the gateway will handle this request, as far as that is known before it runs. */
   function isOurs(request: IncomingMessage): boolean {
@@ -57,52 +84,55 @@ export function createGatewayHandlers(options: GatewayHandlersOptions) {
   }
 
   function wait(request: IncomingMessage, response: ServerResponse, go: () => void): void {
-    if (state === 'starting') return starting.hold(request, response, go)
+    if (state === undefined) return waiting.hold(request, response, go)
     if (!('why' in state)) return go()
     response.setHeader(requestIdHeader, requestIds.next(request))
-    starting.refuse(request, response, state.why)
+    waiting.refuse(request, response, state.why)
   }
 
-  function handlerOf(which: 'handler' | 'admin'): RequestListener {
-    return function pass(request, response) {
-      if (typeof state === 'object' && 'inside' in state) return void state.inside[which](request, response)
-      if (which === 'admin') return void starting.admin(request, response)
-      wait(request, response, () => pass(request, response))
-    }
+  function handler(request: IncomingMessage, response: ServerResponse): void {
+    const running = current()
+    if (running) running.handler(request, response)
+    else wait(request, response, () => handler(request, response))
   }
 
   function router(request: IncomingMessage, response: ServerResponse, next: (error?: unknown) => void): void {
+    const running = current()
     // The router uses only properties of Node's objects, so requests of Express 4 work too.
-    if (typeof state === 'object' && 'inside' in state)
-      state.inside.router(request as Request, response as Response, next)
+    if (running) running.router(request as Request, response as Response, next)
     else if (isOurs(request)) wait(request, response, () => router(request, response, next))
     else next()
   }
 
   return {
     router: router as Middleware,
-    handler: handlerOf('handler'),
-    admin: handlerOf('admin'),
-    /** Undefined unless the gateway runs. */
-    get hot(): CachedResponses['find'] | undefined {
-      return typeof state === 'object' && 'inside' in state ? state.inside.hot : undefined
-    },
+    handler: handler as RequestListener,
+    admin: ((request, response) => (current() ?? waiting).admin(request, response)) as RequestListener,
     serves: hosts.serves,
-    /** Queues requests from now on. */
-    hold(): void {
-      state = 'starting'
+    /** Undefined unless it runs. */
+    current,
+    async start(): Promise<void> {
+      if (closing !== undefined) throw ended()
+      begun ??= begin()
+      await begun
+      if (closing !== undefined) throw ended()
     },
-    open(inside: Inside): void {
-      state = { inside }
-      starting.over()
+    close(): Promise<void> {
+      closing ??= end()
+      return closing
     },
-    /** Answers every queued or new request with this Failure. */
-    shut(why: Failure): void {
-      state = { why }
-      starting.over()
+    /** Resolves once it has started. Rejects with a Failure if it does not run. */
+    async running(): Promise<Running> {
+      const running = current() ?? (await begun?.catch(() => undefined))
+      if (state && 'why' in state) throw state.why
+      return running as Running
     },
   }
 }
+
+const notRunning = (what: string): Failure => new Failure('overloaded', what, { source: 'ours', retryAfterMs: 1000 })
+const ended = (): Failure => notRunning('this gateway is closed')
+const notStarted = (): Failure => notRunning('this gateway is not started: call its start()')
 
 type StartingOptions = {
   readonly mode: Mode

@@ -32,13 +32,12 @@ import { createAdd } from './add.ts'
 import { createLibraryReader, type GetDeps, type LibraryReader } from './get.ts'
 import { createWhy, type WhyDeps } from './why.ts'
 
-type LibraryInside = Inside & {
+export type LibraryInside = Inside & {
   readonly get: LibraryReader['get']
   readonly add: ReturnType<typeof createAdd>
   /** Records a request that the server refused. */
   refused(refusal: ParserRefusal): void
   drain(): void
-  close(): Promise<void>
 }
 
 type MakeOptions = {
@@ -216,72 +215,6 @@ const failureOf =
       log('error', 'request.error', { path: about, error: cause instanceof Error ? cause.stack : String(cause) })
     return failure
   }
-
-type LifecycleOptions<Running> = {
-  readonly make: () => Promise<Running>
-  /** Called when it starts. */
-  readonly onStart: () => void
-  readonly onRunning: (running: Running) => void
-  /** Called when it will not run, or no longer runs. */
-  readonly onOver: (why: Failure) => void
-}
-
-export function createLifecycle<Running extends { close(): Promise<void> }>(options: LifecycleOptions<Running>) {
-  let starting: Promise<Running> | undefined
-  let closing: Promise<void> | undefined
-  let running: Running | undefined
-
-  async function begin(): Promise<Running> {
-    options.onStart()
-    try {
-      const made = await options.make()
-      if (closing !== undefined) return made
-      running = made
-      options.onRunning(made)
-      return made
-    } catch (error) {
-      if (closing === undefined) options.onOver(notRunning('this gateway could not start'))
-      throw error
-    }
-  }
-
-  async function end(): Promise<void> {
-    running = undefined
-    options.onOver(ended())
-    const made = await starting?.catch(() => undefined)
-    await made?.close()
-  }
-
-  return {
-    async start(): Promise<void> {
-      if (closing !== undefined) throw ended()
-      starting ??= begin()
-      await starting
-      if (closing !== undefined) throw ended()
-    },
-    close(): Promise<void> {
-      closing ??= end()
-      return closing
-    },
-    /** Undefined unless it runs. */
-    current: () => running,
-    /** Resolves once it has started. Rejects with a Failure if it does not run. */
-    async running(): Promise<Running> {
-      if (running) return running
-      if (closing !== undefined) throw ended()
-      if (starting === undefined) throw notStarted()
-      await starting.catch(() => {})
-      if (running) return running
-      throw closing === undefined ? notRunning('this gateway could not start') : ended()
-    },
-  }
-}
-
-const notRunning = (what: string): Failure => new Failure('overloaded', what, { source: 'ours', retryAfterMs: 1000 })
-const ended = (): Failure => notRunning('this gateway is closed')
-
-/** The Failure before a start. */
-export const notStarted = (): Failure => notRunning('this gateway is not started: call its start()')
 
 /**
  * A program's own backends, in addition to the configured ones. The gateway uses them, and never
