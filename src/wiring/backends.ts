@@ -11,7 +11,7 @@ import type { Upstream } from '../../backends/upstreams/contract.ts'
 import { isInside, openIndexer, openRouter, type RouterClient, upstreamKinds } from '../../backends/upstreams/index.ts'
 import type { Config } from '../config/load.ts'
 import { Failure } from '../core/failure.ts'
-import { createUpstreamHealth, type UpstreamHealth } from '../retrieval/upstreams/upstream-health.ts'
+import { UpstreamHealth } from '../retrieval/upstreams/upstream-health.ts'
 import type { WiringContext } from './components.ts'
 
 export { isInside, openIndexer, openRouter, type RouterClient }
@@ -103,7 +103,7 @@ function wireUpstream(
   const budget = { connections: traits.connections, perMinute, perCidPerMinute }
   return {
     upstream,
-    health: createUpstreamHealth({ name, clock, turns, log, ...budget }),
+    health: new UpstreamHealth({ name, clock, turns, log, ...budget }),
     of,
     perMinute,
     perCidPerMinute,

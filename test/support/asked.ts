@@ -1,10 +1,9 @@
 // One question at an upstream, in the hand of a test: its promise resolves when the question has its slot.
 import type { CID } from 'multiformats/cid'
 import type { Clock } from '../../src/core/clock.ts'
-import { type AskKind, Attempts, type LetGo, Question } from '../../src/retrieval/upstreams/attempts.ts'
+import { type AskKind, Attempts, type LetGo, Question, type Rank } from '../../src/retrieval/upstreams/attempts.ts'
 import type { Member } from '../../src/retrieval/upstreams/pool.ts'
 import type { UpstreamHealth } from '../../src/retrieval/upstreams/upstream-health.ts'
-import type { Rank } from '../../src/retrieval/upstreams/upstream-queue.ts'
 
 const timeoutMs = 4_000
 

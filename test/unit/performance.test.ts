@@ -4,7 +4,7 @@ import { test } from 'node:test'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
-import { createUpstreamHealth, type UpstreamHealth } from '../../src/retrieval/upstreams/upstream-health.ts'
+import { UpstreamHealth } from '../../src/retrieval/upstreams/upstream-health.ts'
 import { enter } from '../support/asked.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
@@ -15,7 +15,7 @@ const report = { usable: true, raw: true, car: false, findings: [] }
 
 function make() {
   const clock = createFakeClock()
-  const health = () => createUpstreamHealth({ name: 'one', clock, turns: createLoopScheduler(clock), log: silentLog })
+  const health = () => new UpstreamHealth({ name: 'one', clock, turns: createLoopScheduler(clock), log: silentLog })
   /** A whole file of 1 MiB: its first byte after `firstMs`, the rest at `rate` bytes a millisecond. */
   const serve = async (who: UpstreamHealth, firstMs: number, rate: number) => {
     const ask = await enter(clock, who, { kind: 'dag' })

@@ -4,7 +4,7 @@ import { describe, test } from 'node:test'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createLoopScheduler, type LoopScheduler, sliceMs } from '../../src/retrieval/loop-scheduler.ts'
-import { createUpstreamHealth } from '../../src/retrieval/upstreams/upstream-health.ts'
+import { UpstreamHealth } from '../../src/retrieval/upstreams/upstream-health.ts'
 import { type Asked, enter, type Wish } from '../support/asked.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 
@@ -20,7 +20,7 @@ async function make({
   clock?: FakeClock
   turns?: LoopScheduler
 } = {}) {
-  const health = createUpstreamHealth({ name: 'one', clock, turns, log: silentLog, connections: most })
+  const health = new UpstreamHealth({ name: 'one', clock, turns, log: silentLog, connections: most })
   // Quick answers: what takes longer than 250 ms is late.
   const first = await enter(clock, health)
   await clock.advance(10)

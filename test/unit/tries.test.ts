@@ -226,8 +226,7 @@ describe('retry of an upstream', () => {
       assert.ok(member)
       const attempts = new Attempts(clock, second)
       attempts.spend(member, failure(kind))
-      const backInMs = attempts.backInMs(member, 'a')
-      assert.equal(backInMs !== undefined && attempts.mayWait(backInMs), isHope)
+      assert.equal(attempts.mayWait(attempts.spent(member)?.forMs ?? 0), isHope)
     })
   }
 
@@ -237,6 +236,6 @@ describe('retry of an upstream', () => {
     assert.ok(member)
     const attempts = new Attempts(clock, second)
     attempts.spend(member, new Failure('timeout', 'it searches', { source: 'upstream', facts: { isSearching: true } }))
-    assert.equal(attempts.backInMs(member, 'a'), Number.POSITIVE_INFINITY)
+    assert.equal(attempts.spent(member)?.forMs, Number.POSITIVE_INFINITY)
   })
 })

@@ -4,7 +4,7 @@ import { test } from 'node:test'
 import { Failure, type FailureKind } from '../../src/core/failure.ts'
 import type { Log } from '../../src/core/log.ts'
 import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
-import { createUpstreamHealth, type UpstreamHealthOptions } from '../../src/retrieval/upstreams/upstream-health.ts'
+import { UpstreamHealth, type UpstreamHealthOptions } from '../../src/retrieval/upstreams/upstream-health.ts'
 import { enter as enterAt } from '../support/asked.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
@@ -18,7 +18,7 @@ function make(options: Partial<UpstreamHealthOptions> = {}) {
   const clock = createFakeClock()
   const logged: string[] = []
   const log: Log = (_level, event) => logged.push(event)
-  const health = createUpstreamHealth({
+  const health = new UpstreamHealth({
     name: 'one',
     clock,
     turns: createLoopScheduler(clock),

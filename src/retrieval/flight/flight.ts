@@ -17,10 +17,11 @@ import type { Trace } from '../../core/wire/trace.ts'
 import type { YieldIfDue } from '../../ipld/documents.ts'
 import type { Place } from '../session.ts'
 import { type AskKind, Attempts, type LetGo, outcomeOf, type Wanting } from '../upstreams/attempts.ts'
-import type { BackIn, Finding, Member, Plan, Pool, Step } from '../upstreams/pool.ts'
+import { stalledMs } from '../upstreams/estimates.ts'
+import type { Finding, Member, Plan, Pool, Spent, Step } from '../upstreams/pool.ts'
 import { DagBlocks } from './dag-blocks.ts'
 import { nextPart, type Waiting } from './file-parts.ts'
-import { failedMs, maxStallMs, minStallMs, Stopwatch } from './pace.ts'
+import { maxStallMs, minStallMs, Stopwatch } from './pace.ts'
 import { type Racer, type Span, UpstreamStream } from './upstream-stream.ts'
 
 /** A reader that waits for a block: one of these is called, once, unless the reader has left. */
@@ -316,13 +317,12 @@ export class Flight {
   }
 
   #plan(busy: Iterable<UpstreamStream>): Plan {
-    return this.#deps.pool.plan(this.kind, this.#want.cid, this.#isFirst ? undefined : this.#backIn(busy), this.#root)
+    return this.#deps.pool.plan(this.kind, this.#want.cid, this.#isFirst ? undefined : this.#spentOf(busy), this.#root)
   }
 
-  #backIn(busy: Iterable<UpstreamStream>): BackIn {
-    const key = blockKey(this.#want.cid)
+  #spentOf(busy: Iterable<UpstreamStream>): (member: Member) => Spent | undefined {
     const members = new Set([...busy].map(({ member }) => member))
-    return (member) => (members.has(member) ? Number.POSITIVE_INFINITY : this.attempts.backInMs(member, key))
+    return (member) => (members.has(member) ? atWork : this.attempts.spent(member))
   }
 
   #wake(): void {
@@ -361,8 +361,10 @@ export class Flight {
     if (pool.find && !this.#finding) return this.#askNext()
     if (this.#finding?.isOver === false) return this.#checkIn(minStallMs)
     if (this.attempts.mayWait(left.backInMs)) {
-      const backIn = this.#backIn([])
-      for (const member of pool.of(this.#root)) if (Number.isFinite(backIn(member) ?? 0)) member.health.waitedFor()
+      for (const member of pool.of(this.#root)) {
+        const { forMs = 0 } = this.attempts.spent(member) ?? {}
+        if (Number.isFinite(forMs)) member.health.waitedFor()
+      }
       return this.#checkIn(Math.min(minStallMs, left.backInMs))
     }
     this.#finish(outcomeOf(this.#want.cid, this.attempts.failures, left))
@@ -498,7 +500,7 @@ export class Flight {
       if (health.state(key).state !== 'ready' || health.waitMs > 0) continue
       const hasOthers =
         busy.some(({ member }) => member !== step.who) || ranked.some((one) => one !== step && isSource(one))
-      const isBack = this.attempts.backInMs(step.who, key) !== undefined
+      const isBack = this.attempts.spent(step.who) !== undefined
       const part = nextPart(step.who, line, streams, { hasOthers, isBack })
       if (!part) continue
       if (part.victim) part.victim.to = part.from
@@ -517,7 +519,7 @@ export class Flight {
   // - later: after `stallAfterMs` without a block, or where another would be twice as fast (pace.ts)
   // - for a token of the hedge budget (`mayHedge` of pool.ts: none where hedges are free, since
   //   `retrieval.hedgeDelay` is 0 or an upstream is silent to everybody), `maxStreams` at most
-  // - without a token after `failedMs` of silence in a DAG, or half of the time for a block: that is
+  // - without a token after `stalledMs` of silence in a DAG, or half of the time for a block: that is
   //   a failure
   //
   // A request that waits in a queue is moved to a free upstream, which is no hedge.
@@ -531,7 +533,7 @@ export class Flight {
     this.#stopCheck()
     if (!this.isWanted) return
     // No reader waits for a search: it may be slower.
-    const minMs = this.#waiting.size > 0 ? 1 : failedMs
+    const minMs = this.#waiting.size > 0 ? 1 : stalledMs
     this.#stopTimer = this.#deps.clock.after(Math.max(minMs, ms), () => {
       this.#stopTimer = undefined
       this.#check()
@@ -563,12 +565,12 @@ export class Flight {
     const [other = later] = this.#candidates().steps
     if (!other) {
       this.#beStuck()
-      return this.#checkIn(this.#hasBegun ? minStallMs : failedMs)
+      return this.#checkIn(this.#hasBegun ? minStallMs : stalledMs)
     }
     // So long a silence is a failure, and asking another upstream no hedge. For a single block a gateway may search: that gets
     // half of the client's time.
     const { pool } = this.#deps
-    const hasFailed = silentMs >= (this.kind === 'dag' ? failedMs : pool.timeoutMs / 2)
+    const hasFailed = silentMs >= (this.kind === 'dag' ? stalledMs : pool.timeoutMs / 2)
     const others = this.#hasBegun ? this.#streams.size : other.who.isFound ? this.#foundStreams : 0
     const isFull = others >= maxStreams
     if ((isFull && !hasFailed) || !(hasFailed || pool.mayHedge(other.who))) return this.#checkIn(minStallMs)
@@ -603,8 +605,8 @@ export class Flight {
     if ([...this.#streams].some(({ pace, startedAt }) => pace.silentMs(startedAt) < minStallMs)) return
     // Also one that is spent here: it may have brought the only block that it was asked for.
     const busy = new Set([...this.#streams].map(({ member }) => member))
-    const backIn: BackIn = (member) => (busy.has(member) ? Number.POSITIVE_INFINITY : undefined)
-    if (this.#deps.pool.plan('block', this.#want.cid, backIn, this.#root).steps.length === 0) return
+    const spentOf = (member: Member) => (busy.has(member) ? atWork : undefined)
+    if (this.#deps.pool.plan('block', this.#want.cid, spentOf, this.#root).steps.length === 0) return
     this.#isStuck = true
     this.#passBy(() => true)
     this.#note()
@@ -635,6 +637,8 @@ export class Flight {
     else this.#drained?.reject(failure)
   }
 }
+
+const atWork: Spent = { forMs: Number.POSITIVE_INFINITY, wasAsked: true }
 
 const entireSpan: Span = { from: 0, to: Number.POSITIVE_INFINITY }
 

@@ -40,13 +40,11 @@ export class Stopwatch {
 }
 
 /** Returns how long another upstream would take for so many bytes, if asked now. */
-export type Alternative = (bytes: number) => number
+type Alternative = (bytes: number) => number
 
 export const minStallMs = 100
 export const maxStallMs = 400
 const slowFactor = 2
-// A response that stalled for so long has failed: asking another upstream then is no hedge.
-export const failedMs = 1000
 const rateWindowMs = 250
 
 export class Pace {

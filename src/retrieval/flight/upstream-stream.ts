@@ -8,9 +8,10 @@ import { type Block, isIdentity, proves } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type CidSet, createCidSet } from '../../ipld/cid-set.ts'
 import type { Asker, LetGo, Question } from '../upstreams/attempts.ts'
+import { stalledMs } from '../upstreams/estimates.ts'
 import type { Member, Step } from '../upstreams/pool.ts'
 import type { Flight } from './flight.ts'
-import { failedMs, Pace } from './pace.ts'
+import { Pace } from './pace.ts'
 
 /** Bytes of the file from the first up to, not including, the last. */
 export type Span = { readonly from: number; readonly to: number }
@@ -278,7 +279,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     if (this.#flight.kind === 'dag') {
       const silentMs = this.pace.silentMs(this.startedAt)
       this.#brought(0)
-      if (silentMs >= failedMs) {
+      if (silentMs >= stalledMs) {
         const what = `${this.member.upstream.name} stalled: no useful block for ${Math.round(silentMs)} ms`
         const stalled = new Failure('timeout', what, { source: 'upstream' })
         return this.#end((question, now) => question.failed(stalled, now), stalled)

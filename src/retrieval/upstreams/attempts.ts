@@ -6,10 +6,14 @@ import type { Clock } from '../../core/clock.ts'
 import { Failure, type FailureKind, isFailure, isUnreachable } from '../../core/failure.ts'
 import type { OpenSpan, Trace, TracePoint } from '../../core/wire/trace.ts'
 import type { Attempt } from '../../observe/request-record.ts'
-import type { Member, Plan } from './pool.ts'
-import type { Rank } from './upstream-queue.ts'
+import { stalledMs } from './estimates.ts'
+import type { Member, Plan, Spent } from './pool.ts'
+import { probesApartMs } from './upstream-health.ts'
 
 export type AskKind = 'block' | 'dag'
+
+/** `begun`: its client has a part of it. */
+export type Rank = 'begun' | 'first' | 'search'
 
 /**
  * Why a question is given up although it did not fail: others brought what was wanted, or it fell
@@ -31,8 +35,6 @@ export interface Asker {
 }
 
 const queued = 'queued'
-// An upstream that sent nothing of use for so long is called stalled in the request record.
-const stalledMs = 1_000
 
 export class Question {
   readonly attempts: Attempts
@@ -55,6 +57,12 @@ export class Question {
   ms = 0
   bytes = 0
   broughtAt = 0
+  /** Why it brought nothing, or no more. */
+  error: unknown
+  /** The upstream had its time: the content may be nowhere. */
+  isMissed = false
+  /** Its error is held against the upstream once another one turns out to have the content. */
+  isHeldBack = false
 
   constructor(attempts: Attempts, member: Member, kind: AskKind, cid: CID, key: string, asker: Asker) {
     this.attempts = attempts
@@ -92,8 +100,8 @@ export class Question {
 
   /** It has none. Called by its upstream. */
   refused(error: Failure, now: number): void {
+    this.error = error
     this.#note(error.kind, now)
-    this.attempts.fail(error)
     this.asker.refused(this, error)
   }
 
@@ -138,9 +146,19 @@ export class Question {
       health.leaveQueue(this)
       return this.#note('lost', now)
     }
+    this.error = error
+    this.isMissed = how === 'evicted' || isFailure(error, 'not-found') || isFailure(error, 'timeout')
     this.#note(outcome, now)
     health.ended(this, how, error, now)
-    this.attempts.ended(this, how, error)
+    if (error !== undefined && how !== 'evicted') this.#holdBack(error)
+  }
+
+  /** An absence or a silence is no fault of an upstream if the content is nowhere. */
+  #holdBack(error: unknown): void {
+    const isSilent = this.bytes === 0 && isFailure(error, 'timeout')
+    if (!isSilent && !isFailure(error, 'not-found') && !isFailure(error, 'refused')) return
+    if (this.attempts.isThere) this.member.health.lacked(this, error)
+    else this.isHeldBack = true
   }
 
   /** Its record so far. */
@@ -177,7 +195,8 @@ const maxKept = 32
 // An upstream that was asked so early in a race, and said nothing, had its full time.
 const fullShare = 3 / 4
 const maxTries = 3
-const retryMs = 250
+// A probe may have told by then.
+const retryMs = probesApartMs
 
 /** The client that wants it. */
 export type Wanting = {
@@ -211,8 +230,6 @@ const harmless: ReadonlySet<string> = new Set([
 const retried: ReadonlySet<FailureKind> = new Set(['unavailable', 'throttled', 'upstream-error', 'overloaded'])
 
 export class Attempts {
-  /** The errors of the questions, in their order. */
-  readonly failures: unknown[] = []
   readonly client: string
   readonly clock: Clock
   readonly #hasBegun: boolean
@@ -224,11 +241,10 @@ export class Attempts {
   /** The upstreams that brought nothing more, until they are asked again. */
   readonly #spent = new Map<Member, { readonly tries: number; readonly backAt: number }>()
   readonly #skipped: Attempt[] = []
-  /** Held against an upstream only if another one has it. */
-  #heldBack: { readonly question: Question; readonly error: unknown }[] = []
-  #isThere = false
-  /** An upstream was asked for it and brought nothing: it may be nowhere. */
-  #isDoubted = false
+  /** Why the routers named nobody. */
+  #lookupFailure: unknown
+  /** An upstream brought a part of it. */
+  isThere = false
 
   /**
    * `timeoutMs`: for the queue of an upstream and the answer. `trace`: questions are recorded below
@@ -250,7 +266,7 @@ export class Attempts {
     const question = new Question(this, member, kind, cid, key, asker)
     question.at = now
     // A flight that has begun has time again.
-    question.giveUpAt = (this.#isThere ? now : this.#beganAt) + this.#timeoutMs
+    question.giveUpAt = (this.isThere ? now : this.#beganAt) + this.#timeoutMs
     question.span = this.#trace?.ask(`upstream ${kind}`, this.#parent)
     question.rank = this.#rankOf(member, key)
     this.#made.push(question)
@@ -260,8 +276,8 @@ export class Attempts {
 
   /** The rank of the next question. */
   #rankOf(member: Member, key: string): Rank {
-    if (this.#isThere) return 'begun'
-    if (this.#isDoubted || member.health.isDoubted(key)) return 'search'
+    if (this.isThere) return 'begun'
+    if (member.health.isDoubted(key) || this.#made.some(({ isMissed }) => isMissed)) return 'search'
     if (this.#hasBegun) return 'begun'
     const isSearch = (one: Question) => one.outcome === undefined && one.member.health.isSearching(one)
     return this.#made.some(isSearch) ? 'search' : 'first'
@@ -280,24 +296,14 @@ export class Attempts {
   }
 
   isThereNow(): void {
-    this.#isThere = true
-    for (const { question, error } of this.#heldBack.splice(0)) question.member.health.lacked(question, error)
+    if (this.isThere) return
+    this.isThere = true
+    for (const question of this.#made) if (question.isHeldBack) question.member.health.lacked(question, question.error)
   }
 
-  ended(question: Question, how: Ended, error: unknown): void {
-    if (error === undefined) return
-    this.fail(error)
-    const isAbsent = isFailure(error, 'not-found')
-    const isSilent = isFailure(error, 'timeout')
-    if (isAbsent || isSilent || how === 'evicted') this.#isDoubted = true
-    const isHeld = isAbsent || isFailure(error, 'refused') || (isSilent && question.bytes === 0)
-    if (!isHeld || how === 'evicted') return
-    if (this.#isThere) question.member.health.lacked(question, error)
-    else if (this.#heldBack.length < maxKept) this.#heldBack.push({ question, error })
-  }
-
-  fail(error: unknown): void {
-    if (this.failures.length < maxKept) this.failures.push(error)
+  /** The errors of the questions, in their order, and of the routers. */
+  get failures(): readonly unknown[] {
+    return [...this.#made.map(({ error }) => error), this.#lookupFailure].filter((error) => error !== undefined)
   }
 
   /**
@@ -315,10 +321,10 @@ export class Attempts {
     this.#spent.set(member, { tries, backAt: isOver ? Number.POSITIVE_INFINITY : this.clock.monotonic() + ms })
   }
 
-  /** Until it may be asked for this again, 0: now; undefined: it was not asked. */
-  backInMs(member: Member, key: string): number | undefined {
+  /** Undefined: it brings something, or was not asked. */
+  spent(member: Member): Spent | undefined {
     const spent = this.#spent.get(member)
-    return spent && Math.max(spent.backAt - this.clock.monotonic(), member.health.backInMs(key, spent.tries > 0))
+    return spent && { forMs: Math.max(0, spent.backAt - this.clock.monotonic()), wasAsked: spent.tries > 0 }
   }
 
   /** The flight waits for one that is back after this. */
@@ -361,7 +367,7 @@ export class Attempts {
   /** Adds the routers that were asked, and why they named nobody. */
   looked(attempts: readonly Attempt[], failure: unknown): void {
     this.skip(attempts)
-    if (failure !== undefined) this.fail(failure)
+    this.#lookupFailure = failure
   }
 
   /** The record so far; questions without an answer are `pending`. */

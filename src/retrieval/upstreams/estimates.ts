@@ -15,7 +15,8 @@ const lateQuantile = 0.93
 const minLateFactor = 2
 // Above this it is no slow answer, but one that never comes.
 const maxLateFactor = 4
-export const breakOffMs = 1000 // the loss by an upstream that breaks off, stalls or falls behind others
+/** A response that is silent for so long has failed; that is also what a failure costs. */
+export const stalledMs = 1000
 
 /** The last measurements, also in order: each of thousands a second is looked at right after it came. */
 export class LastFew {

@@ -28,14 +28,14 @@ export interface Finding {
 }
 
 /** Gateways that routers name. */
-export type MoreMembers = {
+type MoreMembers = {
   find(root: CID): Finding
   known(root: CID): readonly Member[]
 }
 
 export type Hedge = 'auto' | number
 
-export type Candidate<Who> = {
+type Candidate<Who> = {
   readonly who: Who
   /** Expected cost of asking; the smallest goes first. */
   readonly load: number
@@ -67,32 +67,12 @@ export type Plan = {
 }
 
 /**
- * Milliseconds until this member may be asked again by a flight that asked it before, 0: now;
- * undefined: it was not asked.
+ * A flight asks this member no more, or not for so long. `wasAsked`: the upstream got the question,
+ * and was not only out.
  */
-export type BackIn = (member: Member) => number | undefined
+export type Spent = { readonly forMs: number; readonly wasAsked: boolean }
 
-export interface Pool {
-  readonly members: readonly Member[]
-  /** The time for the queue of an upstream and the answer: less than clients wait. */
-  readonly timeoutMs: number
-  /**
-   * The upstreams that may be asked now, the best first. Has no side effect, and may be called again in the middle of
-   * an answer. `root`: what it is part of, for gateways that routers named.
-   */
-  plan(kind: AskKind, cid: CID, backIn?: BackIn, root?: CID): Plan
-  /** The members, and those that routers named for this root. */
-  of(root: CID): readonly Member[]
-  /** Asks the routers for gateways that hold this root. Undefined: there are no routers. */
-  find: ((root: CID) => Finding) | undefined
-  /** Once for each flight: it earns a share of a second question. */
-  began(): void
-  /**
-   * Whether one more upstream may be asked although none has failed: from the budget, or because one gives no answers
-   * at all. `next`: the one to be asked.
-   */
-  mayHedge(next?: Member): boolean
-}
+export type Pool = ReturnType<typeof createPool>
 
 // A hedge has to be earned: ten flights earn one, and time a trickle more, so that a general
 // slowdown does not double the load.
@@ -111,11 +91,12 @@ export function createPool(options: {
   readonly clock: Clock
   readonly timeoutMs?: number
   readonly more?: MoreMembers | undefined
-}): Pool {
+}) {
   const { members, hedge, clock, timeoutMs = defaultTimeoutMs, more } = options
   const hedgesOfFound = createTokenBucket({ ...foundHedgeBudget, clock })
   const hedges = createTokenBucket({ ...hedgeBudget, clock })
 
+  /** The members, and those that routers named for this root. */
   const of = (root: CID): readonly Member[] => (more ? [...members, ...more.known(root)] : members)
 
   const canAnswer = ({ upstream: { traits } }: Member, kind: AskKind, cid: CID): boolean =>
@@ -130,18 +111,24 @@ export function createPool(options: {
 
   return {
     members,
+    /** The time for the queue of an upstream and the answer: less than clients wait. */
     timeoutMs,
     of,
-    find: more && ((root) => more.find(root)),
-    plan(kind, cid, backIn, root = cid) {
+    /** Asks the routers for gateways that hold this root. Undefined: there are no routers. */
+    find: more && ((root: CID) => more.find(root)),
+    /**
+     * The upstreams that may be asked now, the best first. Has no side effect, and may be called
+     * again in the middle of an answer. `spentOf`: undefined where a member was not asked. `root`:
+     * what it is part of, for gateways that routers named.
+     */
+    plan(kind: AskKind, cid: CID, spentOf?: (member: Member) => Spent | undefined, root = cid): Plan {
       const key = blockKey(cid)
       const all = of(root)
         .filter((member) => canAnswer(member, kind, cid))
         .map((member) => {
-          const { state, untilMs } = member.health.state(key)
-          const again = backIn?.(member)
-          const ms = again ?? (state === 'ready' ? 0 : member.health.backInMs(key))
-          return { member, state, untilMs, ms, isNew: again === undefined }
+          const spent = spentOf?.(member)
+          const is = member.health.state(key, spent?.wasAsked)
+          return { member, ...is, ms: Math.max(spent?.forMs ?? 0, is.backInMs), isNew: spent === undefined }
         })
       const isAnyReady = all.some(({ state }) => state === 'ready')
       // An upstream that is out is tried where no other can be asked: bytes are proved.
@@ -154,9 +141,7 @@ export function createPool(options: {
       }))
       const out = all.filter((one) => one.state !== 'ready' && !isAsked(one))
       const times = out
-        .map(({ member, state, untilMs }) =>
-          isAnyReady || state !== 'rate-limited' ? untilMs : member.health.backInMs(key),
-        )
+        .map(({ state, untilMs, triedInMs }) => (isAnyReady || state !== 'rate-limited' ? untilMs : triedInMs))
         .filter((ms) => ms !== undefined)
       const skipped = out.filter(({ isNew }) => isNew)
       return {
@@ -169,8 +154,14 @@ export function createPool(options: {
         backInMs: Math.min(Number.POSITIVE_INFINITY, ...all.map(({ ms }) => ms)),
       }
     },
+    /** Once for each flight: it earns a share of a second question. */
     began: () => hedges.earn(hedgeShare),
-    mayHedge: (next) => hedge === 0 || (next?.isFound ? hedgesOfFound.take() : members.some(isGone) || hedges.take()),
+    /**
+     * Whether one more upstream may be asked although none has failed: from the budget, or because
+     * one gives no answers at all. `next`: the one to be asked.
+     */
+    mayHedge: (next?: Member): boolean =>
+      hedge === 0 || (next?.isFound ? hedgesOfFound.take() : members.some(isGone) || hedges.take()),
   }
 }
 

@@ -1,5 +1,5 @@
-// An upstream: a circuit breaker, a queue, budgets and estimates, all learned from how each
-// question ends. A question to an upstream that is out is refused; its flight waits, where waiting
+// An upstream: a circuit breaker, slots and the queue before them, budgets and estimates, all
+// learned from how each question ends. A question to an upstream that is out is refused; its flight waits, where waiting
 // helps.
 //
 // | state            | begins with                        | ends with                           | asked meanwhile, if no other is ready |
@@ -17,10 +17,9 @@ import type { Clock } from '../../core/clock.ts'
 import { Failure, isFailure, wordsOf } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { createHistogram } from '../../observe/requests.ts'
-import type { LoopScheduler } from '../loop-scheduler.ts'
-import type { AskKind, Ended, Question } from './attempts.ts'
-import { breakOffMs, Estimate, guessedFirstMs, LastFew, MinuteBudget, minuteMs } from './estimates.ts'
-import { UpstreamQueue } from './upstream-queue.ts'
+import { ClientLine, type LoopScheduler } from '../loop-scheduler.ts'
+import type { AskKind, Ended, Question, Rank } from './attempts.ts'
+import { ConcurrencyWindow, Estimate, guessedFirstMs, LastFew, MinuteBudget, minuteMs, stalledMs } from './estimates.ts'
 
 const hourMs = 60 * minuteMs
 /** For so long an event is remembered: an absence, proved bytes, a hash mismatch. */
@@ -75,6 +74,19 @@ export type UpstreamHealthOptions = {
   readonly perCidPerMinute?: number | undefined
 }
 
+type Standing = {
+  readonly state: UpstreamState
+  /** Until it is ready; undefined: unknown. */
+  readonly untilMs: number | undefined
+  /**
+   * Until this flight may ask it while no other is ready: 0 where it is ready, or is to be tried
+   * although it is out; Infinity where that is unknown or far, or not worth waiting for.
+   */
+  readonly backInMs: number
+  /** The same for the next flight, while it is out. */
+  readonly triedInMs: number
+}
+
 /** A CID at this upstream. */
 type KeyRecord = { missedUntil: number; falseUntil: number; readonly budget: MinuteBudget | undefined }
 
@@ -89,8 +101,15 @@ const comparedBytes = 1024 * 1024
 const minLateMs = 250
 const tryEveryMs = 1_000
 export const probesApartMs = 250
-
-export const createUpstreamHealth = (options: UpstreamHealthOptions): UpstreamHealth => new UpstreamHealth(options)
+const maxQueued = 10_000
+const recheckMs = 100
+// A slot in this many goes to a file that has not begun: large files must not keep out all others.
+const firstShare = 4
+// Searches get this share of the connections, and more only while no reader wants them.
+const searchShare = 1 / 8
+const idleSearchShare = 3 / 4
+// On a busy machine a healthy upstream answers late too.
+const minBeforeEvictionMs = 2_000
 
 export class UpstreamHealth {
   readonly counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, hashMismatch: 0, lost: 0 }
@@ -103,7 +122,6 @@ export class UpstreamHealth {
   } = { why: undefined, last: undefined }
   readonly #options: UpstreamHealthOptions
   readonly #clock: Clock
-  readonly #queue: UpstreamQueue
 
   // The circuit breaker.
   readonly #quarantined = new Outage('quarantined', 5_000, hourMs)
@@ -129,6 +147,24 @@ export class UpstreamHealth {
   readonly #keys = new LRUCache<string, KeyRecord>(upTo(maxKeys))
   #sendsAllUntil = Number.NEGATIVE_INFINITY
 
+  // Its slots and its queue.
+  readonly #window: ConcurrencyWindow
+  readonly #maxOpen: number
+  readonly #ranks: Readonly<Record<Rank, ClientLine<Question>>> = {
+    begun: new ClientLine(),
+    first: new ClientLine(),
+    search: new ClientLine(),
+  }
+  #begunInARow = 0
+  /** Those without an answer, in the order in which they were asked. */
+  readonly #unanswered = new Set<Question>()
+  #sending = 0
+  /** When the last two were asked of those that are answered. */
+  #newestAnswered = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY] as const
+  /** Open questions from before an outage are likely lost. */
+  #lostBefore = Number.NEGATIVE_INFINITY
+  #stopTimer: (() => void) | undefined
+
   // Probes.
   readonly #probers = new Set<() => void>()
 
@@ -136,38 +172,41 @@ export class UpstreamHealth {
     const { clock, connections = defaultConnections, perMinute } = options
     this.#options = options
     this.#clock = clock
-    this.#queue = new UpstreamQueue(options, connections, this)
+    this.#maxOpen = connections
+    this.#window = new ConcurrencyWindow(connections)
     this.#budget = perMinute === undefined ? undefined : new MinuteBudget(perMinute)
   }
 
   // Its state.
 
-  /** Its state for this CID, and the time until it is ready; undefined: unknown. */
-  state(key: string): { readonly state: UpstreamState; readonly untilMs: number | undefined } {
+  /**
+   * Its state for this CID. `wasAsked`: by this flight, which does not try it again before it is
+   * ready.
+   */
+  state(key: string, wasAsked = false): Standing {
     const now = this.#now
     const out = this.#outAt(now)
-    if (out) return { state: out.state, untilMs: leftMs(out, now) }
+    if (out) {
+      const triedInMs = this.#backInMs(out, this.#isTried(out), now)
+      const backInMs = wasAsked ? this.#backInMs(out, false, now) : triedInMs
+      return { state: out.state, untilMs: leftMs(out, now), backInMs, triedInMs }
+    }
     const record = this.#knownOf(key)
-    if (record && record.falseUntil > now) return { state: 'quarantined', untilMs: record.falseUntil - now }
+    if (record && record.falseUntil > now)
+      return {
+        ...readyState,
+        state: 'quarantined',
+        untilMs: record.falseUntil - now,
+        backInMs: Number.POSITIVE_INFINITY,
+      }
     const ownMs = record?.budget?.waitMs(now) ?? 0
-    const untilMs = Math.max(ownMs, this.heldMs(now))
-    return ownMs > 0 || untilMs > maxBudgetWaitMs ? { state: 'budget-exhausted', untilMs } : readyState
+    const untilMs = Math.max(ownMs, this.#heldMs(now))
+    const isSpent = ownMs > 0 || untilMs > maxBudgetWaitMs
+    return isSpent ? { ...readyState, state: 'budget-exhausted', untilMs, backInMs: untilMs } : readyState
   }
 
-  /**
-   * Until it may be asked for this while no other is ready: 0 where it is ready, or is to be tried
-   * although it is out; Infinity where that is unknown or far, or not worth waiting for. `wasAsked`:
-   * by this flight, which does not try it again before it is ready.
-   */
-  backInMs(key: string, wasAsked = false): number {
-    const now = this.#now
-    const out = this.#outAt(now)
-    if (!out) {
-      const { state, untilMs = 0 } = this.state(key)
-      return state === 'quarantined' ? Number.POSITIVE_INFINITY : untilMs
-    }
-    const isTried = this.#isTried(out) && !wasAsked
-    const ms = Math.max(this.heldMs(now), (isTried ? Math.min(out.until, this.#tryAt) : out.until) - now)
+  #backInMs(out: Outage, isTried: boolean, now: number): number {
+    const ms = Math.max(this.#heldMs(now), (isTried ? Math.min(out.until, this.#tryAt) : out.until) - now)
     if (ms === 0 || out.state === 'rate-limited') return ms
     // A probe may end it sooner.
     return out === this.#unhealthy && this.outMs < briefMs ? Math.min(ms, probesApartMs) : Number.POSITIVE_INFINITY
@@ -250,22 +289,29 @@ export class UpstreamHealth {
     this.#sendsAllUntil = this.#now + memoryMs
   }
 
-  /** The time of a question in the queue, if it were asked now. */
+  /** The time that a question would wait in the queue, if it were asked now. */
   get waitMs(): number {
-    return this.#queue.waitMs
+    const now = this.#now
+    const readers = this.#readers
+    const isFull = readers > 0 || !this.#hasRoom(now)
+    const crowdMs = isFull ? ((readers + 1) / this.#window.size) * this.#answerMs : 0
+    return Math.max(crowdMs, Math.min(minuteMs, this.#heldMs(now)))
   }
 
   get isCrowded(): boolean {
-    return this.#queue.window.isCrowded(this.#now)
+    return this.#window.isCrowded(this.#now)
   }
 
   /** For how long it has owed answers without giving one to any client. */
   get silentMs(): number {
-    return this.#queue.silentMs(this.#answeredAt, this.#now)
+    const now = this.#now
+    for (const { at } of this.#unanswered) if (at >= this.#answeredAt) return now - at
+    return 0
   }
 
+  /** The questions that it works on. */
   get pending(): number {
-    return this.#queue.pending
+    return this.#unanswered.size + this.#sending
   }
 
   get budget(): { readonly perMinute: number; readonly used: number } | undefined {
@@ -288,29 +334,30 @@ export class UpstreamHealth {
     if (this.#options.perCidPerMinute !== undefined) {
       const { budget } = this.#recordOf(question.key)
       const ms = budget?.waitMs(now) ?? 0
-      if (ms > 0) return question.refused(this.#queue.overloaded(ms), now)
+      if (ms > 0) return question.refused(this.#overloaded(ms), now)
       budget?.take(now)
     }
-    this.#queue.add(question, now)
+    const line = this.#ranks[question.rank]
+    if ((question.rank === 'search' ? line.size : this.#readers) >= maxQueued)
+      return question.refused(this.#overloaded(), now)
+    line.add(question, question.client)
+    this.#serve()
+    if (!question.isQueued) return
+    // Its time would be over before an answer.
+    const ms = Math.max(0, question.giveUpAt - this.#answerMs - now)
+    question.stopWait = this.#clock.after(ms, () => this.#refuse(question, () => this.#overloaded()))
   }
 
-  leaveQueue(question: Question): void {
-    this.#queue.leave(question)
+  leaveQueue(question: Question): boolean {
+    question.stopWait?.()
+    return this.#ranks[question.rank].delete(question, question.client)
   }
 
-  begin(question: Question, now: number): void {
-    this.#budget?.take(now)
-    this.#tryAt = now + tryEveryMs
-    this.counts.asked++
-    this.#estimates[question.kind].asked(now)
-    question.begun(now)
-  }
-
-  heldMs(now: number): number {
+  #heldMs(now: number): number {
     return this.#budget?.waitMs(now) ?? 0
   }
 
-  get answerMs(): number {
+  get #answerMs(): number {
     return this.measured.recent.quantile(0.5) ?? guessedFirstMs
   }
 
@@ -320,7 +367,7 @@ export class UpstreamHealth {
 
   /** It answers others meanwhile: it searches for this. */
   isSearching(question: Question): boolean {
-    return question.rank === 'search' || this.#queue.isOvertaken(question)
+    return question.rank === 'search' || this.#isOvertaken(question)
   }
 
   /** More proved bytes, for which readers waited this long since the last. */
@@ -334,11 +381,11 @@ export class UpstreamHealth {
     estimate.began(ms)
     this.measured.firstByte.observe(ms / 1000)
     this.measured.recent.add(ms)
-    this.#queue.learn(ms, now)
+    this.#window.answered(ms, now, this.#readers > 0 || this.#isFull(now, this.#window.size - 1))
     const record = this.#knownOf(question.key)
     if (record) record.missedUntil = 0
     this.#answered(question.at, now)
-    this.#queue.answered(question)
+    this.#hasAnswer(question)
   }
 
   /**
@@ -357,10 +404,11 @@ export class UpstreamHealth {
     else if (!hasBegun) {
       this.counts.lost++
       if (how !== 'evicted') estimate.notYet(now - question.at)
-    } else if (how === 'behind') estimate.lost(breakOffMs)
+    } else if (how === 'behind') estimate.lost(stalledMs)
     this.measured.duration.observe((now - question.at) / 1000)
     estimate.ended(now)
-    this.#queue.ended(question)
+    if (!this.#unanswered.delete(question)) this.#sending--
+    this.#serve()
   }
 
   #blame(question: Question, error: unknown, now: number): void {
@@ -374,7 +422,7 @@ export class UpstreamHealth {
       case 'not-found':
       case 'refused':
         counts.notFound++
-        this.#queue.answered(question)
+        this.#hasAnswer(question)
         if (why === 'not-found') this.#answered(at, now)
         return
       case 'throttled':
@@ -384,7 +432,7 @@ export class UpstreamHealth {
         return this.#sentFalseBytes(now)
       default:
         counts.failed++
-        if (question.bytes > 0) this.#estimates[kind].lost(breakOffMs)
+        if (question.bytes > 0) this.#estimates[kind].lost(stalledMs)
         else if (why !== 'timeout') this.#failed(error, question)
         // Silent for an unknown reason: if it has answered no client since, a probe will tell.
         else if (this.#answeredAt < at) this.suspect()
@@ -397,6 +445,146 @@ export class UpstreamHealth {
     if (!isFailure(error, 'timeout')) return estimate.lost(Math.max(1, question.ms / 4))
     estimate.notYet(question.ms)
     this.#failed(error, question)
+  }
+
+  // Its slots and the queue before them, the only one on the way to it: time in it is never held
+  // against the upstream. Files that have begun go first, so that a burst does not end with many
+  // beginnings and no complete file; searches for what may be nowhere go last. In each rank clients
+  // alternate. A late question becomes a search when two that were asked later are answered before
+  // it, and gives its slot to a reader.
+
+  /** Its slot is free, and those that were asked before it take long. */
+  #hasAnswer(question: Question): void {
+    if (!this.#unanswered.delete(question)) return
+    this.#sending++
+    this.#overtake(question.at)
+  }
+
+  /** A question that was asked then has been answered. */
+  #overtake(at: number): void {
+    const [newest, before] = this.#newestAnswered
+    this.#newestAnswered = [Math.max(newest, at), Math.max(before, Math.min(newest, at))]
+    this.#serve()
+  }
+
+  /** Gives slots to those in the queue, if a change allows that now. */
+  #serve(): void {
+    this.#stopTimer?.()
+    this.#stopTimer = undefined
+    while (this.#readers + this.#ranks.search.size > 0) {
+      const now = this.#clock.monotonic()
+      const heldMs = this.#heldMs(now)
+      if (heldMs > 0) return this.#serveIn(heldMs)
+      const reader = this.#nextReader
+      const searcher = this.#ranks.search.next
+      if (reader && this.#hasRoom(now)) this.#serveNext(reader, now)
+      else if (reader && this.#evict(now)) continue
+      else if (searcher && this.#hasSearchRoom(reader !== undefined, now)) this.#serveNext(searcher, now)
+      else return this.#serveIn(recheckMs)
+    }
+  }
+
+  #serveIn(ms: number): void {
+    this.#stopTimer = this.#clock.after(Math.max(1, ms), () => this.#serve())
+  }
+
+  #serveNext(question: Question, now: number): void {
+    const line = this.#ranks[question.rank]
+    // Other clients go before the next one of its client.
+    line.turn(question.client)
+    line.delete(question, question.client)
+    question.stopWait?.()
+    if (question.rank !== 'search') this.#begunInARow = question.rank === 'begun' ? this.#begunInARow + 1 : 0
+    this.#unanswered.add(question)
+    this.#budget?.take(now)
+    this.#tryAt = now + tryEveryMs
+    this.counts.asked++
+    this.#estimates[question.kind].asked(now)
+    question.begun(now)
+  }
+
+  /**
+   * Thousands are refused at once, and each then asks elsewhere: spread over event-loop iterations.
+   */
+  #refuse(question: Question, why: () => Failure): void {
+    if (!this.leaveQueue(question)) return
+    const failure = why()
+    void this.#options.turns.waitTurn().then(() => {
+      if (question.isQueued) question.refused(failure, this.#clock.monotonic())
+    })
+  }
+
+  #overloaded(waitMs = this.waitMs): Failure {
+    return new Failure('overloaded', `${this.#options.name} is overloaded: its queue is too long to be asked in time`, {
+      source: 'ours',
+      retryAfterMs: Math.min(minuteMs / 2, waitMs),
+    })
+  }
+
+  get #readers(): number {
+    return this.#ranks.begun.size + this.#ranks.first.size
+  }
+
+  get #nextReader(): Question | undefined {
+    const first = this.#ranks.first.next
+    return first && this.#begunInARow >= firstShare - 1 ? first : (this.#ranks.begun.next ?? first)
+  }
+
+  #isSearch(question: Question, now: number): boolean {
+    const { rank, at } = question
+    return rank === 'search' || at < this.#lostBefore || (this.#isOvertaken(question) && now - at >= this.lateMs)
+  }
+
+  #asked(now: number): number {
+    let asked = 0
+    for (const question of this.#unanswered) if (!this.#isSearch(question, now)) asked++
+    return asked
+  }
+
+  /** At least so many of the questions are no searches. */
+  #isFull(now: number, size: number): boolean {
+    return this.#unanswered.size >= size && this.#asked(now) >= size
+  }
+
+  #hasRoom(now: number): boolean {
+    return this.pending < this.#maxOpen && !this.#isFull(now, this.#window.size)
+  }
+
+  #hasSearchRoom(isReaderWaiting: boolean, now: number): boolean {
+    if (this.pending >= this.#maxOpen) return false
+    const { size } = this.#window
+    const searches = this.#unanswered.size - this.#asked(now)
+    const hasShare = searches < Math.max(1, Math.floor(size * searchShare))
+    return hasShare || (!isReaderWaiting && this.#unanswered.size < size * idleSearchShare)
+  }
+
+  /** Ends the oldest search that has had its time, if searches hold more than their share. */
+  #evict(now: number): boolean {
+    const { lateMs } = this
+    const searches = [...this.#unanswered].filter((one) => this.#isSearch(one, now))
+    for (const one of this.#unanswered) if (now - one.at >= lateMs && !this.#isSearch(one, now)) this.suspect()
+    const [search] = searches
+    if (!search || this.pending < this.#maxOpen || searches.length <= Math.floor(this.#maxOpen * searchShare))
+      return false
+    if (now - search.at < Math.max(lateMs, minBeforeEvictionMs)) return false
+    // An upstream that answered later questions first is searching: it had its time.
+    const hadTime = this.#isOvertaken(search) && !this.#window.isCrowded(now)
+    search.evict(this.#eviction(now - search.at, hadTime), now)
+    return true
+  }
+
+  #eviction(ms: number, hadTime: boolean): Failure {
+    const what = `${this.#options.name} was stopped after ${Math.round(ms)} ms without an answer`
+    if (hadTime) {
+      const facts = { isSearching: true }
+      return new Failure('timeout', `${what}, while it answered others`, { source: 'upstream', facts })
+    }
+    const retryAfterMs = Math.max(1_000, this.waitMs)
+    return new Failure('overloaded', `${what}: other requests need its connections`, { source: 'ours', retryAfterMs })
+  }
+
+  #isOvertaken({ at }: Question): boolean {
+    return at < this.#newestAnswered[1] && at >= this.#lostBefore
   }
 
   // The circuit breaker.
@@ -425,9 +613,9 @@ export class UpstreamHealth {
   /** It failed before anything came, or was silent although another one had the content. */
   #failed(error: unknown, { kind, at }: Question): void {
     const now = this.#now
-    this.#estimates[kind].lost(breakOffMs)
+    this.#estimates[kind].lost(stalledMs)
     this.#note(error, false)
-    this.#queue.window.failed(at, now)
+    this.#window.failed(at, now)
     // Questions that were under way at its last failure fail of the same cause.
     if (at >= this.#failedAt) {
       this.#failedAt = now
@@ -450,7 +638,7 @@ export class UpstreamHealth {
     const now = this.#now
     const limited = this.#limited
     this.counts.throttled++
-    this.#queue.window.failed(beganAt, now)
+    this.#window.failed(beganAt, now)
     this.#note(error, true)
     const { retryAfterMs } = error
     const wasOut = limited.until > now
@@ -480,9 +668,14 @@ export class UpstreamHealth {
   #changed(before: UpstreamState | undefined, now: number): void {
     const state = this.#outAt(now)?.state
     if (state === before) return
-    if (state === undefined) return this.#queue.serve()
-    if (state === 'unhealthy') this.#queue.outage(now)
-    this.#queue.refuseAll(() => this.#unavailable(this.#now))
+    if (state === undefined) return this.#serve()
+    if (state === 'unhealthy') {
+      // Open questions must not hold slots when it is back.
+      this.#window.close(now)
+      this.#lostBefore = now
+    }
+    for (const rank of Object.values(this.#ranks))
+      for (const question of [...rank]) this.#refuse(question, () => this.#unavailable(this.#now))
     if (state === 'unhealthy') this.suspect()
   }
 
@@ -536,7 +729,7 @@ export class UpstreamHealth {
     if (!report.usable) return
     // A probe of a gateway with both formats asks two questions, one after the other.
     for (const estimate of Object.values(this.#estimates)) estimate.probed(report.car ? report.ms / 2 : report.ms)
-    for (let count = 0; count < 2; count++) this.#queue.overtake(now - report.ms)
+    for (let count = 0; count < 2; count++) this.#overtake(now - report.ms)
   }
 
   /** A probe that began then failed. */
@@ -559,7 +752,7 @@ export class UpstreamHealth {
 
   /** A flight waits until it is back. */
   waitedFor(): void {
-    if (this.#outAt(this.#now)?.state === 'unhealthy') this.suspect()
+    if (this.#outAt(this.#now) === this.#unhealthy && this.outMs < briefMs) this.suspect()
   }
 
   suspect(): void {
@@ -567,7 +760,7 @@ export class UpstreamHealth {
   }
 }
 
-const readyState = { state: 'ready', untilMs: 0 } as const
+const readyState: Standing = { state: 'ready', untilMs: 0, backInMs: 0, triedInMs: 0 }
 
 const leftMs = ({ until }: Outage, now: number): number | undefined =>
   Number.isFinite(until) ? until - now : undefined
