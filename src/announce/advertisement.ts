@@ -16,9 +16,10 @@ import { isIPv4 } from 'node:net'
 import { dirname } from 'node:path'
 import * as dagCbor from '@ipld/dag-cbor'
 import * as dagJson from '@ipld/dag-json'
+import { varint as varints } from 'multiformats'
 import { base58btc } from 'multiformats/bases/base58'
 import { CID } from 'multiformats/cid'
-import { decode as decodeDigest } from 'multiformats/hashes/digest'
+import { create as createDigest } from 'multiformats/hashes/digest'
 import { codec, hash, parseKey } from '../core/cid.ts'
 import { Failure } from '../core/failure.ts'
 
@@ -110,7 +111,7 @@ export function readHead(bytes: Uint8Array, peerId: string): CID {
 
 function asBlock(value: unknown): Encoded {
   const bytes = dagJson.encode(value)
-  return { bytes, cid: CID.createV1(codec.dagJson, decodeDigest(sha256(bytes))) }
+  return { bytes, cid: CID.createV1(codec.dagJson, sha256(bytes)) }
 }
 
 function payloadOf({ PreviousID, Entries, Provider, Addresses, Metadata, IsRm }: Advertisement): Uint8Array {
@@ -122,12 +123,10 @@ function payloadOf({ PreviousID, Entries, Provider, Addresses, Metadata, IsRm }:
     Metadata,
     Buffer.from([IsRm ? 1 : 0]),
   ])
-  return sha256(all)
+  return sha256(all).bytes
 }
 
-/** The SHA-256 multihash of the bytes. */
-const sha256 = (bytes: Uint8Array): Uint8Array =>
-  Buffer.concat([Buffer.from([hash.sha256, 32]), createHash('sha256').update(bytes).digest()])
+const sha256 = (bytes: Uint8Array) => createDigest(hash.sha256, createHash('sha256').update(bytes).digest())
 
 const signedBytes = (payload: Uint8Array): Uint8Array =>
   Buffer.concat([Buffer.from(domain), payloadType, payload].flatMap((part) => [varint(part.byteLength), part]))
@@ -280,10 +279,4 @@ function ip6Bytes(text: string): Uint8Array {
   return Buffer.from([...first, ...middle, ...last].flatMap((group) => [group >> 8, group & 0xff]))
 }
 
-function varint(value: number): Uint8Array {
-  const bytes: number[] = []
-  for (let rest = value; ; rest >>>= 7) {
-    if (rest < 0x80) return Buffer.from([...bytes, rest])
-    bytes.push((rest & 0x7f) | 0x80)
-  }
-}
+const varint = (value: number): Uint8Array => varints.encodeTo(value, new Uint8Array(varints.encodingLength(value)))
