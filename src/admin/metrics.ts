@@ -153,7 +153,6 @@ const httpMetrics = ({
     'The limit of the response cache (cache.responses.maxBytes).',
     () => responses.maxBytes,
   ),
-  sum('cidgate_response_cache_items', 'Responses in the response cache.', () => responses.items),
   counter(
     'cidgate_compressions_total',
     'Compressed responses; a cached one is compressed once for each coding.',
@@ -195,7 +194,7 @@ const connectionMetrics = (server: ServerParts): readonly Reading[] => {
 
 type UpstreamParts = {
   readonly pool: Pick<Pool, 'members'>
-  readonly finder?: { found(): readonly unknown[]; routers(): readonly Router[] } | undefined
+  readonly finder?: { routers(): readonly Router[] } | undefined
   readonly retrieval: Pick<Retrieval, 'stats'>
   readonly names: Pick<Names, 'stats'>
 }
@@ -289,11 +288,6 @@ function upstreamMetrics({ pool, finder, retrieval, names }: UpstreamParts): rea
       ['router', 'outcome'],
     ),
     gauge(
-      'cidgate_found_gateways',
-      'Gateways named by routers, with a health record each.',
-      () => finder?.found().length ?? 0,
-    ),
-    gauge(
       'cidgate_names_known',
       'Cached names, by kind: records (IPNS) or links (DNSLink).',
       () => {
@@ -317,12 +311,6 @@ function announcedMetrics(announced: (() => Announced | undefined) | undefined):
       (announced?.()?.indexers ?? []).map((one) => [one.name, read(one)]),
     )
   return [
-    gauge('cidgate_announced_roots', 'Uploads announced to indexers.', () => announced?.()?.roots ?? 0),
-    gauge(
-      'cidgate_advertisements',
-      'Advertisements in the chain, which are never removed.',
-      () => announced?.()?.advertisements ?? 0,
-    ),
     gauge(
       'cidgate_announce_confirmed',
       '1 if the indexer confirms the newest advertisement.',
@@ -406,7 +394,6 @@ function tierMetrics({ stack, guards, usage }: TierParts): readonly Reading[] {
       ['tier'],
     ),
     gauge('cidgate_tier_limit_bytes', 'The limit of a local tier (maxBytes).', used('limitBytes'), ['tier']),
-    gauge('cidgate_tier_blocks', 'Blocks in a tier that counts them.', used('blocks'), ['tier']),
     gauge(
       'cidgate_tier_circuit_open',
       '1 while the circuit breaker of a tier is open: its last calls failed, so it is skipped.',
@@ -458,7 +445,6 @@ function uploadMetrics(parts: UploadParts): readonly Reading[] {
       uploads.outcomes,
       ['outcome'],
     ),
-    counter('cidgate_uploaded_files_total', 'Files and DAGs of accepted uploads.', uploads.files),
     counter('cidgate_uploaded_bytes_total', 'Bytes of the blocks of accepted uploads.', uploads.bytes),
     ...quotaMetrics(quotas),
     counter(

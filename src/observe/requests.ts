@@ -217,7 +217,6 @@ export function createUploadCounts() {
   const outcomes = createTally()
   const attempts = createTally()
   const took = createHistograms<{ readonly provider: string }>()
-  let files = 0
   let bytes = 0
 
   const refused = (error: unknown) => outcomes.add(1, { outcome: isFailure(error) ? error.kind : 'internal' })
@@ -231,10 +230,7 @@ export function createUploadCounts() {
       try {
         const answer = await work()
         outcomes.add(1, { outcome: 'accepted' })
-        for (const { dagBytes } of addedOf?.(answer) ?? []) {
-          files++
-          bytes += dagBytes
-        }
+        for (const { dagBytes } of addedOf?.(answer) ?? []) bytes += dagBytes
         return answer
       } catch (error) {
         refused(error)
@@ -247,7 +243,6 @@ export function createUploadCounts() {
       took.observe({ provider }, ms / 1000)
     },
     outcomes: outcomes.read,
-    files: () => files,
     bytes: () => bytes,
     attempts: attempts.read,
     took,
