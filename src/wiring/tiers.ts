@@ -93,19 +93,11 @@ export const everyStack = (lease: Lease): Set<TierStack> => lease.take('every st
  */
 function takeLayer({ config, clock, log, lease }: WiringContext, tier: Tier): Layer {
   const { writeQueueBytes: maxBytes } = config.cache
-  const here = lease.take('every layer here', [], () => new Set<Layer>())
   return lease.take(
     'layer',
     [tier, maxBytes],
-    () => {
-      const layer = new Layer({ tier, clock, log, maxBytes, here: () => here })
-      here.add(layer)
-      return layer
-    },
-    async (layer) => {
-      await layer.close()
-      here.delete(layer)
-    },
+    () => new Layer({ tier, clock, log, maxBytes }),
+    (layer) => layer.close(),
   )
 }
 

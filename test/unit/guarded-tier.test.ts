@@ -26,7 +26,7 @@ function make({ shared = true, concurrency }: { readonly shared?: boolean } & Pi
 }
 
 const verified = (tier: Tier, clock: Clock = systemClock) =>
-  new Layer({ tier, clock, log: silentLog, maxBytes: 2 ** 20, here: () => [] })
+  new Layer({ tier, clock, log: silentLog, maxBytes: 2 ** 20 })
 
 /** How a call ends, or when its caller is told to ask others too, and after how long. */
 async function timed(

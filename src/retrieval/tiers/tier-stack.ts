@@ -91,8 +91,6 @@ type LayerOptions = {
   readonly log: Log
   /** The maximum of its write-behind queue. */
   readonly maxBytes: number
-  /** All layers, to keep in memory what a tier of this machine did not take. */
-  readonly here: () => Iterable<Layer>
 }
 
 /**
@@ -110,13 +108,11 @@ export class Layer {
   outages = 0
   corrupt = 0
 
-  constructor({ tier, clock, log, maxBytes, here }: LayerOptions) {
+  constructor({ tier, clock, log, maxBytes }: LayerOptions) {
     this.tier = tier
     this.#log = log
     this.peek = tier.traits.trusted ? (cid, options) => tier.peek?.(cid, options) : verifiedPeek(tier)
-    const keep = (cid: CID, bytes: Uint8Array) => putInMemory(here(), cid, bytes)
-    const onFailed = tier.traits.shared ? undefined : keep
-    this.writeBehind = tier.putNow ? undefined : new WriteBehind({ tier, clock, maxBytes, onFailed })
+    this.writeBehind = tier.putNow ? undefined : new WriteBehind({ tier, clock, maxBytes })
   }
 
   get name(): string {
@@ -176,14 +172,15 @@ export class Layer {
 /** Closes tiers that were passed in, but no layers, which may be part of another stack. */
 export function createTierStack(parts: readonly (Tier | Layer)[], options: TierStackOptions = {}): TierStack {
   const { clock = systemClock, log = silentLog, fillBytes = defaultFillBytes } = options
-  const all: readonly Layer[] = parts.map((part) =>
-    part instanceof Layer ? part : new Layer({ tier: part, clock, log, maxBytes: fillBytes, here: () => all }),
+  const all = parts.map((part) =>
+    part instanceof Layer ? part : new Layer({ tier: part, clock, log, maxBytes: fillBytes }),
   )
   const own = all.filter((layer) => !parts.includes(layer))
   const fast = all.filter(({ writeBehind }) => !writeBehind)
   const slow = all.filter((layer): layer is SlowLayer => layer.writeBehind !== undefined)
   /** Those that new blocks are written to. */
   const filled = slow.filter(({ tier }) => !tier.traits.readOnly)
+  const hasDisk = filled.some(({ tier }) => !tier.traits.shared)
   const lookups = new Map<string, Lookup>()
   let deletes = 0
   let closing: Promise<void> | undefined
@@ -297,20 +294,20 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
 
   function keep(cid: CID, bytes: Uint8Array): void | Promise<void> {
     const own = owned(bytes)
-    const isLarge = cid.code === codec.raw && bytes.byteLength >= largeLeafBytes
-    if (!isLarge) putInMemory(fast, cid, own)
-    const before = deletes
-    const puts: (boolean | Promise<boolean>)[] = []
-    for (const { tier, writeBehind } of filled) {
-      const taken = writeBehind.put(cid, own)
-      if (!tier.traits.shared) puts.push(taken)
-    }
     // A large leaf is read from the queue of the disk while it waits, and is in memory where no
     // disk takes it.
-    const then = (taken: readonly unknown[]) => {
-      if (isLarge && !taken.includes(true) && deletes === before) putInMemory(fast, cid, own)
+    const isOnDisk = hasDisk && cid.code === codec.raw && bytes.byteLength >= largeLeafBytes
+    if (!isOnDisk) putInMemory(fast, cid, own)
+    const before = deletes
+    const onLost = () => {
+      if (isOnDisk && deletes === before) putInMemory(fast, cid, own)
     }
-    return puts.some((taken) => taken instanceof Promise) ? Promise.all(puts).then(then) : then(puts)
+    const waits: Promise<void>[] = []
+    for (const { tier, writeBehind } of filled) {
+      const wait = writeBehind.put(cid, own, tier.traits.shared ? undefined : onLost)
+      if (wait) waits.push(wait)
+    }
+    if (waits.length > 0) return Promise.all(waits).then(() => {})
   }
 
   async function store(cid: CID, bytes: Uint8Array, signal?: AbortSignal) {

@@ -8,15 +8,7 @@ import { type Block, blockKey } from '../../core/cid.ts'
 import { type Clock, orAborted, withDeadline } from '../../core/clock.ts'
 import { cancelled, Failure, isFailure } from '../../core/failure.ts'
 
-type Keyed = readonly [key: string, block: Block]
-
-type WriteBehindOptions = {
-  readonly tier: Tier
-  readonly clock: Clock
-  readonly maxBytes: number
-  /** Called with a block that the tier did not take, unless it was deleted meanwhile. */
-  readonly onFailed?: ((cid: CID, bytes: Uint8Array) => void) | undefined
-}
+type WriteBehindOptions = { readonly tier: Tier; readonly clock: Clock; readonly maxBytes: number }
 
 export type FillStats = {
   readonly written: number
@@ -28,14 +20,21 @@ export type FillStats = {
   readonly queuedBytes: number
 }
 
-/** One call to the tier, with all that wait for it. */
-type Write = {
+/** `onLost`: it was not written, and not deleted meanwhile. */
+type Queued = Block & { readonly onLost?: (() => void) | undefined }
+
+/** One call to the tier, or several that belong together. */
+type Operation = {
+  /** Blocks that it writes, by key. */
+  readonly blocks: ReadonlyMap<string, Queued>
   readonly stop: AbortController
   /** Callers to tell that it is overdue. */
   readonly tell: Set<() => void>
-  readonly blocks: readonly Keyed[]
-  done: Promise<void>
   isOverdue: boolean
+  /** Rejects as the tier does. */
+  done: Promise<void>
+  /** Never rejects. */
+  over: Promise<void>
 }
 
 const maxBlocks = 16_384
@@ -45,14 +44,11 @@ const gatherMs = 20
 
 export class WriteBehind {
   readonly #options: WriteBehindOptions
-  readonly #queue = new Map<string, Block>()
+  readonly #queue = new Map<string, Queued>()
   #queuedBytes = 0
-  /** The last operation on a key; never rejects. */
-  readonly #busy = new Map<string, Promise<void>>()
-  /** Blocks that are being written and were not deleted meanwhile. */
-  readonly #writing = new Map<string, { readonly write: Write; readonly bytes: Uint8Array }>()
-  readonly #writes = new Set<Write>()
-  readonly #mending = new Map<string, AbortController>()
+  /** The last operation on a key. */
+  readonly #busy = new Map<string, Operation>()
+  readonly #writes = new Set<Operation>()
   /** Callers that wait for capacity in the queue. */
   #waiters: (() => void)[] = []
   /** The tier is overdue: the queue does not move. */
@@ -73,20 +69,18 @@ export class WriteBehind {
   }
 
   /**
-   * Takes a block whose buffer no caller changes any more; false: it is dropped. A promise: the
-   * queue is full and moves, as with a disk slower than a stream of new blocks; no caller waits for
-   * a shared tier. Never rejects.
+   * Takes a block whose buffer no caller changes any more. A promise: the queue is full and moves, as
+   * with a disk slower than a stream of new blocks; no caller waits for a shared tier. Never rejects.
    */
-  put(cid: CID, bytes: Uint8Array): boolean | Promise<boolean> {
+  put(cid: CID, bytes: Uint8Array, onLost?: () => void): void | Promise<void> {
     const key = blockKey(cid)
-    if (this.#queue.has(key) || this.#writing.has(key)) return true
-    if (this.#enqueue(key, { cid, bytes })) return true
+    const block = { cid, bytes, onLost }
+    if (this.waiting(key) || this.#enqueue(key, block)) return
     const { tier, maxBytes } = this.#options
     const moves = !this.#isClosed && !this.#isStuck && !(this.#hasFailed && this.#waitMs > 0)
     if (moves && !tier.traits.shared && bytes.byteLength <= maxBytes && this.#waiters.length < maxBlocks)
-      return new Promise<void>((resolve) => this.#waiters.push(resolve)).then(() => this.put(cid, bytes))
-    this.#dropped++
-    return false
+      return new Promise<void>((resolve) => this.#waiters.push(resolve)).then(() => this.put(cid, bytes, onLost))
+    this.#drop(block)
   }
 
   /**
@@ -96,9 +90,11 @@ export class WriteBehind {
     const key = blockKey(cid)
     if (this.#isClosed) throw closing(this.#options.tier.name)
     this.#take(key)
-    this.#mending.get(key)?.abort(cancelled('the block is written again'))
-    const joined = this.#writing.get(key)?.write
-    const write = joined ?? this.#begin([[key, { cid, bytes }]])
+    const running = this.#busy.get(key)
+    const joined = running?.blocks.has(key) ? running : undefined
+    // The removal of corrupt bytes might undo it.
+    if (!joined) running?.stop.abort(cancelled('the block is written again'))
+    const write = joined ?? this.#write(new Map([[key, { cid, bytes }]]))
     if (write.isOverdue) call?.overdue?.()
     else if (call?.overdue) write.tell.add(call.overdue)
     await write.done.catch((error: unknown) => {
@@ -111,33 +107,27 @@ export class WriteBehind {
   async delete(cid: CID, signal?: AbortSignal): Promise<void> {
     const key = blockKey(cid)
     this.#take(key)
-    this.#writing.delete(key)
-    await orAborted(
-      signal,
-      this.#inOrder([key], () => this.#options.tier.delete(cid, signal)),
-    )
+    const { done } = this.#inOrder([key], noBlocks, () => this.#options.tier.delete(cid, signal))
+    await orAborted(signal, done)
   }
 
   /**
    * Does other work on a key, unless an operation on it is under way. An upload of the block aborts
-   * it, since it might undo the write.
+   * it.
    */
-  mend(cid: CID, work: (signal: AbortSignal) => Promise<void>): Promise<void> {
+  async mend(cid: CID, work: (signal: AbortSignal) => Promise<void>): Promise<void> {
     const key = blockKey(cid)
-    if (this.#busy.has(key)) return noWork
-    const stop = new AbortController()
-    this.#mending.set(key, stop)
-    return this.#inOrder([key], () => work(stop.signal)).finally(() => this.#mending.delete(key))
+    if (!this.#busy.has(key)) await this.#inOrder([key], noBlocks, ({ stop }) => work(stop.signal)).done
   }
 
   /** The bytes on their way to the tier. */
   waiting(key: string): Uint8Array | undefined {
-    return this.#queue.get(key)?.bytes ?? this.#writing.get(key)?.bytes
+    return (this.#queue.get(key) ?? this.#busy.get(key)?.blocks.get(key))?.bytes
   }
 
   get stats(): FillStats {
     let queued = this.#queue.size
-    for (const { blocks } of this.#writes) queued += blocks.length
+    for (const { blocks } of this.#writes) queued += blocks.size
     return {
       ...{ written: this.#written, dropped: this.#dropped, failed: this.#failed },
       ...{ queued, queuedBytes: this.#queuedBytes },
@@ -155,8 +145,7 @@ export class WriteBehind {
     await withDeadline({ ms, clock, late }, () => idle.promise).catch(() => {
       this.#dropped += this.#queue.size
       for (const key of [...this.#queue.keys()]) this.#take(key)
-      for (const stop of this.#mending.values()) stop.abort(late())
-      for (const { stop } of this.#writes) stop.abort(late())
+      for (const { stop } of this.#busy.values()) stop.abort(late())
     })
     this.#stopTimer?.()
   }
@@ -164,13 +153,18 @@ export class WriteBehind {
   // The queue.
 
   /** False: it is full. */
-  #enqueue(key: string, block: Block): boolean {
+  #enqueue(key: string, block: Queued): boolean {
     const bytes = this.#queuedBytes + block.bytes.byteLength
     if (this.#isClosed || this.#queue.size >= maxBlocks || bytes > this.#options.maxBytes) return false
     this.#queue.set(key, block)
     this.#queuedBytes = bytes
     this.#pump()
     return true
+  }
+
+  #drop({ onLost }: Queued): void {
+    this.#dropped++
+    onLost?.()
   }
 
   #take(key: string): void {
@@ -201,82 +195,87 @@ export class WriteBehind {
 
   /** False: no block can be written now. */
   #writeNext(): boolean {
-    const blocks: Keyed[] = []
+    const blocks = new Map<string, Queued>()
     let bytes = 0
     for (const [key, block] of this.#queue) {
       if (this.#busy.has(key)) continue
       bytes += block.bytes.byteLength
-      if (blocks.length > 0 && bytes > this.#options.maxBytes / concurrency) break
-      blocks.push([key, block])
+      if (blocks.size > 0 && bytes > this.#options.maxBytes / concurrency) break
+      blocks.set(key, block)
       if (!this.#options.tier.putAll) break
     }
-    if (blocks.length === 0) return false
-    for (const [key] of blocks) this.#take(key)
-    this.#begin(blocks).done.catch((error: unknown) => {
+    if (blocks.size === 0) return false
+    for (const key of blocks.keys()) this.#take(key)
+    this.#write(blocks).done.catch((error: unknown) => {
       const pauseMs = isFailure(error, 'unavailable') ? error.retryAfterMs : undefined
-      if (pauseMs === undefined) return void (this.#failed += blocks.length)
-      this.#hasFailed = true
-      this.#nextAt = this.#options.clock.monotonic() + pauseMs
-      for (const [key, block] of blocks) if (!this.#queue.has(key) && !this.#enqueue(key, block)) this.#dropped++
+      if (pauseMs === undefined) this.#failed += blocks.size
+      else {
+        this.#hasFailed = true
+        this.#nextAt = this.#options.clock.monotonic() + pauseMs
+      }
+      // An operation that follows is its deletion.
+      for (const [key, block] of blocks)
+        if (!this.#busy.has(key) && !this.#queue.has(key)) {
+          if (pauseMs === undefined) block.onLost?.()
+          else if (!this.#enqueue(key, block)) this.#drop(block)
+        }
     })
     return true
   }
 
   // One operation after the other.
 
-  #begin(blocks: readonly Keyed[]): Write {
-    const write: Write = { blocks, stop: new AbortController(), tell: new Set(), done: noWork, isOverdue: false }
-    for (const [key, { bytes }] of blocks) this.#writing.set(key, { write, bytes })
-    this.#writes.add(write)
-    const keys = blocks.map(([key]) => key)
-    write.done = this.#inOrder(keys, () => this.#put(write))
-    return write
+  #write(blocks: ReadonlyMap<string, Queued>): Operation {
+    return this.#inOrder([...blocks.keys()], blocks, (operation) => this.#put(operation))
   }
 
-  async #put(write: Write): Promise<void> {
-    const { tier, clock, onFailed } = this.#options
+  async #put(write: Operation): Promise<void> {
+    const { tier, clock } = this.#options
     const overdue = () => {
       write.isOverdue = this.#isStuck = true
       for (const tell of write.tell) tell()
       this.#wake()
     }
-    const { blocks, stop } = write
-    let isWritten = false
+    const { signal } = write.stop
     try {
-      const all = blocks.map(([, block]) => block)
+      const all = [...write.blocks.values()]
       const [first] = all
-      if (tier.putAll && all.length > 1) await tier.putAll(all, stop.signal, { overdue })
-      else if (first) await tier.put(first.cid, first.bytes, stop.signal, { overdue })
-      isWritten = true
+      if (tier.putAll && all.length > 1) await tier.putAll(all, signal, { overdue })
+      else if (first) await tier.put(first.cid, first.bytes, signal, { overdue })
       this.#written += all.length
       this.#hasFailed = false
       this.#nextAt = tier.putAll ? clock.monotonic() + gatherMs : Number.NEGATIVE_INFINITY
     } finally {
       this.#isStuck = false
       this.#writes.delete(write)
-      for (const [key, { cid, bytes }] of blocks) {
-        if (this.#writing.get(key)?.write !== write) continue
-        this.#writing.delete(key)
-        if (!isWritten) onFailed?.(cid, bytes)
-      }
     }
   }
 
   /** Does the work after the last operation on these keys; keys of several blocks are free. */
-  #inOrder(keys: readonly string[], work: () => Promise<void>): Promise<void> {
-    const before = this.#busy.get(keys[0] as string)
-    const done = before === undefined ? work() : before.then(work)
+  #inOrder(
+    keys: readonly string[],
+    blocks: ReadonlyMap<string, Queued>,
+    work: (operation: Operation) => Promise<void>,
+  ): Operation {
+    const before = this.#busy.get(keys[0] as string)?.over
+    const operation: Operation = {
+      ...{ blocks, stop: new AbortController(), tell: new Set(), isOverdue: false },
+      ...{ done: noWork, over: noWork },
+    }
+    for (const key of keys) this.#busy.set(key, operation)
+    if (blocks.size > 0) this.#writes.add(operation)
     const end = () => {
-      for (const key of keys) if (this.#busy.get(key) === over) this.#busy.delete(key)
+      for (const key of keys) if (this.#busy.get(key) === operation) this.#busy.delete(key)
       this.#pump()
       this.#wake()
     }
-    const over = done.then(end, end)
-    for (const key of keys) this.#busy.set(key, over)
-    return done
+    operation.done = before === undefined ? work(operation) : before.then(() => work(operation))
+    operation.over = operation.done.then(end, end)
+    return operation
   }
 }
 
+const noBlocks: ReadonlyMap<string, Queued> = new Map()
 const noWork = Promise.resolve()
 
 const closing = (name: string): Failure => new Failure('unavailable', `tier ${name} is closing`, { source: 'tier' })
