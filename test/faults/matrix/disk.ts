@@ -251,7 +251,7 @@ export async function diskRow(fault: DiskFault, form: Form, start = asProcess): 
     const kept = { path: (json['cids'] as [string])[0], body }
     const cells = [await illCell(kept), await besideCell(), await afterCell(kept)]
     const within = fault.keptAfter ? '' : ', and what was there before'
-    const promised = `upload ${fault.upload.join(' or ')}; ${fault.kept.join(' or ')}; as good as new${within} within ${inMs(form.mendedWithinMs)}`
+    const promised = `upload ${fault.upload.join(' or ')}; ${fault.kept.join(' or ')}; as good as new${within} within ${inMs(form.recoveredWithinMs)}`
     return { fault: fault.name, promised, cells }
   } finally {
     await gateway.stop()
@@ -304,17 +304,17 @@ export async function diskRow(fault: DiskFault, form: Form, start = asProcess): 
     for (let count = 0; count < form.files; count++) {
       const { outcome, ms } = await read(gateway.url, (count % 2 ? fresh : known).pop() as FileFixture)
       worst = Math.max(worst, ms)
-      if (outcome !== 'whole') broken.push(`before a healthy upstream: ${outcome}`)
+      if (outcome !== 'complete') broken.push(`before a healthy upstream: ${outcome}`)
     }
-    const whole = form.files - broken.length
+    const complete = form.files - broken.length
     if (worst > form.maxMs) broken.push(`before a healthy upstream: ${inMs(worst)}`)
-    return { measured: `${whole} of ${form.files} whole, at most ${inMs(worst)}`, broken }
+    return { measured: `${complete} of ${form.files} complete, at most ${inMs(worst)}`, broken }
   }
 
   async function afterCell(kept: Told): Promise<Cell> {
     await fault.mend(ill)
     const began = performance.now()
-    const isLate = () => performance.now() - began > form.mendedWithinMs
+    const isLate = () => performance.now() - began > form.recoveredWithinMs
     const [after, tier] = [fault.keptAfter ?? [200], { isUsed: false }]
     let [sent, here]: [number | undefined, number | 'cut' | 'false'] = [undefined, 0]
     for (; !isLate(); await sleep(20)) {
@@ -348,9 +348,9 @@ export async function diskRow(fault: DiskFault, form: Form, start = asProcess): 
   /** The second time, the upstream is asked for nothing. */
   async function isReadFromTier(): Promise<boolean> {
     const file = fresh.pop()
-    if (!file || (await read(gateway.url, file)).outcome !== 'whole') return false
+    if (!file || (await read(gateway.url, file)).outcome !== 'complete') return false
     const before = upstream.asked.length
     const { outcome } = await read(gateway.url, file)
-    return outcome === 'whole' && upstream.asked.length === before
+    return outcome === 'complete' && upstream.asked.length === before
   }
 }

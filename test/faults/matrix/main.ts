@@ -1,4 +1,4 @@
-// `npm run faults`: the whole fault matrix, each row a real run through HTTP, one behind the other. It writes what it measured into
+// `npm run faults`: the complete fault matrix, each row a real run through HTTP, one behind the other. It writes what it measured into
 // docs/measured.md, and ends with 1 when a promise was broken. `--only upstreams` runs one section and writes its table alone;
 // `--histories 10000` runs so many random histories of the model test instead, `--concurrency 8` in so many processes, since they mostly wait;
 // `--seed` those of a run before, `--kill` with a gateway that is a process of its own; `--path` and `--replay` run the one that failed.
@@ -69,31 +69,31 @@ const plans: readonly Plan[] = [
   {
     name: 'upstreams',
     title: 'One upstream',
-    columns: ['alone', 'before a healthy one', 'mended'],
+    columns: ['alone', 'before a healthy one', 'recovered'],
     rows: planned(upstreamFaults, (fault) => upstreamRow(fault, full)),
   },
   {
     name: 'stores',
     title: 'An S3 that holds the blocks',
-    columns: ['without an upstream', 'before a healthy upstream', 'mended'],
+    columns: ['without an upstream', 'before a healthy upstream', 'recovered'],
     rows: planned(storeFaults, (fault) => storeRow(fault, full)),
   },
   {
     name: 'redis',
     title: 'A Redis that holds the blocks',
-    columns: ['without an upstream', 'before a healthy upstream', 'mended'],
+    columns: ['without an upstream', 'before a healthy upstream', 'recovered'],
     rows: planned(redisFaults, (fault) => redisRow(fault, full)),
   },
   {
     name: 'providers',
     title: 'A Kubo node that is given uploads',
-    columns: ['alone', 'beside the embedded provider', 'mended'],
+    columns: ['alone', 'with the embedded provider', 'recovered'],
     rows: planned(providerFaults, (fault) => providerRow(fault, full)),
   },
   {
     name: 'disk',
     title: 'The disk of a gateway that keeps pins and a tier there',
-    columns: ['an upload; what was uploaded before', 'reads before a healthy upstream', 'mended'],
+    columns: ['an upload; what was uploaded before', 'reads before a healthy upstream', 'recovered'],
     rows: planned(diskFaults, (fault) => diskRow(fault, full), needsOf),
   },
   {
@@ -104,19 +104,19 @@ const plans: readonly Plan[] = [
   },
   {
     name: 'requests',
-    title: 'One request, or many, that no usual client sends',
-    columns: ['answered', 'a hot answer beside it', 'afterwards'],
+    title: 'Requests that no ordinary client sends',
+    columns: ['answered', 'a hot answer meanwhile', 'afterwards'],
     rows: [...planned(wireFaults, wireRow, linux), ...planned(idleCrowds, idleCrowdRow, linux)],
   },
   {
     name: 'clients',
-    title: 'One client, beside one that asks for a hot file',
+    title: 'One client, and another that asks for a hot file',
     columns: ['hot answers', 'resident, heap of 256 MiB', 'afterwards'],
     rows: planned(attacks, clientRow, linux),
   },
   {
     name: 'bombs',
-    title: 'What may stop the event loop: two clients, beside one that asks for a hot file',
+    title: 'What may stop the event loop: two clients, and another that asks for a hot file',
     columns: ['answers', 'the longest turn of the loop', 'hot answers', 'resident'],
     rows: planned(bombs, bombRow, linux),
   },

@@ -1,4 +1,4 @@
-// Rows of the fault matrix: what a provider does with uploads, alone, beside the embedded one, and after it was mended.
+// Rows of the fault matrix: what a provider does with uploads, alone, with the embedded one, and after it was recovered.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { multipart, post } from '../../support/adding.ts'
 import { noise } from '../../support/fixtures.ts'
@@ -17,7 +17,7 @@ export type ProviderFault = {
   readonly otherCid?: string
   /** What stands before it, and goes. */
   readonly door?: DoorKind
-  readonly alone: 'taken' | 'refused'
+  readonly alone: 'accepted' | 'refused'
   readonly isQuick?: true
 }
 
@@ -27,8 +27,8 @@ const failed = (status: number): Answer => ({ status, json: { Message: 'it is il
 
 export const providerFaults: readonly ProviderFault[] = [
   { name: 'tears the connection down', answer: 'cut', ...refused },
-  { name: 'says nothing', answer: 'silent', ...refused },
-  { name: 'answers after half a second', slowMs: 500, alone: 'taken' },
+  { name: 'stays silent', answer: 'silent', ...refused },
+  { name: 'answers after half a second', slowMs: 500, alone: 'accepted' },
   { name: 'tears the connection down in the middle of the upload', cutAfter: 20_000, ...refused },
   {
     name: '200 with an error inside',
@@ -38,7 +38,7 @@ export const providerFaults: readonly ProviderFault[] = [
   { name: '200 and an error behind it', answer: { chunked: ['{}\n'], trailer: 'no space left' }, ...quick },
   { name: '200 with HTML', answer: { text: '<html>hello</html>' }, ...quick },
   { name: '200 with nothing', answer: { text: '' }, ...quick },
-  { name: 'says another CID', otherCid: 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', ...quick },
+  { name: 'answers another CID', otherCid: 'bafkreigh2akiscaildcqabsyg3dfr6chu3fgpregiymsck7e7aqa4s52zy', ...quick },
   { name: '401', answer: failed(401), ...quick },
   { name: '403', answer: failed(403), ...quick },
   { name: '429', answer: failed(429), ...refused },
@@ -70,8 +70,12 @@ export async function providerRow(fault: ProviderFault, form: Form): Promise<Row
     kubo.otherCid = fault.otherCid
     if (door) await throughDoor()
     const cells = [await aloneCell(), await besideCell(), await afterCell()]
-    const words = fault.alone === 'taken' ? '200' : `502, 503 or 504 within ${inMs(form.deadlineMs)}`
-    return { fault: fault.name, promised: `${words}; 200 beside; 200 again within ${inMs(form.mendedWithinMs)}`, cells }
+    const words = fault.alone === 'accepted' ? '200' : `502, 503 or 504 within ${inMs(form.deadlineMs)}`
+    return {
+      fault: fault.name,
+      promised: `${words}; 200 beside; 200 again within ${inMs(form.recoveredWithinMs)}`,
+      cells,
+    }
   } finally {
     isIll = false
     for (const running of [single, both, ...(door ? [door] : []), kubo]) await running.close()
@@ -93,7 +97,7 @@ export async function providerRow(fault: ProviderFault, form: Form): Promise<Row
 
   async function aloneCell(): Promise<Cell> {
     const { status, ms } = await send(single.url)
-    const isRight = fault.alone === 'taken' ? status === 200 : [502, 503, 504].includes(status)
+    const isRight = fault.alone === 'accepted' ? status === 200 : [502, 503, 504].includes(status)
     const isLate = Number.isFinite(form.maxMs) && ms > form.deadlineMs + form.maxMs
     const broken = [...(isRight ? [] : [`alone: ${status}`]), ...(isLate ? [`alone: after ${inMs(ms)}`] : [])]
     return { measured: `${status}, ${inMs(ms)}`, broken }
@@ -105,11 +109,11 @@ export async function providerRow(fault: ProviderFault, form: Form): Promise<Row
     for (let count = 0; count < form.files; count++) {
       const { status, ms } = await send(both.url)
       worst = Math.max(worst, ms)
-      if (status !== 200) broken.push(`beside a healthy one: ${status}`)
+      if (status !== 200) broken.push(`with a healthy one: ${status}`)
     }
     const taken = form.files - broken.length
-    if (worst > form.maxMs) broken.push(`beside a healthy one: ${inMs(worst)}`)
-    return { measured: `${taken} of ${form.files} taken, at most ${inMs(worst)}`, broken }
+    if (worst > form.maxMs) broken.push(`with a healthy one: ${inMs(worst)}`)
+    return { measured: `${taken} of ${form.files} accepted, at most ${inMs(worst)}`, broken }
   }
 
   async function afterCell(): Promise<Cell> {
@@ -117,9 +121,9 @@ export async function providerRow(fault: ProviderFault, form: Form): Promise<Row
     kubo.otherCid = undefined
     await door?.mend()
     const began = performance.now()
-    while (performance.now() - began < form.mendedWithinMs) {
+    while (performance.now() - began < form.recoveredWithinMs) {
       if ((await send(single.url)).status === 200)
-        return { measured: `taken after ${inMs(performance.now() - began)}`, broken: [] }
+        return { measured: `accepted after ${inMs(performance.now() - began)}`, broken: [] }
       await sleep(50)
     }
     return { measured: 'not', broken: ['not as good as new in time'] }

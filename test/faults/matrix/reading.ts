@@ -1,9 +1,9 @@
-// What a client of the matrix gets: a file that is whole and true, an error, or an answer that is cut. Anything else is false.
+// What a client of the matrix gets: a file that is complete and true, an error, or an answer that is cut. Anything else is false.
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FileFixture } from '../../support/fixtures.ts'
 import { fetchAll } from '../../support/gateway.ts'
 
-export type Got = { readonly outcome: 'whole' | 'cut' | 'false' | number; readonly ms: number }
+export type Got = { readonly outcome: 'complete' | 'cut' | 'false' | number; readonly ms: number }
 
 export async function read(base: string, { cid, bytes }: FileFixture): Promise<Got> {
   const began = performance.now()
@@ -11,10 +11,10 @@ export async function read(base: string, { cid, bytes }: FileFixture): Promise<G
   const ms = performance.now() - began
   if (!got) return { outcome: 'cut', ms }
   if (got.status !== 200) return { outcome: got.status, ms }
-  return { outcome: got.body.equals(bytes) ? 'whole' : 'false', ms }
+  return { outcome: got.body.equals(bytes) ? 'complete' : 'false', ms }
 }
 
-/** How long it took until a file was whole; each is asked for once, since what was not found is remembered for a while. */
+/** How long it took until a file was complete; each is asked for once, since what was not found is remembered for a while. */
 export async function untilWhole(
   base: string,
   next: () => Promise<FileFixture | undefined>,
@@ -23,7 +23,7 @@ export async function untilWhole(
   const began = performance.now()
   for (let file = await next(); file && performance.now() - began < withinMs; file = await next()) {
     const { outcome } = await read(base, file)
-    if (outcome === 'whole') return performance.now() - began
+    if (outcome === 'complete') return performance.now() - began
     await sleep(50)
   }
   return Number.POSITIVE_INFINITY

@@ -25,7 +25,7 @@ export type Form = {
   readonly spareFiles: number
   /** Infinity: not held. */
   readonly maxMs: number
-  readonly mendedWithinMs: number
+  readonly recoveredWithinMs: number
   /** How long it is watched whether one that is kept away from is left alone; 0: for a few reads. */
   readonly watchedMs: number
 }
@@ -35,7 +35,7 @@ export const full: Form = {
   files: 4,
   spareFiles: 100,
   maxMs: 1000,
-  mendedWithinMs: 5000,
+  recoveredWithinMs: 5000,
   watchedMs: 2000,
 }
 export const short: Form = {
@@ -43,7 +43,7 @@ export const short: Form = {
   files: 1,
   spareFiles: 20,
   maxMs: Number.POSITIVE_INFINITY,
-  mendedWithinMs: 30_000,
+  recoveredWithinMs: 30_000,
   watchedMs: 0,
 }
 
@@ -60,8 +60,8 @@ const escaped = (text: string): string => text.replaceAll('|', '\\|')
 /** Shortens the phrases that most cells share, so that a table is read at a glance. */
 const shortened = (text: string): string =>
   text
-    .replaceAll(/(\d+) of \1 whole, at most/g, '≤')
-    .replaceAll(/whole after (\d)/g, '$1')
+    .replaceAll(/(\d+) of \1 complete, at most/g, '≤')
+    .replaceAll(/complete after (\d)/g, '$1')
     .replaceAll('next attempt in', 'not asked in')
 
 export function tableOf({ title, columns, rows }: Section): string {

@@ -1,5 +1,5 @@
 // Rows of the fault matrix: what an S3 or a Redis does that the gateway's blocks lie in, without any upstream, before a healthy one, and
-// after it was mended. The disk and the memory are empty. Dead connections stay dead: new ones are what is mended of them.
+// after it was recovered. The disk and the memory are empty. Dead connections stay dead: new ones are what is recovered of them.
 import { setTimeout as sleep } from 'node:timers/promises'
 import { addFile, type BlockMap, type FileFixture, noise } from '../../support/fixtures.ts'
 import { startGateway } from '../../support/gateway.ts'
@@ -15,7 +15,7 @@ type Store = StoreServer & { faults: object }
 export type StoreFault<One extends Store> = {
   readonly name: string
   readonly make: (store: One) => unknown
-  readonly alone: 'whole' | '404' | '503'
+  readonly alone: 'complete' | '404' | '503'
   /** Where the gateway takes a new connection in time. */
   readonly orWhole?: boolean
   /** It is so before the gateway starts. */
@@ -45,7 +45,7 @@ const redis: StoreKind<RedisServer> = {
 }
 
 const silentFirst = {
-  name: 'accepts and says nothing, from before the start',
+  name: 'accepts and stays silent, from before the start',
   make: (store: Store) => store.silence(),
   isFirst: true,
 } as const
@@ -61,10 +61,10 @@ const faulty = (faults: S3Server['faults']) => (store: S3Server) => {
 
 export const storeFaults: readonly StoreFault<S3Server>[] = [
   { name: 'refuses connections', make: (store) => store.refuse(), alone: '503', isQuick: true },
-  { name: 'accepts and says nothing', make: (store) => store.silence(), alone: '503' },
+  { name: 'accepts and stays silent', make: (store) => store.silence(), alone: '503' },
   { ...silentFirst, alone: '503' },
   { ...stranded, alone: '503' },
-  { name: 'answers after 100 ms', make: faulty({ slowMs: 100 }), alone: 'whole' },
+  { name: 'answers after 100 ms', make: faulty({ slowMs: 100 }), alone: 'complete' },
   { name: 'answers after 4 s', make: faulty({ slowMs: 4000 }), alone: '503' },
   {
     name: '403 InvalidAccessKeyId',
@@ -82,8 +82,8 @@ export const storeFaults: readonly StoreFault<S3Server>[] = [
   { name: 'half of each body, then nothing', make: faulty({ stallsBody: true }), alone: '503' },
   { name: 'drips', make: faulty({ drips: { bytes: 64, everyMs: 50 } }), alone: '503' },
   { name: 'reads hang', make: faulty({ hangs: 'GET' }), alone: '503' },
-  { name: 'writes hang', make: faulty({ hangs: 'PUT' }), alone: 'whole' },
-  { name: 'says 200 and keeps nothing', make: faulty({ losesWrites: true }), alone: 'whole', isQuick: true },
+  { name: 'writes hang', make: faulty({ hangs: 'PUT' }), alone: 'complete' },
+  { name: 'answers 200 and keeps nothing', make: faulty({ losesWrites: true }), alone: 'complete', isQuick: true },
   { name: 'other bytes in each object', make: rot, alone: '404', isQuick: true },
 ]
 
@@ -93,10 +93,10 @@ const redisFaulty = (faults: RedisServer['faults']) => (store: RedisServer) => {
 
 export const redisFaults: readonly StoreFault<RedisServer>[] = [
   { name: 'refuses connections', make: (store) => store.refuse(), alone: '503', isQuick: true },
-  { name: 'accepts and says nothing', make: (store) => store.silence(), alone: '503' },
+  { name: 'accepts and stays silent', make: (store) => store.silence(), alone: '503' },
   { ...silentFirst, alone: '503' },
   { ...stranded, alone: '503' },
-  { name: 'answers after 100 ms', make: redisFaulty({ slowMs: 100 }), alone: 'whole' },
+  { name: 'answers after 100 ms', make: redisFaulty({ slowMs: 100 }), alone: 'complete' },
   { name: 'answers after 4 s', make: redisFaulty({ slowMs: 4000 }), alone: '503' },
   { name: 'LOADING', make: redisFaulty({ error: 'LOADING Redis is loading the dataset in memory' }), alone: '503' },
   {
@@ -114,7 +114,7 @@ export const redisFaults: readonly StoreFault<RedisServer>[] = [
   },
   { name: 'max number of clients reached', make: crowd, alone: '503' },
   { name: 'wants another password', make: redisFaulty({ password: 'another' }), alone: '503' },
-  { name: 'says OK and keeps nothing', make: redisFaulty({ losesWrites: true }), alone: 'whole', isQuick: true },
+  { name: 'answers OK and keeps nothing', make: redisFaulty({ losesWrites: true }), alone: 'complete', isQuick: true },
   { name: 'other bytes under each key', make: rotRedis, alone: '404', isQuick: true },
 ]
 
@@ -170,8 +170,10 @@ async function rowOf<One extends Store>(
     if (!isFirst) await make(store)
     const cells = [await aloneCell(), await besideCell(), await afterCell()]
     const words =
-      alone === 'whole' ? 'whole' : `${alone} or cut${orWhole ? ', or whole,' : ''} within ${inMs(form.deadlineMs)}`
-    return { fault: name, promised: `${words}; used again within ${inMs(form.mendedWithinMs)}`, cells }
+      alone === 'complete'
+        ? 'complete'
+        : `${alone} or cut${orWhole ? ', or complete,' : ''} within ${inMs(form.deadlineMs)}`
+    return { fault: name, promised: `${words}; used again within ${inMs(form.recoveredWithinMs)}`, cells }
   } finally {
     await mend()
     for (const running of [single, both, upstream]) await running.close()
@@ -193,8 +195,8 @@ async function rowOf<One extends Store>(
 
   async function aloneCell(): Promise<Cell> {
     const { outcome, ms } = await read(single.url, files.pop() as FileFixture)
-    const isWhole = outcome === 'whole'
-    const isRight = alone === 'whole' ? isWhole : [Number(alone), 'cut'].includes(outcome) || (orWhole && isWhole)
+    const isWhole = outcome === 'complete'
+    const isRight = alone === 'complete' ? isWhole : [Number(alone), 'cut'].includes(outcome) || (orWhole && isWhole)
     const isLate = form.maxMs !== Number.POSITIVE_INFINITY && ms > form.deadlineMs + form.maxMs
     const broken = [...(isRight ? [] : [`alone: ${outcome}`]), ...(isLate ? [`alone: after ${inMs(ms)}`] : [])]
     return { measured: `${outcome}, ${inMs(ms)}`, broken }
@@ -206,20 +208,20 @@ async function rowOf<One extends Store>(
     for (let count = 0; count < form.files; count++) {
       const { outcome, ms } = await read(both.url, files.pop() as FileFixture)
       worst = Math.max(worst, ms)
-      if (outcome !== 'whole') broken.push(`before a healthy upstream: ${outcome}`)
+      if (outcome !== 'complete') broken.push(`before a healthy upstream: ${outcome}`)
     }
-    const whole = form.files - broken.length
+    const complete = form.files - broken.length
     if (worst > form.maxMs) broken.push(`before a healthy upstream: ${inMs(worst)}`)
-    return { measured: `${whole} of ${form.files} whole, at most ${inMs(worst)}`, broken }
+    return { measured: `${complete} of ${form.files} complete, at most ${inMs(worst)}`, broken }
   }
 
   async function afterCell(): Promise<Cell> {
     await mend()
     if (isRot) await make(store)
-    const ms = await untilWhole(single.url, async () => files.pop(), form.mendedWithinMs)
+    const ms = await untilWhole(single.url, async () => files.pop(), form.recoveredWithinMs)
     const isMended = Number.isFinite(ms)
     return {
-      measured: isMended ? `whole after ${inMs(ms)}` : 'not',
+      measured: isMended ? `complete after ${inMs(ms)}` : 'not',
       broken: isMended ? [] : ['not as good as new in time'],
     }
   }

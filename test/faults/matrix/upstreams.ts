@@ -1,4 +1,4 @@
-// Rows of the fault matrix: what one upstream does, alone, before a healthy one, and after it was mended.
+// Rows of the fault matrix: what one upstream does, alone, before a healthy one, and after it was recovered.
 import { addFile, type BlockMap, type FileFixture, noise } from '../../support/fixtures.ts'
 import { startGateway } from '../../support/gateway.ts'
 import { type Fault, startUpstream } from '../../support/upstream.ts'
@@ -10,7 +10,7 @@ import { awayCell } from './upstream/left-alone.ts'
 const quick = { isQuick: true } as const
 const failing = { alone: 'no file', after: 'again' } as const
 /** What is missing is asked for again, or block by block. */
-const whole = { alone: 'whole', after: 'again' } as const
+const complete = { alone: 'complete', after: 'again' } as const
 const lying = { alone: 'no file', after: 'quarantined' } as const
 const throttling = { alone: 'no file', after: 'left alone' } as const
 const second = 1000
@@ -24,8 +24,8 @@ function flapping(): () => Fault | undefined {
 // The file is a root and three leaves of 256 KiB.
 export const upstreamFaults: readonly UpstreamFault[] = [
   { name: 'refuses connections', fault: { kind: 'refuse' }, ...failing },
-  { name: 'accepts and says nothing', fault: { kind: 'silent' }, ...failing },
-  { name: 'first byte after 1 s', fault: { kind: 'slowFirstByte', ms: 1000 }, ...whole },
+  { name: 'accepts and stays silent', fault: { kind: 'silent' }, ...failing },
+  { name: 'first byte after 1 s', fault: { kind: 'slowFirstByte', ms: 1000 }, ...complete },
   { name: 'drips from the start', fault: { kind: 'drip', bytes: 1, everyMs: 500 }, ...failing },
   {
     name: 'drips from the middle',
@@ -33,24 +33,24 @@ export const upstreamFaults: readonly UpstreamFault[] = [
     ...failing,
   },
   { name: 'breaks off after the root', fault: { kind: 'cut', after: 300 }, ...failing },
-  { name: 'breaks off in the middle', fault: { kind: 'cut', after: 300_000 }, ...whole },
+  { name: 'breaks off in the middle', fault: { kind: 'cut', after: 300_000 }, ...complete },
   { name: 'stalls after the root', fault: { kind: 'stall', after: 300 }, ...failing },
   { name: 'stalls in the middle', fault: { kind: 'stall', after: 300_000 }, ...failing },
   { name: 'stalls before the last block', fault: { kind: 'stall', after: 590_000 }, ...failing },
-  { name: 'ends early and cleanly', fault: { kind: 'endsEarly', after: 300_000 }, ...whole },
-  { name: 'says a length that is wrong', fault: { kind: 'wrongLength' }, ...whole },
+  { name: 'ends early and cleanly', fault: { kind: 'endsEarly', after: 300_000 }, ...complete },
+  { name: 'sends a wrong Content-Length', fault: { kind: 'wrongLength' }, ...complete },
   { name: 'false byte in the first block', fault: { kind: 'wrongBytes', block: 0 }, ...lying, ...quick },
   { name: 'false byte in the middle', fault: { kind: 'wrongBytes', block: 1 }, ...lying, ...quick },
   { name: 'false byte in the last block', fault: { kind: 'wrongBytes', block: 3 }, ...lying, ...quick },
-  { name: 'another block, right by its own CID', fault: { kind: 'foreignBlock' }, ...whole, ...quick },
+  { name: 'another block, right by its own CID', fault: { kind: 'foreignBlock' }, ...complete, ...quick },
   {
     name: '200,000 other blocks before its own',
     fault: { kind: 'foreignBlock', count: 200_000 },
-    ...whole,
+    ...complete,
   },
-  { name: 'the last block first', fault: { kind: 'backwards' }, ...whole, ...quick },
-  { name: 'each block three times', fault: { kind: 'repeats', times: 3 }, ...whole, ...quick },
-  { name: 'leaves out a block', fault: { kind: 'skipBlock', block: 2 }, ...whole },
+  { name: 'the last block first', fault: { kind: 'backwards' }, ...complete, ...quick },
+  { name: 'each block three times', fault: { kind: 'repeats', times: 3 }, ...complete, ...quick },
+  { name: 'leaves out a block', fault: { kind: 'skipBlock', block: 2 }, ...complete },
   { name: 'HTML with 200', fault: { kind: 'html' }, ...failing, ...quick },
   { name: 'redirects to loopback', fault: { kind: 'redirect', to: 'http://127.0.0.1:9/' }, ...failing, ...quick },
   {
@@ -59,7 +59,7 @@ export const upstreamFaults: readonly UpstreamFault[] = [
     ...failing,
   },
   { name: 'redirects to another host', fault: (to) => ({ kind: 'moved', to }), ...failing, ...quick },
-  { name: 'redirects on its own host', fault: { kind: 'moved', to: '/moved' }, ...whole, ...quick },
+  { name: 'redirects on its own host', fault: { kind: 'moved', to: '/moved' }, ...complete, ...quick },
   { name: 'redirects in a circle', fault: { kind: 'redirect', to: '/again' }, ...failing, maxAsked: 12, ...quick },
   { name: '401', fault: { kind: 'status', status: 401 }, ...failing, ...quick },
   { name: '403', fault: { kind: 'status', status: 403 }, ...failing, ...quick },
@@ -78,13 +78,13 @@ export const upstreamFaults: readonly UpstreamFault[] = [
   { name: 'a body without end', fault: { kind: 'endless' }, ...failing },
   { name: 'headers without end', fault: { kind: 'endlessHeaders' }, ...failing },
   { name: 'a compressed bomb', fault: { kind: 'gzipBomb' }, ...failing },
-  { name: 'a CAR without its root', fault: { kind: 'emptyCar' }, ...whole },
-  { name: 'ill for a second, well for a second', fault: flapping, ...whole, forMs: 6 * second },
+  { name: 'a CAR without its root', fault: { kind: 'emptyCar' }, ...complete },
+  { name: 'unhealthy for a second, healthy for a second', fault: flapping, ...complete, forMs: 6 * second },
   { name: 'searches 30 s for what it lacks', fault: { kind: 'lacks', searchMs: 30 * second }, ...failing },
   {
     name: 'works at one question at a time, for 150 ms each',
     fault: { kind: 'queues', atOnce: 1, ms: 150 },
-    ...whole,
+    ...complete,
     clients: 8,
   },
 ]
@@ -122,9 +122,9 @@ export async function upstreamRow(fault: UpstreamFault, form: Form): Promise<Row
   }
 }
 
-function promised({ alone, after }: UpstreamFault, { deadlineMs, mendedWithinMs }: Form): string {
-  const words = alone === 'whole' ? 'whole' : `404 or cut within ${inMs(deadlineMs)}`
-  const again = `asked again within ${inMs(mendedWithinMs)}`
+function promised({ alone, after }: UpstreamFault, { deadlineMs, recoveredWithinMs }: Form): string {
+  const words = alone === 'complete' ? 'complete' : `404 or cut within ${inMs(deadlineMs)}`
+  const again = `asked again within ${inMs(recoveredWithinMs)}`
   if (after === 'again' || after === 'soon') return `${words}; ${again}`
   const away = inMs(keptAwayMs[after])
   if (after === 'left alone') return `${words}; not asked at all for ${away} or more`

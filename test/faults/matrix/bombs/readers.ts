@@ -9,7 +9,7 @@ export type Target = { readonly url: string; readonly roots: readonly string[] }
 export type Attack = (target: Target) => Promise<Cell>
 
 /** `cut`: by the gateway. `left`: by the client, in the middle. */
-type Outcome = number | 'whole' | 'cut' | 'left'
+type Outcome = number | 'complete' | 'cut' | 'left'
 
 type Reading = {
   readonly query?: string
@@ -59,7 +59,7 @@ function read(url: string, { how, accept = '*/*' }: Reading, endsAt: number): Pr
       else response.resume()
       response.on('error', () => {})
       response.on('end', () => {
-        if (response.complete) outcome = statusCode === 200 ? 'whole' : statusCode
+        if (response.complete) outcome = statusCode === 200 ? 'complete' : statusCode
       })
     })
     const leave = () => {

@@ -251,15 +251,15 @@ export const attacks: readonly Attack[] = [
   },
   {
     name: 'a cold export as CAR, 19 MiB in blocks of 1 KiB',
-    promised: `whole within ${inMs(exportMs)}`,
+    promised: `complete within ${inMs(exportMs)}`,
     hotMs: 100,
     prepare: manySmall,
     run: exportCold,
   },
   // The last one: a disk from which tens of thousands of files were deleted just now makes new ones slowly.
   {
-    name: '2,000 kept connections that ask for cold files at once, and again whatever they are told',
-    promised: 'they are served or told to come later',
+    name: '2,000 kept connections that ask for cold files at once, and again at once after a refusal',
+    promised: 'they are served or refused with Retry-After',
     hotMs: 100,
     prepare: coldFiles,
     run: askAgainAtOnce,

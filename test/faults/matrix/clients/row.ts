@@ -31,7 +31,7 @@ export async function residentUntil(gateway: GatewayProcess, over: Promise<unkno
   return gateway.ended === undefined ? most : undefined
 }
 
-/** What Node says by itself, such as of listeners that were not taken away. */
+/** What Node says by itself, such as of listeners that were not accepted away. */
 const warning = /^\(node:\d+\) .*$/m
 
 export async function clientRow({ name, promised, hotMs, prepare, run, ...how }: Attack): Promise<Row> {
@@ -71,7 +71,7 @@ export async function clientRow({ name, promised, hotMs, prepare, run, ...how }:
     const { note, broken: wrong = [] } = (await running) ?? {}
     hot.postMessage('over')
     const [{ times, refused }] = (await once(hot, 'message')) as [HotTold]
-    const mendedMs = await untilHot(hotUrl)
+    const recoveredMs = await untilHot(hotUrl)
     const [p99, worst] = [percentile(times, 0.99), percentile(times, 1)]
     const [said] = warning.exec(gateway.errors()) ?? []
     const broken = [
@@ -90,8 +90,8 @@ export async function clientRow({ name, promised, hotMs, prepare, run, ...how }:
         { measured: broken.length > 0 ? `${broken.join(', ')}; ${measured}` : measured, broken },
         { measured: resident === undefined ? 'the process ended' : `${Math.round(resident)} MiB`, broken: [] },
         {
-          measured: `hot again after ${inMs(mendedMs)}`,
-          broken: mendedMs > 5000 ? ['not as good as new in time'] : [],
+          measured: `hot again after ${inMs(recoveredMs)}`,
+          broken: recoveredMs > 5000 ? ['not as good as new in time'] : [],
         },
       ],
     }

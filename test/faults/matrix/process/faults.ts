@@ -16,7 +16,7 @@ export type World = {
   start(): Promise<GatewayProcess>
   /** Where the gateway reads it at its next reload: other upstreams, tiers and rules for uploads, as far as it can tell. */
   writeAnother(): Promise<void>
-  /** Requests that have begun; what does not end whole breaks a promise. */
+  /** Requests that have begun; what does not end complete breaks a promise. */
   beginUnderWay(): Promise<InFlightIndex>
   readonly outages: Outage[]
   /** What a fault wants to be told of. */
@@ -107,7 +107,7 @@ async function reloaded(world: World): Promise<void> {
   for (const broken of await Promise.all(inProgress)) world.broken.push(...broken)
   const { body } = await fetchAll(`${gateway.admin}/metrics`)
   const taken = /^cidgate_config_reloads_total\{outcome="accepted"\} (\d+)/m.exec(body.toString())?.[1]
-  if (Number(taken) !== reloads) world.broken.push(`${taken} configurations were taken`)
+  if (Number(taken) !== reloads) world.broken.push(`${taken} configurations were accepted`)
 }
 
 const held =
@@ -166,20 +166,20 @@ export const processFaults: readonly ProcessFault[] = [
   },
   {
     name: 'SIGTERM three times, at random',
-    promised: '/readyz says 503 first; what is under way, or was sent before the signal, ends whole; exit code 0',
+    promised: '/readyz says 503 first; what is under way, or was sent before the signal, ends complete; exit code 0',
     make: stopped,
     may: { reset: 'later', refused: true },
     limits: { shutdownDelay: '1s' },
   },
   {
     name: 'SIGTERM three times, at random, without a lame duck',
-    promised: '/readyz says 503 first; what is under way ends whole; exit code 0',
+    promised: '/readyz says 503 first; what is under way ends complete; exit code 0',
     make: stopped,
     may: { reset: true, refused: true },
   },
   {
     name: 'another configuration is loaded, fifteen times',
-    promised: 'no answer is cut or refused; what is under way ends whole',
+    promised: 'no answer is cut or refused; what is under way ends complete',
     make: reloaded,
     may: {},
   },

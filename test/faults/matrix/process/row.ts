@@ -194,7 +194,7 @@ async function besideCells({ fault, world, files, acknowledged }: Run): Promise<
     const began = performance.now()
     const isWell = async () => isWhole(await ask(`${world.gateway.url}/ipfs/${first.cid}`), first.bytes)
     let got = await isWell()
-    for (; !got && performance.now() - began < full.mendedWithinMs; await sleep(20)) got = await isWell()
+    for (; !got && performance.now() - began < full.recoveredWithinMs; await sleep(20)) got = await isWell()
     const ms = performance.now() - began
     await world.gateway.stop()
     world.gateway = await world.start()
@@ -203,6 +203,6 @@ async function besideCells({ fault, world, files, acknowledged }: Run): Promise<
       ...(got ? [] : ['not as good as new in time']),
       ...(lost > 0 ? [`${lost} acknowledged uploads are lost`] : []),
     ]
-    return { measured: `whole after ${inMs(ms)}; ${lost} lost`, broken }
+    return { measured: `complete after ${inMs(ms)}; ${lost} lost`, broken }
   }
 }

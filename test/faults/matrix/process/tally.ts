@@ -8,9 +8,9 @@ export type Outage = { readonly from: number; to: number }
 export interface Tally {
   /** True: it is the 200 that was asked for, with these bytes where some were expected. */
   note(asked: Asked, bytes?: Uint8Array): boolean
-  readonly whole: number
+  readonly complete: number
   readonly failed: number
-  /** `3 whole, 1 cut, …`. */
+  /** `3 complete, 1 cut, …`. */
   readonly told: string
   readonly broken: readonly string[]
 }
@@ -22,7 +22,7 @@ export function summed(broken: readonly string[]): string[] {
 }
 
 export function createTally({ may }: Pick<ProcessFault, 'may'>, outages: readonly Outage[]): Tally {
-  const counts = { whole: 0, cut: 0, reset: 0, refused: 0 }
+  const counts = { complete: 0, cut: 0, reset: 0, refused: 0 }
   const wrong = new Map<string, number>()
 
   function whyWrong(asked: Asked): string | undefined {
@@ -40,7 +40,7 @@ export function createTally({ may }: Pick<ProcessFault, 'may'>, outages: readonl
       const { outcome, status, body } = asked
       const isFalse = bytes !== undefined && !body.equals(bytes)
       if (outcome === 'answered' && status === 200 && !isFalse) {
-        counts.whole++
+        counts.complete++
         return true
       }
       if (outcome !== 'answered') counts[outcome]++
@@ -48,8 +48,8 @@ export function createTally({ may }: Pick<ProcessFault, 'may'>, outages: readonl
       if (why !== undefined) wrong.set(why, (wrong.get(why) ?? 0) + 1)
       return false
     },
-    get whole() {
-      return counts.whole
+    get complete() {
+      return counts.complete
     },
     get failed() {
       return counts.cut + counts.reset + counts.refused

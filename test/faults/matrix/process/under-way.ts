@@ -1,5 +1,5 @@
 // Requests that the gateway has begun with when something happens to it: its upstream was asked for them, their answer has begun, or half
-// of their bytes have come. Each has to end whole.
+// of their bytes have come. Each has to end complete.
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { get, type IncomingMessage, request } from 'node:http'
@@ -11,7 +11,7 @@ import type { Fault, ProgrammableUpstream } from '../../../support/upstream.ts'
 export type Told = { readonly path: string; readonly body: Uint8Array }
 
 export type InFlightIndex = {
-  /** The uploads send the rest. Resolves with what did not end whole, when all of them have ended. */
+  /** The uploads send the rest. Resolves with what did not end complete, when all of them have ended. */
   goOn(): Promise<readonly string[]>
 }
 
@@ -59,7 +59,7 @@ async function waitingRead(url: string, upstream: ProgrammableUpstream): Promise
   const file = await coldFile(upstream, 200_000, { kind: 'slowFirstByte', ms: lastsMs })
   const over = read(url, file)
   while (!upstream.asked.some((seen) => seen.url.includes(String(file.cid)))) await sleep(5)
-  return [over.whole]
+  return [over.complete]
 }
 
 async function begunRead(url: string, upstream: ProgrammableUpstream): Promise<Promise<string[]>[]> {
@@ -67,14 +67,14 @@ async function begunRead(url: string, upstream: ProgrammableUpstream): Promise<P
   const file = await coldFile(upstream, bytes, { kind: 'pace', bytesPerSecond: (bytes * 1000) / lastsMs })
   const over = read(url, file)
   await over.begun
-  return [over.whole]
+  return [over.complete]
 }
 
 function read(url: string, { cid, bytes }: FileFixture) {
-  const [begun, whole] = [Promise.withResolvers<void>(), Promise.withResolvers<string[]>()]
+  const [begun, complete] = [Promise.withResolvers<void>(), Promise.withResolvers<string[]>()]
   const fail = (how: string) => {
     begun.resolve()
-    whole.resolve([`a read that was under way ${how}`])
+    complete.resolve([`a read that was under way ${how}`])
   }
   const asked = get(`${url}/ipfs/${cid}`, { agent: false }, (response) => {
     const pieces: Buffer[] = []
@@ -86,11 +86,11 @@ function read(url: string, { cid, bytes }: FileFixture) {
     response.on('end', () => {
       if (response.statusCode !== 200) fail(`was answered ${response.statusCode}`)
       else if (!Buffer.concat(pieces).equals(bytes)) fail('ended with other bytes')
-      else whole.resolve([])
+      else complete.resolve([])
     })
   })
   asked.on('error', () => fail('was reset'))
-  return { begun: begun.promise, whole: whole.promise }
+  return { begun: begun.promise, complete: complete.promise }
 }
 
 /** The gateway said that it wants the body, and half of that is out; the rest comes bit by bit. */

@@ -1,5 +1,5 @@
 // What the cells of a row for an upstream are: what clients get where it is the only one, beside a healthy one, and after it was
-// mended. In each, nobody but the upstreams that the operator named may be connected to.
+// recovered. In each, nobody but the upstreams that the operator named may be connected to.
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { FileFixture } from '../../../support/fixtures.ts'
 import type { TestGateway } from '../../../support/gateway.ts'
@@ -16,7 +16,7 @@ export type UpstreamFault = {
   /** `elsewhere`: the address of another host, which has the same. */
   readonly fault: Fault | ((elsewhere: string) => NonNullable<ProgrammableUpstream['fault']>)
   /** What a client gets where this upstream is the only one. */
-  readonly alone: 'whole' | 'no file'
+  readonly alone: 'complete' | 'no file'
   /** Whether it is asked again as soon as it is well, or kept away from for what it did: for lies while another one is well, and as asked for. */
   readonly after: 'again' | 'soon' | 'quarantined' | 'left alone'
   /** So many clients read at once, each a file of its own. */
@@ -71,14 +71,14 @@ function otherAsked({ strangers, elsewhere }: Parts): readonly string[] {
 }
 
 const timesOf = (got: readonly Got[]): string => inMs(Math.max(...got.map(({ ms }) => ms)))
-const wholeOf = (got: readonly Got[]): number => got.filter(({ outcome }) => outcome === 'whole').length
+const completeOf = (got: readonly Got[]): number => got.filter(({ outcome }) => outcome === 'complete').length
 
 export async function aloneCell(parts: Parts): Promise<Cell> {
   const { fault, form, single } = parts
   const got = await reads(parts, single.url)
   const broken: string[] = []
   for (const { outcome, ms } of got) {
-    const isRight = fault.alone === 'whole' ? outcome === 'whole' : outcome === 404 || outcome === 'cut'
+    const isRight = fault.alone === 'complete' ? outcome === 'complete' : outcome === 404 || outcome === 'cut'
     if (!isRight) broken.push(`alone: ${outcome}`)
     // What began is given more time than the deadline for its first byte; a stall is cut when the next block is overdue.
     const maxMs = (outcome === 'cut' ? 6 : 1) * form.deadlineMs + form.maxMs
@@ -87,7 +87,7 @@ export async function aloneCell(parts: Parts): Promise<Cell> {
   const asked = askedBy(parts, 'alone')
   if (asked > (fault.maxAsked ?? Number.POSITIVE_INFINITY)) broken.push(`alone: asked ${asked} times`)
   const [first] = got
-  const many = `${wholeOf(got)} of ${got.length} whole, at most ${timesOf(got)}`
+  const many = `${completeOf(got)} of ${got.length} complete, at most ${timesOf(got)}`
   const measured = got.length === 1 && first ? `${first.outcome}, ${inMs(first.ms)}` : many
   return { measured, broken: [...broken, ...otherAsked(parts)] }
 }
@@ -108,12 +108,12 @@ export async function besideCell(parts: Parts): Promise<{ readonly cell: Cell; r
     if (fault.clients || fault.forMs) break
   }
   const broken = got.flatMap(({ outcome, ms }) => [
-    ...(outcome === 'whole' ? [] : [`beside a healthy one: ${outcome}`]),
-    ...(ms > form.maxMs ? [`beside a healthy one: ${inMs(ms)}`] : []),
+    ...(outcome === 'complete' ? [] : [`with a healthy one: ${outcome}`]),
+    ...(ms > form.maxMs ? [`with a healthy one: ${inMs(ms)}`] : []),
   ])
   if (!isKnown()) broken.push('nobody found out what it did')
   if (fault.after === 'again' && isOut(both)) broken.push('it is kept away from')
-  const measured = `${wholeOf(got)} of ${got.length} whole, at most ${timesOf(got)}`
+  const measured = `${completeOf(got)} of ${got.length} complete, at most ${timesOf(got)}`
   return { cell: { measured, broken: [...broken, ...otherAsked(parts)] }, out }
 }
 
@@ -121,7 +121,7 @@ const isOut = ({ log }: TestGateway): boolean =>
   log.some(({ event, facts }) => /\.(quarantined|rate-limited)$/.test(event) && facts['upstream'] === 'ill')
 
 export async function againCell({ single, fresh, form }: Parts): Promise<Cell> {
-  const ms = await untilWhole(single.url, fresh, form.mendedWithinMs)
+  const ms = await untilWhole(single.url, fresh, form.recoveredWithinMs)
   if (!Number.isFinite(ms)) return { measured: 'not', broken: ['not as good as new in time'] }
-  return { measured: `whole after ${inMs(ms)}`, broken: [] }
+  return { measured: `complete after ${inMs(ms)}`, broken: [] }
 }

@@ -30,7 +30,7 @@ async function besideCell(parts: Parts, { since, asked }: Out): Promise<Cell> {
   let reads = 0
   for (;;) {
     const { outcome } = await read(both.url, await fresh())
-    if (outcome !== 'whole') broken.push(`by the healthy one: ${outcome}`)
+    if (outcome !== 'complete') broken.push(`by the healthy one: ${outcome}`)
     const now = performance.now()
     if (now > keptUntil) break
     if (askedBy(parts, 'beside') > asked)
@@ -48,9 +48,9 @@ async function besideCell(parts: Parts, { since, asked }: Out): Promise<Cell> {
 /** Its time is over: it answers when the healthy one falls ill. */
 async function backCell({ well, both, fresh, form }: Parts): Promise<Cell> {
   well.fault = { kind: 'refuse' }
-  const ms = await untilWhole(both.url, fresh, form.mendedWithinMs)
+  const ms = await untilWhole(both.url, fresh, form.recoveredWithinMs)
   if (!Number.isFinite(ms)) return { measured: 'then not', broken: ['not as good as new in time'] }
-  return { measured: `then whole without the other after ${inMs(ms)}`, broken: [] }
+  return { measured: `then complete without the other after ${inMs(ms)}`, broken: [] }
 }
 
 /** It asked to be left alone, and nobody else could be asked. */
@@ -69,7 +69,7 @@ async function notAskedAlone(parts: Parts): Promise<Cell> {
 
 /** What it sends is proved anyway: where there is no other, it is asked now and then. */
 async function askedAlone({ single, fresh, form }: Parts): Promise<Cell> {
-  const ms = await untilWhole(single.url, fresh, form.mendedWithinMs)
+  const ms = await untilWhole(single.url, fresh, form.recoveredWithinMs)
   if (!Number.isFinite(ms)) return { measured: 'alone: not', broken: ['alone: not as good as new in time'] }
-  return { measured: `alone: whole after ${inMs(ms)}`, broken: [] }
+  return { measured: `alone: complete after ${inMs(ms)}`, broken: [] }
 }

@@ -23,8 +23,8 @@ const uploadHead = `POST /add HTTP/1.1\r\n${head}Content-Type: multipart/form-da
 const partHead = '--b\r\nContent-Disposition: form-data; name="data"; filename="a"\r\n\r\n'
 
 const once =
-  (whole: (path: string, large: string) => string) =>
-  (path: string, large: string): Said => ({ whole: whole(path, large) })
+  (complete: (path: string, large: string) => string) =>
+  (path: string, large: string): Said => ({ complete: complete(path, large) })
 
 /** What two readers could take for different requests, and paths that could lead out of the content. */
 const ambiguous: readonly WireFault[] = [
@@ -67,7 +67,7 @@ const ambiguous: readonly WireFault[] = [
     isQuick: true,
   },
   {
-    name: 'a whole URL of another host',
+    name: 'an absolute URL of another host',
     says: once((path) => `GET http://evil.example${path} HTTP/1.1\r\n${close}\r\n`),
     right: [400],
     isQuick: true,
@@ -91,7 +91,7 @@ const slow: readonly WireFault[] = [
   },
   {
     name: '40 clients that send a byte of their upload each second',
-    says: () => ({ whole: uploadHead + partHead, dripped: 'x'.repeat(100) }),
+    says: () => ({ complete: uploadHead + partHead, dripped: 'x'.repeat(100) }),
     right: [408],
     sockets: 40,
     clock: 'upload.minRate',

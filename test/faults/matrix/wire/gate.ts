@@ -98,7 +98,7 @@ export async function besideCell(
   kept.destroy()
   const broken = [
     ...(refused > 0 ? [`${refused} refused`] : []),
-    ...(notTaken > 0 ? [`${notTaken} of ${uploads} uploads were not taken`] : []),
+    ...(notTaken > 0 ? [`${notTaken} of ${uploads} uploads were not accepted`] : []),
     ...(worst > maxMs ? [`hot after ${inMs(worst)}`] : []),
   ]
   return { measured: `at most ${inMs(worst)}${alsoUploads ? `; ${uploads} uploads taken` : ''}`, broken }
@@ -108,12 +108,16 @@ export async function besideCell(
 const fewHandles = 8
 
 /** Its connections are let go, and their descriptors with them. */
-export async function afterCell(gate: Semaphore, before: number, { mendedWithinMs }: Pick<Form, 'mendedWithinMs'>) {
+export async function afterCell(
+  gate: Semaphore,
+  before: number,
+  { recoveredWithinMs }: Pick<Form, 'recoveredWithinMs'>,
+) {
   const began = performance.now()
   const handles = () => gate.handles?.() ?? before
   let open = await connectionsOf(gate)
   for (; open > 0 || handles() > before + fewHandles; open = await connectionsOf(gate)) {
-    if (performance.now() - began > mendedWithinMs) break
+    if (performance.now() - began > recoveredWithinMs) break
     await sleep(20)
   }
   const ms = performance.now() - began

@@ -10,7 +10,7 @@ import { type Visit, visit } from './visit.ts'
 export type IdleCrowd = { readonly name: string; readonly sockets: number; readonly bystanders: number }
 
 export const idleCrowds: readonly IdleCrowd[] = [
-  { name: '5,000 idle connections of one address, beside 100 of another', sockets: 5000, bystanders: 100 },
+  { name: '5,000 idle connections of one address, with 100 of another', sockets: 5000, bystanders: 100 },
 ]
 
 const bystander = '127.0.0.3'
@@ -25,8 +25,8 @@ export const idleCrowdRow = (fault: IdleCrowd): Promise<Row> =>
 async function rowAt(gate: Semaphore, { name, sockets, bystanders }: IdleCrowd): Promise<Row> {
   const before = gate.handles?.() ?? 0
   const port = Number(new URL(gate.url).port)
-  const whole = `GET ${gate.paths[0]} HTTP/1.1\r\nHost: gate.example\r\n\r\n`
-  const idle = (from: string) => () => visit({ port, said: { whole }, how: 'idles', staysMs: longMs, from })
+  const complete = `GET ${gate.paths[0]} HTTP/1.1\r\nHost: gate.example\r\n\r\n`
+  const idle = (from: string) => () => visit({ port, said: { complete }, how: 'idles', staysMs: longMs, from })
   const waiting = await crowd(bystanders, idle(bystander))
   await Promise.all(waiting.map(({ ready }) => ready))
   const attack = attackAndNewcomers()

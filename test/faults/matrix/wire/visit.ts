@@ -10,7 +10,7 @@ export type How =
 
 export type Said = {
   /** At once. */
-  readonly whole?: string
+  readonly complete?: string
   /** Then, a byte each second. */
   readonly dripped?: string
 }
@@ -26,7 +26,7 @@ export type VisitOptions = {
 }
 
 /**
- * A status: its answer came whole. `cut`: the gateway closed the connection without an answer, or in the middle of it; `closed`: in
+ * A status: its answer came complete. `cut`: the gateway closed the connection without an answer, or in the middle of it; `closed`: in
  * which nothing was under way. `left`: the client did. `two answers`: to what is one request.
  */
 export type Outcome = number | 'cut' | 'closed' | 'left' | 'two answers'
@@ -108,7 +108,7 @@ export function visit({ port, said, how, staysMs, from }: VisitOptions): Visit {
   })
   socket.on('connect', () => {
     since = performance.now()
-    if (said.whole) socket.write(said.whole)
+    if (said.complete) socket.write(said.complete)
     else ready.resolve()
     if (how === 'half-closes') socket.end()
     if (said.dripped) dripping = drip(socket, said.dripped)
