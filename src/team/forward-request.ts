@@ -15,8 +15,6 @@ import { isUnixPeer, markUnixPeer } from '../core/wire/http.ts'
 import { hasBody } from '../http/wire/request.ts'
 import { closeAfter, reset } from '../http/wire/write.ts'
 
-export type Forwarder = ReturnType<typeof createForwarder>
-
 // Headers of this hop only, which Node writes anew. Other headers named in `Connection` are
 // forwarded: the other process responds as if the client were connected to it.
 const ofTheHop: ReadonlySet<string> = new Set([

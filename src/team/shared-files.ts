@@ -132,7 +132,7 @@ export function openShared(folder: string, { index, isNew }: { readonly index: n
 /** A monotonic clock shared by all processes of this machine. */
 const systemMs = (): number => Number(process.hrtime.bigint() / 1000n) / 1000
 
-export interface Slots {
+interface Slots {
   /** The current content of a slot; the next call reuses its memory. */
   read(place: number): DataView
   /** Writes the modified buffer of `read`. Returns false if the disk refused it. */
@@ -146,7 +146,7 @@ export interface Slots {
 }
 
 /** `isNew`: all slots are zeros. */
-export function openSlots(
+function openSlots(
   file: string,
   { count, bytes, isNew }: { readonly count: number; readonly bytes: number; readonly isNew: boolean },
 ): Slots {
@@ -192,8 +192,6 @@ function marksOf(text: string): { readonly place: number; readonly mark: number 
   return { place: place >>> 0, mark: mark >>> 0 || 1 }
 }
 
-export type UploadEpochs = ReturnType<typeof createUploadEpochs>
-
 export function createUploadEpochs(slots: Slots) {
   const placeOf = (key: string): number => marksOf(key).place % slots.count
   return {
@@ -217,7 +215,7 @@ export function createUploadEpochs(slots: Slots) {
 }
 
 /** `now`: a clock that all processes share. */
-export function createSharedTokenBuckets(
+function createSharedTokenBuckets(
   slots: Slots,
   { size, perSecond, now }: { readonly size: number; readonly perSecond: number; readonly now: () => number },
 ): (client: string) => TokenBucket {
@@ -262,12 +260,10 @@ export function createSharedTokenBuckets(
   }
 }
 
-export type ConnectionBalance = ReturnType<typeof createConnectionBalance>
-
 /** Tolerance: counts near the share stay as they are. */
 const [nearRatio, nearCount] = [1.125, 2]
 
-export function createConnectionBalance(
+function createConnectionBalance(
   slots: Slots,
   { index, isRunning }: { readonly index: number; readonly isRunning: (index: number) => boolean },
 ) {
@@ -288,7 +284,7 @@ export function createConnectionBalance(
   }
 }
 
-export function createProcessTable(slots: Slots) {
+function createProcessTable(slots: Slots) {
   const set = (index: number, life: number): void => {
     slots.read(index).setUint32(0, life)
     slots.write(index)
@@ -301,10 +297,8 @@ export function createProcessTable(slots: Slots) {
   }
 }
 
-export type InFlightIndex = ReturnType<typeof createInFlightIndex>
-
 /** `runOf`: a number unique to each run of a process; 0 if it does not run. */
-export function createInFlightIndex(
+function createInFlightIndex(
   slots: Slots,
   { index, runOf }: { readonly index: number; readonly runOf: (index: number) => number },
 ) {

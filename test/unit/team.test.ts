@@ -13,13 +13,7 @@ import { configOf, inputOf, parseConfig } from '../../src/config/load.ts'
 import { blockKey } from '../../src/core/cid.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { createChannel, createHeartbeat, type Line } from '../../src/team/channel.ts'
-import {
-  createForwarder,
-  type Forwarder,
-  fromInternalSocket,
-  isForwarded,
-  peerHeader,
-} from '../../src/team/forward-request.ts'
+import { createForwarder, fromInternalSocket, isForwarded, peerHeader } from '../../src/team/forward-request.ts'
 import {
   createUploadEpochs,
   inPlace,
@@ -287,7 +281,7 @@ describe('worker process', () => {
 })
 
 describe('forwarded request', () => {
-  let forward: Forwarder
+  let forward: ReturnType<typeof createForwarder>
   let inner: Server
   let front: Server
   let answer: RequestListener = (_request, response) => void response.end()
