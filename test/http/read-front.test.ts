@@ -127,6 +127,10 @@ describe('request line', () => {
     ['a chunk that is longer than it says', chunked('2\r\nxxx\r\n'), 400],
     ['a chunk extension of 20 kB', chunked(`2;${'x'.repeat(20_000)}\r\nxx\r\n`), 413],
     ['an expectation that is none', 'GET /ipfs/x HTTP/1.1\r\nHost: a\r\nExpect: 200-ok\r\n\r\n', 417],
+    ['a space before the colon', 'GET / HTTP/1.1\r\nHost : a\r\n\r\n', 400],
+    ['noise', '\x16\x03\x01\x02\x00\x01\x00\r\n\r\n', 400],
+    ['headers of 20 KiB', `GET / HTTP/1.1\r\nHost: a\r\nX: ${'y'.repeat(20_000)}\r\n\r\n`, 431],
+    ['both lengths', chunked('0\r\n\r\n').replace('\r\n', '\r\nContent-Length: 3\r\n'), 400],
   ]
   for (const [name, request, status] of broken)
     test(`${name}: ${status}, with CORS, connection closed`, async () => {
@@ -136,6 +140,8 @@ describe('request line', () => {
       assert.match(socket.said, /\r\nAccess-Control-Allow-Origin: \*\r\n/)
       assert.match(socket.said, /\r\nConnection: close\r\n/i)
       assert.equal(socket.said.split('HTTP/1.1 ').length, 2)
+      const body = JSON.parse(socket.said.split('\r\n\r\n')[1] ?? '') as Record<string, unknown>
+      assert.deepEqual([body['status'], body['detail']], [status, body['message']])
     })
 
   test('invalid Expect → refused, also pipelined and on cached paths', async () => {

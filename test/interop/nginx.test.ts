@@ -56,53 +56,6 @@ after(async () => {
 
 const served = (headers: Record<string, unknown>) => String(headers['cache-status'])
 
-test('nginx: second response → from its cache, same ETag', async () => {
-  const path = `/ipfs/${all.files.json.cid}`
-  const first = await fetchAll(front + path)
-  const second = await fetchAll(front + path)
-  for (const { status, headers, body } of [first, second]) {
-    assert.equal(status, 200)
-    assert.match(String(headers['content-type']), /^application\/json/)
-    assert.equal(headers.etag, `"${all.files.json.cid}"`)
-    assert.match(String(headers['cache-control']), /immutable/)
-    assert.equal(headers['access-control-allow-origin'], '*')
-    assert.deepEqual(body, Buffer.from(all.files.json.bytes))
-  }
-  assert.match(served(first.headers), /cidgate; .*nginx; fwd=miss/)
-  assert.match(served(second.headers), /nginx; hit/)
-  const { status, body } = await fetchAll(front + path, { 'if-none-match': `"${all.files.json.cid}"` })
-  assert.deepEqual([status, body.byteLength], [304, 0])
-})
-
-test('nginx: absent CID → 404 cached no longer than Retry-After', async () => {
-  const path = '/ipfs/bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e'
-  const { status, headers, body } = await fetchAll(front + path)
-  assert.equal(status, 404)
-  assert.match(String(headers['content-type']), /^application\/problem\+json/)
-  const seconds = Number(headers['retry-after'])
-  assert.ok(seconds >= 1 && seconds <= 60, String(headers['retry-after']))
-  const kept = Number(/max-age=(\d+)/.exec(String(headers['cache-control']))?.[1] ?? 0)
-  assert.ok(kept <= seconds, `${kept} s kept, ${seconds} s asked for`)
-  assert.ok(Array.isArray((JSON.parse(body.toString()) as { attempts: unknown }).attempts))
-})
-
-test('nginx: no upstream reachable → response not cached', async () => {
-  const path = `/ipfs/${all.files.hello.cid}`
-  source.fault = { kind: 'refuse' }
-  const down = await fetchAll(front + path)
-  assert.equal(down.status, 404)
-  assert.equal(down.headers['cache-control'], 'no-store')
-  source.fault = undefined
-  const until = Date.now() + 20_000
-  let again = await fetchAll(front + path)
-  while (again.status !== 200 && Date.now() < until) {
-    await new Promise((resolve) => setTimeout(resolve, 100))
-    again = await fetchAll(front + path, { 'cache-control': 'no-cache' })
-  }
-  assert.equal(again.status, 200)
-  assert.deepEqual(again.body, Buffer.from(all.files.hello.bytes))
-})
-
 test("range across nginx's slices → right bytes", async () => {
   const { cid, bytes } = await addFile(all.blocks, noise(50_000_000, 6), 'v0')
   const path = `/ipfs/${cid}`
@@ -134,22 +87,6 @@ test('small or empty file → complete and by range', async () => {
   for (let count = 0; count < 2; count++) {
     const { status, body } = await fetchAll(`${front}/ipfs/${empty.cid}`)
     assert.deepEqual([status, body.byteLength], [200, 0])
-  }
-})
-
-test('nginx: formats → cached separately', async () => {
-  const path = `/ipfs/${all.files.chunkedV1.cid}`
-  const types: [query: string, accept: string, type: RegExp][] = [
-    ['', '*/*', /octet-stream/],
-    ['?format=raw', '*/*', /vnd\.ipld\.raw/],
-    ['?format=car', '*/*', /vnd\.ipld\.car/],
-    ['', 'application/vnd.ipld.car', /vnd\.ipld\.car/],
-    ['', '*/*', /octet-stream/],
-  ]
-  for (const [query, accept, type] of types) {
-    const { status, headers } = await fetchAll(front + path + query, { accept })
-    assert.equal(status, 200)
-    assert.match(String(headers['content-type']), type, `${query} ${accept}`)
   }
 })
 
@@ -192,15 +129,6 @@ test("nginx, web mode → each client's own representation cached", async () => 
     const again = await fetchAll(webFront + path, { accept: `${browser},image/apng` })
     assert.match(served(again.headers), /nginx; hit/, `one copy for all browsers of ${path}`)
   }
-})
-
-test('service worker → refused although its file is cached', async () => {
-  const path = `/ipfs/${all.directory}/readme.txt`
-  for (let count = 0; count < 2; count++) assert.equal((await fetchAll(webFront + path)).status, 200)
-  const script = await fetchAll(webFront + path, { 'service-worker': 'script' })
-  assert.equal(script.status, 400)
-  const after = await fetchAll(webFront + path)
-  assert.deepEqual([after.status, /nginx; hit/.test(served(after.headers))], [200, true])
 })
 
 test('foreign forwarded host → does not change a cached response', async () => {

@@ -12,9 +12,8 @@ import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { processFolders } from '../../src/data-folder/folder.ts'
 import { blocksBelow } from '../../src/ipld/block-links.ts'
-import { createPinsTier } from '../../src/retrieval/tiers/tier-stack.ts'
 import { memoryUpload } from '../../src/testing/provider.ts'
-import { keptIn, rot } from '../support/kept.ts'
+import { keptIn } from '../support/kept.ts'
 
 const never = new AbortController().signal
 const MiB = 1024 * 1024
@@ -35,18 +34,6 @@ describe('the embedded provider', () => {
     await rm(data, { recursive: true, force: true })
   })
   const blocks = async () => (await keptIn(data)).blocks
-
-  it('pins → readable after restart, under another name too', async () => {
-    const uploads = await Promise.all([10, 100_000, 3 * MiB].map((bytes) => memoryUpload(randomBytes(bytes))))
-    for (const upload of uploads) await store.pin(upload, never)
-    await store.close()
-    store = open(undefined, 'renamed')
-    for (const upload of uploads) {
-      assert.equal(await store.status(upload.cid, never), 'pinned')
-      for await (const { cid, bytes } of upload.blocks(never))
-        assert.equal(Buffer.compare((await store.store.get(cid)) as Uint8Array, bytes), 0)
-    }
-  })
 
   it('bytes of a root as a file → its own pin', async () => {
     const large = await memoryUpload(randomBytes(2 * MiB))
@@ -87,22 +74,6 @@ describe('the embedded provider', () => {
     await assert.rejects(store.pin(broken, stop.signal), /enough/)
     assert.deepEqual(await keptIn(data), { uploads: [], waiting: [], blocks: 0, strays: [] })
     assert.equal(await store.status(upload.cid, never), 'missing')
-  })
-
-  it('corrupt block → miss, repaired by re-upload', async () => {
-    for (const bytes of [1000, 200_000]) {
-      const upload = await memoryUpload(randomBytes(bytes))
-      await store.pin(upload, never)
-      await store.close()
-      assert.ok((await rot(data, upload.cid)) > 0)
-      store = open()
-      const said: string[] = []
-      const tier = createPinsTier('pins', store.store, { keeps: true, log: (_level, event) => said.push(event) })
-      assert.equal(await tier.get(upload.cid), undefined)
-      assert.deepEqual(said, ['pins.corrupt'])
-      await store.pin(upload, never)
-      assert.equal((await tier.get(upload.cid))?.byteLength, bytes)
-    }
   })
 
   it('unwritable folder → transient outage', async () => {
