@@ -272,6 +272,15 @@ for (const protocol of ['http/1.1', 'h2'] as const) {
       await blockOf(upstream, all.files.hello.cid, signal())
     })
 
+    test('response broken off on a reused connection → not requested again', async () => {
+      const upstream = await make('trustless')
+      await blockOf(upstream, all.files.hello.cid, signal())
+      server.fault = { kind: 'cut', after: 100 }
+      const before = server.asked.length
+      await failure(pull(upstream, entity(all.files.chunkedV0.cid)))
+      assert.equal(server.asked.length - before, 1)
+    })
+
     test('reset CARs are counted by root, independent of concurrent requests', async () => {
       const upstream = await make('trustless')
       server.fault = ({ url }) => (url.includes('format=car') ? { kind: 'refuse' } : undefined)

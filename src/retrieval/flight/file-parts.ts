@@ -25,7 +25,6 @@ type FilePart = Span & { readonly victim?: UpstreamStream; readonly leaves?: rea
 
 // The time that an upstream should take for its part: a slow one gets a shorter part.
 const shareMs = 500
-const minShareBytes = maxBlockBytes
 
 /**
  * `line`: in the order of the file. `hasOthers`: without any, one answer brings all that is left.
@@ -51,7 +50,7 @@ export function nextPart(
   const { from } = open[0] as Waiting
   if (!hasOthers) return kind === 'dag' ? { from, to: Number.POSITIVE_INFINITY } : undefined
   if (isFirstOnly && from > 0) return undefined
-  const bytes = Math.max(minShareBytes, (learned ?? 0) * shareMs)
+  const bytes = Math.max(maxBlockBytes, (learned ?? 0) * shareMs)
   const limit = Math.min(...questions.map((one) => one.from).filter((start) => start > from))
   return upTo(open, from + bytes, limit, kind)
 }

@@ -195,8 +195,6 @@ const maxKept = 32
 // An upstream that was asked so early in a race, and said nothing, had its full time.
 const fullShare = 3 / 4
 const maxTries = 3
-// A probe may have told by then.
-const retryMs = probesApartMs
 
 /** The client that wants it. */
 export type Wanting = {
@@ -316,7 +314,8 @@ export class Attempts {
     const wasSilent = isFailure(error, 'timeout') && error.facts.isSearching !== true
     const mayRecover = wasSilent || (isFailure(error) && retried.has(error.kind))
     // A member that was not asked is back when its state says so.
-    const ms = tries === 0 ? 0 : retryMs * 2 ** (tries - 1)
+    // A probe may have told by then.
+    const ms = tries === 0 ? 0 : probesApartMs * 2 ** (tries - 1)
     const isOver = !mayRecover || tries >= maxTries
     this.#spent.set(member, { tries, backAt: isOver ? Number.POSITIVE_INFINITY : this.clock.monotonic() + ms })
   }

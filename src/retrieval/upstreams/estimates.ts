@@ -2,8 +2,8 @@
 // work on at once, and the rest of its budget of requests. Bad news counts at once.
 
 export const minuteMs = 60_000
-/** After so long without evidence an upstream is tried again. */
-const staleMs = 5 * minuteMs
+/** For so long evidence holds: a speed, an absence, proved bytes, a hash mismatch. */
+export const memoryMs = 10 * minuteMs
 /** For an upstream of which nothing is known. */
 export const guessedFirstMs = 300
 const guessedRate = 2048 // bytes a millisecond
@@ -131,7 +131,7 @@ export class Estimate {
 
   /** Nothing is known, or nothing new, and no running question will tell. */
   isUntried(now: number): boolean {
-    return this.#pending === 0 && now - this.#at > staleMs
+    return this.#pending === 0 && now - this.#at > memoryMs
   }
 }
 

@@ -19,17 +19,24 @@ import type { Log } from '../../core/log.ts'
 import { createHistogram } from '../../observe/requests.ts'
 import { ClientLine, type LoopScheduler } from '../loop-scheduler.ts'
 import type { AskKind, Ended, Question, Rank } from './attempts.ts'
-import { ConcurrencyWindow, Estimate, guessedFirstMs, LastFew, MinuteBudget, minuteMs, stalledMs } from './estimates.ts'
+import {
+  ConcurrencyWindow,
+  Estimate,
+  guessedFirstMs,
+  LastFew,
+  MinuteBudget,
+  memoryMs,
+  minuteMs,
+  stalledMs,
+} from './estimates.ts'
 
 const hourMs = 60 * minuteMs
-/** For so long an event is remembered: an absence, proved bytes, a hash mismatch. */
-const memoryMs = 10 * minuteMs
 
 export const upstreamStates = [
   ...(['ready', 'rate-limited', 'unhealthy', 'quarantined', 'incompatible'] as const),
   'budget-exhausted',
 ] as const
-export type UpstreamState = (typeof upstreamStates)[number]
+type UpstreamState = (typeof upstreamStates)[number]
 
 /** The time in which it is out for one cause: a backoff that doubles up to `maxMs`. */
 class Outage {
