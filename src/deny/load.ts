@@ -285,7 +285,8 @@ export async function openTakedowns({
   }
 
   async function read(): Promise<void> {
-    const given = await readList('takedowns', await textOf(file))
+    const text = await textOf(file)
+    const given = await readList('takedowns', text)
     if (given.digest === digest) return
     // The operator may remove lines. A text with neither a rule nor a header is no longer a list,
     // and lifts no takedown.
@@ -297,7 +298,12 @@ export async function openTakedowns({
     const [first] = given.faults
     // A truncated write was not acknowledged, but a line damaged on disk was.
     if (first) log('error', 'takedowns.damaged', { file, lines: given.faultCount, line: first.line, why: first.what })
-    damage = first && damageOf(given.faultCount, first)
+    // An empty one has lost its header, and with it perhaps takedowns.
+    const isEmptied = text === '' && (await orIfGone(stat(file), undefined)) !== undefined
+    if (isEmptied) log('error', 'takedowns.damaged', { file, lines: 0, line: 1, why: 'the file is empty' })
+    damage = isEmptied
+      ? `${file} is empty: restore it, or write only its header`
+      : first && damageOf(given.faultCount, first)
     digest = given.digest
     own = given.list
     rulesInFile = own.rules

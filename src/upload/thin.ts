@@ -1,5 +1,5 @@
-// Thin mode: the gateway forwards uploads to another service as they arrive and computes their blocks. It keeps no copy, and believes
-// the service only if the answer names the CIDs computed here. It sends the end of a part, and of the body, only after
+// Thin mode: the gateway forwards uploads to another service as they arrive and computes their blocks, which go into the tiers
+// when the service has accepted them. It believes the service only if the answer names the CIDs computed here. It sends the end of a part, and of the body, only after
 // checking it: an upload that the gateway refuses is never complete at the service.
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
@@ -8,6 +8,7 @@ import { Agent as HttpsAgent } from 'node:https'
 import { addAbortSignal, PassThrough } from 'node:stream'
 import { CID } from 'multiformats/cid'
 import { addOptionsOfKubo, type Profile, shapes } from '../../backends/pinning/contract.ts'
+import type { Block } from '../core/cid.ts'
 import { type Clock, withDeadline } from '../core/clock.ts'
 import { Failure, type FailureKind, isFailure } from '../core/failure.ts'
 import { loadProxyMiddleware } from '../core/packages.ts'
@@ -63,6 +64,9 @@ type Forward = Pick<Onward, 'part' | 'end'> & {
 }
 
 const storeMs = 10_000
+const keptAtOnce = 16
+/** Of all uploads under way. One that does not fit is read from the service. */
+const maxHeldBytes = 64 * 1024 * 1024
 /** Below the time after which the receiver reports that the upload got stuck in this gateway. */
 const maxStuckMs = 50_000
 
@@ -74,6 +78,7 @@ export function createThin(options: ThinOptions): ThinUploads {
   const url = new URL(target.url)
   const isKubo = isKuboAddress(url)
   const closing = new AbortController()
+  let heldBytes = 0
   const admission = createUploadAdmission({
     clock,
     maxUploads: options.concurrency,
@@ -191,11 +196,39 @@ export function createThin(options: ThinOptions): ThinUploads {
     }
   }
 
-  async function keep(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void> {
-    const late = () => new Failure('timeout', 'the tiers did not take a block in time', { source: 'tier' })
-    // A failing cache does not fail the upload: the service may still take it.
-    const store = (own: AbortSignal) => retrieval.store(cid, Uint8Array.from(bytes), own)
-    await withDeadline({ ms: storeMs, clock, signal, late }, store).catch(() => signal.throwIfAborted())
+  /** Puts the blocks of an accepted upload into the tiers. They are caches: the service has it. */
+  async function keep(blocks: readonly Block[]): Promise<void> {
+    const late = () => new Failure('timeout', 'the tiers did not take the blocks in time', { source: 'tier' })
+    const rest = blocks.toReversed()
+    const work = async (signal: AbortSignal): Promise<void> => {
+      for (let one = rest.pop(); one && !signal.aborted; one = rest.pop())
+        await retrieval.store(one.cid, one.bytes, signal)
+    }
+    const all = (signal: AbortSignal) => Promise.all(Array.from({ length: keptAtOnce }, () => work(signal)))
+    await withDeadline({ ms: storeMs, clock, signal: closing.signal, late }, all).catch(() => {})
+  }
+
+  /** Holds the blocks of an upload until the service accepts it, while there is memory for them. */
+  function createHold() {
+    let blocks: Block[] = []
+    let bytes = 0
+    let isFull = false
+    const drop = (): void => {
+      heldBytes -= bytes
+      bytes = 0
+      blocks = []
+    }
+    return {
+      drop,
+      blocks: () => blocks,
+      add(cid: CID, block: Uint8Array): void {
+        isFull ||= heldBytes + block.byteLength > maxHeldBytes
+        if (isFull) return drop()
+        heldBytes += block.byteLength
+        bytes += block.byteLength
+        blocks.push({ cid, bytes: Uint8Array.from(block) })
+      },
+    }
   }
 
   /** Makes blocks of what arrives, and passes its bytes on. */
@@ -203,21 +236,21 @@ export function createThin(options: ThinOptions): ThinUploads {
     request: IncomingMessage,
     own: AddOptions,
     { failed, part }: Pick<Forward, 'part' | 'failed'>,
+    hold: (cid: CID, block: Uint8Array) => void = () => {},
   ): Promise<Added[]> {
     const receiving = { ...limits, clock, signal: failed, slot: own.slot, count: own.slot?.quota?.add }
     const into = {
       shape: own.shape ?? shapes[profile],
       check: own.check,
       // A refusal cuts the body: the service has not got the end of this part.
-      // The signal of a part aborts with `failed`, and when the client leaves.
-      async put(cid: CID, block: Uint8Array, signal = failed) {
+      async put(cid: CID, block: Uint8Array) {
         options.admit?.(cid)
-        if (!own.isOnlyHashed) await keep(cid, block, signal)
+        hold(cid, block)
       },
     }
     if (own.kind !== 'directory') {
       const take: TakePart<Added> = async (bytes, signal) => ({
-        ...(await ingestFile(part(bytes, signal), { ...into, put: (...block) => into.put(...block, signal) })),
+        ...(await ingestFile(part(bytes, signal), into)),
         fileName: undefined,
       })
       return receive(request, receiving, inTurn(take))
@@ -240,8 +273,9 @@ export function createThin(options: ThinOptions): ThinUploads {
     const endSpan = (outcome: string, hasFailed: boolean, bytes?: number): void =>
       span?.end({ 'cidgate.provider': url.host, 'cidgate.outcome': outcome, 'cidgate.bytes': bytes }, hasFailed)
     closing.signal.addEventListener('abort', onClose, { once: true })
+    const hold = createHold()
     try {
-      const added = await receiveInto(request, own, forward)
+      const added = await receiveInto(request, own, forward, hold.add)
       forward.end()
       const held = await withDeadline({ ms: answerMs, clock, late: forward.late }, () => forward.answer)
       for (const { cid } of added) {
@@ -250,6 +284,7 @@ export function createThin(options: ThinOptions): ThinUploads {
         retrieval.forget(cid)
       }
       await own.slot?.quota?.commit()
+      await keep(hold.blocks())
       const bytes = added.reduce((sum, { dagBytes }) => sum + dagBytes, 0)
       endSpan('pinned', false, bytes)
       return added
@@ -261,6 +296,7 @@ export function createThin(options: ThinOptions): ThinUploads {
       throw error
     } finally {
       closing.signal.removeEventListener('abort', onClose)
+      hold.drop()
     }
   }
 

@@ -1,7 +1,7 @@
 // The commands that ask a running gateway, against a real one: what they print, write and end with.
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { mkdir, mkdtemp, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { lstat, mkdir, mkdtemp, readdir, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
@@ -75,6 +75,16 @@ describe('cidgate get', () => {
       assert.equal(code, 0, err)
       assert.ok(out.equals(bytes))
     }
+  })
+
+  test('output is a link → written to, not replaced', async () => {
+    const { cid, bytes } = all.files.chunkedV1
+    const [to, link] = [join(folder, 'target'), join(folder, 'link')]
+    await writeFile(to, 'older')
+    await symlink(to, link)
+    assert.equal((await cidgate(['get', `${cid}`, '-o', link])).code, 0)
+    assert.ok((await readFile(to)).equals(bytes))
+    assert.ok((await lstat(link)).isSymbolicLink())
   })
 
   test('output file appears only when complete', async () => {

@@ -274,6 +274,15 @@ describe('list of takedowns', () => {
     assert.ok(said.includes('takedowns.damaged'))
   })
 
+  test('emptied while nobody ran → reported until rewritten', async () => {
+    const file = join(folder, 'takedowns.deny')
+    await writeFile(file, '')
+    const list = await openList(file)
+    assert.match(list.damage ?? '', /is empty/)
+    await list.takeDown(first, no)
+    assert.equal(list.damage, undefined)
+  })
+
   test('last line truncated → reported until repaired, without CIDs', async () => {
     const file = join(folder, 'takedowns.deny')
     const list = await openList(file)

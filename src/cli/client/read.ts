@@ -1,11 +1,12 @@
 // The commands that read from a running gateway: `get` and `export` write content to a file or to
 // standard output, `why` shows the source of a response, `warm` reads so that the tiers hold it.
 import { createWriteStream } from 'node:fs'
-import { appendFile, readFile, rename, rm, stat } from 'node:fs/promises'
+import { appendFile, lstat, readFile, rename, rm, stat } from 'node:fs/promises'
 import type { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { parseCid } from '../../core/cid.ts'
+import { orIfGone } from '../../core/disk/files.ts'
 import { wordsOf } from '../../core/failure.ts'
 import { type Given, UsageError } from '../command.ts'
 import { type Connection, connected, type ProgressLine, pathOf, problemOf, refusal, sizeOf } from './connection.ts'
@@ -36,6 +37,9 @@ function ifReaderIsThere(error: NodeJS.ErrnoException): void {
 
 /** Renamed to its name once complete, so that nobody takes a part for the file. */
 async function intoFile(body: Readable, file: string, progress: ProgressLine): Promise<void> {
+  // A device or a pipe is written to; a link stays one.
+  const there = await orIfGone(lstat(file), undefined)
+  if (there && !there.isFile()) return pipeline(body, progress.counting, createWriteStream(file))
   const part = `${file}.part-${process.pid}`
   try {
     await pipeline(body, progress.counting, createWriteStream(part))
