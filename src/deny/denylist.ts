@@ -6,7 +6,6 @@ import { createHash } from 'node:crypto'
 import { setImmediate } from 'node:timers/promises'
 import { blake2b } from '@noble/hashes/blake2.js'
 import { blake3 } from '@noble/hashes/blake3.js'
-import { LRUCache } from 'lru-cache'
 import { base58btc } from 'multiformats/bases/base58'
 import { CID } from 'multiformats/cid'
 import { decode as decodeDigest } from 'multiformats/hashes/digest'
@@ -150,26 +149,23 @@ function matching(rules: readonly Rule[] | undefined, path: string): Rule[] {
 const last = (rules: readonly Rule[]): Rule | undefined =>
   rules.reduce<Rule | undefined>((latest, rule) => (latest && latest.order > rule.order ? latest : rule), undefined)
 
-/**
- * A rule for a bare name denies it before it is resolved, and so every path below it; a later
- * exception still applies.
- */
-function belowName(list: Denylist, name: SpelledName, segments: readonly string[]): Rule | undefined {
-  const own = list.ipns(name, segments)
-  const root = segments.length === 0 ? undefined : list.ipns(name, [])
-  return last([own, root?.allow ? undefined : root].filter((rule) => rule !== undefined))
-}
-
-/** Also applies rules for a CID to everything below it. */
-function belowCid(list: Denylist, cid: SpelledCid, segments: readonly string[]): Rule | undefined {
-  const own = list.path(cid, segments)
-  const root = segments.length === 0 ? undefined : list.path(cid, [])
+/** A rule for a bare CID or name also denies every path below it; a later exception still applies. */
+function below(find: (segments: readonly string[]) => Rule | undefined, segments: readonly string[]): Rule | undefined {
+  const own = find(segments)
+  const root = segments.length === 0 ? undefined : find([])
   return last([own, root?.allow ? undefined : root].filter((rule) => rule !== undefined))
 }
 
 /** Combines lists in the operator's order: the first one with a matching rule decides. */
 export function createDenylists(lists: () => readonly Denylist[]) {
-  const spelling = createSpelling()
+  const spellings = new WeakMap<CID, SpelledCid>()
+  const spelled = (cid: CID): SpelledCid => {
+    const known = spellings.get(cid)
+    if (known) return known
+    const made = { hash: keyOf(cid.multihash.bytes), v1: CID.createV1(cid.code, cid.multihash).toString() }
+    spellings.set(cid, made)
+    return made
+  }
   const decide = (rule: (list: Denylist) => Rule | undefined): Denial | undefined => {
     for (const list of lists()) {
       const found = rule(list)
@@ -181,21 +177,15 @@ export function createDenylists(lists: () => readonly Denylist[]) {
   }
   return {
     /** Checks a CID with the path below it, or one resolved component with nothing below. */
-    path(cid: CID, segments: readonly string[]) {
-      if (lists().length === 0) return undefined
-      const spelled = spelling.cid(cid)
-      return decide((list) => list.path(spelled, segments))
-    },
+    path: (cid: CID, segments: readonly string[]) => decide((list) => list.path(spelled(cid), segments)),
     /** Also applies rules for the bare CID. */
-    belowCid(cid: CID, segments: readonly string[]) {
-      if (lists().length === 0) return undefined
-      const spelled = spelling.cid(cid)
-      return decide((list) => belowCid(list, spelled, segments))
-    },
-    /** Also applies rules for the bare name. */
+    belowCid: (cid: CID, segments: readonly string[]) =>
+      decide((list) => below((rest) => list.path(spelled(cid), rest), segments)),
+    /** Also applies rules for the bare name, which is checked before it is resolved. */
     belowName(name: string, segments: readonly string[]) {
-      const spelled = spelling.name(name)
-      return decide((list) => belowName(list, spelled, segments))
+      if (lists().length === 0) return undefined
+      const spelling = spellName(name)
+      return decide((list) => below((rest) => list.ipns(spelling, rest), segments))
     },
   }
 }
@@ -364,31 +354,6 @@ function parseHashed(text: string, rule: Rule): KeyedRule[] {
 
 type SpelledCid = { readonly hash: string; readonly v1: string }
 type SpelledName = { readonly key: string; readonly modern: string; readonly legacy: string }
-
-const maxNames = 256
-const maxCachedChars = 256
-
-function createSpelling() {
-  const cids = new WeakMap<CID, SpelledCid>()
-  const names = new LRUCache<string, SpelledName>({ max: maxNames })
-
-  return {
-    cid(cid: CID): SpelledCid {
-      const known = cids.get(cid)
-      if (known) return known
-      const made = { hash: keyOf(cid.multihash.bytes), v1: CID.createV1(cid.code, cid.multihash).toString() }
-      cids.set(cid, made)
-      return made
-    },
-    name(asked: string): SpelledName {
-      const known = names.get(asked)
-      if (known) return known
-      const made = spellName(asked)
-      if (asked.length <= maxCachedChars) names.set(asked, made)
-      return made
-    },
-  }
-}
 
 function spellName(asked: string): SpelledName {
   const cid = parseKey(asked)
