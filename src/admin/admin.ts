@@ -118,7 +118,7 @@ const types: Readonly<Record<string, string>> = {
   'style.css': 'text/css; charset=utf-8',
   'icon.svg': 'image/svg+xml',
   ...Object.fromEntries(
-    ['main', 'client', 'sections', 'pins', 'upload', 'why', 'folds', 'elements', 'plot', 'words'].map((name) => [
+    ['main', 'client', 'sections', 'pins', 'upload', 'why', 'elements', 'plot', 'words'].map((name) => [
       `${name}.js`,
       script,
     ]),

@@ -1,7 +1,6 @@
 // The page: draws each status, and runs the operator's actions.
 import { ask, said, useToken, watchStatus } from './client.js'
 import { at, badge, choose, copy, show, wordsOf } from './elements.js'
-import { startFolds } from './folds.js'
 import { startPins } from './pins.js'
 import { alertsOf, failuresOf, figuresOf, requestsOf, tiersOf, uploadsOf, upstreamsOf } from './sections.js'
 import { startUpload } from './upload.js'
@@ -11,12 +10,15 @@ import { count, span } from './words.js'
 /** @import { Status } from '../shape.ts' */
 /** @import { Child } from './elements.js' */
 
+const foldsKey = 'cidgate-folds'
+const openOnDesk = ['requests', 'failures', 'upstreams', 'tiers']
 const tokenSection = at('token')
 const state = at('state')
 const pins = startPins()
 const upload = startUpload()
-const folds = startFolds()
 startWhy()
+startFolds()
+let isDrawn = false
 /** Totals of the last seconds, for the rate. @type {{ at: number, total: number }[]} */
 const totals = []
 const maxTotals = 6
@@ -48,7 +50,39 @@ function draw(status, now) {
   part('uploads', uploadsOf(status, now))
   pins.draw(status)
   upload.draw(status)
-  folds.drawn()
+  // The initial link scrolls once the sections above its target have their height.
+  if (!isDrawn) goTo(location.hash)
+  isDrawn = true
+}
+
+/** Restores the folded sections, and opens the one that a link points to. */
+function startFolds() {
+  const folds = /** @type {HTMLDetailsElement[]} */ ([...document.querySelectorAll('main > details')])
+  /** @type {Record<string, boolean>} */
+  const kept = JSON.parse(localStorage.getItem(foldsKey) ?? '{}')
+  const isDesk = matchMedia('(min-width: 45rem)').matches
+  for (const fold of folds) {
+    fold.open = kept[fold.id] ?? (isDesk && openOnDesk.includes(fold.id))
+    fold.addEventListener('toggle', () => {
+      kept[fold.id] = fold.open
+      localStorage.setItem(foldsKey, JSON.stringify(kept))
+    })
+  }
+  // A second click on the same link does not change the hash, but must scroll too.
+  document.addEventListener('click', ({ target }) => {
+    const link = target instanceof Element ? target.closest('a') : null
+    const hash = link?.getAttribute('href') ?? ''
+    if (hash.startsWith('#')) queueMicrotask(() => goTo(hash))
+  })
+  addEventListener('hashchange', () => goTo(location.hash))
+}
+
+/** @param {string} hash */
+function goTo(hash) {
+  const target = hash.length > 1 ? document.getElementById(decodeURIComponent(hash.slice(1))) : null
+  const fold = target?.closest('details')
+  if (fold) fold.open = true
+  target?.scrollIntoView()
 }
 
 /** @param {string} id @param {{ readonly gist: string, readonly body: readonly Child[] }} drawn */
