@@ -28,12 +28,12 @@ export type Call = {
   /**
    * Ask even a tier that failed recently, since no other source is left. Only a guard reads this.
    */
-  readonly anyway?: boolean
+  readonly ignoresBreaker?: boolean
   /**
    * Called by a guard: the call takes so long that another source should be asked, too. The call
    * goes on.
    */
-  readonly overdue?: () => void
+  readonly onSoftTimeout?: () => void
 }
 
 /** `bytes` and `blocks` are undefined where they are not known. */

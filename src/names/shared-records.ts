@@ -113,7 +113,7 @@ export function createSharedRecords(options: {
         const state: TierRead = { isOver: false }
         const overdue = Promise.withResolvers<void>()
         const read = async (): Promise<void> => {
-          state.held = await shelf.records.read(name, signal, { overdue: () => overdue.resolve() })
+          state.held = await shelf.records.read(name, signal, { onSoftTimeout: () => overdue.resolve() })
           state.record = await proved(key, state.held)
           state.isOver = true
           if (state.record) bring(state.record, shelf.name)

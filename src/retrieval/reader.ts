@@ -69,7 +69,7 @@ class Reader implements Session {
   readonly signal: AbortSignal
   readonly onlyIfCached: boolean
   /** Its failure has waited for an iteration of the loop: it does not wait again. */
-  hadItsTurn = false
+  hasYielded = false
   /** The first byte went out. */
   hasBegun = false
   readonly #requestRecord: RequestRecord
@@ -294,7 +294,7 @@ class Reader implements Session {
     else {
       this.#refuseRemembered(cid, around)
       if (this.shared.clock.monotonic() >= this.#deadlineAt) {
-        this.hadItsTurn = true
+        this.hasYielded = true
         throw noTimeLeft(cid)
       }
     }
@@ -518,7 +518,7 @@ class BlockRead implements FlightReader {
     if (!this.#isOver) this.#succeed(this.#reader.fromUpstream(bytes, upstream))
   }
 
-  passed(isKept: boolean): void {
+  notFromHere(isKept: boolean): void {
     const wait = this.#wait
     if (!wait || this.#isOver) return
     this.#wait = undefined
@@ -550,7 +550,7 @@ class BlockRead implements FlightReader {
     // Thousands of requests may come to their deadline in one iteration of the loop.
     void reader.shared.turns.waitTurn().then(() => {
       if (this.#isOver) return
-      this.#isLate = reader.hadItsTurn = true
+      this.#isLate = reader.hasYielded = true
       const isOurs = this.#wasLate && !this.#hadBegun
       this.#giveUp(isOurs ? noTimeLeft(this.#cid) : outOfTime(this.#cid, this.#timeoutMs))
     })
@@ -588,7 +588,7 @@ class BlockRead implements FlightReader {
       .finally(() => lookup?.leave())
       .then(this.#resolve, async (failure: unknown) => {
         // Thousands of requests may fail in one iteration of the loop: their answers take many.
-        if (!this.#reader.hadItsTurn) await this.#reader.shared.turns.waitTurn()
+        if (!this.#reader.hasYielded) await this.#reader.shared.turns.waitTurn()
         this.#reject(failure)
       })
   }

@@ -5,7 +5,7 @@ import { join } from 'node:path'
 import { parentPort, workerData } from 'node:worker_threads'
 import { compareCars, damagedPages } from './check.ts'
 import { type Connection, copyLedger, openForReading, type Places } from './database.ts'
-import { type Asked, asText, type Question } from './threads.ts'
+import { type Asked, asText, type ReaderQuery } from './threads.ts'
 
 const { file, copy, cars, isFixed } = workerData as Places & { readonly isFixed: boolean }
 const blockSql =
@@ -45,7 +45,7 @@ function readFrom(car: string, at: number, length: number): Uint8Array {
   return bytes
 }
 
-function replyTo(question: Question): unknown {
+function replyTo(question: ReaderQuery): unknown {
   switch (question.kind) {
     case 'block':
       return block(question.key)
@@ -58,7 +58,7 @@ function replyTo(question: Question): unknown {
   }
 }
 
-parentPort?.on('message', (asked: readonly Asked<Question>[]) => {
+parentPort?.on('message', (asked: readonly Asked<ReaderQuery>[]) => {
   const answers = asked.map(({ id, question }) => {
     try {
       return { id, reply: replyTo(question) }

@@ -7,7 +7,7 @@ import type { Log } from '../core/log.ts'
 import { type Connection, failureOf, openForReading, placesIn, troubleOf } from './database.ts'
 import { createLedger } from './ledger.ts'
 import type { Row, StoreReader, Value } from './store.ts'
-import { createThread, type Question, type Thread } from './threads.ts'
+import { createThread, type ReaderQuery, type Thread } from './threads.ts'
 
 export type ReadingOptions = {
   readonly log: Log
@@ -21,7 +21,7 @@ interface Reading extends StoreReader {
   /** Damage that was found. */
   note(what: string): void
   /** For what takes long. */
-  ask(question: Question): Promise<unknown>
+  ask(question: ReaderQuery): Promise<unknown>
   /** Lets `blocks` serve this one, until the answer is called. */
   offer(key: string, read: ReadBlock): () => void
 }
@@ -44,9 +44,9 @@ export function createReading(folder: string, { log, opening }: ReadingOptions):
   let isClosed = false
   const found = new Set<string>()
   const data = () => ({ ...placesIn(folder), isFixed })
-  const reader = createThread<Question>({ script: 'reader', name: 'store reader', data, idleMs })
+  const reader = createThread<ReaderQuery>({ script: 'reader', name: 'store reader', data, idleMs })
   /** A thread for checks and counts, which would delay other reads of a large database. */
-  const thorough = createThread<Question>({ script: 'reader', name: 'store check', data, idleMs })
+  const thorough = createThread<ReaderQuery>({ script: 'reader', name: 'store check', data, idleMs })
   const offered = new Map<string, Set<ReadBlock>>()
 
   const ready = opening.then((opened) => {
@@ -76,7 +76,7 @@ export function createReading(folder: string, { log, opening }: ReadingOptions):
   const isSmall = (): boolean => Number(readNow('pragma page_count')[0]?.page_count) <= smallPages
 
   /** Undefined: a thread has to read. */
-  function replyNow(question: Question): { readonly reply: unknown } | undefined {
+  function replyNow(question: ReaderQuery): { readonly reply: unknown } | undefined {
     try {
       if (!isSmall()) return undefined
       // Rows as a message brings them, with the prototype of objects.
@@ -89,7 +89,7 @@ export function createReading(folder: string, { log, opening }: ReadingOptions):
     }
   }
 
-  async function ask(thread: Thread<Question>, question: Question, what: string): Promise<unknown> {
+  async function ask(thread: Thread<ReaderQuery>, question: ReaderQuery, what: string): Promise<unknown> {
     await ready
     try {
       const now = replyNow(question)
@@ -101,7 +101,7 @@ export function createReading(folder: string, { log, opening }: ReadingOptions):
   }
 
   const readBy =
-    (thread: Thread<Question>): StoreReader['read'] =>
+    (thread: Thread<ReaderQuery>): StoreReader['read'] =>
     async (sql, args = []) =>
       (await ask(thread, { kind: 'sql', sql, args }, 'read the list of uploads')) as readonly Row[]
 

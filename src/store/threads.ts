@@ -6,15 +6,15 @@ import { Worker } from 'node:worker_threads'
 import { codeOf } from '../core/disk/files.ts'
 import type { Standing, Statement, Value } from './store.ts'
 
-export interface Thread<Question> {
+export interface Thread<Message> {
   readonly isStarted: boolean
   /** Starts the thread where none runs. Rejects where it cannot work. */
-  ask(question: Question): Promise<unknown>
+  ask(question: Message): Promise<unknown>
   /** Ends when what was asked for is done; with `idleMs` at once. */
   close(): Promise<void>
 }
 
-export type Asked<Question> = { readonly id: number; readonly question: Question }
+export type Asked<Message> = { readonly id: number; readonly question: Message }
 export type Answer = { readonly id: number; readonly reply?: unknown; readonly error?: ErrorText }
 
 /** An error as it goes from a thread to the one that asked. */
@@ -38,9 +38,9 @@ type ThreadOptions = {
 
 const ending = import.meta.url.slice(import.meta.url.lastIndexOf('.'))
 
-export function createThread<Question>({ script, name, data, idleMs }: ThreadOptions): Thread<Question> {
+export function createThread<Message>({ script, name, data, idleMs }: ThreadOptions): Thread<Message> {
   const calls = new Map<number, Call>()
-  let batch: Asked<Question>[] = []
+  let batch: Asked<Message>[] = []
   let nextId = 0
   let isClosed = false
   let worker: Worker | undefined
@@ -175,7 +175,7 @@ export type Operation =
 
 // Questions to a reader.
 
-export type Question =
+export type ReaderQuery =
   | { readonly kind: 'block'; readonly key: Uint8Array }
   | { readonly kind: 'sql'; readonly sql: string; readonly args: readonly Value[] }
   /** Replies damage that was found. */

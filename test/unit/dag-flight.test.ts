@@ -46,7 +46,7 @@ function flightOf(
     new Promise((resolve, reject) => {
       const reader: FlightReader = {
         settle: resolve,
-        passed: (isKept) => resolve(isKept ? 'went by' : 'not here'),
+        notFromHere: (isKept) => resolve(isKept ? 'went by' : 'not here'),
         fail: reject,
       }
       flight.join(cid, place, reader)

@@ -46,7 +46,7 @@ async function timed(
   return end
 }
 const read = (clock: FakeClock, guard: Tier, waitsOn = false) =>
-  timed(clock, (overdue) => guard.get(cid, undefined, { overdue }), waitsOn)
+  timed(clock, (overdue) => guard.get(cid, undefined, { onSoftTimeout: overdue }), waitsOn)
 
 async function openBreaker({ tier, guard }: Pick<ReturnType<typeof make>, 'tier' | 'guard'>): Promise<void> {
   tier.isDown = true
@@ -192,7 +192,7 @@ test('time in our queue → not charged; silence empties the queue', async () =>
   tier.isSilent = true
   let told = 0
   const ends = Array.from({ length: 10 }, () =>
-    guard.get(cid, undefined, { overdue: () => told++ }).then(() => {}, String),
+    guard.get(cid, undefined, { onSoftTimeout: () => told++ }).then(() => {}, String),
   )
   await clock.advance(499)
   assert.deepEqual([told, tier.waiting], [3, 3])
@@ -228,7 +228,7 @@ test('no other source → waits for the timeout, even when skipped', async () =>
   assert.equal(await read(clock, guard, true), 'hit 900')
   tier.isSilent = false
   await openBreaker(at)
-  assert.deepEqual(await guard.get(cid, undefined, { anyway: true }), bytes)
+  assert.deepEqual(await guard.get(cid, undefined, { ignoresBreaker: true }), bytes)
   assert.ok(guard.isDown, 'it is no trial')
 })
 
@@ -277,7 +277,7 @@ test('hedged reads abandoned → slow tier still measured and used', async () =>
   tier.slowMs = 200
   const leaving = new AbortController()
   const overdue = () => leaving.abort(new Error('another source has it'))
-  const left = assert.rejects(guard.get(cid, leaving.signal, { overdue }), /another source/)
+  const left = assert.rejects(guard.get(cid, leaving.signal, { onSoftTimeout: overdue }), /another source/)
   await clock.advance(200)
   await left
   assert.equal(await read(clock, guard), 'hit 200')
@@ -285,7 +285,7 @@ test('hedged reads abandoned → slow tier still measured and used', async () =>
 
 test('hung writes → two wait 500 ms, then skipped; reads continue', async () => {
   const { clock, tier, guard } = make()
-  const write = () => timed(clock, (overdue) => guard.put(cid, bytes, undefined, { overdue }))
+  const write = () => timed(clock, (overdue) => guard.put(cid, bytes, undefined, { onSoftTimeout: overdue }))
   tier.isSilent = true
   for (const ms of [500, 500, 0]) assert.equal(await write(), `overdue ${ms}`)
   await clock.advance(500)

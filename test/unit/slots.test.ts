@@ -197,7 +197,7 @@ describe('searches', () => {
   test('no responses at all → probe, no search', async () => {
     const { clock, health, take, fill } = await make({ most: 2 })
     let probes = 0
-    health.onSuspicion(() => probes++)
+    health.onProbeWanted(() => probes++)
     await fill(2)
     const waits = take('reader')
     await clock.advance(1_000)

@@ -395,7 +395,7 @@ test('upload of a block being written → joins that write', async () => {
   await clock.advance(100)
   let toldAt = 0
   const began = clock.monotonic()
-  const write = queue.write(cid, bytes, { overdue: () => (toldAt = clock.monotonic()) })
+  const write = queue.write(cid, bytes, { onSoftTimeout: () => (toldAt = clock.monotonic()) })
   await clock.advance(400)
   assert.equal(toldAt - began, 400)
   await bucket.release()

@@ -181,7 +181,7 @@ test('timeout → counts only if another has the block', async () => {
 test('timeouts without any response → probe', async () => {
   const { clock, enter, health } = make()
   let wanted = 0
-  health.onSuspicion(() => wanted++)
+  health.onProbeWanted(() => wanted++)
   const ask = await enter()
   await clock.advance(5 * second)
   ask.failed(failure('timeout'))
@@ -324,8 +324,8 @@ test('recent verified bytes outweigh a failed probe', async () => {
 test('removed listener → not called, others are', async () => {
   const { health, failAt } = make()
   const looks = { old: 0, refused: 0 }
-  health.onSuspicion(() => looks.old++)
-  const forget = health.onSuspicion(() => looks.refused++)
+  health.onProbeWanted(() => looks.old++)
+  const forget = health.onProbeWanted(() => looks.refused++)
   forget()
   await failAt(3)
   assert.ok(looks.old > 0)

@@ -32,7 +32,7 @@ export interface FlightReader {
    * The block does not come from here. `isKept`: it came before, and the tiers have it. Else it is
    * asked for by itself.
    */
-  passed(isKept: boolean): void
+  notFromHere(isKept: boolean): void
 }
 
 export type FlightDeps = {
@@ -145,13 +145,13 @@ export class Flight {
 
   /** Waits until this block comes. Fails with the outcome when no upstream could even begin. */
   join(cid: CID, around: Place | undefined, reader: FlightReader): void {
-    if (this.#blocks?.isStored(cid)) return reader.passed(true)
+    if (this.#blocks?.isStored(cid)) return reader.notFromHere(true)
     if (this.#isOver) {
-      if (this.#failure === undefined || this.#hasBegun) reader.passed(false)
+      if (this.#failure === undefined || this.#hasBegun) reader.notFromHere(false)
       else reader.fail(this.#failure)
       return
     }
-    if (this.#isStuck && this.#candidates().steps.length === 0) return reader.passed(false)
+    if (this.#isStuck && this.#candidates().steps.length === 0) return reader.notFromHere(false)
     this.#isStuck = false
     const place = around ?? this.#want
     const from = place.range?.from ?? 0
@@ -180,7 +180,7 @@ export class Flight {
   /** These blocks do not come from here. */
   #passBy(isPassed: (waiter: Waiter) => boolean): void {
     for (const [reader, waiter] of this.#waiting)
-      if (isPassed(waiter) && this.#waiting.delete(reader)) reader.passed(false)
+      if (isPassed(waiter) && this.#waiting.delete(reader)) reader.notFromHere(false)
   }
 
   /** Those that stand in a file, the furthest behind first. */
@@ -363,7 +363,7 @@ export class Flight {
     if (this.attempts.mayWait(left.backInMs)) {
       for (const member of pool.of(this.#root)) {
         const { forMs = 0 } = this.attempts.spent(member) ?? {}
-        if (Number.isFinite(forMs)) member.health.waitedFor()
+        if (Number.isFinite(forMs)) member.health.probeIfUnhealthy()
       }
       return this.#checkIn(Math.min(minStallMs, left.backInMs))
     }
@@ -629,7 +629,7 @@ export class Flight {
     const isOutcome = failure !== undefined && !this.#hasBegun
     for (const reader of this.#waiting.keys())
       if (isOutcome) reader.fail(failure)
-      else reader.passed(false)
+      else reader.notFromHere(false)
     this.#waiting.clear()
     this.watch.stop()
     this.#drained?.promise.catch(() => {})

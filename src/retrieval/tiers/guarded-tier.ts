@@ -31,8 +31,8 @@ const writeFactor = 10
 const maxCalls = 8192
 // A caller waits for twice the typical duration of an answer, within these, before it asks another
 // source too. A tier slower than the maximum is asked beside other sources from the start.
-const minPatienceMs = 25
-const maxPatienceMs = 500
+const minSoftTimeoutMs = 25
+const maxSoftTimeoutMs = 500
 /** Failures in a row that open the breaker. One less, and no caller waits for the tier alone. */
 const maxFailures = 3
 const trialMs = 1000
@@ -124,11 +124,11 @@ class Calls {
     if (signal?.aborted) return Promise.reject(signal.reason)
     if (this.#live.size >= maxCalls) return Promise.reject(crowded(this.tier.name))
     const isTrial = this.isOpen && !this.#trial && this.clock.monotonic() >= (this.#trialAt as number)
-    const isWaitedFor = !this.isOpen || call?.anyway === true
+    const isWaitedFor = !this.isOpen || call?.ignoresBreaker === true
     if (!isWaitedFor && !isTrial) return Promise.reject(this.#skipped())
     const one = new GuardedCall(this, work, mayMiss, !this.isOpen || isTrial)
     if (isTrial) this.#trial = one
-    if (isWaitedFor) one.waitFor(signal, call?.overdue)
+    if (isWaitedFor) one.waitFor(signal, call?.onSoftTimeout)
     this.#live.add(one)
     this.#queue.add(one)
     this.#opening ??= this.tier.open?.()?.then(this.#opened, this.#opened)
@@ -169,17 +169,17 @@ class Calls {
    * `ms`: the time after which a caller asks another source too. `slowMs`: the time after which an
    * answer is slow. A read that mostly misses is worth less with each miss since the last hit.
    */
-  patience(mayMiss: boolean): { readonly ms: number; readonly slowMs: number } {
+  softTimeout(mayMiss: boolean): { readonly ms: number; readonly slowMs: number } {
     const { shared } = this.tier.traits
     // A block on this machine is worth waiting for, and so is the first write: without it an upload
     // is delivered later.
-    const minMs = shared ? minPatienceMs : maxPatienceMs
+    const minMs = shared ? minSoftTimeoutMs : maxSoftTimeoutMs
     const typicalMs = this.#typicalMs ?? 0
-    const firstMs = this.#typicalMs === undefined && this.kind === 'writes' ? maxPatienceMs : minMs
+    const firstMs = this.#typicalMs === undefined && this.kind === 'writes' ? maxSoftTimeoutMs : minMs
     const fullMs = Math.min(this.timeoutMs, Math.max(firstMs, 2 * typicalMs))
     const ms = shared && mayMiss ? Math.max(minMs, fullMs / (1 + this.#missesInRow)) : fullMs
-    const slowMs = Math.min(this.timeoutMs, Math.max(maxPatienceMs, 4 * typicalMs))
-    const isWorthIt = this.#isWorthWaiting && fullMs <= maxPatienceMs && ms >= typicalMs
+    const slowMs = Math.min(this.timeoutMs, Math.max(maxSoftTimeoutMs, 4 * typicalMs))
+    const isWorthIt = this.#isWorthWaiting && fullMs <= maxSoftTimeoutMs && ms >= typicalMs
     return { ms: isWorthIt ? Math.min(ms, fullMs) : 0, slowMs }
   }
 
@@ -255,7 +255,7 @@ class GuardedCall {
   readonly #mayMiss: boolean
   readonly #own = new AbortController()
   #signal: AbortSignal | undefined
-  #overdue: (() => void) | undefined
+  #onSoftTimeout: (() => void) | undefined
   #resolve: (answer: unknown) => void = () => {}
   #reject: (error: unknown) => void = () => {}
   #stopTimer: (() => void) | undefined
@@ -273,20 +273,20 @@ class GuardedCall {
     })
   }
 
-  waitFor(signal: AbortSignal | undefined, overdue: (() => void) | undefined): void {
+  waitFor(signal: AbortSignal | undefined, onSoftTimeout: (() => void) | undefined): void {
     this.#signal = signal
-    this.#overdue = overdue
+    this.#onSoftTimeout = onSoftTimeout
     signal?.addEventListener('abort', this.#leave, { once: true })
   }
 
   stayQueued(): void {
-    this.#after(maxPatienceMs, () => this.tell())
+    this.#after(maxSoftTimeoutMs, () => this.tell())
   }
 
   /** Settles when the tier has stopped working on it. */
   async begin(): Promise<void> {
     const { clock, timeoutMs, tier } = this.#calls
-    const { ms, slowMs } = this.#calls.patience(this.#mayMiss)
+    const { ms, slowMs } = this.#calls.softTimeout(this.#mayMiss)
     const beganAt = clock.monotonic()
     this.#stopTimer?.()
     if (ms === 0) this.tell()
@@ -313,7 +313,7 @@ class GuardedCall {
   tell(): void {
     if (this.#isTold) return
     this.#isTold = true
-    this.#overdue?.()
+    this.#onSoftTimeout?.()
   }
 
   /** Ends it for a reason that says nothing about the tier. */

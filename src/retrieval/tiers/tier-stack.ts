@@ -138,7 +138,7 @@ export class Layer {
    */
   async #removeCorrupt(cid: CID): Promise<void> {
     const late = Promise.withResolvers<void>()
-    const call = { overdue: late.resolve }
+    const call = { onSoftTimeout: late.resolve }
     const work = async (signal: AbortSignal) => {
       const bytes = await this.tier.get(cid, signal, call)
       if (bytes && !proves(cid, bytes)) await this.tier.delete(cid, signal, call)
@@ -235,13 +235,13 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
 
   // By asking slow tiers.
 
-  function lookUp(cid: CID, anyway: boolean, onFailed?: OnFailed): Lookup {
+  function lookUp(cid: CID, ignoresBreaker: boolean, onFailed?: OnFailed): Lookup {
     const before = deletes
     // A tier that lacks it, as far as it knows, is asked last.
     const lacking = slow.filter(({ tier }) => tier.hasNow?.(cid) === false)
     const others = slow.filter((layer) => !lacking.includes(layer))
     return new Lookup([...others, ...lacking], async (layer, signal, call) => {
-      const bytes = await layer.get(cid, signal, { ...call, anyway }).catch((error: unknown) => {
+      const bytes = await layer.get(cid, signal, { ...call, ignoresBreaker }).catch((error: unknown) => {
         onFailed?.(layer.tier.name, error)
         throw error
       })
@@ -339,9 +339,9 @@ export function createTierStack(parts: readonly (Tier | Layer)[], options: TierS
     const { name: tier } = layer.tier
     const late = Promise.withResolvers<never>()
     const said = `tier ${tier} timed out: it takes longer than it is waited for`
-    const overdue = () => late.reject(new Failure('timeout', said, { source: 'tier' }))
+    const onSoftTimeout = () => late.reject(new Failure('timeout', said, { source: 'tier' }))
     try {
-      await Promise.race([layer.writeBehind.write(cid, bytes, { overdue }), late.promise])
+      await Promise.race([layer.writeBehind.write(cid, bytes, { onSoftTimeout }), late.promise])
       return []
     } catch (error) {
       return [{ tier, failure: layer.outage(error) }]
@@ -440,7 +440,7 @@ const owned = (bytes: Uint8Array): Uint8Array =>
   bytes.byteLength === bytes.buffer.byteLength ? bytes : new Uint8Array(bytes)
 
 /** Undefined: the tier has nothing. */
-type Question = (layer: SlowLayer, signal: AbortSignal, call: Call) => Promise<TierHit | undefined>
+type TierCall = (layer: SlowLayer, signal: AbortSignal, call: Call) => Promise<TierHit | undefined>
 
 // Made once: its stack trace tells nothing, and is expensive.
 const elsewhere = Object.freeze(new DOMException('another tier has it', 'AbortError'))
@@ -458,7 +458,7 @@ class Lookup {
   /** Resolves when each tier of this machine has nothing, or could not answer. */
   readonly here: Promise<void>
   readonly #layers: readonly SlowLayer[]
-  readonly #question: Question
+  readonly #call: TierCall
   readonly #own = new AbortController()
   readonly #found = Promise.withResolvers<TierHit | undefined>()
   readonly #overdue = Promise.withResolvers<void>()
@@ -470,9 +470,9 @@ class Lookup {
   #next = 0
   #isOver = false
 
-  constructor(layers: readonly SlowLayer[], question: Question) {
+  constructor(layers: readonly SlowLayer[], call: TierCall) {
     this.#layers = layers
-    this.#question = question
+    this.#call = call
     this.found = this.#found.promise
     this.overdue = this.#overdue.promise
     this.here = this.#here.promise
@@ -521,7 +521,7 @@ class Lookup {
 
   async #ask(layer: SlowLayer): Promise<void> {
     const { signal } = this.#own
-    const overdue = () => {
+    const onSoftTimeout = () => {
       if (this.#open.get(layer) !== false) return
       this.#open.set(layer, true)
       this.#askNext()
@@ -529,7 +529,7 @@ class Lookup {
     this.#open.set(layer, false)
     let answer: TierHit | undefined
     try {
-      answer = await this.#question(layer, signal, { overdue })
+      answer = await this.#call(layer, signal, { onSoftTimeout })
       if (answer === undefined) layer.misses++
     } catch (error) {
       this.#hasFailed = true

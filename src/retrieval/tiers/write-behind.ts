@@ -95,8 +95,8 @@ export class WriteBehind {
     // The removal of corrupt bytes might undo it.
     if (!joined) running?.stop.abort(cancelled('the block is written again'))
     const write = joined ?? this.#write(new Map([[key, { cid, bytes }]]))
-    if (write.isOverdue) call?.overdue?.()
-    else if (call?.overdue) write.tell.add(call.overdue)
+    if (write.isOverdue) call?.onSoftTimeout?.()
+    else if (call?.onSoftTimeout) write.tell.add(call.onSoftTimeout)
     await write.done.catch((error: unknown) => {
       if (!joined) this.#failed++
       throw error
@@ -231,7 +231,7 @@ export class WriteBehind {
 
   async #put(write: Operation): Promise<void> {
     const { tier, clock } = this.#options
-    const overdue = () => {
+    const onSoftTimeout = () => {
       write.isOverdue = this.#isStuck = true
       for (const tell of write.tell) tell()
       this.#wake()
@@ -240,8 +240,8 @@ export class WriteBehind {
     try {
       const all = [...write.blocks.values()]
       const [first] = all
-      if (tier.putAll && all.length > 1) await tier.putAll(all, signal, { overdue })
-      else if (first) await tier.put(first.cid, first.bytes, signal, { overdue })
+      if (tier.putAll && all.length > 1) await tier.putAll(all, signal, { onSoftTimeout })
+      else if (first) await tier.put(first.cid, first.bytes, signal, { onSoftTimeout })
       this.#written += all.length
       this.#hasFailed = false
       this.#nextAt = tier.putAll ? clock.monotonic() + gatherMs : Number.NEGATIVE_INFINITY

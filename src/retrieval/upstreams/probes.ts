@@ -74,7 +74,7 @@ export function startProbes(options: {
       probeAt(probedAt + (isWell ? everyMs : Math.min(everyMs, apartMs)), isUnhealthy)
     }
 
-    const forget = health.onSuspicion(() => probeAt(Math.max(clock.monotonic(), probedAt + probesApartMs), true))
+    const forget = health.onProbeWanted(() => probeAt(Math.max(clock.monotonic(), probedAt + probesApartMs), true))
     if (everyMs < Number.POSITIVE_INFINITY) probeAt(clock.monotonic(), false)
     return () => {
       isClosed = true

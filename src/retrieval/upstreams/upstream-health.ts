@@ -194,7 +194,7 @@ export class UpstreamHealth {
     const now = this.#now
     const out = this.#outAt(now)
     if (out) {
-      const triedInMs = this.#backInMs(out, this.#isTried(out), now)
+      const triedInMs = this.#backInMs(out, this.#allowsTrial(out), now)
       const backInMs = wasAsked ? this.#backInMs(out, false, now) : triedInMs
       return { state: out.state, untilMs: leftMs(out, now), backInMs, triedInMs }
     }
@@ -207,13 +207,13 @@ export class UpstreamHealth {
         backInMs: Number.POSITIVE_INFINITY,
       }
     const ownMs = record?.budget?.waitMs(now) ?? 0
-    const untilMs = Math.max(ownMs, this.#heldMs(now))
+    const untilMs = Math.max(ownMs, this.#budgetWaitMs(now))
     const isSpent = ownMs > 0 || untilMs > maxBudgetWaitMs
     return isSpent ? { ...readyState, state: 'budget-exhausted', untilMs, backInMs: untilMs } : readyState
   }
 
   #backInMs(out: Outage, isTried: boolean, now: number): number {
-    const ms = Math.max(this.#heldMs(now), (isTried ? Math.min(out.until, this.#tryAt) : out.until) - now)
+    const ms = Math.max(this.#budgetWaitMs(now), (isTried ? Math.min(out.until, this.#tryAt) : out.until) - now)
     if (ms === 0 || out.state === 'rate-limited') return ms
     // A probe may end it sooner.
     return out === this.#unhealthy && this.outMs < briefMs ? Math.min(ms, probesApartMs) : Number.POSITIVE_INFINITY
@@ -302,7 +302,7 @@ export class UpstreamHealth {
     const readers = this.#readers
     const isFull = readers > 0 || !this.#hasRoom(now)
     const crowdMs = isFull ? ((readers + 1) / this.#window.size) * this.#answerMs : 0
-    return Math.max(crowdMs, Math.min(minuteMs, this.#heldMs(now)))
+    return Math.max(crowdMs, Math.min(minuteMs, this.#budgetWaitMs(now)))
   }
 
   get isCrowded(): boolean {
@@ -335,7 +335,7 @@ export class UpstreamHealth {
     const out = this.#outAt(now)
     if (out) {
       if (out.state === 'unhealthy') this.suspect()
-      if (!this.#isTried(out) || this.#tryAt > now) return question.refused(this.#unavailable(now), now)
+      if (!this.#allowsTrial(out) || this.#tryAt > now) return question.refused(this.#unavailable(now), now)
       this.#tryAt = now + tryEveryMs
     }
     if (this.#options.perCidPerMinute !== undefined) {
@@ -360,7 +360,7 @@ export class UpstreamHealth {
     return this.#ranks[question.rank].delete(question, question.client)
   }
 
-  #heldMs(now: number): number {
+  #budgetWaitMs(now: number): number {
     return this.#budget?.waitMs(now) ?? 0
   }
 
@@ -480,8 +480,8 @@ export class UpstreamHealth {
     this.#stopTimer = undefined
     while (this.#readers + this.#ranks.search.size > 0) {
       const now = this.#clock.monotonic()
-      const heldMs = this.#heldMs(now)
-      if (heldMs > 0) return this.#serveIn(heldMs)
+      const waitMs = this.#budgetWaitMs(now)
+      if (waitMs > 0) return this.#serveIn(waitMs)
       const reader = this.#nextReader
       const searcher = this.#ranks.search.next
       if (reader && this.#hasRoom(now)) this.#serveNext(reader, now)
@@ -687,7 +687,7 @@ export class UpstreamHealth {
   }
 
   /** Clients' questions tell too whether it is back; all that it sends is proved. */
-  #isTried({ state }: Outage): boolean {
+  #allowsTrial({ state }: Outage): boolean {
     return state !== 'rate-limited' || this.#isGuess
   }
 
@@ -704,7 +704,7 @@ export class UpstreamHealth {
     const out = this.#outAt(now)
     return new Failure('unavailable', `${this.#options.name} cannot be asked now (${out?.state ?? 'ready'})`, {
       source: 'upstream',
-      retryAfterMs: out && this.#isTried(out) ? Math.max(0, this.#tryAt - now) : out && leftMs(out, now),
+      retryAfterMs: out && this.#allowsTrial(out) ? Math.max(0, this.#tryAt - now) : out && leftMs(out, now),
     })
   }
 
@@ -752,13 +752,13 @@ export class UpstreamHealth {
   }
 
   /** Calls `listener` when a probe should tell soon whether it is out. Returns how to stop that. */
-  onSuspicion(listener: () => void): () => void {
+  onProbeWanted(listener: () => void): () => void {
     this.#probers.add(listener)
     return () => this.#probers.delete(listener)
   }
 
   /** A flight waits until it is back. */
-  waitedFor(): void {
+  probeIfUnhealthy(): void {
     if (this.#outAt(this.#now) === this.#unhealthy && this.outMs < briefMs) this.suspect()
   }
 
