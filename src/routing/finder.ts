@@ -264,8 +264,8 @@ class Lookup<Member> {
 /** The origin of the first permitted address. */
 function originOf(addresses: readonly string[], rules: AddressRules): string | undefined {
   for (const address of addresses) {
-    const found = gatewayAddress(address, rules)
-    if ('origin' in found) return found.origin
+    const origin = gatewayAddress(address, rules)
+    if (origin !== undefined) return origin
   }
   return undefined
 }
