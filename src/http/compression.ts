@@ -14,6 +14,7 @@ import {
   zstdCompress,
 } from 'node:zlib'
 import { remembered } from '../core/cache.ts'
+import { weightedList } from '../core/wire/http.ts'
 
 export type Compression = ReturnType<typeof createCompression>
 
@@ -182,25 +183,12 @@ const acceptedEncodings = (): ((header: string | undefined) => Accepted) => {
  * it.
  */
 export function acceptedOf(header: string): Accepted {
-  const weights = new Map<string, number>()
-  for (const part of header.split(',')) {
-    const [name = '', ...parameters] = part.split(';').map((text) => text.trim().toLowerCase())
-    if (name !== '') weights.set(name === 'x-gzip' ? 'gzip' : name, weightOf(parameters))
-  }
+  const weights = new Map(weightedList(header).map(({ name, weight }) => [name === 'x-gzip' ? 'gzip' : name, weight]))
   const weight = (coding: Coding): number => weights.get(coding) ?? weights.get('*') ?? 0
   const all = codings.filter((coding) => weight(coding) > 0).sort((one, other) => weight(other) - weight(one))
   const [first] = all
   if (first === undefined) return plainOnly
   return { best: (weights.get('identity') ?? 0) > weight(first) ? undefined : first, all }
-}
-
-/** An invalid weight counts as 0: a coding that may be refused is not sent. */
-function weightOf(parameters: readonly string[]): number {
-  for (const parameter of parameters) {
-    const [, given] = /^q\s*=\s*(.*)$/.exec(parameter) ?? []
-    if (given !== undefined) return /^(?:0(?:\.\d*)?|1(?:\.0*)?)$/.test(given) ? Number(given) : 0
-  }
-  return 1
 }
 
 /** In addition to `text/*`, and types ending in +json or +xml. */

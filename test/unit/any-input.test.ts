@@ -9,7 +9,7 @@ import { parsePath } from '../../src/content/resolve.ts'
 import { codec, hash } from '../../src/core/cid.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { createDenylist, createDenylists, readList } from '../../src/deny/denylist.ts'
-import { formatFor, formats, parseRange } from '../../src/http/content/negotiate.ts'
+import { formatFor, formatNames, parseRange } from '../../src/http/content/negotiate.ts'
 import { createTree, type FileInTree, type Folder } from '../../src/upload/import.ts'
 import { parseRedirects, redirect } from '../../src/web/site.ts'
 import { anyText } from '../support/any-text.ts'
@@ -154,7 +154,7 @@ test('denylist → the last rule for a path decides', () => {
   )
 })
 
-test('any Accept → one of the formats', () => {
+test('any Accept → one of the formatNames', () => {
   const type = fc.constantFrom(
     'application/vnd.ipld.car',
     'application/vnd.ipld.raw',
@@ -173,7 +173,7 @@ test('any Accept → one of the formats', () => {
   fc.assert(
     fc.property(header, (all) => {
       const choice = answerOf(() => formatFor(all.join(',')))
-      assert.ok(choice === undefined || choice === 'file' || formats.has(choice), choice)
+      assert.ok(choice === undefined || choice === 'file' || formatNames.has(choice), choice)
     }),
     runs(1000),
   )

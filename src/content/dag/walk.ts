@@ -7,7 +7,7 @@ import { type LazyLink, lazyLinksInOrder } from '../../ipld/block-links.ts'
 import { declaredSize, type Node, startsOf, wrongContent } from '../../ipld/unixfs.ts'
 import type { DagWant, Expected, Session } from '../../retrieval/session.ts'
 import { maxFileBytes } from '../file.ts'
-import { type PathChain, visitBelow } from '../resolve.ts'
+import { type PathChain, pathChainFrom, visitBelow } from '../resolve.ts'
 import { isShardLink, namesInShard } from './hamt.ts'
 import { between, type Children, createPending, madeOf } from './pending.ts'
 
@@ -46,6 +46,10 @@ type PendingBlock = {
   /** The path to this block: known for entries of a directory, not for links of a document. */
   readonly chain?: PathChain | undefined
 }
+
+/** Every block of a DAG, each once. */
+export const walkWhole = (session: Session, root: Block): AsyncGenerator<Block> =>
+  walkDag(session, root, { scope: 'all', dups: false, chain: pathChainFrom(root.cid) })
 
 /** Yields identity blocks too; the caller decides if they are sent. */
 export async function* walkDag(session: Session, root: Block, options: WalkOptions): AsyncGenerator<Block> {

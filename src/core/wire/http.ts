@@ -52,6 +52,28 @@ export function isFromAnotherSite(headers: IncomingHttpHeaders): boolean {
   return site === 'cross-site' || site === 'same-site'
 }
 
+type Weighted = {
+  readonly name: string
+  readonly weight: number
+  readonly parameters: Readonly<Record<string, string>>
+}
+
+/** The members of Accept or Accept-Encoding. An invalid weight counts as 0. */
+export function weightedList(header = ''): Weighted[] {
+  return header.split(',').map((member) => {
+    const [name = '', ...rest] = member.split(';').map((text) => text.trim())
+    const parameters = Object.fromEntries(
+      rest.map((text) => {
+        const [, key = text, value = ''] = /^([^=]*)=(.*)$/.exec(text) ?? []
+        return [key.trim().toLowerCase(), value.trim().replace(/^"|"$/g, '')]
+      }),
+    )
+    const { q = '1' } = parameters
+    const weight = /^(?:0(?:\.\d*)?|1(?:\.0*)?)$/.test(q) ? Number(q) : 0
+    return { name: name.toLowerCase(), weight, parameters }
+  })
+}
+
 /** The first value: Node returns an array for some repeated headers. */
 export const oneOf = (value: string | string[] | undefined): string | undefined =>
   Array.isArray(value) ? value[0] : value

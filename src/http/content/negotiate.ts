@@ -1,10 +1,13 @@
 // The headers and the query of a request select the format (`?format=` overrides Accept,
 // IPIP-523), the range (RFC 9110 §14) and the copy that the client has (§13). Content of a CID never
 // changes, so a weak comparison suffices for If-None-Match; If-Range requires a strong one.
+import type { FormatName } from '../../content/formats/format.ts'
+import { formats } from '../../content/formats/formats.ts'
 import { malformed } from '../../core/failure.ts'
+import { weightedList } from '../../core/wire/http.ts'
 import { type Accepted, codedTag } from '../compression.ts'
 
-export type FormatChoice = 'file' | 'raw' | 'car' | 'tar' | 'dag-json' | 'dag-cbor' | 'json' | 'cbor' | 'ipns-record'
+export type FormatChoice = 'file' | FormatName | 'ipns-record'
 
 export type Negotiated = {
   readonly as: FormatChoice
@@ -15,17 +18,11 @@ export type Negotiated = {
 }
 
 const mediaTypes: Readonly<Record<string, FormatChoice>> = {
-  'application/vnd.ipld.raw': 'raw',
-  'application/vnd.ipld.car': 'car',
-  'application/x-tar': 'tar',
-  'application/vnd.ipld.dag-json': 'dag-json',
-  'application/vnd.ipld.dag-cbor': 'dag-cbor',
-  'application/json': 'json',
-  'application/cbor': 'cbor',
+  ...Object.fromEntries([...formats.values()].map(({ mediaType, name }) => [mediaType, name])),
   'application/vnd.ipfs.ipns-record': 'ipns-record',
 }
 
-export const formats: ReadonlySet<string> = new Set(Object.values(mediaTypes))
+export const formatNames: ReadonlySet<string> = new Set(Object.values(mediaTypes))
 
 type AcceptedFormat = { readonly as: FormatChoice; readonly parameters: Readonly<Record<string, string>> }
 
@@ -33,8 +30,8 @@ export function negotiate(query: URLSearchParams, accept: string | undefined): N
   const asked = query.get('format')
   const accepted = accept === undefined ? undefined : best(accept)
   if (asked !== null && asked !== '') {
-    if (!formats.has(asked)) {
-      throw malformed(`unknown format ${JSON.stringify(asked)}; known are ${[...formats].join(', ')}`)
+    if (!formatNames.has(asked)) {
+      throw malformed(`unknown format ${JSON.stringify(asked)}; known are ${[...formatNames].join(', ')}`)
     }
     const as = asked as FormatChoice
     return { as, parameters: accepted?.as === as ? accepted.parameters : {}, byAccept: false }
@@ -52,29 +49,19 @@ export function formatFor(accept: string): FormatChoice {
 }
 
 function best(accept: string): AcceptedFormat | undefined {
-  let winner: (AcceptedFormat & { q: number }) | undefined
-  for (const part of accept.split(',')) {
-    const [type = '', ...rest] = part.split(';').map((text) => text.trim())
-    const parameters = Object.fromEntries(
-      rest.map((text) => {
-        const [, name = text, value = ''] = /^([^=]*)=(.*)$/.exec(text) ?? []
-        return [name.trim().toLowerCase(), value.trim().replace(/^"|"$/g, '')]
-      }),
-    )
-    const as = mediaTypes[type.toLowerCase()]
-    const q = parameters['q'] === undefined ? 1 : Number(parameters['q'])
-    if (as && q > 0 && (!winner || q > winner.q)) winner = { as, parameters, q }
-  }
-  return winner && { as: winner.as, parameters: winner.parameters }
+  const accepted = weightedList(accept).flatMap(({ name, weight, parameters }) => {
+    const as = mediaTypes[name]
+    return as && weight > 0 ? [{ as, weight, parameters }] : []
+  })
+  return accepted.reduce<(typeof accepted)[0] | undefined>(
+    (one, next) => (one && one.weight >= next.weight ? one : next),
+    undefined,
+  )
 }
 
-/** The q-value of a media type; 0 if the client does not name it. */
-export function qualityOf(accept: string | undefined, type: string): number {
-  const part = accept?.split(',').find((one) => one.split(';')[0]?.trim().toLowerCase() === type)
-  if (part === undefined) return 0
-  const q = Number(/;\s*q=([\d.]+)/i.exec(part)?.[1] ?? 1)
-  return Number.isNaN(q) ? 0 : q
-}
+/** The weight of a media type; 0 if the client does not name it. */
+export const qualityOf = (accept: string | undefined, type: string): number =>
+  weightedList(accept).find(({ name }) => name === type)?.weight ?? 0
 
 /** `to` is inclusive, as in Content-Range. */
 export type Range = { readonly from: number; readonly to: number }

@@ -1,8 +1,8 @@
 // `pin/add` finds a DAG and sends it to the providers; `pin/ls` lists the recorded uploads;
 // `pin/rm` deletes them.
 import type { CID } from 'multiformats/cid'
-import { walkDag } from '../../content/dag/walk.ts'
-import { parseRoot, pathChainFrom } from '../../content/resolve.ts'
+import { walkWhole } from '../../content/dag/walk.ts'
+import { parseRoot } from '../../content/resolve.ts'
 import { Failure, malformed } from '../../core/failure.ts'
 import type { Pins } from '../../upload/pins.ts'
 import { pinName } from '../add/add.ts'
@@ -18,8 +18,7 @@ export async function addPin({ request, query, session, signal, response, deps }
   try {
     const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
     session.begun()
-    const chain = pathChainFrom(cid)
-    await deps.uploads.keep(cid, walkDag(session, { cid, bytes }, { scope: 'all', dups: false, chain }), slot, name)
+    await deps.uploads.keep(cid, walkWhole(session, { cid, bytes }), slot, name)
     sendJson({ response, deps }, { Pins: [cid.toString()] })
   } finally {
     slot.leave()

@@ -1,11 +1,11 @@
 // `cat`, `block/get` and `dag/export`: content as Kubo's clients request it.
 
 import { createGzip } from 'node:zlib'
-import { walkDag } from '../../content/dag/walk.ts'
+import { walkWhole } from '../../content/dag/walk.ts'
 import { readFile } from '../../content/file.ts'
 import { refuseRemainder } from '../../content/formats/format.ts'
 import { archiveOf } from '../../content/formats/tar.ts'
-import { type Entity, parseRoot, pathChainFrom, resolve } from '../../content/resolve.ts'
+import { type Entity, parseRoot, resolve } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import { malformed } from '../../core/failure.ts'
 import { writeCar } from '../../ipld/car.ts'
@@ -55,10 +55,9 @@ export async function getBlock({ query, session, response, deps }: KuboCall): Pr
 export async function exportDag({ query, session, response, deps }: KuboCall): Promise<void> {
   const cid = parseRoot(argOf(query))
   const bytes = await session.get(cid, { cid, segments: [], scope: 'all' })
-  const blocks = walkDag(session, { cid, bytes }, { scope: 'all', dups: false, chain: pathChainFrom(cid) })
   response.setHeader('Content-Type', 'application/vnd.ipld.car; version=1')
   response.setHeader('X-Stream-Output', '1')
-  await sendPieces({ response, session, deps }, writeCar(cid, blocks))
+  await sendPieces({ response, session, deps }, writeCar(cid, walkWhole(session, { cid, bytes })))
 }
 
 function wholeNumber(given: GivenOptions, name: string): number | undefined {

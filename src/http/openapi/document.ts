@@ -1,7 +1,7 @@
 // The OpenAPI 3.1 description of the public routes; Kubo's RPC has a reference of its own.
 import { builtIn } from '../../schemas/checks.ts'
 import type { JsonSchema } from '../../schemas/documents.ts'
-import { formats } from '../content/negotiate.ts'
+import { formatNames } from '../content/negotiate.ts'
 import type { Mode } from '../wire/problem.ts'
 
 export type Json = Readonly<Record<string, unknown>>
@@ -286,8 +286,8 @@ const parametersWith = (schemas: readonly string[]): Json => ({
     '`car`: each `data` is a CAR (version 1), whose blocks are stored unchanged. Roots must be complete: 400 names missing blocks. Unreachable blocks are dropped.',
     oneOf('car'),
   ),
-  format: format(...[...formats].filter((name) => name !== 'ipns-record')),
-  nameFormat: format(...formats),
+  format: format(...[...formatNames].filter((name) => name !== 'ipns-record')),
+  nameFormat: format(...formatNames),
   'dag-scope': query(
     'dag-scope',
     'Extent of a CAR: the last block of the path, the file or directory itself, or everything below it.',
