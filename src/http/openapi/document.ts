@@ -7,7 +7,16 @@ import type { Mode } from '../wire/problem.ts'
 export type Json = Readonly<Record<string, unknown>>
 
 const ref = (kind: string, name: string): Json => ({ $ref: `#/components/${kind}/${name}` })
-const text = (description: string): Json => ({ description, schema: { type: 'string' } })
+const string: Json = { type: 'string' }
+const integer: Json = { type: 'integer' }
+const text = (description: string): Json => ({ description, schema: string })
+const list = (items: Json, more?: Json): Json => ({ type: 'array', ...more, items })
+/** Default: all properties are required. */
+const object = (properties: Json, required: readonly string[] = Object.keys(properties)): Json => ({
+  type: 'object',
+  required,
+  properties,
+})
 /** Every response also has an id. */
 const headersOf = (names: readonly string[]): Json =>
   Object.fromEntries([...names, 'X-Request-Id'].map((name) => [name, ref('headers', name)]))
@@ -40,36 +49,16 @@ const schemasWith = (documents: readonly PublishedDocument[]): Json => ({
   ...Object.fromEntries(documents.map(({ title, schema }) => [title, schema])),
 })
 
-const added: Json = {
-  type: 'object',
-  required: ['cids'],
-  properties: {
-    cids: { type: 'array', minItems: 1, items: { type: 'string', pattern: '^/ipfs/[0-9A-Za-z]+$' } },
-  },
-}
+const added = object({ cids: list({ ...string, pattern: '^/ipfs/[0-9A-Za-z]+$' }, { minItems: 1 }) })
 
 const listing: Json = {
   title: 'Listing',
   description: 'A directory.',
-  type: 'object',
-  required: ['cid', 'path', 'entries'],
-  properties: {
-    cid: { type: 'string' },
-    path: { type: 'string' },
-    entries: {
-      type: 'array',
-      items: {
-        type: 'object',
-        required: ['name', 'cid', 'size', 'type'],
-        properties: {
-          name: { type: 'string' },
-          cid: { type: 'string' },
-          size: { type: ['integer', 'null'] },
-          type: { type: 'string' },
-        },
-      },
-    },
-  },
+  ...object({
+    cid: string,
+    path: string,
+    entries: list(object({ name: string, cid: string, size: { type: ['integer', 'null'] }, type: string })),
+  }),
 }
 
 const problemOf = (status: number, title: string, detail: string, more: Json = {}): Json => ({
@@ -120,7 +109,7 @@ export const addStatuses = [...anyStatuses, 401, 403, 410, 451, 502, 507, 508] a
 const retried: ReadonlySet<number> = new Set([404, 429, 502, 503, 504])
 
 /** In `web` mode a client gets a page or text, depending on Accept. */
-const asText = { 'text/html': { schema: { type: 'string' } }, 'text/plain': { schema: { type: 'string' } } } as const
+const asText = { 'text/html': { schema: string }, 'text/plain': { schema: string } }
 
 function problemResponse(status: number, mode: Mode): Json {
   const headers = {
@@ -178,76 +167,57 @@ const examples: Readonly<Record<number, Json>> = {
 const problemResponses = (mode: Mode): Json =>
   Object.fromEntries(Object.keys(meanings).map((status) => [`Problem${status}`, problemResponse(Number(status), mode)]))
 
-const rest = (): Json => ({
-  type: 'object',
-  required: ['limit', 'remaining'],
-  properties: { limit: { type: 'integer' }, remaining: { type: 'integer' } },
-})
+const rest = object({ limit: integer, remaining: integer })
 
-const outcome = (who: string): Json => ({
-  type: 'array',
-  items: {
-    type: 'object',
-    required: [who, 'outcome'],
-    properties: {
-      [who]: { type: 'string' },
-      outcome: { type: 'string' },
-      detail: { type: 'string' },
-      ms: { type: 'number', minimum: 0 },
-      bytes: { type: 'integer', minimum: 1 },
-    },
-  },
-})
+const outcome = (who: string): Json => {
+  const properties = {
+    [who]: string,
+    outcome: string,
+    detail: string,
+    ms: { type: 'number', minimum: 0 },
+    bytes: { ...integer, minimum: 1 },
+  }
+  return list(object(properties, [who, 'outcome']))
+}
 
 const problemSchema: Json = {
   title: 'Problem',
   description: 'What went wrong (RFC 9457).',
-  type: 'object',
-  required: ['type', 'title', 'status', 'detail', 'message'],
-  properties: {
-    type: { type: 'string', pattern: '^urn:problem-type:cidgate:' },
-    title: { type: 'string' },
-    status: { type: 'integer', minimum: 400, maximum: 599 },
-    detail: { type: 'string' },
-    message: { type: 'string', description: 'The same text as `detail`.' },
-    requestId: { type: 'string', description: 'The value of `X-Request-Id`, also in the log.' },
-    traceId: {
-      type: 'string',
-      description:
-        'Trace id of the `traceparent` of the client (W3C Trace Context), or of a trace that the gateway records.',
-    },
-    attempts: {
-      ...outcome('upstream'),
-      description: 'The upstreams that were asked for the content, and what each answered.',
-    },
-    outcomes: {
-      ...outcome('provider'),
-      description: 'The providers that were asked to keep the upload, and what each answered.',
-    },
-    quota: {
-      type: 'object',
-      description: 'The daily quota of the token (UTC), and what remains.',
-      required: ['token'],
-      properties: { token: { type: 'string' }, uploads: rest(), bytes: rest() },
-    },
-    errors: {
-      type: 'array',
-      description: 'The fields that do not match the schema.',
-      items: {
-        type: 'object',
-        required: ['field', 'message'],
-        properties: { field: { type: 'string' }, message: { type: 'string' } },
+  ...object(
+    {
+      type: { ...string, pattern: '^urn:problem-type:cidgate:' },
+      title: string,
+      status: { ...integer, minimum: 400, maximum: 599 },
+      detail: string,
+      message: { ...string, description: 'The same text as `detail`.' },
+      requestId: { ...string, description: 'The value of `X-Request-Id`, also in the log.' },
+      traceId: {
+        ...string,
+        description:
+          'Trace id of the `traceparent` of the client (W3C Trace Context), or of a trace that the gateway records.',
+      },
+      attempts: {
+        ...outcome('upstream'),
+        description: 'The upstreams that were asked for the content, and what each answered.',
+      },
+      outcomes: {
+        ...outcome('provider'),
+        description: 'The providers that were asked to keep the upload, and what each answered.',
+      },
+      quota: {
+        description: 'The daily quota of the token (UTC), and what remains.',
+        ...object({ token: string, uploads: rest, bytes: rest }, ['token']),
+      },
+      errors: {
+        description: 'The fields that do not match the schema.',
+        ...list(object({ field: string, message: string })),
       },
     },
-  },
+    ['type', 'title', 'status', 'detail', 'message'],
+  ),
 }
 
-const parameter = (
-  at: 'query' | 'header',
-  name: string,
-  description: string,
-  schema: Json = { type: 'string' },
-): Json => ({
+const parameter = (at: 'path' | 'query' | 'header', name: string, description: string, schema = string): Json => ({
   name,
   in: at,
   description,
@@ -268,7 +238,7 @@ const parametersWith = (schemas: readonly string[]): Json => ({
     oneOf(...schemas),
   ),
   name: query('name', 'The name of the pins, here and at the providers; at most 255 bytes of UTF-8.', {
-    type: 'string',
+    ...string,
     maxLength: 255,
   }),
   wrap: query(
@@ -318,7 +288,7 @@ const headers: Json = {
   'Content-Range': text('The range served, and the size.'),
   ETag: text('`"<cid>"`, with a suffix for each format and coding.'),
   Location: text('The target of the redirect.'),
-  'Retry-After': { description: 'Seconds to wait.', schema: { type: 'integer', minimum: 1 } },
+  'Retry-After': { description: 'Seconds to wait.', schema: { ...integer, minimum: 1 } },
   Vary: text('The request headers that select the response.'),
   'X-Content-Type-Options': text('`nosniff`.'),
   'X-Ipfs-Path': text('The requested path.'),
@@ -386,32 +356,17 @@ function readAnswers(namespace: Namespace, documents: readonly PublishedDocument
   }
 }
 
-const roots: Readonly<Record<Namespace, Json>> = {
-  ipfs: {
-    name: 'hash',
-    in: 'path',
-    required: true,
-    description: 'CID version 0 or 1, in any multibase.',
-    schema: { type: 'string', minLength: 2 },
-    example: aCid,
-  },
-  ipns: {
-    name: 'name',
-    in: 'path',
-    required: true,
-    description: 'A key, in any multibase or as a peer ID, or a domain with a DNSLink.',
-    schema: { type: 'string', minLength: 2 },
-    example: aName,
-  },
-}
-const pathParameter: Json = {
-  name: 'path',
-  in: 'path',
+const pathParameter = (name: string, description: string, example: string, schema?: Json): Json => ({
+  ...parameter('path', name, description, schema),
   required: true,
-  description: 'A path below it, with plain slashes: an encoded slash is refused.',
-  schema: { type: 'string' },
-  example: 'readme.md',
+  example,
+})
+const root = { ...string, minLength: 2 }
+const roots: Readonly<Record<Namespace, Json>> = {
+  ipfs: pathParameter('hash', 'CID version 0 or 1, in any multibase.', aCid, root),
+  ipns: pathParameter('name', 'A key, in any multibase or as a peer ID, or a domain with a DNSLink.', aName, root),
 }
+const below = pathParameter('path', 'A path below it, with plain slashes: an encoded slash is refused.', 'readme.md')
 const common = [
   'filename',
   'download',
@@ -432,24 +387,24 @@ function readPaths(documents: readonly PublishedDocument[]): Json {
       ...own,
       ...[namespace === 'ipfs' ? 'format' : 'nameFormat', ...common].map((name) => ref('parameters', name)),
     ],
-    get: { tags: ['content'], summary, operationId: `get${id}`, responses: readAnswers(namespace, documents, false) },
-    head: {
-      tags: ['content'],
-      summary: `${summary} (headers only)`,
-      operationId: `head${id}`,
-      responses: readAnswers(namespace, documents, true),
-    },
+    ...reads('content', summary, id, (isHead) => readAnswers(namespace, documents, isHead)),
   })
   const { ipfs, ipns } = roots
   return {
     '/ipfs/{hash}': readsAt('ipfs', 'Read a file, directory or DAG by CID', 'IpfsContent', [ipfs]),
-    '/ipfs/{hash}/{path}': readsAt('ipfs', 'Read a path below a CID', 'IpfsContentAt', [ipfs, pathParameter]),
+    '/ipfs/{hash}/{path}': readsAt('ipfs', 'Read a path below a CID', 'IpfsContentAt', [ipfs, below]),
     '/ipns/{name}': readsAt('ipns', 'Read what an IPNS or DNSLink name points at', 'IpnsContent', [ipns]),
-    '/ipns/{name}/{path}': readsAt('ipns', 'Read a path below a name', 'IpnsContentAt', [ipns, pathParameter]),
+    '/ipns/{name}/{path}': readsAt('ipns', 'Read a path below a name', 'IpnsContentAt', [ipns, below]),
     '/ipfs/': follows('Ipfs'),
     '/ipns/': follows('Ipns'),
   }
 }
+
+/** GET and HEAD of a path. */
+const reads = (tag: string, summary: string, id: string, answers: (isHead: boolean) => Json): Json => ({
+  get: { tags: [tag], summary, operationId: `get${id}`, responses: answers(false) },
+  head: { tags: [tag], summary: `${summary} (headers only)`, operationId: `head${id}`, responses: answers(true) },
+})
 
 /** The path to which a browser sends `ipfs:` links if this gateway is registered for them. */
 const follows = (id: string): Json => ({
@@ -462,20 +417,16 @@ const follows = (id: string): Json => ({
   },
 })
 
-const data = {
-  type: 'object',
-  required: ['data'],
-  properties: {
-    data: {
-      description:
-        'The content: a file, or a text field whose value is the content in UTF-8. Each part of this name gets a CID. Other parts are ignored.',
-      // Both spellings: client generators read the first, OpenAPI 3.1 defines the second.
-      format: 'binary',
-      contentMediaType: 'application/octet-stream',
-      type: 'string',
-    },
+const data = object({
+  data: {
+    description:
+      'The content: a file, or a text field whose value is the content in UTF-8. Each part of this name gets a CID. Other parts are ignored.',
+    // Both spellings: client generators read the first, OpenAPI 3.1 defines the second.
+    format: 'binary',
+    contentMediaType: 'application/octet-stream',
+    ...string,
   },
-} as const
+})
 
 const addOperation = (documents: readonly PublishedDocument[], hasTokens: boolean): Json => ({
   tags: ['uploads'],
@@ -540,7 +491,7 @@ export function openApiDocument(options: {
     paths: {
       '/add': { post: addOperation(documents, options.hasTokens) },
       ...readPaths(documents),
-      '/openapi.json': { get: description(false), head: description(true) },
+      '/openapi.json': reads('meta', 'This description', 'Description', descriptionAnswers),
     },
     components: {
       schemas: schemasWith(documents),
@@ -552,17 +503,12 @@ export function openApiDocument(options: {
   }
 }
 
-const description = (isHead: boolean): Json => ({
-  tags: ['meta'],
-  summary: `This description${isHead ? ' (headers only)' : ''}`,
-  operationId: isHead ? 'headDescription' : 'getDescription',
-  responses: {
-    200: {
-      description: 'OpenAPI 3.1.',
-      headers: headersOf(['ETag', 'Cache-Control']),
-      ...(!isHead && { content: { 'application/json': { schema: { type: 'object' } } } }),
-    },
-    304: { description: 'The copy of the client is current.', headers: headersOf(['ETag', 'Cache-Control']) },
-    ...failures(anyStatuses),
+const descriptionAnswers = (isHead: boolean): Json => ({
+  200: {
+    description: 'OpenAPI 3.1.',
+    headers: headersOf(['ETag', 'Cache-Control']),
+    ...(!isHead && { content: { 'application/json': { schema: { type: 'object' } } } }),
   },
+  304: { description: 'The copy of the client is current.', headers: headersOf(['ETag', 'Cache-Control']) },
+  ...failures(anyStatuses),
 })
