@@ -137,16 +137,14 @@ export function tarHeader(member: TarMember): Uint8Array {
   const path = member.type === 'directory' && !member.isBare ? `${member.path}/` : member.path
   const target = member.target ?? ''
   const { size, mtime, mode } = member
-  const [name, prefix] = split(path) ?? [fallback(path), '']
   const records = [
-    (split(path) === undefined || !isPlain(path)) && record('path', path),
-    (Buffer.byteLength(target) > 100 || !isPlain(target)) && record('linkpath', target),
+    isShort(path) || record('path', path),
+    isShort(target) || record('linkpath', target),
     size > largestOctal && record('size', String(size)),
     isOctal(mtime) || record('mtime', String(mtime)),
   ].filter((text) => text !== false && text !== true)
   const main = ustar({
-    name: isPlain(name) ? name : fallback(name),
-    prefix: isPlain(prefix) ? prefix : '',
+    name: fallback(path),
     flag: flags[member.type],
     target: fallback(target),
     size: size > largestOctal ? 0 : size,
@@ -159,7 +157,7 @@ export function tarHeader(member: TarMember): Uint8Array {
 }
 
 const paxHeader = (size: number): Buffer =>
-  ustar({ name: 'PaxHeaders/member', prefix: '', flag: 'x', target: '', size, mtime: 0, mode: 0o644 })
+  ustar({ name: 'PaxHeaders/member', flag: 'x', target: '', size, mtime: 0, mode: 0o644 })
 
 /**
  * The end of a failed archive: an extended header without its records, so that every reader reports
@@ -168,16 +166,8 @@ const paxHeader = (size: number): Buffer =>
 const tarCut = (): Uint8Array => paxHeader(tarBlock)
 
 const isOctal = (value: number): boolean => value >= 0 && value <= largestOctal
-const isPlain = (text: string): boolean => /^[\x20-\x7e]*$/.test(text)
+const isShort = (text: string): boolean => /^[\x20-\x7e]{0,100}$/.test(text)
 const fallback = (text: string): string => text.replace(/[^\x20-\x7e]/g, '_').slice(0, 100)
-
-/** Splits a path at a slash into name and prefix; undefined if it does not fit. */
-function split(path: string): [name: string, prefix: string] | undefined {
-  if (path.length <= 100) return [path, '']
-  const at = path.indexOf('/', path.length - 101)
-  const isGood = at > 0 && at <= 155 && at < path.length - 1
-  return isGood ? [path.slice(at + 1), path.slice(0, at)] : undefined
-}
 
 /** A pax record `<length> <key>=<value>\n`, where the length includes its own digits. */
 function record(key: string, value: string): string {
@@ -189,7 +179,6 @@ function record(key: string, value: string): string {
 
 type Ustar = {
   readonly name: string
-  readonly prefix: string
   readonly flag: string
   readonly target: string
   readonly size: number
@@ -197,7 +186,7 @@ type Ustar = {
   readonly mode: number
 }
 
-function ustar({ name, prefix, flag, target, size, mtime, mode }: Ustar): Buffer {
+function ustar({ name, flag, target, size, mtime, mode }: Ustar): Buffer {
   const bytes = Buffer.alloc(tarBlock)
   const octal = (value: number, at: number, digits: number) =>
     bytes.write(value.toString(8).padStart(digits, '0'), at, 'latin1')
@@ -211,7 +200,6 @@ function ustar({ name, prefix, flag, target, size, mtime, mode }: Ustar): Buffer
   bytes.write(flag, 156, 'latin1')
   bytes.write(target, 157, 'latin1')
   bytes.write('ustar\x0000', 257, 'latin1')
-  bytes.write(prefix, 345, 'latin1')
   octal(
     bytes.reduce((sum, byte) => sum + byte, 0),
     148,

@@ -15,7 +15,7 @@ import type { Mode } from '../wire/problem.ts'
 import { HttpRefusal, type RequestContext, type RequestTarget } from '../wire/request.ts'
 import { cutWhenStalled, endWith, notAsPromised, onceSent, type PendingResponses, writeAll } from '../wire/write.ts'
 import { parseRange, type Range, rangeApplies } from './negotiate.ts'
-import type { ReadyAnswer, ResponseCache } from './response-cache.ts'
+import { type ReadyAnswer, type ResponseCache, unchangedHeaders } from './response-cache.ts'
 import type { Moved } from './web-body.ts'
 
 export type OutgoingAnswer = Pick<RequestContext, 'request' | 'response' | 'target'> & {
@@ -44,25 +44,13 @@ type Headers = string[]
 
 const bufferedBytes = 256 * 1024
 
-// Left out of a 304: the client has these headers with its copy.
-const ofBytes: ReadonlySet<string> = new Set(['Content-Type', 'Content-Security-Policy', 'Accept-Ranges'])
-
 export function notModified(
   delivery: OutgoingAnswer,
   body: Pick<Representation, 'etag' | 'cacheControl' | 'ageSeconds' | 'varies'> & AboutBody,
 ): void {
   const { response, deps } = delivery
   const headers = headersOf(delivery, { ...body, type: '', ranges: true }, deps.compression.covers(body))
-  response.writeHead(304, withoutThoseOfBytes(headers)).end()
-}
-
-function withoutThoseOfBytes(headers: Headers): Headers {
-  const kept: Headers = []
-  for (let at = 0; at < headers.length; at += 2) {
-    const name = headers[at] as string
-    if (!ofBytes.has(name)) kept.push(name, headers[at + 1] as string)
-  }
-  return kept
+  response.writeHead(304, unchangedHeaders(headers, body.etag)).end()
 }
 
 export function moved(delivery: Pick<OutgoingAnswer, 'response' | 'place' | 'requestRecord'>, to: Moved): void {

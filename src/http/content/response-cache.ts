@@ -163,9 +163,12 @@ export type CachedResponse = {
 
 export type CachedResponses = ReturnType<typeof createCachedResponses>
 
+/** The headers of a 304: the client has the others with its copy. */
 const notModifiedHeaders: ReadonlySet<string> = new Set([
   'etag',
   'cache-control',
+  'age',
+  'content-location',
   'vary',
   'x-ipfs-path',
   'x-ipfs-roots',
@@ -263,7 +266,7 @@ function formWith(answer: ReadyAnswer, etag: string): ReadyForm {
   return coded ?? { ...answer, etag, unchanged: undefined }
 }
 
-function unchangedHeaders(headers: readonly string[], etag: string): string[] {
+export function unchangedHeaders(headers: readonly string[], etag: string): string[] {
   const kept: string[] = []
   for (let index = 0; index < headers.length; index += 2) {
     const name = headers[index] as string
