@@ -109,7 +109,7 @@ export const addStatuses = [...anyStatuses, 401, 403, 410, 451, 502, 507, 508] a
 const retried: ReadonlySet<number> = new Set([404, 429, 502, 503, 504])
 
 /** In `web` mode a client gets a page or text, depending on Accept. */
-const asText = { 'text/html': { schema: string }, 'text/plain': { schema: string } }
+const asText: Json = { 'text/html': { schema: string }, 'text/plain': { schema: string } }
 
 function problemResponse(status: number, mode: Mode): Json {
   const headers = {
@@ -361,7 +361,7 @@ const pathParameter = (name: string, description: string, example: string, schem
   required: true,
   example,
 })
-const root = { ...string, minLength: 2 }
+const root: Json = { ...string, minLength: 2 }
 const roots: Readonly<Record<Namespace, Json>> = {
   ipfs: pathParameter('hash', 'CID version 0 or 1, in any multibase.', aCid, root),
   ipns: pathParameter('name', 'A key, in any multibase or as a peer ID, or a domain with a DNSLink.', aName, root),
