@@ -6,9 +6,9 @@ import { type Config, configFile, loadConfig } from '../config/load.ts'
 import { systemClock } from '../core/clock.ts'
 import { isGone, orIfGone } from '../core/disk/files.ts'
 import { silentLog } from '../core/log.ts'
-import { openDataFolder, processFolders } from '../data-folder/folder.ts'
 import { backUpStore } from '../store/backup.ts'
 import { databaseIn } from '../store/open.ts'
+import { ownFolder } from '../store/owner.ts'
 import { salvageStore } from '../store/salvage.ts'
 import { orphanedStores } from '../wiring/backends.ts'
 import type { Io } from './command.ts'
@@ -69,8 +69,7 @@ export async function salvageCommand(file: string | undefined, { stdout }: Out):
   const name = config.pinning.providers.find(({ use }) => use === 'embedded')?.name ?? 'local'
   let isComplete = true
   for (const path of await storeFolders(config)) {
-    const folder = processFolders.enter(path)
-    const leave = await openDataFolder(folder, { clock: systemClock, log: silentLog, isNeeded: true })
+    const leave = await ownFolder(path, { clock: systemClock, log: silentLog })
     try {
       const { uploads, byRoots, incomplete, aside } = await salvageStore(path, name, systemClock.now())
       stdout.write(`${path}: ${uploads} uploads in a new database; the damaged files are in ${aside}\n`)
@@ -79,8 +78,7 @@ export async function salvageCommand(file: string | undefined, { stdout }: Out):
         stdout.write(`${cid}: blocks are missing here; upload it again, or restore it from a provider\n`)
       isComplete &&= incomplete.length === 0
     } finally {
-      await leave()
-      folder.leave()
+      leave()
     }
   }
   return isComplete ? 0 : 1

@@ -1,57 +1,10 @@
-// The data folder has one owner at a time. Gateways of one process share it, as during a reload; a
-// second process is refused before it touches anything in it.
-
-import { realpathSync } from 'node:fs'
-import { statfs } from 'node:fs/promises'
-import { userInfo } from 'node:os'
-import { basename, dirname, join, resolve } from 'node:path'
-import { type Clock, withDeadline } from '../core/clock.ts'
-import { codeOf, isDiskFull, tryToWrite } from '../core/disk/files.ts'
-import { Failure } from '../core/failure.ts'
-import { createOwnership, type Leave, type OwnerOptions } from '../store/owner.ts'
-
-type DataFolderOptions = OwnerOptions & {
-  /**
-   * True if the gateway stores data that must not be lost. Otherwise an unwritable folder does not
-   * stop the start.
-   */
-  readonly isNeeded: boolean
-}
-
-/**
- * Rejects with a Failure `refused` that names the folder, and its owner or the user who cannot
- * write to it. A full disk is read all the same.
- */
-export async function openDataFolder(folder: DataFolder, options: DataFolderOptions): Promise<Leave> {
-  const { path } = folder
-  const error = await tryToWrite(path).catch((cause: Error) => cause)
-  if (!error || isDiskFull(error)) return folder.part(createOwnership)(options)
-  if (options.isNeeded) throw unwritable(path, error)
-  options.log('warn', 'data.write-failed', { folder: path, why: codeOf(error) })
-  return async () => {}
-}
-
-function unwritable(path: string, cause: Error): Failure {
-  const code = codeOf(cause) ?? cause.message
-  const said = ['EEXIST', 'ENOTDIR'].includes(code)
-    ? `${path} is not a folder: a file is in its place, or in the place of one above it (expected a folder, or a path where one can be made)`
-    : `${path} cannot be written to by ${user()}: ${code} (expected a folder of that user, or another folder)`
-  return new Failure('refused', said, { source: 'ours', cause })
-}
-
-/** In a container the user may be a number without a name. */
-function user(): string {
-  const uid = process.getuid?.()
-  try {
-    const { username } = userInfo()
-    return uid === undefined ? `user ${username}` : `user ${username} (${uid})`
-  } catch {
-    return `user ${uid}`
-  }
-}
-
 // The folders of the gateways in one process. Two gateways may share one: during a reload, or if an
 // application creates two over the same data. One object per folder holds the shared state.
+import { realpathSync } from 'node:fs'
+import { statfs } from 'node:fs/promises'
+import { basename, dirname, join, resolve } from 'node:path'
+import { type Clock, withDeadline } from '../core/clock.ts'
+import { Failure } from '../core/failure.ts'
 
 /** A folder as one gateway sees it, until it leaves. */
 export interface DataFolder {

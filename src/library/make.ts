@@ -161,9 +161,6 @@ async function assemble(context: WiringContext): Promise<Assembled> {
   const parts = { reading, tiers, front, shared }
   const why = createWhy(lookOf(context, parts))
   const admin = wireAdmin(context, { ...parts, providers, store, writing, why, publisher })
-  // Wait for the store: an acknowledged upload is never 404, not even for the first client after a
-  // start.
-  await store.ready.catch((error: unknown) => context.log('error', 'store.unusable', { why: wordsOf(error) }))
   const { forwardTo } = context.config.upload
   const through = forwardTo && new URL(forwardTo.url).host
   return {

@@ -22,7 +22,7 @@ import {
   troubleOf,
 } from './database.ts'
 import { createCarFile, createIntake, packed } from './intake.ts'
-import { createOwnership, type Leave, type OwnerOptions } from './owner.ts'
+import { type Leave, type OwnerOptions, ownFolder } from './owner.ts'
 import { createReading, createStoreReader, openHere, type ReadingOptions } from './reading.ts'
 import type { Accepted, QuotaUse, Statement, Store, StoreReader } from './store.ts'
 import { createThread, type Operation } from './threads.ts'
@@ -205,7 +205,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
       // The last connection leaves one whole file.
       await writer.close()
       const leave = await owned.catch(() => undefined)
-      await leave?.()
+      leave?.()
     },
   }
   return store
@@ -227,8 +227,6 @@ const quotaStatements = ({ day, token, uploads, bytes }: QuotaUse): readonly Sta
 // A store is shared by the gateways of this process over one folder, and closed with the last of
 // them.
 
-type JoinOptions = Pick<OwnerOptions, 'clock' | 'log'>
-
 export interface Joined<Kind extends StoreReader = Store> {
   readonly store: Kind
   leave(): Promise<void>
@@ -243,29 +241,28 @@ export const lossIn = (folder: string): string | undefined => lossOf(placesIn(fo
 type Folder = ReturnType<SharedFolders['enter']>
 
 /**
- * The folder is this process's own from here on; where another one has it, `store.ready` rejects
- * and nothing is touched.
+ * The folder is this process's own from here on. Where it cannot be, `store.ready` rejects with the
+ * Failure of `ownFolder`, and nothing is touched.
  */
-export function joinStore(folder: Folder, options: JoinOptions): Joined {
-  const { one, leave } = folder.part(createSharedStore)({ folder, ...options })
+export function joinStore(folder: Folder, options: OwnerOptions): Joined {
+  const { one, leave } = folder.part(createSharedStore)(options)
   return { store: one, leave }
 }
 
 /** For a process beside the one that owns the folder. */
-export function joinReader(folder: Folder, options: JoinOptions): Joined<StoreReader> {
+export function joinReader(folder: Folder, options: OwnerOptions): Joined<StoreReader> {
   const { one, leave } = folder.part(createSharedReader)(options)
   return { store: one, leave }
 }
 
 const createSharedStore = (path: string) =>
-  createShared<JoinOptions & { readonly folder: Folder }, Store>(
-    ({ folder, clock, log }, before) =>
-      createStore(path, { clock, log, owned: before.then(() => folder.part(createOwnership)({ clock, log })) }),
+  createShared<OwnerOptions, Store>(
+    (options, before) => createStore(path, { ...options, owned: before.then(() => ownFolder(path, options)) }),
     (store) => store.close(),
   )
 
 const createSharedReader = (path: string) =>
-  createShared<JoinOptions, StoreReader>(
+  createShared<OwnerOptions, StoreReader>(
     (options) => createStoreReader(path, options),
     (reader) => reader.close(),
   )

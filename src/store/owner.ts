@@ -4,20 +4,16 @@
 // also holds between containers, where every process may have pid 1.
 import { rmSync, writeFileSync } from 'node:fs'
 import { readFile, stat } from 'node:fs/promises'
-import { hostname } from 'node:os'
+import { hostname, userInfo } from 'node:os'
 import { join } from 'node:path'
 import type { Clock } from '../core/clock.ts'
-import { createShared, isDiskFull, makeFolders, tryToWrite } from '../core/disk/files.ts'
+import { codeOf, isDiskFull, makeFolders, tryToWrite } from '../core/disk/files.ts'
 import { Failure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { openLock, troubleOf } from './database.ts'
 
-interface Owner {
-  release(): void
-}
-
-/** Leaves the folder; the last gateway of the process releases it. */
-export type Leave = () => Promise<void>
+/** Returns what leaves the folder. */
+export type Leave = () => void
 
 export type OwnerOptions = { readonly clock: Clock; readonly log: Log }
 
@@ -26,25 +22,11 @@ const checkMs = 10_000
 const recordOf = (folder: string): string => join(folder, 'owner.json')
 
 /**
- * The lock of a folder, shared by the gateways of this process. Rejects with a Failure `refused`
- * where another process has it.
+ * Makes this process the owner of the folder. Rejects with a Failure: `refused` where another one
+ * is, `disk-error` where nothing can be written. Continues without a lock where the file system has
+ * none, or is full.
  */
-export function createOwnership(folder: string): (options: OwnerOptions) => Promise<Leave> {
-  const join = createShared<OwnerOptions, Promise<Owner>>(
-    (options) => own(folder, options),
-    async (owning) => (await owning.catch(() => undefined))?.release(),
-  )
-  return async (options) => {
-    const { one, leave } = join(options)
-    return one.then(
-      () => leave,
-      (error: unknown) => leave().then(() => Promise.reject(error)),
-    )
-  }
-}
-
-/** Continues without a lock where the file system has none, or is full. */
-async function own(folder: string, { clock, log }: OwnerOptions): Promise<Owner> {
+export async function ownFolder(folder: string, { clock, log }: OwnerOptions): Promise<Leave> {
   let lock: Lock | undefined
   let isReleased = false
   let said = ''
@@ -81,24 +63,43 @@ async function own(folder: string, { clock, log }: OwnerOptions): Promise<Owner>
     })
   }
 
+  const unwritable = await tryToWrite(folder).catch((error: Error) => error)
+  const isFull = isDiskFull(unwritable)
+  if (unwritable && !isFull) throw cannotWrite(folder, unwritable)
   try {
     await take()
   } catch (error) {
     const trouble = troubleOf(error) ?? ''
-    const isFull = isDiskFull(await tryToWrite(folder).catch((cause: unknown) => cause))
     if (trouble === 'taken') throw await takenBy(folder)
     if (!isFull && !['failing', 'no-locks'].includes(trouble))
       throw new Failure('refused', `${folder} cannot be locked: ${wordsOf(error)}`, { source: 'ours', cause: error })
     complain(error)
   }
   checkLater()
-  return {
-    release() {
-      isReleased = true
-      cancel()
-      if (lock) rmSync(recordOf(folder), { force: true })
-      lock?.release()
-    },
+  return () => {
+    isReleased = true
+    cancel()
+    if (lock) rmSync(recordOf(folder), { force: true })
+    lock?.release()
+  }
+}
+
+function cannotWrite(path: string, cause: Error): Failure {
+  const code = codeOf(cause) ?? cause.message
+  const said = ['EEXIST', 'ENOTDIR'].includes(code)
+    ? `${path} is not a folder: a file is in its place, or in the place of one above it (expected a folder, or a path where one can be made)`
+    : `${path} cannot be written to by ${user()}: ${code} (expected a folder of that user, or another folder)`
+  return new Failure('disk-error', said, { source: 'ours', cause })
+}
+
+/** In a container the user may be a number without a name. */
+function user(): string {
+  const uid = process.getuid?.()
+  try {
+    const { username } = userInfo()
+    return uid === undefined ? `user ${username}` : `user ${username} (${uid})`
+  } catch {
+    return `user ${uid}`
   }
 }
 

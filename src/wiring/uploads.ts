@@ -8,8 +8,8 @@ import { ConfigError } from '../config/complaints.ts'
 import type { Config } from '../config/load.ts'
 import { version } from '../config/package.ts'
 import { blockKey } from '../core/cid.ts'
-import { Failure, isFailure } from '../core/failure.ts'
-import { type DataFolder, openDataFolder } from '../data-folder/folder.ts'
+import { Failure, isFailure, wordsOf } from '../core/failure.ts'
+import type { DataFolder } from '../data-folder/folder.ts'
 import { createAddRoute, createAdminAdd } from '../http/add/add.ts'
 import { createTokens, mayUpload } from '../http/add/upload-auth.ts'
 import { createKuboRoute } from '../http/kubo/rpc.ts'
@@ -31,35 +31,32 @@ import type { ReadSide } from './reading.ts'
 type OwnFolder = { readonly folder: DataFolder; readonly store: Store }
 
 /**
- * Holds the lock until the last gateway over it has ended. Throws a ConfigError if the lock is
- * unavailable.
+ * The folder is this process's until the last gateway over it has ended. Throws a ConfigError if it
+ * cannot be, unless there is nothing to keep in it.
  */
 export async function ownDataFolder({ config, clock, log, lease, folders, own }: WiringContext): Promise<OwnFolder> {
   const { data, pinning, upload } = config
   const isNeeded = pinning.providers.length + own.providers.length > 0 && !upload.forwardTo
-  const { folder, opened } = lease.take(
-    'data folder',
-    [data, isNeeded],
+  const { folder, store } = lease.take(
+    'store',
+    [data],
     () => {
       const folder = folders.enter(data)
-      return { folder, opened: openDataFolder(folder, { clock, log, isNeeded }) }
+      return { folder, ...joinStore(folder, { clock, log }) }
     },
-    async ({ folder, opened }) => {
-      const leave = await opened.catch(() => undefined)
-      await leave?.()
+    async ({ folder, leave }) => {
+      await leave()
       folder.leave()
     },
   )
-  await opened.catch((error: unknown) => {
-    throw isFailure(error, 'refused') ? new ConfigError([`data: ${error.message}`]) : error
+  // An acknowledged upload is never 404, not even for the first client after a start.
+  await store.ready.catch((error: unknown) => {
+    const isUnwritable = isFailure(error, 'disk-error')
+    if (isFailure(error, 'refused') || (isUnwritable && isNeeded)) throw new ConfigError([`data: ${error.message}`])
+    if (isUnwritable) log('warn', 'data.write-failed', { folder: data, why: error.message })
+    else log('error', 'store.unusable', { why: wordsOf(error) })
   })
-  const joined = lease.take(
-    'store',
-    [data],
-    () => joinStore(folder, { clock, log }),
-    ({ leave }) => leave(),
-  )
-  return { folder, store: joined.store }
+  return { folder, store }
 }
 
 /** Throws a ConfigError if one of the operator's is not a valid schema. */

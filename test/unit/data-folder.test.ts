@@ -3,12 +3,13 @@ import assert from 'node:assert/strict'
 import { mkdir, readFile, rm, symlink, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { afterEach, beforeEach, describe, it } from 'node:test'
-import { systemClock } from '../../src/core/clock.ts'
+import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { makeFolders } from '../../src/core/disk/files.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { createDataFolders, openDataFolder } from '../../src/data-folder/folder.ts'
+import { createDataFolders } from '../../src/data-folder/folder.ts'
 import { failureOf, troubleOf } from '../../src/store/database.ts'
+import { joinStore } from '../../src/store/open.ts'
 import { lockFile } from '../../src/store/owner.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { startedGateway, tempFolder } from '../support/gateway.ts'
@@ -20,8 +21,14 @@ describe('data folder', () => {
   })
   afterEach(() => rm(folder, { recursive: true, force: true }))
   const folders = createDataFolders()
-  const open = (path = folder, more: object = {}) =>
-    openDataFolder(folders.enter(path), { clock: systemClock, log: silentLog, isNeeded: true, ...more })
+  const open = async (path = folder, clock: Clock = systemClock) => {
+    const { store, leave } = joinStore(folders.enter(path), { clock, log: silentLog })
+    await store.ready.catch(async (error: unknown) => {
+      await leave()
+      throw error
+    })
+    return leave
+  }
   const isLocked = () =>
     lockFile(join(folder, 'owner.lock')).then(
       (lock) => {
@@ -55,7 +62,7 @@ describe('data folder', () => {
 
   it('lock removed → locked again', async () => {
     const clock = createFakeClock()
-    const leave = await open(folder, { clock })
+    const leave = await open(folder, clock)
     await rm(folder, { recursive: true })
     for (let turn = 0; turn < 1000 && !(await readFile(join(folder, 'owner.json')).catch(() => undefined)); turn++)
       await clock.advance(10_000)
