@@ -229,7 +229,7 @@ export interface Takedowns {
 /** Empty if the folder is missing too, which is a fault of `data`, reported elsewhere. */
 const textOf = (file: string): Promise<string> =>
   readFile(file, 'utf8').catch((error: unknown) => {
-    if (isGone(error) || codeOf(error) === 'ENOTDIR') return ''
+    if (isGone(error)) return ''
     throw error
   })
 

@@ -16,7 +16,8 @@ export function codeOf(error: unknown): string | undefined {
 
 export const isDiskFull = (error: unknown): boolean => ['ENOSPC', 'EDQUOT'].includes(codeOf(error) ?? '')
 
-export const isGone = (error: unknown): boolean => codeOf(error) === 'ENOENT'
+/** There is no such file: also where a file is in the place of a folder above it. */
+export const isGone = (error: unknown): boolean => ['ENOENT', 'ENOTDIR'].includes(codeOf(error) ?? '')
 
 /** Resolves with `otherwise` if the file does not exist. */
 export async function orIfGone<T>(work: Promise<T>, otherwise: T): Promise<T> {
