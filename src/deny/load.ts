@@ -302,7 +302,7 @@ export async function openTakedowns({
     const isEmptied = text === '' && (await orIfGone(stat(file), undefined)) !== undefined
     if (isEmptied) log('error', 'takedowns.damaged', { file, lines: 0, line: 1, why: 'the file is empty' })
     damage = isEmptied
-      ? `${file} is empty: restore it, or write only its header`
+      ? 'denylists/takedowns.deny of the data folder is empty: restore it, or write only its header'
       : first && damageOf(given.faultCount, first)
     digest = given.digest
     own = given.list
