@@ -11,14 +11,12 @@ import { createTokens, type Token } from '../../src/http/add/upload-auth.ts'
 import { createKuboRoute } from '../../src/http/kubo/rpc.ts'
 import { createRespond } from '../../src/http/wire/problem.ts'
 import { readContext } from '../../src/http/wire/request.ts'
-import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
-import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval } from '../../src/retrieval/session.ts'
 
 import { createPinsTier, createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
-import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { type Adding, type AddingOptions, startAdding } from './adding.ts'
+import { retrievalOver } from './members.ts'
 
 export type KuboDoor = {
   readonly url: string
@@ -44,16 +42,9 @@ export async function startKuboDoor(tokens?: readonly Token[], options: AddingOp
     get: (cid) => adding.embedded.store.get(cid),
     has: (cid) => adding.embedded.store.has(cid),
   }
-  const retrieval: Retrieval = createRetrieval({
+  const { retrieval } = retrievalOver([], clock, {
     stack: createTierStack([tier, createPinsTier('embedded', store, { keeps: true, log })], { clock, log }),
-    pool: createPool({ members: [], hedge: 'auto', clock }),
-    clock,
-    turns: createLoopScheduler(clock),
-    log,
-    deadlineMs: 1000,
-    blockDeadlineMs: 1000,
-    keepLookingMs: 0,
-    readAheadBytes: 64 * 1024 * 1024,
+    ...{ deadlineMs: 1000, blockDeadlineMs: 1000, keepLookingMs: 0 },
     notFound: createNegativeCache({ initialTtlMs: 1, maxTtlMs: 1, clock }),
   })
   const adding: Adding = await startAdding({ retrieval, maxBytes: 20_000_000, ...options })

@@ -19,9 +19,7 @@ import { linksOf } from '../../src/ipld/block-links.ts'
 import { carHeader, carSection } from '../../src/ipld/car.ts'
 import { RequestRecord } from '../../src/observe/request-record.ts'
 import { Flight } from '../../src/retrieval/flight/flight.ts'
-import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
-import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createComponentRegistry, type WiringContext } from '../../src/wiring/components.ts'
@@ -29,7 +27,7 @@ import { wireTiers } from '../../src/wiring/tiers.ts'
 import { singleChanges } from '../support/changes.ts'
 import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
 import { tempFolder } from '../support/gateway.ts'
-import { membersOf } from '../support/members.ts'
+import { membersOf, retrievalOver } from '../support/members.ts'
 import { patientClock } from '../support/shifted-clock.ts'
 
 const leafBytes = 5
@@ -62,10 +60,8 @@ function refused(error: unknown): undefined {
 /** What a request gets of each of these blocks; undefined: it was refused. What the tier then holds has to be true as well. */
 async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(Uint8Array | undefined)[]> {
   const stack = createTierStack([memory.create({ maxBytes: 2 ** 20 }, { ...context, data: '' })])
-  const pool = createPool({ members: membersOf([upstream], clock), hedge: 'auto', clock, timeoutMs: 0 })
-  const retrieval = createRetrieval({
-    ...{ stack, pool, clock, turns: createLoopScheduler(clock), log: silentLog },
-    ...{ deadlineMs: 10_000, blockDeadlineMs: 10_000, keepLookingMs: 0, readAheadBytes: 0 },
+  const { retrieval } = retrievalOver([upstream], clock, {
+    ...{ stack, timeoutMs: 0, deadlineMs: 10_000, keepLookingMs: 0, readAheadBytes: 0 },
     notFound: createNegativeCache({ initialTtlMs: 5000, maxTtlMs: 5000, clock }),
   })
   const session = retrieval.session({ signal: new AbortController().signal, requestRecord: new RequestRecord() })

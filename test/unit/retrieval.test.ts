@@ -14,18 +14,15 @@ import { type Block, blockKey } from '../../src/core/cid.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { RequestRecord } from '../../src/observe/request-record.ts'
-import { createLoopScheduler, sliceMs } from '../../src/retrieval/loop-scheduler.ts'
-import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
-import { createRetrieval } from '../../src/retrieval/retrieval.ts'
+import { sliceMs } from '../../src/retrieval/loop-scheduler.ts'
 import type { Visit } from '../../src/retrieval/session.ts'
 import { type Retrieval, type Session, withGet } from '../../src/retrieval/session.ts'
 import { guarded } from '../../src/retrieval/tiers/guarded-tier.ts'
 import { createPinsTier, createTierStack, type TierHit, type TierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 
-import { createPool, type Hedge } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 import { addCbor } from '../support/fixtures.ts'
-import { membersOf } from '../support/members.ts'
+import { retrievalOver } from '../support/members.ts'
 import { scriptedTier } from '../support/scripted-tier.ts'
 import { type ScriptedUpstream, scriptedUpstream } from '../support/scripted-upstream.ts'
 
@@ -64,66 +61,15 @@ async function makeFile(seed: number): Promise<File> {
 const file = await makeFile(7)
 const nobodys = CID.parse('bafkreifzjut3te7nhyekklss27nh3k72ysco7y32koao5eei66wof36n5e')
 
-function memoryStack(): TierStack & { readonly held: Map<string, Uint8Array> } {
-  const held = new Map<string, Uint8Array>()
-  const near = (cid: CID) => {
-    const bytes = held.get(blockKey(cid))
-    return bytes && { bytes, tier: 'memory' }
-  }
-  const stack = {
-    held,
-    get: async (cid: CID) => held.get(blockKey(cid)),
-    has: async (cid: CID) => held.has(blockKey(cid)),
-    find: async (cid: CID) => near(cid),
-    near,
-    peek: near,
-    hasNow: () => undefined,
-    isPinned: async () => false,
-    look: () => ({
-      found: Promise.resolve(undefined),
-      overdue: Promise.resolve(),
-      here: Promise.resolve(),
-      haveAnswered: true,
-      leave() {},
-    }),
-    keep: (cid: CID, bytes: Uint8Array) => void held.set(blockKey(cid), bytes),
-    store: async (cid: CID, bytes: Uint8Array) => {
-      held.set(blockKey(cid), bytes)
-      return { failed: [] }
-    },
-    delete: async (cid: CID) => void held.delete(blockKey(cid)),
-    close: async () => {},
-  }
-  return stack as unknown as TierStack & { readonly held: Map<string, Uint8Array> }
-}
-
 const open: Retrieval[] = []
 afterEach(async () => {
   for (const retrieval of open.splice(0)) await retrieval.close()
 })
 
-type MakeOptions = { readonly hedge?: Hedge; readonly stackOf?: (clock: FakeClock) => TierStack }
-
-function make(upstreams: ScriptedUpstream[], options: MakeOptions = {}) {
+function make(upstreams: ScriptedUpstream[], stackOf?: (clock: FakeClock) => TierStack) {
   const clock = createFakeClock()
-  const stack = (options.stackOf?.(clock) ?? memoryStack()) as ReturnType<typeof memoryStack>
-  const pool = createPool({
-    members: membersOf(upstreams, clock),
-    hedge: options.hedge ?? 'auto',
-    clock,
-  })
-  const retrieval = createRetrieval({
-    stack,
-    pool,
-    clock,
-    turns: createLoopScheduler(clock),
-    log: silentLog,
-    deadlineMs: 5000,
-    blockDeadlineMs: 15_000,
-    keepLookingMs: 60_000,
-    readAheadBytes: 64 * 1024 * 1024,
-    notFound: createNegativeCache({ initialTtlMs: 5000, maxTtlMs: 60_000, clock }),
-  })
+  const own = stackOf?.(clock)
+  const { retrieval, pool, stack, held } = retrievalOver(upstreams, clock, own && { stack: own })
   open.push(retrieval)
   const session = (
     more: { onlyIfCached?: boolean; noCache?: boolean; controller?: AbortController; visit?: Visit } = {},
@@ -134,7 +80,7 @@ function make(upstreams: ScriptedUpstream[], options: MakeOptions = {}) {
     const get = async (...of: Parameters<typeof one.get>) => one.get(...of)
     return { requestRecord, controller, ...withGet(one, get), get }
   }
-  return { clock, stack, pool, retrieval, session }
+  return { clock, stack, held, pool, retrieval, session }
 }
 
 /** Reads the file as content does: block by block, saying where it stands. */
@@ -256,10 +202,10 @@ test('only reader leaves → upstream request aborted', async () => {
 
 test('lost leaf → one block refetched', async () => {
   const one = scriptedUpstream('one', file.blocks)
-  const { session, stack } = make([one])
+  const { session, held } = make([one])
   await read(session())
   const lostLeaf = file.order[5] as Block
-  stack.held.delete(blockKey(lostLeaf.cid))
+  held.delete(blockKey(lostLeaf.cid))
   assert.ok((await read(session())).equals(file.bytes))
   assert.deepEqual(one.asked.blocks, [lostLeaf.cid.toString()])
   assert.equal(one.asked.dags.length, 1)
@@ -314,7 +260,7 @@ test('archive → not-found for misses, never cached', async () => {
 test("archive: another request's outage → absence still known", async () => {
   const bucket = scriptedTier('bucket', { shared: true })
   const stackOf = (clock: FakeClock) => createTierStack([Object.assign(bucket, { clock })], { clock })
-  const { session, clock } = make([], { stackOf })
+  const { session, clock } = make([], stackOf)
   const get = bucket.get.bind(bucket)
   const answers = Promise.withResolvers<void>()
   bucket.get = async (cid, ...rest) => {
@@ -338,7 +284,7 @@ test('unreadable pin → not reported absent', async () => {
   const stackOf = (clock: FakeClock) =>
     createTierStack([createPinsTier('local', store, { keeps: true, log: silentLog })], { clock })
   for (const upstreams of [[scriptedUpstream('one', new Map())], []]) {
-    const { session } = make(upstreams, { stackOf })
+    const { session } = make(upstreams, stackOf)
     // The second request meets the memory of the absence.
     for (let count = 0; count < 2; count++) {
       const failure = await failureOf(session().get(file.cid))
@@ -347,7 +293,7 @@ test('unreadable pin → not reported absent', async () => {
     }
     assert.equal((await failureOf(session().get(nobodys))).kind, 'not-found')
   }
-  const { session } = make([scriptedUpstream('one', file.blocks)], { stackOf })
+  const { session } = make([scriptedUpstream('one', file.blocks)], stackOf)
   assert.deepEqual(await session().get(file.cid), file.order[0]?.bytes)
 })
 
@@ -522,8 +468,8 @@ test('denied block → never returned, no upstream asked', async () => {
 })
 
 test('traversal of cached blocks → yields by the clock', async () => {
-  const { clock, stack, session } = make([])
-  for (const { cid, bytes } of file.order) stack.held.set(blockKey(cid), bytes)
+  const { clock, held, session } = make([])
+  for (const { cid, bytes } of file.order) held.set(blockKey(cid), bytes)
   let turns = 0
   let isOver = false
   const others = (): void => {
@@ -541,9 +487,9 @@ test('store skipped but recovered, upstream lacks the block → found there', as
   const store = scriptedTier('store', { shared: true })
   const [root] = file.order as [Block]
   store.held.set(blockKey(root.cid), root.bytes)
-  const { clock, stack, session } = make([scriptedUpstream('one', new Map())], {
-    stackOf: (clock) => createTierStack([guarded(store, { clock, log: silentLog })], { clock }),
-  })
+  const { clock, stack, session } = make([scriptedUpstream('one', new Map())], (clock) =>
+    createTierStack([guarded(store, { clock, log: silentLog })], { clock }),
+  )
   store.isDown = true
   for (let count = 0; count < 3; count++) await stack.find(nobodys)
   store.isDown = false
@@ -561,7 +507,7 @@ test('store skipped but recovered, upstream lacks the block → found there', as
 test('joined a lookup with a failed tier → not reported absent', async () => {
   const redis = scriptedTier('redis', { shared: true })
   const s3 = scriptedTier('s3', { shared: true })
-  const { session, clock } = make([], { stackOf: (clock) => createTierStack([redis, s3], { clock }) })
+  const { session, clock } = make([], (clock) => createTierStack([redis, s3], { clock }))
   redis.isDown = true
   s3.isSilent = true
   const first = failureOf(session().get(file.cid))

@@ -3,22 +3,14 @@
 import assert from 'node:assert/strict'
 import { afterEach, describe, test } from 'node:test'
 import type { CID } from 'multiformats/cid'
-import { memory } from '../../backends/tiers/memory.ts'
 import { readFile } from '../../src/content/file.ts'
 import { parsePath, resolve } from '../../src/content/resolve.ts'
 import { Failure } from '../../src/core/failure.ts'
-import { silentLog } from '../../src/core/log.ts'
-import { createDataFolders } from '../../src/data-folder/folder.ts'
 import { RequestRecord } from '../../src/observe/request-record.ts'
-import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
-import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
-import { createRetrieval } from '../../src/retrieval/retrieval.ts'
 import type { Retrieval } from '../../src/retrieval/session.ts'
-import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
-import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
-import { membersOf } from '../support/members.ts'
+import { retrievalOver } from '../support/members.ts'
 import { type ScriptedUpstream, scriptedUpstream } from '../support/scripted-upstream.ts'
 
 const kib = 1024
@@ -97,31 +89,7 @@ function timed(name: string, blocks: BlockMap, clock: FakeClock, ways: Ways = {}
 function make(blocks: BlockMap, all: Readonly<Record<string, Ways>>) {
   const clock = createFakeClock()
   const upstreams = Object.entries(all).map(([name, ways]) => timed(name, blocks, clock, ways))
-  const context = {
-    name: 'memory',
-    userAgent: 'cidgate/test',
-    data: '',
-    folders: createDataFolders(),
-    log: silentLog,
-    clock,
-  }
-  const retrieval = createRetrieval({
-    turns: createLoopScheduler(clock),
-    stack: createTierStack([memory.create(memory.options.parse({ maxBytes: '64MiB' }), context)], { clock }),
-    pool: createPool({
-      members: membersOf(upstreams, clock),
-      hedge: 'auto',
-      clock,
-      timeoutMs: 4750,
-    }),
-    clock,
-    log: silentLog,
-    deadlineMs: 5000,
-    blockDeadlineMs: 15_000,
-    keepLookingMs: 60_000,
-    readAheadBytes: 64 * mib,
-    notFound: createNegativeCache({ initialTtlMs: 5000, maxTtlMs: 60_000, clock }),
-  })
+  const { retrieval } = retrievalOver(upstreams, clock)
   open.push(retrieval)
 
   async function readOnce(cid: CID): Promise<{ bytes: number; ms: number; gapMs: number }> {
