@@ -57,8 +57,8 @@ export type ProbeReport = {
 }
 
 /**
- * A request stops at once when it is told to, and its socket is freed; errors are Failures (source
- * `upstream`): not-found, throttled (with retryAfterMs as sent, uncapped), refused, timeout,
+ * A request stops at once when its signal aborts, and its socket is freed. Errors are Failures
+ * (source `upstream`): not-found, throttled (with retryAfterMs as sent, uncapped), refused, timeout,
  * upstream-error, hash-mismatch, too-large. Redirects are followed within the operator's host only,
  * and to its own subdomain for the same content if the operator allows that.
  */

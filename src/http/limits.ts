@@ -289,10 +289,10 @@ export const createSharedRateLimits = ({ counterSync, clock }: { counterSync: Co
     let heardAt = Number.NEGATIVE_INFINITY
     const counter: SharedCounter = {
       keptMs: windowMs,
-      heard(told, total) {
+      heard(sent, total) {
         // The counter expired and restarted.
-        if (clock.monotonic() - heardAt > windowMs || total < before + told) before = 0
-        const byOthers = total - told - before
+        if (clock.monotonic() - heardAt > windowMs || total < before + sent) before = 0
+        const byOthers = total - sent - before
         before = total
         heardAt = clock.monotonic()
         if (byOthers > 0) own.spend(byOthers)

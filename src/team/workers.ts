@@ -206,7 +206,7 @@ export class WorkerProcess {
   readonly since: number
   /** True while it accepts connections. */
   isAnswering = false
-  /** True unless it was told to exit. */
+  /** True unless it was ordered to exit. */
   isWanted = true
   counts: WorkerCounts = { totals: new Map(), gauges: new Map() }
   readonly #options: WorkerOptions

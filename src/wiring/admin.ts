@@ -164,11 +164,11 @@ const blocksMs = 10_000
 const blocksBy =
   (why: AdminDeps['why'], { layers }: Tiers): AdminDeps['blocks'] =>
   async (path, signal) => {
-    const told = await why(path, signal)
-    const way = told.steps.map(({ cid }) => CID.parse(cid))
-    if (way.length === 0) return { why: told }
+    const explained = await why(path, signal)
+    const cids = explained.steps.map(({ cid }) => CID.parse(cid))
+    if (cids.length === 0) return { why: explained }
     const until = AbortSignal.any([signal, AbortSignal.timeout(blocksMs)])
-    return { why: told, placed: await findPlaces(layers, way, { signal: until, maxBlocks }) }
+    return { why: explained, placed: await findPlaces(layers, cids, { signal: until, maxBlocks }) }
   }
 
 /**

@@ -83,12 +83,12 @@ export function reportOrphans(
         for (const one of await ledger.others([...names, ...kept]))
           for (const why of wordsOf(one)) if (!isOver) log('warn', 'uploads.orphaned', { ...one, why })
       }
-      const told = tell().catch((error: unknown) => {
+      const reported = tell().catch((error: unknown) => {
         if (!isOver) log('warn', 'uploads.orphaned', { error: String(error) })
       })
       const end = () => {
         isOver = true
-        return told
+        return reported
       }
       return { end }
     },

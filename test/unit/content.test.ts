@@ -114,7 +114,7 @@ describe('files', () => {
       }
     }
   })
-  test('slice of the event loop used up → no leaf is read', async () => {
+  test('slice of the event loop over → no leaf read', async () => {
     const blocks: BlockMap = new Map()
     const [file = assert.fail()] = await distinctFiles(blocks, 1, 2_500_000)
     const own = memorySession(blocks)

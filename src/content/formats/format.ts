@@ -112,6 +112,6 @@ export type Representation = {
  * - pages: `listingEtag` of web/listing.ts, `documentEtag` of web/document-page.ts, `textEtag` of web/page.ts
  * - compressed bodies: `codedTag` of http/compression.ts
  * - hashes of the bytes: IPNS records (http/content/name.ts), routing records (http/routing.ts), the
- *   API description (http/openapi/page.ts), the admin status (admin/dashboard/dashboard.ts)
+ *   API description (http/openapi/page.ts), the admin status (admin/admin.ts)
  */
 export const etagOf = (cid: CID, suffix = ''): string => `"${textOf(cid)}${suffix}"`

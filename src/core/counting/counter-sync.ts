@@ -12,7 +12,7 @@ export interface SharedCounter {
   /** The lifetime of the counter in the store, from the first increment by any instance. */
   readonly keptMs: number
   /**
-   * Called after a flush. `told`: the increment that was sent. `total`: the sum of all instances.
+   * Called after a flush. `batch`: the increment that was sent. `total`: the sum of all instances.
    */
   heard(batch: number, total: number): void
   /** Called with an increment that could not be sent. */

@@ -144,7 +144,7 @@ const lent = { lends: true } as const
 
 type Mutable = { readonly cacheControl: string }
 
-/** True: the client's copy is current, as the CID alone tells, and the client was told so. */
+/** True if the CID alone proves that the client's copy is current, and the client got 304. */
 function isUnchanged(asked: AskedContent, path: ContentPath, negotiated: Negotiated, mutable?: Mutable): boolean {
   const { request, deps } = asked
   const ifNoneMatch = request.headers['if-none-match']
@@ -173,8 +173,8 @@ function answerPath(
 function answerWith(delivery: OutgoingAnswer, tags: Tags, content: () => Soon<Content>): Soon<void> {
   const { request, status = 200 } = delivery
   const ifNoneMatch = request.headers['if-none-match']
-  const isTold = !(tags.onlyByTag && isAny(ifNoneMatch))
-  const etag = status === 200 && isTold ? tagOfCopy(ifNoneMatch, tags.etag, acceptedBy(delivery, tags)) : undefined
+  const mayBe304 = !(tags.onlyByTag && isAny(ifNoneMatch))
+  const etag = status === 200 && mayBe304 ? tagOfCopy(ifNoneMatch, tags.etag, acceptedBy(delivery, tags)) : undefined
   if (etag !== undefined) return notModified(delivery, { ...tags, etag })
   return after(content(), (made) => deliver(delivery, { ...tags, ...made }))
 }
