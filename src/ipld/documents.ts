@@ -130,8 +130,8 @@ class DocumentScan {
   }
 
   /** `tag`: the number of a tag in dag-cbor, or the CID of a link in dag-json. */
-  private link(tag: number | Uint8Array): void {
-    if (typeof tag !== 'number') {
+  private link(tag: number | bigint | Uint8Array): void {
+    if (tag instanceof Uint8Array) {
       if (tag.byteLength !== commonBytes) this.left -= cidWork
       return this.visitor.link(tag, 0, tag.byteLength)
     }
@@ -170,6 +170,7 @@ class DagJsonTokenizer extends JsonTokenizer {
   /** The library takes a quarter of a second for a text of 2 MiB. */
   override parseString(): Token {
     const { data, _pos: from } = this
+    if (data[from] !== quote) return super.parseString()
     let at = from + 1
     while (at < data.byteLength && data[at] !== quote) at += data[at] === backslash ? 2 : 1
     if (at - from < longTextBytes) return super.parseString()

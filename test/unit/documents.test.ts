@@ -133,6 +133,11 @@ test('non-minimal numbers in a CID → refused as by the library', () => {
     }
 })
 
+test('tag of more bits than a number has → refused', () => {
+  const bytes = Buffer.concat([Buffer.from('dbffffffffffffffff45', 'hex'), Buffer.of(0, 1, 0x55, 0, 0)])
+  assert.throws(() => documentLinksNow({ cid: idOf(dagCbor.code), bytes }), /none of a link/)
+})
+
 test('dag-json beyond JSON → read as by the library', () => {
   const cid = 'bafkreihdwdcefgh4dqkjv67uzcmw7ojee6xedzdetojuzjevtenxquvyku'
   const bytesOf = (text: string) => Buffer.from(text, 'latin1')
@@ -231,6 +236,7 @@ test('dag-json beyond JSON → read as by the library', () => {
       `["${text.repeat(20_000)}\\"`,
     ]),
     `{"/":{"bytes":"${'AA'.repeat(20_000)}=="}}`,
+    `{x${'a'.repeat(20_000)}":1}`,
   ]
   for (const form of forms) {
     const block = { cid: idOf(dagJson.code), bytes: bytesOf(form) }
