@@ -355,25 +355,12 @@ export function createSegments(options: SegmentsOptions) {
       }
   }
 
-  // Without a line in the file's inode for each read. Refused for files that another user made.
-  let reading = constants.O_RDONLY | asRegular | (constants.O_NOATIME ?? 0)
-
-  async function openToRead(file: string): Promise<number> {
-    try {
-      return await openFile(file, reading)
-    } catch (error) {
-      if (codeOf(error) !== 'EPERM') throw error
-      reading = constants.O_RDONLY | asRegular
-      return openFile(file, reading)
-    }
-  }
-
   /** Skips a file that is not ours, or is gone again. */
   async function load(name: string): Promise<void> {
     const opened: number[] = []
     try {
       for (const part of ['keys', 'data'] as const) {
-        opened.push(await openToRead(fileOf(name, part)))
+        opened.push(await openFile(fileOf(name, part), constants.O_RDONLY | asRegular))
         if (!(await statFile(opened.at(-1) as number)).isFile()) return
       }
       const [keys, data] = opened as [number, number]
@@ -542,13 +529,11 @@ export function createSegments(options: SegmentsOptions) {
       isHalf = true
       await writeWholly(segment.keys as number, [new Uint8Array(lines.buffer)], segment.count * lineBytes)
       if (segment.isGone) return
-      total += end - segment.bytes
-      segment.bytes = end
+      setBytes(segment, end)
       const to = segment.count + batch.length
       makePlace(segment, to)
       segment.records.set(lines, segment.count * recordWords)
       takeIn(segment, to, true)
-      segment.grownAt = clock.monotonic()
       await tellOthers()
     } catch (error) {
       // Where there is no room now there may be some later. Lines that others may have read are not

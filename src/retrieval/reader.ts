@@ -31,7 +31,9 @@ export type ReaderParts = {
   readonly readAhead: ReadAheadBudget
   readonly nodes: NodeMemory
   readonly turns: LoopScheduler
+  /** Until the first byte. */
   readonly deadlineMs: number
+  /** For each block after it: long enough to notice a stall and ask another upstream. */
   readonly blockDeadlineMs: number
   /** Joins the flight that brings this, or starts it. */
   flight(kind: AskKind, want: DagWant, asker: Wanting): Flight

@@ -3,43 +3,31 @@
 // tiers before any reader gets it.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
-import type { Clock } from '../core/clock.ts'
 import { cancelled } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import { createNodeMemory } from '../ipld/node-memory.ts'
 import { Flight, type FlightDeps } from './flight/flight.ts'
-import type { LoopScheduler } from './loop-scheduler.ts'
-import { createSearches, type NegativeCache, type SearchRound } from './negative-cache.ts'
+import { createSearches, type SearchRound } from './negative-cache.ts'
 import { ReadAheadBudget } from './read-ahead.ts'
 import { openReader, type ReaderParts } from './reader.ts'
 import type { DagWant, Retrieval } from './session.ts'
-import type { TierStack } from './tiers/tier-stack.ts'
 import type { AskKind, Wanting } from './upstreams/attempts.ts'
-import type { Pool } from './upstreams/pool.ts'
 
-export type RetrievalOptions = {
-  readonly stack: TierStack
-  readonly pool: Pool
-  readonly clock: Clock
-  /** Shared with all that takes turns on this loop. */
-  readonly turns: LoopScheduler
+export type RetrievalOptions = Pick<
+  ReaderParts,
+  'stack' | 'pool' | 'clock' | 'notFound' | 'turns' | 'deadlineMs' | 'blockDeadlineMs'
+> & {
   readonly log: Log
-  /** Until the first byte. */
-  readonly deadlineMs: number
-  /**
-   * For each block after the first byte: long enough to notice a stall and ask another upstream.
-   */
-  readonly blockDeadlineMs: number
+  /** A search goes on so long after a 404. */
   readonly keepLookingMs: number
   /** The maximum of bytes that all requests together read ahead. */
   readonly readAheadBytes: number
-  readonly notFound: NegativeCache
   readonly trace?: Trace | undefined
 }
 
 export function createRetrieval(options: RetrievalOptions): Retrieval {
-  const { stack, pool, notFound, clock, turns, log, trace, deadlineMs, blockDeadlineMs } = options
+  const { stack, pool, notFound, clock, turns, log, trace } = options
   const searches = createSearches({ durationMs: options.keepLookingMs, negativeCache: notFound, clock, log })
   const flights: Readonly<Record<AskKind, Map<string, Flight>>> = { block: new Map(), dag: new Map() }
   const deps: FlightDeps = {
@@ -77,7 +65,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   }
 
   const shared: ReaderParts = {
-    ...{ stack, pool, clock, notFound, searches, turns, deadlineMs, blockDeadlineMs, flight, flightWith, lookFor },
+    ...{ ...options, searches, flight, flightWith, lookFor },
     readAhead: new ReadAheadBudget(options.readAheadBytes),
     nodes: createNodeMemory(),
   }

@@ -11,10 +11,6 @@ import type { Lease, WiringContext } from './components.ts'
 
 export type Tiers = ReturnType<typeof wireTiers>
 
-// A longer timeout: a pinned block may be nowhere else, and a disk that is busy with uploads can be
-// slow.
-const pinsMs = 10_000
-
 export function wireTiers(
   context: WiringContext,
   configured: readonly Tier[],
@@ -33,9 +29,8 @@ export function wireTiers(
     guards.push(guard)
     return guard
   })
-  const onThisDisk = (tier: Tier) => guarded(tier, { clock, log, timeoutMs: pinsMs })
   const pinsOf = (of: object, name: string, store: LocalStore, keeps: boolean): Tier =>
-    lease.take('pins', [of], () => onThisDisk(createPinsTier(name, store, { keeps, log })))
+    lease.take('pins', [of], () => guarded(createPinsTier(name, store, { keeps, log }), { clock, log }))
   const pins = providers.flatMap((provider) =>
     provider.store ? [pinsOf(provider, provider.name, provider.store, true)] : [],
   )

@@ -22,7 +22,7 @@ function make({ shared = true, concurrency }: { readonly shared?: boolean } & Pi
   const tier = Object.assign(scriptedTier('far', { shared }), { clock, ...(concurrency && { concurrency }) })
   const events: string[] = []
   const log: GuardOptions['log'] = (level, event, facts) => events.push(`${level} ${event} ${facts?.['what']}`)
-  return { clock, tier, events, guard: guarded(tier, { clock, log, timeoutMs: 1000 }) }
+  return { clock, tier, events, guard: guarded(tier, { clock, log }) }
 }
 
 const verified = (tier: Tier, clock: Clock = systemClock) =>

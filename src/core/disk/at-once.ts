@@ -16,13 +16,11 @@ export interface AtOnce {
 }
 
 // A cached file of 2 MiB takes 0.3 ms. A read slower than `slowMs` came from the disk, or this
-// process had no CPU meanwhile; /proc tells which. Above `verySlowMs` it counts in any case.
+// process had no CPU meanwhile; /proc tells which. Above `lateMs` it counts in any case.
 const slowMs = 10
-const verySlowMs = 250
-const firstPauseMs = 250
-const maxPauseMs = 60_000
-const forgivenAfterMs = 60_000
 const lateMs = 250
+// Pauses double from `lateMs` to this, unless the last one ended so long ago.
+const maxPauseMs = 60_000
 
 /** File system types (statfs) on local disks or in memory. */
 const local: ReadonlySet<number> = new Set([
@@ -40,7 +38,7 @@ export function createAtOnce(folder: string, clock: Clock): AtOnce {
   let isLocal: boolean | undefined
   const running = new Map<object, number>()
   let pausedUntil = Number.NEGATIVE_INFINITY
-  let pauseMs = firstPauseMs
+  let pauseMs = lateMs
   let bytesFromDisk: number | undefined
 
   /** Runs lazily, since the folder may not exist when this is created. */
@@ -62,8 +60,8 @@ export function createAtOnce(folder: string, clock: Clock): AtOnce {
   function wasSlow(ms: number, now: number): void {
     const before = bytesFromDisk
     bytesFromDisk = readFromDisk()
-    if (ms < verySlowMs && bytesFromDisk !== undefined && bytesFromDisk === before) return
-    pauseMs = now - pausedUntil > forgivenAfterMs ? firstPauseMs : Math.min(pauseMs * 2, maxPauseMs)
+    if (ms < lateMs && bytesFromDisk !== undefined && bytesFromDisk === before) return
+    pauseMs = now - pausedUntil > maxPauseMs ? lateMs : Math.min(pauseMs * 2, maxPauseMs)
     pausedUntil = now + pauseMs
   }
 

@@ -10,12 +10,7 @@ import { Failure, isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { createHistogram, type Histogram } from '../../observe/requests.ts'
 
-export type GuardOptions = {
-  readonly clock: Clock
-  readonly log: Log
-  /** The timeout of a read; by default that of the tier. */
-  readonly timeoutMs?: number
-}
+export type GuardOptions = { readonly clock: Clock; readonly log: Log }
 
 export type GuardedTier = Tier & {
   /** Reads fail at once now. */
@@ -37,16 +32,15 @@ const maxSoftTimeoutMs = 500
 const maxFailures = 3
 const trialMs = 1000
 
-export function guarded(tier: Tier, { clock, log, timeoutMs }: GuardOptions): GuardedTier {
+export function guarded(tier: Tier, { clock, log }: GuardOptions): GuardedTier {
   const { records } = tier
-  const readMs = timeoutMs ?? tier.timeoutMs ?? defaultTimeoutMs
+  const readMs = tier.timeoutMs ?? defaultTimeoutMs
   const reads = new Calls('reads', tier, readMs, clock, log)
   const writes = new Calls('writes', tier, readMs * writeFactor, clock, log)
 
   return {
     name: tier.name,
     traits: tier.traits,
-    timeoutMs: readMs,
     // A tier may be an instance of a class.
     ...(tier.hasNow && { hasNow: (cid) => tier.hasNow?.(cid) }),
     ...(tier.noteRead && { noteRead: (cid) => tier.noteRead?.(cid) }),

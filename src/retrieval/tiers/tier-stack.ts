@@ -558,6 +558,8 @@ export function createPinsTier(
   return {
     name,
     traits: { persistent: true, shared: false, trusted: true, keeps, readOnly: true },
+    // A pinned block may be nowhere else, and a disk that is busy with uploads can be slow.
+    timeoutMs: 10_000,
     async get(cid) {
       const bytes = await store.get(cid)
       if (bytes === undefined || proves(cid, bytes)) return bytes
