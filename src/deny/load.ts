@@ -7,7 +7,7 @@ import { basename, dirname, join } from 'node:path'
 import type { CID } from 'multiformats/cid'
 import { request } from 'undici'
 import type { Clock } from '../core/clock.ts'
-import { codeOf, isDiskFull, isGone, makeFolder, makeFolders, orIfGone, syncFolder } from '../core/disk/files.ts'
+import { codeOf, isDiskFull, makeFolder, makeFolders, orIfGone, syncFolder } from '../core/disk/files.ts'
 import { cancelled, Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import {
@@ -227,11 +227,7 @@ export interface Takedowns {
 }
 
 /** Empty if the folder is missing too, which is a fault of `data`, reported elsewhere. */
-const textOf = (file: string): Promise<string> =>
-  readFile(file, 'utf8').catch((error: unknown) => {
-    if (isGone(error)) return ''
-    throw error
-  })
+const textOf = (file: string): Promise<string> => orIfGone(readFile(file, 'utf8'), '')
 
 function unwritten(cause: unknown): Failure {
   const held = 'it is denied, but in memory only, until this gateway stops'
