@@ -49,6 +49,13 @@ export function openForReading(file: string, { isFixed = false, timeout = 5000 }
   return opened(() => new (sqlite().DatabaseSync)(url, { readOnly: true, timeout }), 'pragma cell_size_check = on')
 }
 
+/** For a copy whose schema is changed to reach pages that it no longer leads to. */
+export function openForRepair(file: string): Connection {
+  const options = { defensive: false } as object
+  const first = 'pragma wal_checkpoint(truncate); pragma journal_mode = off; pragma synchronous = off'
+  return opened(() => new (sqlite().DatabaseSync)(file, options), `${first}; pragma writable_schema = on`)
+}
+
 /** Locks an empty file for this process, as long as the connection is open. Never waits. */
 export function openLock(file: string): Connection {
   return opened(() => new (sqlite().DatabaseSync)(file), 'pragma journal_mode = memory; begin exclusive')
@@ -210,7 +217,7 @@ CREATE VIEW waiting as select h.name holder, hex(u.cid) cid, u.bytes, h.tries, d
 CREATE VIEW cars as select c.name, c.bytes, count(b.id) blocks, sum(b.length) used from car c left join block b on b.car = c.id group by c.id;
 `
 
-const pageBytes = 4096
+export const pageBytes = 4096
 
 const makeTables = (db: Connection): void => db.exec(`begin; ${tables} pragma user_version = 1; commit`)
 

@@ -2,6 +2,7 @@
 // files, which name their roots. The damaged files are moved aside, and nothing of them is deleted.
 import {
   closeSync,
+  copyFileSync,
   createReadStream,
   existsSync,
   fstatSync,
@@ -10,6 +11,7 @@ import {
   readdirSync,
   readSync,
   renameSync,
+  rmSync,
 } from 'node:fs'
 import { mkdir } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -27,8 +29,10 @@ import {
   markAt,
   openDatabase,
   openForReading,
+  openForRepair,
   type Places,
   packIds,
+  pageBytes,
   placesIn,
 } from './database.ts'
 import { firstBlockAt } from './intake.ts'
@@ -64,6 +68,7 @@ export async function salvageStore(folder: string, name: string, now: number): P
   try {
     db.exec('begin')
     for (const source of sources) for (const row of rowsOf(source, 'block', 'key, bytes')) pile.addRow(row)
+    if (old && !whole) for (const row of leafRows(places.file, join(aside, 'leaves.sqlite'))) pile.addRow(row)
     const roots: CID[] = []
     for (const file of readdirSync(places.cars)) {
       const found = await pile.addCar(file)
@@ -150,6 +155,36 @@ function* rowsOf(db: Connection, table: string, columns: string): Generator<Row>
       if (row) yield row
     } catch {}
   }
+}
+
+const tableLeaf = 0x0d
+
+/**
+ * The rows on every leaf of the database, also below a damaged page: in a copy, each leaf in turn
+ * is taken for the root of the table. Rows of other tables do not hash to their keys. None where
+ * there is no space for the copy.
+ */
+function* leafRows(file: string, copy: string): Generator<Row> {
+  try {
+    for (const end of ['', '-wal']) if (existsSync(file + end)) copyFileSync(file + end, copy + end)
+    const db = openForRepair(copy)
+    const handle = openSync(copy, 'r')
+    try {
+      const pages = fstatSync(handle).size / pageBytes
+      for (let page = 2; page <= pages; page++) {
+        if (piece(handle, (page - 1) * pageBytes, 1)[0] !== tableLeaf) continue
+        try {
+          db.run("update sqlite_schema set rootpage = ? where name = 'block'", page)
+          db.exec('pragma writable_schema = reset; pragma writable_schema = on')
+          yield* db.iterate('select key, bytes from block')
+        } catch {}
+      }
+    } finally {
+      closeSync(handle)
+      db.close()
+    }
+  } catch {}
+  for (const end of ['', '-wal', '-shm']) rmSync(copy + end, { force: true })
 }
 
 function copyRows(to: Connection, from: Connection, table: string): void {

@@ -16,6 +16,7 @@ import { silentLog } from '../../src/core/log.ts'
 import { createDataFolders } from '../../src/data-folder/folder.ts'
 import { blocksBelow } from '../../src/ipld/block-links.ts'
 import { backUpStore } from '../../src/store/backup.ts'
+import { openForReading } from '../../src/store/database.ts'
 import { joinStore } from '../../src/store/open.ts'
 import { salvageStore } from '../../src/store/salvage.ts'
 import type { StagedDag, Store } from '../../src/store/store.ts'
@@ -427,6 +428,24 @@ describe('store', () => {
       assert.deepEqual(await lostOf(store, [String(cid)]), [])
       await store.close()
     })
+
+  test('inner page of the blocks zeroed → salvage restores those below', async () => {
+    const folder = newFolder()
+    const file = join(folder, 'cidgate.sqlite')
+    const first = openStore(folder)
+    const kept = await Promise.all(Array.from({ length: 60 }, (_, at) => keepLeaf(first, randomBytes(500 + 300 * at))))
+    await first.close()
+    const db = openForReading(file)
+    const page = Number(db.get("select rootpage from sqlite_schema where name = 'block'")?.rootpage)
+    db.close()
+    const handle = await open(file, 'r+')
+    await handle.write(Buffer.alloc(4096), 0, 4096, (page - 1) * 4096)
+    await handle.close()
+    assert.deepEqual((await salvageStore(folder, 'local', Date.now())).incomplete, [])
+    const again = openStore(folder)
+    for (const { cid } of kept) assert.ok(await isWhole(again, cid))
+    await again.close()
+  })
 
   test('salvage with a daily copy → used where rows are damaged', async () => {
     const folder = newFolder()
