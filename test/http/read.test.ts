@@ -328,6 +328,19 @@ describe('conditional requests', () => {
       assert.equal((await get(ipfs(file)).set('If-None-Match', `"${file}"`)).status, 304)
     }
   })
+  test('If-Match → 412 unless it names the ETag, also when cached', async () => {
+    const { cid } = await addFile(all.blocks, noise(600, 78))
+    for (let round = 0; round < 2; round++) {
+      for (const match of [`"${cid}"`, `"a", "${cid}"`, '*', `"${cid}-gzip"`])
+        assert.equal((await get(ipfs(cid)).set('If-Match', match)).status, 200, match)
+      for (const match of ['"a"', `W/"${cid}"`]) {
+        const refused = await get(ipfs(cid)).set('If-Match', match).set('If-None-Match', `"${cid}"`)
+        assert.equal(refused.status, 412, match)
+        assert.match(refused.text + String(refused.body), /Precondition failed/)
+      }
+    }
+  })
+
   test('only-if-cached, not cached → 412 without upstream request', async () => {
     const { cid } = await addFile(all.blocks, noise(999, 77))
     const before = upstream.seen.length

@@ -24,7 +24,7 @@ import type { PendingResponses } from '../wire/write.ts'
 import { aboutPlain, bodyOf, type Content, octets, tagsOf } from './body.ts'
 import { deliver, moved, notModified, type OutgoingAnswer } from './deliver.ts'
 import { named } from './name.ts'
-import { type Negotiated, negotiate, rangeHint, tagOfCopy } from './negotiate.ts'
+import { meetsIfMatch, type Negotiated, negotiate, rangeHint, tagOfCopy } from './negotiate.ts'
 import type { ResponseCache } from './response-cache.ts'
 import { answerOnWeb, type Moved } from './web-body.ts'
 
@@ -150,6 +150,7 @@ function isUnchanged(asked: AskedContent, path: ContentPath, negotiated: Negotia
   const ifNoneMatch = request.headers['if-none-match']
   if (ifNoneMatch === undefined || negotiated.as !== 'file' || !hasPlainTag(path, deps.mode) || isAny(ifNoneMatch))
     return false
+  if (request.headers['if-match'] !== undefined) return false
   const etag = tagOfCopy(ifNoneMatch, etagOf(path.cid), acceptedBy(asked))
   if (etag === undefined) return false
   asked.session.pass(path.cid, [])
@@ -172,6 +173,12 @@ function answerPath(
 
 function answerWith(delivery: OutgoingAnswer, tags: Tags, content: () => Soon<Content>): Soon<void> {
   const { request, status = 200 } = delivery
+  const ifMatch = oneOf(request.headers['if-match'])
+  if (status === 200 && !meetsIfMatch(ifMatch, tags.etag))
+    throw new HttpRefusal('unsupported', `it is not what If-Match names: its ETag is ${tags.etag}`, {
+      source: 'client',
+      status: 412,
+    })
   const ifNoneMatch = request.headers['if-none-match']
   const mayBe304 = !(tags.onlyByTag && isAny(ifNoneMatch))
   const etag = status === 200 && mayBe304 ? tagOfCopy(ifNoneMatch, tags.etag, acceptedBy(delivery, tags)) : undefined

@@ -5,7 +5,7 @@ import type { FormatName } from '../../content/formats/format.ts'
 import { formats } from '../../content/formats/formats.ts'
 import { malformed } from '../../core/failure.ts'
 import { weightedList } from '../../core/wire/http.ts'
-import { type Accepted, codedTag } from '../compression.ts'
+import { type Accepted, codedTag, codings } from '../compression.ts'
 
 export type FormatChoice = 'file' | FormatName | 'ipns-record'
 
@@ -135,6 +135,13 @@ export function tagOfCopy(header: string | undefined, etag: string, { best, all 
   const coded = all.map((coding) => codedTag(etag, coding))
   const tags = best === undefined ? [etag, ...coded] : [...coded, etag]
   return tags.find((tag) => matches(header, tag))
+}
+
+/** True without a condition. A strong comparison; a coded copy counts as the plain one. */
+export function meetsIfMatch(header: string | undefined, etag: string): boolean {
+  if (header === undefined || header.trim() === '*') return true
+  const tags = [etag, ...codings.map((coding) => codedTag(etag, coding))]
+  return !etag.startsWith('W/') && splitTags(header).some((tag) => tags.includes(tag))
 }
 
 function splitTags(header: string): string[] {

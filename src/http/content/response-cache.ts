@@ -309,6 +309,7 @@ function plainRequest(
         acceptEncoding = value
         break
       case 'range':
+      case 'if-match':
       case 'expect':
       case 'content-length':
       case 'service-worker':

@@ -80,7 +80,7 @@ const meanings: Readonly<Record<number, string>> = {
   406: 'The content is not available in this format.',
   408: 'The headers were late, or the upload stalled or was too slow.',
   410: 'A denylist of this gateway names it.',
-  412: '`only-if-cached`, and no tier has it.',
+  412: '`only-if-cached`, and no tier has it; or `If-Match` names another ETag.',
   413: 'More than `upload.maxBytes`, or a directory or document above the limits of this gateway.',
   416: 'The range begins after the end; `Content-Range` names the size.',
   417: 'The only `Expect` that is supported is `100-continue`.',
@@ -270,6 +270,7 @@ const parametersWith = (schemas: readonly string[]): Json => ({
   filename: query('filename', 'File name in `Content-Disposition`.'),
   download: query('download', '`Content-Disposition: attachment`.', { type: 'boolean' }),
   Range: header('Range', '`bytes=0-99`, `bytes=100-`, `bytes=-100`.'),
+  'If-Match': header('If-Match', '412 unless the content has one of these ETags.'),
   'If-None-Match': header('If-None-Match', 'ETags of the copies that the client has.'),
   'If-Range': header('If-Range', 'Serve the range only if this is the ETag; otherwise everything.'),
   'Cache-Control': header(
@@ -377,6 +378,7 @@ const common = [
   'car-dups',
   'Range',
   'If-Range',
+  'If-Match',
   'If-None-Match',
   'Cache-Control',
 ] as const

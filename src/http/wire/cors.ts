@@ -21,6 +21,7 @@ const allowed: readonly string[] = [
   'Authorization',
   'Cache-Control',
   'Content-Type',
+  'If-Match',
   'If-None-Match',
   'Range',
   'User-Agent',

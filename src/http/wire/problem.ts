@@ -64,7 +64,7 @@ const stepsOf: Readonly<Record<number, string>> = {
   404: 'Check the address. New content may take a minute to be found.',
   406: 'Ask for it without a format, or for its blocks with ?format=raw or ?format=car.',
   410: 'Another address on this gateway will not help. The operator can say why.',
-  412: 'Ask again without Cache-Control: only-if-cached.',
+  412: 'Ask again without If-Match, or Cache-Control: only-if-cached.',
   451: 'Another address on this gateway will not help. The operator can say why.',
   500: 'If this happens again, contact the operator of this gateway.',
   502: 'If this persists, contact the operator of this gateway.',
@@ -205,7 +205,8 @@ export function statusOf(failure: Failure, mode: Mode): number {
 const isStoreFailure = ({ kind, source }: Failure): boolean => kind === 'unavailable' && source === 'tier'
 
 function titleOf(failure: Failure, status: number): string {
-  if (status === 412) return 'Not in the cache'
+  if (failure.facts.onlyIfCached) return 'Not in the cache'
+  if (status === 412) return 'Precondition failed'
   return isStoreFailure(failure) ? 'A store could not be asked' : table[failure.kind].title
 }
 
