@@ -367,11 +367,13 @@ export async function openTakedowns({
       }),
     hold: (cid, hints) => hold(ruleOf(cid, hints)),
     takeDown(cid, hints) {
-      hold(ruleOf(cid, hints))
+      const rule = ruleOf(cid, hints)
+      hold(rule)
       return serialized(async () => {
         try {
-          // The operator may have edited it.
+          // The operator may have edited it, and removed this rule.
           await read()
+          hold(rule)
           await write()
         } catch (error) {
           throw unwritten(error)

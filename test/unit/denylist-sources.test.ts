@@ -274,6 +274,17 @@ describe('list of takedowns', () => {
     assert.ok(said.includes('takedowns.damaged'))
   })
 
+  test('rule removed from the file, then taken down again → in force', async () => {
+    const file = join(folder, 'takedowns.deny')
+    const list = await openList(file)
+    await list.takeDown(first, no)
+    const text = await readFile(file, 'utf8')
+    await writeFile(file, text.slice(0, text.indexOf('/ipfs/')))
+    await list.takeDown(first, no)
+    assert.equal(await readFile(file, 'utf8'), text)
+    assert.ok(list.path(first, []))
+  })
+
   test('emptied while nobody ran → reported until rewritten', async () => {
     const file = join(folder, 'takedowns.deny')
     await writeFile(file, '')

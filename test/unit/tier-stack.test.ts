@@ -403,6 +403,27 @@ test('upload of a block being written → joins that write', async () => {
   assert.equal(bucket.calls.length, 1)
 })
 
+test('upload while corrupt bytes are removed → written after the removal', async () => {
+  const clock = createFakeClock()
+  const bucket = scriptedTier('bucket', { shared: true })
+  const stack = createTierStack([guarded(bucket, { clock, log })], { clock, log })
+  bucket.held.set(key, bytesOf(50, 9))
+  const removed = Promise.withResolvers<void>()
+  const remove = bucket.delete
+  // A request on its way arrives, although its caller gave up.
+  bucket.delete = (...call) => removed.promise.then(() => remove(...call))
+  const read = stack.get(cid)
+  await clock.advance(20)
+  const stored = stack.store(cid, bytes)
+  await clock.advance(20)
+  assert.ok(!bucket.calls.some((call) => call.startsWith('put')))
+  removed.resolve()
+  assert.deepEqual(await stored, { failed: [] })
+  await read
+  assert.deepEqual(bucket.held.get(key), bytes)
+  await stack.close()
+})
+
 test('hanging writes of uploads → end when the breaker opens', async () => {
   const clock = createFakeClock()
   const bucket = Object.assign(scriptedTier('bucket', { shared: true }), { concurrency: { reads: 8, writes: 8 } })

@@ -138,10 +138,14 @@ export class Layer {
    */
   async #removeCorrupt(cid: CID): Promise<void> {
     const late = Promise.withResolvers<void>()
-    const call = { onSoftTimeout: late.resolve }
-    const work = async (signal: AbortSignal) => {
-      const bytes = await this.tier.get(cid, signal, call)
-      if (bytes && !proves(cid, bytes)) await this.tier.delete(cid, signal, call)
+    const work = async (signal: AbortSignal, onLate: () => void) => {
+      const onSoftTimeout = () => {
+        onLate()
+        late.resolve()
+      }
+      const bytes = await this.tier.get(cid, signal, { onSoftTimeout })
+      signal.throwIfAborted()
+      if (bytes && !proves(cid, bytes)) await this.tier.delete(cid, signal, { onSoftTimeout })
     }
     const done = this.writeBehind?.mend(cid, work).catch((error: unknown) => {
       if (isFailure(error, 'cancelled')) return

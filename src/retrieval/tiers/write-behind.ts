@@ -92,8 +92,10 @@ export class WriteBehind {
     this.#take(key)
     const running = this.#busy.get(key)
     const joined = running?.blocks.has(key) ? running : undefined
-    // The removal of corrupt bytes might undo it.
-    if (!joined) running?.stop.abort(cancelled('the block is written again'))
+    // The removal of corrupt bytes might undo it: the write begins when that is over, or late.
+    const stop = () => running?.stop.abort(cancelled('the block is written again'))
+    if (!joined && running?.isOverdue) stop()
+    else if (!joined) running?.tell.add(stop)
     const write = joined ?? this.#write(new Map([[key, { cid, bytes }]]))
     if (write.isOverdue) call?.onSoftTimeout?.()
     else if (call?.onSoftTimeout) write.tell.add(call.onSoftTimeout)
@@ -113,11 +115,12 @@ export class WriteBehind {
 
   /**
    * Does other work on a key, unless an operation on it is under way. An upload of the block aborts
-   * it.
+   * it when it is late.
    */
-  async mend(cid: CID, work: (signal: AbortSignal) => Promise<void>): Promise<void> {
+  async mend(cid: CID, work: (signal: AbortSignal, onSoftTimeout: () => void) => Promise<void>): Promise<void> {
     const key = blockKey(cid)
-    if (!this.#busy.has(key)) await this.#inOrder([key], noBlocks, ({ stop }) => work(stop.signal)).done
+    if (this.#busy.has(key)) return
+    await this.#inOrder([key], noBlocks, (operation) => work(operation.stop.signal, () => overdue(operation))).done
   }
 
   /** The bytes on their way to the tier. */
@@ -232,8 +235,8 @@ export class WriteBehind {
   async #put(write: Operation): Promise<void> {
     const { tier, clock } = this.#options
     const onSoftTimeout = () => {
-      write.isOverdue = this.#isStuck = true
-      for (const tell of write.tell) tell()
+      this.#isStuck = true
+      overdue(write)
       this.#wake()
     }
     const { signal } = write.stop
@@ -273,6 +276,11 @@ export class WriteBehind {
     operation.over = operation.done.then(end, end)
     return operation
   }
+}
+
+function overdue(operation: Operation): void {
+  operation.isOverdue = true
+  for (const tell of operation.tell) tell()
 }
 
 const noBlocks: ReadonlyMap<string, Queued> = new Map()
