@@ -279,7 +279,7 @@ class Reader implements Session {
   }
 
   /** Less than half of the time is left: a 404 from here on is no proof of absence. */
-  get isLate(): boolean {
+  get isPastHalf(): boolean {
     return this.#deadlineAt - this.shared.clock.monotonic() < this.shared.deadlineMs / 2
   }
 
@@ -327,14 +327,14 @@ class Reader implements Session {
   /**
    * The failure of a block that a flight did not bring. Undefined: the block is requested alone.
    */
-  failureOf(cid: CID, { followed, around }: Wait, wasLate: boolean, error: unknown): Failure | undefined {
+  failureOf(cid: CID, { followed, around }: Wait, beganLate: boolean, error: unknown): Failure | undefined {
     const asked = around && isSameBlock(cid, around.cid) ? around : undefined
     const { flight, leave } = followed
     const { attempts } = flight
     if (isFailure(error, 'timeout') && !flight.isOver && !this.hasBegun) {
       // The search takes this reader's seat.
       if (this.#followed === followed) this.#followed = undefined
-      return this.#missed(error, cid, asked, attempts, wasLate, { done: flight.drain(), attempts, stop: leave })
+      return this.#missed(error, cid, asked, attempts, beganLate, { done: flight.drain(), attempts, stop: leave })
     }
     this.leaveFlight(followed)
     // Below a path, "not found" may mean the path: only the root alone can tell whether the root is
@@ -343,11 +343,11 @@ class Reader implements Session {
       this.#note(attempts)
       return undefined
     }
-    return this.#missed(error, cid, asked, attempts, wasLate)
+    return this.#missed(error, cid, asked, attempts, beganLate)
   }
 
   /**
-   * Remembers an absence, and begins a background search. `wasLate`: too little time was left when
+   * Remembers an absence, and begins a background search. `beganLate`: too little time was left when
    * the request joined the flight. `running`: the flight itself, which the search takes over.
    */
   #missed(
@@ -355,11 +355,11 @@ class Reader implements Session {
     cid: CID,
     around: DagWant | undefined,
     attempts: Attempts,
-    wasLate: boolean,
+    beganLate: boolean,
     running?: SearchRound,
   ): Failure {
     const { notFound, searches, pool, lookFor } = this.shared
-    const isCrowded = isFailure(error, 'timeout') && (wasLate || attempts.hasBeenCrowded())
+    const isCrowded = isFailure(error, 'timeout') && (beganLate || attempts.hasBeenCrowded())
     // It waited for an upstream to recover until its time was over.
     const none = () =>
       attempts.wasRefused() ? outcomeOf(cid, attempts.failures, pool.plan('block', cid)) : overloaded(cid)
@@ -426,10 +426,10 @@ class BlockRead implements FlightReader {
   /** No upstream has it; a tier may. */
   #failure: unknown
   /** Too little time was left when it began to wait. */
-  #wasLate = false
+  #beganLate = false
   #hadBegun = false
   #timeoutMs = 0
-  #isLate = false
+  #isPastDeadline = false
   #isOver = false
 
   constructor(reader: Reader, cid: CID, resolve: (bytes: Uint8Array) => void, reject: (error: unknown) => void) {
@@ -443,7 +443,7 @@ class BlockRead implements FlightReader {
     const { signal, reason } = this.#reader
     if (signal.aborted) return this.#reject(reason)
     signal.addEventListener('abort', this.#left, { once: true })
-    this.#wasLate = this.#reader.isLate
+    this.#beganLate = this.#reader.isPastHalf
     this.#startDeadline()
     const { followed } = this.#reader
     this.#goOn(() => {
@@ -512,7 +512,7 @@ class BlockRead implements FlightReader {
 
   #waitIn(followed: Followed, around: Place | undefined, next: () => void): void {
     this.#wait = { followed, around, next }
-    this.#wasLate = this.#reader.isLate
+    this.#beganLate = this.#reader.isPastHalf
     followed.flight.join(this.#cid, around, this)
   }
 
@@ -520,12 +520,12 @@ class BlockRead implements FlightReader {
     if (!this.#isOver) this.#succeed(this.#reader.fromUpstream(bytes, upstream))
   }
 
-  notFromHere(isKept: boolean): void {
+  passed({ isInTiers }: { readonly isInTiers: boolean }): void {
     const wait = this.#wait
     if (!wait || this.#isOver) return
     this.#wait = undefined
-    if (!isKept) this.#reader.leftOut(wait.followed)
-    const bytes = isKept ? this.#reader.cameBefore(this.#cid) : undefined
+    if (!isInTiers) this.#reader.leftOut(wait.followed)
+    const bytes = isInTiers ? this.#reader.cameBefore(this.#cid) : undefined
     if (bytes) this.#succeed(bytes)
     else this.#goOn(wait.next)
   }
@@ -534,7 +534,7 @@ class BlockRead implements FlightReader {
     const wait = this.#wait
     if (!wait || this.#isOver) return
     this.#wait = undefined
-    const failure = this.#reader.failureOf(this.#cid, wait, this.#wasLate, error)
+    const failure = this.#reader.failureOf(this.#cid, wait, this.#beganLate, error)
     if (failure) this.#failed(failure)
     else this.#goOn(wait.next)
   }
@@ -542,18 +542,18 @@ class BlockRead implements FlightReader {
   #startDeadline(): void {
     this.#hadBegun = this.#reader.hasBegun
     this.#timeoutMs = this.#reader.remainingMs
-    this.#stop = this.#reader.shared.clock.after(this.#timeoutMs, this.#late)
+    this.#stop = this.#reader.shared.clock.after(this.#timeoutMs, this.#onDeadline)
   }
 
-  readonly #late = (): void => {
+  readonly #onDeadline = (): void => {
     const reader = this.#reader
     // The response began meanwhile: from then on each block has a time of its own.
     if (this.#hadBegun !== reader.hasBegun) return this.#startDeadline()
     // Thousands of requests may come to their deadline in one iteration of the loop.
     void reader.shared.turns.waitTurn().then(() => {
       if (this.#isOver) return
-      this.#isLate = reader.hasYielded = true
-      const isOurs = this.#wasLate && !this.#hadBegun
+      this.#isPastDeadline = reader.hasYielded = true
+      const isOurs = this.#beganLate && !this.#hadBegun
       this.#giveUp(isOurs ? noTimeLeft(this.#cid) : outOfTime(this.#cid, this.#timeoutMs))
     })
   }
@@ -578,7 +578,7 @@ class BlockRead implements FlightReader {
     if (this.#isOver) return
     const isUnwanted = this.#reader.signal.aborted || isFailure(error, 'cancelled')
     // Late tiers may still have it.
-    if (this.#isLookingUp && !this.#isLate && !isUnwanted) {
+    if (this.#isLookingUp && !this.#isPastDeadline && !isUnwanted) {
       this.#failure = error
       return
     }

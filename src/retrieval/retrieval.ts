@@ -1,6 +1,6 @@
 // Retrieval: the parts that all requests share. Each request has a reader (reader.ts), which gets
-// blocks from the tiers, or from a shared flight over the upstreams. A proved block goes into the
-// tiers before any reader gets it.
+// blocks from the tiers, or from a shared flight over the upstreams. A proved block goes into memory
+// or a write-behind queue before any reader gets it.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
 import { cancelled } from '../core/failure.ts'

@@ -1,6 +1,7 @@
 // SQLite, as the store uses it: the only file that names the engine. One connection writes and
 // makes every checkpoint, since SQLite before 3.51.3 can lose a commit when two connections do so
-// in the same instant; all others are read-only.
+// in the same instant. All others are read-only, but for that of backup.ts, which only locks and
+// rolls back.
 import {
   closeSync,
   fsyncSync,

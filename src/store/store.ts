@@ -2,12 +2,14 @@
 // for each large request. Before the answer to a client these are on the disk:
 //
 // - an upload (200): its CAR file and the entry of its folder; then one transaction: blocks, upload,
-//   holders, quota (for very many blocks, `blocksAtOnce`: first their rows, in transactions before it)
-// - a deletion: its rows are gone, in one transaction; very many blocks go in more of them
-// - a change of holders, or of records of names: one transaction
+//   holders, quota (of more than 0.9 `blocksAtOnce` blocks the rows come in transactions before it)
+// - a deletion, a change of holders, or of records of names: one transaction; very many blocks that
+//   it releases go in more of them
+// - a `trim`: as many transactions as it needs
 //
-// A refused upload has no upload row; its file and rows are deleted after the answer, after a kill
-// or on a failing disk by the next start. The file of a deleted upload is removed after its rows.
+// A refused upload's file and rows are deleted, by the next start at the latest; `accept` names what
+// may count all the same. The file of a deleted upload is removed unless another upload names it or
+// over half of it is used; its `car` row goes after the file.
 //
 // Operations that came meanwhile share a transaction (writer-thread.ts). Other connections read: in
 // a small database at once, in a larger one in a thread (reading.ts).
@@ -24,14 +26,16 @@ export interface Store extends StoreReader {
   /**
    * Uploads of one intake, in one transaction: durable when it resolves. Very many blocks come in
    * transactions of their own before it, so that no other upload waits for them. Rejects with a
-   * Failure: none of them counts. An upload that is there already keeps its holders but for those
-   * named here; its blocks are replaced by the new ones. A holder of kind `here` takes the place of
-   * every other of that kind.
+   * Failure: none of them counts, except that a commit that failed on the disk may count after a
+   * restart, and that very many blocks of a replaced upload, which go after the commit, may have
+   * failed to go. An upload that is there already keeps its holders but for those named here; its
+   * blocks are replaced by the new ones. A holder of kind `here` takes the place of every other of
+   * that kind.
    */
   accept(uploads: readonly Accepted[], quota?: readonly QuotaUse[]): Promise<void>
   /**
    * Sets these holders (undefined: forgets one), in one commit. Blocks that no holder needs any
-   * more go. False: no such upload.
+   * more go, very many of them in later commits. False: no such upload.
    */
   update(cid: CID, holders: Readonly<Record<string, Standing | undefined>>): Promise<boolean>
   /** Rows first, then files; very many blocks in several transactions. False: no such upload. */
@@ -129,8 +133,8 @@ export type Accepted = {
 }
 
 /**
- * `here`: the store itself is the provider. `tier`: a shared tier that lacks it. Blocks stay as
- * long as a holder of kind `here` holds them, or any holder is `wanted`.
+ * `here`: the store itself is the provider. `tier`: a shared tier that lacks it. Blocks stay while
+ * their upload is `pending` at any holder, or pinned at one of kind `here`.
  */
 type HolderKind = 'here' | 'provider' | 'tier'
 /** `abandoned`: an operator decided it. */

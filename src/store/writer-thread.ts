@@ -1,7 +1,7 @@
-// The thread that writes: the one connection, and the folder of the CAR files. All operations that
-// came meanwhile are one transaction, each in a savepoint of it. An operation of very many blocks
-// takes several, between those of others; what it wrote so far is named by rows of `loose`, so that
-// the next process deletes what a kill leaves of it.
+// The thread that writes: the one connection, and the folder of the CAR files. The light operations
+// that came meanwhile and at most one heavy one are one transaction, each in a savepoint of it. An
+// operation of very many blocks takes several, between those of others; what it wrote so far is
+// named by rows of `loose`, so that the next process deletes what a kill leaves of it.
 import { closeSync, existsSync, openSync, readSync, rmSync, statfsSync, writeFileSync, writeSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { join } from 'node:path'

@@ -46,7 +46,7 @@ function flightOf(
     new Promise((resolve, reject) => {
       const reader: FlightReader = {
         settle: resolve,
-        notFromHere: (isKept) => resolve(isKept ? 'went by' : 'not here'),
+        passed: ({ isInTiers }) => resolve(isInTiers ? 'went by' : 'not here'),
         fail: reject,
       }
       flight.join(cid, place, reader)

@@ -45,7 +45,7 @@ function fly(
   const readerOf = () => ({
     settle: (bytes: Uint8Array, upstream: string) => void told.push({ bytes, upstream }),
     fail: (error: unknown) => void told.push({ error }),
-    notFromHere() {},
+    passed() {},
   })
   const want = { cid, segments: [], scope: 'block' } as const
   const flight = new Flight('block', want, { pool, clock, keep() {}, ...more }, anybody)

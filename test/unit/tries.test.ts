@@ -88,7 +88,7 @@ function brought(flight: Flight, signal: AbortSignal, wanted = cid): Promise<{ b
     const leave = flight.follow()
     const reader: FlightReader = {
       settle: (bytes, upstream) => resolve({ bytes, upstream }),
-      notFromHere: () => reject(new Error('it does not come from here')),
+      passed: () => reject(new Error('it does not come from here')),
       fail: reject,
     }
     flight.join(wanted, { ...want, cid: wanted }, reader)

@@ -156,8 +156,8 @@ export type Mode = 'api' | 'web'
 type ProblemTitle = { readonly title: string; readonly api: number; readonly web: number }
 
 /**
- * In `api` mode every "not available now" is 404, whatever the reason: its clients poll, and read
- * 404 as "not here yet".
+ * In `api` mode what is absent, late or unreachable is 404: its clients poll, and read 404 as "not
+ * here yet". Overload is 503, a bad answer 502.
  */
 export const table: Readonly<Record<FailureKind, ProblemTitle>> = {
   'not-found': { title: 'Not found', api: 404, web: 404 },

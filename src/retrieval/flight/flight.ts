@@ -29,10 +29,9 @@ export interface FlightReader {
   settle(bytes: Uint8Array, upstream: string): void
   fail(error: unknown): void
   /**
-   * The block does not come from here. `isKept`: it came before, and the tiers have it. Else it is
-   * asked for by itself.
+   * The block does not come from here. `isInTiers`: it came before. Else it is asked for by itself.
    */
-  notFromHere(isKept: boolean): void
+  passed(how: { readonly isInTiers: boolean }): void
 }
 
 export type FlightDeps = {
@@ -145,13 +144,13 @@ export class Flight {
 
   /** Waits until this block comes. Fails with the outcome when no upstream could even begin. */
   join(cid: CID, around: Place | undefined, reader: FlightReader): void {
-    if (this.#blocks?.isStored(cid)) return reader.notFromHere(true)
+    if (this.#blocks?.isStored(cid)) return reader.passed({ isInTiers: true })
     if (this.#isOver) {
-      if (this.#failure === undefined || this.#hasBegun) reader.notFromHere(false)
+      if (this.#failure === undefined || this.#hasBegun) reader.passed({ isInTiers: false })
       else reader.fail(this.#failure)
       return
     }
-    if (this.#isStuck && this.#candidates().steps.length === 0) return reader.notFromHere(false)
+    if (this.#isStuck && this.#candidates().steps.length === 0) return reader.passed({ isInTiers: false })
     this.#isStuck = false
     const place = around ?? this.#want
     const from = place.range?.from ?? 0
@@ -180,7 +179,7 @@ export class Flight {
   /** These blocks do not come from here. */
   #passBy(isPassed: (waiter: Waiter) => boolean): void {
     for (const [reader, waiter] of this.#waiting)
-      if (isPassed(waiter) && this.#waiting.delete(reader)) reader.notFromHere(false)
+      if (isPassed(waiter) && this.#waiting.delete(reader)) reader.passed({ isInTiers: false })
   }
 
   /** Those that stand in a file, the furthest behind first. */
@@ -511,19 +510,6 @@ export class Flight {
     return false
   }
 
-  // The hedge timer runs while readers wait. It rings when the upstreams that were asked should have
-  // brought something; if they did not, `#check` asks another one concurrently:
-  //
-  // - before the first byte: `hedgeDelayMs` after the newest was asked (`order` of pool.ts: the time
-  //   by which its answer is late, 0 where the next one is untried)
-  // - later: after `stallAfterMs` without a block, or where another would be twice as fast (pace.ts)
-  // - for a token of the hedge budget (`mayHedge` of pool.ts: none where hedges are free, since
-  //   `retrieval.hedgeDelay` is 0 or an upstream is silent to everybody), `maxStreams` at most
-  // - without a token after `stalledMs` of silence in a DAG, or half of the time for a block: that is
-  //   a failure
-  //
-  // A request that waits in a queue is moved to a free upstream, which is no hedge.
-
   #stopCheck(): void {
     this.#stopTimer?.()
     this.#stopTimer = undefined
@@ -540,6 +526,20 @@ export class Flight {
     })
   }
 
+  // The hedge timer runs while readers wait. It rings when the upstreams that were asked should have
+  // brought something; if they did not, this asks another one concurrently:
+  //
+  // - before the first block: `hedgeDelayMs` after the newest was asked (`order` of pool.ts: the time
+  //   by which its answer is late, 0 where the next one is untried)
+  // - later: after `stallAfterMs` without a block, or where another would be twice as fast (pace.ts)
+  // - for a token of the hedge budget, unless hedging is free (`mayHedge` of pool.ts: since
+  //   `retrieval.hedgeDelay` is 0 or an upstream is silent to everybody)
+  // - while fewer than `maxStreams` are under way, once blocks came; before, that holds for upstreams
+  //   that routers name
+  // - without a token or a limit after `stalledMs` of silence in a DAG, or half of the time for a
+  //   block: that is a failure
+  //
+  // A request that waits in a queue is moved to a free upstream, which is no hedge.
   #check(): void {
     if (!this.isWanted) return
     if (this.#streams.size === 0) return this.#wake()
@@ -629,7 +629,7 @@ export class Flight {
     const isOutcome = failure !== undefined && !this.#hasBegun
     for (const reader of this.#waiting.keys())
       if (isOutcome) reader.fail(failure)
-      else reader.notFromHere(false)
+      else reader.passed({ isInTiers: false })
     this.#waiting.clear()
     this.watch.stop()
     this.#drained?.promise.catch(() => {})

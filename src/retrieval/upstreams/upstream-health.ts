@@ -1,15 +1,15 @@
 // An upstream: a circuit breaker, slots and the queue before them, budgets and estimates, all
-// learned from how each question ends. A question to an upstream that is out is refused; its flight waits, where waiting
-// helps.
+// learned from how each question ends. A question to an upstream that is out is refused; its flight
+// waits, where waiting helps.
 //
-// | state            | begins with                        | ends with                           | asked meanwhile, if no other is ready |
-// | ---------------- | ---------------------------------- | ----------------------------------- | ------------------------------------- |
-// | ready            |                                    |                                     | as the queue allows                   |
-// | unhealthy        | failures at three moments, a probe | a good answer or probe, or the time | once a second                         |
-// | rate-limited     | a 429, also to a probe             | the time: `Retry-After`, or a guess | if that is a guess: once a second     |
-// | incompatible     | a probe                            | a probe, a good answer              | once a second                         |
-// | quarantined      | bytes of another hash              | the time, a good answer             | once a second                         |
-// | budget-exhausted | its requests of this minute        | the time                            | never                                 |
+// | state            | begins with                                        | ends with                           | asked meanwhile, if no other is ready |
+// | ---------------- | -------------------------------------------------- | ----------------------------------- | ------------------------------------- |
+// | ready            |                                                    |                                     | as the queue allows                   |
+// | unhealthy        | failures at three moments, a probe                 | a good answer or probe, or the time | once a second                         |
+// | rate-limited     | a 429 or a 503 with `Retry-After`, also to a probe | the time: `Retry-After`, or a guess | if that is a guess: once a second     |
+// | incompatible     | a probe                                            | a probe, a good answer              | once a second                         |
+// | quarantined      | bytes of another hash                              | the time, a good answer             | once a second                         |
+// | budget-exhausted | its requests of this minute                        | the time                            | never                                 |
 import { LRUCache } from 'lru-cache'
 import type { ProbeReport } from '../../../backends/upstreams/contract.ts'
 import { upTo } from '../../core/cache.ts'
