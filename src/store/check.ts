@@ -16,7 +16,9 @@ export const damagedPages = (db: Connection): readonly string[] =>
 type Compared = { readonly damage: readonly string[]; readonly unneeded: readonly string[] }
 
 export function compareCars(db: Connection, cars: string): Compared {
-  const files = readdirSync(cars, { withFileTypes: true }).flatMap((entry) => (entry.isFile() ? entry.name : []))
+  // Tools that copy folders may leave out an empty one.
+  const entries = existsSync(cars) ? readdirSync(cars, { withFileTypes: true }) : []
+  const files = entries.flatMap((entry) => (entry.isFile() ? entry.name : []))
   const unnamed = new Set(files)
   const missing = db
     .all('select id, name from car')

@@ -106,7 +106,8 @@ export function createStore(folder: string, options: StoreOptions): Store {
 
   /** A disk that takes no writes may be read. */
   async function readOnly(error: unknown): Promise<Opened> {
-    if (error instanceof Failure || troubleOf(error) === 'damaged') throw error
+    const mayRead = error instanceof Failure ? error.kind === 'disk-error' : troubleOf(error) !== 'damaged'
+    if (!mayRead) throw error
     const connection = await stat(places.file).then(
       () => openForReading(places.file, { isFixed: true }),
       () => Promise.reject(error),

@@ -263,13 +263,15 @@ describe('store', () => {
     } catch {
       return t.skip('only root may mount a disk read-only')
     }
+    const own = createDataFolders().enter(folder)
     try {
-      const store = openStore(folder)
+      const { store, leave } = joinStore(own, { clock: systemClock, log: silentLog })
       for (const { cid } of [small, large]) assert.ok(await isWhole(store, cid))
       assert.equal((await store.ledger.page({ limit: 10 })).entries.length, 2)
       await assert.rejects(keepLeaf(store, randomBytes(10)), (error) => isFailure(error, 'disk-error'))
-      await store.close()
+      await leave()
     } finally {
+      own.leave()
       execFileSync('umount', ['-l', folder])
     }
   })
