@@ -130,7 +130,8 @@ export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamR
       this.#said = { status, retryAfter: oneOf(headers['retry-after']), text: '' }
       return
     }
-    const wrong = unlikeAsked(this.#question, headers)
+    // What answers a body says all with its status.
+    const wrong = this.#question.body === undefined ? unlikeAsked(this.#question, headers) : undefined
     if (wrong) return this.#fail(wrong)
     try {
       this.#parser.begin?.(headers)

@@ -3,7 +3,15 @@
 // location of blocks (GET /blocks). Never mounted on the public address.
 import { createHash } from 'node:crypto'
 import { readFileSync } from 'node:fs'
-import express, { type Express, type NextFunction, type Request, type RequestHandler, type Response } from 'express'
+import express, {
+  type Express,
+  type IRouter,
+  type NextFunction,
+  type Request,
+  type RequestHandler,
+  type Response,
+  Router,
+} from 'express'
 import type { Log } from '../core/log.ts'
 import type { Metrics } from '../observe/metrics.ts'
 import type { Pins } from '../upload/pins.ts'
@@ -36,7 +44,6 @@ export function createAdmin(deps: AdminDeps): Express {
   const app = express()
   app.disable('x-powered-by')
   app.disable('etag')
-  app.enable('strict routing')
   app.use((request, response, next) => {
     response.set({ 'Cache-Control': 'no-store', 'X-Request-Id': requestId(request) })
     next()
@@ -48,7 +55,9 @@ export function createAdmin(deps: AdminDeps): Express {
     if (!add || request.path !== '/add') leaveBody(request, response)
     next()
   })
-  addPage(app)
+  const page = Router({ strict: true })
+  addPage(page)
+  app.use(page)
   // Polled each second: an ETag saves sending an unchanged status.
   app.get('/status', async (request, response) => {
     const text = JSON.stringify(await status())
@@ -135,7 +144,7 @@ const policy = [
   "frame-ancestors 'none'",
 ].join('; ')
 
-function addPage(app: Express): void {
+function addPage(app: IRouter): void {
   for (const [name, type] of Object.entries(types)) {
     const own = readFileSync(new URL(name, folder))
     const bytes = name === 'style.css' ? Buffer.concat([Buffer.from(`${style}\n`), own]) : own

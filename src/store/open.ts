@@ -52,7 +52,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
   const data = () => ({ folder, ...places })
   const writer = createThread<Operation>({ script: 'writer', name: 'store writer', data })
   const opening = owned.then(open).catch(readOnly)
-  const reading = createReading(folder, { log, opening })
+  const reading = createReading(folder, { clock, log, opening })
   const { ready, blocks, ledger, read, check, ask, note, damage } = reading
   ready.then(
     () => inBackground(upkeep()),
@@ -117,24 +117,27 @@ export function createStore(folder: string, options: StoreOptions): Store {
   }
 
   function inBackground(work: Promise<unknown>): void {
-    const tracked = work
-      .catch((error: unknown) => {
-        if (!closing.signal.aborted) log('warn', 'store.upkeep-failed', { folder, error: String(error) })
-      })
-      .finally(() => running.delete(tracked))
+    const tracked = work.catch(upkeepFailed).finally(() => running.delete(tracked))
     running.add(tracked)
+  }
+
+  function upkeepFailed(error: unknown): void {
+    if (!closing.signal.aborted) log('warn', 'store.upkeep-failed', { folder, error: String(error) })
   }
 
   async function upkeep(): Promise<void> {
     for (let ms = checkAfterMs; ; ms = dayMs) {
       await clock.sleep(ms, closing.signal)
-      if ((await read('select 1 from upload limit 1')).length === 0) continue
-      for (const line of await check()) note(line)
-      const copied = await orIfGone(stat(places.copy), undefined)
-      // A copy that was made from a damaged database would take the place of a good one.
-      if (damage() === undefined && clock.now() - (copied?.mtimeMs ?? 0) >= dayMs - minuteMs)
-        await ask({ kind: 'copy' })
+      await checkAndCopy().catch(upkeepFailed)
     }
+  }
+
+  async function checkAndCopy(): Promise<void> {
+    if ((await read('select 1 from upload limit 1')).length === 0) return
+    for (const line of await check()) note(line)
+    const copied = await orIfGone(stat(places.copy), undefined)
+    // A copy that was made from a damaged database would take the place of a good one.
+    if (damage() === undefined && clock.now() - (copied?.mtimeMs ?? 0) >= dayMs - minuteMs) await ask({ kind: 'copy' })
   }
 
   /** Commits to a file that was removed would be lost with its last descriptor. */

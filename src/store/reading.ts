@@ -3,6 +3,7 @@
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
+import { createAtOnce } from '../core/disk/at-once.ts'
 import type { Log } from '../core/log.ts'
 import { type Connection, failureOf, openForReading, placesIn, troubleOf } from './database.ts'
 import { createLedger } from './ledger.ts'
@@ -10,6 +11,7 @@ import type { Row, StoreReader, Value } from './store.ts'
 import { createThread, type ReaderQuery, type Thread } from './threads.ts'
 
 export type ReadingOptions = {
+  readonly clock: Clock
   readonly log: Log
   /** `isFixed`: the disk takes no writes. */
   readonly opening: Promise<{ readonly connection: Connection; readonly isFixed: boolean }>
@@ -38,7 +40,7 @@ const maxTries = 200
 
 export const openHere = (folder: string): Connection => openForReading(placesIn(folder).file, { timeout: busyMs })
 
-export function createReading(folder: string, { log, opening }: ReadingOptions): Reading {
+export function createReading(folder: string, { clock, log, opening }: ReadingOptions): Reading {
   let connection: Connection | undefined
   let isFixed = false
   let isClosed = false
@@ -48,6 +50,7 @@ export function createReading(folder: string, { log, opening }: ReadingOptions):
   /** A thread for checks and counts, which would delay other reads of a large database. */
   const thorough = createThread<ReaderQuery>({ script: 'reader', name: 'store check', data, idleMs })
   const offered = new Map<string, Set<ReadBlock>>()
+  const atOnce = createAtOnce(folder, clock)
 
   const ready = opening.then((opened) => {
     connection = opened.connection
@@ -107,11 +110,14 @@ export function createReading(folder: string, { log, opening }: ReadingOptions):
 
   // Blocks.
 
-  /** False where the index cannot be read. */
+  /** False where the index cannot be read, or its disk is slow. */
   function lacks(cid: CID): boolean {
     if (!connection || offered.has(blockKey(cid))) return false
+    const db = connection
+    const began = clock.monotonic()
     try {
-      return connection.get(indexSql, cid.multihash.bytes) === undefined
+      if (!atOnce.may(began) && !isSmall()) return false
+      return atOnce.run(began, () => db.get(indexSql, cid.multihash.bytes) === undefined)
     } catch (error) {
       onError(error)
       return false
@@ -184,7 +190,7 @@ export function createStoreReader(folder: string, options: { readonly clock: Clo
   }
 
   const opening = openSoon().then((connection) => ({ connection, isFixed: false }))
-  const { close, ...reading } = createReading(folder, { log: options.log, opening })
+  const { close, ...reading } = createReading(folder, { ...options, opening })
   return {
     ...reading,
     close() {

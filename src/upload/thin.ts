@@ -201,8 +201,11 @@ export function createThin(options: ThinOptions): ThinUploads {
     const late = () => new Failure('timeout', 'the tiers did not take the blocks in time', { source: 'tier' })
     const rest = blocks.toReversed()
     const work = async (signal: AbortSignal): Promise<void> => {
-      for (let one = rest.pop(); one && !signal.aborted; one = rest.pop())
+      for (let one = rest.pop(); one && !signal.aborted; one = rest.pop()) {
+        // It may have been taken down meanwhile.
+        options.admit?.(one.cid)
         await retrieval.store(one.cid, one.bytes, signal)
+      }
     }
     const all = (signal: AbortSignal) => Promise.all(Array.from({ length: keptAtOnce }, () => work(signal)))
     await withDeadline({ ms: storeMs, clock, signal: closing.signal, late }, all).catch(() => {})

@@ -247,6 +247,8 @@ export class WriteBehind {
       else if (first) await tier.put(first.cid, first.bytes, signal, { onSoftTimeout })
       this.#written += all.length
       this.#hasFailed = false
+      this.#stopTimer?.()
+      this.#stopTimer = undefined
       this.#nextAt = tier.putAll ? clock.monotonic() + gatherMs : Number.NEGATIVE_INFINITY
     } finally {
       this.#isStuck = false
