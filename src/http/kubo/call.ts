@@ -228,8 +228,7 @@ export function numberOf(given: GivenOptions, name: string): number | undefined 
 }
 
 // Streamed responses and their failures after the first byte. Kubo reports those in a trailer, which
-// many clients ignore: lines get one more, and byte streams are reset (GNU tar takes a cut archive for
-// a whole one).
+// many clients ignore, so the body must also look incomplete.
 
 /** An error in Kubo's format. */
 export type KuboError = { readonly Message: string; readonly Code: number; readonly Type: 'error' }
@@ -255,20 +254,27 @@ export async function sendPieces({ response, session, deps }: Omit<To, 'request'
   await writeAll(response, begun(), deps)
 }
 
-/** Sends one line of JSON for each value; a late failure goes into the trailer and the last line. */
-export async function sendLines({ request, ...to }: To, values: AsyncIterable<unknown>): Promise<void> {
-  const { response } = to
-  response.setHeader('Content-Type', 'application/json')
-  response.setHeader('X-Chunked-Output', '1')
+/** Sends one line of JSON for each value. */
+export async function sendLines(to: To, values: AsyncIterable<unknown>): Promise<void> {
+  to.response.setHeader('Content-Type', 'application/json')
+  to.response.setHeader('X-Chunked-Output', '1')
   async function* lines() {
-    for await (const value of values) {
-      // Set only with the first line, because an error with a length has no trailers. HTTP/1.0 has
+    for await (const value of values) yield Buffer.from(`${JSON.stringify(value)}\n`)
+  }
+  await sendWithTrailer(to, lines())
+}
+
+/** For formats whose truncation is evident: a late failure goes into the trailer. */
+export async function sendWithTrailer(to: To, pieces: Pieces): Promise<void> {
+  async function* announced() {
+    for await (const piece of pieces) {
+      // Set only with the first piece, because an error with a length has no trailers. HTTP/1.0 has
       // none at all.
-      if (!response.headersSent && request.httpVersion !== '1.0') response.setHeader('Trailer', trailer)
-      yield Buffer.from(`${JSON.stringify(value)}\n`)
+      if (!to.response.headersSent && to.request.httpVersion !== '1.0') to.response.setHeader('Trailer', trailer)
+      yield piece
     }
   }
-  await sendPieces(to, lines())
+  await sendPieces(to, announced())
 }
 
 /**
@@ -279,7 +285,7 @@ export function endLate({ response, deps }: Omit<To, 'session'>, failure: Failur
   const hasTrailer = response.getHeader('Trailer') === trailer
   const isStalled = failure.kind === 'timeout' && failure.source === 'client'
   if (!hasTrailer || isStalled || response.destroyed || response.writableEnded) return reset(response)
-  response.write(`${JSON.stringify(error)}\n`)
+  if (response.getHeader('Content-Type') === 'application/json') response.write(`${JSON.stringify(error)}\n`)
   response.addTrailers({ [trailer]: error.Message.slice(0, maxTrailerChars).replace(/[^\x20-\x7e]/g, '?') })
   response.end()
   cutWhenStalled(response, deps.stalledMs)

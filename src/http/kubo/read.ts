@@ -11,7 +11,17 @@ import { malformed } from '../../core/failure.ts'
 import { writeCar } from '../../ipld/car.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { codedPieces } from '../compression.ts'
-import { argOf, type GivenOptions, isOn, type KuboCall, numberOf, optionsIn, pathOf, sendPieces } from './call.ts'
+import {
+  argOf,
+  type GivenOptions,
+  isOn,
+  type KuboCall,
+  numberOf,
+  optionsIn,
+  pathOf,
+  sendPieces,
+  sendWithTrailer,
+} from './call.ts'
 
 export async function readPath({ query, session, response, deps }: KuboCall): Promise<void> {
   const { entity } = await resolve(session, pathOf(argOf(query)))
@@ -78,7 +88,7 @@ export async function getArchive(call: KuboCall): Promise<void> {
   response.setHeader('Content-Type', isCompressed ? 'application/gzip' : 'application/x-tar')
   response.setHeader('X-Stream-Output', '1')
   response.setHeader('X-Content-Length', await sizeOf(session, entity))
-  await sendPieces(call, isCompressed ? gzipped(pieces, level) : pieces)
+  await sendWithTrailer(call, isCompressed ? gzipped(pieces, level) : pieces)
 }
 
 /** The size of a directory as its links declare it, for the progress bar of clients. */
