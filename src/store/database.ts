@@ -145,7 +145,7 @@ export function failureOf(error: unknown, what: string): Failure {
   const code = codeOf(error)
   const isOutOfFiles = code === 'EMFILE' || code === 'ENFILE'
   const said = code === undefined || code === 'ERR_SQLITE_ERROR' ? (error as Error)?.message : code
-  const why = (trouble && words[trouble]) ?? `${said}; ${remedyOf(error)}`
+  const why = (error instanceof Damaged && error.remedy) || (trouble && words[trouble]) || `${said}; ${remedyOf(error)}`
   return new Failure(isOutOfFiles ? 'overloaded' : 'disk-error', `cannot ${what} in the data folder: ${why}`, {
     source: 'ours',
     cause: error,
@@ -242,9 +242,15 @@ export function openDatabase(file: string, head: string): { readonly db: Connect
   }
 }
 
-/** Is to the engine as a damaged page. */
+/** Is to the engine as a damaged page. `remedy`: for the client, where it is another one. */
 export class Damaged extends Error {
   readonly errcode = 11
+  readonly remedy: string | undefined
+
+  constructor(message: string, remedy?: string) {
+    super(message)
+    this.remedy = remedy
+  }
 }
 
 function openWhole(file: string, head: string): Connection {

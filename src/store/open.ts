@@ -143,7 +143,10 @@ export function createStore(folder: string, options: StoreOptions): Store {
   /** Commits to a file that was removed would be lost with its last descriptor. */
   function assertInPlace(): void {
     if (fileId === undefined || idOf(places.file) === fileId) return
-    throw new Damaged(`${places.file} was removed or replaced while it was open`)
+    throw new Damaged(
+      `${places.file} was removed or replaced while it was open`,
+      'its database was removed or replaced while it was open; put it back, or restart cidgate',
+    )
   }
 
   async function commit(operation: Operation, what: string): Promise<unknown> {

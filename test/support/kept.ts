@@ -1,6 +1,7 @@
 // What a data folder, or a folder of its own of an embedded provider, holds: read beside a gateway that may be using it.
 import { existsSync } from 'node:fs'
-import { open, readdir } from 'node:fs/promises'
+import { copyFile, mkdtemp, open, readdir, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { DatabaseSync } from 'node:sqlite'
 import { CID } from 'multiformats/cid'
@@ -20,7 +21,12 @@ export async function keptIn(folder: string): Promise<Kept> {
   const cars = (await readdir(join(folder, 'uploads')).catch(() => [])).filter((name) => name.endsWith('.car'))
   const file = join(folder, 'cidgate.sqlite')
   if (!existsSync(file)) return { uploads: [], waiting: [], blocks: 0, strays: cars }
-  const db = new DatabaseSync(file, { readOnly: true })
+  // SQLite follows /proc/<pid>/root by its name, out of the namespace of that process.
+  const copy = file.startsWith('/proc/') ? await mkdtemp(join(tmpdir(), 'cidgate-kept-')) : undefined
+  if (copy)
+    for (const end of ['', '-wal'].filter((one) => existsSync(file + one)))
+      await copyFile(file + end, join(copy, `cidgate.sqlite${end}`))
+  const db = copy ? new DatabaseSync(join(copy, 'cidgate.sqlite')) : new DatabaseSync(file, { readOnly: true })
   try {
     const cids = (sql: string) =>
       db
@@ -47,6 +53,7 @@ export async function keptIn(folder: string): Promise<Kept> {
     }
   } finally {
     db.close()
+    if (copy) await rm(copy, { recursive: true, force: true })
   }
 }
 

@@ -92,6 +92,7 @@ export async function tryToWrite(folder: string): Promise<void> {
 }
 
 const remedies: Readonly<Record<string, string>> = {
+  EEXIST: 'there is a file in the place of the folder',
   EACCES: 'let this user read and write there',
   EPERM: 'let this user read and write there',
   EROFS: 'it is mounted read-only',

@@ -185,7 +185,7 @@ export const diskFaults: readonly DiskFault[] = [
       await rm(data, { recursive: true, maxRetries: 20 })
       await rename(`${data}.aside`, data)
     },
-    upload: [200, 503],
+    upload: [500],
     kept: [404, 503],
   },
 ]
@@ -208,7 +208,7 @@ const mounting = (data: string): readonly string[] => [
 const fileBytes = 100_000
 const uploadBytes = 2 * mib
 /** What an operator can do, in any words that the gateway has for it. */
-const nextStep = /free space|read-only|ulimit|raise the limit|in the place of the folder/
+const nextStep = /free space|read-only|ulimit|raise the limit|in the place of the folder|put it back/
 
 type Told = { readonly path: string; readonly body: Uint8Array }
 
