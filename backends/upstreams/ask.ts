@@ -130,7 +130,7 @@ export class HttpRequest<Piece> implements Dispatcher.DispatchHandler, UpstreamR
       this.#said = { status, retryAfter: oneOf(headers['retry-after']), text: '' }
       return
     }
-    // What answers a body says all with its status.
+    // The status says all where a body was sent.
     const wrong = this.#question.body === undefined ? unlikeAsked(this.#question, headers) : undefined
     if (wrong) return this.#fail(wrong)
     try {

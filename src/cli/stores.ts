@@ -48,7 +48,7 @@ export async function backupCommand(file: string | undefined, to: string, { stdo
     stdout.write(await backUp(folder, copy))
     copies.push(copy)
   }
-  const told = await backUp(data, to)
+  const report = await backUp(data, to)
   for (const name of ['denylists', foldersFile])
     await cp(join(data, name), join(to, name), { recursive: true }).catch((error: unknown) => {
       if (!isGone(error)) throw error
@@ -56,7 +56,7 @@ export async function backupCommand(file: string | undefined, to: string, { stdo
   // Relative paths, so that a gateway over the backup finds the copies after both were moved
   // together.
   for (const copy of copies) await appendFile(join(to, foldersFile), `${JSON.stringify(relative(to, copy))}\n`)
-  stdout.write(told)
+  stdout.write(report)
   if (damaged.length === 0) return 0
   stderr.write(
     `${damaged.join('')}cidgate: a copy of a damaged store: keep earlier backups, and run doctor --salvage\n`,

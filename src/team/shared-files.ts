@@ -1,4 +1,4 @@
-// What the processes of a gateway share: a folder, created anew at each start and accessible to their
+// The folder that the processes of a gateway share: created anew at each start and accessible to their
 // user only, with their internal sockets and with files of numbered slots of equal size, which they read
 // and write concurrently: in the page cache an access takes about two microseconds, without a message.
 // Of two concurrent writes to a slot one is lost. Disk space is reserved at the start; if the disk fails

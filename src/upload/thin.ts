@@ -1,6 +1,7 @@
-// Thin mode: the gateway forwards uploads to another service as they arrive and computes their blocks, which go into the tiers
-// when the service has accepted them. It believes the service only if the answer names the CIDs computed here. It sends the end of a part, and of the body, only after
-// checking it: an upload that the gateway refuses is never complete at the service.
+// Thin mode: the gateway forwards uploads to another service as they arrive and computes their
+// blocks, which go into the tiers when the service has accepted them. It believes the service only
+// if the answer names the CIDs computed here. It sends the end of a part, and of the body, only
+// after checking it: an upload that the gateway refuses is never complete at the service.
 import { randomUUID } from 'node:crypto'
 import { once } from 'node:events'
 import { Agent as HttpAgent, type IncomingMessage, ServerResponse } from 'node:http'
