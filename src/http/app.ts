@@ -66,7 +66,7 @@ export function createApp(deps: AppDeps) {
       if (refused) return void refuse(request, response, refused)
       refuseExpectation(request, response)
       const { path, search } = contextOf(request, response).target
-      // Reduces an absolute URL to its path: Express reads nothing else.
+      // Reduces an absolute URL to its path: a mounted router reads nothing else.
       if (!request.url?.startsWith('/')) request.url = search === '' ? path : `${path}?${search}`
       Object.assign(response, { [entered]: true })
       return contextOf(request, response)

@@ -313,8 +313,7 @@ export class Attempts {
     const tries = (this.#spent.get(member)?.tries ?? 0) + (isFailure(error, 'unavailable') ? 0 : 1)
     const wasSilent = isFailure(error, 'timeout') && error.facts.isSearching !== true
     const mayRecover = wasSilent || (isFailure(error) && retried.has(error.kind))
-    // A member that was not asked is back when its state says so.
-    // A probe may have told by then.
+    // A member that was not asked is back when its state says so; a probe may end that sooner.
     const ms = tries === 0 ? 0 : probesApartMs * 2 ** (tries - 1)
     const isOver = !mayRecover || tries >= maxTries
     this.#spent.set(member, { tries, backAt: isOver ? Number.POSITIVE_INFINITY : this.clock.monotonic() + ms })
