@@ -14,7 +14,7 @@ import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
 import type { RequestRecord } from '../observe/request-record.ts'
 import type { Flight, FlightReader } from './flight/flight.ts'
 import type { LoopScheduler } from './loop-scheduler.ts'
-import { type Absence, isAbsence, type NegativeCache, type Searches, type SearchRound } from './negative-cache.ts'
+import { type Absence, isAbsence, type NegativeCache, pathOf, type Searches } from './negative-cache.ts'
 import { ReadAhead, type ReadAheadBudget } from './read-ahead.ts'
 import type { DagWant, Expected, Guard, Place, Policy, Session, SessionOptions } from './session.ts'
 import type { TierHit, TierLookup, TierStack } from './tiers/tier-stack.ts'
@@ -39,8 +39,6 @@ export type ReaderParts = {
   flight(kind: AskKind, want: DagWant, asker: Wanting): Flight
   /** Another reader's flight that will still bring this block. */
   flightWith(cid: CID): Flight | undefined
-  /** One round of a background search that this client began. */
-  lookFor(cid: CID, around: DagWant | undefined, client: string): () => SearchRound
 }
 
 /** After a response left out an awaited block, this many blocks are requested one by one. */
@@ -54,8 +52,6 @@ type Followed = { readonly flight: Flight; readonly leave: () => void }
 const alone = (cid: CID): DagWant => ({ cid, segments: [], scope: 'block' })
 
 const isSameBlock = (one: CID, other: CID): boolean => blockKey(one) === blockKey(other)
-
-const pathOf = (want: DagWant | undefined): string => want?.segments.map(encodeURIComponent).join('/') ?? ''
 
 /** Opens the session of one request, until its `end`. */
 export const openReader = (options: SessionOptions, shared: ReaderParts): Session => new Reader(options, shared)
@@ -325,58 +321,40 @@ class Reader implements Session {
   }
 
   /**
-   * The failure of a block that a flight did not bring. Undefined: the block is requested alone.
+   * The failure of a block that a flight did not bring: a new absence is remembered for others, and
+   * a background search begins. `beganLate`: too little time was left when the request joined the
+   * flight. Undefined: the block is requested alone.
    */
   failureOf(cid: CID, { followed, around }: Wait, beganLate: boolean, error: unknown): Failure | undefined {
-    const asked = around && isSameBlock(cid, around.cid) ? around : undefined
-    const { flight, leave } = followed
+    const { notFound, searches } = this.shared
+    const { flight } = followed
     const { attempts } = flight
-    if (isFailure(error, 'timeout') && !flight.isOver && !this.hasBegun) {
-      // The search takes this reader's seat.
-      if (this.#followed === followed) this.#followed = undefined
-      return this.#missed(error, cid, asked, attempts, beganLate, { done: flight.drain(), attempts, stop: leave })
-    }
-    this.leaveFlight(followed)
+    const asked = around && isSameBlock(cid, around.cid) ? around : undefined
+    const isLate = isFailure(error, 'timeout')
+    const isCrowded = isLate && (beganLate || attempts.hasBeenCrowded())
+    const failure = isCrowded ? this.#crowded(cid, attempts) : isFailure(error) ? error : internal(error)
+    if (failure.kind !== 'cancelled') this.#note(attempts)
     // Below a path, "not found" may mean the path: only the root alone can tell whether the root is
     // there.
-    if (isFailure(error, 'not-found') && asked && asked.segments.length > 0) {
-      this.#note(attempts)
+    if (failure.kind === 'not-found' && asked && asked.segments.length > 0) {
+      this.leaveFlight(followed)
       return undefined
     }
-    return this.#missed(error, cid, asked, attempts, beganLate)
+    const path = pathOf(asked)
+    const isAbsent = !isCrowded && !this.hasBegun && isAbsence(failure)
+    const memory = isAbsent && (notFound.find(cid, path) ?? notFound.remember(cid, path, failure, attempts.list()))
+    // The flight goes on as a search, for a client that asks again.
+    const running = isLate && !flight.isOver && !this.hasBegun ? flight : undefined
+    if (isAbsent || running) searches.begin(cid, asked, this.#client, running)
+    this.leaveFlight(followed)
+    return memory && !failure.facts.unasked ? withRetry(failure, memory.forMs) : failure
   }
 
-  /**
-   * Remembers an absence, and begins a background search. `beganLate`: too little time was left when
-   * the request joined the flight. `running`: the flight itself, which the search takes over.
-   */
-  #missed(
-    error: unknown,
-    cid: CID,
-    around: DagWant | undefined,
-    attempts: Attempts,
-    beganLate: boolean,
-    running?: SearchRound,
-  ): Failure {
-    const { notFound, searches, pool, lookFor } = this.shared
-    const isCrowded = isFailure(error, 'timeout') && (beganLate || attempts.hasBeenCrowded())
-    // It waited for an upstream to recover until its time was over.
-    const none = () =>
-      attempts.wasRefused() ? outcomeOf(cid, attempts.failures, pool.plan('block', cid)) : overloaded(cid)
-    const failure = isCrowded ? none() : isFailure(error) ? error : internal(error)
-    if (failure.kind !== 'cancelled') this.#note(attempts)
-    // The flight continues as a search, for a client that asks again.
-    const goesOn = isCrowded && running !== undefined
-    const isAbsent = !goesOn && !this.hasBegun && isAbsence(failure)
-    if (!goesOn && !isAbsent) {
-      running?.stop()
-      return failure
-    }
-    const path = pathOf(around)
-    const memory = isAbsent && (notFound.find(cid, path) ?? notFound.remember(cid, path, failure, attempts.list()))
-    const client = this.#client
-    searches.begin(cid, path, lookFor(cid, around, client), { client, running })
-    return memory && !failure.facts.unasked ? withRetry(failure, memory.forMs) : failure
+  /** It waited for an upstream to recover until its time was over. */
+  #crowded(cid: CID, attempts: Attempts): Failure {
+    return attempts.wasRefused()
+      ? outcomeOf(cid, attempts.failures, this.shared.pool.plan('block', cid))
+      : overloaded(cid)
   }
 }
 

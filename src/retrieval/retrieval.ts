@@ -8,7 +8,7 @@ import type { Log } from '../core/log.ts'
 import type { Trace } from '../core/wire/trace.ts'
 import { createNodeMemory } from '../ipld/node-memory.ts'
 import { Flight, type FlightDeps } from './flight/flight.ts'
-import { createSearches, type SearchRound } from './negative-cache.ts'
+import { createSearches } from './negative-cache.ts'
 import { ReadAheadBudget } from './read-ahead.ts'
 import { openReader, type ReaderParts } from './reader.ts'
 import type { DagWant, Retrieval } from './session.ts'
@@ -28,7 +28,7 @@ export type RetrievalOptions = Pick<
 
 export function createRetrieval(options: RetrievalOptions): Retrieval {
   const { stack, pool, notFound, clock, turns, log, trace } = options
-  const searches = createSearches({ durationMs: options.keepLookingMs, negativeCache: notFound, clock, log })
+  const searches = createSearches({ durationMs: options.keepLookingMs, negativeCache: notFound, clock, log, flight })
   const flights: Readonly<Record<AskKind, Map<string, Flight>>> = { block: new Map(), dag: new Map() }
   const deps: FlightDeps = {
     ...{ pool, clock, trace, yieldIfDue: turns.yieldIfDue },
@@ -55,17 +55,8 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     return undefined
   }
 
-  function lookFor(cid: CID, around: DagWant | undefined, client: string): () => SearchRound {
-    const want: DagWant = around ?? { cid, segments: [], scope: 'block' }
-    const asker = { client, hasBegun: false, root: want.cid }
-    return () => {
-      const one = new Flight(around ? 'dag' : 'block', want, deps, asker)
-      return { done: one.drain(), attempts: one.attempts, stop: () => one.abort(searchOver) }
-    }
-  }
-
   const shared: ReaderParts = {
-    ...{ ...options, searches, flight, flightWith, lookFor },
+    ...{ ...options, searches, flight, flightWith },
     readAhead: new ReadAheadBudget(options.readAheadBytes),
     nodes: createNodeMemory(),
   }
@@ -99,8 +90,6 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
     },
   }
 }
-
-const searchOver = cancelled('the search is over')
 
 const dagKey = ({ cid, segments, scope, range }: DagWant): string =>
   [blockKey(cid), scope, range?.from ?? 0, range?.to ?? '', ...segments.map(encodeURIComponent)].join('/')

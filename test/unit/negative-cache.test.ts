@@ -15,7 +15,7 @@ const failure = (sure: boolean) => new Failure('not-found', 'nobody has it', { s
 
 function make() {
   const clock = createFakeClock()
-  const memory = createNegativeCache({ initialTtlMs: 5000, maxTtlMs: 60_000, clock, random: () => 0 })
+  const memory = createNegativeCache({ initialTtlMs: 5000, maxTtlMs: 60_000, clock })
   return { clock, memory }
 }
 

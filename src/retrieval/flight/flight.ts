@@ -50,8 +50,7 @@ export type FlightDeps = {
 
 type Waiter = Waiting & { readonly key: string; passedBlocks: number }
 
-// A reader follows a response that does not bring its block next for so many others, and a search
-// pulls so many.
+// A reader follows a response that does not bring its block next for so many others.
 const maxPassedBlocks = 256
 const maxStreams = 3
 // An upstream that missed so much of what others brought has lost the race to them.
@@ -77,7 +76,6 @@ export class Flight {
   readonly #sources = new Set<Member>()
   #followers = 0
   #working = 0
-  #drained: PromiseWithResolvers<void> | undefined
   #isFirst = true
   /** For a block: no other upstream could be asked beside the first. */
   #hasNoOther = false
@@ -110,7 +108,7 @@ export class Flight {
   }
 
   get isWanted(): boolean {
-    return !this.#isOver && (this.#drained !== undefined || this.#waiting.size > 0)
+    return !this.#isOver && this.#waiting.size > 0
   }
 
   /** A block that arrived links to this one, which has not arrived yet. */
@@ -142,7 +140,10 @@ export class Flight {
     }
   }
 
-  /** Waits until this block comes. Fails with the outcome when no upstream could even begin. */
+  /**
+   * Waits until this block comes. Fails with the outcome when no upstream could even begin.
+   * `around`: undefined for a reader that stands nowhere in it.
+   */
   join(cid: CID, around: Place | undefined, reader: FlightReader): void {
     if (this.#blocks?.isStored(cid)) return reader.passed({ isInTiers: true })
     if (this.#isOver) {
@@ -153,7 +154,7 @@ export class Flight {
     if (this.#isStuck && this.#candidates().steps.length === 0) return reader.passed({ isInTiers: false })
     this.#isStuck = false
     const place = around ?? this.#want
-    const from = place.range?.from ?? 0
+    const from = around ? (around.range?.from ?? 0) : Number.POSITIVE_INFINITY
     const end = from + (around?.bytes ?? 0)
     this.#waiting.set(reader, { key: blockKey(cid), cid, place, from, end, passedBlocks: 0 })
     this.#wake()
@@ -162,14 +163,6 @@ export class Flight {
   leave(reader: FlightReader): void {
     this.#waiting.delete(reader)
     this.#note()
-  }
-
-  /** Pulls its first blocks without a reader, for a background search. */
-  drain(): Promise<void> {
-    if (this.#isOver) return this.#failure === undefined ? Promise.resolve() : Promise.reject(this.#failure)
-    this.#drained ??= Promise.withResolvers()
-    this.#wake()
-    return this.#drained.promise
   }
 
   abort(reason: Failure): void {
@@ -191,7 +184,8 @@ export class Flight {
 
   get #furthestBehind(): Waiter | undefined {
     let furthest: Waiter | undefined
-    for (const one of this.#waiting.values()) if (!furthest || one.from < furthest.from) furthest = one
+    for (const one of this.#waiting.values())
+      if (one.from < (furthest?.from ?? Number.POSITIVE_INFINITY)) furthest = one
     return furthest
   }
 
@@ -275,7 +269,6 @@ export class Flight {
     }
     this.#passBy((waiter) => ++waiter.passedBlocks > maxPassedBlocks)
     this.#note()
-    if (this.#drained && this.#waiting.size === 0 && (this.#blocks?.size ?? 0) > maxPassedBlocks) return this.#finish()
     this.#leaveOthersBehind(stream, bytes.byteLength)
     if (stream.at >= stream.to && stream.askedTo > stream.to) this.#cut(stream)
     else if (stream.isNearlyDone) this.#share()
@@ -518,9 +511,7 @@ export class Flight {
   #checkIn(ms: number): void {
     this.#stopCheck()
     if (!this.isWanted) return
-    // No reader waits for a search: it may be slower.
-    const minMs = this.#waiting.size > 0 ? 1 : stalledMs
-    this.#stopTimer = this.#deps.clock.after(Math.max(minMs, ms), () => {
+    this.#stopTimer = this.#deps.clock.after(Math.max(1, ms), () => {
       this.#stopTimer = undefined
       this.#check()
     })
@@ -601,7 +592,7 @@ export class Flight {
 
   /** Has waiting readers ask for their blocks one by one: an upstream without CAR may have them. */
   #beStuck(): void {
-    if (!this.#hasBegun || this.#drained) return
+    if (!this.#hasBegun) return
     if ([...this.#streams].some(({ pace, startedAt }) => pace.silentMs(startedAt) < minStallMs)) return
     // Also one that is spent here: it may have brought the only block that it was asked for.
     const busy = new Set([...this.#streams].map(({ member }) => member))
@@ -632,9 +623,6 @@ export class Flight {
       else reader.passed({ isInTiers: false })
     this.#waiting.clear()
     this.watch.stop()
-    this.#drained?.promise.catch(() => {})
-    if (failure === undefined) this.#drained?.resolve()
-    else this.#drained?.reject(failure)
   }
 }
 
