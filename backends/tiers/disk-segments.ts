@@ -412,7 +412,9 @@ export function createSegments(options: SegmentsOptions) {
       if (index.find(hash) !== id) {
         if (bytes) return bytes
       } else if (bytes) {
-        noteUse(segment, ordinalOf(id), clock.monotonic())
+        const now = clock.monotonic()
+        noteUse(segment, ordinalOf(id), now)
+        atOnce.readByThread(now)
         return bytes
       } else forget(hash, id)
     }
@@ -439,7 +441,7 @@ export function createSegments(options: SegmentsOptions) {
     const began = clock.monotonic()
     age(began, 0)
     const stamp = word >>> stampShift
-    if (stamp === 0 || (stamp !== young && stamp !== old) || !atOnce.may(began)) return undefined
+    if (!atOnce.may(began, stamp !== 0 && (stamp === young || stamp === old))) return undefined
     const size = word & lengthMask
     const from = part?.from ?? 0
     const length = Math.min(part?.to ?? size, size) - from

@@ -1,6 +1,7 @@
 // The disk tier on a real folder: its bound, what it drops, and what it makes of a folder that others write to.
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
+import { existsSync } from 'node:fs'
 import { mkdir, mkdtemp, readdir, readFile, rm, stat, symlink, truncate, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -399,6 +400,51 @@ test('files on a remote file system → no synchronous reads', { skip: process.p
   atOnce.may(0)
   await new Promise((resolve) => setTimeout(resolve, 20))
   assert.equal(atOnce.may(0), false)
+})
+
+test('threads that reach no disk → synchronous reads, until one comes from the disk', async () => {
+  let [fromDisk, now] = [0, 0]
+  const clock = { ...systemClock, monotonic: () => now }
+  const atOnce = createAtOnce(await tempFolder(), clock, () => fromDisk)
+  await eventually('recent ones are read at once', () => atOnce.may(now), 20_000)
+  const may = () => atOnce.may(now, false)
+  const byThreads = (count: number, bytes = 0) => {
+    for (let left = count; left > 0 && !may(); left--) {
+      fromDisk += bytes
+      atOnce.readByThread(now)
+    }
+  }
+  const readNow = (ms: number, bytes: number) =>
+    atOnce.run(now, () => {
+      now += ms
+      fromDisk += bytes
+    })
+  byThreads(1000, 4096)
+  assert.equal(may(), false)
+  byThreads(64)
+  assert.equal(may(), true)
+  readNow(5, 0)
+  assert.equal(may(), true, 'this process had no CPU meanwhile')
+  readNow(5, 4096)
+  assert.equal(may(), false)
+  assert.equal(atOnce.may(now), true, 'those that it read lately are not in doubt')
+  byThreads(33)
+  assert.equal(may(), false, 'it takes more of them now')
+  byThreads(128)
+  assert.equal(may(), true)
+})
+
+test('reads after a restart → soon at once', { skip: !existsSync('/proc/self/io') }, async () => {
+  const path = await tempFolder()
+  const seeds = range(0, 100)
+  const { cid, bytes } = block(100)
+  await putAll(open(path), [...seeds, 100])
+  const other = open(path)
+  const isAtOnce = async () => {
+    for (const seed of seeds) assert.ok(same(await other.get(block(seed).cid), block(seed).bytes))
+    return same(other.peek?.(cid)?.bytes, bytes)
+  }
+  await eventually('it is at hand, although it was not read before', isAtOnce, 20_000)
 })
 
 test('not read for long → not assumed in the page cache', async () => {
