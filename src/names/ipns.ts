@@ -303,7 +303,7 @@ export function recordSources(options: {
         throw error
       } finally {
         signal.removeEventListener('abort', leave)
-        question.failed(unjudged, clock.monotonic())
+        question.end('failed', clock.monotonic(), unjudged)
       }
     },
     invalid: (failure) => noteInvalid(member.upstream.name, spentOn, failure),

@@ -205,7 +205,7 @@ export function createSearches(options: {
     begin(cid: CID, around: DagWant | undefined, client: string, running?: Flight): void {
       const key = `${blockKey(cid)}/${pathOf(around)}`
       if (durationMs <= 0 || isClosed || searches.has(key) || !makeRoom(client)) return
-      const asker = { client, hasBegun: false, root: cid }
+      const asker = { client, hasBegun: false, isSearch: true, root: cid }
       const { follow, wait, end } = search(cid, around, asker, () => searches.delete(key))
       searches.set(key, { client, end })
       if (running) follow(running)

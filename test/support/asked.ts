@@ -41,8 +41,8 @@ export function enter(clock: Clock, health: UpstreamHealth, wish: Wish = {}): Pr
         question,
         evicted: () => eviction,
         brought: (bytes, ms) => question.brought(bytes, ms, now()),
-        done: () => question.done(now()),
-        letGo: (why) => question.letGo(why, now()),
+        done: () => question.end('enough', now()),
+        letGo: (why) => question.end(why, now()),
         failed(error) {
           question.ms = now() - question.at
           health.ended(question, 'failed', error, now())
@@ -61,7 +61,7 @@ export function enter(clock: Clock, health: UpstreamHealth, wish: Wish = {}): Pr
   question.giveUpAt = question.at + timeoutMs - waitedMs
   health.ask(question, clock.monotonic())
   signal?.addEventListener('abort', () => {
-    question.letGo('enough', clock.monotonic())
+    question.end('enough', clock.monotonic())
     reject(signal.reason)
   })
   return promise

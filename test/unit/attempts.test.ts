@@ -16,7 +16,7 @@ test('a hundred questions → all bytes, few attempts', () => {
     for (const member of members) {
       const question = attempts.ask(member, 'block', cid, { begun() {}, refused() {} })
       question.brought(10, 0, clock.monotonic())
-      question.done(clock.monotonic())
+      question.end('enough', clock.monotonic())
     }
   }
   assert.deepEqual(

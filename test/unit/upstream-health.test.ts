@@ -217,15 +217,6 @@ test('quarantine up to an hour; ten honest minutes reset it', async () => {
   assert.equal(await out(), 5)
 })
 
-test('CID with wrong bytes → asked elsewhere for a minute', async () => {
-  const { clock, fail, state } = make()
-  await fail('hash-mismatch')
-  await clock.advance(5 * second + 1)
-  assert.deepEqual([state('a'), state('b')], ['quarantined', 'ready'])
-  await clock.advance(minute)
-  assert.equal(state('a'), 'ready')
-})
-
 test('local resource shortage → no upstream blamed', async () => {
   const { health, failAt, logged } = make()
   const before = health.load('block')

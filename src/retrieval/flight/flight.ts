@@ -18,7 +18,7 @@ import type { YieldIfDue } from '../../ipld/documents.ts'
 import type { Place } from '../session.ts'
 import { type AskKind, Attempts, type LetGo, outcomeOf, type Wanting } from '../upstreams/attempts.ts'
 import { stalledMs } from '../upstreams/estimates.ts'
-import type { Finding, Member, Plan, Pool, Spent, Step } from '../upstreams/pool.ts'
+import type { Finding, Member, Plan, Pool, Step } from '../upstreams/pool.ts'
 import { DagBlocks } from './dag-blocks.ts'
 import { nextPart, type Waiting } from './file-parts.ts'
 import { maxStallMs, minStallMs, Stopwatch } from './pace.ts'
@@ -77,13 +77,6 @@ export class Flight {
   #followers = 0
   #working = 0
   #isFirst = true
-  /** For a block: no other upstream could be asked beside the first. */
-  #hasNoOther = false
-  /**
-   * No upstream brings anything, and no other could: readers ask for their blocks one by one
-   * meanwhile.
-   */
-  #isStuck = false
   #isOver = false
   #failure: Failure | undefined
   #finding: Finding | undefined
@@ -120,6 +113,12 @@ export class Flight {
     return this.#blocks?.isExpected(cid) === true
   }
 
+  /** A single block, and one upstream. */
+  get #isAlone(): boolean {
+    const { members, find } = this.#deps.pool
+    return this.kind === 'block' && members.length === 1 && !find
+  }
+
   get #hasBegun(): boolean {
     return this.#blocks !== undefined && this.#blocks.size > 0
   }
@@ -151,8 +150,7 @@ export class Flight {
       else reader.fail(this.#failure)
       return
     }
-    if (this.#isStuck && this.#candidates().steps.length === 0) return reader.passed({ isInTiers: false })
-    this.#isStuck = false
+    if (this.#isStuck) return reader.passed({ isInTiers: false })
     const place = around ?? this.#want
     const from = around ? (around.range?.from ?? 0) : Number.POSITIVE_INFINITY
     const end = from + (around?.bytes ?? 0)
@@ -250,7 +248,6 @@ export class Flight {
   #keep(stream: UpstreamStream, block: Block): void | Promise<void> {
     if (this.#isOver) return
     stream.pace.came(block.bytes.byteLength)
-    this.#isStuck = false
     const kept = this.#deps.keep(block.cid, block.bytes)
     if (kept === undefined) return this.#arrived(stream, block)
     return this.#during(kept).then(() => this.#arrived(stream, block))
@@ -309,12 +306,9 @@ export class Flight {
   }
 
   #plan(busy: Iterable<UpstreamStream>): Plan {
-    return this.#deps.pool.plan(this.kind, this.#want.cid, this.#isFirst ? undefined : this.#spentOf(busy), this.#root)
-  }
-
-  #spentOf(busy: Iterable<UpstreamStream>): (member: Member) => Spent | undefined {
     const members = new Set([...busy].map(({ member }) => member))
-    return (member) => (members.has(member) ? atWork : this.attempts.spent(member))
+    const spentMs = (member: Member) => (members.has(member) ? Number.POSITIVE_INFINITY : this.attempts.spentMs(member))
+    return this.#deps.pool.plan(this.kind, this.#want.cid, this.#isFirst ? undefined : spentMs, this.#root)
   }
 
   #wake(): void {
@@ -324,7 +318,7 @@ export class Flight {
     // Others have parts of their own already: an upstream that is free takes the next one at once.
     if (this.#streams.size === 0 || this.#sources.size > 1) this.#proceed()
     if (this.#isOver) return
-    if (!this.#stopTimer && !this.#hasNoOther) this.#checkIn(this.#leftMs([...this.#streams]))
+    if (!this.#stopTimer && !this.#isAlone) this.#checkIn(this.#leftMs([...this.#streams]))
   }
 
   /** Asks for what readers wait for and nobody brings. */
@@ -345,20 +339,13 @@ export class Flight {
     const { steps, ...left } = this.#candidates()
     if (isFirst) this.attempts.skip(left.skipped)
     this.#isFirst = false
-    this.#hasNoOther = this.kind === 'block' && steps.length === 1 && !pool.find
     const [step] = steps
     if (step) return this.#start(step)
     if (this.#streams.size > 0) return
     if (this.#hasBegun) return this.#finish()
     if (pool.find && !this.#finding) return this.#askNext()
     if (this.#finding?.isOver === false) return this.#checkIn(minStallMs)
-    if (this.attempts.mayWait(left.backInMs)) {
-      for (const member of pool.of(this.#root)) {
-        const { forMs = 0 } = this.attempts.spent(member) ?? {}
-        if (Number.isFinite(forMs)) member.health.probeIfUnhealthy()
-      }
-      return this.#checkIn(Math.min(minStallMs, left.backInMs))
-    }
+    if (this.attempts.mayWait(left.backInMs)) return this.#checkIn(Math.min(minStallMs, left.backInMs))
     this.#finish(outcomeOf(this.#want.cid, this.attempts.failures, left))
   }
 
@@ -395,13 +382,9 @@ export class Flight {
   }
 
   #leaveOthersBehind(leader: UpstreamStream, bytes: number): void {
-    leader.isLast = true
     if (this.#streams.size === 1) return
     const others = [...this.#streams].filter((one) => one !== leader && one.isRacing && overlap(one, leader))
-    for (const one of others) {
-      one.isLast = false
-      one.missedBytes += bytes
-    }
+    for (const one of others) one.missedBytes += bytes
     if (others.length > 0 && others.every((one) => one.missedBytes > leftBehindBytes)) leader.win()
   }
 
@@ -461,12 +444,9 @@ export class Flight {
       if (this.#streams.size === 0) return this.#wake()
       // The first that is named is asked at once, where all others were asked and none has begun.
       const [next] = this.#candidates().steps
-      if (next?.who.isFound && !this.#hasBegun && this.#foundStreams === 0) this.#start(next)
+      const isFirstFound = next?.who.isFound && ![...this.#streams].some(({ member }) => member.isFound)
+      if (isFirstFound && !this.#hasBegun) this.#start(next)
     })
-  }
-
-  get #foundStreams(): number {
-    return [...this.#streams].filter(({ member }) => member.isFound).length
   }
 
   // Parts of a file for several upstreams.
@@ -492,7 +472,7 @@ export class Flight {
       if (health.state(key).state !== 'ready' || health.waitMs > 0) continue
       const hasOthers =
         busy.some(({ member }) => member !== step.who) || ranked.some((one) => one !== step && isSource(one))
-      const isBack = this.attempts.spent(step.who) !== undefined
+      const isBack = this.attempts.spentMs(step.who) !== undefined
       const part = nextPart(step.who, line, streams, { hasOthers, isBack })
       if (!part) continue
       if (part.victim) part.victim.to = part.from
@@ -555,15 +535,15 @@ export class Flight {
     const [later] = silentMs < maxStallMs ? [] : this.#candidates(covering).steps
     const [other = later] = this.#candidates().steps
     if (!other) {
-      this.#beStuck()
+      if (this.#isStuck) this.#passBy(() => true)
+      this.#note()
       return this.#checkIn(this.#hasBegun ? minStallMs : stalledMs)
     }
     // So long a silence is a failure, and asking another upstream no hedge. For a single block a gateway may search: that gets
     // half of the client's time.
     const { pool } = this.#deps
     const hasFailed = silentMs >= (this.kind === 'dag' ? stalledMs : pool.timeoutMs / 2)
-    const others = this.#hasBegun ? this.#streams.size : other.who.isFound ? this.#foundStreams : 0
-    const isFull = others >= maxStreams
+    const isFull = (this.#hasBegun || other.who.isFound) && this.#streams.size >= maxStreams
     if ((isFull && !hasFailed) || !(hasFailed || pool.mayHedge(other.who))) return this.#checkIn(minStallMs)
     this.#start(other, Math.max(...covering.map(({ to }) => to)))
     this.#checkIn(this.#leftMs([...this.#streams]))
@@ -590,17 +570,19 @@ export class Flight {
     return Math.min(...covering.map(({ pace }) => pace.silentMs(since)))
   }
 
-  /** Has waiting readers ask for their blocks one by one: an upstream without CAR may have them. */
-  #beStuck(): void {
-    if (!this.#hasBegun) return
-    if ([...this.#streams].some(({ pace, startedAt }) => pace.silentMs(startedAt) < minStallMs)) return
+  /**
+   * No upstream brings anything, and no other one could: readers ask for their blocks one by one,
+   * which an upstream without CAR may have.
+   */
+  get #isStuck(): boolean {
+    if (!this.#hasBegun) return false
+    const streams = [...this.#streams]
+    if (streams.some(({ pace, startedAt }) => pace.silentMs(startedAt) < minStallMs)) return false
+    if (this.#candidates().steps.length > 0) return false
     // Also one that is spent here: it may have brought the only block that it was asked for.
-    const busy = new Set([...this.#streams].map(({ member }) => member))
-    const spentOf = (member: Member) => (busy.has(member) ? atWork : undefined)
-    if (this.#deps.pool.plan('block', this.#want.cid, spentOf, this.#root).steps.length === 0) return
-    this.#isStuck = true
-    this.#passBy(() => true)
-    this.#note()
+    const spentMs = (member: Member) =>
+      streams.some((one) => one.member === member) ? Number.POSITIVE_INFINITY : undefined
+    return this.#deps.pool.plan('block', this.#want.cid, spentMs, this.#root).steps.length > 0
   }
 
   // Its end.
@@ -625,8 +607,6 @@ export class Flight {
     this.watch.stop()
   }
 }
-
-const atWork: Spent = { forMs: Number.POSITIVE_INFINITY, wasAsked: true }
 
 const entireSpan: Span = { from: 0, to: Number.POSITIVE_INFINITY }
 

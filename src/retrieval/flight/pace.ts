@@ -3,6 +3,7 @@
 // same time.
 import { maxBlockBytes } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
+import { Rate } from '../upstreams/estimates.ts'
 
 // The clock of the readers hardly runs while this process is busy: bytes that an upstream has sent
 // may lie in our own buffer then.
@@ -45,7 +46,8 @@ type Alternative = (bytes: number) => number
 export const minStallMs = 100
 export const maxStallMs = 400
 const slowFactor = 2
-const rateWindowMs = 250
+// Until then a pace says nothing.
+const minPaceMs = 250
 
 export class Pace {
   readonly beganAt: number
@@ -53,17 +55,14 @@ export class Pace {
   blocks = 0
   /** When the newest wanted block came, on the clock of the readers. */
   cameAt: number
-  /** Wanted bytes a millisecond of waiting, lately; undefined while too little came to say. */
-  rate: number | undefined
   readonly #watch: Stopwatch
+  readonly #rate = new Rate()
   #firstAt = 0
   #blockBytes = 0
-  #windowAt: number
-  #windowBytes = 0
 
   constructor(watch: Stopwatch) {
     this.#watch = watch
-    this.beganAt = this.cameAt = this.#windowAt = watch.ms
+    this.beganAt = this.cameAt = watch.ms
   }
 
   /** A wanted block came. */
@@ -71,14 +70,15 @@ export class Pace {
     const now = this.#watch.ms
     // The first block is a beginning, which is known of each upstream; the pace is what comes after
     // it.
-    if (this.blocks++ > 0) this.#windowBytes += bytes
-    else this.#firstAt = this.#windowAt = now
+    if (this.blocks++ > 0) this.#rate.moved(bytes, now - this.cameAt)
+    else this.#firstAt = now
     this.cameAt = now
     this.#blockBytes = Math.max(this.#blockBytes, bytes)
-    if (now - this.#windowAt < rateWindowMs) return
-    this.rate = this.#windowBytes / (now - this.#windowAt)
-    this.#windowAt = now
-    this.#windowBytes = 0
+  }
+
+  /** Wanted bytes a millisecond of waiting, lately; undefined while too little came to say. */
+  get rate(): number | undefined {
+    return this.cameAt - this.#firstAt < minPaceMs ? undefined : this.#rate.value
   }
 
   /** Milliseconds without a wanted block, counted from `since` at the earliest. */
@@ -89,14 +89,14 @@ export class Pace {
   /** Milliseconds without a block after which another upstream is asked for the rest. */
   stallAfterMs(other: Alternative | undefined): number {
     if (this.blocks <= 1) return minStallMs
-    const ownMs = ((this.cameAt - this.#firstAt) / (this.blocks - 1)) * slowFactor
-    const otherMs = other ? other(this.#blockBytes) * slowFactor : maxStallMs
-    return Math.min(maxStallMs, Math.max(minStallMs, Math.min(ownMs, otherMs)))
+    const ownMs = (this.cameAt - this.#firstAt) / (this.blocks - 1)
+    const otherMs = other ? other(this.#blockBytes) : Number.POSITIVE_INFINITY
+    return Math.min(maxStallMs, Math.max(minStallMs, Math.min(ownMs, otherMs) * slowFactor))
   }
 
   /** Another upstream would have brought the same in half the time. */
   isSlow(other: Alternative | undefined): boolean {
-    if (this.rate === undefined || other === undefined) return false
-    return maxBlockBytes / this.rate > other(maxBlockBytes) * slowFactor
+    const { rate } = this
+    return rate !== undefined && other !== undefined && maxBlockBytes / rate > other(maxBlockBytes) * slowFactor
   }
 }

@@ -7,7 +7,7 @@ import type { DagWant, UpstreamAnswer, UpstreamRequest } from '../../../backends
 import { type Block, isIdentity, proves } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type CidSet, createCidSet } from '../../ipld/cid-set.ts'
-import type { Asker, LetGo, Question } from '../upstreams/attempts.ts'
+import type { Asker, Ended, LetGo, Question } from '../upstreams/attempts.ts'
 import { stalledMs } from '../upstreams/estimates.ts'
 import type { Member, Step } from '../upstreams/pool.ts'
 import type { Flight } from './flight.ts'
@@ -19,8 +19,9 @@ export type Span = { readonly from: number; readonly to: number }
 /** A stream as p-any sees it. */
 export type Racer = Promise<UpstreamStream> & { cancel(): void }
 
-const maxUselessBlocks = 4096
 const maxUselessBytes = 1024 * 1024
+// A block counts as so many bytes at least: an empty one costs its sender nothing.
+const minBlockBytes = 256
 const maxLeafRequests = 6
 
 export class UpstreamStream implements Asker, UpstreamAnswer {
@@ -43,8 +44,6 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   hasMoved = false
   /** Brought by others in its part since then. */
   missedBytes = 0
-  /** The newest block of its part came from here. */
-  isLast = false
   /** The block with which it won, in a race for a single one. */
   won: Uint8Array | undefined
   readonly #flight: Flight
@@ -60,8 +59,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   #busy = 0
   #hasAll = false
   #isOver = false
-  #useless = 0
-  #uselessBytes = 0
+  #uselessLeft = maxUselessBytes
   #toldAt: number
   #racer: PromiseWithResolvers<UpstreamStream> | undefined
 
@@ -162,12 +160,13 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     }
     this.#seen ??= createCidSet()
     if (this.#seen.has(cid)) {
-      // A file may repeat a block; a response that repeats one endlessly brings nothing.
-      if (this.wastes(0, this.#seen.size)) this.#fail(broken(`${name} keeps sending the same blocks`))
+      if (this.wastes(0)) this.#fail(broken(`${name} keeps sending the same blocks`))
       return
     }
     if (!proves(cid, bytes)) return this.#fail(hashMismatch(name, cid))
     this.#seen.add(cid)
+    // A file may repeat each block.
+    this.#uselessLeft += minBlockBytes
     this.#brought(bytes.byteLength)
     this.#take(block)
     this.flow()
@@ -208,10 +207,9 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   }
 
   /** Counts a block that is of no use. True: a response may not have so many of them. */
-  wastes(bytes: number, more = 0): boolean {
-    this.#useless++
-    this.#uselessBytes += bytes
-    return this.#useless > maxUselessBlocks + more || this.#uselessBytes > maxUselessBytes
+  wastes(bytes: number): boolean {
+    this.#uselessLeft -= Math.max(bytes, minBlockBytes)
+    return this.#uselessLeft < 0
   }
 
   // Single blocks.
@@ -243,7 +241,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     if (!proves(cid, bytes)) return this.#fail(hashMismatch(this.member.upstream.name, cid), question)
     this.#brought(bytes.byteLength, question)
     this.#open.delete(question)
-    question.done(this.#now)
+    question.end('enough', this.#now)
     this.#take(block)
     this.flow()
   }
@@ -264,30 +262,26 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
 
   /** It has brought its part: the rest of its response is not wanted. */
   stop(): void {
-    this.#end((question, now) => question.done(now))
+    this.#end('enough')
   }
 
   letGo(why: LetGo): void {
     // An upstream in the middle of a block when others have enough is no slower for it.
     if (why === 'behind') this.#brought(0)
-    this.#end((question, now) => question.letGo(why, now))
+    this.#end(why)
   }
 
   /** The flight is over. */
   release(reason: Failure | undefined): void {
     if (this.#isOver) return
+    const silentMs = this.pace.silentMs(this.startedAt)
+    let error = this.hasBegun ? undefined : reason
     if (this.#flight.kind === 'dag') {
-      const silentMs = this.pace.silentMs(this.startedAt)
       this.#brought(0)
-      if (silentMs >= stalledMs) {
-        const what = `${this.member.upstream.name} stalled: no useful block for ${Math.round(silentMs)} ms`
-        const stalled = new Failure('timeout', what, { source: 'upstream' })
-        return this.#end((question, now) => question.failed(stalled, now), stalled)
-      }
-      if (this.isLast) return this.stop()
+      const what = `${this.member.upstream.name} stalled: no useful block for ${Math.round(silentMs)} ms`
+      if (silentMs >= stalledMs) error = new Failure('timeout', what, { source: 'upstream' })
     }
-    if (reason) this.#end((question, now) => question.failed(reason, now), reason)
-    else this.letGo('enough')
+    this.#end(error ? 'failed' : 'enough', error)
   }
 
   #finish(): void {
@@ -298,23 +292,21 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   /** `culprit`: of several leaves. */
   #fail(error: unknown, culprit?: Question): void {
     if (this.#isOver) return
-    this.#end((question, now) => {
-      if (culprit === undefined || question === culprit) question.failed(error, now)
-      else question.letGo('enough', now)
-    }, error)
+    this.#end('failed', error, culprit)
     this.#flight.failed(this, error)
   }
 
-  #end(each: (question: Question, now: number) => void, why: unknown = lost): void {
+  #end(how: Ended, error?: unknown, culprit?: Question): void {
     if (this.#isOver) return
     this.#isOver = true
     const now = this.#now
     for (const [question, request] of this.#open) {
-      each(question, now)
+      if (culprit === undefined || question === culprit) question.end(how, now, error)
+      else question.end('enough', now)
       request?.stop()
     }
     this.#open.clear()
-    this.#racer?.reject(why)
+    this.#racer?.reject(error ?? lost)
   }
 
   // The race with others that bring the same.

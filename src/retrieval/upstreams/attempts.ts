@@ -7,7 +7,7 @@ import { Failure, type FailureKind, isFailure, isUnreachable } from '../../core/
 import type { OpenSpan, Trace, TracePoint } from '../../core/wire/trace.ts'
 import type { Attempt } from '../../observe/request-record.ts'
 import { stalledMs } from './estimates.ts'
-import type { Member, Plan, Spent } from './pool.ts'
+import type { Member, Plan } from './pool.ts'
 import { probesApartMs } from './upstream-health.ts'
 
 export type AskKind = 'block' | 'dag'
@@ -15,14 +15,11 @@ export type AskKind = 'block' | 'dag'
 /** `begun`: its client has a part of it. */
 export type Rank = 'begun' | 'first' | 'search'
 
-/**
- * Why a question is given up although it did not fail: others brought what was wanted, or it fell
- * behind them.
- */
+/** Nothing more is wanted of it: what was wanted is here, or it fell behind others. */
 export type LetGo = 'enough' | 'behind'
 
 /** `evicted`: readers needed its slot. */
-export type Ended = 'done' | LetGo | 'evicted' | 'failed'
+export type Ended = LetGo | 'evicted' | 'failed'
 
 /**
  * Receives what becomes of a question at its upstream. Its methods may be called while `ask` runs.
@@ -107,7 +104,7 @@ export class Question {
 
   /** Readers need its slot. Called by its upstream. */
   evict(reason: Failure, now: number): void {
-    this.#end(reason.kind, 'evicted', reason, now)
+    this.end('evicted', now, reason)
     this.asker.refused(this, reason)
   }
 
@@ -123,23 +120,8 @@ export class Question {
     if (bytes > 0) this.attempts.isThereNow()
   }
 
-  /** The upstream gave all that it was asked for. */
-  done(now: number): void {
-    this.#end('won', 'done', undefined, now)
-  }
-
-  letGo(why: LetGo, now: number): void {
-    const begun = why === 'behind' ? 'began, then fell behind' : 'won'
-    this.#end(this.bytes === 0 ? 'lost' : begun, why, undefined, now)
-  }
-
-  failed(error: unknown, now: number): void {
-    const kind = isFailure(error) ? error.kind : 'internal'
-    const word = kind === 'timeout' ? 'stalled' : kind
-    this.#end(this.bytes === 0 ? kind : `began, then ${word}`, 'failed', error, now)
-  }
-
-  #end(outcome: string, how: Ended, error: unknown, now: number): void {
+  /** Once. `error`: of one that failed or was evicted. */
+  end(how: Ended, now: number, error?: unknown): void {
     if (this.isOver) return
     const { health } = this.member
     if (this.isQueued) {
@@ -148,17 +130,22 @@ export class Question {
     }
     this.error = error
     this.isMissed = how === 'evicted' || isFailure(error, 'not-found') || isFailure(error, 'timeout')
-    this.#note(outcome, now)
+    this.#note(this.#outcomeOf(how), now)
     health.ended(this, how, error, now)
-    if (error !== undefined && how !== 'evicted') this.#holdBack(error)
+    // An absence or a silence is no fault of an upstream if the content is nowhere.
+    const isSilent = this.bytes === 0 && isFailure(error, 'timeout')
+    if (how === 'evicted' || !(isSilent || isFailure(error, 'not-found') || isFailure(error, 'refused'))) return
+    if (this.attempts.isThere) health.lacked(this, error)
+    else this.isHeldBack = true
   }
 
-  /** An absence or a silence is no fault of an upstream if the content is nowhere. */
-  #holdBack(error: unknown): void {
-    const isSilent = this.bytes === 0 && isFailure(error, 'timeout')
-    if (!isSilent && !isFailure(error, 'not-found') && !isFailure(error, 'refused')) return
-    if (this.attempts.isThere) this.member.health.lacked(this, error)
-    else this.isHeldBack = true
+  #outcomeOf(how: Ended): string {
+    const { bytes, error } = this
+    if (how === 'failed' || how === 'evicted') {
+      const kind = isFailure(error) ? error.kind : 'internal'
+      return bytes === 0 ? kind : `began, then ${kind === 'timeout' ? 'stalled' : kind}`
+    }
+    return bytes === 0 ? 'lost' : how === 'behind' ? 'began, then fell behind' : 'won'
   }
 
   /** Its record so far. */
@@ -202,6 +189,8 @@ export type Wanting = {
   readonly client: string
   /** The client has a part of the file already. */
   readonly hasBegun: boolean
+  /** A background search: readers go first. */
+  readonly isSearch?: boolean
   /**
    * The CID at the root of the path that the client asked for: who holds that may hold what is
    * below it.
@@ -231,6 +220,7 @@ export class Attempts {
   readonly client: string
   readonly clock: Clock
   readonly #hasBegun: boolean
+  readonly #isSearch: boolean
   readonly #timeoutMs: number
   readonly #trace: Trace | undefined
   readonly #parent: TracePoint | undefined
@@ -248,9 +238,10 @@ export class Attempts {
    * `timeoutMs`: for the queue of an upstream and the answer. `trace`: questions are recorded below
    * the request that began the race, and not below one that joined it later.
    */
-  constructor(clock: Clock, timeoutMs: number, { client, hasBegun }: Wanting = anybody, trace?: Trace) {
-    this.client = client
-    this.#hasBegun = hasBegun
+  constructor(clock: Clock, timeoutMs: number, asker: Wanting = anybody, trace?: Trace) {
+    this.client = asker.client
+    this.#hasBegun = asker.hasBegun
+    this.#isSearch = asker.isSearch === true
     this.clock = clock
     this.#timeoutMs = timeoutMs
     this.#trace = trace
@@ -266,16 +257,16 @@ export class Attempts {
     // A flight that has begun has time again.
     question.giveUpAt = (this.isThere ? now : this.#beganAt) + this.#timeoutMs
     question.span = this.#trace?.ask(`upstream ${kind}`, this.#parent)
-    question.rank = this.#rankOf(member, key)
+    question.rank = this.#rank
     this.#made.push(question)
     member.health.ask(question, now)
     return question
   }
 
   /** The rank of the next question. */
-  #rankOf(member: Member, key: string): Rank {
+  get #rank(): Rank {
     if (this.isThere) return 'begun'
-    if (member.health.isDoubted(key) || this.#made.some(({ isMissed }) => isMissed)) return 'search'
+    if (this.#isSearch || this.#made.some(({ isMissed }) => isMissed)) return 'search'
     if (this.#hasBegun) return 'begun'
     const isSearch = (one: Question) => one.outcome === undefined && one.member.health.isSearching(one)
     return this.#made.some(isSearch) ? 'search' : 'first'
@@ -319,10 +310,10 @@ export class Attempts {
     this.#spent.set(member, { tries, backAt: isOver ? Number.POSITIVE_INFINITY : this.clock.monotonic() + ms })
   }
 
-  /** Undefined: it brings something, or was not asked. */
-  spent(member: Member): Spent | undefined {
+  /** Not asked for so long. Undefined: it brings something, or was not asked. */
+  spentMs(member: Member): number | undefined {
     const spent = this.#spent.get(member)
-    return spent && { forMs: Math.max(0, spent.backAt - this.clock.monotonic()), wasAsked: spent.tries > 0 }
+    return spent && Math.max(0, spent.backAt - this.clock.monotonic())
   }
 
   /** The flight waits for one that is back after this. */

@@ -43,14 +43,32 @@ export class LastFew {
   }
 }
 
+/** Bytes a millisecond of waiting: the last pieces, weighted by age. */
+export class Rate {
+  #ms = 0
+  #bytes = 0
+
+  /** More bytes, for which readers waited so long. */
+  moved(bytes: number, waitedMs: number): void {
+    const weight = Math.exp(-waitedMs / rateMs)
+    this.#ms = this.#ms * weight + waitedMs
+    this.#bytes = this.#bytes * weight + bytes
+  }
+
+  /** Undefined while too little came to say. */
+  get value(): number | undefined {
+    const isKnown = this.#bytes >= minRateBytes || this.#ms >= rateMs / 5
+    return isKnown ? Math.max(this.#bytes, 1) / Math.max(this.#ms, 0.1) : undefined
+  }
+}
+
 /** The speed of one upstream at one kind of question. */
 export class Estimate {
   /** Milliseconds until the first bytes, or until a late question was given up. */
   readonly #firsts = new LastFew(64)
   /** Their moving average. */
   #firstMs: number | undefined
-  /** The wait and the bytes of the last pieces, weighted by age. */
-  #window = { ms: 0, bytes: 0 }
+  #rate = new Rate()
   /** The time that a question may lose here, for the next one to bring the content. */
   #lossMs = 0
   #pending = 0
@@ -62,7 +80,7 @@ export class Estimate {
     if (this.isUntried(now)) {
       this.#firstMs = undefined
       this.#lossMs /= 2
-      this.#window = { ms: 0, bytes: 0 }
+      this.#rate = new Rate()
     }
     this.#pending++
     this.#at = now
@@ -90,8 +108,7 @@ export class Estimate {
 
   /** More bytes, for which readers waited so long. */
   moved(bytes: number, waitedMs: number): void {
-    const weight = Math.exp(-waitedMs / rateMs)
-    this.#window = { ms: this.#window.ms * weight + waitedMs, bytes: this.#window.bytes * weight + bytes }
+    this.#rate.moved(bytes, waitedMs)
   }
 
   /** So much time was lost by it; none where an answer or a probe ended well. */
@@ -114,8 +131,7 @@ export class Estimate {
 
   /** Bytes a millisecond while readers wait; undefined while unknown. */
   get rate(): number | undefined {
-    const { ms, bytes } = this.#window
-    return bytes < minRateBytes && ms < rateMs / 5 ? undefined : Math.max(bytes, 1) / Math.max(ms, 0.1)
+    return this.#rate.value
   }
 
   expectedMs(bytes: number): number {
@@ -192,10 +208,7 @@ export class ConcurrencyWindow {
   }
 }
 
-/**
- * At most so many requests in any minute: freely while half of them are left, then ever more slowly,
- * so that some are left for the rest of the minute.
- */
+/** At most so many requests in any minute. */
 export class MinuteBudget {
   readonly perMinute: number
   /** The times of the requests of the last minute. */
@@ -212,12 +225,7 @@ export class MinuteBudget {
 
   /** Until the next one may go. */
   waitMs(now: number): number {
-    const left = this.perMinute - this.used(now)
-    if (left * 2 > this.perMinute) return 0
-    const [oldest = now] = this.#taken
-    if (left <= 0) return oldest + minuteMs - now
-    // A ninth of what is left is spread over the minute.
-    return Math.max(0, Math.ceil((this.#taken.at(-1) ?? now) + minuteMs / (9 * left) - now))
+    return this.used(now) < this.perMinute ? 0 : (this.#taken[0] ?? now) + minuteMs - now
   }
 
   take(now: number): void {

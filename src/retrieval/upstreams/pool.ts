@@ -66,21 +66,12 @@ export type Plan = {
   readonly backInMs: number
 }
 
-/**
- * A flight asks this member no more, or not for so long. `wasAsked`: the upstream got the question,
- * and was not only out.
- */
-export type Spent = { readonly forMs: number; readonly wasAsked: boolean }
-
 export type Pool = ReturnType<typeof createPool>
 
 // A hedge has to be earned: ten flights earn one, and time a trickle more, so that a general
 // slowdown does not double the load.
 const hedgeShare = 0.1
 const hedgeBudget = { size: 10, perSecond: 0.2 } as const
-// Gateways that routers name are often slow: hedging them takes nothing from the budget of the
-// configured ones.
-const foundHedgeBudget = { size: 20, perSecond: 5 } as const
 const blockOnlyFactor = 4
 
 const defaultTimeoutMs = 4_000
@@ -93,7 +84,6 @@ export function createPool(options: {
   readonly more?: MoreMembers | undefined
 }) {
   const { members, hedge, clock, timeoutMs = defaultTimeoutMs, more } = options
-  const hedgesOfFound = createTokenBucket({ ...foundHedgeBudget, clock })
   const hedges = createTokenBucket({ ...hedgeBudget, clock })
 
   /** The members, and those that routers named for this root. */
@@ -118,17 +108,17 @@ export function createPool(options: {
     find: more && ((root: CID) => more.find(root)),
     /**
      * The upstreams that may be asked now, the best first. Has no side effect, and may be called
-     * again in the middle of an answer. `spentOf`: undefined where a member was not asked. `root`:
-     * what it is part of, for gateways that routers named.
+     * again in the middle of an answer. `spentMs`: how long a flight asks a member no more; undefined
+     * where it was not asked. `root`: what it is part of, for gateways that routers named.
      */
-    plan(kind: AskKind, cid: CID, spentOf?: (member: Member) => Spent | undefined, root = cid): Plan {
+    plan(kind: AskKind, cid: CID, spentMs?: (member: Member) => number | undefined, root = cid): Plan {
       const key = blockKey(cid)
       const all = of(root)
         .filter((member) => canAnswer(member, kind, cid))
         .map((member) => {
-          const spent = spentOf?.(member)
-          const is = member.health.state(key, spent?.wasAsked)
-          return { member, ...is, ms: Math.max(spent?.forMs ?? 0, is.backInMs), isNew: spent === undefined }
+          const spent = spentMs?.(member)
+          const is = member.health.state(key, spent !== undefined)
+          return { member, ...is, ms: Math.max(spent ?? 0, is.backInMs), isNew: spent === undefined }
         })
       const isAnyReady = all.some(({ state }) => state === 'ready')
       // An upstream that is out is tried where no other can be asked: bytes are proved.
@@ -140,9 +130,10 @@ export function createPool(options: {
         isUntried: member.health.isUntried(kind),
       }))
       const out = all.filter((one) => one.state !== 'ready' && !isAsked(one))
-      const times = out
-        .map(({ state, untilMs, triedInMs }) => (isAnyReady || state !== 'rate-limited' ? untilMs : triedInMs))
-        .filter((ms) => ms !== undefined)
+      // For the next flight.
+      const backMs = ({ member, untilMs = Number.POSITIVE_INFINITY }: (typeof all)[number]) =>
+        Math.min(untilMs, member.health.state(key).backInMs)
+      const soonestMs = Math.min(...out.map(backMs))
       const skipped = out.filter(({ isNew }) => isNew)
       return {
         steps: order(candidates, hedge),
@@ -150,7 +141,7 @@ export function createPool(options: {
           return { upstream: upstream.name, outcome: `skipped-${state}`, ms: 0 }
         }),
         isUnasked: skipped.some(({ member, state }) => state === 'budget-exhausted' || member.health.isOutBriefly),
-        retryAfterMs: times.length > 0 ? Math.max(1, Math.min(...times)) : undefined,
+        retryAfterMs: Number.isFinite(soonestMs) ? Math.max(1, soonestMs) : undefined,
         backInMs: Math.min(Number.POSITIVE_INFINITY, ...all.map(({ ms }) => ms)),
       }
     },
@@ -158,10 +149,11 @@ export function createPool(options: {
     began: () => hedges.earn(hedgeShare),
     /**
      * Whether one more upstream may be asked although none has failed: from the budget, or because
-     * one gives no answers at all. `next`: the one to be asked.
+     * one gives no answers at all. `next`: the one to be asked. Gateways that routers name are often
+     * slow: hedging them takes nothing from the budget of the configured ones.
      */
     mayHedge: (next?: Member): boolean =>
-      hedge === 0 || (next?.isFound ? hedgesOfFound.take() : members.some(isGone) || hedges.take()),
+      hedge === 0 || next?.isFound === true || members.some(isGone) || hedges.take(),
   }
 }
 

@@ -4,13 +4,11 @@
 import { type Clock, onceLate } from '../../core/clock.ts'
 import { cancelled, Failure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
-import { minuteMs } from './estimates.ts'
+import { minuteMs, stalledMs } from './estimates.ts'
 import type { Member, Pool } from './pool.ts'
 import { probesApartMs } from './upstream-health.ts'
 
 const maxProbeMs = 10_000
-/** An upstream that is suspected of being gone has to answer sooner. */
-const minSuspectedMs = 1_000
 const maxProbesApartMs = 3_500
 const maxTimerMs = 2 ** 31 - 1
 
@@ -37,21 +35,21 @@ export function startProbes(options: {
     let isClosed = false
 
     /** A suspicion during a probe is answered by that. */
-    function probeAt(at: number, isSuspected: boolean): void {
+    function probeAt(at: number): void {
       if (isClosed || own || at >= dueAt) return
       stopTimer?.()
       dueAt = at
       const ms = at - clock.monotonic()
-      if (ms <= 0) void probe(isSuspected)
-      else stopTimer = clock.after(ms, () => void probe(isSuspected))
+      if (ms <= 0) void probe()
+      else stopTimer = clock.after(ms, () => void probe())
     }
 
-    async function probe(isSuspected: boolean): Promise<void> {
+    async function probe(): Promise<void> {
       const running = new AbortController()
       own = running
       const beganAt = clock.monotonic()
-      const typicalMs = health.typicalMs('dag') ?? health.typicalMs('block') ?? 0
-      const timeoutMs = isSuspected ? Math.min(maxProbeMs, Math.max(minSuspectedMs, typicalMs * 4)) : maxProbeMs
+      const typicalMs = health.typicalMs('dag') ?? health.typicalMs('block') ?? maxProbeMs
+      const timeoutMs = Math.min(maxProbeMs, Math.max(stalledMs, typicalMs * 4))
       const stop = onceLate(clock, timeoutMs, () =>
         running.abort(new Failure('timeout', `${upstream.name} did not answer its probe`, { source: 'upstream' })),
       )
@@ -70,12 +68,12 @@ export function startProbes(options: {
       dueAt = Number.POSITIVE_INFINITY
       probedAt = clock.monotonic()
       const isUnhealthy = health.state('').state === 'unhealthy'
-      const apartMs = isUnhealthy ? Math.min(maxProbesApartMs, probesApartMs + health.outMs / 2) : minuteMs
-      probeAt(probedAt + (isWell ? everyMs : Math.min(everyMs, apartMs)), isUnhealthy)
+      const apartMs = isUnhealthy ? Math.min(maxProbesApartMs, probesApartMs + health.outMs / 10) : minuteMs
+      probeAt(probedAt + (isWell ? everyMs : Math.min(everyMs, apartMs)))
     }
 
-    const forget = health.onProbeWanted(() => probeAt(Math.max(clock.monotonic(), probedAt + probesApartMs), true))
-    if (everyMs < Number.POSITIVE_INFINITY) probeAt(clock.monotonic(), false)
+    const forget = health.onProbeWanted(() => probeAt(Math.max(clock.monotonic(), probedAt + probesApartMs)))
+    if (everyMs < Number.POSITIVE_INFINITY) probeAt(clock.monotonic())
     return () => {
       isClosed = true
       forget()

@@ -86,21 +86,14 @@ type Standing = {
   /** Until it is ready; undefined: unknown. */
   readonly untilMs: number | undefined
   /**
-   * Until this flight may ask it while no other is ready: 0 where it is ready, or is to be tried
+   * Until a flight may ask it while no other is ready: 0 where it is ready, or is to be tried
    * although it is out; Infinity where that is unknown or far, or not worth waiting for.
    */
   readonly backInMs: number
-  /** The same for the next flight, while it is out. */
-  readonly triedInMs: number
 }
 
-/** A CID at this upstream. */
-type KeyRecord = { missedUntil: number; falseUntil: number; readonly budget: MinuteBudget | undefined }
-
-const maxKeys = 10_000
+const maxCidBudgets = 10_000
 const defaultConnections = 32
-// A shorter wait for the budget is one in the queue.
-const maxBudgetWaitMs = 4_000
 const failuresToOutage = 3
 /** An outage is waited for by clients for so long. */
 const briefMs = 10_000
@@ -151,7 +144,7 @@ export class UpstreamHealth {
   // Estimates and budgets.
   readonly #estimates: Readonly<Record<AskKind, Estimate>> = { block: new Estimate(), dag: new Estimate() }
   readonly #budget: MinuteBudget | undefined
-  readonly #keys = new LRUCache<string, KeyRecord>(upTo(maxKeys))
+  readonly #cidBudgets = new LRUCache<string, MinuteBudget>(upTo(maxCidBudgets))
   #sendsAllUntil = Number.NEGATIVE_INFINITY
 
   // Its slots and its queue.
@@ -193,41 +186,23 @@ export class UpstreamHealth {
   state(key: string, wasAsked = false): Standing {
     const now = this.#now
     const out = this.#outAt(now)
-    if (out) {
-      const triedInMs = this.#backInMs(out, this.#allowsTrial(out), now)
-      const backInMs = wasAsked ? this.#backInMs(out, false, now) : triedInMs
-      return { state: out.state, untilMs: leftMs(out, now), backInMs, triedInMs }
-    }
-    const record = this.#knownOf(key)
-    if (record && record.falseUntil > now)
-      return {
-        ...readyState,
-        state: 'quarantined',
-        untilMs: record.falseUntil - now,
-        backInMs: Number.POSITIVE_INFINITY,
-      }
-    const ownMs = record?.budget?.waitMs(now) ?? 0
-    const untilMs = Math.max(ownMs, this.#budgetWaitMs(now))
-    const isSpent = ownMs > 0 || untilMs > maxBudgetWaitMs
-    return isSpent ? { ...readyState, state: 'budget-exhausted', untilMs, backInMs: untilMs } : readyState
+    if (out) return { state: out.state, untilMs: leftMs(out, now), backInMs: this.#backInMs(out, wasAsked, now) }
+    const untilMs = this.#budgetWaitMs(key, now)
+    return untilMs > 0 ? { state: 'budget-exhausted', untilMs, backInMs: untilMs } : readyState
   }
 
-  #backInMs(out: Outage, isTried: boolean, now: number): number {
-    const ms = Math.max(this.#budgetWaitMs(now), (isTried ? Math.min(out.until, this.#tryAt) : out.until) - now)
-    if (ms === 0 || out.state === 'rate-limited') return ms
+  #backInMs(out: Outage, wasAsked: boolean, now: number): number {
+    const at = wasAsked || !this.#allowsTrial(out) ? out.until : Math.min(out.until, this.#tryAt)
+    const ms = Math.max(0, at - now)
+    if (ms === 0 || out === this.#limited) return ms
     // A probe may end it sooner.
-    return out === this.#unhealthy && this.outMs < briefMs ? Math.min(ms, probesApartMs) : Number.POSITIVE_INFINITY
+    return this.isOutBriefly ? Math.min(ms, probesApartMs) : Number.POSITIVE_INFINITY
   }
 
   /** It may be back so soon that nobody knows yet whether it has what the others lack. */
   get isOutBriefly(): boolean {
-    const state = this.#outAt(this.#now)?.state
-    return state === 'rate-limited' || (state === 'unhealthy' && this.outMs < minuteMs)
-  }
-
-  /** This was asked for lately and not found. */
-  isDoubted(key: string): boolean {
-    return (this.#knownOf(key)?.missedUntil ?? 0) > this.#now
+    const out = this.#outAt(this.#now)
+    return out === this.#limited || (out === this.#unhealthy && this.outMs < briefMs)
   }
 
   get #now(): number {
@@ -243,20 +218,6 @@ export class UpstreamHealth {
   get outMs(): number {
     const { count, since } = this.#unhealthy
     return count === 0 ? 0 : this.#now - since
-  }
-
-  #knownOf(key: string): KeyRecord | undefined {
-    return this.#keys.size > 0 ? this.#keys.get(key) : undefined
-  }
-
-  #recordOf(key: string): KeyRecord {
-    const known = this.#knownOf(key)
-    if (known) return known
-    const { perCidPerMinute } = this.#options
-    const budget = perCidPerMinute === undefined ? undefined : new MinuteBudget(perCidPerMinute)
-    const record = { missedUntil: 0, falseUntil: 0, budget }
-    this.#keys.set(key, record)
-    return record
   }
 
   // Its cost.
@@ -301,8 +262,7 @@ export class UpstreamHealth {
     const now = this.#now
     const readers = this.#readers
     const isFull = readers > 0 || !this.#hasRoom(now)
-    const crowdMs = isFull ? ((readers + 1) / this.#window.size) * this.#answerMs : 0
-    return Math.max(crowdMs, Math.min(minuteMs, this.#budgetWaitMs(now)))
+    return isFull ? ((readers + 1) / this.#window.size) * this.#answerMs : 0
   }
 
   get isCrowded(): boolean {
@@ -334,25 +294,21 @@ export class UpstreamHealth {
   ask(question: Question, now: number): void {
     const out = this.#outAt(now)
     if (out) {
-      if (out.state === 'unhealthy') this.suspect()
       if (!this.#allowsTrial(out) || this.#tryAt > now) return question.refused(this.#unavailable(now), now)
       this.#tryAt = now + tryEveryMs
     }
-    if (this.#options.perCidPerMinute !== undefined) {
-      const { budget } = this.#recordOf(question.key)
-      const ms = budget?.waitMs(now) ?? 0
-      if (ms > 0) return question.refused(this.#overloaded(ms), now)
-      budget?.take(now)
-    }
+    const ms = this.#budgetWaitMs(question.key, now)
+    if (ms > 0) return question.refused(this.#overloaded(ms), now)
     const line = this.#ranks[question.rank]
     if ((question.rank === 'search' ? line.size : this.#readers) >= maxQueued)
       return question.refused(this.#overloaded(), now)
     line.add(question, question.client)
+    this.#takeBudget(question.key, now)
     this.#serve()
     if (!question.isQueued) return
     // Its time would be over before an answer.
-    const ms = Math.max(0, question.giveUpAt - this.#answerMs - now)
-    question.stopWait = this.#clock.after(ms, () => this.#refuse(question, () => this.#overloaded()))
+    const waitMs = Math.max(0, question.giveUpAt - this.#answerMs - now)
+    question.stopWait = this.#clock.after(waitMs, () => this.#refuse(question, () => this.#overloaded()))
   }
 
   leaveQueue(question: Question): boolean {
@@ -360,8 +316,18 @@ export class UpstreamHealth {
     return this.#ranks[question.rank].delete(question, question.client)
   }
 
-  #budgetWaitMs(now: number): number {
-    return this.#budget?.waitMs(now) ?? 0
+  /** Until its budgets allow a request for this CID. */
+  #budgetWaitMs(key: string, now: number): number {
+    return Math.max(this.#budget?.waitMs(now) ?? 0, this.#cidBudgets.get(key)?.waitMs(now) ?? 0)
+  }
+
+  #takeBudget(key: string, now: number): void {
+    this.#budget?.take(now)
+    const { perCidPerMinute } = this.#options
+    if (perCidPerMinute === undefined) return
+    const budget = this.#cidBudgets.get(key) ?? new MinuteBudget(perCidPerMinute)
+    budget.take(now)
+    this.#cidBudgets.set(key, budget)
   }
 
   get #answerMs(): number {
@@ -389,8 +355,6 @@ export class UpstreamHealth {
     this.measured.firstByte.observe(ms / 1000)
     this.measured.recent.add(ms)
     this.#window.answered(ms, now, this.#readers > 0 || this.#isFull(now, this.#window.size - 1))
-    const record = this.#knownOf(question.key)
-    if (record) record.missedUntil = 0
     this.#answered(question.at, now)
     this.#hasAnswer(question)
   }
@@ -402,16 +366,15 @@ export class UpstreamHealth {
   ended(question: Question, how: Ended, error: unknown, now: number): void {
     const estimate = this.#estimates[question.kind]
     const hasBegun = question.bytes > 0
-    const isMissed = !hasBegun && (isFailure(error, 'not-found') || isFailure(error, 'timeout'))
-    if (isMissed || how === 'evicted') this.#recordOf(question.key).missedUntil = now + memoryMs
-    if (how === 'done') {
-      this.counts.won++
-      estimate.lost(0)
-    } else if (how === 'failed') this.#blame(question, error, now)
+    if (how === 'failed') this.#blame(question, error, now)
     else if (!hasBegun) {
       this.counts.lost++
       if (how !== 'evicted') estimate.notYet(now - question.at)
     } else if (how === 'behind') estimate.lost(stalledMs)
+    else {
+      this.counts.won++
+      estimate.lost(0)
+    }
     this.measured.duration.observe((now - question.at) / 1000)
     estimate.ended(now)
     if (!this.#unanswered.delete(question)) this.#sending--
@@ -420,7 +383,7 @@ export class UpstreamHealth {
 
   #blame(question: Question, error: unknown, now: number): void {
     const { counts } = this
-    const { kind, key, at } = question
+    const { kind, at } = question
     const why = isFailure(error) ? error.kind : 'internal'
     switch (why) {
       case 'cancelled':
@@ -435,7 +398,6 @@ export class UpstreamHealth {
       case 'throttled':
         return this.throttled(error as Failure, at)
       case 'hash-mismatch':
-        this.#recordOf(key).falseUntil = now + minuteMs
         return this.#sentFalseBytes(now)
       default:
         counts.failed++
@@ -480,19 +442,16 @@ export class UpstreamHealth {
     this.#stopTimer = undefined
     while (this.#readers + this.#ranks.search.size > 0) {
       const now = this.#clock.monotonic()
-      const waitMs = this.#budgetWaitMs(now)
-      if (waitMs > 0) return this.#serveIn(waitMs)
       const reader = this.#nextReader
       const searcher = this.#ranks.search.next
       if (reader && this.#hasRoom(now)) this.#serveNext(reader, now)
       else if (reader && this.#evict(now)) continue
       else if (searcher && this.#hasSearchRoom(reader !== undefined, now)) this.#serveNext(searcher, now)
-      else return this.#serveIn(recheckMs)
+      else {
+        this.#stopTimer = this.#clock.after(recheckMs, () => this.#serve())
+        return
+      }
     }
-  }
-
-  #serveIn(ms: number): void {
-    this.#stopTimer = this.#clock.after(Math.max(1, ms), () => this.#serve())
   }
 
   #serveNext(question: Question, now: number): void {
@@ -503,7 +462,6 @@ export class UpstreamHealth {
     question.stopWait?.()
     if (question.rank !== 'search') this.#begunInARow = question.rank === 'begun' ? this.#begunInARow + 1 : 0
     this.#unanswered.add(question)
-    this.#budget?.take(now)
     this.#tryAt = now + tryEveryMs
     this.counts.asked++
     this.#estimates[question.kind].asked(now)
@@ -757,17 +715,12 @@ export class UpstreamHealth {
     return () => this.#probers.delete(listener)
   }
 
-  /** A flight waits until it is back. */
-  probeIfUnhealthy(): void {
-    if (this.#outAt(this.#now) === this.#unhealthy && this.outMs < briefMs) this.suspect()
-  }
-
   suspect(): void {
     for (const listener of this.#probers) listener()
   }
 }
 
-const readyState: Standing = { state: 'ready', untilMs: 0, backInMs: 0, triedInMs: 0 }
+const readyState: Standing = { state: 'ready', untilMs: 0, backInMs: 0 }
 
 const leftMs = ({ until }: Outage, now: number): number | undefined =>
   Number.isFinite(until) ? until - now : undefined
