@@ -1,9 +1,9 @@
 // Removes secrets from errors. A service's messages reach clients, the log and /readyz, and some
 // services repeat the header that they refuse. Every error of every provider passes through here.
 import { Failure, isFailure } from '../../src/core/failure.ts'
+import { isSecretName } from '../../src/core/log.ts'
 import type { Provider, ProviderKind } from './contract.ts'
 
-const secretKey = /token|secret|password|key|jwt|basic|bearer|headers/i
 const hidden = '[hidden]'
 // A shorter text is no secret, and would occur in every other sentence.
 const minChars = 3
@@ -58,7 +58,7 @@ function quiet(provider: Provider, hiding: Hiding): Provider {
 }
 
 function secretsIn(value: unknown, path: readonly string[]): string[] {
-  if (typeof value === 'string') return path.some((key) => secretKey.test(key)) ? [value] : inAddress(value)
+  if (typeof value === 'string') return path.some(isSecretName) ? [value] : inAddress(value)
   if (typeof value !== 'object' || value === null) return []
   return Object.entries(value).flatMap(([key, inner]) => secretsIn(inner, [...path, key]))
 }
@@ -66,7 +66,7 @@ function secretsIn(value: unknown, path: readonly string[]): string[] {
 function inAddress(text: string): string[] {
   if (!/^https?:/i.test(text) || !URL.canParse(text)) return []
   const { username, password, searchParams } = new URL(text)
-  const asked = [...searchParams].flatMap(([key, value]) => (secretKey.test(key) ? [value] : []))
+  const asked = [...searchParams].flatMap(([key, value]) => (isSecretName(key) ? [value] : []))
   return [...(password === '' ? [] : [`${username}:${password}`, password, decodeURIComponent(password)]), ...asked]
 }
 

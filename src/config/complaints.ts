@@ -1,6 +1,7 @@
 // The mistakes of a configuration, one line each: `config: <key.path>: <what> (expected …)`. A
 // value is shown as in the file, never with ${…} substituted, and only where it cannot be a secret.
 import { z } from 'zod'
+import { isSecretName } from '../core/log.ts'
 
 export type Path = readonly PropertyKey[]
 
@@ -174,11 +175,7 @@ const isTime = (path: Path, value: unknown): boolean =>
 
 export const isSecret = (path: Path, value: unknown): boolean => {
   const text = String(value)
-  return (
-    text.length > 80 ||
-    text.includes('@') ||
-    path.some((key) => /auth|token|secret|password|key|jwt|headers/i.test(String(key)) && !isTime(path, value))
-  )
+  return text.length > 80 || text.includes('@') || path.some((key) => isSecretName(String(key)) && !isTime(path, value))
 }
 
 export function valueAt(tree: unknown, path: Path): unknown {

@@ -22,6 +22,10 @@ export type Log = {
 /** Writes lines of the log. Its failures never reach the caller. */
 export type LogSink = { write(line: string, format?: LogFormat): void; readonly lost: () => number }
 
+/** True for an option or parameter whose name says that its value is secret. */
+export const isSecretName = (name: string): boolean =>
+  /auth|basic|bearer|headers|jwt|key|password|secret|token/i.test(name)
+
 const rank = { debug: 0, info: 1, warn: 2, error: 3 } as const
 /** The limit of unwritten lines in memory, in case the reader of the log has stopped reading. */
 const maxWaiting = 1024 * 1024
