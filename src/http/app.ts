@@ -11,10 +11,10 @@ import { type ContentPlace, correctedPath, type Hosts, type Located, sharedPlace
 import type { Limits } from './limits.ts'
 import { type Next, type Route, readMethods } from './route.ts'
 import { type RequestIds, requestIdHeader } from './wire/client.ts'
-import { corsHeaders, preflight } from './wire/cors.ts'
+import { preflight } from './wire/cors.ts'
 import type { Exchange } from './wire/exchange.ts'
 import { baseOf, createContexts, HttpRefusal, hasBody, methodRefused, type RequestContext } from './wire/request.ts'
-import { closeAfter } from './wire/write.ts'
+import { closeAfter, type Document } from './wire/write.ts'
 
 export type AppDeps = AnswerDeps & {
   readonly limits: Limits
@@ -39,9 +39,8 @@ export function createApp(deps: AppDeps) {
   const contextOf = createContexts()
   const entered = Symbol('entered')
 
-  type Headers = Readonly<Record<string, string>>
-  const refuse = (request: IncomingMessage, response: ServerResponse, error: unknown, headers?: Headers): void =>
-    void respond.failed(request, response, error, { headers })
+  const refuse = (request: IncomingMessage, response: ServerResponse, error: unknown): void =>
+    void respond.failed(request, response, error)
 
   const holdsLeaf = ({ url = '' }: IncomingMessage): boolean => {
     const cid = url.startsWith(ipfs) ? parseLeaf(url.slice(ipfs.length)) : undefined
@@ -97,9 +96,8 @@ export function createApp(deps: AppDeps) {
   function read(request: IncomingMessage, response: ServerResponse, answer: () => void): void {
     const { method = '' } = request
     if (method === 'GET' || method === 'HEAD') return answer()
-    if (method === 'OPTIONS') return preflight(request, response, readMethods)
-    const refusal = methodRefused(`method ${method} is not allowed: content is read with GET`)
-    refuse(request, response, refusal, { Allow: readMethods })
+    if (method === 'OPTIONS') return respond.send({ request, response }, preflight(request, readMethods))
+    refuse(request, response, methodRefused(`method ${method} is not allowed: content is read with GET`, readMethods))
   }
 
   function content(context: RequestContext, place: ContentPlace, next: Next): void {
@@ -115,7 +113,7 @@ export function createApp(deps: AppDeps) {
   function located({ request, response }: Exchanged, found: Located, next: Next): void {
     const context = enter(request, response)
     if (!context) return
-    if (found.kind === 'moved') read(request, response, () => moved(response, found.location))
+    if (found.kind === 'moved') read(request, response, () => respond.send(context, moved(found.location)))
     else if (found.kind !== 'by-path') content(context, found.place, next)
   }
 
@@ -128,7 +126,7 @@ export function createApp(deps: AppDeps) {
       const isRead = request.method === 'GET' || request.method === 'HEAD'
       const corrected = isRead ? correctedPath(context.target) : undefined
       if (corrected === undefined) content(context, place, next)
-      else moved(response, place.base + corrected)
+      else respond.send(context, moved(place.base + corrected))
     })
   }
 
@@ -225,8 +223,7 @@ const noSuchPath = (request: IncomingMessage): Failure =>
 const noServiceWorker = (): Failure =>
   malformed('a service worker needs an origin of its own; this one is shared by all content')
 
-function moved(response: ServerResponse, to: string): void {
-  for (const [name, value] of corsHeaders) response.setHeader(name, value)
-  response.setHeader('Vary', 'X-Forwarded-Host, X-Forwarded-Proto')
-  response.writeHead(301, { Location: to, 'Content-Length': '0' }).end()
-}
+const moved = (to: string): Document => ({
+  status: 301,
+  headers: { Location: to, Vary: 'X-Forwarded-Host, X-Forwarded-Proto' },
+})

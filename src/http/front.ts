@@ -4,9 +4,10 @@ import type { IncomingMessage } from 'node:http'
 import { type FrontFacts, frontPage, frontPolicy, icon } from '../web/front-page.ts'
 import { contactHref } from '../web/page.ts'
 import { qualityOf } from './content/negotiate.ts'
-import { type Document, type Route, readRoute } from './route.ts'
+import { type Route, readRoute } from './route.ts'
 import type { Respond } from './wire/problem.ts'
 import { baseOf, type RequestContext } from './wire/request.ts'
+import type { Document } from './wire/write.ts'
 
 export type FrontOptions = Omit<FrontFacts, 'base' | 'uploads'> & {
   readonly uploadsFor: (request: IncomingMessage, to: 'page' | 'program') => FrontFacts['uploads']

@@ -14,7 +14,7 @@ import type { Route } from './route.ts'
 import type { Forwarded } from './wire/client.ts'
 import { requestIdOf } from './wire/exchange.ts'
 import type { Respond } from './wire/problem.ts'
-import { baseOf, HttpRefusal, hasBody } from './wire/request.ts'
+import { baseOf, HttpRefusal, hasBody, methodRefused } from './wire/request.ts'
 import { closeAfter, reset } from './wire/write.ts'
 
 type ProxyEntry = {
@@ -54,12 +54,7 @@ export function createProxyRoute(
     if (!found) return next()
     const { entry } = found
     const refused = refusal(request, path, entry) ?? (found.atOnce < maxAtOnce ? undefined : tooMany(entry))
-    if (refused) {
-      const isMethod = refused instanceof HttpRefusal && refused.status === 405
-      return void respond.failed(request, response, refused, {
-        headers: isMethod ? { Allow: entry.methods.join(', ') } : undefined,
-      })
-    }
+    if (refused) return void respond.failed(request, response, refused)
     found.atOnce++
     response.once('close', () => found.atOnce--)
     if (request.headers.expect !== undefined && request.httpVersion === '1.1') response.writeContinue()
@@ -82,7 +77,8 @@ const pathThere = ({ to }: ProxyEntry): string => new URL(to).pathname.replace(/
 function refusal(request: IncomingMessage, path: string, entry: ProxyEntry): Failure | undefined {
   const { method = '', headers } = request
   const say = (status: number, what: string) => new HttpRefusal('malformed', what, { source: 'client', status })
-  if (!entry.methods.includes(method)) return say(405, `method ${method} is not allowed at ${entry.path}`)
+  if (!entry.methods.includes(method))
+    return methodRefused(`method ${method} is not allowed at ${entry.path}`, entry.methods.join(', '))
   const wrong = wrongPath(path)
   if (wrong !== undefined) return say(400, wrong)
   if ((method === 'GET' || method === 'HEAD') && hasBody(request)) return say(400, `a ${method} has no body`)

@@ -1,11 +1,11 @@
 // Routes of the public address, and those of this gateway's own documents, such as the front page:
 // GET, HEAD and OPTIONS, readable from every origin.
 import type { CostlyKind } from './limits.ts'
-import { corsHeaders, preflight } from './wire/cors.ts'
+import { preflight } from './wire/cors.ts'
 import type { RouteName } from './wire/exchange.ts'
 import type { Respond } from './wire/problem.ts'
 import { methodRefused, type RequestContext } from './wire/request.ts'
-import { cutWhenStalled } from './wire/write.ts'
+import type { Document } from './wire/write.ts'
 
 export type Next = (error?: unknown) => void
 
@@ -23,18 +23,11 @@ export type Route = {
 
 export const readMethods = 'GET, HEAD, OPTIONS'
 
-export type Document = {
-  /** Default: 200, or 204 without a body. */
-  readonly status?: number
-  readonly body?: Uint8Array | undefined
-  readonly headers: Readonly<Record<string, string>>
-}
-
 export function readRoute({
   name,
   at,
   read,
-  refusal = () => methodRefused('this path is read with GET'),
+  refusal = () => methodRefused('this path is read with GET', readMethods),
   respond,
 }: {
   readonly name: RouteName
@@ -45,8 +38,7 @@ export function readRoute({
   readonly refusal?: (method: string) => Error
   readonly respond: Respond
 }): Route {
-  const send = async (context: RequestContext): Promise<void> =>
-    sendDocument(context, await read(context), respond.stalledMs)
+  const send = async (context: RequestContext): Promise<void> => respond.send(context, await read(context))
 
   return {
     name,
@@ -54,23 +46,9 @@ export function readRoute({
     answer(context) {
       const { request, response } = context
       const { method = '' } = request
-      if (method === 'OPTIONS') return preflight(request, response, readMethods)
-      if (method !== 'GET' && method !== 'HEAD')
-        respond.failed(request, response, refusal(method), { headers: { Allow: readMethods } })
+      if (method === 'OPTIONS') return respond.send(context, preflight(request, readMethods))
+      if (method !== 'GET' && method !== 'HEAD') respond.failed(request, response, refusal(method))
       else send(context).catch((error: unknown) => respond.failed(request, response, error))
     },
   }
-}
-
-/** Sends a document that every origin may read. */
-export function sendDocument(
-  { request, response }: Pick<RequestContext, 'request' | 'response'>,
-  { body, status = body ? 200 : 204, headers }: Document,
-  stalledMs: number,
-): void {
-  for (const [name, value] of corsHeaders) response.setHeader(name, value)
-  response.setHeader('X-Content-Type-Options', 'nosniff')
-  if (body) response.setHeader('Content-Length', body.byteLength)
-  response.writeHead(status, headers).end(request.method === 'HEAD' ? undefined : body)
-  cutWhenStalled(response, stalledMs)
 }

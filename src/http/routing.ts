@@ -10,9 +10,10 @@ import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure, malformed, wordsOf } from '../core/failure.ts'
 import type { Names } from '../names/names.ts'
 import { qualityOf } from './content/negotiate.ts'
-import { type Document, type Route, readRoute } from './route.ts'
+import { type Route, readMethods, readRoute } from './route.ts'
 import type { Respond } from './wire/problem.ts'
 import { HttpRefusal, methodRefused, type RequestContext } from './wire/request.ts'
+import type { Document } from './wire/write.ts'
 
 /** This gateway as other nodes know it. */
 export type Self = {
@@ -112,7 +113,7 @@ export function createRoutingRoute(options: RoutingOptions): Route {
     at: /^\/routing\/v1\//,
     read,
     // This router names its own gateway only.
-    refusal: (method) => methodRefused('this router accepts no records', method === 'PUT' ? 501 : 405),
+    refusal: (method) => methodRefused('this router accepts no records', readMethods, method === 'PUT' ? 501 : 405),
     respond,
   })
 }

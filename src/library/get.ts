@@ -6,7 +6,7 @@ import type { JsonDetector } from '../content/json.ts'
 import { type ContentPath, parsePath, type Resolution, resolve } from '../content/resolve.ts'
 import type { Clock, Soon } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
-import { type BodyOptions, bodyOf, type Content, fileBody } from '../http/content/body.ts'
+import { type BodyOptions, type Content, fileBody, offerOf } from '../http/content/body.ts'
 import { pathOfName } from '../http/content/name.ts'
 import type { Limits } from '../http/limits.ts'
 import type { Mode } from '../http/wire/problem.ts'
@@ -161,7 +161,7 @@ export function bodyFor(
   const { entity, path: content } = resolution
   if (options.mode === 'web' && entity.kind === 'file')
     return fileBody(session, entity, fileType(content.segments.at(-1) ?? ''), options)
-  return bodyOf(session, resolution, { path, query: new URLSearchParams(), search: '' }, options)
+  return offerOf(session, resolution, { path, query: new URLSearchParams(), search: '' }, options).content()
 }
 
 type StreamOptions = {

@@ -52,16 +52,18 @@ export function wirePublic(context: WiringContext) {
       send(failed)
     },
   })
+  const responding: Parameters<typeof createRespond>[0] = {
+    mode: config.responses.types,
+    stalledMs: config.limits.writeTimeout,
+    contact: config.contact,
+    onFailed: requests.failed,
+    trace,
+    onError: (error, about) =>
+      log('error', 'request.error', { ...about, error: error instanceof Error ? error.stack : String(error) }),
+  }
   return {
-    respond: createRespond({
-      mode: config.responses.types,
-      stalledMs: config.limits.writeTimeout,
-      contact: config.contact,
-      onFailed: requests.failed,
-      trace,
-      onError: (error, about) =>
-        log('error', 'request.error', { ...about, error: error instanceof Error ? error.stack : String(error) }),
-    }),
+    respond: createRespond(responding),
+    adminRespond: createRespond({ ...responding, isPublic: false }),
     requests,
     failures,
     forwarded,

@@ -126,7 +126,7 @@ export function wireUploads(context: WiringContext, parts: Parts) {
       ...(upload.kuboRpc ? [createKuboRoute({ ...kubo, stalledMs: respond.stalledMs })] : []),
     ],
     /** Undefined if uploads go nowhere. */
-    adminAdd: isTaken ? createAdminAdd({ ...parts, uploads, schemas }) : undefined,
+    adminAdd: isTaken ? createAdminAdd({ ...parts, respond: parts.adminRespond, uploads, schemas }) : undefined,
     /** The upload section of the front page. */
     offered: {
       /** The answer for this client: on a page of this address, or for a program. */

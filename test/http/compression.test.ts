@@ -140,6 +140,11 @@ describe('each coding', () => {
     })
   }
 
+  test('clients with different codings → each stays cached', async () => {
+    for (const coding of codings) await ask(ipfs('json'), taking(coding))
+    for (const coding of codings) assert.ok(isHot(await ask(ipfs('json'), taking(coding))), coding)
+  })
+
   test('many concurrent clients → compressed once, same bytes', async () => {
     const made = async () =>
       Number(/^cidgate_compressions_total\{coding="br"\} (\d+)$/m.exec(await metricsOf(at.gateway))?.[1])

@@ -174,43 +174,40 @@ describe('compression', () => {
 
 describe('coded forms in the response cache', () => {
   const headers = ['Content-Type', 'application/json', 'ETag', '"c"', 'Cache-Status', 'x', 'Content-Length', '2000']
-  const answer = { headers, body: Buffer.alloc(2000), etag: '"c"', isCompressible: true }
-  const coded = Buffer.alloc(500)
+  const answer = { headers, body: Buffer.alloc(2000), isLent: false, etag: '"c"', isCompressible: true }
+  const br = { ...answer, coded: { coding: 'br', body: Buffer.alloc(500) } } as const
+  const gzip = { ...answer, coded: { coding: 'gzip', body: Buffer.alloc(600) } } as const
 
-  test('counted, and evicted with the identity form', () => {
+  test('counted with the identity form; one coding keeps the others', () => {
     const hot = createResponseCache({ maxBytes: 100_000, maxItemBytes: 10_000 })
-    const plain = hot.add('/k', answer)
-    assert.ok(plain)
+    hot.add('/k', answer)
     const before = hot.bytes
-    const made = hot.addCoded('/k', plain, 'br', coded)
-    assert.equal(made.etag, codedTag('"c"', 'br'))
-    assert.equal(hot.get('/k')?.coded.br, made)
-    assert.ok(hot.bytes >= before + coded.byteLength)
-    assert.equal(hot.items, 1)
-    hot.addCoded('/k', plain, 'gzip', coded)
+    hot.add('/k', br)
+    assert.equal(hot.get('/k')?.coded.br?.etag, codedTag('"c"', 'br'))
+    assert.ok(hot.bytes >= before + 500)
+    hot.add('/k', gzip)
     assert.deepEqual(Object.keys(hot.get('/k')?.coded ?? {}), ['br', 'gzip'])
-    hot.forget('/k')
+    assert.equal(hot.items, 1)
+    hot.clear()
     assert.deepEqual([hot.get('/k'), hot.bytes], [undefined, 0])
   })
 
-  test('identity form purged or replaced → not stored', () => {
+  test('purged meanwhile → not stored; another ETag → replaced', () => {
     const hot = createResponseCache({ maxBytes: 100_000, maxItemBytes: 10_000 })
-    const plain = hot.add('/k', answer)
-    assert.ok(plain)
+    const begun = hot.epoch
     hot.clear()
-    assert.equal(hot.addCoded('/k', plain, 'br', coded).body, coded)
+    hot.add('/k', br, begun)
     assert.equal(hot.bytes, 0)
+    hot.add('/k', br)
     hot.add('/k', { ...answer, etag: '"d"' })
-    hot.addCoded('/k', plain, 'br', coded)
     assert.deepEqual(hot.get('/k')?.coded, {})
   })
 
   test('no space for both → identity form stays', () => {
     const hot = createResponseCache({ maxBytes: 4500, maxItemBytes: 3000 })
-    const plain = hot.add('/k', answer)
-    assert.ok(plain)
-    hot.addCoded('/k', plain, 'br', Buffer.alloc(1900))
-    assert.equal(hot.get('/k'), plain)
+    hot.add('/k', answer)
+    hot.add('/k', { ...br, coded: { coding: 'br', body: Buffer.alloc(1900) } })
+    assert.deepEqual(hot.get('/k')?.coded, {})
     assert.ok(hot.bytes <= 4500)
   })
 })

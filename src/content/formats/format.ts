@@ -108,7 +108,7 @@ export type Representation = {
 /**
  * The ETag of an entity, or of a variant of it named by `suffix`. Made elsewhere:
  *
- * - listings as JSON: `tagsOf` of http/content/body.ts
+ * - listings as JSON: `offerOf` of http/content/body.ts
  * - pages: `listingEtag` of web/listing.ts, `documentEtag` of web/document-page.ts, `textEtag` of web/page.ts
  * - compressed bodies: `codedTag` of http/compression.ts
  * - hashes of the bytes: IPNS records (http/content/name.ts), routing records (http/routing.ts), the

@@ -8,9 +8,9 @@ import { maxPartsOf, type UploadKind } from '../../upload/ingest.ts'
 import { type Uploader, withoutQuota } from '../../upload/quotas.ts'
 import { aroundBytes, boundaryOf, tooLarge } from '../../upload/receive.ts'
 import type { Added, AddOptions, Uploads } from '../../upload/uploads.ts'
-import { type Next, type Route, sendDocument } from '../route.ts'
+import type { Next, Route } from '../route.ts'
 import { createRequestIds, type Forwarded, requestIdHeader } from '../wire/client.ts'
-import { corsHeaders, preflight } from '../wire/cors.ts'
+import { preflight } from '../wire/cors.ts'
 import { type Exchange, noteToken } from '../wire/exchange.ts'
 import type { Respond } from '../wire/problem.ts'
 import { HttpRefusal, methodRefused, type RequestContext, readContext } from '../wire/request.ts'
@@ -32,11 +32,10 @@ export function createAddRoute(deps: AddDeps): Route {
   const via = createVia()
   const answer: Route['answer'] = (context, next) => {
     const { request, response } = context
-    if (request.method === 'OPTIONS') return preflight(request, response, methods)
+    if (request.method === 'OPTIONS') return deps.respond.send(context, preflight(request, methods))
     if (request.method !== 'POST') {
-      const failure = methodRefused('files are uploaded with POST')
-      deps.respond.failed(request, response, failure, { accept: readsJson(request), headers: { Allow: methods } })
-      return
+      const failure = methodRefused('files are uploaded with POST', methods)
+      return void deps.respond.failed(request, response, failure, { accept: readsJson(request) })
     }
     answerAdd(context, { ...deps, via }).catch(next)
   }
@@ -53,9 +52,9 @@ async function answerAdd(context: RequestContext, deps: AddDeps & { readonly via
     const check = schema === undefined ? undefined : schemas.check(schema)
     const added = await receiveUpload(context, deps, { ...wanted, check, via })
     if (response.destroyed) return
-    const body = Buffer.from(`${JSON.stringify({ cids: added.map(({ cid }) => `/ipfs/${cid}`) })}\n`)
+    const body = `${JSON.stringify({ cids: added.map(({ cid }) => `/ipfs/${cid}`) })}\n`
     const headers = { 'Content-Type': 'application/json', 'Cache-Control': 'no-store' }
-    sendDocument(context, { body, headers }, respond.stalledMs)
+    respond.send(context, { body, headers })
   } catch (error) {
     const headers = isFailure(error, 'refused') ? { 'WWW-Authenticate': challenge(error) } : undefined
     respond.failed(request, response, error, { headers, accept: readsJson(request) })
@@ -108,7 +107,7 @@ function checkHeaders({ request, response, target }: RequestContext, deps: AddDe
   return readAddQuery(target.query, { schemas: schemas.names, kinds: uploads.kinds })
 }
 
-export type AddQuery = {
+type AddQuery = {
   readonly kind: UploadKind
   /** The name of the schema that each file is validated against. */
   readonly schema: string | undefined
@@ -122,25 +121,28 @@ export type AddQuery = {
 const maxNameBytes = 255
 
 /** The name of a pin; throws for one that no list can show. */
-export function pinName(given: string | null | undefined): string | undefined {
+export function pinName(given: string | undefined): string | undefined {
   const name = given ?? ''
   if (Buffer.byteLength(name) > maxNameBytes) throw malformed(`name is longer than ${maxNameBytes} bytes`)
   if (/\p{Cc}/u.test(name) || !name.isWellFormed()) throw malformed('name has characters that cannot be shown')
   return name === '' ? undefined : name
 }
 
-export function readAddQuery(
+const options: readonly string[] = ['wrap', 'only-hash', 'format', 'schema', 'name']
+
+function readAddQuery(
   query: URLSearchParams,
   known: { readonly schemas: readonly string[]; readonly kinds: readonly UploadKind[] },
 ): AddQuery {
-  const kind = kindOf(query)
+  const given = optionsIn(query, {}, options)
+  const kind = kindOf(given)
   if (!known.kinds.includes(kind))
     throw malformed(
       'format=car is not supported in thin mode: this gateway forwards files and folders only; send the CAR to the service itself',
     )
-  const schema = query.get('schema') ?? undefined
-  const isOnlyHashed = isOn(query, 'only-hash')
-  const name = pinName(query.get('name'))
+  const schema = given.get('schema')
+  const isOnlyHashed = isOn(given, 'only-hash')
+  const name = pinName(given.get('name'))
   if (schema === undefined) return { kind, schema, isOnlyHashed, name }
   if (!known.schemas.includes(schema))
     throw malformed(`unknown schema ${JSON.stringify(schema)}; known are ${known.schemas.join(', ')}`)
@@ -148,25 +150,41 @@ export function readAddQuery(
   return { kind, schema, isOnlyHashed, name }
 }
 
-function kindOf(query: URLSearchParams): UploadKind {
-  const isWrapped = isOn(query, 'wrap')
-  const [format, ...more] = query.getAll('format')
+function kindOf(given: GivenOptions): UploadKind {
+  const isWrapped = isOn(given, 'wrap')
+  const format = given.get('format')
   if (format === undefined) return isWrapped ? 'directory' : 'files'
-  if (more.length > 0) throw malformed('format is given twice')
   if (format !== 'car') throw malformed(`format=${format} is not supported: it is car, or left out for files`)
   if (isWrapped) throw malformed('wrap is for files, and a CAR has its directories in itself: leave out wrap or format')
   return 'cars'
 }
 
-function isOn(query: URLSearchParams, name: string): boolean {
-  const values = new Set(query.getAll(name))
-  if (values.size > 1) throw malformed(`${name} is given twice, with different values`)
-  const [value = 'false'] = values
-  return readFlag(name, value)
+/** The options of a request by name. */
+export type GivenOptions = ReadonlyMap<string, string>
+
+/** Parses options by name or alias, each once. `known`: the others are ignored. Default: all. */
+export function optionsIn(
+  query: URLSearchParams,
+  aliases: Readonly<Record<string, string>> = {},
+  known?: readonly string[],
+): GivenOptions {
+  const given = new Map<string, string>()
+  for (const [key, value] of query) {
+    const name = Object.hasOwn(aliases, key) ? (aliases[key] as string) : key
+    if (lists.includes(name) || known?.includes(name) === false) continue
+    if ((given.get(name) ?? value) !== value) throw malformed(`${name} is given twice, with different values`)
+    given.set(name, value)
+  }
+  return given
 }
 
+/** Options of Kubo that may be repeated. */
+const lists: readonly string[] = ['arg', 'ignore']
+
 /** Like Go's ParseBool; a flag without a value is on. */
-export function readFlag(name: string, value: string): boolean {
+export function isOn(given: GivenOptions, name: string, otherwise = false): boolean {
+  const value = given.get(name)
+  if (value === undefined) return otherwise
   const spelled = value.toLowerCase()
   if (['', 'true', 't', '1'].includes(spelled)) return true
   if (['false', 'f', '0'].includes(spelled)) return false
@@ -217,28 +235,8 @@ export function createAdminAdd(deps: AdminAddDeps) {
     maxBytes: uploads.maxBytes,
     handle(request: IncomingMessage, response: ServerResponse, next: Next): void {
       watch(request, response).route = route.name
-      keepFromOtherOrigins(response)
       response.setHeader(requestIdHeader, requestIds.next(request))
       route.answer(readContext(request, response), next)
     },
   }
 }
-
-/** The route allows all origins to read its responses; the admin address allows none. */
-function keepFromOtherOrigins(response: ServerResponse): void {
-  const writeHead = response.writeHead.bind(response)
-  response.writeHead = ((...head: unknown[]) => {
-    for (const [name] of corsHeaders) response.removeHeader(name)
-    return Reflect.apply(writeHead, response, head.map(withoutCors))
-  }) as typeof response.writeHead
-}
-
-/** writeHead accepts headers as a flat list of names and values, or as an object. */
-function withoutCors(part: unknown): unknown {
-  if (Array.isArray(part)) return part.filter((_one, index) => !isCors(part[index - (index % 2)]))
-  if (typeof part !== 'object' || part === null) return part
-  return Object.fromEntries(Object.entries(part).filter(([name]) => !isCors(name)))
-}
-
-const corsNames: ReadonlySet<string> = new Set(corsHeaders.map(([name]) => name.toLowerCase()))
-const isCors = (name: unknown): boolean => corsNames.has(String(name).toLowerCase())

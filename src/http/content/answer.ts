@@ -3,7 +3,7 @@
 // blocks.
 
 import type { IncomingMessage } from 'node:http'
-import { etagOf, type Representation, refuseRemainder } from '../../content/formats/format.ts'
+import { etagOf, refuseRemainder } from '../../content/formats/format.ts'
 import { formats } from '../../content/formats/formats.ts'
 import type { JsonDetector } from '../../content/json.ts'
 import { type ContentPath, leafInMemory, parsePath, type Resolution, resolveSoon } from '../../content/resolve.ts'
@@ -14,17 +14,17 @@ import { oneOf } from '../../core/wire/http.ts'
 import type { Names } from '../../names/names.ts'
 import { RequestRecord } from '../../observe/request-record.ts'
 import type { Retrieval, Session, VisitNames } from '../../retrieval/session.ts'
-import { type AboutBody, type Accepted, type Compression, plainOnly } from '../compression.ts'
+import { type Compression, plainOnly } from '../compression.ts'
 import type { ContentPlace } from '../hosts.ts'
 import type { CostlyKind, Limits } from '../limits.ts'
 import { exchangeOf } from '../wire/exchange.ts'
 import type { Mode, Respond } from '../wire/problem.ts'
-import { HttpRefusal, type RequestContext, type RequestTarget } from '../wire/request.ts'
+import type { RequestContext, RequestTarget } from '../wire/request.ts'
 import type { PendingResponses } from '../wire/write.ts'
-import { aboutPlain, bodyOf, type Content, octets, tagsOf } from './body.ts'
-import { deliver, moved, notModified, type OutgoingAnswer } from './deliver.ts'
+import { type Offer, octets, offerOf, type Tags } from './body.ts'
+import { deliver, moved, notModified } from './deliver.ts'
 import { named } from './name.ts'
-import { meetsIfMatch, type Negotiated, negotiate, rangeHint, tagOfCopy } from './negotiate.ts'
+import { currentCopy, type Negotiated, negotiate, rangeHint } from './negotiate.ts'
 import type { ResponseCache } from './response-cache.ts'
 import { answerOnWeb, type Moved } from './web-body.ts'
 
@@ -65,7 +65,7 @@ export function answerContent(
   const fail = (error: unknown) => {
     try {
       const shown = place.provider ? notHeld(error, request) : error
-      deps.respond.failed(request, response, shown, { requestRecord, headers: rangeHeaders(error) })
+      deps.respond.failed(request, response, shown, { requestRecord })
     } catch (unanswered) {
       broke(unanswered)
     } finally {
@@ -92,9 +92,6 @@ function cacheWishes(header: string | undefined): { onlyIfCached: boolean; noCac
   const directives = new Set(header.toLowerCase().split(/\s*,\s*/))
   return { onlyIfCached: directives.has('only-if-cached'), noCache: directives.has('no-cache') }
 }
-
-const rangeHeaders = (error: unknown): Record<string, string> =>
-  error instanceof HttpRefusal && error.size !== undefined ? { 'Content-Range': `bytes */${error.size}` } : {}
 
 type AskedContent = RequestContext & {
   readonly deps: AnswerDeps
@@ -130,13 +127,14 @@ function answer(asking: Asking): Soon<void> {
   return after(deps.retrieval.begin(client), async () => {
     const waitedMs = deps.clock.monotonic() - arrivedAt
     const what = await named(place, target, negotiated, deps, wishes)
-    if (what.kind === 'moved') return moved(asking, what)
+    if (what.kind === 'moved') return deps.respond.send(asking, moved(asking, what))
     // The content deadline starts here, so that resolving the name does not use it up.
-    if (what.kind === 'record') return answerWith({ ...open({ waitedMs }), roots: [] }, what.body, () => what.body)
+    if (what.kind === 'record') return send(open({ waitedMs }), { ...what.body, roots: [], content: () => what.body })
     const { cacheControl, visitNames } = what
     const opened = open({ waitedMs, visitNames })
-    if (!isUnchanged(opened, what.path, negotiated, { cacheControl }))
-      await answerPath(opened, what.path, negotiated, { mutable: { cacheControl } })
+    const mutable = { cacheControl }
+    if (!isUnchanged(opened, what.path, negotiated, mutable))
+      await answerPath(opened, what.path, negotiated, { mutable })
   })
 }
 
@@ -146,16 +144,17 @@ type Mutable = { readonly cacheControl: string }
 
 /** True if the CID alone proves that the client's copy is current, and the client got 304. */
 function isUnchanged(asked: AskedContent, path: ContentPath, negotiated: Negotiated, mutable?: Mutable): boolean {
-  const { request, deps } = asked
-  const ifNoneMatch = request.headers['if-none-match']
-  if (ifNoneMatch === undefined || negotiated.as !== 'file' || !hasPlainTag(path, deps.mode) || isAny(ifNoneMatch))
-    return false
-  if (request.headers['if-match'] !== undefined) return false
-  const etag = tagOfCopy(ifNoneMatch, etagOf(path.cid), acceptedBy(asked))
+  const { request, deps, session } = asked
+  const { 'if-match': ifMatch, 'if-none-match': ifNoneMatch } = request.headers
+  if (ifNoneMatch === undefined || ifMatch !== undefined) return false
+  if (negotiated.as !== 'file' || !hasPlainTag(path, deps.mode)) return false
+  const { cid } = path
+  const type = deps.jsonDetector.known(cid) === false ? octets : undefined
+  const offer = { roots: [cid], etag: etagOf(cid), type, onlyByTag: true, ...mutable }
+  const etag = copyOf(asked, offer)
   if (etag === undefined) return false
-  asked.session.pass(path.cid, [])
-  const type = deps.jsonDetector.known(path.cid) === false ? octets : undefined
-  notModified({ ...asked, roots: [path.cid] }, { etag, type, ...mutable })
+  session.pass(cid, [])
+  notModified(asked, offer, etag)
   return true
 }
 
@@ -165,32 +164,25 @@ function answerPath(
   negotiated: Negotiated,
   { leaf, mutable }: { readonly leaf?: Resolution; readonly mutable?: Mutable } = {},
 ): Soon<void> {
-  return after(find(asked, path, negotiated, leaf), (found) => {
-    if (found.kind === 'moved') return moved(asked, found)
-    return answerWith(found.delivery, { ...found.tags, ...mutable }, found.content)
-  })
+  return after(find(asked, path, negotiated, leaf), (found) =>
+    'kind' in found ? asked.deps.respond.send(asked, moved(asked, found)) : send(asked, { ...found, ...mutable }),
+  )
 }
 
-function answerWith(delivery: OutgoingAnswer, tags: Tags, content: () => Soon<Content>): Soon<void> {
-  const { request, status = 200 } = delivery
-  const ifMatch = oneOf(request.headers['if-match'])
-  if (status === 200 && !meetsIfMatch(ifMatch, tags.etag))
-    throw new HttpRefusal('unsupported', `it is not what If-Match names: its ETag is ${tags.etag}`, {
-      source: 'client',
-      status: 412,
-    })
-  const ifNoneMatch = request.headers['if-none-match']
-  const mayBe304 = !(tags.onlyByTag && isAny(ifNoneMatch))
-  const etag = status === 200 && mayBe304 ? tagOfCopy(ifNoneMatch, tags.etag, acceptedBy(delivery, tags)) : undefined
-  if (etag !== undefined) return notModified(delivery, { ...tags, etag })
-  return after(content(), (made) => deliver(delivery, { ...tags, ...made }))
+function send(asked: AskedContent, offer: Offer): Soon<void> {
+  const etag = (offer.status ?? 200) === 200 ? copyOf(asked, offer) : undefined
+  if (etag !== undefined) return notModified(asked, offer, etag)
+  return after(offer.content(), (content) => deliver(asked, { ...offer, ...content }))
 }
 
-/** The codings that the client accepts, if the response has coded variants. */
-function acceptedBy({ request, deps }: Pick<OutgoingAnswer, 'request' | 'deps'>, about: AboutBody = {}): Accepted {
-  if (request.headers['if-none-match'] === undefined || !deps.compression.covers(about)) return plainOnly
-  return deps.compression.accepted(oneOf(request.headers['accept-encoding']))
-}
+/** The ETag of the client's copy, if it is current. Throws 412. */
+const copyOf = ({ request: { headers }, deps: { compression } }: AskedContent, offer: Tags): string | undefined =>
+  currentCopy(
+    headers,
+    offer.etag,
+    () => (compression.covers(offer) ? compression.accepted(oneOf(headers['accept-encoding'])) : plainOnly),
+    offer.onlyByTag,
+  )
 
 const provable: ReadonlySet<Negotiated['as']> = new Set(['raw', 'car', 'ipns-record'])
 
@@ -218,8 +210,6 @@ function notHeld(error: unknown, { headers }: IncomingMessage): unknown {
 const hasPlainTag = ({ cid, segments }: ContentPath, mode: Mode): boolean =>
   segments.length === 0 && (cid.code === codec.raw || (mode === 'api' && cid.code !== codec.dagPb))
 
-const isAny = (ifNoneMatch: string | undefined): boolean => ifNoneMatch?.trim() === '*'
-
 // Formats that `web` mode serves as files and pages; every other format requests blocks explicitly.
 const forBrowsers: ReadonlySet<Negotiated['as']> = new Set(['file', 'json', 'cbor'])
 
@@ -229,25 +219,12 @@ const forBrowsers: ReadonlySet<Negotiated['as']> = new Set(['file', 'json', 'cbo
  */
 const exported: ReadonlySet<Negotiated['as']> = new Set(['car', 'tar'])
 
-type Tags = Pick<Representation, 'etag' | 'cacheControl' | 'varies'> &
-  AboutBody & {
-    /** `If-None-Match: *` is not enough for a 304. */
-    readonly onlyByTag?: boolean
-  }
-
-type Answerable = {
-  readonly kind: 'content'
-  readonly tags: Tags
-  readonly delivery: OutgoingAnswer
-  readonly content: () => Soon<Content>
-}
-
 function find(
   asked: AskedContent,
   path: ContentPath,
   negotiated: Negotiated,
   leaf: Resolution | undefined,
-): Soon<Answerable | Moved> {
+): Soon<Offer | Moved> {
   const { request, deps, place, session, target, signal } = asked
   if (negotiated.as === 'ipns-record') {
     throw malformed('content has no IPNS record; keys do: /ipns/<key>')
@@ -266,42 +243,29 @@ function find(
     lends: true,
     signal,
   }
-  const rendered = (resolution: Resolution, otherwise: () => Answerable): Soon<Answerable> => {
-    const plain = (): Answerable => {
+  const rendered = (resolution: Resolution, otherwise: () => Offer): Soon<Offer> => {
+    const plain = (): Offer => {
       refuseRemainder(resolution)
       return otherwise()
     }
     if (!format) return plain()
     return format.render(session, resolution, wanted).then((body) => {
       if (!body) return plain()
-      const tags = { ...body, onlyByTag: revision !== undefined }
+      const { roots } = resolution
       // A cache that ignores Accept must be able to tell this response from the default one.
       const location = negotiated.byAccept ? place.base + withFormat(target, negotiated) : undefined
-      return {
-        kind: 'content',
-        tags,
-        delivery: { ...asked, roots: resolution.roots, location },
-        content: () => body,
-      }
+      return { ...body, roots, location, onlyByTag: revision !== undefined, content: () => body }
     })
   }
   if (deps.mode === 'web' && forBrowsers.has(negotiated.as)) {
     const { accept, host } = request.headers
     const wanting = { path, place, target, negotiated, accept, host }
-    return answerOnWeb(session, wanting, resolving, options).then((web) => {
-      if (web.kind === 'moved') return web
-      const { resolution, tags, status, content } = web
-      const delivery = { ...asked, roots: resolution.roots, status }
-      return rendered(resolution, () => ({ kind: 'content', tags, delivery, content }))
-    })
+    return answerOnWeb(session, wanting, resolving, options).then((web) =>
+      web.kind === 'moved' ? web : rendered(web.resolution, () => web.offer),
+    )
   }
   return after(leaf ?? resolveSoon(session, path, resolving), (resolution) =>
-    rendered(resolution, () => ({
-      kind: 'content',
-      tags: { ...tagsOf(resolution), ...aboutPlain(resolution, jsonDetector) },
-      delivery: { ...asked, roots: resolution.roots },
-      content: () => bodyOf(session, resolution, target, options),
-    })),
+    rendered(resolution, () => offerOf(session, resolution, target, options)),
   )
 }
 

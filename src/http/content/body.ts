@@ -30,42 +30,53 @@ export type BodyOptions = {
 
 export const listingCacheControl = 'public, max-age=604800, stale-while-revalidate=2678400'
 
-/** The ETag and Cache-Control, known before a byte is read. */
-export function tagsOf({ entity: { cid, kind } }: Resolution): Pick<Representation, 'etag' | 'cacheControl'> {
-  return kind === 'directory'
-    ? { etag: `W/"${cid}.listing"`, cacheControl: listingCacheControl }
-    : { etag: etagOf(cid) }
-}
+/** A response as far as it is known before its body is made: as much as conditions need. */
+export type Tags = Pick<Representation, 'etag' | 'cacheControl' | 'ageSeconds' | 'varies'> &
+  AboutBody & {
+    readonly roots: Resolution['roots']
+    /** The status of a site's error page (`_redirects`). Default: 200. */
+    readonly status?: number
+    /** Content-Location: the URL of this representation without an Accept header. */
+    readonly location?: string | undefined
+    /** `If-None-Match: *` is not enough for a 304. */
+    readonly onlyByTag?: boolean
+  }
 
-/** The type and size as far as they are known before a byte is read. */
-export function aboutPlain({ entity }: Resolution, jsonDetector: JsonDetector): AboutBody {
-  const { cid, kind, block } = entity
-  if (kind === 'directory') return { type: json }
-  if (kind === 'symlink') return { type: octets }
-  const size = kind === 'data' ? block.byteLength : entity.size
-  return { size, type: jsonDetector.known(cid) === false ? octets : undefined }
-}
+export type Offer = Tags & { readonly content: () => Soon<Content> }
 
-export function bodyOf(
+export function offerOf(
   session: Session,
-  { entity, path }: Resolution,
+  { entity, path, roots }: Resolution,
   target: RequestTarget,
   options: BodyOptions,
-): Soon<Content> {
-  switch (entity.kind) {
-    case 'directory':
-      return listing(session, entity, target)
-    case 'symlink':
-      return { ...inMemory(symlinkTarget(entity), octets), isPlain: true }
-    case 'data':
-      return after(isJson(session, entity, options), (is) => inMemory(entity.block, is ? json : octets))
+): Offer {
+  const { cid, block, kind, size = 0 } = entity
+  const etag = etagOf(cid)
+  const knownType = () => (options.jsonDetector.known(cid) === false ? octets : undefined)
+  switch (kind) {
+    case 'directory': {
+      const tags = { etag: `W/"${cid}.listing"`, cacheControl: listingCacheControl }
+      return { ...tags, roots, type: json, content: () => listing(session, entity, target) }
+    }
+    case 'symlink': {
+      const content = () => ({ ...inMemory(symlinkTarget(entity), octets), isPlain: true })
+      return { etag, roots, type: octets, content }
+    }
+    case 'data': {
+      const content = () => after(isJson(session, entity, options), (is) => inMemory(block, is ? json : octets))
+      return { etag, roots, type: knownType(), size: block.byteLength, content }
+    }
     case 'file': {
       const name = target.query.get('filename') ?? path.segments.at(-1) ?? ''
-      const typing = plainTyping(name, entity.size ?? 0, options.jsonMaxBytes)
-      return after(fileBody(session, entity, typing, options), (content) => ({ ...content, isPlain: true }))
+      const content = () => plainFile(session, entity, plainTyping(name, size, options.jsonMaxBytes), options)
+      return { etag, roots, type: knownType(), size, content }
     }
   }
 }
+
+/** A file whose response does not depend on Accept. */
+export const plainFile = (session: Session, entity: Entity, typing: Typing, options: BodyOptions): Soon<Content> =>
+  after(fileBody(session, entity, typing, options), (content) => ({ ...content, isPlain: true }))
 
 function isJson(session: Session, { cid, block }: Entity, { jsonDetector, signal }: BodyOptions): Soon<boolean> {
   if (block.byteLength === 0 || !mayBeJson(block)) return false

@@ -1,11 +1,13 @@
 // The headers and the query of a request select the format (`?format=` overrides Accept,
 // IPIP-523), the range (RFC 9110 §14) and the copy that the client has (§13). Content of a CID never
 // changes, so a weak comparison suffices for If-None-Match; If-Range requires a strong one.
+import type { IncomingHttpHeaders } from 'node:http'
 import type { FormatName } from '../../content/formats/format.ts'
 import { formats } from '../../content/formats/formats.ts'
 import { malformed } from '../../core/failure.ts'
-import { weightedList } from '../../core/wire/http.ts'
+import { oneOf, weightedList } from '../../core/wire/http.ts'
 import { type Accepted, codedTag, codings } from '../compression.ts'
+import { HttpRefusal } from '../wire/request.ts'
 
 export type FormatChoice = 'file' | FormatName | 'ipns-record'
 
@@ -62,6 +64,20 @@ function best(accept: string): AcceptedFormat | undefined {
 /** The weight of a media type; 0 if the client does not name it. */
 export const qualityOf = (accept: string | undefined, type: string): number =>
   weightedList(accept).find(({ name }) => name === type)?.weight ?? 0
+
+/**
+ * The part that `Range` asks for; undefined means to send all bytes. Throws 416. The part of a client's copy with
+ * another ETag (`If-Range`) is not enough.
+ */
+export function rangeFor(headers: IncomingHttpHeaders, etag: string, size: number): Range | undefined {
+  const ifRange = oneOf(headers['if-range'])
+  if (ifRange !== undefined && (ifRange.trim() !== etag || etag.startsWith('W/'))) return undefined
+  const range = parseRange(headers.range, size)
+  if (range !== 'unsatisfiable') return range
+  const why = `range not satisfiable: there are ${size} bytes`
+  const contentRange = { 'Content-Range': `bytes */${size}` }
+  throw new HttpRefusal('malformed', why, { source: 'client', status: 416, headers: contentRange })
+}
 
 /** `to` is inclusive, as in Content-Range. */
 export type Range = { readonly from: number; readonly to: number }
@@ -137,18 +153,33 @@ export function tagOfCopy(header: string | undefined, etag: string, { best, all 
   return tags.find((tag) => matches(header, tag))
 }
 
-/** True without a condition. A strong comparison; a coded copy counts as the plain one. */
-export function meetsIfMatch(header: string | undefined, etag: string): boolean {
-  if (header === undefined || header.trim() === '*') return true
+/**
+ * The ETag of the client's copy, if it is current: 304 instead of the body. Throws 412 if `If-Match` names other
+ * representations. `onlyByTag`: `If-None-Match: *` is not enough for a 304.
+ */
+export function currentCopy(
+  headers: IncomingHttpHeaders,
+  etag: string,
+  accepted: () => Accepted,
+  onlyByTag = false,
+): string | undefined {
+  const { 'if-match': ifMatch, 'if-none-match': ifNoneMatch } = headers
+  if (ifMatch !== undefined && !meetsIfMatch(ifMatch, etag))
+    throw new HttpRefusal('unsupported', `it is not what If-Match names: its ETag is ${etag}`, {
+      source: 'client',
+      status: 412,
+    })
+  if (ifNoneMatch === undefined || (onlyByTag && ifNoneMatch.trim() === '*')) return undefined
+  return tagOfCopy(ifNoneMatch, etag, accepted())
+}
+
+/** A strong comparison; a coded copy counts as the plain one. */
+function meetsIfMatch(header: string, etag: string): boolean {
+  if (header.trim() === '*') return true
   const tags = [etag, ...codings.map((coding) => codedTag(etag, coding))]
   return !etag.startsWith('W/') && splitTags(header).some((tag) => tags.includes(tag))
 }
 
 function splitTags(header: string): string[] {
   return header.match(/(?:W\/)?"[^"]*"|[^,\s]+/g) ?? []
-}
-
-/** True if a Range request may get a part: the client's copy has this ETag. */
-export function rangeApplies(ifRange: string | undefined, etag: string): boolean {
-  return ifRange === undefined || (ifRange.trim() === etag && !etag.startsWith('W/'))
 }

@@ -18,11 +18,15 @@ type CachedAnswer = {
   readonly headers: readonly string[]
   readonly body: Uint8Array
   /** The owner of the body overwrites it later. */
-  readonly isLent?: boolean
+  readonly isLent: boolean
   readonly etag: string
   /** The response depends on Accept-Encoding. */
   readonly isCompressible: boolean
+  /** The body in the coding of this response. */
+  readonly coded?: CodedBody | undefined
 }
+
+export type CodedBody = { readonly coding: Coding; readonly body: Buffer }
 
 /** A head that is sent many times. */
 type ReadyHead = {
@@ -41,26 +45,18 @@ type ReadyForm = ReadyHead & {
 }
 
 /** The identity form with its coded forms, which are counted, evicted and purged together. */
-export type ReadyAnswer = ReadyForm & {
+type ReadyAnswer = ReadyForm & {
   readonly isCompressible: boolean
   readonly coded: Readonly<Partial<Record<Coding, ReadyForm>>>
 }
 
 export type ResponseCache = ReturnType<typeof createResponseCache>
 
-type Form = Pick<ReadyForm, 'body' | 'etag'> & Pick<CachedAnswer, 'headers'>
-
-const form = ({ headers, body, etag }: Form): ReadyForm => ({
+const form = (headers: readonly string[], body: Buffer, etag: string): ReadyForm => ({
   ...readyHead(200, headers),
   unchanged: undefined,
   body,
   etag,
-})
-
-const readyAnswer = ({ headers, body, isLent = false, etag, isCompressible }: CachedAnswer): ReadyAnswer => ({
-  ...form({ headers, body: lasting(body, isLent), etag }),
-  isCompressible,
-  coded: {},
 })
 
 /**
@@ -73,16 +69,8 @@ export const lasting = (bytes: Uint8Array, isLent: boolean): Buffer =>
 // Overhead of an entry in addition to key, head and body.
 const entryBytes = 1024
 
-/**
- * The client determines the length of the key, and its path is repeated in the head as list, as
- * text and in the 304.
- */
-function sizeOf(answer: ReadyAnswer, key: string): number {
-  const forms = [answer, ...Object.values(answer.coded)]
-  return forms.reduce((size, { headers, body }) => size + sizeOfForm(headers, body), key.length)
-}
-
-const sizeOfForm = (headers: readonly string[], body: Uint8Array): number =>
+/** The client determines the length of its path, which is repeated in the head as list, as text and in the 304. */
+const sizeOf = ({ headers, body }: Pick<CachedAnswer, 'headers' | 'body'>): number =>
   body.byteLength + entryBytes + 3 * headers.reduce((sum, { length }) => sum + length + 2, 0)
 
 export function createResponseCache({
@@ -98,26 +86,22 @@ export function createResponseCache({
   return {
     get: (key: string) => answers?.get(key),
     /**
-     * Caches a complete, verified, immutable 200 and returns it; refuses a response that was begun in
-     * an earlier epoch, and, in a full cache, one that was not requested before.
+     * Caches a complete, verified, immutable 200; refuses a response that was begun in an earlier
+     * epoch, and, in a full cache, one that was not requested before.
      */
-    add(key: string, answer: CachedAnswer, begun = epoch): ReadyAnswer | undefined {
-      if (!answers || begun !== epoch || answer.body.byteLength > maxItemBytes) return undefined
-      const bytes = key.length + sizeOfForm(answer.headers, answer.body)
-      return answers.set(key, bytes, () => readyAnswer(answer))
+    add(key: string, answer: CachedAnswer, begun = epoch): void {
+      if (!answers || begun !== epoch || answer.body.byteLength > maxItemBytes) return
+      const { headers, body, isLent, etag, isCompressible, coded } = answer
+      const known = answers.peek(key)
+      const others = known?.etag === etag ? known.coded : {}
+      const forms = coded ? { ...others, [coded.coding]: codedForm(answer, coded) } : others
+      const bytes = [answer, ...Object.values(forms)].reduce((sum, one) => sum + sizeOf(one), key.length)
+      answers.set(key, bytes, () => ({
+        ...form(headers, lasting(body, isLent), etag),
+        isCompressible,
+        coded: forms,
+      }))
     },
-    /** Adds a coded form to the identity form, if that is still cached. */
-    addCoded(key: string, answer: ReadyAnswer, coding: Coding, body: Buffer): ReadyForm {
-      const headers = codedHeaders(answer.headers, coding, body.byteLength)
-      const coded = form({ headers, body, etag: codedTag(answer.etag, coding) })
-      const kept = answers?.peek(key)
-      // The entry may have been purged or replaced meanwhile.
-      if (!kept || kept.etag !== answer.etag) return coded
-      const grown = { ...kept, coded: { ...kept.coded, [coding]: coded } }
-      answers?.set(key, sizeOf(grown, key), () => grown)
-      return coded
-    },
-    forget: (key: string) => answers?.delete(key),
     /** Removes everything, and refuses responses that were begun earlier. */
     clear() {
       epoch++
@@ -137,6 +121,9 @@ export function createResponseCache({
     },
   }
 }
+
+const codedForm = ({ headers, etag }: CachedAnswer, { coding, body }: CodedBody): ReadyForm =>
+  form(codedHeaders(headers, coding, body.byteLength), body, codedTag(etag, coding))
 
 function readyHead(status: number, headers: readonly string[]): ReadyHead {
   const pieces = [`HTTP/1.1 ${status} ${STATUS_CODES[status]}\r\n`]

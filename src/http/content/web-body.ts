@@ -2,7 +2,7 @@
 // documents, and redirects.
 import { listDirectory } from '../../content/directory.ts'
 import { readFile } from '../../content/file.ts'
-import { etagOf, type Representation } from '../../content/formats/format.ts'
+import { etagOf } from '../../content/formats/format.ts'
 import {
   type ContentPath,
   type Entity,
@@ -11,14 +11,12 @@ import {
   symlinkTarget,
 } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
-import type { Soon } from '../../core/clock.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { documentEtag, documentPage, hasPage } from '../../web/document-page.ts'
 import { listingEtag, listingPage } from '../../web/listing.ts'
 import { fileType, typeByName } from '../../web/media-types.ts'
 import { directoryUrl, joined, pagePolicy, textEtag, textPage, type Whereabouts } from '../../web/page.ts'
 import { type Served, type SiteRequest, serveSite } from '../../web/site.ts'
-import type { AboutBody } from '../compression.ts'
 import type { ContentPlace } from '../hosts.ts'
 import type { RequestTarget } from '../wire/request.ts'
 import {
@@ -27,10 +25,12 @@ import {
   decodeQuietly,
   fileBody,
   inMemory,
-  listing,
   listingCacheControl,
+  type Offer,
   octets,
-  tagsOf,
+  offerOf,
+  plainFile,
+  type Tags,
 } from './body.ts'
 import { type Negotiated, qualityOf } from './negotiate.ts'
 
@@ -54,18 +54,7 @@ export type Moved = {
   readonly varies: boolean
 }
 
-/** The type and the size, if they are known before the body is made. */
-type WebTags = Pick<Representation, 'etag' | 'cacheControl' | 'varies'> & AboutBody
-
-type WebAnswer =
-  | Moved
-  | {
-      readonly kind: 'content'
-      readonly resolution: Resolution
-      readonly tags: WebTags
-      readonly status: number
-      readonly content: () => Soon<Content>
-    }
+type WebOffer = { readonly kind: 'content'; readonly resolution: Resolution; readonly offer: Offer }
 
 const html = 'text/html; charset=utf-8'
 const types: ReadonlyMap<number, { readonly type: string; readonly ending: string; readonly isText: boolean }> =
@@ -81,7 +70,7 @@ export async function answerOnWeb(
   request: WebRequest,
   resolving: ResolveOptions,
   options: BodyOptions,
-): Promise<WebAnswer> {
+): Promise<Moved | WebOffer> {
   const { path, place, target } = request
   const wanted = listingWanted(request)
   const site = { path, listing: wanted, hasSlash: place.path.endsWith('/'), own: place.own, search: target.search }
@@ -93,17 +82,21 @@ export async function answerOnWeb(
   }
   if (served.kind === 'redirect') return { ...served, kind: 'moved', varies: false }
   const { resolution, index, status } = served
-  const { entity } = resolution
-  const found = (tags: WebTags, content: () => Soon<Content>) =>
-    ({ kind: 'content', resolution, tags, status, content }) as const
+  const { entity, roots } = resolution
+  const found = (tags: Omit<Tags, 'roots' | 'status'>, content: Offer['content']): WebOffer => ({
+    kind: 'content',
+    resolution,
+    offer: { ...tags, roots, status, content },
+  })
   switch (entity.kind) {
     case 'directory': {
       // index.html is served for its directory, with the directory's ETag.
-      if (index) return found({ etag: etagOf(entity.cid) }, () => file(session, index.entity, indexName, options))
-      const generated = { cacheControl: listingCacheControl, varies: true }
-      if (wanted !== 'never')
-        return found({ ...tagsOf(resolution), ...generated }, () => listing(session, entity, target))
-      return found({ etag: listingEtag(entity.cid), ...generated }, () => page(session, at, entity))
+      if (index)
+        return found({ etag: etagOf(entity.cid) }, () => plainFile(session, index.entity, fileType(indexName), options))
+      if (wanted === 'never')
+        return found({ ...pageTags, etag: listingEtag(entity.cid) }, () => page(session, at, entity))
+      const { content, ...tags } = offerOf(session, resolution, target, options)
+      return found({ ...tags, varies: true }, content)
     }
     case 'symlink':
       return found({ etag: etagOf(entity.cid) }, () => ({
@@ -130,13 +123,14 @@ export async function answerOnWeb(
         const plain = () => fileBody(session, entity, fileType(name), options)
         return found({ etag: etagOf(entity.cid), varies: true }, plain)
       }
-      const about = { type: fileType(name).byName, size: entity.size }
-      return found({ etag: etagOf(entity.cid), ...about }, () => file(session, entity, name, options))
+      const typing = fileType(name)
+      const about = { type: typing.byName, size: entity.size }
+      return found({ etag: etagOf(entity.cid), ...about }, () => plainFile(session, entity, typing, options))
     }
   }
 }
 
-const pageTags: Omit<WebTags, 'etag'> = { cacheControl: listingCacheControl, varies: true }
+const pageTags = { cacheControl: listingCacheControl, varies: true } as const
 const markdown = 'text/markdown'
 
 const wantsPage = ({ negotiated, accept, target }: WebRequest): boolean =>
@@ -159,10 +153,6 @@ function listingWanted({ negotiated: { as, byAccept }, accept }: WebRequest): Si
   if (as !== 'json') return 'never'
   if (!byAccept) return 'always'
   return qualityOf(accept, 'text/html') < qualityOf(accept, 'application/json') ? 'without-page' : 'never'
-}
-
-async function file(session: Session, entity: Entity, name: string, options: BodyOptions): Promise<Content> {
-  return { ...(await fileBody(session, entity, fileType(name), options)), isPlain: true }
 }
 
 function page(session: Session, at: Whereabouts, entity: Entity): Content {

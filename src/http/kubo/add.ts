@@ -6,6 +6,7 @@
 import { posix } from 'node:path'
 import { CID } from 'multiformats/cid'
 import { create as createDigest } from 'multiformats/hashes/digest'
+import { type Shape, shapes } from '../../../backends/pinning/contract.ts'
 import { walkWhole } from '../../content/dag/walk.ts'
 import { type Block, codec, digestBy, hash, hashCode } from '../../core/cid.ts'
 import { Failure, type FailureKind, isFailure, malformed } from '../../core/failure.ts'
@@ -13,38 +14,102 @@ import { lazyLinksInOrder } from '../../ipld/block-links.ts'
 import type { Session } from '../../retrieval/session.ts'
 import type { PartName } from '../../upload/receive.ts'
 import type { Added, AddOptions } from '../../upload/uploads.ts'
-import { receiveUpload } from '../add/add.ts'
-import {
-  type GivenOptions,
-  isOn,
-  type KuboCall,
-  notDone,
-  numberOf,
-  optionsIn,
-  readAddQuery,
-  refuseOn,
-  sendJson,
-  spellingIn,
-} from './call.ts'
+import { type GivenOptions, isOn, optionsIn, pinName, receiveUpload } from '../add/add.ts'
+import { type KuboCall, notDone, numberOf, refuseOn, refuseOthers, sendJson, spellingIn } from './call.ts'
+
+/** The profile of a Kubo with default settings: the old one. */
+const kubos = shapes['unixfs-v0-2015']
+
+// Smaller chunks cost too much: each is a stored block with a link in a parent node.
+const minChunkBytes = 16 * 1024
+// Kubo's limit: a block of 2 MiB without the overhead of a node.
+const maxChunkBytes = 2 * 1024 * 1024 - 256
+const minLinks = 2
+const maxLinks = 8192
+
+const aliasesOfAdd: Readonly<Record<string, string>> = {
+  n: 'only-hash',
+  w: 'wrap-with-directory',
+  r: 'recursive',
+  s: 'chunker',
+  t: 'trickle',
+  enc: 'encoding',
+}
+
+/** Booleans for which only false is supported. */
+const offInAdd: Readonly<Record<string, string>> = {
+  trickle: 'files are laid out balanced',
+  inline: 'small blocks are stored as any other',
+  nocopy: 'files are copied',
+  'preserve-mode': 'files have no mode here',
+  'preserve-mtime': 'files have no modification time here',
+}
+
+/** Refused with any value. */
+const never: Readonly<Record<string, string>> = {
+  mode: 'files have no mode here',
+  mtime: 'files have no modification time here',
+  'mtime-nsecs': 'files have no modification time here',
+  'to-files': 'MFS is not supported',
+}
+
+/** The only supported values; empty counts as absent. */
+const onlyInAdd: Readonly<Record<string, readonly string[]>> = {
+  hash: ['sha2-256'],
+  'max-directory-links': ['0'],
+  'max-hamt-fanout': ['256'],
+}
 
 export async function addFiles(call: KuboCall): Promise<void> {
   const { query, response } = call
-  const { shape, isOnlyHashed, isUpgraded, isSilent, name, directory } = readAddQuery(query)
+  const given = optionsIn(query, aliasesOfAdd)
+  refuseOn(given, offInAdd)
+  for (const [name, why] of Object.entries(never)) if (given.get(name)) throw notDone(name, why)
+  refuseOthers(given, onlyInAdd)
+  const shape = shapeOf(given)
+  const spelled = spellingIn(given)
+  const isSilent = isOn(given, 'silent')
+  const isWrapped = isOn(given, 'wrap-with-directory')
+  const isOneDirectory = isWrapped || isOn(given, 'recursive')
   const added = await receiveFiles(call, {
-    kind: directory === undefined ? 'files' : 'directory',
-    checkPart: directory === undefined ? checkPart : checkType,
-    ...(directory && { directory: { pathOf, isBare: directory === 'only' } }),
-    isOnlyHashed,
-    name,
+    kind: isOneDirectory ? 'directory' : 'files',
+    checkPart: isOneDirectory ? checkType : checkPart,
+    ...(isOneDirectory && { directory: { pathOf, isBare: !isWrapped } }),
+    isOnlyHashed: isOn(given, 'only-hash'),
+    name: pinName(given.get('pin-name')),
     ...(shape && { shape }),
   })
   const lines = added.map(({ cid, dagBytes, fileName }) => {
-    const Hash = (isUpgraded ? cid.toV1() : cid).toString()
-    const Name = directory === undefined ? nameOf(fileName) || Hash : fileName
-    return { Name, Hash, Size: String(dagBytes) }
+    const Hash = spelled(cid)
+    return { Name: isOneDirectory ? fileName : nameOf(fileName) || Hash, Hash, Size: String(dagBytes) }
   })
   response.setHeader('X-Chunked-Output', '1')
   sendJson(call, ...(isSilent ? [] : lines))
+}
+
+/** Missing options have Kubo's defaults. Without any option the operator's profile applies. */
+function shapeOf(given: GivenOptions): Shape | undefined {
+  const chunker = given.get('chunker')
+  if (!chunker && !['cid-version', 'raw-leaves', 'max-file-links'].some((name) => given.has(name))) return undefined
+  const cidVersion = numberOf(given, 'cid-version') ?? kubos.cidVersion
+  if (cidVersion !== 0 && cidVersion !== 1) throw malformed(`cid-version=${cidVersion} is not 0 or 1`)
+  const width = numberOf(given, 'max-file-links') ?? kubos.width
+  if (width < minLinks || width > maxLinks)
+    throw malformed(`max-file-links=${width} is not from ${minLinks} to ${maxLinks}`)
+  return {
+    cidVersion,
+    isRaw: isOn(given, 'raw-leaves', cidVersion === 1),
+    chunkBytes: chunker ? chunkBytesOf(chunker) : kubos.chunkBytes,
+    width,
+    directorySize: kubos.directorySize,
+  }
+}
+
+function chunkBytesOf(chunker: string): number {
+  if (chunker === 'default') return kubos.chunkBytes
+  const bytes = Number(/^size-(\d{1,9})$/.exec(chunker)?.[1])
+  if (bytes >= minChunkBytes && bytes <= maxChunkBytes) return bytes
+  throw notDone(`chunker=${chunker}`, `it is size-N, with N from ${minChunkBytes} to ${maxChunkBytes}`)
 }
 
 /** A mode or time in a part's name matters only with `preserve-*`, which is refused. */
@@ -82,19 +147,19 @@ function unescaped(fileName: string): string {
   }
 }
 
-const off: Readonly<Record<string, string>> = {
+const offInImport: Readonly<Record<string, string>> = {
   'local-only': 'a root is stored completely or not at all',
   'allow-big-block': 'a block has 2 MiB at most',
 }
 
 export async function importCars(call: KuboCall): Promise<void> {
   const { query, response } = call
-  const given = optionsIn(query, {})
-  refuseOn(given, off)
+  const given = optionsIn(query)
+  refuseOn(given, offInImport)
   const spelled = spellingIn(given)
   // Everything is pinned, as with `add`; the option only controls the response.
   const tellsRoots = isOn(given, 'pin-roots', true)
-  const tellsStats = isOn(given, 'stats', false)
+  const tellsStats = isOn(given, 'stats')
   const stats = { BlockCount: 0, BlockBytesCount: 0 }
   const added = await receiveFiles(call, {
     kind: 'cars',

@@ -16,7 +16,8 @@ import { isFailure, malformed } from '../../core/failure.ts'
 import { lazyLinksInOrder } from '../../ipld/block-links.ts'
 import { modeOf, type Node } from '../../ipld/unixfs.ts'
 import type { DagWant, Session } from '../../retrieval/session.ts'
-import { argsOf, isOn, type KuboCall, optionsIn, pathOf, sendJson, sendLines, spellingIn } from './call.ts'
+import { isOn, optionsIn } from '../add/add.ts'
+import { argsOf, type KuboCall, pathOf, sendJson, sendLines, spellingIn } from './call.ts'
 
 type Link = {
   readonly Name: string
@@ -52,7 +53,7 @@ export async function listLinks(call: KuboCall): Promise<void> {
   // As in Kubo, either option enables both.
   const looks = isOn(given, 'resolve-type', true) || isOn(given, 'size', true)
   const listing = { session, spelled: spellingIn(given), looks }
-  const isStream = isOn(given, 'stream', false)
+  const isStream = isOn(given, 'stream')
   // Parses all arguments before the first is listed, so that a malformed one is an error status.
   const paths = argsOf(query).map(pathOf)
   const asked = query.getAll('arg').map((Hash, index) => ({ Hash, path: paths[index] as ContentPath }))

@@ -5,8 +5,8 @@ import { walkWhole } from '../../content/dag/walk.ts'
 import { parseRoot } from '../../content/resolve.ts'
 import { Failure, malformed } from '../../core/failure.ts'
 import type { Pins } from '../../upload/pins.ts'
-import { pinName } from '../add/add.ts'
-import { argOf, argsOf, isOn, type KuboCall, notDone, optionsIn, sendJson, sendLines, spellingIn } from './call.ts'
+import { isOn, optionsIn, pinName } from '../add/add.ts'
+import { argOf, argsOf, type KuboCall, notDone, sendJson, sendLines, spellingIn } from './call.ts'
 
 export async function addPin({ request, query, session, signal, response, deps }: KuboCall): Promise<void> {
   const given = optionsIn(query, { r: 'recursive', n: 'name' })
@@ -29,11 +29,11 @@ export async function listPins(call: KuboCall): Promise<void> {
   const { query } = call
   const given = optionsIn(query, { t: 'type', s: 'stream', n: 'name', q: 'quiet' })
   const name = pinName(given.get('name'))
-  const withNames = isOn(given, 'names', false) || name !== undefined
+  const withNames = isOn(given, 'names') || name !== undefined
   const type = given.get('type') ?? 'all'
   if (!['all', 'recursive', 'direct', 'indirect'].includes(type))
     throw malformed(`type=${type} is not one of all, recursive, direct, indirect`)
-  const isStream = isOn(given, 'stream', false)
+  const isStream = isOn(given, 'stream')
   const nameIn = (pin: Listed): string => (withNames ? (pin.name ?? '') : '')
   const asked = query.getAll('arg').length > 0 ? [parseRoot(argOf(query))] : undefined
   const listed = asked ? pinned(call, asked) : type === 'all' || type === 'recursive' ? everything(call, name) : []

@@ -10,18 +10,9 @@ import { codec } from '../../core/cid.ts'
 import { malformed } from '../../core/failure.ts'
 import { writeCar } from '../../ipld/car.ts'
 import type { Session } from '../../retrieval/session.ts'
+import { type GivenOptions, isOn, optionsIn } from '../add/add.ts'
 import { codedPieces } from '../compression.ts'
-import {
-  argOf,
-  type GivenOptions,
-  isOn,
-  type KuboCall,
-  numberOf,
-  optionsIn,
-  pathOf,
-  sendPieces,
-  sendWithTrailer,
-} from './call.ts'
+import { argOf, type KuboCall, numberOf, pathOf, sendPieces, sendWithTrailer } from './call.ts'
 
 export async function readPath({ query, session, response, deps }: KuboCall): Promise<void> {
   const { entity } = await resolve(session, pathOf(argOf(query)))
@@ -71,7 +62,7 @@ function wholeNumber(given: GivenOptions, name: string): number | undefined {
 export async function getArchive(call: KuboCall): Promise<void> {
   const { query, session, response } = call
   const given = optionsIn(query, { o: 'output', a: 'archive', C: 'compress', l: 'compression-level', p: 'progress' })
-  const [isArchive, isCompressed] = [isOn(given, 'archive', false), isOn(given, 'compress', false)]
+  const [isArchive, isCompressed] = [isOn(given, 'archive'), isOn(given, 'compress')]
   const level = numberOf(given, 'compression-level') ?? -1
   if (isCompressed && level !== -1 && (level < 1 || level > 9))
     throw malformed(`compression-level=${level} is not from 1 to 9`)

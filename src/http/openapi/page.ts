@@ -6,9 +6,10 @@ import { LRUCache } from 'lru-cache'
 import type { JsonSchema } from '../../schemas/documents.ts'
 import { escaped, pageEnd, pagePolicy, pageTop } from '../../web/page.ts'
 import { matches, qualityOf } from '../content/negotiate.ts'
-import { type Document, type Route, readRoute } from '../route.ts'
+import { type Route, readRoute } from '../route.ts'
 import type { Mode, Respond } from '../wire/problem.ts'
 import { baseOf, type RequestContext } from '../wire/request.ts'
+import type { Document } from '../wire/write.ts'
 import { aCid, aName, type Json, openApiDocument } from './document.ts'
 
 type Part = { readonly [name: string]: unknown }

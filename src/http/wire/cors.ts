@@ -1,7 +1,8 @@
 // CORS: every response may be read from every origin, including errors and redirects.
-import type { IncomingMessage, ServerResponse } from 'node:http'
+import type { IncomingMessage } from 'node:http'
+import type { Document } from './write.ts'
 
-export const exposed = [
+const exposed = [
   'Accept-Ranges',
   'Cache-Status',
   'Content-Disposition',
@@ -29,31 +30,28 @@ const allowed: readonly string[] = [
   'X-Requested-With',
 ]
 
-export const corsHeaders: readonly (readonly [name: string, value: string])[] = [
-  ['Access-Control-Allow-Origin', '*'],
-  ['Access-Control-Expose-Headers', exposed],
-]
+export const corsHeaders = { 'Access-Control-Allow-Origin': '*', 'Access-Control-Expose-Headers': exposed } as const
 
 /** Also on responses without a preflight, where some scripts look for it. */
-export const corsRequests: readonly (readonly [name: string, value: string])[] = [
-  ['Access-Control-Allow-Methods', 'GET, HEAD, OPTIONS'],
-  ['Access-Control-Allow-Headers', allowed.join(', ')],
-]
+export const corsRequests = {
+  'Access-Control-Allow-Methods': 'GET, HEAD, OPTIONS',
+  'Access-Control-Allow-Headers': allowed.join(', '),
+} as const
 
 /**
- * Responds to a preflight. Libraries add headers of their own to each request of a page
+ * The response to a preflight. Libraries add headers of their own to each request of a page
  * (`traceparent`, `sentry-trace`), so every requested header is allowed. Credentials are not: with
  * `*` as the origin no browser sends any.
  */
-export function preflight(request: IncomingMessage, response: ServerResponse, methods: string): void {
-  for (const [name, value] of corsHeaders) response.setHeader(name, value)
-  response.setHeader('Access-Control-Allow-Methods', methods)
-  response.setHeader('Access-Control-Allow-Headers', allowedFor(request.headers['access-control-request-headers']))
-  response.setHeader('Access-Control-Max-Age', '86400')
-  response.setHeader('Vary', 'Access-Control-Request-Headers')
-  response.setHeader('Allow', methods)
-  response.writeHead(204).end()
-}
+export const preflight = ({ headers }: IncomingMessage, methods: string): Document => ({
+  headers: {
+    'Access-Control-Allow-Methods': methods,
+    'Access-Control-Allow-Headers': allowedFor(headers['access-control-request-headers']),
+    'Access-Control-Max-Age': '86400',
+    Vary: 'Access-Control-Request-Headers',
+    Allow: methods,
+  },
+})
 
 const token = /^[!#$%&'*+\-.^_`|~0-9a-z]+$/i
 

@@ -20,8 +20,8 @@ import { contactLink, escaped, pageEnd, pagePolicy, pageTop, shown, whoAnswers }
 import { requestIdHeader } from './client.ts'
 import { corsHeaders } from './cors.ts'
 import { exchangeOf, requestIdOf } from './exchange.ts'
-import { HttpRefusal, hasBody } from './request.ts'
-import { closeAfter, cutWhenStalled, reset } from './write.ts'
+import { HttpRefusal, hasBody, type RequestContext } from './request.ts'
+import { closeAfter, type Document, reset, sendDocument } from './write.ts'
 
 export type Problem = {
   readonly title: string
@@ -36,10 +36,7 @@ export type Problem = {
   readonly contact?: string | undefined
 }
 
-export const pageHeaders: readonly (readonly [name: string, value: string])[] = [
-  ['Content-Type', 'text/html; charset=utf-8'],
-  ['Content-Security-Policy', pagePolicy],
-]
+const pageHeaders = { 'Content-Type': 'text/html; charset=utf-8', 'Content-Security-Policy': pagePolicy } as const
 
 /** The meaning for the visitor; the detail below it is for support. */
 const meanings: Readonly<Partial<Record<FailureKind, string>>> = {
@@ -226,9 +223,9 @@ function sendProblem(
   request: IncomingMessage,
   response: ServerResponse,
   failure: Failure,
-  how: How & RespondOptions,
+  how: How & RespondOptions & { readonly common: readonly string[] },
 ): void {
-  const { mode, stalledMs, requestRecord, headers = {}, contact, trace } = how
+  const { mode, requestRecord, headers = {}, contact, trace } = how
   const status = statusOf(failure, mode)
   const detail = failure.message
   const title = titleOf(failure, status)
@@ -254,25 +251,19 @@ function sendProblem(
   const retryAfter = isLater ? seconds(failure.retryAfterMs ?? defaultRetryMs) : undefined
   const problem = { title, status, kind: failure.kind, detail, retryAfter, attempts, requestId, contact }
   const text = form.write?.(problem) ?? `${JSON.stringify(body)}\n`
-  const all: Record<string, string | number> = {
-    ...constant.get(form),
-    'Content-Length': Buffer.byteLength(text),
+  const all = {
+    ...form.headers,
     'Cache-Control': cacheControl(failure, status),
     ...(mode === 'web' && { Vary: 'Accept' }),
     ...(requestRecord && { 'Cache-Status': cacheStatus(requestRecord) }),
-    ...(retryAfter !== undefined && { 'Retry-After': retryAfter }),
+    ...(retryAfter !== undefined && { 'Retry-After': String(retryAfter) }),
+    ...(failure instanceof HttpRefusal && failure.headers),
     ...headers,
     ...(status === 400 && { Connection: 'close' }),
   }
   // Set before writing: bytes after a malformed request must not be handled as another one.
   if (status === 400) response.shouldKeepAlive = false
-  // A list and a string, which Node validates and sends at once: under overload a gateway has no
-  // time for more.
-  const list: (string | number)[] = []
-  for (const name in all) list.push(name, all[name] as string | number)
-  response.writeHead(status, list as string[])
-  response.end(request.method === 'HEAD' ? undefined : text)
-  cutWhenStalled(response, stalledMs)
+  sendDocument({ request, response }, { status, headers: all, body: text }, how)
 }
 
 /**
@@ -288,36 +279,32 @@ export function problemMessage(
   const title = STATUS_CODES[status]
   const type = `urn:problem-type:cidgate:${kind}`
   const body = JSON.stringify({ type, title, status, detail, message: detail, requestId })
-  const headers: readonly (readonly [string, string])[] = [
-    ...corsHeaders,
+  const headers = {
+    ...ofAll,
     ...asJson.headers,
-    ['Content-Length', String(Buffer.byteLength(body))],
-    ['Cache-Control', 'no-store'],
-    [requestIdHeader, requestId],
-    ['X-Content-Type-Options', 'nosniff'],
-    ['Connection', 'close'],
-    ...(status === 503 ? [['Retry-After', '1'] as const] : []),
-  ]
-  const lines = headers.map(([name, value]) => `${name}: ${value}\r\n`).join('')
+    'Content-Length': Buffer.byteLength(body),
+    'Cache-Control': 'no-store',
+    [requestIdHeader]: requestId,
+    Connection: 'close',
+    ...(status === 503 && { 'Retry-After': '1' }),
+  }
+  const lines = Object.entries(headers)
+    .map(([name, value]) => `${name}: ${value}\r\n`)
+    .join('')
   return `HTTP/1.1 ${status} ${title}\r\n${lines}\r\n${body}`
 }
 
 type ProblemForm = {
-  readonly headers: readonly (readonly [name: string, value: string])[]
+  readonly headers: Readonly<Record<string, string>>
   readonly write?: (problem: Problem) => string
 }
 
-const asJson: ProblemForm = { headers: [['Content-Type', 'application/problem+json']] }
-const asPage: ProblemForm = { headers: pageHeaders, write: problemPage }
-const asText: ProblemForm = { headers: [['Content-Type', 'text/plain; charset=utf-8']], write: problemText }
+const nosniff = { 'X-Content-Type-Options': 'nosniff' } as const
+const ofAll = { ...corsHeaders, ...nosniff } as const
 
-/** The headers that all problems of a form share. */
-const constant: ReadonlyMap<ProblemForm, Readonly<Record<string, string>>> = new Map(
-  [asJson, asPage, asText].map((form) => [
-    form,
-    Object.fromEntries([...corsHeaders, ...form.headers, ['X-Content-Type-Options', 'nosniff']]),
-  ]),
-)
+const asJson: ProblemForm = { headers: { 'Content-Type': 'application/problem+json' } }
+const asPage: ProblemForm = { headers: pageHeaders, write: problemPage }
+const asText: ProblemForm = { headers: { 'Content-Type': 'text/plain; charset=utf-8' }, write: problemText }
 
 /** In `web` mode a client without an Accept header gets plain text. */
 function formFor(mode: Mode, accept: string | undefined): ProblemForm {
@@ -345,6 +332,8 @@ export type RequestFacts = { readonly request: string | undefined; readonly meth
 
 type RespondOptions = {
   readonly mode: Mode
+  /** Every origin may read the responses. Default: true. */
+  readonly isPublic?: boolean
   /** The write timeout. */
   readonly stalledMs: number
   /** The operator's contact address, for pages. */
@@ -369,10 +358,14 @@ export type How = {
 
 export type Respond = ReturnType<typeof createRespond>
 
-export function createRespond({ trace = createTrace(), ...given }: RespondOptions) {
-  const options = { ...given, trace }
+/** Sends the complete responses of one address: its own documents, and failures. */
+export function createRespond({ trace = createTrace(), isPublic = true, ...given }: RespondOptions) {
+  const options = { ...given, trace, common: Object.entries(isPublic ? ofAll : nosniff).flat() }
   return {
     stalledMs: options.stalledMs,
+    send(to: Pick<RequestContext, 'request' | 'response'>, document: Document): void {
+      sendDocument(to, document, options)
+    },
     failed(request: IncomingMessage, response: ServerResponse, error: unknown, how: How = {}): Failure {
       const exchange = exchangeOf(response)
       const failure = exchange?.refusal ?? asFailure(error)

@@ -110,24 +110,23 @@ export function createContexts(): (request: IncomingMessage, response: ServerRes
 
 type RefusalOptions = Omit<FailureOptions, 'facts'> & {
   readonly status: number
-  /** The size of the representation, for a range. */
-  readonly size?: number
+  /** Of the response, such as `Allow`. */
+  readonly headers?: Readonly<Record<string, string>>
 }
 
 export class HttpRefusal extends Failure {
   readonly status: number
-  readonly size: number | undefined
+  readonly headers: Readonly<Record<string, string>> | undefined
 
-  constructor(kind: FailureKind, message: string, { status, size, ...options }: RefusalOptions) {
+  constructor(kind: FailureKind, message: string, { status, headers, ...options }: RefusalOptions) {
     super(kind, message, options)
     this.status = status
-    this.size = size
+    this.headers = headers
   }
 }
 
-/** The `Allow` header is the caller's to send. */
-export const methodRefused = (why: string, status = 405): HttpRefusal =>
-  new HttpRefusal('unsupported', why, { source: 'client', status })
+export const methodRefused = (why: string, allow: string, status = 405): HttpRefusal =>
+  new HttpRefusal('unsupported', why, { source: 'client', status, headers: { Allow: allow } })
 
 /**
  * A refusal by the server before there was a request to handle: malformed, too long, or not

@@ -21,6 +21,30 @@ export type WriteOptions = {
 // time.
 const sliceBytes = 64 * 1024
 
+/** A complete response. */
+export type Document = {
+  /** Default: 200, or 204 without a body. */
+  readonly status?: number
+  readonly body?: Uint8Array | string | undefined
+  readonly headers: Readonly<Record<string, string>>
+}
+
+/** `common`: a flat list of the headers that all documents have. */
+export function sendDocument(
+  { request, response }: { readonly request: IncomingMessage; readonly response: ServerResponse },
+  { body, status = body ? 200 : 204, headers }: Document,
+  { common, stalledMs }: { readonly common: readonly string[]; readonly stalledMs: number },
+): void {
+  // A list and a string, which Node validates and sends at once: under overload a gateway has no
+  // time for more.
+  const list = [...common]
+  for (const name in headers) list.push(name, headers[name] as string)
+  if (status !== 204 && status !== 304) list.push('Content-Length', String(Buffer.byteLength(body ?? '')))
+  response.writeHead(status, list)
+  response.end(request.method === 'HEAD' ? undefined : body)
+  cutWhenStalled(response, stalledMs)
+}
+
 // A client that needs longer than this for a slice counts as slow.
 const slowMs = 250
 
