@@ -59,19 +59,14 @@ type Segment = {
 }
 
 type Block = { readonly cid: CID; readonly bytes: Uint8Array }
-/** A block with its head, ready to be appended, unless it is not wanted any more. */
-type Put = {
-  readonly hash: Hash
-  readonly head: Uint8Array
-  readonly bytes: Uint8Array
-  readonly isWanted: () => boolean
-}
+/** Appended, unless it is not wanted any more. */
+type Put = { readonly hash: Hash; readonly bytes: Uint8Array; readonly isWanted: () => boolean }
 /** Appends to one segment after the other. */
 type Writer = { readonly name: string; segment: Segment | undefined }
 
 const lineBytes = recordWords * 4
-// Before each block: a mark, its length, its multihash. A deleted block has zeros in their place.
-const headBytes = 64
+// Before each block: a mark and its length. A deleted block has zeros in their place.
+const headBytes = 8
 const mark = 0x31646763
 const unit = 64
 const lengthMask = 0x3fffff
@@ -176,17 +171,17 @@ export function createSegments(options: SegmentsOptions) {
   // --- The segments of all processes ---
 
   let isLoaded = false
-  let seenMs: number | undefined
-  let isSettled = false
+  /** When the folder last changed; undefined: there is none; NaN: it has to be read again. */
+  let seenMs: number | undefined = Number.NaN
   /** The last segment of each other writer. */
   let tails: Segment[] = []
 
-  function enter(name: string, data: number, keys: number, records: Uint32Array): Segment | undefined {
+  function enter(name: string, data: number, keys: number): Segment | undefined {
     let slot = slots.indexOf(undefined)
     if (slot < 0) slot = slots.length
     if (slot >= maxSegments) return undefined
     const segment: Segment = {
-      ...{ name, slot, data, keys, records, bytes: 0, count: 0, grownAt: clock.monotonic() },
+      ...{ name, slot, data, keys, records: new Uint32Array(0), bytes: 0, count: 0, grownAt: clock.monotonic() },
       ...{ readers: 0, isGone: false, isFreed: false },
     }
     slots[slot] = segment
@@ -199,30 +194,13 @@ export function createSegments(options: SegmentsOptions) {
     closeUnread(segment)
   }
 
-  function closeUnread({ readers, isGone, data, keys }: Segment): void {
-    if (readers > 0 || !isGone) return
-    for (const file of [data, keys]) if (file !== undefined) close(file, () => {})
+  function closeUnread(segment: Segment): void {
+    if (segment.readers > 0 || !segment.isGone) return
+    close(segment.data, () => {})
+    closeKeys(segment)
   }
 
-  /** Takes in the lines that are in `records` up to `to`. Anything may be written there. */
-  function takeIn(segment: Segment, to: number, isRecent: boolean): void {
-    const { records } = segment
-    const now = clock.monotonic()
-    for (let ordinal = segment.count; ordinal < to; ordinal++) {
-      const at = ordinal * recordWords
-      const low = records[at] as number
-      const high = records[at + 1] as number
-      const place = records[at + 2] as number
-      const length = records[at + 3] as number
-      const isWhole = length <= maxBlockBytes && place * unit + headBytes + length <= segment.bytes
-      if (isWhole && (low | high | place | length) !== 0) {
-        if (isRecent) records[at + 3] = stamped(length, now)
-        index.add({ low, high }, idOf(segment.slot, ordinal))
-      } else records.fill(0, at, at + recordWords)
-    }
-    if (!segment.isFreed) total += (to - segment.count) * lineBytes
-    segment.count = to
-  }
+  const linesIn = (bytes: number): number => Math.min(maxRecords, Math.floor(bytes / lineBytes))
 
   function makePlace(segment: Segment, lines: number): void {
     const words = lines * recordWords
@@ -232,47 +210,57 @@ export function createSegments(options: SegmentsOptions) {
     segment.records = records
   }
 
-  const linesIn = (bytes: number): number => Math.min(maxRecords, Math.floor(bytes / lineBytes))
-  const placeOf = ({ records }: Segment, lines: number, bytes: number): Uint8Array =>
-    new Uint8Array(records.buffer, lines * lineBytes, bytes)
-
-  function setBytes(segment: Segment, bytes: number): void {
-    if (!segment.isFreed) total += bytes - segment.bytes
+  /** Takes in the next lines. Anything may be written there. `bytes`: the length of the data now. */
+  function takeIn(segment: Segment, lines: Uint32Array, bytes: number, isRecent: boolean): void {
+    const first = segment.count
+    const now = clock.monotonic()
+    segment.count += lines.length / recordWords
+    makePlace(segment, segment.count)
+    const { records } = segment
+    records.set(lines, first * recordWords)
+    if (!segment.isFreed) total += bytes - segment.bytes + lines.byteLength
     segment.bytes = bytes
-    segment.grownAt = clock.monotonic()
+    segment.grownAt = now
+    for (let ordinal = first; ordinal < segment.count; ordinal++) {
+      const at = ordinal * recordWords
+      const [low, high] = [records[at] as number, records[at + 1] as number]
+      const [place, length] = [records[at + 2] as number, records[at + 3] as number]
+      const isWhole = length <= maxBlockBytes && place * unit + headBytes + length <= bytes
+      if (isWhole && (low | high | place | length) !== 0) {
+        if (isRecent) records[at + 3] = stamped(length, now)
+        index.add({ low, high }, idOf(segment.slot, ordinal))
+      } else records.fill(0, at, at + recordWords)
+    }
   }
 
   /** False: it has grown by more than can be read at once. */
   function readTailNow(tail: Segment): boolean {
     if (tail.keys === undefined || tail.isGone) return true
-    const { count } = tail
-    const bytes = (linesIn(fstatSync(tail.keys).size) - count) * lineBytes
-    if (bytes <= 0) return true
-    if (bytes > slice * lineBytes) return false
-    makePlace(tail, count + linesIn(bytes))
-    if (readSync(tail.keys, placeOf(tail, count, bytes), 0, bytes, count * lineBytes) < bytes) return true
-    setBytes(tail, fstatSync(tail.data).size)
-    takeIn(tail, count + linesIn(bytes), true)
+    const count = linesIn(fstatSync(tail.keys).size) - tail.count
+    if (count <= 0) return true
+    if (count > slice) return false
+    const lines = new Uint32Array(count * recordWords)
+    if (readSync(tail.keys, lines, 0, lines.byteLength, tail.count * lineBytes) === lines.byteLength)
+      takeIn(tail, lines, fstatSync(tail.data).size, true)
     return true
   }
 
   async function readTail(tail: Segment, isRecent = true): Promise<void> {
-    if (tail.keys === undefined || tail.isGone) return
-    const { count } = tail
     tail.readers++
     try {
-      const bytes = (linesIn((await statFile(tail.keys)).size) - count) * lineBytes
-      if (bytes <= 0) return
-      const { buffer, bytesRead } = await readFile(tail.keys, new Uint8Array(bytes), 0, bytes, count * lineBytes)
-      const { size } = await statFile(tail.data)
-      // Meanwhile it may have been read at once, or dropped.
-      if (bytesRead < bytes || tail.count !== count || tail.isGone) return
-      makePlace(tail, count + linesIn(bytes))
-      placeOf(tail, count, bytes).set(buffer)
-      setBytes(tail, size)
-      for (let to = count; to < count + linesIn(bytes) && tail.count === to && !tail.isGone; await turn()) {
-        to = Math.min(to + slice, count + linesIn(bytes))
-        takeIn(tail, to, isRecent)
+      for (let isMore = true; isMore && tail.keys !== undefined && !tail.isGone; ) {
+        const first = tail.count
+        const count = linesIn((await statFile(tail.keys)).size) - first
+        if (count <= 0) return
+        isMore = count > slice
+        const lines = new Uint32Array(Math.min(count, slice) * recordWords)
+        const { bytesRead } = await readFile(tail.keys, lines, 0, lines.byteLength, first * lineBytes)
+        const { size } = await statFile(tail.data)
+        if (bytesRead < lines.byteLength) return
+        // Meanwhile it may have been read at once.
+        if (tail.count !== first || tail.isGone) continue
+        makePlace(tail, first + count)
+        takeIn(tail, lines, size, isRecent)
       }
     } finally {
       leave(tail)
@@ -282,7 +270,7 @@ export function createSegments(options: SegmentsOptions) {
   /** Learns what others did. False: it takes a thread to know. */
   function followNow(): boolean {
     const began = clock.monotonic()
-    if (!isLoaded || !isSettled || isClosed || !atOnce.may(began)) return false
+    if (isClosed || !atOnce.may(began)) return false
     return atOnce.run(began, () => {
       try {
         if (statSync(path, { throwIfNoEntry: false })?.mtimeMs !== seenMs) return false
@@ -300,21 +288,20 @@ export function createSegments(options: SegmentsOptions) {
   /** A look that began before this call may not see all that came before it. */
   function followByThread(): Promise<void> {
     if (isClosed) return Promise.reject(closing())
-    if (!following) {
-      const ended = atOnce.began()
-      following = readFolder().finally(() => {
-        following = undefined
-        ended()
-      })
-      return following
+    const again = () => {
+      next = undefined
+      return followByThread()
     }
-    next ??= following
-      .catch(() => {})
-      .then(() => {
-        next = undefined
-        return followByThread()
-      })
-    return next
+    if (following !== undefined) {
+      next ??= following.then(again, again)
+      return next
+    }
+    const ended = atOnce.began()
+    following = readFolder().finally(() => {
+      following = undefined
+      ended()
+    })
+    return following
   }
 
   const follow = (): Promise<void> | undefined => (followNow() ? undefined : followByThread())
@@ -324,11 +311,10 @@ export function createSegments(options: SegmentsOptions) {
     const askedAt = clock.now()
     const found = await orIfGone(stat(path), undefined)
     if (found && !found.isDirectory()) throw Object.assign(new Error('not a folder'), { code: 'ENOTDIR' })
-    const isChanged = !isLoaded || !isSettled || found?.mtimeMs !== seenMs
+    const isChanged = found?.mtimeMs !== seenMs
     if (isChanged) await readNames(found ? await orIfGone(readdir(path), []) : [], before)
     for (const tail of tails) if (isChanged || clock.monotonic() - tail.grownAt < livelyMs) await readTail(tail)
-    seenMs = found?.mtimeMs
-    isSettled = !found || Math.abs(askedAt - found.mtimeMs) > sameTimeMs
+    seenMs = found && Math.abs(askedAt - found.mtimeMs) <= sameTimeMs ? Number.NaN : found?.mtimeMs
     if (isLoaded) return
     isLoaded = true
     poll()
@@ -344,15 +330,9 @@ export function createSegments(options: SegmentsOptions) {
       else await discard(segment)
     }
     for (const name of there) if (!segments.has(name) && !name.includes(writer)) await load(name)
-    const last = new Map<string, Segment>()
-    for (const segment of [...segments.values()].sort(byAge))
-      if (!isOwn(segment)) last.set(writerOf(segment.name), segment)
-    tails = [...last.values()].filter(({ name }) => !name.includes(writer))
-    for (const segment of segments.values())
-      if (segment.keys !== undefined && !isOwn(segment) && last.get(writerOf(segment.name)) !== segment) {
-        close(segment.keys, () => {})
-        segment.keys = undefined
-      }
+    const others = [...segments.values()].filter(({ name }) => !name.includes(writer)).sort(byAge)
+    tails = [...new Map(others.map((segment) => [writerOf(segment.name), segment])).values()]
+    for (const segment of others) if (!tails.includes(segment)) closeKeys(segment)
   }
 
   /** Skips a file that is not ours, or is gone again. */
@@ -364,7 +344,7 @@ export function createSegments(options: SegmentsOptions) {
         if (!(await statFile(opened.at(-1) as number)).isFile()) return
       }
       const [keys, data] = opened as [number, number]
-      const segment = enter(name, data, keys, new Uint32Array(0))
+      const segment = enter(name, data, keys)
       if (!segment) return
       opened.length = 0
       await readTail(segment, isLoaded)
@@ -389,14 +369,15 @@ export function createSegments(options: SegmentsOptions) {
   // --- Reading ---
 
   /** Undefined: it was deleted, or cut off. */
-  async function readRecord(segment: Segment, ordinal: number, head: Buffer): Promise<Buffer | undefined> {
+  async function readRecord(segment: Segment, ordinal: number): Promise<Buffer | undefined> {
     const at = ordinal * recordWords
     const place = (segment.records[at + 2] as number) * unit
     const bytes = Buffer.allocUnsafeSlow((segment.records[at + 3] as number) & lengthMask)
+    const head = Buffer.alloc(headBytes)
     segment.readers++
     try {
       const { bytesRead } = await readParts(segment.data, bytes.byteLength > 0 ? [head, bytes] : [head], place)
-      return bytesRead === headBytes + bytes.byteLength && head.readUInt32LE(0) !== 0 ? bytes : undefined
+      return bytesRead === headBytes + bytes.byteLength && head.readUInt32LE(0) === mark ? bytes : undefined
     } finally {
       leave(segment)
     }
@@ -405,18 +386,17 @@ export function createSegments(options: SegmentsOptions) {
   async function get(cid: CID): Promise<Buffer | undefined> {
     await follow()
     const hash = hashOf(cid)
-    const head = Buffer.allocUnsafe(headBytes)
     for (let id = index.find(hash); id >= 0; id = index.find(hash)) {
       const segment = segmentOf(id)
-      const bytes = await readRecord(segment, ordinalOf(id), head)
-      if (index.find(hash) !== id) {
-        if (bytes) return bytes
-      } else if (bytes) {
+      const bytes = await readRecord(segment, ordinalOf(id))
+      const isStill = index.find(hash) === id
+      if (bytes && isStill) {
         const now = clock.monotonic()
         noteUse(segment, ordinalOf(id), now)
         atOnce.readByThread(now)
-        return bytes
-      } else forget(hash, id)
+      }
+      if (bytes) return bytes
+      if (isStill) forget(hash, id)
     }
     return undefined
   }
@@ -474,7 +454,7 @@ export function createSegments(options: SegmentsOptions) {
       .filter(({ bytes }) => costOf(bytes.byteLength) <= softLimit)
       .map(({ cid, bytes }) => {
         const hash = hashOf(cid)
-        return { hash, head: headOf(cid, bytes), bytes, isWanted: () => !isKept(hash) }
+        return { hash, bytes, isWanted: () => !isKept(hash) }
       })
     await append(forNew, puts)
   }
@@ -519,23 +499,21 @@ export function createSegments(options: SegmentsOptions) {
     try {
       const lines = new Uint32Array(batch.length * recordWords)
       const parts: Uint8Array[] = []
-      const start = aligned(segment.bytes)
-      let end = start
-      for (const [at, { hash, head, bytes }] of batch.entries()) {
-        lines.set([hash.low, hash.high, aligned(end) / unit, bytes.byteLength], at * recordWords)
-        if (aligned(end) > end) parts.push(zeros.subarray(0, aligned(end) - end))
+      let end = segment.bytes
+      for (const [at, { hash, bytes }] of batch.entries()) {
+        const place = aligned(end)
+        const head = Buffer.alloc(place - end + headBytes)
+        head.writeUInt32LE(mark, place - end)
+        head.writeUInt32LE(bytes.byteLength, place - end + 4)
+        lines.set([hash.low, hash.high, place / unit, bytes.byteLength], at * recordWords)
         parts.push(head, bytes)
-        end = aligned(end) + headBytes + bytes.byteLength
+        end = place + headBytes + bytes.byteLength
       }
-      await writeWholly(segment.data, parts, start)
+      await writeWholly(segment.data, parts, segment.bytes)
       isHalf = true
       await writeWholly(segment.keys as number, [new Uint8Array(lines.buffer)], segment.count * lineBytes)
       if (segment.isGone) return
-      setBytes(segment, end)
-      const to = segment.count + batch.length
-      makePlace(segment, to)
-      segment.records.set(lines, segment.count * recordWords)
-      takeIn(segment, to, true)
+      takeIn(segment, lines, end, true)
       await tellOthers()
     } catch (error) {
       // Where there is no room now there may be some later. Lines that others may have read are not
@@ -570,7 +548,7 @@ export function createSegments(options: SegmentsOptions) {
       await closeFile(data)
       throw error
     })
-    to.segment = enter(name, data, keys, new Uint32Array(slice))
+    to.segment = enter(name, data, keys)
     if (to.segment) return to.segment
     await Promise.all([closeFile(data), closeFile(keys)])
     throw new RangeError(`more than ${maxSegments} segments`)
@@ -580,6 +558,7 @@ export function createSegments(options: SegmentsOptions) {
     const { segment } = of
     of.segment = undefined
     if (!segment) return
+    closeKeys(segment)
     segment.records = segment.records.slice(0, segment.count * recordWords)
     if (segment.count === 0) await discard(segment).catch(() => {})
   }
@@ -662,11 +641,10 @@ export function createSegments(options: SegmentsOptions) {
       if (!isElsewhere && !(word & usedMark)) continue
       left -= costOf(word & lengthMask)
       if (isElsewhere) continue
-      const head = Buffer.allocUnsafe(headBytes)
-      const block = await readRecord(segment, ordinal, head)
+      const block = await readRecord(segment, ordinal)
       if (!block) continue
       // It may be deleted meanwhile.
-      puts.push({ hash, head, bytes: block, isWanted: () => segment.records[at + 3] !== 0 })
+      puts.push({ hash, bytes: block, isWanted: () => segment.records[at + 3] !== 0 })
       bytes += block.byteLength
       if (bytes >= maxBatchBytes) await flush()
     }
@@ -765,18 +743,12 @@ export function createSegments(options: SegmentsOptions) {
   }
 }
 
-const zeros = Buffer.alloc(unit)
-const tooManyOpen: ReadonlySet<string> = new Set(['EMFILE', 'ENFILE'])
-
-function headOf(cid: CID, bytes: Uint8Array): Uint8Array {
-  const head = Buffer.alloc(headBytes)
-  const multihash = cid.multihash.bytes
-  head.writeUInt32LE(mark, 0)
-  head.writeUInt32LE(bytes.byteLength, 4)
-  head[8] = multihash.byteLength
-  head.set(multihash.subarray(0, headBytes - 9), 9)
-  return head
+function closeKeys(segment: Segment): void {
+  if (segment.keys !== undefined) close(segment.keys, () => {})
+  segment.keys = undefined
 }
+
+const tooManyOpen: ReadonlySet<string> = new Set(['EMFILE', 'ENFILE'])
 
 /** False: there is less. */
 function readWholly(file: number, bytes: Buffer, from: number): boolean {
