@@ -34,7 +34,7 @@ export type {
   ProviderTraits,
   Upload,
 } from '../backends/pinning/contract.ts'
-export type { Call, Records, StoredRecord, Tier, TierTraits } from '../backends/tiers/contract.ts'
+export type { Records, StoredRecord, Tier, TierTraits } from '../backends/tiers/contract.ts'
 export {
   type DagWant,
   fromIterable,

@@ -23,19 +23,6 @@ export type TierTraits = {
   readonly readOnly?: boolean
 }
 
-/** Options and callbacks of one call. */
-export type Call = {
-  /**
-   * Ask even a tier that failed recently, since no other source is left. Only a guard reads this.
-   */
-  readonly ignoresBreaker?: boolean
-  /**
-   * Called by a guard: the call takes so long that another source should be asked, too. The call
-   * goes on.
-   */
-  readonly onSoftTimeout?: () => void
-}
-
 /** `bytes` and `blocks` are undefined where they are not known. */
 export type TierUsage = {
   readonly bytes?: number | undefined
@@ -51,7 +38,7 @@ export type StoredRecord = { readonly bytes: Uint8Array; readonly tag?: string |
  * outages and signals are as with blocks.
  */
 export interface Records {
-  read(key: string, signal?: AbortSignal, call?: Call): Promise<StoredRecord | undefined>
+  read(key: string, signal?: AbortSignal): Promise<StoredRecord | undefined>
   /**
    * Replaces `expected`, the record that was read, by `bytes`; undefined: there was none. False: the
    * store has another record by now, which stays. A store without compare-and-set may miss a
@@ -62,7 +49,6 @@ export interface Records {
     bytes: Uint8Array,
     how: { readonly expected: StoredRecord | undefined; readonly keepMs: number },
     signal?: AbortSignal,
-    call?: Call,
   ): Promise<boolean>
 }
 
@@ -84,27 +70,23 @@ export interface Tier {
   readonly concurrency?: { readonly reads: number; readonly writes: number }
   /** Undefined once it is open. Otherwise opens it; the timeout of a call does not include that. */
   open?(): Promise<void> | undefined
-  get(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined>
+  get(cid: CID, signal?: AbortSignal): Promise<Uint8Array | undefined>
   /**
    * The block, or a part of it, where no wait is needed: from memory, or from a file in the page
    * cache. Undefined says nothing about other tiers than memory: `get` knows. Never throws.
    */
   peek?(cid: CID, options?: PeekOptions): Peeked | undefined
-  put(cid: CID, bytes: Uint8Array, signal?: AbortSignal, call?: Call): Promise<void>
+  put(cid: CID, bytes: Uint8Array, signal?: AbortSignal): Promise<void>
   /** Puts many blocks by one call: for a tier of this machine. Absent: each is put by itself. */
-  putAll?(
-    blocks: readonly { readonly cid: CID; readonly bytes: Uint8Array }[],
-    signal?: AbortSignal,
-    call?: Call,
-  ): Promise<void>
+  putAll?(blocks: readonly { readonly cid: CID; readonly bytes: Uint8Array }[], signal?: AbortSignal): Promise<void>
   /** `put` at once: for a tier in the memory of this process, whose `peek` knows all it has. */
   putNow?(cid: CID, bytes: Uint8Array): void
-  has(cid: CID, signal?: AbortSignal, call?: Call): Promise<boolean>
+  has(cid: CID, signal?: AbortSignal): Promise<boolean>
   /** `has`, where it is known without asking. Undefined, or absent: only `has` and `get` know. */
   hasNow?(cid: CID): boolean | undefined
   /** A reader got the block from a faster tier, which counts for the eviction here. */
   noteRead?(cid: CID): void
-  delete(cid: CID, signal?: AbortSignal, call?: Call): Promise<void>
+  delete(cid: CID, signal?: AbortSignal): Promise<void>
   /** Forgets all of it at once: for a tier in memory. */
   clear?(): void
   /** Its usage, if it has a limit of its own and knows. */

@@ -2,13 +2,14 @@
 // verifies them there. A record replaces only an older or invalid one, so the newest stays
 // whichever instance writes last.
 import type { CID } from 'multiformats/cid'
-import type { Records, StoredRecord } from '../../backends/tiers/contract.ts'
+import type { StoredRecord } from '../../backends/tiers/contract.ts'
 import type { Clock } from '../core/clock.ts'
 import { wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
+import type { GuardedRecords } from '../retrieval/tiers/guarded-tier.ts'
 import { type IpnsRecord, keyText, newest, signedRecord } from './ipns-record.ts'
 
-export type Shelf = { readonly name: string; readonly records: Records }
+export type Shelf = { readonly name: string; readonly records: GuardedRecords }
 
 /** The reads of one lookup from all tiers. */
 interface TierReads {

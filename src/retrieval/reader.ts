@@ -603,7 +603,7 @@ class BlockRead implements FlightReader {
         absence && !onlyIfCached && (await this.#briefly(lastLookupMs, (own) => stack.isPinned(cid, own)))
       const mayHave = lookup ? !lookup.haveAnswered && absence && absence.kind !== 'timeout' : true
       const ms = absence?.kind === 'unavailable' && !isPinned ? remainingMs : lastLookupMs
-      if (isPinned || mayHave) hit = await this.#briefly(ms, (own) => stack.lookAgain(cid, own))
+      if (isPinned || mayHave) hit = (await this.#briefly(ms, (own) => stack.lookAgain(cid, own)))?.hit
       if (!hit && isPinned) throw pinUnreadable(cid, absence)
     }
     if (hit) {

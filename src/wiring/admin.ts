@@ -162,13 +162,13 @@ const blocksMs = 10_000
 
 /** Reads the path as `why` does, to list its blocks. */
 const blocksBy =
-  (why: AdminDeps['why'], { layers }: Tiers): AdminDeps['blocks'] =>
+  (why: AdminDeps['why'], { all }: Tiers): AdminDeps['blocks'] =>
   async (path, signal) => {
     const explained = await why(path, signal)
     const cids = explained.steps.map(({ cid }) => CID.parse(cid))
     if (cids.length === 0) return { why: explained }
     const until = AbortSignal.any([signal, AbortSignal.timeout(blocksMs)])
-    return { why: explained, placed: await findPlaces(layers, cids, { signal: until, maxBlocks }) }
+    return { why: explained, placed: await findPlaces(all, cids, { signal: until, maxBlocks }) }
   }
 
 /**

@@ -4,8 +4,8 @@ import type { Tier } from '../../backends/tiers/contract.ts'
 import { cancelled } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Shelf } from '../names/shared-records.ts'
-import { type GuardedTier, guarded } from '../retrieval/tiers/guarded-tier.ts'
-import { createPinsTier, createTierStack, Layer, type TierStack } from '../retrieval/tiers/tier-stack.ts'
+import { GuardedTier } from '../retrieval/tiers/guarded-tier.ts'
+import { createPinsTier, createTierStack, type TierStack } from '../retrieval/tiers/tier-stack.ts'
 import type { StoreReader } from '../store/store.ts'
 import type { Lease, WiringContext } from './components.ts'
 
@@ -20,17 +20,13 @@ export function wireTiers(
   /** Blocks that only the owner of the data folder has at this moment. */
   waiting?: { readonly store: LocalStore },
 ) {
-  const { clock, log, lease } = context
-  const guards: GuardedTier[] = []
-  const tiers = configured.map((tier) => {
-    const { persistent, shared, trusted } = tier.traits
-    if (trusted && !persistent && !shared) return tier
-    const guard = lease.take('guard', [tier], () => guarded(tier, { clock, log }))
-    guards.push(guard)
-    return guard
-  })
-  const pinsOf = (of: object, name: string, store: LocalStore, keeps: boolean): Tier =>
-    lease.take('pins', [of], () => guarded(createPinsTier(name, store, { keeps, log }), { clock, log }))
+  const { log, lease } = context
+  const tiers = configured.map((tier) => takeGuard(context, tier))
+  const pinsOf = (of: object, name: string, store: LocalStore, keeps: boolean): GuardedTier =>
+    takeGuard(
+      context,
+      lease.take('pins', [of], () => createPinsTier(name, store, { keeps, log })),
+    )
   const pins = providers.flatMap((provider) =>
     provider.store ? [pinsOf(provider, provider.name, provider.store, true)] : [],
   )
@@ -39,15 +35,14 @@ export function wireTiers(
   if (!providers.some((one) => one.store === store.blocks)) pins.push(pinsOf(store, 'uploads', store.blocks, false))
   if (waiting) pins.push(pinsOf(waiting, 'owner', waiting.store, false))
   // Pins come before any cache except memory: they are as near, and complete.
-  const isMemory = ({ traits }: Tier) => !traits.persistent
-  const order = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]
-  const layers = order.map((tier) => takeLayer(context, tier))
+  const isMemory = ({ traits }: GuardedTier) => !traits.persistent
+  const all = [...tiers.filter(isMemory), ...pins, ...tiers.filter((tier) => !isMemory(tier))]
   const stacks = everyStack(lease)
   const stack = lease.take(
     'stack',
-    layers,
+    all,
     () => {
-      const made = createTierStack(layers, { clock, log })
+      const made = createTierStack(all)
       stacks.add(made)
       return made
     },
@@ -59,16 +54,17 @@ export function wireTiers(
   lease.take(
     'first probe',
     [stack],
-    () => probeOnce(stack, log),
+    () => probeOnce(all, log),
     (look) => look.end(),
   )
+  const guards = tiers.filter(({ writeBehind }) => writeBehind)
   return {
     stack,
     /** Names, fastest first. */
-    names: stack.stats().map(({ tier }) => tier),
-    /** Each tier, in lookup order. */
-    layers,
-    /** Tiers that may be slow or unavailable. */
+    names: all.map(({ name }) => name),
+    /** In lookup order. */
+    all,
+    /** Configured tiers that may be slow or unavailable. */
     guards,
     /** Storage of name records shared by instances. */
     shelves: guards.filter((guard): guard is GuardedTier & Shelf => guard.records !== undefined),
@@ -86,29 +82,29 @@ export const everyStack = (lease: Lease): Set<TierStack> => lease.take('every st
 /**
  * Takes over its write queue, whose blocks no other gateway of this process could read otherwise.
  */
-function takeLayer({ config, clock, log, lease }: WiringContext, tier: Tier): Layer {
+function takeGuard({ config, clock, log, lease }: WiringContext, tier: Tier): GuardedTier {
   const { writeQueueBytes: maxBytes } = config.cache
   return lease.take(
-    'layer',
+    'guard',
     [tier, maxBytes],
-    () => new Layer({ tier, clock, log, maxBytes }),
-    (layer) => layer.close(),
+    () => new GuardedTier(tier, { clock, log, maxBytes }),
+    (guard) => guard.drain(),
   )
 }
 
 /** Logs a store that fails now. The gateway starts all the same, since the store may recover. */
-function probeOnce(stack: TierStack, log: Log): { end(): Promise<void> } {
+function probeOnce(tiers: readonly GuardedTier[], log: Log): { end(): Promise<unknown> } {
   const ending = new AbortController()
-  const look = stack.probeAll(ending.signal).then(
-    (failures) => {
-      for (const { tier, failure } of failures) log('warn', 'tier.unusable', { tier, why: failure.message })
-    },
-    () => {},
+  const probes = tiers.map((tier) =>
+    tier.probe(ending.signal).catch((error: unknown) => {
+      if (ending.signal.aborted) return
+      log('warn', 'tier.unusable', { tier: tier.name, why: tier.outage(error).message })
+    }),
   )
   return {
     end() {
       ending.abort(cancelled('the gateway is closing'))
-      return look
+      return Promise.all(probes)
     },
   }
 }

@@ -16,8 +16,6 @@ import { blockKey } from '../../src/core/cid.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { Failure, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { guarded } from '../../src/retrieval/tiers/guarded-tier.ts'
-import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 import {
   bytesOf,
   cidOf,
@@ -28,6 +26,7 @@ import {
 } from '../../src/testing/tier.ts'
 import { startRedisServer } from '../support/redis-server.ts'
 import { type S3Faults, startS3Server } from '../support/s3-server.ts'
+import { guarded, stackOf } from '../support/scripted-tier.ts'
 
 const clock = systemClock
 const log = silentLog
@@ -123,7 +122,7 @@ const wrap =
     return { ...store, tier: over(store.tier), ...(reopen && { reopen: async () => over(await reopen()) }) }
   }
 // Calls take long on a busy machine, which must not open the breaker: each is answered, late or not.
-const guard = (tier: Tier): Tier => guarded(tier, { clock, log })
+const guard = (tier: Tier): Tier => guarded(tier)
 
 // Most of it is waiting for stores that are silent.
 describe('every tier', { concurrency: 4 }, () => {
@@ -147,13 +146,12 @@ describe('every tier', { concurrency: 4 }, () => {
   tierContract('guarded s3', wrap(makeS3, guard))
   tierContract('a stack of memory and disk', async () => {
     const { outage: _, ...store } = await makeDisk()
-    const stack = (tier: Tier) =>
-      createTierStack([memory.create({ maxBytes: 8 << 20 }, context('memory')), guard(tier)])
+    const stack = (tier: Tier) => stackOf([memory.create({ maxBytes: 8 << 20 }, context('memory')), tier])
     return { ...store, tier: stack(store.tier), reopen: async () => stack((await store.reopen?.()) ?? store.tier) }
   })
   tierContract('a stack of redis and s3, without memory', async (of) => {
     const [near, far] = [await makeRedis(of), await makeS3(of)]
-    const stack = (one: Tier, other: Tier) => createTierStack([guard(one), guard(other)])
+    const stack = (one: Tier, other: Tier) => stackOf([one, other])
     return {
       tier: stack(near.tier, far.tier),
       reopen: async () => stack((await near.reopen?.()) ?? near.tier, (await far.reopen?.()) ?? far.tier),

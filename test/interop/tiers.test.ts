@@ -7,8 +7,8 @@ import type { Tier, TierContext } from '../../backends/tiers/contract.ts'
 import { tierKinds } from '../../backends/tiers/index.ts'
 import { systemClock } from '../../src/core/clock.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { guarded } from '../../src/retrieval/tiers/guarded-tier.ts'
 import { bytesOf, cidOf, type TierUnderTest as Store, tierContract } from '../../src/testing/tier.ts'
+import { guarded } from '../support/scripted-tier.ts'
 import { startRedis, startS3 } from './support/stores.ts'
 
 const clock = systemClock
@@ -47,7 +47,7 @@ const makeS3 = (program: Parameters<typeof startS3>[0]) => async (): Promise<Sto
 }
 
 const inPlace = (make: () => Promise<Store>) => async (): Promise<Store> => {
-  const over = (tier: Tier) => guarded(tier, { clock, log })
+  const over = (tier: Tier) => guarded(tier)
   const { reopen, ...store } = await make()
   return { ...store, tier: over(store.tier), reopen: async () => over((await reopen?.()) ?? store.tier) }
 }

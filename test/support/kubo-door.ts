@@ -14,9 +14,10 @@ import { readContext } from '../../src/http/wire/request.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import type { Retrieval } from '../../src/retrieval/session.ts'
 
-import { createPinsTier, createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
+import { createPinsTier } from '../../src/retrieval/tiers/tier-stack.ts'
 import { type Adding, type AddingOptions, startAdding } from './adding.ts'
 import { retrievalOver } from './members.ts'
+import { stackOf } from './scripted-tier.ts'
 
 export type KuboDoor = {
   readonly url: string
@@ -43,7 +44,7 @@ export async function startKuboDoor(tokens?: readonly Token[], options: AddingOp
     has: (cid) => adding.embedded.store.has(cid),
   }
   const { retrieval } = retrievalOver([], clock, {
-    stack: createTierStack([tier, createPinsTier('embedded', store, { keeps: true, log })], { clock, log }),
+    stack: stackOf([tier, createPinsTier('embedded', store, { keeps: true, log })], { clock, log }),
     ...{ deadlineMs: 1000, blockDeadlineMs: 1000, keepLookingMs: 0 },
     notFound: createNegativeCache({ initialTtlMs: 1, maxTtlMs: 1, clock }),
   })

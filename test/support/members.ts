@@ -5,10 +5,10 @@ import { type Log, silentLog } from '../../src/core/log.ts'
 import { createLoopScheduler } from '../../src/retrieval/loop-scheduler.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
 import { createRetrieval, type RetrievalOptions } from '../../src/retrieval/retrieval.ts'
-import { createTierStack, type TierStack } from '../../src/retrieval/tiers/tier-stack.ts'
+import type { TierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 import { createPool, type Member } from '../../src/retrieval/upstreams/pool.ts'
 import { UpstreamHealth } from '../../src/retrieval/upstreams/upstream-health.ts'
-import { scriptedTier } from './scripted-tier.ts'
+import { scriptedTier, stackOf } from './scripted-tier.ts'
 
 export function membersOf(upstreams: readonly Upstream[], clock: Clock, log: Log = silentLog): Member[] {
   const turns = createLoopScheduler(clock)
@@ -27,7 +27,7 @@ export function retrievalOver(
   { timeoutMs = 4750, stack: given, ...more }: RetrievalParts = {},
 ) {
   const memory = scriptedTier('memory', { persistent: false, trusted: true })
-  const stack: TierStack = given ?? createTierStack([memory], { clock })
+  const stack: TierStack = given ?? stackOf([memory], { clock })
   const pool = createPool({ members: membersOf(upstreams, clock), hedge: 'auto', clock, timeoutMs })
   const retrieval = createRetrieval({
     ...{ stack, pool, clock, turns: createLoopScheduler(clock), log: silentLog },

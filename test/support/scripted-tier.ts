@@ -6,6 +6,27 @@ import { blockKey } from '../../src/core/cid.ts'
 import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { partOf } from '../../src/core/disk/peeked.ts'
 import { Failure } from '../../src/core/failure.ts'
+import { silentLog } from '../../src/core/log.ts'
+import { GuardedTier, type GuardOptions } from '../../src/retrieval/tiers/guarded-tier.ts'
+import { createTierStack, type TierStack } from '../../src/retrieval/tiers/tier-stack.ts'
+
+const defaults: GuardOptions = { clock: systemClock, log: silentLog, maxBytes: 16 * 1024 * 1024 }
+
+export const guarded = (tier: Tier, options: Partial<GuardOptions> = {}): GuardedTier =>
+  new GuardedTier(tier, { ...defaults, ...options })
+
+/** A stack that closes its tiers. */
+export function stackOf(tiers: readonly (Tier | GuardedTier)[], options: Partial<GuardOptions> = {}): TierStack {
+  const guards = tiers.map((tier) => (tier instanceof GuardedTier ? tier : guarded(tier, options)))
+  const stack = createTierStack(guards)
+  return {
+    ...stack,
+    async close() {
+      await stack.close()
+      await Promise.all(guards.map((guard) => guard.close()))
+    },
+  }
+}
 
 export type ScriptedTier = Tier & {
   readonly held: Map<string, Uint8Array>

@@ -20,7 +20,6 @@ import { carHeader, carSection } from '../../src/ipld/car.ts'
 import { RequestRecord } from '../../src/observe/request-record.ts'
 import { Flight } from '../../src/retrieval/flight/flight.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
-import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 import { createPool } from '../../src/retrieval/upstreams/pool.ts'
 import { createComponentRegistry, type WiringContext } from '../../src/wiring/components.ts'
 import { wireTiers } from '../../src/wiring/tiers.ts'
@@ -28,6 +27,7 @@ import { singleChanges } from '../support/changes.ts'
 import { addFile, type BlockMap, noise } from '../support/fixtures.ts'
 import { tempFolder } from '../support/gateway.ts'
 import { membersOf, retrievalOver } from '../support/members.ts'
+import { stackOf } from '../support/scripted-tier.ts'
 import { patientClock } from '../support/shifted-clock.ts'
 
 const leafBytes = 5
@@ -59,7 +59,7 @@ function refused(error: unknown): undefined {
 
 /** What a request gets of each of these blocks; undefined: it was refused. What the tier then holds has to be true as well. */
 async function request(upstream: Upstream, wanted: readonly Block[]): Promise<(Uint8Array | undefined)[]> {
-  const stack = createTierStack([memory.create({ maxBytes: 2 ** 20 }, { ...context, data: '' })])
+  const stack = stackOf([memory.create({ maxBytes: 2 ** 20 }, { ...context, data: '' })])
   const { retrieval } = retrievalOver([upstream], clock, {
     ...{ stack, timeoutMs: 0, deadlineMs: 10_000, keepLookingMs: 0, readAheadBytes: 0 },
     notFound: createNegativeCache({ initialTtlMs: 5000, maxTtlMs: 5000, clock }),

@@ -17,13 +17,12 @@ import { RequestRecord } from '../../src/observe/request-record.ts'
 import { sliceMs } from '../../src/retrieval/loop-scheduler.ts'
 import type { Visit } from '../../src/retrieval/session.ts'
 import { type Retrieval, type Session, withGet } from '../../src/retrieval/session.ts'
-import { guarded } from '../../src/retrieval/tiers/guarded-tier.ts'
-import { createPinsTier, createTierStack, type TierHit, type TierStack } from '../../src/retrieval/tiers/tier-stack.ts'
+import { createPinsTier, type TierHit, type TierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
 import { addCbor } from '../support/fixtures.ts'
 import { retrievalOver } from '../support/members.ts'
-import { scriptedTier } from '../support/scripted-tier.ts'
+import { guarded, scriptedTier, stackOf } from '../support/scripted-tier.ts'
 import { type ScriptedUpstream, scriptedUpstream } from '../support/scripted-upstream.ts'
 
 const chunk = 1024
@@ -259,8 +258,8 @@ test('archive → not-found for misses, never cached', async () => {
 
 test("archive: another request's outage → absence still known", async () => {
   const bucket = scriptedTier('bucket', { shared: true })
-  const stackOf = (clock: FakeClock) => createTierStack([Object.assign(bucket, { clock })], { clock })
-  const { session, clock } = make([], stackOf)
+  const bucketStack = (clock: FakeClock) => stackOf([Object.assign(bucket, { clock })], { clock })
+  const { session, clock } = make([], bucketStack)
   const get = bucket.get.bind(bucket)
   const answers = Promise.withResolvers<void>()
   bucket.get = async (cid, ...rest) => {
@@ -281,10 +280,10 @@ test('unreadable pin → not reported absent', async () => {
     get: async (cid) => pinned.get(blockKey(cid)),
     has: async (cid) => pinned.has(blockKey(cid)),
   }
-  const stackOf = (clock: FakeClock) =>
-    createTierStack([createPinsTier('local', store, { keeps: true, log: silentLog })], { clock })
+  const bucketStack = (clock: FakeClock) =>
+    stackOf([createPinsTier('local', store, { keeps: true, log: silentLog })], { clock })
   for (const upstreams of [[scriptedUpstream('one', new Map())], []]) {
-    const { session } = make(upstreams, stackOf)
+    const { session } = make(upstreams, bucketStack)
     // The second request meets the memory of the absence.
     for (let count = 0; count < 2; count++) {
       const failure = await failureOf(session().get(file.cid))
@@ -293,7 +292,7 @@ test('unreadable pin → not reported absent', async () => {
     }
     assert.equal((await failureOf(session().get(nobodys))).kind, 'not-found')
   }
-  const { session } = make([scriptedUpstream('one', file.blocks)], stackOf)
+  const { session } = make([scriptedUpstream('one', file.blocks)], bucketStack)
   assert.deepEqual(await session().get(file.cid), file.order[0]?.bytes)
 })
 
@@ -488,7 +487,7 @@ test('store skipped but recovered, upstream lacks the block → found there', as
   const [root] = file.order as [Block]
   store.held.set(blockKey(root.cid), root.bytes)
   const { clock, stack, session } = make([scriptedUpstream('one', new Map())], (clock) =>
-    createTierStack([guarded(store, { clock, log: silentLog })], { clock }),
+    stackOf([guarded(store, { clock, log: silentLog })], { clock }),
   )
   store.isDown = true
   for (let count = 0; count < 3; count++) await stack.find(nobodys)
@@ -507,7 +506,7 @@ test('store skipped but recovered, upstream lacks the block → found there', as
 test('joined a lookup with a failed tier → not reported absent', async () => {
   const redis = scriptedTier('redis', { shared: true })
   const s3 = scriptedTier('s3', { shared: true })
-  const { session, clock } = make([], (clock) => createTierStack([redis, s3], { clock }))
+  const { session, clock } = make([], (clock) => stackOf([redis, s3], { clock }))
   redis.isDown = true
   s3.isSilent = true
   const first = failureOf(session().get(file.cid))

@@ -7,9 +7,9 @@ import { systemClock } from '../../src/core/clock.ts'
 import { type FailureKind, isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { s3Signer } from '../../src/core/wire/s3.ts'
-import { guarded } from '../../src/retrieval/tiers/guarded-tier.ts'
 import { bytesOf, cidOf } from '../../src/testing/tier.ts'
 import { type S3Faults, type S3Server, startS3Server } from '../support/s3-server.ts'
+import { guarded } from '../support/scripted-tier.ts'
 
 const bytes = bytesOf(5000)
 const cid = cidOf(bytes)
@@ -127,7 +127,7 @@ for (const { name, kind, says, faults, options } of outages) {
     const { tier, server } = await make({}, options)
     server.objects.set(`blocks/${(await import('../../src/core/cid.ts')).blockKey(cid)}`, Buffer.from(bytes))
     server.faults = faults ?? {}
-    await assert.rejects(guarded(tier, { clock: systemClock, log: silentLog }).get(cid), (error) => {
+    await assert.rejects(guarded(tier).get(cid), (error) => {
       assert.ok(isFailure(error, kind), `${error}`)
       assert.match(error.message, says)
       assert.ok(!error.message.includes(server.secretAccessKey))

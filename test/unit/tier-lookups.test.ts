@@ -5,11 +5,9 @@ import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../src/core/cid.ts'
 import { isFailure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
-import { guarded } from '../../src/retrieval/tiers/guarded-tier.ts'
-import { createTierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 import { bytesOf, cidOf } from '../../src/testing/tier.ts'
 import { createFakeClock, type FakeClock } from '../support/fake-clock.ts'
-import { type ScriptedTier, scriptedTier } from '../support/scripted-tier.ts'
+import { guarded, type ScriptedTier, scriptedTier, stackOf } from '../support/scripted-tier.ts'
 
 const bytes = bytesOf(100)
 const cid = cidOf(bytes)
@@ -26,7 +24,7 @@ function make() {
   const memory = scriptedTier('memory', { persistent: false, trusted: true })
   const [disk, redis, bucket] = [named('disk', false), named('redis', true), named('bucket', true)]
   const guards = [disk, redis, bucket].map((tier) => guarded(tier, { clock, log }))
-  const stack = createTierStack([memory, ...guards], { clock, log })
+  const stack = stackOf([memory, ...guards], { clock, log })
   return { clock, memory, disk, redis, bucket, guards, stack }
 }
 
@@ -92,7 +90,7 @@ test('disk that lacks a block → S3 first, disk before absence', async () => {
   const [own, bucket] = [scriptedTier('disk'), scriptedTier('bucket', { shared: true })]
   const disk = Object.assign(own, { clock, slowMs: 40, hasNow: () => false })
   const tiers = [disk, Object.assign(bucket, { clock })].map((tier) => guarded(tier, { clock, log }))
-  const stack = createTierStack(tiers, { clock, log })
+  const stack = stackOf(tiers, { clock, log })
   bucket.held.set(key, bytes)
   assert.deepEqual(await waited(clock, stack), { tier: 'bucket', ms: 0 })
   assert.deepEqual([disk, bucket].map(gets), [0, 1])

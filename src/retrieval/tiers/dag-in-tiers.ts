@@ -124,9 +124,11 @@ export async function belowIn(
     const { cid } = step
     if (isIdentity(cid)) return { cid, bytes: cid.multihash.digest }
     if (cid.code === codec.raw) return undefined
-    const errors: unknown[] = []
-    const again = () => stack.lookAgain(cid, signal, (_tier, error) => errors.push(error))
-    const hit = stack.near(cid) ?? (await again().catch((error: unknown) => void errors.push(error)))
+    const near = stack.near(cid)
+    const again = (error: unknown) => ({ hit: undefined, failures: [error] })
+    const { hit, failures: errors } = near
+      ? { hit: near, failures: [] }
+      : await stack.lookAgain(cid, signal).catch(again)
     // A block from one tier is complete, whatever became of the others.
     if (hit) return { cid, bytes: hit.bytes }
     if (errors.length > 0) incomplete.push(step)

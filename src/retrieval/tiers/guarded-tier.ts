@@ -1,23 +1,53 @@
-// A tier that cannot hold up a request. The guard queues calls beyond the tier's concurrency,
-// measures each, tells the caller when another source should be asked too, and opens a circuit
-// breaker after failures in a row: then calls fail at once (`unavailable`) until a trial that no
-// request waits for succeeds. Reads and writes have a breaker each, since a full disk can still be
-// read. Reads of this machine's disk open it only by silence: slow or unreadable blocks may be
-// nowhere else.
-import type { Call, Tier } from '../../../backends/tiers/contract.ts'
+// One tier of a stack, which cannot hold up a request. Calls beyond the tier's concurrency are
+// queued, each is measured, and its caller is told when another source should be asked too. A
+// circuit breaker opens after failures in a row: then calls fail at once (`unavailable`) until a
+// trial that no request waits for succeeds. Reads and writes have a breaker each, since a full disk
+// can still be read. Reads of this machine's disk open it only by silence: slow or unreadable blocks
+// may be nowhere else. Bytes from a tier that other programs may write to are hashed: corrupt bytes
+// are a miss, and are deleted.
+import type { CID } from 'multiformats/cid'
+import type { Records, StoredRecord, Tier, TierTraits } from '../../../backends/tiers/contract.ts'
+import { type Block, proves } from '../../core/cid.ts'
 import { type Clock, onceLate, withDeadline } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
 import { createHistogram, type Histogram } from '../../observe/requests.ts'
+import { verifiedPeek } from './verified-peek.ts'
+import { type FillStats, WriteBehind } from './write-behind.ts'
 
-export type GuardOptions = { readonly clock: Clock; readonly log: Log }
-
-export type GuardedTier = Tier & {
-  /** Reads fail at once now. */
-  readonly isDown: boolean
-  /** Durations of answers. */
-  readonly took: { readonly reads: Histogram; readonly writes: Histogram }
+/** Options and callbacks of one call. */
+export type Call = {
+  /** Ask even if the breaker is open, since no other source is left. */
+  readonly ignoresBreaker?: boolean
+  /** The call takes so long that another source should be asked, too. The call goes on. */
+  readonly onSoftTimeout?: () => void
 }
+
+export type TierHit = { readonly bytes: Uint8Array; readonly tier: string }
+
+export type TierStats = FillStats & {
+  readonly tier: string
+  readonly hits: number
+  readonly misses: number
+  /** Calls that failed or were not answered in time. */
+  readonly outages: number
+  /** Blocks that did not match their CID. */
+  readonly corrupt: number
+}
+
+export type GuardedRecords = Pick<Records, 'replace'> & {
+  read(key: string, signal?: AbortSignal, call?: Call): Promise<StoredRecord | undefined>
+}
+
+export type GuardOptions = {
+  readonly clock: Clock
+  readonly log: Log
+  /** The maximum of its write-behind queue. */
+  readonly maxBytes: number
+}
+
+/** A tier that may be slow. */
+export type SlowTier = GuardedTier & { readonly writeBehind: WriteBehind }
 
 type Kind = 'reads' | 'writes'
 
@@ -31,51 +61,145 @@ const maxSoftTimeoutMs = 500
 /** Failures in a row that open the breaker. One less, and no caller waits for the tier alone. */
 const maxFailures = 3
 const trialMs = 1000
+/** The time that `drain` waits for the write-behind queue. */
+const drainMs = 5000
 
-export function guarded(tier: Tier, { clock, log }: GuardOptions): GuardedTier {
-  const { records } = tier
-  const readMs = tier.timeoutMs ?? defaultTimeoutMs
-  const reads = new Calls('reads', tier, readMs, clock, log)
-  const writes = new Calls('writes', tier, readMs * writeFactor, clock, log)
+/** Outlives the stack in a reload. */
+export class GuardedTier {
+  readonly tier: Tier
+  readonly name: string
+  readonly traits: TierTraits
+  /** Undefined for a tier in memory, which is written to directly. */
+  readonly writeBehind: WriteBehind | undefined
+  readonly peek?: NonNullable<Tier['peek']>
+  readonly putAll?: (blocks: readonly Block[], signal?: AbortSignal, call?: Call) => Promise<void>
+  readonly records?: GuardedRecords
+  /** Durations of answers. */
+  readonly took: { readonly reads: Histogram; readonly writes: Histogram }
+  readonly #clock: Clock
+  readonly #log: Log
+  readonly #reads: Calls
+  readonly #writes: Calls
+  hits = 0
+  misses = 0
+  outages = 0
+  corrupt = 0
 
-  return {
-    name: tier.name,
-    traits: tier.traits,
+  constructor(tier: Tier, options: GuardOptions) {
+    const { name, traits, records, timeoutMs = defaultTimeoutMs } = tier
+    const reads = new Calls('reads', tier, timeoutMs, options)
+    const writes = new Calls('writes', tier, timeoutMs * writeFactor, options)
+    this.tier = tier
+    this.name = name
+    this.traits = traits
+    this.#clock = options.clock
+    this.#log = options.log
+    this.#reads = reads
+    this.#writes = writes
+    this.took = { reads: reads.took, writes: writes.took }
     // A tier may be an instance of a class.
-    ...(tier.hasNow && { hasNow: (cid) => tier.hasNow?.(cid) }),
-    ...(tier.noteRead && { noteRead: (cid) => tier.noteRead?.(cid) }),
-    get: (cid, signal, call) => reads.run(signal, call, (own) => tier.get(cid, own), true),
-    ...(tier.peek && { peek: (cid, how) => (reads.isOpen ? undefined : tier.peek?.(cid, how)) }),
-    put: (cid, bytes, signal, call) => writes.run(signal, call, (own) => tier.put(cid, bytes, own)),
-    ...(tier.putAll && {
-      putAll: (blocks, signal, call) => writes.run(signal, call, async (own) => tier.putAll?.(blocks, own)),
-    }),
-    has: (cid, signal, call) => reads.run(signal, call, (own) => tier.has(cid, own)),
-    delete: (cid, signal, call) => writes.run(signal, call, (own) => tier.delete(cid, own)),
-    ...(records && {
-      records: {
+    if (tier.peek) {
+      const peek: Tier['peek'] = (cid, how) => (reads.isOpen ? undefined : tier.peek?.(cid, how))
+      this.peek = traits.trusted ? peek : verifiedPeek(peek)
+    }
+    if (tier.putAll)
+      this.putAll = (blocks, signal, call) => writes.run(signal, call, async (own) => tier.putAll?.(blocks, own))
+    if (records)
+      this.records = {
         read: (key, signal, call) => reads.run(signal, call, (own) => records.read(key, own)),
-        replace: (key, bytes, how, signal, call) =>
-          writes.run(signal, call, (own) => records.replace(key, bytes, how, own)),
-      },
-    }),
-    async probe(signal) {
-      try {
-        const late = () => silent(tier.name, writes.timeoutMs)
-        await withDeadline({ ms: writes.timeoutMs, clock, signal, late }, async (own) => tier.probe?.(own))
-      } catch (error) {
-        if (!signal?.aborted) for (const calls of [reads, writes]) calls.open(error)
-        throw error
+        replace: (key, bytes, how, signal) =>
+          writes.run(signal, undefined, (own) => records.replace(key, bytes, how, own)),
       }
-    },
-    took: { reads: reads.took, writes: writes.took },
-    get isDown() {
-      return reads.isOpen
-    },
-    close: () => tier.close(),
+    this.writeBehind = tier.putNow ? undefined : new WriteBehind({ ...options, tier: this })
+  }
+
+  /** Reads fail at once now. */
+  get isDown(): boolean {
+    return this.#reads.isOpen
+  }
+
+  async get(cid: CID, signal?: AbortSignal, call?: Call): Promise<Uint8Array | undefined> {
+    const bytes = await this.#read(cid, signal, call)
+    if (bytes === undefined || this.traits.trusted || proves(cid, bytes)) return bytes
+    this.corrupt++
+    this.#log('warn', 'tier.corrupt', { tier: this.name, cid: cid.toString(), bytes: bytes.byteLength })
+    // Not on the reader's signal: an impatient client leaves no corrupt block behind.
+    await this.writeBehind?.mend(cid, (own, mending) => this.#removeCorrupt(cid, own, mending))
+    return undefined
+  }
+
+  #read(cid: CID, signal: AbortSignal | undefined, call: Call | undefined): Promise<Uint8Array | undefined> {
+    return this.#reads.run(signal, call, (own) => this.tier.get(cid, own), true)
+  }
+
+  /** Deletes the block if it is still corrupt. */
+  async #removeCorrupt(cid: CID, signal: AbortSignal, call: Call): Promise<void> {
+    try {
+      const bytes = await this.#read(cid, signal, call)
+      signal.throwIfAborted()
+      if (bytes && !proves(cid, bytes)) await this.delete(cid, signal, call)
+    } catch (error) {
+      if (isFailure(error, 'cancelled')) return
+      this.#log('warn', 'tier.corrupt-kept', { tier: this.name, cid: cid.toString(), error: String(error) })
+    }
+  }
+
+  has(cid: CID, signal?: AbortSignal, call?: Call): Promise<boolean> {
+    return this.#reads.run(signal, call, (own) => this.tier.has(cid, own))
+  }
+
+  put(cid: CID, bytes: Uint8Array, signal?: AbortSignal, call?: Call): Promise<void> {
+    return this.#writes.run(signal, call, (own) => this.tier.put(cid, bytes, own))
+  }
+
+  delete(cid: CID, signal?: AbortSignal, call?: Call): Promise<void> {
+    return this.#writes.run(signal, call, (own) => this.tier.delete(cid, own))
+  }
+
+  /** A tier that fails is skipped from then on. */
+  async probe(signal?: AbortSignal): Promise<void> {
+    const { timeoutMs: ms } = this.#writes
+    try {
+      const late = () => silent(this.name, ms)
+      await withDeadline({ ms, clock: this.#clock, signal, late }, async (own) => this.tier.probe?.(own))
+    } catch (error) {
+      if (!signal?.aborted) for (const calls of [this.#reads, this.#writes]) calls.open(error)
+      throw error
+    }
+  }
+
+  hit(bytes: Uint8Array): TierHit {
+    this.hits++
+    return { bytes, tier: this.name }
+  }
+
+  outage(error: unknown): Failure {
+    this.outages++
+    if (isFailure(error)) return error
+    this.#log('error', 'tier.error', { tier: this.name, error: String(error) })
+    const said = `tier ${this.name}: internal error; the log has it as tier.error`
+    return new Failure('internal', said, { source: 'ours', cause: error })
+  }
+
+  get stats(): TierStats {
+    const { name: tier, hits, misses, outages, corrupt, writeBehind } = this
+    return { tier, hits, misses, outages, corrupt, ...(writeBehind?.stats ?? noFills) }
+  }
+
+  /** Writes what waits for the tier, within the time. The tier stays open. */
+  async drain(): Promise<void> {
+    await this.writeBehind?.close(drainMs)
+  }
+
+  async close(): Promise<void> {
+    await this.drain()
+    await this.tier.close()
   }
 }
 
+const noFills: FillStats = { written: 0, dropped: 0, failed: 0, queued: 0, queuedBytes: 0 }
+
+type Caller = Call & { readonly signal?: AbortSignal | undefined }
 type Work<T> = (signal: AbortSignal) => Promise<T>
 
 /**
@@ -101,7 +225,7 @@ class Calls {
   #trialAt: number | undefined
   #trial: GuardedCall | undefined
 
-  constructor(kind: Kind, tier: Tier, timeoutMs: number, clock: Clock, log: Log) {
+  constructor(kind: Kind, tier: Tier, timeoutMs: number, { clock, log }: GuardOptions) {
     this.kind = kind
     this.tier = tier
     this.clock = clock
@@ -120,9 +244,8 @@ class Calls {
     const isTrial = this.isOpen && !this.#trial && this.clock.monotonic() >= (this.#trialAt as number)
     const isWaitedFor = !this.isOpen || call?.ignoresBreaker === true
     if (!isWaitedFor && !isTrial) return Promise.reject(this.#skipped())
-    const one = new GuardedCall(this, work, mayMiss, !this.isOpen || isTrial)
+    const one = new GuardedCall(this, work, mayMiss, isWaitedFor ? { ...call, signal } : {})
     if (isTrial) this.#trial = one
-    if (isWaitedFor) one.waitFor(signal, call?.onSoftTimeout)
     this.#live.add(one)
     this.#queue.add(one)
     this.#opening ??= this.tier.open?.()?.then(this.#opened, this.#opened)
@@ -165,30 +288,31 @@ class Calls {
    */
   softTimeout(mayMiss: boolean): { readonly ms: number; readonly slowMs: number } {
     const { shared } = this.tier.traits
+    const typicalMs = this.#typicalMs ?? 0
     // A block on this machine is worth waiting for, and so is the first write: without it an upload
     // is delivered later.
-    const minMs = shared ? minSoftTimeoutMs : maxSoftTimeoutMs
-    const typicalMs = this.#typicalMs ?? 0
-    const firstMs = this.#typicalMs === undefined && this.kind === 'writes' ? maxSoftTimeoutMs : minMs
-    const fullMs = Math.min(this.timeoutMs, Math.max(firstMs, 2 * typicalMs))
-    const ms = shared && mayMiss ? Math.max(minMs, fullMs / (1 + this.#missesInRow)) : fullMs
+    const isFirstWrite = this.#typicalMs === undefined && this.kind === 'writes'
+    const minMs = shared && !isFirstWrite ? minSoftTimeoutMs : maxSoftTimeoutMs
+    const fullMs = Math.min(this.timeoutMs, Math.max(minMs, 2 * typicalMs))
+    const missesInRow = shared && mayMiss ? this.#missesInRow : 0
+    const ms = Math.min(fullMs, Math.max(minMs, fullMs / (1 + missesInRow)))
     const slowMs = Math.min(this.timeoutMs, Math.max(maxSoftTimeoutMs, 4 * typicalMs))
     const isWorthIt = this.#isWorthWaiting && fullMs <= maxSoftTimeoutMs && ms >= typicalMs
-    return { ms: isWorthIt ? Math.min(ms, fullMs) : 0, slowMs }
+    return { ms: isWorthIt ? ms : 0, slowMs }
   }
 
   get #isWorthWaiting(): boolean {
     return this.#failures < maxFailures - 1
   }
 
-  answered(ms: number, isMiss: boolean, counts: boolean): void {
+  answered(ms: number, isMiss: boolean): void {
     this.#missesInRow = isMiss ? this.#missesInRow + 1 : 0
     this.took.observe(ms / 1000)
     const typicalMs = this.#typicalMs ?? ms
     this.#typicalMs = typicalMs + (ms - typicalMs) / (ms > typicalMs ? 2 : 8)
     this.#failures = 0
     // A late answer is an answer.
-    if (!counts || !this.isOpen) return
+    if (!this.isOpen) return
     this.#trialAt = undefined
     this.#log('info', 'tier.circuit-closed', { tier: this.tier.name, what: this.kind })
   }
@@ -202,7 +326,7 @@ class Calls {
     const isOurs = isFailure(error) && ours.has(error.kind)
     const isHarmless = this.kind === 'reads' && !this.tier.traits.shared && !isFailure(error, 'timeout')
     // A call that began before the breaker opened has nothing to add.
-    if (!one.counts || isOurs || isHarmless || (this.isOpen && this.#trial !== one)) return
+    if (isOurs || isHarmless || (this.isOpen && this.#trial !== one)) return
     this.#count(one)
     if (this.isOpen || this.#failures >= maxFailures) this.open(error)
   }
@@ -240,37 +364,27 @@ class Calls {
  * that a slow tier is measured.
  */
 class GuardedCall {
-  readonly done: Promise<unknown>
-  /** It may open or close the breaker. */
-  readonly counts: boolean
   isCounted = false
   readonly #calls: Calls
   readonly #work: Work<unknown>
   readonly #mayMiss: boolean
+  readonly #caller: Caller
   readonly #own = new AbortController()
-  #signal: AbortSignal | undefined
-  #onSoftTimeout: (() => void) | undefined
-  #resolve: (answer: unknown) => void = () => {}
-  #reject: (error: unknown) => void = () => {}
+  readonly #settled = Promise.withResolvers<unknown>()
   #stopTimer: (() => void) | undefined
   #isTold = false
   #isOver = false
 
-  constructor(calls: Calls, work: Work<unknown>, mayMiss: boolean, counts: boolean) {
+  constructor(calls: Calls, work: Work<unknown>, mayMiss: boolean, caller: Caller) {
     this.#calls = calls
     this.#work = work
     this.#mayMiss = mayMiss
-    this.counts = counts
-    this.done = new Promise((resolve, reject) => {
-      this.#resolve = resolve
-      this.#reject = reject
-    })
+    this.#caller = caller
+    caller.signal?.addEventListener('abort', this.#leave, { once: true })
   }
 
-  waitFor(signal: AbortSignal | undefined, onSoftTimeout: (() => void) | undefined): void {
-    this.#signal = signal
-    this.#onSoftTimeout = onSoftTimeout
-    signal?.addEventListener('abort', this.#leave, { once: true })
+  get done(): Promise<unknown> {
+    return this.#settled.promise
   }
 
   stayQueued(): void {
@@ -283,21 +397,21 @@ class GuardedCall {
     const { ms, slowMs } = this.#calls.softTimeout(this.#mayMiss)
     const beganAt = clock.monotonic()
     this.#stopTimer?.()
-    if (ms === 0) this.tell()
-    const slow = () => {
+    const onSlow = () => {
       this.#calls.slow(this, slowMs)
       this.#after(timeoutMs - slowMs, () => this.#fail(silent(tier.name, timeoutMs)))
     }
-    this.#after(ms, () => {
-      if (ms < slowMs) this.#after(slowMs - ms, slow)
-      else slow()
+    const onSoftTimeout = () => {
+      this.#after(slowMs - ms, onSlow)
       this.tell()
-    })
+    }
+    if (ms > 0) this.#after(ms, onSoftTimeout)
+    else onSoftTimeout()
     try {
       const answer = await this.#work(this.#own.signal)
       if (!this.#end()) return
-      this.#calls.answered(clock.monotonic() - beganAt, this.#mayMiss && answer === undefined, this.counts)
-      this.#resolve(answer)
+      this.#calls.answered(clock.monotonic() - beganAt, this.#mayMiss && answer === undefined)
+      this.#settled.resolve(answer)
     } catch (error) {
       this.#fail(error)
     }
@@ -307,19 +421,19 @@ class GuardedCall {
   tell(): void {
     if (this.#isTold) return
     this.#isTold = true
-    this.#onSoftTimeout?.()
+    this.#caller.onSoftTimeout?.()
   }
 
   /** Ends it for a reason that says nothing about the tier. */
   cancel(why: unknown): void {
     if (!this.#end()) return
     this.#own.abort(why)
-    this.#reject(why)
+    this.#settled.reject(why)
   }
 
   readonly #leave = (): void => {
-    const why = this.#signal?.reason
-    if (this.#isTold && this.#calls.kind === 'reads') this.#reject(why)
+    const why = this.#caller.signal?.reason
+    if (this.#isTold && this.#calls.kind === 'reads') this.#settled.reject(why)
     else this.cancel(why)
   }
 
@@ -334,7 +448,7 @@ class GuardedCall {
     this.#isOver = true
     this.#stopTimer?.()
     this.#calls.left(this)
-    this.#signal?.removeEventListener('abort', this.#leave)
+    this.#caller.signal?.removeEventListener('abort', this.#leave)
     return true
   }
 

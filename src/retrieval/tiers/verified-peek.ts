@@ -7,16 +7,17 @@ import type { Tier } from '../../../backends/tiers/contract.ts'
 import { blockKey, proves } from '../../core/cid.ts'
 import type { ByteSpan, Peeked, PeekOptions } from '../../core/disk/peeked.ts'
 
+type Peek = NonNullable<Tier['peek']>
+
 /**
  * Undefined also where the bytes do not match: the `get` that follows reads them again, and deletes
  * and counts them.
  */
-export function verifiedPeek({ peek }: Tier): Tier['peek'] {
-  if (!peek) return undefined
+export function verifiedPeek(peek: Peek): Peek {
   const chunks = new ChunkDigests()
 
   function peekBlock(cid: CID, options: PeekOptions | undefined): Peeked | undefined {
-    const held = peek?.(cid, options)
+    const held = peek(cid, options)
     if (!held || proves(cid, held.bytes)) return held
     held.release?.()
     return undefined
@@ -25,7 +26,7 @@ export function verifiedPeek({ peek }: Tier): Tier['peek'] {
   function peekPart(cid: CID, part: ByteSpan, lends: boolean | undefined): Peeked | undefined {
     const key = blockKey(cid)
     const span = chunks.around(key, part)
-    const held = span ? peek?.(cid, { part: span, lends }) : peekBlock(cid, { lends })
+    const held = span ? peek(cid, { part: span, lends }) : peekBlock(cid, { lends })
     if (!held) return undefined
     if (span && !chunks.match(key, held.bytes, span.from, held.size)) {
       held.release?.()

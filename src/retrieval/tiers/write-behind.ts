@@ -3,12 +3,17 @@
 // a delete. A tier that takes many blocks in one call gets all that came during the call before and
 // shortly after it.
 import type { CID } from 'multiformats/cid'
-import type { Call, Tier } from '../../../backends/tiers/contract.ts'
+import type { Tier } from '../../../backends/tiers/contract.ts'
 import { type Block, blockKey } from '../../core/cid.ts'
 import { type Clock, orAborted, withDeadline } from '../../core/clock.ts'
 import { cancelled, Failure, isFailure } from '../../core/failure.ts'
+import type { Call, GuardedTier } from './guarded-tier.ts'
 
-type WriteBehindOptions = { readonly tier: Tier; readonly clock: Clock; readonly maxBytes: number }
+type WriteBehindOptions = {
+  readonly tier: Pick<Tier, 'name' | 'traits'> & Pick<GuardedTier, 'put' | 'putAll' | 'delete'>
+  readonly clock: Clock
+  readonly maxBytes: number
+}
 
 export type FillStats = {
   readonly written: number
@@ -28,9 +33,8 @@ type Operation = {
   /** Blocks that it writes, by key. */
   readonly blocks: ReadonlyMap<string, Queued>
   readonly stop: AbortController
-  /** Callers to tell that it is overdue. */
-  readonly tell: Set<() => void>
-  isOverdue: boolean
+  /** Resolves when it takes longer than it is waited for. It goes on. */
+  readonly late: PromiseWithResolvers<void>
   /** Rejects as the tier does. */
   done: Promise<void>
   /** Never rejects. */
@@ -84,25 +88,20 @@ export class WriteBehind {
   }
 
   /**
-   * Writes at once, after running work on this key, or joins its write; rejects as the tier does.
+   * Writes at once, after running work on this key, or joins its write. `done` rejects as the tier
+   * does, `late` resolves when it takes longer than it is waited for.
    */
-  async write(cid: CID, bytes: Uint8Array, call?: Call): Promise<void> {
+  write(cid: CID, bytes: Uint8Array): Pick<Operation, 'done' | 'late'> {
     const key = blockKey(cid)
     if (this.#isClosed) throw closing(this.#options.tier.name)
     this.#take(key)
     const running = this.#busy.get(key)
-    const joined = running?.blocks.has(key) ? running : undefined
+    if (running?.blocks.has(key)) return running
     // The removal of corrupt bytes might undo it: the write begins when that is over, or late.
-    const stop = () => running?.stop.abort(cancelled('the block is written again'))
-    if (!joined && running?.isOverdue) stop()
-    else if (!joined) running?.tell.add(stop)
-    const write = joined ?? this.#write(new Map([[key, { cid, bytes }]]))
-    if (write.isOverdue) call?.onSoftTimeout?.()
-    else if (call?.onSoftTimeout) write.tell.add(call.onSoftTimeout)
-    await write.done.catch((error: unknown) => {
-      if (!joined) this.#failed++
-      throw error
-    })
+    void running?.late.promise.then(() => running.stop.abort(cancelled('the block is written again')))
+    const write = this.#write(new Map([[key, { cid, bytes }]]))
+    write.done.catch(() => this.#failed++)
+    return write
   }
 
   /** Forgets what waits for this key, then deletes it from the tier. */
@@ -115,12 +114,15 @@ export class WriteBehind {
 
   /**
    * Does other work on a key, unless an operation on it is under way. An upload of the block aborts
-   * it when it is late.
+   * it when it is late. Resolves when it is done, or late.
    */
-  async mend(cid: CID, work: (signal: AbortSignal, onSoftTimeout: () => void) => Promise<void>): Promise<void> {
+  async mend(cid: CID, work: (signal: AbortSignal, call: Call) => Promise<void>): Promise<void> {
     const key = blockKey(cid)
     if (this.#busy.has(key)) return
-    await this.#inOrder([key], noBlocks, (operation) => work(operation.stop.signal, () => overdue(operation))).done
+    const { done, late } = this.#inOrder([key], noBlocks, (one) => {
+      return work(one.stop.signal, { onSoftTimeout: one.late.resolve })
+    })
+    await Promise.race([done, late.promise])
   }
 
   /** The bytes on their way to the tier. */
@@ -236,7 +238,7 @@ export class WriteBehind {
     const { tier, clock } = this.#options
     const onSoftTimeout = () => {
       this.#isStuck = true
-      overdue(write)
+      write.late.resolve()
       this.#wake()
     }
     const { signal } = write.stop
@@ -264,8 +266,7 @@ export class WriteBehind {
   ): Operation {
     const before = this.#busy.get(keys[0] as string)?.over
     const operation: Operation = {
-      ...{ blocks, stop: new AbortController(), tell: new Set(), isOverdue: false },
-      ...{ done: noWork, over: noWork },
+      ...{ blocks, stop: new AbortController(), late: Promise.withResolvers(), done: noWork, over: noWork },
     }
     for (const key of keys) this.#busy.set(key, operation)
     if (blocks.size > 0) this.#writes.add(operation)
@@ -278,11 +279,6 @@ export class WriteBehind {
     operation.over = operation.done.then(end, end)
     return operation
   }
-}
-
-function overdue(operation: Operation): void {
-  operation.isOverdue = true
-  for (const tell of operation.tell) tell()
 }
 
 const noBlocks: ReadonlyMap<string, Queued> = new Map()
