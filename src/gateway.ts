@@ -82,7 +82,7 @@ export interface Gateway {
    * Looks up the response cache, for `cidgate serve`, which parses plain requests itself. Undefined
    * unless the gateway runs.
    */
-  readonly hot: CachedResponses['find'] | undefined
+  readonly hot: CachedResponses['take'] | undefined
   /** True if this host is served as a site or gateway, so that a client may CONNECT to it. */
   serves(host: string): boolean
   /**

@@ -2,7 +2,7 @@
 // The first missing block is requested together with everything the path needs, so that a cold path
 // costs one request.
 import type { CID } from 'multiformats/cid'
-import { type Block, codec, isProvable, maxCidChars, parseCid, parseLeaf } from '../core/cid.ts'
+import { type Block, codec, isProvable, maxCidChars, parseCid, parseLeaf, textOf } from '../core/cid.ts'
 import { after, type Soon } from '../core/clock.ts'
 import { Failure, malformed } from '../core/failure.ts'
 import { stepInto } from '../ipld/block-links.ts'
@@ -373,3 +373,24 @@ export type DirectoryEntry = {
    */
   readonly type: 'file' | 'directory' | 'symlink' | 'unknown'
 }
+
+/** Refuses a path that ends at a value inside a document: a block cannot be served in part. */
+export function refuseRemainder({ entity, remainder }: Resolution): void {
+  if (remainder.length === 0) return
+  const value = remainder.join('/')
+  throw new Failure('unsupported', `${value} in ${entity.cid} is a value, not a link; read ${entity.cid} itself`, {
+    source: 'client',
+    facts: { remainder: value },
+  })
+}
+
+/**
+ * The ETag of an entity, or of a variant of it named by `suffix`. Made elsewhere:
+ *
+ * - listings as JSON: `offerOf` of http/content/body.ts
+ * - pages: `listingEtag` of web/listing.ts, `documentEtag` of web/document-page.ts, `textEtag` of web/page.ts
+ * - compressed bodies: `codedTag` of http/content/negotiate.ts
+ * - hashes of the bytes: IPNS records (http/content/name.ts), routing records (http/routing.ts), the
+ *   API description (http/openapi/page.ts), the admin status (admin/admin.ts)
+ */
+export const etagOf = (cid: CID, suffix = ''): string => `"${textOf(cid)}${suffix}"`

@@ -10,10 +10,18 @@ import { type AnswerDeps, answerContent } from './content/answer.ts'
 import { type ContentPlace, correctedPath, type Hosts, type Located, sharedPlace } from './hosts.ts'
 import type { Limits } from './limits.ts'
 import { type Next, type Route, readMethods } from './route.ts'
-import { type RequestIds, requestIdHeader } from './wire/client.ts'
 import { preflight } from './wire/cors.ts'
 import type { Exchange } from './wire/exchange.ts'
-import { baseOf, createContexts, HttpRefusal, hasBody, methodRefused, type RequestContext } from './wire/request.ts'
+import {
+  baseOf,
+  createContexts,
+  HttpRefusal,
+  hasBody,
+  methodRefused,
+  type RequestContext,
+  type RequestIds,
+  requestIdHeader,
+} from './wire/request.ts'
 import { closeAfter, type Document } from './wire/write.ts'
 
 export type AppDeps = AnswerDeps & {

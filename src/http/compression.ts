@@ -1,5 +1,4 @@
-// Content codings (RFC 9110 §8.4): selects one by Accept-Encoding, and compresses responses on
-// zlib's threads, a few at a time. Above the limit a response is sent uncompressed instead of
+// Content codings (RFC 9110 §8.4): compresses responses on zlib's threads, a few at a time. Above the limit a response is sent uncompressed instead of
 // waiting; requests for the same bytes share one compression.
 import type { Transform } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
@@ -14,7 +13,7 @@ import {
   zstdCompress,
 } from 'node:zlib'
 import { remembered } from '../core/cache.ts'
-import { weightedList } from '../core/wire/http.ts'
+import { type Accepted, acceptedOf, type Coding, isCompressible, plainOnly } from './content/negotiate.ts'
 
 export type Compression = ReturnType<typeof createCompression>
 
@@ -72,6 +71,7 @@ const coders = {
 export function createCompression({ isOn, max = 2, maxStreams = 8 }: CompressionOptions) {
   const inProgress = new Map<string, Promise<Buffer | undefined>>()
   const counts: CompressionCounts = { made: { br: 0, zstd: 0, gzip: 0 }, busy: 0 }
+  const parse = remembered(acceptedOf)
   let running = 0
   let streams = 0
 
@@ -90,7 +90,7 @@ export function createCompression({ isOn, max = 2, maxStreams = 8 }: Compression
 
   return {
     /** The codings that a client accepts, by its Accept-Encoding. */
-    accepted: isOn ? acceptedEncodings() : () => plainOnly,
+    accepted: (header: string | undefined): Accepted => (isOn && header !== undefined ? parse(header) : plainOnly),
     /** True if the response depends on Accept-Encoding. */
     covers: isOn ? isCompressible : () => false,
     /**
@@ -131,97 +131,6 @@ function alone(bytes: Buffer): Buffer {
   const own = Buffer.allocUnsafeSlow(bytes.byteLength)
   bytes.copy(own)
   return own
-}
-
-export type Coding = 'br' | 'zstd' | 'gzip'
-
-/** Smallest output first: small responses are cached, so they are compressed once. */
-export const codings: readonly Coding[] = ['br', 'zstd', 'gzip']
-
-/**
- * Each coding has different bytes and so needs its own ETag: `"cid-br"` for `"cid"`, spelled as in
- * Caddy.
- */
-export const codedTag = (etag: string, coding: Coding): string => `${etag.slice(0, -1)}-${coding}"`
-
-/**
- * Derives the headers of a coded response from the identity headers. Ranges are served from
- * identity only. `size` is undefined if it is not known in advance.
- */
-export function codedHeaders(plain: readonly string[], coding: Coding, size: number | undefined): string[] {
-  const headers: string[] = []
-  for (let at = 0; at < plain.length; at += 2) {
-    const name = plain[at] as string
-    const value = plain[at + 1] as string
-    if (name === 'ETag') headers.push(name, codedTag(value, coding))
-    else if (name === 'Accept-Ranges') headers.push(name, 'none')
-    else if (name === 'Content-Type') headers.push(name, value, 'Content-Encoding', coding)
-    else if (name !== 'Content-Length') headers.push(name, value)
-  }
-  if (size !== undefined) headers.push('Content-Length', String(size))
-  return headers
-}
-
-export type Accepted = {
-  /** The coding to send; undefined means identity. */
-  readonly best: Coding | undefined
-  /** All codings that the client accepts, best first. */
-  readonly all: readonly Coding[]
-}
-
-/** For a client that accepts no coding. */
-export const plainOnly: Accepted = { best: undefined, all: [] }
-
-const acceptedEncodings = (): ((header: string | undefined) => Accepted) => {
-  const accepted = remembered(acceptedOf)
-  return (header) => (header === undefined ? plainOnly : accepted(header))
-}
-
-/**
- * The highest weight wins; our order breaks ties. Identity is sent if it has more weight than each
- * coding, and also, despite `identity;q=0`, if no coding is acceptable, since every client can read
- * it.
- */
-export function acceptedOf(header: string): Accepted {
-  const weights = new Map(weightedList(header).map(({ name, weight }) => [name === 'x-gzip' ? 'gzip' : name, weight]))
-  const weight = (coding: Coding): number => weights.get(coding) ?? weights.get('*') ?? 0
-  const all = codings.filter((coding) => weight(coding) > 0).sort((one, other) => weight(other) - weight(one))
-  const [first] = all
-  if (first === undefined) return plainOnly
-  return { best: (weights.get('identity') ?? 0) > weight(first) ? undefined : first, all }
-}
-
-/** In addition to `text/*`, and types ending in +json or +xml. */
-const compressibleTypes: ReadonlySet<string> = new Set([
-  'application/json',
-  'application/xml',
-  'application/yaml',
-  'application/toml',
-  'application/wasm',
-  'application/vnd.apple.mpegurl',
-  'application/vnd.ipld.dag-json',
-  'font/ttf',
-  'font/otf',
-])
-
-/** About twice the size of the response head: below it compression saves little. */
-const minCompressedBytes = 1024
-/**
- * A larger file is sent uncompressed, so that a client whose connection broke can resume with a
- * range.
- */
-const maxCompressedBytes = 8 * 1024 * 1024
-
-/** Undefined means not yet known. */
-export type AboutBody = { readonly type?: string | undefined; readonly size?: number | undefined }
-
-/** True if the response has coded variants. Unknown type or size counts as true. */
-export function isCompressible({ type, size }: AboutBody): boolean {
-  if (size !== undefined && (size <= minCompressedBytes || size > maxCompressedBytes)) return false
-  if (type === undefined) return true
-  const semicolon = type.indexOf(';')
-  const name = semicolon < 0 ? type : type.slice(0, semicolon)
-  return compressibleTypes.has(name) || name.startsWith('text/') || name.endsWith('+json') || name.endsWith('+xml')
 }
 
 type CodedPieces = {

@@ -6,9 +6,8 @@ import type { Request, Response, Router } from 'express'
 import { Failure } from '../core/failure.ts'
 import type { CachedResponses } from './content/response-cache.ts'
 import { createHosts, type HostOptions, isByHost } from './hosts.ts'
-import { createForwarded, createRequestIds, requestIdHeader } from './wire/client.ts'
 import { createRespond, type Mode } from './wire/problem.ts'
-import { readTarget } from './wire/request.ts'
+import { createForwarded, createRequestIds, readTarget, requestIdHeader } from './wire/request.ts'
 import { closeAfter } from './wire/write.ts'
 
 /** Compatible with `app.use` of Express 5 and 4, and with similar frameworks. */
@@ -19,7 +18,7 @@ export type Inside = {
   readonly router: Router
   readonly handler: RequestListener
   readonly admin: RequestListener
-  readonly hot: CachedResponses['find']
+  readonly hot: CachedResponses['take']
   close(): Promise<void>
 }
 

@@ -7,8 +7,7 @@ import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { codec, parseCid, parseKey } from '../core/cid.ts'
 import { Failure, malformed } from '../core/failure.ts'
-import type { Forwarded } from './wire/client.ts'
-import { baseOf, type RequestHead, type RequestTarget } from './wire/request.ts'
+import { baseOf, type Forwarded, type RequestHead, type RequestTarget } from './wire/request.ts'
 
 export type HostOptions = {
   /** Content gets its own origin on a subdomain of this host, and shared paths redirect there. */

@@ -7,8 +7,7 @@ import type { Clock } from '../core/clock.ts'
 import type { CounterSync, SharedCounter } from '../core/counting/counter-sync.ts'
 import { createTokenBucket, type TokenBucket } from '../core/counting/token-bucket.ts'
 import { Failure } from '../core/failure.ts'
-import { clientOf } from './wire/client.ts'
-import { connectionOf, type RequestHead } from './wire/request.ts'
+import { clientOf, connectionOf, type RequestHead } from './wire/request.ts'
 
 export type Limits = ReturnType<typeof createLimits>
 

@@ -11,10 +11,9 @@ import { Agent as HttpsAgent } from 'node:https'
 import { Failure } from '../core/failure.ts'
 import { loadProxyMiddleware } from '../core/packages.ts'
 import type { Route } from './route.ts'
-import type { Forwarded } from './wire/client.ts'
 import { requestIdOf } from './wire/exchange.ts'
 import type { Respond } from './wire/problem.ts'
-import { baseOf, HttpRefusal, hasBody, methodRefused } from './wire/request.ts'
+import { baseOf, type Forwarded, HttpRefusal, hasBody, methodRefused } from './wire/request.ts'
 import { closeAfter, reset } from './wire/write.ts'
 
 type ProxyEntry = {

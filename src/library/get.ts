@@ -1,9 +1,9 @@
 // Content for a program without HTTP: the same path, limits, denylists, types and deadlines as a
 // GET.
+
 import type { CID } from 'multiformats/cid'
-import { refuseRemainder } from '../content/formats/format.ts'
 import type { JsonDetector } from '../content/json.ts'
-import { type ContentPath, parsePath, type Resolution, resolve } from '../content/resolve.ts'
+import { type ContentPath, parsePath, type Resolution, refuseRemainder, resolve } from '../content/resolve.ts'
 import type { Clock, Soon } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import { type BodyOptions, type Content, fileBody, offerOf } from '../http/content/body.ts'
@@ -11,7 +11,7 @@ import { pathOfName } from '../http/content/name.ts'
 import type { Limits } from '../http/limits.ts'
 import type { Mode } from '../http/wire/problem.ts'
 import type { LookupRequest, Names } from '../names/names.ts'
-import { RequestRecord } from '../observe/request-record.ts'
+import { RequestRecord } from '../observe/requests.ts'
 import type { Retrieval, Session, VisitNames } from '../retrieval/session.ts'
 import { fileType } from '../web/media-types.ts'
 

@@ -1,10 +1,10 @@
 // Explains the response to a path: reads it as a GET would, up to the first bytes, and reports the
 // source and the time of each block. For the operator: not counted as a request.
-import { refuseRemainder } from '../content/formats/format.ts'
-import { walkPath } from '../content/resolve.ts'
+
+import { refuseRemainder, walkPath } from '../content/resolve.ts'
 import type { Failure } from '../core/failure.ts'
 import { asFailure, statusOf } from '../http/wire/problem.ts'
-import { RequestRecord } from '../observe/request-record.ts'
+import { RequestRecord } from '../observe/requests.ts'
 import type { Session } from '../retrieval/session.ts'
 import { bodyFor, contentOf, type GetDeps } from './get.ts'
 

@@ -6,7 +6,7 @@ import { upTo } from '../core/cache.ts'
 import { type Clock, orAborted } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import { createSemaphore } from '../core/semaphore.ts'
-import type { Attempt } from '../observe/request-record.ts'
+import type { Attempt } from '../observe/requests.ts'
 import type { TxtServer } from './dns-query.ts'
 import {
   createLookups,

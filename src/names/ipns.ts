@@ -1,5 +1,6 @@
 // Resolves an IPNS key to the newest valid record of several upstreams, the shared tiers, and the
 // cache. An older valid record never replaces a newer one, even after the newer one has expired.
+
 import { LRUCache } from 'lru-cache'
 import type { CID } from 'multiformats/cid'
 import { upTo } from '../core/cache.ts'
@@ -7,7 +8,7 @@ import { blockKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure, type FailureKind, type FailureSource, isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import type { Attempt } from '../observe/request-record.ts'
+import type { Attempt } from '../observe/requests.ts'
 import { Attempts } from '../retrieval/upstreams/attempts.ts'
 import type { Member, Pool } from '../retrieval/upstreams/pool.ts'
 import { type IpnsRecord, keyText, newest, provedRecord, type RecordStore, signedRecord } from './ipns-record.ts'

@@ -1,11 +1,12 @@
 // Caches lookups: serves fresh results from memory, coalesces lookups of one name, and serves the
 // last valid result stale while no server responds.
+
 import { LRUCache } from 'lru-cache'
 import { upTo } from '../core/cache.ts'
 import { type Clock, orAborted, withDeadline } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import { createFlights } from '../core/flights.ts'
-import type { Attempt, RequestRecord } from '../observe/request-record.ts'
+import type { Attempt, RequestRecord } from '../observe/requests.ts'
 
 export type LookupRequest = {
   readonly signal: AbortSignal

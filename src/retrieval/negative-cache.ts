@@ -1,6 +1,7 @@
 // The negative cache remembers briefly what no upstream had, and a background search goes on after
 // each 404 meanwhile: one round per period of the cache, so that an upstream is asked no more often
 // than clients would have it asked.
+
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { upTo } from '../core/cache.ts'
@@ -8,7 +9,7 @@ import { blockKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import type { Attempt } from '../observe/request-record.ts'
+import type { Attempt } from '../observe/requests.ts'
 import type { Flight, FlightReader } from './flight/flight.ts'
 import type { DagWant } from './session.ts'
 import type { AskKind, Wanting } from './upstreams/attempts.ts'

@@ -5,13 +5,14 @@
 //   flight that this reader follows ─► slow tiers ─► negative cache ─► flight of the block or DAG
 //                                         └── late ──► beside them, until one has it
 //   and before "not found" of a block that may be here: the tiers once more
+
 import type { CID } from 'multiformats/cid'
 import { blockKey, codec, isIdentity, isProvable } from '../core/cid.ts'
 import { type Clock, orAborted, type Soon, withDeadline } from '../core/clock.ts'
 import type { Peeked, PeekOptions } from '../core/disk/peeked.ts'
 import { cancelled, Failure, isFailure } from '../core/failure.ts'
 import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
-import type { RequestRecord } from '../observe/request-record.ts'
+import type { RequestRecord } from '../observe/requests.ts'
 import type { Flight, FlightReader } from './flight/flight.ts'
 import type { LoopScheduler } from './loop-scheduler.ts'
 import { type Absence, isAbsence, type NegativeCache, pathOf, type Searches } from './negative-cache.ts'

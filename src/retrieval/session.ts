@@ -1,11 +1,12 @@
 // The interface between content and retrieval: one session per request (or background search),
 // which gives proved blocks. A block comes from the tiers, or from a shared flight that races the
 // upstreams.
+
 import type { CID } from 'multiformats/cid'
 import type { DagWant } from '../../backends/upstreams/contract.ts'
 import type { Peeked, PeekOptions } from '../core/disk/peeked.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
-import type { RequestRecord } from '../observe/request-record.ts'
+import type { RequestRecord } from '../observe/requests.ts'
 
 export type { DagWant } from '../../backends/upstreams/contract.ts'
 

@@ -1,12 +1,13 @@
 // Asks routers which gateways hold a CID. All requests below one root share one lookup. Gateways
 // that a router names join the race between upstreams, each with its own health record.
+
 import { LRUCache } from 'lru-cache'
 import { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
 import { type Backoff, type Clock, createBackoff, onceLate, repeatCheck } from '../core/clock.ts'
 import { cancelled, Failure, isFailure, wordsOf } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import type { Attempt } from '../observe/request-record.ts'
+import type { Attempt } from '../observe/requests.ts'
 import { type AddressRules, gatewayAddress, type PeerRecord, readPeers } from './answer.ts'
 
 export type Router = {

@@ -2,13 +2,14 @@
 // idle ones could use them all, and no file could be opened. At a limit the longest idle connection
 // is closed; if none is idle, the new one is refused. A newly accepted connection is not idle,
 // because its first request is on the way. Pauses connections of clients that ignore `Retry-After`.
+
 import { readdirSync, readFileSync } from 'node:fs'
 import type { Socket } from 'node:net'
 import type { Config } from '../config/load.ts'
 import { type Clock, systemClock } from '../core/clock.ts'
 import type { Log } from '../core/log.ts'
-import { clientOf, createForwarded } from '../http/wire/client.ts'
 import { problemMessage } from '../http/wire/problem.ts'
+import { clientOf, createForwarded } from '../http/wire/request.ts'
 
 /** A client's connection. */
 export interface Admitted {

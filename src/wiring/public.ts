@@ -21,10 +21,16 @@ import { createHosts, type Hosts } from '../http/hosts.ts'
 import { createLimits, createSharedRateLimits, type Limits } from '../http/limits.ts'
 import { createProxyRoute } from '../http/proxy.ts'
 import type { Route } from '../http/route.ts'
-import { clientOf, createForwarded, createRequestIds, type Forwarded } from '../http/wire/client.ts'
 import { createRequestLog } from '../http/wire/exchange.ts'
 import { createRespond } from '../http/wire/problem.ts'
-import { isHttp1, type RequestHead, readTarget } from '../http/wire/request.ts'
+import {
+  clientOf,
+  createForwarded,
+  createRequestIds,
+  type Forwarded,
+  type RequestHead,
+  readTarget,
+} from '../http/wire/request.ts'
 import { createPendingResponses } from '../http/wire/write.ts'
 import { createRecentFailures, createRequestCounts, type FailedRequest } from '../observe/requests.ts'
 import { decline, isForwarded } from '../team/forward-request.ts'
@@ -111,7 +117,7 @@ export function wireFront(
   })
   const requestIds = createRequestIds(forwarded)
   const compression = lease.make(createCompression, { isOn: responses.compression })
-  const cachedResponses = createCachedResponses({
+  const cached = createCachedResponses({
     ...{ hot, compression, limits, stalledMs, requestIds, keyOf: hosts.keyOf },
     ...{ counts: requests.hot, notes: noteCached },
   })
@@ -120,7 +126,7 @@ export function wireFront(
   const subdomainHosts = Object.entries(config.hosts).flatMap(([host, one]) => (one.subdomains ? [host] : []))
   const { router, handler } = createApp({
     ...{ ...shared, retrieval, names, hot, compression, tiers, clock, hosts, jsonDetector, stalledMs },
-    ...{ pendingResponses, requestIds, trace, mode: responses.types, jsonMaxBytes: responses.json.maxBytes },
+    ...{ cached, pendingResponses, requestIds, trace, mode: responses.types, jsonMaxBytes: responses.json.maxBytes },
     denyRevision: () => denials.lists.revision,
     routes: [...routes, ...(proxy.length > 0 ? [createProxyRoute(proxy, { respond, userAgent, forwarded })] : [])],
     ownRoutes: createFrontRoutes({
@@ -140,13 +146,10 @@ export function wireFront(
   return {
     router,
     handler: (request: IncomingMessage, response: ServerResponse) => {
-      // `readTarget` refuses every other version.
-      const isPlain = isHttp1(request)
-      if (isPlain && cachedResponses.take(request, response)) return
       if (!forwarder?.take(request, response)) handler(request, response)
     },
     /** For a server that parses requests itself. */
-    hot: cachedResponses.find,
+    hot: cached.take,
     pendingResponses,
     jsonDetector,
     compression,

@@ -84,6 +84,16 @@ async function start(config: Record<string, unknown> = {}, path = '/') {
 }
 
 describe('router at the root of an application', () => {
+  test('repeated file → from the response cache', async () => {
+    const path = `${await start()}/ipfs/${all.files.hello.cid}`
+    await fetchAll(path)
+    for (const method of ['GET', 'HEAD']) {
+      const answer = await fetchAll(path, { method })
+      assert.equal(answer.headers['cache-status'], 'cidgate; hit; detail=responses', method)
+      assert.ok(answer.headers['x-request-id'])
+    }
+  })
+
   test('handles its paths; leaves others untouched', async () => {
     const url = await start()
     assert.equal((await fetchAll(`${url}/ipfs/${all.files.hello.cid}`)).body.toString(), 'hello, juror\n')

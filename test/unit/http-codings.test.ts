@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
-import { acceptedOf, type Coding, codedTag, createCompression, isCompressible } from '../../src/http/compression.ts'
-import { tagOfCopy } from '../../src/http/content/negotiate.ts'
+import { createCompression } from '../../src/http/compression.ts'
+import { acceptedOf, type Coding, codedTag, isCompressible, tagOfCopy } from '../../src/http/content/negotiate.ts'
 import { createResponseCache } from '../../src/http/content/response-cache.ts'
 import { noise, text } from '../support/fixtures.ts'
 

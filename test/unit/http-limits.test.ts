@@ -4,7 +4,7 @@ import { EventEmitter } from 'node:events'
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { describe, test } from 'node:test'
 import { createLimits, type Limits, minConcurrency } from '../../src/http/limits.ts'
-import { clientOf, createForwarded } from '../../src/http/wire/client.ts'
+import { clientOf, createForwarded } from '../../src/http/wire/request.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 
 const request = (remoteAddress: string) => ({ socket: { remoteAddress } }) as IncomingMessage

@@ -8,7 +8,7 @@ import { isHost } from '../../src/core/wire/http.ts'
 import { disposition, headerSafe } from '../../src/http/content/deliver.ts'
 import { matches, negotiate, parseRange, rangeHint } from '../../src/http/content/negotiate.ts'
 import { readTarget } from '../../src/http/wire/request.ts'
-import { cacheStatus, RequestRecord } from '../../src/observe/request-record.ts'
+import { cacheStatus, RequestRecord } from '../../src/observe/requests.ts'
 import { anyText } from '../support/any-text.ts'
 import { runs } from '../support/property.ts'
 

@@ -6,7 +6,7 @@ import { after, before, describe, test } from 'node:test'
 import { Failure, type FailureKind, type FailureOptions, failureKinds } from '../../src/core/failure.ts'
 import { asFailure, createRespond, type How, type Mode, statusOf, table } from '../../src/http/wire/problem.ts'
 import { HttpRefusal } from '../../src/http/wire/request.ts'
-import { RequestRecord } from '../../src/observe/request-record.ts'
+import { RequestRecord } from '../../src/observe/requests.ts'
 
 type Context = Pick<How, 'requestRecord' | 'accept'> & { readonly mode: Mode }
 

@@ -12,9 +12,9 @@ import { createCompression } from '../../src/http/compression.ts'
 import { createResponseCache, lasting } from '../../src/http/content/response-cache.ts'
 import { createHosts } from '../../src/http/hosts.ts'
 import { createLimits } from '../../src/http/limits.ts'
-import { createForwarded, createRequestIds } from '../../src/http/wire/client.ts'
 import { watchExchange } from '../../src/http/wire/exchange.ts'
 import { createRespond, type RequestFacts } from '../../src/http/wire/problem.ts'
+import { createForwarded, createRequestIds } from '../../src/http/wire/request.ts'
 import { createPendingResponses } from '../../src/http/wire/write.ts'
 import { openFront } from '../support/front.ts'
 
@@ -52,6 +52,7 @@ async function start(more: Partial<AppDeps> = {}) {
     } as unknown as AppDeps['retrieval'],
     names: {} as AppDeps['names'],
     hot: createResponseCache({ maxBytes: 0, maxItemBytes: 0 }),
+    cached: { find: () => undefined },
     compression: createCompression({ isOn: false }),
     tiers: [],
     clock,

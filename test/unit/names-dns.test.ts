@@ -9,7 +9,7 @@ import { type Clock, systemClock } from '../../src/core/clock.ts'
 import { type Failure, isFailure } from '../../src/core/failure.ts'
 import { txtServers } from '../../src/names/dns-query.ts'
 import { createDnsLinks, isDomain } from '../../src/names/dnslink.ts'
-import { RequestRecord } from '../../src/observe/request-record.ts'
+import { RequestRecord } from '../../src/observe/requests.ts'
 import { type DnsServer, startDnsServer } from '../support/dns-server.ts'
 import { patientClock } from '../support/shifted-clock.ts'
 

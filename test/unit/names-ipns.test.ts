@@ -16,7 +16,7 @@ import {
   writeRecords,
 } from '../../src/names/ipns-record.ts'
 import { createSharedRecords } from '../../src/names/shared-records.ts'
-import { RequestRecord } from '../../src/observe/request-record.ts'
+import { RequestRecord } from '../../src/observe/requests.ts'
 import type { Store } from '../../src/store/store.ts'
 import { createFakeClock } from '../support/fake-clock.ts'
 import { tempFolder } from '../support/gateway.ts'

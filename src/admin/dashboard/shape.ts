@@ -3,8 +3,7 @@
 // against it. Times are milliseconds since the epoch.
 
 import type { Placed } from '../../observe/block-locations.ts'
-import type { Attempt } from '../../observe/request-record.ts'
-import type { FailedRequest } from '../../observe/requests.ts'
+import type { Attempt, FailedRequest } from '../../observe/requests.ts'
 import type { ProviderState } from '../../upload/api-types.ts'
 
 /** Milliseconds; undefined if nothing was measured. */

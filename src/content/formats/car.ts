@@ -3,11 +3,12 @@
 // check.
 import { createHash } from 'node:crypto'
 import type { Block } from '../../core/cid.ts'
+import { malformed } from '../../core/failure.ts'
 import { writeCar } from '../../ipld/car.ts'
 import type { DagWant, Session } from '../../retrieval/session.ts'
 import { type Span, walkDag } from '../dag/walk.ts'
 import { entityOf, type PathChain, type Resolution, walkPath } from '../resolve.ts'
-import { type Format, type FormatRequest, malformedRequest, weakTag } from './format.ts'
+import { type Format, type FormatRequest, weakTag } from './format.ts'
 
 const mediaType = 'application/vnd.ipld.car'
 
@@ -47,14 +48,14 @@ export const car: Format = {
 function carParams({ query, parameters }: FormatRequest): CarParams {
   const asked = (name: 'version' | 'order' | 'dups') => query.get(`car-${name}`) || parameters[name] || undefined
   const version = asked('version') ?? '1'
-  if (version !== '1') throw malformedRequest(`CAR version ${version} is not supported; use car-version=1`)
+  if (version !== '1') throw malformed(`CAR version ${version} is not supported; use car-version=1`)
   const order = asked('order') ?? 'dfs'
-  if (order !== 'dfs' && order !== 'unk') throw malformedRequest(`car-order=${order} is not one of dfs, unk`)
+  if (order !== 'dfs' && order !== 'unk') throw malformed(`car-order=${order} is not one of dfs, unk`)
   const dups = asked('dups') ?? 'n'
-  if (dups !== 'y' && dups !== 'n') throw malformedRequest(`car-dups=${dups} is not one of y, n`)
+  if (dups !== 'y' && dups !== 'n') throw malformed(`car-dups=${dups} is not one of y, n`)
   const scope = query.get('dag-scope') ?? 'all'
   if (scope !== 'block' && scope !== 'entity' && scope !== 'all') {
-    throw malformedRequest(`dag-scope=${scope} is not one of block, entity, all`)
+    throw malformed(`dag-scope=${scope} is not one of block, entity, all`)
   }
   const text = query.get('entity-bytes')
   const bytes = text === null ? undefined : parseEntityBytes(text)
@@ -107,12 +108,11 @@ type EntityBytes = {
 
 export function parseEntityBytes(text: string): EntityBytes {
   const match = /^(-?\d{1,19}):(\*|-?\d{1,19})$/.exec(text)
-  if (!match)
-    throw malformedRequest(`entity-bytes=${text.slice(0, 60)} is not from:to, such as 0:1023, -1024:* or 499:-1000`)
+  if (!match) throw malformed(`entity-bytes=${text.slice(0, 60)} is not from:to, such as 0:1023, -1024:* or 499:-1000`)
   const from = bounded(match[1] as string)
   const to = match[2] === '*' ? undefined : bounded(match[2] as string)
   if (to !== undefined && from < 0 === to < 0 && from > to) {
-    throw malformedRequest(`entity-bytes=${text} begins after its end`)
+    throw malformed(`entity-bytes=${text} begins after its end`)
   }
   return { from, to }
 }

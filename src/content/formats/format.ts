@@ -1,10 +1,9 @@
 // A representation, which files, pages, records and every format are sent as, and the interface of a
 // format: how it resolves a path and renders the result. One file per format.
 import type { CID } from 'multiformats/cid'
-import { textOf } from '../../core/cid.ts'
 import { Failure } from '../../core/failure.ts'
 import type { Session } from '../../retrieval/session.ts'
-import type { Resolution, ResolveOptions } from '../resolve.ts'
+import { etagOf, type Resolution, type ResolveOptions } from '../resolve.ts'
 
 export type FormatName = 'raw' | 'car' | 'tar' | 'dag-json' | 'dag-cbor' | 'json' | 'cbor'
 
@@ -29,8 +28,6 @@ export interface Format {
   render(session: Session, resolution: Resolution, request: FormatRequest): Promise<Representation | undefined>
 }
 
-export const malformedRequest = (what: string): Failure => new Failure('malformed', what, { source: 'client' })
-
 /** IPIP-524: stored content is never converted to another codec. */
 export const notAcceptable = (cid: CID, name: FormatName, because: string): Failure =>
   new Failure(
@@ -39,42 +36,12 @@ export const notAcceptable = (cid: CID, name: FormatName, because: string): Fail
     { source: 'client' },
   )
 
-/** Refuses a path that ends at a value inside a document: a block cannot be served in part. */
-export function refuseRemainder({ entity, remainder }: Resolution): void {
-  if (remainder.length === 0) return
-  const value = remainder.join('/')
-  throw new Failure('unsupported', `${value} in ${entity.cid} is a value, not a link; read ${entity.cid} itself`, {
-    source: 'client',
-    facts: { remainder: value },
-  })
-}
-
 /**
  * A weak ETag for exports, which are streamed: the same request may give different bytes with the
  * same meaning.
  */
 export const weakTag = (cid: CID, suffix: string, { revision }: FormatRequest): string =>
   `W/${etagOf(cid, suffix + (revision === undefined ? '' : `.${revision}`))}`
-
-/** A stored block with one of its media types. */
-export function storedBlock(
-  { entity }: Resolution,
-  as: { type: string; suffix: string; extension: string; kind: 'inline' | 'attachment' },
-): Representation {
-  const { cid, block } = entity
-  const { type, suffix, extension, kind } = as
-  return {
-    type,
-    etag: etagOf(cid, suffix),
-    save: { kind, filename: `${cid}${extension}` },
-    size: block.byteLength,
-    ranges: true,
-    async *read(from, to) {
-      const piece = block.subarray(from, Math.max(from, to))
-      if (piece.byteLength > 0) yield piece
-    },
-  }
-}
 
 export type Representation = {
   readonly type: string
@@ -105,13 +72,13 @@ export type Representation = {
   readonly read: (from: number, to: number) => AsyncIterable<Uint8Array>
 }
 
-/**
- * The ETag of an entity, or of a variant of it named by `suffix`. Made elsewhere:
- *
- * - listings as JSON: `offerOf` of http/content/body.ts
- * - pages: `listingEtag` of web/listing.ts, `documentEtag` of web/document-page.ts, `textEtag` of web/page.ts
- * - compressed bodies: `codedTag` of http/compression.ts
- * - hashes of the bytes: IPNS records (http/content/name.ts), routing records (http/routing.ts), the
- *   API description (http/openapi/page.ts), the admin status (admin/admin.ts)
- */
-export const etagOf = (cid: CID, suffix = ''): string => `"${textOf(cid)}${suffix}"`
+/** The rest of a representation whose bytes are in memory. */
+export const inMemory = (complete: Uint8Array, type: string) => ({
+  type,
+  size: complete.byteLength,
+  ranges: true,
+  complete,
+  async *read(from: number, to: number) {
+    yield complete.subarray(from, to)
+  },
+})

@@ -1,8 +1,10 @@
 // The formats of a response. Raw blocks and documents are sent as stored and never converted
 // (IPIP-524); CARs and tars have files of their own.
+
 import { codec } from '../../core/cid.ts'
+import { etagOf, type Resolution, refuseRemainder } from '../resolve.ts'
 import { car } from './car.ts'
-import { type Format, type FormatName, notAcceptable, refuseRemainder, storedBlock } from './format.ts'
+import { type Format, type FormatName, inMemory, notAcceptable, type Representation } from './format.ts'
 import { tar } from './tar.ts'
 
 const rawType = 'application/vnd.ipld.raw'
@@ -14,7 +16,7 @@ const raw: Format = {
   wants: () => ({ scope: 'block', opaque: true }),
   async render(_session, resolution) {
     refuseRemainder(resolution)
-    return storedBlock(resolution, { type: rawType, suffix: '.raw', extension: '.bin', kind: 'attachment' })
+    return storedBlock(resolution, rawType, '.raw', { extension: '.bin', kind: 'attachment' })
   },
 }
 
@@ -31,13 +33,23 @@ const document = (name: FormatName, mediaType: string, ...codecs: readonly numbe
     refuseRemainder(resolution)
     if (!codecs.includes(cid.code))
       throw notAcceptable(cid, name, `its codec is 0x${cid.code.toString(16)}, and nothing is converted`)
-    const isJson = name.endsWith('json')
-    return storedBlock(resolution, {
-      ...{ type: mediaType, suffix: `.${name}`, extension: isJson ? '.json' : '.cbor' },
-      kind: isJson ? 'inline' : 'attachment',
-    })
+    return name.endsWith('json')
+      ? storedBlock(resolution, mediaType, `.${name}`, { extension: '.json', kind: 'inline' })
+      : storedBlock(resolution, mediaType, `.${name}`, { extension: '.cbor', kind: 'attachment' })
   },
 })
+
+/** A stored block with one of its media types. `suffix`: of its ETag. */
+function storedBlock(
+  resolution: Resolution,
+  type: string,
+  suffix: string,
+  { kind, extension }: { readonly kind: 'inline' | 'attachment'; readonly extension: string },
+): Representation {
+  const { cid, block, release } = resolution.entity
+  const save = { kind, filename: `${cid}${extension}` }
+  return { ...inMemory(block, type), etag: etagOf(cid, suffix), save, release }
+}
 
 const all: readonly Format[] = [
   raw,

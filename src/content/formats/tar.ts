@@ -10,8 +10,8 @@ import type { ShardLink } from '../dag/hamt.ts'
 import { createMemoryBound } from '../dag/pending.ts'
 import { linksOfDirectory } from '../directory.ts'
 import { maxFileBytes, readFile } from '../file.ts'
-import { type Entity, entityOf, type PathChain, symlinkTarget, visitBelow } from '../resolve.ts'
-import { type Format, notAcceptable, refuseRemainder, weakTag } from './format.ts'
+import { type Entity, entityOf, type PathChain, refuseRemainder, symlinkTarget, visitBelow } from '../resolve.ts'
+import { type Format, notAcceptable, weakTag } from './format.ts'
 
 const mediaType = 'application/x-tar'
 // Entries that are read before the first byte, to know the length of the archive and to refuse

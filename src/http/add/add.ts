@@ -9,11 +9,18 @@ import { type Uploader, withoutQuota } from '../../upload/quotas.ts'
 import { aroundBytes, boundaryOf, tooLarge } from '../../upload/receive.ts'
 import type { Added, AddOptions, Uploads } from '../../upload/uploads.ts'
 import type { Next, Route } from '../route.ts'
-import { createRequestIds, type Forwarded, requestIdHeader } from '../wire/client.ts'
 import { preflight } from '../wire/cors.ts'
 import { type Exchange, noteToken } from '../wire/exchange.ts'
 import type { Respond } from '../wire/problem.ts'
-import { HttpRefusal, methodRefused, type RequestContext, readContext } from '../wire/request.ts'
+import {
+  createRequestIds,
+  type Forwarded,
+  HttpRefusal,
+  methodRefused,
+  type RequestContext,
+  readContext,
+  requestIdHeader,
+} from '../wire/request.ts'
 import { createTokens, type Reach, refuseForeignPage, refuseStranger, type Tokens } from './upload-auth.ts'
 
 export type AddDeps = {

@@ -3,18 +3,25 @@
 // blocks.
 
 import type { IncomingMessage } from 'node:http'
-import { etagOf, refuseRemainder } from '../../content/formats/format.ts'
 import { formats } from '../../content/formats/formats.ts'
 import type { JsonDetector } from '../../content/json.ts'
-import { type ContentPath, leafInMemory, parsePath, type Resolution, resolveSoon } from '../../content/resolve.ts'
+import {
+  type ContentPath,
+  etagOf,
+  leafInMemory,
+  parsePath,
+  type Resolution,
+  refuseRemainder,
+  resolveSoon,
+} from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
 import { after, type Clock, type Soon } from '../../core/clock.ts'
 import { Failure, isFailure, malformed } from '../../core/failure.ts'
 import { oneOf } from '../../core/wire/http.ts'
 import type { Names } from '../../names/names.ts'
-import { RequestRecord } from '../../observe/request-record.ts'
+import { RequestRecord } from '../../observe/requests.ts'
 import type { Retrieval, Session, VisitNames } from '../../retrieval/session.ts'
-import { type Compression, plainOnly } from '../compression.ts'
+import type { Compression } from '../compression.ts'
 import type { ContentPlace } from '../hosts.ts'
 import type { CostlyKind, Limits } from '../limits.ts'
 import { exchangeOf } from '../wire/exchange.ts'
@@ -22,16 +29,17 @@ import type { Mode, Respond } from '../wire/problem.ts'
 import type { RequestContext, RequestTarget } from '../wire/request.ts'
 import type { PendingResponses } from '../wire/write.ts'
 import { type Offer, octets, offerOf, type Tags } from './body.ts'
-import { deliver, moved, notModified } from './deliver.ts'
+import { deliver, moved, notModified, sendCached } from './deliver.ts'
 import { named } from './name.ts'
-import { currentCopy, type Negotiated, negotiate, rangeHint } from './negotiate.ts'
-import type { ResponseCache } from './response-cache.ts'
+import { currentCopy, type Negotiated, negotiate, plainOnly, rangeHint } from './negotiate.ts'
+import type { CachedResponses, ResponseCache } from './response-cache.ts'
 import { answerOnWeb, type Moved } from './web-body.ts'
 
 export type AnswerDeps = {
   readonly retrieval: Retrieval
   readonly names: Names
   readonly hot: ResponseCache
+  readonly cached: Pick<CachedResponses, 'find'>
   readonly compression: Compression
   /** Names, fastest first. */
   readonly tiers: readonly string[]
@@ -73,6 +81,8 @@ export function answerContent(
     }
   }
   try {
+    const cached = deps.cached.find(request, place.cacheKey)
+    if (cached) return sendCached(asking, cached)
     const answered = answer(asking)
     if (answered instanceof Promise) answered.then(end, fail)
     else end()

@@ -1,16 +1,17 @@
 // Bodies in `api` mode: files with the media type detected from as few bytes as possible, listings
 // and documents as JSON.
+
 import { listDirectory } from '../../content/directory.ts'
 import { readFile } from '../../content/file.ts'
-import { etagOf, type Representation } from '../../content/formats/format.ts'
+import { inMemory, type Representation } from '../../content/formats/format.ts'
 import { type JsonDetector, mayBeJson } from '../../content/json.ts'
-import { type Entity, type Resolution, symlinkTarget } from '../../content/resolve.ts'
+import { type Entity, etagOf, type Resolution, symlinkTarget } from '../../content/resolve.ts'
 import { codec, spell } from '../../core/cid.ts'
 import { after, type Soon } from '../../core/clock.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { type FileType, sniffedBytes } from '../../web/media-types.ts'
-import type { AboutBody } from '../compression.ts'
 import type { RequestTarget } from '../wire/request.ts'
+import type { AboutBody } from './negotiate.ts'
 
 export type BodyOptions = {
   readonly jsonDetector: JsonDetector
@@ -189,13 +190,6 @@ const leafBytes = ({ cid, block, size }: Entity): Uint8Array | undefined =>
 async function* prepend(first: Uint8Array, rest: AsyncIterable<Uint8Array>): AsyncGenerator<Uint8Array> {
   yield first
   yield* rest
-}
-
-export function inMemory(complete: Uint8Array, type: string): Content {
-  const read = async function* (from: number, to: number) {
-    yield complete.subarray(from, to)
-  }
-  return { type, size: complete.byteLength, ranges: true, complete, read }
 }
 
 async function joined(first: Uint8Array, rest: AsyncIterable<Uint8Array>): Promise<Uint8Array> {

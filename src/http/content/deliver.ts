@@ -1,12 +1,13 @@
 // Sends a response: its headers, the requested range, and the bytes at the client's pace.
+
 import type { Representation } from '../../content/formats/format.ts'
 import { textOf } from '../../core/cid.ts'
 import type { Clock, Soon } from '../../core/clock.ts'
 import { oneOf } from '../../core/wire/http.ts'
-import { cacheStatus, type RequestRecord } from '../../observe/request-record.ts'
+import { cacheStatus, type RequestRecord } from '../../observe/requests.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { policyFor } from '../../web/page.ts'
-import { type Coding, type Compression, codedHeaders, codedTag } from '../compression.ts'
+import type { Compression } from '../compression.ts'
 import type { ContentPlace } from '../hosts.ts'
 import { corsHeaders, corsRequests } from '../wire/cors.ts'
 import type { Mode } from '../wire/problem.ts'
@@ -21,8 +22,8 @@ import {
   writeAll,
 } from '../wire/write.ts'
 import type { Tags } from './body.ts'
-import { rangeFor } from './negotiate.ts'
-import { type CodedBody, type ResponseCache, unchangedHeaders } from './response-cache.ts'
+import { type Coding, codedHeaders, codedTag, rangeFor } from './negotiate.ts'
+import { type CodedBody, type Found, type ResponseCache, unchangedHeaders } from './response-cache.ts'
 import type { Moved } from './web-body.ts'
 
 /** A request for content. */
@@ -59,6 +60,17 @@ type Plan = {
 }
 
 const bufferedBytes = 256 * 1024
+
+export function sendCached(
+  { response, requestRecord, deps }: Pick<Asked, 'response' | 'requestRecord' | 'deps'>,
+  { status, head, body }: Found,
+): void {
+  requestRecord.tierHit('responses')
+  response.writeHead(status, [...head.headers])
+  if (body) endWith(response, body)
+  else response.end()
+  cutWhenStalled(response, deps.stalledMs)
+}
 
 /** `etag`: of the client's copy. */
 export function notModified(asked: Asked, tags: Tags, etag: string): void {

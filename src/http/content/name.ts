@@ -1,7 +1,7 @@
 // Requests under /ipns: resolves a name to content for as long as the record is valid, or sends the
 // signed record of a key.
 import { createHash } from 'node:crypto'
-import type { Representation } from '../../content/formats/format.ts'
+import { inMemory, type Representation } from '../../content/formats/format.ts'
 import { type ContentPath, splitPath } from '../../content/resolve.ts'
 import type { Clock } from '../../core/clock.ts'
 import { malformed } from '../../core/failure.ts'
@@ -65,17 +65,12 @@ async function recordOf({ path }: ContentPlace, { names, clock }: Deps, wants: L
   }
   const { name, bytes, ttlMs, ageMs, endsAt } = await names.record(root, wants)
   return {
-    type: 'application/vnd.ipfs.ipns-record',
+    ...inMemory(bytes, 'application/vnd.ipfs.ipns-record'),
     etag: `"${createHash('sha256').update(bytes).digest('base64url').slice(0, 22)}.ipns-record"`,
     cacheControl: mutable(ttlMs, endsAt - clock.now()),
     ageSeconds: Math.floor(ageMs / 1000),
-    size: bytes.byteLength,
     ranges: false,
-    complete: bytes,
     save: { kind: 'attachment', filename: `${name}.ipns-record` },
-    async *read() {
-      yield bytes
-    },
   }
 }
 

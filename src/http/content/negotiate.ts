@@ -1,12 +1,11 @@
 // The headers and the query of a request select the format (`?format=` overrides Accept,
-// IPIP-523), the range (RFC 9110 §14) and the copy that the client has (§13). Content of a CID never
+// IPIP-523), the content coding (RFC 9110 §8.4), the range (§14) and the copy that the client has (§13). Content of a CID never
 // changes, so a weak comparison suffices for If-None-Match; If-Range requires a strong one.
 import type { IncomingHttpHeaders } from 'node:http'
 import type { FormatName } from '../../content/formats/format.ts'
 import { formats } from '../../content/formats/formats.ts'
 import { malformed } from '../../core/failure.ts'
 import { oneOf, weightedList } from '../../core/wire/http.ts'
-import { type Accepted, codedTag, codings } from '../compression.ts'
 import { HttpRefusal } from '../wire/request.ts'
 
 export type FormatChoice = 'file' | FormatName | 'ipns-record'
@@ -182,4 +181,90 @@ function meetsIfMatch(header: string, etag: string): boolean {
 
 function splitTags(header: string): string[] {
   return header.match(/(?:W\/)?"[^"]*"|[^,\s]+/g) ?? []
+}
+
+export type Coding = 'br' | 'zstd' | 'gzip'
+
+/** Smallest output first: small responses are cached, so they are compressed once. */
+export const codings: readonly Coding[] = ['br', 'zstd', 'gzip']
+
+/**
+ * Each coding has different bytes and so needs its own ETag: `"cid-br"` for `"cid"`, spelled as in
+ * Caddy.
+ */
+export const codedTag = (etag: string, coding: Coding): string => `${etag.slice(0, -1)}-${coding}"`
+
+/**
+ * Derives the headers of a coded response from the identity headers. Ranges are served from
+ * identity only. `size` is undefined if it is not known in advance.
+ */
+export function codedHeaders(plain: readonly string[], coding: Coding, size: number | undefined): string[] {
+  const headers: string[] = []
+  for (let at = 0; at < plain.length; at += 2) {
+    const name = plain[at] as string
+    const value = plain[at + 1] as string
+    if (name === 'ETag') headers.push(name, codedTag(value, coding))
+    else if (name === 'Accept-Ranges') headers.push(name, 'none')
+    else if (name === 'Content-Type') headers.push(name, value, 'Content-Encoding', coding)
+    else if (name !== 'Content-Length') headers.push(name, value)
+  }
+  if (size !== undefined) headers.push('Content-Length', String(size))
+  return headers
+}
+
+export type Accepted = {
+  /** The coding to send; undefined means identity. */
+  readonly best: Coding | undefined
+  /** All codings that the client accepts, best first. */
+  readonly all: readonly Coding[]
+}
+
+/** For a client that accepts no coding. */
+export const plainOnly: Accepted = { best: undefined, all: [] }
+
+/**
+ * The highest weight wins; our order breaks ties. Identity is sent if it has more weight than each
+ * coding, and also, despite `identity;q=0`, if no coding is acceptable, since every client can read
+ * it.
+ */
+export function acceptedOf(header: string): Accepted {
+  const weights = new Map(weightedList(header).map(({ name, weight }) => [name === 'x-gzip' ? 'gzip' : name, weight]))
+  const weight = (coding: Coding): number => weights.get(coding) ?? weights.get('*') ?? 0
+  const all = codings.filter((coding) => weight(coding) > 0).sort((one, other) => weight(other) - weight(one))
+  const [first] = all
+  if (first === undefined) return plainOnly
+  return { best: (weights.get('identity') ?? 0) > weight(first) ? undefined : first, all }
+}
+
+/** In addition to `text/*`, and types ending in +json or +xml. */
+const compressibleTypes: ReadonlySet<string> = new Set([
+  'application/json',
+  'application/xml',
+  'application/yaml',
+  'application/toml',
+  'application/wasm',
+  'application/vnd.apple.mpegurl',
+  'application/vnd.ipld.dag-json',
+  'font/ttf',
+  'font/otf',
+])
+
+/** About twice the size of the response head: below it compression saves little. */
+const minCompressedBytes = 1024
+/**
+ * A larger file is sent uncompressed, so that a client whose connection broke can resume with a
+ * range.
+ */
+const maxCompressedBytes = 8 * 1024 * 1024
+
+/** Undefined means not yet known. */
+export type AboutBody = { readonly type?: string | undefined; readonly size?: number | undefined }
+
+/** True if the response has coded variants. Unknown type or size counts as true. */
+export function isCompressible({ type, size }: AboutBody): boolean {
+  if (size !== undefined && (size <= minCompressedBytes || size > maxCompressedBytes)) return false
+  if (type === undefined) return true
+  const semicolon = type.indexOf(';')
+  const name = semicolon < 0 ? type : type.slice(0, semicolon)
+  return compressibleTypes.has(name) || name.startsWith('text/') || name.endsWith('+json') || name.endsWith('+xml')
 }

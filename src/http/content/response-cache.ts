@@ -1,17 +1,15 @@
 // The response cache (`cache.responses`): complete small responses as text of their head and body,
 // for the front, which writes them itself, and for requests from `node:http`. A scan of the headers
 // decides if a request wants the plain response; any other takes the normal route.
-import { type IncomingMessage, type ServerResponse, STATUS_CODES } from 'node:http'
+import { STATUS_CODES } from 'node:http'
 import { AdmittingCache, remembered } from '../../core/cache.ts'
 import { isHost } from '../../core/wire/http.ts'
 import type { CachedCounts } from '../../observe/requests.ts'
-import { type Coding, type Compression, codedHeaders, codedTag, plainOnly } from '../compression.ts'
+import type { Compression } from '../compression.ts'
 import type { Limits } from '../limits.ts'
-import { type RequestIds, requestIdHeader } from '../wire/client.ts'
 import type { NoteCached } from '../wire/exchange.ts'
-import type { RequestHead } from '../wire/request.ts'
-import { cutWhenStalled, endWith } from '../wire/write.ts'
-import { type FormatChoice, formatFor, tagOfCopy } from './negotiate.ts'
+import type { RequestHead, RequestIds } from '../wire/request.ts'
+import { type Coding, codedHeaders, codedTag, type FormatChoice, formatFor, plainOnly, tagOfCopy } from './negotiate.ts'
 
 type CachedAnswer = {
   /** A flat list of names and values, as writeHead accepts it. */
@@ -164,7 +162,8 @@ const notModifiedHeaders: ReadonlySet<string> = new Set([
   'access-control-expose-headers',
 ])
 
-type Found = { readonly form: ReadyForm; readonly status: 200 | 304 }
+/** A response in the cache. */
+export type Found = { readonly head: ReadyHead; readonly status: 200 | 304; readonly body: Buffer | undefined }
 
 export function createCachedResponses({
   hot,
@@ -189,59 +188,40 @@ export function createCachedResponses({
   const format = remembered(formatFor)
   const isValidHost = remembered(isHost)
 
-  function lookUp(request: RequestHead): Found | undefined {
+  /** Undefined if the request needs another response, or a coding that is not cached. */
+  function find(request: RequestHead, key: string | undefined): Found | undefined {
     const { method } = request
-    if (method !== 'GET' && method !== 'HEAD') return undefined
-    const key = keyOf(request)
     const answer = key === undefined ? undefined : hot.get(key)
-    if (!answer) return undefined
+    if (!answer || (method !== 'GET' && method !== 'HEAD')) return undefined
     const plain = plainRequest(request.rawHeaders, format, isValidHost)
     if (!plain) return undefined
     const accepted = answer.isCompressible ? compression.accepted(plain.acceptEncoding) : plainOnly
     const { best } = accepted
     const etag = plain.ifNoneMatch && tagOfCopy(plain.ifNoneMatch, answer.etag, accepted)
-    if (etag) return { form: formWith(answer, etag), status: 304 }
+    if (etag) return { head: unchangedHead(formWith(answer, etag)), status: 304, body: undefined }
     const form = best === undefined ? answer : answer.coded[best]
-    return form && { form, status: 200 }
-  }
-
-  /** Undefined if the request needs another response, or a coding that is not cached. */
-  function find(
-    request: RequestHead,
-  ): (CachedResponse & { readonly head: ReadyHead; readonly status: number }) | undefined {
-    const found = lookUp(request)
-    if (!found || limits.refuses(request)) return undefined
-    const { form, status } = found
-    const isGet = request.method === 'GET'
-    const requestId = requestIds.next(request)
-    const body = isGet && status === 200 ? form.body : undefined
-    const bytes = body?.byteLength ?? 0
-    if (isGet) counts[status === 200 ? 'get' : 'getUnchanged']++
-    else counts[status === 200 ? 'head' : 'headUnchanged']++
-    counts.bytes += bytes
-    for (const note of notes) note(request, { requestId, status, bytes })
-    const head = headOf(found)
-    return { head, lines: head.lines, status, requestId, body, holdPending: limits.holdPending, stalledMs }
+    return form && { head: form, status: 200, body: method === 'GET' ? form.body : undefined }
   }
 
   return {
     find,
-    /** Returns true if it sent the response. */
-    take(request: IncomingMessage, response: ServerResponse): boolean {
-      const found = find(request)
-      if (!found) return false
-      const { head, status, requestId, body } = found
-      response.writeHead(status, [...head.headers, requestIdHeader, requestId])
-      if (body) endWith(response, body)
-      else response.end()
-      if (!cutWhenStalled(response, stalledMs)) response.once('close', limits.holdPending())
-      return true
+    /** Finds a response within the client's rate, and counts it. */
+    take(request: RequestHead): CachedResponse | undefined {
+      const found = find(request, keyOf(request))
+      if (!found || limits.refuses(request)) return undefined
+      const { head, status, body } = found
+      const requestId = requestIds.next(request)
+      const bytes = body?.byteLength ?? 0
+      if (request.method === 'GET') counts[status === 200 ? 'get' : 'getUnchanged']++
+      else counts[status === 200 ? 'head' : 'headUnchanged']++
+      counts.bytes += bytes
+      for (const note of notes) note(request, { requestId, status, bytes })
+      return { lines: head.lines, requestId, body, holdPending: limits.holdPending, stalledMs }
     },
   }
 }
 
-function headOf({ form, status }: Found): ReadyHead {
-  if (status === 200) return form
+function unchangedHead(form: ReadyForm): ReadyHead {
   form.unchanged ??= readyHead(304, unchangedHeaders(form.headers, form.etag))
   return form.unchanged
 }

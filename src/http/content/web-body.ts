@@ -1,11 +1,13 @@
 // Responses in `web` mode: files with the media types that browsers know, pages for directories and
 // documents, and redirects.
+
 import { listDirectory } from '../../content/directory.ts'
 import { readFile } from '../../content/file.ts'
-import { etagOf } from '../../content/formats/format.ts'
+import { inMemory } from '../../content/formats/format.ts'
 import {
   type ContentPath,
   type Entity,
+  etagOf,
   type Resolution,
   type ResolveOptions,
   symlinkTarget,
@@ -24,7 +26,6 @@ import {
   type Content,
   decodeQuietly,
   fileBody,
-  inMemory,
   listingCacheControl,
   type Offer,
   octets,

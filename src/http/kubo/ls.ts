@@ -1,12 +1,12 @@
 // `ls`: the links of directories and files with their targets, in Kubo's format.
 import type { CID } from 'multiformats/cid'
 import { linksOfDirectory } from '../../content/directory.ts'
-import { refuseRemainder } from '../../content/formats/format.ts'
 import {
   type ContentPath,
   type Entity,
   entityOf,
   type PathChain,
+  refuseRemainder,
   resolve,
   symlinkTarget,
   visitBelow,

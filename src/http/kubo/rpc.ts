@@ -1,8 +1,9 @@
 // The part of Kubo's RPC that tools use to add and read files: off by default. Formats and statuses
 // are Kubo's, so that its clients work unchanged; POST /add and the content routes do the work.
+
 import { type Failure, isFailure } from '../../core/failure.ts'
 import { isFromAnotherSite } from '../../core/wire/http.ts'
-import { RequestRecord } from '../../observe/request-record.ts'
+import { RequestRecord } from '../../observe/requests.ts'
 import { refuseStranger } from '../add/upload-auth.ts'
 import type { CostlyKind } from '../limits.ts'
 import type { Route } from '../route.ts'

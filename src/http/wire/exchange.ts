@@ -6,11 +6,9 @@ import { createTokenBucket, type TokenBucket } from '../../core/counting/token-b
 import type { Failure } from '../../core/failure.ts'
 import type { AccessMode, Log } from '../../core/log.ts'
 import type { SpanFacts, Trace } from '../../core/wire/trace.ts'
-import type { RequestRecord } from '../../observe/request-record.ts'
-import type { FailedRequest } from '../../observe/requests.ts'
+import type { FailedRequest, RequestRecord } from '../../observe/requests.ts'
 import { type Answered, type RequestCounts, sourceOf } from '../../observe/requests.ts'
-import { requestIdHeader } from './client.ts'
-import { HttpRefusal, hasBody, type ParserRefusal, type RequestHead } from './request.ts'
+import { HttpRefusal, hasBody, type ParserRefusal, type RequestHead, requestIdHeader } from './request.ts'
 
 /** The route that handled a request; `none` if none of this gateway's. */
 export type RouteName = 'ipfs' | 'ipns' | 'add' | 'rpc' | 'openapi' | 'routing' | 'proxy' | 'front' | 'none'

@@ -1,11 +1,12 @@
 // The attempts of one flight: its questions and their record, when it may ask an upstream again,
 // and the Failure of a flight that got nothing.
+
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure, type FailureKind, isFailure, isUnreachable } from '../../core/failure.ts'
 import type { OpenSpan, Trace, TracePoint } from '../../core/wire/trace.ts'
-import type { Attempt } from '../../observe/request-record.ts'
+import type { Attempt } from '../../observe/requests.ts'
 import { stalledMs } from './estimates.ts'
 import type { Member, Plan } from './pool.ts'
 import { probesApartMs } from './upstream-health.ts'

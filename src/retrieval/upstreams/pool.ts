@@ -1,12 +1,13 @@
 // The pool of upstreams for the race: which may be asked for a CID now, in which order, and after
 // what delay.
+
 import type { CID } from 'multiformats/cid'
 import type { Upstream } from '../../../backends/upstreams/contract.ts'
 import { blockKey } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 import { createTokenBucket } from '../../core/counting/token-bucket.ts'
 import type { Failure } from '../../core/failure.ts'
-import type { Attempt } from '../../observe/request-record.ts'
+import type { Attempt } from '../../observe/requests.ts'
 import type { AskKind } from './attempts.ts'
 import { guessedFirstMs } from './estimates.ts'
 import type { UpstreamHealth } from './upstream-health.ts'
