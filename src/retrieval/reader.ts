@@ -8,7 +8,7 @@
 
 import type { CID } from 'multiformats/cid'
 import { blockKey, codec, isIdentity, isProvable } from '../core/cid.ts'
-import { type Clock, orAborted, type Soon, withDeadline } from '../core/clock.ts'
+import { after, type Clock, orAborted, type Soon, withDeadline } from '../core/clock.ts'
 import type { Peeked, PeekOptions } from '../core/disk/peeked.ts'
 import { cancelled, Failure, isFailure } from '../core/failure.ts'
 import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
@@ -47,10 +47,8 @@ const aloneBlocks = 64
 /** Tiers have this long to answer once more before a block is denied. */
 const lastLookupMs = 200
 
-/** A flight that this reader follows, until it leaves. */
-type Followed = { readonly flight: Flight; readonly leave: () => void }
-
-const alone = (cid: CID): DagWant => ({ cid, segments: [], scope: 'block' })
+/** A flight that this reader follows, until it leaves. `isNoted`: its attempts are in the request record. */
+type Followed = { readonly flight: Flight; readonly leave: () => void; isNoted?: boolean }
 
 const isSameBlock = (one: CID, other: CID): boolean => blockKey(one) === blockKey(other)
 
@@ -67,8 +65,6 @@ class Reader implements Session {
   readonly shared: ReaderParts
   readonly signal: AbortSignal
   readonly onlyIfCached: boolean
-  /** Its failure has waited for an iteration of the loop: it does not wait again. */
-  hasYielded = false
   /** The first byte went out. */
   hasBegun = false
   readonly #requestRecord: RequestRecord
@@ -86,7 +82,6 @@ class Reader implements Session {
   /** One flight at a time brings the next block and those behind it. */
   #followed: Followed | undefined
   #aloneLeft = 0
-  #noted: WeakSet<Attempts> | undefined
 
   constructor(options: SessionOptions, shared: ReaderParts) {
     const { check, visit, visitNames, pass } = createGuard(options)
@@ -151,25 +146,13 @@ class Reader implements Session {
     this.#root ??= cid
     if (!isProvable(cid)) throw unprovable(cid)
     if (isIdentity(cid)) return cid.multihash.digest
-    const here = this.#ahead?.take(cid) ?? this.#peek(cid)?.bytes
-    if (here instanceof Promise) return here.then((bytes) => this.#prepared(cid, bytes))
-    if (here) return this.#prepared(cid, here)
-    const read = this.#read(cid, around)
-    return cid.code === codec.raw ? read : read.then((bytes) => this.#inTurn(cid, bytes))
-  }
-
-  /**
-   * All readers of a large node receive it in one iteration of the loop: each decodes it in an
-   * iteration that has time for that.
-   */
-  #inTurn(cid: CID, bytes: Uint8Array): Soon<Uint8Array> {
-    if (bytes.byteLength < largeNodeBytes) return bytes
-    return this.shared.turns.waitTurn().then(() => this.#prepared(cid, bytes))
+    const bytes = this.#ahead?.take(cid) ?? this.#peek(cid)?.bytes ?? this.#read(cid, around)
+    return cid.code === codec.dagPb ? after(bytes, (all) => this.#prepared(cid, all)) : bytes
   }
 
   /** Decodes in slices what takes long to decode. */
   #prepared(cid: CID, bytes: Uint8Array): Soon<Uint8Array> {
-    if (cid.code !== codec.dagPb || bytes.byteLength < largeNodeBytes) return bytes
+    if (bytes.byteLength < largeNodeBytes) return bytes
     return this.shared.nodes.prepare(cid, bytes, this.yieldIfDue).then(() => bytes)
   }
 
@@ -180,6 +163,7 @@ class Reader implements Session {
     return held
   }
 
+  /** Also a block that came while this reader waited for something else. */
   near(cid: CID): Uint8Array | undefined {
     const held = this.shared.stack.near(cid)
     return held && this.fromTier(held)
@@ -209,13 +193,19 @@ class Reader implements Session {
 
   leaveFlight(followed: Followed): void {
     // The parts of a file, and the upstreams that brought them.
-    if (followed.flight.kind === 'dag' && this.#requestRecord.brought.length > 1) this.#note(followed.flight.attempts)
+    if (followed.flight.kind === 'dag' && this.#requestRecord.brought.length > 1) this.#note(followed)
     if (this.#followed === followed) this.#followed = undefined
     followed.leave()
   }
 
   #follow(flight: Flight): Followed {
     return (this.#followed = { flight, leave: flight.follow() })
+  }
+
+  /** The flight that brings this block only. */
+  flightAlone(cid: CID): Followed {
+    const flight = this.shared.flight('block', { cid, segments: [], scope: 'block' }, this.asker)
+    return { flight, leave: flight.follow() }
   }
 
   /**
@@ -254,13 +244,6 @@ class Reader implements Session {
     return bytes
   }
 
-  /** Memory may have a block that came before. */
-  cameBefore(cid: CID): Uint8Array | undefined {
-    const bytes = this.shared.stack.near(cid)?.bytes
-    if (bytes) this.#lastFrom = 'upstream'
-    return bytes
-  }
-
   /** A flight that is over and left out this block may have left out the next ones too. */
   leftOut(followed: Followed): void {
     if (!followed.flight.isOver || this.#followed !== followed) return
@@ -292,10 +275,7 @@ class Reader implements Session {
     if (this.hasBegun) this.#beforeMiss = undefined
     else {
       this.#refuseRemembered(cid, around)
-      if (this.shared.clock.monotonic() >= this.#deadlineAt) {
-        this.hasYielded = true
-        throw noTimeLeft(cid)
-      }
+      if (this.shared.clock.monotonic() >= this.#deadlineAt) throw noTimeLeft(cid)
     }
     const beforeMiss = this.#beforeMiss
     this.#beforeMiss = undefined
@@ -313,12 +293,11 @@ class Reader implements Session {
     throw withRetry(memory.absence, memory.forMs)
   }
 
-  /** Notes the attempts of a flight in the request record, once, however many blocks fail with it. */
-  #note(attempts: Attempts): void {
-    this.#noted ??= new WeakSet()
-    if (this.#noted.has(attempts)) return
-    this.#noted.add(attempts)
-    for (const attempt of attempts.list()) this.#requestRecord.attempt(attempt)
+  /** Once, however many blocks fail with it. */
+  #note(followed: Followed): void {
+    if (followed.isNoted) return
+    followed.isNoted = true
+    for (const attempt of followed.flight.attempts.list()) this.#requestRecord.attempt(attempt)
   }
 
   /**
@@ -334,7 +313,7 @@ class Reader implements Session {
     const isLate = isFailure(error, 'timeout')
     const isCrowded = isLate && (beganLate || attempts.hasBeenCrowded())
     const failure = isCrowded ? this.#crowded(cid, attempts) : isFailure(error) ? error : internal(error)
-    if (failure.kind !== 'cancelled') this.#note(attempts)
+    if (failure.kind !== 'cancelled') this.#note(followed)
     // Below a path, "not found" may mean the path: only the root alone can tell whether the root is
     // there.
     if (failure.kind === 'not-found' && asked && asked.segments.length > 0) {
@@ -384,34 +363,30 @@ export function createGuard({ visit = allowed, visitNames = allowed }: Policy): 
   }
 }
 
-/** Waits for a block in a flight. `next`: where to go on if the block does not come from there. */
+/** For a block in a flight. `around`: undefined in a flight of its own. */
 type Wait = {
   readonly followed: Followed
   readonly around: Place | undefined
-  readonly next: () => void
+  readonly resolve: (bytes: Uint8Array | undefined) => void
+  readonly reject: (failure: Failure) => void
 }
 
-/** The wait for one block: one promise, one deadline, whichever source has the block in the end. */
+/** The wait for one block: one deadline, whichever source has the block in the end. */
 class BlockRead implements FlightReader {
   readonly #reader: Reader
   readonly #cid: CID
-  readonly #resolve: (bytes: Uint8Array) => void
+  readonly #resolve: (bytes: Soon<Uint8Array>) => void
   readonly #reject: (error: unknown) => void
-  #stop: (() => void) | undefined
   #lookup: TierLookup | undefined
-  #isLookingUp = false
-  #hasAskedUpstreams = false
   #wait: Wait | undefined
-  /** No upstream has it; a tier may. */
-  #failure: unknown
   /** Too little time was left when it began to wait. */
   #beganLate = false
-  #hadBegun = false
-  #timeoutMs = 0
-  #isPastDeadline = false
+  /** No upstream has it; late tiers may. */
+  #failure: Failure | undefined
+  #stopTimer: (() => void) | undefined
   #isOver = false
 
-  constructor(reader: Reader, cid: CID, resolve: (bytes: Uint8Array) => void, reject: (error: unknown) => void) {
+  constructor(reader: Reader, cid: CID, resolve: (bytes: Soon<Uint8Array>) => void, reject: (error: unknown) => void) {
     this.#reader = reader
     this.#cid = cid
     this.#resolve = resolve
@@ -424,116 +399,88 @@ class BlockRead implements FlightReader {
     signal.addEventListener('abort', this.#left, { once: true })
     this.#beganLate = this.#reader.isPastHalf
     this.#startDeadline()
-    const { followed } = this.#reader
-    this.#goOn(() => {
-      if (around && followed?.flight.expects(this.#cid)) this.#waitIn(followed, around, () => this.#askTiers(undefined))
-      else this.#askTiers(around)
-    })
+    this.#bring(around).then(this.#succeed, this.#failed)
   }
 
-  /** A step that throws ends the wait, and not the flight that called it. */
-  #goOn(step: () => void): void {
-    try {
-      step()
-    } catch (error) {
-      this.#failed(error)
-    }
-  }
-
-  /** Without upstreams, or while that is worth it, the tiers are waited for. */
-  #askTiers(around: Place | undefined): void {
-    const { onlyIfCached, shared } = this.#reader
-    const lookup = shared.stack.look(this.#cid)
-    if (!lookup) return onlyIfCached ? this.#failed(notCached(this.#cid)) : this.#askUpstreams(around)
-    this.#lookup = lookup
-    this.#isLookingUp = true
-    if (!onlyIfCached) void lookup.overdue.then(() => this.#askUpstreams(around))
-    lookup.found.then(
-      (hit) => {
-        this.#isLookingUp = false
-        if (hit) this.#foundIn(hit)
-        else if (this.#failure !== undefined) this.#failed(this.#failure)
-        else if (onlyIfCached) this.#failed(notCached(this.#cid))
-        else this.#askUpstreams(around)
-      },
-      (error: unknown) => this.#failed(error),
-    )
-  }
-
-  #foundIn(hit: TierHit): void {
-    if (this.#isOver) return
-    if (this.#hasAskedUpstreams) this.#reader.shared.notFound.forget(this.#cid)
-    this.#end()
-    this.#resolve(this.#reader.fromTier(hit))
-  }
-
-  #askUpstreams(around: Place | undefined): void {
-    if (this.#isOver || this.#hasAskedUpstreams) return
-    this.#hasAskedUpstreams = true
+  /** One source after the other; late tiers go on beside upstreams. */
+  async #bring(around: Place | undefined): Promise<Uint8Array> {
     const reader = this.#reader
-    this.#goOn(() => {
-      // While this request waited, a flight of another one may have ended with the block in memory.
-      const near = reader.near(this.#cid)
-      if (near) return this.#succeed(near)
-      reader.beforeUpstreams(this.#cid, around)
-      const followed = around && reader.chooseFlight(this.#cid, around)
-      if (followed) this.#waitIn(followed, around, this.#askAlone)
-      else this.#askAlone()
+    const { followed, onlyIfCached, shared } = reader
+    const cid = this.#cid
+    const isExpected = around && followed?.flight.expects(cid)
+    const came = isExpected && (await this.#waitIn(followed, around))
+    if (came) return came
+    this.#throwIfOver()
+    const lookup = (this.#lookup = shared.stack.look(cid))
+    const hit = lookup && (await (onlyIfCached ? lookup.found : Promise.race([lookup.found, lookup.overdue])))
+    if (hit) return reader.fromTier(hit)
+    if (onlyIfCached) throw notCached(cid)
+    this.#throwIfOver()
+    const near = reader.near(cid)
+    if (near) return near
+    const brought = this.#fromUpstreams(isExpected ? undefined : around)
+    if (!lookup) return brought
+    const late = lookup.found.then((found) => {
+      if (!found) throw notCached(cid)
+      shared.notFound.forget(cid)
+      return reader.fromTier(found)
     })
+    return Promise.any([brought, late]).catch(() => brought)
   }
 
-  readonly #askAlone = (): void => {
-    const { shared, asker } = this.#reader
-    const flight = shared.flight('block', alone(this.#cid), asker)
-    const ended = () => this.#failed(internal(new Error('a flight of one block ended without it')))
-    this.#waitIn({ flight, leave: flight.follow() }, undefined, ended)
+  async #fromUpstreams(around: Place | undefined): Promise<Uint8Array> {
+    this.#reader.beforeUpstreams(this.#cid, around)
+    const followed = around && this.#reader.chooseFlight(this.#cid, around)
+    const bytes = (followed && (await this.#waitIn(followed, around))) ?? (await this.#waitIn())
+    if (!bytes) throw internal(new Error('a flight of one block ended without it'))
+    return bytes
   }
 
-  #waitIn(followed: Followed, around: Place | undefined, next: () => void): void {
-    this.#wait = { followed, around, next }
-    this.#beganLate = this.#reader.isPastHalf
-    followed.flight.join(this.#cid, around, this)
+  /** Undefined: the block does not come from there. Default: a flight of this block. */
+  #waitIn(followed?: Followed, around?: Place): Promise<Uint8Array | undefined> {
+    this.#throwIfOver()
+    return new Promise((resolve, reject) => {
+      const wait = { followed: followed ?? this.#reader.flightAlone(this.#cid), around, resolve, reject }
+      this.#wait = wait
+      this.#beganLate = this.#reader.isPastHalf
+      wait.followed.flight.join(this.#cid, around, this)
+    })
   }
 
   settle(bytes: Uint8Array, upstream: string): void {
-    if (!this.#isOver) this.#succeed(this.#reader.fromUpstream(bytes, upstream))
+    this.#endWait()?.resolve(this.#reader.fromUpstream(bytes, upstream))
   }
 
-  passed({ isInTiers }: { readonly isInTiers: boolean }): void {
-    const wait = this.#wait
-    if (!wait || this.#isOver) return
-    this.#wait = undefined
-    if (!isInTiers) this.#reader.leftOut(wait.followed)
-    const bytes = isInTiers ? this.#reader.cameBefore(this.#cid) : undefined
-    if (bytes) this.#succeed(bytes)
-    else this.#goOn(wait.next)
+  passed(): void {
+    const wait = this.#endWait()
+    if (!wait) return
+    this.#reader.leftOut(wait.followed)
+    wait.resolve(this.#reader.near(this.#cid))
   }
 
   fail(error: unknown): void {
+    const wait = this.#endWait()
+    if (!wait) return
+    this.#failure = this.#reader.failureOf(this.#cid, wait, this.#beganLate, error)
+    if (this.#failure) wait.reject(this.#failure)
+    else wait.resolve(undefined)
+  }
+
+  #endWait(): Wait | undefined {
     const wait = this.#wait
-    if (!wait || this.#isOver) return
     this.#wait = undefined
-    const failure = this.#reader.failureOf(this.#cid, wait, this.#beganLate, error)
-    if (failure) this.#failed(failure)
-    else this.#goOn(wait.next)
+    return wait
   }
 
   #startDeadline(): void {
-    this.#hadBegun = this.#reader.hasBegun
-    this.#timeoutMs = this.#reader.remainingMs
-    this.#stop = this.#reader.shared.clock.after(this.#timeoutMs, this.#onDeadline)
-  }
-
-  readonly #onDeadline = (): void => {
-    const reader = this.#reader
-    // The response began meanwhile: from then on each block has a time of its own.
-    if (this.#hadBegun !== reader.hasBegun) return this.#startDeadline()
-    // Thousands of requests may come to their deadline in one iteration of the loop.
-    void reader.shared.turns.waitTurn().then(() => {
-      if (this.#isOver) return
-      this.#isPastDeadline = reader.hasYielded = true
-      const isOurs = this.#beganLate && !this.#hadBegun
-      this.#giveUp(isOurs ? noTimeLeft(this.#cid) : outOfTime(this.#cid, this.#timeoutMs))
+    const { hasBegun, remainingMs, shared } = this.#reader
+    this.#stopTimer = shared.clock.after(remainingMs, () => {
+      // The response began meanwhile: from then on each block has a time of its own.
+      if (hasBegun !== this.#reader.hasBegun) return this.#startDeadline()
+      const isOurs = this.#beganLate && !hasBegun
+      const why = isOurs ? noTimeLeft(this.#cid) : outOfTime(this.#cid, remainingMs)
+      // Thousands of requests may come to their deadline in one iteration of the loop.
+      void shared.turns.waitTurn().then(() => this.#giveUp(why))
     })
   }
 
@@ -541,49 +488,48 @@ class BlockRead implements FlightReader {
 
   #giveUp(why: Failure): void {
     if (this.#isOver) return
-    const flight = this.#wait?.followed.flight
-    flight?.leave(this)
-    if (flight) this.fail(why)
-    else this.#failed(this.#failure ?? why)
+    this.#wait?.followed.flight.leave(this)
+    this.fail(why)
+    void this.#failed(this.#failure ?? why)
   }
 
-  #succeed(bytes: Uint8Array): void {
-    this.#wait = undefined
-    this.#end()
-    this.#resolve(bytes)
-  }
-
-  #failed(error: unknown): void {
+  readonly #succeed = (bytes: Uint8Array): void => {
     if (this.#isOver) return
-    const isUnwanted = this.#reader.signal.aborted || isFailure(error, 'cancelled')
-    // Late tiers may still have it.
-    if (this.#isLookingUp && !this.#isPastDeadline && !isUnwanted) {
-      this.#failure = error
-      return
-    }
-    const lookup = this.#lookup
-    this.#lookup = undefined
     this.#end()
-    const last = isUnwanted ? Promise.reject(error) : this.#lastChance(error, lookup)
-    last
-      .finally(() => lookup?.leave())
-      .then(this.#resolve, async (failure: unknown) => {
-        // Thousands of requests may fail in one iteration of the loop: their answers take many.
-        if (!this.#reader.hasYielded) await this.#reader.shared.turns.waitTurn()
-        this.#reject(failure)
-      })
+    this.#lookup?.leave()
+    // All readers of a large node receive it in one iteration of the loop: each decodes it in an
+    // iteration that has time for that.
+    const isLarge = this.#cid.code !== codec.raw && bytes.byteLength >= largeNodeBytes
+    this.#resolve(isLarge ? this.#reader.shared.turns.waitTurn().then(() => bytes) : bytes)
   }
 
+  readonly #failed = async (error: unknown): Promise<void> => {
+    if (this.#isOver) return
+    this.#end()
+    try {
+      if (this.#reader.signal.aborted || isFailure(error, 'cancelled')) throw error
+      this.#resolve(await this.#lastChance(error))
+    } catch (failure) {
+      // Thousands of requests may fail in one iteration of the loop: their answers take many.
+      await this.#reader.shared.turns.waitTurn()
+      this.#reject(failure)
+    } finally {
+      this.#lookup?.leave()
+    }
+  }
+
+  #throwIfOver(): void {
+    if (this.#isOver) throw this.#reader.reason
+  }
+
+  /** A tier has it, or the wait was given up: the flight goes on for others. */
   #end(): void {
     this.#isOver = true
-    this.#stop?.()
+    this.#stopTimer?.()
     this.#reader.signal.removeEventListener('abort', this.#left)
-    this.#lookup?.leave()
-    const wait = this.#wait
-    if (!wait) return
-    this.#wait = undefined
-    wait.followed.flight.leave(this)
-    if (!wait.around) wait.followed.leave()
+    const wait = this.#endWait()
+    wait?.followed.flight.leave(this)
+    if (wait && !wait.around) wait.followed.leave()
   }
 
   /**
@@ -591,21 +537,22 @@ class BlockRead implements FlightReader {
    * it is waited for. Tiers that could not be asked are asked again. A provider of this machine
    * that keeps the block has the last word: a damaged copy is no absence.
    */
-  async #lastChance(error: unknown, lookup: TierLookup | undefined): Promise<Uint8Array> {
+  async #lastChance(error: unknown): Promise<Uint8Array> {
     const { shared, signal, onlyIfCached, remainingMs } = this.#reader
     const { stack, pool, notFound } = shared
     const cid = this.#cid
+    const lookup = this.#lookup
     const isAbsent = !lookup && stack.hasNow(cid) === false
     const absence = isFailure(error) && absences.has(error.kind) ? error : undefined
     const here = lookup && Promise.race([lookup.found, lookup.here.then(() => undefined)])
     let hit = here && (await orAborted(signal, here).catch(() => undefined))
     if (!hit && !isAbsent) {
-      const isPinned =
-        absence && !onlyIfCached && (await this.#briefly(lastLookupMs, (own) => stack.isPinned(cid, own)))
-      const mayHave = lookup ? !lookup.haveAnswered && absence && absence.kind !== 'timeout' : true
-      const ms = absence?.kind === 'unavailable' && !isPinned ? remainingMs : lastLookupMs
-      if (isPinned || mayHave) hit = (await this.#briefly(ms, (own) => stack.lookAgain(cid, own)))?.hit
-      if (!hit && isPinned) throw pinUnreadable(cid, absence)
+      const mayHave = !lookup || (absence && absence.kind !== 'timeout' && !lookup.haveAnswered)
+      const ms = absence?.kind === 'unavailable' ? remainingMs : lastLookupMs
+      if (mayHave) hit = (await this.#briefly(ms, (own) => stack.lookAgain(cid, own)))?.hit
+      const mayBePinned = !hit && absence && !onlyIfCached
+      if (mayBePinned && (await this.#briefly(lastLookupMs, (own) => stack.isPinned(cid, own))))
+        throw pinUnreadable(cid, absence)
     }
     if (hit) {
       notFound.forget(cid)

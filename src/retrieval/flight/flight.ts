@@ -28,10 +28,8 @@ import { type Racer, type Span, UpstreamStream } from './upstream-stream.ts'
 export interface FlightReader {
   settle(bytes: Uint8Array, upstream: string): void
   fail(error: unknown): void
-  /**
-   * The block does not come from here. `isInTiers`: it came before. Else it is asked for by itself.
-   */
-  passed(how: { readonly isInTiers: boolean }): void
+  /** The block does not come from here: it came before, or is asked for by itself. */
+  passed(): void
 }
 
 export type FlightDeps = {
@@ -144,13 +142,13 @@ export class Flight {
    * `around`: undefined for a reader that stands nowhere in it.
    */
   join(cid: CID, around: Place | undefined, reader: FlightReader): void {
-    if (this.#blocks?.isStored(cid)) return reader.passed({ isInTiers: true })
+    if (this.#blocks?.isStored(cid)) return reader.passed()
     if (this.#isOver) {
-      if (this.#failure === undefined || this.#hasBegun) reader.passed({ isInTiers: false })
+      if (this.#failure === undefined || this.#hasBegun) reader.passed()
       else reader.fail(this.#failure)
       return
     }
-    if (this.#isStuck) return reader.passed({ isInTiers: false })
+    if (this.#isStuck) return reader.passed()
     const place = around ?? this.#want
     const from = around ? (around.range?.from ?? 0) : Number.POSITIVE_INFINITY
     const end = from + (around?.bytes ?? 0)
@@ -169,8 +167,7 @@ export class Flight {
 
   /** These blocks do not come from here. */
   #passBy(isPassed: (waiter: Waiter) => boolean): void {
-    for (const [reader, waiter] of this.#waiting)
-      if (isPassed(waiter) && this.#waiting.delete(reader)) reader.passed({ isInTiers: false })
+    for (const [reader, waiter] of this.#waiting) if (isPassed(waiter) && this.#waiting.delete(reader)) reader.passed()
   }
 
   /** Those that stand in a file, the furthest behind first. */
@@ -602,7 +599,7 @@ export class Flight {
     const isOutcome = failure !== undefined && !this.#hasBegun
     for (const reader of this.#waiting.keys())
       if (isOutcome) reader.fail(failure)
-      else reader.passed({ isInTiers: false })
+      else reader.passed()
     this.#waiting.clear()
     this.watch.stop()
   }
