@@ -1,5 +1,5 @@
 // A tier is a place that keeps proved blocks: memory, disk, Redis, S3. Bytes in, bytes out.
-// Every tier passes src/testing/tier.ts; a stack of tiers is a tier and passes it too.
+// Every tier passes src/testing/tier.ts, and so does a stack of tiers.
 import type { CID } from 'multiformats/cid'
 import type { z } from 'zod'
 import type { Clock } from '../../src/core/clock.ts'

@@ -126,7 +126,7 @@ class Reader implements Session {
   }
 
   async has(cid: CID): Promise<boolean> {
-    return isIdentity(cid) || this.shared.stack.has(cid, this.signal)
+    return isIdentity(cid) || (await this.shared.stack.find(cid, this.signal)) !== undefined
   }
 
   begun(): void {
@@ -547,7 +547,7 @@ class BlockRead implements FlightReader {
     const here = lookup && Promise.race([lookup.found, lookup.here.then(() => undefined)])
     let hit = here && (await orAborted(signal, here).catch(() => undefined))
     if (!hit && !isAbsent) {
-      const mayHave = !lookup || (absence && absence.kind !== 'timeout' && !lookup.haveAnswered)
+      const mayHave = !lookup || (absence && absence.kind !== 'timeout' && !lookup.haveAnswered())
       const ms = absence?.kind === 'unavailable' ? remainingMs : lastLookupMs
       if (mayHave) hit = (await this.#briefly(ms, (own) => stack.lookAgain(cid, own)))?.hit
       const mayBePinned = !hit && absence && !onlyIfCached
@@ -561,7 +561,7 @@ class BlockRead implements FlightReader {
     // Without upstreams an absence is what the tiers said, and only that.
     const isArchive = pool.members.length === 0 && !pool.find
     if (isFailure(error, 'unavailable') && error.facts.alone)
-      throw isAbsent || lookup?.haveAnswered ? notHere(error) : storeFailed(cid, error)
+      throw isAbsent || lookup?.haveAnswered() ? notHere(error) : storeFailed(cid, error)
     throw isArchive && isFailure(error, 'timeout') ? storeFailed(cid, error) : error
   }
 

@@ -81,7 +81,7 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
       return failed.map(({ tier }) => tier)
     },
     sharedTiers: stack.shared,
-    bring: stack.bring,
+    bring: (...block) => stack.bring(...block),
     forget: (cid) => notFound.forget(cid),
     async close() {
       searches.close()

@@ -214,7 +214,7 @@ function takedownOf(
       const failures = [own, ...rest].flatMap((one) => one.failures)
       return { ...own, failures: [...new Set(failures)] }
     },
-    isPinned: stack.isPinned,
+    isPinned: (cid, signal) => stack.isPinned(cid, signal),
     remove: pins?.remove,
   })
 }

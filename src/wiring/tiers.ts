@@ -5,7 +5,7 @@ import { cancelled } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import type { Shelf } from '../names/shared-records.ts'
 import { GuardedTier } from '../retrieval/tiers/guarded-tier.ts'
-import { createPinsTier, createTierStack, type TierStack } from '../retrieval/tiers/tier-stack.ts'
+import { createPinsTier, TierStack } from '../retrieval/tiers/tier-stack.ts'
 import type { StoreReader } from '../store/store.ts'
 import type { Lease, WiringContext } from './components.ts'
 
@@ -25,7 +25,7 @@ export function wireTiers(
   const pinsOf = (of: object, name: string, store: LocalStore, keeps: boolean): GuardedTier =>
     takeGuard(
       context,
-      lease.take('pins', [of], () => createPinsTier(name, store, { keeps, log })),
+      lease.take('pins', [of], () => createPinsTier(name, store, keeps)),
     )
   const pins = providers.flatMap((provider) =>
     provider.store ? [pinsOf(provider, provider.name, provider.store, true)] : [],
@@ -42,7 +42,7 @@ export function wireTiers(
     'stack',
     all,
     () => {
-      const made = createTierStack(all)
+      const made = new TierStack(all)
       stacks.add(made)
       return made
     },

@@ -44,7 +44,7 @@ export async function startKuboDoor(tokens?: readonly Token[], options: AddingOp
     has: (cid) => adding.embedded.store.has(cid),
   }
   const { retrieval } = retrievalOver([], clock, {
-    stack: stackOf([tier, createPinsTier('embedded', store, { keeps: true, log })], { clock, log }),
+    stack: stackOf([tier, createPinsTier('embedded', store, true)], { clock, log }),
     ...{ deadlineMs: 1000, blockDeadlineMs: 1000, keepLookingMs: 0 },
     notFound: createNegativeCache({ initialTtlMs: 1, maxTtlMs: 1, clock }),
   })

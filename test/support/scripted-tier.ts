@@ -3,29 +3,37 @@ import { setImmediate } from 'node:timers/promises'
 import type { CID } from 'multiformats/cid'
 import type { Tier, TierTraits } from '../../backends/tiers/contract.ts'
 import { blockKey } from '../../src/core/cid.ts'
-import { type Clock, systemClock } from '../../src/core/clock.ts'
+import { type Clock, orAborted, systemClock } from '../../src/core/clock.ts'
 import { partOf } from '../../src/core/disk/peeked.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { silentLog } from '../../src/core/log.ts'
 import { GuardedTier, type GuardOptions } from '../../src/retrieval/tiers/guarded-tier.ts'
-import { createTierStack, type TierStack } from '../../src/retrieval/tiers/tier-stack.ts'
+import { TierStack } from '../../src/retrieval/tiers/tier-stack.ts'
 
 const defaults: GuardOptions = { clock: systemClock, log: silentLog, maxBytes: 16 * 1024 * 1024 }
 
 export const guarded = (tier: Tier, options: Partial<GuardOptions> = {}): GuardedTier =>
   new GuardedTier(tier, { ...defaults, ...options })
 
-/** A stack that closes its tiers. */
-export function stackOf(tiers: readonly (Tier | GuardedTier)[], options: Partial<GuardOptions> = {}): TierStack {
+/** A stack as a tier, which closes its tiers. */
+export function stackOf(tiers: readonly (Tier | GuardedTier)[], options: Partial<GuardOptions> = {}): TierStack & Tier {
   const guards = tiers.map((tier) => (tier instanceof GuardedTier ? tier : guarded(tier, options)))
-  const stack = createTierStack(guards)
-  return {
-    ...stack,
+  const stack = new TierStack(guards)
+  const end = stack.close.bind(stack)
+  return Object.assign(stack, {
+    name: 'tiers',
+    traits: { persistent: true, shared: true, trusted: true },
+    get: async (cid: CID, signal?: AbortSignal) => (await stack.find(cid, signal))?.bytes,
+    has: async (cid: CID, signal?: AbortSignal) => (await stack.find(cid, signal)) !== undefined,
+    async put(cid: CID, bytes: Uint8Array, signal?: AbortSignal) {
+      signal?.throwIfAborted()
+      await orAborted(signal, Promise.resolve(stack.keep(cid, bytes)))
+    },
     async close() {
-      await stack.close()
+      end()
       await Promise.all(guards.map((guard) => guard.close()))
     },
-  }
+  })
 }
 
 export type ScriptedTier = Tier & {

@@ -280,8 +280,7 @@ test('unreadable pin → not reported absent', async () => {
     get: async (cid) => pinned.get(blockKey(cid)),
     has: async (cid) => pinned.has(blockKey(cid)),
   }
-  const bucketStack = (clock: FakeClock) =>
-    stackOf([createPinsTier('local', store, { keeps: true, log: silentLog })], { clock })
+  const bucketStack = (clock: FakeClock) => stackOf([createPinsTier('local', store, true)], { clock })
   for (const upstreams of [[scriptedUpstream('one', new Map())], []]) {
     const { session } = make(upstreams, bucketStack)
     // The second request meets the memory of the absence.
@@ -375,7 +374,7 @@ test('identity CID → answered itself; unverifiable CID → refused', async () 
 test('busy process → block on disk not reported absent', async () => {
   const { clock, stack, session } = make([scriptedUpstream('silent', new Map(), { silent: true })])
   const looking = Promise.withResolvers<TierHit | undefined>()
-  const look = { found: looking.promise, overdue: Promise.resolve(), haveAnswered: true, leave() {} }
+  const look = { found: looking.promise, overdue: Promise.resolve(), haveAnswered: () => true, leave() {} }
   stack.look = () => ({ ...look, here: new Promise(() => {}) })
   const wanted = session().get(file.cid)
   await clock.advance(7000)
@@ -393,7 +392,7 @@ test('time used up by the disk → rest read from disk', async () => {
   const lookFor = (ms: number, hit: TierHit | undefined) => {
     const found = clock.sleep(ms).then(() => hit)
     const here = found.then(() => {})
-    stack.look = () => ({ found, here, overdue: new Promise(() => {}), haveAnswered: true, leave() {} })
+    stack.look = () => ({ found, here, overdue: new Promise(() => {}), haveAnswered: () => true, leave() {} })
   }
   const own = session()
   const [first, second, third] = file.order
@@ -425,7 +424,7 @@ test('late but fastest store → prefetched, further with each wait', async () =
     asked++
     const bytes = file.blocks.get(blockKey(cid)) as Uint8Array
     const found = sleep(1).then(() => ({ bytes, tier: 's3' }))
-    return { found, overdue: Promise.resolve(), here: Promise.resolve(), haveAnswered: true, leave() {} }
+    return { found, overdue: Promise.resolve(), here: Promise.resolve(), haveAnswered: () => true, leave() {} }
   }
   const [root, ...leaves] = file.order
   assert.ok(root)

@@ -137,7 +137,7 @@ test('no upstreams → lookup completes as a miss', async () => {
   assert.equal(found, 'open')
   await clock.advance(1)
   assert.equal(found, undefined)
-  assert.equal(look.haveAnswered, false)
+  assert.equal(look.haveAnswered(), false)
 })
 
 test('shared lookup → survives one reader, stops with the last', async () => {

@@ -530,7 +530,7 @@ describe('DAG below a CID', () => {
     const [needed] = leaves as [Uint8Array]
     const held = new Map([[blockKey(cidOf(needed)), needed]])
     const store = { get: async (cid: CID) => held.get(blockKey(cid)), has: async (cid: CID) => held.has(blockKey(cid)) }
-    const stack = stackOf([createPinsTier('local', store, { keeps: true, log }), bucket])
+    const stack = stackOf([createPinsTier('local', store, true), bucket])
     const { signal } = new AbortController()
     const cids = [topCid, innerCid, ...leaves.map(cidOf)]
     assert.deepEqual(await purge(stack, cids, { signal }), { purged: 3, kept: 1, failures: [] })
