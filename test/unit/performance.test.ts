@@ -89,7 +89,7 @@ test('unknown upstream → default estimate, then measured', async () => {
   assert.ok(Math.abs(one.expectedMs('dag', 2 * mib) - 1300) < 50)
   await serve(one, 40, perMs(10 * mib))
   assert.ok(Math.abs(one.expectedMs('dag', 2 * mib) - 240) < 20, `${one.expectedMs('dag', 2 * mib)}`)
-  assert.equal(one.typicalMs('dag'), 80)
+  assert.equal(one.typicalMs('dag'), 40)
 })
 
 test('kinds of work are measured separately', async () => {

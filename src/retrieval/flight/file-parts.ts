@@ -23,9 +23,6 @@ export type Waiting = {
  */
 type FilePart = Span & { readonly victim?: UpstreamStream; readonly leaves?: readonly CID[] | undefined }
 
-// The time that an upstream should take for its part: a slow one gets a shorter part.
-const shareMs = 500
-
 /**
  * `line`: in the order of the file. `hasOthers`: without any, one answer brings all that is left.
  * `isBack`: it stalled in this file, so that its learned rate is that of the silence.
@@ -50,7 +47,8 @@ export function nextPart(
   const { from } = open[0] as Waiting
   if (!hasOthers) return kind === 'dag' ? { from, to: Number.POSITIVE_INFINITY } : undefined
   if (isFirstOnly && from > 0) return undefined
-  const bytes = Math.max(maxBlockBytes, (learned ?? 0) * shareMs)
+  // A slow one gets a shorter part.
+  const bytes = Math.max(maxBlockBytes, (learned ?? 0) * maxStallMs)
   const limit = Math.min(...questions.map((one) => one.from).filter((start) => start > from))
   return upTo(open, from + bytes, limit, kind)
 }

@@ -22,7 +22,7 @@ import type { Finding, Member, Plan, Pool, Step } from '../upstreams/pool.ts'
 import { DagBlocks } from './dag-blocks.ts'
 import { nextPart, type Waiting } from './file-parts.ts'
 import { maxStallMs, minStallMs, Stopwatch } from './pace.ts'
-import { type Racer, type Span, UpstreamStream } from './upstream-stream.ts'
+import { type Span, UpstreamStream } from './upstream-stream.ts'
 
 /** A reader that waits for a block: one of these is called, once, unless the reader has left. */
 export interface FlightReader {
@@ -368,11 +368,8 @@ export class Flight {
 
   #enterRace(others: readonly UpstreamStream[], stream: UpstreamStream): void {
     const { judge = pAny } = this.#deps
-    const before = new Set(others.map((one) => (one.isRacing && one.race) || one.racer()))
-    const race = judge<UpstreamStream>([...before, stream.racer()]) as Racer
-    for (const one of [...others, stream]) one.race = race
     // Each failure was noted by its stream.
-    race.then(
+    judge<UpstreamStream>([...others, stream].map((one) => one.racer)).then(
       (winner) => this.#land(winner),
       () => {},
     )

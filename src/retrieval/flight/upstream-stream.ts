@@ -38,9 +38,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   /** On the clock of the readers: when it was asked. */
   startedAt: number
   hasBegun = false
-  /** The newest race that it is in. */
-  race: Racer | undefined
-  /** It brought a block since that began, first or after another one. */
+  /** It brought a block since it entered its race, first or after another one. */
   hasMoved = false
   /** Brought by others in its part since then. */
   missedBytes = 0
@@ -311,11 +309,14 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
 
   // The race with others that bring the same.
 
-  racer(): Racer {
-    this.#racer = Promise.withResolvers()
-    this.missedBytes = 0
-    this.hasMoved = false
-    this.#racer.promise.catch(() => {})
+  /** It may be in several races: each that joins begins one more. */
+  get racer(): Racer {
+    if (!this.#racer) {
+      this.#racer = Promise.withResolvers()
+      this.missedBytes = 0
+      this.hasMoved = false
+      this.#racer.promise.catch(() => {})
+    }
     // p-any stops the losers by calling `cancel` on them.
     return Object.assign(this.#racer.promise, { cancel: () => this.#flight.lost(this) })
   }

@@ -44,9 +44,6 @@ export class Question {
   rank: Rank = 'first'
   giveUpAt = 0
   span: OpenSpan | undefined
-  /** Stops the timer for the end of its time in the queue. */
-  stopWait: (() => void) | undefined
-
   /** When it was asked, or began to wait for that. */
   at = 0
   waitedMs = 0
@@ -72,7 +69,7 @@ export class Question {
   }
 
   get client(): string {
-    return this.attempts.client
+    return this.attempts.asker.client
   }
 
   get isQueued(): boolean {
@@ -218,10 +215,8 @@ const harmless: ReadonlySet<string> = new Set([
 const retried: ReadonlySet<FailureKind> = new Set(['unavailable', 'throttled', 'upstream-error', 'overloaded'])
 
 export class Attempts {
-  readonly client: string
   readonly clock: Clock
-  readonly #hasBegun: boolean
-  readonly #isSearch: boolean
+  readonly asker: Wanting
   readonly #timeoutMs: number
   readonly #trace: Trace | undefined
   readonly #parent: TracePoint | undefined
@@ -240,9 +235,7 @@ export class Attempts {
    * the request that began the race, and not below one that joined it later.
    */
   constructor(clock: Clock, timeoutMs: number, asker: Wanting = anybody, trace?: Trace) {
-    this.client = asker.client
-    this.#hasBegun = asker.hasBegun
-    this.#isSearch = asker.isSearch === true
+    this.asker = asker
     this.clock = clock
     this.#timeoutMs = timeoutMs
     this.#trace = trace
@@ -267,8 +260,8 @@ export class Attempts {
   /** The rank of the next question. */
   get #rank(): Rank {
     if (this.isThere) return 'begun'
-    if (this.#isSearch || this.#made.some(({ isMissed }) => isMissed)) return 'search'
-    if (this.#hasBegun) return 'begun'
+    if (this.asker.isSearch || this.#made.some(({ isMissed }) => isMissed)) return 'search'
+    if (this.asker.hasBegun) return 'begun'
     const isSearch = (one: Question) => one.outcome === undefined && one.member.health.isSearching(one)
     return this.#made.some(isSearch) ? 'search' : 'first'
   }

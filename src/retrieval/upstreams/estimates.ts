@@ -8,11 +8,10 @@ export const memoryMs = 10 * minuteMs
 export const guessedFirstMs = 300
 const guessedRate = 2048 // bytes a millisecond
 const rateMs = 500
-const minRateBytes = 64 * 1024
+export const minRateBytes = 64 * 1024
 const newestWeight = 1 / 4
 // An answer is late when so many of 1 came sooner; the hedge budget covers the others.
 const lateQuantile = 0.93
-const minLateFactor = 2
 // Above this it is no slow answer, but one that never comes.
 const maxLateFactor = 4
 /** A response that is silent for so long has failed; that is also what a failure costs. */
@@ -126,7 +125,7 @@ export class Estimate {
     const half = this.#firsts.quantile(0.5)
     if (half === undefined) return undefined
     const lateMs = this.#firsts.quantile(lateQuantile) ?? half
-    return Math.max(minLateFactor * half, Math.min(maxLateFactor * half, lateMs))
+    return Math.min(maxLateFactor * half, lateMs)
   }
 
   /** Bytes a millisecond while readers wait; undefined while unknown. */

@@ -75,16 +75,14 @@ const hedgeShare = 0.1
 const hedgeBudget = { size: 10, perSecond: 0.2 } as const
 const blockOnlyFactor = 4
 
-const defaultTimeoutMs = 4_000
-
 export function createPool(options: {
   readonly members: readonly Member[]
   readonly hedge: Hedge
   readonly clock: Clock
-  readonly timeoutMs?: number
+  readonly timeoutMs: number
   readonly more?: MoreMembers | undefined
 }) {
-  const { members, hedge, clock, timeoutMs = defaultTimeoutMs, more } = options
+  const { members, hedge, clock, timeoutMs, more } = options
   const hedges = createTokenBucket({ ...hedgeBudget, clock })
 
   /** The members, and those that routers named for this root. */

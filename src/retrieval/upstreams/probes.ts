@@ -8,8 +8,6 @@ import { minuteMs, stalledMs } from './estimates.ts'
 import type { Member, Pool } from './pool.ts'
 import { probesApartMs } from './upstream-health.ts'
 
-const maxProbeMs = 10_000
-const maxProbesApartMs = 3_500
 const maxTimerMs = 2 ** 31 - 1
 
 export interface Probes {
@@ -48,8 +46,9 @@ export function startProbes(options: {
       const running = new AbortController()
       own = running
       const beganAt = clock.monotonic()
-      const typicalMs = health.typicalMs('dag') ?? health.typicalMs('block') ?? maxProbeMs
-      const timeoutMs = Math.min(maxProbeMs, Math.max(stalledMs, typicalMs * 4))
+      const typicalMs = health.typicalMs('dag') ?? health.typicalMs('block') ?? pool.timeoutMs
+      // No client would wait longer.
+      const timeoutMs = Math.min(pool.timeoutMs, Math.max(stalledMs, typicalMs * 4))
       const stop = onceLate(clock, timeoutMs, () =>
         running.abort(new Failure('timeout', `${upstream.name} did not answer its probe`, { source: 'upstream' })),
       )
@@ -68,7 +67,7 @@ export function startProbes(options: {
       dueAt = Number.POSITIVE_INFINITY
       probedAt = clock.monotonic()
       const isUnhealthy = health.state('').state === 'unhealthy'
-      const apartMs = isUnhealthy ? Math.min(maxProbesApartMs, probesApartMs + health.outMs / 10) : minuteMs
+      const apartMs = isUnhealthy ? Math.min(minuteMs, probesApartMs + health.outMs / 10) : minuteMs
       probeAt(probedAt + (isWell ? everyMs : Math.min(everyMs, apartMs)))
     }
 

@@ -26,11 +26,13 @@ import {
   LastFew,
   MinuteBudget,
   memoryMs,
+  minRateBytes,
   minuteMs,
   stalledMs,
 } from './estimates.ts'
 
-const hourMs = 60 * minuteMs
+const maxRetryAfterMs = 60 * minuteMs
+const firstOutMs = 1_000
 
 export const upstreamStates = [
   ...(['ready', 'rate-limited', 'unhealthy', 'quarantined', 'incompatible'] as const),
@@ -38,28 +40,24 @@ export const upstreamStates = [
 ] as const
 type UpstreamState = (typeof upstreamStates)[number]
 
-/** The time in which it is out for one cause: a backoff that doubles up to `maxMs`. */
+/** The time in which it is out for one cause: a backoff of a second that doubles up to a minute. */
 class Outage {
   readonly state: UpstreamState
-  readonly #firstMs: number
-  readonly #maxMs: number
   /** Backoffs in a row, and when the first of them began. */
   count = 0
   since = 0
   at = Number.NEGATIVE_INFINITY
   until = Number.NEGATIVE_INFINITY
 
-  constructor(state: UpstreamState, firstMs: number, maxMs: number) {
+  constructor(state: UpstreamState) {
     this.state = state
-    this.#firstMs = firstMs
-    this.#maxMs = maxMs
   }
 
   /** Begins for this long, or for the next backoff. Returns the time. */
   begin(now: number, namedMs?: number): number {
     if (now - this.until > memoryMs) this.count = 0
     if (this.count === 0) this.since = now
-    const ms = namedMs ?? Math.min(this.#maxMs, this.#firstMs * 2 ** this.count++)
+    const ms = namedMs ?? Math.min(minuteMs, firstOutMs * 2 ** this.count++)
     this.at = now
     this.until = now + ms
     return ms
@@ -97,7 +95,6 @@ const defaultConnections = 32
 const failuresToOutage = 3
 /** An outage is waited for by clients for so long. */
 const briefMs = 10_000
-const comparedBytes = 1024 * 1024
 const minLateMs = 250
 const tryEveryMs = 1_000
 export const probesApartMs = 250
@@ -105,9 +102,8 @@ const maxQueued = 10_000
 const recheckMs = 100
 // A slot in this many goes to a file that has not begun: large files must not keep out all others.
 const firstShare = 4
-// Searches get this share of the connections, and more only while no reader wants them.
+// Searches get this share of the connections while readers wait, and leave them as much otherwise.
 const searchShare = 1 / 8
-const idleSearchShare = 3 / 4
 // On a busy machine a healthy upstream answers late too.
 const minBeforeEvictionMs = 2_000
 
@@ -124,10 +120,10 @@ export class UpstreamHealth {
   readonly #clock: Clock
 
   // The circuit breaker.
-  readonly #quarantined = new Outage('quarantined', 5_000, hourMs)
-  readonly #incompatible = new Outage('incompatible', Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY)
-  readonly #limited = new Outage('rate-limited', 1_000, minuteMs)
-  readonly #unhealthy = new Outage('unhealthy', 1_000, minuteMs)
+  readonly #quarantined = new Outage('quarantined')
+  readonly #incompatible = new Outage('incompatible')
+  readonly #limited = new Outage('rate-limited')
+  readonly #unhealthy = new Outage('unhealthy')
   /** In the order in which they count. */
   readonly #outages = [this.#quarantined, this.#incompatible, this.#limited, this.#unhealthy]
   /** The upstream did not say for how long it limits the rate. */
@@ -159,8 +155,8 @@ export class UpstreamHealth {
   /** Those without an answer, in the order in which they were asked. */
   readonly #unanswered = new Set<Question>()
   #sending = 0
-  /** When the last two were asked of those that are answered. */
-  #newestAnswered = [Number.NEGATIVE_INFINITY, Number.NEGATIVE_INFINITY] as const
+  /** When the newest was asked of those that are answered. */
+  #newestAnswered = Number.NEGATIVE_INFINITY
   /** Open questions from before an outage are likely lost. */
   #lostBefore = Number.NEGATIVE_INFINITY
   #stopTimer: (() => void) | undefined
@@ -222,12 +218,9 @@ export class UpstreamHealth {
 
   // Its cost.
 
-  /**
-   * The expected cost of asking it now, for 1 MiB of a DAG or one block, with guesses for the
-   * unknown.
-   */
+  /** The expected cost of asking it now, with guesses for the unknown. */
   load(kind: AskKind): number {
-    const cost = Math.max(this.#estimates[kind].costMs(comparedBytes), this.silentMs)
+    const cost = Math.max(this.#estimates[kind].costMs(minRateBytes), this.silentMs)
     return cost * (1 + this.pending / defaultConnections) + this.waitMs
   }
 
@@ -305,14 +298,9 @@ export class UpstreamHealth {
     line.add(question, question.client)
     this.#takeBudget(question.key, now)
     this.#serve()
-    if (!question.isQueued) return
-    // Its time would be over before an answer.
-    const waitMs = Math.max(0, question.giveUpAt - this.#answerMs - now)
-    question.stopWait = this.#clock.after(waitMs, () => this.#refuse(question, () => this.#overloaded()))
   }
 
   leaveQueue(question: Question): boolean {
-    question.stopWait?.()
     return this.#ranks[question.rank].delete(question, question.client)
   }
 
@@ -419,8 +407,8 @@ export class UpstreamHealth {
   // Its slots and the queue before them, the only one on the way to it: time in it is never held
   // against the upstream. Files that have begun go first, so that a burst does not end with many
   // beginnings and no complete file; searches for what may be nowhere go last. In each rank clients
-  // alternate. A late question becomes a search when two that were asked later are answered before
-  // it, and gives its slot to a reader.
+  // alternate. A late question becomes a search when one that was asked later is answered before it,
+  // and gives its slot to a reader.
 
   /** Its slot is free, and those that were asked before it take long. */
   #hasAnswer(question: Question): void {
@@ -431,15 +419,12 @@ export class UpstreamHealth {
 
   /** A question that was asked then has been answered. */
   #overtake(at: number): void {
-    const [newest, before] = this.#newestAnswered
-    this.#newestAnswered = [Math.max(newest, at), Math.max(before, Math.min(newest, at))]
+    this.#newestAnswered = Math.max(this.#newestAnswered, at)
     this.#serve()
   }
 
   /** Gives slots to those in the queue, if a change allows that now. */
   #serve(): void {
-    this.#stopTimer?.()
-    this.#stopTimer = undefined
     while (this.#readers + this.#ranks.search.size > 0) {
       const now = this.#clock.monotonic()
       const reader = this.#nextReader
@@ -448,10 +433,22 @@ export class UpstreamHealth {
       else if (reader && this.#evict(now)) continue
       else if (searcher && this.#hasSearchRoom(reader !== undefined, now)) this.#serveNext(searcher, now)
       else {
-        this.#stopTimer = this.#clock.after(recheckMs, () => this.#serve())
+        this.#stopTimer ??= this.#clock.after(recheckMs, () => this.#recheck())
         return
       }
     }
+  }
+
+  #recheck(): void {
+    this.#stopTimer = undefined
+    // Their time would be over before an answer.
+    const endsAt = this.#now + this.#answerMs
+    for (const one of this.#queued) if (one.giveUpAt <= endsAt) this.#refuse(one, () => this.#overloaded())
+    this.#serve()
+  }
+
+  get #queued(): Question[] {
+    return Object.values(this.#ranks).flatMap((line) => [...line])
   }
 
   #serveNext(question: Question, now: number): void {
@@ -459,7 +456,6 @@ export class UpstreamHealth {
     // Other clients go before the next one of its client.
     line.turn(question.client)
     line.delete(question, question.client)
-    question.stopWait?.()
     if (question.rank !== 'search') this.#begunInARow = question.rank === 'begun' ? this.#begunInARow + 1 : 0
     this.#unanswered.add(question)
     this.#tryAt = now + tryEveryMs
@@ -520,7 +516,7 @@ export class UpstreamHealth {
     const { size } = this.#window
     const searches = this.#unanswered.size - this.#asked(now)
     const hasShare = searches < Math.max(1, Math.floor(size * searchShare))
-    return hasShare || (!isReaderWaiting && this.#unanswered.size < size * idleSearchShare)
+    return hasShare || (!isReaderWaiting && this.#unanswered.size < size * (1 - searchShare))
   }
 
   /** Ends the oldest search that has had its time, if searches hold more than their share. */
@@ -549,7 +545,7 @@ export class UpstreamHealth {
   }
 
   #isOvertaken({ at }: Question): boolean {
-    return at < this.#newestAnswered[1] && at >= this.#lostBefore
+    return at < this.#newestAnswered && at >= this.#lostBefore
   }
 
   // The circuit breaker.
@@ -610,7 +606,11 @@ export class UpstreamHealth {
     // Several refusals of one moment are one, and a time that was named counts before a guess.
     if (retryAfterMs === undefined && (beganAt < limited.at || (wasOut && !this.#isGuess))) return
     this.#isGuess = retryAfterMs === undefined
-    const forMs = this.#out(limited, now, retryAfterMs === undefined ? undefined : Math.min(hourMs, retryAfterMs))
+    const forMs = this.#out(
+      limited,
+      now,
+      retryAfterMs === undefined ? undefined : Math.min(maxRetryAfterMs, retryAfterMs),
+    )
     if (!wasOut) this.#log('warn', 'upstream.rate-limited', { forMs })
   }
 
@@ -639,8 +639,7 @@ export class UpstreamHealth {
       this.#window.close(now)
       this.#lostBefore = now
     }
-    for (const rank of Object.values(this.#ranks))
-      for (const question of [...rank]) this.#refuse(question, () => this.#unavailable(this.#now))
+    for (const question of this.#queued) this.#refuse(question, () => this.#unavailable(this.#now))
     if (state === 'unhealthy') this.suspect()
   }
 
@@ -681,7 +680,7 @@ export class UpstreamHealth {
       incompatible.end(now)
     } else {
       this.#note(report.findings.join('; ') || 'a probe found it unusable', true)
-      incompatible.begin(now)
+      incompatible.begin(now, Number.POSITIVE_INFINITY)
     }
     if (report.hasFalseBytes) {
       this.counts.asked++
@@ -694,7 +693,7 @@ export class UpstreamHealth {
     if (!report.usable) return
     // A probe of a gateway with both formats asks two questions, one after the other.
     for (const estimate of Object.values(this.#estimates)) estimate.probed(report.car ? report.ms / 2 : report.ms)
-    for (let count = 0; count < 2; count++) this.#overtake(now - report.ms)
+    this.#overtake(now - report.ms)
   }
 
   /** A probe that began then failed. */
