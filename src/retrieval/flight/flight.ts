@@ -74,7 +74,6 @@ export class Flight {
   readonly #sources = new Set<Member>()
   #followers = 0
   #working = 0
-  #isFirst = true
   #isOver = false
   #failure: Failure | undefined
   #finding: Finding | undefined
@@ -92,6 +91,7 @@ export class Flight {
     this.attempts = new Attempts(clock, pool.timeoutMs, asker, trace)
     this.watch = new Stopwatch(clock, kind === 'dag')
     if (kind === 'dag') this.#blocks = new DagBlocks(want.cid, yieldIfDue)
+    pool.began()
   }
 
   get isOver(): boolean {
@@ -305,7 +305,7 @@ export class Flight {
   #plan(busy: Iterable<UpstreamStream>): Plan {
     const members = new Set([...busy].map(({ member }) => member))
     const spentMs = (member: Member) => (members.has(member) ? Number.POSITIVE_INFINITY : this.attempts.spentMs(member))
-    return this.#deps.pool.plan(this.kind, this.#want.cid, this.#isFirst ? undefined : spentMs, this.#root)
+    return this.#deps.pool.plan(this.kind, this.#want.cid, spentMs, this.#root)
   }
 
   #wake(): void {
@@ -316,6 +316,11 @@ export class Flight {
     if (this.#streams.size === 0 || this.#sources.size > 1) this.#proceed()
     if (this.#isOver) return
     if (!this.#stopTimer && !this.#isAlone) this.#checkIn(this.#leftMs([...this.#streams]))
+  }
+
+  #askOthers(): void {
+    if (this.isWanted) this.#findMore()
+    this.#proceed()
   }
 
   /** Asks for what readers wait for and nobody brings. */
@@ -330,17 +335,16 @@ export class Flight {
    */
   #askNext(): void {
     const { pool } = this.#deps
-    const isFirst = this.#isFirst
-    if (isFirst) pool.began()
-    else this.#findMore()
     const { steps, ...left } = this.#candidates()
-    if (isFirst) this.attempts.skip(left.skipped)
-    this.#isFirst = false
+    this.attempts.skip(left.skipped)
     const [step] = steps
     if (step) return this.#start(step)
     if (this.#streams.size > 0) return
     if (this.#hasBegun) return this.#finish()
-    if (pool.find && !this.#finding) return this.#askNext()
+    if (pool.find && !this.#finding) {
+      this.#findMore()
+      return this.#askNext()
+    }
     if (this.#finding?.isOver === false) return this.#checkIn(minStallMs)
     if (this.attempts.mayWait(left.backInMs)) return this.#checkIn(Math.min(minStallMs, left.backInMs))
     this.#finish(outcomeOf(this.#want.cid, this.attempts.failures, left))
@@ -404,7 +408,7 @@ export class Flight {
     if (this.#isOver) return
     if (!isPart) {
       // It lacked the blocks that readers still wait for; another one may bring them.
-      return this.#streams.size === 0 || !this.isWanted ? this.#finish() : this.#proceed()
+      return this.#streams.size === 0 || !this.isWanted ? this.#finish() : this.#askOthers()
     }
     this.#passBy(({ from, end }) => stream.covers(from) && end <= stream.to)
     this.#note()
@@ -416,7 +420,7 @@ export class Flight {
     const isFinal = stream.hasBegun && !isFailure(error, 'timeout')
     this.attempts.spend(stream.member, isFinal ? undefined : error)
     // While another one moves, the pace decides whether that one is enough.
-    this.#proceed()
+    this.#askOthers()
   }
 
   // Gateways that routers name.
@@ -550,7 +554,7 @@ export class Flight {
   #leftMs(covering: readonly UpstreamStream[], other?: Step<Member>): number {
     const newest = covering.at(-1)
     if (!newest) return 0
-    if (!newest.hasBegun) return newest.startedAt + newest.hedgeDelayMs - this.watch.ms
+    if (!newest.hasBegun) return newest.pace.beganAt + newest.hedgeDelayMs - this.watch.ms
     const { pace } = covering.reduce((one, next) => (next.pace.cameAt > one.pace.cameAt ? next : one))
     const could = other && ((bytes: number) => other.who.health.expectedMs('dag', bytes))
     return pace.isSlow(could) ? 0 : pace.stallAfterMs(could) - this.#silentMs(covering)
@@ -560,7 +564,7 @@ export class Flight {
    * Milliseconds in which nothing of use came from any of these since the newest of them was asked.
    */
   #silentMs(covering: readonly UpstreamStream[]): number {
-    const since = covering.at(-1)?.startedAt
+    const since = covering.at(-1)?.pace.beganAt
     return Math.min(...covering.map(({ pace }) => pace.silentMs(since)))
   }
 
@@ -571,7 +575,7 @@ export class Flight {
   get #isStuck(): boolean {
     if (!this.#hasBegun) return false
     const streams = [...this.#streams]
-    if (streams.some(({ pace, startedAt }) => pace.silentMs(startedAt) < minStallMs)) return false
+    if (streams.some(({ pace }) => pace.silentMs() < minStallMs)) return false
     if (this.#candidates().steps.length > 0) return false
     // Also one that is spent here: it may have brought the only block that it was asked for.
     const spentMs = (member: Member) =>

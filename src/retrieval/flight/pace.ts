@@ -50,7 +50,8 @@ const slowFactor = 2
 const minPaceMs = 250
 
 export class Pace {
-  readonly beganAt: number
+  /** When its upstream was asked. */
+  beganAt: number
   /** The number of wanted blocks that came. */
   blocks = 0
   /** When the newest wanted block came, on the clock of the readers. */

@@ -35,8 +35,6 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   to: number
   /** The end of what it has brought. */
   at: number
-  /** On the clock of the readers: when it was asked. */
-  startedAt: number
   hasBegun = false
   /** It brought a block since it entered its race, first or after another one. */
   hasMoved = false
@@ -71,7 +69,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     this.from = this.at = span.from
     this.to = this.askedTo = span.to
     this.pace = new Pace(flight.watch)
-    this.startedAt = this.#toldAt = this.pace.beganAt
+    this.#toldAt = this.pace.beganAt
   }
 
   begin(): void {
@@ -121,7 +119,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   begun(question: Question): void {
     if (this.#isOver) return
     this.#open.set(question, undefined)
-    if (this.#open.size === 1) this.startedAt = this.#toldAt = this.#flight.watch.ms
+    if (this.#open.size === 1) this.pace.beganAt = this.#toldAt = this.#flight.watch.ms
     if (this.#leaves) this.#askBlock(question, question.cid)
     else if (!this.member.upstream.traits.dag) this.#askAlone(question)
     else {
@@ -272,7 +270,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   /** The flight is over. */
   release(reason: Failure | undefined): void {
     if (this.#isOver) return
-    const silentMs = this.pace.silentMs(this.startedAt)
+    const silentMs = this.pace.silentMs()
     let error = this.hasBegun ? undefined : reason
     if (this.#flight.kind === 'dag') {
       this.#brought(0)

@@ -224,7 +224,8 @@ export class Attempts {
   readonly #made: Question[] = []
   /** The upstreams that brought nothing more, until they are asked again. */
   readonly #spent = new Map<Member, { readonly tries: number; readonly backAt: number }>()
-  readonly #skipped: Attempt[] = []
+  /** By their names. */
+  readonly #skipped = new Map<string, Attempt>()
   /** Why the routers named nobody. */
   #lookupFailure: unknown
   /** An upstream brought a part of it. */
@@ -327,7 +328,7 @@ export class Attempts {
   }
 
   get #wasAnyone(): boolean {
-    return this.#made.length + this.#skipped.length > 0
+    return this.#made.length + this.#skipped.size > 0
   }
 
   /**
@@ -344,7 +345,7 @@ export class Attempts {
   }
 
   skip(skipped: readonly Attempt[]): void {
-    this.#skipped.push(...skipped.slice(0, maxKept - this.#skipped.length))
+    for (const one of skipped) if (this.#skipped.size < maxKept) this.#skipped.set(one.upstream, one)
   }
 
   /** Adds the routers that were asked, and why they named nobody. */
@@ -356,7 +357,7 @@ export class Attempts {
   /** The record so far; questions without an answer are `pending`. */
   list(): Attempt[] {
     const now = this.clock.monotonic()
-    return [...this.#made.map((question) => question.attempt(now)), ...this.#skipped]
+    return [...this.#made.map((question) => question.attempt(now)), ...this.#skipped.values()]
   }
 }
 

@@ -65,10 +65,8 @@ export class Rate {
 export class Estimate {
   /** Milliseconds until the first bytes, or until a late question was given up. */
   readonly #firsts = new LastFew(64)
-  /** Their moving average. */
-  #firstMs: number | undefined
   #rate = new Rate()
-  /** The time that a question may lose here, for the next one to bring the content. */
+  /** The time that a question may lose here beyond the half of them, a moving average. */
   #lossMs = 0
   #pending = 0
   /** The time of the newest evidence. */
@@ -77,7 +75,6 @@ export class Estimate {
   asked(now: number): void {
     // This question tells whether the old evidence holds.
     if (this.isUntried(now)) {
-      this.#firstMs = undefined
       this.#lossMs /= 2
       this.#rate = new Rate()
     }
@@ -98,11 +95,11 @@ export class Estimate {
   /** No answer after this long. */
   notYet(ms: number): void {
     if (ms > (this.typicalMs ?? Number.POSITIVE_INFINITY)) this.#firsts.add(ms)
-    if (ms > (this.#firstMs ?? 0)) this.#average(ms)
+    if (ms > this.expectedMs(0)) this.#average(ms)
   }
 
   #average(ms: number): void {
-    this.#firstMs = this.#firstMs === undefined ? ms : this.#firstMs + (ms - this.#firstMs) * newestWeight
+    this.#lossMs += (Math.max(0, ms - this.expectedMs(0)) - this.#lossMs) * newestWeight
   }
 
   /** More bytes, for which readers waited so long. */
@@ -110,14 +107,14 @@ export class Estimate {
     this.#rate.moved(bytes, waitedMs)
   }
 
-  /** So much time was lost by it; none where an answer or a probe ended well. */
+  /** So much time was lost by it. */
   lost(ms: number): void {
-    this.#lossMs = ms === 0 ? this.#lossMs * 0.8 : this.#lossMs + ms
+    this.#lossMs += ms
   }
 
   probed(ms: number): void {
-    if (this.#firsts.quantile(0) === undefined) this.notYet(ms)
-    this.lost(0)
+    if (this.#firsts.quantile(0) === undefined) this.#firsts.add(ms)
+    this.#average(0)
   }
 
   /** The time until an answer counts as late; undefined before the first one. */
@@ -134,14 +131,12 @@ export class Estimate {
   }
 
   expectedMs(bytes: number): number {
-    const firstMs = this.#firsts.quantile(0.5) ?? this.#firstMs ?? guessedFirstMs
-    return firstMs + bytes / (this.rate ?? guessedRate)
+    return (this.#firsts.quantile(0.5) ?? guessedFirstMs) + bytes / (this.rate ?? guessedRate)
   }
 
   /** The expected time and the risk, in milliseconds. */
   costMs(bytes: number): number {
-    const slowerMs = (this.#firstMs ?? 0) - this.expectedMs(0)
-    return this.expectedMs(bytes) + Math.max(0, slowerMs) + this.#lossMs
+    return this.expectedMs(bytes) + this.#lossMs
   }
 
   /** Nothing is known, or nothing new, and no running question will tell. */

@@ -359,10 +359,7 @@ export class UpstreamHealth {
       this.counts.lost++
       if (how !== 'evicted') estimate.notYet(now - question.at)
     } else if (how === 'behind') estimate.lost(stalledMs)
-    else {
-      this.counts.won++
-      estimate.lost(0)
-    }
+    else this.counts.won++
     this.measured.duration.observe((now - question.at) / 1000)
     estimate.ended(now)
     if (!this.#unanswered.delete(question)) this.#sending--
@@ -452,10 +449,7 @@ export class UpstreamHealth {
   }
 
   #serveNext(question: Question, now: number): void {
-    const line = this.#ranks[question.rank]
-    // Other clients go before the next one of its client.
-    line.turn(question.client)
-    line.delete(question, question.client)
+    this.#ranks[question.rank].take()
     if (question.rank !== 'search') this.#begunInARow = question.rank === 'begun' ? this.#begunInARow + 1 : 0
     this.#unanswered.add(question)
     this.#tryAt = now + tryEveryMs
