@@ -73,7 +73,8 @@ export class Flight {
   /** Those that brought a part of it. */
   readonly #sources = new Set<Member>()
   #followers = 0
-  #working = 0
+  /** Blocks that the tiers are taking. */
+  #keeping = 0
   #isOver = false
   #failure: Failure | undefined
   #finding: Finding | undefined
@@ -89,7 +90,7 @@ export class Flight {
     this.#deps = deps
     this.#onOver = onOver
     this.attempts = new Attempts(clock, pool.timeoutMs, asker, trace)
-    this.watch = new Stopwatch(clock, kind === 'dag')
+    this.watch = new Stopwatch(clock)
     if (kind === 'dag') this.#blocks = new DagBlocks(want.cid, yieldIfDue)
     pool.began()
   }
@@ -184,24 +185,11 @@ export class Flight {
     return furthest
   }
 
-  /**
-   * The clock of the readers runs while they wait for upstreams, not while this process is busy.
-   */
+  /** The clock of the readers runs while they wait for upstreams, not for tiers. */
   #note(): void {
-    if (this.isWanted && this.#working === 0) this.watch.run()
+    if (this.isWanted && this.#keeping === 0) this.watch.run()
     else this.watch.stop()
     if (!this.isWanted) this.#stopCheck()
-  }
-
-  async #during(work: Promise<unknown>): Promise<void> {
-    this.#working++
-    this.#note()
-    try {
-      await work
-    } finally {
-      this.#working--
-      this.#note()
-    }
   }
 
   // Incoming blocks.
@@ -225,7 +213,7 @@ export class Flight {
       if (isNew) return this.#keep(stream, block)
       if (stream.askedTo > stream.to && block.cid.code === codec.raw) this.#cut(stream)
     }
-    return blocks.reading || yielded ? this.#during(Promise.all([blocks.reading, yielded])).then(then) : then()
+    return blocks.reading || yielded ? Promise.all([blocks.reading, yielded]).then(then) : then()
   }
 
   /** A single block: the first that is proved, or the winner of the race. */
@@ -247,7 +235,14 @@ export class Flight {
     stream.pace.came(block.bytes.byteLength)
     const kept = this.#deps.keep(block.cid, block.bytes)
     if (kept === undefined) return this.#arrived(stream, block)
-    return this.#during(kept).then(() => this.#arrived(stream, block))
+    this.#keeping++
+    this.#note()
+    return kept
+      .finally(() => {
+        this.#keeping--
+        this.#note()
+      })
+      .then(() => this.#arrived(stream, block))
   }
 
   #arrived(stream: UpstreamStream, { cid, bytes }: Block): void {
@@ -388,7 +383,7 @@ export class Flight {
 
   /** p-any has another winner. */
   lost(stream: UpstreamStream): void {
-    if (this.#streams.has(stream)) this.#letGo(stream, stream.hasBegun && !stream.hasMoved ? 'behind' : 'enough')
+    if (this.#streams.has(stream)) this.#letGo(stream, stream.hasBegun ? 'behind' : 'enough')
   }
 
   #letGo(stream: UpstreamStream, why: LetGo): void {

@@ -12,18 +12,15 @@ const busyShare = 0.1
 /** The time for which readers waited for upstreams: it runs only while a reader waits. */
 export class Stopwatch {
   readonly #clock: Clock
-  readonly #isIdleOnly: boolean
   #sum = 0
   #since: number | undefined
 
-  constructor(clock: Clock, isIdleOnly: boolean) {
+  constructor(clock: Clock) {
     this.#clock = clock
-    this.#isIdleOnly = isIdleOnly
   }
 
   get #now(): number {
-    const now = this.#clock.monotonic()
-    return this.#isIdleOnly ? this.#clock.idle() * (1 - busyShare) + now * busyShare : now
+    return this.#clock.idle() * (1 - busyShare) + this.#clock.monotonic() * busyShare
   }
 
   run(): void {

@@ -36,9 +36,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   /** The end of what it has brought. */
   at: number
   hasBegun = false
-  /** It brought a block since it entered its race, first or after another one. */
-  hasMoved = false
-  /** Brought by others in its part since then. */
+  /** Brought by others in its part since it entered its race. */
   missedBytes = 0
   /** The block with which it won, in a race for a single one. */
   won: Uint8Array | undefined
@@ -189,7 +187,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   }
 
   #take(block: Block): void {
-    this.hasBegun = this.hasMoved = true
+    this.hasBegun = true
     const busy = this.#flight.take(this, block)
     if (busy === undefined) return
     this.#busy++
@@ -312,7 +310,6 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     if (!this.#racer) {
       this.#racer = Promise.withResolvers()
       this.missedBytes = 0
-      this.hasMoved = false
       this.#racer.promise.catch(() => {})
     }
     // p-any stops the losers by calling `cancel` on them.

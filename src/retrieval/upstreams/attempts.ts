@@ -262,9 +262,7 @@ export class Attempts {
   get #rank(): Rank {
     if (this.isThere) return 'begun'
     if (this.asker.isSearch || this.#made.some(({ isMissed }) => isMissed)) return 'search'
-    if (this.asker.hasBegun) return 'begun'
-    const isSearch = (one: Question) => one.outcome === undefined && one.member.health.isSearching(one)
-    return this.#made.some(isSearch) ? 'search' : 'first'
+    return this.asker.hasBegun ? 'begun' : 'first'
   }
 
   /**

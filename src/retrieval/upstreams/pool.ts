@@ -73,7 +73,6 @@ export type Pool = ReturnType<typeof createPool>
 // slowdown does not double the load.
 const hedgeShare = 0.1
 const hedgeBudget = { size: 10, perSecond: 0.2 } as const
-const blockOnlyFactor = 4
 
 export function createPool(options: {
   readonly members: readonly Member[]
@@ -93,7 +92,7 @@ export function createPool(options: {
 
   // In a race for a DAG, an upstream without CAR can still bring the root: better than none.
   const loadOf = ({ upstream, health }: Member, kind: AskKind): number =>
-    kind === 'dag' && !upstream.traits.dag ? health.load('block') * blockOnlyFactor : health.load(kind)
+    kind === 'dag' && !upstream.traits.dag ? Number.POSITIVE_INFINITY : health.load(kind)
 
   // Silent to all clients for so long it is down, not slow: asking another one then is no hedge.
   const isGone = ({ health }: Member): boolean => health.silentMs > 2 * health.lateMs

@@ -326,11 +326,6 @@ export class UpstreamHealth {
     return Math.max(minLateMs, this.typicalMs('dag') ?? this.typicalMs('block') ?? 0)
   }
 
-  /** It answers others meanwhile: it searches for this. */
-  isSearching(question: Question): boolean {
-    return question.rank === 'search' || this.#isOvertaken(question)
-  }
-
   /** More proved bytes, for which readers waited this long since the last. */
   brought(question: Question, bytes: number, waitedMs: number, now: number): void {
     this.measured.bytes += bytes
@@ -490,15 +485,14 @@ export class UpstreamHealth {
     return rank === 'search' || at < this.#lostBefore || (this.#isOvertaken(question) && now - at >= this.lateMs)
   }
 
-  #asked(now: number): number {
-    let asked = 0
-    for (const question of this.#unanswered) if (!this.#isSearch(question, now)) asked++
-    return asked
+  #searches(now: number): Question[] {
+    return [...this.#unanswered].filter((one) => this.#isSearch(one, now))
   }
 
   /** At least so many of the questions are no searches. */
   #isFull(now: number, size: number): boolean {
-    return this.#unanswered.size >= size && this.#asked(now) >= size
+    const open = this.#unanswered.size
+    return open >= size && open - this.#searches(now).length >= size
   }
 
   #hasRoom(now: number): boolean {
@@ -508,16 +502,15 @@ export class UpstreamHealth {
   #hasSearchRoom(isReaderWaiting: boolean, now: number): boolean {
     if (this.pending >= this.#maxOpen) return false
     const { size } = this.#window
-    const searches = this.#unanswered.size - this.#asked(now)
-    const hasShare = searches < Math.max(1, Math.floor(size * searchShare))
+    const hasShare = this.#searches(now).length < Math.max(1, Math.floor(size * searchShare))
     return hasShare || (!isReaderWaiting && this.#unanswered.size < size * (1 - searchShare))
   }
 
   /** Ends the oldest search that has had its time, if searches hold more than their share. */
   #evict(now: number): boolean {
     const { lateMs } = this
-    const searches = [...this.#unanswered].filter((one) => this.#isSearch(one, now))
-    for (const one of this.#unanswered) if (now - one.at >= lateMs && !this.#isSearch(one, now)) this.suspect()
+    const searches = this.#searches(now)
+    for (const one of this.#unanswered) if (now - one.at >= lateMs && !searches.includes(one)) this.suspect()
     const [search] = searches
     if (!search || this.pending < this.#maxOpen || searches.length <= Math.floor(this.#maxOpen * searchShare))
       return false
