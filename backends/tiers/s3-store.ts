@@ -1,6 +1,6 @@
 // Blocks in S3 as a Keyv storage adapter, over AWS's own signer and undici: plain bytes, 2 MiB at
-// most, under a key that is their hash. Compatible stores differ: 403 for a missing key, 412 for an
-// existing one, conditional writes that they do not know.
+// most, under a key that is their hash. Compatible stores differ: 403 for a missing key, conditional
+// writes that they do not know.
 import { randomBytes } from 'node:crypto'
 import { EventEmitter } from 'node:events'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -58,7 +58,6 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   #signing: Promise<SignS3> | undefined
   /** Milliseconds by which the clock of the store is ahead. */
   #skewMs = 0
-  #isConditional = true
   #missing403: { readonly is: boolean; readonly until: number } | undefined
   #probing: Promise<boolean> | undefined
 
@@ -84,27 +83,13 @@ export class S3Store extends EventEmitter implements KeyvStoreAdapter {
   }
 
   async set(key: string, bytes: Uint8Array): Promise<boolean> {
-    if (!this.#isConditional || !(await this.#putNew(key, bytes)))
-      await this.call({ method: 'PUT', key, body: bytes, headers: blockHeaders })
-    return true
-  }
-
-  /**
-   * False: write it without a condition. The key is the hash of the bytes, so that this is always
-   * right.
-   */
-  async #putNew(key: string, body: Uint8Array): Promise<boolean> {
     try {
-      await this.call({ method: 'PUT', key, body, headers: { ...blockHeaders, 'if-none-match': '*' } })
-      return true
+      await this.call({ method: 'PUT', key, body: bytes, headers: blockHeaders })
     } catch (error) {
-      const status = statusOf(error)
-      // It is there, or (R2) it was written less than a second ago.
-      if (status === 412 || (status === 429 && (await this.has(key)))) return true
-      if (!ignoresConditions(error) && status !== 409) throw error
-      this.#isConditional = status === 409
-      return false
+      // R2 takes one write of a key a second. The key is the hash of the bytes.
+      if (statusOf(error) !== 429 || !(await this.has(key))) throw error
     }
+    return true
   }
 
   /** S3 does not say whether something was there. */

@@ -13,8 +13,8 @@ export type S3Faults = {
   missing403?: boolean
   /** 501 for a request with any checksum header. */
   noChecksums?: boolean
-  /** What becomes of If-None-Match and If-Match: honoured, not looked at, 501, or 409 this many times. */
-  conditional?: 'honoured' | 'ignored' | 'not-implemented' | { conflicts: number }
+  /** What becomes of If-None-Match and If-Match: honoured, not looked at, or 501. */
+  conditional?: 'honoured' | 'ignored' | 'not-implemented'
   /** 200, and nothing is stored. */
   losesWrites?: boolean
   /** Headers and half of the body, then nothing. */
@@ -105,8 +105,6 @@ export async function startS3Server(): Promise<S3Server> {
       const [absent, match] = [request.headers['if-none-match'], request.headers['if-match']]
       if (absent !== undefined || match !== undefined) {
         if (conditional === 'not-implemented') return fail(501, 'NotImplemented')
-        if (typeof conditional === 'object' && conditional.conflicts-- > 0)
-          return fail(409, 'ConditionalRequestConflict')
         if (conditional !== 'ignored' && absent !== undefined && held) return fail(412, 'PreconditionFailed')
         if (conditional !== 'ignored' && match !== undefined && !held) return fail(404, 'NoSuchKey')
         if (conditional !== 'ignored' && match !== undefined && held && match !== etagOf(held))

@@ -50,12 +50,9 @@ async function works(tier: Tier): Promise<void> {
 }
 
 const stores: readonly { readonly name: string; readonly faults: S3Faults }[] = [
-  { name: 'AWS: 412 for what is there', faults: {} },
+  { name: 'AWS', faults: {} },
   { name: 'no s3:ListBucket: 403 for what is not there', faults: { missing403: true } },
   { name: 'B2, older R2: no checksum headers', faults: { noChecksums: true } },
-  { name: 'Garage: If-None-Match not looked at', faults: { conditional: 'ignored' } },
-  { name: 'one that does not know If-None-Match', faults: { conditional: 'not-implemented' } },
-  { name: 'AWS: 409 while another writes the same', faults: { conditional: { conflicts: 2 } } },
 ]
 for (const { name, faults } of stores) {
   test(`${name} → works`, async () => {
@@ -64,12 +61,6 @@ for (const { name, faults } of stores) {
     await tier.probe?.()
   })
 }
-
-test('no conditional writes → tried once', async () => {
-  const { tier, server } = await make({ conditional: 'not-implemented' })
-  for (let seed = 0; seed < 5; seed++) await tier.put(cidOf(bytesOf(10, seed)), bytesOf(10, seed))
-  assert.equal(server.requests.filter(({ status }) => status === 501).length, 1)
-})
 
 test('403 for missing keys → detected once', async () => {
   const { tier, server } = await make({ missing403: true })
