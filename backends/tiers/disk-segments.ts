@@ -15,7 +15,6 @@ import type { AtOnce } from '../../src/core/disk/at-once.ts'
 import { createBuffers } from '../../src/core/disk/buffers.ts'
 import { asRegular, codeOf, isDiskFull, isGone, makeFolders, orIfGone } from '../../src/core/disk/files.ts'
 import type { Peeked, PeekOptions } from '../../src/core/disk/peeked.ts'
-import type { Failure } from '../../src/core/failure.ts'
 import {
   createBlockIndex,
   type Hash,
@@ -34,7 +33,6 @@ type SegmentsOptions = {
   readonly maxBytes: number
   readonly clock: Clock
   readonly atOnce: AtOnce
-  readonly closing: () => Failure
 }
 
 type Segment = {
@@ -107,7 +105,7 @@ const writerOf = (name: string): string => name.slice(9)
 const isMain = ({ name }: Pick<Segment, 'name'>): boolean => name.endsWith('-main')
 
 export function createSegments(options: SegmentsOptions) {
-  const { path, maxBytes, clock, atOnce, closing } = options
+  const { path, maxBytes, clock, atOnce } = options
   const segmentBytes = Math.min(maxBytes / 16, Math.max(minSegmentBytes, maxBytes / 100))
   // Beyond it the oldest is dropped, while there is room yet to append what is wanted of it.
   const softLimit = maxBytes - segmentBytes
@@ -287,7 +285,7 @@ export function createSegments(options: SegmentsOptions) {
 
   /** A look that began before this call may not see all that came before it. */
   function followByThread(): Promise<void> {
-    if (isClosed) return Promise.reject(closing())
+    if (isClosed) return Promise.resolve()
     const again = () => {
       next = undefined
       return followByThread()
@@ -461,39 +459,26 @@ export function createSegments(options: SegmentsOptions) {
 
   function append(to: Writer, puts: readonly Put[]): Promise<void> {
     const done = appending.then(async () => {
-      const ended = atOnce.began()
-      try {
-        const rest = puts.filter(({ isWanted }) => isWanted())
-        while (rest.length > 0) await writeTogether(to, rest)
-      } finally {
-        ended()
-      }
+      const rest = puts.filter(({ isWanted }) => isWanted())
+      while (rest.length > 0) await writeTogether(to, rest)
     })
     appending = done.catch(() => {}).then(evict)
     return done
   }
 
-  /** Takes as many as fit into the segment, and one at least. */
-  function takeBatch({ segment }: Writer, puts: Put[]): readonly Put[] {
-    const max = segment && segment.count < maxRecords ? segmentBytes - segment.bytes : segmentBytes
-    let bytes = 0
-    let count = 0
-    for (const put of puts) {
-      bytes += costOf(put.bytes.byteLength)
-      if (count > 0 && (bytes > max || count >= slice)) break
-      count++
-    }
-    return puts.splice(0, count)
-  }
-
+  /** Appends and removes the first of `puts`, with those that fit into the same segment. */
   async function writeTogether(to: Writer, puts: Put[]): Promise<void> {
-    const batch = takeBatch(to, puts)
-    const cost = batch.reduce((sum, { bytes }) => sum + costOf(bytes.byteLength), 0)
-    // Blocks that were read again went with it, or are lost: there was no time.
-    for (let first = nextVictim(); first && total + cost > maxBytes; first = nextVictim()) await discard(first)
     const own = to.segment
-    const isFull = own && (own.bytes + cost > segmentBytes || own.count + batch.length > maxRecords)
-    const segment = own && !isFull ? own : await begin(to)
+    const costAt = (at: number): number => costOf((puts[at] as Put).bytes.byteLength)
+    let cost = costAt(0)
+    const isFull = own && (own.bytes + cost > segmentBytes || own.count + slice > maxRecords)
+    const max = segmentBytes - (isFull ? 0 : (own?.bytes ?? 0))
+    let count = 1
+    for (; count < Math.min(puts.length, slice) && cost + costAt(count) <= max; count++) cost += costAt(count)
+    const batch = puts.splice(0, count)
+    // Blocks that were read again went with it, or are lost: there was no time.
+    for (let first = victimFor(cost); first; first = victimFor(cost)) await discard(first)
+    const segment = own && !isFull && to.segment === own ? own : await begin(to)
     segment.readers++
     let isHalf = false
     try {
@@ -514,7 +499,9 @@ export function createSegments(options: SegmentsOptions) {
       await writeWholly(segment.keys as number, [new Uint8Array(lines.buffer)], segment.count * lineBytes)
       if (segment.isGone) return
       takeIn(segment, lines, end, true)
-      await tellOthers()
+      const now = clock.monotonic()
+      if (now - wroteAt > quietMs) await utimes(path, new Date(), new Date()).catch(() => {})
+      wroteAt = now
     } catch (error) {
       // Where there is no room now there may be some later. Lines that others may have read are not
       // written over.
@@ -525,24 +512,13 @@ export function createSegments(options: SegmentsOptions) {
     }
   }
 
-  async function tellOthers(): Promise<void> {
-    const now = clock.monotonic()
-    const wasQuiet = now - wroteAt > quietMs
-    wroteAt = now
-    if (wasQuiet) await utimes(path, new Date(), new Date()).catch(() => {})
-  }
-
   async function begin(to: Writer): Promise<Segment> {
     await endOwn(to)
     const last = [...segments.keys()].reduce((max, name) => Math.max(max, Number.parseInt(name.slice(0, 8), 16)), 0)
     const name = `${(last + 1).toString(16).padStart(8, '0')}-${to.name}`
     const flags = constants.O_RDWR | constants.O_CREAT | constants.O_EXCL
-    const make = () => openFile(fileOf(name, 'data'), flags)
-    const data = await make().catch(async (error: unknown) => {
-      if (!isGone(error)) throw error
-      await makeFolders(path)
-      return make()
-    })
+    await makeFolders(path)
+    const data = await openFile(fileOf(name, 'data'), flags)
     const keys = await openFile(fileOf(name, 'keys'), flags).catch(async (error: unknown) => {
       await unlink(fileOf(name, 'data')).catch(() => {})
       await closeFile(data)
@@ -567,21 +543,17 @@ export function createSegments(options: SegmentsOptions) {
 
   const byAge = (one: Segment, other: Segment): number => (one.name < other.name ? -1 : 1)
   const isOver = (): boolean => total > softLimit || segments.size > maxSegments / 2
+  const victimFor = (bytes: number): Segment | undefined => (total + bytes > maxBytes ? nextVictim() : undefined)
 
   /**
    * The oldest segment of new blocks; a main segment where new blocks have no more than their
    * share.
    */
   function nextVictim(): Segment | undefined {
-    let newBytes = 0
-    let [ofNew, ofMain]: (Segment | undefined)[] = []
-    for (const segment of segments.values()) {
-      if (!isMain(segment)) newBytes += weigh(segment)
-      if (isOwn(segment) || segment.isFreed) continue
-      if (isMain(segment)) ofMain = ofMain && byAge(ofMain, segment) < 0 ? ofMain : segment
-      else ofNew = ofNew && byAge(ofNew, segment) < 0 ? ofNew : segment
-    }
-    return newBytes > maxBytes * newShare ? (ofNew ?? ofMain) : (ofMain ?? ofNew)
+    const all = [...segments.values()]
+    const newBytes = all.reduce((sum, segment) => sum + (isMain(segment) ? 0 : weigh(segment)), 0)
+    const ended = all.filter((segment) => !isOwn(segment) && !segment.isFreed).sort(byAge)
+    return ended.find((segment) => isMain(segment) === newBytes <= maxBytes * newShare) ?? ended[0]
   }
 
   let evicting: Promise<void> | undefined

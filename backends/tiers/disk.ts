@@ -49,12 +49,14 @@ function createDiskTier({ name, path, maxBytes, reportsUsage, clock }: DiskOptio
   const closing = () => new Failure('unavailable', `tier ${name} is closing`, { source: 'tier' })
   const overloaded = () =>
     new Failure('overloaded', `tier ${name}: too many calls wait for the disk`, { source: 'tier' })
-  const segments = createSegments({ path, maxBytes, clock, atOnce, closing })
+  const segments = createSegments({ path, maxBytes, clock, atOnce })
+  let isClosed = false
   const inProgress = new Set<Promise<unknown>>()
 
   /** A call to a stuck disk cannot be aborted: its caller is let go. */
   async function work<T>(signal: AbortSignal | undefined, doing: () => Promise<T>): Promise<T> {
     signal?.throwIfAborted()
+    if (isClosed) throw closing()
     if (inProgress.size >= maxInProgress) throw overloaded()
     const ended = atOnce.began()
     const done = doing().finally(() => {
@@ -85,6 +87,7 @@ function createDiskTier({ name, path, maxBytes, reportsUsage, clock }: DiskOptio
     probe: (signal) => work(signal, () => tryToWrite(path)),
     ...(reportsUsage && { usage: () => ({ bytes: segments.bytes, blocks: segments.blocks, limitBytes: maxBytes }) }),
     async close() {
+      isClosed = true
       const end = async () => {
         await Promise.allSettled(inProgress)
         await segments.close()
