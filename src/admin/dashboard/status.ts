@@ -100,14 +100,14 @@ function upstreamOf({ upstream: { name }, health }: Member, clock: Clock): Upstr
   return {
     name,
     state,
-    ...(isOut && { why: state === 'budget-exhausted' ? 'its budget of this minute is used up' : lastError.why }),
+    ...(isOut && { why: state === 'budget-exhausted' ? 'its budget of this minute is used up' : lastError?.why }),
     ...(isOut && untilMs !== undefined && { until: Math.ceil((clock.now() + untilMs) / roundMs) * roundMs }),
     ...(counts as Record<keyof typeof counts, number>),
     pending,
     bytes: measured.bytes,
     firstByte: { ...(p50Ms !== undefined && { p50Ms }), ...(p95Ms !== undefined && { p95Ms }) },
     budget,
-    lastError: lastError.last,
+    lastError,
   }
 }
 

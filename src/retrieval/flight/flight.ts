@@ -201,8 +201,8 @@ export class Flight {
   take(stream: UpstreamStream, block: Block): void | Promise<void> {
     const blocks = this.#blocks
     if (!blocks) {
-      stream.won = block.bytes
-      return stream.isRacing ? stream.win() : this.#land(stream)
+      stream.won = block
+      return stream.isRacing ? stream.win() : this.#keep(stream, block)
     }
     const isNew = blocks.add(block)
     this.#noteStray(stream, block, isNew)
@@ -214,20 +214,6 @@ export class Flight {
       if (stream.askedTo > stream.to && block.cid.code === codec.raw) this.#cut(stream)
     }
     return blocks.reading || yielded ? Promise.all([blocks.reading, yielded]).then(then) : then()
-  }
-
-  /** A single block: the first that is proved, or the winner of the race. */
-  #land({ won, member }: UpstreamStream): void {
-    if (this.#isOver || !won) return
-    const readers = [...this.#waiting.keys()]
-    this.#waiting.clear()
-    const kept = this.#deps.keep(this.#want.cid, won)
-    this.#finish()
-    const settle = () => {
-      for (const reader of readers) reader.settle(won, member.upstream.name)
-    }
-    if (kept === undefined) settle()
-    else void kept.then(settle)
   }
 
   #keep(stream: UpstreamStream, block: Block): void | Promise<void> {
@@ -247,15 +233,18 @@ export class Flight {
 
   #arrived(stream: UpstreamStream, { cid, bytes }: Block): void {
     const key = blockKey(cid)
-    const { name } = stream.member.upstream
     this.#blocks?.stored(cid)
     this.#sources.add(stream.member)
+    const readers: FlightReader[] = []
     for (const [reader, waiter] of this.#waiting) {
       if (waiter.key !== key) continue
       this.#waiting.delete(reader)
       stream.at = Math.max(stream.at, waiter.from, Math.min(waiter.end, stream.to))
-      reader.settle(bytes, name)
+      readers.push(reader)
     }
+    if (!this.#blocks) this.#finish()
+    for (const reader of readers) reader.settle(bytes, stream.member.upstream.name)
+    if (this.#isOver) return
     this.#passBy((waiter) => ++waiter.passedBlocks > maxPassedBlocks)
     this.#note()
     this.#leaveOthersBehind(stream, bytes.byteLength)
@@ -369,7 +358,7 @@ export class Flight {
     const { judge = pAny } = this.#deps
     // Each failure was noted by its stream.
     judge<UpstreamStream>([...others, stream].map((one) => one.racer)).then(
-      (winner) => this.#land(winner),
+      (winner) => winner.won && this.#keep(winner, winner.won),
       () => {},
     )
   }

@@ -39,7 +39,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   /** Brought by others in its part since it entered its race. */
   missedBytes = 0
   /** The block with which it won, in a race for a single one. */
-  won: Uint8Array | undefined
+  won: Block | undefined
   readonly #flight: Flight
   readonly #part: DagWant
   /** Its part, where that consists of single blocks. */
@@ -63,7 +63,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     this.hedgeDelayMs = hedgeDelayMs
     this.#part = part
     this.#blocks = blocks
-    if (flight.kind === 'block' || !who.upstream.traits.dag) this.#leaves = blocks && [...blocks]
+    if (flight.kind === 'block' || !who.upstream.traits.dag) this.#leaves = [...(blocks ?? [part.cid])]
     this.from = this.at = span.from
     this.to = this.askedTo = span.to
     this.pace = new Pace(flight.watch)
@@ -119,7 +119,6 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     this.#open.set(question, undefined)
     if (this.#open.size === 1) this.pace.beganAt = this.#toldAt = this.#flight.watch.ms
     if (this.#leaves) this.#askBlock(question, question.cid)
-    else if (!this.member.upstream.traits.dag) this.#askAlone(question)
     else {
       this.#send(question, this.#part, this)
       this.flow()

@@ -31,8 +31,7 @@ import {
   stalledMs,
 } from './estimates.ts'
 
-const maxRetryAfterMs = 60 * minuteMs
-const firstOutMs = 1_000
+const hourMs = 60 * minuteMs
 
 export const upstreamStates = [
   ...(['ready', 'rate-limited', 'unhealthy', 'quarantined', 'incompatible'] as const),
@@ -40,24 +39,28 @@ export const upstreamStates = [
 ] as const
 type UpstreamState = (typeof upstreamStates)[number]
 
-/** The time in which it is out for one cause: a backoff of a second that doubles up to a minute. */
+/** The time in which it is out for one cause: a backoff that doubles up to `maxMs`. */
 class Outage {
   readonly state: UpstreamState
+  readonly #firstMs: number
+  readonly #maxMs: number
   /** Backoffs in a row, and when the first of them began. */
   count = 0
   since = 0
   at = Number.NEGATIVE_INFINITY
   until = Number.NEGATIVE_INFINITY
 
-  constructor(state: UpstreamState) {
+  constructor(state: UpstreamState, firstMs = 1_000, maxMs = minuteMs) {
     this.state = state
+    this.#firstMs = firstMs
+    this.#maxMs = maxMs
   }
 
   /** Begins for this long, or for the next backoff. Returns the time. */
   begin(now: number, namedMs?: number): number {
     if (now - this.until > memoryMs) this.count = 0
     if (this.count === 0) this.since = now
-    const ms = namedMs ?? Math.min(minuteMs, firstOutMs * 2 ** this.count++)
+    const ms = namedMs ?? Math.min(this.#maxMs, this.#firstMs * 2 ** this.count++)
     this.at = now
     this.until = now + ms
     return ms
@@ -111,16 +114,13 @@ export class UpstreamHealth {
   readonly counts = { asked: 0, won: 0, notFound: 0, throttled: 0, failed: 0, hashMismatch: 0, lost: 0 }
   /** `recent`: milliseconds to the first byte of the last answers. */
   readonly measured = { firstByte: createHistogram(), duration: createHistogram(), recent: new LastFew(64), bytes: 0 }
-  /** Why it is out, or was last, and its last failure. `at`: milliseconds since the epoch. */
-  lastError: {
-    readonly why: string | undefined
-    readonly last: { readonly at: number; readonly why: string } | undefined
-  } = { why: undefined, last: undefined }
+  /** `at`: milliseconds since the epoch. */
+  lastError: { readonly at: number; readonly why: string } | undefined
   readonly #options: UpstreamHealthOptions
   readonly #clock: Clock
 
   // The circuit breaker.
-  readonly #quarantined = new Outage('quarantined')
+  readonly #quarantined = new Outage('quarantined', 5_000, hourMs)
   readonly #incompatible = new Outage('incompatible')
   readonly #limited = new Outage('rate-limited')
   readonly #unhealthy = new Outage('unhealthy')
@@ -285,13 +285,10 @@ export class UpstreamHealth {
    * out.
    */
   ask(question: Question, now: number): void {
-    const out = this.#outAt(now)
-    if (out) {
-      if (!this.#allowsTrial(out) || this.#tryAt > now) return question.refused(this.#unavailable(now), now)
-      this.#tryAt = now + tryEveryMs
-    }
-    const ms = this.#budgetWaitMs(question.key, now)
-    if (ms > 0) return question.refused(this.#overloaded(ms), now)
+    const { state, backInMs } = this.state(question.key)
+    if (backInMs > 0)
+      return question.refused(state === 'budget-exhausted' ? this.#overloaded(backInMs) : this.#unavailable(), now)
+    if (state !== 'ready') this.#tryAt = now + tryEveryMs
     const line = this.#ranks[question.rank]
     if ((question.rank === 'search' ? line.size : this.#readers) >= maxQueued)
       return question.refused(this.#overloaded(), now)
@@ -562,7 +559,7 @@ export class UpstreamHealth {
   #failed(error: unknown, { kind, at }: Question): void {
     const now = this.#now
     this.#estimates[kind].lost(stalledMs)
-    this.#note(error, false)
+    this.#note(error)
     this.#window.failed(at, now)
     // Questions that were under way at its last failure fail of the same cause.
     if (at >= this.#failedAt) {
@@ -574,7 +571,7 @@ export class UpstreamHealth {
 
   #beUnhealthy(error: unknown, now: number): void {
     this.#failedAt = now
-    this.#note(error, true)
+    this.#note(error)
     this.#out(this.#unhealthy, now)
     if (this.#isLoggedOut) return
     this.#isLoggedOut = true
@@ -587,17 +584,13 @@ export class UpstreamHealth {
     const limited = this.#limited
     this.counts.throttled++
     this.#window.failed(beganAt, now)
-    this.#note(error, true)
+    this.#note(error)
     const { retryAfterMs } = error
     const wasOut = limited.until > now
     // Several refusals of one moment are one, and a time that was named counts before a guess.
     if (retryAfterMs === undefined && (beganAt < limited.at || (wasOut && !this.#isGuess))) return
     this.#isGuess = retryAfterMs === undefined
-    const forMs = this.#out(
-      limited,
-      now,
-      retryAfterMs === undefined ? undefined : Math.min(maxRetryAfterMs, retryAfterMs),
-    )
+    const forMs = this.#out(limited, now, retryAfterMs === undefined ? undefined : Math.min(hourMs, retryAfterMs))
     if (!wasOut) this.#log('warn', 'upstream.rate-limited', { forMs })
   }
 
@@ -605,7 +598,7 @@ export class UpstreamHealth {
   #sentFalseBytes(now: number): void {
     const why = 'it sent bytes that do not hash to their CID'
     this.counts.hashMismatch++
-    this.#note(why, true)
+    this.#note(why)
     if (this.#quarantined.until <= now)
       this.#log('error', 'upstream.quarantined', { forMs: this.#out(this.#quarantined, now), why })
   }
@@ -626,7 +619,7 @@ export class UpstreamHealth {
       this.#window.close(now)
       this.#lostBefore = now
     }
-    for (const question of this.#queued) this.#refuse(question, () => this.#unavailable(this.#now))
+    for (const question of this.#queued) this.#refuse(question, () => this.#unavailable())
     if (state === 'unhealthy') this.suspect()
   }
 
@@ -639,16 +632,15 @@ export class UpstreamHealth {
     this.#options.log(level, event, { upstream: this.#options.name, ...facts })
   }
 
-  #note(error: unknown, isOut: boolean): void {
-    const why = wordsOf(error).slice(0, 500)
-    this.lastError = { why: isOut ? why : this.lastError.why, last: { at: this.#clock.now(), why } }
+  #note(error: unknown): void {
+    this.lastError = { at: this.#clock.now(), why: wordsOf(error).slice(0, 500) }
   }
 
-  #unavailable(now: number): Failure {
-    const out = this.#outAt(now)
-    return new Failure('unavailable', `${this.#options.name} cannot be asked now (${out?.state ?? 'ready'})`, {
+  #unavailable(): Failure {
+    const { state, backInMs } = this.state('')
+    return new Failure('unavailable', `${this.#options.name} cannot be asked now (${state})`, {
       source: 'upstream',
-      retryAfterMs: out && this.#allowsTrial(out) ? Math.max(0, this.#tryAt - now) : out && leftMs(out, now),
+      retryAfterMs: Number.isFinite(backInMs) ? backInMs : undefined,
     })
   }
 
@@ -666,7 +658,7 @@ export class UpstreamHealth {
       this.#unhealthy.end(now)
       incompatible.end(now)
     } else {
-      this.#note(report.findings.join('; ') || 'a probe found it unusable', true)
+      this.#note(report.findings.join('; ') || 'a probe found it unusable')
       incompatible.begin(now, Number.POSITIVE_INFINITY)
     }
     if (report.hasFalseBytes) {
