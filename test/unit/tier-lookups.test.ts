@@ -140,24 +140,14 @@ test('no upstreams → lookup completes as a miss', async () => {
   assert.equal(look.haveAnswered(), false)
 })
 
-test('shared lookup → survives one reader, stops with the last', async () => {
-  const { clock, bucket, stack } = make()
-  bucket.held.set(key, bytes)
-  bucket.isSilent = true
-  const [one, other] = [lookIn(stack, cid), lookIn(stack, cid)]
-  await clock.advance(10)
-  assert.equal(gets(bucket), 1)
-  one.leave()
-  await bucket.release()
-  assert.equal((await other.found)?.tier, 'bucket')
-  other.leave()
-  const last = lookIn(stack, block(1).cid)
-  await clock.advance(10)
-  assert.equal(bucket.waiting, 1)
-  last.leave()
-  await assert.rejects(last.found, (error) => isFailure(error, 'cancelled'))
-  await clock.advance(0)
-  assert.equal(bucket.waiting, 0)
+test('hung local pins → takedown is told in time', async () => {
+  const clock = createFakeClock()
+  const pins = scriptedTier('pins', { readOnly: true })
+  pins.isSilent = true
+  const asked = stackOf([pins], { clock }).isPinned(cid, new AbortController().signal)
+  const told = assert.rejects(asked, (error) => isFailure(error, 'timeout'))
+  await clock.advance(1000)
+  await told
 })
 
 test('busy process → disk not skipped', async () => {

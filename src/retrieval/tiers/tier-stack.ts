@@ -174,8 +174,8 @@ export class TierStack {
 
   /** True if a pin or upload on this machine has it. Rejects if one cannot be asked. */
   async isPinned(cid: CID, signal: AbortSignal): Promise<boolean> {
-    for (const { traits, tier } of this.#slow)
-      if (traits.readOnly && tier.hasNow?.(cid) !== false && (await tier.has(cid, signal))) return true
+    for (const one of this.#slow)
+      if (one.traits.readOnly && one.tier.hasNow?.(cid) !== false && (await one.has(cid, signal))) return true
     return false
   }
 
