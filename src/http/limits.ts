@@ -21,8 +21,8 @@ type LimitOptions = {
   readonly inFlight: number
   /** The maximum event-loop delay before fewer requests are admitted; 0 disables it. */
   readonly loopDelay?: number
-  /** The client's address, also behind trusted proxies. */
-  readonly addressOf?: (request: RequestHead) => string
+  /** The client of a request, also behind trusted proxies. */
+  readonly clientOf?: (request: RequestHead) => string
   /** True while the shared rate-limit store is unreachable. */
   readonly isStoreDown?: () => boolean
   /** True for a request that no limit of its client refuses. */
@@ -31,7 +31,7 @@ type LimitOptions = {
   readonly isShared?: ((request: IncomingMessage) => boolean) | undefined
 }
 
-const socketAddress = ({ socket }: RequestHead): string => socket.remoteAddress ?? ''
+const peerOf = ({ socket }: RequestHead): string => clientOf(socket.remoteAddress ?? '')
 
 export function createLimits(options: LimitOptions) {
   const {
@@ -178,7 +178,7 @@ const maxClients = 100_000
 
 /** Returns the token bucket of a client; undefined if this kind is not limited. */
 function createClientBuckets(options: LimitOptions): (kind: Kind, request: RequestHead) => TokenBucket | undefined {
-  const { perClient, budgets, shared, clock, addressOf = socketAddress } = options
+  const { perClient, budgets, shared, clock, clientOf: clientIn = peerOf } = options
   if (perClient === 'none') return () => undefined
   const made = new LRUCache<string, TokenBucket>(upTo(maxClients))
   const limits = limitsOf(perClient)
@@ -191,7 +191,7 @@ function createClientBuckets(options: LimitOptions): (kind: Kind, request: Reque
   return (kind, request) => {
     const limit = limits[kind]
     if (!limit) return undefined
-    const client = clientOf(addressOf(request))
+    const client = clientIn(request)
     const key = kind === 'requests' ? client : `${kind} ${client}`
     let budget = made.get(key)
     if (!budget) made.set(key, (budget = make(limit, key)))

@@ -24,7 +24,6 @@ import type { Route } from '../http/route.ts'
 import { createRequestLog } from '../http/wire/exchange.ts'
 import { createRespond } from '../http/wire/problem.ts'
 import {
-  clientOf,
   createForwarded,
   createRequestIds,
   type Forwarded,
@@ -74,8 +73,7 @@ export function wirePublic(context: WiringContext) {
     failures,
     forwarded,
     limits: wireLimits(context, forwarded),
-    /** Identifies the client of a request for limits. */
-    clientOf: (request: IncomingMessage) => clientOf(addressOf(request)),
+    clientOf: forwarded.clientOf,
     watch,
     refused,
     /** Record each cached response. */
@@ -145,9 +143,11 @@ export function wireFront(
     })
   return {
     router,
-    handler: (request: IncomingMessage, response: ServerResponse) => {
-      if (!forwarder?.take(request, response)) handler(request, response)
-    },
+    handler: forwarder
+      ? (request: IncomingMessage, response: ServerResponse) => {
+          if (!forwarder.take(request, response)) handler(request, response)
+        }
+      : handler,
     /** For a server that parses requests itself. */
     hot: cached.take,
     pendingResponses,
@@ -177,7 +177,7 @@ function wireLimits(context: WiringContext, forwarded: Forwarded): Limits {
     createLimits({
       ...{ inFlight, loopDelay, perClient, shared, clock },
       isStoreDown: () => counterSync?.isStoreDown ?? false,
-      addressOf: forwarded.addressOf,
+      clientOf: forwarded.clientOf,
       budgets: team?.budgets,
       isShared: sharedBy(forwarded),
       isExempt: isAnnouncing ? isOfChain : undefined,

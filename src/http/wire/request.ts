@@ -195,6 +195,18 @@ export function createForwarded(proxies: readonly string[]) {
     return String(value).split(',')[0]?.trim() || undefined
   }
 
+  /** The client's address: the last one in the chain that is not a trusted proxy. */
+  function addressOf(request: RequestHead): string {
+    const remoteAddress = plainAddress(request.socket.remoteAddress ?? '')
+    if (proxies.length === 0 || !isOfProxy(request)) return remoteAddress
+    // Each proxy appends its peer's address; the client may have forged everything before.
+    const chain = String(request.headers['x-forwarded-for'] ?? '')
+      .split(',')
+      .map((one) => oneSpelling(withoutPort(one.trim())))
+    const client = chain.findLast((one) => isIP(one) === 0 || !isKnown(one))
+    return client !== undefined && isIP(client) !== 0 ? client : remoteAddress
+  }
+
   return {
     /** With the port, as in the header. An invalid forwarded host is ignored. */
     hostOf(request: RequestHead): string {
@@ -216,17 +228,9 @@ export function createForwarded(proxies: readonly string[]) {
       saysProxy.some((name) => request.headers[name] !== undefined) || isUnixPeer(request.socket) || isOfProxy(request),
     /** Undefined if no trusted proxy sent one. */
     requestIdOf: (request: RequestHead) => forwardedHeader(request, 'x-request-id'),
-    /** The client's address: the last one in the chain that is not a trusted proxy. */
-    addressOf(request: RequestHead): string {
-      const remoteAddress = plainAddress(request.socket.remoteAddress ?? '')
-      if (proxies.length === 0 || !isOfProxy(request)) return remoteAddress
-      // Each proxy appends its peer's address; the client may have forged everything before.
-      const chain = String(request.headers['x-forwarded-for'] ?? '')
-        .split(',')
-        .map((one) => oneSpelling(withoutPort(one.trim())))
-      const client = chain.findLast((one) => isIP(one) === 0 || !isKnown(one))
-      return client !== undefined && isIP(client) !== 0 ? client : remoteAddress
-    },
+    addressOf,
+    /** Identifies the client for limits. */
+    clientOf: (request: RequestHead): string => clientOf(addressOf(request)),
   }
 }
 
