@@ -61,15 +61,6 @@ const listing: Json = {
   }),
 }
 
-const problemOf = (status: number, title: string, detail: string, more: Json = {}): Json => ({
-  type: `urn:problem-type:cidgate:${more['kind'] ?? 'malformed'}`,
-  title,
-  status,
-  detail,
-  message: detail,
-  ...Object.fromEntries(Object.entries(more).filter(([name]) => name !== 'kind')),
-})
-
 /** The meaning of each error status for the client. */
 const meanings: Readonly<Record<number, string>> = {
   400: 'The request is malformed; `errors` names fields that do not match the schema.',
@@ -125,43 +116,10 @@ function problemResponse(status: number, mode: Mode): Json {
     description: meanings[status],
     headers,
     content: {
-      'application/problem+json': {
-        schema: ref('schemas', 'Problem'),
-        ...(examples[status] && { examples: examples[status] }),
-      },
+      'application/problem+json': { schema: ref('schemas', 'Problem') },
       ...(mode === 'web' && asText),
     },
   }
-}
-
-const examples: Readonly<Record<number, Json>> = {
-  400: {
-    schema: {
-      summary: 'POST /add?schema=evidence',
-      value: problemOf(400, 'Malformed', 'the document does not match the schema evidence: name is missing', {
-        errors: [{ field: 'name', message: 'is missing' }],
-      }),
-    },
-  },
-  404: {
-    absent: {
-      value: problemOf(404, 'Not found', 'no upstream has it', {
-        kind: 'not-found',
-        attempts: [{ upstream: 'trustless', outcome: 'not-found', ms: 212 }],
-      }),
-    },
-  },
-  502: {
-    unconfirmed: {
-      value: problemOf(502, 'An upstream or provider failed', '1 of 2 providers hold the upload; nothing was stored', {
-        kind: 'upstream-error',
-        outcomes: [
-          { provider: 'local', outcome: 'pinned', ms: 4 },
-          { provider: 'kubo', outcome: 'transient', detail: 'provider kubo: cannot be reached', ms: 12 },
-        ],
-      }),
-    },
-  },
 }
 
 const problemResponses = (mode: Mode): Json =>
@@ -323,7 +281,7 @@ const moved = (description: string): Json => ({
   headers: headersOf(['Location', 'Access-Control-Allow-Origin']),
 })
 
-function readAnswers(namespace: Namespace, documents: readonly PublishedDocument[], isHead: boolean): Json {
+function readAnswers(namespace: Namespace, documents: readonly PublishedDocument[]): Json {
   const content = {
     'application/json': { schema: {}, examples: Object.fromEntries(documents.flatMap(examplesOf)) },
     'application/octet-stream': bytes,
@@ -340,12 +298,12 @@ function readAnswers(namespace: Namespace, documents: readonly PublishedDocument
       description:
         'A file that is JSON as `application/json`, any other as `application/octet-stream`, both the stored bytes; a directory as a JSON listing; the form that `format` or `Accept` names.',
       headers: headersOf(contentHeaders),
-      ...(!isHead && { content }),
+      content,
     },
     206: {
       description: 'The requested range.',
       headers: headersOf(['Content-Range', ...contentHeaders.filter((name) => name !== 'Content-Encoding')]),
-      ...(!isHead && { content: { '*/*': bytes } }),
+      content: { '*/*': bytes },
     },
     301: moved('Redirect to the canonical address.'),
     ...(namespace === 'ipns' && { 302: moved('The same name in another spelling (`responses.types: web` only).') }),
@@ -389,7 +347,7 @@ function readPaths(documents: readonly PublishedDocument[]): Json {
       ...own,
       ...[namespace === 'ipfs' ? 'format' : 'nameFormat', ...common].map((name) => ref('parameters', name)),
     ],
-    ...reads('content', summary, id, (isHead) => readAnswers(namespace, documents, isHead)),
+    ...reads('content', summary, id, readAnswers(namespace, documents)),
   })
   const { ipfs, ipns } = roots
   return {
@@ -403,10 +361,16 @@ function readPaths(documents: readonly PublishedDocument[]): Json {
 }
 
 /** GET and HEAD of a path. */
-const reads = (tag: string, summary: string, id: string, answers: (isHead: boolean) => Json): Json => ({
-  get: { tags: [tag], summary, operationId: `get${id}`, responses: answers(false) },
-  head: { tags: [tag], summary: `${summary} (headers only)`, operationId: `head${id}`, responses: answers(true) },
+const reads = (tag: string, summary: string, id: string, responses: Json): Json => ({
+  get: { tags: [tag], summary, operationId: `get${id}`, responses },
+  head: {
+    ...{ tags: [tag], summary: `${summary} (headers only)`, operationId: `head${id}` },
+    responses: Object.fromEntries(Object.entries(responses).map(([status, one]) => [status, withoutContent(one)])),
+  },
 })
+
+const withoutContent = (response: unknown): Json =>
+  Object.fromEntries(Object.entries(response as Json).filter(([name]) => name !== 'content'))
 
 /** The path to which a browser sends `ipfs:` links if this gateway is registered for them. */
 const follows = (id: string): Json => ({
@@ -505,12 +469,12 @@ export function openApiDocument(options: {
   }
 }
 
-const descriptionAnswers = (isHead: boolean): Json => ({
+const descriptionAnswers: Json = {
   200: {
     description: 'OpenAPI 3.1.',
     headers: headersOf(['ETag', 'Cache-Control']),
-    ...(!isHead && { content: { 'application/json': { schema: { type: 'object' } } } }),
+    content: { 'application/json': { schema: { type: 'object' } } },
   },
   304: { description: 'The copy of the client is current.', headers: headersOf(['ETag', 'Cache-Control']) },
   ...failures(anyStatuses),
-})
+}
