@@ -225,31 +225,19 @@ function sendProblem(
   how: How & RespondOptions & { readonly common: readonly string[] },
 ): void {
   const { mode, requestRecord, headers = {}, contact, trace } = how
+  const { kind, message: detail, facts } = failure
   const status = statusOf(failure, mode)
-  const detail = failure.message
   const title = titleOf(failure, status)
   const attempts = withAttempts.has(status) ? requestRecord?.attempts : undefined
   const form = formFor(mode, 'accept' in how ? how.accept : request.headers.accept)
-  const body: Record<string, unknown> = {
-    type: `urn:problem-type:cidgate:${failure.kind}`,
-    title,
-    status,
-    detail,
-    message: detail,
-  }
   const requestId = requestIdOf(response)
-  if (requestId !== undefined) body['requestId'] = requestId
-  const traceId = trace?.idOf(request)
-  if (traceId !== undefined) body['traceId'] = traceId
-  if (attempts) body['attempts'] = attempts
-  if (failure.facts.outcomes) body['outcomes'] = failure.facts.outcomes
-  if (failure.facts.quota) body['quota'] = failure.facts.quota
-  if (failure.facts.errors) body['errors'] = failure.facts.errors
   // In thin mode, the other service reports when its limit ends.
   const isLater = retryableStatuses.has(status) || (status === 413 && failure.retryAfterMs !== undefined)
   const retryAfter = isLater ? seconds(failure.retryAfterMs ?? defaultRetryMs) : undefined
-  const problem = { title, status, kind: failure.kind, detail, retryAfter, attempts, requestId, contact }
-  const text = form.write?.(problem) ?? `${JSON.stringify(body)}\n`
+  const problem = { title, status, kind, detail, retryAfter, attempts, requestId, contact }
+  const { outcomes, quota, errors } = facts
+  const more = { traceId: trace?.idOf(request), attempts, outcomes, quota, errors }
+  const text = form.write?.(problem) ?? `${jsonOf(problem, more)}\n`
   const all = {
     ...form.headers,
     'Cache-Control': cacheControl(failure, status),
@@ -265,6 +253,13 @@ function sendProblem(
   sendDocument({ request, response }, { status, headers: all, body: text }, how)
 }
 
+/** `detail` is sent a second time as `message`, which older clients read. */
+const jsonOf = ({ kind, title, status, detail, requestId }: Problem, more: object = {}): string =>
+  JSON.stringify({
+    ...{ type: `urn:problem-type:cidgate:${kind}`, title, status, detail, message: detail, requestId },
+    ...more,
+  })
+
 /**
  * The complete response to a request that has no ServerResponse, as text; its connection closes. Every
  * 503 is to be tried again in a second.
@@ -275,9 +270,8 @@ export function problemMessage(
   detail: string,
   requestId: string = randomUUID(),
 ): string {
-  const title = STATUS_CODES[status]
-  const type = `urn:problem-type:cidgate:${kind}`
-  const body = JSON.stringify({ type, title, status, detail, message: detail, requestId })
+  const title = STATUS_CODES[status] ?? ''
+  const body = jsonOf({ kind, title, status, detail, requestId })
   const headers = {
     ...ofAll,
     ...asJson.headers,
