@@ -12,7 +12,8 @@ import type { Limits } from '../http/limits.ts'
 import type { Mode } from '../http/wire/problem.ts'
 import type { LookupRequest, Names } from '../names/names.ts'
 import { RequestRecord } from '../observe/requests.ts'
-import type { Retrieval, Session, VisitNames } from '../retrieval/session.ts'
+import type { Retrieval } from '../retrieval/retrieval.ts'
+import type { Session, VisitNames } from '../retrieval/session.ts'
 import { fileType } from '../web/media-types.ts'
 
 export type GetOptions = {

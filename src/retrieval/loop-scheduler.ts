@@ -3,22 +3,7 @@
 // and work that comes due by the thousand in one iteration.
 import type { Clock } from '../core/clock.ts'
 
-export interface LoopScheduler {
-  /**
-   * Undefined: the request may begin now. Otherwise resolves when it may, round-robin by client. A
-   * request works in several later iterations, so too many at once would make each of them long.
-   */
-  begin(client: string): Promise<void> | undefined
-  /** Requests that wait to begin. */
-  readonly toBegin: number
-  /** Undefined while this iteration has time left; otherwise resolves in a later one. */
-  yieldIfDue(): Promise<void> | undefined
-  /**
-   * Resolves in a later iteration that has time left, for work that may come due thousands of times
-   * in one.
-   */
-  waitTurn(): Promise<void>
-}
+export type LoopScheduler = ReturnType<typeof createLoopScheduler>
 
 export const beginsEachTurn = 8
 export const sliceMs = 5
@@ -29,7 +14,7 @@ export const shortSliceMs = 2
 const maxReleased = 64
 
 /** `later` runs an action in the next iteration, after its socket events. */
-export function createLoopScheduler(clock: Clock, later: (action: () => void) => void = setImmediate): LoopScheduler {
+export function createLoopScheduler(clock: Clock, later: (action: () => void) => void = setImmediate) {
   const waiting: (() => void)[] = []
   const toBegin = new ClientLine<() => void>()
   let isOpen = false
@@ -70,23 +55,33 @@ export function createLoopScheduler(clock: Clock, later: (action: () => void) =>
     later(nextTurn)
   }
 
+  /**
+   * Resolves in a later iteration that has time left, for work that may come due thousands of times
+   * in one.
+   */
   const waitTurn = (): Promise<void> => {
     open()
     return new Promise((resolve) => void waiting.push(resolve))
   }
 
   return {
-    begin(client) {
+    /**
+     * Undefined: the request may begin now. Otherwise resolves when it may, round-robin by client. A
+     * request works in several later iterations, so too many at once would make each of them long.
+     */
+    begin(client: string): Promise<void> | undefined {
       open()
       if (begun >= beginsEachTurn) return new Promise((resolve) => toBegin.add(resolve, client))
       begun++
       return undefined
     },
+    /** Requests that wait to begin. */
     get toBegin() {
       return toBegin.size
     },
     waitTurn,
-    yieldIfDue() {
+    /** Undefined while this iteration has time left; otherwise resolves in a later one. */
+    yieldIfDue(): Promise<void> | undefined {
       open()
       return isOver() ? waitTurn() : undefined
     },

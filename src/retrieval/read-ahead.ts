@@ -9,7 +9,6 @@ import type { DagWant, Expected } from './session.ts'
 const minWindowBytes = 1024 * 1024
 const maxWindowBytes = 16 * 1024 * 1024
 const maxBlocks = 64
-const smallBytes = 16 * 1024
 const idleMs = 2000
 
 /** The memory for read-ahead of all readers together. */
@@ -69,7 +68,7 @@ export class ReadAhead {
     this.#restartTimer()
     // A directory of 100,000 names is 30,000 small blocks: to look at the next 64 behind each would
     // be a quarter of its listing.
-    if (!this.#isStale && this.#ahead.size > this.#size * 0.75 && this.#bytes < this.#ahead.size * smallBytes) return
+    if (!this.#isStale && this.#ahead.size > this.#size * 0.75) return
     const known = new Set<string>()
     // Links that repeat, or hold their content themselves, bring nothing to ask for.
     let skipped = 0

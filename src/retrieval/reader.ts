@@ -12,12 +12,11 @@ import { after, type Clock, orAborted, type Soon, withDeadline } from '../core/c
 import type { Peeked, PeekOptions } from '../core/disk/peeked.ts'
 import { cancelled, Failure, isFailure } from '../core/failure.ts'
 import { largeNodeBytes, type NodeMemory } from '../ipld/node-memory.ts'
-import type { RequestRecord } from '../observe/requests.ts'
 import type { Flight, FlightReader } from './flight/flight.ts'
 import type { LoopScheduler } from './loop-scheduler.ts'
 import { type Absence, isAbsence, type NegativeCache, pathOf, type Searches } from './negative-cache.ts'
 import { ReadAhead, type ReadAheadBudget } from './read-ahead.ts'
-import type { DagWant, Expected, Guard, Place, Policy, Session, SessionOptions } from './session.ts'
+import { type DagWant, type Expected, Guard, type Place, type Session, type SessionOptions } from './session.ts'
 import type { TierHit, TierLookup, TierStack } from './tiers/tier-stack.ts'
 import { type AskKind, type Attempts, outcomeOf, overloaded, type Wanting } from './upstreams/attempts.ts'
 import type { Pool } from './upstreams/pool.ts'
@@ -42,8 +41,6 @@ export type ReaderParts = {
   flightWith(cid: CID): Flight | undefined
 }
 
-/** After a response left out an awaited block, this many blocks are requested one by one. */
-const aloneBlocks = 64
 /** Tiers have this long to answer once more before a block is denied. */
 const lastLookupMs = 200
 
@@ -55,22 +52,15 @@ const isSameBlock = (one: CID, other: CID): boolean => blockKey(one) === blockKe
 /** Opens the session of one request, until its `end`. */
 export const openReader = (options: SessionOptions, shared: ReaderParts): Session => new Reader(options, shared)
 
-class Reader implements Session {
-  readonly visit: Session['visit']
-  readonly visitNames: Session['visitNames']
-  readonly pass: Session['pass']
+class Reader extends Guard implements Session {
   readonly readNode: Session['readNode']
   readonly readOnce: Session['readOnce']
   readonly yieldIfDue: Session['yieldIfDue']
+  readonly options: SessionOptions
   readonly shared: ReaderParts
   readonly signal: AbortSignal
-  readonly onlyIfCached: boolean
   /** The first byte went out. */
   hasBegun = false
-  readonly #requestRecord: RequestRecord
-  readonly #check: (cid: CID) => void
-  readonly #client: string
-  readonly #noCache: boolean
   #beforeMiss: (() => void) | undefined
   readonly #deadlineAt: number
   /** Made when the reader first says what comes next: a file of one block has nothing ahead. */
@@ -81,23 +71,15 @@ class Reader implements Session {
   #lastFrom: 'nowhere' | 'tier' | 'upstream' = 'nowhere'
   /** One flight at a time brings the next block and those behind it. */
   #followed: Followed | undefined
-  #aloneLeft = 0
 
   constructor(options: SessionOptions, shared: ReaderParts) {
-    const { check, visit, visitNames, pass } = createGuard(options)
+    super(options)
     this.shared = shared
     this.signal = options.signal
-    this.visit = visit
-    this.visitNames = visitNames
-    this.pass = pass
     this.readNode = shared.nodes.readNode
     this.readOnce = shared.nodes.readOnce
     this.yieldIfDue = shared.turns.yieldIfDue
-    this.onlyIfCached = options.onlyIfCached === true
-    this.#requestRecord = options.requestRecord
-    this.#check = check
-    this.#client = options.client ?? ''
-    this.#noCache = options.noCache === true
+    this.options = options
     this.#beforeMiss = options.beforeMiss
     this.#deadlineAt = shared.clock.monotonic() + shared.deadlineMs - (options.waitedMs ?? 0)
   }
@@ -108,7 +90,7 @@ class Reader implements Session {
   }
 
   peek(cid: CID, options?: PeekOptions): Peeked | undefined {
-    this.#check(cid)
+    this.check(cid)
     this.#root ??= cid
     const isElsewhere = this.#isOver || isIdentity(cid) || !isProvable(cid) || this.#ahead?.has(cid)
     return isElsewhere ? undefined : this.#peek(cid, options)
@@ -118,7 +100,7 @@ class Reader implements Session {
     if (this.#isOver) return
     this.#ahead ??= new ReadAhead({
       fetch: async (cid, around) => this.near(cid) ?? this.#read(cid, around),
-      check: this.#check,
+      check: (cid) => this.check(cid),
       budget: this.shared.readAhead,
       clock: this.shared.clock,
     })
@@ -142,7 +124,7 @@ class Reader implements Session {
 
   #get(cid: CID, around: Place | undefined): Soon<Uint8Array> {
     if (this.#isOver) throw cancelled('the request is over')
-    this.#check(cid)
+    this.check(cid)
     this.#root ??= cid
     if (!isProvable(cid)) throw unprovable(cid)
     if (isIdentity(cid)) return cid.multihash.digest
@@ -170,20 +152,20 @@ class Reader implements Session {
   }
 
   fromTier({ bytes, tier }: TierHit): Uint8Array {
-    this.#requestRecord.tierHit(tier)
+    this.options.requestRecord.tierHit(tier)
     this.#lastFrom = 'tier'
     return bytes
   }
 
   #read(cid: CID, around: Place | undefined): Promise<Uint8Array> {
-    return new Promise((resolve, reject) => new BlockRead(this, cid, resolve, reject).begin(around))
+    return new BlockRead(this, cid).begin(around)
   }
 
   // Flights.
 
   get asker(): Wanting {
     const hasBegun = this.hasBegun || this.#lastFrom === 'upstream'
-    return { client: this.#client, hasBegun, root: this.#root }
+    return { client: this.options.client ?? '', hasBegun, root: this.#root }
   }
 
   get followed(): Followed | undefined {
@@ -193,7 +175,7 @@ class Reader implements Session {
 
   leaveFlight(followed: Followed): void {
     // The parts of a file, and the upstreams that brought them.
-    if (followed.flight.kind === 'dag' && this.#requestRecord.brought.length > 1) this.#note(followed)
+    if (followed.flight.kind === 'dag' && this.options.requestRecord.brought.length > 1) this.#note(followed)
     if (this.#followed === followed) this.#followed = undefined
     followed.leave()
   }
@@ -218,10 +200,6 @@ class Reader implements Session {
     // A reader that caught up with another one's flight goes on in it.
     const flight = lastFrom === 'nowhere' ? undefined : this.shared.flightWith(cid)
     if (flight) return this.#follow(flight)
-    if (this.#aloneLeft > 0) {
-      this.#aloneLeft--
-      return undefined
-    }
     // One leaf missing between others that are here costs one block, not a response with everything
     // after it. If a single block is wanted, a CAR is the wrong question too: upstreams leave out
     // blocks that do not decode.
@@ -239,16 +217,9 @@ class Reader implements Session {
   }
 
   fromUpstream(bytes: Uint8Array, upstream: string): Uint8Array {
-    this.#requestRecord.fetched(upstream, bytes.byteLength)
+    this.options.requestRecord.fetched(upstream, bytes.byteLength)
     this.#lastFrom = 'upstream'
     return bytes
-  }
-
-  /** A flight that is over and left out this block may have left out the next ones too. */
-  leftOut(followed: Followed): void {
-    if (!followed.flight.isOver || this.#followed !== followed) return
-    this.leaveFlight(followed)
-    this.#aloneLeft = aloneBlocks
   }
 
   // The deadline: one for everything until the first byte goes out, then one for each block.
@@ -284,12 +255,12 @@ class Reader implements Session {
 
   #refuseRemembered(cid: CID, around: DagWant | undefined): void {
     const { notFound } = this.shared
-    if (this.#noCache) return notFound.forget(cid)
+    if (this.options.noCache) return notFound.forget(cid)
     const path = around && isSameBlock(cid, around.cid) ? pathOf(around) : ''
     const memory = notFound.find(cid, path) ?? (path === '' ? undefined : notFound.find(cid, ''))
     // An upstream that could not be asked then may have it now.
     if (!memory || memory.absence.facts.unasked) return
-    for (const attempt of memory.attempts) this.#requestRecord.attempt(attempt)
+    for (const attempt of memory.attempts) this.options.requestRecord.attempt(attempt)
     throw withRetry(memory.absence, memory.forMs)
   }
 
@@ -297,7 +268,7 @@ class Reader implements Session {
   #note(followed: Followed): void {
     if (followed.isNoted) return
     followed.isNoted = true
-    for (const attempt of followed.flight.attempts.list()) this.#requestRecord.attempt(attempt)
+    for (const attempt of followed.flight.attempts.list()) this.options.requestRecord.attempt(attempt)
   }
 
   /**
@@ -325,7 +296,7 @@ class Reader implements Session {
     const memory = isAbsent && (notFound.find(cid, path) ?? notFound.remember(cid, path, failure, attempts.list()))
     // The flight goes on as a search, for a client that asks again.
     const running = isLate && !flight.isOver && !this.hasBegun ? flight : undefined
-    if (isAbsent || running) searches.begin(cid, asked, this.#client, running)
+    if (isAbsent || running) searches.begin(cid, asked, this.options.client ?? '', running)
     this.leaveFlight(followed)
     return memory && !failure.facts.unasked ? withRetry(failure, memory.forMs) : failure
   }
@@ -335,31 +306,6 @@ class Reader implements Session {
     return attempts.wasRefused()
       ? outcomeOf(cid, attempts.failures, this.shared.pool.plan('block', cid))
       : overloaded(cid)
-  }
-}
-
-const allowed = (): void => {}
-
-export function createGuard({ visit = allowed, visitNames = allowed }: Policy): Guard {
-  const passed: CID[] = []
-  // The end of a path is read next, and was checked with the path.
-  let cleared: CID | undefined
-  return {
-    visit,
-    visitNames,
-    pass(cid, rest) {
-      visit(cid, rest)
-      if (rest.length > 0) passed.push(cid)
-      else cleared = cid
-    },
-    check(cid) {
-      if (cid === cleared) return
-      try {
-        visit(cid, [])
-      } catch (error) {
-        if (!passed.some((one) => one.equals(cid))) throw error
-      }
-    },
   }
 }
 
@@ -375,8 +321,7 @@ type Wait = {
 class BlockRead implements FlightReader {
   readonly #reader: Reader
   readonly #cid: CID
-  readonly #resolve: (bytes: Soon<Uint8Array>) => void
-  readonly #reject: (error: unknown) => void
+  readonly #result = Promise.withResolvers<Uint8Array>()
   #lookup: TierLookup | undefined
   #wait: Wait | undefined
   /** Too little time was left when it began to wait. */
@@ -386,26 +331,26 @@ class BlockRead implements FlightReader {
   #stopTimer: (() => void) | undefined
   #isOver = false
 
-  constructor(reader: Reader, cid: CID, resolve: (bytes: Soon<Uint8Array>) => void, reject: (error: unknown) => void) {
+  constructor(reader: Reader, cid: CID) {
     this.#reader = reader
     this.#cid = cid
-    this.#resolve = resolve
-    this.#reject = reject
   }
 
-  begin(around: Place | undefined): void {
-    const { signal, reason } = this.#reader
-    if (signal.aborted) return this.#reject(reason)
+  begin(around: Place | undefined): Promise<Uint8Array> {
+    const { signal, reason, isPastHalf } = this.#reader
+    if (signal.aborted) return Promise.reject(reason)
     signal.addEventListener('abort', this.#left, { once: true })
-    this.#beganLate = this.#reader.isPastHalf
+    this.#beganLate = isPastHalf
     this.#startDeadline()
     this.#bring(around).then(this.#succeed, this.#failed)
+    return this.#result.promise
   }
 
   /** One source after the other; late tiers go on beside upstreams. */
   async #bring(around: Place | undefined): Promise<Uint8Array> {
     const reader = this.#reader
-    const { followed, onlyIfCached, shared } = reader
+    const { followed, options, shared } = reader
+    const { onlyIfCached } = options
     const cid = this.#cid
     const isExpected = around && followed?.flight.expects(cid)
     const came = isExpected && (await this.#waitIn(followed, around))
@@ -419,7 +364,7 @@ class BlockRead implements FlightReader {
     const near = reader.near(cid)
     if (near) return near
     const brought = this.#fromUpstreams(isExpected ? undefined : around)
-    if (!lookup) return brought
+    if (!lookup) return await brought
     const late = lookup.found.then((found) => {
       if (!found) throw notCached(cid)
       shared.notFound.forget(cid)
@@ -452,10 +397,7 @@ class BlockRead implements FlightReader {
   }
 
   passed(): void {
-    const wait = this.#endWait()
-    if (!wait) return
-    this.#reader.leftOut(wait.followed)
-    wait.resolve(this.#reader.near(this.#cid))
+    this.#endWait()?.resolve(this.#reader.near(this.#cid))
   }
 
   fail(error: unknown): void {
@@ -500,7 +442,7 @@ class BlockRead implements FlightReader {
     // All readers of a large node receive it in one iteration of the loop: each decodes it in an
     // iteration that has time for that.
     const isLarge = this.#cid.code !== codec.raw && bytes.byteLength >= largeNodeBytes
-    this.#resolve(isLarge ? this.#reader.shared.turns.waitTurn().then(() => bytes) : bytes)
+    this.#result.resolve(isLarge ? this.#reader.shared.turns.waitTurn().then(() => bytes) : bytes)
   }
 
   readonly #failed = async (error: unknown): Promise<void> => {
@@ -508,11 +450,11 @@ class BlockRead implements FlightReader {
     this.#end()
     try {
       if (this.#reader.signal.aborted || isFailure(error, 'cancelled')) throw error
-      this.#resolve(await this.#lastChance(error))
+      this.#result.resolve(await this.#lastChance(error))
     } catch (failure) {
       // Thousands of requests may fail in one iteration of the loop: their answers take many.
       await this.#reader.shared.turns.waitTurn()
-      this.#reject(failure)
+      this.#result.reject(failure)
     } finally {
       this.#lookup?.leave()
     }
@@ -538,7 +480,7 @@ class BlockRead implements FlightReader {
    * that keeps the block has the last word: a damaged copy is no absence.
    */
   async #lastChance(error: unknown): Promise<Uint8Array> {
-    const { shared, signal, onlyIfCached, remainingMs } = this.#reader
+    const { shared, signal, options, remainingMs } = this.#reader
     const { stack, pool, notFound } = shared
     const cid = this.#cid
     const lookup = this.#lookup
@@ -550,7 +492,7 @@ class BlockRead implements FlightReader {
       const mayHave = !lookup || (absence && absence.kind !== 'timeout' && !lookup.haveAnswered())
       const ms = absence?.kind === 'unavailable' ? remainingMs : lastLookupMs
       if (mayHave) hit = (await this.#briefly(ms, (own) => stack.lookAgain(cid, own)))?.hit
-      const mayBePinned = !hit && absence && !onlyIfCached
+      const mayBePinned = !hit && absence && !options.onlyIfCached
       if (mayBePinned && (await this.#briefly(lastLookupMs, (own) => stack.isPinned(cid, own))))
         throw pinUnreadable(cid, absence)
     }

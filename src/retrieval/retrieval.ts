@@ -11,7 +11,8 @@ import { Flight, type FlightDeps } from './flight/flight.ts'
 import { createSearches } from './negative-cache.ts'
 import { ReadAheadBudget } from './read-ahead.ts'
 import { openReader, type ReaderParts } from './reader.ts'
-import type { DagWant, Retrieval } from './session.ts'
+import type { DagWant, Session, SessionOptions } from './session.ts'
+import type { TierStack } from './tiers/tier-stack.ts'
 import type { AskKind, Wanting } from './upstreams/attempts.ts'
 
 export type RetrievalOptions = Pick<
@@ -26,7 +27,9 @@ export type RetrievalOptions = Pick<
   readonly trace?: Trace | undefined
 }
 
-export function createRetrieval(options: RetrievalOptions): Retrieval {
+export type Retrieval = ReturnType<typeof createRetrieval>
+
+export function createRetrieval(options: RetrievalOptions) {
   const { stack, pool, notFound, clock, turns, log, trace } = options
   const searches = createSearches({ durationMs: options.keepLookingMs, negativeCache: notFound, clock, log, flight })
   const flights: Readonly<Record<AskKind, Map<string, Flight>>> = { block: new Map(), dag: new Map() }
@@ -62,7 +65,11 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
   }
 
   return {
-    session: (request) => openReader(request, shared),
+    session: (request: SessionOptions): Session => openReader(request, shared),
+    /**
+     * For a request, before it reads anything: undefined if it may begin now, otherwise resolves
+     * when it may. Each event-loop iteration admits a few.
+     */
     begin: turns.begin,
     stats: () => ({
       toBegin: turns.toBegin,
@@ -71,18 +78,23 @@ export function createRetrieval(options: RetrievalOptions): Retrieval {
       blockFlights: flights.block.size,
       dagFlights: flights.dag.size,
     }),
-    async store(cid, bytes, signal) {
+    /**
+     * Puts a proved block of our own (an upload) into every tier. Resolves when the shared ones have
+     * it too, with those that failed or take longer than is worth waiting for: they get it later.
+     */
+    async store(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<readonly string[]> {
       notFound.forget(cid)
-      // A shared tier that is down does not fail an upload that providers hold: it gets the block
-      // later.
       const { failed } = await stack.store(cid, bytes, signal)
       for (const { tier, failure } of failed)
         log('debug', 'tier.store-failed', { tier, cid: cid.toString(), why: failure.message })
       return failed.map(({ tier }) => tier)
     },
+    /** Tiers that other instances see too. */
     sharedTiers: stack.shared,
-    bring: (...block) => stack.bring(...block),
-    forget: (cid) => notFound.forget(cid),
+    /** Puts a block into one shared tier that lacks it; rejects as the tier does. */
+    bring: (...block: Parameters<TierStack['bring']>) => stack.bring(...block),
+    /** Forgets a remembered absence: after an upload, a find, or an operator's request. */
+    forget: (cid: CID) => notFound.forget(cid),
     async close() {
       searches.close()
       const closing = cancelled('the gateway is closing')

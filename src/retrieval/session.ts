@@ -18,17 +18,40 @@ export type VisitNames = (segments: readonly string[]) => void
 
 export type Policy = { readonly visit?: Visit | undefined; readonly visitNames?: VisitNames | undefined }
 
+const allowed = (): void => {}
+
 /** The policy of one session, which remembers the CIDs that its paths led through. */
-export interface Guard {
+export class Guard {
   readonly visit: Visit
   readonly visitNames: VisitNames
+  readonly #passed: CID[] = []
+  /** The end of a path is read next, and was checked with the path. */
+  #cleared: CID | undefined
+
+  constructor({ visit = allowed, visitNames = allowed }: Policy) {
+    this.visit = visit
+    this.visitNames = visitNames
+  }
+
   /**
    * A path leads through this CID to `rest`. Throws if that may not be read. From here on its block
    * may be read even if the CID alone is denied: a path below it may be allowed.
    */
-  pass(cid: CID, rest: readonly string[]): void
+  pass(cid: CID, rest: readonly string[]): void {
+    this.visit(cid, rest)
+    if (rest.length > 0) this.#passed.push(cid)
+    else this.#cleared = cid
+  }
+
   /** Throws for a block that may not be read. */
-  check(cid: CID): void
+  check(cid: CID): void {
+    if (cid === this.#cleared) return
+    try {
+      this.visit(cid, [])
+    } catch (error) {
+      if (!this.#passed.some((one) => one.equals(cid))) throw error
+    }
+  }
 }
 
 export type SessionOptions = Policy & {
@@ -68,7 +91,7 @@ export type Expected = {
   readonly visit?: (() => void) | undefined
 }
 
-export interface Session extends Omit<Guard, 'check'> {
+export interface Session extends Pick<Guard, 'visit' | 'visitNames' | 'pass'> {
   /**
    * The proved bytes of one block (identity CIDs included). `around` names the entity it is part of
    * and the reader's position: if no tier has the block, the gateway fetches the entity from there
@@ -123,34 +146,5 @@ export const withGet = (session: Session, get: Session['get']): Session => ({
   end: () => session.end(),
   visit: session.visit,
   visitNames: session.visitNames,
-  pass: session.pass,
-})
-
-export interface Retrieval {
-  session(options: SessionOptions): Session
-  /**
-   * For a request, before it reads anything: undefined if it may begin now, otherwise resolves when
-   * it may. Each event-loop iteration admits a few.
-   */
-  begin(client: string): Promise<void> | undefined
-  /**
-   * Puts a proved block of our own (an upload) into every tier. Resolves when the shared ones have
-   * it too, with those that failed or take longer than is worth waiting for.
-   */
-  store(cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<readonly string[]>
-  /** Tiers that other instances see too. */
-  readonly sharedTiers: readonly string[]
-  /** Puts a block into one shared tier that lacks it; rejects as the tier does. */
-  bring(tier: string, cid: CID, bytes: Uint8Array, signal: AbortSignal): Promise<void>
-  /** Forgets a remembered absence: after an upload, a find, or an operator's request. */
-  forget(cid: CID): void
-  /** Counts of running flights and searches, and of remembered absences. */
-  stats(): Readonly<Record<'toBegin' | 'notFoundRoots' | 'searches' | 'blockFlights' | 'dagFlights', number>>
-  close(): Promise<void>
-}
-
-/** The same retrieval, whose every session has this policy. */
-export const withVisit = (retrieval: Retrieval, visit: Visit): Retrieval => ({
-  ...retrieval,
-  session: (options) => retrieval.session({ ...options, visit }),
+  pass: (cid, rest) => session.pass(cid, rest),
 })

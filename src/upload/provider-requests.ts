@@ -7,7 +7,7 @@ import { Failure, isFailure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
 import { createSemaphore, type Semaphore } from '../core/semaphore.ts'
 import type { Trace } from '../core/wire/trace.ts'
-import type { Retrieval } from '../retrieval/session.ts'
+import type { Retrieval } from '../retrieval/retrieval.ts'
 import type { FailureClass, Standing, Store } from '../store/store.ts'
 import { nameOf } from './stored-upload.ts'
 

@@ -13,8 +13,7 @@ import { createLookupMemory } from '../names/lookups.ts'
 import { createNames, type NamesMemory } from '../names/names.ts'
 import { createSharedRecords, type Shelf } from '../names/shared-records.ts'
 import { createNegativeCache } from '../retrieval/negative-cache.ts'
-import { createRetrieval } from '../retrieval/retrieval.ts'
-import { withVisit } from '../retrieval/session.ts'
+import { createRetrieval, type Retrieval } from '../retrieval/retrieval.ts'
 import { createPool, type Member } from '../retrieval/upstreams/pool.ts'
 import { startProbes } from '../retrieval/upstreams/probes.ts'
 import { Finder } from '../routing/finder.ts'
@@ -73,7 +72,9 @@ export async function wireReading(
     finding,
     // Every session of this gateway checks its denylists. The retrieval itself may be taken over by
     // a gateway with others.
-    retrieval: lease.take('retrieval for readers', [shared, denials.lists], () => withVisit(shared, visit)),
+    retrieval: lease.take('retrieval for readers', [shared, denials.lists], (): Retrieval => {
+      return { ...shared, session: (request) => shared.session({ ...request, visit }) }
+    }),
     hot: takeHot(context),
     denials,
     names,

@@ -12,7 +12,7 @@ import { createKuboRoute } from '../../src/http/kubo/rpc.ts'
 import { createRespond } from '../../src/http/wire/problem.ts'
 import { readContext } from '../../src/http/wire/request.ts'
 import { createNegativeCache } from '../../src/retrieval/negative-cache.ts'
-import type { Retrieval } from '../../src/retrieval/session.ts'
+import type { Retrieval } from '../../src/retrieval/retrieval.ts'
 
 import { createPinsTier } from '../../src/retrieval/tiers/tier-stack.ts'
 import { type Adding, type AddingOptions, startAdding } from './adding.ts'

@@ -3,17 +3,18 @@ import type { CID } from 'multiformats/cid'
 import { blockKey, isIdentity } from '../../src/core/cid.ts'
 import { Failure } from '../../src/core/failure.ts'
 import { readNode } from '../../src/ipld/unixfs.ts'
-import { createGuard } from '../../src/retrieval/reader.ts'
-import type { DagWant, Session } from '../../src/retrieval/session.ts'
+import { type DagWant, Guard, type Session } from '../../src/retrieval/session.ts'
 import type { BlockMap } from './fixtures.ts'
 
 export type Asked = { readonly cid: CID; readonly around: DagWant | undefined }
 
 export function memorySession(blocks: BlockMap): Session & { readonly asked: Asked[] } {
   const asked: Asked[] = []
-  const { check: _, ...guard } = createGuard({})
+  const guard = new Guard({})
   return {
-    ...guard,
+    visit: guard.visit,
+    visitNames: guard.visitNames,
+    pass: (cid, rest) => guard.pass(cid, rest),
     asked,
     async get(cid, around) {
       if (isIdentity(cid)) return cid.multihash.digest
