@@ -1,7 +1,7 @@
 // The admin address: liveness, readiness, metrics, uploads in progress, pins, and the dashboard with
 // its requests for the status (GET /status), the explanation of a response (GET /why), and the
 // location of blocks (GET /blocks). Never mounted on the public address.
-import { createHash } from 'node:crypto'
+
 import { readFileSync } from 'node:fs'
 import express, {
   type Express,
@@ -13,6 +13,7 @@ import express, {
   Router,
 } from 'express'
 import type { Log } from '../core/log.ts'
+import { hashTag } from '../core/wire/http.ts'
 import type { Metrics } from '../observe/metrics.ts'
 import type { Pins } from '../upload/pins.ts'
 import { style } from '../web/page.ts'
@@ -61,7 +62,7 @@ export function createAdmin(deps: AdminDeps): Express {
   // Polled each second: an ETag saves sending an unchanged status.
   app.get('/status', async (request, response) => {
     const text = JSON.stringify(await status())
-    const tag = `"${createHash('sha256').update(text).digest('base64url').slice(0, 22)}"`
+    const tag = hashTag(text)
     response.set('ETag', tag)
     if (request.headers['if-none-match'] === tag) return void response.status(304).end()
     response.type('application/json').send(text)

@@ -1,10 +1,12 @@
 // Parses a content path, and resolves it block by block; upstreams are never trusted to resolve one.
 // The first missing block is requested together with everything the path needs, so that a cold path
 // costs one request.
+
 import type { CID } from 'multiformats/cid'
 import { type Block, codec, isProvable, maxCidChars, parseCid, parseLeaf, textOf } from '../core/cid.ts'
 import { after, type Soon } from '../core/clock.ts'
 import { Failure, malformed } from '../core/failure.ts'
+import { decoded } from '../core/wire/http.ts'
 import { stepInto } from '../ipld/block-links.ts'
 import type { ReadNode } from '../ipld/node-memory.ts'
 import { declaredSize, type Node, readNode, wrongContent } from '../ipld/unixfs.ts'
@@ -258,12 +260,8 @@ export function parseRoot(text: string): CID {
 function decodeSegment(encoded: string): string {
   // No client sends these unencoded, and URL parsers disagree on them.
   if (/[\\#]/.test(encoded)) throw malformed('a backslash or # in the path has to be percent-encoded')
-  let name: string
-  try {
-    name = decodeURIComponent(encoded)
-  } catch {
-    throw malformed(`${JSON.stringify(encoded)} in the path is not percent-encoded UTF-8`)
-  }
+  const name = decoded(encoded)
+  if (name === undefined) throw malformed(`${JSON.stringify(encoded)} in the path is not percent-encoded UTF-8`)
   if (name === '.' || name === '..') throw malformed('a path cannot hold . or .. segments')
   if (/[\0/]/.test(name)) throw malformed('a name in the path cannot hold a slash or NUL')
   if (!name.isWellFormed()) throw malformed('a name in the path is not well-formed Unicode')

@@ -13,6 +13,7 @@ import { parseDocument } from 'yaml'
 import { codec, hash, parseKey } from '../core/cid.ts'
 import { wordsOf } from '../core/failure.ts'
 import { plainValues } from '../core/plain-yaml.ts'
+import { decoded } from '../core/wire/http.ts'
 
 export type Denial = {
   readonly list: string
@@ -321,15 +322,13 @@ function parseRule(line: string, order: number, listHints: Readonly<Record<strin
 function rulePath(text: string): { text: string; prefix: boolean } {
   const prefix = text.endsWith('*')
   const root = (prefix ? text.slice(0, -1) : text).replace(/\/+$/, '')
-  return { text: root.split('/').map(decodedName).join('/'), prefix }
-}
-
-/** Keeps a name that is not valid percent-encoding. */
-function decodedName(name: string): string {
-  try {
-    return decodeURIComponent(name)
-  } catch {
-    return name
+  return {
+    text: root
+      .split('/')
+      // A name that is not valid percent-encoding is kept.
+      .map((name) => decoded(name) ?? name)
+      .join('/'),
+    prefix,
   }
 }
 

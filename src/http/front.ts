@@ -1,6 +1,8 @@
 // The front page, its icon and `/robots.txt`, on cidgate's own server only: in another application
 // these paths belong to that application.
+
 import type { IncomingMessage } from 'node:http'
+import { headerSafe } from '../core/wire/http.ts'
 import { type FrontFacts, frontPage, frontPolicy, icon } from '../web/front-page.ts'
 import { contactHref } from '../web/page.ts'
 import { qualityOf } from './content/negotiate.ts'
@@ -47,7 +49,7 @@ export function createFrontRoutes(options: FrontOptions): readonly Route[] {
   function first({ request }: RequestContext): Document {
     if (root !== 'page') {
       const { body, headers } = textOf(plainText, '', 60)
-      const location = root.startsWith('/') ? baseOf(request) + encoded(root) : root
+      const location = root.startsWith('/') ? baseOf(request) + headerSafe(root) : root
       return { status: 302, body, headers: { ...headers, Location: location } }
     }
     const { accept } = request.headers
@@ -93,5 +95,3 @@ function described({ version, name, uploadsFor, contact }: FrontOptions, request
   }
   return `${JSON.stringify(about, null, 2)}\n`
 }
-
-const encoded = (path: string): string => path.replace(/[^\x21-\x7e]/gu, encodeURIComponent)

@@ -1,5 +1,6 @@
 // Maps a request to content by its host, following the subdomain and DNSLink gateway
 // specifications: https://<cid>.ipfs.<gateway>/<path> is /ipfs/<cid>/<path> on its own origin.
+
 import type { IncomingMessage } from 'node:http'
 import { isIP } from 'node:net'
 import { base32 } from 'multiformats/bases/base32'
@@ -7,6 +8,7 @@ import { base36 } from 'multiformats/bases/base36'
 import { CID } from 'multiformats/cid'
 import { codec, parseCid, parseKey } from '../core/cid.ts'
 import { Failure, malformed } from '../core/failure.ts'
+import { headerSafe } from '../core/wire/http.ts'
 import { baseOf, type Forwarded, type RequestHead, type RequestTarget } from './wire/request.ts'
 
 export type HostOptions = {
@@ -126,7 +128,7 @@ export function createHosts(options: {
       const label = canonicalLabel(part)
       if (label.moved) {
         const to = `${forwarded.schemeOf(request)}://${label.text}.${namespace}.${gateway}${port}`
-        return { kind: 'moved', location: to + printable(request.url ?? '/') }
+        return { kind: 'moved', location: to + headerSafe(request.url ?? '/') }
       }
       const path = `/${namespace}/${label.text}${target.path}`
       const cacheKey = keyFor(name, request.url ?? '')
@@ -206,10 +208,8 @@ function canonicalLabel({ label, namespace }: { label: string; namespace: Conten
 
 function restOf({ path, search }: RequestTarget): string {
   const rest = path.split('/').slice(3).join('/')
-  return printable(`/${rest}${search === '' ? '' : `?${search}`}`)
+  return headerSafe(`/${rest}${search === '' ? '' : `?${search}`}`)
 }
-
-const printable = (url: string): string => url.replace(/[^\x21-\x7e]/g, encodeURIComponent)
 
 export type ContentPlace = {
   readonly namespace: 'ipfs' | 'ipns'
@@ -262,7 +262,7 @@ export function correctedPath({ path, query, search }: RequestTarget): string | 
   if (twice !== undefined) return search === '' ? twice : `${twice}?${search}`
   if (path !== '/ipfs/' && path !== '/ipns/') return undefined
   const meant = contentPathIn((query.get('uri') ?? '').trim())
-  return meant?.replace(/[^\x21-\x7e]/gu, encodeURIComponent)
+  return meant && headerSafe(meant)
 }
 
 /**

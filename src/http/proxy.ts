@@ -1,5 +1,6 @@
 // Forwards configured paths to another service (http-proxy-middleware). Nothing is verified or
 // cached; a forbidden request is refused before a connection is made.
+
 import {
   Agent as HttpAgent,
   type IncomingHttpHeaders,
@@ -10,6 +11,7 @@ import {
 import { Agent as HttpsAgent } from 'node:https'
 import { Failure } from '../core/failure.ts'
 import { loadProxyMiddleware } from '../core/packages.ts'
+import { decoded } from '../core/wire/http.ts'
 import type { Route } from './route.ts'
 import { requestIdOf } from './wire/exchange.ts'
 import type { Respond } from './wire/problem.ts'
@@ -164,7 +166,7 @@ const maxDecoded = 5
 
 /** Undefined if the path may be forwarded. */
 function wrongPath(path: string): string | undefined {
-  if (!isDecodable(path)) return 'the path is not well-formed percent-encoding'
+  if (decoded(path) === undefined) return 'the path is not well-formed percent-encoding'
   const isDots = (segment: string) => /^ *\.{1,2} *(;|$)/.test(segment)
   const { length: slashes } = path.split('/')
   let text = path
@@ -178,15 +180,6 @@ function wrongPath(path: string): string | undefined {
     text = next
   }
   return 'the path is encoded too often'
-}
-
-function isDecodable(path: string): boolean {
-  try {
-    decodeURIComponent(path)
-    return true
-  } catch {
-    return false
-  }
 }
 
 const hopByHop: ReadonlySet<string> = new Set([

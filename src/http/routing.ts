@@ -1,13 +1,14 @@
 // Routes for other nodes: /routing/v1 (Delegated Routing V1) names this gateway as the provider of
 // every CID that is pinned on its disk, and /ipni/v1/ad serves the chain of advertisements to
 // indexers. A request never starts a search.
-import { createHash } from 'node:crypto'
+
 import type { CID } from 'multiformats/cid'
 import { encodeHead, type Identity, publicKeyIn } from '../announce/advertisement.ts'
 import type { Chain } from '../announce/chain.ts'
 import { parseCid, parseKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import { Failure, isFailure, malformed, wordsOf } from '../core/failure.ts'
+import { hashTag } from '../core/wire/http.ts'
 import type { Names } from '../names/names.ts'
 import { qualityOf } from './content/negotiate.ts'
 import { type Route, readMethods, readRoute } from './route.ts'
@@ -101,7 +102,7 @@ export function createRoutingRoute(options: RoutingOptions): Route {
       headers: {
         'Content-Type': recordType,
         Vary: 'Accept',
-        ETag: `"${createHash('sha256').update(found.bytes).digest('base64url')}"`,
+        ETag: hashTag(found.bytes),
         Expires: new Date(found.endsAt).toUTCString(),
         'Cache-Control': `public, max-age=${seconds}`,
       },

@@ -7,7 +7,7 @@ import { Agent, request } from 'undici'
 import { type Clock, withDeadline } from '../core/clock.ts'
 import { Failure } from '../core/failure.ts'
 import type { Log } from '../core/log.ts'
-import { parseRetryAfter } from '../core/wire/http.ts'
+import { decoded, parseRetryAfter } from '../core/wire/http.ts'
 import { type FinishedSpan, isSampledBy, type SpanFacts, type SpanRecorder } from '../core/wire/trace.ts'
 
 /** Spans accepted by the collector, dropped from the full queue, and refused by the collector. */
@@ -303,14 +303,6 @@ function readPairs(text: string | undefined, name: string, faults: string[]): Re
     else if (part.trim() !== '') faults.push(`${name}: a part that is not key=value is ignored`)
   }
   return pairs
-}
-
-function decoded(value: string): string | undefined {
-  try {
-    return decodeURIComponent(value)
-  } catch {
-    return undefined
-  }
 }
 
 function compressionOf(name: string | undefined, faults: string[]): boolean {

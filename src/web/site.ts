@@ -1,10 +1,12 @@
 // Resolves a path as browsers expect of a site: index.html for a directory, and the site's
 // `_redirects` for a missing path. `_redirects` apply only on the site's own origin, and are read
 // only when the path is proved to be absent.
+
 import type { CID } from 'multiformats/cid'
 import { readSmall } from '../content/file.ts'
 import { type ContentPath, parsePath, type Resolution, type ResolveOptions, resolve } from '../content/resolve.ts'
 import { Failure, isFailure } from '../core/failure.ts'
+import { decoded, headerSafe } from '../core/wire/http.ts'
 import type { Session } from '../retrieval/session.ts'
 
 export type SiteRequest = {
@@ -162,15 +164,9 @@ const placeholders = (from: string): string[] => from.split('/').filter((segment
 /** Normalizes a segment: rules have it percent-encoded or not. */
 function inOneSpelling(segment: string): string {
   if (segment.startsWith(':')) return segment
-  try {
-    return encodeURIComponent(decodeURIComponent(segment))
-  } catch {
-    return segment
-  }
+  const name = decoded(segment)
+  return name === undefined ? segment : encodeURIComponent(name)
 }
-
-/** Encodes characters that a header cannot contain. */
-const headerSafe = (location: string): string => location.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
 
 /**
  * Returns the first rule that matches a missing path. Segments are encoded by encodeURIComponent,

@@ -1,5 +1,7 @@
-// The peer of an HTTP message and its headers: host, address, site, repeated values, Retry-After.
+// The peer of an HTTP message, its path and its headers: host, address, site, repeated values, Retry-After,
+// percent-encoding, ETags of bytes.
 
+import { createHash } from 'node:crypto'
 import type { IncomingHttpHeaders } from 'node:http'
 import { isIPv6, type Socket } from 'node:net'
 
@@ -73,6 +75,22 @@ export function weightedList(header = ''): Weighted[] {
     return { name: name.toLowerCase(), weight, parameters }
   })
 }
+
+/** Undefined if it is not percent-encoded UTF-8. */
+export function decoded(text: string): string | undefined {
+  try {
+    return decodeURIComponent(text)
+  } catch {
+    return undefined
+  }
+}
+
+/** Encodes a path or URL for a header: everything except printable ASCII is percent-encoded. */
+export const headerSafe = (url: string): string => url.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
+
+/** The ETag of bytes without a CID. */
+export const hashTag = (bytes: string | Uint8Array, suffix = ''): string =>
+  `"${createHash('sha256').update(bytes).digest('base64url').slice(0, 22)}${suffix}"`
 
 /** The first value: Node returns an array for some repeated headers. */
 export const oneOf = (value: string | string[] | undefined): string | undefined =>

@@ -12,15 +12,7 @@ import type { Next, Route } from '../route.ts'
 import { preflight } from '../wire/cors.ts'
 import { type Exchange, noteToken } from '../wire/exchange.ts'
 import type { Respond } from '../wire/problem.ts'
-import {
-  createRequestIds,
-  type Forwarded,
-  HttpRefusal,
-  methodRefused,
-  type RequestContext,
-  readContext,
-  requestIdHeader,
-} from '../wire/request.ts'
+import { type Forwarded, HttpRefusal, methodRefused, type RequestContext, readContext } from '../wire/request.ts'
 import { createTokens, type Reach, refuseForeignPage, refuseStranger, type Tokens } from './upload-auth.ts'
 
 export type AddDeps = {
@@ -237,12 +229,10 @@ export function createAdminAdd(deps: AdminAddDeps) {
     tokens: createTokens('open'),
     reach: { isForThisMachine: false, addressOf: forwarded.addressOf },
   })
-  const requestIds = createRequestIds(forwarded)
   return {
     maxBytes: uploads.maxBytes,
     handle(request: IncomingMessage, response: ServerResponse, next: Next): void {
       watch(request, response).route = route.name
-      response.setHeader(requestIdHeader, requestIds.next(request))
       route.answer(readContext(request, response), next)
     },
   }

@@ -8,6 +8,7 @@ import { type JsonDetector, mayBeJson } from '../../content/json.ts'
 import { type Entity, etagOf, type Resolution, symlinkTarget } from '../../content/resolve.ts'
 import { codec, spell } from '../../core/cid.ts'
 import { after, type Soon } from '../../core/clock.ts'
+import { decoded } from '../../core/wire/http.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { type FileType, sniffedBytes } from '../../web/media-types.ts'
 import type { RequestTarget } from '../wire/request.ts'
@@ -89,7 +90,7 @@ export type Content = Omit<Representation, 'etag' | 'cacheControl' | 'varies'>
 export function listing(session: Session, entity: Entity, target: RequestTarget): Content {
   const { cid } = entity
   const read = async function* () {
-    let text = `{"cid":"${cid}","path":${JSON.stringify(decodeQuietly(target.path))},"entries":[`
+    let text = `{"cid":"${cid}","path":${JSON.stringify(decoded(target.path) ?? target.path)},"entries":[`
     let isFirst = true
     for await (const { name, cid: child, size, type } of listDirectory(session, entity)) {
       text += `${isFirst ? '' : ','}${JSON.stringify({ name, cid: spell(child), size, type })}`
@@ -102,14 +103,6 @@ export function listing(session: Session, entity: Entity, target: RequestTarget)
     yield Buffer.from(`${text}]}\n`)
   }
   return { type: json, size: undefined, ranges: false, read }
-}
-
-export function decodeQuietly(path: string): string {
-  try {
-    return decodeURIComponent(path)
-  } catch {
-    return path
-  }
 }
 
 type Typing = FileType & {

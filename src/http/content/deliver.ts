@@ -3,7 +3,7 @@
 import type { Representation } from '../../content/formats/format.ts'
 import { textOf } from '../../core/cid.ts'
 import type { Clock, Soon } from '../../core/clock.ts'
-import { oneOf } from '../../core/wire/http.ts'
+import { headerSafe, oneOf } from '../../core/wire/http.ts'
 import { cacheStatus, type RequestRecord } from '../../observe/requests.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { policyFor } from '../../web/page.ts'
@@ -325,11 +325,6 @@ function keepReady(
   const kept = headers.with(headers.indexOf('Cache-Status') + 1, 'cidgate; hit; detail=responses')
   const answer = { headers: kept, body, isLent: release !== undefined, etag, isCompressible, coded }
   deps.hot.add(place.cacheKey, answer, epoch)
-}
-
-/** Encodes a path for a header: everything except printable ASCII is percent-encoded. */
-export function headerSafe(path: string): string {
-  return path.toWellFormed().replace(/[^\x21-\x7e]/gu, encodeURIComponent)
 }
 
 /**

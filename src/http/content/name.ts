@@ -1,10 +1,11 @@
 // Requests under /ipns: resolves a name to content for as long as the record is valid, or sends the
 // signed record of a key.
-import { createHash } from 'node:crypto'
+
 import { inMemory, type Representation } from '../../content/formats/format.ts'
 import { type ContentPath, splitPath } from '../../content/resolve.ts'
 import type { Clock } from '../../core/clock.ts'
 import { malformed } from '../../core/failure.ts'
+import { hashTag } from '../../core/wire/http.ts'
 import { type LookupRequest, type Names, type ResolvedName, spellingOf } from '../../names/names.ts'
 import type { VisitNames } from '../../retrieval/session.ts'
 import type { ContentPlace } from '../hosts.ts'
@@ -66,7 +67,7 @@ async function recordOf({ path }: ContentPlace, { names, clock }: Deps, wants: L
   const { name, bytes, ttlMs, ageMs, endsAt } = await names.record(root, wants)
   return {
     ...inMemory(bytes, 'application/vnd.ipfs.ipns-record'),
-    etag: `"${createHash('sha256').update(bytes).digest('base64url').slice(0, 22)}.ipns-record"`,
+    etag: hashTag(bytes, '.ipns-record'),
     cacheControl: mutable(ttlMs, endsAt - clock.now()),
     ageSeconds: Math.floor(ageMs / 1000),
     ranges: false,

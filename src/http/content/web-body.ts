@@ -13,6 +13,7 @@ import {
   symlinkTarget,
 } from '../../content/resolve.ts'
 import { codec } from '../../core/cid.ts'
+import { decoded } from '../../core/wire/http.ts'
 import type { Session } from '../../retrieval/session.ts'
 import { documentEtag, documentPage, hasPage } from '../../web/document-page.ts'
 import { listingEtag, listingPage } from '../../web/listing.ts'
@@ -24,7 +25,6 @@ import type { RequestTarget } from '../wire/request.ts'
 import {
   type BodyOptions,
   type Content,
-  decodeQuietly,
   fileBody,
   listingCacheControl,
   type Offer,
@@ -168,7 +168,8 @@ function document({ cid, block }: Entity): Content {
 
 function whereabouts({ place, path, host }: WebRequest, served: Served): Whereabouts {
   const { namespace, own } = place
-  const root = decodeQuietly(place.path.split('/')[2] ?? '')
+  const sent = place.path.split('/')[2] ?? ''
+  const root = decoded(sent) ?? sent
   const isElsewhere = served.kind === 'content' && served.isRewritten
   // A name may resolve to a path; the page shows only the segments in the URL.
   const behind = place.path.split('/').filter((name) => name !== '').length - 2

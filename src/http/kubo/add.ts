@@ -10,6 +10,7 @@ import { type Shape, shapes } from '../../../backends/pinning/contract.ts'
 import { walkWhole } from '../../content/dag/walk.ts'
 import { type Block, codec, digestBy, hash, hashCode } from '../../core/cid.ts'
 import { Failure, type FailureKind, isFailure, malformed } from '../../core/failure.ts'
+import { decoded } from '../../core/wire/http.ts'
 import { lazyLinksInOrder } from '../../ipld/block-links.ts'
 import type { Session } from '../../retrieval/session.ts'
 import type { PartName } from '../../upload/receive.ts'
@@ -138,14 +139,8 @@ function nameOf(fileName: string | undefined): string {
   return posix.normalize(`/${unescaped(fileName)}`).replace(/^\/|\/$/g, '')
 }
 
-function unescaped(fileName: string): string {
-  try {
-    return decodeURIComponent(fileName.replaceAll('+', ' '))
-  } catch {
-    // As in Kubo, a name that cannot be decoded is kept as it is.
-    return fileName
-  }
-}
+/** As in Kubo, a name that cannot be decoded is kept as it is. */
+const unescaped = (fileName: string): string => decoded(fileName.replaceAll('+', ' ')) ?? fileName
 
 const offInImport: Readonly<Record<string, string>> = {
   'local-only': 'a root is stored completely or not at all',

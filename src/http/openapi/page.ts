@@ -1,8 +1,8 @@
 // The description as an HTML page: the representation of /openapi.json for browsers. Made from the
 // same document, so that both agree.
 
-import { createHash } from 'node:crypto'
 import { LRUCache } from 'lru-cache'
+import { hashTag } from '../../core/wire/http.ts'
 import type { JsonSchema } from '../../schemas/documents.ts'
 import { escaped, pageEnd, pagePolicy, pageTop } from '../../web/page.ts'
 import { matches, qualityOf } from '../content/negotiate.ts'
@@ -167,5 +167,5 @@ const make = (document: Json): Made => ({
 
 function describedBy(text: string, type: string): MadeDescription {
   const body = Buffer.from(text)
-  return { body, type, etag: `"${createHash('sha256').update(body).digest('base64url').slice(0, 22)}"` }
+  return { body, type, etag: hashTag(body) }
 }

@@ -7,7 +7,7 @@ import { BlockList, isIP, isIPv6, type Socket } from 'node:net'
 import type { TLSSocket } from 'node:tls'
 import { remembered } from '../../core/cache.ts'
 import { cancelled, Failure, type FailureKind, type FailureOptions, malformed } from '../../core/failure.ts'
-import { isHost, isUnixPeer, plainAddress } from '../../core/wire/http.ts'
+import { headerSafe, isHost, isUnixPeer, plainAddress } from '../../core/wire/http.ts'
 
 export type RequestHead = Pick<IncomingMessage, 'method' | 'url' | 'headers' | 'rawHeaders' | 'socket'>
 
@@ -68,7 +68,7 @@ function originForm(url: string, host: string | undefined): string {
 /** The path under which the application mounted the routes. */
 export function baseOf(request: IncomingMessage): string {
   const { baseUrl } = request as { readonly baseUrl?: unknown }
-  return typeof baseUrl === 'string' ? baseUrl.replace(/[^\x21-\x7e]/g, encodeURIComponent) : ''
+  return typeof baseUrl === 'string' ? headerSafe(baseUrl) : ''
 }
 
 /** True if the request has a body. If the body stays unread, the connection cannot be reused. */
