@@ -373,3 +373,34 @@ export function* keysIn(keys: Uint8Array): Generator<Uint8Array> {
     at = end
   }
 }
+
+/**
+ * Tells keys that no block has: a bit for each ending of a key, since hashes of every kind end in
+ * random bytes.
+ */
+export class KeyFilter {
+  readonly bits = new Uint32Array(2 ** 18)
+
+  add(key: Uint8Array): void {
+    const place = placeOf(key)
+    ;(this.bits[place >> 5] as number) |= 1 << (place & 31)
+  }
+
+  addAll(bits: Uint32Array): void {
+    for (let at = 0; at < bits.length; at++) (this.bits[at] as number) |= bits[at] as number
+  }
+
+  mayHave(key: Uint8Array): boolean {
+    const place = placeOf(key)
+    return ((this.bits[place >> 5] as number) & (1 << (place & 31))) !== 0
+  }
+}
+
+const placeOf = (key: Uint8Array): number =>
+  (((key.at(-3) ?? 0) << 16) | ((key.at(-2) ?? 0) << 8) | (key.at(-1) ?? 0)) & 0x7fffff
+
+export function filterOf(db: Connection): KeyFilter {
+  const filter = new KeyFilter()
+  for (const { key } of db.iterate('select key from block')) filter.add(key as Uint8Array)
+  return filter
+}

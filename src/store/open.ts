@@ -13,6 +13,7 @@ import {
   type Connection,
   Damaged,
   failureOf,
+  keysIn,
   loneCarsSql,
   noSpace,
   openDatabase,
@@ -52,7 +53,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
   const data = () => ({ folder, ...places })
   const writer = createThread<Operation>({ script: 'writer', name: 'store writer', data })
   const opening = owned.then(open).catch(readOnly)
-  const reading = createReading(folder, { clock, log, opening })
+  const reading = createReading(folder, { clock, log, opening, isWriter: true })
   const { ready, blocks, ledger, read, check, ask, note, damage } = reading
   ready.then(
     () => inBackground(upkeep()),
@@ -173,6 +174,7 @@ export function createStore(folder: string, options: StoreOptions): Store {
       const rows = await packed(uploads).catch((error: unknown) => {
         throw failureOf(error, 'take an upload')
       })
+      for (const key of keysIn(rows.blocks.keys)) reading.filter.add(key)
       await commit({ kind: 'accept', ...rows, statements: quota.flatMap(quotaStatements) }, 'take an upload')
     },
     update: async (cid, holders) =>

@@ -4,7 +4,7 @@ import { closeSync, openSync, readSync } from 'node:fs'
 import { join } from 'node:path'
 import { parentPort, workerData } from 'node:worker_threads'
 import { compareCars, damagedPages } from './check.ts'
-import { type Connection, copyLedger, openForReading, type Places } from './database.ts'
+import { type Connection, copyLedger, filterOf, openForReading, type Places } from './database.ts'
 import { type Asked, asText, type ReaderQuery } from './threads.ts'
 
 const { file, copy, cars, isFixed } = workerData as Places & { readonly isFixed: boolean }
@@ -51,6 +51,8 @@ function replyTo(question: ReaderQuery): unknown {
       return block(question.key)
     case 'sql':
       return db().all(question.sql, ...question.args)
+    case 'filter':
+      return filterOf(db()).bits
     case 'check':
       return [...damagedPages(db()), ...compareCars(db(), cars).damage]
     case 'copy':

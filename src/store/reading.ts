@@ -1,11 +1,12 @@
 // The reading half of a store, in every process: in a small database at once, in a larger one by a
 // thread. Only the index of the blocks is read at once in a large one too: it says what is not here.
+// The process that writes has a filter before it.
 import type { CID } from 'multiformats/cid'
 import { blockKey } from '../core/cid.ts'
 import type { Clock } from '../core/clock.ts'
 import { createAtOnce } from '../core/disk/at-once.ts'
 import type { Log } from '../core/log.ts'
-import { type Connection, failureOf, openForReading, placesIn, troubleOf } from './database.ts'
+import { type Connection, failureOf, filterOf, KeyFilter, openForReading, placesIn, troubleOf } from './database.ts'
 import { createLedger } from './ledger.ts'
 import type { Row, StoreReader, Value } from './store.ts'
 import { createThread, type ReaderQuery, type Thread } from './threads.ts'
@@ -15,6 +16,8 @@ export type ReadingOptions = {
   readonly log: Log
   /** `isFixed`: the disk takes no writes. */
   readonly opening: Promise<{ readonly connection: Connection; readonly isFixed: boolean }>
+  /** Every commit is of this process. */
+  readonly isWriter?: boolean
 }
 
 type ReadBlock = () => Uint8Array | Promise<Uint8Array>
@@ -22,6 +25,8 @@ type ReadBlock = () => Uint8Array | Promise<Uint8Array>
 interface Reading extends StoreReader {
   /** Damage that was found. */
   note(what: string): void
+  /** Keys of blocks that may be committed from now on. */
+  readonly filter: KeyFilter
   /** For what takes long. */
   ask(question: ReaderQuery): Promise<unknown>
   /** Lets `blocks` serve this one, until the answer is called. */
@@ -40,7 +45,7 @@ const maxTries = 200
 
 export const openHere = (folder: string): Connection => openForReading(placesIn(folder).file, { timeout: busyMs })
 
-export function createReading(folder: string, { clock, log, opening }: ReadingOptions): Reading {
+export function createReading(folder: string, { clock, log, opening, isWriter = false }: ReadingOptions): Reading {
   let connection: Connection | undefined
   let isFixed = false
   let isClosed = false
@@ -51,13 +56,21 @@ export function createReading(folder: string, { clock, log, opening }: ReadingOp
   const thorough = createThread<ReaderQuery>({ script: 'reader', name: 'store check', data, idleMs })
   const offered = new Map<string, Set<ReadBlock>>()
   const atOnce = createAtOnce(folder, clock)
+  const filter = new KeyFilter()
+  let isFilterWhole = false
 
   const ready = opening.then((opened) => {
     connection = opened.connection
     isFixed = opened.isFixed
   })
-  // The count reads every page of the index, so that `lacks` finds them in the memory of the system.
-  ready.then(() => readBy(thorough)('select count(*) from block')).catch(() => {})
+  // Every page of the index is read, so that `lacks` finds them in the memory of the system.
+  ready
+    .then(() => ask(thorough, { kind: 'filter' }, 'read the database'))
+    .then((found) => {
+      filter.addAll(found as Uint32Array)
+      isFilterWhole = isWriter
+    })
+    .catch(() => {})
 
   function note(what: string): void {
     if (found.has(what)) return
@@ -84,6 +97,7 @@ export function createReading(folder: string, { clock, log, opening }: ReadingOp
       if (!isSmall()) return undefined
       // Rows as a message brings them, with the prototype of objects.
       if (question.kind === 'sql') return { reply: readNow(question.sql, ...question.args).map((row) => ({ ...row })) }
+      if (question.kind === 'filter') return { reply: filterOf(connection as Connection).bits }
       if (question.kind !== 'block') return undefined
       const [row] = readNow('select bytes from block where key = ?', question.key)
       return row?.bytes === null ? undefined : { reply: row?.bytes }
@@ -113,6 +127,7 @@ export function createReading(folder: string, { clock, log, opening }: ReadingOp
   /** False where the index cannot be read, or its disk is slow. */
   function lacks(cid: CID): boolean {
     if (!connection || offered.has(blockKey(cid))) return false
+    if (isFilterWhole && !filter.mayHave(cid.multihash.bytes)) return true
     const db = connection
     const began = clock.monotonic()
     try {
@@ -142,7 +157,7 @@ export function createReading(folder: string, { clock, log, opening }: ReadingOp
 
   const read = readBy(reader)
   return {
-    ...{ ready, read, note },
+    ...{ ready, read, note, filter },
     blocks: { get, has, lacks },
     ledger: createLedger(read, readBy(thorough)),
     check: async () => (await ask(thorough, { kind: 'check' }, 'read the database')) as readonly string[],

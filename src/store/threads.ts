@@ -178,6 +178,8 @@ export type Operation =
 export type ReaderQuery =
   | { readonly kind: 'block'; readonly key: Uint8Array }
   | { readonly kind: 'sql'; readonly sql: string; readonly args: readonly Value[] }
+  /** Replies the bits of `KeyFilter`. */
+  | { readonly kind: 'filter' }
   /** Replies damage that was found. */
   | { readonly kind: 'check' }
   /** Makes the daily copy. */
