@@ -337,8 +337,8 @@ class BlockRead implements FlightReader {
   }
 
   begin(around: Place | undefined): Promise<Uint8Array> {
-    const { signal, reason, isPastHalf } = this.#reader
-    if (signal.aborted) return Promise.reject(reason)
+    const { signal, isPastHalf } = this.#reader
+    if (signal.aborted) return Promise.reject(this.#reader.reason)
     signal.addEventListener('abort', this.#left, { once: true })
     this.#beganLate = isPastHalf
     this.#startDeadline()
