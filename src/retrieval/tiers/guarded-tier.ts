@@ -11,6 +11,7 @@ import { type Block, proves } from '../../core/cid.ts'
 import { type Clock, onceLate, withDeadline } from '../../core/clock.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import type { Log } from '../../core/log.ts'
+import { createSemaphore, type Semaphore } from '../../core/semaphore.ts'
 import { createHistogram, type Histogram } from '../../observe/requests.ts'
 import { verifiedPeek } from './verified-peek.ts'
 import { type FillStats, WriteBehind } from './write-behind.ts'
@@ -53,7 +54,7 @@ type Kind = 'reads' | 'writes'
 
 const defaultTimeoutMs = 1000
 const writeFactor = 10
-const maxCalls = 8192
+const maxQueued = 8192
 // A caller waits for twice the typical duration of an answer, within these, before it asks another
 // source too. A tier slower than the maximum is asked beside other sources from the start.
 const minSoftTimeoutMs = 25
@@ -212,10 +213,8 @@ class Calls {
   readonly timeoutMs: number
   readonly took = createHistogram()
   readonly #log: Log
+  readonly slots: Semaphore
   readonly #live = new Set<GuardedCall>()
-  readonly #queue = new Set<GuardedCall>()
-  #running = 0
-  #opening: Promise<void> | undefined
   /** Rises quickly with the last answers and falls slowly; undefined before the first. */
   #typicalMs: number | undefined
   #missesInRow = 0
@@ -231,6 +230,9 @@ class Calls {
     this.clock = clock
     this.timeoutMs = timeoutMs
     this.#log = log
+    const said = `tier ${tier.name}: more than ${maxQueued} calls wait for it`
+    const full = () => new Failure('overloaded', said, { source: 'tier' })
+    this.slots = createSemaphore({ max: tier.concurrency?.[kind] ?? maxQueued, maxQueued, full })
   }
 
   get isOpen(): boolean {
@@ -240,45 +242,21 @@ class Calls {
   /** `mayMiss`: an answer of undefined is a miss, and worth less. */
   run<T>(signal: AbortSignal | undefined, call: Call | undefined, work: Work<T>, mayMiss = false): Promise<T> {
     if (signal?.aborted) return Promise.reject(signal.reason)
-    if (this.#live.size >= maxCalls) return Promise.reject(crowded(this.tier.name))
     const isTrial = this.isOpen && !this.#trial && this.clock.monotonic() >= (this.#trialAt as number)
     const isWaitedFor = !this.isOpen || call?.ignoresBreaker === true
     if (!isWaitedFor && !isTrial) return Promise.reject(this.#skipped())
     const one = new GuardedCall(this, work, mayMiss, isWaitedFor ? { ...call, signal } : {})
     if (isTrial) this.#trial = one
     this.#live.add(one)
-    this.#queue.add(one)
-    this.#opening ??= this.tier.open?.()?.then(this.#opened, this.#opened)
-    this.#beginNext()
-    if (this.#queue.has(one)) one.stayQueued()
+    void one.run()
     if (isWaitedFor) return one.done as Promise<T>
     one.done.catch(() => {})
     return Promise.reject(this.#skipped())
   }
 
-  readonly #opened = (): void => {
-    this.#opening = undefined
-    this.#beginNext()
-  }
-
-  #beginNext(): void {
-    for (const one of this.#queue) {
-      if (this.#opening || this.#running >= (this.tier.concurrency?.[this.kind] ?? maxCalls)) return
-      this.#queue.delete(one)
-      this.#running++
-      one.begin().then(this.#worked, this.#worked)
-    }
-  }
-
-  readonly #worked = (): void => {
-    this.#running--
-    this.#beginNext()
-  }
-
   /** The call is over. */
   left(one: GuardedCall): void {
     this.#live.delete(one)
-    this.#queue.delete(one)
     if (this.#trial === one) this.#trial = undefined
   }
 
@@ -335,7 +313,7 @@ class Calls {
   #count(one: GuardedCall): void {
     if (!one.isCounted) this.#failures++
     one.isCounted = true
-    if (!this.#isWorthWaiting) for (const other of this.#queue) other.tell()
+    if (!this.#isWorthWaiting) for (const other of this.#live) if (other.isQueued) other.tell()
   }
 
   /** Opens the breaker: tells all callers, and ends the calls that are still queued. */
@@ -347,7 +325,7 @@ class Calls {
     this.#log('warn', 'tier.circuit-open', { tier: this.tier.name, what: this.kind, reason })
     for (const one of this.#live) {
       one.tell()
-      if (this.#queue.has(one)) one.cancel(this.#skipped())
+      if (one.isQueued) one.cancel(this.#skipped())
     }
   }
 
@@ -365,6 +343,7 @@ class Calls {
  */
 class GuardedCall {
   isCounted = false
+  isQueued = true
   readonly #calls: Calls
   readonly #work: Work<unknown>
   readonly #mayMiss: boolean
@@ -387,13 +366,21 @@ class GuardedCall {
     return this.#settled.promise
   }
 
-  stayQueued(): void {
+  async run(): Promise<void> {
+    const { tier, slots } = this.#calls
     this.#after(maxSoftTimeoutMs, () => this.tell())
+    try {
+      await tier.open?.()?.catch(() => {})
+      await slots.run(() => this.#begin(), this.#own.signal)
+    } catch (error) {
+      this.#fail(error)
+    }
   }
 
   /** Settles when the tier has stopped working on it. */
-  async begin(): Promise<void> {
+  async #begin(): Promise<void> {
     const { clock, timeoutMs, tier } = this.#calls
+    this.isQueued = false
     const { ms, slowMs } = this.#calls.softTimeout(this.#mayMiss)
     const beganAt = clock.monotonic()
     this.#stopTimer?.()
@@ -407,14 +394,10 @@ class GuardedCall {
     }
     if (ms > 0) this.#after(ms, onSoftTimeout)
     else onSoftTimeout()
-    try {
-      const answer = await this.#work(this.#own.signal)
-      if (!this.#end()) return
-      this.#calls.answered(clock.monotonic() - beganAt, this.#mayMiss && answer === undefined)
-      this.#settled.resolve(answer)
-    } catch (error) {
-      this.#fail(error)
-    }
+    const answer = await this.#work(this.#own.signal)
+    if (!this.#end()) return
+    this.#calls.answered(clock.monotonic() - beganAt, this.#mayMiss && answer === undefined)
+    this.#settled.resolve(answer)
   }
 
   /** Tells the caller, once, not to wait for this alone. */
@@ -462,6 +445,3 @@ const ours: ReadonlySet<string> = new Set(['cancelled', 'too-large', 'malformed'
 
 const silent = (name: string, ms: number): Failure =>
   new Failure('timeout', `tier ${name} took longer than ${Math.round(ms)} ms`, { source: 'tier' })
-
-const crowded = (name: string): Failure =>
-  new Failure('overloaded', `tier ${name}: more than ${maxCalls} calls wait for it`, { source: 'tier' })
