@@ -63,7 +63,6 @@ export class WriteBehind {
   /** The next call has to wait until then: the tier failed, or more blocks may join the call. */
   #nextAt = Number.NEGATIVE_INFINITY
   #stopTimer: (() => void) | undefined
-  #onIdle = () => {}
   #written = 0
   #dropped = 0
   #failed = 0
@@ -143,11 +142,12 @@ export class WriteBehind {
   async close(ms: number): Promise<void> {
     const { clock, tier } = this.#options
     this.#isClosed = true
-    const idle = Promise.withResolvers<void>()
-    this.#onIdle = idle.resolve
     this.#pump()
+    const drain = async () => {
+      while (this.#busy.size > 0) await Promise.all([...this.#busy.values()].map(({ over }) => over))
+    }
     const late = () => closing(tier.name)
-    await withDeadline({ ms, clock, late }, () => idle.promise).catch(() => {
+    await withDeadline({ ms, clock, late }, drain).catch(() => {
       this.#dropped += this.#queue.size
       for (const key of [...this.#queue.keys()]) this.#take(key)
       for (const { stop } of this.#busy.values()) stop.abort(late())
@@ -191,7 +191,6 @@ export class WriteBehind {
         this.#stopTimer = undefined
         this.#pump()
       })
-    if (this.#queue.size === 0 && this.#busy.size === 0) this.#onIdle()
   }
 
   #wake(): void {
