@@ -111,7 +111,7 @@ export type Below = { readonly cids: readonly CID[]; readonly failures: readonly
  * until then counts.
  */
 export async function belowIn(
-  stack: Pick<TierStack, 'near' | 'lookAgain'>,
+  stack: Pick<TierStack, 'lookAgain'>,
   root: CID,
   signal: AbortSignal,
   maxBlocks = defaultMaxBlocks,
@@ -124,11 +124,8 @@ export async function belowIn(
     const { cid } = step
     if (isIdentity(cid)) return { cid, bytes: cid.multihash.digest }
     if (cid.code === codec.raw) return undefined
-    const near = stack.near(cid)
-    const again = (error: unknown) => ({ hit: undefined, failures: [error] })
-    const { hit, failures: errors } = near
-      ? { hit: near, failures: [] }
-      : await stack.lookAgain(cid, signal).catch(again)
+    const failed = (error: unknown) => ({ hit: undefined, failures: [error] })
+    const { hit, failures: errors } = await stack.lookAgain(cid, signal).catch(failed)
     // A block from one tier is complete, whatever became of the others.
     if (hit) return { cid, bytes: hit.bytes }
     if (errors.length > 0) incomplete.push(step)

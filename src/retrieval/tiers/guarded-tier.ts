@@ -145,8 +145,8 @@ export class GuardedTier {
     }
   }
 
-  has(cid: CID, signal?: AbortSignal, call?: Call): Promise<boolean> {
-    return this.#reads.run(signal, call, (own) => this.tier.has(cid, own))
+  has(cid: CID, signal?: AbortSignal): Promise<boolean> {
+    return this.#reads.run(signal, undefined, (own) => this.tier.has(cid, own))
   }
 
   put(cid: CID, bytes: Uint8Array, signal?: AbortSignal, call?: Call): Promise<void> {

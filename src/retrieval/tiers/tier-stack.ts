@@ -153,11 +153,13 @@ export class TierStack {
   }
 
   /**
-   * Asks the slow tiers once more, also those that failed lately, and waits for all of them.
-   * `failures`: of those that could not answer. Rejects only with the reason of `signal`.
+   * Asks all tiers once more, also those that failed lately, and waits for them. `failures`: of those
+   * that could not answer. Rejects only with the reason of `signal`.
    */
-  async lookAgain(cid: CID, signal: AbortSignal) {
+  async lookAgain(cid: CID, signal: AbortSignal): Promise<{ hit: TierHit | undefined; failures: readonly unknown[] }> {
     signal.throwIfAborted()
+    const near = this.near(cid)
+    if (near) return { hit: near, failures: [] }
     const { found, failures } = this.#lookUp(cid, signal, true)
     return { hit: await orAborted(signal, found), failures }
   }
