@@ -1,7 +1,7 @@
 // Blocks on a disk of this machine, in segments. Several processes may share the folder.
 import { join, resolve } from 'node:path'
 import { z } from 'zod'
-import { type Clock, orAborted, withDeadline } from '../../src/core/clock.ts'
+import { type Clock, withDeadline } from '../../src/core/clock.ts'
 import { createAtOnce } from '../../src/core/disk/at-once.ts'
 import { remedyOf, tryToWrite } from '../../src/core/disk/files.ts'
 import { Failure } from '../../src/core/failure.ts'
@@ -30,8 +30,6 @@ export const disk: TierKind<typeof options> = {
 
 // More would fill the runtime's few threads, on which names are resolved too.
 const concurrency = { reads: 12, writes: 4 } as const
-/** Calls that a stuck disk still has, with those whose callers left. */
-const maxInProgress = 8192
 /** A slow disk is waited for: the block may be nowhere else. */
 const timeoutMs = 3000
 
@@ -47,28 +45,23 @@ type DiskOptions = {
 function createDiskTier({ name, path, maxBytes, reportsUsage, clock }: DiskOptions): Tier {
   const atOnce = createAtOnce(path, clock)
   const closing = () => new Failure('unavailable', `tier ${name} is closing`, { source: 'tier' })
-  const overloaded = () =>
-    new Failure('overloaded', `tier ${name}: too many calls wait for the disk`, { source: 'tier' })
   const segments = createSegments({ path, maxBytes, clock, atOnce })
   let isClosed = false
   const inProgress = new Set<Promise<unknown>>()
 
-  /** A call to a stuck disk cannot be aborted: its caller is let go. */
+  /** A call to a stuck disk cannot be aborted: the guard lets its caller go, and keeps its place. */
   async function work<T>(signal: AbortSignal | undefined, doing: () => Promise<T>): Promise<T> {
     signal?.throwIfAborted()
     if (isClosed) throw closing()
-    if (inProgress.size >= maxInProgress) throw overloaded()
     const ended = atOnce.began()
-    const done = doing().finally(() => {
+    const done = doing().catch((error: unknown) => {
+      throw outage(name, path, error)
+    })
+    inProgress.add(done)
+    return done.finally(() => {
       ended()
       inProgress.delete(done)
     })
-    inProgress.add(done)
-    try {
-      return await orAborted(signal, done)
-    } catch (error) {
-      throw error instanceof Failure || signal?.aborted ? error : outage(name, path, error)
-    }
   }
 
   return {

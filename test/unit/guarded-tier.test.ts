@@ -199,6 +199,25 @@ test('time in our queue → not charged; silence empties the queue', async () =>
   assert.equal(tier.waiting, 3)
 })
 
+test('call that cannot be aborted → keeps its slot', async () => {
+  const { clock, tier, guard } = make({ shared: false, concurrency: { reads: 1, writes: 1 } })
+  const ended = Promise.withResolvers<undefined>()
+  let asked = 0
+  tier.get = () => {
+    asked++
+    return ended.promise
+  }
+  const late = assert.rejects(guard.get(cid), { kind: 'timeout' })
+  await clock.advance(1000)
+  await late
+  const next = guard.get(cid)
+  await clock.advance(100)
+  assert.equal(asked, 1)
+  ended.resolve(undefined)
+  await next
+  assert.equal(asked, 2)
+})
+
 test('time to open a tier → not charged to its calls', async () => {
   const { clock, tier, guard } = make()
   tier.held.set(blockKey(cid), bytes)
