@@ -23,7 +23,8 @@ export const systemClock: Clock = {
   monotonic: () => performance.now(),
   idle: () => performance.eventLoopUtilization().idle,
   after(ms, action) {
-    const timer = setTimeout(action, ms)
+    // A longer timer of Node would fire at once.
+    const timer = setTimeout(action, Math.min(ms, 2 ** 31 - 1))
     timer.unref()
     return () => clearTimeout(timer)
   },

@@ -3,7 +3,7 @@
 // there are skipped within bounds, by number as well as by bytes: a response may be endless and cost
 // its sender nothing.
 import type { CID } from 'multiformats/cid'
-import type { DagWant, UpstreamAnswer, UpstreamRequest } from '../../../backends/upstreams/contract.ts'
+import type { DagWant, UpstreamAnswer } from '../../../backends/upstreams/contract.ts'
 import { type Block, isIdentity, proves } from '../../core/cid.ts'
 import { Failure, isFailure } from '../../core/failure.ts'
 import { type CidSet, createCidSet } from '../../ipld/cid-set.ts'
@@ -46,8 +46,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   readonly #blocks: readonly CID[] | undefined
   /** The blocks still to be asked for, one by one; undefined: it is asked for a CAR. */
   #leaves: CID[] | undefined
-  /** Its open questions, and the request of each that has begun. */
-  readonly #open = new Map<Question, UpstreamRequest | undefined>()
+  readonly #open = new Set<Question>()
   #seen: CidSet | undefined
   /** Blocks that the flight is taking. */
   #busy = 0
@@ -78,7 +77,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   /** It may begin, or be refused, before `ask` returns. */
   #enter(kind: 'block' | 'dag', cid: CID): void {
     const question = this.#flight.attempts.ask(this.member, kind, cid, this)
-    if (!this.#isOver && !question.isOver && !this.#open.has(question)) this.#open.set(question, undefined)
+    if (!this.#isOver && !question.isOver) this.#open.add(question)
   }
 
   covers(from: number): boolean {
@@ -94,7 +93,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
 
   /** It waits for its slot at the upstream, which has not been asked yet. */
   get isQueued(): boolean {
-    return this.#open.size > 0 && [...this.#open.keys()].every(({ isQueued }) => isQueued)
+    return this.#open.size > 0 && [...this.#open].every(({ isQueued }) => isQueued)
   }
 
   /** Reads on while a reader waits, and the flight has taken what came. */
@@ -107,7 +106,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     this.#hasAll ||= leaves?.length === 0 && this.#open.size === 0
     if (this.#hasAll && this.#busy === 0) return this.#finish()
     if (leaves) return
-    for (const request of this.#open.values())
+    for (const { request } of this.#open)
       if (isWanted && this.#busy === 0) request?.resume()
       else request?.pause()
   }
@@ -116,7 +115,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
 
   begun(question: Question): void {
     if (this.#isOver) return
-    this.#open.set(question, undefined)
+    this.#open.add(question)
     if (this.#open.size === 1) this.pace.beganAt = this.#toldAt = this.#flight.watch.ms
     if (this.#leaves) this.#askBlock(question, question.cid)
     else {
@@ -126,7 +125,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   }
 
   refused(question: Question, error: Failure): void {
-    this.#open.get(question)?.stop()
+    question.request?.stop()
     this.#open.delete(question)
     this.#fail(error)
   }
@@ -134,7 +133,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   #send(question: Question, want: DagWant, answer: UpstreamAnswer): void {
     try {
       const request = question.within(() => this.member.upstream.ask(want, answer))
-      if (this.#open.has(question)) this.#open.set(question, request)
+      if (this.#open.has(question)) question.request = request
       else request.stop()
     } catch (error) {
       this.#fail(error, question)
@@ -173,14 +172,14 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     }
     // The upstream may lack the root, or have it and not know how to read it; below a path it may
     // also lack the path.
-    const [question] = this.#open.keys()
+    const [question] = this.#open
     if (question && this.#part.segments.length === 0) return this.#askAlone(question)
     this.#fail(without(this.member.upstream.name, this.#part.cid))
   }
 
   failed(error: unknown): void {
     if (this.#isOver) return
-    const [question] = this.#open.keys()
+    const [question] = this.#open
     if (question && !this.hasBegun && isRefusalOfCar(error)) this.#askAlone(question)
     else this.#fail(error)
   }
@@ -212,7 +211,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
    * much before it.
    */
   #askAlone(question: Question): void {
-    this.#open.get(question)?.stop()
+    question.request?.stop()
     const [first = this.#part.cid, ...leaves] = this.#blocks ?? []
     this.#leaves = leaves
     this.#askBlock(question, first)
@@ -246,7 +245,7 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
   }
 
   /** Wanted bytes came from here, or readers waited for them and none came. */
-  #brought(bytes: number, question = this.#open.keys().next().value): void {
+  #brought(bytes: number, question = this.#open.values().next().value): void {
     const { ms } = this.#flight.watch
     const waitedMs = ms - this.#toldAt
     this.#toldAt = ms
@@ -293,10 +292,10 @@ export class UpstreamStream implements Asker, UpstreamAnswer {
     if (this.#isOver) return
     this.#isOver = true
     const now = this.#now
-    for (const [question, request] of this.#open) {
+    for (const question of this.#open) {
       if (culprit === undefined || question === culprit) question.end(how, now, error)
       else question.end('enough', now)
-      request?.stop()
+      question.request?.stop()
     }
     this.#open.clear()
     this.#racer?.reject(error ?? lost)

@@ -2,6 +2,7 @@
 // and the Failure of a flight that got nothing.
 
 import type { CID } from 'multiformats/cid'
+import type { UpstreamRequest } from '../../../backends/upstreams/contract.ts'
 import { blockKey } from '../../core/cid.ts'
 import type { Clock } from '../../core/clock.ts'
 import { Failure, type FailureKind, isFailure, isUnreachable } from '../../core/failure.ts'
@@ -44,6 +45,7 @@ export class Question {
   rank: Rank = 'first'
   giveUpAt = 0
   span: OpenSpan | undefined
+  request: UpstreamRequest | undefined
   /** When it was asked, or began to wait for that. */
   at = 0
   waitedMs = 0

@@ -91,8 +91,12 @@ export function createPool(options: {
     (kind === 'dag' && traits.dag) || traits.canBlock(cid)
 
   // In a race for a DAG, an upstream without CAR can still bring the root: better than none.
-  const loadOf = ({ upstream, health }: Member, kind: AskKind): number =>
-    kind === 'dag' && !upstream.traits.dag ? Number.POSITIVE_INFINITY : health.load(kind)
+  const candidateOf = (who: Member, kind: AskKind): Candidate<Member> => {
+    const { upstream, health } = who
+    const own = upstream.traits.dag ? kind : 'block'
+    const load = own === kind ? health.load(kind) : Number.POSITIVE_INFINITY
+    return { who, load, typicalMs: health.typicalMs(own), isUntried: health.isUntried(own) }
+  }
 
   // Silent to all clients for so long it is down, not slow: asking another one then is no hedge.
   const isGone = ({ health }: Member): boolean => health.silentMs > 2 * health.lateMs
@@ -121,12 +125,7 @@ export function createPool(options: {
       const isAnyReady = all.some(({ state }) => state === 'ready')
       // An upstream that is out is tried where no other can be asked: bytes are proved.
       const isAsked = (one: (typeof all)[number]) => one.ms === 0 && (!isAnyReady || one.state === 'ready')
-      const candidates = all.filter(isAsked).map(({ member }) => ({
-        who: member,
-        load: loadOf(member, kind),
-        typicalMs: member.health.typicalMs(kind),
-        isUntried: member.health.isUntried(kind),
-      }))
+      const candidates = all.filter(isAsked).map(({ member }) => candidateOf(member, kind))
       const out = all.filter((one) => one.state !== 'ready' && !isAsked(one))
       // For the next flight.
       const backMs = ({ member, untilMs = Number.POSITIVE_INFINITY }: (typeof all)[number]) =>

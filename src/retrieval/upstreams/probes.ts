@@ -8,8 +8,6 @@ import { minuteMs, stalledMs } from './estimates.ts'
 import type { Member, Pool } from './pool.ts'
 import { probesApartMs } from './upstream-health.ts'
 
-const maxTimerMs = 2 ** 31 - 1
-
 export interface Probes {
   close(): void
 }
@@ -22,7 +20,7 @@ export function startProbes(options: {
   readonly log: Log
 }): Probes {
   const { pool, clock, log } = options
-  const everyMs = Math.min(options.everyMs, maxTimerMs) || Number.POSITIVE_INFINITY
+  const everyMs = options.everyMs || Number.POSITIVE_INFINITY
   const closing = cancelled('the gateway is closing')
 
   function watch({ upstream, health }: Member): () => void {
