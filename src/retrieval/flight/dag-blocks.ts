@@ -1,7 +1,7 @@
 // The blocks of a DAG in a flight: which are known to belong to it, because one that came links to
 // them, and which came.
 import type { CID } from 'multiformats/cid'
-import { type Block, blockKey, codec, isIdentity } from '../../core/cid.ts'
+import { type Block, codec, isIdentity } from '../../core/cid.ts'
 import { eachLinkInSlices } from '../../ipld/block-links.ts'
 import { createCidSet } from '../../ipld/cid-set.ts'
 import { eachHashEnd, eachHashEndInSlices } from '../../ipld/dag-pb.ts'
@@ -13,9 +13,7 @@ export class DagBlocks {
   reading: Promise<void> | undefined
   readonly #yieldIfDue: YieldIfDue
   readonly #expected = createCidSet()
-  readonly #came = createCidSet()
-  /** They came, and no tier has them yet. */
-  readonly #unstored = new Set<string>()
+  readonly #stored = createCidSet()
 
   constructor(root: CID, yieldIfDue: YieldIfDue = inOwnIterations) {
     this.#yieldIfDue = yieldIfDue
@@ -33,15 +31,13 @@ export class DagBlocks {
 
   /** The number of blocks that came. */
   get size(): number {
-    return this.#came.size
+    return this.#stored.size
   }
 
-  /** Notes a proved block and what it links to; false when it came before. */
+  /** Notes what a proved block links to; false when it came before. */
   add(block: Block): boolean {
     const { cid, bytes } = block
-    if (this.#came.has(cid)) return false
-    this.#came.add(cid)
-    this.#unstored.add(blockKey(cid))
+    if (this.#stored.has(cid)) return false
     if (cid.code === codec.dagPb && bytes.byteLength < largeNodeBytes) this.#expectLinks(bytes)
     else if (cid.code !== codec.raw) {
       const all = Promise.all([this.reading, this.#expectLinksInPieces(block)]).then(() => {
@@ -54,12 +50,12 @@ export class DagBlocks {
 
   /** The tiers have it now. */
   stored(cid: CID): void {
-    this.#unstored.delete(blockKey(cid))
+    this.#stored.add(cid)
   }
 
   /** It came, and the tiers have it: a reader that asks for it now finds it there. */
   isStored(cid: CID): boolean {
-    return this.#came.has(cid) && !this.#unstored.has(blockKey(cid))
+    return this.#stored.has(cid)
   }
 
   /** Without a CID for each link: a block may have a quarter of a million. */
